@@ -1,0 +1,1 @@
+"""Learns: posteriors of the rates of the one formula, from measurements."""

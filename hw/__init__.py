@@ -1,0 +1,1 @@
+"""Measures: real kernels and real engines on real hardware, into labelled files."""

@@ -1,0 +1,1 @@
+"""Studies (YAML, one question each) and the packaged data they need."""

@@ -1,0 +1,1 @@
+"""Predicts: model and GPU specs, the bill of one engine iteration, its price, and the serving simulator."""

@@ -1,0 +1,28 @@
+"""GpuSpec: what a datasheet says about one accelerator. Rates that are learnt live elsewhere; these are only priors' anchors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSpec:
+    """One accelerator. Bandwidths in bytes/s per direction, flops dense (no sparsity), price in USD per GPU-hour.
+
+    `flops` maps a dtype ("fp16", "bf16", "fp8", "fp4", "int8", "fp32") to dense flop/s; a missing dtype is not supported in hardware.
+    """
+
+    name: str
+    memory_bytes: float
+    memory_bandwidth: float
+    flops: Mapping[str, float]
+    host_link_bandwidth: float
+    gpu_link_bandwidth: float | None = None
+    l2_bytes: float | None = None
+    unified_memory: bool = False  # CPU and GPU share one memory (GB10): there is no separate host tier
+    price_per_hour: float | None = None
+    price_date: str = ""
+    price_source: str = ""
+    source: str = ""
+    aliases: tuple[str, ...] = field(default=())

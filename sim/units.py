@@ -1,0 +1,54 @@
+"""Parse and print the units of the field: token counts with binary suffixes, byte counts, seconds.
+
+`1M` of context is 2**20 tokens, as model cards mean it; bytes are printed in decimal GB, as datasheets mean them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sim.errors import UsageError
+
+_TOKENS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKmM]?)\s*")
+_FACTOR = {"": 1, "k": 2**10, "m": 2**20}
+MAX_TOKENS = 2**32
+
+
+def parse_tokens(text: str | int) -> int:
+    """Token count from `131072`, `128K` (x 2**10) or `1M` (x 2**20).
+
+    Raises UsageError when it is not such a number, is not whole, is < 1 or exceeds 2**32.
+    """
+    match = _TOKENS.fullmatch(str(text))
+    if not match:
+        raise UsageError(f"not a token count: {str(text)!r} (examples: 8192, 128K, 1M; K = 2**10, M = 2**20)")
+    value = float(match[1]) * _FACTOR[match[2].lower()]
+    if value != int(value):
+        raise UsageError(f"token count must be whole: {str(text)!r} is {value:g}")
+    if not 1 <= value <= MAX_TOKENS:
+        raise UsageError(f"token count out of range 1..2**32: {str(text)!r}")
+    return int(value)
+
+
+def format_tokens(tokens: int) -> str:
+    """`1M`, `128K` or plain digits: the inverse of parse_tokens."""
+    for suffix, factor in (("M", 2**20), ("K", 2**10)):
+        if tokens >= factor and tokens % factor == 0:
+            return f"{tokens // factor}{suffix}"
+    return str(tokens)
+
+
+def format_bytes(count: float) -> str:
+    """Decimal bytes: `60.1 GB`, `470 MB`."""
+    for suffix, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(count) >= factor:
+            return f"{count / factor:.3g} {suffix}" if count / factor < 100 else f"{count / factor:.1f} {suffix}"
+    return f"{count:.0f} B"
+
+
+def format_seconds(seconds: float) -> str:
+    """`2.51 s`, `164 ms`, `43.0 us`."""
+    for suffix, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(seconds) >= factor:
+            return f"{seconds / factor:.3g} {suffix}"
+    return f"{seconds * 1e9:.3g} ns"

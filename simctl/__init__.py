@@ -1,0 +1,3 @@
+"""The simctl command line."""
+
+__version__ = "2026.11.0"

@@ -1,0 +1,71 @@
+"""The `simctl` command group. Each command lives in its own module and is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from sim.errors import SimctlError
+from simctl import __version__
+
+# command name -> (module, one-line help); the help stands here so that `simctl --help` imports no command.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "what-if": ("simctl.what_if", "Can this GPU serve this context, how fast, and what binds?"),
+    "regime-map": ("simctl.regime_map", "Where sparse decode beats dense, over context and batch."),
+    "simulate": ("simctl.simulate", "Replay a request trace through a simulated engine replica."),
+    "models": ("simctl.models", "List the model catalogue, or show one model."),
+    "gpus": ("simctl.gpus", "List the GPU catalogue, or show one GPU."),
+}
+
+
+class LazyGroup(click.Group):
+    """A click group that imports a command's module on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="simctl")
+def group() -> None:
+    """Simulate, calibrate and measure LLM serving.
+
+    One formula prices every engine iteration; its rates come with intervals, and so do the answers.
+    Token counts take binary suffixes: 8K is 8192, 1M is 2**20 = 1048576.
+
+    Exit codes: 0 ok, 1 the model or a check says no, 2 usage.
+    """
+
+
+def main(argv: list[str] | None = None) -> Any:
+    """Entry point: run the group, and turn any expected failure into one line on stderr and its exit code."""
+    try:
+        return group.main(args=argv, prog_name="simctl", standalone_mode=False) or 0
+    except click.exceptions.Abort:
+        click.echo("simctl: interrupted", err=True)
+        sys.exit(130)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(f"simctl: {' '.join(error.format_message().split())}", err=True)
+        sys.exit(2)
+    except SimctlError as error:
+        click.echo(f"simctl: {' '.join(str(error).split())}", err=True)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"simctl: {where}{error.strerror or error}", err=True)
+        sys.exit(1)
