@@ -1,0 +1,1 @@
+"""Engines as schedulers: which requests run in an iteration, with how many tokens, on which KV blocks."""

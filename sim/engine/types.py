@@ -1,0 +1,74 @@
+"""What passes between a workload, a scheduler and the replica loop.
+
+A scheduler knows no time and no cost: the replica asks it for an iteration, prices it, lets the time pass, and tells it that the
+iteration is done. The KV manager below it knows no policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request: what it asks (above) and where it stands (below). Identity, not value, compares.
+
+    `prompt_hashes` are the content hashes of the prompt's *full* KV blocks, in order and chained, so that equal prefixes have equal
+    hashes and nothing else does; empty when the prompt shares nothing. `output_tokens` is how many tokens it will generate.
+    """
+
+    request_id: str
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    prompt_hashes: Sequence[Hashable] = ()
+    priority: int = 0
+    session_id: str | None = None
+    turn: int = 0
+
+    computed_tokens: int = 0  # tokens whose KV is in the cache
+    generated_tokens: int = 0
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
+    preemptions: int = 0
+    blocks: list[int] = field(default_factory=list)  # KV block ids, in order
+
+    @property
+    def known_tokens(self) -> int:
+        """Prompt plus generated so far: what must be in the cache before the next token can be sampled."""
+        return self.prompt_tokens + self.generated_tokens
+
+
+@dataclass(slots=True, eq=False)
+class Iteration:
+    """One engine step, as decided. `scheduled` lists (request, tokens computed for it), in scheduling order."""
+
+    scheduled: list[tuple[Request, int]]
+    admitted: list[Request] = field(default_factory=list)  # started or resumed in this step
+    preempted: list[Request] = field(default_factory=list)
+    total_tokens: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Outcome:
+    """What an iteration produced: one sampled token for each of `sampled`; `finished` are done and their blocks are free."""
+
+    sampled: list[Request]
+    finished: list[Request]
+
+
+class Scheduler(Protocol):
+    """The seam a user can replace: any class with these methods, named by its dotted path in a scenario."""
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises UsageError when it can never fit."""
+
+    def schedule(self) -> Iteration:
+        """Decide the next iteration; an Iteration with nothing scheduled means there is nothing to run now."""
+
+    def complete(self, iteration: Iteration) -> Outcome:
+        """The iteration ran: advance its requests, sample where a request's known tokens are all computed, free the finished."""
+
+    def unfinished(self) -> int:
+        """Requests waiting or running."""
