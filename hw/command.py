@@ -25,6 +25,7 @@ from sim.errors import UsageError
 @click.option("--expect-gpu", default=None, help="Refuse to run on any other GPU (part of its name, e.g. h100).")
 @click.option("--max-num-seqs", type=click.IntRange(min=1), default=256, show_default=True, help="Engine limit.")
 @click.option("--max-num-batched-tokens", type=click.IntRange(min=16), default=8192, show_default=True, help="Engine limit.")
+@click.option("--rates", default="1,4,10,20", show_default=True, help="Open-loop arrival rates of the served suite, requests/s.")
 def command(
     device: str,
     suites: str,
@@ -36,6 +37,7 @@ def command(
     expect_gpu: str | None,
     max_num_seqs: int,
     max_num_batched_tokens: int,
+    rates: str,
 ) -> None:
     """Measure this machine into labelled files (netCDF, and CSV beside it).
 
@@ -53,8 +55,9 @@ def command(
             name, _, quantization = (target or "").partition(":")
             if name:
                 shape(name)
+            limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens}
             jobs.append(
-                Job(suite, found, name or None, quantization or None, budget, seed, expect_gpu, max_num_seqs, max_num_batched_tokens)
+                Job(suite, found, name or None, quantization or None, budget, seed, expect_gpu, rates=_rates(rates), **limits)
             )
     if len(jobs) == 1:
         for path in run(jobs[0], out, resume=resume):
@@ -67,10 +70,21 @@ def _names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def _rates(text: str) -> tuple[float, ...]:
+    try:
+        rates = tuple(float(part) for part in _names(text))
+    except ValueError:
+        rates = (0.0,)
+    if not rates or min(rates) <= 0:
+        raise UsageError(f"--rates wants positive numbers, comma-separated: {text!r}")
+    return rates
+
+
 def _in_child(job: Job, out: Path, resume: bool) -> int:
     """An engine leaves device memory and threads behind: each job of several gets a process of its own."""
     call = [sys.executable, "-m", "hw", "--hw", job.device, "--suite", job.suite, "-o", str(out), "--seed", str(job.seed)]
     call += ["--max-num-seqs", str(job.max_num_seqs), "--max-num-batched-tokens", str(job.max_num_batched_tokens)]
+    call += ["--rates", ",".join(f"{rate:g}" for rate in job.rates)]
     if job.model:
         call += ["--model", f"{job.model}:{job.quantization}" if job.quantization else job.model]
     if job.budget_s:

@@ -21,7 +21,7 @@ from hw.journal import Journal
 from hw.pace import Budget
 from sim.errors import SimctlError
 
-SUITES = ("floor", "engine-grid")
+SUITES = ("floor", "engine-grid", "served")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class Job:
     expect_gpu: str | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
+    rates: tuple[float, ...] = (1.0, 4.0, 10.0, 20.0)
 
     @property
     def stem(self) -> str:
@@ -125,7 +126,51 @@ def _engine_grid(job: Job, out: Path, journal: Journal, facts: dict[str, Any]) -
     return paths
 
 
-_SUITE = {"floor": _floor, "engine-grid": _engine_grid}
+def _served(job: Job, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Path]:
+    from hw.engines import vllm_server
+    from hw.engines.shapes import shape
+    from hw.serve.client import Target
+    from hw.suites import floor
+    from hw.suites import served as suite
+
+    if job.model is None:
+        raise SimctlError("served needs a model")
+    config, cuda = shape(job.model), job.device == "cuda"
+    attrs: dict[str, Any] = facts | floor.headline(floor.measure(job.device, quick=True))
+    attrs |= {"model": job.model, "model_config": json.dumps(config), "seed": job.seed, "finished": 0}
+    attrs |= {"weight_dtype": job.quantization or config["torch_dtype"], "kv_dtype": config["torch_dtype"]}
+    flags = ["--max-num-seqs", str(job.max_num_seqs), "--max-num-batched-tokens", str(job.max_num_batched_tokens)]
+    flags += ["--quantization", job.quantization] if job.quantization else []
+    starved = [*flags, "--num-gpu-blocks-override", "1024"] if cuda else []
+    try:
+        for phase in ("plan", "starved") if cuda else ("plan",):
+            with tempfile.TemporaryDirectory() as folder, vllm_server.serve(
+                job.model, Path(folder), device=job.device, flags=starved if phase == "starved" else flags, log=out / f"{job.stem}.{phase}.log"
+            ) as server:  # fmt: skip
+                attrs |= {f"{phase}_{k}": v for k, v in server.facts.items()}
+                target = Target(server.url, server.model, temperature=1.0 if "num_experts" in config else 0.0)
+                vocab = config["vocab_size"]
+                if phase == "plan":
+                    work = suite.plan(
+                        target, vocab, job.seed, scale=1 if cuda else 16, rates=job.rates, duration_s=20.0 if cuda else 8.0,
+                        rungs=(1, 2, 4, 8, 16, 32, 64, 128) if cuda else (1, 2, 4, 8),
+                    )  # fmt: skip
+                else:  # 16384 KV tokens for a demand of 48 x (1024 + 128)
+                    work = [suite.burst(target, vocab, job.seed, 48, 1024, 128)]
+                done = suite.measure(work, target, vocab, journal, Budget(job.budget_s), job.stem)
+                attrs[f"finished_{phase}"] = done["finished"]
+        attrs["finished"] = int(all(v for k, v in attrs.items() if k.startswith("finished_")))
+    finally:
+        paths = []
+        if journal.records:
+            data = suite.dataset(journal.records, attrs)
+            paths = write(data, out / f"{job.stem}.nc", {"experiment": "", "request": ".requests"})
+            if attrs["finished"]:
+                journal.path.unlink()
+    return paths
+
+
+_SUITE = {"floor": _floor, "engine-grid": _engine_grid, "served": _served}
 
 
 @contextmanager

@@ -19,6 +19,7 @@ class Journal:
 
     def __init__(self, path: Path, header: dict[str, Any], *, resume: bool = False) -> None:
         self.path = path
+        header = json.loads(json.dumps(header))  # as it will be read back: tuples become lists
         self.records: list[dict[str, Any]] = []
         if resume and path.exists():
             lines = _whole_lines(path)
