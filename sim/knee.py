@@ -65,9 +65,7 @@ def _checked(tau: float) -> float:
 def _first_crossing(batches: Sequence[float], etas: Sequence[float], tau: float) -> int | None:
     _checked(tau)
     if len(batches) != len(etas) or len(batches) < 2:
-        raise UsageError(
-            f"a knee needs one efficiency per batch and two rungs: {len(batches)} batches, {len(etas)} values"
-        )
+        raise UsageError(f"a knee needs one efficiency per batch and two rungs: {len(batches)} batches, {len(etas)} values")
     if batches[0] < 1 or any(b <= a for a, b in itertools.pairwise(batches)):
         raise UsageError("the batches of a ladder must ascend from at least 1")
     if not all(math.isfinite(value) and value > 0 for value in etas):

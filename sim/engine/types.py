@@ -15,8 +15,10 @@ from typing import Protocol
 class Request:
     """One request: what it asks (above) and where it stands (below). Identity, not value, compares.
 
-    `prompt_hashes` are the content hashes of the prompt's *full* KV blocks, in order and chained, so that equal prefixes have equal
-    hashes and nothing else does; empty when the prompt shares nothing. `output_tokens` is how many tokens it will generate.
+    `prompt_hashes` are the content hashes of the *full* KV blocks of prompt and output, in order and chained, so that equal prefixes
+    have equal hashes and nothing else does. They are empty when nothing is shared, stop at the prompt's last full block when what will
+    be generated is never asked for again, and go on over prompt_tokens + output_tokens when a later turn repeats it.
+    `output_tokens` is how many tokens it will generate.
     """
 
     request_id: str
@@ -72,3 +74,9 @@ class Scheduler(Protocol):
 
     def unfinished(self) -> int:
         """Requests waiting or running."""
+
+    def waiting(self) -> int:
+        """Requests queued and not running (preempted ones included)."""
+
+    def kv_blocks_used(self) -> int:
+        """KV blocks that running requests hold now (cached but unreferenced blocks are free)."""
