@@ -16,7 +16,6 @@ def table(source: str, name: str) -> tuple[Row, ...]:
     """Rows of scenarios/data/reference/<source>/<name>.csv; values stay text, blanks mean not stated."""
     path = files("scenarios") / "data" / "reference" / source / f"{name}.csv"
     try:
-        with path.open(encoding="utf-8", newline="") as handle:
-            return tuple(csv.DictReader(handle))
+        return tuple(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     except FileNotFoundError:
         raise UsageError(f"no reference table {source}/{name}") from None

@@ -44,8 +44,8 @@ def command(data: str, tau: float, resamples: int, seed: int, as_json: bool) -> 
     import numpy as np
 
     from calibrate.knees.curves import read_curves
+    from calibrate.knees.facts import knee_facts
     from calibrate.knees.study import study
-    from calibrate.specs import knee_facts
 
     curves = read_curves(Path(data), knee_facts)
     _emit(study(curves, np.random.default_rng(seed), tau, resamples), as_json, _show_study)
@@ -69,10 +69,7 @@ def _finite(value: Any) -> Any:
 
 
 def _show_checks(checks: list[Check]) -> None:
-    rows = [
-        (c.name, "ok" if c.holds else "MISS", f"{c.deviation:.3g}", f"{c.tolerance:g}", c.statement, c.detail)
-        for c in checks
-    ]
+    rows = [(c.name, "ok" if c.holds else "MISS", f"{c.deviation:.3g}", f"{c.tolerance:g}", c.statement, c.detail) for c in checks]
     _table("published knee study, recomputed", ("id", "", "deviation", "tolerance", "figure", "computed"), rows)
 
 

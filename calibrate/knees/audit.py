@@ -70,8 +70,7 @@ def categories(cell: Cell, last_batch: float, fit_r2: float, non_monotone: bool)
     labels = {
         "non_monotone": non_monotone,
         "tested_beyond_vram_ceiling": last_batch > cell.n_max(),
-        "long_context_long_decode_tail": cell.context_tokens >= LONG_CONTEXT_TOKENS
-        and cell.decode_tokens >= LONG_DECODE_TOKENS,
+        "long_context_long_decode_tail": cell.context_tokens >= LONG_CONTEXT_TOKENS and cell.decode_tokens >= LONG_DECODE_TOKENS,
         "negative_r2": fit_r2 < 0,
     }
     found = tuple(name for name, holds in labels.items() if holds)

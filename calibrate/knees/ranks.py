@@ -24,9 +24,7 @@ def spearman(x: ArrayLike, y: ArrayLike) -> float:
     return float(_correlation(rankdata(a), rankdata(b)))
 
 
-def spearman_bootstrap(
-    x: ArrayLike, y: ArrayLike, rng: np.random.Generator, resamples: int = 10_000, level: float = 0.95
-) -> Interval:
+def spearman_bootstrap(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, resamples: int = 10_000, level: float = 0.95) -> Interval:
     """Percentile interval of Spearman over pairs drawn with replacement; resamples that are constant are left out."""
     a, b = _pair(x, y)
     rows = rng.integers(0, a.size, size=(resamples, a.size))

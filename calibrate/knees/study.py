@@ -55,15 +55,11 @@ class Study:
     axes: Counter[str]
 
 
-def study(
-    curves: Sequence[Curve], rng: np.random.Generator, tau: float = 0.65, resamples: int = 10_000
-) -> Study:
+def study(curves: Sequence[Curve], rng: np.random.Generator, tau: float = 0.65, resamples: int = 10_000) -> Study:
     """Analyse the curves. The parts that need three finite knees, or two models, are empty when there are fewer."""
     knees = predictors.observed_knees(curves, tau)
     finite = int((~knees.censored).sum())
-    rows = [
-        CurveResult(c, c.discrete_knee(tau), c.knee(tau), fit_ratio(c), _closed_form(c, tau)) for c in curves
-    ]
+    rows = [CurveResult(c, c.discrete_knee(tau), c.knee(tau), fit_ratio(c), _closed_form(c, tau)) for c in curves]
     scores = []
     if finite >= 3:
         for name, (values, is_batch) in predictors.ladder(knees).items():
@@ -93,9 +89,7 @@ def _tau_row(curves: Sequence[Curve], tau: float) -> TauRow:
     if len(cells) < 3:
         return TauRow(tau, len(cells), censored, float("nan"), float("nan"))
     predicted = closed_form_knee(predictors.ratio(cells), tau)
-    return TauRow(
-        tau, len(cells), censored, spearman(predicted, observed), float(np.median(factor_errors(predicted, observed)))
-    )
+    return TauRow(tau, len(cells), censored, spearman(predicted, observed), float(np.median(factor_errors(predicted, observed))))
 
 
 def _baselines(knees: Knees) -> dict[str, float]:

@@ -139,10 +139,7 @@ def closed_form(sliding: bool = False, fixed_bytes: float = 0.0, per_request_byt
 
 def right_signs(predict: Predictor, pairs: list[Contrast]) -> int:
     """Contrasts where the predicted ratio is on the observed side of one."""
-    return sum(
-        (predict(p.large, p.context_tokens) > predict(p.small, p.context_tokens)) == (p.observed_ratio > 1)
-        for p in pairs
-    )
+    return sum((predict(p.large, p.context_tokens) > predict(p.small, p.context_tokens)) == (p.observed_ratio > 1) for p in pairs)
 
 
 def _name(family: str, size: str) -> str:

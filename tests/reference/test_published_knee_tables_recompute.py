@@ -18,9 +18,7 @@ def test_every_published_check_is_recomputed() -> None:
 @pytest.mark.parametrize("name", sorted(set(CHECKS) - KNOWN_MISSES))
 def test_recomputes(name: str) -> None:
     check = CHECKS[name]
-    assert check.holds, (
-        f"{check.statement}: off by {check.deviation:.3g} (tolerance {check.tolerance:g}); {check.detail}"
-    )
+    assert check.holds, f"{check.statement}: off by {check.deviation:.3g} (tolerance {check.tolerance:g}); {check.detail}"
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN_MISSES))
