@@ -1,7 +1,7 @@
 """What passes between a workload, a scheduler and the replica loop.
 
-A scheduler knows no time and no cost: the replica asks it for an iteration, prices it, lets the time pass, and tells it that the
-iteration is done. The KV manager below it knows no policy.
+A scheduler knows no time and no cost: the replica asks it for an iteration, prices it, lets the time pass, and tells
+it that the iteration is done. The KV manager below it knows no policy.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Protocol
 class Request:
     """One request: what it asks (above) and where it stands (below). Identity, not value, compares.
 
-    `prompt_hashes` are the content hashes of the prompt's *full* KV blocks, in order and chained, so that equal prefixes have equal
-    hashes and nothing else does; empty when the prompt shares nothing. `output_tokens` is how many tokens it will generate.
+    `prompt_hashes` are the content hashes of the *full* KV blocks of prompt and output, in order and chained, so that
+    equal prefixes have equal hashes and nothing else does. They are empty when nothing is shared, stop at the
+    prompt's last full block when what will be generated is never asked for again, and go on over prompt_tokens +
+    output_tokens when a later turn repeats it. `output_tokens` is how many tokens it will generate.
     """
 
     request_id: str
@@ -33,6 +35,7 @@ class Request:
     cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
     preemptions: int = 0
     blocks: list[int] = field(default_factory=list)  # KV block ids, in order
+    hashed_blocks: int = 0  # how many of `blocks`, from the front, are in the prefix cache; kept by the KV manager
 
     @property
     def known_tokens(self) -> int:
@@ -52,7 +55,9 @@ class Iteration:
 
 @dataclass(slots=True, eq=False)
 class Outcome:
-    """What an iteration produced: one sampled token for each of `sampled`; `finished` are done and their blocks are free."""
+    """What an iteration produced: one sampled token for each of `sampled`; `finished` are done and their blocks are
+    free.
+    """
 
     sampled: list[Request]
     finished: list[Request]
@@ -68,7 +73,15 @@ class Scheduler(Protocol):
         """Decide the next iteration; an Iteration with nothing scheduled means there is nothing to run now."""
 
     def complete(self, iteration: Iteration) -> Outcome:
-        """The iteration ran: advance its requests, sample where a request's known tokens are all computed, free the finished."""
+        """The iteration ran: advance its requests, sample where a request's known tokens are all computed, free the
+        finished.
+        """
 
     def unfinished(self) -> int:
         """Requests waiting or running."""
+
+    def waiting(self) -> int:
+        """Requests queued and not running (preempted ones included)."""
+
+    def kv_blocks_used(self) -> int:
+        """KV blocks that running requests hold now (cached but unreferenced blocks are free)."""

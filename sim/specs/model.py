@@ -217,10 +217,7 @@ class ModelSpec:
     @property
     def active_params(self) -> int:
         """Parameters one token uses: top-k experts, all else; the input embedding's rows are not counted."""
-        body = sum(
-            g.count * (g.mixer.params(self.hidden) + g.mlp.active_params(self.hidden) + g.norms * self.hidden)
-            for g in self.groups
-        )
+        body = sum(g.count * (g.mixer.params(self.hidden) + g.mlp.active_params(self.hidden) + g.norms * self.hidden) for g in self.groups)
         return body + self.hidden + self.lm_head_params
 
     @property
@@ -250,16 +247,12 @@ class ModelSpec:
     @property
     def kv_elements_per_token(self) -> int:
         """KV elements one token adds over the full-context layers."""
-        return sum(g.count * g.mixer.kv_elements_per_token() for g in self.groups if _grows(g.mixer))  # type: ignore[union-attr]
+        return sum(g.count * g.mixer.kv_elements_per_token() for g in self.groups if g.mixer.kind != "gdn" and _grows(g.mixer))
 
     @property
     def window_kv_elements_per_token(self) -> int:
         """KV elements one token adds over the sliding-window layers (at most `window` tokens are kept and read)."""
-        return sum(
-            g.count * g.mixer.kv_elements_per_token()
-            for g in self.groups
-            if g.mixer.kind == "attention" and g.mixer.window
-        )
+        return sum(g.count * g.mixer.kv_elements_per_token() for g in self.groups if g.mixer.kind == "attention" and g.mixer.window)
 
     @property
     def state_elements(self) -> int:

@@ -1,0 +1,278 @@
+"""The bill: what one engine iteration moves and computes on each GPU.
+
+A pure function of the model, the iteration's shape, the attention policy, the precision and the tensor-parallel degree. Every field of
+the shape may be a float, an array or a tensor; the same lines run for all.
+
+    weights    bytes really read: no input-embedding table (rows only), lm_head once, the expected number of distinct experts
+    kv         KV bytes read and written in HBM: full-context layers, plus sliding-window layers at min(context, window)
+    state      recurrent-state bytes, read and written, of linear-attention layers: independent of the context
+    summaries  block-summary bytes scanned to select (per-channel minimum and maximum of each unit)
+    link       bytes crossing the host link, when the KV cache lives in host RAM
+    comm       tensor-parallel all-reduce traffic: two per layer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from sim.errors import UsageError
+from sim.namespaces import FLOAT
+from sim.policy import AttentionPolicy, dense
+from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
+from sim.specs.model import ModelSpec
+
+DENSE = dense()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One iteration as the sums the bill needs (float, array or tensor each; tokens unless said otherwise).
+
+    A decode sequence computes one token and reads `context` cached ones. A prefill chunk of n tokens ending at context c reads c keys and
+    has n*c - n*(n-1)/2 query-key pairs.
+    """
+
+    decode_seqs: Any = 0.0  # sequences
+    decode_context: Any = 0.0  # sum of contexts
+    decode_window: Any = 0.0  # sum of min(context, window); 0 for a model without sliding-window layers
+    decode_kept: Any = 0.0  # sum of min(context, keep-set): equals decode_context when attention is dense
+    prefill_seqs: Any = 0.0  # chunks
+    prefill_tokens: Any = 0.0
+    prefill_context: Any = 0.0  # sum over chunks of keys read
+    prefill_pairs: Any = 0.0  # query-key pairs, full-context layers
+    prefill_window_context: Any = 0.0
+    prefill_window_pairs: Any = 0.0
+    sampled: Any = 0.0  # rows of logits
+    has_prefill: Any = 0.0  # 1 when the iteration carries any prefill
+
+
+class Bill(NamedTuple):
+    """One iteration's bill per GPU. Bytes, flops and counts; never seconds."""
+
+    iterations: Any
+    sequences: Any
+    has_prefill: Any
+    weight_bytes: Any
+    linear_flops: Any
+    kv_bytes: Any
+    attention_flops: Any
+    state_bytes: Any
+    summary_bytes: Any
+    finds: Any
+    found_units: Any
+    link_bytes: Any
+    link_ops: Any
+    gathers: Any
+    link_overlap: float
+    comm_bytes: Any
+    comm_ops: Any
+
+
+class Coefficients(NamedTuple):
+    """What a (model, precision, tp) contributes per token, pair or step. All per GPU."""
+
+    always_bytes: float  # weights read by every step
+    expert_bytes: tuple[tuple[float, int, int], ...]  # per MoE group: bytes of one expert x layers, experts, top_k
+    embedding_row_bytes: float
+    body_flops: float  # per token, without lm_head
+    head_flops: float  # per sampled row
+    kv_token_bytes: float  # full-context layers
+    window_token_bytes: float
+    pair_flops: float
+    window_pair_flops: float
+    state_seq_bytes: float  # read + write
+    state_token_flops: float
+    summary_unit_bytes: float  # one unit's summary, all full-context layers
+    kv_layers: int
+    layers: int
+    hidden: int
+
+
+def check_tensor_parallel(model: ModelSpec, tp: int) -> None:
+    """Raise UsageError unless the model's heads split evenly over `tp` GPUs."""
+    if tp < 1:
+        raise UsageError(f"tensor-parallel size must be at least 1, got {tp}")
+    for group in model.groups:
+        heads = group.mixer.value_heads if group.mixer.kind == "gdn" else group.mixer.heads
+        if heads % tp:
+            raise UsageError(f"{model.name}: {heads} heads do not split over tensor-parallel size {tp}")
+
+
+def kv_shards(kv_heads: int, tp: int) -> int:
+    """GPUs that a layer's KV heads spread over: fewer heads than GPUs are replicated, as engines do."""
+    return min(kv_heads, tp)
+
+
+@lru_cache(maxsize=256)
+def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coefficients:
+    """Per-GPU coefficients of the bill. Raises UsageError when the heads do not split over `tp`."""
+    check_tensor_parallel(model, tp)
+    hidden, w = model.hidden, precision.weight_bytes
+    expert_w = model.expert_bits / 8 if model.expert_bits else w
+    always = float(hidden + model.lm_head_params)
+    body = 0.0
+    experts: list[tuple[float, int, int]] = []
+    kv = window = summary = state = conv = 0.0
+    pair = window_pair = state_flops = 0.0
+    for group in model.groups:
+        n, mixer, mlp = group.count, group.mixer, group.mlp
+        mixer_params = mixer.params(hidden)
+        always += n * (mixer_params + group.norms * hidden)
+        body += n * 2.0 * (mixer_params + mlp.active_params(hidden))
+        if mlp.kind == "moe":
+            always += n * mlp.always_params(hidden)
+            experts.append((n * mlp.expert_params(hidden) * expert_w / tp, mlp.experts, mlp.top_k))
+        else:
+            always += n * mlp.params(hidden)
+        if mixer.kind == "gdn":
+            state += n * mixer.state_elements()
+            conv += n * mixer.conv_elements()
+            state_flops += n * mixer.flops_per_token()
+            continue
+        # a latent cache has no heads to split: every GPU holds all of it
+        shards = kv_shards(mixer.kv_heads, tp) if mixer.kind == "attention" else 1
+        token_bytes = n * mixer.kv_elements_per_token() * precision.kv_bytes / shards
+        flops = n * mixer.attention_flops_per_pair() / tp
+        if mixer.kind == "attention" and mixer.window:
+            window, window_pair = window + token_bytes, window_pair + flops
+        else:
+            kv, pair = kv + token_bytes, pair + flops
+            # minimum and maximum per key channel, 16-bit: the bytes of two keys, that is of one token's K and V
+            keys = mixer.kv_elements_per_token() if mixer.kind == "attention" else 2 * mixer.kv_elements_per_token()
+            summary += n * keys * ACTIVATION_BYTES / shards
+    return Coefficients(
+        always_bytes=always * w / tp,
+        expert_bytes=tuple(experts),
+        embedding_row_bytes=hidden * ACTIVATION_BYTES,
+        body_flops=body / tp,
+        head_flops=2.0 * model.lm_head_params / tp,
+        kv_token_bytes=kv,
+        window_token_bytes=window,
+        pair_flops=pair,
+        window_pair_flops=window_pair,
+        state_seq_bytes=2.0 * (state * STATE_BYTES + conv * ACTIVATION_BYTES) / tp,
+        state_token_flops=state_flops / tp,
+        summary_unit_bytes=summary,
+        kv_layers=model.kv_layers,
+        layers=model.layers,
+        hidden=hidden,
+    )
+
+
+def expected_experts(experts: int, top_k: int, tokens: Any) -> Any:
+    """Expected distinct experts that `tokens` tokens route to, each choosing top_k of `experts` uniformly."""
+    return experts * (1.0 - (1.0 - top_k / experts) ** tokens)
+
+
+def weight_bytes(c: Coefficients, tokens: Any) -> Any:
+    """Weight bytes really read by a step of `tokens` tokens, per GPU."""
+    total = c.always_bytes + tokens * c.embedding_row_bytes
+    for one_expert, experts, top_k in c.expert_bytes:
+        total = total + one_expert * expected_experts(experts, top_k, tokens)
+    return total
+
+
+def iteration_bill(model: ModelSpec, shape: Shape, precision: Precision, policy: AttentionPolicy = DENSE, tp: int = 1) -> Bill:
+    """The bill of one iteration, per GPU. Raises UsageError when the model does not split over `tp`."""
+    c = coefficients(model, precision, tp)
+    tokens = shape.decode_seqs + shape.prefill_tokens
+    kept_bytes = shape.decode_kept * c.kv_token_bytes
+    local_bytes = (
+        shape.prefill_context * c.kv_token_bytes
+        + (shape.decode_window + shape.prefill_window_context) * c.window_token_bytes
+        + tokens * (c.kv_token_bytes + c.window_token_bytes)  # written
+    )
+    on_host = policy.placement == "host"
+    finds = shape.decode_seqs * 0.0 + c.kv_layers if policy.selects else 0.0
+    return Bill(
+        iterations=1.0,
+        sequences=shape.decode_seqs + shape.prefill_seqs,
+        has_prefill=shape.has_prefill,
+        weight_bytes=weight_bytes(c, tokens),
+        linear_flops=tokens * c.body_flops + shape.sampled * c.head_flops,
+        # what arrives over the link is used from on-chip memory and is not read from HBM a second time
+        kv_bytes=local_bytes if on_host else local_bytes + kept_bytes,
+        attention_flops=(shape.decode_kept + shape.prefill_pairs) * c.pair_flops
+        + (shape.decode_window + shape.prefill_window_pairs) * c.window_pair_flops
+        + tokens * c.state_token_flops,
+        state_bytes=(shape.decode_seqs + shape.prefill_seqs) * c.state_seq_bytes,
+        summary_bytes=shape.decode_context / policy.unit_tokens * c.summary_unit_bytes if policy.selects else 0.0,
+        finds=finds,
+        found_units=finds * policy.units,
+        link_bytes=kept_bytes if on_host else 0.0,
+        link_ops=c.kv_layers if on_host else 0.0,
+        gathers=finds if on_host else 0.0,
+        link_overlap=policy.overlap,
+        comm_bytes=2.0 * c.layers * tokens * c.hidden * ACTIVATION_BYTES * 2.0 * (tp - 1) / tp,
+        comm_ops=2.0 * c.layers if tp > 1 else 0.0,
+    )
+
+
+def decode_shape(model: ModelSpec, batch: Any, context: Any, policy: AttentionPolicy = DENSE, xp: Any = FLOAT) -> Shape:
+    """A decode iteration of `batch` sequences, each with `context` cached tokens (floats, or arrays that broadcast)."""
+    window = model.window
+    return Shape(
+        decode_seqs=batch,
+        decode_context=batch * context,
+        decode_window=batch * xp.minimum(context, float(window)) if window else 0.0,
+        decode_kept=batch * policy.kept(context, xp),
+        sampled=batch,
+    )
+
+
+def chunk_pairs(tokens: float, end: float) -> float:
+    """Causal query-key pairs of a chunk of `tokens` whose last token sits at context `end`."""
+    return tokens * end - tokens * (tokens - 1) / 2
+
+
+def chunk_window_pairs(tokens: float, end: float, window: float) -> float:
+    """The same where a query sees at most `window` keys (its own included)."""
+    start = end - tokens
+    ramp = max(0.0, min(end, window) - start)  # queries whose whole past is inside the window
+    return chunk_pairs(ramp, start + ramp) + (tokens - ramp) * window
+
+
+def mixed_shape(
+    model: ModelSpec,
+    decode_contexts: Iterable[float],
+    chunks: Iterable[tuple[float, float, bool]],
+    policy: AttentionPolicy = DENSE,
+) -> Shape:
+    """An iteration of decodes (each reading `context` tokens) and prefill chunks (tokens, context at the chunk's end, whether it samples).
+
+    Prefill attention is dense under every policy. Plain floats: this is the readable definition the fast paths are held to.
+    """
+    window = model.window
+    seqs = context = kept = near = 0.0
+    for value in decode_contexts:
+        seqs += 1
+        context += value
+        kept += policy.kept(value, FLOAT)
+        near += min(value, window) if window else 0.0
+    count = tokens = read = pairs = window_read = window_pairs = sampled = 0.0
+    for n, end, samples in chunks:
+        count += 1
+        tokens += n
+        read += end
+        pairs += chunk_pairs(n, end)
+        sampled += samples
+        if window:
+            window_read += min(end, window + n)
+            window_pairs += chunk_window_pairs(n, end, window)
+    return Shape(
+        seqs,
+        context,
+        near,
+        kept,
+        count,
+        tokens,
+        read,
+        pairs,
+        window_read,
+        window_pairs,
+        seqs + sampled,
+        float(count > 0),
+    )

@@ -1,0 +1,60 @@
+"""What an engine is told at start-up: the limits its scheduler obeys, under the names its own command line uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.errors import UsageError
+
+POLICIES = ("fcfs", "priority")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Limits of one replica. Token and block counts, not bytes: memory is turned into `num_gpu_blocks` before this
+    point.
+
+    Names and meanings are those of vLLM 0.32; `num_gpu_blocks` includes the one block that vLLM sets aside as its
+    null block. `scheduler` is a preset name or the dotted path of a class taking this config; `options` are the
+    preset's own settings.
+    """
+
+    scheduler: str = "vllm"
+    num_gpu_blocks: int = 16384
+    block_size: int = 16
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    max_model_len: int = 131072
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    long_prefill_token_threshold: int = 0
+    policy: str = "fcfs"
+    watermark: float = 0.0
+    reserve_full_prompt: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.num_gpu_blocks < 2:
+            raise UsageError(f"num_gpu_blocks must be at least 2, got {self.num_gpu_blocks}")
+        if self.long_prefill_token_threshold < 0:
+            raise UsageError(f"long_prefill_token_threshold must not be negative, got {self.long_prefill_token_threshold}")
+        if not 0.0 <= self.watermark < 1.0:
+            raise UsageError(f"watermark must lie in [0, 1), got {self.watermark}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise UsageError(f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs ({self.max_num_seqs})")
+        if self.policy not in POLICIES:
+            raise UsageError(f"unknown policy {self.policy!r}; known: {', '.join(POLICIES)}")
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+            raise UsageError(
+                f"without chunked prefill max_num_batched_tokens ({self.max_num_batched_tokens}) must reach "
+                f"max_model_len ({self.max_model_len})"
+            )
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """KV slots that requests can fill."""
+        return (self.num_gpu_blocks - 1) * self.block_size

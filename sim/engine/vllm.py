@@ -1,0 +1,215 @@
+"""vLLM's V1 scheduler: one token budget per iteration, running requests first, then waiting ones.
+
+There is no prefill or decode phase: every request has known tokens (prompt and generated) and computed tokens, and an
+iteration lets the second catch up with the first. Decisions equal those of vLLM 0.32.0 for text models with full
+attention and synchronous scheduling; tests/engine/test_decisions_equal_vllm.py compares the two iteration by
+iteration.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+
+from sim.engine.config import EngineConfig
+from sim.engine.kv_cache import KvCacheManager
+from sim.engine.types import Iteration, Outcome, Request
+from sim.errors import UsageError
+
+
+class FcfsQueue:
+    """First come, first served; a preempted request goes back to the front."""
+
+    def __init__(self) -> None:
+        self._requests: deque[Request] = deque()
+
+    def add(self, request: Request) -> None:
+        self._requests.append(request)
+
+    def put_back(self, request: Request) -> None:
+        self._requests.appendleft(request)
+
+    def peek(self) -> Request:
+        return self._requests[0]
+
+    def pop(self) -> Request:
+        return self._requests.popleft()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+
+class PriorityQueue:
+    """Smallest (priority, arrival, id) first; a preempted request keeps its rank."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, float, str, Request]] = []
+
+    def add(self, request: Request) -> None:
+        heapq.heappush(self._heap, (request.priority, request.arrival_s, request.request_id, request))
+
+    put_back = add
+
+    def peek(self) -> Request:
+        return self._heap[0][3]
+
+    def pop(self) -> Request:
+        return heapq.heappop(self._heap)[3]
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+
+def check_fits(request: Request, config: EngineConfig) -> None:
+    """Raises UsageError naming a request that no schedule can finish: too long for the model or for the whole KV
+    cache.
+    """
+    if request.prompt_tokens < 1 or request.output_tokens < 1:
+        raise UsageError(
+            f"request {request.request_id!r} needs at least one prompt and one output token, "
+            f"got {request.prompt_tokens} and {request.output_tokens}"
+        )
+    total = request.prompt_tokens + request.output_tokens
+    if total > config.max_model_len:
+        raise UsageError(
+            f"request {request.request_id!r} needs {total} tokens (prompt {request.prompt_tokens} + output "
+            f"{request.output_tokens}), more than max_model_len {config.max_model_len}"
+        )
+    # The last token is sampled and sent but its own KV is never written.
+    if total - 1 > config.kv_capacity_tokens:
+        raise UsageError(
+            f"request {request.request_id!r} needs {total - 1} KV slots, more than the {config.kv_capacity_tokens} "
+            f"of the whole cache ({config.num_gpu_blocks} blocks of {config.block_size}, one of them reserved)"
+        )
+
+
+class VllmScheduler:
+    """The `Scheduler` protocol with vLLM V1's decisions."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.kv = KvCacheManager(config.num_gpu_blocks, config.block_size, prefix_caching=config.enable_prefix_caching)
+        self.queue: FcfsQueue | PriorityQueue = PriorityQueue() if config.policy == "priority" else FcfsQueue()
+        self.running: list[Request] = []
+        self._watermark_blocks = int(config.watermark * config.num_gpu_blocks)
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises UsageError when it can never fit."""
+        check_fits(request, self.config)
+        self.queue.add(request)
+
+    def unfinished(self) -> int:
+        """Requests waiting or running."""
+        return len(self.queue) + len(self.running)
+
+    def waiting(self) -> int:
+        """Requests queued and not running (preempted ones included)."""
+        return len(self.queue)
+
+    def kv_blocks_used(self) -> int:
+        """KV blocks that running requests hold now."""
+        return self.kv.used_blocks
+
+    def schedule(self) -> Iteration:
+        """Decide the next iteration: running requests in order, then admissions unless somebody was preempted."""
+        # A long prompt is held back only for the sake of others.
+        threshold = self.config.long_prefill_token_threshold if self.unfinished() > 1 else 0
+        chosen: dict[Request, int] = {}
+        preempted: list[Request] = []
+        budget = self._schedule_running(chosen, preempted, self.config.max_num_batched_tokens, threshold)
+        admitted: list[Request] = []
+        if not preempted:
+            self._admit(chosen, admitted, budget, threshold)
+        return Iteration(list(chosen.items()), admitted, preempted, sum(chosen.values()))
+
+    def complete(self, iteration: Iteration) -> Outcome:
+        """Advance the requests that ran, sample where everything known is computed, free the finished."""
+        sampled: list[Request] = []
+        finished: list[Request] = []
+        for request, tokens in iteration.scheduled:
+            request.computed_tokens += tokens
+            if request.computed_tokens < request.known_tokens:
+                continue
+            request.generated_tokens += 1
+            sampled.append(request)
+            if request.generated_tokens >= request.output_tokens:
+                finished.append(request)
+                self.kv.free(request)
+        if finished:
+            gone = set(finished)
+            self.running = [request for request in self.running if request not in gone]
+        return Outcome(sampled, finished)
+
+    def _schedule_running(self, chosen: dict[Request, int], preempted: list[Request], budget: int, threshold: int) -> int:
+        """Give each running request its tokens, preempting from the back while KV blocks are short. Returns the
+        budget left.
+        """
+        index = 0
+        while index < len(self.running) and budget > 0:
+            request = self.running[index]
+            tokens = _capped(request.known_tokens - request.computed_tokens, budget, threshold)
+            upto = request.computed_tokens + tokens
+            while self.kv.blocks_needed(request, upto) > self.kv.free_blocks:
+                victim = self._victim()
+                position = self.running.index(victim)
+                del self.running[position]
+                if position < index:
+                    index -= 1
+                budget += chosen.pop(victim, 0)
+                self._preempt(victim)
+                preempted.append(victim)
+                if victim is request:
+                    return budget
+            self.kv.allocate(request, upto)
+            self.kv.remember(request, upto)
+            chosen[request] = tokens
+            budget -= tokens
+            index += 1
+        return budget
+
+    def _admit(self, chosen: dict[Request, int], admitted: list[Request], budget: int, threshold: int) -> None:
+        """Start waiting requests, in queue order and stopping at the first that does not fit."""
+        config, kv = self.config, self.kv
+        while self.queue and budget > 0 and len(self.running) < config.max_num_seqs:
+            request = self.queue.peek()
+            hits = kv.find_hits(request)
+            cached = len(hits) * config.block_size
+            remaining = request.known_tokens - cached
+            tokens = _capped(remaining, None, threshold)
+            if tokens > budget and not config.enable_chunked_prefill:
+                return
+            tokens = min(tokens, budget)
+            room = kv.free_blocks - (self._watermark_blocks if self.running else 0)
+            # Without the reservation a long prompt would be let in on the strength of its first chunk and preempted
+            # later.
+            reserve = request.known_tokens if config.reserve_full_prompt else cached + tokens
+            if kv.blocks_needed(request, reserve, hits) > room:
+                return
+            self.queue.pop()
+            self.running.append(request)
+            kv.allocate(request, cached + tokens, hits)
+            kv.remember(request, cached + tokens)
+            request.computed_tokens = cached
+            if not request.preemptions:
+                request.cached_tokens = cached
+            admitted.append(request)
+            chosen[request] = tokens
+            budget -= tokens
+
+    def _victim(self) -> Request:
+        if self.config.policy == "priority":
+            return max(self.running, key=lambda request: (request.priority, request.arrival_s))
+        return self.running[-1]
+
+    def _preempt(self, request: Request) -> None:
+        """Drop the request's KV; it will recompute prompt and generated tokens, less what is still cached."""
+        self.kv.free(request)
+        request.computed_tokens = 0
+        request.preemptions += 1
+        self.queue.put_back(request)
+
+
+def _capped(tokens: int, budget: int | None, threshold: int) -> int:
+    if 0 < threshold < tokens:
+        tokens = threshold
+    return tokens if budget is None else min(tokens, budget)

@@ -1,0 +1,85 @@
+"""The price of a bill: the one formula, written once for floats, numpy and PyTensor.
+
+    t = c0 + c_seq*sequences + c_prefill*[prefill]
+        + smax(weights/beta, linear flops/F) + smax(KV/beta_kv, attention flops/F_a) + state/beta_state
+        + summaries/beta_kv + find + exposed link + comm
+
+smax(a, b) = (a**p + b**p)**(1/p) is a smooth maximum of a stage's memory and compute time; stages follow one another, so they add.
+The published three-parameter form (c0, beta, c1) is this with beta_kv = beta and the compute terms far below the memory terms.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sim.bill import Bill
+from sim.namespaces import FLOAT
+from sim.rates import Rates
+
+
+class Terms(NamedTuple):
+    """Seconds by named term; their sum is the step time."""
+
+    fixed: Any  # host and launch cost of an iteration
+    sequences: Any  # per-sequence cost
+    prefill: Any  # cost of carrying prefill at all
+    weights: Any  # linear layers: weight bytes or matrix flops
+    kv: Any  # attention: KV bytes or attention flops
+    state: Any  # recurrent state
+    summaries: Any  # block-summary scan
+    find: Any  # price of finding, c1(k)
+    link: Any  # host link, not hidden behind compute
+    comm: Any  # tensor-parallel all-reduce
+
+
+MEANING = {
+    "fixed": "fixed cost",
+    "sequences": "per-sequence cost",
+    "prefill": "prefill overhead",
+    "weights": "weight reads",
+    "kv": "KV reads",
+    "state": "recurrent state",
+    "summaries": "summary scan",
+    "find": "price of finding",
+    "link": "host link",
+    "comm": "all-reduce",
+}
+
+
+def smooth_max(a: Any, b: Any, p: Any) -> Any:
+    """(a**p + b**p)**(1/p): at least the larger, at most their sum (p >= 1)."""
+    return (a**p + b**p) ** (1.0 / p)
+
+
+def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
+    """Seconds by term of one iteration. Bill and rates broadcast together; `xp` supplies minimum (FLOAT, numpy or pytensor.tensor)."""
+    weights = smooth_max(bill.weight_bytes / rates.beta, bill.linear_flops / rates.linear_flops_per_s, rates.smooth_p)
+    kv = smooth_max(bill.kv_bytes / rates.beta_kv, bill.attention_flops / rates.attention_flops_per_s, rates.smooth_p)
+    state = bill.state_bytes / rates.beta_state
+    link = bill.link_bytes / rates.link_bytes_per_s + bill.link_ops * rates.link_latency_s + bill.gathers * rates.gather_s
+    hidden = bill.link_overlap * xp.minimum(link, weights + kv + state)
+    return Terms(
+        fixed=bill.iterations * rates.c0_s,
+        sequences=bill.sequences * rates.c_seq_s,
+        prefill=bill.has_prefill * rates.c_prefill_s,
+        weights=weights,
+        kv=kv,
+        state=state,
+        summaries=bill.summary_bytes / rates.beta_kv,
+        find=bill.finds * rates.find_s + bill.found_units * rates.find_unit_s,
+        link=link - hidden,
+        comm=bill.comm_bytes / rates.comm_bytes_per_s + bill.comm_ops * rates.comm_latency_s,
+    )
+
+
+def step_time_s(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Any:
+    """Seconds of one iteration: the sum of its terms."""
+    total: Any = 0.0
+    for term in step_terms(bill, rates, xp):
+        total = total + term
+    return total
+
+
+def binding_term(terms: Terms) -> str:
+    """The name of the largest term (floats)."""
+    return max(terms._fields, key=lambda name: getattr(terms, name))

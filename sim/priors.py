@@ -1,0 +1,172 @@
+"""Declared priors of the rates: datasheet x efficiency, and the published numbers where there are some.
+
+Every rate is log-normal: a median and a spread `sigma` of its logarithm, so that exp(1.645*sigma) is the 5-95 % factor to either side.
+Efficiencies are bounded by the datasheet (draws are clipped at 1). These stand in until a posterior exists for the GPU; answers say so.
+Published numbers: package data `scenarios/data/reference` (brl07, gb10, gdn).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.precision import Precision
+from sim.rates import RateDraws, Rates
+from sim.specs.gpu import GpuSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Log-normal prior of one rate, optionally clipped from above (a datasheet peak cannot be exceeded)."""
+
+    median: float
+    sigma: float
+    basis: str
+    upper: float = float("inf")
+
+
+# Published fit, whole model on H100 (brl07/cost_model_params.csv): beta 3.05 TB/s, c0 3.2 ms, c1 1.7 ms at k = 8 and 3.3 ms at k = 32, for
+# 28 layers. That fit charges all 7.62 G parameters; here the input embedding is not read, so its 1.09 GB / 3.05 TB/s go back into c0.
+_BRL_LAYERS = 28
+_BRL_EMBEDDING_BYTES = 152064 * 3584 * 2
+_H100_BETA, _H100_C0, _H100_C1 = 3.05e12, 3.2e-3, {8: 1.7e-3, 32: 3.3e-3}
+# Implied for H200 by the published 89-96 tok/s, 1.77x and 2.4x (brl07/derived_h200_implied_params.csv).
+_H200_BETA, _H200_C0, _H200_C1_K32 = 4.54e12, 3.27e-3, 3.79e-3
+
+
+def find_rates(c1_low: float, c1_high: float, k_low: int = 8, k_high: int = 32) -> tuple[float, float]:
+    """(find_s per layer, find_unit_s per layer and block) of the line through two published c1(k), for 28 layers."""
+    slope = (c1_high - c1_low) / (k_high - k_low)
+    return (c1_low - slope * k_low) / _BRL_LAYERS, slope / _BRL_LAYERS
+
+
+_FIND_S, _FIND_UNIT_S = find_rates(_H100_C1[8], _H100_C1[32])
+
+# Efficiency priors: fraction of the datasheet peak reached, (median, sigma), wide enough for both tuned and plain stacks.
+_EFFICIENCY: dict[str, tuple[float, float]] = {
+    "beta": (0.85, 0.10),
+    "beta_kv": (0.85, 0.12),
+    "beta_state": (0.78, 0.12),
+    "linear_flops_per_s": (0.60, 0.20),
+    "attention_flops_per_s": (0.40, 0.30),
+    "link_bytes_per_s": (0.78, 0.12),
+    "comm_bytes_per_s": (0.60, 0.30),
+}
+_NO_LINK_BYTES_PER_S = 16e9  # GPU-GPU traffic through the host where there is no direct link
+
+
+def flops_for(gpu: GpuSpec, dtype: str) -> tuple[float, str]:
+    """Dense flop/s used for matrix products in `dtype`, and the dtype really used: 16-bit where the GPU lacks the narrower one."""
+    wanted = {"mxfp4": "fp4", "nvfp4": "fp4", "int4": "bf16"}.get(dtype, dtype)
+    for candidate in (wanted, "bf16", "fp16", "fp32"):
+        if gpu.flops.get(candidate):
+            return float(gpu.flops[candidate]), candidate
+    raise ValueError(f"{gpu.name}: no flop rate in its spec")
+
+
+def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
+    linear, used = flops_for(gpu, precision.weights)
+    sixteen, _ = flops_for(gpu, "bf16")
+    peaks = {
+        "beta": (gpu.memory_bandwidth, "memory bandwidth"),
+        "beta_kv": (gpu.memory_bandwidth, "memory bandwidth"),
+        "beta_state": (gpu.memory_bandwidth, "memory bandwidth"),
+        "linear_flops_per_s": (linear, f"{used} dense flops"),
+        "attention_flops_per_s": (sixteen, "16-bit dense flops"),
+        "link_bytes_per_s": (gpu.host_link_bandwidth, "host link"),
+        "comm_bytes_per_s": (gpu.gpu_link_bandwidth or _NO_LINK_BYTES_PER_S, "GPU-GPU link"),
+    }
+    out = {}
+    for name, (peak, what) in peaks.items():
+        efficiency, sigma = _EFFICIENCY[name]
+        out[name] = Prior(efficiency * peak, sigma, f"datasheet {what} x {efficiency:g}", upper=peak)
+    return out
+
+
+def _generic() -> dict[str, Prior]:
+    c0 = _H100_C0 + _BRL_EMBEDDING_BYTES / _H100_BETA
+    return {
+        "c0_s": Prior(c0, 0.35, "prior around the published H100 fit"),
+        "c_seq_s": Prior(16e-6, 0.50, "prior, 16 us"),
+        "c_prefill_s": Prior(1.0e-3, 0.70, "prior, 1 ms"),
+        "smooth_p": Prior(3.0, 0.15, "prior, 3"),
+        "find_s": Prior(_FIND_S, 0.60, "prior around the published H100 c1(k); it does not transfer between platforms"),
+        "find_unit_s": Prior(_FIND_UNIT_S, 0.60, "prior around the published H100 c1(k)"),
+        "link_latency_s": Prior(20e-6, 0.50, "prior, 20 us per transfer"),
+        "gather_s": Prior(0.25e-3, 1.20, "prior, 0.25 ms per layer: from zero-copy reads to host-side gathers"),
+        "comm_latency_s": Prior(15e-6, 0.50, "prior, 15 us per all-reduce"),
+    }
+
+
+def _published(name: str) -> Mapping[str, Prior]:
+    """Published numbers for a GPU, by catalogue name; empty when there are none."""
+    if name in ("H100-SXM", "H100"):
+        why = "published H100 fit (brl07)"
+        return {
+            "beta": Prior(_H100_BETA, 0.02, why, 3.35e12),
+            "beta_kv": Prior(_H100_BETA, 0.02, why, 3.35e12),
+            "c0_s": Prior(_H100_C0 + _BRL_EMBEDDING_BYTES / _H100_BETA, 0.05, why),
+            "find_s": Prior(_FIND_S, 0.05, why),
+            "find_unit_s": Prior(_FIND_UNIT_S, 0.05, why),
+        }
+    if name == "H200":
+        why = "implied by published H200 ratios (brl07)"
+        scale = _H200_C1_K32 / _H100_C1[32]
+        return {
+            "beta": Prior(_H200_BETA, 0.03, why, 4.8e12),
+            "beta_kv": Prior(_H200_BETA, 0.03, why, 4.8e12),
+            "c0_s": Prior(_H200_C0 + _BRL_EMBEDDING_BYTES / _H200_BETA, 0.08, why),
+            "find_s": Prior(_FIND_S * scale, 0.10, why),
+            "find_unit_s": Prior(_FIND_UNIT_S * scale, 0.10, why),
+        }
+    if name == "A10":
+        # 0.4 tok/s x 60.1 GB is 24 GB/s over the link. 6.1 tok/s at k = 32 leaves, after weights, c0, c1 and the keep-set's bytes,
+        # about 4 ms a layer for the host-side gather: the only published number there is for it, so it is taken as this GPU's.
+        return {
+            "link_bytes_per_s": Prior(24.0e9, 0.08, "published A10 dense-from-host floor (brl07/tiering.csv)", 32e9),
+            "gather_s": Prior(a10_gather_s(), 0.15, "implied by published A10 tiered 6.1 tok/s (brl07/tiering.csv)"),
+        }
+    if name == "GB10":
+        return {"beta_state": Prior(0.78 * 273e9, 0.06, "published 74-81 % of 273 GB/s (gdn/recurrence_efficiency.csv)", 273e9)}
+    return {}
+
+
+def a10_gather_s() -> float:
+    """Seconds per layer that the published 6.1 tok/s (A10, 1M tokens, k = 32, KV in host RAM) leaves for the host-side gather."""
+    weights_s = (7_615_616_512 * 2 - _BRL_EMBEDDING_BYTES) / (0.85 * 600e9)
+    c0_s = _H100_C0 + _BRL_EMBEDDING_BYTES / _H100_BETA
+    keep_tokens = 128 + 512 + 32 * 128
+    fetch_s = keep_tokens * 57344 / 24.0e9
+    scan_s = 2**20 / 128 * 57344 / (0.85 * 600e9)
+    return (1 / 6.1 - weights_s - c0_s - _H100_C1[32] - fetch_s - scan_s) / _BRL_LAYERS - 20e-6
+
+
+def priors(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
+    """The prior of every rate for one GPU and precision; published numbers win over the datasheet."""
+    return {**_generic(), **_datasheet(gpu, precision), **_published(gpu.name)}
+
+
+def prior_rates(gpu: GpuSpec, precision: Precision | None = None, *, draws: int = 1000, seed: int = 0) -> RateDraws:
+    """Draw the rates of `gpu` from their declared priors; same seed, same draws, whatever the GPU (common random numbers)."""
+    chosen = priors(gpu, precision or Precision())
+    rng = np.random.default_rng(seed)
+    names = list(Rates.__dataclass_fields__)
+    normal = rng.standard_normal((len(names), draws))
+    # weights and KV cross the same memory: most of what is unknown about one is unknown about the other
+    iw, ik = names.index("beta"), names.index("beta_kv")
+    normal[ik] = 0.8 * normal[iw] + 0.6 * normal[ik]
+    values = {
+        name: np.minimum(chosen[name].median * np.exp(chosen[name].sigma * z), chosen[name].upper)
+        for name, z in zip(names, normal, strict=True)
+    }
+    published = sorted({p.basis for p in _published(gpu.name).values()})
+    summary = f"declared priors for {gpu.name}: " + (f"{'; '.join(published)}; rest " if published else "")
+    summary += "datasheet x efficiency, wide interval"
+    return RateDraws(
+        point=Rates(**{name: chosen[name].median for name in names}),
+        draws=Rates(**values),
+        basis={name: chosen[name].basis for name in names},
+        summary=summary,
+    )

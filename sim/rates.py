@@ -1,0 +1,68 @@
+"""Rates: how fast one (GPU, engine, dtype) settles a bill. The unknowns that calibration learns; floats, arrays or tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+UNITS: dict[str, str] = {
+    "c0_s": "s per iteration",
+    "c_seq_s": "s per sequence",
+    "c_prefill_s": "s per iteration that carries prefill",
+    "beta": "bytes/s, weights",
+    "beta_kv": "bytes/s, KV cache",
+    "beta_state": "bytes/s, recurrent state",
+    "linear_flops_per_s": "flop/s, matrix products",
+    "attention_flops_per_s": "flop/s, attention",
+    "smooth_p": "exponent of the smooth maximum",
+    "find_s": "s per layer that selects",
+    "find_unit_s": "s per layer and selected unit",
+    "link_bytes_per_s": "bytes/s, host link",
+    "link_latency_s": "s per layer that crosses the host link",
+    "gather_s": "s per layer whose selected KV is gathered from host RAM",
+    "comm_bytes_per_s": "bytes/s, GPU-GPU link",
+    "comm_latency_s": "s per all-reduce",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """One value (or one array of draws) for each unknown of the formula; see UNITS."""
+
+    c0_s: Any
+    c_seq_s: Any
+    c_prefill_s: Any
+    beta: Any
+    beta_kv: Any
+    beta_state: Any
+    linear_flops_per_s: Any
+    attention_flops_per_s: Any
+    smooth_p: Any
+    find_s: Any
+    find_unit_s: Any
+    link_bytes_per_s: Any
+    link_latency_s: Any
+    gather_s: Any
+    comm_bytes_per_s: Any
+    comm_latency_s: Any
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(f.name for f in fields(self))
+
+    def at(self, draw: int) -> Rates:
+        """The rates of one draw, as plain floats."""
+        return replace(self, **{name: float(getattr(self, name)[draw]) for name in self.names()})
+
+
+@dataclass(frozen=True, slots=True)
+class RateDraws:
+    """Posterior or prior draws of the rates: `point` (the medians, floats), `draws` (arrays of shape [draws]), and where each came from."""
+
+    point: Rates
+    draws: Rates
+    basis: dict[str, str]  # rate name -> where its value comes from
+    summary: str  # one line: posterior or prior, on what
+
+    @property
+    def count(self) -> int:
+        return len(self.draws.beta)

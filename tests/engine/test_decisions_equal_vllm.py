@@ -1,0 +1,72 @@
+"""Our scheduler decides what vLLM's own decides: the same requests, tokens, KV block ids, hits and victims,
+iteration by iteration.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from tests.engine.vllm_oracle import Ask, Workload, steps_of_engine, steps_of_ours
+
+# The engine's own imports warn about their dependencies; that is not what is tested here.
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+BLOCK_SIZES = (4, 16)
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    block_size = draw(st.sampled_from(BLOCK_SIZES))
+    asks = [
+        Ask(
+            arrives=draw(st.sampled_from([0, 0, 0, 1, 2, 7])),
+            own=draw(st.integers(1, 20 * block_size)),
+            output=draw(st.integers(1, 5 * block_size)),
+            text=draw(st.integers(0, 2)),
+            shared=draw(st.integers(0, 8)) * block_size,
+            priority=draw(st.integers(0, 2)),
+            follows=draw(st.none() | st.integers(0, index - 1)) if index else None,
+        )
+        for index in range(draw(st.integers(1, 24)))
+    ]
+    workload = Workload({}, asks)
+    longest = max(len(prompt) + len(output) for prompt, output in workload.conversations())
+    least_blocks = -(-longest // block_size) + 1
+    max_num_seqs = draw(st.integers(1, 16))
+    chunked = draw(st.sampled_from([True, True, True, False]))
+    most_tokens = draw(st.integers(16, 12 * block_size)) if chunked else longest + 16
+    workload.limits = {
+        "num_gpu_blocks": least_blocks + draw(st.sampled_from([0, 1, 2, 5, 10, 40, 400])),
+        "block_size": block_size,
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max(most_tokens, max_num_seqs),
+        "max_model_len": longest + draw(st.sampled_from([0, 1])),
+        "enable_prefix_caching": draw(st.booleans()),
+        "enable_chunked_prefill": chunked,
+        "long_prefill_token_threshold": min(longest, draw(st.sampled_from([0, 0, block_size, 3 * block_size + 1]))),
+        "policy": draw(st.sampled_from(["fcfs", "priority"])),
+        "watermark": draw(st.sampled_from([0.0, 0.0, 0.05])),
+        "reserve_full_prompt": draw(st.booleans()),
+    }
+    return workload
+
+
+@settings(
+    max_examples=1500,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(workloads())
+def test_every_iteration_is_decided_alike(workload: Workload) -> None:
+    ours, theirs = steps_of_ours(workload), steps_of_engine(workload)
+    for number, (our_step, their_step) in enumerate(zip(ours, theirs, strict=False)):
+        assert our_step == their_step, f"iteration {number} of {len(theirs)}"
+    assert len(ours) == len(theirs)
+    event("preempts" if any(step[2] for step in theirs) else "no preemption")
+    event("prefix hits" if any(cached for step in theirs for _, cached in step[1]) else "no hits")
+    event(f"policy {workload.limits['policy']}")
+    event("max_num_seqs binds" if any(len(step[0]) == workload.limits["max_num_seqs"] for step in theirs) else "seqs free")

@@ -1,0 +1,48 @@
+"""A request that no schedule can finish is refused by name when it is queued; the largest that fits is served."""
+
+import pytest
+
+from sim.engine.config import EngineConfig
+from sim.engine.types import Request
+from sim.engine.vllm import VllmScheduler
+from sim.errors import UsageError
+
+CONFIG = EngineConfig(num_gpu_blocks=5, block_size=16, max_model_len=100, max_num_batched_tokens=8192)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "reason"),
+    [(90, 11, "max_model_len 100"), (60, 6, "65 KV slots"), (0, 4, "at least one"), (4, 0, "at least one")],
+)
+def test_refused_with_its_name_and_the_limit(prompt: int, output: int, reason: str) -> None:
+    with pytest.raises(UsageError, match=rf"request 'r7'.*{reason}"):
+        VllmScheduler(CONFIG).add(Request("r7", 0.0, prompt, output))
+
+
+def test_the_largest_request_that_fits_runs_to_its_end() -> None:
+    scheduler = VllmScheduler(CONFIG)
+    request = Request("r7", 0.0, 60, 5)
+    scheduler.add(request)
+    steps = 0
+    while scheduler.unfinished():
+        scheduler.complete(scheduler.schedule())
+        steps += 1
+    assert (steps, request.generated_tokens, request.preemptions) == (5, 5, 0)
+    assert scheduler.kv.free_blocks == 4
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"block_size": 0},
+        {"num_gpu_blocks": 1},
+        {"policy": "lifo"},
+        {"watermark": 1.0},
+        {"max_num_seqs": 9000},
+        {"enable_chunked_prefill": False},
+        {"long_prefill_token_threshold": -1},
+    ],
+)
+def test_absurd_limits_are_refused(limits: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=next(iter(limits)) if "enable" not in str(limits) else "chunked prefill"):
+        EngineConfig(**limits)  # type: ignore[arg-type]

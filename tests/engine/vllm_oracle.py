@@ -1,0 +1,266 @@
+"""The same workload stepped through vLLM's own scheduler and through ours, as comparable decision logs.
+
+A workload is plain data (see `Workload`), so hypothesis can draw it and a recorded log can carry it. Nothing here
+imports the engine at module level: `steps_of_engine` needs the package, `steps_of_ours` does not.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sim.engine.config import EngineConfig
+from sim.engine.types import Request
+from sim.engine.vllm import VllmScheduler
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 1,
+    "vocab_size": 100_000,
+    "max_position_embeddings": 100_000,
+    "torch_dtype": "float32",
+}
+
+
+@dataclass
+class Ask:
+    """One request: `shared` tokens of common text `text`, then `own` tokens of its own (or, with `follows`, a
+    continuation).
+    """
+
+    arrives: int  # iterations after the previous request
+    own: int
+    output: int
+    text: int = 0
+    shared: int = 0
+    priority: int = 0
+    follows: int | None = None  # index of an earlier request whose whole conversation opens this prompt
+
+
+@dataclass
+class Workload:
+    """Engine limits (fields of EngineConfig) and the requests in order of arrival."""
+
+    limits: dict[str, Any]
+    asks: list[Ask] = field(default_factory=list)
+
+    @property
+    def config(self) -> EngineConfig:
+        return EngineConfig(**self.limits)
+
+    def conversations(self) -> list[tuple[list[int], list[int]]]:
+        """Prompt and generated token ids of every request."""
+        told: list[tuple[list[int], list[int]]] = []
+        for index, ask in enumerate(self.asks):
+            own = [1_000 + 7 * index + position % 5 + 1_000 * (index + 1) for position in range(ask.own)]
+            shared = [10 + 20 * ask.text + position % 3 for position in range(ask.shared)]
+            history = [*told[ask.follows][0], *told[ask.follows][1]] if ask.follows is not None else []
+            output = [50_000 + index for _ in range(ask.output)]
+            told.append((history + shared + own, output))
+        return told
+
+
+def block_hashes(tokens: list[int], block_size: int) -> list[int]:
+    """Chained hashes of the full blocks of a token sequence."""
+    hashes: list[int] = []
+    for end in range(block_size, len(tokens) + 1, block_size):
+        hashes.append(hash((hashes[-1] if hashes else 0, tuple(tokens[end - block_size : end]))))
+    return hashes
+
+
+def gained(before: dict[str, list[int]], tables: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Blocks each request has beyond its table of the iteration before; all of them when it just started or its
+    table changed.
+    """
+    news = {}
+    for request_id, blocks in tables.items():
+        old = before.get(request_id, [])
+        news[request_id] = blocks[len(old) :] if blocks[: len(old)] == old else blocks
+    return {request_id: blocks for request_id, blocks in news.items() if blocks}
+
+
+def steps_of_ours(workload: Workload, most_iterations: int = 20_000) -> list[list[Any]]:
+    """One entry per iteration: [[id, tokens], ...], [[id, cached], ...], [preempted ids], {id: block ids it gained}."""
+    config = workload.config
+    scheduler = VllmScheduler(config)
+    pending = [
+        (
+            ask.arrives,
+            Request(
+                str(index),
+                float(index),
+                len(prompt),
+                ask.output,
+                block_hashes(prompt + output, config.block_size),
+                ask.priority,
+            ),
+        )
+        for index, (ask, (prompt, output)) in enumerate(zip(workload.asks, workload.conversations(), strict=True))
+    ]
+    log: list[list[Any]] = []
+    tables: dict[str, list[int]] = {}
+    wait = pending[0][0] if pending else 0
+    while pending or scheduler.unfinished():
+        while pending and wait <= 0:
+            scheduler.add(pending.pop(0)[1])
+            wait = pending[0][0] if pending else 0
+        wait -= 1
+        iteration = scheduler.schedule()
+        before, tables = tables, {request.request_id: list(request.blocks) for request, _ in iteration.scheduled}
+        log.append(
+            [
+                [[request.request_id, tokens] for request, tokens in iteration.scheduled],
+                [[request.request_id, request.computed_tokens] for request in iteration.admitted],
+                sorted(request.request_id for request in iteration.preempted),
+                gained(before, tables),
+            ]
+        )
+        scheduler.complete(iteration)
+        assert len(log) < most_iterations, "no end in sight"
+    return log
+
+
+@functools.cache
+def _model_config() -> Any:
+    os.environ.update(VLLM_LOGGING_LEVEL="ERROR", HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1")
+    from vllm.config import ModelConfig
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import init_none_hash
+
+    init_none_hash(sha256)
+    folder = tempfile.mkdtemp(prefix="oracle-model-")
+    Path(folder, "config.json").write_text(json.dumps(MODEL))
+    return ModelConfig(model=folder, tokenizer=folder, dtype="float32", max_model_len=8192, skip_tokenizer_init=True)
+
+
+def engine_scheduler(limits: EngineConfig) -> Any:
+    """vLLM's Scheduler with the same limits, over one full-attention group."""
+    model = _model_config()
+    import torch
+    from vllm.config import CacheConfig, DeviceConfig, SchedulerConfig, VllmConfig
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    model.max_model_len = limits.max_model_len
+    cache = CacheConfig(
+        block_size=limits.block_size,
+        gpu_memory_utilization=0.9,
+        cache_dtype="auto",
+        enable_prefix_caching=limits.enable_prefix_caching,
+    )
+    config = VllmConfig(
+        model_config=model,
+        scheduler_config=SchedulerConfig(
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            max_model_len=limits.max_model_len,
+            enable_chunked_prefill=limits.enable_chunked_prefill,
+            long_prefill_token_threshold=limits.long_prefill_token_threshold,
+            scheduler_reserve_full_isl=limits.reserve_full_prompt,
+            watermark=limits.watermark,
+            policy=limits.policy,
+            is_encoder_decoder=False,
+            async_scheduling=False,
+        ),
+        cache_config=cache,
+        device_config=DeviceConfig("cpu"),
+    )
+    cache.num_gpu_blocks = limits.num_gpu_blocks
+    spec = FullAttentionSpec(block_size=limits.block_size, num_kv_heads=1, head_size=8, dtype=torch.float32)
+    return Scheduler(
+        vllm_config=config,
+        kv_cache_config=KVCacheConfig(
+            num_blocks=limits.num_gpu_blocks,
+            kv_cache_tensors=[],
+            kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+        ),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=limits.block_size,
+        log_stats=False,
+    )
+
+
+def steps_of_engine(workload: Workload) -> list[list[Any]]:
+    """The engine's log in the form of `steps_of_ours`."""
+    limits = workload.config
+    scheduler = engine_scheduler(limits)
+    from vllm import SamplingParams
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher
+    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.request import Request as EngineRequest
+
+    hasher = get_request_block_hasher(limits.block_size, sha256) if limits.enable_prefix_caching else None
+    told = workload.conversations()
+    pending = [
+        (
+            ask.arrives,
+            EngineRequest(
+                request_id=str(index),
+                prompt_token_ids=told[index][0],
+                pooling_params=None,
+                block_hasher=hasher,
+                arrival_time=float(index),
+                priority=ask.priority,
+                sampling_params=SamplingParams(max_tokens=ask.output, ignore_eos=True, temperature=0),
+            ),
+        )
+        for index, ask in enumerate(workload.asks)
+    ]
+    log: list[list[Any]] = []
+    tables: dict[str, list[int]] = {}
+    wait = pending[0][0] if pending else 0
+    while pending or scheduler.get_num_unfinished_requests():
+        while pending and wait <= 0:
+            scheduler.add_request(pending.pop(0)[1])
+            wait = pending[0][0] if pending else 0
+        wait -= 1
+        out = scheduler.schedule()
+        ids = list(out.num_scheduled_tokens)
+        resumed = out.scheduled_cached_reqs.resumed_req_ids
+        began = [[new.req_id, new.num_computed_tokens] for new in out.scheduled_new_reqs]
+        began += [
+            [request_id, computed]
+            for request_id, computed in zip(out.scheduled_cached_reqs.req_ids, out.scheduled_cached_reqs.num_computed_tokens, strict=True)
+            if request_id in resumed
+        ]
+        before, tables = tables, {request_id: list(scheduler.kv_cache_manager.get_block_ids(request_id)[0]) for request_id in ids}
+        order = {request_id: place for place, request_id in enumerate(ids)}
+        log.append(
+            [
+                [[request_id, out.num_scheduled_tokens[request_id]] for request_id in ids],
+                sorted(began, key=lambda pair: order[pair[0]]),
+                sorted(out.preempted_req_ids or ()),
+                gained(before, tables),
+            ]
+        )
+        sampled = []
+        for request_id in ids:
+            request = scheduler.requests[request_id]
+            produced = told[int(request_id)][1]
+            done = request.num_computed_tokens >= request.num_tokens
+            sampled.append([produced[request.num_output_tokens]] if done else [])
+        if ids:
+            scheduler.update_from_output(
+                out,
+                ModelRunnerOutput(
+                    req_ids=ids,
+                    req_id_to_index={request_id: place for place, request_id in enumerate(ids)},
+                    sampled_token_ids=sampled,
+                    logprobs=None,
+                    prompt_logprobs_dict={},
+                    pooler_output=[],
+                ),
+            )
+    return log

@@ -1,0 +1,60 @@
+"""The one formula gives the same numbers in plain floats, numpy and PyTensor."""
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.bill import Shape, decode_shape, iteration_bill
+from sim.policy import blocks, dense, pages, sink_window
+from sim.precision import Precision
+from sim.price import step_terms
+from sim.rates import UNITS, Rates
+from tests.price.shapes import MODELS, mixed_shapes, rate_values
+
+POLICIES = [dense(), dense("host"), sink_window(), sink_window("host"), pages(8), blocks(32), blocks(8, "host")]
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.label)
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
+@settings(max_examples=10, deadline=None)
+@given(batch=st.integers(1, 512), context=st.integers(1, 2**21), values=rate_values())
+def test_float_equals_numpy_on_decode(model, policy, batch, context, values):
+    rates = Rates(**values)
+    arrays = Rates(**{name: np.full(3, value) for name, value in values.items()})
+    one = iteration_bill(model, decode_shape(model, float(batch), float(context), policy), Precision(), policy)
+    shape = decode_shape(model, np.full(3, float(batch)), np.full(3, float(context)), policy, np)
+    many = iteration_bill(model, shape, Precision(), policy)
+    for plain, array in zip(step_terms(one, rates), step_terms(many, arrays, np), strict=True):
+        np.testing.assert_allclose(array, plain, rtol=1e-12, atol=0)
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """One PyTensor function per model: shape fields and rates in, terms out."""
+    functions = {}
+    for model in MODELS:
+        shape = Shape(**{name: pt.dscalar(name) for name in Shape.__dataclass_fields__})
+        rates = Rates(**{name: pt.dscalar(name) for name in UNITS})
+        policy = blocks(8, "host")
+        terms = step_terms(iteration_bill(model, shape, Precision(), policy), rates, pt)
+        inputs = [getattr(shape, n) for n in Shape.__dataclass_fields__] + [getattr(rates, n) for n in UNITS]
+        outputs = [pt.as_tensor_variable(t) for t in terms]
+        functions[model.name] = pytensor.function(inputs, outputs, on_unused_input="ignore", mode="FAST_COMPILE")
+    return functions
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
+def test_float_equals_pytensor_on_mixed_iterations(model, compiled):
+    @settings(max_examples=40, deadline=None)
+    @given(shape=mixed_shapes(model, blocks(8, "host")), values=rate_values())
+    def check(shape, values):
+        policy = blocks(8, "host")
+        plain = step_terms(iteration_bill(model, shape, Precision(), policy), Rates(**values))
+        inputs = [float(getattr(shape, n)) for n in Shape.__dataclass_fields__] + [values[n] for n in UNITS]
+        for name, a, b in zip(plain._fields, plain, compiled[model.name](*inputs), strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-30, err_msg=name)
+
+    check()
