@@ -34,7 +34,8 @@ def table(dim: str, rows: Sequence[Mapping[str, Any]], described: Mapping[str, t
         elif all(isinstance(v, bool) for v in values):
             array = np.array(values, dtype=np.int8)
         elif all(isinstance(v, int) for v in values):
-            array = np.array(values, dtype=np.int64)
+            # netCDF-3 has no 64-bit integer: a large count travels as a float, exact up to 2**53
+            array = np.array(values, dtype=np.int64 if max(map(abs, values)) < 2**31 else np.float64)
         else:
             array = np.array([np.nan if v is None else float(v) for v in values])
         variables[name] = (dim, array, {"long_name": text, "units": unit})

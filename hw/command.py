@@ -18,8 +18,10 @@ from sim.errors import UsageError
 @click.option("--hw", "device", default="auto", show_default=True, help="Device: auto, cpu or cuda.")
 @click.option("--suite", "suites", required=True, help=f"Suites, comma-separated: {', '.join(SUITES)}.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder for the result files.")
-@click.option("--model", "models", default="", help="Model shapes for the engine suites, comma-separated; NAME:fp8 quantises the weights.")
-@click.option("--budget", type=click.FloatRange(min=1), default=None, help="Seconds of measuring per suite and model (engine start not counted).")
+@click.option("--model", "models", default="", help="Model shapes, comma-separated; NAME:fp8 quantises the weights.")
+@click.option(
+    "--budget", type=click.FloatRange(min=1), default=None, help="Seconds of measuring per suite and model, without engine start."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of prompts and ragged contexts.")
 @click.option("--resume", is_flag=True, help="Keep the cells an interrupted run left and go on.")
 @click.option("--expect-gpu", default=None, help="Refuse to run on any other GPU (part of its name, e.g. h100).")
@@ -56,9 +58,7 @@ def command(
             if name:
                 shape(name)
             limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens}
-            jobs.append(
-                Job(suite, found, name or None, quantization or None, budget, seed, expect_gpu, rates=_rates(rates), **limits)
-            )
+            jobs.append(Job(suite, found, name or None, quantization or None, budget, seed, expect_gpu, rates=_rates(rates), **limits))
     if len(jobs) == 1:
         for path in run(jobs[0], out, resume=resume):
             click.echo(path)

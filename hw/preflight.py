@@ -49,9 +49,7 @@ def check(device: str, expect_gpu: str | None = None, gpus: Sequence[Mapping[str
         raise UsageError(f"asked to measure {expect_gpu!r} but the device is {name!r}")
     used, busy = _number(found[0]["gpu_memory_used_mib"]), _number(found[0]["gpu_utilization_pct"])
     if used > IDLE_MEMORY_MIB or busy > IDLE_UTILIZATION_PCT:
-        raise SimctlError(
-            f"{name} is in use ({used:.0f} MiB, {busy:.0f} %): a timing would not be its own. Free it, or wait"
-        )
+        raise SimctlError(f"{name} is in use ({used:.0f} MiB, {busy:.0f} %): a timing would not be its own. Free it, or wait")
     return {"preflight": f"idle: {used:.0f} MiB used, {busy:.0f} % busy"}
 
 

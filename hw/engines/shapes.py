@@ -24,9 +24,7 @@ _CLASS = {
 }
 
 
-def _decoder(
-    kind: str, hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int, vocab: int, **more: Any
-) -> dict[str, Any]:
+def _decoder(kind: str, hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int, vocab: int, **more: Any) -> dict[str, Any]:
     """The part of a config.json every decoder shares; `more` adds or overrides keys."""
     config = {
         "architectures": [_CLASS[kind]],

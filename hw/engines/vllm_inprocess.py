@@ -104,9 +104,7 @@ class VllmEngine:
         self._serial += 1
         name = f"r{self._serial}"
         known = set(self.scheduler.requests)
-        params = SamplingParams(
-            max_tokens=output_tokens, ignore_eos=True, detokenize=False, temperature=self.temperature, seed=None
-        )
+        params = SamplingParams(max_tokens=output_tokens, ignore_eos=True, detokenize=False, temperature=self.temperature, seed=None)
         self.llm.llm_engine.add_request(name, {"prompt_token_ids": list(prompt)}, params)
         if cached:
             (new,) = set(self.scheduler.requests) - known
@@ -210,9 +208,7 @@ def start(
     """
     if importlib.util.find_spec("vllm") is None:
         extra_name = "engine" if device == "cuda" else "engine-cpu"
-        raise UsageError(
-            f"vLLM is not installed: pip install 'llm-simctl[{extra_name}]', or unpack a bundle (docs/air-gapped.md)"
-        )
+        raise UsageError(f"vLLM is not installed: pip install 'llm-simctl[{extra_name}]', or unpack a bundle (docs/air-gapped.md)")
     config = shape(model)
     path = write_model(model, folder)
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")

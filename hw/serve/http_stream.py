@@ -30,7 +30,9 @@ def split_url(url: str) -> tuple[str, int, str, bool]:
     return parts.hostname, parts.port or (443 if tls else 80), parts.path.rstrip("/"), tls
 
 
-async def events(url: str, payload: dict[str, Any], *, headers: dict[str, str] | None = None) -> AsyncIterator[tuple[float, dict[str, Any]]]:
+async def events(
+    url: str, payload: dict[str, Any], *, headers: dict[str, str] | None = None
+) -> AsyncIterator[tuple[float, dict[str, Any]]]:
     """POST `payload` as JSON and yield (seconds on the monotonic clock, decoded JSON) per `data:` line until `[DONE]`.
 
     Raises StreamError on a status other than 200, a body that is not such a stream, or one that ends without `[DONE]`;

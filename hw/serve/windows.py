@@ -6,6 +6,7 @@ stream decodes and none prefills. Streams that failed void the whole batch: thei
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ def knee(eta: dict[int, float], tau: float = 0.65) -> tuple[float, bool]:
 def continuous_knee(eta: dict[int, float], tau: float = 0.65) -> tuple[float, bool]:
     """Where eta crosses tau, by interpolation linear in log2 N between the two rungs around it; censored as in `knee`."""
     rungs = sorted(eta)
-    for low, high in zip(rungs, rungs[1:], strict=False):
+    for low, high in itertools.pairwise(rungs):
         if eta[low] >= tau > eta[high]:
             share = (eta[low] - tau) / (eta[low] - eta[high])
             return 2 ** (math.log2(low) + share * (math.log2(high) - math.log2(low))), False

@@ -98,7 +98,9 @@ def poisson(
     )  # fmt: skip
 
 
-def plan(target: Target, vocab: int, seed: int, *, scale: int, rates: tuple[float, ...], rungs: tuple[int, ...], duration_s: float) -> list[Experiment]:
+def plan(
+    target: Target, vocab: int, seed: int, *, scale: int, rates: tuple[float, ...], rungs: tuple[int, ...], duration_s: float
+) -> list[Experiment]:
     """The standard plan. `scale` divides every length (1 for a GPU); rates in requests/s."""
     prompts = load.Prompts(vocab, seed)
     rng = np.random.default_rng(seed + 10)
@@ -107,9 +109,17 @@ def plan(target: Target, vocab: int, seed: int, *, scale: int, rates: tuple[floa
     for index, rate in enumerate(rates):
         found.append(
             poisson(
-                target, prompts, rate, duration_s, rng, prompt_median=size(512), output_median=size(128),
-                prompt_max=size(4096), output_max=size(512), first=10**9 + 10**6 * index,
-            )  # fmt: skip
+                target,
+                prompts,
+                rate,
+                duration_s,
+                rng,
+                prompt_median=size(512),
+                output_median=size(128),
+                prompt_max=size(4096),
+                output_max=size(512),
+                first=10**9 + 10**6 * index,
+            )
         )
     talk = lambda: load.sessions(  # noqa: E731
         target, prompts, 8, 4, first_tokens=size(1024), turn_tokens=size(128), output_tokens=size(64), think_s=0.2, first=2 * 10**9
