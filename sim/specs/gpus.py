@@ -58,6 +58,12 @@ def list_gpus() -> list[str]:
     return list(_catalogue())
 
 
+def find_gpu(name: str, specs: Sequence[GpuSpec]) -> GpuSpec | None:
+    """The one of `specs` that goes by `name`, spelt like a catalogue name; None when there is none."""
+    found = _find(name, build_index((spec.name, spec.aliases) for spec in specs))
+    return next((spec for spec in specs if spec.name == found), None)
+
+
 def load_gpus(file: Path) -> list[GpuSpec]:
     """The GPUs of a YAML file: one mapping, a list of them, or a mapping `gpus:` to such a list. Raises UsageError naming the field."""
     return parse_gpus(_read(file), str(file), origin=str(file))
@@ -146,16 +152,15 @@ def _split_path(text: str) -> tuple[Path | None, str, str]:
 
 
 def _pick(specs: Sequence[GpuSpec], name: str, where: str) -> GpuSpec:
-    by_name = {spec.name: spec for spec in specs}
     if not name:
         if len(specs) > 1:
             raise UsageError(f"{where}: holds {len(specs)} GPUs; say which, as in {where}:{specs[0].name}")
         return specs[0]
-    index = build_index((spec.name, spec.aliases) for spec in specs)
-    found = _find(name, index)
-    if not found:
-        raise unknown("GPU", name, index, list(by_name), f" (in {where})")
-    return by_name[found]
+    found = find_gpu(name, specs)
+    if found is None:
+        names = [spec.name for spec in specs]
+        raise unknown("GPU", name, {key(known): known for known in names}, names, f" (in {where})")
+    return found
 
 
 def _find(name: str, index: dict[str, str]) -> str | None:
