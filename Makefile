@@ -51,7 +51,7 @@ $(VLLM_VENV)/.ready: tests/engine/vllm_requirements.py
 	touch $@
 
 test-vllm: $(VLLM_VENV)/.ready
-	$(VLLM_BIN)/python -m pytest -q -m vllm -p no:cacheprovider tests/engine --hypothesis-show-statistics
+	$(VLLM_BIN)/python -m pytest -q -m vllm -p no:cacheprovider tests/engine tests/specs/test_params_equal_transformers.py --hypothesis-show-statistics
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -82,11 +82,16 @@ def _shown(spec: GpuSpec) -> list[str]:
         ("host link", "the same memory" if spec.unified_memory else f"{spec.host_link_bandwidth / 1e9:.4g} GB/s per direction"),
         ("GPU-GPU link", f"{spec.gpu_link_bandwidth / 1e9:.4g} GB/s per direction" if spec.gpu_link_bandwidth else "none"),
         ("L2 cache", f"{spec.l2_bytes / 2**20:.4g} MiB" if spec.l2_bytes else "not stated"),
-        ("price", _price(spec)),
     ]
     lines = [spec.name, *(f"  {what:<18}{value}" for what, value in rows)]
     origin = "" if spec.origin == "catalogue" else f"{spec.origin}: datasheet prior, wide interval"
-    for what, text in (("source", spec.source), ("note", spec.note), ("from", origin), ("also", ", ".join(spec.aliases))):
+    for what, text in (
+        ("price", _price(spec)),
+        ("source", spec.source),
+        ("note", spec.note),
+        ("from", origin),
+        ("also", ", ".join(spec.aliases)),
+    ):
         if text:
             lines += textwrap.wrap(text, 78, initial_indent=f"  {what:<18}", subsequent_indent=" " * 20)
     return lines
@@ -131,8 +136,9 @@ def _document(specs: list[GpuSpec]) -> list[str]:
         "Memory is what nvidia-smi or rocm-smi reports where the note says so, else the datasheet. Prices are on-demand list prices at the",
         "stated vendor and month; a dash means none is recorded here.",
         "",
-        "A card of your own: `simctl gpus A10 --yaml > my.yaml`, edit, then `simctl gpus --file my.yaml` checks it and `--gpu my.yaml` uses it",
-        "(`--gpu my.yaml:NAME` when the file holds several). Nothing was measured on it, so answers rest on the datasheet: wide intervals.",
+        "A card of your own: `simctl gpus A10 --yaml > my.yaml`, edit, then `simctl gpus --file my.yaml` checks it and `--gpu my.yaml`",
+        "uses it (`--gpu my.yaml:NAME` when the file holds several). Nothing was measured on it, so answers rest on the datasheet: wide",
+        "intervals.",
         "",
     ]
     lines += markdown(_COLUMNS, [_row(spec) for spec in specs])

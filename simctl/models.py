@@ -159,6 +159,7 @@ def _mlp_text(group: LayerGroup) -> str:
 
 
 def _document(specs: list[ModelSpec]) -> list[str]:
+    from sim.specs.architectures import supported
     from sim.specs.models import model_aliases, published_params
 
     lines = [
@@ -169,8 +170,9 @@ def _document(specs: list[ModelSpec]) -> list[str]:
         "`w1024` is a layer that reads the last 1024 tokens, `MLA` latent attention, `GDN` gated DeltaNet with a constant state.",
         "KV per token counts layers whose cache grows with the whole context, at two bytes per element.",
         "",
-        "Any other model: give `--model` a Hugging Face `config.json`, its folder, or `ORG/NAME` in the local cache. Nothing is downloaded.",
-        "An architecture that cannot be read is an error that names the field.",
+        "Any other model: give `--model` a Hugging Face `config.json`, its folder, or `ORG/NAME` in the local cache. Nothing is",
+        "downloaded. An architecture that cannot be read is an error that names the field. Readable `model_type` values:",
+        ", ".join(f"`{kind}`" for kind in supported()) + ".",
         "",
     ]
     header = ("model", "also", "parameters", "published", "active", "layers", "KV B/token", "context")

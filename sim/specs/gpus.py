@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -147,7 +148,7 @@ def _split_path(text: str) -> tuple[Path | None, str, str]:
     path = given_path(text, (".yaml", ".yml"))
     head, colon, name = text.rpartition(":")
     if colon and (path is None or not path.exists()) and head.endswith((".yaml", ".yml")):
-        return Path(head).expanduser(), colon, name
+        return Path(os.path.expanduser(head)), colon, name
     return path, "", ""
 
 
