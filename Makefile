@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PYTHONWARNINGS ?=
 
-.PHONY: demo test test-all test-vllm lint clean
+.PHONY: demo test test-all test-vllm bench-sim lint clean
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -52,6 +52,9 @@ $(VLLM_VENV)/.ready: tests/engine/vllm_requirements.py
 
 test-vllm: $(VLLM_VENV)/.ready
 	$(VLLM_BIN)/python -m pytest -q -m vllm -p no:cacheprovider tests/engine --hypothesis-show-statistics
+
+bench-sim: $(VENV)/.base
+	$(BIN)/python -m tests.benchmarks.bench_sim
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,9 +1,9 @@
 """The KV manager of the fast path: the same occupancy and the same hits as KvCacheManager, without naming every block.
 
 Blocks that only their own request can ask for are counted; blocks whose contents another request also asks for (see
-sim.engine.prefixes) have an identity. The eviction order is kept as a list of runs, so a request costs its shared blocks plus one
-entry however long it is. What a preempted request finds again of its private blocks is not kept: the caller must not preempt
-while prefix caching is on.
+sim.engine.prefixes) have an identity. The eviction order is kept as a list of runs, so a request costs its shared
+blocks plus one entry however long it is. What a preempted request finds again of its private blocks is not kept: the
+caller must not preempt while prefix caching is on.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """The fast replica: vLLM's decisions from aggregates, jumping over decode iterations in which nothing changes.
 
-In steady decode every running request computes one token per iteration, so the batch is known by its size, its summed context, a
-heap of finishing times on a clock that counts decode iterations, and how many sequences stand at each position inside a KV block.
-An iteration costs its prefills and finishes, not its batch; a stretch without either is one integer polynomial (sim.engine.steptime).
-Results equal those of sim.engine.plain with VllmScheduler, to the tick; a property test compares them.
+In steady decode every running request computes one token per iteration, so the batch is known by its size, its summed
+context, a heap of finishing times on a clock that counts decode iterations, and how many sequences stand at each
+position inside a KV block. An iteration costs its prefills and finishes, not its batch; a stretch without either is
+one integer polynomial (sim.engine.steptime). Results equal those of sim.engine.plain with VllmScheduler, to the tick;
+a property test compares them.
 
-Not covered, and refused by `covers`: priorities and the long-prefill threshold (a decode may then have to wait). Preemption with
-prefix caching on raises `NeedsPlain`: what a preempted request finds again depends on the history of every block.
+Not covered, and refused by `covers`: priorities and the long-prefill threshold (a decode may then have to wait).
+Preemption with prefix caching on raises `NeedsPlain`: what a preempted request finds again depends on the history of
+every block.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class NeedsPlain(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """An open-loop workload as columns, in order of arrival; `hashes` as Request.prompt_hashes, or empty when nothing is shared."""
+    """An open-loop workload as columns, in order of arrival; `hashes` as Request.prompt_hashes, or empty when
+    nothing is shared.
+    """
 
     arrival_s: Sequence[float] | NDArray[np.float64]
     prompt_tokens: Sequence[int] | NDArray[np.int64]
@@ -49,7 +53,12 @@ def covers(config: EngineConfig, steps: StepTime) -> bool:
 
 
 class FastReplica:
-    """One run of one replica. `run` may be called once."""
+    """One run of one replica. `run` may be called once.
+
+    Requests are numbered by arrival. As long as nobody is preempted they are admitted in that order, so where the
+    order of two requests within one iteration matters (what is evicted first, who fills a block first) their numbers
+    give it.
+    """
 
     def __init__(self, arrivals: Arrivals, config: EngineConfig, steps: StepTime) -> None:
         self.config = config
@@ -71,14 +80,14 @@ class FastReplica:
         self._running: dict[int, None] = {}  # in order of admission, the partial prefill last
         self._partial = -1  # the one running request whose known tokens are not all computed yet
         self._partial_done = 0
-        self._rank = [0] * count  # order of admission
         self._batch = 0  # running decodes
         self._context = 0  # their computed tokens
         self._clock = 0  # decode iterations so far
         self._offset = [0] * count  # computed tokens of a decode, less the clock
-        self._finishing: list[tuple[int, int, int, int]] = []  # (clock, rank, request, preemptions then)
-        self._becoming_shared: list[tuple[int, int, int]] = []  # (clock, rank, request): when a decode fills a shared block
-        self._due = [0] * config.block_size  # decodes that need a block when the clock, modulo the block size, is the index
+        self._finishing: list[tuple[int, int, int]] = []  # (clock, request, preemptions then)
+        self._becoming_shared: list[tuple[int, int]] = []  # (clock, request): when a decode fills a shared block
+        # decodes that need a block when the clock, modulo the block size, is the index
+        self._due = [0] * config.block_size
         self._generated = [0] * count  # at admission; kept only while waiting
         self._preemptions = [0] * count
         self._cached = [0] * count
@@ -87,14 +96,15 @@ class FastReplica:
         self._finish = [np.nan] * count
         self._now = 0
         self._iterations = 0
-        self._admissions = 0
 
     @staticmethod
     def _most_tokens(config: EngineConfig) -> int:
         return min(config.max_model_len, config.kv_capacity_tokens + 1)
 
     def run(self) -> ReplicaRecord:
-        """Serve every request. Raises UsageError for one that can never fit, NeedsPlain on a preemption with prefix caching on."""
+        """Serve every request. Raises UsageError for one that can never fit, NeedsPlain on a preemption with prefix
+        caching on.
+        """
         arrival, queue, running, kv = self._arrival, self._queue, self._running, self._kv
         most, block_size = self.config.max_num_seqs, self.config.block_size
         count, coming = len(arrival), 0
@@ -137,11 +147,12 @@ class FastReplica:
         )
 
     def _jump(self, wait: int, *, watch: bool = False) -> None:
-        """Decode iterations up to the next change: a finish, an arrival in `wait` ticks (0: none that matters), blocks running out,
-        or, on `watch`, a shared block becoming findable. The first iteration has its blocks already.
+        """Decode iterations up to the next change: a finish, an arrival in `wait` ticks (0: none that matters),
+        blocks running out, or, on `watch`, a shared block becoming findable. The first iteration has its blocks
+        already.
         """
         finishing, due, clock, batch, kv = self._finishing, self._due, self._clock, self._batch, self._kv
-        while finishing[0][3] != self._preemptions[finishing[0][2]]:
+        while finishing[0][2] != self._preemptions[finishing[0][1]]:
             heappop(finishing)
         stretch = self.steps.stretch(batch, self._context)
         n = min(stretch.most, finishing[0][0] - clock)
@@ -165,7 +176,9 @@ class FastReplica:
             self._finish_decodes()
 
     def _iterations_with_room(self, most: int) -> tuple[int, int]:
-        """How many of the next `most` iterations find their blocks, and how many blocks the second and later ones take."""
+        """How many of the next `most` iterations find their blocks, and how many blocks the second and later ones
+        take.
+        """
         due, blocks = self._due, 0
         for n in range(1, most):
             more = blocks + due[(self._clock + n) % len(due)]
@@ -194,7 +207,6 @@ class FastReplica:
             plan = None
             self._queue.popleft()
             self._running[request] = None
-            self._rank[request] = self._admissions = self._admissions + 1
             cached = len(hits) * self.config.block_size
             if self._depth[request]:
                 self._kv.adopt(request, hits)
@@ -208,7 +220,9 @@ class FastReplica:
         self._run_shares(shares)
 
     def _starved_iteration(self) -> None:
-        """One iteration in which KV blocks run out: in order of admission, the last admitted leave until the others have theirs."""
+        """One iteration in which KV blocks run out: in order of admission, the last admitted leave until the others
+        have theirs.
+        """
         if self.config.enable_prefix_caching:
             raise NeedsPlain
         order, block_size = list(self._running), self.config.block_size
@@ -271,13 +285,13 @@ class FastReplica:
         offset = self._offset[request] = computed - self._clock
         self._due[-offset % self.config.block_size] += 1
         ends = self._clock + self._output[request] - generated
-        heappush(self._finishing, (ends, self._rank[request], request, self._preemptions[request]))
+        heappush(self._finishing, (ends, request, self._preemptions[request]))
         self._expect_shared(request)
 
     def _finish_decodes(self) -> None:
         finishing, clock = self._finishing, self._clock
         while finishing and finishing[0][0] <= clock:
-            _, _, request, preemptions = heappop(finishing)
+            _, request, preemptions = heappop(finishing)
             if preemptions == self._preemptions[request]:
                 offset = self._offset[request]
                 self._batch -= 1
@@ -344,13 +358,13 @@ class FastReplica:
         held = self._kv.shared_held(request)
         if held < self._depth[request]:
             clock = (held + 1) * self.config.block_size - 1 - self._offset[request]
-            heappush(self._becoming_shared, (clock, self._rank[request], request))
+            heappush(self._becoming_shared, (clock, request))
 
     def _fill_shared(self, clock: int) -> None:
         """Make findable what decodes have filled by the iteration at `clock`, that one included."""
         expected = self._becoming_shared
         while expected and expected[0][0] <= clock:
-            filled, _, request = heappop(expected)
+            filled, request = heappop(expected)
             if request in self._running:
                 full = (self._offset[request] + filled + 1) // self.config.block_size
                 self._kv.remember(request, self._hashes[request], full)

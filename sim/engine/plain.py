@@ -1,4 +1,6 @@
-"""One replica fed an open-loop workload, iteration by iteration: the readable definition that sim.engine.fast is held to."""
+"""One replica fed an open-loop workload, iteration by iteration: the readable definition that sim.engine.fast is
+held to.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,11 @@ def next_iteration(scheduler: Scheduler) -> Iteration:
     return iteration
 
 
-def run_plain(
-    requests: Sequence[Request], scheduler: Scheduler, ticks_of: Callable[[Iteration], int]
-) -> ReplicaRecord:
+def run_plain(requests: Sequence[Request], scheduler: Scheduler, ticks_of: Callable[[Iteration], int]) -> ReplicaRecord:
     """Serve `requests` (in order of arrival) to the end.
 
-    At one instant, iterations complete before requests arrive, and requests arrive before the next decision. Raises UsageError for
-    a request that can never fit.
+    At one instant, iterations complete before requests arrive, and requests arrive before the next decision. Raises
+    UsageError for a request that can never fit.
     """
     arrivals = [to_ticks(request.arrival_s) for request in requests]
     row = {request: index for index, request in enumerate(requests)}

@@ -11,8 +11,8 @@ from collections.abc import Hashable, Sequence
 def shared_depths(hashes: Sequence[Sequence[Hashable]]) -> list[int]:
     """For each list of chained block hashes, how many of its first hashes some other list also begins with.
 
-    Hashes are chained, so a hash that only one list has ends what that list can share. Each list is followed only as far as others
-    go; work grows with what is shared, not with the length of the prompts.
+    Hashes are chained, so a hash that only one list has ends what that list can share. Each list is followed only as
+    far as others go; work grows with what is shared, not with the length of the prompts.
     """
     depths = [0] * len(hashes)
     owner: dict[Hashable, int] = {}  # hash -> the only list known to reach it, or -1 when several do

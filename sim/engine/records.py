@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRecord:
-    """Arrays of shape [requests], in the order of the workload: seconds since its start, tokens, and times preempted."""
+    """Arrays of shape [requests], in the order of the workload: seconds since its start, tokens, and times
+    preempted.
+    """
 
     scheduled_s: NDArray[np.float64]
     first_token_s: NDArray[np.float64]

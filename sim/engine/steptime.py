@@ -1,10 +1,11 @@
 """Step times on an integer clock, so that any way of adding them up gives the same instant.
 
-Time is counted in ticks of 2**-50 s (0.9 fs). An iteration is priced by the one formula (sim.price) and rounded to ticks, except
-that a pure decode iteration of dense attention in HBM is read off the chords of the formula: for each batch the price is taken at
-mean contexts 1, 2, 4, ... and is linear in the summed context in between. The formula stays within 1e-4 of its chords (1e-6 for
-plain attention; a test holds both), and the time of any number of unchanged decode iterations becomes an integer polynomial: a simulator that jumps over
-them and one that takes them one by one agree to the last tick.
+Time is counted in ticks of 2**-50 s (0.9 fs). An iteration is priced by the one formula (sim.price) and rounded to
+ticks, except that a pure decode iteration of dense attention in HBM is read off the chords of the formula: for each
+batch the price is taken at mean contexts 1, 2, 4, ... and is linear in the summed context in between. The formula
+stays within 1e-4 of its chords (1e-6 for plain attention; a test holds both), and the time of any number of unchanged
+decode iterations becomes an integer polynomial: a simulator that jumps over them and one that takes them one by one
+agree to the last tick.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ Chunk = tuple[int, int, bool]
 
 
 class Stretch(NamedTuple):
-    """Decode iterations of one batch: the first takes `first` ticks, each next `increment` more, for `most` iterations at most."""
+    """Decode iterations of one batch: the first takes `first` ticks, each next `increment` more, for `most`
+    iterations at most.
+    """
 
     first: int
     increment: int
@@ -59,8 +62,9 @@ def split(iteration: Iteration) -> tuple[list[int], list[Chunk]]:
 class StepTime:
     """Ticks per iteration of one deployment at fixed rates (floats).
 
-    `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse policies and KV in host
-    RAM make the price depend on each sequence's context or bend within a chord; such iterations are all priced one by one.
+    `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse policies
+    and KV in host RAM make the price depend on each sequence's context or bend within a chord; such iterations are
+    all priced one by one.
     """
 
     def __init__(
@@ -88,7 +92,9 @@ class StepTime:
         return self.priced(mixed_shape(self.model, contexts, chunks, self.policy))
 
     def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Iterable[Chunk]) -> int:
-        """Ticks of `chunks` beside `batch` decodes of summed `context` (tokens), `near` of it in the window and `kept` read."""
+        """Ticks of `chunks` beside `batch` decodes of summed `context` (tokens), `near` of it in the window and
+        `kept` read.
+        """
         part = mixed_shape(self.model, (), chunks, self.policy)
         return self.priced(
             Shape(
@@ -108,7 +114,9 @@ class StepTime:
         )
 
     def stretch(self, batch: int, context: int) -> Stretch:
-        """The decode iterations of `batch` sequences that begin at summed `context` (at least `batch`), up to the chord's end."""
+        """The decode iterations of `batch` sequences that begin at summed `context` (at least `batch`), up to the
+        chord's end.
+        """
         octave = (context // batch).bit_length() - 1
         chord = self._chords.get((batch, octave))
         if chord is None:
@@ -149,5 +157,3 @@ def iterations_before(stretch: Stretch, wait: int) -> int:
 def elapsed(stretch: Stretch, n: int) -> int:
     """Ticks that the first `n` iterations of the stretch take."""
     return n * stretch.first + stretch.increment * (n * (n - 1) // 2)
-
-

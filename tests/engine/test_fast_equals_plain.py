@@ -17,10 +17,9 @@ from sim.engine.steptime import StepTime
 from sim.engine.types import Request
 from sim.engine.vllm import VllmScheduler
 from sim.precision import Precision
-from sim.rates import Rates
-from tests.price.shapes import _SCALE, HYBRID_MOE, QWEN_7B
+from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
 
-STEPS = [StepTime(model, Precision(), Rates(**_SCALE)) for model in (QWEN_7B, HYBRID_MOE)]
+STEPS = [StepTime(model, Precision(), plausible_rates()) for model in (QWEN_7B, HYBRID_MOE)]
 
 
 def plain(config: EngineConfig, requests: list[Request], steps: StepTime) -> ReplicaRecord:
