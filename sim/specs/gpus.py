@@ -50,9 +50,7 @@ def get_gpu(name_or_yaml_path: str) -> GpuSpec:
     bare = key(_MAKER.sub("", name_or_yaml_path))
     if bare in _AMBIGUOUS:
         raise UsageError(f"ambiguous GPU {name_or_yaml_path!r}: say which of {', '.join(_AMBIGUOUS[bare])}")
-    raise unknown(
-        "GPU", name_or_yaml_path, _index(), list_gpus(), "; or the path of a YAML file (see `simctl gpus --yaml`)"
-    )
+    raise unknown("GPU", name_or_yaml_path, _index(), list_gpus(), "; or the path of a YAML file (see `simctl gpus --yaml`)")
 
 
 def list_gpus() -> list[str]:

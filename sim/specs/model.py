@@ -223,9 +223,7 @@ class ModelSpec:
     @property
     def expert_params(self) -> int:
         """All routed experts' parameters."""
-        return sum(
-            g.count * g.mlp.experts * g.mlp.expert_params(self.hidden) for g in self.groups if g.mlp.kind == "moe"
-        )
+        return sum(g.count * g.mlp.experts * g.mlp.expert_params(self.hidden) for g in self.groups if g.mlp.kind == "moe")
 
     @property
     def window(self) -> int | None:

@@ -64,8 +64,7 @@ def _catalogue() -> dict[str, dict[str, Any]]:
 def _index() -> dict[str, str]:
     # A hub name also answers to its last part: `Qwen2.5-7B-Instruct` for `Qwen/Qwen2.5-7B-Instruct`.
     return build_index(
-        (name, [form for alias in entry["aliases"] for form in (alias, alias.rsplit("/", 1)[-1])])
-        for name, entry in _catalogue().items()
+        (name, [form for alias in entry["aliases"] for form in (alias, alias.rsplit("/", 1)[-1])]) for name, entry in _catalogue().items()
     )
 
 

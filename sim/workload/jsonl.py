@@ -19,10 +19,9 @@ from sim.workload.content import BlockHashes, Content, Grown, TokenIds
 from sim.workload.lines import field, number, numbered_objects, text, whole_number
 from sim.workload.trace import Trace, TraceBuilder
 
-KEYS = ("arrival_s", "prompt_tokens", "output_tokens", "request_id", "session_id", "turn", "think_s") + (
-    "prompt_token_ids",
-    "block_hashes",
-    "block_size",
+KEYS = frozenset(
+    {"arrival_s", "prompt_tokens", "output_tokens", "request_id", "session_id", "turn", "think_s"}
+    | {"prompt_token_ids", "block_hashes", "block_size"}
 )
 MAX_TOKEN_ID = 2**31
 
@@ -35,7 +34,7 @@ def load_jsonl(path: Path) -> Trace:
         where, named = f"line {line}", f"{path.name}: line {line}"
         unknown = sorted(set(record).difference(KEYS))
         if unknown:
-            raise builder.error(where, f"unknown key {unknown[0]!r}; known: {', '.join(KEYS)}")
+            raise builder.error(where, f"unknown key {unknown[0]!r}; known: {', '.join(sorted(KEYS))}")
         session = text(record["session_id"], "session_id", named) if "session_id" in record else None
         output = whole_number(field(record, "output_tokens", named), "output_tokens", named)
         prompt, content = _prompt(record, named)
