@@ -17,6 +17,7 @@ from sim.workload.formats import FORMATS
 from simctl import __version__
 from simctl.options import Fraction, TokenCount, deployment_options
 
+SATURATED = 1.05  # requests sent per request served from which a backlog is worth a word
 _GOAL = re.compile(r"\w+:[0-9.]+")
 
 
@@ -161,6 +162,12 @@ def _print(study: Any, result: Any) -> None:
     click.echo(benchmark_table(result.summary, result.noise, result.rate_intervals or None, config.num_gpu_blocks - 1))
     shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in result.bill.items() if share >= 5e-4)
     click.echo(f"bill over busy time: {shares}")
+    sent = study.trace.offered_rate_per_s
+    if sent and sent > SATURATED * result.summary["request_throughput"]:
+        click.echo(
+            f"saturated: {sent:.2f} req/s were sent and {result.summary['request_throughput']:.2f} served, so the queue grows and "
+            "latencies say how long the trace is"
+        )
     if not result.rate_intervals:
         click.echo("rates held at their medians; --draws 20 adds what is not known about them")
 

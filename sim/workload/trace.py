@@ -43,6 +43,12 @@ class Trace:
         """Whether the calls carry their own arrival times (a prompt file has none: all start at 0)."""
         return len(self) < 2 or bool(np.nanmax(self.arrival_s) > 0.0)
 
+    @property
+    def offered_rate_per_s(self) -> float | None:
+        """Calls per second over the span of their arrivals; None when some wait for others or all arrive at once."""
+        span = float(self.arrival_s[-1] - self.arrival_s[0])
+        return len(self) / span if span > 0.0 else None
+
     def head(self, count: int) -> Trace:
         """The first `count` calls."""
         return Trace(
