@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.memory import device_memory, sequence_bytes
 from sim.rates import RateDraws
 from sim.units import format_tokens
 from sim.whatif import Question, policies, step_seconds
@@ -44,6 +45,7 @@ def plot_what_if(q: Question, rates: RateDraws, target: Path) -> None:
     axes = figure.subplots()
     batch = q.batches[0]
     contexts = np.unique(np.append(np.geomspace(2**12, max(2**20, q.context), 33), q.context))
+    free = device_memory(q.model, q.gpu, q.precision, tp=q.tp, utilization=q.utilization).free
     for policy in policies((min(q.ks), max(q.ks)) if len(q.ks) > 1 else q.ks):
         if policy.kind in ("pages", "sink-window") or (policy.placement == "host" and q.gpu.unified_memory):
             continue
@@ -54,8 +56,11 @@ def plot_what_if(q: Question, rates: RateDraws, target: Path) -> None:
             middle.append(1 / point)
             low.append(1 / np.quantile(draws, 0.95))
             high.append(1 / np.quantile(draws, 0.05))
-        (line,) = axes.plot(contexts, middle, label=policy.label, linestyle="--" if policy.placement == "host" else "-")
-        axes.fill_between(contexts, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+        fits = np.array([batch * sequence_bytes(q.model, int(c), q.precision, policy, q.tp)[0] <= free for c in contexts])
+        inside = np.where(fits, middle, np.nan)
+        (line,) = axes.plot(contexts, inside, label=policy.label, linestyle="--" if policy.placement == "host" else "-")
+        axes.plot(contexts, middle, color=line.get_color(), linestyle=":", linewidth=0.8, zorder=0)
+        axes.fill_between(contexts, low, high, where=fits, color=line.get_color(), alpha=0.15, linewidth=0)
     axes.axvline(q.context, color="0.6", linewidth=0.8)
     ticks = [2**e for e in range(12, int(np.log2(contexts[-1])) + 1, 2)]
     axes.set_xscale("log", base=2)
@@ -63,7 +68,7 @@ def plot_what_if(q: Question, rates: RateDraws, target: Path) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("context (tokens)")
     axes.set_ylabel("tokens/s per sequence")
-    axes.set_title(f"{q.model.name} on {q.gpu.name}, batch {batch} (bands 5-95 %; memory limits not drawn)", fontsize=10)
+    axes.set_title(f"{q.model.name} on {q.gpu.name}, batch {batch} (bands 5-95 %; dotted: does not fit)", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, frameon=False)
     save(figure, target)
@@ -77,23 +82,19 @@ def plot_regime(result: Any, title: str, target: Path) -> None:
     axes = figure.subplots()
     values = np.log2(result.speedup).T
     limit = max(1.0, float(np.abs(values).max()))
-    mesh = axes.pcolormesh(
-        result.contexts, result.batches, values, cmap="RdBu", norm=TwoSlopeNorm(0.0, -limit, limit), shading="nearest", alpha=0.85
-    )
+    x, y = np.log2(result.contexts), np.log2(result.batches)
+    mesh = axes.pcolormesh(x, y, values, cmap="RdBu", norm=TwoSlopeNorm(0.0, -limit, limit), shading="nearest", alpha=0.85)
     if result.speedup.shape[0] > 1 and result.speedup.shape[1] > 1 and result.speedup.min() < 1 < result.speedup.max():
-        axes.contour(result.contexts, result.batches, result.speedup.T, levels=[1.0], colors="k", linewidths=1.8)
-    for i, context in enumerate(result.contexts):
-        for j, batch in enumerate(result.batches):
-            mark = "" if result.dense_fits[i, j] else ("*" if result.sparse_fits[i, j] else "!")
-            axes.text(context, batch, f"{result.speedup[i, j]:.2f}{mark}", ha="center", va="center", fontsize=7)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    axes.set_xticks(result.contexts, [format_tokens(int(c)) for c in result.contexts])
-    axes.set_yticks(result.batches, [f"{int(b)}" for b in result.batches])
-    axes.minorticks_off()
+        axes.contour(x, y, result.speedup.T, levels=[1.0], colors="k", linewidths=1.8)
+    for i in range(len(x)):
+        for j in range(len(y)):
+            mark = "" if result.dense_fits[i, j] and result.sparse_fits[i, j] else "!"
+            axes.text(x[i], y[j], f"{result.speedup[i, j]:.2f}{mark}", ha="center", va="center", fontsize=7)
+    axes.set_xticks(x, [format_tokens(int(c)) for c in result.contexts])
+    axes.set_yticks(y, [f"{int(b)}" for b in result.batches])
     axes.set_xlabel("context (tokens)")
     axes.set_ylabel("batch (sequences)")
-    axes.set_title(title + "\nblack line: break-even; * dense does not fit; ! neither fits", fontsize=9)
+    axes.set_title(title + "\nblack line: break-even; ! the cache does not fit the GPU's memory", fontsize=9)
     bar = figure.colorbar(mesh, ax=axes)
     ticks = [t for t in bar.get_ticks() if abs(t) <= limit]
     bar.set_ticks(ticks, labels=[f"{2**t:.3g}x" for t in ticks])

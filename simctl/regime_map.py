@@ -29,8 +29,7 @@ def command(**options: Any) -> None:
     """Map the speed-up of block-128 top-k decode over dense decode.
 
     Each cell is dense step time over sparse step time, both with their KV cache in the same place. Above 1 sparse
-    wins. `*` marks cells where the dense cache does not fit the GPU's memory, `!` cells where neither does; `?`
-    follows a value whose 5-95 % interval includes 1.
+    wins. `!` follows a value where the caches do not fit the GPU's memory, `?` one whose 5-95 % interval includes 1.
     """
     from sim.errors import UsageError
     from sim.policy import blocks
@@ -88,10 +87,10 @@ def _render(result: Any, title: str, summary: str) -> None:
         cells = []
         for j in range(len(result.batches)):
             doubt = "?" if result.low[i, j] < 1 < result.high[i, j] else " "
-            fit = " " if result.dense_fits[i, j] else ("*" if result.sparse_fits[i, j] else "!")
-            cells.append(f"{result.speedup[i, j]:>8.2f}{fit if fit != ' ' else doubt}")
+            fits = result.dense_fits[i, j] and result.sparse_fits[i, j]
+            cells.append(f"{result.speedup[i, j]:>8.2f}{doubt if fits else '!'}")
         click.echo(f"{format_tokens(int(context)):>8} |" + " ".join(cells))
-    click.echo("\n? interval includes 1   * dense does not fit in HBM   ! neither fits")
+    click.echo("\n? interval includes 1   ! the cache does not fit the GPU's memory")
 
 
 def _as_dict(result: Any, model: str, gpu: str, options: dict[str, Any], summary: str) -> dict[str, Any]:

@@ -7,11 +7,23 @@ import textwrap
 import click
 
 from sim.knee import Knee
-from sim.price import MEANING
 from sim.units import format_bytes, format_seconds, format_tokens
 from sim.whatif import Answer, Interval, Option
 
 WIDTH = 80
+# Short names of the formula's terms for a narrow column.
+BINDS = {
+    "fixed": "fixed cost",
+    "sequences": "sequences",
+    "prefill": "prefill",
+    "weights": "weights",
+    "kv": "KV reads",
+    "state": "state",
+    "summaries": "summaries",
+    "find": "finding",
+    "link": "host link",
+    "comm": "all-reduce",
+}
 
 
 def render(a: Answer) -> None:
@@ -27,7 +39,7 @@ def render(a: Answer) -> None:
     for batch in q.batches:
         click.echo()
         click.echo(click.style(f"Batch {batch}", bold=True) + ": one decode step; tok/s per sequence; 5-95 % in brackets")
-        click.echo(f"{'attention':<18}{'KV in':<6}{'step':>8} {'tok/s [5-95%]':<20}{'speed-up':<17}binds")
+        click.echo(f"{'attention':<17}{'KV':<5}{'step':>8} {'tok/s [5-95%]':<18}{'speed-up':<19}binds")
         for o in a.options:
             if o.batch == batch:
                 click.echo(_line(o))
@@ -52,19 +64,23 @@ def render(a: Answer) -> None:
 def _line(o: Option) -> str:
     name = o.policy.label.rsplit(",", 1)[0].replace("sink+window", "window")
     place = "host" if o.policy.placement == "host" else "HBM"
-    head = f"{name:<18}{place:<6}"
+    head = f"{name:<17}{place:<5}"
     if not o.feasible:
         return head + f"no: {o.reason}"
-    speed = f"{o.speedup.point:.3g}x {_range(o.speedup)}" if o.speedup else "-"
-    return head + f"{format_seconds(o.step_s.point):>8} {_interval(o.tokens_per_s):<20}{speed:<17}{MEANING[o.binding]}"
-
-
-def _interval(i: Interval) -> str:
-    return f"{i.point:.3g} {_range(i)}"
+    speed = "-"
+    if o.speedup:
+        speed = "1x (base)" if o.speedup.low == o.speedup.high == 1 else f"{o.speedup.point:.3g}x {_range(o.speedup)}"
+    rate = f"{o.tokens_per_s.point:.3g} {_range(o.tokens_per_s)}"
+    return head + f"{format_seconds(o.step_s.point):>8} {rate:<18}{speed:<19}{BINDS[o.binding]}"
 
 
 def _range(i: Interval) -> str:
-    return f"[{i.low:.3g}-{i.high:.3g}]"
+    return f"[{_short(i.low)}-{_short(i.high)}]"
+
+
+def _short(value: float) -> str:
+    """Two significant digits, three above 100: the ends of an interval deserve no more."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def _knee(knee: Knee) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from sim.specs.dtypes import BITS
+from sim.precision import DTYPE_BYTES
 from sim.specs.fields import Fields
 from sim.specs.model import (
     Attention,
@@ -236,7 +236,7 @@ def _gpt_oss(c: Fields) -> ModelSpec:
     bits = None
     if c.has("quantization_config"):
         method = c.section("quantization_config").text("quant_method")
-        bits = BITS["mxfp4"] if method == "mxfp4" else None
+        bits = 8 * DTYPE_BYTES["mxfp4"] if method == "mxfp4" else None
     windows = _windowed(c, base, lambda layer: layer % 2 == 0, window=128)
     return _stack(c, windows, lambda layer: moe, expert_bits=bits)
 

@@ -22,7 +22,7 @@ def spec_from_config(config: Mapping[str, Any], name: str, source: str, where: s
 
 def load_spec(path: Path, name: str | None = None) -> ModelSpec:
     """A ModelSpec from a config.json or the folder that holds one."""
-    file = path / "config.json" if path.is_dir() else path
+    file = path / "config.json" if os.path.isdir(path) else path
     label = name or (file.parent.name if file.name == "config.json" else file.stem) or str(file)
     return spec_from_config(read_config(file), label, f"{file}", where=str(file))
 
@@ -53,7 +53,7 @@ def hub_cache() -> Path:
 def find_cached(name: str) -> Path | None:
     """The config.json of `ORG/NAME` in the local hub cache: the revision `main` points at, else the newest snapshot."""
     parts = name.split("/")
-    if len(parts) != 2 or not all(parts) or any(part in {".", ".."} for part in parts):
+    if len(parts) != 2 or not all(0 < len(part) <= 96 and part not in {".", ".."} for part in parts):
         return None
     repo = hub_cache() / f"models--{parts[0]}--{parts[1]}"
     main = repo / "refs" / "main"

@@ -27,7 +27,7 @@ def build_index(entries: Iterable[tuple[str, Iterable[str]]]) -> dict[str, str]:
 
 def given_path(text: str, suffixes: tuple[str, ...]) -> Path | None:
     """`text` as a path when it is meant as one: it has one of the suffixes, starts like a path, or exists. Else None."""
-    if not text.strip() or "\0" in text:
+    if not text.strip() or "\0" in text or len(text) > 4095:
         return None
     if text.endswith(suffixes) or text.startswith((".", "/", "~")) or os.path.exists(text):
         return Path(text).expanduser()
@@ -48,5 +48,6 @@ def unknown(kind: str, name: str, index: Mapping[str, str], names: Collection[st
     import difflib
 
     close = difflib.get_close_matches(key(name), index, n=1, cutoff=0.6)
+    shown = name if len(name) <= 80 else name[:77] + "..."
     hint = f"; did you mean {index[close[0]]!r}?" if close else ";"
-    return UsageError(f"unknown {kind} {name!r}{hint} known: {', '.join(names)}{more}")
+    return UsageError(f"unknown {kind} {shown!r}{hint} known: {', '.join(names)}{more}")

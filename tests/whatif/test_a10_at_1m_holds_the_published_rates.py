@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from sim.whatif import Question, answer
 from sim.rate_source import rates_for
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.whatif import Question, answer
 from tests.cli import run
 
 
