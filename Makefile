@@ -58,7 +58,8 @@ $(VLLM_VENV)/.ready: tests/engine/vllm_requirements.py
 	touch $@
 
 test-vllm: $(VLLM_VENV)/.ready
-	$(VLLM_BIN)/python -m pytest -q -m vllm -p no:cacheprovider tests/engine tests/specs/test_params_equal_transformers.py --hypothesis-show-statistics
+	$(VLLM_BIN)/python -m pytest -q -m vllm -p no:cacheprovider --hypothesis-show-statistics \
+	    tests/engine tests/specs/test_params_equal_transformers.py
 
 bench-sim: $(VENV)/.base
 	$(BIN)/python -m tests.benchmarks.bench_sim

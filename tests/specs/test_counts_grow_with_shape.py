@@ -10,23 +10,9 @@ from sim.specs.hf_config import spec_from_config
 from tests.specs.configs import SPECIAL, config
 
 kinds = st.sampled_from(sorted(SPECIAL))
-GROWING = [
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "vocab_size",
-    "moe_intermediate_size",
-    "shared_expert_intermediate_size",
-]
-GROWING += [
-    "num_experts",
-    "num_local_experts",
-    "n_routed_experts",
-    "n_shared_experts",
-    "kv_lora_rank",
-    "q_lora_rank",
-    "linear_value_head_dim",
-]
+SIZES = ["hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size", "kv_lora_rank", "q_lora_rank", "linear_value_head_dim"]
+EXPERTS = ["moe_intermediate_size", "shared_expert_intermediate_size", "num_experts", "num_local_experts", "n_routed_experts"]
+GROWING = [*SIZES, *EXPERTS, "n_shared_experts"]
 
 
 def spec_of(kind, **changes):
