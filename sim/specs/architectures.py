@@ -252,12 +252,17 @@ def _deepseek_moe(c: Fields, router_bias: bool) -> Callable[[int], Mlp]:
     return lambda layer: moe if layer >= first and layer % every == 0 else dense
 
 
+def _query_rank(c: Fields) -> int | None:
+    """Null says that queries are not compressed; an absent field says nothing, and is refused."""
+    return None if "q_lora_rank" in c.data and not c.has("q_lora_rank") else c.int("q_lora_rank")
+
+
 def _deepseek(c: Fields) -> ModelSpec:
     if c.bool("attention_bias", False):
         raise c.fail("attention_bias", "is unsupported with latent attention")
     mixer = LatentAttention(
         heads=c.int("num_attention_heads"),
-        q_rank=c.int("q_lora_rank") if c.has("q_lora_rank") else None,
+        q_rank=_query_rank(c),
         kv_rank=c.int("kv_lora_rank"),
         nope_dim=c.int("qk_nope_head_dim"),
         rope_dim=c.int("qk_rope_head_dim"),
