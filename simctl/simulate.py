@@ -66,8 +66,8 @@ def command(**options: Any) -> None:
 
     \b
     Examples:
-      simctl simulate --trace trace.csv --trace-format azure --model Llama-3.1-8B --gpu H100
-      simctl simulate --trace my.jsonl --model Qwen2.5-7B --gpu A10 --goodput ttft:500 tpot:50 --out out/run1
+      simctl simulate --trace t.csv --trace-format azure --gpu H100
+      simctl simulate --trace my.jsonl --gpu A10 --goodput ttft:500 --out run1
     """
     from sim.outdir import replaced_directory
     from sim.results import RUN_FILE, SUMMARY_FILE, summary_json, write_run
