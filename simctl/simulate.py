@@ -38,7 +38,14 @@ class GoodputCommand(click.Command):
 
 @click.command("simulate", cls=GoodputCommand)
 @click.option("--trace", type=click.Path(exists=True, dir_okay=True, path_type=Path), required=True, help="The trace file.")
-@click.option("--trace-format", type=click.Choice(list(FORMATS)), default="jsonl", show_default=True, help="How the trace is written.")
+@click.option(
+    "--trace-format",
+    type=click.Choice(list(FORMATS)),
+    metavar="FORMAT",
+    default="jsonl",
+    show_default=True,
+    help=f"How the trace is written: {', '.join(FORMATS)}.",
+)
 @deployment_options
 @click.option("--max-num-seqs", type=click.IntRange(1), help="Most requests running at a time. [default: vLLM's for the GPU]")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Token budget of one iteration. [default: vLLM's for the GPU]")
