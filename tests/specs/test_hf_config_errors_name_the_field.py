@@ -23,6 +23,7 @@ NEEDED = {
         "max_position_embeddings",
     ],
     "mixtral": ["num_local_experts", "num_experts_per_tok"],
+    "gemma2": ["sliding_window"],
     "qwen3_moe": ["num_experts", "moe_intermediate_size"],
     "qwen2_moe": ["shared_expert_intermediate_size"],
     "deepseek_v3": ["q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "n_routed_experts"],
