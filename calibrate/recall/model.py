@@ -37,16 +37,12 @@ def recall_model(evidence: Evidence) -> Any:
     with pm.Model(coords={"haystack": haystacks, "model": models, "cell": cells}) as model:
         level = pm.Normal("level", 2.0, 1.5)
         haystack_sd = pm.HalfNormal("haystack_sd", 1.5)
-        intercept = pm.Deterministic(
-            "intercept", level + haystack_sd * pm.Normal("haystack_z", dims="haystack"), dims="haystack"
-        )
+        intercept = pm.Deterministic("intercept", level + haystack_sd * pm.Normal("haystack_z", dims="haystack"), dims="haystack")
         model_sd = pm.HalfNormal("model_sd", 0.7)
         offset = pm.Deterministic("model_offset", model_sd * pm.Normal("model_z", dims="model"), dims="model")
         budget_mean = pm.Normal("budget_log_mean", 0.0, 0.5)
         budget_sd = pm.HalfNormal("budget_log_sd", 0.4)
-        budget = pm.Deterministic(
-            "budget_slope", pt.exp(budget_mean + budget_sd * pm.Normal("budget_z", dims="haystack")), dims="haystack"
-        )
+        budget = pm.Deterministic("budget_slope", pt.exp(budget_mean + budget_sd * pm.Normal("budget_z", dims="haystack")), dims="haystack")
         context = pm.LogNormal("context_slope", 0.0, 0.7)
         cell_sd = pm.HalfNormal("cell_sd", 0.4)
         cell = pm.Normal("cell_z", dims="cell")
@@ -75,9 +71,7 @@ def recall_model(evidence: Evidence) -> Any:
     return model
 
 
-def predict(
-    posterior: Any, model: str | None, haystack: str | None, context_tokens: int, k_blocks: int, rng: np.random.Generator
-) -> Array:
+def predict(posterior: Any, model: str | None, haystack: str | None, context_tokens: int, k_blocks: int, rng: np.random.Generator) -> Array:
     """Draws of the recall [draws] at a cell; an unknown (or None) model or haystack is drawn from its population.
 
     `posterior` is the posterior group of a sampled `recall_model`. Raises UsageError when k or the context is below one.

@@ -151,8 +151,4 @@ def _trial(row: Row, bound: float | None) -> Trial:
 def _bounds_of_observed(rows: Sequence[Row]) -> dict[Key, float]:
     """Bounds printed beside an observed rate of the same cell."""
     observed = {_cell(r) for r in rows if r["context_label"] and r["statistic"] == "observed"}
-    return {
-        _cell(r): _rate(r)
-        for r in rows
-        if r["context_label"] and "lower bound" in r["statistic"] and _cell(r) in observed
-    }
+    return {_cell(r): _rate(r) for r in rows if r["context_label"] and "lower bound" in r["statistic"] and _cell(r) in observed}

@@ -96,7 +96,9 @@ class StepFit:
         sigma = np.asarray(stacked["sigma"].transpose("sample", "kind").values, dtype=float)
         return Posterior(Rates(**values), sigma, self.free, diagnose(idata), idata)
 
-    def held_out(self, folds: NDArray[np.str_], settings: Settings | None = None, progress: Callable[[str], None] = lambda _: None) -> HeldOut:
+    def held_out(
+        self, folds: NDArray[np.str_], settings: Settings | None = None, progress: Callable[[str], None] = lambda _: None
+    ) -> HeldOut:
         """Predict each fold (labels [n]) from a fit to the others."""
         how = settings or self.settings
         low, median, high = (np.full(len(self.cells), np.nan) for _ in range(3))
