@@ -141,8 +141,17 @@ def rates_for(
 
 def packaged_posterior(name: str) -> Path | None:
     """The packaged posterior of a GPU (or `population`), or None."""
-    path = Path(str(files("scenarios") / "data" / "posteriors" / f"{key(name)}.nc"))
+    path = _folder() / f"{key(name)}.nc"
     return path if path.exists() else None
+
+
+def packaged_posteriors() -> list[Path]:
+    """All packaged posteriors, by name."""
+    return sorted(_folder().glob("*.nc"))
+
+
+def _folder() -> Path:
+    return Path(str(files("scenarios") / "data" / "posteriors"))
 
 
 def _pick(have: int, want: int | None, seed: int) -> NDArray[np.intp]:
