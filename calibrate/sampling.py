@@ -74,12 +74,12 @@ class Compiled:
         self.model = model
         self.sampler: Sampler = sampler or ("nutpie" if nutpie else "pymc")
         if self.sampler == "nutpie" and nutpie is not None:
-            with _quiet():
+            with quiet():
                 self._ready = nutpie.compile_pymc_model(model)
 
     def sample(self, settings: Settings, data: Mapping[str, np.ndarray] | None = None) -> Any:
         """InferenceData of the posterior. `data` replaces values of pm.Data by name; shapes must stay the same."""
-        with _quiet():
+        with quiet():
             if self.sampler == "nutpie":
                 nutpie = backend.nutpie()
                 assert nutpie is not None
@@ -122,7 +122,7 @@ def sample(model: Any, settings: Settings) -> Any:
 def diagnose(posterior: Any) -> Diagnostics:
     """Judge an InferenceData over its free and deterministic scalars; constants (zero variance) are skipped."""
     az = backend.arviz()
-    with _quiet():
+    with quiet():
         draws = posterior.posterior
         varying = [name for name, v in draws.data_vars.items() if float(v.std(dim=("chain", "draw")).max()) > 0]
         rhat, bulk, tail = (f(draws[varying]) for f in (az.rhat, az.ess, lambda d: az.ess(d, method="tail")))
@@ -135,7 +135,7 @@ def diagnose(posterior: Any) -> Diagnostics:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Samplers warn about their own internals (deprecations, threading); the gates judge the sample instead."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -132,7 +132,8 @@ def rates_for(
     """The best rates there are for a GPU: the file given, its packaged posterior, the population's, else declared priors."""
     if path is not None:
         return rates_from_file(path, gpu, precision, draws=draws, seed=seed)
-    for name in (gpu.name, "population"):
+    # a user's own datasheet is not the GPU we measured, whatever name it carries
+    for name in (gpu.name, "population") if gpu.origin == "catalogue" else ("population",):
         packaged = packaged_posterior(name)
         if packaged is not None:
             return rates_from_file(packaged, gpu, precision, draws=draws, seed=seed)
