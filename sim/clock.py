@@ -1,4 +1,6 @@
-"""Simulated time: a SimPy environment whose events may be set at exact times and in a stated order within one instant.
+"""Simulated time: a SimPy environment that counts integer ticks and orders the events of one instant.
+
+Time is in ticks of 2**-50 s (sim.engine.steptime): sums do not depend on their order, and an arrival is exactly when the trace says.
 
 What happens at the same instant happens in this order: iterations complete, requests arrive, schedulers decide. So a request
 that arrives just as an iteration ends is seen by the very next decision, and sees the blocks that the iteration has freed.
@@ -15,16 +17,24 @@ COMPLETION, ARRIVAL, DECISION = 0, 1, 2
 
 
 class Clock(simpy.Environment):
-    """SimPy's environment, plus absolute times: `now + (t - now)` is not always t, and arrivals must be what the trace says."""
+    """SimPy's environment over integer ticks, with events set at absolute times and ranked within one."""
 
-    def at(self, time_s: float, rank: int) -> simpy.Event:
-        """An event that happens at `time_s` (not before now), after all events of a smaller rank at that instant."""
-        return self.fire(simpy.Event(self), time_s, rank)
+    def __init__(self) -> None:
+        super().__init__(initial_time=0)
 
-    def fire(self, event: simpy.Event, time_s: float, rank: int) -> simpy.Event:
-        """Let an event that somebody may already wait for happen at `time_s`."""
+    @property
+    def ticks(self) -> int:
+        """Now."""
+        return int(self._now)
+
+    def at(self, ticks: int, rank: int) -> simpy.Event:
+        """An event that happens at `ticks` (now, if that is past), after all events of a smaller rank at that instant."""
+        return self.fire(simpy.Event(self), ticks, rank)
+
+    def fire(self, event: simpy.Event, ticks: int, rank: int) -> simpy.Event:
+        """Let an event that somebody may already wait for happen at `ticks`."""
         event._ok = True
         event._value = None
-        entry: Any = (time_s if time_s > self._now else self._now, rank, next(self._eid), event)
+        entry: Any = (max(ticks, self._now), rank, next(self._eid), event)
         heappush(self._queue, entry)
         return event

@@ -11,15 +11,16 @@ from typing import NamedTuple, Protocol
 import simpy
 
 from sim.clock import COMPLETION, DECISION, Clock
+from sim.engine.plain import next_iteration
+from sim.engine.steptime import TICK_S
 from sim.engine.types import Iteration, Request, Scheduler
-from sim.errors import SimctlError
 from sim.runlog import RunLog
 
 
 class StepPrice(NamedTuple):
-    """What one iteration costs: seconds in all, seconds by term (in the order of StepCost.terms), and its prefill tokens."""
+    """What one iteration costs: ticks in all, seconds by term (in the order of StepCost.terms), and its prefill tokens."""
 
-    duration_s: float
+    ticks: int
     terms: Sequence[float]
     prefill_tokens: int
 
@@ -29,14 +30,14 @@ class StepCost(Protocol):
 
     @property
     def terms(self) -> tuple[str, ...]:
-        """Names of the terms that add up to the duration."""
+        """Names of the terms that make up the duration."""
 
     def __call__(self, iteration: Iteration) -> StepPrice:
-        """Seconds of the iteration, by term."""
+        """Ticks of the iteration, and its seconds by term."""
 
 
 class Replica:
-    """One engine behind a router. `on_finish(request, now_s)` is told of every request that completes."""
+    """One engine behind a router. `on_finish(request, ticks)` is told of every request that completes."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Replica:
         scheduler: Scheduler,
         cost: StepCost,
         log: RunLog,
-        on_finish: Callable[[Request, float], None],
+        on_finish: Callable[[Request, int], None],
     ) -> None:
         self.index = index
         self.scheduler = scheduler
@@ -60,19 +61,14 @@ class Replica:
         """Hand the request to the engine. Raises UsageError when it can never fit."""
         self.scheduler.add(request)
         if self._idle is not None:
-            self._clock.fire(self._idle, self._clock.now, DECISION)
+            self._clock.fire(self._idle, self._clock.ticks, DECISION)
             self._idle = None
 
     def _run(self) -> Generator[simpy.Event, None, None]:
         clock, scheduler, cost, log = self._clock, self.scheduler, self._cost, self._log
         while True:
-            iteration = scheduler.schedule()
-            if not iteration.scheduled and iteration.preempted:  # the last to run made room by leaving: it comes back
-                evicted, iteration = iteration.preempted, scheduler.schedule()
-                iteration.preempted[:0] = evicted
+            iteration = next_iteration(scheduler)
             if not iteration.scheduled:
-                if scheduler.unfinished():
-                    raise SimctlError(f"the scheduler is stuck: {scheduler.unfinished()} requests and none can run")
                 self._idle = clock.event()
                 yield self._idle
                 continue
@@ -80,14 +76,14 @@ class Replica:
             running = scheduler.unfinished() - waiting
             used = scheduler.kv_blocks_used()
             price = cost(iteration)
-            start_s = clock.now
-            yield clock.at(start_s + price.duration_s, COMPLETION)
+            start = clock.ticks
+            yield clock.at(start + price.ticks, COMPLETION)
             outcome = scheduler.complete(iteration)
-            end_s = clock.now
+            end = clock.ticks
             log.iteration(
                 self.index,
-                start_s,
-                end_s,
+                start * TICK_S,
+                end * TICK_S,
                 iteration,
                 outcome,
                 running=running,
@@ -97,6 +93,6 @@ class Replica:
                 terms=price.terms,
             )
             for request in outcome.finished:
-                self._on_finish(request, end_s)
-            if clock.peek() <= end_s:  # something else happens at this instant: let it, then decide
-                yield clock.at(end_s, DECISION)
+                self._on_finish(request, end)
+            if clock.peek() <= end:  # something else happens at this instant: let it, then decide
+                yield clock.at(end, DECISION)

@@ -10,6 +10,7 @@ from typing import Protocol
 import simpy
 
 from sim.clock import ARRIVAL, Clock
+from sim.engine.steptime import TICK_S, to_ticks
 from sim.engine.types import Request, Scheduler
 from sim.errors import SimctlError, UsageError
 from sim.replica import Replica, StepCost
@@ -49,23 +50,25 @@ class Clients:
     def run(self) -> Generator[simpy.Event, None, None]:
         """The process of the requests that wait for nobody."""
         for request in self._source.arrivals():
-            if request.arrival_s > self._clock.now:
-                yield self._clock.at(request.arrival_s, ARRIVAL)
+            arrival = to_ticks(request.arrival_s)
+            if arrival > self._clock.ticks:
+                yield self._clock.at(arrival, ARRIVAL)
             self._due(request)
 
-    def finished(self, request: Request, now_s: float) -> None:
+    def finished(self, request: Request, now: int) -> None:
         """A replica finished `request`: its place is free, and its session may go on."""
         self._free += 1
-        follower = self._source.after(request, now_s)
+        follower = self._source.after(request, now * TICK_S)
         if follower is not None:
-            if follower.arrival_s > now_s:
-                event = self._clock.at(follower.arrival_s, ARRIVAL)
+            arrival = to_ticks(follower.arrival_s)
+            if arrival > now:
+                event = self._clock.at(arrival, ARRIVAL)
                 event.callbacks.append(lambda _: self._due(follower))
             else:
                 self._due(follower)
         while self._held and self._free > 0:
             held = self._held.popleft()
-            held.arrival_s = now_s  # a client at its limit sends late, and its clock starts when it sends
+            held.arrival_s = now * TICK_S  # a client at its limit sends late, and its clock starts when it sends
             self._send(held)
         done = self._log.finished
         if self.on_progress is not None and done % PROGRESS_EVERY == 0:
@@ -112,7 +115,7 @@ def simulate(
         if left:
             raise SimctlError(f"the run ended with {left} requests unfinished")
     else:
-        while clock.peek() <= horizon_s:
+        while clock.peek() <= to_ticks(horizon_s):
             clock.step()
     if on_progress is not None:
         on_progress(log.finished, source.total)

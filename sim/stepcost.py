@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sim.bill import DENSE, iteration_bill, mixed_shape
+from sim.engine.steptime import StepTime, split, to_ticks
 from sim.engine.types import Iteration
 from sim.policy import AttentionPolicy
 from sim.precision import Precision
@@ -13,14 +14,15 @@ from sim.specs.model import ModelSpec
 
 
 class BillCost:
-    """Prices iterations of one deployment at fixed rates (floats).
+    """Prices iterations of one deployment at fixed rates (floats): the ticks of StepTime, and the terms of the formula beside them.
 
-    A request that computes one token and has sampled before is a decode; any other share of the iteration is a prefill chunk.
+    Pure decode iterations take their ticks from StepTime's chords, so their terms add up to the duration within 1e-4 of it.
     """
 
     terms: tuple[str, ...] = Terms._fields
 
     def __init__(self, model: ModelSpec, precision: Precision, rates: Rates, *, tp: int = 1, policy: AttentionPolicy = DENSE) -> None:
+        self.steps = StepTime(model, precision, rates, tp=tp, policy=policy)
         self._model = model
         self._precision = precision
         self._rates = rates
@@ -28,18 +30,12 @@ class BillCost:
         self._policy = policy
 
     def __call__(self, iteration: Iteration) -> StepPrice:
-        """Seconds of the iteration, by term."""
-        contexts: list[float] = []
-        chunks: list[tuple[float, float, bool]] = []
-        prefill_tokens = 0
-        for request, tokens in iteration.scheduled:
-            start = request.computed_tokens
-            if tokens == 1 and start >= request.prompt_tokens:
-                contexts.append(start)
-            else:
-                end = start + tokens
-                chunks.append((tokens, end, end >= request.known_tokens))
-                prefill_tokens += tokens
+        """Ticks of the iteration, and its seconds by term."""
+        contexts, chunks = split(iteration)
         shape = mixed_shape(self._model, contexts, chunks, self._policy)
         terms = step_terms(iteration_bill(self._model, shape, self._precision, self._policy, self._tp), self._rates)
-        return StepPrice(sum(terms), terms, prefill_tokens)
+        if self.steps.jumps and not chunks:
+            ticks = self.steps.stretch(len(contexts), sum(contexts)).first
+        else:
+            ticks = to_ticks(sum(terms))
+        return StepPrice(ticks, terms, sum(chunk[0] for chunk in chunks))

@@ -38,7 +38,14 @@ class GoodputCommand(click.Command):
 
 @click.command("simulate", cls=GoodputCommand)
 @click.option("--trace", type=click.Path(exists=True, dir_okay=True, path_type=Path), required=True, help="The trace file.")
-@click.option("--trace-format", type=click.Choice(list(FORMATS)), default="jsonl", show_default=True, help="How the trace is written.")
+@click.option(
+    "--trace-format",
+    type=click.Choice(list(FORMATS)),
+    metavar="FORMAT",
+    default="jsonl",
+    show_default=True,
+    help=f"How the trace is written: {', '.join(FORMATS)}.",
+)
 @deployment_options
 @click.option("--max-num-seqs", type=click.IntRange(1), help="Most requests running at a time. [default: vLLM's for the GPU]")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Token budget of one iteration. [default: vLLM's for the GPU]")
@@ -66,8 +73,8 @@ def command(**options: Any) -> None:
 
     \b
     Examples:
-      simctl simulate --trace trace.csv --trace-format azure --model Llama-3.1-8B --gpu H100
-      simctl simulate --trace my.jsonl --model Qwen2.5-7B --gpu A10 --goodput ttft:500 tpot:50 --out out/run1
+      simctl simulate --trace t.csv --trace-format azure --gpu H100
+      simctl simulate --trace my.jsonl --gpu A10 --goodput ttft:500 --out run1
     """
     from sim.outdir import replaced_directory
     from sim.results import RUN_FILE, SUMMARY_FILE, summary_json, write_run

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from sim.workload.lines import csv_int, numbered_lines
+from sim.workload.options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace, TraceBuilder
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -19,7 +20,7 @@ _STAMP = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(
 _TICKS_PER_S = 10**9
 
 
-def load_azure(path: Path) -> Trace:
+def load_azure(path: Path, options: LoadOptions = DEFAULT) -> Trace:
     """The trace, its first row arriving at 0 s. Raises UsageError naming the line that is wrong."""
     builder = TraceBuilder(path.name)
     days: dict[str, int] = {}

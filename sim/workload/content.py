@@ -10,7 +10,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import overload
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,42 +50,19 @@ class SystemPrompt:
 Content = TokenIds | BlockHashes | Grown | SystemPrompt
 
 
-ROOM = 2**22  # more blocks than any context has: names of different parents cannot meet
+ROOM = 4 * 2**22  # four origins x more blocks than any context has: names of different parents cannot meet
 
 
-class SpreadNames(Sequence[int]):
-    """Names of engine blocks computed from chained trace-block names, without a list of them in memory.
+def spread(chain: array[int], trace_block: int, block: int, count: int) -> array[int]:
+    """Names of `count` engine blocks of `block` tokens from the chained names of trace blocks of `trace_block` tokens.
 
-    Engine block k ends in trace block i = ((k + 1) * block - 1) // trace_block; its name joins that block's chained
-    name with the position inside it. Where an engine block ends in mid trace block, equality asks for the whole trace
-    block: never a false hit.
+    Engine block k ends in trace block i = ((k + 1) * block - 1) // trace_block; its name joins that block's chained name with the
+    position inside it. Where an engine block ends in mid trace block, equality asks for the whole trace block: never a false hit.
     """
-
-    __slots__ = ("_block", "_chain", "_count", "_trace_block")
-
-    def __init__(self, chain: Sequence[int], trace_block: int, block: int, count: int) -> None:
-        self._chain = chain
-        self._trace_block = trace_block
-        self._block = block
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, k: int) -> int: ...
-    @overload
-    def __getitem__(self, k: slice) -> list[int]: ...
-    def __getitem__(self, k: int | slice) -> int | list[int]:
-        if isinstance(k, slice):
-            return [self[i] for i in range(*k.indices(self._count))]
-        if k < 0:
-            k += self._count
-        if not 0 <= k < self._count:
-            raise IndexError(k)
-        i = ((k + 1) * self._block - 1) // self._trace_block
-        first = i * self._trace_block // self._block
-        return 4 * (self._chain[i] * ROOM + k - first) + 1
+    k = np.arange(count, dtype=np.int64)
+    i = ((k + 1) * block - 1) // trace_block
+    first = i * trace_block // block
+    return array("q", (np.frombuffer(chain, dtype=np.int64)[i] * ROOM + 4 * (k - first) + 1).tobytes())
 
 
 class BlockNamer:
@@ -139,12 +117,12 @@ class BlockNamer:
             parent = table.setdefault((content.block_size, parent, value), len(table))
             chain.append(parent)
         covered = min(len(chain) * content.block_size, prompt_tokens)
-        return SpreadNames(chain, content.block_size, self.block_size, covered // self.block_size)
+        return spread(chain, content.block_size, self.block_size, covered // self.block_size)
 
     def _from_system(self, content: SystemPrompt, tokens: int) -> list[int]:
         shared = min(content.tokens, tokens) // self.block_size
         group = self._groups.setdefault(content.group, len(self._groups))
-        head = [4 * (group * ROOM + k) + 2 for k in range(shared)]
+        head = [group * ROOM + 4 * k + 2 for k in range(shared)]
         return head + self._new(tokens // self.block_size - shared)
 
     def _continued(self, before: Sequence[int], shared_tokens: int, tokens: int) -> list[int]:

@@ -17,6 +17,7 @@ from typing import Any
 from sim.errors import UsageError
 from sim.workload.content import BlockHashes, Content, Grown, TokenIds
 from sim.workload.lines import field, number, numbered_objects, text, whole_number
+from sim.workload.options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace, TraceBuilder
 
 KEYS = frozenset(
@@ -26,7 +27,7 @@ KEYS = frozenset(
 MAX_TOKEN_ID = 2**31
 
 
-def load_jsonl(path: Path) -> Trace:
+def load_jsonl(path: Path, options: LoadOptions = DEFAULT) -> Trace:
     """The trace. Raises UsageError naming the line that is wrong."""
     builder = TraceBuilder(path.name)
     context: dict[str, int] = {}  # session -> tokens its next turn can repeat

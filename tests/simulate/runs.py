@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from sim.engine.config import EngineConfig
+from sim.engine.steptime import to_ticks
 from sim.engine.types import Iteration, Outcome, Request
 from sim.engine.vllm import VllmScheduler
 from sim.replica import StepPrice
@@ -26,7 +27,7 @@ class AffinePrice:
     def __call__(self, iteration: Iteration) -> StepPrice:
         prefill = sum(n for request, n in iteration.scheduled if request.computed_tokens < request.prompt_tokens)
         parts = (self.fixed_s, self.token_s * iteration.total_tokens)
-        return StepPrice(sum(parts), parts, prefill)
+        return StepPrice(to_ticks(sum(parts)), parts, prefill)
 
 
 class WatchedScheduler(VllmScheduler):

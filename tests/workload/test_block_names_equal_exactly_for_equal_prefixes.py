@@ -63,6 +63,7 @@ def test_origins_never_meet():
     system = namer.names(SystemPrompt("g", 8), 16, 4)
     everything = [*ids, *hashes, *session, *system]
     assert len(set(everything)) == len(everything)
+    assert [{name % 4 for name in names} for names in (ids, hashes, session, system[:2])] == [{0}, {1}, {3}, {2}]
 
 
 def test_a_system_prompt_is_shared_within_its_group_only():
