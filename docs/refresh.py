@@ -1,7 +1,8 @@
 """Run the commands shown in the documentation and write what they print beneath them.
 
-A fenced `console` block starts with one line `$ simctl ...`; all below it is that command's output. `python docs/refresh.py` rewrites
-the blocks, `python docs/refresh.py --check` exits 1 when one is stale. Blocks that need files of the reader's own are fenced as `text` and left alone.
+A fenced `console` block starts with one line `$ simctl ...`; all below it is that command's output.
+`python docs/refresh.py` rewrites the blocks, `python docs/refresh.py --check` exits 1 when one is stale.
+Blocks that need files of the reader's own are fenced as `text` and left alone.
 """
 
 from __future__ import annotations

@@ -107,6 +107,7 @@ def _as_dict(result: Any, options: dict[str, Any]) -> dict[str, Any]:
         "rates": {"summary": result.rates_summary, "basis": result.rates_basis},
         "memory_bytes": asdict(result.memory) | {"free": result.memory.free},
         "options": [_option(o) for o in result.options],
+        "best": {str(batch): _best([o for o in result.options if o.batch == batch]) for batch in q.batches},
         "knee": {"batch": result.knee.batch, "censored": result.knee.censored, "closed_form": _finite(result.knee_closed_form)},
         "crossover_tokens": [{"k": k, "batch": b, "context": c} for (k, b), c in result.crossovers.items()],
         "fidelity": result.fidelity,
@@ -136,6 +137,16 @@ def _option(o: Any) -> dict[str, Any]:
         "binding_term": o.binding,
         "terms_s": o.terms_s,
     }
+
+
+def _best(options: list[Any]) -> dict[str, Any] | None:
+    """The fastest option that fits and can retrieve from the whole context."""
+    able = [o for o in options if o.feasible and o.policy.kind != "sink-window"]
+    if not able:
+        return None
+    o = min(able, key=lambda option: option.step_s.point)
+    rate = o.tokens_per_s
+    return {"attention": o.policy.label, "tok_s": rate.point, "tok_s_p05": rate.low, "tok_s_p95": rate.high, "binds": o.binding}
 
 
 def _finite(value: float) -> float | None:

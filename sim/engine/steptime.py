@@ -59,8 +59,30 @@ def split(iteration: Iteration) -> tuple[list[int], list[Chunk]]:
     return contexts, chunks
 
 
+def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[tuple[list[int], list[Chunk]]]:
+    """The iteration cut into batches of at most `size` tokens: decodes first, then the chunks in order, cut where
+    they must be.
+    """
+    parts: list[tuple[list[int], list[Chunk]]] = [(contexts[i : i + size], []) for i in range(0, len(contexts), size)]
+    room = -len(contexts) % size
+    for tokens, end, samples in chunks:
+        left = tokens
+        while left:
+            if not room:
+                parts.append(([], []))
+                room = size
+            part = min(left, room)
+            left -= part
+            room -= part
+            parts[-1][1].append((part, end - left, samples and not left))
+    return parts
+
+
 class StepTime:
     """Ticks per iteration of one deployment at fixed rates (floats).
+
+    With `micro_batch`, an iteration is computed as batches of at most that many tokens, one after the other
+    (llama.cpp's n_ubatch).
 
     `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse policies
     and KV in host RAM make the price depend on each sequence's context or bend within a chord; such iterations are
@@ -75,10 +97,12 @@ class StepTime:
         *,
         tp: int = 1,
         policy: AttentionPolicy = DENSE,
+        micro_batch: int = 0,
     ) -> None:
         self.model = model
         self.policy = policy
-        self.jumps = policy.kind == "dense" and policy.placement == "hbm" and not model.window
+        self.jumps = policy.kind == "dense" and policy.placement == "hbm" and not model.window and not micro_batch
+        self._micro_batch = micro_batch
         self._precision = precision
         self._rates = rates
         self._tp = tp
@@ -89,6 +113,9 @@ class StepTime:
         contexts, chunks = split(iteration)
         if self.jumps and not chunks:
             return self.stretch(len(contexts), sum(contexts)).first
+        if self._micro_batch:
+            parts = micro_batches(contexts, chunks, self._micro_batch)
+            return sum(self.priced(mixed_shape(self.model, *part, self.policy)) for part in parts)
         return self.priced(mixed_shape(self.model, contexts, chunks, self.policy))
 
     def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Iterable[Chunk]) -> int:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.bill import iteration_bill, mixed_shape
-from sim.engine.steptime import TICK_S, StepTime, Stretch, elapsed, iterations_before
+from sim.engine.steptime import TICK_S, StepTime, Stretch, elapsed, iterations_before, micro_batches
 from sim.policy import dense, pages
 from sim.precision import Precision
 from sim.price import step_time_s
@@ -67,3 +67,19 @@ def test_jumps_only_where_the_price_depends_on_the_summed_context_alone() -> Non
     assert not jumps(SLIDING)
     assert not jumps(QWEN_7B, policy=pages(8))
     assert not jumps(QWEN_7B, policy=dense("host"))
+
+
+@given(
+    contexts=st.lists(st.integers(1, 5000), max_size=40),
+    chunks=st.lists(st.tuples(st.integers(1, 900), st.integers(0, 500), st.booleans()), max_size=5),
+    size=st.integers(1, 512),
+)
+def test_micro_batches_hold_the_same_work(contexts: list[int], chunks: list[tuple[int, int, bool]], size: int) -> None:
+    whole = [(n, n + past, samples) for n, past, samples in chunks]
+    parts = micro_batches(contexts, whole, size)
+    assert [len(c) + sum(n for n, _, _ in p) for c, p in parts[:-1]] == [size] * (len(parts) - 1)
+    assert [c for part, _ in parts for c in part] == contexts
+    together = mixed_shape(QWEN_7B, contexts, whole)
+    apart = [mixed_shape(QWEN_7B, c, p) for c, p in parts]
+    for name in ("prefill_tokens", "prefill_pairs", "sampled", "decode_context"):
+        assert sum(getattr(shape, name) for shape in apart) == getattr(together, name)
