@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -56,6 +57,12 @@ def get_gpu(name_or_yaml_path: str) -> GpuSpec:
 def list_gpus() -> list[str]:
     """Catalogue names, in catalogue order."""
     return list(_catalogue())
+
+
+def find_gpu(name: str, specs: Sequence[GpuSpec]) -> GpuSpec | None:
+    """The one of `specs` that goes by `name`, spelt like a catalogue name; None when there is none."""
+    found = _find(name, build_index((spec.name, spec.aliases) for spec in specs))
+    return next((spec for spec in specs if spec.name == found), None)
 
 
 def load_gpus(file: Path) -> list[GpuSpec]:
@@ -141,21 +148,20 @@ def _split_path(text: str) -> tuple[Path | None, str, str]:
     path = given_path(text, (".yaml", ".yml"))
     head, colon, name = text.rpartition(":")
     if colon and (path is None or not path.exists()) and head.endswith((".yaml", ".yml")):
-        return Path(head).expanduser(), colon, name
+        return Path(os.path.expanduser(head)), colon, name
     return path, "", ""
 
 
 def _pick(specs: Sequence[GpuSpec], name: str, where: str) -> GpuSpec:
-    by_name = {spec.name: spec for spec in specs}
     if not name:
         if len(specs) > 1:
             raise UsageError(f"{where}: holds {len(specs)} GPUs; say which, as in {where}:{specs[0].name}")
         return specs[0]
-    index = build_index((spec.name, spec.aliases) for spec in specs)
-    found = _find(name, index)
-    if not found:
-        raise unknown("GPU", name, index, list(by_name), f" (in {where})")
-    return by_name[found]
+    found = find_gpu(name, specs)
+    if found is None:
+        names = [spec.name for spec in specs]
+        raise unknown("GPU", name, {key(known): known for known in names}, names, f" (in {where})")
+    return found
 
 
 def _find(name: str, index: dict[str, str]) -> str | None:

@@ -30,7 +30,7 @@ def given_path(text: str, suffixes: tuple[str, ...]) -> Path | None:
     if not text.strip() or "\0" in text or len(text) > 4095:
         return None
     if text.endswith(suffixes) or text.startswith((".", "/", "~")) or os.path.exists(text):
-        return Path(text).expanduser()
+        return Path(os.path.expanduser(text))
     return None
 
 

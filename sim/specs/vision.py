@@ -12,6 +12,8 @@ def _linear(inputs: int, outputs: int, bias: bool = True) -> int:
 def siglip_projector_params(config: Fields, text_hidden: int) -> int:
     """Gemma 3: a SigLIP encoder without pooling head, then RMSNorm and one projection matrix to the text width."""
     vision = config.section("vision_config")
+    if vision.bool("vision_use_head", False):
+        raise vision.fail("vision_use_head", "is unsupported when true")
     hidden, inner, patch = vision.int("hidden_size"), vision.int("intermediate_size"), vision.int("patch_size")
     patches = (vision.int("image_size") // patch) ** 2
     embedding = _linear(vision.int("num_channels", 3) * patch * patch, hidden) + patches * hidden

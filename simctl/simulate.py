@@ -1,0 +1,174 @@
+"""`simctl simulate`: a workload through a simulated engine."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sim.router import ROUTERS
+from simctl import __version__
+from simctl.options import Fraction, TokenCount, deployment_options, writable
+from simctl.workload_options import workload, workload_options, workload_origin
+
+SATURATED = 1.05  # requests sent per request served from which a backlog is worth a word
+_GOAL = re.compile(r"\w+:[0-9.]+")
+
+
+class GoodputCommand(click.Command):
+    """Takes `--goodput ttft:200 tpot:50` as vLLM's benchmark does: all the pairs that follow belong to the option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        joined: list[str] = []
+        after = False
+        for arg in args:
+            if after and _GOAL.fullmatch(arg) and joined[-1] != "--goodput":
+                joined[-1] += f" {arg}"
+                continue
+            after = arg == "--goodput" or (after and joined[-1] == "--goodput")
+            joined.append(arg)
+        return super().parse_args(ctx, joined)
+
+
+@click.command("simulate", cls=GoodputCommand)
+@workload_options
+@deployment_options
+@click.option("--max-num-seqs", type=click.IntRange(1), help="Most requests running at a time. [default: vLLM's]")
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Token budget of an iteration. [default: vLLM's]")
+@click.option("--gpu-memory-utilization", type=Fraction(closed=True), default=0.9, show_default=True, help="Share of memory to use.")
+@click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block.")
+@click.option("--max-model-len", type=TokenCount(), help="Longest prompt + output. [default: the model's]")
+@click.option("--num-gpu-blocks", type=click.IntRange(2), help="KV blocks, instead of those predicted from memory.")
+@click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=True, show_default=True, help="Reuse KV of equal prefixes.")
+@click.option("--host-overhead/--no-host-overhead", default=True, show_default=True, help="Charge the API server's time, too.")
+@click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router.")
+@click.option("--router", type=click.Choice(ROUTERS), default="round-robin", show_default=True, help="How requests find a replica.")
+@click.option("--goodput", multiple=True, metavar="NAME:MS...", help="What a good request meets: ttft:200 tpot:50 e2el:5000.")
+@click.option("--iterations/--no-iterations", default=True, show_default=True, help="Keep the iteration log (ITL, queue, KV, bill).")
+@click.option("--draws", type=click.IntRange(0, 1000), help="Repeat at this many draws of the rates. [default: 20 if fast, else 0]")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is drawn: same seed, same bytes.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write run.nc and summary.json, whole or not at all.")
+@click.option("--chrome-trace", type=click.Path(), metavar="FILE", help="Write iterations and requests as a Chrome trace (Perfetto).")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table.")
+@click.pass_context
+def command(ctx: click.Context, /, **options: Any) -> None:
+    """Serve a workload on simulated engine replicas.
+
+    Continuous batching with chunked prefill under one token budget, paged KV blocks, prefix caching, preemption by
+    recompute: vLLM's decisions, iteration by iteration, each priced by the bill. Figures are named as in `vllm bench
+    serve`: TPOT is (E2EL - TTFT) / (output tokens - 1); ITL is per gap, pooled over requests.
+
+    \b
+    Examples:
+      simctl simulate --trace trace.csv --trace-format azure --gpu H100
+      simctl simulate --gpu A10 --model Qwen2.5-7B --num-prompts 500 \\
+          --request-rate 2 --goodput ttft:500 tpot:50 --out out/run1
+    """
+    from sim.outdir import replaced_directory
+    from sim.results import RUN_FILE, SUMMARY_FILE, summary_json, write_run
+    from sim.serve import provenance, run_study
+
+    out: Path | None = options["out"]
+    chrome = writable(options["chrome_trace"])
+    staged = replaced_directory(out, (RUN_FILE, SUMMARY_FILE)) if out is not None else nullcontext(None)
+    with staged as directory:
+        study = _study(ctx, options)
+        keep = options["iterations"] or chrome is not None
+        with _progress() as report:
+            result = run_study(study, draws=options["draws"], keep_iterations=keep, on_progress=report)
+        origin = {"simctl_version": __version__, "seed": options["seed"], **workload_origin(options), **provenance(study, result.config)}
+        summary = {
+            **result.summary,
+            "run_noise_90": result.noise,
+            "rates_90": result.rate_intervals,
+            "bill_share": result.bill,
+            "provenance": origin,
+        }
+        if directory is not None:
+            write_run(directory, result.record, summary, origin)
+        if chrome is not None:
+            from sim.chrometrace import write_chrome_trace
+
+            write_chrome_trace(chrome, result.record)
+    if options["as_json"]:
+        click.echo(summary_json(summary))
+        return
+    _print(study, result)
+    for path in ([out / RUN_FILE, out / SUMMARY_FILE] if out is not None else []) + ([chrome] if chrome else []):
+        click.echo(f"wrote {path}", err=True)
+
+
+def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
+    import numpy as np
+
+    from sim.deployment import Limits
+    from sim.host import NO_HOST, HostRates
+    from sim.metrics import parse_goodput
+    from sim.precision import Precision
+    from sim.rate_source import rates_for
+    from sim.serve import Study
+    from sim.specs.gpus import get_gpu
+    from sim.specs.models import get_model
+
+    model, gpu = get_model(options["model"]), get_gpu(options["gpu"])
+    precision = Precision(options["dtype"], options["kv_dtype"])
+    goodput = parse_goodput(options["goodput"])
+
+    def given(name: str) -> bool:
+        return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+    return Study(
+        trace=workload(options, np.random.default_rng(options["seed"]), given),
+        model=model,
+        gpu=gpu,
+        precision=precision,
+        rates=rates_for(gpu, precision, draws=max(20, options["draws"] or 0), seed=options["seed"]),
+        tp=options["tp"],
+        limits=Limits(**{name: options[name] for name in Limits.__dataclass_fields__}),
+        host=HostRates() if options["host_overhead"] else NO_HOST,
+        replicas=options["replicas"],
+        router=options["router"],
+        max_concurrency=options["max_concurrency"],
+        goodput=goodput,
+    )
+
+
+def _print(study: Any, result: Any) -> None:
+    from sim.report_table import benchmark_table
+
+    config, each = result.config, f"{study.replicas} replicas of " if study.replicas > 1 else ""
+    click.echo(f"{study.model.name} on {each}{study.tp} x {study.gpu.name}, {study.precision.weights}, {config.num_gpu_blocks} KV blocks")
+    click.echo(f"of {config.block_size}, max_num_seqs {config.max_num_seqs}, max_num_batched_tokens {config.max_num_batched_tokens}")
+    click.echo(f"rates: {study.rates.summary}")
+    click.echo(f"host overhead: {study.host.basis}")
+    for note in study.trace.notes:
+        click.echo(f"trace: {note}")
+    click.echo(benchmark_table(result.summary, result.noise, result.rate_intervals or None, config.num_gpu_blocks - 1))
+    if result.bill:
+        shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in result.bill.items() if share >= 5e-4)
+        click.echo(f"bill over busy time: {shares}")
+    sent, served = study.trace.offered_rate_per_s, result.summary["request_throughput"]
+    if sent and sent > SATURATED * served:
+        click.echo(f"saturated: {sent:.2f} req/s were sent and {served:.2f} served, so the queue grows and latencies say")
+        click.echo("how long the workload is")
+    if not result.rate_intervals:
+        click.echo("rates held at their medians; --draws 20 adds what is not known about them")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on stderr when somebody watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("simulating", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
