@@ -56,8 +56,7 @@ CELL = {
 class Engine(Protocol):
     """What the grid needs of an in-process engine."""
 
-    kv_tokens: int
-
+    def fits(self, cell: Cell) -> bool: ...
     def place(self, cell: Cell, rng: np.random.Generator, output_tokens: int) -> None: ...
     def add_chunks(self, cell: Cell, rng: np.random.Generator) -> None: ...
     def step(self) -> tuple[Any, list[Any]]: ...
@@ -120,12 +119,12 @@ def measure(engine: Any, cells: list[Cell], journal: Journal, budget: Budget, rn
     prompt = np.random.default_rng(7).integers(10, 1000, 64).tolist()
     before = engine.greedy(prompt, 16)
     _one(engine, ANCHORS[0], journal, rng, "warm", measure_cell)  # first steps after start: compile, autotune
-    if CONTROL.kv_tokens < 0.9 * engine.kv_tokens:
+    if engine.fits(CONTROL):
         _one(engine, CONTROL, journal, rng, "control", measure_computed)
     for cell in paced([c for c in cells if f"grid {c.label}" not in journal], budget, name, reserve_s=3.0):
         _one(engine, cell, journal, rng, "grid", measure_cell, budget=budget)
     for cell in ANCHORS:
-        if cell.kv_tokens < engine.kv_tokens:
+        if engine.fits(cell):
             _one(engine, cell, journal, rng, "again", measure_cell)
     after = engine.greedy(prompt, 16)
     agree = sum(a == b for a, b in zip(before, after, strict=True)) / len(before)
@@ -144,7 +143,7 @@ def _one(engine: Any, cell: Cell, journal: Journal, rng: np.random.Generator, ro
     journal.add(key, role=role, kind=cell.kind, status=status, error=error, cell=cell.record(), rows=rows)
 
 
-def dataset(records: list[dict[str, Any]], attrs: dict[str, Any]) -> Any:
+def dataset(records: list[dict[str, Any]], attrs: dict[str, Any], suite: str = "engine-grid") -> Any:
     """The journal as an xarray Dataset with dims `iteration` and `cell`; gates that follow from the data become attributes."""
     import xarray as xr
 
@@ -155,7 +154,7 @@ def dataset(records: list[dict[str, Any]], attrs: dict[str, Any]) -> Any:
         iterations += [{"cell_index": index, **row} for row in record["rows"]]
         cells.append(_cell_row(record))
     derived = {
-        "protocol": PROTOCOL,
+        "protocol": PROTOCOL if suite == "engine-grid" else f"{suite}/1 over {PROTOCOL}",
         "control_computed_over_placed": _ratio(cells, "control", CONTROL),
         "drift_again_over_first": max((_ratio(cells, "again", c) for c in ANCHORS), key=lambda r: abs(r - 1), default=float("nan")),
         "cells_ok": sum(c["status"] == "ok" for c in cells),
@@ -163,7 +162,7 @@ def dataset(records: list[dict[str, Any]], attrs: dict[str, Any]) -> Any:
         "warmup_rule": f"first {WARM} iterations of a decode cell, first repeat of a chunk",
     }
     variables = table("iteration", iterations, ITERATION) | table("cell", cells, CELL)
-    return xr.Dataset(variables, attrs={"schema": SCHEMA, "suite": "engine-grid", **derived, **attrs})
+    return xr.Dataset(variables, attrs={"schema": SCHEMA, "suite": suite, **derived, **attrs})
 
 
 def _cell_row(record: dict[str, Any]) -> dict[str, Any]:
