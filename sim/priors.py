@@ -146,9 +146,9 @@ def a10_gather_s() -> float:
     return (1 / 6.1 - weights_s - c0_s - _H100_C1[32] - fetch_s - scan_s) / _BRL_LAYERS - 20e-6
 
 
-def priors(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
-    """The prior of every rate for one GPU and precision; published numbers win over the datasheet."""
-    return {**_generic(), **_datasheet(gpu, precision), **_published(gpu)}
+def priors(gpu: GpuSpec, precision: Precision, *, published: bool = True) -> dict[str, Prior]:
+    """The prior of every rate for one GPU and precision; published numbers win over the datasheet unless told to leave them out."""
+    return {**_generic(), **_datasheet(gpu, precision), **(_published(gpu) if published else {})}
 
 
 def prior_rates(gpu: GpuSpec, precision: Precision | None = None, *, draws: int = 1000, seed: int = 0) -> RateDraws:

@@ -1,4 +1,4 @@
-"""One serving study: a workload through an engine on a GPU, and everything that is reported of it."""
+"""One serving study: a workload through engines on GPUs, and everything that is reported of it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ import numpy as np
 
 from sim.deployment import Limits, plan_engine
 from sim.engine.config import EngineConfig
+from sim.engine.types import Request
 from sim.engine.vllm import VllmScheduler, check_fits
+from sim.host import HostRates
 from sim.metrics import bill_shares, noise_intervals, summarise
 from sim.precision import Precision
 from sim.rates import RateDraws, Rates
+from sim.router import make_router
 from sim.runlog import RunRecord
+from sim.serve_fast import applies, run_fast
 from sim.simulation import simulate
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
@@ -23,6 +27,8 @@ from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace
 
 Interval = tuple[float, float]
+DEFAULT_DRAWS = 20
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,9 @@ class Study:
     rates: RateDraws
     tp: int = 1
     limits: Limits = field(default_factory=Limits)
+    host: HostRates = field(default_factory=HostRates)
+    replicas: int = 1
+    router: str = "round-robin"
     max_concurrency: int | None = None
     goodput: Mapping[str, float] = field(default_factory=dict)
 
@@ -52,21 +61,26 @@ class Result:
     bill: dict[str, float]
 
 
-def run_study(study: Study, *, draws: int = 0, on_progress: Callable[[int, int], None] | None = None) -> Result:
-    """Simulate once at the median rates, and once more at each of the first `draws` draws (same arrivals: common random numbers).
+def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool = True, on_progress: Progress | None = None) -> Result:
+    """Simulate once at the median rates, and once more at each of the first `draws` draws (same workload: common random numbers).
 
+    `draws` None means DEFAULT_DRAWS where they are cheap, that is where the fast path applies, and else none.
+    Without `keep_iterations` the iteration log is left out, and with it ITL and the engine's figures; the draws never keep it. Such runs
+    take the fast path where it applies; per-request figures are the same, bit by bit.
     Raises UsageError for a request that cannot fit, SimctlError when the model does not.
     """
     config, _ = plan_engine(study.model, study.gpu, study.precision, study.tp, study.limits)
     check_all_fit(study.trace, config)
-    record = _run(study, config, study.rates.point, _scaled(on_progress, 0, draws + 1))
+    if draws is None:
+        draws = DEFAULT_DRAWS if _open_loop(study) and applies(study.trace, config, _cost(study, study.rates.point).steps) else 0
+    record = _run(study, config, study.rates.point, keep_iterations, _scaled(on_progress, 0, draws + 1))
     summary = summarise(record, study.goodput)
     others = []
     for draw in range(draws):
         report = _scaled(on_progress, draw + 1, draws + 1)
-        others.append(summarise(_run(study, config, study.rates.draws.at(draw), report), study.goodput))
-    spread = {}
-    for key in summary if others else ():
+        others.append(summarise(_run(study, config, study.rates.draws.at(draw), False, report), study.goodput))
+    spread: dict[str, Interval] = {}
+    for key in others[0] if others else ():
         low, high = np.nanpercentile([other[key] for other in others], (5.0, 95.0))
         spread[key] = (float(low), float(high))
     return Result(record, config, summary, noise_intervals(record), spread, bill_shares(record))
@@ -74,8 +88,6 @@ def run_study(study: Study, *, draws: int = 0, on_progress: Callable[[int, int],
 
 def check_all_fit(trace: Trace, config: EngineConfig) -> None:
     """Raises UsageError for the first call that is too long for the engine."""
-    from sim.engine.types import Request
-
     total = trace.prompt_tokens + trace.output_tokens
     for i in np.flatnonzero(total > min(config.max_model_len, config.kv_capacity_tokens)).tolist():
         check_fits(Request(trace.request_ids[i], 0.0, int(trace.prompt_tokens[i]), int(trace.output_tokens[i])), config)
@@ -89,6 +101,8 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
         "model": study.model.name,
         "gpu": study.gpu.name,
         "tensor_parallel_size": study.tp,
+        "replicas": study.replicas,
+        "router": study.router if study.replicas > 1 else "",
         "dtype": study.precision.weights,
         "kv_dtype": study.precision.kv,
         "engine": config.scheduler,
@@ -97,17 +111,41 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
         "max_concurrency": study.max_concurrency or 0,
         "rates_basis": study.rates.summary,
         **{f"rate_{name}": float(getattr(study.rates.point, name)) for name in study.rates.point.names()},
+        "host_basis": study.host.basis,
+        **{f"host_{name}": getattr(study.host, name) for name in ("request_s", "prompt_token_s", "response_s")},
     }
 
 
-def _run(study: Study, config: EngineConfig, rates: Rates, on_progress: Callable[[int, int], None] | None) -> RunRecord:
-    cost = BillCost(study.model, study.precision, rates, tp=study.tp)
-    source = TraceSource(study.trace, config.block_size)
-    schedulers = [VllmScheduler(config)]
-    return simulate(source, schedulers, cost, max_concurrency=study.max_concurrency, on_progress=on_progress)
+def _run(study: Study, config: EngineConfig, rates: Rates, keep_iterations: bool, on_progress: Progress | None) -> RunRecord:
+    cost = _cost(study, rates)
+    if not keep_iterations and _open_loop(study):
+        record = run_fast(study.trace, config, cost.steps, study.host, study.replicas)
+        if record is not None:
+            if on_progress is not None:
+                on_progress(len(study.trace), len(study.trace))
+            return record
+    record = simulate(
+        TraceSource(study.trace, config.block_size),
+        [VllmScheduler(config) for _ in range(study.replicas)],
+        cost,
+        router=make_router(study.router, study.replicas, config.block_size, config.num_gpu_blocks),
+        host=study.host,
+        max_concurrency=study.max_concurrency,
+        on_progress=on_progress,
+    )
+    return record if keep_iterations else record.without_iterations()
 
 
-def _scaled(report: Callable[[int, int], None] | None, run: int, runs: int) -> Callable[[int, int], None] | None:
+def _cost(study: Study, rates: Rates) -> BillCost:
+    return BillCost(study.model, study.precision, rates, tp=study.tp)
+
+
+def _open_loop(study: Study) -> bool:
+    """Whether no request's time or place depends on another's finish."""
+    return study.max_concurrency is None and (study.replicas == 1 or study.router == "round-robin")
+
+
+def _scaled(report: Progress | None, run: int, runs: int) -> Progress | None:
     """Progress of one of several runs, in requests over all of them."""
     if report is None:
         return None

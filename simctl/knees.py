@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from simctl.tables import table
+
 if TYPE_CHECKING:
     from calibrate.knees.published import Check
     from calibrate.knees.study import Study
@@ -131,8 +133,4 @@ def _number(value: float) -> str:
 
 
 def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    lines = [list(header), *([str(v) for v in row] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    click.echo(f"\n{title}")
-    for line in lines:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    click.echo(f"\n{title}\n{table(header, rows)}")
