@@ -133,6 +133,7 @@ def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> 
         "mean_wait_ms": float(wait.mean()) if completed else math.nan,
         "p99_wait_ms": float(np.percentile(wait, 99)) if completed else math.nan,
         "prefix_cache_hit_rate": float(np.asarray(requests["cached_tokens"])[done].sum() / inputs) if inputs else math.nan,
+        "waiting_at_last_arrival": int((~(np.asarray(requests["scheduled_s"]) <= arrival.max()) & (arrival < arrival.max())).sum()),
         "preemptions": int(np.asarray(requests["preemptions"]).sum()),
     }
     return out | engine_figures(record, duration)

@@ -10,15 +10,16 @@ import numpy as np
 
 from sim.deployment import Limits, plan_engine
 from sim.engine.config import EngineConfig
+from sim.engine.presets import make_scheduler
 from sim.engine.types import Request
-from sim.engine.vllm import VllmScheduler, check_fits
+from sim.engine.vllm import check_fits
 from sim.host import HostRates
 from sim.metrics import bill_shares, noise_intervals, summarise
 from sim.precision import Precision
 from sim.rates import RateDraws, Rates
 from sim.router import make_router
 from sim.runlog import RunRecord
-from sim.serve_fast import applies, run_fast
+from sim.serve_fast import run_fast
 from sim.simulation import simulate
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
@@ -71,14 +72,15 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
     """
     config, _ = plan_engine(study.model, study.gpu, study.precision, study.tp, study.limits)
     check_all_fit(study.trace, config)
-    if draws is None:
-        draws = DEFAULT_DRAWS if _open_loop(study) and applies(study.trace, config, _cost(study, study.rates.point).steps) else 0
-    record = _run(study, config, study.rates.point, keep_iterations, _scaled(on_progress, 0, draws + 1))
+    record = _run(study, config, study.rates.point, keep_iterations, _scaled(on_progress, 0, (draws or 0) + 1))
     summary = summarise(record, study.goodput)
-    others = []
-    for draw in range(draws):
-        report = _scaled(on_progress, draw + 1, draws + 1)
-        others.append(summarise(_run(study, config, study.rates.draws.at(draw), False, report), study.goodput))
+    if draws is None:
+        others = _fast_draws(study, config)
+    else:
+        others = [
+            summarise(_run(study, config, study.rates.draws.at(i), False, _scaled(on_progress, i + 1, draws + 1)), study.goodput)
+            for i in range(draws)
+        ]
     spread: dict[str, Interval] = {}
     for key in others[0] if others else ():
         low, high = np.nanpercentile([other[key] for other in others], (5.0, 95.0))
@@ -95,7 +97,11 @@ def check_all_fit(trace: Trace, config: EngineConfig) -> None:
 
 def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
     """What produced the run, in plain attributes: deployment, limits, rates and where these came from."""
-    limits = {name: getattr(config, name) for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size")}
+    limits = {
+        name: getattr(config, name)
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "long_prefill_token_threshold")
+    }
+    limits |= {f"engine_{name}": float(value) for name, value in config.options.items()}
     limits |= {"num_gpu_blocks": config.num_gpu_blocks, "enable_prefix_caching": int(config.enable_prefix_caching)}
     return {
         "model": study.model.name,
@@ -126,7 +132,7 @@ def _run(study: Study, config: EngineConfig, rates: Rates, keep_iterations: bool
             return record
     record = simulate(
         TraceSource(study.trace, config.block_size),
-        [VllmScheduler(config) for _ in range(study.replicas)],
+        [make_scheduler(config) for _ in range(study.replicas)],
         cost,
         router=make_router(study.router, study.replicas, config.block_size, config.num_gpu_blocks),
         host=study.host,
@@ -134,6 +140,17 @@ def _run(study: Study, config: EngineConfig, rates: Rates, keep_iterations: bool
         on_progress=on_progress,
     )
     return record if keep_iterations else record.without_iterations()
+
+
+def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | int]]:
+    """Figures at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
+    figures: list[dict[str, float | int]] = []
+    for draw in range(DEFAULT_DRAWS if _open_loop(study) else 0):
+        record = run_fast(study.trace, config, _cost(study, study.rates.draws.at(draw)).steps, study.host, study.replicas)
+        if record is None:
+            return []
+        figures.append(summarise(record, study.goodput))
+    return figures
 
 
 def _cost(study: Study, rates: Rates) -> BillCost:

@@ -17,18 +17,13 @@ from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace
 
 
-def applies(trace: Trace, config: EngineConfig, steps: StepTime) -> bool:
-    """Whether the fast path can be tried: nobody waits for another's finish, and engine and cost are covered."""
-    return not bool(np.isnan(trace.arrival_s).any()) and covers(config, steps)
-
-
 def run_fast(trace: Trace, config: EngineConfig, steps: StepTime, host: HostRates, replicas: int = 1) -> RunRecord | None:
     """The run with requests dealt to `replicas` in turn, or None where the fast path does not apply.
 
     It does not where a call waits for another (sessions), where the scheduler or cost is not covered, and where a preempted request might
     find its own blocks again.
     """
-    if not applies(trace, config, steps):
+    if np.isnan(trace.arrival_s).any() or not covers(config, steps):
         return None
     source = TraceSource(trace, config.block_size)
     named = any(content is not None for content in trace.contents) or any(session is not None for session in trace.session_ids)

@@ -11,12 +11,13 @@ from typing import Any
 
 import click
 
+from sim.errors import UsageError
 from sim.router import ROUTERS
 from simctl import __version__
 from simctl.options import Fraction, TokenCount, deployment_options, writable
 from simctl.workload_options import workload, workload_options, workload_origin
 
-SATURATED = 1.05  # requests sent per request served from which a backlog is worth a word
+SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word
 _GOAL = re.compile(r"\w+:[0-9.]+")
 
 
@@ -38,6 +39,8 @@ class GoodputCommand(click.Command):
 @click.command("simulate", cls=GoodputCommand)
 @workload_options
 @deployment_options
+@click.option("--engine", default="vllm", show_default=True, help="vllm, llamacpp, or a scheduler class's dotted path.")
+@click.option("--engine-option", multiple=True, metavar="NAME=VALUE", help="A setting of that engine; may be repeated.")
 @click.option("--max-num-seqs", type=click.IntRange(1), help="Most requests running at a time. [default: vLLM's]")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Token budget of an iteration. [default: vLLM's]")
 @click.option("--gpu-memory-utilization", type=Fraction(closed=True), default=0.9, show_default=True, help="Share of memory to use.")
@@ -45,6 +48,7 @@ class GoodputCommand(click.Command):
 @click.option("--max-model-len", type=TokenCount(), help="Longest prompt + output. [default: the model's]")
 @click.option("--num-gpu-blocks", type=click.IntRange(2), help="KV blocks, instead of those predicted from memory.")
 @click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=True, show_default=True, help="Reuse KV of equal prefixes.")
+@click.option("--long-prefill-token-threshold", type=click.IntRange(0), default=0, show_default=True, help="Prefill share cap; 0: none.")
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True, help="Charge the API server's time, too.")
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router.")
 @click.option("--router", type=click.Choice(ROUTERS), default="round-robin", show_default=True, help="How requests find a replica.")
@@ -119,6 +123,9 @@ def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
     precision = Precision(options["dtype"], options["kv_dtype"])
     goodput = parse_goodput(options["goodput"])
 
+    limits = {name: options[name] for name in Limits.__dataclass_fields__ if name != "options"}
+    limits["options"] = _engine_options(options["engine_option"])
+
     def given(name: str) -> bool:
         return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
@@ -129,13 +136,30 @@ def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
         precision=precision,
         rates=rates_for(gpu, precision, draws=max(20, options["draws"] or 0), seed=options["seed"]),
         tp=options["tp"],
-        limits=Limits(**{name: options[name] for name in Limits.__dataclass_fields__}),
+        limits=Limits(**limits),
         host=HostRates() if options["host_overhead"] else NO_HOST,
         replicas=options["replicas"],
         router=options["router"],
         max_concurrency=options["max_concurrency"],
         goodput=goodput,
     )
+
+
+def _engine_options(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """NAME=VALUE settings, values as YAML scalars (true, 512, 0.1)."""
+    import yaml
+
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        try:
+            parsed = yaml.safe_load(value)
+        except yaml.YAMLError:
+            parsed = None
+        if not (name and equals) or not isinstance(parsed, bool | int | float):
+            raise UsageError(f"--engine-option needs NAME=VALUE with a number or true/false, got {pair!r}")
+        settings[name.replace("-", "_")] = parsed
+    return settings
 
 
 def _print(study: Any, result: Any) -> None:
@@ -152,10 +176,9 @@ def _print(study: Any, result: Any) -> None:
     if result.bill:
         shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in result.bill.items() if share >= 5e-4)
         click.echo(f"bill over busy time: {shares}")
-    sent, served = study.trace.offered_rate_per_s, result.summary["request_throughput"]
-    if sent and sent > SATURATED * served:
-        click.echo(f"saturated: {sent:.2f} req/s were sent and {served:.2f} served, so the queue grows and latencies say")
-        click.echo("how long the workload is")
+    behind = result.summary["waiting_at_last_arrival"]
+    if study.trace.offered_rate_per_s and behind > SATURATED * result.summary["num_prompts"]:
+        click.echo(f"saturated: {behind} requests still waited when the last one arrived; latencies say how long the workload is")
     if not result.rate_intervals:
         click.echo("rates held at their medians; --draws 20 adds what is not known about them")
 
