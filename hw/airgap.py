@@ -37,42 +37,13 @@ RESOLVED = (
 ALONE = ("compressed-tensors==0.17.0", "depyf==0.20.0", "loguru", "astor", "dill", "quack-kernels", "fastsafetensors")
 # A PyTorch image has these; a second copy could only disagree with it.
 ON_HOST = frozenset(
-    [
-        "annotated-doc",
-        "anyio",
-        "attrs",
-        "certifi",
-        "charset-normalizer",
-        "click",
-        "cryptography",
-        "h11",
-        "httpcore",
-        "httpx",
-        "idna",
-        "jinja2",
-        "markdown-it-py",
-        "markupsafe",
-        "mdurl",
-        "numpy",
-        "opencv-python-headless",
-        "packaging",
-        "pillow",
-        "prometheus-client",
-        "pygments",
-        "pyyaml",
-        "regex",
-        "requests",
-        "rich",
-        "setuptools",
-        "shellingham",
-        "tiktoken",
-        "tqdm",
-        "typer",
-        "typing-extensions",
-        "urllib3",
-        "uvloop",
-    ]
-)
+    {
+        "annotated-doc", "anyio", "attrs", "certifi", "charset-normalizer", "click", "cryptography", "h11", "httpcore", "httpx", "idna",
+        "jinja2", "markdown-it-py", "markupsafe", "mdurl", "numpy", "opencv-python-headless", "packaging", "pillow", "prometheus-client",
+        "pygments", "pyyaml", "regex", "requests", "rich", "setuptools", "shellingham", "tiktoken", "tqdm", "typer", "typing-extensions",
+        "urllib3", "uvloop",
+    }
+)  # fmt: skip
 LEFT_OUT = ("_vllm_fa2_C", "vllm-rs", "swagger", "third_party/deep_gemm")
 STUBS = ("xgrammar/__init__.py",)
 STUB = '''"""Stands in for a package left out of this bundle: every name is a class that does nothing, every submodule likewise."""
