@@ -23,7 +23,9 @@ class BillCost:
 
     terms: tuple[str, ...] = Terms._fields
 
-    def __init__(self, model: ModelSpec, precision: Precision, rates: Rates, *, tp: int = 1, policy: AttentionPolicy = DENSE, **more: Any) -> None:
+    def __init__(
+        self, model: ModelSpec, precision: Precision, rates: Rates, *, tp: int = 1, policy: AttentionPolicy = DENSE, **more: Any
+    ) -> None:
         """`more` are further settings of StepTime: micro-batches, graph sizes, the cost of drafting."""
         self.steps = StepTime(model, precision, rates, tp=tp, policy=policy, **more)
         self._model = model

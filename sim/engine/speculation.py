@@ -1,4 +1,6 @@
-"""Speculative decoding as the scheduler sees it: how many draft tokens an iteration verifies, and how many of them it keeps."""
+"""Speculative decoding as the scheduler sees it: how many draft tokens an iteration verifies, and how many of them
+it keeps.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,17 @@ from sim.engine.types import Request
 from sim.errors import UsageError
 
 _KNOWN = ("draft_tokens", "acceptance", "acceptance_decay", "draft_lookahead_tokens", "seed")
+_OF_STEP_TIMES = ("verify_s", "cuda_graph_max_bs")  # read by sim.engine.presets.step_settings
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
     """K = `draft_tokens` per decode and iteration (0: none), so that an iteration verifies K + 1 rows of each.
 
-    `acceptance` is the probability that the first draft token is accepted, given all before it are; each further position's is
-    `acceptance_decay` times the one before. `lookahead_tokens` are KV slots that the drafter writes past the verified rows: 0 for n-gram
-    drafts, K for a draft model or MTP head. Draws depend on the seed, the request and its progress only, so that runs that schedule
-    differently still see the same luck.
+    `acceptance` is the probability that the first draft token is accepted, given all before it are; each further
+    position's is `acceptance_decay` times the one before. `lookahead_tokens` are KV slots that the drafter writes
+    past the verified rows: 0 for n-gram drafts, K for a draft model or MTP head. Draws depend on the seed, the
+    request and its progress only, so that runs that schedule differently still see the same luck.
     """
 
     draft_tokens: int = 0
@@ -33,11 +36,13 @@ class Speculation:
 
     @classmethod
     def of(cls, config: EngineConfig) -> Speculation:
-        """The speculation options of a vllm config. Raises UsageError for one that does not exist or is out of range."""
+        """The speculation options of a vllm config. Raises UsageError for one that does not exist or is out of
+        range.
+        """
         options: Mapping[str, Any] = config.options
-        unknown = sorted(set(options) - set(_KNOWN))
+        unknown = sorted(set(options) - set(_KNOWN + _OF_STEP_TIMES))
         if unknown:
-            raise UsageError(f"vllm has no option {unknown[0]!r}; known: {', '.join(_KNOWN)}")
+            raise UsageError(f"vllm has no option {unknown[0]!r}; known: {', '.join(_KNOWN + _OF_STEP_TIMES)}")
         found = cls(
             int(options.get("draft_tokens", 0)),
             float(options.get("acceptance", 0.7)),

@@ -27,7 +27,9 @@ TICKS_PER_S = 2**50
 TICK_S = 2.0**-50
 
 Chunk = tuple[int, int, int]
-"""Tokens of one request computed together: how many, the context at their end, and how many of them are sampled (rows of logits)."""
+"""Tokens of one request computed together: how many, the context at their end, and how many of them are sampled
+(rows of logits).
+"""
 
 
 class Stretch(NamedTuple):
@@ -48,8 +50,9 @@ def to_ticks(seconds: float) -> int:
 def split(iteration: Iteration) -> tuple[list[int], list[Chunk]]:
     """(contexts of the decodes, chunks) of an iteration about to run.
 
-    A request that computes one token past its prompt is a decode; any other share of the iteration is a chunk. A prefill chunk samples
-    at most its last token; one that goes past the request's known tokens verifies drafts, and all its rows are sampled.
+    A request that computes one token past its prompt is a decode; any other share of the iteration is a chunk. A
+    prefill chunk samples at most its last token; one that goes past the request's known tokens verifies drafts, and
+    all its rows are sampled.
     """
     contexts: list[int] = []
     chunks: list[Chunk] = []
@@ -206,7 +209,9 @@ class StepTime:
         return self.priced(self._padded(Shape(decode_seqs=b, decode_context=c, decode_kept=c, sampled=b)))
 
     def _padded(self, shape: Shape) -> Shape:
-        """A decode batch as the graph captured for it computes it: rows of padding pass the linear layers and read no KV."""
+        """A decode batch as the graph captured for it computes it: rows of padding pass the linear layers and read
+        no KV.
+        """
         place = bisect_left(self._capture_sizes, shape.decode_seqs)
         if place == len(self._capture_sizes):
             return shape

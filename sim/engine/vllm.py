@@ -98,7 +98,8 @@ class VllmScheduler:
         self.speculation = Speculation.of(config)
         self._drafts: dict[Request, int] = {}  # draft tokens proposed for the next iteration
         self._uniform = False
-        self._blind: set[Request] = set()  # given draft rows without drafts, to keep the batch uniform: none can be accepted
+        # given draft rows without drafts, to keep the batch uniform: none can be accepted
+        self._blind: set[Request] = set()
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises UsageError when it can never fit."""
@@ -235,7 +236,9 @@ class VllmScheduler:
             budget -= tokens
 
     def _pads(self, cached: int) -> bool:
-        """Whether a request that starts with one token has room for draft rows, so that all of a decode batch have one length."""
+        """Whether a request that starts with one token has room for draft rows, so that all of a decode batch have
+        one length.
+        """
         drafts = self.speculation.draft_tokens
         return drafts > 0 and cached + drafts + 2 <= self.config.max_model_len
 
@@ -245,7 +248,9 @@ class VllmScheduler:
         return self.running[-1]
 
     def _preempt(self, request: Request) -> None:
-        """Drop the request's KV and drafts; it will recompute prompt and generated tokens, less what is still cached."""
+        """Drop the request's KV and drafts; it will recompute prompt and generated tokens, less what is still
+        cached.
+        """
         self.kv.free(request)
         request.computed_tokens = 0
         request.preemptions += 1
