@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from sim.admission import NO_LIMITS, Admission, AdmissionLimits
+from sim.bill import mixed_shape
 from sim.deployment import Limits, plan_engine
 from sim.engine.config import EngineConfig
-from sim.engine.presets import make_scheduler
+from sim.engine.presets import make_scheduler, step_settings
+from sim.engine.steptime import TICK_S
 from sim.engine.types import Request
 from sim.engine.vllm import check_fits
 from sim.host import HostRates
@@ -47,6 +50,7 @@ class Study:
     replicas: int = 1
     router: str = "round-robin"
     max_concurrency: int | None = None
+    admission: AdmissionLimits = NO_LIMITS
     goodput: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -101,7 +105,7 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
         name: getattr(config, name)
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "long_prefill_token_threshold")
     }
-    limits |= {f"engine_{name}": float(value) for name, value in config.options.items()}
+    limits |= {f"engine_{name}": value if isinstance(value, str) else float(value) for name, value in config.options.items()}
     limits |= {"num_gpu_blocks": config.num_gpu_blocks, "enable_prefix_caching": int(config.enable_prefix_caching)}
     return {
         "model": study.model.name,
@@ -115,6 +119,9 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
         "gpu_memory_utilization": study.limits.gpu_memory_utilization,
         **limits,
         "max_concurrency": study.max_concurrency or 0,
+        "max_queue": study.admission.max_queue or 0,
+        "token_bucket": list(study.admission.bucket or (0.0, 0.0)),
+        "admit_ttft_s": study.admission.ttft_s or 0.0,
         "rates_basis": study.rates.summary,
         **{f"rate_{name}": float(getattr(study.rates.point, name)) for name in study.rates.point.names()},
         "host_basis": study.host.basis,
@@ -123,43 +130,52 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
 
 
 def _run(study: Study, config: EngineConfig, rates: Rates, keep_iterations: bool, on_progress: Progress | None) -> RunRecord:
-    cost = _cost(study, rates)
+    cost = _cost(study, config, rates)
     if not keep_iterations and _open_loop(study):
         record = run_fast(study.trace, config, cost.steps, study.host, study.replicas)
         if record is not None:
             if on_progress is not None:
                 on_progress(len(study.trace), len(study.trace))
             return record
-    record = simulate(
+    return simulate(
         TraceSource(study.trace, config.block_size),
         [make_scheduler(config) for _ in range(study.replicas)],
         cost,
         router=make_router(study.router, study.replicas, config.block_size, config.num_gpu_blocks),
         host=study.host,
         max_concurrency=study.max_concurrency,
+        admission=_admission(study, config, cost),
+        keep_iterations=keep_iterations,
         on_progress=on_progress,
     )
-    return record if keep_iterations else record.without_iterations()
 
 
 def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | int]]:
     """Figures at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
     figures: list[dict[str, float | int]] = []
     for draw in range(DEFAULT_DRAWS if _open_loop(study) else 0):
-        record = run_fast(study.trace, config, _cost(study, study.rates.draws.at(draw)).steps, study.host, study.replicas)
+        record = run_fast(study.trace, config, _cost(study, config, study.rates.draws.at(draw)).steps, study.host, study.replicas)
         if record is None:
             return []
         figures.append(summarise(record, study.goodput))
     return figures
 
 
-def _cost(study: Study, rates: Rates) -> BillCost:
-    return BillCost(study.model, study.precision, rates, tp=study.tp)
+def _cost(study: Study, config: EngineConfig, rates: Rates) -> BillCost:
+    return BillCost(study.model, study.precision, rates, tp=study.tp, **step_settings(config))
+
+
+def _admission(study: Study, config: EngineConfig, cost: BillCost) -> Admission | None:
+    if not study.admission.any:
+        return None
+    budget = config.max_num_batched_tokens
+    full_s = cost.steps.priced(mixed_shape(study.model, (), [(float(budget), float(budget), True)])) * TICK_S
+    return Admission(study.admission, study.replicas * budget / full_s)
 
 
 def _open_loop(study: Study) -> bool:
     """Whether no request's time or place depends on another's finish."""
-    return study.max_concurrency is None and (study.replicas == 1 or study.router == "round-robin")
+    return study.max_concurrency is None and not study.admission.any and (study.replicas == 1 or study.router == "round-robin")
 
 
 def _scaled(report: Progress | None, run: int, runs: int) -> Progress | None:
