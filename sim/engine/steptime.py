@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sim.bill import DENSE, GRAPH_TOKENS, Shape, iteration_bill, mixed_shape
+from sim.engine.tiers import Tier
 from sim.engine.types import Iteration
 from sim.policy import AttentionPolicy
 from sim.precision import Precision
@@ -119,6 +120,9 @@ class StepTime:
         capture_sizes: Sequence[int] = (),
         draft: StepTime | None = None,
         verify_s: float = 0.0,
+        tiers: Sequence[Tier] = (),
+        tier_overlap: float = 0.0,
+        block_size: int = 16,
     ) -> None:
         self.model = model
         self.policy = policy
@@ -127,6 +131,10 @@ class StepTime:
         self._capture_sizes = sorted(capture_sizes)
         self._draft = draft
         self._verify_s = verify_s
+        self._tiers = tuple(tiers)
+        self._tier_overlap = tier_overlap
+        c = coefficients(model, precision, tp)
+        self._block_bytes = block_size * (c.kv_token_bytes + c.window_token_bytes)
         self._precision = precision
         self._rates = rates
         self._tp = tp
@@ -137,7 +145,8 @@ class StepTime:
         contexts, chunks = split(iteration)
         if self.jumps and not chunks:
             return self.stretch(len(contexts), sum(contexts)).first
-        return sum(self.priced(shape) for shape in self.shapes(contexts, chunks)) + self.drafting(contexts, chunks)
+        own = sum(self.priced(shape) for shape in self.shapes(contexts, chunks))
+        return own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
 
     def shapes(self, contexts: list[int], chunks: list[Chunk]) -> list[Shape]:
         """The batches that the iteration is computed as."""
@@ -158,6 +167,14 @@ class StepTime:
             behind = [*contexts, *(end - n for n, end in verified)]
             ticks += steps * self._draft.priced(shape_of(self._draft.model, behind, [], self._draft.policy))
         return ticks
+
+    def reloading(self, iteration: Iteration, own: int) -> int:
+        """Ticks that bringing KV blocks back adds to an iteration of `own` ticks; tiers transfer side by side."""
+        if not iteration.reloads:
+            return 0
+        transfers = zip(self._tiers, iteration.reloads, strict=True)
+        longest_s = max(tier.reload_s(blocks, self._block_bytes) for tier, blocks in transfers)
+        return max(to_ticks(longest_s) - int(self._tier_overlap * own), 0)
 
     def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Sequence[Chunk]) -> int:
         """Ticks of `chunks` beside `batch` decodes of summed `context` (tokens), `near` of it in the window and
