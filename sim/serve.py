@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,8 @@ from sim.deployment import Limits, plan_engine
 from sim.engine.config import EngineConfig
 from sim.engine.presets import make_scheduler, step_settings
 from sim.engine.steptime import TICK_S
-from sim.engine.types import Request
+from sim.engine.tiers import tier_hit_rates
+from sim.engine.types import Request, Scheduler
 from sim.engine.vllm import check_fits
 from sim.host import HostRates
 from sim.metrics import bill_shares, noise_intervals, summarise
@@ -76,8 +77,9 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
     """
     config, _ = plan_engine(study.model, study.gpu, study.precision, study.tp, study.limits)
     check_all_fit(study.trace, config)
-    record = _run(study, config, study.rates.point, keep_iterations, _scaled(on_progress, 0, (draws or 0) + 1))
-    summary = summarise(record, study.goodput)
+    schedulers = [make_scheduler(config) for _ in range(study.replicas)]
+    record = _run(study, config, study.rates.point, keep_iterations, _scaled(on_progress, 0, (draws or 0) + 1), schedulers)
+    summary = summarise(record, study.goodput) | tier_hit_rates(schedulers)
     if draws is None:
         others = _fast_draws(study, config)
     else:
@@ -129,7 +131,14 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
     }
 
 
-def _run(study: Study, config: EngineConfig, rates: Rates, keep_iterations: bool, on_progress: Progress | None) -> RunRecord:
+def _run(
+    study: Study,
+    config: EngineConfig,
+    rates: Rates,
+    keep_iterations: bool,
+    on_progress: Progress | None,
+    schedulers: Sequence[Scheduler] = (),
+) -> RunRecord:
     cost = _cost(study, config, rates)
     if not keep_iterations and _open_loop(study):
         record = run_fast(study.trace, config, cost.steps, study.host, study.replicas)
@@ -139,7 +148,7 @@ def _run(study: Study, config: EngineConfig, rates: Rates, keep_iterations: bool
             return record
     return simulate(
         TraceSource(study.trace, config.block_size),
-        [make_scheduler(config) for _ in range(study.replicas)],
+        schedulers or [make_scheduler(config) for _ in range(study.replicas)],
         cost,
         router=make_router(study.router, study.replicas, config.block_size, config.num_gpu_blocks),
         host=study.host,

@@ -42,7 +42,7 @@ class BillCost:
             for shape in self.steps.shapes(contexts, chunks)
         ]
         terms = parts[0] if len(parts) == 1 else Terms(*map(sum, zip(*parts, strict=True)))
-        if self.steps.jumps and not chunks:
+        if self.steps.jumps and not chunks and not iteration.reloads:
             ticks = self.steps.stretch(len(contexts), sum(contexts)).first
         else:
             own, drafting = sum(to_ticks(sum(part)) for part in parts), self.steps.drafting(contexts, chunks)

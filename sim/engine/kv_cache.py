@@ -74,7 +74,9 @@ class KvCacheManager:
         return max(needed, 0) + sum(1 for block in hits if not references[block])
 
     def lower_hits(self, request: Request, start: int) -> int:
-        """How many of the request's blocks from the `start`-th on can be brought back from below HBM (sim.engine.tiers)."""
+        """How many of the request's blocks from the `start`-th on can be brought back from below HBM
+        (sim.engine.tiers).
+        """
         return 0
 
     def reload(self, request: Request, start: int, count: int) -> None:

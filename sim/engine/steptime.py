@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sim.bill import DENSE, GRAPH_TOKENS, Shape, iteration_bill, mixed_shape
+from sim.bill import DENSE, GRAPH_TOKENS, Shape, coefficients, iteration_bill, mixed_shape
 from sim.engine.tiers import Tier
 from sim.engine.types import Iteration
 from sim.policy import AttentionPolicy
@@ -101,7 +101,11 @@ class StepTime:
     """Ticks per iteration of one deployment at fixed rates (floats).
 
     With `micro_batch`, an iteration is computed as batches of at most that many tokens, one after the other
-    (llama.cpp's n_ubatch).
+    (llama.cpp's n_ubatch). With `capture_sizes`, a decode batch runs the graph captured for the next size up: its
+    linear layers compute that many rows; a batch beyond the largest runs unpadded. An iteration that verifies drafts
+    costs `verify_s` more (a draft head, graphs that cannot be reused), and as many decode steps of the model of
+    `draft` as it verifies drafts per request. KV blocks brought back from `tiers` cost their transfer, less what
+    hides behind the share `tier_overlap` of the iteration's own time.
 
     `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse policies
     and KV in host RAM make the price depend on each sequence's context or bend within a chord; such iterations are
@@ -143,7 +147,7 @@ class StepTime:
     def iteration(self, iteration: Iteration) -> int:
         """Ticks of an iteration as decided, before its requests advance."""
         contexts, chunks = split(iteration)
-        if self.jumps and not chunks:
+        if self.jumps and not chunks and not iteration.reloads:
             return self.stretch(len(contexts), sum(contexts)).first
         own = sum(self.priced(shape) for shape in self.shapes(contexts, chunks))
         return own + self.drafting(contexts, chunks) + self.reloading(iteration, own)

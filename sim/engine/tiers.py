@@ -1,7 +1,9 @@
-"""KV blocks below HBM: contents evicted from the GPU fall to host RAM, from there to disk, and are reloaded instead of recomputed.
+"""KV blocks below HBM: contents evicted from the GPU fall to host RAM, from there to disk, and are reloaded instead
+of recomputed.
 
-Tiers are inclusive (a reloaded block stays below until it is evicted there) and each is least recently used. Writing down is taken to
-hide behind compute; reloading lengthens the iteration that admits the request by what the overlap does not hide.
+Tiers are inclusive (a reloaded block stays below until it is evicted there) and each is least recently used. Writing
+down is taken to hide behind compute; reloading lengthens the iteration that admits the request by what the overlap
+does not hide.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Tier:
         return self.latency_s + blocks * block_bytes / self.bytes_per_s if blocks else 0.0
 
 
-# Names of the options, and defaults where one has to be assumed: a PCIe 4.0 x16 link at what copies reach of it, a data-centre NVMe drive.
+# Names of the options, and defaults where one has to be assumed: a PCIe 4.0 x16 link at what copies reach of it, a
+# data-centre NVMe drive.
 TIER_OPTIONS = {
     "host_blocks": 0.0,
     "host_gb_per_s": 25.0,
@@ -60,8 +63,20 @@ def tiers_of(config: EngineConfig) -> tuple[Tier, ...]:
     return tuple(found)
 
 
+def tier_hit_rates(schedulers: Sequence[object]) -> dict[str, float]:
+    """Shares of looked-up prefix blocks found in each place, over replicas, as `kv_hit_rate_host`; empty without
+    tiers.
+    """
+    managers = [kv for kv in (getattr(each, "kv", None) for each in schedulers) if isinstance(kv, TieredKvCacheManager)]
+    lookups = sum(kv.lookups for kv in managers)
+    names = managers[0].hits if managers else {}
+    return {f"kv_hit_rate_{name}": sum(kv.hits[name] for kv in managers) / lookups if lookups else 0.0 for name in names}
+
+
 class TieredKvCacheManager(KvCacheManager):
-    """The KV manager with tiers under it. `hits` counts the blocks found when a request starts, by place ("hbm" first)."""
+    """The KV manager with tiers under it. `hits` counts the blocks found when a request starts, by place ("hbm"
+    first).
+    """
 
     def __init__(self, num_blocks: int, block_size: int, tiers: Sequence[Tier]) -> None:
         super().__init__(num_blocks, block_size, prefix_caching=True)
@@ -81,14 +96,13 @@ class TieredKvCacheManager(KvCacheManager):
         return count
 
     def reload(self, request: Request, start: int, count: int) -> None:
-        """Bring back `count` of the request's blocks from the `start`-th on (the blocks are allocated), and book the lookup."""
+        """Bring back `count` of the request's blocks from the `start`-th on, and book the lookup."""
         self.lookups += (request.known_tokens - 1) // self.block_size
         self.hits["hbm"] += start
         for index in range(start, start + count):
             content = self.block_hash(request, index)
             place = self._place(content)
-            if place is None:  # its own allocation pushed it out of the last tier: recomputed bytes cost more, the estimate stands
-                continue
+            assert place is not None
             self._contents[place].move_to_end(content)
             self._reloaded[place] += 1
             self.hits[self.tiers[place].name] += 1

@@ -231,8 +231,8 @@ class VllmScheduler:
                 return
             self.queue.pop()
             self.running.append(request)
+            kv.reload(request, len(hits), below)  # before the allocation, which may push other contents down
             kv.allocate(request, slots, hits)
-            kv.reload(request, len(hits), below)
             kv.remember(request, min(upto, request.known_tokens))
             if padded:
                 self._blind.add(request)
