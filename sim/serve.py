@@ -12,7 +12,7 @@ from sim.admission import NO_LIMITS, Admission, AdmissionLimits
 from sim.bill import mixed_shape
 from sim.deployment import Limits, plan_engine
 from sim.engine.config import EngineConfig
-from sim.engine.presets import make_scheduler
+from sim.engine.presets import make_scheduler, step_settings
 from sim.engine.steptime import TICK_S
 from sim.engine.types import Request
 from sim.engine.vllm import check_fits
@@ -105,7 +105,7 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
         name: getattr(config, name)
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "long_prefill_token_threshold")
     }
-    limits |= {f"engine_{name}": float(value) for name, value in config.options.items()}
+    limits |= {f"engine_{name}": value if isinstance(value, str) else float(value) for name, value in config.options.items()}
     limits |= {"num_gpu_blocks": config.num_gpu_blocks, "enable_prefix_caching": int(config.enable_prefix_caching)}
     return {
         "model": study.model.name,
@@ -130,7 +130,7 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
 
 
 def _run(study: Study, config: EngineConfig, rates: Rates, keep_iterations: bool, on_progress: Progress | None) -> RunRecord:
-    cost = _cost(study, rates)
+    cost = _cost(study, config, rates)
     if not keep_iterations and _open_loop(study):
         record = run_fast(study.trace, config, cost.steps, study.host, study.replicas)
         if record is not None:
@@ -154,15 +154,15 @@ def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | in
     """Figures at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
     figures: list[dict[str, float | int]] = []
     for draw in range(DEFAULT_DRAWS if _open_loop(study) and len(study.trace) <= DEFAULT_DRAWS_UP_TO else 0):
-        record = run_fast(study.trace, config, _cost(study, study.rates.draws.at(draw)).steps, study.host, study.replicas)
+        record = run_fast(study.trace, config, _cost(study, config, study.rates.draws.at(draw)).steps, study.host, study.replicas)
         if record is None:
             return []
         figures.append(summarise(record, study.goodput))
     return figures
 
 
-def _cost(study: Study, rates: Rates) -> BillCost:
-    return BillCost(study.model, study.precision, rates, tp=study.tp)
+def _cost(study: Study, config: EngineConfig, rates: Rates) -> BillCost:
+    return BillCost(study.model, study.precision, rates, tp=study.tp, **step_settings(config))
 
 
 def _admission(study: Study, config: EngineConfig, cost: BillCost) -> Admission | None:

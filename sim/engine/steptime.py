@@ -10,7 +10,9 @@ agree to the last tick.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from sim.bill import DENSE, GRAPH_TOKENS, Shape, iteration_bill, mixed_shape
@@ -24,8 +26,10 @@ from sim.specs.model import ModelSpec
 TICKS_PER_S = 2**50
 TICK_S = 2.0**-50
 
-Chunk = tuple[int, int, bool]
-"""A prefill chunk: tokens, context at its end, whether it samples."""
+Chunk = tuple[int, int, int]
+"""Tokens of one request computed together: how many, the context at their end, and how many of them are sampled
+(rows of logits).
+"""
 
 
 class Stretch(NamedTuple):
@@ -44,19 +48,30 @@ def to_ticks(seconds: float) -> int:
 
 
 def split(iteration: Iteration) -> tuple[list[int], list[Chunk]]:
-    """(contexts of the decodes, prefill chunks) of an iteration about to run.
+    """(contexts of the decodes, chunks) of an iteration about to run.
 
-    A request that computes one token past its prompt is a decode; any other share of the iteration is a prefill chunk.
+    A request that computes one token past its prompt is a decode; any other share of the iteration is a chunk. A
+    prefill chunk samples at most its last token; one that goes past the request's known tokens verifies drafts, and
+    all its rows are sampled.
     """
     contexts: list[int] = []
     chunks: list[Chunk] = []
     for request, tokens in iteration.scheduled:
         start = request.computed_tokens
-        if tokens == 1 and start >= request.prompt_tokens:
+        beyond = start + tokens - request.known_tokens
+        if beyond > 0:
+            chunks.append((tokens, start + tokens, beyond + 1))
+        elif tokens == 1 and start >= request.prompt_tokens:
             contexts.append(start)
         else:
-            chunks.append((tokens, start + tokens, start + tokens >= request.known_tokens))
+            chunks.append((tokens, start + tokens, int(beyond == 0)))
     return contexts, chunks
+
+
+def shape_of(model: ModelSpec, contexts: Iterable[int], chunks: Sequence[Chunk], policy: AttentionPolicy) -> Shape:
+    """The sums the bill needs; verifying drafts is not prefill."""
+    shape = mixed_shape(model, contexts, [(n, end, rows) for n, end, rows in chunks], policy)  # type: ignore[misc]
+    return replace(shape, has_prefill=0.0) if chunks and all(n == rows > 1 for n, _, rows in chunks) else shape
 
 
 def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[tuple[list[int], list[Chunk]]]:
@@ -65,7 +80,7 @@ def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[t
     """
     parts: list[tuple[list[int], list[Chunk]]] = [(contexts[i : i + size], []) for i in range(0, len(contexts), size)]
     room = -len(contexts) % size
-    for tokens, end, samples in chunks:
+    for tokens, end, rows in chunks:
         left = tokens
         while left:
             if not room:
@@ -74,7 +89,10 @@ def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[t
             part = min(left, room)
             left -= part
             room -= part
-            parts[-1][1].append((part, end - left, samples and not left))
+            # the rows to sample are the last ones
+            below = min(rows, left)
+            parts[-1][1].append((part, end - left, min(rows - below, part)))
+            rows = below
     return parts
 
 
@@ -98,11 +116,17 @@ class StepTime:
         tp: int = 1,
         policy: AttentionPolicy = DENSE,
         micro_batch: int = 0,
+        capture_sizes: Sequence[int] = (),
+        draft: StepTime | None = None,
+        verify_s: float = 0.0,
     ) -> None:
         self.model = model
         self.policy = policy
         self.jumps = policy.kind == "dense" and policy.placement == "hbm" and not model.window and not micro_batch
         self._micro_batch = micro_batch
+        self._capture_sizes = sorted(capture_sizes)
+        self._draft = draft
+        self._verify_s = verify_s
         self._precision = precision
         self._rates = rates
         self._tp = tp
@@ -113,16 +137,33 @@ class StepTime:
         contexts, chunks = split(iteration)
         if self.jumps and not chunks:
             return self.stretch(len(contexts), sum(contexts)).first
+        return sum(self.priced(shape) for shape in self.shapes(contexts, chunks)) + self.drafting(contexts, chunks)
+
+    def shapes(self, contexts: list[int], chunks: list[Chunk]) -> list[Shape]:
+        """The batches that the iteration is computed as."""
         if self._micro_batch:
             parts = micro_batches(contexts, chunks, self._micro_batch)
-            return sum(self.priced(mixed_shape(self.model, *part, self.policy)) for part in parts)
-        return self.priced(mixed_shape(self.model, contexts, chunks, self.policy))
+            return [shape_of(self.model, *part, self.policy) for part in parts]
+        shape = shape_of(self.model, contexts, chunks, self.policy)
+        return [shape if chunks else self._padded(shape)]
 
-    def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Iterable[Chunk]) -> int:
+    def drafting(self, contexts: list[int], chunks: list[Chunk]) -> int:
+        """Ticks spent on proposing the drafts that the iteration verifies."""
+        verified = [(n, end) for n, end, rows in chunks if rows > 1]
+        if not verified:
+            return 0
+        ticks = to_ticks(self._verify_s)
+        if self._draft is not None:
+            steps = max(n for n, _ in verified) - 1
+            behind = [*contexts, *(end - n for n, end in verified)]
+            ticks += steps * self._draft.priced(shape_of(self._draft.model, behind, [], self._draft.policy))
+        return ticks
+
+    def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Sequence[Chunk]) -> int:
         """Ticks of `chunks` beside `batch` decodes of summed `context` (tokens), `near` of it in the window and
         `kept` read.
         """
-        part = mixed_shape(self.model, (), chunks, self.policy)
+        part = shape_of(self.model, (), chunks, self.policy)
         return self.priced(
             Shape(
                 float(batch),
@@ -165,7 +206,17 @@ class StepTime:
 
     def _decode(self, batch: int, context: int) -> int:
         b, c = float(batch), float(context)
-        return self.priced(Shape(decode_seqs=b, decode_context=c, decode_kept=c, sampled=b))
+        return self.priced(self._padded(Shape(decode_seqs=b, decode_context=c, decode_kept=c, sampled=b)))
+
+    def _padded(self, shape: Shape) -> Shape:
+        """A decode batch as the graph captured for it computes it: rows of padding pass the linear layers and read
+        no KV.
+        """
+        place = bisect_left(self._capture_sizes, shape.decode_seqs)
+        if place == len(self._capture_sizes):
+            return shape
+        padding = self._capture_sizes[place] - shape.decode_seqs
+        return replace(shape, prefill_tokens=shape.prefill_tokens + padding, sampled=shape.sampled + padding)
 
 
 def iterations_before(stretch: Stretch, wait: int) -> int:
