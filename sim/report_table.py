@@ -21,6 +21,8 @@ _COUNTS = (
     ("Request throughput (req/s):", "request_throughput"),
     ("Request goodput (req/s):", "request_goodput"),
     ("Output token throughput (tok/s):", "output_throughput"),
+    ("Peak output token throughput (tok/s):", "max_output_tokens_per_s"),
+    ("Peak concurrent requests:", "max_concurrent_requests"),
     ("Total token throughput (tok/s):", "total_token_throughput"),
 )
 _ENGINE = (

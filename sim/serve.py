@@ -18,7 +18,7 @@ from sim.engine.tiers import tier_hit_rates
 from sim.engine.types import Request, Scheduler
 from sim.engine.vllm import check_fits
 from sim.host import HostRates
-from sim.metrics import bill_shares, noise_intervals, summarise
+from sim.metrics import bill_shares, noise_intervals, rate_intervals, summarise
 from sim.precision import Precision
 from sim.rates import RateDraws, Rates
 from sim.router import make_router
@@ -33,6 +33,7 @@ from sim.workload.trace import Trace
 
 Interval = tuple[float, float]
 DEFAULT_DRAWS = 20
+DEFAULT_DRAWS_UP_TO = 20_000  # requests; beyond, repeats take minutes and are left to be asked for
 Progress = Callable[[int, int], None]
 
 
@@ -64,13 +65,14 @@ class Result:
     summary: dict[str, float | int]
     noise: dict[str, Interval]
     rate_intervals: dict[str, Interval]
+    draws: dict[str, list[float]]  # figure -> its value at each draw of the rates
     bill: dict[str, float]
 
 
 def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool = True, on_progress: Progress | None = None) -> Result:
     """Simulate once at the median rates, and once more at each of the first `draws` draws (same workload: common random numbers).
 
-    `draws` None means DEFAULT_DRAWS where they are cheap, that is where the fast path applies, and else none.
+    `draws` None means DEFAULT_DRAWS where they are cheap (the fast path applies, DEFAULT_DRAWS_UP_TO requests at most), else none.
     Without `keep_iterations` the iteration log is left out, and with it ITL and the engine's figures; the draws never keep it. Such runs
     take the fast path where it applies; per-request figures are the same, bit by bit.
     Raises UsageError for a request that cannot fit, SimctlError when the model does not.
@@ -87,11 +89,9 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
             summarise(_run(study, config, study.rates.draws.at(i), False, _scaled(on_progress, i + 1, draws + 1)), study.goodput)
             for i in range(draws)
         ]
-    spread: dict[str, Interval] = {}
-    for key in others[0] if others else ():
-        low, high = np.nanpercentile([other[key] for other in others], (5.0, 95.0))
-        spread[key] = (float(low), float(high))
-    return Result(record, config, summary, noise_intervals(record), spread, bill_shares(record))
+    figures = {key: [float(other[key]) for other in others] for key in (others[0] if others else ())}
+    spread = rate_intervals(figures)
+    return Result(record, config, summary, noise_intervals(record), spread, figures, bill_shares(record))
 
 
 def check_all_fit(trace: Trace, config: EngineConfig) -> None:
@@ -162,7 +162,7 @@ def _run(
 def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | int]]:
     """Figures at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
     figures: list[dict[str, float | int]] = []
-    for draw in range(DEFAULT_DRAWS if _open_loop(study) else 0):
+    for draw in range(DEFAULT_DRAWS if _open_loop(study) and len(study.trace) <= DEFAULT_DRAWS_UP_TO else 0):
         record = run_fast(study.trace, config, _cost(study, config, study.rates.draws.at(draw)).steps, study.host, study.replicas)
         if record is None:
             return []
