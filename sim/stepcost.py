@@ -35,17 +35,18 @@ class BillCost:
         self._policy = policy
 
     def __call__(self, iteration: Iteration) -> StepPrice:
-        """Ticks of the iteration, and its seconds by term (drafting under the fixed cost)."""
+        """Ticks of the iteration, and its seconds by term (drafting under the fixed cost, reloaded KV under the link)."""
         contexts, chunks = split(iteration)
         parts = [
             step_terms(iteration_bill(self._model, shape, self._precision, self._policy, self._tp), self._rates)
             for shape in self.steps.shapes(contexts, chunks)
         ]
         terms = parts[0] if len(parts) == 1 else Terms(*map(sum, zip(*parts, strict=True)))
-        if self.steps.jumps and not chunks:
+        if self.steps.jumps and not chunks and not iteration.reloads:
             ticks = self.steps.stretch(len(contexts), sum(contexts)).first
         else:
-            drafting = self.steps.drafting(contexts, chunks)
-            ticks = sum(to_ticks(sum(part)) for part in parts) + drafting
-            terms = terms._replace(fixed=terms.fixed + drafting * TICK_S)
+            own, drafting = sum(to_ticks(sum(part)) for part in parts), self.steps.drafting(contexts, chunks)
+            reloading = self.steps.reloading(iteration, own)
+            ticks = own + drafting + reloading
+            terms = terms._replace(fixed=terms.fixed + drafting * TICK_S, link=terms.link + reloading * TICK_S)
         return StepPrice(ticks, terms, sum(n for n, _, rows in chunks if rows <= 1))

@@ -97,7 +97,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
             "provenance": origin,
         }
         if directory is not None:
-            write_run(directory, result.record, summary, origin)
+            write_run(directory, result.record, summary, origin, result.draws)
         if chrome is not None:
             from sim.chrometrace import write_chrome_trace
 

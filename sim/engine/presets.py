@@ -9,6 +9,7 @@ from typing import Any
 from sim.engine.config import EngineConfig
 from sim.engine.llamacpp import LlamaCppOptions, LlamaCppScheduler
 from sim.engine.sglang import SglangScheduler
+from sim.engine.tiers import tiers_of
 from sim.engine.types import Scheduler
 from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError
@@ -34,7 +35,13 @@ def step_settings(config: EngineConfig) -> dict[str, Any]:
     if config.scheduler == "llamacpp":
         return {"micro_batch": LlamaCppOptions.of(config).n_ubatch}
     graphs = capture_sizes(int(options.get("cuda_graph_max_bs", 0)))
-    return {"capture_sizes": graphs, "verify_s": float(options.get("verify_s", 0.0))}
+    return {
+        "capture_sizes": graphs,
+        "verify_s": float(options.get("verify_s", 0.0)),
+        "tiers": tiers_of(config) if config.scheduler == "vllm" else (),
+        "tier_overlap": float(options.get("tier_overlap", 0.0)),
+        "block_size": config.block_size,
+    }
 
 
 def make_scheduler(config: EngineConfig) -> Scheduler:

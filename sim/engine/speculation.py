@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from sim.engine.config import EngineConfig
+from sim.engine.tiers import TIER_OPTIONS
 from sim.engine.types import Request
 from sim.errors import UsageError
 
 _KNOWN = ("draft_tokens", "acceptance", "acceptance_decay", "draft_lookahead_tokens", "seed")
-_OF_STEP_TIMES = ("verify_s", "cuda_graph_max_bs")  # read by sim.engine.presets.step_settings
+_OF_OTHERS = ("verify_s", "cuda_graph_max_bs", *TIER_OPTIONS)  # read by sim.engine.presets.step_settings and sim.engine.tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,9 @@ class Speculation:
         range.
         """
         options: Mapping[str, Any] = config.options
-        unknown = sorted(set(options) - set(_KNOWN + _OF_STEP_TIMES))
+        unknown = sorted(set(options) - set(_KNOWN + _OF_OTHERS))
         if unknown:
-            raise UsageError(f"vllm has no option {unknown[0]!r}; known: {', '.join(_KNOWN + _OF_STEP_TIMES)}")
+            raise UsageError(f"vllm has no option {unknown[0]!r}; known: {', '.join(_KNOWN + _OF_OTHERS)}")
         found = cls(
             int(options.get("draft_tokens", 0)),
             float(options.get("acceptance", 0.7)),

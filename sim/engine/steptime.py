@@ -15,7 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sim.bill import DENSE, GRAPH_TOKENS, Shape, iteration_bill, mixed_shape
+from sim.bill import DENSE, GRAPH_TOKENS, Shape, coefficients, iteration_bill, mixed_shape
+from sim.engine.tiers import Tier
 from sim.engine.types import Iteration
 from sim.policy import AttentionPolicy
 from sim.precision import Precision
@@ -100,7 +101,11 @@ class StepTime:
     """Ticks per iteration of one deployment at fixed rates (floats).
 
     With `micro_batch`, an iteration is computed as batches of at most that many tokens, one after the other
-    (llama.cpp's n_ubatch).
+    (llama.cpp's n_ubatch). With `capture_sizes`, a decode batch runs the graph captured for the next size up: its
+    linear layers compute that many rows; a batch beyond the largest runs unpadded. An iteration that verifies drafts
+    costs `verify_s` more (a draft head, graphs that cannot be reused), and as many decode steps of the model of
+    `draft` as it verifies drafts per request. KV blocks brought back from `tiers` cost their transfer, less what
+    hides behind the share `tier_overlap` of the iteration's own time.
 
     `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse policies
     and KV in host RAM make the price depend on each sequence's context or bend within a chord; such iterations are
@@ -119,6 +124,9 @@ class StepTime:
         capture_sizes: Sequence[int] = (),
         draft: StepTime | None = None,
         verify_s: float = 0.0,
+        tiers: Sequence[Tier] = (),
+        tier_overlap: float = 0.0,
+        block_size: int = 16,
     ) -> None:
         self.model = model
         self.policy = policy
@@ -127,6 +135,10 @@ class StepTime:
         self._capture_sizes = sorted(capture_sizes)
         self._draft = draft
         self._verify_s = verify_s
+        self._tiers = tuple(tiers)
+        self._tier_overlap = tier_overlap
+        c = coefficients(model, precision, tp)
+        self._block_bytes = block_size * (c.kv_token_bytes + c.window_token_bytes)
         self._precision = precision
         self._rates = rates
         self._tp = tp
@@ -135,9 +147,10 @@ class StepTime:
     def iteration(self, iteration: Iteration) -> int:
         """Ticks of an iteration as decided, before its requests advance."""
         contexts, chunks = split(iteration)
-        if self.jumps and not chunks:
+        if self.jumps and not chunks and not iteration.reloads:
             return self.stretch(len(contexts), sum(contexts)).first
-        return sum(self.priced(shape) for shape in self.shapes(contexts, chunks)) + self.drafting(contexts, chunks)
+        own = sum(self.priced(shape) for shape in self.shapes(contexts, chunks))
+        return own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
 
     def shapes(self, contexts: list[int], chunks: list[Chunk]) -> list[Shape]:
         """The batches that the iteration is computed as."""
@@ -158,6 +171,14 @@ class StepTime:
             behind = [*contexts, *(end - n for n, end in verified)]
             ticks += steps * self._draft.priced(shape_of(self._draft.model, behind, [], self._draft.policy))
         return ticks
+
+    def reloading(self, iteration: Iteration, own: int) -> int:
+        """Ticks that bringing KV blocks back adds to an iteration of `own` ticks; tiers transfer side by side."""
+        if not iteration.reloads:
+            return 0
+        transfers = zip(self._tiers, iteration.reloads, strict=True)
+        longest_s = max(tier.reload_s(blocks, self._block_bytes) for tier, blocks in transfers)
+        return max(to_ticks(longest_s) - int(self._tier_overlap * own), 0)
 
     def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Sequence[Chunk]) -> int:
         """Ticks of `chunks` beside `batch` decodes of summed `context` (tokens), `near` of it in the window and

@@ -14,6 +14,7 @@ from collections import deque
 from sim.engine.config import EngineConfig
 from sim.engine.kv_cache import KvCacheManager
 from sim.engine.speculation import Speculation
+from sim.engine.tiers import TieredKvCacheManager, tiers_of
 from sim.engine.types import Iteration, Outcome, Request
 from sim.errors import UsageError
 
@@ -91,7 +92,12 @@ class VllmScheduler:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self.kv = KvCacheManager(config.num_gpu_blocks, config.block_size, prefix_caching=config.enable_prefix_caching)
+        tiers = tiers_of(config)
+        self.kv = (
+            TieredKvCacheManager(config.num_gpu_blocks, config.block_size, tiers)
+            if tiers
+            else KvCacheManager(config.num_gpu_blocks, config.block_size, prefix_caching=config.enable_prefix_caching)
+        )
         self.queue: FcfsQueue | PriorityQueue = PriorityQueue() if config.policy == "priority" else FcfsQueue()
         self.running: list[Request] = []
         self._watermark_blocks = int(config.watermark * config.num_gpu_blocks)
@@ -128,7 +134,7 @@ class VllmScheduler:
         admitted: list[Request] = []
         if not preempted:
             self._admit(chosen, admitted, budget, threshold)
-        return Iteration(list(chosen.items()), admitted, preempted, sum(chosen.values()))
+        return Iteration(list(chosen.items()), admitted, preempted, sum(chosen.values()), self.kv.take_reloads())
 
     def complete(self, iteration: Iteration) -> Outcome:
         """Advance the requests that ran, sample where everything known is computed, free the finished."""
@@ -203,7 +209,8 @@ class VllmScheduler:
         while self.queue and budget > 0 and len(self.running) < config.max_num_seqs:
             request = self.queue.peek()
             hits = kv.find_hits(request)
-            cached = len(hits) * config.block_size
+            below = kv.lower_hits(request, len(hits))
+            cached = (len(hits) + below) * config.block_size
             remaining = request.known_tokens - cached
             padded = remaining == 1 and uniform and (began or cached > 0) and self._pads(cached)
             if padded:
@@ -224,6 +231,7 @@ class VllmScheduler:
                 return
             self.queue.pop()
             self.running.append(request)
+            kv.reload(request, len(hits), below)  # before the allocation, which may push other contents down
             kv.allocate(request, slots, hits)
             kv.remember(request, min(upto, request.known_tokens))
             if padded:
