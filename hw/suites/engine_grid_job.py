@@ -52,15 +52,15 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
             attrs |= engine.describe()
             journal.add("attrs", attrs=attrs)
             limits = {"max_context": attrs["max_model_len"], "max_seqs": job.max_num_seqs, "token_budget": job.max_num_batched_tokens}
+            scale = 1 if job.device == "cuda" else 16
             if job.suite == "weight-axis":
                 cells = weight_axis(fits=engine.fits, **limits)
             else:
-                scale = 1 if job.device == "cuda" else 16
                 cells = engine_grid(np.random.default_rng(job.seed), fits=engine.fits, scale=scale, **limits)
             print(f"{job.stem}: engine up in {engine.load_s:.0f} s, {len(cells)} cells", file=sys.stderr, flush=True)
             budget = Budget(job.budget_s)
             with terminate_as_interrupt():
-                attrs |= suite.measure(engine, cells, journal, budget, np.random.default_rng(job.seed + 1), job.stem)
+                attrs |= suite.measure(engine, cells, journal, budget, np.random.default_rng(job.seed + 1), job.stem, scale)
             attrs["measuring_s"] = round(budget.spent_s, 1)
         if job.device == "cuda":
             attrs |= {f"after_{k}": v for k, v in provenance.query_gpus()[0].items() if k.startswith(("clock_sm", "temp", "power_w"))}
