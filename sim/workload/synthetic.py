@@ -13,7 +13,6 @@ from sim.workload.arrivals import with_arrivals
 from sim.workload.content import Content, Grown, SystemPrompt
 from sim.workload.trace import Trace, TraceBuilder
 
-
 MAX_CV = 100.0
 
 
