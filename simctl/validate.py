@@ -168,23 +168,23 @@ def _render(report: dict[str, Any]) -> None:
     click.echo(click.style(f"{run.name}: {run.model.name} on {run.gpu.name}, {run.engine}", bold=True))
     lines = [
         f"Rates: {path.rates.summary}.",
-        f"Learnt from {len(path.learnt_on)} experiments ({', '.join(path.learnt_on)}): c0 {1e3 * path.rates.point.c0_s:.2f} ms as served, "
-        f"{100 * path.shown:.0f} % of the per-sequence and per-prefill host cost shows, API server {1e3 * path.host.request_s:.1f} ms a request. "
+        f"Learnt from {len(path.learnt_on)} experiments ({', '.join(path.learnt_on)}): c0 {1e3 * path.rates.point.c0_s:.2f} ms "
+        f"as served, {100 * path.shown:.0f} % of the per-sequence and per-prefill host cost shows, "
+        f"API server {1e3 * path.host.request_s:.1f} ms a request. "
         f"Noise of single requests (log sd): "
         + ", ".join(f"{LABEL[m]} {100 * v:.1f} %" for m, v in path.noise.items())
         + ". No repeat of these runs was measured, so run-to-run noise is not told apart.",
     ]
-    for note in run.notes:
-        lines.append(f"Note of the measurement: {note}.")
+    lines += [f"Note of the measurement: {note}." for note in run.notes]
     for line in lines:
         click.echo("\n".join(textwrap.wrap(line, 80)))
-    click.echo(f"\n{'experiment':<18}{'metric':<10}{'n':>5}{'median':>9}{'p90':>9}{'bias':>9}{'in 90 %':>9}{'bound':>8}")
+    click.echo(f"\n{'experiment':<18}{'metric':<10}{'n':>5}{'median':>9}{'p90':>9}{'bias':>9}{'in 90 %':>9}{'bound':>10}")
     for s in report["scores"]:
         inside = f"{100 * s.coverage:.0f} %" if s.coverage == s.coverage else "-"
         verdict = f"{100 * s.bound:.0f} %" + ("" if s.within else " MISS")
         click.echo(
             f"{s.experiment[:17]:<18}{LABEL[s.metric]:<10}{s.requests:>5}{100 * s.median_abs:>8.1f}%{100 * s.p90_abs:>8.1f}%"
-            f"{100 * s.bias:>+8.1f}%{inside:>9}{verdict:>9}".rstrip()
+            f"{100 * s.bias:>+8.1f}%{inside:>9}{verdict:>10}".rstrip()
         )
     for experiment, predicted in report["pairs"]:
         if experiment.cached_tokens is not None:

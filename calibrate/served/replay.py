@@ -30,11 +30,11 @@ class Prediction:
 def replay(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates, *, draws: int) -> Prediction:
     """Simulate `experiment` at the point rates and at the first `draws` draws.
 
-    A closed loop is replayed with its number of clients, each sending its next request when its last one came back; every other
-    experiment at the times its requests were really sent.
+    Clients that wait for their answers do so here too; a closed loop whose chains are not recorded is replayed with its number of
+    clients; every other request is sent when it really was.
     """
     trace = experiment.trace()
-    closed = experiment.kind == "closed" and experiment.clients > 0
+    closed = experiment.kind == "closed" and experiment.clients > 0 and experiment.session is None
     if closed:
         trace = trace.retimed(np.zeros(len(trace)))
     base = Study(

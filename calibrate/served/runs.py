@@ -46,7 +46,8 @@ class Experiment:
     ttft_s: Array
     e2el_s: Array
     cached_tokens: Array | None = None  # what the engine said it reused, NaN where it did not say
-    session: NDArray[np.int64] | None = None  # session of each request, -1 for none; later turns repeat all that was said before
+    # client of each request, -1 for none: its next is sent when its last came back; in "sessions" it repeats all that was said before
+    session: NDArray[np.int64] | None = None
     clients: int = 0  # of a ladder or closed loop
     window_step_s: float = math.nan  # true-decode window of a ladder rung: seconds per step
 
@@ -57,8 +58,8 @@ class Experiment:
             return np.asarray(np.where(self.output_tokens > 1, (self.e2el_s - self.ttft_s) / (self.output_tokens - 1), np.nan))
 
     def trace(self) -> Trace:
-        """The same requests as a workload, at the times they were really sent; a later turn of a session follows its previous one after the
-        pause its client really made, and its prompt begins with all that was said before.
+        """The same requests as a workload, at the times they were really sent; a later request of a client follows its previous one after the
+        pause the client really made, so that a closed loop stays closed. In sessions its prompt begins with all that was said before.
         """
         builder = TraceBuilder(self.name)
         start = float(self.arrival_s[0])
@@ -76,7 +77,7 @@ class Experiment:
                 output_tokens=output,
                 request_id=str(i),
                 session_id=None if session < 0 else str(session),
-                content=Grown(min(said[session], prompt)) if later else None,
+                content=Grown(min(said[session], prompt)) if later and self.kind == "sessions" else None,
             )
             if session >= 0:
                 said[session], back[session] = prompt + output, sent + float(self.e2el_s[i])
