@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from sim.engine.config import EngineConfig
 from sim.errors import SimctlError, UsageError
@@ -17,7 +19,9 @@ BIG_GPU_BYTES = 70 * 2**30
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the user sets of an engine, None where its default applies. Names are vLLM's."""
+    """What the user sets of an engine, None where its default applies. Names are vLLM's; `options` are the engine's own settings."""
+
+    engine: str = "vllm"
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -26,6 +30,8 @@ class Limits:
     max_model_len: int | None = None
     num_gpu_blocks: int | None = None
     enable_prefix_caching: bool = True
+    long_prefill_token_threshold: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def default_batch_limits(gpu: GpuSpec) -> tuple[int, int]:
@@ -57,11 +63,14 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
                 f"and {limits.gpu_memory_utilization:g} of its memory is {has}"
             )
     config = EngineConfig(
+        scheduler=limits.engine,
         num_gpu_blocks=blocks,
         block_size=limits.block_size,
         max_num_seqs=seqs,
         max_num_batched_tokens=budget,
         max_model_len=limits.max_model_len or model.max_context,
         enable_prefix_caching=limits.enable_prefix_caching,
+        long_prefill_token_threshold=limits.long_prefill_token_threshold,
+        options=dict(limits.options),
     )
     return config, memory

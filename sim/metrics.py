@@ -99,7 +99,7 @@ def statistics(name: str, values: Floats, weights: NDArray[np.int64] | None = No
 
 def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> dict[str, float | int]:
     """The figures of the run: counts, throughputs (per second of makespan), latencies, cache, queue and KV use."""
-    requests, log = record.requests, record.iterations
+    requests = record.requests
     latency = request_latencies_ms(record)
     done = ~np.isnan(latency["e2el"])
     completed = int(done.sum())
@@ -125,26 +125,36 @@ def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> 
         out["request_goodput"] = int(good.sum()) / duration
     for name in ("ttft", "tpot"):
         out |= statistics(name, latency[name][~np.isnan(latency[name])])
-    out |= statistics("itl", *pooled_itl_ms(record))
+    if len(record.iterations["start_s"]):
+        out |= statistics("itl", *pooled_itl_ms(record))
     out |= statistics("e2el", latency["e2el"][done])
-    queue = 1e3 * (np.asarray(requests["scheduled_s"]) - arrival)[done]
-    busy = log["duration_s"]
-    spent = float(busy.sum()) or math.nan
+    wait = 1e3 * (np.asarray(requests["scheduled_s"]) - arrival)[done]
     out |= {
-        "mean_queue_ms": float(queue.mean()) if completed else math.nan,
-        "p99_queue_ms": float(np.percentile(queue, 99)) if completed else math.nan,
+        "mean_wait_ms": float(wait.mean()) if completed else math.nan,
+        "p99_wait_ms": float(np.percentile(wait, 99)) if completed else math.nan,
         "prefix_cache_hit_rate": float(np.asarray(requests["cached_tokens"])[done].sum() / inputs) if inputs else math.nan,
+        "waiting_at_last_arrival": int((~(np.asarray(requests["scheduled_s"]) <= arrival.max()) & (arrival < arrival.max())).sum()),
         "preemptions": int(np.asarray(requests["preemptions"]).sum()),
-        "iterations": len(busy),
-        "busy_fraction": spent / duration / max(1, len(np.unique(log["iteration_replica"]))),
-        "mean_running": float((log["running"] * busy).sum() / spent),
-        "max_running": int(log["running"].max(initial=0)),
-        "mean_waiting": float((log["waiting"] * busy).sum() / spent),
-        "max_waiting": int(log["waiting"].max(initial=0)),
-        "mean_kv_blocks_used": float((log["kv_blocks_used"] * busy).sum() / spent),
-        "max_kv_blocks_used": int(log["kv_blocks_used"].max(initial=0)),
     }
-    return out
+    return out | engine_figures(record, duration)
+
+
+def engine_figures(record: RunRecord, duration_s: float) -> dict[str, float | int]:
+    """Iterations, batch, queue and KV use, averaged over busy time; empty when the run kept no iteration log."""
+    log, busy = record.iterations, record.iterations["duration_s"]
+    if not len(busy):
+        return {}
+    spent = float(busy.sum())
+    return {
+        "iterations": len(busy),
+        "busy_fraction": spent / duration_s / len(np.unique(log["iteration_replica"])),
+        "mean_running": float((log["running"] * busy).sum() / spent),
+        "max_running": int(log["running"].max()),
+        "mean_waiting": float((log["waiting"] * busy).sum() / spent),
+        "max_waiting": int(log["waiting"].max()),
+        "mean_kv_blocks_used": float((log["kv_blocks_used"] * busy).sum() / spent),
+        "max_kv_blocks_used": int(log["kv_blocks_used"].max()),
+    }
 
 
 def bill_shares(record: RunRecord) -> dict[str, float]:

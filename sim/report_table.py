@@ -23,8 +23,8 @@ _COUNTS = (
     ("Total token throughput (tok/s):", "total_token_throughput"),
 )
 _ENGINE = (
-    ("Mean queue time (ms):", "mean_queue_ms"),
-    ("P99 queue time (ms):", "p99_queue_ms"),
+    ("Mean wait to be scheduled (ms):", "mean_wait_ms"),
+    ("P99 wait to be scheduled (ms):", "p99_wait_ms"),
     ("Mean running requests:", "mean_running"),
     ("Peak waiting requests:", "max_waiting"),
     ("Peak KV use (%):", "max_kv_percent"),
@@ -45,8 +45,9 @@ def benchmark_table(
     """The table. `noise` and `rates` hold 90 % intervals by summary key: from this run's own spread, and over draws of the rates."""
     shown = dict(summary)
     shown["prefix_hit_percent"] = 100 * shown["prefix_cache_hit_rate"]
-    shown["busy_percent"] = 100 * shown["busy_fraction"]
-    if kv_blocks:
+    if "busy_fraction" in shown:
+        shown["busy_percent"] = 100 * shown["busy_fraction"]
+    if kv_blocks and "max_kv_blocks_used" in shown:
         shown["max_kv_percent"] = 100 * shown["max_kv_blocks_used"] / kv_blocks
     head = f"{'':<40} {'':<10} {'90 % run noise':<24}" + (" 90 % rates" if rates else "")
     lines = [f"{' Serving Benchmark Result ':=^{WIDTH}}", head.rstrip()]
@@ -60,6 +61,8 @@ def benchmark_table(
     for label, key in _COUNTS:
         line(label, key)
     for name, (title, short) in _TITLES.items():
+        if f"mean_{name}_ms" not in shown:
+            continue
         lines.append(f"{title:-^{WIDTH}}")
         for prefix, word in (("mean", "Mean"), ("median", "Median"), ("p90", "P90"), ("p95", "P95"), ("p99", "P99")):
             line(f"{word} {short} (ms):", f"{prefix}_{name}_ms")
@@ -77,4 +80,6 @@ def _value(value: float | int) -> str:
 
 
 def _interval(interval: Interval | None) -> str:
-    return f"[{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
+    if interval is None or interval[0] == interval[1]:
+        return ""  # nothing is unknown about it
+    return f"[{interval[0]:.2f}, {interval[1]:.2f}]"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +50,19 @@ class RunRecord:
     terms: NDArray[np.float64]
     stall_s: NDArray[np.float64]
 
+    def without_iterations(self) -> RunRecord:
+        """The same requests, no iteration log."""
+        return empty_log(self.request_ids, self.session_ids, self.requests, self.term_names)
+
+
+def empty_log(
+    request_ids: Sequence[str], session_ids: Sequence[str | None], requests: dict[str, NDArray[np.generic]], term_names: tuple[str, ...]
+) -> RunRecord:
+    """A record of requests alone."""
+    nothing = np.empty(0)
+    log = dict.fromkeys(ITERATION_COLUMNS, nothing)
+    return RunRecord(request_ids, session_ids, requests, log, term_names, np.empty((0, len(term_names))), nothing)
+
 
 class _ReplicaState:
     __slots__ = ("last_end_s", "last_sampled", "stalled_since")
@@ -61,9 +74,22 @@ class _ReplicaState:
 
 
 class RunLog:
-    """Takes what happens and turns it into a RunRecord."""
+    """Takes what happens and turns it into a RunRecord.
 
-    def __init__(self, term_names: Sequence[str], replicas: int = 1) -> None:
+    Tokens reach the client `response_s` after the end of the iteration that sampled them. `on_first_token(request, replica)` is called
+    at that iteration's end.
+    """
+
+    def __init__(
+        self,
+        term_names: Sequence[str],
+        replicas: int = 1,
+        *,
+        response_s: float = 0.0,
+        on_first_token: Callable[[Request, int], None] | None = None,
+    ) -> None:
+        self._response_s = response_s
+        self._on_first_token = on_first_token
         self.term_names = tuple(term_names)
         self._rows = array("d")
         self._stalls = array("d")
@@ -114,7 +140,7 @@ class RunLog:
             row = self._resident[request]
             if math.isnan(self._floats["scheduled_s"][row]):
                 self._floats["scheduled_s"][row] = start_s
-        gaps = self._sampled(self._replicas[replica], end_s, outcome)
+        gaps = self._sampled(replica, end_s, outcome)
         self._rows.extend(
             (
                 start_s,
@@ -134,10 +160,11 @@ class RunLog:
             )
         )
         for request in outcome.finished:
-            self._close(request, end_s)
+            self._close(request, end_s + self._response_s)
 
-    def _sampled(self, state: _ReplicaState, end_s: float, outcome: Outcome) -> int:
+    def _sampled(self, replica: int, end_s: float, outcome: Outcome) -> int:
         """Book first tokens and stalls; return how many gaps equal the time since the replica's last iteration."""
+        state = self._replicas[replica]
         sampled, before = set(outcome.sampled), state.last_sampled
         gaps = len(sampled & before)
         if gaps != len(before):
@@ -148,7 +175,9 @@ class RunLog:
                 if request in before:
                     continue
                 if request.generated_tokens <= 1:
-                    self._floats["first_token_s"][self._resident[request]] = end_s
+                    self._floats["first_token_s"][self._resident[request]] = end_s + self._response_s
+                    if self._on_first_token is not None:
+                        self._on_first_token(request, replica)
                 else:
                     self._stalls.append(end_s - state.stalled_since.pop(request))
         sampled.difference_update(outcome.finished)

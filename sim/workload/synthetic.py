@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,3 +88,14 @@ def resampled(trace: Trace, count: int, rng: np.random.Generator) -> Trace:
             output_tokens=int(trace.output_tokens[i]),
         )
     return builder.build()
+
+
+def with_think_time(trace: Trace, mean_s: float, rng: np.random.Generator) -> Trace:
+    """The trace with exponential pauses of this mean added before every turn that follows its session's previous one."""
+    if not 0.0 <= mean_s < math.inf:
+        raise UsageError(f"think time must be a finite time >= 0, got {mean_s:g} s")
+    if not mean_s:
+        return trace
+    follows = np.isnan(trace.arrival_s)
+    pauses = np.where(follows, rng.exponential(mean_s, size=len(trace)), 0.0)
+    return replace(trace, think_s=trace.think_s + pauses)
