@@ -73,6 +73,10 @@ class KvCacheManager:
         references = self._references
         return max(needed, 0) + sum(1 for block in hits if not references[block])
 
+    def evictable(self, block: int) -> bool:
+        """Whether no request holds the block."""
+        return not self._references[block]
+
     def allocate(self, request: Request, tokens: int, hits: Sequence[int] = ()) -> None:
         """Give the request the `hits` and then fresh blocks until it can hold `tokens` tokens."""
         references, free = self._references, self._free

@@ -7,12 +7,14 @@ from importlib import import_module
 
 from sim.engine.config import EngineConfig
 from sim.engine.llamacpp import LlamaCppScheduler
+from sim.engine.sglang import SglangScheduler
 from sim.engine.types import Scheduler
 from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError
 
 PRESETS: dict[str, Callable[[EngineConfig], Scheduler]] = {
     "vllm": VllmScheduler,
+    "sglang": SglangScheduler,
     "llamacpp": LlamaCppScheduler,
 }
 
