@@ -25,6 +25,8 @@ from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
 from sim.specs.model import ModelSpec
 
 DENSE = dense()
+# Engines replay captured CUDA graphs up to this many tokens an iteration (vLLM 0.23: largest capture size); prefill beyond it runs eagerly.
+GRAPH_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Shape:
     prefill_window_pairs: Any = 0.0
     sampled: Any = 0.0  # rows of logits
     has_prefill: Any = 0.0  # 1 when the iteration carries any prefill
+    eager: Any = 0.0  # 1 when its kernels are launched one by one, outside a captured graph
 
 
 class Bill(NamedTuple):
@@ -59,6 +62,7 @@ class Bill(NamedTuple):
     linear_flops: Any
     kv_bytes: Any
     attention_flops: Any
+    chunk_flops: Any  # of one query token against the keys of every prefill chunk: what a padded query row costs
     state_bytes: Any
     summary_bytes: Any
     finds: Any
@@ -69,6 +73,7 @@ class Bill(NamedTuple):
     link_overlap: float
     comm_bytes: Any
     comm_ops: Any
+    eager_layers: Any  # layers whose kernels the host launches one by one
 
 
 class Coefficients(NamedTuple):
@@ -197,6 +202,7 @@ def iteration_bill(model: ModelSpec, shape: Shape, precision: Precision, policy:
         attention_flops=(shape.decode_kept + shape.prefill_pairs) * c.pair_flops
         + (shape.decode_window + shape.prefill_window_pairs) * c.window_pair_flops
         + tokens * c.state_token_flops,
+        chunk_flops=shape.prefill_context * c.pair_flops + shape.prefill_window_context * c.window_pair_flops,
         state_bytes=(shape.decode_seqs + shape.prefill_seqs) * c.state_seq_bytes,
         summary_bytes=shape.decode_context / policy.unit_tokens * c.summary_unit_bytes if policy.selects else 0.0,
         finds=finds,
@@ -207,6 +213,7 @@ def iteration_bill(model: ModelSpec, shape: Shape, precision: Precision, policy:
         link_overlap=policy.overlap,
         comm_bytes=2.0 * c.layers * tokens * c.hidden * ACTIVATION_BYTES * 2.0 * (tp - 1) / tp,
         comm_ops=2.0 * c.layers if tp > 1 else 0.0,
+        eager_layers=shape.eager * c.layers,
     )
 
 
@@ -274,4 +281,5 @@ def mixed_shape(
         window_pairs,
         seqs + sampled,
         float(count > 0),
+        float(count > 0 and seqs + tokens > GRAPH_TOKENS),
     )

@@ -6,15 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.admission import batch_cap
+from sim.bill import decode_shape, iteration_bill
 from sim.engine.config import EngineConfig
 from sim.errors import SimctlError, UsageError
 from sim.memory import DEFAULT_UTILIZATION, Memory, device_memory, kv_block_count
 from sim.precision import Precision
+from sim.price import step_time_s
+from sim.rates import Rates
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
 from sim.units import format_bytes
+from sim.workload.trace import Trace
 
 BIG_GPU_BYTES = 70 * 2**30
+MOST_SEQS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +80,18 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
         options=dict(limits.options),
     )
     return config, memory
+
+
+def cap_at_knee(trace: Trace, model: ModelSpec, precision: Precision, rates: Rates, tp: int, tau: float) -> int:
+    """The batch cap that keeps per-request decode efficiency t(1)/t(B) at `tau` or above, at the workload's mean context.
+
+    The mean is over decode steps: a request of p prompt and n output tokens takes n of them at p + n/2. At most MOST_SEQS.
+    """
+    outputs = trace.output_tokens.astype(float)
+    context = float((outputs * (trace.prompt_tokens + outputs / 2)).sum() / outputs.sum())
+
+    def step_s(batch: int) -> float:
+        shape = decode_shape(model, float(batch), context)
+        return float(step_time_s(iteration_bill(model, shape, precision, tp=tp), rates))
+
+    return batch_cap(step_s, tau, MOST_SEQS)

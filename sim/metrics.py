@@ -110,6 +110,7 @@ def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> 
     out: dict[str, float | int] = {
         "num_prompts": len(done),
         "completed": completed,
+        "failed": len(done) - completed,
         "duration": duration,
         "total_input_tokens": inputs,
         "total_output_tokens": generated,
@@ -128,12 +129,13 @@ def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> 
     if len(record.iterations["start_s"]):
         out |= statistics("itl", *pooled_itl_ms(record))
     out |= statistics("e2el", latency["e2el"][done])
+    late = ~(np.asarray(requests["scheduled_s"]) <= arrival.max()) & (np.asarray(requests["rejected"]) == 0)
     wait = 1e3 * (np.asarray(requests["scheduled_s"]) - arrival)[done]
     out |= {
         "mean_wait_ms": float(wait.mean()) if completed else math.nan,
         "p99_wait_ms": float(np.percentile(wait, 99)) if completed else math.nan,
         "prefix_cache_hit_rate": float(np.asarray(requests["cached_tokens"])[done].sum() / inputs) if inputs else math.nan,
-        "waiting_at_last_arrival": int((~(np.asarray(requests["scheduled_s"]) <= arrival.max()) & (arrival < arrival.max())).sum()),
+        "waiting_at_last_arrival": int((late & (arrival < arrival.max())).sum()),
         "preemptions": int(np.asarray(requests["preemptions"]).sum()),
     }
     return out | engine_figures(record, duration)

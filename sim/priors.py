@@ -91,6 +91,8 @@ def _generic() -> dict[str, Prior]:
         "c0_s": Prior(c0, 0.35, "prior around the published H100 fit"),
         "c_seq_s": Prior(16e-6, 0.50, "prior, 16 us"),
         "c_prefill_s": Prior(1.0e-3, 0.70, "prior, 1 ms"),
+        "eager_layer_s": Prior(0.4e-3, 0.40, "prior, 0.4 ms per layer launched outside a captured graph"),
+        "chunk_pad_tokens": Prior(110.0, 0.40, "prior, about one tile of 128 queries"),
         "smooth_p": Prior(3.0, 0.15, "prior, 3"),
         "find_s": Prior(_FIND_S, 0.60, "prior around the published H100 c1(k); it does not transfer between platforms"),
         "find_unit_s": Prior(_FIND_UNIT_S, 0.60, "prior around the published H100 c1(k)"),

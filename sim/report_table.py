@@ -14,6 +14,7 @@ _TITLES = {
 }
 _COUNTS = (
     ("Successful requests:", "completed"),
+    ("Failed requests:", "failed"),
     ("Benchmark duration (s):", "duration"),
     ("Total input tokens:", "total_input_tokens"),
     ("Total generated tokens:", "total_output_tokens"),

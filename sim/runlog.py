@@ -33,7 +33,7 @@ ITERATION_COLUMNS = (
     "itl_gaps",
 )
 REQUEST_FLOATS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s")
-REQUEST_INTS = ("prompt_tokens", "output_tokens", "generated_tokens", "cached_tokens", "preemptions", "replica", "turn")
+REQUEST_INTS = ("prompt_tokens", "output_tokens", "generated_tokens", "cached_tokens", "preemptions", "replica", "turn", "rejected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,6 @@ class RunRecord:
     term_names: tuple[str, ...]
     terms: NDArray[np.float64]
     stall_s: NDArray[np.float64]
-
-    def without_iterations(self) -> RunRecord:
-        """The same requests, no iteration log."""
-        return empty_log(self.request_ids, self.session_ids, self.requests, self.term_names)
 
 
 def empty_log(
@@ -77,7 +73,7 @@ class RunLog:
     """Takes what happens and turns it into a RunRecord.
 
     Tokens reach the client `response_s` after the end of the iteration that sampled them. `on_first_token(request, replica)` is called
-    at that iteration's end.
+    at that iteration's end. Without `keep_iterations`, the iteration log stays empty and memory grows with requests alone.
     """
 
     def __init__(
@@ -85,11 +81,12 @@ class RunLog:
         term_names: Sequence[str],
         replicas: int = 1,
         *,
+        keep_iterations: bool = True,
         response_s: float = 0.0,
-        on_first_token: Callable[[Request, int], None] | None = None,
     ) -> None:
+        self._keep = keep_iterations
         self._response_s = response_s
-        self._on_first_token = on_first_token
+        self.on_first_token: Callable[[Request, int], None] | None = None
         self.term_names = tuple(term_names)
         self._rows = array("d")
         self._stalls = array("d")
@@ -104,6 +101,13 @@ class RunLog:
     def arrived(self, request: Request, replica: int) -> None:
         """A client sent `request`, and the router gave it to `replica`."""
         self._resident[request] = len(self._ids)
+        self._open(request, replica, 0)
+
+    def rejected(self, request: Request) -> None:
+        """A client sent `request`, and admission turned it away."""
+        self._open(request, -1, 1)
+
+    def _open(self, request: Request, replica: int, rejected: int) -> None:
         self._ids.append(request.request_id)
         self._sessions.append(request.session_id)
         floats, ints = self._floats, self._ints
@@ -118,6 +122,7 @@ class RunLog:
             ("preemptions", 0),
             ("replica", replica),
             ("turn", request.turn),
+            ("rejected", rejected),
         ):
             ints[name].append(value)
 
@@ -141,24 +146,25 @@ class RunLog:
             if math.isnan(self._floats["scheduled_s"][row]):
                 self._floats["scheduled_s"][row] = start_s
         gaps = self._sampled(replica, end_s, outcome)
-        self._rows.extend(
-            (
-                start_s,
-                end_s - start_s,
-                replica,
-                len(iteration.scheduled),
-                running,
-                waiting,
-                iteration.total_tokens,
-                prefill_tokens,
-                kv_blocks_used,
-                len(iteration.admitted),
-                len(iteration.preempted),
-                len(outcome.sampled),
-                gaps,
-                *terms,
+        if self._keep:
+            self._rows.extend(
+                (
+                    start_s,
+                    end_s - start_s,
+                    replica,
+                    len(iteration.scheduled),
+                    running,
+                    waiting,
+                    iteration.total_tokens,
+                    prefill_tokens,
+                    kv_blocks_used,
+                    len(iteration.admitted),
+                    len(iteration.preempted),
+                    len(outcome.sampled),
+                    gaps,
+                    *terms,
+                )
             )
-        )
         for request in outcome.finished:
             self._close(request, end_s + self._response_s)
 
@@ -176,10 +182,12 @@ class RunLog:
                     continue
                 if request.generated_tokens <= 1:
                     self._floats["first_token_s"][self._resident[request]] = end_s + self._response_s
-                    if self._on_first_token is not None:
-                        self._on_first_token(request, replica)
+                    if self.on_first_token is not None:
+                        self.on_first_token(request, replica)
                 else:
-                    self._stalls.append(end_s - state.stalled_since.pop(request))
+                    stall_s = end_s - state.stalled_since.pop(request)
+                    if self._keep:
+                        self._stalls.append(stall_s)
         sampled.difference_update(outcome.finished)
         state.last_sampled, state.last_end_s = sampled, end_s
         return gaps

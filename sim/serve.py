@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from sim.admission import NO_LIMITS, Admission, AdmissionLimits
+from sim.bill import mixed_shape
 from sim.deployment import Limits, plan_engine
 from sim.engine.config import EngineConfig
 from sim.engine.presets import make_scheduler
+from sim.engine.steptime import TICK_S
 from sim.engine.types import Request
 from sim.engine.vllm import check_fits
 from sim.host import HostRates
@@ -47,6 +50,7 @@ class Study:
     replicas: int = 1
     router: str = "round-robin"
     max_concurrency: int | None = None
+    admission: AdmissionLimits = NO_LIMITS
     goodput: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -115,6 +119,9 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
         "gpu_memory_utilization": study.limits.gpu_memory_utilization,
         **limits,
         "max_concurrency": study.max_concurrency or 0,
+        "max_queue": study.admission.max_queue or 0,
+        "token_bucket": list(study.admission.bucket or (0.0, 0.0)),
+        "admit_ttft_s": study.admission.ttft_s or 0.0,
         "rates_basis": study.rates.summary,
         **{f"rate_{name}": float(getattr(study.rates.point, name)) for name in study.rates.point.names()},
         "host_basis": study.host.basis,
@@ -130,16 +137,17 @@ def _run(study: Study, config: EngineConfig, rates: Rates, keep_iterations: bool
             if on_progress is not None:
                 on_progress(len(study.trace), len(study.trace))
             return record
-    record = simulate(
+    return simulate(
         TraceSource(study.trace, config.block_size),
         [make_scheduler(config) for _ in range(study.replicas)],
         cost,
         router=make_router(study.router, study.replicas, config.block_size, config.num_gpu_blocks),
         host=study.host,
         max_concurrency=study.max_concurrency,
+        admission=_admission(study, config, cost),
+        keep_iterations=keep_iterations,
         on_progress=on_progress,
     )
-    return record if keep_iterations else record.without_iterations()
 
 
 def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | int]]:
@@ -157,9 +165,17 @@ def _cost(study: Study, rates: Rates) -> BillCost:
     return BillCost(study.model, study.precision, rates, tp=study.tp)
 
 
+def _admission(study: Study, config: EngineConfig, cost: BillCost) -> Admission | None:
+    if not study.admission.any:
+        return None
+    budget = config.max_num_batched_tokens
+    full_s = cost.steps.priced(mixed_shape(study.model, (), [(float(budget), float(budget), True)])) * TICK_S
+    return Admission(study.admission, study.replicas * budget / full_s)
+
+
 def _open_loop(study: Study) -> bool:
     """Whether no request's time or place depends on another's finish."""
-    return study.max_concurrency is None and (study.replicas == 1 or study.router == "round-robin")
+    return study.max_concurrency is None and not study.admission.any and (study.replicas == 1 or study.router == "round-robin")
 
 
 def _scaled(report: Progress | None, run: int, runs: int) -> Progress | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 
 import simpy
 
+from sim.admission import Admission
 from sim.clock import ARRIVAL, Clock
 from sim.engine.steptime import TICK_S, to_ticks
 from sim.engine.types import Request, Scheduler
@@ -24,13 +25,23 @@ PROGRESS_EVERY = 64  # finished requests between two reports
 class Clients:
     """Sends requests when they are due, at most `max_concurrency` at a time, later turns after earlier ones."""
 
-    def __init__(self, clock: Clock, source: Source, log: RunLog, router: Router, host: HostRates, max_concurrency: int | None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        source: Source,
+        log: RunLog,
+        router: Router,
+        host: HostRates,
+        max_concurrency: int | None,
+        admission: Admission | None,
+    ) -> None:
         self.replicas: list[Replica] = []
         self.on_progress: Callable[[int, int], None] | None = None
         self._clock = clock
         self._source = source
         self._log = log
         self._router = router
+        self._admission = admission
         self._host = host
         self._response = to_ticks(host.response_s)
         self._free = math.inf if max_concurrency is None else max_concurrency
@@ -70,7 +81,16 @@ class Clients:
         else:
             self._held.append(request)
 
+    def first_token(self, request: Request, replica: int) -> None:
+        """A replica sampled the first token of `request`: router and admission keep books of that."""
+        self._router.first_token(request, replica)
+        if self._admission is not None:
+            self._admission.first_token(request)
+
     def _send(self, request: Request) -> None:
+        if self._admission is not None and not self._admission.admits(request, request.arrival_s):
+            self._log.rejected(request)  # its session, if any, goes no further
+            return
         self._free -= 1
         index = self._router.pick(request)
         self._log.arrived(request, index)
@@ -93,18 +113,22 @@ def simulate(
     router: Router | None = None,
     host: HostRates = NO_HOST,
     max_concurrency: int | None = None,
+    admission: Admission | None = None,
+    keep_iterations: bool = True,
     horizon_s: float | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> RunRecord:
-    """Run until every request has finished, or until `horizon_s` of simulated time.
+    """Run until every request that was let in has finished, or until `horizon_s` of simulated time.
 
     Raises UsageError for a request that can never fit or a limit below 1, SimctlError when a scheduler gets stuck.
     """
     if max_concurrency is not None and max_concurrency < 1:
         raise UsageError(f"max concurrency must be at least 1, got {max_concurrency}")
     router = router or RoundRobin(len(schedulers))
-    clock, log = Clock(), RunLog(cost.terms, len(schedulers), response_s=host.response_s, on_first_token=router.first_token)
-    clients = Clients(clock, source, log, router, host, max_concurrency)
+    clock = Clock()
+    log = RunLog(cost.terms, len(schedulers), keep_iterations=keep_iterations, response_s=host.response_s)
+    clients = Clients(clock, source, log, router, host, max_concurrency, admission)
+    log.on_first_token = clients.first_token
     clients.on_progress = on_progress
     for index, scheduler in enumerate(schedulers):
         clients.replicas.append(Replica(clock, index, scheduler, cost, log, clients.engine_finished))

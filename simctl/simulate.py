@@ -14,7 +14,7 @@ import click
 from sim.errors import UsageError
 from sim.router import ROUTERS
 from simctl import __version__
-from simctl.options import Fraction, TokenCount, deployment_options, writable
+from simctl.options import BatchCap, Fraction, Pair, TokenCount, deployment_options, writable
 from simctl.workload_options import workload, workload_options, workload_origin
 
 SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word
@@ -41,7 +41,7 @@ class GoodputCommand(click.Command):
 @deployment_options
 @click.option("--engine", default="vllm", show_default=True, help="vllm, llamacpp, or a scheduler class's dotted path.")
 @click.option("--engine-option", multiple=True, metavar="NAME=VALUE", help="A setting of that engine; may be repeated.")
-@click.option("--max-num-seqs", type=click.IntRange(1), help="Most requests running at a time. [default: vLLM's]")
+@click.option("--max-num-seqs", type=BatchCap(), help="Most requests running; knee:0.65 caps at that efficiency. [default: vLLM's]")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Token budget of an iteration. [default: vLLM's]")
 @click.option("--gpu-memory-utilization", type=Fraction(closed=True), default=0.9, show_default=True, help="Share of memory to use.")
 @click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block.")
@@ -52,6 +52,9 @@ class GoodputCommand(click.Command):
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True, help="Charge the API server's time, too.")
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router.")
 @click.option("--router", type=click.Choice(ROUTERS), default="round-robin", show_default=True, help="How requests find a replica.")
+@click.option("--max-queue", type=click.IntRange(1), help="Turn requests away while this many have no first token.")
+@click.option("--token-bucket", type=Pair(), metavar="RATE:BURST", help="Turn away what exceeds these tokens per second and burst.")
+@click.option("--admit-ttft", type=float, metavar="MS", help="Turn away requests whose predicted TTFT exceeds this.")
 @click.option("--goodput", multiple=True, metavar="NAME:MS...", help="What a good request meets: ttft:200 tpot:50 e2el:5000.")
 @click.option("--iterations/--no-iterations", default=True, show_default=True, help="Keep the iteration log (ITL, queue, KV, bill).")
 @click.option("--draws", type=click.IntRange(0, 1000), help="Repeat at this many draws of the rates. [default: 20 if fast, else 0]")
@@ -110,7 +113,8 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
     import numpy as np
 
-    from sim.deployment import Limits
+    from sim.admission import AdmissionLimits
+    from sim.deployment import Limits, cap_at_knee
     from sim.host import NO_HOST, HostRates
     from sim.metrics import parse_goodput
     from sim.precision import Precision
@@ -119,28 +123,37 @@ def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
     from sim.specs.gpus import get_gpu
     from sim.specs.models import get_model
 
+    def given(name: str) -> bool:
+        return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
     model, gpu = get_model(options["model"]), get_gpu(options["gpu"])
     precision = Precision(options["dtype"], options["kv_dtype"])
     goodput = parse_goodput(options["goodput"])
 
     limits = {name: options[name] for name in Limits.__dataclass_fields__ if name != "options"}
+    trace = workload(options, np.random.default_rng(options["seed"]), given)
+    rates = rates_for(gpu, precision, draws=max(20, options["draws"] or 0), seed=options["seed"])
+    if isinstance(limits["max_num_seqs"], float):
+        limits["max_num_seqs"] = cap_at_knee(trace, model, precision, rates.point, options["tp"], limits["max_num_seqs"])
     limits["options"] = _engine_options(options["engine_option"])
 
-    def given(name: str) -> bool:
-        return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-
     return Study(
-        trace=workload(options, np.random.default_rng(options["seed"]), given),
+        trace=trace,
         model=model,
         gpu=gpu,
         precision=precision,
-        rates=rates_for(gpu, precision, draws=max(20, options["draws"] or 0), seed=options["seed"]),
+        rates=rates,
         tp=options["tp"],
         limits=Limits(**limits),
         host=HostRates() if options["host_overhead"] else NO_HOST,
         replicas=options["replicas"],
         router=options["router"],
         max_concurrency=options["max_concurrency"],
+        admission=AdmissionLimits(
+            max_queue=options["max_queue"],
+            bucket=options["token_bucket"],
+            ttft_s=None if options["admit_ttft"] is None else options["admit_ttft"] / 1e3,
+        ),
         goodput=goodput,
     )
 

@@ -39,7 +39,14 @@ def free_port() -> int:
 
 @contextmanager
 def serve(
-    model: str, folder: Path, *, device: str, flags: Sequence[str] = (), start_timeout_s: float = 300.0, log: Path | None = None
+    model: str,
+    folder: Path,
+    *,
+    device: str,
+    flags: Sequence[str] = (),
+    max_model_len: int | None = None,
+    start_timeout_s: float = 300.0,
+    log: Path | None = None,
 ) -> Iterator[Server]:
     """Start the server, wait until it is healthy, stop it at the end.
 
@@ -52,7 +59,7 @@ def serve(
     log = log or folder / "server.log"
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(path), "--served-model-name", model]
     command += ["--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", "--dtype", config["torch_dtype"]]
-    command += ["--max-model-len", str(min(config["max_position_embeddings"], 131072)), "--enable-prompt-tokens-details"]
+    command += ["--max-model-len", str(max_model_len or min(config["max_position_embeddings"], 131072)), "--enable-prompt-tokens-details"]
     command += ["--enforce-eager"] if device == "cpu" else []
     command += list(flags)
     start = time.monotonic()
@@ -62,7 +69,7 @@ def serve(
         url = f"http://127.0.0.1:{port}"
         _await_health(process, url, log, start_timeout_s)
         facts = log_facts(log.read_text(errors="replace"))
-        facts |= {"path": "served", "server_start_s": round(time.monotonic() - start, 1), "server_flags": " ".join(command[4:])}
+        facts |= {"path": "served", "server_start_s": round(time.monotonic() - start, 1), "server_flags": " ".join(command[5:])}
         yield Server(url, model, facts)
     finally:
         _stop(process)
@@ -88,7 +95,8 @@ def _environment(device: str) -> dict[str, str]:
         extra |= {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "0", "OMP_NUM_THREADS": "1"}
     else:
         extra |= {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
-    return extra | dict(os.environ)
+    # its own log is where the KV capacity it got is printed
+    return extra | dict(os.environ) | {"VLLM_LOGGING_LEVEL": "INFO"}
 
 
 def _await_health(process: subprocess.Popen[bytes], url: str, log: Path, timeout_s: float) -> None:

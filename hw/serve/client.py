@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +23,7 @@ class Target:
 
 @dataclass
 class Served:
-    """What happened to one request. Times are seconds on one monotonic clock; `None` where the event never came.
+    """What happened to one request. Times are seconds on the event loop's clock (monotonic); `None` where the event never came.
 
     `token_s[i]` is when output token i was received; tokens that came in one event share its time.
     """
@@ -62,7 +61,7 @@ async def complete(target: Target, prompt: Sequence[int], tokens: int, *, sessio
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "return_token_ids": True,
     }
-    record = Served(len(prompt), tokens, time.monotonic(), session, turn)
+    record = Served(len(prompt), tokens, asyncio.get_running_loop().time(), session, turn)
     stream = events(f"{target.url.rstrip('/')}/v1/completions", payload)
     try:
         while True:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,12 +32,13 @@ def split_url(url: str) -> tuple[str, int, str, bool]:
 async def events(
     url: str, payload: dict[str, Any], *, headers: dict[str, str] | None = None
 ) -> AsyncIterator[tuple[float, dict[str, Any]]]:
-    """POST `payload` as JSON and yield (seconds on the monotonic clock, decoded JSON) per `data:` line until `[DONE]`.
+    """POST `payload` as JSON and yield (seconds on the event loop's clock, decoded JSON) per `data:` line until `[DONE]`.
 
     Raises StreamError on a status other than 200, a body that is not such a stream, or one that ends without `[DONE]`;
     OSError when the connection fails.
     """
     host, port, path, tls = split_url(url)
+    clock = asyncio.get_running_loop().time
     reader, writer = await asyncio.open_connection(host, port, ssl=ssl.create_default_context() if tls else None, limit=MAX_LINE)
     try:
         writer.write(_request("POST", host, port, path, json.dumps(payload).encode(), headers))
@@ -47,7 +47,7 @@ async def events(
         if status != 200:
             raise StreamError(f"HTTP {status}: {(await _some_body(reader, fields))[:200]}")
         async for line in _lines(reader, fields):
-            now = time.monotonic()
+            now = clock()
             if not line.startswith(b"data:"):
                 continue
             data = line[5:].strip()

@@ -2,7 +2,8 @@
 
 Protocol (served/1). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
 marked, never averaged. A wave of the ladder sends N distinct prompts at once; its decode throughput is read in the true-decode
-window. Before the first experiment the server answers a warm-up wave that is not recorded.
+window. Before the first experiment the server answers warm-up waves of every
+prompt length to come, which are not recorded.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ REQUEST = {
     "prompt_tokens": ("tokens of the prompt", "tokens"),
     "output_tokens": ("tokens received", "tokens"),
     "asked_tokens": ("tokens asked for", "tokens"),
-    "cached_tokens": ("prompt tokens the server says it had cached; NaN if it does not say", "tokens"),
+    "cached_tokens": ("prompt tokens the server says it had cached; NaN if it says nothing, as vLLM does for none", "tokens"),
     "first_token_s": ("time to first token after arrival", "s"),
     "finish_s": ("end-to-end latency after arrival", "s"),
     "itl_median_s": ("median gap between tokens", "s"),
@@ -140,7 +141,8 @@ def burst(target: Target, vocab: int, seed: int, count: int, prompt_tokens: int,
 def measure(experiments: list[Experiment], target: Target, vocab: int, journal: Journal, budget: Budget, name: str) -> dict[str, Any]:
     """Run the experiments into the journal until done or out of budget. Returns attributes."""
     warm = load.Prompts(vocab, 99)
-    asyncio.run(load.wave(target, warm, 4, 64, 8))
+    for index, tokens in enumerate(sorted({64, *(e.prompt_tokens for e in experiments)})):
+        asyncio.run(load.wave(target, warm, 4, tokens, 8, first=100 * index))
     waiting = [e for e in experiments if e.name not in journal]
     for experiment in paced(waiting, budget, name, reserve_s=2.0):
         records = asyncio.run(experiment.send())
@@ -198,7 +200,10 @@ def _request(record: Served, start: float) -> dict[str, Any]:
 
 
 def dataset(records: list[dict[str, Any]], attrs: dict[str, Any]) -> Any:
-    """The journal as a Dataset with dims `experiment`, `request` and `token` (receive times, by `token_request`)."""
+    """The journal as a Dataset with dims `experiment`, `request` and `token`.
+
+    Tokens lie flat: the first `output_tokens[0]` belong to request 0, and so on.
+    """
     import xarray as xr
 
     from hw.artifact import SCHEMA, table
@@ -211,12 +216,7 @@ def dataset(records: list[dict[str, Any]], attrs: dict[str, Any]) -> Any:
     variables["token_time_s"] = (
         "token",
         np.array([t for one in times for t in one], dtype=np.float32),
-        {"long_name": "receive time from the experiment's first send", "units": "s"},
-    )
-    variables["token_request"] = (
-        "token",
-        np.repeat(np.arange(len(times), dtype=np.int32), [len(one) for one in times]),
-        {"long_name": "index into the request dimension", "units": "1"},
+        {"long_name": "receive time from the experiment's first send, requests in order, output_tokens of each", "units": "s"},
     )
     knees = {f"served_knee_c{c}": k for c, k in _knees(rows).items()}
     derived = {"protocol": PROTOCOL, "void_batches": sum(bool(r["void"]) for r in rows), **knees}

@@ -32,7 +32,8 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
         for phase in ("plan", "starved") if cuda else ("plan",):
             log = out / f"{job.stem}.{phase}.log"
             with tempfile.TemporaryDirectory() as folder, vllm_server.serve(
-                job.model, Path(folder), device=job.device, flags=starved if phase == "starved" else flags, log=log
+                job.model, Path(folder), device=job.device, flags=starved if phase == "starved" else flags, log=log,
+                max_model_len=4096 if phase == "starved" else None
             ) as server:  # fmt: skip
                 attrs |= {f"{phase}_{k}": v for k, v in server.facts.items()}
                 target = Target(server.url, server.model, temperature=1.0 if "num_experts" in config else 0.0)

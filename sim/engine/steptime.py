@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sim.bill import DENSE, Shape, iteration_bill, mixed_shape
+from sim.bill import DENSE, GRAPH_TOKENS, Shape, iteration_bill, mixed_shape
 from sim.engine.types import Iteration
 from sim.policy import AttentionPolicy
 from sim.precision import Precision
@@ -137,6 +137,7 @@ class StepTime:
                 part.prefill_window_pairs,
                 batch + part.sampled,
                 part.has_prefill,
+                float(part.prefill_seqs > 0 and batch + part.prefill_tokens > GRAPH_TOKENS),
             )
         )
 

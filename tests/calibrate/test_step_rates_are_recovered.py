@@ -104,6 +104,8 @@ def test_rates_without_evidence_are_not_free(step_fit):
         "c0_s",
         "c_seq_s",
         "c_prefill_s",
+        "eager_layer_s",
+        "chunk_pad_tokens",
         "beta",
         "beta_kv",
         "linear_flops_per_s",

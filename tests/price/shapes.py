@@ -39,6 +39,8 @@ _SCALE = {
     "beta_state": 2e12,
     "linear_flops_per_s": 5e14,
     "attention_flops_per_s": 3e14,
+    "eager_layer_s": 4e-4,
+    "chunk_pad_tokens": 100.0,
     "smooth_p": 2.5,
     "find_s": 4e-5,
     "find_unit_s": 2e-6,
