@@ -129,6 +129,10 @@ def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> 
     if len(record.iterations["start_s"]):
         out |= statistics("itl", *pooled_itl_ms(record))
     out |= statistics("e2el", latency["e2el"][done])
+    times = np.concatenate([arrival[done], finish[done]])
+    steps = np.repeat([1, -1], completed)
+    # a finish frees its place before a send of the same instant takes it
+    in_flight = np.cumsum(steps[np.lexsort((steps, times))])
     late = ~(np.asarray(requests["scheduled_s"]) <= arrival.max()) & (np.asarray(requests["rejected"]) == 0)
     wait = 1e3 * (np.asarray(requests["scheduled_s"]) - arrival)[done]
     out |= {
@@ -136,6 +140,7 @@ def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> 
         "p99_wait_ms": float(np.percentile(wait, 99)) if completed else math.nan,
         "prefix_cache_hit_rate": float(np.asarray(requests["cached_tokens"])[done].sum() / inputs) if inputs else math.nan,
         "waiting_at_last_arrival": int((late & (arrival < arrival.max())).sum()),
+        "max_concurrent_requests": int(in_flight.max(initial=0)),
         "preemptions": int(np.asarray(requests["preemptions"]).sum()),
     }
     return out | engine_figures(record, duration)
@@ -147,7 +152,10 @@ def engine_figures(record: RunRecord, duration_s: float) -> dict[str, float | in
     if not len(busy):
         return {}
     spent = float(busy.sum())
+    ends = log["start_s"] + busy
+    per_second = np.bincount((ends - log["start_s"][0]).astype(np.int64), weights=log["sampled"])
     return {
+        "max_output_tokens_per_s": float(per_second.max()),
         "iterations": len(busy),
         "busy_fraction": spent / duration_s / len(np.unique(log["iteration_replica"])),
         "mean_running": float((log["running"] * busy).sum() / spent),
@@ -165,6 +173,17 @@ def bill_shares(record: RunRecord) -> dict[str, float]:
     spent = float(total.sum()) or 1.0
     ranked = sorted(zip(record.term_names, total, strict=True), key=lambda pair: -pair[1])
     return {name: float(value / spent) for name, value in ranked if value > 0.0}
+
+
+def rate_intervals(draws: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
+    """5 to 95 % of each figure over draws of the rates; figures that no draw has are left out."""
+    out = {}
+    for name, values in draws.items():
+        present = np.asarray(values)[~np.isnan(values)]
+        if len(present):
+            low, high = np.percentile(present, (5.0, 95.0))
+            out[name] = (float(low), float(high))
+    return out
 
 
 def noise_intervals(record: RunRecord) -> dict[str, tuple[float, float]]:

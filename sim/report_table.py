@@ -21,6 +21,8 @@ _COUNTS = (
     ("Request throughput (req/s):", "request_throughput"),
     ("Request goodput (req/s):", "request_goodput"),
     ("Output token throughput (tok/s):", "output_throughput"),
+    ("Peak output token throughput (tok/s):", "max_output_tokens_per_s"),
+    ("Peak concurrent requests:", "max_concurrent_requests"),
     ("Total token throughput (tok/s):", "total_token_throughput"),
 )
 _ENGINE = (
@@ -30,6 +32,9 @@ _ENGINE = (
     ("Peak waiting requests:", "max_waiting"),
     ("Peak KV use (%):", "max_kv_percent"),
     ("Prefix cache hit rate (%):", "prefix_hit_percent"),
+    ("KV blocks found in HBM (%):", "kv_hit_percent_hbm"),
+    ("KV blocks found in host RAM (%):", "kv_hit_percent_host"),
+    ("KV blocks found on disk (%):", "kv_hit_percent_disk"),
     ("Preemptions:", "preemptions"),
     ("Iterations:", "iterations"),
     ("Busy time (%):", "busy_percent"),
@@ -46,6 +51,7 @@ def benchmark_table(
     """The table. `noise` and `rates` hold 90 % intervals by summary key: from this run's own spread, and over draws of the rates."""
     shown = dict(summary)
     shown["prefix_hit_percent"] = 100 * shown["prefix_cache_hit_rate"]
+    shown |= {key.replace("rate", "percent"): 100 * value for key, value in summary.items() if key.startswith("kv_hit_rate_")}
     if "busy_fraction" in shown:
         shown["busy_percent"] = 100 * shown["busy_fraction"]
     if kv_blocks and "max_kv_blocks_used" in shown:

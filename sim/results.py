@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,11 @@ ITERATION_VARIABLES: dict[str, tuple[str, str]] = {
 _FLOATS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s", "start_s", "duration_s")
 
 
-def to_dataset(record: RunRecord, attrs: Mapping[str, Any]) -> Any:
-    """The run as an xarray.Dataset with dims request, iteration, term and stall; `attrs` are its provenance."""
+def to_dataset(record: RunRecord, attrs: Mapping[str, Any], draws: Mapping[str, Sequence[float]] | None = None) -> Any:
+    """The run as an xarray.Dataset with dims request, iteration, term and stall; `attrs` are its provenance.
+
+    `draws` maps figures to their values at each draw of the rates: dims draw and figure.
+    """
     import xarray as xr
 
     variables: dict[str, Any] = {}
@@ -68,16 +71,27 @@ def to_dataset(record: RunRecord, attrs: Mapping[str, Any]) -> Any:
     if any(session is not None for session in record.session_ids):
         names = np.array(["" if session is None else session for session in record.session_ids], dtype=object)
         variables["session_id"] = ("request", names)
-    coordinates = {
+    coordinates: dict[str, Any] = {
         "request_id": ("request", np.array(record.request_ids, dtype=object)),
         "term": ("term", np.array(record.term_names, dtype=object)),
     }
+    if draws:
+        text = "the figure in the repeat of the run at each draw of the rates, in the figure's own unit"
+        table = np.array(list(draws.values()), dtype=np.float64).T
+        variables["draw_figure"] = (("draw", "figure"), table, {"units": "1", "long_name": text})
+        coordinates["figure"] = ("figure", np.array(list(draws), dtype=object))
     return xr.Dataset(variables, coords=coordinates, attrs={"format": FORMAT, **attrs})
 
 
-def write_run(directory: Path, record: RunRecord, summary: Mapping[str, Any], attrs: Mapping[str, Any]) -> None:
+def write_run(
+    directory: Path,
+    record: RunRecord,
+    summary: Mapping[str, Any],
+    attrs: Mapping[str, Any],
+    draws: Mapping[str, Sequence[float]] | None = None,
+) -> None:
     """Write both files into `directory`. No wall-clock time goes in: equal runs are equal bytes."""
-    dataset = to_dataset(record, attrs)
+    dataset = to_dataset(record, attrs, draws)
     packed = {"zlib": True, "complevel": 1, "shuffle": True}
     # xarray keeps NaN for missing floats only; text is stored as it is
     encoding = {name: packed for name, v in dataset.variables.items() if v.dtype.kind in "if" and v.size}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,13 @@ from sim.admission import NO_LIMITS, Admission, AdmissionLimits
 from sim.bill import mixed_shape
 from sim.deployment import Limits, plan_engine
 from sim.engine.config import EngineConfig
-from sim.engine.presets import make_scheduler
+from sim.engine.presets import make_scheduler, step_settings
 from sim.engine.steptime import TICK_S
-from sim.engine.types import Request
+from sim.engine.tiers import tier_hit_rates
+from sim.engine.types import Request, Scheduler
 from sim.engine.vllm import check_fits
 from sim.host import HostRates
-from sim.metrics import bill_shares, noise_intervals, summarise
+from sim.metrics import bill_shares, noise_intervals, rate_intervals, summarise
 from sim.precision import Precision
 from sim.rates import RateDraws, Rates
 from sim.router import make_router
@@ -32,6 +33,7 @@ from sim.workload.trace import Trace
 
 Interval = tuple[float, float]
 DEFAULT_DRAWS = 20
+DEFAULT_DRAWS_UP_TO = 20_000  # requests; beyond, repeats take minutes and are left to be asked for
 Progress = Callable[[int, int], None]
 
 
@@ -63,21 +65,23 @@ class Result:
     summary: dict[str, float | int]
     noise: dict[str, Interval]
     rate_intervals: dict[str, Interval]
+    draws: dict[str, list[float]]  # figure -> its value at each draw of the rates
     bill: dict[str, float]
 
 
 def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool = True, on_progress: Progress | None = None) -> Result:
     """Simulate once at the median rates, and once more at each of the first `draws` draws (same workload: common random numbers).
 
-    `draws` None means DEFAULT_DRAWS where they are cheap, that is where the fast path applies, and else none.
+    `draws` None means DEFAULT_DRAWS where they are cheap (the fast path applies, DEFAULT_DRAWS_UP_TO requests at most), else none.
     Without `keep_iterations` the iteration log is left out, and with it ITL and the engine's figures; the draws never keep it. Such runs
     take the fast path where it applies; per-request figures are the same, bit by bit.
     Raises UsageError for a request that cannot fit, SimctlError when the model does not.
     """
     config, _ = plan_engine(study.model, study.gpu, study.precision, study.tp, study.limits)
     check_all_fit(study.trace, config)
-    record = _run(study, config, study.rates.point, keep_iterations, _scaled(on_progress, 0, (draws or 0) + 1))
-    summary = summarise(record, study.goodput)
+    schedulers = [make_scheduler(config) for _ in range(study.replicas)]
+    record = _run(study, config, study.rates.point, keep_iterations, _scaled(on_progress, 0, (draws or 0) + 1), schedulers)
+    summary = summarise(record, study.goodput) | tier_hit_rates(schedulers)
     if draws is None:
         others = _fast_draws(study, config)
     else:
@@ -85,11 +89,9 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
             summarise(_run(study, config, study.rates.draws.at(i), False, _scaled(on_progress, i + 1, draws + 1)), study.goodput)
             for i in range(draws)
         ]
-    spread: dict[str, Interval] = {}
-    for key in others[0] if others else ():
-        low, high = np.nanpercentile([other[key] for other in others], (5.0, 95.0))
-        spread[key] = (float(low), float(high))
-    return Result(record, config, summary, noise_intervals(record), spread, bill_shares(record))
+    figures = {key: [float(other[key]) for other in others] for key in (others[0] if others else ())}
+    spread = rate_intervals(figures)
+    return Result(record, config, summary, noise_intervals(record), spread, figures, bill_shares(record))
 
 
 def check_all_fit(trace: Trace, config: EngineConfig) -> None:
@@ -105,7 +107,7 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
         name: getattr(config, name)
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "long_prefill_token_threshold")
     }
-    limits |= {f"engine_{name}": float(value) for name, value in config.options.items()}
+    limits |= {f"engine_{name}": value if isinstance(value, str) else float(value) for name, value in config.options.items()}
     limits |= {"num_gpu_blocks": config.num_gpu_blocks, "enable_prefix_caching": int(config.enable_prefix_caching)}
     return {
         "model": study.model.name,
@@ -129,8 +131,15 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
     }
 
 
-def _run(study: Study, config: EngineConfig, rates: Rates, keep_iterations: bool, on_progress: Progress | None) -> RunRecord:
-    cost = _cost(study, rates)
+def _run(
+    study: Study,
+    config: EngineConfig,
+    rates: Rates,
+    keep_iterations: bool,
+    on_progress: Progress | None,
+    schedulers: Sequence[Scheduler] = (),
+) -> RunRecord:
+    cost = _cost(study, config, rates)
     if not keep_iterations and _open_loop(study):
         record = run_fast(study.trace, config, cost.steps, study.host, study.replicas)
         if record is not None:
@@ -139,7 +148,7 @@ def _run(study: Study, config: EngineConfig, rates: Rates, keep_iterations: bool
             return record
     return simulate(
         TraceSource(study.trace, config.block_size),
-        [make_scheduler(config) for _ in range(study.replicas)],
+        schedulers or [make_scheduler(config) for _ in range(study.replicas)],
         cost,
         router=make_router(study.router, study.replicas, config.block_size, config.num_gpu_blocks),
         host=study.host,
@@ -153,16 +162,16 @@ def _run(study: Study, config: EngineConfig, rates: Rates, keep_iterations: bool
 def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | int]]:
     """Figures at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
     figures: list[dict[str, float | int]] = []
-    for draw in range(DEFAULT_DRAWS if _open_loop(study) else 0):
-        record = run_fast(study.trace, config, _cost(study, study.rates.draws.at(draw)).steps, study.host, study.replicas)
+    for draw in range(DEFAULT_DRAWS if _open_loop(study) and len(study.trace) <= DEFAULT_DRAWS_UP_TO else 0):
+        record = run_fast(study.trace, config, _cost(study, config, study.rates.draws.at(draw)).steps, study.host, study.replicas)
         if record is None:
             return []
         figures.append(summarise(record, study.goodput))
     return figures
 
 
-def _cost(study: Study, rates: Rates) -> BillCost:
-    return BillCost(study.model, study.precision, rates, tp=study.tp)
+def _cost(study: Study, config: EngineConfig, rates: Rates) -> BillCost:
+    return BillCost(study.model, study.precision, rates, tp=study.tp, **step_settings(config))
 
 
 def _admission(study: Study, config: EngineConfig, cost: BillCost) -> Admission | None:

@@ -39,7 +39,7 @@ class GoodputCommand(click.Command):
 @click.command("simulate", cls=GoodputCommand)
 @workload_options
 @deployment_options
-@click.option("--engine", default="vllm", show_default=True, help="vllm, llamacpp, or a scheduler class's dotted path.")
+@click.option("--engine", default="vllm", show_default=True, help="vllm, sglang, llamacpp, or a scheduler class's dotted path.")
 @click.option("--engine-option", multiple=True, metavar="NAME=VALUE", help="A setting of that engine; may be repeated.")
 @click.option("--max-num-seqs", type=BatchCap(), help="Most requests running; knee:0.65 caps at that efficiency. [default: vLLM's]")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Token budget of an iteration. [default: vLLM's]")
@@ -97,7 +97,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
             "provenance": origin,
         }
         if directory is not None:
-            write_run(directory, result.record, summary, origin)
+            write_run(directory, result.record, summary, origin, result.draws)
         if chrome is not None:
             from sim.chrometrace import write_chrome_trace
 

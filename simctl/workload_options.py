@@ -31,6 +31,9 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the trace's first N requests."),
             click.option("--rate-scale", type=float, default=1.0, show_default=True, help="Let the trace arrive this many times as fast."),
+            click.option(
+                "--spread-arrivals", type=float, default=0.0, show_default=True, help="Put arrivals off by up to this (Mooncake: 3)."
+            ),
             click.option("--trace-start", type=float, default=0.0, show_default=True, help="ServeGen: draw from this second on."),
             click.option("--trace-duration", type=float, default=3600.0, show_default=True, help="ServeGen: draw this many seconds."),
             click.option("--num-prompts", type=click.IntRange(1), help="Requests to draw, without a trace or with --resample."),
@@ -54,7 +57,7 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def workload(options: dict[str, Any], rng: Any, given: Callable[[str], bool]) -> Any:
     """The trace that the options mean. `given(name)` says whether the user set an option. UsageError when they contradict each other."""
-    from sim.workload.arrivals import with_arrivals
+    from sim.workload.arrivals import spread_buckets, with_arrivals
     from sim.workload.synthetic import Synthetic, draw, resampled, with_think_time
 
     rate = options["request_rate"]
@@ -70,6 +73,8 @@ def workload(options: dict[str, Any], rng: Any, given: Callable[[str], bool]) ->
         trace = resampled(trace, options["num_prompts"], rng)
     elif options["num_prompts"] is not None:
         raise UsageError("--num-prompts with a trace needs --resample; --limit takes its first requests")
+    if options["spread_arrivals"]:
+        trace = spread_buckets(trace, options["spread_arrivals"], rng)
     if rate is not None:
         trace = with_arrivals(trace, rate, options["burstiness"], rng)
     elif given("burstiness"):
@@ -80,8 +85,8 @@ def workload(options: dict[str, Any], rng: Any, given: Callable[[str], bool]) ->
 def _drawn(options: dict[str, Any], rng: Any, synthetic: Any, draw: Any) -> Any:
     if options["num_prompts"] is None:
         raise UsageError("what to serve? give --trace FILE, or --num-prompts N to draw requests")
-    if options["limit"] is not None or options["resample"] or options["rate_scale"] != 1.0:
-        raise UsageError("--limit, --resample and --rate-scale need a --trace")
+    if options["limit"] is not None or options["resample"] or options["rate_scale"] != 1.0 or options["spread_arrivals"]:
+        raise UsageError("--limit, --resample, --rate-scale and --spread-arrivals need a --trace")
     return draw(
         synthetic(
             num_prompts=options["num_prompts"],
@@ -113,7 +118,7 @@ def workload_origin(options: dict[str, Any]) -> dict[str, Any]:
     path: Path | None = options["trace"]
     if path is not None:
         origin = {"trace": path.name, "trace_sha256": _digest(path), "trace_format": options["trace_format"]}
-        origin |= {name: options[name] for name in ("rate_scale", "trace_start", "trace_duration")}
+        origin |= {name: options[name] for name in ("rate_scale", "spread_arrivals", "trace_start", "trace_duration")}
     names = ("num_prompts", "limit", "request_rate", "burstiness", "think_time", *(_DRAWN if path is None else ()))
     return origin | {name: options[name] for name in names if options[name] is not None}
 

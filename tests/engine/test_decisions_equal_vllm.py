@@ -33,7 +33,8 @@ def workloads(draw: st.DrawFn) -> Workload:
     ]
     workload = Workload({}, asks)
     longest = max(len(prompt) + len(output) for prompt, output in workload.conversations())
-    least_blocks = -(-longest // block_size) + 1
+    drafts = draw(st.sampled_from([0, 0, 0, 1, 3]))
+    least_blocks = -(-(longest + drafts) // block_size) + 1
     max_num_seqs = draw(st.integers(1, 16))
     chunked = draw(st.sampled_from([True, True, True, False]))
     most_tokens = draw(st.integers(16, 12 * block_size)) if chunked else longest + 16
@@ -49,6 +50,7 @@ def workloads(draw: st.DrawFn) -> Workload:
         "policy": draw(st.sampled_from(["fcfs", "priority"])),
         "watermark": draw(st.sampled_from([0.0, 0.0, 0.05])),
         "reserve_full_prompt": draw(st.booleans()),
+        "options": {"draft_tokens": drafts} if drafts else {},
     }
     return workload
 
@@ -68,5 +70,6 @@ def test_every_iteration_is_decided_alike(workload: Workload) -> None:
     assert len(ours) == len(theirs)
     event("preempts" if any(step[2] for step in theirs) else "no preemption")
     event("prefix hits" if any(cached for step in theirs for _, cached in step[1]) else "no hits")
+    event(f"drafts {workload.limits['options'].get('draft_tokens', 0)}")
     event(f"policy {workload.limits['policy']}")
     event("max_num_seqs binds" if any(len(step[0]) == workload.limits["max_num_seqs"] for step in theirs) else "seqs free")

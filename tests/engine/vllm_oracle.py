@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.engine.config import EngineConfig
+from sim.engine.speculation import Speculation
 from sim.engine.types import Request
 from sim.engine.vllm import VllmScheduler
 
@@ -89,10 +90,22 @@ def gained(before: dict[str, list[int]], tables: dict[str, list[int]]) -> dict[s
     return {request_id: blocks for request_id, blocks in news.items() if blocks}
 
 
+def agreed(index: int, generated: int, drafts: int) -> int:
+    """Draft tokens accepted of request `index` after `generated` tokens: arbitrary, the same on both sides."""
+    return (7 * index + 5 * generated) % (drafts + 1)
+
+
+class AgreedDrafts(VllmScheduler):
+    """Our scheduler with the acceptance both sides use."""
+
+    def accept(self, request: Request, drafts: int) -> int:
+        return agreed(int(request.request_id), request.generated_tokens - 1, drafts)
+
+
 def steps_of_ours(workload: Workload, most_iterations: int = 20_000) -> list[list[Any]]:
     """One entry per iteration: [[id, tokens], ...], [[id, cached], ...], [preempted ids], {id: block ids it gained}."""
     config = workload.config
-    scheduler = VllmScheduler(config)
+    scheduler = AgreedDrafts(config)
     pending = [
         (
             ask.arrives,
@@ -147,7 +160,7 @@ def engine_scheduler(limits: EngineConfig) -> Any:
     """vLLM's Scheduler with the same limits, over one full-attention group."""
     model = _model_config()
     import torch
-    from vllm.config import CacheConfig, DeviceConfig, SchedulerConfig, VllmConfig
+    from vllm.config import CacheConfig, DeviceConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.structured_output import StructuredOutputManager
@@ -159,8 +172,12 @@ def engine_scheduler(limits: EngineConfig) -> Any:
         cache_dtype="auto",
         enable_prefix_caching=limits.enable_prefix_caching,
     )
+    speculation = Speculation.of(limits)
     config = VllmConfig(
         model_config=model,
+        speculative_config=None
+        if not speculation.draft_tokens
+        else SpeculativeConfig(method="ngram", num_speculative_tokens=speculation.draft_tokens, prompt_lookup_max=3),
         scheduler_config=SchedulerConfig(
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
@@ -194,11 +211,11 @@ def engine_scheduler(limits: EngineConfig) -> Any:
 def steps_of_engine(workload: Workload) -> list[list[Any]]:
     """The engine's log in the form of `steps_of_ours`."""
     limits = workload.config
-    scheduler = engine_scheduler(limits)
+    scheduler, speculation = engine_scheduler(limits), Speculation.of(limits)
     from vllm import SamplingParams
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher
-    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
     from vllm.v1.request import Request as EngineRequest
 
     hasher = get_request_block_hasher(limits.block_size, sha256) if limits.enable_prefix_caching else None
@@ -250,7 +267,12 @@ def steps_of_engine(workload: Workload) -> list[list[Any]]:
             request = scheduler.requests[request_id]
             produced = told[int(request_id)][1]
             done = request.num_computed_tokens >= request.num_tokens
-            sampled.append([produced[request.num_output_tokens]] if done else [])
+            at = request.num_output_tokens
+            drafts = [token for token in out.scheduled_spec_decode_tokens.get(request_id, ()) if token >= 0]
+            kept = agreed(int(request_id), at, len(drafts)) if drafts else 0
+            # past the last token that was asked for the engine cuts what it is given
+            longer = produced + [produced[-1]] * kept
+            sampled.append(longer[at : at + 1 + kept] if done else [])
         if ids:
             scheduler.update_from_output(
                 out,
@@ -263,4 +285,6 @@ def steps_of_engine(workload: Workload) -> list[list[Any]]:
                     pooler_output=[],
                 ),
             )
+        if ids and speculation.draft_tokens:
+            scheduler.update_draft_token_ids(DraftTokenIds(ids, [[3] * speculation.draft_tokens for _ in ids]))
     return log

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sim.errors import SimctlError, UsageError
-from sim.metrics import bill_shares, noise_intervals, summarise
+from sim.metrics import bill_shares, noise_intervals, rate_intervals, summarise
 from sim.outdir import replaced_directory
 from sim.results import RUN_FILE, SUMMARY_FILE, load_run
 from simctl.cli import group
@@ -141,3 +141,16 @@ def test_a_foreign_netcdf_is_refused(tmp_path):
     other.write_bytes(b"nonsense")
     with pytest.raises(SimctlError, match="not a netCDF file"):
         load_run(other)
+
+
+def test_draws_are_kept_and_their_intervals_derive_from_them(tmp_path):
+    import xarray as xr
+
+    simulate(*AZURE, "--draws", 25, "--out", tmp_path / "run")
+    written = json.loads((tmp_path / "run" / SUMMARY_FILE).read_text())
+    with xr.open_dataset(tmp_path / "run" / RUN_FILE, engine="h5netcdf") as run:
+        table = run["draw_figure"].load()
+    assert table.sizes == {"draw": 25, "figure": len(written["rates_90"])}
+    figures = {str(name): table.sel(figure=name).values for name in table["figure"].values}
+    assert {name: list(pair) for name, pair in rate_intervals(figures).items()} == written["rates_90"]
+    assert figures["mean_tpot_ms"].std() > 0
