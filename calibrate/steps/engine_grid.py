@@ -26,8 +26,8 @@ SCHEMA, SUITE = "simctl-measurement/1", "engine-grid"
 KIND = {"decode": "decode", "ragged": "decode", "prefill": "prefill", "packed": "prefill", "mixed": "mixed"}
 DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
 SECONDS = ("step_s_median", "step_s_p25", "step_s_p75")
-NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", "decode_seqs_median", "decode_context_tokens_median", "chunks", "chunk_tokens",
-          "offset_tokens")  # fmt: skip
+NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", "decode_seqs_median", "decode_context_tokens_median", "chunks",
+          "chunk_tokens", "offset_tokens")  # fmt: skip
 # Standard error of a median over that of a mean, for normal samples; quartiles span 1.349 standard deviations.
 MEDIAN_SE, QUARTILE_SPAN = 1.2533, 1.349
 
