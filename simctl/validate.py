@@ -164,6 +164,8 @@ LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p9
 def _render(report: dict[str, Any]) -> None:
     import textwrap
 
+    from calibrate.served.compare import phase_floor
+
     run, path = report["run"], report["path"]
     click.echo(click.style(f"{run.name}: {run.model.name} on {run.gpu.name}, {run.engine}", bold=True))
     lines = [
@@ -186,6 +188,9 @@ def _render(report: dict[str, Any]) -> None:
             f"{s.experiment[:17]:<18}{LABEL[s.metric]:<10}{s.requests:>5}{100 * s.median_abs:>8.1f}%{100 * s.p90_abs:>8.1f}%"
             f"{100 * s.bias:>+8.1f}%{inside:>9}{verdict:>10}".rstrip()
         )
+    for experiment, _ in report["pairs"]:
+        floor = 100 * phase_floor(experiment)
+        click.echo(f"{experiment.name}: TTFT error of a perfect model with unknown iteration phase {floor:.1f} % (median)")
     for experiment, predicted in report["pairs"]:
         if experiment.cached_tokens is not None:
             said = experiment.cached_tokens == experiment.cached_tokens

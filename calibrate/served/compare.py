@@ -73,6 +73,15 @@ def interval_scores(measured: Array, predicted: Prediction, metric: str, noise: 
         return np.asarray(np.abs(np.log(measured / point)) / np.sqrt(np.square(spread) + noise[metric] ** 2))
 
 
+def phase_floor(experiment: Experiment) -> float:
+    """Median relative TTFT error of a perfect model that does not know where in an iteration each request arrives.
+
+    A request waits for the iteration in flight. Two clocks that tick alike but out of phase put it at independent places in it, and the
+    median distance of two uniform places is 1 - 1/sqrt(2) of a step; the step is the median TPOT.
+    """
+    return float((1 - 0.5**0.5) * np.nanmedian(experiment.tpot_s) / np.median(experiment.ttft_s))
+
+
 def reliability(pairs: list[tuple[Experiment, Prediction]], noise: dict[str, float]) -> dict[str, Array]:
     """Share of requests inside the interval of each nominal level, by metric: shape [level], levels in LEVELS."""
     from scipy.special import ndtri

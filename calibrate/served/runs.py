@@ -58,8 +58,10 @@ class Experiment:
             return np.asarray(np.where(self.output_tokens > 1, (self.e2el_s - self.ttft_s) / (self.output_tokens - 1), np.nan))
 
     def trace(self) -> Trace:
-        """The same requests as a workload, at the times they were really sent; a later request of a client follows its previous one after the
-        pause the client really made, so that a closed loop stays closed. In sessions its prompt begins with all that was said before.
+        """The same requests as a workload, at the times they were really sent.
+
+        A later request of a client follows its previous one after the pause the client really made, so that a closed loop stays closed.
+        In sessions its prompt begins with all that was said before.
         """
         builder = TraceBuilder(self.name)
         start = float(self.arrival_s[0])
