@@ -17,6 +17,7 @@ from simctl import __version__
 from simctl.options import BatchCap, Fraction, Pair, TokenCount, deployment_options, writable
 from simctl.workload_options import workload, workload_options, workload_origin
 
+MOST_BLOCKS = 2**24  # 268 million tokens in blocks of 16: beyond any node, and a block costs the simulator some 100 bytes
 SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word
 _GOAL = re.compile(r"\w+:[0-9.]+")
 
@@ -46,8 +47,12 @@ class GoodputCommand(click.Command):
 @click.option("--gpu-memory-utilization", type=Fraction(closed=True), default=0.9, show_default=True, help="Share of memory to use.")
 @click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block.")
 @click.option("--max-model-len", type=TokenCount(), help="Longest prompt + output. [default: the model's]")
-@click.option("--num-gpu-blocks", type=click.IntRange(2), help="KV blocks, instead of those predicted from memory.")
-@click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=True, show_default=True, help="Reuse KV of equal prefixes.")
+@click.option("--num-gpu-blocks", type=click.IntRange(2, MOST_BLOCKS), help="KV blocks, instead of those predicted from memory.")
+@click.option(
+    "--enable-prefix-caching/--no-enable-prefix-caching",
+    default=None,
+    help="Reuse KV of equal prefixes. [default: on; off with recurrent state]",
+)
 @click.option("--long-prefill-token-threshold", type=click.IntRange(0), default=0, show_default=True, help="Prefill share cap; 0: none.")
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True, help="Charge the API server's time, too.")
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router.")
