@@ -83,7 +83,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     """
     from sim.outdir import replaced_directory
     from sim.results import RUN_FILE, SUMMARY_FILE, summary_json, write_run
-    from sim.serve import provenance, run_study
+    from sim.serve import REPEATS, provenance, run_study
 
     out: Path | None = options["out"]
     chrome = writable(options["chrome_trace"])
@@ -97,12 +97,13 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         summary = {
             **result.summary,
             "run_noise_90": result.noise,
+            "run_noise_basis": f"{REPEATS} repeats with other seeds" if result.repeats else "blocks of this run",
             "rates_90": result.rate_intervals,
             "bill_share": result.bill,
             "provenance": origin,
         }
         if directory is not None:
-            write_run(directory, result.record, summary, origin, result.draws)
+            write_run(directory, result.record, summary, origin, result.draws, result.repeats)
         if chrome is not None:
             from sim.chrometrace import write_chrome_trace
 
@@ -144,6 +145,7 @@ def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
 
     return Study(
         trace=trace,
+        redraw=None if options["trace"] else lambda repeat: workload(options, np.random.default_rng([options["seed"], repeat + 1]), given),
         model=model,
         gpu=gpu,
         precision=precision,
