@@ -73,6 +73,8 @@ class Bill(NamedTuple):
     link_overlap: float
     comm_bytes: Any
     comm_ops: Any
+    expert_layers: Any  # mixture-of-experts layers
+    expert_flops: Any  # routed experts' matrix products
     eager_layers: Any  # layers whose kernels the host launches one by one
 
 
@@ -82,7 +84,9 @@ class Coefficients(NamedTuple):
     always_bytes: float  # weights read by every step
     expert_bytes: tuple[tuple[float, int, int], ...]  # per MoE group: bytes of one expert x layers, experts, top_k
     embedding_row_bytes: float
-    body_flops: float  # per token, without lm_head
+    body_flops: float  # per token, without lm_head and routed experts
+    expert_flops: float  # per token, routed experts
+    expert_layers: int
     head_flops: float  # per sampled row
     kv_token_bytes: float  # full-context layers
     window_token_bytes: float
@@ -117,7 +121,8 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
     check_tensor_parallel(model, tp)
     hidden, w = model.hidden, precision.weight_bytes
     always = float(hidden + model.lm_head_params)
-    body = 0.0
+    body = expert_body = 0.0
+    expert_layers = 0
     experts: list[tuple[float, int, int]] = []
     kv = window = summary = state = conv = 0.0
     pair = window_pair = state_flops = 0.0
@@ -125,11 +130,15 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
         n, mixer, mlp = group.count, group.mixer, group.mlp
         mixer_params = mixer.params(hidden)
         always += n * (mixer_params + group.norms * hidden)
-        body += n * 2.0 * (mixer_params + mlp.active_params(hidden))
+        body += n * 2.0 * mixer_params
         if mlp.kind == "moe":
+            body += n * 2.0 * mlp.always_params(hidden)
+            expert_body += n * 2.0 * mlp.top_k * mlp.expert_params(hidden)
+            expert_layers += n
             always += n * mlp.always_params(hidden)
             experts.append((n * mlp.expert_bytes(hidden, w, model.expert_bits) / tp, mlp.experts, mlp.top_k))
         else:
+            body += n * 2.0 * mlp.params(hidden)
             always += n * mlp.params(hidden)
         if mixer.kind == "gdn":
             state += n * mixer.state_elements()
@@ -152,6 +161,8 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
         expert_bytes=tuple(experts),
         embedding_row_bytes=hidden * ACTIVATION_BYTES,
         body_flops=body / tp,
+        expert_flops=expert_body / tp,
+        expert_layers=expert_layers,
         head_flops=2.0 * model.lm_head_params / tp,
         kv_token_bytes=kv,
         window_token_bytes=window,
@@ -213,6 +224,8 @@ def iteration_bill(model: ModelSpec, shape: Shape, precision: Precision, policy:
         link_overlap=policy.overlap,
         comm_bytes=2.0 * c.layers * tokens * c.hidden * ACTIVATION_BYTES * 2.0 * (tp - 1) / tp,
         comm_ops=2.0 * c.layers if tp > 1 else 0.0,
+        expert_layers=float(c.expert_layers),
+        expert_flops=tokens * c.expert_flops,
         eager_layers=shape.eager * c.layers,
     )
 

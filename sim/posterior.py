@@ -29,6 +29,8 @@ from sim.specs.lookup import key
 SCHEMA = "simctl-posterior/1"
 STEP_TIME = "step-time"
 POPULATION = "*"
+DECODE = 0  # place of decode iterations in the model error's `kind` dimension
+MODEL_ERROR_NU = 5.0  # degrees of freedom of the model error, as it was fitted
 REQUIRED = ("schema", "family", "gpu", "digest", "formula", "data", "converged", "basis", "summary")
 
 Array = NDArray[np.float64]
@@ -117,6 +119,8 @@ def rates_from_file(
         basis["linear_flops_per_s"] = f"{basis['linear_flops_per_s']}; scaled to {used} by the datasheet"
     pick = _pick(len(values["beta"]), draws, seed)
     chosen = {name: values[name][pick] for name in UNITS}
+    if "sigma" in values:
+        chosen = with_model_error(chosen, values["sigma"][pick, DECODE], seed)
     mark = "" if int(file.attrs["converged"]) else " (NOT CONVERGED)"
     return RateDraws(
         point=Rates(**{name: float(np.median(values[name])) for name in UNITS}),
@@ -124,6 +128,22 @@ def rates_from_file(
         basis={name: str(basis[name]) for name in UNITS},
         summary=f"{file.attrs['summary']}{mark}",
     )
+
+
+def with_model_error(rates: Mapping[str, Array], sigma: Array, seed: int) -> dict[str, Array]:
+    """Rates [draw] slowed or sped up as a whole by what the formula misses: every draw's step times move by one log-t factor.
+
+    `sigma` [draw] is the model error of a decode iteration. Without this an interval would shrink with the number of cells learnt
+    from, past what any single prediction can claim. One factor for all iterations of a draw is the cautious reading: errors of a run
+    do not average out. Comparisons within a draw are not widened.
+    """
+    noise = np.random.default_rng([seed, 50]).standard_t(MODEL_ERROR_NU, size=sigma.size)
+    factor = np.exp(sigma * noise)
+    out = {}
+    for name, values in rates.items():
+        unit = UNITS[name]
+        out[name] = values * factor if unit.startswith("s ") else values / factor if "/s" in unit else values
+    return out
 
 
 def rates_for(

@@ -1,7 +1,7 @@
 """The price of a bill: the one formula, written once for floats, numpy and PyTensor.
 
-    t = c0 + c_seq*sequences + c_prefill*[prefill]
-        + smax(weights/beta, linear flops/F) + smax(KV/beta_kv, attention flops/F_a) + state/beta_state
+    t = c0 + c_expert*MoE layers + c_seq*sequences + c_prefill*[prefill]
+        + smax(weights/beta, linear flops/F + expert flops/F_e) + smax(KV/beta_kv, attention flops/F_a) + state/beta_state
         + summaries/beta_kv + find + exposed link + comm
 
 smax(a, b) = (a**p + b**p)**(1/p) is a smooth maximum of a stage's memory and compute time; stages follow one another, so they add.
@@ -60,7 +60,8 @@ def smooth_max(a: Any, b: Any, p: Any) -> Any:
 
 def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
     """Seconds by term of one iteration. Bill and rates broadcast together; `xp` supplies minimum (FLOAT, numpy or pytensor.tensor)."""
-    weights = smooth_max(bill.weight_bytes / rates.beta, bill.linear_flops / rates.linear_flops_per_s, rates.smooth_p)
+    products = bill.linear_flops / rates.linear_flops_per_s + bill.expert_flops / rates.expert_flops_per_s
+    weights = smooth_max(bill.weight_bytes / rates.beta, products, rates.smooth_p)
     attention = (bill.attention_flops + rates.chunk_pad_tokens * bill.chunk_flops) / rates.attention_flops_per_s
     kv = smooth_max(bill.kv_bytes / rates.beta_kv, attention, rates.smooth_p)
     state = bill.state_bytes / rates.beta_state
@@ -69,7 +70,7 @@ def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
     hidden = bill.link_overlap * xp.minimum(link, busy)
     host = bill.eager_layers * rates.eager_layer_s
     return Terms(
-        fixed=bill.iterations * rates.c0_s,
+        fixed=bill.iterations * rates.c0_s + bill.expert_layers * rates.expert_layer_s,
         sequences=bill.sequences * rates.c_seq_s,
         prefill=bill.has_prefill * rates.c_prefill_s,
         weights=weights,

@@ -24,6 +24,8 @@ UNITS: dict[str, str] = {
     "gather_s": "s per layer whose selected KV is gathered from host RAM",
     "comm_bytes_per_s": "bytes/s, GPU-GPU link",
     "comm_latency_s": "s per all-reduce",
+    "expert_layer_s": "s per mixture-of-experts layer",
+    "expert_flops_per_s": "flop/s, routed experts",
 }
 
 
@@ -49,6 +51,8 @@ class Rates:
     gather_s: Any
     comm_bytes_per_s: Any
     comm_latency_s: Any
+    expert_layer_s: Any
+    expert_flops_per_s: Any
 
     def names(self) -> tuple[str, ...]:
         return tuple(f.name for f in fields(self))

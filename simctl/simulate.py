@@ -17,6 +17,7 @@ from simctl import __version__
 from simctl.options import BatchCap, Fraction, Pair, TokenCount, deployment_options, writable
 from simctl.workload_options import workload, workload_options, workload_origin
 
+MOST_BLOCKS = 2**24  # 268 million tokens in blocks of 16: beyond any node, and a block costs the simulator some 100 bytes
 SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word
 _GOAL = re.compile(r"\w+:[0-9.]+")
 
@@ -46,8 +47,12 @@ class GoodputCommand(click.Command):
 @click.option("--gpu-memory-utilization", type=Fraction(closed=True), default=0.9, show_default=True, help="Share of memory to use.")
 @click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block.")
 @click.option("--max-model-len", type=TokenCount(), help="Longest prompt + output. [default: the model's]")
-@click.option("--num-gpu-blocks", type=click.IntRange(2), help="KV blocks, instead of those predicted from memory.")
-@click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=True, show_default=True, help="Reuse KV of equal prefixes.")
+@click.option("--num-gpu-blocks", type=click.IntRange(2, MOST_BLOCKS), help="KV blocks, instead of those predicted from memory.")
+@click.option(
+    "--enable-prefix-caching/--no-enable-prefix-caching",
+    default=None,
+    help="Reuse KV of equal prefixes. [default: on; off with recurrent state]",
+)
 @click.option("--long-prefill-token-threshold", type=click.IntRange(0), default=0, show_default=True, help="Prefill share cap; 0: none.")
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True, help="Charge the API server's time, too.")
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router.")
@@ -78,7 +83,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     """
     from sim.outdir import replaced_directory
     from sim.results import RUN_FILE, SUMMARY_FILE, summary_json, write_run
-    from sim.serve import provenance, run_study
+    from sim.serve import REPEATS, provenance, run_study
 
     out: Path | None = options["out"]
     chrome = writable(options["chrome_trace"])
@@ -92,12 +97,13 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         summary = {
             **result.summary,
             "run_noise_90": result.noise,
+            "run_noise_basis": f"{REPEATS} repeats with other seeds" if result.repeats else "blocks of this run",
             "rates_90": result.rate_intervals,
             "bill_share": result.bill,
             "provenance": origin,
         }
         if directory is not None:
-            write_run(directory, result.record, summary, origin, result.draws)
+            write_run(directory, result.record, summary, origin, result.draws, result.repeats)
         if chrome is not None:
             from sim.chrometrace import write_chrome_trace
 
@@ -139,6 +145,7 @@ def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
 
     return Study(
         trace=trace,
+        redraw=None if options["trace"] else lambda repeat: workload(options, np.random.default_rng([options["seed"], repeat + 1]), given),
         model=model,
         gpu=gpu,
         precision=precision,

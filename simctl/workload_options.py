@@ -36,7 +36,7 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option("--trace-start", type=float, default=0.0, show_default=True, help="ServeGen: draw from this second on."),
             click.option("--trace-duration", type=float, default=3600.0, show_default=True, help="ServeGen: draw this many seconds."),
-            click.option("--num-prompts", type=click.IntRange(1), help="Requests to draw, without a trace or with --resample."),
+            click.option("--num-prompts", type=click.IntRange(1, 10_000_000), help="Requests to draw, without a trace or with --resample."),
             click.option("--resample", is_flag=True, help="Draw --num-prompts requests with the trace's lengths."),
             click.option("--request-rate", type=float, help="Requests per second, instead of the trace's times; inf: all at once."),
             click.option("--burstiness", type=float, default=1.0, show_default=True, help="1: Poisson; less: bursts; inf: constant gaps."),

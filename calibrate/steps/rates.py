@@ -35,6 +35,8 @@ SEEN_THROUGH: dict[str, tuple[str, ...]] = {
     "gather_s": ("gathers",),
     "comm_bytes_per_s": ("comm_bytes",),
     "comm_latency_s": ("comm_ops",),
+    "expert_layer_s": ("expert_layers",),
+    "expert_flops_per_s": ("expert_flops",),
 }
 
 

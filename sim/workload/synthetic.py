@@ -13,6 +13,8 @@ from sim.workload.arrivals import with_arrivals
 from sim.workload.content import Content, Grown, SystemPrompt
 from sim.workload.trace import Trace, TraceBuilder
 
+MAX_CV = 100.0
+
 
 @dataclass(frozen=True, slots=True)
 class Synthetic:
@@ -37,8 +39,8 @@ class Synthetic:
 
 def draw_lengths(mean: int, cv: float, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """`count` lengths of at least 1 token: `mean` when `cv` is 0, else log-normal with that mean and coefficient of variation."""
-    if not 0.0 <= cv < math.inf:
-        raise UsageError(f"length coefficient of variation must be a number >= 0, got {cv:g}")
+    if not 0.0 <= cv <= MAX_CV:
+        raise UsageError(f"length coefficient of variation must lie in 0..{MAX_CV:g}, got {cv:g}")
     if cv == 0.0:
         return np.full(count, mean, dtype=np.int64)
     sigma2 = math.log1p(cv * cv)

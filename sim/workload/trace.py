@@ -79,7 +79,13 @@ class Trace:
         )
 
     def retimed(self, arrival_s: NDArray[np.float64]) -> Trace:
-        """The same calls at other arrival times (NaN where a call follows its session's previous turn)."""
+        """The same calls at other arrival times (NaN where a call follows its session's previous turn).
+
+        Raises UsageError for times beyond MAX_TIME_S.
+        """
+        latest = float(np.nanmax(arrival_s, initial=0.0))
+        if latest > MAX_TIME_S:
+            raise UsageError(f"arrivals would reach {latest:g} s: the rate is too low")
         return Trace(
             arrival_s,
             self.prompt_tokens,

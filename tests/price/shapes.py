@@ -49,6 +49,8 @@ _SCALE = {
     "gather_s": 2e-4,
     "comm_bytes_per_s": 2e11,
     "comm_latency_s": 1e-5,
+    "expert_layer_s": 3e-5,
+    "expert_flops_per_s": 3e14,
 }
 assert set(_SCALE) == set(UNITS)
 
