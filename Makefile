@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PYTHONWARNINGS ?=
 
-.PHONY: bench-sim bench-start docs demo test test-all test-vllm lint clean
+.PHONY: loop bench-sim bench-start docs demo test test-all test-vllm lint clean
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
