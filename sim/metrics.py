@@ -19,9 +19,6 @@ from sim.runlog import RunRecord
 Floats = NDArray[np.float64]
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 PERCENTILES = (50, 90, 95, 99)
-BATCHES = 20
-MIN_PER_BATCH = 5
-_T_90_19 = 1.7291  # Student's t, 19 degrees of freedom, two-sided 90 %
 _GOAL = re.compile(r"(ttft|tpot|e2el):([0-9.]+)")
 
 
@@ -173,35 +170,3 @@ def bill_shares(record: RunRecord) -> dict[str, float]:
     spent = float(total.sum()) or 1.0
     ranked = sorted(zip(record.term_names, total, strict=True), key=lambda pair: -pair[1])
     return {name: float(value / spent) for name, value in ranked if value > 0.0}
-
-
-def rate_intervals(draws: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
-    """5 to 95 % of each figure over draws of the rates; figures that no draw has are left out."""
-    out = {}
-    for name, values in draws.items():
-        present = np.asarray(values)[~np.isnan(values)]
-        if len(present):
-            low, high = np.percentile(present, (5.0, 95.0))
-            out[name] = (float(low), float(high))
-    return out
-
-
-def noise_intervals(record: RunRecord) -> dict[str, tuple[float, float]]:
-    """90 % intervals of TTFT, TPOT and E2EL figures from this one run, by sectioning: rates are held fixed.
-
-    Requests are cut, in order of arrival, into 20 batches; the spread of a figure over the batches gives its standard error, centred on
-    the figure of the whole run. Batches keep the autocorrelation inside, so congestion that comes and goes widens the interval.
-    Empty when there are fewer than 5 requests per batch.
-    """
-    out: dict[str, tuple[float, float]] = {}
-    for name, values in request_latencies_ms(record).items():
-        present = values[~np.isnan(values)]
-        if len(present) < BATCHES * MIN_PER_BATCH:
-            continue
-        whole = statistics(name, present)
-        parts = [statistics(name, part) for part in np.array_split(present, BATCHES)]
-        for key, value in whole.items():
-            spread = float(np.std([part[key] for part in parts], ddof=1))
-            half = _T_90_19 * spread / math.sqrt(BATCHES)
-            out[key] = (max(0.0, value - half), value + half)
-    return out

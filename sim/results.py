@@ -49,10 +49,16 @@ ITERATION_VARIABLES: dict[str, tuple[str, str]] = {
 _FLOATS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s", "start_s", "duration_s")
 
 
-def to_dataset(record: RunRecord, attrs: Mapping[str, Any], draws: Mapping[str, Sequence[float]] | None = None) -> Any:
+def to_dataset(
+    record: RunRecord,
+    attrs: Mapping[str, Any],
+    draws: Mapping[str, Sequence[float]] | None = None,
+    repeats: Mapping[str, Sequence[float]] | None = None,
+) -> Any:
     """The run as an xarray.Dataset with dims request, iteration, term and stall; `attrs` are its provenance.
 
-    `draws` maps figures to their values at each draw of the rates: dims draw and figure.
+    `draws` maps figures to their values at each draw of the rates, `repeats` to those of repeats with other seeds: dims draw or repeat,
+    and figure.
     """
     import xarray as xr
 
@@ -75,11 +81,14 @@ def to_dataset(record: RunRecord, attrs: Mapping[str, Any], draws: Mapping[str, 
         "request_id": ("request", np.array(record.request_ids, dtype=object)),
         "term": ("term", np.array(record.term_names, dtype=object)),
     }
-    if draws:
-        text = "the figure in the repeat of the run at each draw of the rates, in the figure's own unit"
-        table = np.array(list(draws.values()), dtype=np.float64).T
-        variables["draw_figure"] = (("draw", "figure"), table, {"units": "1", "long_name": text})
-        coordinates["figure"] = ("figure", np.array(list(draws), dtype=object))
+    for dim, text, figures in (
+        ("draw", "the same workload at each draw of the rates", draws),
+        ("repeat", "other draws of the workload at the median rates", repeats),
+    ):
+        if figures:
+            table = np.array(list(figures.values()), dtype=np.float64).T
+            variables[f"{dim}_value"] = ((dim, f"{dim}_figure"), table, {"units": "1", "long_name": f"{text}; each figure in its own unit"})
+            coordinates[f"{dim}_figure"] = (f"{dim}_figure", np.array(list(figures), dtype=object))
     return xr.Dataset(variables, coords=coordinates, attrs={"format": FORMAT, **attrs})
 
 
@@ -89,9 +98,10 @@ def write_run(
     summary: Mapping[str, Any],
     attrs: Mapping[str, Any],
     draws: Mapping[str, Sequence[float]] | None = None,
+    repeats: Mapping[str, Sequence[float]] | None = None,
 ) -> None:
     """Write both files into `directory`. No wall-clock time goes in: equal runs are equal bytes."""
-    dataset = to_dataset(record, attrs, draws)
+    dataset = to_dataset(record, attrs, draws, repeats)
     packed = {"zlib": True, "complevel": 1, "shuffle": True}
     # xarray keeps NaN for missing floats only; text is stored as it is
     encoding = {name: packed for name, v in dataset.variables.items() if v.dtype.kind in "if" and v.size}

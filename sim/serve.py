@@ -18,7 +18,8 @@ from sim.engine.tiers import tier_hit_rates
 from sim.engine.types import Request, Scheduler
 from sim.engine.vllm import check_fits
 from sim.host import HostRates
-from sim.metrics import bill_shares, noise_intervals, rate_intervals, summarise
+from sim.intervals import block_intervals, rate_intervals, repeat_intervals
+from sim.metrics import bill_shares, summarise
 from sim.precision import Precision
 from sim.rates import RateDraws, Rates
 from sim.router import make_router
@@ -33,6 +34,8 @@ from sim.workload.trace import Trace
 
 Interval = tuple[float, float]
 DEFAULT_DRAWS = 20
+REPEATS = 20
+REPEATS_UP_TO = 5_000  # requests
 DEFAULT_DRAWS_UP_TO = 20_000  # requests; beyond, repeats take minutes and are left to be asked for
 Progress = Callable[[int, int], None]
 
@@ -54,6 +57,7 @@ class Study:
     max_concurrency: int | None = None
     admission: AdmissionLimits = NO_LIMITS
     goodput: Mapping[str, float] = field(default_factory=dict)
+    redraw: Callable[[int], Trace] | None = None  # another draw of the same workload, by number; None for a trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class Result:
     noise: dict[str, Interval]
     rate_intervals: dict[str, Interval]
     draws: dict[str, list[float]]  # figure -> its value at each draw of the rates
+    repeats: dict[str, list[float]]  # figure -> its value in each repeat with another seed; empty for a trace
     bill: dict[str, float]
 
 
@@ -89,9 +94,11 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
             summarise(_run(study, config, study.rates.draws.at(i), False, _scaled(on_progress, i + 1, draws + 1)), study.goodput)
             for i in range(draws)
         ]
-    figures = {key: [float(other[key]) for other in others] for key in (others[0] if others else ())}
+    figures = _columns(others)
     spread = rate_intervals(figures)
-    return Result(record, config, summary, noise_intervals(record), spread, figures, bill_shares(record))
+    repeats = _repeats(study, config)
+    noise = repeat_intervals(repeats) if repeats else block_intervals(record)
+    return Result(record, config, summary, noise, spread, figures, repeats, bill_shares(record))
 
 
 def check_all_fit(trace: Trace, config: EngineConfig) -> None:
@@ -157,6 +164,26 @@ def _run(
         keep_iterations=keep_iterations,
         on_progress=on_progress,
     )
+
+
+def _repeats(study: Study, config: EngineConfig) -> dict[str, list[float]]:
+    """Figures of REPEATS runs of other draws of the workload, at the median rates, where the fast path takes them all; else nothing."""
+    if study.redraw is None or not _open_loop(study) or len(study.trace) > REPEATS_UP_TO:
+        return {}
+    figures: list[dict[str, float | int]] = []
+    steps = _cost(study, config, study.rates.point).steps
+    for repeat in range(REPEATS):
+        trace = study.redraw(repeat)
+        check_all_fit(trace, config)
+        record = run_fast(trace, config, steps, study.host, study.replicas)
+        if record is None:
+            return {}
+        figures.append(summarise(record, study.goodput))
+    return _columns(figures)
+
+
+def _columns(figures: list[dict[str, float | int]]) -> dict[str, list[float]]:
+    return {key: [float(each[key]) for each in figures] for key in (figures[0] if figures else ())}
 
 
 def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | int]]:

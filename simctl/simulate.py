@@ -62,6 +62,7 @@ class GoodputCommand(click.Command):
 @click.option("--admit-ttft", type=float, metavar="MS", help="Turn away requests whose predicted TTFT exceeds this.")
 @click.option("--goodput", multiple=True, metavar="NAME:MS...", help="What a good request meets: ttft:200 tpot:50 e2el:5000.")
 @click.option("--iterations/--no-iterations", default=True, show_default=True, help="Keep the iteration log (ITL, queue, KV, bill).")
+@click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
 @click.option("--draws", type=click.IntRange(0, 1000), help="Repeat at this many draws of the rates. [default: 20 if fast, else 0]")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is drawn: same seed, same bytes.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write run.nc and summary.json, whole or not at all.")
@@ -83,7 +84,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     """
     from sim.outdir import replaced_directory
     from sim.results import RUN_FILE, SUMMARY_FILE, summary_json, write_run
-    from sim.serve import provenance, run_study
+    from sim.serve import REPEATS, provenance, run_study
 
     out: Path | None = options["out"]
     chrome = writable(options["chrome_trace"])
@@ -97,12 +98,13 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         summary = {
             **result.summary,
             "run_noise_90": result.noise,
+            "run_noise_basis": f"{REPEATS} repeats with other seeds" if result.repeats else "blocks of this run",
             "rates_90": result.rate_intervals,
             "bill_share": result.bill,
             "provenance": origin,
         }
         if directory is not None:
-            write_run(directory, result.record, summary, origin, result.draws)
+            write_run(directory, result.record, summary, origin, result.draws, result.repeats)
         if chrome is not None:
             from sim.chrometrace import write_chrome_trace
 
@@ -122,8 +124,8 @@ def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
     from sim.deployment import Limits, cap_at_knee
     from sim.host import NO_HOST, HostRates
     from sim.metrics import parse_goodput
+    from sim.posterior import rates_for
     from sim.precision import Precision
-    from sim.rate_source import rates_for
     from sim.serve import Study
     from sim.specs.gpus import get_gpu
     from sim.specs.models import get_model
@@ -137,13 +139,14 @@ def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
 
     limits = {name: options[name] for name in Limits.__dataclass_fields__ if name != "options"}
     trace = workload(options, np.random.default_rng(options["seed"]), given)
-    rates = rates_for(gpu, precision, draws=max(20, options["draws"] or 0), seed=options["seed"])
+    rates = rates_for(gpu, precision, path=options["posterior"], draws=max(20, options["draws"] or 0), seed=options["seed"])
     if isinstance(limits["max_num_seqs"], float):
         limits["max_num_seqs"] = cap_at_knee(trace, model, precision, rates.point, options["tp"], limits["max_num_seqs"])
     limits["options"] = _engine_options(options["engine_option"])
 
     return Study(
         trace=trace,
+        redraw=None if options["trace"] else lambda repeat: workload(options, np.random.default_rng([options["seed"], repeat + 1]), given),
         model=model,
         gpu=gpu,
         precision=precision,

@@ -12,10 +12,16 @@ from sim.engine.sglang import SglangScheduler
 from sim.engine.tiers import tiers_of
 from sim.engine.types import Scheduler
 from sim.engine.vllm import VllmScheduler
+from sim.engine.vllm_async import AsyncVllmScheduler
 from sim.errors import UsageError
 
+
+def _vllm(config: EngineConfig) -> Scheduler:
+    return AsyncVllmScheduler(config) if config.options.get("async_scheduling") else VllmScheduler(config)
+
+
 PRESETS: dict[str, Callable[[EngineConfig], Scheduler]] = {
-    "vllm": VllmScheduler,
+    "vllm": _vllm,
     "sglang": SglangScheduler,
     "llamacpp": LlamaCppScheduler,
 }

@@ -16,7 +16,7 @@ from sim.engine.types import Request
 from sim.errors import UsageError
 
 _KNOWN = ("draft_tokens", "acceptance", "acceptance_decay", "draft_lookahead_tokens", "seed")
-_OF_OTHERS = ("verify_s", "cuda_graph_max_bs", *TIER_OPTIONS)  # read by sim.engine.presets.step_settings and sim.engine.tiers
+_OF_OTHERS = ("async_scheduling", "verify_s", "cuda_graph_max_bs", *TIER_OPTIONS)  # read by sim.engine.presets and sim.engine.tiers
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,9 @@ class FcfsQueue:
     def pop(self) -> Request:
         return self._requests.popleft()
 
+    def discard(self, request: Request) -> None:
+        self._requests.remove(request)
+
     def __len__(self) -> int:
         return len(self._requests)
 
@@ -57,6 +60,10 @@ class PriorityQueue:
 
     def pop(self) -> Request:
         return heapq.heappop(self._heap)[3]
+
+    def discard(self, request: Request) -> None:
+        self._heap = [entry for entry in self._heap if entry[3] is not request]
+        heapq.heapify(self._heap)
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -104,6 +111,11 @@ class VllmScheduler:
         self.speculation = Speculation.of(config)
         self._drafts: dict[Request, int] = {}  # draft tokens proposed for the next iteration
         self._uniform = False
+        # tokens, and samples, of iterations that are decided and not complete; for a preempted request, such tokens
+        # it does not own any more: all empty when iterations do not overlap
+        self._ahead: dict[Request, int] = {}
+        self._coming: dict[Request, int] = {}
+        self._stale: dict[Request, int] = {}
         # given draft rows without drafts, to keep the batch uniform: none can be accepted
         self._blind: set[Request] = set()
 
@@ -176,13 +188,17 @@ class VllmScheduler:
         index = 0
         while index < len(self.running) and budget > 0:
             request = self.running[index]
-            wanted = request.known_tokens - request.computed_tokens
+            start, coming = request.computed_tokens + self._ahead.get(request, 0), self._coming.get(request, 0)
+            if coming and start + 2 - coming >= request.prompt_tokens + request.output_tokens:
+                index += 1  # its last token is on the way
+                continue
+            wanted = request.known_tokens + coming - start
             if drafting:
                 drafts = self._drafts.pop(request, 0)
                 self._uniform = self._uniform and drafts > 0
                 wanted = min(wanted + drafts, self.config.max_model_len - request.computed_tokens - 1)
             tokens = _capped(wanted, budget, threshold)
-            upto = request.computed_tokens + tokens
+            upto = start + tokens
             room = min(upto + self.speculation.lookahead_tokens, self.config.max_model_len)
             while self.kv.blocks_needed(request, room) > self.kv.free_blocks:
                 victim = self._victim()
@@ -206,8 +222,12 @@ class VllmScheduler:
         """Start waiting requests, in queue order and stopping at the first that does not fit."""
         config, kv = self.config, self.kv
         began, uniform = bool(chosen), self._uniform
+        skipped: list[Request] = []
         while self.queue and budget > 0 and len(self.running) < config.max_num_seqs:
             request = self.queue.peek()
+            if request in self._stale:
+                skipped.append(self.queue.pop())
+                continue
             hits = kv.find_hits(request)
             below = kv.lower_hits(request, len(hits))
             cached = (len(hits) + below) * config.block_size
@@ -216,10 +236,10 @@ class VllmScheduler:
             if padded:
                 remaining += self.speculation.draft_tokens
                 if remaining > budget:
-                    return
+                    break
             tokens = _capped(remaining, None, threshold)
             if tokens > budget and not config.enable_chunked_prefill:
-                return
+                break
             tokens = min(tokens, budget)
             room = kv.free_blocks - (self._watermark_blocks if self.running else 0)
             # Without the reservation a long prompt would be let in on the strength of its first chunk and preempted
@@ -228,7 +248,7 @@ class VllmScheduler:
             upto = cached + tokens
             slots = min(upto + self.speculation.lookahead_tokens, config.max_model_len)
             if kv.blocks_needed(request, max(reserve, slots), hits) > room:
-                return
+                break
             self.queue.pop()
             self.running.append(request)
             kv.reload(request, len(hits), below)  # before the allocation, which may push other contents down
@@ -242,6 +262,8 @@ class VllmScheduler:
             admitted.append(request)
             chosen[request] = tokens
             budget -= tokens
+        for request in reversed(skipped):
+            self.queue.put_back(request)
 
     def _pads(self, cached: int) -> bool:
         """Whether a request that starts with one token has room for draft rows, so that all of a decode batch have
