@@ -126,7 +126,9 @@ def rates_from_file(
     chosen = {name: values[name][pick] for name in UNITS}
     if "sigma" in values:
         chosen = with_model_error(chosen, values["sigma"][pick, DECODE], seed)
-    mark = "" if int(file.attrs["converged"]) else " (NOT CONVERGED)"
+    facts = sorted({basis[n] for n in UNITS if basis[n].startswith(("published", "implied"))})
+    mark = "".join(f"; {fact}" for fact in facts) if owner == POPULATION else ""
+    mark += "" if int(file.attrs["converged"]) else " (NOT CONVERGED)"
     return RateDraws(
         point=Rates(**{name: float(np.median(values[name])) for name in UNITS}),
         draws=Rates(**chosen),
