@@ -183,24 +183,31 @@ def _engine_options(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _print(study: Any, result: Any) -> None:
+    import textwrap
+
     from sim.report_table import benchmark_table
 
+    def say(text: str) -> None:
+        click.echo("\n".join(textwrap.wrap(text, 80, subsequent_indent="  ")))
+
     config, each = result.config, f"{study.replicas} replicas of " if study.replicas > 1 else ""
-    click.echo(f"{study.model.name} on {each}{study.tp} x {study.gpu.name}, {study.precision.weights}, {config.num_gpu_blocks} KV blocks")
-    click.echo(f"of {config.block_size}, max_num_seqs {config.max_num_seqs}, max_num_batched_tokens {config.max_num_batched_tokens}")
-    click.echo(f"rates: {study.rates.summary}")
-    click.echo(f"host overhead: {study.host.basis}")
+    say(
+        f"{study.model.name} on {each}{study.tp} x {study.gpu.name}, {study.precision.weights}, {config.num_gpu_blocks} KV blocks of "
+        f"{config.block_size}, max_num_seqs {config.max_num_seqs}, max_num_batched_tokens {config.max_num_batched_tokens}"
+    )
+    say(f"rates: {study.rates.summary}")
+    say(f"host overhead: {study.host.basis}")
     for note in study.trace.notes:
-        click.echo(f"trace: {note}")
+        say(f"trace: {note}")
     click.echo(benchmark_table(result.summary, result.noise, result.rate_intervals or None, config.num_gpu_blocks - 1))
     if result.bill:
         shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in result.bill.items() if share >= 5e-4)
-        click.echo(f"bill over busy time: {shares}")
+        say(f"bill over busy time: {shares}")
     behind = result.summary["waiting_at_last_arrival"]
     if study.trace.offered_rate_per_s and behind > SATURATED * result.summary["num_prompts"]:
-        click.echo(f"saturated: {behind} requests still waited when the last one arrived; latencies say how long the workload is")
+        say(f"saturated: {behind} requests still waited when the last one arrived; latencies say how long the workload is")
     if not result.rate_intervals:
-        click.echo("rates held at their medians; --draws 20 adds what is not known about them")
+        say("rates held at their medians; --draws 20 adds what is not known about them")
 
 
 @contextmanager
