@@ -54,6 +54,12 @@ class GoodputCommand(click.Command):
     help="Reuse KV of equal prefixes. [default: on; off with recurrent state]",
 )
 @click.option("--long-prefill-token-threshold", type=click.IntRange(0), default=0, show_default=True, help="Prefill share cap; 0: none.")
+@click.option(
+    "--served-path/--in-process",
+    default=True,
+    show_default=True,
+    help="Rates as a served engine shows them, or as the engine stepped in process does.",
+)
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True, help="Charge the API server's time, too.")
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router.")
 @click.option("--router", type=click.Choice(ROUTERS), default="round-robin", show_default=True, help="How requests find a replica.")
@@ -126,6 +132,7 @@ def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
     from sim.precision import Precision
     from sim.rate_source import rates_for
     from sim.serve import Study
+    from sim.served import as_served
     from sim.specs.gpus import get_gpu
     from sim.specs.models import get_model
 
@@ -139,6 +146,9 @@ def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
     limits = {name: options[name] for name in Limits.__dataclass_fields__ if name != "options"}
     trace = workload(options, np.random.default_rng(options["seed"]), given)
     rates = rates_for(gpu, precision, draws=max(20, options["draws"] or 0), seed=options["seed"])
+    host = HostRates()
+    if options["served_path"]:
+        rates, host = as_served(rates)
     if isinstance(limits["max_num_seqs"], float):
         limits["max_num_seqs"] = cap_at_knee(trace, model, precision, rates.point, options["tp"], limits["max_num_seqs"])
     limits["options"] = _engine_options(options["engine_option"])
@@ -152,7 +162,7 @@ def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
         rates=rates,
         tp=options["tp"],
         limits=Limits(**limits),
-        host=HostRates() if options["host_overhead"] else NO_HOST,
+        host=host if options["host_overhead"] else NO_HOST,
         replicas=options["replicas"],
         router=options["router"],
         max_concurrency=options["max_concurrency"],
