@@ -15,6 +15,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -131,7 +132,7 @@ def pack(site: Path, out: Path, part_bytes: int = PART_BYTES) -> list[Path]:
 
 def restore(parts: Iterable[Path], target: Path) -> None:
     """The host's side: join the parts in name order and unpack them into `target`."""
-    with tarfile.open(fileobj=_Joined(sorted(parts)), mode="r|xz") as archive:  # type: ignore[call-overload]
+    with closing(_Joined(sorted(parts))) as joined, tarfile.open(fileobj=joined, mode="r|xz") as archive:  # type: ignore[call-overload]
         archive.extractall(target, filter="data")
 
 
@@ -141,6 +142,9 @@ class _Joined:
     def __init__(self, paths: list[Path]) -> None:
         self._rest = iter(paths)
         self._file = next(self._rest).open("rb")
+
+    def close(self) -> None:
+        self._file.close()
 
     def read(self, size: int) -> bytes:
         while not (data := self._file.read(size)):

@@ -49,6 +49,8 @@ def write(dataset: xr.Dataset, path: Path, csv_dims: Mapping[str, str]) -> list[
     Raises OSError; a failed write leaves the previous file in place.
     """
     written = [path]
+    # netCDF attributes are numbers and text
+    dataset = dataset.assign_attrs({k: int(v) if isinstance(v, bool) else ("" if v is None else v) for k, v in dataset.attrs.items()})
     temporary = path.with_suffix(".nc.tmp")
     try:
         if importlib.util.find_spec("h5netcdf") and importlib.util.find_spec("h5py"):

@@ -5,6 +5,7 @@ Pure: nothing here touches a device. A cell says what one engine iteration carri
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,11 +37,6 @@ class Cell:
             decode = f"{len(self.contexts)}ragged{sum(self.contexts)}"
         chunk = f"+{len(self.chunks)}x{self.chunks[0][1]}@{self.chunks[0][0]}" if self.chunks else ""
         return f"{self.kind}:{decode}{chunk}"
-
-    @property
-    def kv_tokens(self) -> int:
-        """KV tokens the cell occupies at its largest."""
-        return sum(c + HEADROOM_TOKENS for c in self.contexts) + sum(o + t + 16 for o, t in self.chunks)
 
     @property
     def new_tokens(self) -> int:
@@ -94,11 +90,11 @@ def mixed_cells(
 
 
 def engine_grid(
-    rng: np.random.Generator, *, token_budget: int, kv_tokens: int, max_context: int, max_seqs: int, scale: int = 1
+    rng: np.random.Generator, *, token_budget: int, fits: Callable[[Cell], bool], max_context: int, max_seqs: int, scale: int = 1
 ) -> list[Cell]:
     """All cells that fit the engine, in the order to measure them.
 
-    `kv_tokens` is the KV capacity the engine really got; `scale` > 1 divides every length (a slow machine's smaller grid).
+    `fits` says whether a cell's KV is within what the engine really got; `scale` > 1 divides every length (a slow machine's smaller grid).
     """
     if scale > 1:
         contexts = tuple(max(c // scale, 16) for c in CONTEXTS)
@@ -106,10 +102,23 @@ def engine_grid(
         cells = decode_cells(tuple(b for b in BATCHES if b <= max_seqs), contexts) + prefill_cells(chunks, ())
     else:
         cells = decode_cells() + ragged_cells(rng) + prefill_cells() + mixed_cells(token_budget)
+    return _within(cells, token_budget, fits, max_context, max_seqs)
+
+
+WEIGHT_AXIS = {2048: (1, 2, 4, 8, 16, 32, 48, 64), 8192: (1, 4, 6, 8, 9, 10, 11, 12, 14, 16, 32), 32000: (1, 2, 3, 4, 5, 6, 8, 16)}
+
+
+def weight_axis(*, token_budget: int, fits: Callable[[Cell], bool], max_context: int, max_seqs: int) -> list[Cell]:
+    """Decode ladders of the published weight-axis protocol: its contexts, and around the knees its finer rungs. Single streams first."""
+    cells = [Cell("decode", (context,) * n, priority=int(n > 1)) for context, rungs in WEIGHT_AXIS.items() for n in rungs]
+    return _within(cells, token_budget, fits, max_context, max_seqs)
+
+
+def _within(cells: list[Cell], token_budget: int, fits: Callable[[Cell], bool], max_context: int, max_seqs: int) -> list[Cell]:
     fitting = [
         c
         for c in dict.fromkeys(cells)
-        if c.kv_tokens <= 0.97 * kv_tokens
+        if fits(c)
         and len(c.contexts) + len(c.chunks) <= max_seqs
         and c.new_tokens <= token_budget
         and max([n + HEADROOM_TOKENS for n in c.contexts] + [o + t + 16 for o, t in c.chunks]) <= max_context

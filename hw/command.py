@@ -28,6 +28,7 @@ from sim.errors import UsageError
 @click.option("--max-num-seqs", type=click.IntRange(min=1), default=256, show_default=True, help="Engine limit.")
 @click.option("--max-num-batched-tokens", type=click.IntRange(min=16), default=8192, show_default=True, help="Engine limit.")
 @click.option("--rates", default="1,4,10,20", show_default=True, help="Open-loop arrival rates of the served suite, requests/s.")
+@click.option("--fast-start", is_flag=True, help="vLLM without torch.compile: half the start time, other kernels. Recorded.")
 def command(
     device: str,
     suites: str,
@@ -40,6 +41,7 @@ def command(
     max_num_seqs: int,
     max_num_batched_tokens: int,
     rates: str,
+    fast_start: bool,
 ) -> None:
     """Measure this machine into labelled files (netCDF, and CSV beside it).
 
@@ -57,7 +59,7 @@ def command(
             name, _, quantization = (target or "").partition(":")
             if name:
                 shape(name)
-            limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens}
+            limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "fast_start": fast_start}
             jobs.append(Job(suite, found, name or None, quantization or None, budget, seed, expect_gpu, rates=_rates(rates), **limits))
     if len(jobs) == 1:
         for path in run(jobs[0], out, resume=resume):
@@ -91,4 +93,5 @@ def _in_child(job: Job, out: Path, resume: bool) -> int:
         call += ["--budget", str(job.budget_s)]
     if job.expect_gpu:
         call += ["--expect-gpu", job.expect_gpu]
+    call += ["--fast-start"] if job.fast_start else []
     return subprocess.run(call + (["--resume"] if resume else []), check=False).returncode

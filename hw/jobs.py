@@ -16,6 +16,7 @@ from hw.signals import terminate_as_interrupt
 SUITES = {
     "floor": "hw.suites.floor_job",
     "engine-grid": "hw.suites.engine_grid_job",
+    "weight-axis": "hw.suites.engine_grid_job",
     "served": "hw.suites.served_job",
 }
 
@@ -34,6 +35,7 @@ class Job:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     rates: tuple[float, ...] = (1.0, 4.0, 10.0, 20.0)
+    fast_start: bool = False
 
     @property
     def stem(self) -> str:

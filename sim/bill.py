@@ -192,7 +192,11 @@ def weight_bytes(c: Coefficients, tokens: Any) -> Any:
 
 def iteration_bill(model: ModelSpec, shape: Shape, precision: Precision, policy: AttentionPolicy = DENSE, tp: int = 1) -> Bill:
     """The bill of one iteration, per GPU. Raises UsageError when the model does not split over `tp`."""
-    c = coefficients(model, precision, tp)
+    return bill_from(coefficients(model, precision, tp), shape, policy, tp)
+
+
+def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp: int = 1) -> Bill:
+    """The bill from coefficients already at hand, for those who ask for many."""
     tokens = shape.decode_seqs + shape.prefill_tokens
     kept_bytes = shape.decode_kept * c.kv_token_bytes
     local_bytes = (

@@ -1,8 +1,8 @@
 """The served path: what a served engine hides of rates learnt in process, and what its API server adds.
 
 Engine grids are stepped in process with a synchronisation after every iteration. A served engine with asynchronous scheduling hides
-host work behind the GPU. A packaged path says by how much, learnt from one served run (`simctl validate --save-path`); it is a property of the engine and
-its host, so it is carried to other GPUs whose rates were learnt the same way, and the basis says on which it was measured.
+host work behind the GPU. A packaged path says by how much, learnt from one served run (`simctl validate --save-path`); it is a property
+of the engine and its host, so it is carried to other GPUs whose rates were learnt the same way, and the basis says where it was measured.
 """
 
 from __future__ import annotations

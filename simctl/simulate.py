@@ -68,6 +68,7 @@ class GoodputCommand(click.Command):
 @click.option("--admit-ttft", type=float, metavar="MS", help="Turn away requests whose predicted TTFT exceeds this.")
 @click.option("--goodput", multiple=True, metavar="NAME:MS...", help="What a good request meets: ttft:200 tpot:50 e2el:5000.")
 @click.option("--iterations/--no-iterations", default=True, show_default=True, help="Keep the iteration log (ITL, queue, KV, bill).")
+@click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
 @click.option("--draws", type=click.IntRange(0, 1000), help="Repeat at this many draws of the rates. [default: 20 if fast, else 0]")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is drawn: same seed, same bytes.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write run.nc and summary.json, whole or not at all.")
@@ -129,8 +130,8 @@ def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
     from sim.deployment import Limits, cap_at_knee
     from sim.host import NO_HOST, HostRates
     from sim.metrics import parse_goodput
+    from sim.posterior import rates_for
     from sim.precision import Precision
-    from sim.rate_source import rates_for
     from sim.serve import Study
     from sim.served import as_served
     from sim.specs.gpus import get_gpu
@@ -145,7 +146,7 @@ def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
 
     limits = {name: options[name] for name in Limits.__dataclass_fields__ if name != "options"}
     trace = workload(options, np.random.default_rng(options["seed"]), given)
-    rates = rates_for(gpu, precision, draws=max(20, options["draws"] or 0), seed=options["seed"])
+    rates = rates_for(gpu, precision, path=options["posterior"], draws=max(20, options["draws"] or 0), seed=options["seed"])
     host = HostRates()
     if options["served_path"]:
         rates, host = as_served(rates)

@@ -44,8 +44,11 @@ class Grid:
     source: str
 
 
-def read_engine_grid(path: str | Path) -> Grid:
-    """Read and check one file. Raises UsageError naming the file and what is wrong with it; OSError when it cannot be read."""
+def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
+    """Read and check one file. `gpu` stands for a machine that no catalogue knows (a CPU).
+
+    Raises UsageError naming the file and what is wrong with it; OSError when it cannot be read.
+    """
     import xarray as xr
 
     try:
@@ -80,7 +83,7 @@ def read_engine_grid(path: str | Path) -> Grid:
         repeat_sd=[_repeat_sd(row) for row in rows],
     )
     engine = f"{attrs.get('engine', 'unknown engine')} {attrs.get('engine_version', '')}".strip()
-    return Grid(cells, get_gpu(str(attrs["gpu_name"])), model, precision, engine, f"{Path(path).name} ({label})")
+    return Grid(cells, gpu or get_gpu(str(attrs["gpu_name"])), model, precision, engine, f"{Path(path).name} ({label})")
 
 
 def _model(attrs: dict[str, Any]) -> ModelSpec:

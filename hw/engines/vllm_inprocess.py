@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hw.cells import Cell
+from hw.cells import HEADROOM_TOKENS, Cell
 from hw.composition import composition
 from hw.engines.shapes import shape, write_model
 from sim.errors import SimctlError, UsageError
@@ -72,6 +72,7 @@ class VllmEngine:
             "engine_version": vllm.__version__,
             "path": PATH,
             "kv_blocks": int(config.cache_config.num_gpu_blocks),
+            "kv_groups": len(self._managers),
             "block_size_tokens": int(config.cache_config.block_size),
             "max_num_seqs": int(config.scheduler_config.max_num_seqs),
             "max_num_batched_tokens": int(config.scheduler_config.max_num_batched_tokens),
@@ -109,7 +110,28 @@ class VllmEngine:
         if cached:
             (new,) = set(self.scheduler.requests) - known
             self.scheduler.requests[new].num_computed_tokens = cached
+            for manager in self._managers:  # blocks a sliding window has already left behind are never held
+                gone = manager.get_num_skipped_tokens(cached) // manager.block_size
+                if gone > 0:
+                    manager.req_to_blocks[new].extend([manager._null_block] * gone)
         return name
+
+    def fits(self, cell: Cell) -> bool:
+        """Whether the cell's KV blocks, of every layer group, are within the pool (3 % kept free)."""
+        return self._blocks(cell) <= 0.97 * self.llm.llm_engine.vllm_config.cache_config.num_gpu_blocks
+
+    def _blocks(self, cell: Cell) -> int:
+        sizes = [(c, c + HEADROOM_TOKENS) for c in cell.contexts] + [(o, o + t + 16) for o, t in cell.chunks]
+        return sum(
+            -(-longest // m.block_size) - max(m.get_num_skipped_tokens(cached) // m.block_size, 0)
+            for m in self._managers
+            for cached, longest in sizes
+        )
+
+    @property
+    def _managers(self) -> list[Any]:
+        """vLLM's KV managers, one per group of layers that share a block table."""
+        return list(self.scheduler.kv_cache_manager.coordinator.single_type_managers)
 
     def step(self) -> tuple[Iteration | None, list[Any]]:
         """One iteration: (its record, or None if the engine scheduled nothing; the request outputs)."""

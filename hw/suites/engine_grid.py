@@ -22,8 +22,14 @@ PROTOCOL = "engine-grid/1"
 WARM = 3  # iterations of a decode cell that do not count
 DECODE_REPEATS = 12
 CHUNK_REPEATS = 4  # counted ones; one more goes before them
-CONTROL = Cell("decode", (2048,) * 8)
-ANCHORS = (Cell("decode", (128,)), Cell("decode", (2048,) * 16), Cell("prefill", (), ((0, 512),)))
+
+
+def checks(scale: int = 1) -> tuple[Cell, tuple[Cell, ...]]:
+    """(the control cell, the anchors measured again at the end); all of them are cells of the grid of the same `scale`."""
+    control = Cell("decode", (2048 // scale,) * 8)
+    alone, batch = Cell("decode", (max(128 // scale, 16),)), Cell("decode", (2048 // scale,) * 16)
+    return control, (alone, batch, Cell("prefill", (), ((0, 512 // min(scale, 8)),)))
+
 
 ITERATION = {
     "cell_index": ("index into the cell dimension", "1"),
@@ -56,8 +62,7 @@ CELL = {
 class Engine(Protocol):
     """What the grid needs of an in-process engine."""
 
-    kv_tokens: int
-
+    def fits(self, cell: Cell) -> bool: ...
     def place(self, cell: Cell, rng: np.random.Generator, output_tokens: int) -> None: ...
     def add_chunks(self, cell: Cell, rng: np.random.Generator) -> None: ...
     def step(self) -> tuple[Any, list[Any]]: ...
@@ -112,20 +117,23 @@ def _step(engine: Engine, rows: list[dict[str, Any]], repeat: int, warmup: bool,
     rows.append({"repeat": repeat, "warmup": warmup, "target": target, **times, **iteration.counts})
 
 
-def measure(engine: Any, cells: list[Cell], journal: Journal, budget: Budget, rng: np.random.Generator, name: str) -> dict[str, Any]:
+def measure(
+    engine: Any, cells: list[Cell], journal: Journal, budget: Budget, rng: np.random.Generator, name: str, scale: int = 1
+) -> dict[str, Any]:
     """Run the grid into the journal until done or out of budget. Returns the gates as attributes.
 
     An out-of-memory or engine error in one cell is recorded as that cell's status; the sweep goes on.
     """
     prompt = np.random.default_rng(7).integers(10, 1000, 64).tolist()
     before = engine.greedy(prompt, 16)
-    _one(engine, ANCHORS[0], journal, rng, "warm", measure_cell)  # first steps after start: compile, autotune
-    if CONTROL.kv_tokens < 0.9 * engine.kv_tokens:
-        _one(engine, CONTROL, journal, rng, "control", measure_computed)
+    control, anchors = checks(scale)
+    _one(engine, anchors[0], journal, rng, "warm", measure_cell)  # first steps after start: compile, autotune
+    if engine.fits(control):
+        _one(engine, control, journal, rng, "control", measure_computed)
     for cell in paced([c for c in cells if f"grid {c.label}" not in journal], budget, name, reserve_s=3.0):
         _one(engine, cell, journal, rng, "grid", measure_cell, budget=budget)
-    for cell in ANCHORS:
-        if cell.kv_tokens < engine.kv_tokens:
+    for cell in anchors:
+        if engine.fits(cell):
             _one(engine, cell, journal, rng, "again", measure_cell)
     after = engine.greedy(prompt, 16)
     agree = sum(a == b for a, b in zip(before, after, strict=True)) / len(before)
@@ -144,7 +152,7 @@ def _one(engine: Any, cell: Cell, journal: Journal, rng: np.random.Generator, ro
     journal.add(key, role=role, kind=cell.kind, status=status, error=error, cell=cell.record(), rows=rows)
 
 
-def dataset(records: list[dict[str, Any]], attrs: dict[str, Any]) -> Any:
+def dataset(records: list[dict[str, Any]], attrs: dict[str, Any], suite: str = "engine-grid") -> Any:
     """The journal as an xarray Dataset with dims `iteration` and `cell`; gates that follow from the data become attributes."""
     import xarray as xr
 
@@ -155,15 +163,15 @@ def dataset(records: list[dict[str, Any]], attrs: dict[str, Any]) -> Any:
         iterations += [{"cell_index": index, **row} for row in record["rows"]]
         cells.append(_cell_row(record))
     derived = {
-        "protocol": PROTOCOL,
-        "control_computed_over_placed": _ratio(cells, "control", CONTROL),
-        "drift_again_over_first": max((_ratio(cells, "again", c) for c in ANCHORS), key=lambda r: abs(r - 1), default=float("nan")),
+        "protocol": PROTOCOL if suite == "engine-grid" else f"{suite}/1 over {PROTOCOL}",
+        "control_computed_over_placed": next(iter(_ratios(cells, "control")), float("nan")),
+        "drift_again_over_first": max(_ratios(cells, "again"), key=lambda r: abs(r - 1), default=float("nan")),
         "cells_ok": sum(c["status"] == "ok" for c in cells),
         "cells_failed": sum(c["status"] != "ok" for c in cells),
         "warmup_rule": f"first {WARM} iterations of a decode cell, first repeat of a chunk",
     }
     variables = table("iteration", iterations, ITERATION) | table("cell", cells, CELL)
-    return xr.Dataset(variables, attrs={"schema": SCHEMA, "suite": "engine-grid", **derived, **attrs})
+    return xr.Dataset(variables, attrs={"schema": SCHEMA, "suite": suite, **derived, **attrs})
 
 
 def _cell_row(record: dict[str, Any]) -> dict[str, Any]:
@@ -188,8 +196,7 @@ def _cell_row(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _ratio(cells: list[dict[str, Any]], role: str, cell: Cell) -> float:
-    """Median step time in `role` over that in the grid, for one composition; NaN where either is missing."""
-    other = [c["step_s_median"] for c in cells if c["label"] == cell.label and c["role"] == role]
-    grid = [c["step_s_median"] for c in cells if c["label"] == cell.label and c["role"] == "grid"]
-    return other[0] / grid[0] if other and grid else float("nan")
+def _ratios(cells: list[dict[str, Any]], role: str) -> list[float]:
+    """Median step time in `role` over that in the grid, for every composition measured in both."""
+    grid = {c["label"]: c["step_s_median"] for c in cells if c["role"] == "grid" and c["step_s_n"]}
+    return [c["step_s_median"] / grid[c["label"]] for c in cells if c["role"] == role and c["step_s_n"] and c["label"] in grid]

@@ -70,6 +70,12 @@ class Experiment:
     prompt_tokens: int
     output_tokens: int
     rate_per_s: float = float("nan")
+    load: tuple[list[float], list[tuple[int, int]]] | None = None  # an open loop's arrivals (s) and (prompt, output) sizes
+
+
+# A laptop core takes milliseconds per decoded token and per prompt token alike: short prompts, outputs long enough to time.
+CPU_PLAN = {"prompt_scale": 16, "output_scale": 4, "duration_s": 16.0}
+GPU_PLAN = {"prompt_scale": 1, "output_scale": 1, "duration_s": 20.0}
 
 
 def ladder(target: Target, prompts: load.Prompts, rungs: tuple[int, ...], prompt_tokens: int, output_tokens: int) -> list[Experiment]:
@@ -95,39 +101,42 @@ def poisson(
     )
     return Experiment(
         f"open {rate_per_s:g}/s", "open", lambda: load.open_loop(target, prompts, arrivals, sizes, first), count,
-        prompt_median, output_median, rate_per_s,
+        prompt_median, output_median, rate_per_s, (arrivals, sizes),
     )  # fmt: skip
 
 
-def plan(
-    target: Target, vocab: int, seed: int, *, scale: int, rates: tuple[float, ...], rungs: tuple[int, ...], duration_s: float
+def open_loops(
+    target: Target, vocab: int, seed: int, rates: tuple[float, ...], *, prompt_scale: int, output_scale: int, duration_s: float
 ) -> list[Experiment]:
-    """The standard plan. `scale` divides every length (1 for a GPU); rates in requests/s."""
+    """One Poisson stream per rate (requests/s), about `duration_s` each; the same seed and leading rates give the same loads."""
+    prompts, rng = load.Prompts(vocab, seed), np.random.default_rng(seed + 10)
+    sizes = {
+        "prompt_median": max(16, 512 // prompt_scale),
+        "prompt_max": max(16, 4096 // prompt_scale),
+        "output_median": max(16, 128 // output_scale),
+        "output_max": max(16, 512 // output_scale),
+    }
+    return [
+        poisson(target, prompts, rate, duration_s, rng, **sizes, first=10**9 + 10**6 * index)
+        for index, rate in enumerate(rates)
+    ]  # fmt: skip
+
+
+def plan(
+    target: Target, vocab: int, seed: int, rates: tuple[float, ...], rungs: tuple[int, ...], sizing: dict[str, Any]
+) -> list[Experiment]:
+    """The standard plan: ladder, open loops, sessions, closed loop. `sizing` is GPU_PLAN or CPU_PLAN."""
     prompts = load.Prompts(vocab, seed)
-    rng = np.random.default_rng(seed + 10)
-    size = lambda tokens: max(16, tokens // scale)  # noqa: E731
-    found = ladder(target, prompts, rungs, size(2048), size(128) if scale > 1 else 128)
-    for index, rate in enumerate(rates):
-        found.append(
-            poisson(
-                target,
-                prompts,
-                rate,
-                duration_s,
-                rng,
-                prompt_median=size(512),
-                output_median=size(128),
-                prompt_max=size(4096),
-                output_max=size(512),
-                first=10**9 + 10**6 * index,
-            )
-        )
+    prompt = lambda tokens: max(16, tokens // sizing["prompt_scale"])  # noqa: E731
+    output = lambda tokens: max(16, tokens // sizing["output_scale"])  # noqa: E731
+    found = ladder(target, prompts, rungs, prompt(2048), output(128))
+    found += open_loops(target, vocab, seed, rates, **sizing)
     talk = lambda: load.sessions(  # noqa: E731
-        target, prompts, 8, 4, first_tokens=size(1024), turn_tokens=size(128), output_tokens=size(64), think_s=0.2, first=2 * 10**9
+        target, prompts, 8, 4, first_tokens=prompt(1024), turn_tokens=prompt(128), output_tokens=output(64), think_s=0.2, first=2 * 10**9
     )
-    found.append(Experiment("sessions 8x4", "sessions", talk, 8, size(1024), size(64)))
-    loop = lambda: load.closed_loop(target, prompts, 16, 4, size(1024), size(96), 3 * 10**9)  # noqa: E731
-    found.append(Experiment("closed 16x4", "closed", loop, 16, size(1024), size(96)))
+    found.append(Experiment("sessions 8x4", "sessions", talk, 8, prompt(1024), output(64)))
+    loop = lambda: load.closed_loop(target, prompts, 16, 4, prompt(1024), output(96), 3 * 10**9)  # noqa: E731
+    found.append(Experiment("closed 16x4", "closed", loop, 16, prompt(1024), output(96)))
     return found
 
 

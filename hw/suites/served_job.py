@@ -39,10 +39,8 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
                 target = Target(server.url, server.model, temperature=1.0 if "num_experts" in config else 0.0)
                 vocab = config["vocab_size"]
                 if phase == "plan":
-                    work = suite.plan(
-                        target, vocab, job.seed, scale=1 if cuda else 16, rates=job.rates, duration_s=20.0 if cuda else 8.0,
-                        rungs=(1, 2, 4, 8, 16, 32, 64, 128) if cuda else (1, 2, 4, 8),
-                    )  # fmt: skip
+                    rungs = (1, 2, 4, 8, 16, 32, 64, 128) if cuda else (1, 2, 4, 8)
+                    work = suite.plan(target, vocab, job.seed, job.rates, rungs, suite.GPU_PLAN if cuda else suite.CPU_PLAN)
                 else:  # 16384 KV tokens for a demand of 48 x (1024 + 128)
                     work = [suite.burst(target, vocab, job.seed, 48, 1024, 128)]
                 done = suite.measure(work, target, vocab, journal, Budget(job.budget_s), job.stem)

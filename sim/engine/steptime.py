@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sim.bill import DENSE, GRAPH_TOKENS, Shape, coefficients, iteration_bill, mixed_shape
+from sim.bill import DENSE, GRAPH_TOKENS, Shape, bill_from, coefficients, mixed_shape
 from sim.engine.tiers import Tier
 from sim.engine.types import Iteration
 from sim.policy import AttentionPolicy
@@ -137,9 +137,8 @@ class StepTime:
         self._verify_s = verify_s
         self._tiers = tuple(tiers)
         self._tier_overlap = tier_overlap
-        c = coefficients(model, precision, tp)
+        self._coefficients = c = coefficients(model, precision, tp)
         self._block_bytes = block_size * (c.kv_token_bytes + c.window_token_bytes)
-        self._precision = precision
         self._rates = rates
         self._tp = tp
         self._chords: dict[tuple[int, int], tuple[int, int]] = {}
@@ -217,8 +216,7 @@ class StepTime:
 
     def priced(self, shape: Shape) -> int:
         """The formula, rounded to ticks."""
-        bill = iteration_bill(self.model, shape, self._precision, self.policy, self._tp)
-        return to_ticks(step_time_s(bill, self._rates))
+        return to_ticks(step_time_s(bill_from(self._coefficients, shape, self.policy, self._tp), self._rates))
 
     def _chord(self, batch: int, octave: int) -> tuple[int, int]:
         node = batch << octave
