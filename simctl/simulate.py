@@ -73,6 +73,7 @@ class GoodputCommand(click.Command):
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is drawn: same seed, same bytes.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write run.nc and summary.json, whole or not at all.")
 @click.option("--chrome-trace", type=click.Path(), metavar="FILE", help="Write iterations and requests as a Chrome trace (Perfetto).")
+@click.option("--plot", type=click.Path(), metavar="FILE", help="Draw queue, KV use, TTFT and bill over time (PNG, SVG or PDF).")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table.")
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> None:
@@ -93,11 +94,11 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     from sim.serve import REPEATS, provenance, run_study
 
     out: Path | None = options["out"]
-    chrome = writable(options["chrome_trace"])
+    chrome, plot = writable(options["chrome_trace"]), writable(options["plot"])
     staged = replaced_directory(out, (RUN_FILE, SUMMARY_FILE)) if out is not None else nullcontext(None)
     with staged as directory:
         study = _study(ctx, options)
-        keep = options["iterations"] or chrome is not None
+        keep = options["iterations"] or chrome is not None or plot is not None
         with _progress() as report:
             result = run_study(study, draws=options["draws"], keep_iterations=keep, on_progress=report)
         origin = {"simctl_version": __version__, "seed": options["seed"], **workload_origin(options), **provenance(study, result.config)}
@@ -115,11 +116,15 @@ def command(ctx: click.Context, /, **options: Any) -> None:
             from sim.chrometrace import write_chrome_trace
 
             write_chrome_trace(chrome, result.record)
+        if plot is not None:
+            from simctl.run_plots import plot_run
+
+            plot_run(result.record, result.config.num_gpu_blocks - 1, f"{study.model.name} on {study.gpu.name}", plot)
     if options["as_json"]:
         click.echo(summary_json(summary))
         return
     _print(study, result)
-    for path in ([out / RUN_FILE, out / SUMMARY_FILE] if out is not None else []) + ([chrome] if chrome else []):
+    for path in ([out / RUN_FILE, out / SUMMARY_FILE] if out is not None else []) + [each for each in (chrome, plot) if each]:
         click.echo(f"wrote {path}", err=True)
 
 
