@@ -59,7 +59,7 @@ $(VLLM_VENV)/.ready: tests/engine/vllm_requirements.py
 
 test-vllm: $(VLLM_VENV)/.ready
 	$(VLLM_BIN)/python -m pytest -q -m vllm -p no:cacheprovider --hypothesis-show-statistics \
-	    tests/engine tests/specs/test_params_equal_transformers.py
+	    tests/engine/test_decisions_equal_vllm.py tests/specs/test_params_equal_transformers.py
 
 bench-sim: $(VENV)/.base
 	$(BIN)/python -m tests.benchmarks.bench_sim
