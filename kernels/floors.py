@@ -58,9 +58,7 @@ def update_in_place(x: torch.Tensor, block: int = 8192) -> None:
     _update[(triton.cdiv(x.numel(), block),)](x, x.numel(), BLOCK=block, num_warps=8)
 
 
-def _row(
-    name: str, call: Callable[[], object], repeats: int, n_bytes: int = 0, flops: int = 0, n_calls: int = 1
-) -> Row:
+def _row(name: str, call: Callable[[], object], repeats: int, n_bytes: int = 0, flops: int = 0, n_calls: int = 1) -> Row:
     graph = timing.capture([call], rounds=n_calls)
     timing.replay_s(graph)
     stats = timing.spread(np.asarray([timing.replay_s(graph) / n_calls for _ in range(repeats)]))
@@ -73,9 +71,7 @@ def _row(
     return {"name": name, "value": value, "unit": unit, **stats, "bytes": n_bytes, "flops": flops}
 
 
-def measure(
-    device: str | torch.device = "cuda", repeats: int = 11, size_bytes: int = 2**32, link_bytes: int = 2**29
-) -> list[Row]:
+def measure(device: str | torch.device = "cuda", repeats: int = 11, size_bytes: int = 2**32, link_bytes: int = 2**29) -> list[Row]:
     """All floors of `device`, in about three seconds. `size_bytes` per device buffer, `link_bytes` per host buffer."""
     if not torch.cuda.is_available():
         raise RuntimeError("floors need a CUDA device")
