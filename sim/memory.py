@@ -29,9 +29,7 @@ class Memory:
 
 def resident_weight_bytes(model: ModelSpec, precision: Precision, tp: int = 1) -> float:
     """Weight bytes resident per GPU: every parameter, experts at their own precision where the checkpoint fixes one."""
-    experts = model.expert_params if model.expert_bits else 0
-    rest = (model.params - experts) * precision.weight_bytes
-    return (rest + experts * (model.expert_bits or 0) / 8) / tp
+    return model.resident_bytes(precision.weight_bytes) / tp
 
 
 def activation_bytes(model: ModelSpec, token_budget: int = DEFAULT_TOKEN_BUDGET, tp: int = 1) -> float:

@@ -100,8 +100,9 @@ def _generic() -> dict[str, Prior]:
     }
 
 
-def _published(name: str) -> Mapping[str, Prior]:
-    """Published numbers for a GPU, by catalogue name; empty when there are none."""
+def _published(gpu: GpuSpec) -> Mapping[str, Prior]:
+    """Published numbers for a catalogue GPU; empty when there are none, and for a user's own datasheet whatever name it carries."""
+    name = gpu.name if gpu.origin == "catalogue" else ""
     if name in ("H100-SXM", "H100"):
         why = "published H100 fit (brl07)"
         return {
@@ -143,9 +144,9 @@ def a10_gather_s() -> float:
     return (1 / 6.1 - weights_s - c0_s - _H100_C1[32] - fetch_s - scan_s) / _BRL_LAYERS - 20e-6
 
 
-def priors(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
-    """The prior of every rate for one GPU and precision; published numbers win over the datasheet."""
-    return {**_generic(), **_datasheet(gpu, precision), **_published(gpu.name)}
+def priors(gpu: GpuSpec, precision: Precision, *, published: bool = True) -> dict[str, Prior]:
+    """The prior of every rate for one GPU and precision; published numbers win over the datasheet unless told to leave them out."""
+    return {**_generic(), **_datasheet(gpu, precision), **(_published(gpu) if published else {})}
 
 
 def prior_rates(gpu: GpuSpec, precision: Precision | None = None, *, draws: int = 1000, seed: int = 0) -> RateDraws:
@@ -161,7 +162,7 @@ def prior_rates(gpu: GpuSpec, precision: Precision | None = None, *, draws: int 
         name: np.minimum(chosen[name].median * np.exp(chosen[name].sigma * z), chosen[name].upper)
         for name, z in zip(names, normal, strict=True)
     }
-    published = sorted({p.basis for p in _published(gpu.name).values()})
+    published = sorted({p.basis for p in _published(gpu).values()})
     summary = f"declared priors for {gpu.name}: " + (f"{'; '.join(published)}; rest " if published else "")
     summary += "datasheet x efficiency, wide interval"
     return RateDraws(

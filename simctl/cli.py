@@ -16,6 +16,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "what-if": ("simctl.what_if", "Can this GPU serve this context, how fast, and what binds?"),
     "regime-map": ("simctl.regime_map", "Where sparse decode beats dense, over context and batch."),
     "simulate": ("simctl.simulate", "Replay a request trace through a simulated engine replica."),
+    "calibrate": ("simctl.calibrate", "Learn the rates of a GPU from measurements, with held-out error."),
+    "run": ("simctl.run", "Answer the question of a scenario file, over its whole sweep."),
+    "knees": ("simctl.knees", "Where batching stops paying, in measured curves or the published study."),
     "models": ("simctl.models", "List the model catalogue, or show one model."),
     "gpus": ("simctl.gpus", "List the GPU catalogue, or show one GPU."),
 }

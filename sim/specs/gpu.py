@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 class GpuSpec:
     """One accelerator. Bandwidths in bytes/s per direction, flops dense (no sparsity), price in USD per GPU-hour.
 
-    `flops` maps a dtype ("fp16", "bf16", "fp8", "fp4", "int8", "fp32") to dense flop/s; a missing dtype is not supported in hardware.
+    `flops` maps a dtype ("fp32", "fp16", "bf16", "int8", "fp8", "fp4") to dense flop/s, matrix units with 32-bit accumulation where
+    there are such; a missing dtype is not supported in hardware. `memory_bytes` is what the driver reports as usable where that is
+    known. `origin` is "catalogue", or the file a user's own entry came from: no measured rate belongs to such a card.
     """
 
     name: str
@@ -25,4 +27,6 @@ class GpuSpec:
     price_date: str = ""
     price_source: str = ""
     source: str = ""
+    note: str = ""
     aliases: tuple[str, ...] = field(default=())
+    origin: str = "catalogue"

@@ -148,6 +148,12 @@ class MoeMlp:
         bias = (2 * self.intermediate + hidden) if self.expert_bias else 0
         return 3 * hidden * self.intermediate + bias
 
+    def expert_bytes(self, hidden: int, weight_bytes: float, expert_bits: float | None) -> float:
+        """Bytes of one routed expert. A precision fixed by the checkpoint (`expert_bits`) is that of its matrices, not of its biases."""
+        matrices = 3 * hidden * self.intermediate
+        fixed = expert_bits / 8 if expert_bits else weight_bytes
+        return matrices * fixed + (self.expert_params(hidden) - matrices) * weight_bytes
+
     def always_params(self, hidden: int) -> int:
         """Read for every token: router and shared experts."""
         router = hidden * self.experts + (self.experts if self.router_bias else 0)
@@ -224,6 +230,12 @@ class ModelSpec:
     def expert_params(self) -> int:
         """All routed experts' parameters."""
         return sum(g.count * g.mlp.experts * g.mlp.expert_params(self.hidden) for g in self.groups if g.mlp.kind == "moe")
+
+    def resident_bytes(self, weight_bytes: float) -> float:
+        """Bytes of all parameters at `weight_bytes` each, but experts' matrices at `expert_bits` where the checkpoint fixes them."""
+        moes = [(g.count * g.mlp.experts, g.mlp) for g in self.groups if g.mlp.kind == "moe"]
+        experts = sum(n * mlp.expert_bytes(self.hidden, weight_bytes, self.expert_bits) for n, mlp in moes)
+        return (self.params - self.expert_params) * weight_bytes + experts
 
     @property
     def window(self) -> int | None:

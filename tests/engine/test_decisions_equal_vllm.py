@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.engine.vllm_oracle import Ask, Workload, steps_of_engine, steps_of_ours
 
-pytestmark = pytest.mark.vllm
+# The engine's own imports warn about their dependencies; that is not what is tested here.
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 BLOCK_SIZES = (4, 16)
 

@@ -78,8 +78,19 @@ def block_hashes(tokens: list[int], block_size: int) -> list[int]:
     return hashes
 
 
+def gained(before: dict[str, list[int]], tables: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Blocks each request has beyond its table of the iteration before; all of them when it just started or its
+    table changed.
+    """
+    news = {}
+    for request_id, blocks in tables.items():
+        old = before.get(request_id, [])
+        news[request_id] = blocks[len(old) :] if blocks[: len(old)] == old else blocks
+    return {request_id: blocks for request_id, blocks in news.items() if blocks}
+
+
 def steps_of_ours(workload: Workload, most_iterations: int = 20_000) -> list[list[Any]]:
-    """One entry per iteration: [[id, tokens], ...], [[id, cached], ...], [preempted ids], {id: block ids}."""
+    """One entry per iteration: [[id, tokens], ...], [[id, cached], ...], [preempted ids], {id: block ids it gained}."""
     config = workload.config
     scheduler = VllmScheduler(config)
     pending = [
@@ -97,6 +108,7 @@ def steps_of_ours(workload: Workload, most_iterations: int = 20_000) -> list[lis
         for index, (ask, (prompt, output)) in enumerate(zip(workload.asks, workload.conversations(), strict=True))
     ]
     log: list[list[Any]] = []
+    tables: dict[str, list[int]] = {}
     wait = pending[0][0] if pending else 0
     while pending or scheduler.unfinished():
         while pending and wait <= 0:
@@ -104,12 +116,13 @@ def steps_of_ours(workload: Workload, most_iterations: int = 20_000) -> list[lis
             wait = pending[0][0] if pending else 0
         wait -= 1
         iteration = scheduler.schedule()
+        before, tables = tables, {request.request_id: list(request.blocks) for request, _ in iteration.scheduled}
         log.append(
             [
                 [[request.request_id, tokens] for request, tokens in iteration.scheduled],
                 [[request.request_id, request.computed_tokens] for request in iteration.admitted],
                 sorted(request.request_id for request in iteration.preempted),
-                {request.request_id: list(request.blocks) for request, _ in iteration.scheduled},
+                gained(before, tables),
             ]
         )
         scheduler.complete(iteration)
@@ -206,6 +219,7 @@ def steps_of_engine(workload: Workload) -> list[list[Any]]:
         for index, ask in enumerate(workload.asks)
     ]
     log: list[list[Any]] = []
+    tables: dict[str, list[int]] = {}
     wait = pending[0][0] if pending else 0
     while pending or scheduler.get_num_unfinished_requests():
         while pending and wait <= 0:
@@ -221,13 +235,14 @@ def steps_of_engine(workload: Workload) -> list[list[Any]]:
             for request_id, computed in zip(out.scheduled_cached_reqs.req_ids, out.scheduled_cached_reqs.num_computed_tokens, strict=True)
             if request_id in resumed
         ]
+        before, tables = tables, {request_id: list(scheduler.kv_cache_manager.get_block_ids(request_id)[0]) for request_id in ids}
         order = {request_id: place for place, request_id in enumerate(ids)}
         log.append(
             [
                 [[request_id, out.num_scheduled_tokens[request_id]] for request_id in ids],
                 sorted(began, key=lambda pair: order[pair[0]]),
                 sorted(out.preempted_req_ids or ()),
-                {request_id: list(scheduler.kv_cache_manager.get_block_ids(request_id)[0]) for request_id in ids},
+                gained(before, tables),
             ]
         )
         sampled = []

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from sim.bill import mixed_shape
 from sim.policy import dense
-from sim.rates import UNITS
+from sim.rates import UNITS, Rates
 from sim.specs.model import Attention, DenseMlp, GatedDeltaNet, LatentAttention, LayerGroup, ModelSpec, MoeMlp
 
 QWEN_7B = ModelSpec("dense", 3584, 152064, (LayerGroup(28, Attention(28, 4, 128, qkv_bias=True), DenseMlp(18944)),), False, 2**20)
@@ -49,6 +49,11 @@ _SCALE = {
     "comm_latency_s": 1e-5,
 }
 assert set(_SCALE) == set(UNITS)
+
+
+def plausible_rates() -> Rates:
+    """One fixed set of rates."""
+    return Rates(**_SCALE)
 
 
 @st.composite

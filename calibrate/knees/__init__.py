@@ -1,0 +1,1 @@
+"""Batching knees: from measured curves to predictors, their errors, and an audit of where they fail."""

@@ -1,0 +1,124 @@
+"""Efficiency curves: what a measurement file says, one curve per (model, GPU, dtype, context, decode length)."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from sim.errors import UsageError
+from sim.knee import Knee, continuous_knee, discrete_knee
+
+REQUIRED = ("model", "gpu", "context_tokens", "batch")
+SPEEDS = ("step_s", "decode_per_req_tps", "decode_agg_tps")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a curve was measured on, with the bytes the predictors need.
+
+    `kv_bytes` is the KV read per request per step at this context; `memory_bytes` the memory of all GPUs serving it.
+    """
+
+    model: str
+    gpu: str
+    weight_dtype: str
+    context_tokens: int
+    decode_tokens: int
+    weight_bytes: float
+    kv_bytes: float
+    memory_bytes: float
+
+    def n_max(self, utilization: float = 0.9) -> float:
+        """Requests whose KV fits beside the weights; activations are not counted."""
+        return (utilization * self.memory_bytes - self.weight_bytes) / self.kv_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Per-request efficiency t(1)/t(B) on an ascending ladder of batches that starts at 1."""
+
+    cell: Cell
+    batches: tuple[float, ...]
+    etas: tuple[float, ...]
+
+    def knee(self, tau: float = 0.65) -> Knee:
+        return continuous_knee(self.batches, self.etas, tau)
+
+    def discrete_knee(self, tau: float = 0.65) -> Knee:
+        return discrete_knee(self.batches, self.etas, tau)
+
+
+# A lookup that fills what a file leaves out: (model, gpu, weight_dtype, context_tokens) -> weight, KV and memory bytes.
+Facts = Callable[[str, str, str, int], tuple[float, float, float]]
+
+
+def read_curves(path: str | Path, facts: Facts) -> list[Curve]:
+    """Curves of a CSV with columns model, gpu, context_tokens, batch, and a speed.
+
+    The speed is one of step_s, decode_per_req_tps, decode_agg_tps. Optional columns: weight_dtype, decode_tokens, and
+    weight_bytes, kv_bytes, memory_bytes, which otherwise come from `facts`. Repeats of a batch are reduced to their
+    median. Raises UsageError naming the line on anything malformed, and when a curve lacks batch 1 or a larger one.
+    """
+    with open(path, newline="", encoding="utf-8") as handle:
+        reader = csv.DictReader(handle)
+        columns = reader.fieldnames or []
+        missing = [name for name in REQUIRED if name not in columns]
+        speeds = [name for name in SPEEDS if name in columns]
+        if missing or len(speeds) != 1:
+            raise UsageError(f"{path}: needs columns {', '.join(REQUIRED)} and exactly one of {', '.join(SPEEDS)}")
+        points = [(_cell(row, facts, f"{path}:{reader.line_num}"), *_point(row, speeds[0], f"{path}:{reader.line_num}"))
+                  for row in reader]  # fmt: skip
+    return curves_from_points(points, str(path))
+
+
+def curves_from_points(points: Iterable[tuple[Cell, float, float]], where: str) -> list[Curve]:
+    """Curves of (cell, batch, step time in s) points; repeats are reduced to their median. Errors as `read_curves`."""
+    steps: dict[Cell, dict[float, list[float]]] = {}
+    for cell, batch, step_s in points:
+        steps.setdefault(cell, {}).setdefault(batch, []).append(step_s)
+    curves = []
+    for cell, ladder in steps.items():
+        batches = sorted(ladder)
+        if batches[0] != 1 or len(batches) < 2:
+            raise UsageError(f"{where}: {cell.model} at {cell.context_tokens} tokens: needs batch 1 and a larger one")
+        first = median(ladder[1.0])
+        curves.append(Curve(cell, tuple(batches), tuple(first / median(ladder[b]) for b in batches)))
+    if not curves:
+        raise UsageError(f"{where}: no measurements")
+    return curves
+
+
+def _cell(row: Mapping[str, str], facts: Facts, where: str) -> Cell:
+    context = int(_positive(row, "context_tokens", where))
+    decode = int(_positive(row, "decode_tokens", where)) if row.get("decode_tokens") else 0
+    dtype = row.get("weight_dtype") or "bf16"
+    given = [row.get(name) for name in ("weight_bytes", "kv_bytes", "memory_bytes")]
+    if all(given):
+        names = ("weight_bytes", "kv_bytes", "memory_bytes")
+        weight, kv, memory = (_positive(row, name, where) for name in names)
+    elif any(given):
+        raise UsageError(f"{where}: give all of weight_bytes, kv_bytes, memory_bytes, or none")
+    else:
+        weight, kv, memory = facts(row["model"], row["gpu"], dtype, context)
+    return Cell(row["model"], row["gpu"], dtype, context, decode, weight, kv, memory)
+
+
+def _point(row: Mapping[str, str], speed: str, where: str) -> tuple[float, float]:
+    batch, value = _positive(row, "batch", where), _positive(row, speed, where)
+    if speed == "step_s":
+        return batch, value
+    return batch, 1 / value if speed == "decode_per_req_tps" else batch / value
+
+
+def _positive(row: Mapping[str, str], name: str, where: str) -> float:
+    try:
+        value = float(row[name])
+    except (TypeError, ValueError):
+        raise UsageError(f"{where}: {name} is not a number: {row[name]!r}") from None
+    if not (math.isfinite(value) and value > 0):
+        raise UsageError(f"{where}: {name} must be positive and finite: {row[name]!r}")
+    return value

@@ -1,0 +1,1 @@
+"""How often sparse decoding still finds the needle, over context, budget, haystack and model."""

@@ -1,0 +1,115 @@
+"""A hierarchical logistic model of needle recall.
+
+    logit recall = a[haystack] + u[model] + b[haystack] * (log2 k - 3) - c * (log2 context - 15) + cell
+
+k in blocks of 128 tokens, so the reference cell is k = 8 at 32K. b and c are positive: a larger budget never finds less and a
+longer haystack is never easier. Haystacks and models are exchangeable draws, so that a text or a model never tried gets the
+population's spread; `cell` is what the line misses at one cell, and a cell never tried draws its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, gammaln
+
+from calibrate import backend
+from calibrate.recall.trials import AtLeast, Bound, Evidence, Trial
+from sim.errors import UsageError
+
+Array = NDArray[np.float64]
+REFERENCE_LOG2_K, REFERENCE_LOG2_CONTEXT = 3.0, 15.0
+# A confidence bound is a step between (1 - confidence) and confidence; NUTS needs it smooth over this much recall.
+BOUND_WIDTH = 0.002
+
+
+def recall_model(evidence: Evidence) -> Any:
+    """pm.Model of the evidence; dims haystack, model, cell. Raises UsageError when there are no counts."""
+    if not evidence.trials:
+        raise UsageError("a recall model needs at least one count")
+    pm, pt = backend.pymc(), backend.tensor()
+    rows: list[Trial | AtLeast | Bound] = [*evidence.trials, *evidence.at_least, *evidence.bounds]
+    haystacks, models = (sorted({getattr(r, name) for r in rows}) for name in ("haystack", "model"))
+    cells = sorted({cell_label(r.model, r.haystack, r.context_tokens, r.k_blocks) for r in rows})
+    with pm.Model(coords={"haystack": haystacks, "model": models, "cell": cells}) as model:
+        level = pm.Normal("level", 2.0, 1.5)
+        haystack_sd = pm.HalfNormal("haystack_sd", 1.5)
+        intercept = pm.Deterministic("intercept", level + haystack_sd * pm.Normal("haystack_z", dims="haystack"), dims="haystack")
+        model_sd = pm.HalfNormal("model_sd", 0.7)
+        offset = pm.Deterministic("model_offset", model_sd * pm.Normal("model_z", dims="model"), dims="model")
+        budget_mean = pm.Normal("budget_log_mean", 0.0, 0.5)
+        budget_sd = pm.HalfNormal("budget_log_sd", 0.4)
+        budget = pm.Deterministic("budget_slope", pt.exp(budget_mean + budget_sd * pm.Normal("budget_z", dims="haystack")), dims="haystack")
+        context = pm.LogNormal("context_slope", 0.0, 0.7)
+        cell_sd = pm.HalfNormal("cell_sd", 0.4)
+        cell = pm.Normal("cell_z", dims="cell")
+
+        def logits(of: Sequence[Trial | AtLeast | Bound]) -> Any:
+            h = np.array([haystacks.index(r.haystack) for r in of])
+            m = np.array([models.index(r.model) for r in of])
+            c = np.array([cells.index(cell_label(r.model, r.haystack, r.context_tokens, r.k_blocks)) for r in of])
+            k = np.array([np.log2(r.k_blocks) - REFERENCE_LOG2_K for r in of])
+            n = np.array([np.log2(r.context_tokens) - REFERENCE_LOG2_CONTEXT for r in of])
+            return intercept[h] + offset[m] + budget[h] * k - context * n + cell_sd * cell[c]
+
+        eta = logits(evidence.trials)
+        found = np.array([r.successes for r in evidence.trials])
+        asked = np.array([float(r.trials) for r in evidence.trials])
+        # the binomial log-likelihood in logits; a count that is not whole (a rate whose n was not printed) is fine here
+        pm.Potential("counts", (found * eta - asked * pt.softplus(eta)).sum())
+        for i, row in enumerate(evidence.at_least):
+            pm.Potential(f"at_least_{i}", _log_tail(logits([row])[0], row.successes, row.trials, pt))
+        if evidence.bounds:
+            rate = pt.sigmoid(logits(evidence.bounds))
+            floor = np.array([b.recall for b in evidence.bounds])
+            sure = np.array([b.confidence for b in evidence.bounds])
+            above = pt.sigmoid((rate - floor) / BOUND_WIDTH)
+            pm.Potential("bounds", pt.log((1 - sure) + (2 * sure - 1) * above).sum())
+    return model
+
+
+def predict(posterior: Any, model: str | None, haystack: str | None, context_tokens: int, k_blocks: int, rng: np.random.Generator) -> Array:
+    """Draws of the recall [draws] at a cell; an unknown (or None) model or haystack is drawn from its population.
+
+    `posterior` is the posterior group of a sampled `recall_model`. Raises UsageError when k or the context is below one.
+    """
+    if k_blocks < 1 or context_tokens < 1:
+        raise UsageError(f"recall needs k >= 1 and a context >= 1, got k = {k_blocks} at {context_tokens} tokens")
+    draws = posterior.stack(sample=("chain", "draw"))
+    size = draws.sizes["sample"]
+
+    def value(name: str, dim: str | None = None, label: str | None = None) -> Array:
+        array = draws[name]
+        out: Array = np.asarray(array.sel({dim: label}).values if dim else array.values, dtype=float)
+        return out
+
+    if haystack is not None and haystack in draws["haystack"].values:
+        intercept, budget = value("intercept", "haystack", haystack), value("budget_slope", "haystack", haystack)
+    else:
+        intercept = value("level") + value("haystack_sd") * rng.standard_normal(size)
+        budget = np.exp(value("budget_log_mean") + value("budget_log_sd") * rng.standard_normal(size))
+    if model is not None and model in draws["model"].values:
+        offset = value("model_offset", "model", model)
+    else:
+        offset = value("model_sd") * rng.standard_normal(size)
+    label = cell_label(model or "", haystack or "", context_tokens, k_blocks)
+    known = label in draws["cell"].values
+    cell = value("cell_sd") * (value("cell_z", "cell", label) if known else rng.standard_normal(size))
+    eta = intercept + offset + budget * (np.log2(k_blocks) - REFERENCE_LOG2_K) + cell
+    recall: Array = expit(eta - value("context_slope") * (np.log2(context_tokens) - REFERENCE_LOG2_CONTEXT))
+    return recall
+
+
+def cell_label(model: str, haystack: str, context_tokens: int, k_blocks: int) -> str:
+    """Name of a cell in the `cell` dim."""
+    return f"{model} | {haystack} | {context_tokens} | {k_blocks}"
+
+
+def _log_tail(eta: Any, successes: int, trials: int, pt: Any) -> Any:
+    """log P(X >= successes) of a binomial with logit eta."""
+    x = np.arange(successes, trials + 1)
+    ways = gammaln(trials + 1) - gammaln(x + 1) - gammaln(trials - x + 1)
+    return pt.logsumexp(ways + x * eta - trials * pt.softplus(eta))

@@ -1,0 +1,36 @@
+"""What there is to learn from: packaged measurements, and the files a user names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from calibrate.steps.engine_grid import SUITE, Grid, read_engine_grid
+from sim.errors import UsageError
+from sim.specs.gpu import GpuSpec
+
+
+def packaged_measurements() -> list[Path]:
+    """Packaged netCDF measurement files, sorted by name."""
+    root = Path(str(files("scenarios") / "data" / "measured"))
+    return sorted(root.rglob("*.nc"))
+
+
+def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
+    """Engine grids of `gpu`: the files given, else the packaged ones. Raises UsageError when there are none, or of another GPU."""
+    if given:
+        grids = [read_engine_grid(path) for path in given]
+        for grid in grids:
+            if grid.gpu.name != gpu.name:
+                raise UsageError(f"{grid.source}: measured on {grid.gpu.name}, not on {gpu.name}")
+        return grids
+    grids = [grid for grid in (read_engine_grid(path) for path in packaged_measurements() if is_grid(path)) if grid.gpu.name == gpu.name]
+    if not grids:
+        raise UsageError(f"no packaged engine grid of {gpu.name}; give files with --from, or measure with `simctl measure`")
+    return grids
+
+
+def is_grid(path: Path) -> bool:
+    """Whether a packaged file is an engine grid, by its name."""
+    return path.name.startswith(SUITE)

@@ -1,0 +1,109 @@
+"""Measured engine iterations as bills with their times: the table every step-time model learns from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.bill import Bill
+from sim.errors import UsageError
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.str_]
+FIELDS = Bill._fields
+KINDS = ("decode", "prefill", "mixed")
+# Longest and shortest step that can be an engine's: outside, the unit is wrong.
+SHORTEST_S, LONGEST_S = 1e-6, 600.0
+
+
+@dataclass(frozen=True)
+class StepCells:
+    """n measured iterations.
+
+    bill [n, field]: the terms of sim.bill.Bill per GPU, in its order; step_s [n]: median seconds over repeats; repeat_sd [n]:
+    standard error of the median's logarithm; kind [n]: decode, prefill or mixed; model, cell [n]: labels for held-out folds.
+    """
+
+    bill: Array
+    step_s: Array
+    repeat_sd: Array
+    kind: Labels
+    model: Labels
+    cell: Labels
+
+    def __len__(self) -> int:
+        return int(self.step_s.size)
+
+    def take(self, keep: NDArray[np.bool_] | NDArray[np.intp]) -> StepCells:
+        """The cells selected by a mask or by indices."""
+        return StepCells(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
+
+    def as_bill(self) -> Bill:
+        """The bill with one array [n] per term."""
+        return bill_of(self.bill)
+
+    def fingerprint(self) -> str:
+        """sha256 of everything that enters a fit."""
+        digest = hashlib.sha256()
+        for name in self.__dataclass_fields__:
+            values = getattr(self, name)
+            text = "\n".join(values.tolist()).encode() if values.dtype.kind == "U" else np.ascontiguousarray(values).tobytes()
+            digest.update(name.encode() + text)
+        return digest.hexdigest()
+
+
+def bill_of(matrix: Any) -> Bill:
+    """Bill whose terms are the columns of `matrix` [n, field] (array or tensor)."""
+    return Bill(**{name: matrix[:, i] for i, name in enumerate(FIELDS)})
+
+
+def make_cells(
+    bills: Sequence[Bill],
+    step_s: Iterable[float],
+    *,
+    kind: Iterable[str],
+    model: Iterable[str],
+    cell: Iterable[str],
+    repeat_sd: Iterable[float] | None = None,
+) -> StepCells:
+    """Cells from one Bill of floats each. Raises UsageError on NaN, non-positive or absurd times, naming the first cell."""
+    matrix = np.array([[float(v) for v in b] for b in bills], dtype=float).reshape(len(bills), len(FIELDS))
+    times = np.asarray(list(step_s), dtype=float)
+    spread = np.zeros(times.size) if repeat_sd is None else np.nan_to_num(np.asarray(list(repeat_sd), dtype=float))
+    labels = [np.asarray(list(v), dtype=str) for v in (kind, model, cell)]
+    if len({matrix.shape[0], times.size, spread.size, *(v.size for v in labels)}) != 1:
+        raise UsageError("measurements and their labels differ in number")
+    for bad, what in (
+        (~np.isfinite(times), "time is not a number"),
+        (times <= 0, "time is not positive"),
+        ((times < SHORTEST_S) | (times > LONGEST_S), f"time is not in {SHORTEST_S:g}..{LONGEST_S:g} s (wrong unit?)"),
+        (~np.isfinite(matrix).all(axis=1), "bill is not a number"),
+        ((matrix < 0).any(axis=1), "bill is negative"),
+        (~np.isin(labels[0], KINDS), f"kind is none of {', '.join(KINDS)}"),
+    ):
+        if bad.any():
+            i = int(np.argmax(bad))
+            raise UsageError(f"cell {labels[2][i]!r} of {labels[1][i]}: {what} ({times[i]:g} s)")
+    return StepCells(matrix, times, spread, *labels)
+
+
+def concatenate(parts: Sequence[StepCells]) -> StepCells:
+    """All cells of several tables."""
+    if not parts:
+        raise UsageError("no measurements")
+    return StepCells(*(np.concatenate([getattr(p, name) for p in parts]) for name in StepCells.__dataclass_fields__))
+
+
+def check_enough(cells: StepCells, least: int = 8) -> None:
+    """Raise UsageError when there is too little to learn from: few cells, one composition, or times that do not vary."""
+    if len(cells) < least:
+        raise UsageError(f"{len(cells)} cells are too few to calibrate on: at least {least} are needed")
+    if len(np.unique(cells.bill, axis=0)) < 3:
+        raise UsageError("all cells measure the same one or two compositions: nothing separates the rates")
+    if np.ptp(np.log(cells.step_s)) < 1e-6:
+        raise UsageError("all step times are equal: zero variance, nothing to learn from")

@@ -1,0 +1,110 @@
+"""Engine-grid measurements as step-time cells.
+
+A file holds one (GPU, engine, model, dtype): medians of counted iterations per cell, with the composition the engine really ran.
+Only grid cells that ran are learnt from; controls and repeats at the end are for drift, not for fitting.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrate.steps.cells import StepCells, make_cells
+from sim.bill import Bill, iteration_bill, mixed_shape
+from sim.errors import UsageError
+from sim.precision import Precision
+from sim.specs.gpu import GpuSpec
+from sim.specs.gpus import get_gpu
+from sim.specs.hf_config import spec_from_config
+from sim.specs.model import ModelSpec
+
+SCHEMA, SUITE = "simctl-measurement/1", "engine-grid"
+KIND = {"decode": "decode", "ragged": "decode", "prefill": "prefill", "packed": "prefill", "mixed": "mixed"}
+DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
+SECONDS = ("step_s_median", "step_s_p25", "step_s_p75")
+NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", "decode_seqs", "decode_context_tokens", "chunks", "chunk_tokens",
+          "offset_tokens")  # fmt: skip
+# Standard error of a median over that of a mean, for normal samples; quartiles span 1.349 standard deviations.
+MEDIAN_SE, QUARTILE_SPAN = 1.2533, 1.349
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One file: its cells, and what they were measured on."""
+
+    cells: StepCells
+    gpu: GpuSpec
+    model: ModelSpec
+    precision: Precision
+    engine: str
+    source: str
+
+
+def read_engine_grid(path: str | Path) -> Grid:
+    """Read and check one file. Raises UsageError naming the file and what is wrong with it; OSError when it cannot be read."""
+    import xarray as xr
+
+    try:
+        with xr.open_dataset(path, decode_timedelta=False) as opened:
+            data = opened.load()
+    except (ValueError, KeyError) as error:
+        raise UsageError(f"{path}: not a netCDF measurement ({' '.join(str(error).split())[:80]})") from None
+    attrs = data.attrs
+    if attrs.get("schema") != SCHEMA or attrs.get("suite") != SUITE:
+        raise UsageError(f"{path}: not an {SUITE} measurement (schema {attrs.get('schema')!r}, suite {attrs.get('suite')!r})")
+    missing = [name for name in NEEDED if name not in data] + [n for n in ("gpu_name", "model", "weight_dtype") if n not in attrs]
+    if missing:
+        raise UsageError(f"{path}: lacks {', '.join(missing)}")
+    for name in SECONDS:
+        if (unit := data[name].attrs.get("units", "s")) != "s":
+            raise UsageError(f"{path}: {name} is in {unit!r}, want 's'")
+    columns = {name: data[name].values for name in NEEDED}
+    ran = (columns["role"].astype(str) == "grid") & (columns["status"].astype(str) == "ok") & (columns["step_s_n"] > 0)
+    rows = [{name: column[i] for name, column in columns.items()} for i in np.flatnonzero(ran)]
+    model = _model(attrs)
+    precision = Precision(_dtype(attrs["weight_dtype"]), _dtype(attrs.get("kv_dtype", "bfloat16")))
+    tp = int(attrs.get("tensor_parallel_size", 1))
+    label = f"{attrs['model']} {precision.weights}" + (f" tp{tp}" if tp > 1 else "")
+    cells = make_cells(
+        [_bill(model, precision, row, tp) for row in rows],
+        [float(row["step_s_median"]) for row in rows],
+        kind=[KIND.get(str(row["kind"]), "unknown") for row in rows],
+        model=[label] * len(rows),
+        cell=[str(row["label"]) for row in rows],
+        repeat_sd=[_repeat_sd(row) for row in rows],
+    )
+    engine = f"{attrs.get('engine', 'unknown engine')} {attrs.get('engine_version', '')}".strip()
+    return Grid(cells, get_gpu(str(attrs["gpu_name"])), model, precision, engine, f"{Path(path).name} ({label})")
+
+
+def _model(attrs: dict[str, Any]) -> ModelSpec:
+    if "model_config" in attrs:
+        return spec_from_config(json.loads(attrs["model_config"]), str(attrs["model"]), "measurement file")
+    from sim.specs.models import get_model
+
+    return get_model(str(attrs["model"]))
+
+
+def _dtype(name: str) -> str:
+    return DTYPE.get(str(name), str(name))
+
+
+def _bill(model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int) -> Bill:
+    seqs = round(float(row["decode_seqs"]))
+    # the engine counts keys attended to, the new token's own included
+    context = float(row["decode_context_tokens"]) / seqs - 1 if seqs else 0.0
+    tokens, start = float(row["chunk_tokens"]), float(row["offset_tokens"])
+    chunks = [(tokens, start + tokens, True)] * int(row["chunks"])
+    return iteration_bill(model, mixed_shape(model, [context] * seqs, chunks), precision, tp=tp)
+
+
+def _repeat_sd(row: dict[str, Any]) -> float:
+    """Standard error of the median's logarithm, from the quartiles of the repeats."""
+    low, high, n = float(row["step_s_p25"]), float(row["step_s_p75"]), float(row["step_s_n"])
+    if not (0 < low <= high) or n < 2:
+        return 0.0
+    return MEDIAN_SE * float(np.log(high / low)) / QUARTILE_SPAN / float(np.sqrt(n))

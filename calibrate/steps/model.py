@@ -1,0 +1,115 @@
+"""The step-time model: the one formula, its rates unknown, and what it misses.
+
+    log step_s ~ StudentT(NU, log price(bill, rates), sqrt(sigma[kind]**2 + repeat_sd**2))
+
+`sigma[kind]` is model error, separate for decode, prefill and mixed iterations; `repeat_sd` is the noise floor, known from repeats.
+The price is sim.price.step_time_s itself, run by PyTensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from calibrate import backend
+from calibrate.steps.cells import FIELDS, KINDS, StepCells, bill_of
+from calibrate.steps.rates import SHARED_MEMORY, unseen, value
+from sim.bill import Bill
+from sim.price import step_time_s
+from sim.priors import Prior
+from sim.rates import UNITS, Rates
+
+Array = NDArray[np.float64]
+NU = 5.0  # Student-t degrees of freedom: one cell in a hundred may be off by several sigma without dragging the rates along
+SIGMA_SCALE = 0.05
+# Bills below this are no cost, and zero would have no gradient in the smooth maximum's exponent.
+NEGLIGIBLE = 1.0
+SMOOTHED = ("weight_bytes", "linear_flops", "kv_bytes", "attention_flops")
+
+
+def step_model(cells: StepCells, priors: Mapping[str, Prior]) -> Any:
+    """pm.Model of the cells. pm.Data `bill`, `log_step`, `repeat_sd`, `kind` may be replaced, in number too.
+
+    Rates that no cell shows are not in the model (`free_rates` tells); they keep their priors.
+    """
+    pm, pt = backend.pymc(), backend.tensor()
+    free = free_rates(cells)
+    with pm.Model(coords={"kind": list(KINDS)}) as model:
+        bill = pm.Data("bill", floored(cells.bill))
+        log_step = pm.Data("log_step", np.log(cells.step_s))
+        repeat_sd = pm.Data("repeat_sd", cells.repeat_sd)
+        kind = pm.Data("kind", kind_index(cells))
+        z = {name: pm.Normal(f"{name}_z") for name in free}
+        if {"beta", "beta_kv"} <= set(free):
+            z["beta_kv"] = SHARED_MEMORY * z["beta"] + np.sqrt(1 - SHARED_MEMORY**2) * z["beta_kv"]
+        rates = {name: priors[name].median for name in UNITS}
+        for name in free:
+            rates[name] = pm.Deterministic(name, value(priors[name], z[name], pt.exp))
+        sigma = pm.HalfNormal("sigma", SIGMA_SCALE, dims="kind")
+        price = step_time_s(_known_zeros(bill_of(bill), cells), Rates(**rates), pt)
+        scale = pt.sqrt(sigma[kind] ** 2 + repeat_sd**2)
+        pm.StudentT("log_step_s", nu=NU, mu=pt.log(price), sigma=scale, observed=log_step)
+    return model
+
+
+def _known_zeros(bill: Bill, cells: StepCells) -> Bill:
+    """The bill with terms that no cell has as plain zeros, so that their part of the formula is not compiled."""
+    zero = {name: 0.0 for name, v in cells.as_bill()._asdict().items() if name not in SMOOTHED and not np.any(v)}
+    return bill._replace(**zero)
+
+
+def free_rates(cells: StepCells) -> list[str]:
+    """Rates that some cell shows, in the order of sim.rates."""
+    hidden = unseen(cells.as_bill()._asdict())
+    return [name for name in UNITS if name not in hidden]
+
+
+def model_data(cells: StepCells) -> dict[str, Any]:
+    """Replacements for the pm.Data of `step_model`."""
+    return {
+        "bill": floored(cells.bill),
+        "log_step": np.log(cells.step_s),
+        "repeat_sd": cells.repeat_sd,
+        "kind": kind_index(cells),
+    }
+
+
+def floored(bill: Array) -> Array:
+    """The bill with byte and flop terms of the smooth maxima kept off zero."""
+    out = bill.copy()
+    for name in SMOOTHED:
+        column = FIELDS.index(name)
+        out[:, column] = np.maximum(out[:, column], NEGLIGIBLE)
+    return out
+
+
+def kind_index(cells: StepCells) -> NDArray[np.int64]:
+    """Position of each cell's kind in KINDS, [n]."""
+    return np.array([KINDS.index(k) for k in cells.kind], dtype=np.int64)
+
+
+def log_price(cells: StepCells, rates: Rates) -> Array:
+    """log seconds [draw, n] for rates of arrays [draw] (or scalars)."""
+    columns = Rates(**{name: np.asarray(getattr(rates, name), dtype=float).reshape(-1, 1) for name in UNITS})
+    out: Array = np.log(step_time_s(bill_of(floored(cells.bill)), columns, np))
+    return out
+
+
+def log_likelihood(cells: StepCells, log_price: Array, sigma: Array) -> Array:
+    """Pointwise Student-t log density [draw, n] from log price [draw, n] and sigma [draw, kind]."""
+    scale = np.sqrt(sigma[:, kind_index(cells)] ** 2 + cells.repeat_sd**2)
+    t = (np.log(cells.step_s) - log_price) / scale
+    constant = gammaln((NU + 1) / 2) - gammaln(NU / 2) - 0.5 * np.log(NU * np.pi)
+    out: Array = constant - np.log(scale) - (NU + 1) / 2 * np.log1p(t**2 / NU)
+    return out
+
+
+def predictive(cells: StepCells, log_price: Array, sigma: Array, rng: np.random.Generator) -> Array:
+    """Draws of what a new measurement of each cell would read, seconds [draw, n]: rates, model error and noise together."""
+    scale = np.sqrt(sigma[:, kind_index(cells)] ** 2 + cells.repeat_sd**2)
+    out: Array = np.exp(log_price + scale * rng.standard_t(NU, size=log_price.shape))
+    return out

@@ -1,0 +1,118 @@
+"""What a step-time calibration says: the rates, prior against posterior, and its errors on cells it did not see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate import backend
+from calibrate.sampling import Diagnostics, Settings, quiet
+from calibrate.steps.cells import KINDS, StepCells
+from calibrate.steps.engine_grid import Grid
+from calibrate.steps.fit import Posterior, Scores, StepFit, cell_folds
+from calibrate.steps.rates import prior_draws
+from sim.rates import UNITS
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RateRow:
+    """One rate: 5 %, median and 95 % before and after; `learnt` is False where no cell shows it."""
+
+    name: str
+    unit: str
+    prior: tuple[float, float, float]
+    posterior: tuple[float, float, float]
+    learnt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutRow:
+    """Errors on held-out cells: which folds, which part of them, the scores."""
+
+    folds: str
+    part: str
+    scores: Scores
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A finished calibration."""
+
+    fit: StepFit
+    posterior: Posterior
+    rates: list[RateRow]
+    held_out: list[HeldOutRow]
+    elpd_loo: float
+    bad_pareto_k: int
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        return self.posterior.diagnostics
+
+    @property
+    def sigma(self) -> dict[str, float]:
+        """Median model error (fraction) by kind of iteration."""
+        return dict(zip(KINDS, np.median(self.posterior.sigma, axis=0).tolist(), strict=True))
+
+
+def calibrate(fit: StepFit, folds: int, seed: int) -> Calibration:
+    """Fit, then predict held-out cells in `folds` folds of cells and, with two models or more, leaving each model out."""
+    posterior = fit.posterior()
+    cells, quick = fit.cells, Settings(draws=500, tune=700, chains=2, seed=seed, cores=fit.settings.cores, sampler=fit.settings.sampler)
+    held_out = []
+    if folds >= 2:
+        labels = cell_folds(cells, folds, np.random.default_rng(seed))
+        held_out += _rows(f"{folds}-fold by cell", fit, labels, quick, by_kind=True)
+    if folds >= 2 and len(np.unique(cells.model)) > 1:
+        held_out += _rows("leave one model out", fit, cells.model, quick, by_kind=False)
+    loo = _loo(fit, posterior)
+    return Calibration(fit, posterior, rate_rows(fit, posterior), held_out, float(loo.elpd_loo), int((loo.pareto_k > 0.7).sum()))
+
+
+def rate_rows(fit: StepFit, posterior: Posterior) -> list[RateRow]:
+    """Prior against posterior of every rate."""
+    before = prior_draws(fit.priors, 4000, np.random.default_rng([fit.settings.seed, 3]))
+
+    def three(values: Array) -> tuple[float, float, float]:
+        low, mid, high = np.quantile(values, [0.05, 0.5, 0.95])
+        return float(low), float(mid), float(high)
+
+    return [
+        RateRow(name, unit, three(getattr(before, name)), three(getattr(posterior.rates, name)), name in posterior.learnt)
+        for name, unit in UNITS.items()
+    ]
+
+
+def describe(grids: Sequence[Grid]) -> str:
+    """One line on what was learnt from."""
+    engines = ", ".join(sorted({g.engine for g in grids}))
+    models = ", ".join(sorted({str(m) for g in grids for m in np.unique(g.cells.model)}))
+    return f"posterior for {grids[0].gpu.name} from {sum(len(g.cells) for g in grids)} measured cells ({engines}; {models})"
+
+
+def _rows(name: str, fit: StepFit, labels: NDArray[np.str_], settings: Settings, by_kind: bool) -> list[HeldOutRow]:
+    cells: StepCells = fit.cells
+    held = fit.held_out(labels, settings)
+    rows = [HeldOutRow(name, "all", held.scores(cells))]
+    if by_kind:
+        rows += [HeldOutRow(name, k, held.scores(cells, cells.kind == k)) for k in KINDS if (cells.kind == k).any()]
+    else:
+        rows += [HeldOutRow(name, str(m), held.scores(cells, cells.model == m)) for m in np.unique(cells.model)]
+    return rows
+
+
+def _loo(fit: StepFit, posterior: Posterior) -> Any:
+    az = backend.arviz()
+    size = posterior.idata.posterior.sizes
+    values = fit.log_likelihood(posterior).reshape(size["chain"], size["draw"], -1)
+    import xarray as xr
+
+    posterior.idata.add_groups(log_likelihood=xr.Dataset({"log_step_s": (("chain", "draw", "cell"), values)}))
+    with quiet():  # arviz warns about influential cells; they are counted and printed instead
+        return az.loo(posterior.idata, pointwise=True)

@@ -1,0 +1,237 @@
+"""llama.cpp's server: a fixed number of slots, one batch per iteration, decodes first and then prompts in slot order.
+
+Every slot owns its share of the context, so nothing is preempted; a request waits for a free slot. The batch holds
+one token of each generating slot and then prompt tokens, slot after slot, until `n_batch` tokens are in it; the
+device computes it in micro-batches of `n_ubatch`. A model with recurrent state has its prompt's last few tokens
+computed in an iteration of their own, because the server checkpoints the state before them.
+
+Beside the stock behaviour: a budget for the whole batch, a cap on one slot's prompt tokens, and prefill-first (while
+prompts wait, hold decodes back so that first tokens come sooner), with a limit on how many are held back and a number
+of waiting prompts below which none are. The admission counters and histograms are those of the GB10 reference
+(scenarios/data/reference/gb10, Phases 52 to 58).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+from sim.engine.config import EngineConfig
+from sim.engine.types import Iteration, Outcome, Request
+from sim.errors import UsageError
+
+PROMPT_BINS = (0, 64, 256, 512)
+SLOT_BINS = (0, 7, 15, 31, 63, 127, 255)
+DECODE_BINS = (0, 63, 127, 255)
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaCppOptions:
+    """Settings of `EngineConfig.options`. Slots are max_num_seqs, n_batch is max_num_batched_tokens, a slot holds
+    max_model_len.
+
+    Tokens; 0 switches a limit off. `prompt_tail_tokens` are computed in an iteration of their own (recurrent models;
+    inferred from the reference's traces, which values from 1 to 4 reproduce).
+    """
+
+    n_ubatch: int = 512
+    prompt_tail_tokens: int = 0
+    max_batch_tokens: int = 0
+    prefill_cap: int = 0
+    prefill_first: bool = False
+    max_defer: int = 0
+    min_waiting: int = 0
+    slot_similarity: float = 0.1
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> LlamaCppOptions:
+        """The options of a config. Raises UsageError for one that does not exist or is out of range."""
+        known = [each.name for each in fields(cls)]
+        unknown = sorted(set(config.options) - set(known))
+        if unknown:
+            raise UsageError(f"llamacpp has no option {unknown[0]!r}; known: {', '.join(known)}")
+        options = cls(**config.options)
+        if options.n_ubatch < 1 or min(options.prompt_tail_tokens, options.max_batch_tokens, options.prefill_cap) < 0:
+            raise UsageError("llamacpp: n_ubatch must be at least 1 and token limits must not be negative")
+        if min(options.max_defer, options.min_waiting) < 0:
+            raise UsageError("llamacpp: max_defer and min_waiting must not be negative")
+        return options
+
+
+@dataclass(slots=True)
+class AdmissionTrace:
+    """Counters over the iterations with work. A prompt slot counts in an iteration that computes some of its prompt."""
+
+    steps: int = 0
+    decode_only_steps: int = 0
+    decode_tokens: int = 0
+    prompt_tokens: int = 0
+    waiting_prompt_slots_sum: int = 0
+    max_waiting_prompt_slots: int = 0
+    started_prompt_slots: int = 0
+    continued_prompt_slots: int = 0
+    ttft_deferred_decode_slots: int = 0
+    prompt_tokens_per_step: list[int] = field(default_factory=list)
+    decode_tokens_per_step: list[int] = field(default_factory=list)
+    waiting_prompt_slots_per_step: list[int] = field(default_factory=list)
+
+    def record(self, decodes: int, deferred: int, started: int, shares: Sequence[int]) -> None:
+        """Book one iteration: decode tokens, decodes held back, prompts begun, and the prompt tokens of each slot
+        that had any.
+        """
+        tokens = sum(shares)
+        self.steps += 1
+        self.decode_only_steps += not shares
+        self.decode_tokens += decodes
+        self.prompt_tokens += tokens
+        self.waiting_prompt_slots_sum += len(shares)
+        self.max_waiting_prompt_slots = max(self.max_waiting_prompt_slots, len(shares))
+        self.started_prompt_slots += started
+        self.continued_prompt_slots += len(shares) - started
+        self.ttft_deferred_decode_slots += deferred
+        self.prompt_tokens_per_step.append(tokens)
+        self.decode_tokens_per_step.append(decodes)
+        self.waiting_prompt_slots_per_step.append(len(shares))
+
+
+def histogram(values: Sequence[int], upper: Sequence[int]) -> dict[tuple[int, int | None], int]:
+    """Counts by bin (low, high inclusive; None for open), bins ending at `upper`; empty bins left out."""
+    counts: dict[tuple[int, int | None], int] = {}
+    edges: list[tuple[int, int | None]] = [(low + 1, high) for low, high in zip((-1, *upper), upper, strict=False)]
+    edges.append((upper[-1] + 1, None))
+    for value in values:
+        low_high = next(edge for edge in edges if edge[1] is None or value <= edge[1])
+        counts[low_high] = counts.get(low_high, 0) + 1
+    return counts
+
+
+class LlamaCppScheduler:
+    """The `Scheduler` protocol with the server's decisions. `trace` counts them."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.options = LlamaCppOptions.of(config)
+        self.slots: list[Request | None] = [None] * config.max_num_seqs
+        self.queue: deque[Request] = deque()
+        self.trace = AdmissionTrace()
+        self._last_used = [0] * config.max_num_seqs
+        self._contents: list[Sequence[object]] = [()] * config.max_num_seqs  # block hashes left in the slot's cache
+        self._step = 0
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises UsageError when it does not fit a slot."""
+        total = request.prompt_tokens + request.output_tokens
+        if min(request.prompt_tokens, request.output_tokens) < 1:
+            raise UsageError(f"request {request.request_id!r} needs at least one prompt and one output token")
+        if total > self.config.max_model_len:
+            raise UsageError(
+                f"request {request.request_id!r} needs {total} tokens, more than a slot's context of {self.config.max_model_len}"
+            )
+        self.queue.append(request)
+
+    def unfinished(self) -> int:
+        """Requests waiting or in a slot."""
+        return len(self.queue) + sum(slot is not None for slot in self.slots)
+
+    def waiting(self) -> int:
+        """Requests without a slot."""
+        return len(self.queue)
+
+    def kv_blocks_used(self) -> int:
+        """Blocks' worth of cells that the slots' requests hold."""
+        return sum(-(-slot.computed_tokens // self.config.block_size) for slot in self.slots if slot is not None)
+
+    def schedule(self) -> Iteration:
+        """Fill the batch: waiting requests take free slots, decodes (less those held back), then prompts in slot
+        order.
+        """
+        admitted = self._fill_slots()
+        busy = [slot for slot in self.slots if slot is not None]
+        decoding = [request for request in busy if request.generated_tokens]
+        prompts = [request for request in busy if not request.generated_tokens]
+        held = self._held_back(len(decoding), len(prompts))
+        budget = self.options.max_batch_tokens or self.config.max_num_batched_tokens
+        chosen = [(request, 1) for request in decoding[: max(len(decoding) - held, 0)]]
+        budget -= len(chosen)
+        shares: list[tuple[Request, int]] = []
+        for request in prompts:
+            tokens = self._prompt_share(request, budget)
+            if tokens < 1:
+                break
+            shares.append((request, tokens))
+            budget -= tokens
+        if chosen or shares:
+            started = sum(request.computed_tokens == request.cached_tokens for request, _ in shares)
+            self.trace.record(len(chosen), held, started, [tokens for _, tokens in shares])
+        scheduled = chosen + shares
+        return Iteration(scheduled, admitted, [], sum(tokens for _, tokens in scheduled))
+
+    def complete(self, iteration: Iteration) -> Outcome:
+        """Advance the requests that ran, sample where everything known is computed, free the slots of the finished."""
+        self._step += 1
+        sampled: list[Request] = []
+        finished: list[Request] = []
+        for request, tokens in iteration.scheduled:
+            request.computed_tokens += tokens
+            if request.computed_tokens < request.known_tokens:
+                continue
+            request.generated_tokens += 1
+            sampled.append(request)
+            if request.generated_tokens >= request.output_tokens:
+                finished.append(request)
+                place = next(i for i, slot in enumerate(self.slots) if slot is request)
+                self.slots[place] = None
+                self._last_used[place] = self._step
+                self._contents[place] = request.prompt_hashes
+        return Outcome(sampled, finished)
+
+    def _fill_slots(self) -> list[Request]:
+        admitted: list[Request] = []
+        while self.queue and None in self.slots:
+            request = self.queue.popleft()
+            place, common = self._best_slot(request)
+            self.slots[place] = request
+            # at least one token is computed, so that there are logits to sample from
+            request.cached_tokens = min(common * self.config.block_size, request.prompt_tokens - 1)
+            request.computed_tokens = request.cached_tokens
+            admitted.append(request)
+        return admitted
+
+    def _best_slot(self, request: Request) -> tuple[int, int]:
+        """(free slot, common blocks): the one whose cache shares most of the prompt, else the least recently used,
+        last of equals.
+        """
+        free = [i for i, slot in enumerate(self.slots) if slot is None]
+        if self.config.enable_prefix_caching and request.prompt_hashes:
+            blocks = request.prompt_tokens // self.config.block_size
+            shared = {i: _common(request.prompt_hashes[:blocks], self._contents[i]) for i in free}
+            best = max(free, key=lambda i: shared[i])
+            if shared[best] * self.config.block_size > self.options.slot_similarity * request.prompt_tokens:
+                return best, shared[best]
+        place = min(free, key=lambda i: (self._last_used[i], -i))
+        return place, 0
+
+    def _held_back(self, decoding: int, prompts: int) -> int:
+        options = self.options
+        if not options.prefill_first or not prompts or prompts < options.min_waiting:
+            return 0
+        return min(decoding, options.max_defer) if options.max_defer else decoding
+
+    def _prompt_share(self, request: Request, budget: int) -> int:
+        left = request.prompt_tokens - request.computed_tokens
+        tail = self.options.prompt_tail_tokens
+        if left > tail:
+            left -= tail
+        if self.options.prefill_cap:
+            left = min(left, self.options.prefill_cap)
+        return min(left, budget)
+
+
+def _common(one: Sequence[object], other: Sequence[object]) -> int:
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count

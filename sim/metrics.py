@@ -1,0 +1,176 @@
+"""What users read off a run, each figure derived from the per-request record and the iteration log. Names follow `vllm bench serve`.
+
+TTFT is first token minus arrival. TPOT is (E2EL - TTFT) / (output tokens - 1), requests of one token left out. ITL is per gap between
+consecutive tokens, pooled over requests. E2EL is finish minus arrival. Percentiles interpolate linearly, as numpy does by default.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.errors import UsageError
+from sim.runlog import RunRecord
+
+Floats = NDArray[np.float64]
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
+PERCENTILES = (50, 90, 95, 99)
+BATCHES = 20
+MIN_PER_BATCH = 5
+_T_90_19 = 1.7291  # Student's t, 19 degrees of freedom, two-sided 90 %
+_GOAL = re.compile(r"(ttft|tpot|e2el):([0-9.]+)")
+
+
+def parse_goodput(texts: Sequence[str]) -> dict[str, float]:
+    """Service levels `ttft:200 tpot:50 e2el:5000`, milliseconds. Raises UsageError for any other spelling, or a repeated name."""
+    goals: dict[str, float] = {}
+    for text in (part for each in texts for part in re.split(r"[\s,]+", each.strip())):
+        match = _GOAL.fullmatch(text)
+        try:
+            value = float(match[2]) if match else math.nan
+        except ValueError:
+            value = math.nan
+        if match is None or not value > 0:
+            raise UsageError(f"not a service level: {text!r} (examples: ttft:200 tpot:50 e2el:5000, in ms)")
+        if match[1] in goals:
+            raise UsageError(f"service level {match[1]} is given twice")
+        goals[match[1]] = value
+    return goals
+
+
+def request_latencies_ms(record: RunRecord) -> dict[str, Floats]:
+    """TTFT, TPOT and E2EL of every request, milliseconds, NaN where there is none (not finished; one token has no TPOT)."""
+    columns = {name: np.asarray(values, dtype=np.float64) for name, values in record.requests.items()}
+    e2el = columns["finish_s"] - columns["arrival_s"]
+    ttft = np.where(np.isnan(e2el), math.nan, columns["first_token_s"] - columns["arrival_s"])
+    gaps = columns["generated_tokens"] - 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tpot = np.where(gaps > 0, (e2el - ttft) / gaps, math.nan)
+    return {"ttft": 1e3 * ttft, "tpot": 1e3 * tpot, "e2el": 1e3 * e2el}
+
+
+def pooled_itl_ms(record: RunRecord) -> tuple[Floats, NDArray[np.int64]]:
+    """(gap lengths in ms, how many gaps of each): one entry per iteration that closed any, then the stalls, one each."""
+    log = record.iterations
+    ends, replica, counts = log["start_s"] + log["duration_s"], log["iteration_replica"], log["itl_gaps"]
+    values, weights = [], []
+    for index in np.unique(replica):
+        mine = replica == index
+        own_ends, own_counts = ends[mine], counts[mine]
+        closed = own_counts[1:] > 0
+        values.append(np.diff(own_ends)[closed])
+        weights.append(own_counts[1:][closed].astype(np.int64))
+    values.append(record.stall_s)
+    weights.append(np.ones(len(record.stall_s), dtype=np.int64))
+    return 1e3 * np.concatenate(values), np.concatenate(weights)
+
+
+def weighted_percentiles(values: Floats, weights: NDArray[np.int64], percentiles: Sequence[float]) -> list[float]:
+    """np.percentile(np.repeat(values, weights), percentiles) without the repetition; NaN when there is nothing."""
+    if not len(values):
+        return [math.nan] * len(percentiles)
+    order = np.argsort(values, kind="stable")
+    ordered, upto = values[order], np.cumsum(weights[order])
+    found = []
+    for q in percentiles:
+        place = q / 100.0 * (upto[-1] - 1)
+        low = math.floor(place)
+        a = float(ordered[np.searchsorted(upto, low, side="right")])
+        b = float(ordered[np.searchsorted(upto, min(low + 1, upto[-1] - 1), side="right")])
+        found.append(a + (b - a) * (place - low))
+    return found
+
+
+def statistics(name: str, values: Floats, weights: NDArray[np.int64] | None = None) -> dict[str, float]:
+    """Mean, median, standard deviation and percentiles of one latency, keyed as in `mean_ttft_ms`; NaN when there is nothing."""
+    if weights is None:
+        weights = np.ones(len(values), dtype=np.int64)
+    total = int(weights.sum())
+    mean = float((values * weights).sum() / total) if total else math.nan
+    variance = float((weights * (values - mean) ** 2).sum() / total) if total else math.nan
+    found = weighted_percentiles(values, weights, PERCENTILES)
+    out = {f"mean_{name}_ms": mean, f"median_{name}_ms": found[0], f"std_{name}_ms": math.sqrt(variance)}
+    return out | {f"p{q}_{name}_ms": value for q, value in zip(PERCENTILES[1:], found[1:], strict=True)}
+
+
+def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> dict[str, float | int]:
+    """The figures of the run: counts, throughputs (per second of makespan), latencies, cache, queue and KV use."""
+    requests, log = record.requests, record.iterations
+    latency = request_latencies_ms(record)
+    done = ~np.isnan(latency["e2el"])
+    completed = int(done.sum())
+    finish, arrival = np.asarray(requests["finish_s"]), np.asarray(requests["arrival_s"])
+    duration = float(np.nanmax(finish) - arrival.min()) if completed else math.nan
+    prompts, outputs = np.asarray(requests["prompt_tokens"])[done], np.asarray(requests["generated_tokens"])[done]
+    inputs, generated = int(prompts.sum()), int(outputs.sum())
+    out: dict[str, float | int] = {
+        "num_prompts": len(done),
+        "completed": completed,
+        "duration": duration,
+        "total_input_tokens": inputs,
+        "total_output_tokens": generated,
+        "request_throughput": completed / duration,
+        "output_throughput": generated / duration,
+        "total_token_throughput": (inputs + generated) / duration,
+    }
+    if goodput:
+        good = done.copy()
+        for name, limit in goodput.items():
+            # a request of one token has no TPOT and cannot miss it
+            good &= ~(latency[name] > limit)
+        out["request_goodput"] = int(good.sum()) / duration
+    for name in ("ttft", "tpot"):
+        out |= statistics(name, latency[name][~np.isnan(latency[name])])
+    out |= statistics("itl", *pooled_itl_ms(record))
+    out |= statistics("e2el", latency["e2el"][done])
+    queue = 1e3 * (np.asarray(requests["scheduled_s"]) - arrival)[done]
+    busy = log["duration_s"]
+    spent = float(busy.sum()) or math.nan
+    out |= {
+        "mean_queue_ms": float(queue.mean()) if completed else math.nan,
+        "p99_queue_ms": float(np.percentile(queue, 99)) if completed else math.nan,
+        "prefix_cache_hit_rate": float(np.asarray(requests["cached_tokens"])[done].sum() / inputs) if inputs else math.nan,
+        "preemptions": int(np.asarray(requests["preemptions"]).sum()),
+        "iterations": len(busy),
+        "busy_fraction": spent / duration / max(1, len(np.unique(log["iteration_replica"]))),
+        "mean_running": float((log["running"] * busy).sum() / spent),
+        "max_running": int(log["running"].max(initial=0)),
+        "mean_waiting": float((log["waiting"] * busy).sum() / spent),
+        "max_waiting": int(log["waiting"].max(initial=0)),
+        "mean_kv_blocks_used": float((log["kv_blocks_used"] * busy).sum() / spent),
+        "max_kv_blocks_used": int(log["kv_blocks_used"].max(initial=0)),
+    }
+    return out
+
+
+def bill_shares(record: RunRecord) -> dict[str, float]:
+    """Share of the busy time that each term of the bill took, largest first; terms that took none are left out."""
+    total = record.terms.sum(axis=0)
+    spent = float(total.sum()) or 1.0
+    ranked = sorted(zip(record.term_names, total, strict=True), key=lambda pair: -pair[1])
+    return {name: float(value / spent) for name, value in ranked if value > 0.0}
+
+
+def noise_intervals(record: RunRecord) -> dict[str, tuple[float, float]]:
+    """90 % intervals of TTFT, TPOT and E2EL figures from this one run, by sectioning: rates are held fixed.
+
+    Requests are cut, in order of arrival, into 20 batches; the spread of a figure over the batches gives its standard error, centred on
+    the figure of the whole run. Batches keep the autocorrelation inside, so congestion that comes and goes widens the interval.
+    Empty when there are fewer than 5 requests per batch.
+    """
+    out: dict[str, tuple[float, float]] = {}
+    for name, values in request_latencies_ms(record).items():
+        present = values[~np.isnan(values)]
+        if len(present) < BATCHES * MIN_PER_BATCH:
+            continue
+        whole = statistics(name, present)
+        parts = [statistics(name, part) for part in np.array_split(present, BATCHES)]
+        for key, value in whole.items():
+            spread = float(np.std([part[key] for part in parts], ddof=1))
+            half = _T_90_19 * spread / math.sqrt(BATCHES)
+            out[key] = (max(0.0, value - half), value + half)
+    return out

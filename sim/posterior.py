@@ -1,0 +1,168 @@
+"""Read posterior draws of the rates, packaged or from a file, and refuse what is not one.
+
+A posterior is ArviZ InferenceData as netCDF. It is read here with h5netcdf alone, because xarray would cost a what-if half its second.
+The file's own digest and the formula's fingerprint are checked: a damaged, edited or foreign file, or rates learnt with another
+formula, is an error, never an answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.errors import SimctlError
+from sim.formula import formula_fingerprint
+from sim.precision import Precision
+from sim.priors import flops_for, prior_rates, priors
+from sim.rates import UNITS, RateDraws, Rates
+from sim.specs.gpu import GpuSpec
+from sim.specs.lookup import key
+
+SCHEMA = "simctl-posterior/1"
+STEP_TIME = "step-time"
+POPULATION = "*"
+REQUIRED = ("schema", "family", "gpu", "digest", "formula", "data", "converged", "basis", "summary")
+
+Array = NDArray[np.float64]
+
+
+class PosteriorError(SimctlError):
+    """A file that is not a posterior of ours, or is damaged, or belongs to another formula or GPU."""
+
+
+@dataclass(frozen=True)
+class PosteriorFile:
+    """A validated file: its attributes, and the variables of its posterior group with chain and draw as one axis, [draw, ...]."""
+
+    attrs: Mapping[str, Any]
+    variables: Mapping[str, Array]
+
+
+def digest(attrs: Mapping[str, Any], variables: Mapping[str, NDArray[Any]]) -> str:
+    """sha256 of attributes (but `digest`) and posterior variables [chain, draw, ...]: what makes an edit visible."""
+    plain = {k: v for k, v in sorted(attrs.items()) if k != "digest"}
+    mark = hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode())
+    for name in sorted(variables):
+        values = np.ascontiguousarray(variables[name])
+        mark.update(f"{name} {values.dtype.str} {values.shape}".encode() + values.tobytes())
+    return mark.hexdigest()
+
+
+def read_posterior(path: str | Path, family: str = STEP_TIME) -> PosteriorFile:
+    """Read and validate. Raises PosteriorError naming what is wrong; OSError when the file cannot be read at all."""
+    import h5netcdf
+
+    with open(path, "rb") as handle:  # a missing or unreadable file is an OSError with its name
+        if handle.read(8) != b"\x89HDF\r\n\x1a\n":
+            raise PosteriorError(f"{path}: not a netCDF-4 file")
+    try:
+        with h5netcdf.File(path, "r") as file:
+            attrs = {k: _plain(v) for k, v in file.attrs.items()}
+            group = file.groups.get("posterior")
+            raw = {} if group is None else {n: np.asarray(v[...]) for n, v in group.variables.items() if n not in group.dimensions}
+            labels = {} if group is None else {n: v.dimensions for n, v in group.variables.items()}
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
+        raise PosteriorError(f"{path}: damaged file ({error})") from None
+    if attrs.get("schema") != SCHEMA:
+        raise PosteriorError(f"{path}: not a posterior of this project (schema {attrs.get('schema')!r}, want {SCHEMA!r})")
+    missing = [name for name in REQUIRED if name not in attrs]
+    if missing or not raw:
+        raise PosteriorError(f"{path}: incomplete posterior (no {', '.join(missing) or 'draws'})")
+    if attrs["family"] != family:
+        raise PosteriorError(f"{path}: a posterior of {attrs['family']!r}, want {family!r}")
+    if digest(attrs, raw) != attrs["digest"]:
+        raise PosteriorError(f"{path}: its content does not match its digest: edited or damaged")
+    if family == STEP_TIME and attrs["formula"] != formula_fingerprint():
+        raise PosteriorError(f"{path}: learnt with another version of the formula: calibrate again")
+    if any(labels[n][:2] != ("chain", "draw") for n in raw) or not all(np.isfinite(v).all() for v in raw.values()):
+        raise PosteriorError(f"{path}: posterior variables must be finite and begin with (chain, draw)")
+    return PosteriorFile(attrs, {n: v.reshape(-1, *v.shape[2:]).astype(float) for n, v in raw.items()})
+
+
+def rates_from_file(
+    path: str | Path, gpu: GpuSpec, precision: Precision | None = None, *, draws: int | None = None, seed: int = 0
+) -> RateDraws:
+    """Rates of `gpu` from a posterior file of it, or of the population of GPUs. PosteriorError when it is of another GPU.
+
+    Matrix rates of a weight dtype other than the one measured are scaled by the datasheet; the basis says so.
+    """
+    precision = precision or Precision()
+    file = read_posterior(path)
+    owner = str(file.attrs["gpu"])
+    if owner not in (POPULATION, gpu.name):
+        raise PosteriorError(f"{path}: learnt on {owner}, not on {gpu.name}")
+    declared = priors(gpu, precision)
+    absent = [name for name in UNITS if name not in file.variables]
+    if absent or any((file.variables[name] <= 0).any() for name in UNITS):
+        raise PosteriorError(f"{path}: a rate is missing or not positive ({', '.join(absent) or 'non-positive draws'})")
+    values, basis = dict(file.variables), dict(json.loads(str(file.attrs["basis"])))
+    if owner == POPULATION:
+        # the population knows efficiencies: a rate with a datasheet peak is its share of that peak
+        for name in UNITS:
+            if np.isfinite(declared[name].upper):
+                values[name] = values[name] * declared[name].upper
+                basis[name] = f"datasheet x {basis[name]}"
+    elif precision.weights != file.attrs.get("weight_dtype", "bf16"):
+        measured = flops_for(gpu, str(file.attrs.get("weight_dtype", "bf16")))[0]
+        wanted, used = flops_for(gpu, precision.weights)
+        values["linear_flops_per_s"] = values["linear_flops_per_s"] * wanted / measured
+        basis["linear_flops_per_s"] = f"{basis['linear_flops_per_s']}; scaled to {used} by the datasheet"
+    pick = _pick(len(values["beta"]), draws, seed)
+    chosen = {name: values[name][pick] for name in UNITS}
+    mark = "" if int(file.attrs["converged"]) else " (NOT CONVERGED)"
+    return RateDraws(
+        point=Rates(**{name: float(np.median(values[name])) for name in UNITS}),
+        draws=Rates(**chosen),
+        basis={name: str(basis[name]) for name in UNITS},
+        summary=f"{file.attrs['summary']}{mark}",
+    )
+
+
+def rates_for(
+    gpu: GpuSpec, precision: Precision | None = None, *, path: str | Path | None = None, draws: int = 1000, seed: int = 0
+) -> RateDraws:
+    """The best rates there are for a GPU: the file given, its packaged posterior, the population's, else declared priors."""
+    if path is not None:
+        return rates_from_file(path, gpu, precision, draws=draws, seed=seed)
+    # a user's own datasheet is not the GPU we measured, whatever name it carries
+    for name in (gpu.name, "population") if gpu.origin == "catalogue" else ("population",):
+        packaged = packaged_posterior(name)
+        if packaged is not None:
+            return rates_from_file(packaged, gpu, precision, draws=draws, seed=seed)
+    return prior_rates(gpu, precision, draws=draws, seed=seed)
+
+
+def packaged_posterior(name: str) -> Path | None:
+    """The packaged posterior of a GPU (or `population`), or None."""
+    path = _folder() / f"{key(name)}.nc"
+    return path if path.exists() else None
+
+
+def packaged_posteriors() -> list[Path]:
+    """All packaged posteriors, by name."""
+    return sorted(_folder().glob("*.nc"))
+
+
+def _folder() -> Path:
+    return Path(str(files("scenarios") / "data" / "posteriors"))
+
+
+def _pick(have: int, want: int | None, seed: int) -> NDArray[np.intp]:
+    """Indices of `want` of `have` draws: spread evenly while there are enough, with replacement beyond."""
+    if want is None or want == have:
+        return np.arange(have)
+    if want < have:
+        return np.linspace(0, have - 1, want).round().astype(np.intp)
+    return np.random.default_rng(seed).integers(0, have, want)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

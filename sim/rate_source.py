@@ -1,0 +1,13 @@
+"""Where an answer's rates come from: a posterior where one exists for the GPU, declared priors otherwise. Never another GPU's numbers."""
+
+from __future__ import annotations
+
+from sim.precision import Precision
+from sim.priors import prior_rates
+from sim.rates import RateDraws
+from sim.specs.gpu import GpuSpec
+
+
+def rates_for(gpu: GpuSpec, precision: Precision, *, draws: int = 1000, seed: int = 0) -> RateDraws:
+    """Draws of the rates of one GPU at one precision, with their basis."""
+    return prior_rates(gpu, precision, draws=draws, seed=seed)

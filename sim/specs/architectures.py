@@ -1,0 +1,230 @@
+"""One builder per decoder architecture: Hugging Face configuration fields in, layer groups out.
+
+Defaults stand only where published configurations leave a field out and the reference implementation fills it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sim.precision import DTYPE_BYTES
+from sim.specs.fields import Fields
+from sim.specs.model import Attention, DenseMlp, GatedDeltaNet, LatentAttention, Mixer, Mlp, ModelSpec
+from sim.specs.stacks import FULL, LINEAR, attention, dense_mlp, expert_mlp, layer_kinds, sparse_every, stack, windowed
+from sim.specs.vision import pixtral_projector_params, qwen_vision_params, siglip_projector_params
+
+
+def build(config: Fields) -> ModelSpec:
+    """The ModelSpec (unnamed) of a configuration. Raises UsageError naming the field that is missing or unsupported."""
+    kind = config.text("model_type")
+    if kind in _WRAPPERS:
+        text_type, tied, tower = _WRAPPERS[kind]
+        text = config.section("text_config")
+        if text.text("model_type", text_type) not in DECODERS:
+            raise text.fail("model_type", f"is unsupported: {text.text('model_type')!r}")
+        spec = DECODERS[text.text("model_type", text_type)](text)
+        if not text.has("tie_word_embeddings") or config.has("tie_word_embeddings"):
+            spec = replace(spec, tied_embeddings=config.bool("tie_word_embeddings", tied))
+        extra = tower(config, spec.hidden) if config.has("vision_config") else 0
+        return replace(spec, extra_params=extra)
+    if kind not in DECODERS:
+        raise config.fail("model_type", f"is unsupported: {kind!r} (supported: {', '.join(supported())})")
+    return DECODERS[kind](config)
+
+
+def supported() -> list[str]:
+    """The `model_type` values that can be read."""
+    return sorted({*DECODERS, *_WRAPPERS})
+
+
+def _llama(c: Fields) -> ModelSpec:
+    bias = c.bool("attention_bias", False)
+    base = attention(c, qkv_bias=bias, out_bias=bias)
+    return stack(c, lambda layer: base, dense_mlp(c, c.bool("mlp_bias", False)))
+
+
+def _mistral(c: Fields) -> ModelSpec:
+    return stack(c, windowed(c, attention(c), lambda layer: c.has("sliding_window")), dense_mlp(c))
+
+
+def _seed_oss(c: Fields) -> ModelSpec:
+    base = attention(c, qkv_bias=c.bool("attention_bias", True), out_bias=c.bool("attention_out_bias", False))
+    return stack(c, lambda layer: base, dense_mlp(c, c.bool("mlp_bias", False)))
+
+
+def _mixtral(c: Fields) -> ModelSpec:
+    moe = expert_mlp(c, "num_local_experts", c.int("intermediate_size"))
+    return stack(c, windowed(c, attention(c), lambda layer: c.has("sliding_window")), lambda layer: moe)
+
+
+def _qwen_window(c: Fields, base: Attention) -> Callable[[int], Mixer]:
+    slides = c.bool("use_sliding_window", False)
+    first = c.int("max_window_layers", 28, minimum=0)
+    return windowed(c, base, lambda layer: slides and layer >= first)
+
+
+def _qwen2(c: Fields) -> ModelSpec:
+    return stack(c, _qwen_window(c, attention(c, qkv_bias=True)), dense_mlp(c))
+
+
+def _qwen3_attention(c: Fields) -> Attention:
+    bias = c.bool("attention_bias", False)
+    return attention(c, qkv_bias=bias, out_bias=bias, qk_norm=True)
+
+
+def _qwen3(c: Fields) -> ModelSpec:
+    return stack(c, _qwen_window(c, _qwen3_attention(c)), dense_mlp(c))
+
+
+def _qwen2_moe(c: Fields) -> ModelSpec:
+    shared = c.int("shared_expert_intermediate_size")
+    moe = expert_mlp(c, "num_experts", c.int("moe_intermediate_size"), shared_intermediate=shared, shared_gate=True)
+    base = attention(c, qkv_bias=c.bool("qkv_bias", True))
+    return stack(c, _qwen_window(c, base), sparse_every(c, moe))
+
+
+def _qwen3_moe(c: Fields) -> ModelSpec:
+    moe = expert_mlp(c, "num_experts", c.int("moe_intermediate_size"))
+    return stack(c, _qwen_window(c, _qwen3_attention(c)), sparse_every(c, moe))
+
+
+def _gemma(c: Fields) -> ModelSpec:
+    base = attention(c)
+    return stack(c, lambda layer: base, dense_mlp(c), tied=True)
+
+
+def _gemma2(c: Fields) -> ModelSpec:
+    bias = c.bool("attention_bias", False)
+    base = attention(c, qkv_bias=bias, out_bias=bias)
+    return stack(c, windowed(c, base, lambda layer: layer % 2 == 0), dense_mlp(c), tied=True, norms=4)
+
+
+# Multimodal Gemma 3 configurations leave these to the implementation.
+_GEMMA3_DEFAULTS = {
+    "vocab_size": 262208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131072,
+}
+
+
+def _gemma3(c: Fields) -> ModelSpec:
+    given = {name: value for name, value in c.data.items() if value is not None}
+    c = Fields(_GEMMA3_DEFAULTS | given, c.where, c.prefix)
+    bias = c.bool("attention_bias", False)
+    base = attention(c, qkv_bias=bias, out_bias=bias, qk_norm=True)
+    pattern = c.int("sliding_window_pattern", 6)
+    slides = windowed(c, base, lambda layer: (layer + 1) % pattern != 0)
+    return stack(c, slides, dense_mlp(c), tied=True, norms=4)
+
+
+def _phi3(c: Fields) -> ModelSpec:
+    return stack(c, windowed(c, attention(c), lambda layer: c.has("sliding_window")), dense_mlp(c))
+
+
+def _gpt_oss(c: Fields) -> ModelSpec:
+    bias = c.bool("attention_bias", True)
+    base = attention(c, qkv_bias=bias, out_bias=bias, sinks=True)
+    moe = expert_mlp(c, "num_local_experts", c.int("intermediate_size"), router_bias=True, expert_bias=True)
+    bits = None
+    if c.has("quantization_config"):
+        method = c.section("quantization_config").text("quant_method")
+        bits = 8 * DTYPE_BYTES["mxfp4"] if method == "mxfp4" else None
+    windows = windowed(c, base, lambda layer: layer % 2 == 0)
+    return stack(c, windows, lambda layer: moe, expert_bits=bits)
+
+
+def _deepseek_moe(c: Fields, router_bias: bool) -> Callable[[int], Mlp]:
+    first, every = c.int("first_k_dense_replace", 0, minimum=0), c.int("moe_layer_freq", 1)
+    inner = c.int("moe_intermediate_size")
+    shared = inner * c.int("n_shared_experts", 0, minimum=0)
+    moe = expert_mlp(c, "n_routed_experts", inner, shared_intermediate=shared, router_bias=router_bias)
+    if first == 0 and every == 1:
+        return lambda layer: moe
+    dense = DenseMlp(c.int("intermediate_size"))
+    return lambda layer: moe if layer >= first and layer % every == 0 else dense
+
+
+def _query_rank(c: Fields) -> int | None:
+    """Null says that queries are not compressed; an absent field says nothing, and is refused."""
+    return None if "q_lora_rank" in c.data and not c.has("q_lora_rank") else c.int("q_lora_rank")
+
+
+def _deepseek(c: Fields) -> ModelSpec:
+    if c.bool("attention_bias", False):
+        raise c.fail("attention_bias", "is unsupported with latent attention")
+    mixer = LatentAttention(
+        heads=c.int("num_attention_heads"),
+        q_rank=_query_rank(c),
+        kv_rank=c.int("kv_lora_rank"),
+        nope_dim=c.int("qk_nope_head_dim"),
+        rope_dim=c.int("qk_rope_head_dim"),
+        v_dim=c.int("v_head_dim"),
+    )
+    # Version 3 balances experts with a learned per-expert bias instead of an auxiliary loss.
+    return stack(c, lambda layer: mixer, _deepseek_moe(c, router_bias=c.text("model_type") != "deepseek_v2"))
+
+
+def _glm4_moe(c: Fields) -> ModelSpec:
+    base = attention(c, qkv_bias=c.bool("attention_bias", False), qk_norm=c.bool("use_qk_norm", False))
+    return stack(c, lambda layer: base, _deepseek_moe(c, router_bias=True))
+
+
+def _hybrid_mixers(c: Fields) -> Callable[[int], Mixer]:
+    """Gated DeltaNet with a full-attention layer (output-gated) every `full_attention_interval`-th."""
+    every = c.int("full_attention_interval", 4)
+    kinds = layer_kinds(c, (FULL, LINEAR), lambda i: LINEAR if (i + 1) % every else FULL)
+    bias = c.bool("attention_bias", False)
+    full = attention(c, qkv_bias=bias, out_bias=bias, qk_norm=True, output_gate=True)
+    linear = GatedDeltaNet(
+        key_heads=c.int("linear_num_key_heads"),
+        value_heads=c.int("linear_num_value_heads"),
+        key_dim=c.int("linear_key_head_dim"),
+        value_dim=c.int("linear_value_head_dim"),
+        conv_width=c.int("linear_conv_kernel_dim", 4),
+    )
+    return lambda layer: full if kinds[layer] == FULL else linear
+
+
+def _hybrid_moe(c: Fields) -> ModelSpec:
+    shared = c.int("shared_expert_intermediate_size")
+    moe = expert_mlp(c, "num_experts", c.int("moe_intermediate_size"), shared_intermediate=shared, shared_gate=True)
+    return stack(c, _hybrid_mixers(c), sparse_every(c, moe))
+
+
+def _hybrid_dense(c: Fields) -> ModelSpec:
+    return stack(c, _hybrid_mixers(c), dense_mlp(c))
+
+
+DECODERS: dict[str, Callable[[Fields], ModelSpec]] = {
+    "llama": _llama,
+    "granite": _llama,
+    "mistral": _mistral,
+    "seed_oss": _seed_oss,
+    "mixtral": _mixtral,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "qwen2_moe": _qwen2_moe,
+    "qwen3_moe": _qwen3_moe,
+    "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "phi3": _phi3,
+    "gpt_oss": _gpt_oss,
+    "deepseek_v2": _deepseek,
+    "deepseek_v3": _deepseek,
+    "kimi_k2": _deepseek,
+    "glm4_moe": _glm4_moe,
+    "qwen3_next": _hybrid_moe,
+    "qwen3_5_text": _hybrid_dense,
+    "qwen3_5_moe_text": _hybrid_moe,
+}
+# model_type of a multimodal checkpoint -> (its text decoder, tied embeddings by default, parameters of its vision tower).
+_WRAPPERS: dict[str, tuple[str, bool, Callable[[Fields, int], int]]] = {
+    "gemma3": ("gemma3_text", True, siglip_projector_params),
+    "mistral3": ("mistral", False, pixtral_projector_params),
+    "qwen3_5": ("qwen3_5_text", False, qwen_vision_params),
+    "qwen3_5_moe": ("qwen3_5_moe_text", False, qwen_vision_params),
+}

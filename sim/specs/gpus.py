@@ -1,0 +1,178 @@
+"""The GPU catalogue and users' own datasheets: YAML in, GpuSpec out, every field checked."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from sim.errors import UsageError
+from sim.specs.fields import Fields
+from sim.specs.gpu import GpuSpec
+from sim.specs.lookup import build_index, did_you_mean, given_path, key, unknown
+
+_FILE = Path(__file__).parent / "data" / "gpus.yaml"
+FLOPS_DTYPES = ("fp32", "fp16", "bf16", "int8", "fp8", "fp4")
+REQUIRED = ("name", "memory_bytes", "memory_bandwidth", "flops", "host_link_bandwidth")
+OPTIONAL = (
+    "gpu_link_bandwidth",
+    "l2_bytes",
+    "unified_memory",
+    "price_per_hour",
+    "price_date",
+    "price_source",
+    "source",
+    "note",
+    "aliases",
+)
+# A name that says less than one card: an answer for the wrong one would look just as good.
+_AMBIGUOUS = {"a100": ("A100-40G", "A100-80G", "A100-80G-PCIe")}
+# nvidia-smi and people put the maker's words in front of the name.
+_MAKER = re.compile(r"^(?:nvidia|amd|geforce|tesla|instinct|[\s_-])+", re.IGNORECASE)
+
+
+def get_gpu(name_or_yaml_path: str) -> GpuSpec:
+    """A GPU by catalogue name or alias (as people or nvidia-smi write it), or from a YAML file: `FILE`, or `FILE:NAME` among several.
+
+    Raises UsageError for an unknown or ambiguous name and for a file with a wrong field.
+    """
+    found = _find(name_or_yaml_path, _index())
+    if found:
+        return _catalogue()[found]
+    file, _, name = _split_path(name_or_yaml_path)
+    if file is not None:
+        return _pick(load_gpus(file), name, str(file))
+    bare = key(_MAKER.sub("", name_or_yaml_path))
+    if bare in _AMBIGUOUS:
+        raise UsageError(f"ambiguous GPU {name_or_yaml_path!r}: say which of {', '.join(_AMBIGUOUS[bare])}")
+    raise unknown("GPU", name_or_yaml_path, _index(), list_gpus(), "; or the path of a YAML file (see `simctl gpus --yaml`)")
+
+
+def list_gpus() -> list[str]:
+    """Catalogue names, in catalogue order."""
+    return list(_catalogue())
+
+
+def find_gpu(name: str, specs: Sequence[GpuSpec]) -> GpuSpec | None:
+    """The one of `specs` that goes by `name`, spelt like a catalogue name; None when there is none."""
+    found = _find(name, build_index((spec.name, spec.aliases) for spec in specs))
+    return next((spec for spec in specs if spec.name == found), None)
+
+
+def load_gpus(file: Path) -> list[GpuSpec]:
+    """The GPUs of a YAML file: one mapping, a list of them, or a mapping `gpus:` to such a list. Raises UsageError naming the field."""
+    return parse_gpus(_read(file), str(file), origin=str(file))
+
+
+def parse_gpus(data: object, where: str, origin: str) -> list[GpuSpec]:
+    """GpuSpecs from parsed YAML; `where` opens error messages."""
+    if isinstance(data, dict) and "gpus" in data:
+        Fields(data, where).only(("gpus",), did_you_mean)
+        data = data["gpus"]
+    entries = data if isinstance(data, list) else [data]
+    if not entries:
+        raise UsageError(f"{where}: no GPU in it")
+    specs = [_gpu(entry, where, f"gpus[{i}]" if len(entries) > 1 else "", origin) for i, entry in enumerate(entries)]
+    try:
+        build_index((spec.name, spec.aliases) for spec in specs)
+    except ValueError as error:
+        raise UsageError(f"{where}: field 'aliases': {error}") from error
+    names = [spec.name for spec in specs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{where}: field 'name': {name!r} is given twice")
+    return specs
+
+
+def _gpu(entry: object, where: str, prefix: str, origin: str) -> GpuSpec:
+    fields = Fields(entry, where, prefix)
+    fields.only((*REQUIRED, *OPTIONAL), did_you_mean)
+    flops = fields.section("flops")
+    flops.only(FLOPS_DTYPES, did_you_mean)
+    if not flops.data:
+        raise fields.fail("flops", f"must name at least one of {', '.join(FLOPS_DTYPES)}")
+    name = fields.text("name").strip()
+    if not key(name):
+        raise fields.fail("name", "must not be empty")
+    return GpuSpec(
+        name=name,
+        memory_bytes=fields.positive("memory_bytes", maximum=1e15),
+        memory_bandwidth=fields.positive("memory_bandwidth", maximum=1e16),
+        flops=MappingProxyType({dtype: flops.positive(dtype, maximum=1e20) for dtype in flops.data}),
+        host_link_bandwidth=fields.positive("host_link_bandwidth", maximum=1e15),
+        gpu_link_bandwidth=_optional(fields, "gpu_link_bandwidth", 1e15),
+        l2_bytes=_optional(fields, "l2_bytes", 1e12),
+        unified_memory=fields.bool("unified_memory", False),
+        price_per_hour=_optional(fields, "price_per_hour", 1e6),
+        price_date=_date(fields),
+        price_source=fields.text("price_source", ""),
+        source=fields.text("source", ""),
+        note=fields.text("note", ""),
+        aliases=tuple(fields.texts("aliases")),
+        origin=origin,
+    )
+
+
+def _optional(fields: Fields, name: str, maximum: float) -> float | None:
+    return fields.positive(name, maximum=maximum) if fields.has(name) else None
+
+
+def _date(fields: Fields) -> str:
+    """`2025-11` or `2025-11-03`; YAML reads the latter as a date, which is as good."""
+    date = str(fields.data.get("price_date") or "")
+    if date and not re.fullmatch(r"\d{4}-\d{2}(-\d{2})?", date):
+        raise fields.fail("price_date", f"must be YYYY-MM, not {date!r}")
+    return date
+
+
+def _read(file: Path) -> Any:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser takes 5 ms for the catalogue, the other 50 ms
+    try:
+        return yaml.load(file.read_text(encoding="utf-8"), Loader=loader)
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror or error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" (line {mark.line + 1})" if mark else ""
+        raise UsageError(f"{file}: not YAML{line}: {getattr(error, 'problem', None) or error}") from error
+
+
+def _split_path(text: str) -> tuple[Path | None, str, str]:
+    """(file, ":", name): the whole text when it is a path, else what precedes the last colon."""
+    path = given_path(text, (".yaml", ".yml"))
+    head, colon, name = text.rpartition(":")
+    if colon and (path is None or not path.exists()) and head.endswith((".yaml", ".yml")):
+        return Path(os.path.expanduser(head)), colon, name
+    return path, "", ""
+
+
+def _pick(specs: Sequence[GpuSpec], name: str, where: str) -> GpuSpec:
+    if not name:
+        if len(specs) > 1:
+            raise UsageError(f"{where}: holds {len(specs)} GPUs; say which, as in {where}:{specs[0].name}")
+        return specs[0]
+    found = find_gpu(name, specs)
+    if found is None:
+        names = [spec.name for spec in specs]
+        raise unknown("GPU", name, {key(known): known for known in names}, names, f" (in {where})")
+    return found
+
+
+def _find(name: str, index: dict[str, str]) -> str | None:
+    return index.get(key(name)) or index.get(key(_MAKER.sub("", name)))
+
+
+@cache
+def _catalogue() -> dict[str, GpuSpec]:
+    return {spec.name: spec for spec in parse_gpus(_read(_FILE), "GPU catalogue", origin="catalogue")}
+
+
+@cache
+def _index() -> dict[str, str]:
+    return build_index((name, spec.aliases) for name, spec in _catalogue().items())

@@ -1,0 +1,65 @@
+"""Find a Hugging Face `config.json` on this machine (file, folder or local hub cache, never the network) and read it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sim.errors import UsageError
+from sim.specs.architectures import build
+from sim.specs.fields import Fields
+from sim.specs.model import ModelSpec
+
+
+def spec_from_config(config: Mapping[str, Any], name: str, source: str, where: str | None = None) -> ModelSpec:
+    """A ModelSpec from configuration fields; `where` opens error messages. Raises UsageError naming the field."""
+    return replace(build(Fields(config, where or name)), name=name, source=source)
+
+
+def load_spec(path: Path, name: str | None = None) -> ModelSpec:
+    """A ModelSpec from a config.json or the folder that holds one."""
+    file = path / "config.json" if os.path.isdir(path) else path
+    label = name or (file.parent.name if file.name == "config.json" else file.stem) or str(file)
+    return spec_from_config(read_config(file), label, f"{file}", where=str(file))
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """The JSON object in `file`. Raises UsageError when it cannot be read or is not one."""
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file}: not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise UsageError(f"{file}: top level must be a mapping of fields")
+    return config
+
+
+def hub_cache() -> Path:
+    """The local hub cache, by the rules of the hub's own client: HF_HUB_CACHE, then HF_HOME, then XDG_CACHE_HOME, then ~."""
+    if cache := os.environ.get("HF_HUB_CACHE"):
+        return Path(cache).expanduser()
+    if home := os.environ.get("HF_HOME"):
+        return Path(home).expanduser() / "hub"
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root).expanduser() if root else Path.home() / ".cache") / "huggingface" / "hub"
+
+
+def find_cached(name: str) -> Path | None:
+    """The config.json of `ORG/NAME` in the local hub cache: the revision `main` points at, else the newest snapshot."""
+    parts = name.split("/")
+    if len(parts) != 2 or not all(0 < len(part) <= 96 and part not in {".", ".."} for part in parts):
+        return None
+    repo = hub_cache() / f"models--{parts[0]}--{parts[1]}"
+    main = repo / "refs" / "main"
+    if main.is_file():
+        config = repo / "snapshots" / main.read_text(encoding="utf-8").strip() / "config.json"
+        if config.is_file():
+            return config
+    configs = [file for file in repo.glob("snapshots/*/config.json") if file.is_file()]
+    return max(configs, key=lambda file: file.stat().st_mtime, default=None)

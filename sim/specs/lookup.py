@@ -1,0 +1,53 @@
+"""Names people type, matched to names we know: spelling-insensitive keys, and errors that suggest."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from sim.errors import UsageError
+
+
+def key(name: str) -> str:
+    """Lower case, letters and digits only, dots kept between digits: `h100_sxm` = `H100 SXM`, `llama3.1-8b` = `Llama-3.1-8B`."""
+    return re.sub(r"(?<!\d)\.|\.(?!\d)|[^a-z0-9.]", "", name.casefold())
+
+
+def build_index(entries: Iterable[tuple[str, Iterable[str]]]) -> dict[str, str]:
+    """{key: canonical name} from (canonical name, aliases). Raises ValueError when two entries claim one key."""
+    index: dict[str, str] = {}
+    for name, aliases in entries:
+        for alias in (name, *aliases):
+            if index.setdefault(key(alias), name) != name:
+                raise ValueError(f"{alias!r} means both {index[key(alias)]!r} and {name!r}")
+    return index
+
+
+def given_path(text: str, suffixes: tuple[str, ...]) -> Path | None:
+    """`text` as a path when it is meant as one: it has one of the suffixes, starts like a path, or exists. Else None."""
+    if not text.strip() or "\0" in text or len(text) > 4095:
+        return None
+    if text.endswith(suffixes) or text.startswith((".", "/", "~")) or os.path.exists(text):
+        return Path(os.path.expanduser(text))
+    return None
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """`; did you mean 'A10'?`, or nothing when nothing is close."""
+    import difflib
+
+    by_key = {key(k): k for k in known}
+    close = difflib.get_close_matches(key(name), by_key, n=1, cutoff=0.6)
+    return f"; did you mean {by_key[close[0]]!r}?" if close else ""
+
+
+def unknown(kind: str, name: str, index: Mapping[str, str], names: Collection[str], more: str = "") -> UsageError:
+    """The error for a name that is not in the catalogue: a suggestion, then what is known."""
+    import difflib
+
+    close = difflib.get_close_matches(key(name), index, n=1, cutoff=0.6)
+    shown = name if len(name) <= 80 else name[:77] + "..."
+    hint = f"; did you mean {index[close[0]]!r}?" if close else ";"
+    return UsageError(f"unknown {kind} {shown!r}{hint} known: {', '.join(names)}{more}")

@@ -1,0 +1,48 @@
+"""Parameters of the vision towers that multimodal checkpoints carry: resident in memory, not read by a text decode step."""
+
+from __future__ import annotations
+
+from sim.specs.fields import Fields
+
+
+def _linear(inputs: int, outputs: int, bias: bool = True) -> int:
+    return inputs * outputs + (outputs if bias else 0)
+
+
+def siglip_projector_params(config: Fields, text_hidden: int) -> int:
+    """Gemma 3: a SigLIP encoder without pooling head, then RMSNorm and one projection matrix to the text width."""
+    vision = config.section("vision_config")
+    if vision.bool("vision_use_head", False):
+        raise vision.fail("vision_use_head", "is unsupported when true")
+    hidden, inner, patch = vision.int("hidden_size"), vision.int("intermediate_size"), vision.int("patch_size")
+    patches = (vision.int("image_size") // patch) ** 2
+    embedding = _linear(vision.int("num_channels", 3) * patch * patch, hidden) + patches * hidden
+    attention = 4 * _linear(hidden, hidden)
+    mlp = _linear(hidden, inner) + _linear(inner, hidden)
+    layer = attention + mlp + 2 * 2 * hidden  # two LayerNorms, weight and bias each
+    tower = embedding + vision.int("num_hidden_layers") * layer + 2 * hidden
+    return tower + hidden + hidden * text_hidden
+
+
+def pixtral_projector_params(config: Fields, text_hidden: int) -> int:
+    """Mistral Small 3.1: a Pixtral encoder (gated MLP, RMSNorm, no biases), patch merger and a two-layer projector."""
+    vision = config.section("vision_config")
+    hidden, inner, patch = vision.int("hidden_size"), vision.int("intermediate_size"), vision.int("patch_size")
+    merge = config.int("spatial_merge_size", 2)
+    bias = config.bool("multimodal_projector_bias", False)
+    layer = 4 * hidden * hidden + 3 * hidden * inner + 2 * hidden
+    tower = vision.int("num_channels", 3) * patch * patch * hidden + hidden + vision.int("num_hidden_layers") * layer
+    merger = merge * merge * hidden * hidden + hidden
+    return tower + merger + _linear(hidden, text_hidden, bias) + _linear(text_hidden, text_hidden, bias)
+
+
+def qwen_vision_params(config: Fields, text_hidden: int) -> int:
+    """Qwen3.5/3.6: 3-D patch embedding, learned positions, pre-LayerNorm blocks and one patch merger to the text width."""
+    vision = config.section("vision_config")
+    hidden, inner, patch = vision.int("hidden_size"), vision.int("intermediate_size"), vision.int("patch_size")
+    pixels = vision.int("in_channels", 3) * vision.int("temporal_patch_size", 2) * patch * patch
+    merged = hidden * vision.int("spatial_merge_size", 2) ** 2
+    embedding = _linear(pixels, hidden) + vision.int("num_position_embeddings") * hidden
+    block = _linear(hidden, 3 * hidden) + _linear(hidden, hidden) + _linear(hidden, inner) + _linear(inner, hidden)
+    merger = 2 * hidden + _linear(merged, merged) + _linear(merged, vision.int("out_hidden_size", text_hidden))
+    return embedding + vision.int("depth") * (block + 4 * hidden) + merger

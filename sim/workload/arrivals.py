@@ -1,0 +1,44 @@
+"""Arrival processes: when clients want to send."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.errors import UsageError
+from sim.workload.trace import Trace
+
+
+def arrival_times(count: int, rate_per_s: float, burstiness: float, rng: np.random.Generator) -> NDArray[np.float64]:
+    """`count` arrival times in seconds at a mean of `rate_per_s`, the first after one gap.
+
+    Gaps are gamma with shape `burstiness`, as in `vllm bench serve`: 1 is Poisson, less clusters, more evens out, infinity is constant.
+    An infinite rate sends everything at 0. Raises UsageError unless both are positive.
+    """
+    if not rate_per_s > 0.0:
+        raise UsageError(f"request rate must be positive, got {rate_per_s:g}")
+    if not burstiness > 0.0:
+        raise UsageError(f"burstiness must be positive, got {burstiness:g}")
+    if math.isinf(rate_per_s):
+        return np.zeros(count)
+    if math.isinf(burstiness):
+        return np.arange(1, count + 1) / rate_per_s
+    return np.cumsum(rng.gamma(burstiness, 1.0 / (rate_per_s * burstiness), size=count))
+
+
+def with_arrivals(trace: Trace, rate_per_s: float, burstiness: float, rng: np.random.Generator) -> Trace:
+    """The trace's calls at drawn times instead of their own; turns that follow their session's previous turn still do.
+
+    Turns of a session keep their order: its later turns with times of their own then follow the previous one, too.
+    """
+    first: set[str] = set()
+    starts = np.zeros(len(trace), dtype=bool)
+    for i, session in enumerate(trace.session_ids):
+        starts[i] = session is None or session not in first
+        if session is not None:
+            first.add(session)
+    times = np.full(len(trace), math.nan)
+    times[starts] = arrival_times(int(starts.sum()), rate_per_s, burstiness, rng)
+    return trace.retimed(times)

@@ -1,0 +1,50 @@
+"""BurstGPT traces: CSV with the columns Timestamp (s), Request tokens, Response tokens (and others, which are not needed).
+
+Source: the BurstGPT repository. A response of 0 tokens is a failed call: it is left out, and the trace says how many were. Arrivals count
+from the first row.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from sim.workload.lines import csv_float, csv_int, numbered_lines
+from sim.workload.options import DEFAULT, LoadOptions
+from sim.workload.trace import Trace, TraceBuilder
+
+COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
+
+
+def load_burstgpt(path: Path, options: LoadOptions = DEFAULT) -> Trace:
+    """The trace. Raises UsageError naming the line that is wrong."""
+    builder = TraceBuilder(path.name)
+    lines = numbered_lines(path)
+    number, header = next(lines, (1, ""))
+    names = [cell.strip() for cell in next(csv.reader([header]), [])]
+    missing = [name for name in COLUMNS if name not in names]
+    if missing:
+        raise builder.error(f"line {number}", f"the header lacks {missing[0]!r}; it needs {', '.join(COLUMNS)}")
+    places = [names.index(name) for name in COLUMNS]
+    origin: float | None = None
+    failed = 0
+    for number, line in lines:
+        where, named = f"line {number}", f"{path.name}: line {number}"
+        cells = next(csv.reader([line]))
+        if len(cells) != len(names):
+            raise builder.error(where, f"expected {len(names)} cells, got {len(cells)}")
+        stamp, prompt, output = (cells[place].strip() for place in places)
+        arrival = csv_float(stamp, COLUMNS[0], named)
+        if csv_int(output, COLUMNS[2], named) == 0:
+            failed += 1
+            continue
+        origin = arrival if origin is None else origin
+        builder.add(
+            where,
+            arrival_s=arrival - origin,
+            prompt_tokens=csv_int(prompt, COLUMNS[1], named),
+            output_tokens=csv_int(output, COLUMNS[2], named),
+        )
+    if failed:
+        builder.note(f"{failed} failed calls (no response tokens) left out")
+    return builder.build()

@@ -1,0 +1,37 @@
+"""The trace formats simctl reads, by name. Each loader is imported only when it is used."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from sim.errors import UsageError
+from sim.workload.options import DEFAULT, LoadOptions
+from sim.workload.trace import Trace
+
+# name -> (module, function, one line of help)
+FORMATS: dict[str, tuple[str, str, str]] = {
+    "jsonl": ("sim.workload.jsonl", "load_jsonl", "simctl's own JSON lines, with sessions and prefix identity"),
+    "azure": ("sim.workload.azure", "load_azure", "Azure LLM inference trace, CSV"),
+    "mooncake": ("sim.workload.mooncake", "load_mooncake", "Mooncake JSON lines with 512-token block hashes"),
+    "burstgpt": ("sim.workload.burstgpt", "load_burstgpt", "BurstGPT CSV"),
+    "sharegpt": ("sim.workload.texts", "load_sharegpt", "ShareGPT JSON: first question and answer; no arrival times"),
+    "sharegpt-sessions": ("sim.workload.texts", "load_sharegpt_sessions", "ShareGPT JSON: whole conversations as sessions"),
+    "custom": ("sim.workload.texts", "load_custom", "vLLM's custom JSON lines of prompts; no arrival times"),
+    "servegen": ("sim.workload.servegen", "load_servegen", "ServeGen client files (a folder): distributions to draw from"),
+    "servingsim": ("sim.workload.servingsim", "load_servingsim", "LLMServingSim JSON lines, single calls or agent sessions"),
+    "agents": ("sim.workload.agents", "load_agents", "recorded agent sessions, JSON lines of turns"),
+}
+# formats that say nothing of when calls arrive: their calls all arrive at 0 unless a request rate is given
+UNTIMED = frozenset({"sharegpt", "sharegpt-sessions", "custom"})
+
+
+def load_trace(path: Path, trace_format: str, options: LoadOptions = DEFAULT) -> Trace:
+    """Read a trace. Raises UsageError for an unknown format or a malformed line (named), OSError when it cannot be read."""
+    if trace_format not in FORMATS:
+        raise UsageError(f"unknown trace format {trace_format!r}; known: {', '.join(FORMATS)}")
+    if path.is_dir() and trace_format != "servegen":
+        raise UsageError(f"{path.name}: is a folder; only servegen traces are")
+    module, function, _ = FORMATS[trace_format]
+    trace: Trace = getattr(importlib.import_module(module), function)(path, options)
+    return trace

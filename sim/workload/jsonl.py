@@ -1,0 +1,106 @@
+"""simctl's own trace format: JSON lines, one call a line.
+
+    {"arrival_s": 0.0, "prompt_tokens": 512, "output_tokens": 128}
+
+Optional: `request_id`; `session_id` and `turn` (from 0); `prompt_token_ids` (its length is then the prompt's);
+`block_hashes` with `block_size` (any size; the last block may be partial). A later turn of a session may leave out
+`arrival_s`: it arrives `think_s` (default 0) after the previous turn has finished. A turn without token ids or hashes
+is taken to repeat its session's previous prompt and output.
+"""
+
+from __future__ import annotations
+
+from array import array
+from pathlib import Path
+from typing import Any
+
+from sim.errors import UsageError
+from sim.workload.content import BlockHashes, Content, Grown, TokenIds
+from sim.workload.lines import field, number, numbered_objects, text, whole_number
+from sim.workload.options import DEFAULT, LoadOptions
+from sim.workload.trace import Trace, TraceBuilder
+
+KEYS = frozenset(
+    {"arrival_s", "prompt_tokens", "output_tokens", "request_id", "session_id", "turn", "think_s"}
+    | {"prompt_token_ids", "block_hashes", "block_size"}
+)
+MAX_TOKEN_ID = 2**31
+
+
+def load_jsonl(path: Path, options: LoadOptions = DEFAULT) -> Trace:
+    """The trace. Raises UsageError naming the line that is wrong."""
+    builder = TraceBuilder(path.name)
+    context: dict[str, int] = {}  # session -> tokens its next turn can repeat
+    for line, record in numbered_objects(path):
+        where, named = f"line {line}", f"{path.name}: line {line}"
+        unknown = sorted(set(record).difference(KEYS))
+        if unknown:
+            raise builder.error(where, f"unknown key {unknown[0]!r}; known: {', '.join(sorted(KEYS))}")
+        session = text(record["session_id"], "session_id", named) if "session_id" in record else None
+        output = whole_number(field(record, "output_tokens", named), "output_tokens", named)
+        prompt, content = _prompt(record, named)
+        if session is not None:
+            if content is None and session in context:
+                content = Grown(min(context[session], prompt))
+            context[session] = prompt + output
+        builder.add(
+            where,
+            arrival_s=_arrival(record, named),
+            prompt_tokens=prompt,
+            output_tokens=output,
+            request_id=text(record["request_id"], "request_id", named) if "request_id" in record else None,
+            session_id=session,
+            turn=whole_number(record["turn"], "turn", named) if "turn" in record else None,
+            think_s=number(record.get("think_s", 0.0), "think_s", named),
+            content=content,
+        )
+    return builder.build()
+
+
+def _arrival(record: dict[str, Any], where: str) -> float | None:
+    if "arrival_s" not in record:
+        return None if record.get("session_id") is not None else number(field(record, "arrival_s", where), "", where)
+    if "think_s" in record:
+        raise UsageError(f"{where}: arrival_s and think_s exclude each other")
+    return number(record["arrival_s"], "arrival_s", where)
+
+
+def _prompt(record: dict[str, Any], where: str) -> tuple[int, Content | None]:
+    if "prompt_token_ids" in record:
+        if "block_hashes" in record:
+            raise UsageError(f"{where}: prompt_token_ids and block_hashes exclude each other")
+        ids = token_ids(record["prompt_token_ids"], "prompt_token_ids", where)
+        if "prompt_tokens" in record and whole_number(record["prompt_tokens"], "prompt_tokens", where) != len(ids):
+            raise UsageError(f"{where}: prompt_tokens is {record['prompt_tokens']}, but there are {len(ids)} token ids")
+        return len(ids), TokenIds(ids)
+    prompt = whole_number(field(record, "prompt_tokens", where), "prompt_tokens", where)
+    if "block_hashes" in record:
+        size = whole_number(field(record, "block_size", where), "block_size", where)
+        return prompt, block_hashes(record["block_hashes"], size, prompt, where)
+    if "block_size" in record:
+        raise UsageError(f"{where}: block_size without block_hashes")
+    return prompt, None
+
+
+def token_ids(value: object, name: str, where: str) -> array[int]:
+    """A JSON list of token ids as an array. Raises UsageError unless it is a list of ints in 0..2**31-1."""
+    if not isinstance(value, list) or not all(type(v) is int and 0 <= v < MAX_TOKEN_ID for v in value):
+        raise UsageError(f"{where}: {name} must be a list of whole numbers in 0..2**31-1")
+    return array("i", value)
+
+
+def block_hashes(value: object, block_size: int, prompt_tokens: int, where: str) -> BlockHashes:
+    """Hashes of the prompt's blocks, the partial last one included or not. Raises UsageError when their number does
+    not fit.
+    """
+    if not isinstance(value, list) or not all(type(v) in (int, str) for v in value):
+        raise UsageError(f"{where}: block hashes must be a list of whole numbers or strings")
+    if not 1 <= block_size <= 2**20:
+        raise UsageError(f"{where}: block_size must be 1..2**20, got {block_size}")
+    full, some = prompt_tokens // block_size, -(-prompt_tokens // block_size)
+    if not full <= len(value) <= some:
+        expected = f"{full}" if full == some else f"{full} or {some}"
+        fits = f"{prompt_tokens} prompt tokens are {expected} blocks of {block_size}"
+        raise UsageError(f"{where}: {fits}, but there are {len(value)} hashes")
+    packed = array("q", value) if all(type(v) is int and -(2**63) <= v < 2**63 for v in value) else tuple(value)
+    return BlockHashes(packed, block_size)

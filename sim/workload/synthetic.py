@@ -1,0 +1,90 @@
+"""Workloads drawn from distributions: independent calls, and sessions whose context grows turn by turn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.errors import UsageError
+from sim.workload.arrivals import with_arrivals
+from sim.workload.content import Content, Grown, SystemPrompt
+from sim.workload.trace import Trace, TraceBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class Synthetic:
+    """`num_prompts` calls of `input_tokens` new tokens in and `output_tokens` out.
+
+    Lengths are fixed, or log-normal with these means and the coefficient of variation `length_cv`. `prefix_tokens` are a system prompt
+    that all share, in front of the input. With `turns` > 1, calls form sessions of that many: each turn's prompt is all that was said
+    before plus its input, sent after the previous turn has finished and a think time, exponential with mean `think_s`.
+    Rate and burstiness are those of the sessions' (single calls') starts.
+    """
+
+    num_prompts: int
+    input_tokens: int = 1024
+    output_tokens: int = 128
+    length_cv: float = 0.0
+    prefix_tokens: int = 0
+    turns: int = 1
+    think_s: float = 0.0
+    rate_per_s: float = math.inf
+    burstiness: float = 1.0
+
+
+def draw_lengths(mean: int, cv: float, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """`count` lengths of at least 1 token: `mean` when `cv` is 0, else log-normal with that mean and coefficient of variation."""
+    if not 0.0 <= cv < math.inf:
+        raise UsageError(f"length coefficient of variation must be a number >= 0, got {cv:g}")
+    if cv == 0.0:
+        return np.full(count, mean, dtype=np.int64)
+    sigma2 = math.log1p(cv * cv)
+    drawn = rng.lognormal(math.log(mean) - sigma2 / 2, math.sqrt(sigma2), size=count)
+    return np.maximum(1, np.rint(drawn)).astype(np.int64)
+
+
+def draw(spec: Synthetic, rng: np.random.Generator) -> Trace:
+    """The calls of `spec`. Raises UsageError for counts below 1 or times that are not finite."""
+    if spec.num_prompts < 1 or spec.turns < 1 or spec.input_tokens < 1 or spec.output_tokens < 1 or spec.prefix_tokens < 0:
+        raise UsageError("prompts, turns, input and output lengths must be at least 1, and the prefix not negative")
+    if not 0.0 <= spec.think_s < math.inf:
+        raise UsageError(f"think time must be a finite time >= 0, got {spec.think_s:g} s")
+    inputs = draw_lengths(spec.input_tokens, spec.length_cv, spec.num_prompts, rng)
+    outputs = draw_lengths(spec.output_tokens, spec.length_cv, spec.num_prompts, rng)
+    pauses = rng.exponential(spec.think_s, size=spec.num_prompts) if spec.think_s else np.zeros(spec.num_prompts)
+    builder = TraceBuilder("synthetic")
+    system: Content | None = SystemPrompt("system", spec.prefix_tokens) if spec.prefix_tokens else None
+    context = 0
+    for i, (asked, answered, pause) in enumerate(zip(inputs.tolist(), outputs.tolist(), pauses.tolist(), strict=True)):
+        turn = i % spec.turns
+        before = context if turn else spec.prefix_tokens
+        builder.add(
+            f"call {i}",
+            arrival_s=None if turn else 0.0,
+            prompt_tokens=before + asked,
+            output_tokens=answered,
+            session_id=str(i // spec.turns) if spec.turns > 1 else None,
+            turn=turn,
+            think_s=pause if turn else 0.0,
+            content=Grown(context) if turn else system,
+        )
+        context = before + asked + answered
+    return with_arrivals(builder.build(), spec.rate_per_s, spec.burstiness, rng)
+
+
+def resampled(trace: Trace, count: int, rng: np.random.Generator) -> Trace:
+    """`count` calls with lengths drawn from the trace's own (with replacement), all at 0, sharing nothing: an empirical distribution."""
+    if count < 1:
+        raise UsageError(f"number of prompts must be at least 1, got {count}")
+    builder = TraceBuilder("resampled")
+    for i in rng.integers(len(trace), size=count).tolist():
+        builder.add(
+            f"call {len(builder)}",
+            arrival_s=0.0,
+            prompt_tokens=int(trace.prompt_tokens[i]),
+            output_tokens=int(trace.output_tokens[i]),
+        )
+    return builder.build()

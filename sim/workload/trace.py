@@ -1,0 +1,187 @@
+"""A trace: calls in columns, checked one by one as they are added, so that an error names the line it came from."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.errors import UsageError
+from sim.units import MAX_TOKENS
+from sim.workload.content import Content
+
+MAX_TIME_S = 1e10  # some three centuries: beyond it, an arrival is a unit mistake
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Calls in order of arrival; every column has shape [calls].
+
+    `arrival_s` counts from the start of the trace; it is NaN for a call that follows the previous turn of its session,
+    `think_s` after that turn has finished. `contents` says what the prompt shares with others (None: nothing).
+    """
+
+    arrival_s: NDArray[np.float64]
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    think_s: NDArray[np.float64]
+    request_ids: Sequence[str]
+    session_ids: Sequence[str | None]
+    turns: Sequence[int]
+    contents: Sequence[Content | None]
+    notes: tuple[str, ...] = ()  # what the loader skipped or estimated, in words
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the calls carry their own arrival times (a prompt file has none: all start at 0)."""
+        return len(self) < 2 or bool(np.nanmax(self.arrival_s) > 0.0)
+
+    @property
+    def offered_rate_per_s(self) -> float | None:
+        """Calls per second over the span of their arrivals; None when some wait for others or all arrive at once."""
+        span = float(self.arrival_s[-1] - self.arrival_s[0])
+        return len(self) / span if span > 0.0 else None
+
+    def head(self, count: int) -> Trace:
+        """The first `count` calls."""
+        return Trace(
+            self.arrival_s[:count],
+            self.prompt_tokens[:count],
+            self.output_tokens[:count],
+            self.think_s[:count],
+            self.request_ids[:count],
+            self.session_ids[:count],
+            self.turns[:count],
+            self.contents[:count],
+            self.notes,
+        )
+
+    def retimed(self, arrival_s: NDArray[np.float64]) -> Trace:
+        """The same calls at other arrival times (NaN where a call follows its session's previous turn)."""
+        return Trace(
+            arrival_s,
+            self.prompt_tokens,
+            self.output_tokens,
+            self.think_s,
+            self.request_ids,
+            self.session_ids,
+            self.turns,
+            self.contents,
+            self.notes,
+        )
+
+    def rate_scaled(self, factor: float) -> Trace:
+        """The same calls arriving `factor` times as fast; think times stay. Raises UsageError unless 0 < factor <
+        infinity.
+        """
+        if not (0.0 < factor < math.inf):
+            raise UsageError(f"rate scale must be a positive number, got {factor:g}")
+        return self.retimed(self.arrival_s / factor)
+
+
+@dataclass(slots=True)
+class TraceBuilder:
+    """Collects calls and refuses what no engine could be asked. `name` and `where` (a line, an item) name the culprit
+    in errors.
+    """
+
+    name: str
+    _arrival: array[float] = field(default_factory=lambda: array("d"))
+    _prompt: array[int] = field(default_factory=lambda: array("q"))
+    _output: array[int] = field(default_factory=lambda: array("q"))
+    _think: array[float] = field(default_factory=lambda: array("d"))
+    _ids: list[str] = field(default_factory=list)
+    _sessions: list[str | None] = field(default_factory=list)
+    _turns: array[int] = field(default_factory=lambda: array("q"))
+    _contents: list[Content | None] = field(default_factory=list)
+    _notes: list[str] = field(default_factory=list)
+    _seen: set[str] = field(default_factory=set)
+    _last_turn: dict[str, int] = field(default_factory=dict)
+    _last_s: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self._arrival)
+
+    def note(self, text: str) -> None:
+        self._notes.append(text)
+
+    def error(self, where: str, what: str) -> UsageError:
+        return UsageError(f"{self.name}: {where}: {what}")
+
+    def add(
+        self,
+        where: str,
+        *,
+        arrival_s: float | None,
+        prompt_tokens: int,
+        output_tokens: int,
+        request_id: str | None = None,
+        session_id: str | None = None,
+        turn: int | None = None,
+        think_s: float = 0.0,
+        content: Content | None = None,
+    ) -> None:
+        """Append one call. `arrival_s` None means: after the session's previous turn. Raises UsageError naming
+        `where`.
+        """
+        if arrival_s is None:
+            if session_id is None or session_id not in self._last_turn:
+                raise self.error(where, "a call without arrival_s must follow an earlier turn of its session")
+            arrival_s = math.nan
+        elif not 0.0 <= arrival_s <= MAX_TIME_S:
+            raise self.error(where, f"arrival must be a finite time >= 0, got {arrival_s!r} s")
+        elif arrival_s < self._last_s:
+            raise self.error(where, f"arrivals out of order: {arrival_s!r} s comes after {self._last_s!r} s")
+        else:
+            self._last_s = arrival_s
+        if not 1 <= prompt_tokens <= MAX_TOKENS:
+            raise self.error(where, f"prompt must have 1..2**32 tokens, got {prompt_tokens}")
+        if not 1 <= output_tokens <= MAX_TOKENS:
+            raise self.error(where, f"output must have 1..2**32 tokens, got {output_tokens}")
+        if not 0.0 <= think_s <= MAX_TIME_S:
+            raise self.error(where, f"think time must be a finite time >= 0, got {think_s!r} s")
+        if request_id is None:
+            request_id = str(len(self))
+        if request_id in self._seen:
+            raise self.error(where, f"duplicate request id {request_id!r}")
+        self._seen.add(request_id)
+        if session_id is not None:
+            expected = self._last_turn.get(session_id, -1) + 1
+            if turn is None:
+                turn = expected
+            if turn != expected:
+                raise self.error(where, f"session {session_id!r}: expected turn {expected}, got {turn}")
+            self._last_turn[session_id] = turn
+        elif turn:
+            raise self.error(where, "a turn needs a session_id")
+        self._arrival.append(arrival_s)
+        self._prompt.append(prompt_tokens)
+        self._output.append(output_tokens)
+        self._think.append(think_s)
+        self._ids.append(request_id)
+        self._sessions.append(session_id)
+        self._turns.append(turn or 0)
+        self._contents.append(content)
+
+    def build(self) -> Trace:
+        """The trace. Raises UsageError when it is empty."""
+        if not len(self):
+            raise UsageError(f"{self.name}: holds no requests")
+        return Trace(
+            np.frombuffer(self._arrival, dtype=np.float64),
+            np.frombuffer(self._prompt, dtype=np.int64),
+            np.frombuffer(self._output, dtype=np.int64),
+            np.frombuffer(self._think, dtype=np.float64),
+            self._ids,
+            self._sessions,
+            self._turns,
+            self._contents,
+            tuple(self._notes),
+        )

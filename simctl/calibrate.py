@@ -1,0 +1,132 @@
+"""`simctl calibrate`: learn the rates of a GPU from measurements, with held-out error, and write a posterior."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sim.errors import UsageError
+from simctl.tables import table
+
+if TYPE_CHECKING:
+    from calibrate.steps.engine_grid import Grid
+    from calibrate.steps.report import Calibration
+
+
+@click.command("calibrate")
+@click.option("--hw", metavar="GPU", help="The GPU to calibrate: a catalogue name or alias.")
+@click.option("--from", "given", multiple=True, type=click.Path(path_type=Path), help="Measurement file (repeatable); default: packaged.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
+@click.option("--draws", default=1500, show_default=True, type=click.IntRange(100), help="Draws per chain.")
+@click.option("--chains", default=4, show_default=True, type=click.IntRange(2), help="Chains.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the sampler, the folds and the predictive draws.")
+@click.option("--folds", default=5, show_default=True, type=click.IntRange(0), help="Folds of held-out cells; 0 skips them.")
+@click.option("--sampler", type=click.Choice(["nutpie", "pymc"]), help="Default: nutpie where it is installed.")
+@click.option("--allow-unconverged", is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
+@click.option("--list", "list_only", is_flag=True, help="List packaged measurements and posteriors, then stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+def command(
+    hw: str | None,
+    given: tuple[Path, ...],
+    out: Path | None,
+    draws: int,
+    chains: int,
+    seed: int,
+    folds: int,
+    sampler: Any,
+    allow_unconverged: bool,
+    list_only: bool,
+    as_json: bool,
+) -> None:
+    """Learn the rates of the one formula for a GPU, and say how far to trust them.
+
+    Learns from engine-grid measurements: those packaged for the GPU, or the files given with --from. Prints every rate with
+    its unit, prior against posterior (5 %, median, 95 %), and errors on cells and models that the fit did not see.
+
+    A posterior is written only when R-hat <= 1.01, every effective sample size >= 400 and no transition diverged.
+    Exits 1 when one of these gates fails.
+    """
+    if list_only:
+        _list(as_json)
+        return
+    if not hw:
+        raise UsageError("which GPU? give --hw (or --list to see what is packaged)")
+    from sim.specs.gpus import get_gpu
+
+    gpu = get_gpu(hw)
+    from calibrate.sampling import Settings
+    from calibrate.sources import engine_grids
+    from calibrate.steps.cells import concatenate
+    from calibrate.steps.fit import StepFit
+    from calibrate.steps.population import calibration_priors
+    from calibrate.steps.report import calibrate, describe
+
+    grids = engine_grids(gpu, given)
+    dtypes = sorted({g.precision.weights for g in grids})
+    cells = concatenate([g.cells for g in grids])
+    fit = StepFit(cells, calibration_priors(gpu, grids[0].precision), Settings(draws=draws, chains=chains, seed=seed, sampler=sampler))
+    result = calibrate(fit, folds, seed)
+    if as_json:
+        click.echo(json.dumps(_plain(result, describe(grids)), indent=1))
+    else:
+        _show(result, grids, describe(grids))
+    if not allow_unconverged:
+        result.diagnostics.require()
+    if out is not None:
+        from calibrate.steps.save import save
+
+        path = save(out, result, grids, dtypes[0])
+        click.echo(f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB)", err=True)
+
+
+def _list(as_json: bool) -> None:
+    from calibrate.sources import packaged_measurements
+    from sim.posterior import packaged_posteriors
+
+    found = {"measurements": [p.name for p in packaged_measurements()], "posteriors": [p.name for p in packaged_posteriors()]}
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    for what, names in found.items():
+        click.echo(f"{what}: {', '.join(names) or 'none'}")
+
+
+def _show(result: Calibration, grids: list[Grid], title: str) -> None:
+    click.echo(title)
+    for grid in grids:
+        click.echo(f"  {grid.source}: {len(grid.cells)} cells, {grid.engine}")
+    click.echo()
+    rows = [
+        (r.name, *(f"{v:.4g}" for v in r.prior), *(f"{v:.4g}" for v in r.posterior), r.unit, "" if r.learnt else "prior only")
+        for r in result.rates
+    ]
+    click.echo(table(("rate", "prior 5%", "median", "95%", "post 5%", "median", "95%", "unit", ""), rows))
+    click.echo()
+    click.echo("model error by kind: " + ", ".join(f"{k} {v:.2%}" for k, v in result.sigma.items()))
+    click.echo(f"elpd_loo {result.elpd_loo:.1f}, {result.bad_pareto_k} cells with Pareto k > 0.7")
+    d = result.diagnostics
+    click.echo(f"R-hat <= {d.rhat_max:.4f}, effective sample size >= {d.ess_min:.0f}, {d.divergences} divergences")
+    if result.held_out:
+        click.echo()
+        rows = [
+            (h.folds, h.part, h.scores.n, *(f"{v:.2%}" for v in (h.scores.median, h.scores.p90, h.scores.worst, h.scores.bias)),
+             f"{h.scores.coverage:.0%}")
+            for h in result.held_out
+        ]  # fmt: skip
+        click.echo(table(("held out", "cells", "n", "median", "p90", "worst", "bias", "90% interval covers"), rows))
+
+
+def _plain(result: Calibration, title: str) -> dict[str, Any]:
+    return {
+        "summary": title,
+        "rates": [dataclasses.asdict(r) for r in result.rates],
+        "held_out": [dataclasses.asdict(h) for h in result.held_out],
+        "model_error": result.sigma,
+        "elpd_loo": result.elpd_loo,
+        "bad_pareto_k": result.bad_pareto_k,
+        **dataclasses.asdict(result.diagnostics),
+    }

@@ -1,0 +1,133 @@
+"""`simctl calibrate` turns measurement files into a posterior that the simulator reads; bad input leaves no artifact."""
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from calibrate.sampling import Diagnostics
+from sim.posterior import rates_from_file
+from sim.specs.gpus import get_gpu
+from simctl.cli import main
+from tests.calibrate.grids import write_grid
+from tests.calibrate.steps import TRUE
+
+
+def run(argv, capsys):
+    try:
+        code = main(["calibrate", *argv])
+    except SystemExit as stop:
+        code = stop.code
+    return code, *capsys.readouterr()
+
+
+def test_a_grid_becomes_a_posterior_with_held_out_errors(tmp_path, capsys, monkeypatch):
+    rng = np.random.default_rng(0)
+    files = [write_grid(tmp_path / f"{m}.nc", rng, m) for m in ("Qwen2.5-7B", "Llama-3.2-3B")]
+    argv = ["--hw", "H100", "--draws", "700", "--folds", "2", "--out", str(tmp_path / "p.nc"), "--json"]
+    code, out, err = run([*argv, *(a for f in files for a in ("--from", str(f)))], capsys)
+    assert (code, err.count("\n")) == (0, 1)
+    report = json.loads(out)
+    assert {row["folds"] for row in report["held_out"]} == {"2-fold by cell", "leave one model out"}
+    everything = next(row["scores"] for row in report["held_out"] if row["part"] == "all")
+    assert everything["n"] == 48  # the failed cell and the control were not learnt from
+    assert everything["median"] < 0.02
+    rates = rates_from_file(tmp_path / "p.nc", get_gpu("H100"))
+    assert rates.point.beta == pytest.approx(TRUE["beta"], rel=0.05)
+    assert "48 measured cells" in rates.summary
+    assert rates.basis["gather_s"].startswith("prior")
+    # a gate that fails: exit 1, no artifact; allowed, it is marked
+    monkeypatch.setattr("calibrate.steps.fit.diagnose", lambda _: Diagnostics(1.3, 12.0, 4))
+    bad = ["--hw", "H100", "--from", str(files[0]), "--draws", "100", "--folds", "0", "--out", str(tmp_path / "bad.nc")]
+    code, out, err = run(bad, capsys)
+    assert code == 1
+    assert err == "simctl: the posterior did not converge: R-hat 1.300 > 1.01; effective sample size 12 < 400; 4 divergent transitions\n"
+    assert not (tmp_path / "bad.nc").exists()
+    code, out, err = run([*bad, "--allow-unconverged"], capsys)
+    assert code == 0
+    assert "NOT CONVERGED" in rates_from_file(tmp_path / "bad.nc", get_gpu("H100")).summary
+
+
+def edit(path, **columns):
+    with xr.open_dataset(path) as opened:
+        data = opened.load()
+    for name, change in columns.items():
+        data[name] = change(data[name])
+    data.to_netcdf(path, engine="h5netcdf")
+
+
+def put(value, where=3):
+    def change(column):
+        column = column.copy()
+        column[where] = value
+        return column
+
+    return change
+
+
+def few(path):
+    edit(path, status=lambda c: xr.where(np.arange(c.size) < 5, c, "error"))
+
+
+def one_composition(path):
+    edit(path, status=lambda c: xr.where(np.arange(c.size) < 12, c, "error"), decode_seqs=lambda c: 0 * c + 1,
+         decode_context_tokens=lambda c: 0 * c + 128)  # fmt: skip
+
+
+def milliseconds(path):
+    edit(path, step_s_median=lambda c: c.assign_attrs(units="ms"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (few, "5 cells are too few"),
+        (one_composition, "same one or two compositions"),
+        (lambda p: edit(p, step_s_median=lambda c: 0 * c + 0.01), "zero variance"),
+        (milliseconds, "step_s_median is in 'ms', want 's'"),
+        (lambda p: edit(p, step_s_median=lambda c: 1e6 * c), "wrong unit?"),
+        (lambda p: edit(p, step_s_median=put(np.nan)), "decode:8x128.*time is not a number"),
+        (lambda p: edit(p, step_s_median=put(-0.1)), "decode:8x128.*time is not positive"),
+        (lambda p: edit(p, kind=put("speculative")), "kind is none of"),
+        (lambda p: p.write_text("not a file"), "not a netCDF measurement"),
+    ],
+)
+def test_measurements_that_cannot_be_learnt_from_are_refused_by_name(tmp_path, capsys, spoil, says):
+    path = write_grid(tmp_path / "grid.nc", np.random.default_rng(0))
+    spoil(path)
+    code, out, err = run(["--hw", "h100", "--from", str(path), "--out", str(tmp_path / "p.nc")], capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    import re
+
+    assert re.search(says, err), err
+    assert not (tmp_path / "p.nc").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"gpu_name": "NVIDIA A100-SXM4-80GB"}, "not on H100"),
+        ({"schema": "other/1"}, "not an engine-grid measurement"),
+        ({"suite": "floor"}, "not an engine-grid measurement"),
+        ({"weight_dtype": None}, "lacks weight_dtype"),
+        ({"weight_dtype": "int3"}, "unknown weight dtype"),
+    ],
+)
+def test_files_of_something_else_are_refused(tmp_path, capsys, changes, says):
+    path = write_grid(tmp_path / "grid.nc", np.random.default_rng(0), **changes)
+    code, _, err = run(["--hw", "h100", "--from", str(path)], capsys)
+    assert code == 2
+    assert says in err
+
+
+def test_an_unknown_gpu_a_missing_file_and_no_gpu_are_one_line(tmp_path, capsys):
+    for argv, expected in ((["--hw", "H1OO"], 2), ([], 2), (["--hw", "H100", "--from", str(tmp_path / "no.nc")], 1)):
+        code, out, err = run(argv, capsys)
+        assert (code, out, err.count("\n")) == (expected, "", 1)
+
+
+def test_the_list_names_what_is_packaged(capsys):
+    code, out, _ = run(["--list"], capsys)
+    assert code == 0
+    assert out.startswith("measurements: ")

@@ -1,0 +1,93 @@
+"""On curves of known ratio the study finds the ratio, the per-GPU factor, and a perfect rank; censored curves get no number."""
+
+import numpy as np
+import pytest
+
+from calibrate.knees import predictors
+from calibrate.knees.audit import audit, fit_ratio, recovers
+from calibrate.knees.curves import Curve
+from calibrate.knees.predictors import leave_one_model_out, observed_knees
+from calibrate.knees.ranks import factor_errors
+from calibrate.knees.study import study
+from sim.errors import UsageError
+from sim.knee import closed_form_knee
+from tests.calibrate.curves import LADDER, curve, grid
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 2.5])
+def test_the_free_fit_finds_the_ratio(alpha):
+    made = curve(alpha=alpha)
+    fit = fit_ratio(made)
+    assert fit.r == pytest.approx(alpha * made.cell.kv_bytes / made.cell.weight_bytes, rel=1e-4)
+    assert fit.r2 == pytest.approx(1, abs=1e-8)
+
+
+def test_per_gpu_factors_are_found_up_to_ladder_interpolation():
+    alpha = predictors.gpu_alpha(observed_knees(grid(A=0.5, B=2.0)))
+    assert alpha["A"] == pytest.approx(0.5, rel=0.08)
+    assert alpha["B"] == pytest.approx(2.0, rel=0.08)
+
+
+def test_the_closed_form_ranks_its_own_curves_perfectly():
+    result = study(grid(A=1.0), np.random.default_rng(0), resamples=200)
+    score = next(s for s in result.scores if s.predictor == "Ck/W closed-form (zero-param)")
+    assert score.spearman_finite == pytest.approx(1)
+    assert score.median_factor < 1.08
+    assert not result.audit
+
+
+def test_a_curve_that_never_crosses_is_censored_at_its_last_batch():
+    knees = observed_knees([curve(context=128), curve(context=32768)])
+    assert knees.censored.tolist() == [True, False]
+    assert knees.batch[0] == 64
+    assert knees.imputed()[0] == 128
+
+
+def test_the_held_out_models_knees_do_not_enter_their_own_prediction():
+    curves = grid(A=1.0)
+    before = leave_one_model_out(observed_knees(curves), predictors.context_only)
+    changed = [curve("m0", "A", c.cell.context_tokens, 3.0, c.cell.weight_bytes) if c.cell.model == "m0" else c for c in curves]
+    after = leave_one_model_out(observed_knees(changed), predictors.context_only)
+    np.testing.assert_allclose(before[:3], after[:3])
+    assert not np.allclose(before[3:], after[3:])
+
+
+def test_calibrated_baselines_predict_a_log_linear_world():
+    curves = grid(A=1.0, B=1.5)
+    knees = observed_knees(curves)
+    errors = factor_errors(leave_one_model_out(knees, predictors.context_and_gpu), knees.finite()[1])
+    assert np.median(errors) < 1.6
+
+
+def test_one_model_cannot_be_left_out():
+    with pytest.raises(UsageError, match="two models"):
+        leave_one_model_out(observed_knees([curve(context=8192), curve(context=32768)]), predictors.context_only)
+
+
+def test_a_rebound_past_the_memory_ceiling_is_audited_as_both():
+    base = curve(context=32768, weight=10e9, kv_per_token=1e5, decode=512)
+    broken = Curve(base.cell, base.batches, (1.0, 0.8, 0.6, 0.3, 0.25, 0.6, 0.7))
+    (finding,) = audit([base, broken])
+    assert finding.curve is broken
+    assert recovers(broken)
+    assert set(finding.categories) >= {"non_monotone", "tested_beyond_vram_ceiling", "long_context_long_decode_tail"}
+
+
+def test_a_low_fit_without_a_reason_is_labelled_smooth():
+    base = curve(context=512, kv_per_token=1e3)
+    flat = Curve(base.cell, base.batches, (1.0, 0.99, 0.98, 0.97, 0.9, 0.5, 0.2))
+    assert [f.categories for f in audit([flat], threshold=0.9999)] == [("smooth_low_fit",)]
+
+
+def test_the_sweep_censors_more_at_a_lower_threshold():
+    curves = [curve(f"m{i}", context=c) for i in range(2) for c in (512, 1024, 2048, 4096, 8192)]
+    sweep = study(curves, np.random.default_rng(0), resamples=200).taus
+    assert [t.censored for t in sweep] == sorted((t.censored for t in sweep), reverse=True)
+    assert all(t.finite + t.censored == len(curves) for t in sweep)
+
+
+def test_the_interpolated_knee_is_near_the_closed_form_on_a_fine_ladder():
+    made = curve(ladder=tuple(range(1, 65)))
+    exact = closed_form_knee(made.cell.kv_bytes / made.cell.weight_bytes)
+    assert made.knee().batch == pytest.approx(exact, rel=0.01)
+    assert curve(ladder=LADDER).knee().batch == pytest.approx(exact, rel=0.1)

@@ -1,0 +1,101 @@
+"""The fast replica gives the plain one's results to the last tick: times, preemptions, cached tokens, iterations."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from sim.engine.config import EngineConfig
+from sim.engine.fast import Arrivals, FastReplica, NeedsPlain
+from sim.engine.plain import run_plain
+from sim.engine.records import ReplicaRecord
+from sim.engine.steptime import StepTime
+from sim.engine.types import Request
+from sim.engine.vllm import VllmScheduler
+from sim.precision import Precision
+from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
+
+STEPS = [StepTime(model, Precision(), plausible_rates()) for model in (QWEN_7B, HYBRID_MOE)]
+
+
+def plain(config: EngineConfig, requests: list[Request], steps: StepTime) -> ReplicaRecord:
+    return run_plain(requests, VllmScheduler(config), steps.iteration)
+
+
+def fast(config: EngineConfig, requests: list[Request], steps: StepTime) -> ReplicaRecord:
+    arrivals = Arrivals(
+        [r.arrival_s for r in requests],
+        [r.prompt_tokens for r in requests],
+        [r.output_tokens for r in requests],
+        [r.prompt_hashes for r in requests],
+    )
+    return FastReplica(arrivals, config, steps).run()
+
+
+def same(one: ReplicaRecord, other: ReplicaRecord) -> None:
+    for column in fields(ReplicaRecord):
+        np.testing.assert_array_equal(getattr(one, column.name), getattr(other, column.name), column.name)
+
+
+@st.composite
+def workloads(draw: st.DrawFn, caching: bool) -> tuple[EngineConfig, list[Request]]:
+    block_size = draw(st.sampled_from([1, 4, 16]))
+    requests: list[Request] = []
+    now = 0.0
+    for index in range(draw(st.integers(1, 25))):
+        # steps take about 10 ms: arrivals fall into the middle of stretches, on top of one another, and into idle time
+        now += draw(st.sampled_from([0.0, 0.0, 1e-4, 0.013, 0.1, 0.7, 5.0]))
+        text, shared = draw(st.integers(0, 2)), draw(st.integers(0, 6))
+        prompt = draw(st.integers(1, 12 * block_size)) + shared * block_size
+        output = draw(st.integers(1, 6 * block_size + 8))
+        follows = draw(st.none() | st.integers(0, index - 1)) if index else None
+        full = (prompt + output) // block_size
+        hashes = [(text, i) if i < shared else (-1 - index, i) for i in range(full)]
+        if follows is not None and draw(st.booleans()):
+            before = requests[follows]
+            hashes = [*before.prompt_hashes, *((index, -1 - i) for i in range(1 + full))]
+            prompt = before.prompt_tokens + before.output_tokens + draw(st.integers(1, 3 * block_size))
+            hashes = hashes[: (prompt + output) // block_size]
+        requests.append(Request(str(index), now, prompt, output, hashes if caching else ()))
+    longest = max(request.prompt_tokens + request.output_tokens for request in requests)
+    chunked = draw(st.sampled_from([True, True, False]))
+    max_num_seqs = draw(st.integers(1, 12))
+    config = EngineConfig(
+        num_gpu_blocks=-(-longest // block_size) + 1 + draw(st.sampled_from([0, 1, 3, 10, 30, 1000])),
+        block_size=block_size,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max(max_num_seqs, draw(st.integers(4, 300)) if chunked else longest),
+        max_model_len=longest,
+        enable_prefix_caching=caching,
+        enable_chunked_prefill=chunked,
+        watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
+        reserve_full_prompt=draw(st.booleans()),
+    )
+    return config, requests
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(workloads(caching=False), st.sampled_from(STEPS))
+def test_without_prefix_caching_kv_starvation_included(case: tuple[EngineConfig, list[Request]], steps: StepTime) -> None:
+    config, requests = case
+    quick = fast(config, requests, steps)
+    same(quick, plain(config, requests, steps))
+    event("preempts" if quick.preemptions.any() else "no preemption")
+
+
+@settings(max_examples=600, deadline=None, derandomize=True)
+@given(workloads(caching=True), st.sampled_from(STEPS))
+def test_with_prefix_caching_hits_and_evictions_included(case: tuple[EngineConfig, list[Request]], steps: StepTime) -> None:
+    config, requests = case
+    slow = plain(config, requests, steps)
+    if slow.preemptions.any():
+        with pytest.raises(NeedsPlain):
+            fast(config, requests, steps)
+        event("left to the plain path")
+        return
+    same(fast(config, requests, steps), slow)
+    event("hits" if slow.cached_tokens.any() else "no hits")

@@ -1,0 +1,85 @@
+"""Ticks follow the one formula: mixed iterations to the rounding, decode iterations to the stated distance of a
+chord.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.bill import iteration_bill, mixed_shape
+from sim.engine.steptime import TICK_S, StepTime, Stretch, elapsed, iterations_before, micro_batches
+from sim.policy import dense, pages
+from sim.precision import Precision
+from sim.price import step_time_s
+from sim.rates import Rates
+from sim.specs.model import ModelSpec
+from tests.price.shapes import HYBRID_MOE, LATENT, QWEN_7B, SLIDING, rate_values
+
+BATCHES = st.lists(st.integers(1, 2**17), min_size=1, max_size=64)
+
+
+def formula_s(model: ModelSpec, rates: Rates, contexts: list[int], chunks: list[tuple[int, int, bool]]) -> float:
+    return float(step_time_s(iteration_bill(model, mixed_shape(model, contexts, chunks), Precision()), rates))
+
+
+@pytest.mark.parametrize(("model", "most"), [(QWEN_7B, 1e-6), (LATENT, 1e-5), (HYBRID_MOE, 1e-4)], ids=["attention", "latent", "hybrid"])
+@given(values=rate_values(), contexts=BATCHES)
+def test_a_decode_iteration_is_on_its_chord(model: ModelSpec, most: float, values: dict[str, float], contexts: list[int]) -> None:
+    rates = Rates(**values)
+    steps = StepTime(model, Precision(), rates)
+    ours = steps.stretch(len(contexts), sum(contexts)).first * TICK_S
+    assert ours == pytest.approx(formula_s(model, rates, contexts, []), rel=most)
+
+
+@given(values=rate_values(), contexts=BATCHES, tokens=st.integers(1, 4096), past=st.integers(0, 2**16))
+def test_a_mixed_iteration_is_the_formula(values: dict[str, float], contexts: list[int], tokens: int, past: int) -> None:
+    rates = Rates(**values)
+    chunks = [(tokens, past + tokens, True)]
+    ours = StepTime(QWEN_7B, Precision(), rates).mixed(len(contexts), sum(contexts), 0, sum(contexts), chunks) * TICK_S
+    assert ours == pytest.approx(formula_s(QWEN_7B, rates, contexts, chunks), rel=1e-12)
+
+
+@given(batch=st.integers(1, 300), mean=st.integers(1, 5000), values=rate_values())
+def test_a_stretch_is_its_iterations_one_by_one(batch: int, mean: int, values: dict[str, float]) -> None:
+    steps = StepTime(QWEN_7B, Precision(), Rates(**values))
+    whole = steps.stretch(batch, batch * mean)
+    count = min(whole.most, 40)
+    each = [steps.stretch(batch, batch * (mean + i)).first for i in range(count)]
+    assert [elapsed(whole, n) for n in range(count + 1)] == [sum(each[:n]) for n in range(count + 1)]
+    assert whole.most >= 1
+
+
+@given(first=st.integers(1, 10**14), increment=st.integers(0, 10**11), wait=st.integers(1, 10**17))
+def test_iterations_before_counts_those_that_begin_earlier(first: int, increment: int, wait: int) -> None:
+    stretch = Stretch(first, increment, 0)
+    n = iterations_before(stretch, wait)
+    assert elapsed(stretch, n - 1) < wait <= elapsed(stretch, n)
+
+
+def test_jumps_only_where_the_price_depends_on_the_summed_context_alone() -> None:
+    def jumps(model: ModelSpec, **policy: object) -> bool:
+        return StepTime(model, Precision(), Rates(*[1.0] * 16), **policy).jumps  # type: ignore[arg-type]
+
+    assert jumps(QWEN_7B)
+    assert jumps(HYBRID_MOE)
+    assert not jumps(SLIDING)
+    assert not jumps(QWEN_7B, policy=pages(8))
+    assert not jumps(QWEN_7B, policy=dense("host"))
+
+
+@given(
+    contexts=st.lists(st.integers(1, 5000), max_size=40),
+    chunks=st.lists(st.tuples(st.integers(1, 900), st.integers(0, 500), st.booleans()), max_size=5),
+    size=st.integers(1, 512),
+)
+def test_micro_batches_hold_the_same_work(contexts: list[int], chunks: list[tuple[int, int, bool]], size: int) -> None:
+    whole = [(n, n + past, samples) for n, past, samples in chunks]
+    parts = micro_batches(contexts, whole, size)
+    assert [len(c) + sum(n for n, _, _ in p) for c, p in parts[:-1]] == [size] * (len(parts) - 1)
+    assert [c for part, _ in parts for c in part] == contexts
+    together = mixed_shape(QWEN_7B, contexts, whole)
+    apart = [mixed_shape(QWEN_7B, c, p) for c, p in parts]
+    for name in ("prefill_tokens", "prefill_pairs", "sampled", "decode_context"):
+        assert sum(getattr(shape, name) for shape in apart) == getattr(together, name)

@@ -1,0 +1,33 @@
+"""Every notebook runs from top to bottom, and its last cell prints a number with its unit."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_runs_and_ends_with_a_number(path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT)}}).execute()
+    assert notebook.cells[0].source.startswith("# ")
+    assert "?" in notebook.cells[0].source.splitlines()[0]
+    last = notebook.cells[-1].outputs[-1]["text"]
+    assert re.search(r"\d\s*(tok/s|s|ms|x|GB|requests/s|GPUs)\b", last)
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_notebooks_are_committed_without_outputs(path):
+    """Outputs are made by running; a committed one could go stale unseen."""
+    assert all(not cell.get("outputs") for cell in nbformat.read(path, as_version=4).cells)

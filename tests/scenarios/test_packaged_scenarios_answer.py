@@ -1,0 +1,48 @@
+"""Every packaged scenario loads, and its first and last cells run and report what they promise."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simctl.scenario import load_scenario
+from tests.cli import run
+
+FILES = sorted((Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_it_answers(path):
+    scenario = load_scenario(path)
+    assert scenario.report
+    result = run("run", str(path))
+    assert result.code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == scenario.question
+    assert len(lines) == 2 + len(scenario.runs)
+    for name in scenario.report:
+        assert name in lines[1]
+
+
+def test_sweep_is_the_product_and_set_replaces(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text("question: Which?\ncommand: what-if\noptions: {ctx: 8K}\nsweep: {gpu: [A10, H100], tp: [1, 2]}\nreport: [knee.batch]\n")
+    answers = json.loads(run("run", str(path), "--json").stdout)
+    assert [tuple(r["cell"].values()) for r in answers["runs"]] == [("A10", "1"), ("A10", "2"), ("H100", "1"), ("H100", "2")]
+    assert [r["answer"]["question"]["gpu"] for r in answers["runs"]] == ["A10", "A10", "H100", "H100"]
+    fixed = run("run", str(path), "--set", "gpu=L4", "--dry-run").stdout.splitlines()
+    assert fixed == ["simctl what-if --ctx 8K --gpu L4 --tp 1", "simctl what-if --ctx 8K --gpu L4 --tp 2"]
+
+
+def test_resume_takes_kept_answers_and_only_its_own(tmp_path):
+    path, out = tmp_path / "s.yaml", tmp_path / "out"
+    path.write_text("question: Which?\ncommand: what-if\noptions: {ctx: 8K}\nsweep: {gpu: [A10, H100]}\nreport: [knee.batch]\n")
+    assert run("run", str(path), "-o", str(out)).code == 0
+    kept = sorted(out.iterdir())
+    assert len(kept) == 2
+    body = json.loads(kept[0].read_text())
+    body["answer"]["knee"]["batch"] = 123.0
+    kept[0].write_text(json.dumps(body))
+    assert "123" in run("run", str(path), "-o", str(out), "--resume").stdout
+    assert "123" not in run("run", str(path), "-o", str(out), "--resume", "--set", "ctx=16K").stdout
+    assert "-o DIR" in run("run", str(path), "--resume").stderr

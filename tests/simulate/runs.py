@@ -1,0 +1,77 @@
+"""Small simulated runs that several tests share: a real scheduler, a made-up price."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from sim.engine.config import EngineConfig
+from sim.engine.steptime import to_ticks
+from sim.engine.types import Iteration, Outcome, Request
+from sim.engine.vllm import VllmScheduler
+from sim.replica import StepPrice
+from sim.simulation import simulate
+from sim.workload.sources import TraceSource
+from sim.workload.trace import Trace, TraceBuilder
+
+
+@dataclass
+class AffinePrice:
+    """fixed_s + token_s per token: enough time structure for any test, and easy to compute by hand."""
+
+    fixed_s: float = 0.01
+    token_s: float = 0.001
+    terms: tuple[str, ...] = ("fixed", "tokens")
+
+    def __call__(self, iteration: Iteration) -> StepPrice:
+        prefill = sum(n for request, n in iteration.scheduled if request.computed_tokens < request.prompt_tokens)
+        parts = (self.fixed_s, self.token_s * iteration.total_tokens)
+        return StepPrice(to_ticks(sum(parts)), parts, prefill)
+
+
+class WatchedScheduler(VllmScheduler):
+    """The scheduler, telling in which of its iterations each request sampled."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.completed = 0
+        self.sampled_in: dict[str, list[int]] = {}
+
+    def complete(self, iteration: Iteration) -> Outcome:
+        outcome = super().complete(iteration)
+        for request in outcome.sampled:
+            self.sampled_in.setdefault(request.request_id, []).append(self.completed)
+        self.completed += 1
+        return outcome
+
+
+def trace_of(calls: list[tuple[float, int, int]]) -> Trace:
+    """A trace of (arrival_s, prompt tokens, output tokens), sorted by arrival."""
+    builder = TraceBuilder("test")
+    for i, (arrival_s, prompt, output) in enumerate(sorted(calls)):
+        builder.add(f"call {i}", arrival_s=arrival_s, prompt_tokens=prompt, output_tokens=output)
+    return builder.build()
+
+
+def run(trace: Trace, config: EngineConfig, price: AffinePrice | None = None, **more):
+    """(record, scheduler) of a run on one replica."""
+    scheduler = WatchedScheduler(config)
+    return simulate(TraceSource(trace, config.block_size), [scheduler], price or AffinePrice(), **more), scheduler
+
+
+calls = st.lists(st.tuples(st.integers(0, 40).map(lambda n: n / 16), st.integers(1, 90), st.integers(1, 30)), min_size=1, max_size=25)
+# from starving (every long request alone in the cache) to roomy; a cache always holds the longest request
+configs = st.builds(
+    EngineConfig,
+    num_gpu_blocks=st.integers(10, 60),
+    block_size=st.sampled_from([16, 13]),
+    max_num_seqs=st.integers(1, 6),
+    max_num_batched_tokens=st.sampled_from([6, 17, 64, 200]),
+    max_model_len=st.just(4096),
+    enable_prefix_caching=st.booleans(),
+)
+
+
+def request(request_id: str = "r", arrival_s: float = 0.0, prompt: int = 1, output: int = 1) -> Request:
+    return Request(request_id, arrival_s, prompt, output)

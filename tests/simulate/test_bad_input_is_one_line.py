@@ -1,0 +1,156 @@
+"""Whatever is wrong with a simulate command: one line on stderr, exit 2 (usage) or 1 (the model says no), nothing written."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from simctl.cli import main
+
+DATA = Path(__file__).parents[1] / "data"
+AZURE = DATA / "small_azure.csv"
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+ROW = "2023-11-16 18:17:03.9799600,48,10\n"
+
+
+def outcome(capsys, *args):
+    """(exit code, stderr) of a simctl command."""
+    code = 0
+    try:
+        main(["simulate", *map(str, args)])
+    except SystemExit as stop:
+        code = stop.code
+    return code, capsys.readouterr().err
+
+
+def check(capsys, code, message, *args):
+    got, err = outcome(capsys, *args)
+    assert err.count("\n") == 1, err
+    assert err.startswith("simctl: ")
+    assert message in err
+    assert got == code
+
+
+ON_A10 = ("--model", "Llama-3.1-8B", "--gpu", "A10")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected the header"),
+        ("a,b\n", "line 1: expected the header"),
+        (HEADER, "holds no requests"),
+        (HEADER + ROW + "2023-11-16 18:17:04,12\n", "line 3: expected 3 cells, got 2"),
+        (HEADER + ROW + "2023-11-16 18:17:04,twelve,3\n", "line 3: ContextTokens must be a whole number, got 'twelve'"),
+        (HEADER + ROW + "2023-11-16 18:17:04,NaN,3\n", "line 3: ContextTokens must be a whole number, got 'NaN'"),
+        (HEADER + ROW + "2023-11-16 18:17:04,0,3\n", "line 3: prompt must have 1..2**32 tokens, got 0"),
+        (HEADER + ROW + "2023-11-16 18:17:04,-5,3\n", "line 3: prompt must have 1..2**32 tokens, got -5"),
+        (HEADER + ROW + "2023-11-16 18:17:04,5,0\n", "line 3: output must have 1..2**32 tokens, got 0"),
+        (HEADER + ROW + "2023-02-30 18:17:04,5,1\n", "line 3: not a timestamp"),
+        (HEADER + ROW + "yesterday,5,1\n", "line 3: not a timestamp"),
+        (HEADER + ROW + "2023-11-16 18:17:03,5,1\n", "line 3: arrivals out of order"),
+        (HEADER + ROW + "2023-11-16 18:17:0", "line 3: expected 3 cells, got 1"),
+    ],
+)
+def test_malformed_csv_is_named_by_its_line(capsys, tmp_path, text, message):
+    trace = tmp_path / "trace.csv"
+    trace.write_text(text)
+    check(capsys, 2, message, "--trace", trace, "--trace-format", "azure", *ON_A10, "--out", tmp_path / "run")
+    assert os.listdir(tmp_path) == ["trace.csv"]
+
+
+GOOD = '{"arrival_s": 0.5, "prompt_tokens": 32, "output_tokens": 4}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"arrival_s": 1.0, "prompt_tokens": 32, "outp', "line 2: not a JSON object"),
+        ("[1, 2]", "line 2: expected a JSON object, got list"),
+        ('{"arrival_s": NaN, "prompt_tokens": 32, "output_tokens": 4}', "line 2: not a JSON object (NaN is not a number)"),
+        ('{"arrival_s": 1e999, "prompt_tokens": 32, "output_tokens": 4}', "line 2: arrival must be a finite time"),
+        ('{"arrival_s": -1, "prompt_tokens": 32, "output_tokens": 4}', "line 2: arrival must be a finite time >= 0"),
+        ('{"arrival_s": 0.4, "prompt_tokens": 32, "output_tokens": 4}', "line 2: arrivals out of order"),
+        ('{"arrival_s": true, "prompt_tokens": 32, "output_tokens": 4}', "line 2: arrival_s must be a number, got True"),
+        ('{"arrival_s": 1, "prompt_tokens": 32.5, "output_tokens": 4}', "line 2: prompt_tokens must be a whole number, got 32.5"),
+        ('{"arrival_s": 1, "prompt_tokens": 32}', "line 2: output_tokens is missing"),
+        ('{"prompt_tokens": 32, "output_tokens": 4}', "line 2: arrival_s is missing"),
+        ('{"arrival_s": 1, "prompt_tokens": 32, "output_tokens": 4, "priorty": 1}', "line 2: unknown key 'priorty'"),
+        ('{"arrival_s": 1, "prompt_tokens": 32, "output_tokens": 4, "request_id": "0"}', "line 2: duplicate request id '0'"),
+        (
+            '{"arrival_s": 1, "prompt_tokens": 3, "output_tokens": 4, "prompt_token_ids": [1, 2]}',
+            "line 2: prompt_tokens is 3, but there are 2",
+        ),
+        ('{"arrival_s": 1, "output_tokens": 4, "prompt_token_ids": [1, -2]}', "line 2: prompt_token_ids must be a list of whole numbers"),
+        (
+            '{"arrival_s": 1, "prompt_tokens": 1000, "output_tokens": 4, "block_hashes": [1, 2], "block_size": 0}',
+            "block_size must be 1..2**20",
+        ),
+        (
+            '{"arrival_s": 1, "prompt_tokens": 1000, "output_tokens": 4, "block_hashes": [1, 2, 3], "block_size": 512}',
+            "line 2: 1000 prompt tokens are 1 or 2 blocks of 512, but there are 3 hashes",
+        ),
+        (
+            '{"arrival_s": 1, "prompt_tokens": 9, "output_tokens": 4, "session_id": "a", "turn": 1}',
+            "line 2: session 'a': expected turn 0, got 1",
+        ),
+        ('{"prompt_tokens": 9, "output_tokens": 4, "session_id": "a"}', "line 2: a call without arrival_s must follow an earlier turn"),
+        ("[" * 100_000, "line 2: not a JSON object"),
+        ('{"arrival_s": ' + "9" * 5000 + ', "prompt_tokens": 9, "output_tokens": 4}', "line 2: not a JSON object"),
+    ],
+)
+def test_malformed_json_lines_are_named(capsys, tmp_path, line, message):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(GOOD + line)
+    check(capsys, 2, message, "--trace", trace, *ON_A10, "--out", tmp_path / "run")
+    assert os.listdir(tmp_path) == ["trace.jsonl"]
+
+
+def test_an_endless_line_is_not_read_whole(capsys, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    with trace.open("wb") as file:
+        file.truncate(10 * 2**30)  # sparse: ten gigabytes of zeros, no line end
+    check(capsys, 2, "line 1: longer than 64 MiB", "--trace", trace, *ON_A10)
+
+
+def test_text_that_is_no_text(capsys, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_bytes(GOOD.encode() + b"\xff\xfe\n")
+    check(capsys, 2, "line 2: not UTF-8 text", "--trace", trace, *ON_A10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--gpu", "A1O", "--model", "Llama-3.1-8B"), 2, "unknown GPU 'A1O'"),
+        (("--gpu", "A10", "--model", "Lama-9"), 2, "unknown model 'Lama-9'"),
+        (("--gpu", "A10", "--model", "Llama-3.1-70B"), 1, "does not fit on 1 x A10"),
+        ((*ON_A10, "--max-num-seqs", "0"), 2, "max-num-seqs"),
+        ((*ON_A10, "--max-num-seqs", "-3"), 2, "max-num-seqs"),
+        ((*ON_A10, "--gpu-memory-utilization", "1.5"), 2, "not a fraction"),
+        ((*ON_A10, "--gpu-memory-utilization", "nan"), 2, "not a fraction"),
+        ((*ON_A10, "--rate-scale", "0"), 2, "rate scale must be a positive number"),
+        ((*ON_A10, "--rate-scale", "nan"), 2, "rate scale must be a positive number"),
+        ((*ON_A10, "--goodput", "ttft:fast"), 2, "not a service level: 'ttft:fast'"),
+        ((*ON_A10, "--goodput", "ttft:1", "ttft:2"), 2, "service level ttft is given twice"),
+        ((*ON_A10, "--tp", "3"), 2, "do not split"),
+        ((*ON_A10, "--num-gpu-blocks", "8"), 2, "more than the 112 of the whole cache"),
+        ((*ON_A10, "--max-model-len", "100"), 2, "more than max_model_len 100"),
+        ((*ON_A10, "--max-num-batched-tokens", "4", "--max-num-seqs", "8"), 2, "must be at least max_num_seqs"),
+        ((*ON_A10, "--out", "/dev/null/run"), 2, "/dev/null: not a directory"),
+        ((*ON_A10, "--out", str(AZURE)), 2, "not a directory"),
+        ((*ON_A10, "--out", "/proc/run"), 2, "cannot write into /proc"),
+    ],
+)
+def test_wrong_options(capsys, arguments, code, message):
+    check(capsys, code, message, "--trace", AZURE, "--trace-format", "azure", *arguments)
+
+
+def test_a_missing_trace(capsys, tmp_path):
+    check(capsys, 2, "does not exist", "--trace", tmp_path / "none.csv", "--trace-format", "azure", *ON_A10)
+
+
+def test_an_unwritable_place_is_found_before_the_trace_is_read(capsys, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("nonsense")
+    check(capsys, 2, "not a directory", "--trace", trace, *ON_A10, "--out", "/dev/null/run")

@@ -1,0 +1,44 @@
+"""The SimPy replica, the plain loop and the fast path give the same times, to the last bit."""
+
+from functools import cache
+
+from hypothesis import given, settings
+
+from sim.engine.fast import Arrivals, FastReplica, NeedsPlain, covers
+from sim.engine.plain import run_plain
+from sim.engine.vllm import VllmScheduler
+from sim.precision import Precision
+from sim.rate_source import rates_for
+from sim.simulation import simulate
+from sim.specs.gpus import get_gpu
+from sim.specs.models import get_model
+from sim.stepcost import BillCost
+from sim.workload.sources import TraceSource
+from tests.simulate.runs import calls, configs, trace_of
+
+
+@cache
+def cost():
+    gpu, precision = get_gpu("H100"), Precision()
+    return BillCost(get_model("Llama-3.1-8B"), precision, rates_for(gpu, precision, draws=20).point)
+
+
+@given(calls, configs)
+@settings(max_examples=100, deadline=None)
+def test_per_request_times(requests, config):
+    trace = trace_of(requests)
+    record = simulate(TraceSource(trace, config.block_size), [VllmScheduler(config)], cost())
+    ours = record.requests
+    others = [run_plain(list(TraceSource(trace, config.block_size).arrivals()), VllmScheduler(config), cost().steps.iteration)]
+    if covers(config, cost().steps):
+        arrivals = Arrivals(trace.arrival_s, trace.prompt_tokens, trace.output_tokens)
+        try:
+            others.append(FastReplica(arrivals, config, cost().steps).run())
+        except NeedsPlain:
+            assert config.enable_prefix_caching
+    for other in others:
+        assert ours["scheduled_s"].tolist() == other.scheduled_s.tolist()
+        assert ours["first_token_s"].tolist() == other.first_token_s.tolist()
+        assert ours["finish_s"].tolist() == other.finish_s.tolist()
+        assert ours["preemptions"].tolist() == other.preemptions.tolist()
+        assert len(record.iterations["start_s"]) == other.iterations

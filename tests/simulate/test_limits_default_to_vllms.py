@@ -1,0 +1,43 @@
+"""Limits not given are what vLLM's server takes on that GPU, and KV blocks what its memory leaves."""
+
+import pytest
+
+from sim.deployment import Limits, plan_engine
+from sim.errors import SimctlError
+from sim.memory import kv_block_count
+from sim.precision import Precision
+from sim.specs.gpus import get_gpu
+from sim.specs.models import get_model
+
+LLAMA = get_model("Llama-3.1-8B")
+
+
+def plan(gpu, model=LLAMA, tp=1, **limits):
+    return plan_engine(model, get_gpu(gpu), Precision(), tp, Limits(**limits))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"), [("H100", (1024, 8192)), ("A10", (256, 2048)), ("A100-80G", (256, 2048)), ("H200", (1024, 8192))]
+)
+def test_batch_limits(gpu, expected):
+    config, _ = plan(gpu)
+    assert (config.max_num_seqs, config.max_num_batched_tokens) == expected
+
+
+def test_one_limit_given_bends_the_other():
+    assert plan("H100", max_num_batched_tokens=512)[0].max_num_seqs == 512
+    assert plan("A10", max_num_seqs=4096)[0].max_num_batched_tokens == 4096
+
+
+def test_blocks_fill_what_is_left_and_grow_with_utilisation():
+    config, memory = plan("H100")
+    assert config.num_gpu_blocks == kv_block_count(memory, LLAMA, Precision(), 16)
+    assert plan("H100", gpu_memory_utilization=0.95)[0].num_gpu_blocks > config.num_gpu_blocks
+    assert plan("H100", num_gpu_blocks=99)[0].num_gpu_blocks == 99
+
+
+def test_a_model_that_does_not_fit_says_what_it_needs():
+    with pytest.raises(SimctlError, match=r"Llama-3\.1-70B does not fit on 1 x A10: weights and activations need 14[0-9]"):
+        plan("A10", get_model("Llama-3.1-70B"))
+    config, _ = plan("H100", get_model("Llama-3.1-70B"), tp=4)
+    assert config.num_gpu_blocks > 1000

@@ -1,0 +1,70 @@
+"""Whatever is asked, the answer agrees with itself: intervals bracket, feasibility follows the bytes, same seed gives the same answer."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.knee import eta
+from sim.rate_source import rates_for
+from sim.specs.gpus import get_gpu
+from sim.specs.models import get_model
+from sim.whatif import Question, answer
+from tests.cli import run
+
+MODELS = ["Qwen2.5-7B-1M", "Llama-3.1-8B", "Gemma-3-12B", "Qwen3-Next-80B-A3B", "DeepSeek-V3"]
+GPUS = ["A10", "H100", "H200", "GB10", "T4", "MI300X"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    model=st.sampled_from(MODELS),
+    gpu=st.sampled_from(GPUS),
+    context=st.integers(1, 2**22),
+    batch=st.integers(1, 256),
+    k=st.integers(1, 64),
+)
+def test_answer_holds_together(model, gpu, context, batch, k):
+    question = Question(get_model(model), get_gpu(gpu), context, (batch,), (k,))
+    result = answer(question, rates_for(question.gpu, question.precision, draws=60))
+    assert len(result.options) == 8
+    assert len(result.recommendation) == 1
+    for option in result.options:
+        assert 0 < option.step_s.low <= option.step_s.high
+        assert option.step_s.point == pytest.approx(sum(option.terms_s.values()), rel=1e-9)
+        assert option.terms_s[option.binding] == max(option.terms_s.values())
+        if option.feasible:
+            assert option.hbm_bytes <= result.memory.allowed
+            assert option.n_max >= batch or option.n_max == pytest.approx(batch)
+            assert option.reason == ""
+        else:
+            assert option.reason
+    feasible_dense = [o for o in result.options if o.policy.kind == "dense" and o.feasible]
+    if feasible_dense:
+        best = min(feasible_dense, key=lambda o: o.step_s.point)
+        assert best.speedup.point == 1.0
+        assert best.speedup.low == best.speedup.high == 1.0
+
+
+def test_same_seed_same_answer_and_another_seed_another_interval():
+    first, again, other = (run("what-if", "--ctx", "128K", "--gpu", "L40S", "--json", "--seed", s).stdout for s in ("3", "3", "4"))
+    assert first == again
+    a, b = json.loads(first)["options"][0], json.loads(other)["options"][0]
+    assert a["step_s"]["point"] == b["step_s"]["point"]
+    assert a["step_s"]["low"] != b["step_s"]["low"]
+
+
+def test_knee_of_the_formula_lies_beyond_the_two_term_one():
+    """Fixed cost is amortised by batching, so leaving it out finds the knee too early."""
+    question = Question(get_model("Qwen2.5-14B"), get_gpu("H100"), 8192)
+    result = answer(question, rates_for(question.gpu, question.precision, draws=50))
+    assert not result.knee.censored
+    assert result.knee.batch > result.knee_closed_form
+    assert eta(1, 0.1) == 1.0
+
+
+def test_leave_it_off_at_8k_batch_1_on_h100():
+    text = " ".join(run("what-if", "--ctx", "8K", "--gpu", "H100", "--k", "8").stdout.split())
+    assert "leave it off" in text
+    assert "0.84x" in text
