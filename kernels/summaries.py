@@ -47,8 +47,15 @@ class Summaries:
 
     def dequantised(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Low and high (the mean twice) as float32 [B, KV heads, blocks, D]: what the scores are defined on."""
-        data = self.data.float() if self.scale is None else self.data.float() * self.scale[..., None, None]
-        return data[:, :, :, 0], data[:, :, :, -1]
+        low, high = zip(*(self.dequantised_row(b) for b in range(self.data.shape[0])), strict=True)
+        return torch.stack(low), torch.stack(high)
+
+    def dequantised_row(self, i_b: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same of one sequence: [KV heads, blocks, D] each."""
+        data = self.data[i_b].float()
+        if self.scale is not None:
+            data = data * self.scale[i_b, :, :, None, None]
+        return data[:, :, 0], data[:, :, -1]
 
 
 def allocate(
