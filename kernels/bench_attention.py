@@ -121,7 +121,7 @@ def sparse(cell: pools.Cell, timer: Timer, k: int, kinds: tuple[str, ...] = ("mi
         made = [_summaries(cell, i, kind) for i in range(cell.sets)]
         chosen = torch.empty(cell.batch, HEADS_KV, k, dtype=torch.int32, device="cuda")
         out = torch.empty_like(cell.q[0])
-        work = selector.Workspace.allocate(n_rows, blocks, k, 64, torch.device("cuda"))
+        work = selector.Workspace.allocate(n_rows, blocks, 64, "cuda")
 
         def select(i: int, made=made, chosen=chosen, work=work) -> torch.Tensor:
             return selector.select(cell.q[i], made[i], cell.seq_lens, k, out=chosen, workspace=work)

@@ -91,10 +91,7 @@ def cells(batch: int, heads_v: int, key_heads: int, timer: Timer, update_bytes_p
 
 def _exact(shaped: list[torch.Tensor], decay: torch.Tensor, beta: torch.Tensor, state: torch.Tensor, scale: float):
     """Float64 step in slices of sequences, to bound its memory."""
-    parts = [
-        reference.gdn_decode(*(x[i : i + 8] for x in (*shaped, decay, beta, state)), scale, True)
-        for i in range(0, state.shape[0], 8)
-    ]
+    parts = [reference.gdn_decode(*(x[i : i + 8] for x in (*shaped, decay, beta, state)), scale, True) for i in range(0, state.shape[0], 8)]
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
 

@@ -1,4 +1,4 @@
-"""Dense decode attention over a paged KV cache: split along the context, merged by the last program to finish.
+"""Dense decode attention over a paged KV cache: split along the context, then merged.
 
 Source of the method: split-KV flash decoding (online softmax over tiles, one program per sequence, KV head and split);
 the query heads of one KV head share every tile. Bound by the bytes of the cache: 2 KV heads D itemsize per token and layer.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels import checks, launch, paging, partials
 
@@ -28,12 +29,26 @@ def _tile(i, first_tiles, skip, WINDOWED: tl.constexpr):
 
 
 @triton.jit
+def _absorb(b_q, b_k, b_v, seen, b_m, b_l, b_o, scale_log2, PRECISION: tl.constexpr):
+    """One tile of the online softmax: maxima b_m, sums b_l and outputs b_o after keys b_k and values b_v where `seen`."""
+    s = launch.dot(b_q, tl.trans(b_k), tl.zeros([b_q.shape[0], b_k.shape[0]], dtype=tl.float32), PRECISION) * scale_log2
+    s = tl.where(seen[None, :], s, -float("inf"))
+    m_new = tl.maximum(b_m, tl.max(s, 1))
+    m_safe = tl.where(m_new == -float("inf"), 0.0, m_new)
+    p = tl.exp2(s - m_safe[:, None])
+    alpha = tl.exp2(b_m - m_safe)
+    b_l = b_l * alpha + tl.sum(p, 1)
+    b_o = launch.dot(p.to(b_v.dtype), b_v, b_o * alpha[:, None], PRECISION)
+    return m_new, b_l, b_o
+
+
+@triton.jit
 def _dense(
-    q, k, v, table, lens, out, o_parts, ml_parts, arrived,
-    scale_log2, sink, window, heads_kv,
+    q, k, v, table, lens, out, o_parts, ml_parts,
+    scale_log2, sink, window, heads_kv, splits,
     stride_table, k_p, k_h, k_t, v_p, v_h, v_t,
-    GROUP: tl.constexpr, GP: tl.constexpr, GM: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
-    SPLITS: tl.constexpr, SPLITS_P2: tl.constexpr, STEP: tl.constexpr, PAGED: tl.constexpr, WINDOWED: tl.constexpr,
+    GROUP: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
+    TMA: tl.constexpr, WHOLE: tl.constexpr, PAGED: tl.constexpr, WINDOWED: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     i_s, i_row = tl.program_id(0), tl.program_id(1)
@@ -55,41 +70,46 @@ def _dense(
     b_m = tl.full([GP], -float("inf"), dtype=tl.float32)
     b_l = tl.zeros([GP], dtype=tl.float32)
     b_o = tl.zeros([GP, D], dtype=tl.float32)
-    lo = (i_s.to(tl.int64) * tiles // SPLITS).to(tl.int32)
-    hi = ((i_s + 1).to(tl.int64) * tiles // SPLITS).to(tl.int32)
+    lo = (i_s.to(tl.int64) * tiles // splits).to(tl.int32)
+    hi = ((i_s + 1).to(tl.int64) * tiles // splits).to(tl.int32)
     # The table entries of the next tile are fetched while this one is computed: a tile's address never waits on a load.
     t_next = _tile(lo, first_tiles, skip, WINDOWED) * BN
     page_next = paging.pages(table, i_b, stride_table, t_next, t_next + o_n, n, PAGE, BN, PAGED)
-    for i in tl.range(lo, hi, num_stages=STAGES):
+    full = hi
+    if TMA:
+        # Whole tiles come as bulk copies, which cannot mask; a last partial one is read below with a mask.
+        full = tl.maximum(lo, tl.minimum(hi, n // BN))
+    for i in tl.range(lo, full, num_stages=STAGES):
         o_t = t_next + o_n
+        row = t_next
         page = page_next
         t_next = _tile(i + 1, first_tiles, skip, WINDOWED) * BN
         page_next = paging.pages(table, i_b, stride_table, t_next, t_next + o_n, n, PAGE, BN, PAGED)
         ok = o_t < n
-        p_k = paging.rows(k, page, o_t, i_h, k_p, k_h, k_t, PAGE, PAGED)
-        b_k = tl.load(p_k[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
-        s = launch.dot(b_q, tl.trans(b_k), tl.zeros([GP, BN], dtype=tl.float32), PRECISION) * scale_log2
+        if TMA:
+            row = (page * heads_kv + i_h) * PAGE + row % PAGE
+            b_k, b_v = k.load([row, 0]), v.load([row, 0])
+        else:
+            b_k = tl.load(paging.rows(k, page, o_t, i_h, k_p, k_h, k_t, PAGE, PAGED)[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
+            b_v = tl.load(paging.rows(v, page, o_t, i_h, v_p, v_h, v_t, PAGE, PAGED)[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
         seen = ok
         if WINDOWED:
             seen = ok & ((o_t < sink) | (o_t >= n - window))
-        s = tl.where(seen[None, :], s, -float("inf"))
-        m_new = tl.maximum(b_m, tl.max(s, 1))
-        m_safe = tl.where(m_new == -float("inf"), 0.0, m_new)
-        p = tl.exp2(s - m_safe[:, None])
-        alpha = tl.exp2(b_m - m_safe)
-        p_v = paging.rows(v, page, o_t, i_h, v_p, v_h, v_t, PAGE, PAGED)
-        b_v = tl.load(p_v[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
-        b_l = b_l * alpha + tl.sum(p, 1)
-        b_o = launch.dot(p.to(b_v.dtype), b_v, b_o * alpha[:, None], PRECISION)
-        b_m = m_new
+        b_m, b_l, b_o = _absorb(b_q, b_k, b_v, seen, b_m, b_l, b_o, scale_log2, PRECISION)
+    if TMA:  # noqa: SIM102 - one is known when the kernel is compiled, the other is not
+        if full < hi:
+            o_t = t_next + o_n
+            ok = o_t < n
+            row = (page_next * heads_kv + i_h) * PAGE + t_next % PAGE
+            b_k = k.load([row, 0])
+            b_v = tl.where(ok[:, None], v.load([row, 0]), 0.0)
+            b_m, b_l, b_o = _absorb(b_q, b_k, b_v, ok, b_m, b_l, b_o, scale_log2, PRECISION)
     p_out = out + i_row.to(tl.int64) * GROUP * D
-    if SPLITS == 1:
+    if WHOLE:
         b_o = b_o / tl.where(b_l == 0.0, 1.0, b_l)[:, None]
         tl.store(p_out + o_g[:, None] * D + o_d[None, :], b_o.to(out.dtype.element_ty), mask=o_g[:, None] < GROUP)
     else:
-        partials.leave(o_parts, ml_parts, i_row * SPLITS + i_s, b_o, b_m, b_l, GROUP, GP, D)
-        if partials.is_last(arrived, i_row, SPLITS):
-            partials.merge(o_parts, ml_parts, p_out, i_row, GROUP, GM, D, SPLITS, SPLITS_P2, STEP)
+        partials.leave(o_parts, ml_parts, i_row * splits + i_s, b_o, b_m, b_l, GROUP, GP, D)
 
 
 def splits_for(rows: int, max_tokens: int, tile: int, programs: int) -> int:
@@ -110,6 +130,17 @@ def splits_for(rows: int, max_tokens: int, tile: int, programs: int) -> int:
 def _programs(device: torch.device, per_sm: int) -> int:
     """Programs that run at a time; four on a CPU, so that the interpreter exercises the merging of splits."""
     return per_sm * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+def _can_bulk(k_cache: torch.Tensor, v_cache: torch.Tensor, window: int | None, tile: int) -> bool:
+    """Whether tiles can be fetched by the GPU's bulk copy engine: whole boxes of a two-dimensional array of rows."""
+    rows = k_cache.numel() // k_cache.shape[-1]
+    whole = k_cache.is_contiguous() and v_cache.is_contiguous() and k_cache.shape[2] % tile == 0
+    return whole and rows < 2**31 and window is None
+
+
+def _bulk(k_cache: torch.Tensor, v_cache: torch.Tensor, page_table: torch.Tensor | None, window: int | None, tile: int) -> bool:
+    return False
 
 
 def check_cache(
@@ -154,6 +185,7 @@ def dense_decode(
     num_warps: int = 4,
     stages: int = 3,
     per_sm: int = 2,
+    bulk: bool | None = None,
     dependent: bool | None = None,
 ) -> torch.Tensor:
     """Attention of one query token per sequence over its whole context, or over a sink and a window of it.
@@ -185,14 +217,20 @@ def dense_decode(
         workspace = partials.Workspace.allocate(rows, splits, group, d, q.device)
     workspace.check(rows, splits, group, d, q)
     table = seq_lens if page_table is None else page_table
+    bulk = _bulk(k_cache, v_cache, page_table, window, tile) if bulk is None else bulk
+    if bulk and not _can_bulk(k_cache, v_cache, window, tile):
+        raise ValueError("bulk: needs contiguous caches of fewer than 2^31 rows, pages of whole tiles and no window")
+    k_arg, v_arg = (TensorDescriptor.from_tensor(x.view(-1, d), [tile, d]) if bulk else x for x in (k_cache, v_cache))
     dependent = launch.has_dependent_launch() if dependent is None else dependent
     _dense[(splits, rows)](
-        q, k_cache, v_cache, table, seq_lens, out, workspace.o, workspace.ml, workspace.arrived,
-        (d**-0.5 if scale is None else scale) * LOG2E, sink, 0 if window is None else window, heads_kv,
+        q, k_arg, v_arg, table, seq_lens, out, workspace.o, workspace.ml,
+        (d**-0.5 if scale is None else scale) * LOG2E, sink, 0 if window is None else window, heads_kv, splits,
         table.stride(0), *k_cache.stride()[:3], *v_cache.stride()[:3],
-        GROUP=group, GP=max(16, triton.next_power_of_2(group)), GM=triton.next_power_of_2(group), D=d, PAGE=k_cache.shape[2], BN=tile,
-        SPLITS=splits, SPLITS_P2=triton.next_power_of_2(splits), STEP=8, PAGED=page_table is not None,
+        GROUP=group, GP=max(16, triton.next_power_of_2(group)), D=d, PAGE=k_cache.shape[2], BN=tile,
+        TMA=bulk, WHOLE=splits == 1, PAGED=page_table is not None,
         WINDOWED=window is not None, STAGES=stages, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=num_warps, **launch.options(dependent),
     )  # fmt: skip
+    if splits > 1:
+        partials.merge(workspace, out, rows, splits, group, dependent)
     return out

@@ -1,8 +1,8 @@
 """Sparse decode attention: read only the keep-set of the KV cache.
 
 The keep-set of a (sequence, KV head) is its first `sink_blocks` blocks, its last `local_blocks` blocks (a partial one
-counts) and the selected blocks. Each program reads one tile of it, shared by the query heads of the KV head; the last
-program of a row merges. The cache may be paged or contiguous, and pages may live in pinned host memory: a page table
+counts) and the selected blocks. Each program reads one tile of it, shared by the query heads of the KV head; a second
+kernel merges. The cache may be paged or contiguous, and pages may live in pinned host memory: a page table
 entry e < 0 is page ~e of the host cache, read over the link as it is needed.
 
 Error bounds by dtype are those of dense decode, `kernels.dense_decode.ERROR_BOUND`.
@@ -32,11 +32,12 @@ def kept_block(slot, selected, i_row, n_blocks, SINK: tl.constexpr, LOCAL: tl.co
 
 @triton.jit
 def _gather(
-    q, k, v, k_host, v_host, table, lens, selected, out, o_parts, ml_parts, arrived, scale_log2, heads_kv, stride_table,
+    q, k, v, k_host, v_host, table, lens, selected, o_parts, ml_parts, scale_log2, heads_kv, stage_page, stride_table,
     k_p, k_h, k_t, v_p, v_h, v_t, kh_p, kh_h, kh_t, vh_p, vh_h, vh_t,
-    GROUP: tl.constexpr, GP: tl.constexpr, GM: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
-    BN: tl.constexpr, SINK: tl.constexpr, LOCAL: tl.constexpr, K: tl.constexpr, SLOTS: tl.constexpr, PARTS: tl.constexpr,
-    PARTS_P2: tl.constexpr, STEP: tl.constexpr, PAGED: tl.constexpr, TIERED: tl.constexpr, PRECISION: tl.constexpr,
+    GROUP: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
+    BN: tl.constexpr, SINK: tl.constexpr, LOCAL: tl.constexpr, K: tl.constexpr, SLOTS: tl.constexpr,
+    PAGED: tl.constexpr, TIERED: tl.constexpr,
+    STAGED: tl.constexpr, PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     i_p, i_row = tl.program_id(0), tl.program_id(1)
@@ -51,6 +52,9 @@ def _gather(
     page = i_b
     if PAGED:
         page = tl.load(table + i_b.to(tl.int64) * stride_table + o_t // PAGE, mask=ok, other=0)
+        if STAGED:
+            chosen = o_u // BLOCK - SINK - LOCAL
+            page = tl.where(chosen >= 0, stage_page + i_b * K + chosen, page)
     p_k = paging.rows(k, page, o_t, i_h, k_p, k_h, k_t, PAGE, PAGED)
     p_v = paging.rows(v, page, o_t, i_h, v_p, v_h, v_t, PAGE, PAGED)
     if TIERED:
@@ -67,10 +71,7 @@ def _gather(
     p = tl.exp2(s - tl.where(b_m == -float("inf"), 0.0, b_m)[:, None])
     b_l = tl.sum(p, 1)
     b_o = launch.dot(p.to(b_v.dtype), b_v, tl.zeros([GP, D], dtype=tl.float32), PRECISION)
-    partials.leave(o_parts, ml_parts, i_row * PARTS + i_p, b_o, b_m, b_l, GROUP, GP, D)
-    if partials.is_last(arrived, i_row, PARTS):
-        p_out = out + i_row.to(tl.int64) * GROUP * D
-        partials.merge(o_parts, ml_parts, p_out, i_row, GROUP, GM, D, PARTS, PARTS_P2, STEP)
+    partials.leave(o_parts, ml_parts, i_row * tl.num_programs(0) + i_p, b_o, b_m, b_l, GROUP, GP, D)
 
 
 def parts_of(k: int, block: int, sink_blocks: int, local_blocks: int, tile: int) -> int:
@@ -94,8 +95,9 @@ def gather_decode(
     local_blocks: int = 2,
     out: torch.Tensor | None = None,
     workspace: partials.Workspace | None = None,
+    stage_page: int | None = None,
     tile: int = 64,
-    num_warps: int = 4,
+    num_warps: int = 2,
     dependent: bool | None = None,
 ) -> torch.Tensor:
     """Attention of one query token per sequence over its keep-set.
@@ -103,7 +105,9 @@ def gather_decode(
     q, k_cache, v_cache, seq_lens, page_table, scale, out, dependent as in `dense_decode`. selected [B, KV heads, k] int32:
     distinct blocks to read besides the sink and local ones, -1 for none; entries outside the blocks between those are
     ignored. `block` tokens per keep-set block, a power of two from 16 to 256, free of the page size. k_host, v_host
-    [host pages, KV heads, page, D]: pinned host pages, named by table entries < 0. `tile` tokens per program.
+    [host pages, KV heads, page, D]: pinned host pages, named by table entries < 0. `stage_page`: selected block j of
+    sequence b is read from page stage_page + b k + j of the device cache, where `host_gather.stage` put it, instead of its
+    own. `tile` tokens per program.
 
     Returns [B, HQ, D] in q's dtype. `ValueError` naming the argument on bad input.
     """
@@ -118,6 +122,10 @@ def gather_decode(
     k = selected.shape[2]
     if k > triton.cdiv(capacity, block):
         raise ValueError(f"selected: {k} blocks, but a sequence has at most {triton.cdiv(capacity, block)}")
+    if stage_page is not None and (page_table is None or block != k_cache.shape[2]):
+        raise ValueError("stage_page: needs a page table and blocks of one page")
+    if stage_page is not None and not 0 <= stage_page <= k_cache.shape[0] - batch * k:
+        raise ValueError(f"stage_page: {batch * k} pages from {stage_page} do not fit a cache of {k_cache.shape[0]}")
     tiered = k_host is not None or v_host is not None
     if tiered:
         if page_table is None:
@@ -135,12 +143,13 @@ def gather_decode(
     table = seq_lens if page_table is None else page_table
     dependent = launch.has_dependent_launch() if dependent is None else dependent
     _gather[(parts, rows)](
-        q, k_cache, v_cache, k_host, v_host, table, seq_lens, selected, out, workspace.o, workspace.ml, workspace.arrived,
-        (d**-0.5 if scale is None else scale) * LOG2E, heads_kv, table.stride(0),
+        q, k_cache, v_cache, k_host, v_host, table, seq_lens, selected, workspace.o, workspace.ml,
+        (d**-0.5 if scale is None else scale) * LOG2E, heads_kv, 0 if stage_page is None else stage_page, table.stride(0),
         *k_cache.stride()[:3], *v_cache.stride()[:3], *k_host.stride()[:3], *v_host.stride()[:3],
-        GROUP=group, GP=max(16, triton.next_power_of_2(group)), GM=triton.next_power_of_2(group), D=d,
-        PAGE=k_cache.shape[2], BLOCK=block, BN=tile, SINK=sink_blocks, LOCAL=local_blocks, K=k, SLOTS=slots, PARTS=parts,
-        PARTS_P2=triton.next_power_of_2(parts), STEP=8, PAGED=page_table is not None, TIERED=tiered,
+        GROUP=group, GP=max(16, triton.next_power_of_2(group)), D=d,
+        PAGE=k_cache.shape[2], BLOCK=block, BN=tile, SINK=sink_blocks, LOCAL=local_blocks, K=k, SLOTS=slots,
+        PAGED=page_table is not None, TIERED=tiered, STAGED=stage_page is not None,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=num_warps, **launch.options(dependent),
     )  # fmt: skip
+    partials.merge(workspace, out, rows, parts, group, dependent)
     return out

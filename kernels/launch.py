@@ -33,10 +33,9 @@ def options(dependent: bool) -> dict[str, object]:
 
 @triton.jit
 def wait_for_previous(PDL: tl.constexpr):
-    """Wait until the previous kernel of the stream is complete and its writes are visible; let the next one be scheduled."""
+    """Wait until the previous kernel of the stream is complete and its writes are visible."""
     if PDL:
         tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
