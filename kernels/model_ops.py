@@ -114,7 +114,7 @@ def linear(
     rows: int | None = None,
     cols: int | None = None,
     num_warps: int = 4,
-    stages: int = 1,
+    stages: int | None = None,
     prefetch: bool | None = None,
 ) -> torch.Tensor:
     """y [B, N] = x [B, K] times w^T, w [N, K] (2 N rows where `gated`: silu(gate) * up).
@@ -129,6 +129,7 @@ def linear(
         rows = (8 if not gated else 4) if batch == 1 else 16
     if cols is None:
         cols = min(512 if batch == 1 else 256, triton.next_power_of_2(k))
+    stages = (1 if batch == 1 else 4) if stages is None else stages
     prefetch = bool(prefetch) and dependent
     unused = x
     _linear[(triton.cdiv(n, rows),)](
