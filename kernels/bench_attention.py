@@ -69,7 +69,8 @@ def measured(
 
 
 def dense(cell: pools.Cell, timer: Timer, variants: bool = False) -> list[Row]:
-    """Dense decode of a cell: ours, paged and contiguous, and the alternatives; with `variants` also 16-token pages."""
+    """Dense decode of a cell: ours, paged and contiguous, and the alternatives; with `variants` also
+    pages of 16 and 256 tokens, and pages in the order of the sequence (otherwise their order is random)."""
     heads = HEADS_KV
     refs: dict[str, torch.Tensor] = {}
     calls: dict[str, list[timing.Work]] = {}
@@ -89,6 +90,12 @@ def dense(cell: pools.Cell, timer: Timer, variants: bool = False) -> list[Row]:
         small = [cell.small_pages(i, 16) for i in sets]
         calls["paged_16"] = [ours(i, *small[i]) for i in sets]
         refs["paged_16"] = pools.exact_dense(cell.q[0], *small[0], step=2048)
+        large = [cell.small_pages(i, 256) for i in sets]
+        calls["paged_256"] = [ours(i, *large[i]) for i in sets]
+        refs["paged_256"] = pools.exact_dense(cell.q[0], *large[0], step=128)
+        ordered = torch.arange(cell.batch * pages, device="cuda", dtype=torch.int32).view(cell.batch, -1)
+        calls["paged_in_order"] = [ours(i, cell.k_pages[i], cell.v_pages[i], ordered) for i in sets]
+        refs["paged_in_order"] = pools.exact_dense(cell.q[0], cell.k_pages[0], cell.v_pages[0], ordered)
     # Contiguous [B, KV heads, N, D] is the same memory as pages of one head each; its exact result is computed that way.
     flat_exact = torch.empty_like(exact)
     for h in range(heads):
@@ -116,6 +123,7 @@ def sparse(cell: pools.Cell, timer: Timer, k: int, kinds: tuple[str, ...] = ("mi
     rows: list[Row] = []
     n_rows, blocks = cell.batch * HEADS_KV, cell.context // PAGE
     parts = partials.Workspace.allocate(n_rows, gather_decode.parts_of(k, PAGE, 1, 2, 32), HEADS_Q // HEADS_KV, D, "cuda")
+    valid = blocks - 3
     kept = min(blocks, k + 3) * PAGE * 2 * D * 2 * n_rows
     for kind in kinds:
         made = [_summaries(cell, i, kind) for i in range(cell.sets)]
@@ -143,11 +151,12 @@ def sparse(cell: pools.Cell, timer: Timer, k: int, kinds: tuple[str, ...] = ("mi
         sets = range(cell.sets)
         calls = {f"{kind}": [lambda i=i, f=both: f(i) for i in sets]}
         rows += measured(timer, "sparse", "select_gather", calls, {kind: exact}, {kind: scan + kept}, **labels)
+        # Alone, the gather would find the same few blocks in the L2 cache at every call: it gets other blocks each time.
+        others = [_random_blocks(cell, k, valid) for _ in range(max(cell.sets, -(-200_000_000 // kept)))]
         timed = {
             "select": [lambda i=i, f=select: f(i) for i in sets],
-            "gather": [lambda i=i, f=gather: f(i) for i in sets],
+            "gather": [lambda i=i, f=gather, o=o: f(i % cell.sets, o) for i, o in enumerate(others)],
         }
-        select(0)
         for name, values in timing.interleaved(timed, timer.repeats, timer.graph_s, timer.deadline).items():
             stats = timing.spread(values)
             moved = scan if name == "select" else kept
@@ -159,6 +168,14 @@ def sparse(cell: pools.Cell, timer: Timer, k: int, kinds: tuple[str, ...] = ("mi
             rows.append(row("sparse", name, kind, **found, **labels))
             timer.log(f"{name:14} {kind:24} B={cell.batch:<3} C={cell.context:<8} {stats['median_s'] * 1e6:10.2f} us k={k}")
     return rows
+
+
+def _random_blocks(cell: pools.Cell, k: int, valid: int) -> torch.Tensor:
+    """k distinct candidate blocks of each (sequence, KV head) at random; -1 where there are fewer."""
+    order = torch.rand(cell.batch, HEADS_KV, max(valid, k), device="cuda")
+    order[..., valid:] = -1.0
+    chosen = order.topk(k, dim=-1).indices.int() + 1
+    return torch.where(chosen <= valid, chosen, -1).contiguous()
 
 
 def _summaries(cell: pools.Cell, i: int, kind: str) -> summaries.Summaries:

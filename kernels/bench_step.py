@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -25,6 +26,8 @@ def cells(timer: Timer, link_bytes_per_s: float, quick: bool, host_step: bool) -
     if quick:
         grid = [(1, 4 * K), (2, 4 * K)]
     for batch, context in grid:
+        gc.collect()
+        torch.cuda.empty_cache()
         if needed_bytes(name, batch, context) <= torch.cuda.mem_get_info()[0]:
             yield lambda b=batch, c=context: on_device(timer, name, b, c)
     # 256 tokens below a power of two, so that cache and headroom together pin exactly that.

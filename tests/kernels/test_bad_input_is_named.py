@@ -108,7 +108,7 @@ def test_summaries(named: str, options: dict) -> None:
 @pytest.mark.parametrize(("named", "options"), [
     ("qkv", {"qkv": torch.zeros(2, 50)}), ("qkv", {"qkv": torch.zeros(2, 64).long()}),
     ("state", {"state": torch.zeros(2, 1, 16, 16).half()}),
-    ("state", {"state": torch.zeros(3, 1, 16, 16)}), ("state", {"state": torch.zeros(2, 1, 16, 32)[..., :16]}),
+    ("state", {"state": torch.zeros(3, 1, 16, 16)}), ("state", {"state": torch.zeros(2, 1, 16, 32, device=caches.DEVICE)[..., :16]}),
     ("state K", {"state": torch.zeros(2, 1, 16, 20)}), ("key_heads", {"key_heads": 0}), ("key_heads", {"key_heads": 3}),
     ("decay", {"decay": torch.zeros(2, 2)}), ("beta", {"beta": torch.zeros(1, 1)}), ("dt_bias", {"a_log": torch.zeros(1)}),
     ("slots", {"slots": torch.zeros(2)}), ("tile_v", {"tile_v": 12}), ("out", {"out": torch.zeros(2, 1, 8)}),
