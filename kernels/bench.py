@@ -62,8 +62,7 @@ def work(args: argparse.Namespace, rows: list[Row], log: Callable[[str], None]) 
         for batch, heads in ((128, 48), (32, 48), (8, 48), (1, 48), (128, 32)):
             yield "gdn", lambda b=batch, h=heads: bench_gdn.cells(b, h, 16, timer, update)
     if "dense" in args.suites or "sparse" in args.suites:
-        for call in attention(args.suites, timer, args.quick):
-            yield "attention", call
+        yield from (("attention", c) for c in attention(args.suites, timer, args.quick))
     link = float(found["h2d"]["rate"])
     if "host" in args.suites:
         from kernels import bench_host
@@ -72,8 +71,7 @@ def work(args: argparse.Namespace, rows: list[Row], log: Callable[[str], None]) 
     if "step" in args.suites:
         from kernels import bench_step
 
-        for call in bench_step.cells(timer, link, args.quick, args.host_step):
-            yield "step", call
+        yield from (("step", c) for c in bench_step.cells(timer, link, args.quick, args.host_step))
 
 
 def floor_rows(measured: list[floors.Row]) -> list[Row]:
