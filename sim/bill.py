@@ -25,6 +25,8 @@ from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
 from sim.specs.model import ModelSpec
 
 DENSE = dense()
+# Engines replay captured CUDA graphs up to this many tokens an iteration (vLLM 0.23: largest capture size); prefill beyond it runs eagerly.
+GRAPH_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Shape:
     prefill_window_pairs: Any = 0.0
     sampled: Any = 0.0  # rows of logits
     has_prefill: Any = 0.0  # 1 when the iteration carries any prefill
+    eager: Any = 0.0  # 1 when its kernels are launched one by one, outside a captured graph
 
 
 class Bill(NamedTuple):
@@ -59,6 +62,7 @@ class Bill(NamedTuple):
     linear_flops: Any
     kv_bytes: Any
     attention_flops: Any
+    chunk_flops: Any  # of one query token against the keys of every prefill chunk: what a padded query row costs
     state_bytes: Any
     summary_bytes: Any
     finds: Any
@@ -69,6 +73,9 @@ class Bill(NamedTuple):
     link_overlap: float
     comm_bytes: Any
     comm_ops: Any
+    expert_layers: Any  # mixture-of-experts layers
+    expert_flops: Any  # routed experts' matrix products
+    eager_layers: Any  # layers whose kernels the host launches one by one
 
 
 class Coefficients(NamedTuple):
@@ -77,7 +84,9 @@ class Coefficients(NamedTuple):
     always_bytes: float  # weights read by every step
     expert_bytes: tuple[tuple[float, int, int], ...]  # per MoE group: bytes of one expert x layers, experts, top_k
     embedding_row_bytes: float
-    body_flops: float  # per token, without lm_head
+    body_flops: float  # per token, without lm_head and routed experts
+    expert_flops: float  # per token, routed experts
+    expert_layers: int
     head_flops: float  # per sampled row
     kv_token_bytes: float  # full-context layers
     window_token_bytes: float
@@ -112,7 +121,8 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
     check_tensor_parallel(model, tp)
     hidden, w = model.hidden, precision.weight_bytes
     always = float(hidden + model.lm_head_params)
-    body = 0.0
+    body = expert_body = 0.0
+    expert_layers = 0
     experts: list[tuple[float, int, int]] = []
     kv = window = summary = state = conv = 0.0
     pair = window_pair = state_flops = 0.0
@@ -120,11 +130,15 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
         n, mixer, mlp = group.count, group.mixer, group.mlp
         mixer_params = mixer.params(hidden)
         always += n * (mixer_params + group.norms * hidden)
-        body += n * 2.0 * (mixer_params + mlp.active_params(hidden))
+        body += n * 2.0 * mixer_params
         if mlp.kind == "moe":
+            body += n * 2.0 * mlp.always_params(hidden)
+            expert_body += n * 2.0 * mlp.top_k * mlp.expert_params(hidden)
+            expert_layers += n
             always += n * mlp.always_params(hidden)
             experts.append((n * mlp.expert_bytes(hidden, w, model.expert_bits) / tp, mlp.experts, mlp.top_k))
         else:
+            body += n * 2.0 * mlp.params(hidden)
             always += n * mlp.params(hidden)
         if mixer.kind == "gdn":
             state += n * mixer.state_elements()
@@ -147,6 +161,8 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
         expert_bytes=tuple(experts),
         embedding_row_bytes=hidden * ACTIVATION_BYTES,
         body_flops=body / tp,
+        expert_flops=expert_body / tp,
+        expert_layers=expert_layers,
         head_flops=2.0 * model.lm_head_params / tp,
         kv_token_bytes=kv,
         window_token_bytes=window,
@@ -176,7 +192,11 @@ def weight_bytes(c: Coefficients, tokens: Any) -> Any:
 
 def iteration_bill(model: ModelSpec, shape: Shape, precision: Precision, policy: AttentionPolicy = DENSE, tp: int = 1) -> Bill:
     """The bill of one iteration, per GPU. Raises UsageError when the model does not split over `tp`."""
-    c = coefficients(model, precision, tp)
+    return bill_from(coefficients(model, precision, tp), shape, policy, tp)
+
+
+def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp: int = 1) -> Bill:
+    """The bill from coefficients already at hand, for those who ask for many."""
     tokens = shape.decode_seqs + shape.prefill_tokens
     kept_bytes = shape.decode_kept * c.kv_token_bytes
     local_bytes = (
@@ -197,6 +217,7 @@ def iteration_bill(model: ModelSpec, shape: Shape, precision: Precision, policy:
         attention_flops=(shape.decode_kept + shape.prefill_pairs) * c.pair_flops
         + (shape.decode_window + shape.prefill_window_pairs) * c.window_pair_flops
         + tokens * c.state_token_flops,
+        chunk_flops=shape.prefill_context * c.pair_flops + shape.prefill_window_context * c.window_pair_flops,
         state_bytes=(shape.decode_seqs + shape.prefill_seqs) * c.state_seq_bytes,
         summary_bytes=shape.decode_context / policy.unit_tokens * c.summary_unit_bytes if policy.selects else 0.0,
         finds=finds,
@@ -207,6 +228,9 @@ def iteration_bill(model: ModelSpec, shape: Shape, precision: Precision, policy:
         link_overlap=policy.overlap,
         comm_bytes=2.0 * c.layers * tokens * c.hidden * ACTIVATION_BYTES * 2.0 * (tp - 1) / tp,
         comm_ops=2.0 * c.layers if tp > 1 else 0.0,
+        expert_layers=float(c.expert_layers),
+        expert_flops=tokens * c.expert_flops,
+        eager_layers=shape.eager * c.layers,
     )
 
 
@@ -274,4 +298,5 @@ def mixed_shape(
         window_pairs,
         seqs + sampled,
         float(count > 0),
+        float(count > 0 and seqs + tokens > GRAPH_TOKENS),
     )

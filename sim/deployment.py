@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from sim.admission import batch_cap
+from sim.bill import DENSE, decode_shape, iteration_bill
 from sim.engine.config import EngineConfig
 from sim.errors import SimctlError, UsageError
-from sim.memory import DEFAULT_UTILIZATION, Memory, device_memory, kv_block_count
+from sim.memory import DEFAULT_UTILIZATION, Memory, device_memory, kv_block_count, sequence_bytes
 from sim.precision import Precision
+from sim.price import step_time_s
+from sim.rates import Rates
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
 from sim.units import format_bytes
+from sim.workload.trace import Trace
 
 BIG_GPU_BYTES = 70 * 2**30
+MOST_SEQS = 4096
+STATE_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the user sets of an engine, None where its default applies. Names are vLLM's."""
+    """What the user sets of an engine, None where its default applies. Names are vLLM's; `options` are the engine's own settings."""
 
+    engine: str = "vllm"
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float = DEFAULT_UTILIZATION
     block_size: int = 16
     max_model_len: int | None = None
     num_gpu_blocks: int | None = None
-    enable_prefix_caching: bool = True
+    enable_prefix_caching: bool | None = None
+    long_prefill_token_threshold: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def default_batch_limits(gpu: GpuSpec) -> tuple[int, int]:
@@ -48,20 +60,46 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
     memory = device_memory(model, gpu, precision, tp=tp, utilization=limits.gpu_memory_utilization, token_budget=budget)
     blocks = limits.num_gpu_blocks
     if blocks is None:
+        state = sequence_bytes(model, 0, precision, DENSE, tp)[0]
+        if state:
+            # each running request holds a slot of recurrent state; unasked, slots take no more than half of what is free
+            if limits.max_num_seqs is None:
+                seqs = max(1, min(seqs, int(STATE_SHARE * max(memory.free, 0.0) / state)))
+            memory = replace(memory, activations=memory.activations + seqs * state)
         blocks = kv_block_count(memory, model, precision, limits.block_size, tp)
         if blocks < 2:
             needs = format_bytes(memory.weights + memory.activations)
+            what = f"weights, activations and {seqs} slots of recurrent state" if state else "weights and activations"
             has = format_bytes(memory.allowed)
             raise SimctlError(
-                f"{model.name} does not fit on {tp} x {gpu.name}: weights and activations need {needs} per GPU, "
+                f"{model.name} does not fit on {tp} x {gpu.name}: {what} need {needs} per GPU, "
                 f"and {limits.gpu_memory_utilization:g} of its memory is {has}"
             )
     config = EngineConfig(
+        scheduler=limits.engine,
         num_gpu_blocks=blocks,
         block_size=limits.block_size,
         max_num_seqs=seqs,
         max_num_batched_tokens=budget,
         max_model_len=limits.max_model_len or model.max_context,
-        enable_prefix_caching=limits.enable_prefix_caching,
+        # a prefix's KV is of no use without the recurrent state at its end, which engines do not keep by default
+        enable_prefix_caching=not model.state_layers if limits.enable_prefix_caching is None else limits.enable_prefix_caching,
+        long_prefill_token_threshold=limits.long_prefill_token_threshold,
+        options=dict(limits.options),
     )
     return config, memory
+
+
+def cap_at_knee(trace: Trace, model: ModelSpec, precision: Precision, rates: Rates, tp: int, tau: float) -> int:
+    """The batch cap that keeps per-request decode efficiency t(1)/t(B) at `tau` or above, at the workload's mean context.
+
+    The mean is over decode steps: a request of p prompt and n output tokens takes n of them at p + n/2. At most MOST_SEQS.
+    """
+    outputs = trace.output_tokens.astype(float)
+    context = float((outputs * (trace.prompt_tokens + outputs / 2)).sum() / outputs.sum())
+
+    def step_s(batch: int) -> float:
+        shape = decode_shape(model, float(batch), context)
+        return float(step_time_s(iteration_bill(model, shape, precision, tp=tp), rates))
+
+    return batch_cap(step_s, tau, MOST_SEQS)

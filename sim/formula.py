@@ -42,6 +42,7 @@ def formula_fingerprint() -> str:
             for shape in (
                 decode_shape(PROBE, 3.0, 5000.0, policy),
                 mixed_shape(PROBE, [100.0, 70_000.0], [(300, 900, True)], policy),
+                mixed_shape(PROBE, [100.0], [(700, 1900, False)], policy),
             ):
                 terms = step_terms(iteration_bill(PROBE, shape, Precision("fp8", "bf16"), policy, tp), rates)
                 lines += [f"{name} {value:.{SIGNIFICANT}e}" for name, value in zip(terms._fields, terms, strict=True)]
@@ -53,4 +54,6 @@ def _scale(unit: str) -> float:
         return 1e11
     if unit.startswith("flop/s"):
         return 1e12
+    if unit.startswith("query tokens"):
+        return 100.0
     return 3.0 if unit.startswith("exponent") else 1e-4

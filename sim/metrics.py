@@ -19,9 +19,6 @@ from sim.runlog import RunRecord
 Floats = NDArray[np.float64]
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 PERCENTILES = (50, 90, 95, 99)
-BATCHES = 20
-MIN_PER_BATCH = 5
-_T_90_19 = 1.7291  # Student's t, 19 degrees of freedom, two-sided 90 %
 _GOAL = re.compile(r"(ttft|tpot|e2el):([0-9.]+)")
 
 
@@ -99,7 +96,7 @@ def statistics(name: str, values: Floats, weights: NDArray[np.int64] | None = No
 
 def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> dict[str, float | int]:
     """The figures of the run: counts, throughputs (per second of makespan), latencies, cache, queue and KV use."""
-    requests, log = record.requests, record.iterations
+    requests = record.requests
     latency = request_latencies_ms(record)
     done = ~np.isnan(latency["e2el"])
     completed = int(done.sum())
@@ -110,6 +107,7 @@ def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> 
     out: dict[str, float | int] = {
         "num_prompts": len(done),
         "completed": completed,
+        "failed": len(done) - completed,
         "duration": duration,
         "total_input_tokens": inputs,
         "total_output_tokens": generated,
@@ -125,26 +123,45 @@ def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> 
         out["request_goodput"] = int(good.sum()) / duration
     for name in ("ttft", "tpot"):
         out |= statistics(name, latency[name][~np.isnan(latency[name])])
-    out |= statistics("itl", *pooled_itl_ms(record))
+    if len(record.iterations["start_s"]):
+        out |= statistics("itl", *pooled_itl_ms(record))
     out |= statistics("e2el", latency["e2el"][done])
-    queue = 1e3 * (np.asarray(requests["scheduled_s"]) - arrival)[done]
-    busy = log["duration_s"]
-    spent = float(busy.sum()) or math.nan
+    times = np.concatenate([arrival[done], finish[done]])
+    steps = np.repeat([1, -1], completed)
+    # a finish frees its place before a send of the same instant takes it
+    in_flight = np.cumsum(steps[np.lexsort((steps, times))])
+    late = ~(np.asarray(requests["scheduled_s"]) <= arrival.max()) & (np.asarray(requests["rejected"]) == 0)
+    wait = 1e3 * (np.asarray(requests["scheduled_s"]) - arrival)[done]
     out |= {
-        "mean_queue_ms": float(queue.mean()) if completed else math.nan,
-        "p99_queue_ms": float(np.percentile(queue, 99)) if completed else math.nan,
+        "mean_wait_ms": float(wait.mean()) if completed else math.nan,
+        "p99_wait_ms": float(np.percentile(wait, 99)) if completed else math.nan,
         "prefix_cache_hit_rate": float(np.asarray(requests["cached_tokens"])[done].sum() / inputs) if inputs else math.nan,
+        "waiting_at_last_arrival": int((late & (arrival < arrival.max())).sum()),
+        "max_concurrent_requests": int(in_flight.max(initial=0)),
         "preemptions": int(np.asarray(requests["preemptions"]).sum()),
-        "iterations": len(busy),
-        "busy_fraction": spent / duration / max(1, len(np.unique(log["iteration_replica"]))),
-        "mean_running": float((log["running"] * busy).sum() / spent),
-        "max_running": int(log["running"].max(initial=0)),
-        "mean_waiting": float((log["waiting"] * busy).sum() / spent),
-        "max_waiting": int(log["waiting"].max(initial=0)),
-        "mean_kv_blocks_used": float((log["kv_blocks_used"] * busy).sum() / spent),
-        "max_kv_blocks_used": int(log["kv_blocks_used"].max(initial=0)),
     }
-    return out
+    return out | engine_figures(record, duration)
+
+
+def engine_figures(record: RunRecord, duration_s: float) -> dict[str, float | int]:
+    """Iterations, batch, queue and KV use, averaged over busy time; empty when the run kept no iteration log."""
+    log, busy = record.iterations, record.iterations["duration_s"]
+    if not len(busy):
+        return {}
+    spent = float(busy.sum())
+    ends = log["start_s"] + busy
+    per_second = np.bincount((ends - log["start_s"][0]).astype(np.int64), weights=log["sampled"])
+    return {
+        "max_output_tokens_per_s": float(per_second.max()),
+        "iterations": len(busy),
+        "busy_fraction": spent / duration_s / len(np.unique(log["iteration_replica"])),
+        "mean_running": float((log["running"] * busy).sum() / spent),
+        "max_running": int(log["running"].max()),
+        "mean_waiting": float((log["waiting"] * busy).sum() / spent),
+        "max_waiting": int(log["waiting"].max()),
+        "mean_kv_blocks_used": float((log["kv_blocks_used"] * busy).sum() / spent),
+        "max_kv_blocks_used": int(log["kv_blocks_used"].max()),
+    }
 
 
 def bill_shares(record: RunRecord) -> dict[str, float]:
@@ -153,24 +170,3 @@ def bill_shares(record: RunRecord) -> dict[str, float]:
     spent = float(total.sum()) or 1.0
     ranked = sorted(zip(record.term_names, total, strict=True), key=lambda pair: -pair[1])
     return {name: float(value / spent) for name, value in ranked if value > 0.0}
-
-
-def noise_intervals(record: RunRecord) -> dict[str, tuple[float, float]]:
-    """90 % intervals of TTFT, TPOT and E2EL figures from this one run, by sectioning: rates are held fixed.
-
-    Requests are cut, in order of arrival, into 20 batches; the spread of a figure over the batches gives its standard error, centred on
-    the figure of the whole run. Batches keep the autocorrelation inside, so congestion that comes and goes widens the interval.
-    Empty when there are fewer than 5 requests per batch.
-    """
-    out: dict[str, tuple[float, float]] = {}
-    for name, values in request_latencies_ms(record).items():
-        present = values[~np.isnan(values)]
-        if len(present) < BATCHES * MIN_PER_BATCH:
-            continue
-        whole = statistics(name, present)
-        parts = [statistics(name, part) for part in np.array_split(present, BATCHES)]
-        for key, value in whole.items():
-            spread = float(np.std([part[key] for part in parts], ddof=1))
-            half = _T_90_19 * spread / math.sqrt(BATCHES)
-            out[key] = (max(0.0, value - half), value + half)
-    return out

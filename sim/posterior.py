@@ -29,6 +29,8 @@ from sim.specs.lookup import key
 SCHEMA = "simctl-posterior/1"
 STEP_TIME = "step-time"
 POPULATION = "*"
+DECODE = 0  # place of decode iterations in the model error's `kind` dimension
+MODEL_ERROR_NU = 5.0  # degrees of freedom of the model error, as it was fitted
 REQUIRED = ("schema", "family", "gpu", "digest", "formula", "data", "converged", "basis", "summary")
 
 Array = NDArray[np.float64]
@@ -100,14 +102,19 @@ def rates_from_file(
     if owner not in (POPULATION, gpu.name):
         raise PosteriorError(f"{path}: learnt on {owner}, not on {gpu.name}")
     declared = priors(gpu, precision)
-    absent = [name for name in UNITS if name not in file.variables]
-    if absent or any((file.variables[name] <= 0).any() for name in UNITS):
-        raise PosteriorError(f"{path}: a rate is missing or not positive ({', '.join(absent) or 'non-positive draws'})")
     values, basis = dict(file.variables), dict(json.loads(str(file.attrs["basis"])))
     if owner == POPULATION:
+        # what engines of other GPUs cannot tell (host link, all-reduce, the price of finding) keeps this GPU's declared prior
+        rest = prior_rates(gpu, precision, draws=len(values["beta"]), seed=seed)
+        values = {n: np.asarray(getattr(rest.draws, n), dtype=float) for n in UNITS if n not in values} | values
+        basis = {n: rest.basis[n] for n in UNITS} | basis
+    absent = [name for name in UNITS if name not in values]
+    if absent or any((values[name] <= 0).any() for name in UNITS):
+        raise PosteriorError(f"{path}: a rate is missing or not positive ({', '.join(absent) or 'non-positive draws'})")
+    if owner == POPULATION:
         # the population knows efficiencies: a rate with a datasheet peak is its share of that peak
-        for name in UNITS:
-            if np.isfinite(declared[name].upper):
+        for name in file.variables:
+            if name in UNITS and np.isfinite(declared[name].upper):
                 values[name] = values[name] * declared[name].upper
                 basis[name] = f"datasheet x {basis[name]}"
     elif precision.weights != file.attrs.get("weight_dtype", "bf16"):
@@ -117,13 +124,33 @@ def rates_from_file(
         basis["linear_flops_per_s"] = f"{basis['linear_flops_per_s']}; scaled to {used} by the datasheet"
     pick = _pick(len(values["beta"]), draws, seed)
     chosen = {name: values[name][pick] for name in UNITS}
-    mark = "" if int(file.attrs["converged"]) else " (NOT CONVERGED)"
+    if "sigma" in values:
+        chosen = with_model_error(chosen, values["sigma"][pick, DECODE], seed)
+    facts = sorted({basis[n] for n in UNITS if basis[n].startswith(("published", "implied"))})
+    mark = "".join(f"; {fact}" for fact in facts) if owner == POPULATION else ""
+    mark += "" if int(file.attrs["converged"]) else " (NOT CONVERGED)"
     return RateDraws(
         point=Rates(**{name: float(np.median(values[name])) for name in UNITS}),
         draws=Rates(**chosen),
         basis={name: str(basis[name]) for name in UNITS},
         summary=f"{file.attrs['summary']}{mark}",
     )
+
+
+def with_model_error(rates: Mapping[str, Array], sigma: Array, seed: int) -> dict[str, Array]:
+    """Rates [draw] slowed or sped up as a whole by what the formula misses: every draw's step times move by one log-t factor.
+
+    `sigma` [draw] is the model error of a decode iteration. Without this an interval would shrink with the number of cells learnt
+    from, past what any single prediction can claim. One factor for all iterations of a draw is the cautious reading: errors of a run
+    do not average out. Comparisons within a draw are not widened.
+    """
+    noise = np.random.default_rng([seed, 50]).standard_t(MODEL_ERROR_NU, size=sigma.size)
+    factor = np.exp(sigma * noise)
+    out = {}
+    for name, values in rates.items():
+        unit = UNITS[name]
+        out[name] = values * factor if unit.startswith("s ") else values / factor if "/s" in unit else values
+    return out
 
 
 def rates_for(

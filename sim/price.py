@@ -1,7 +1,7 @@
 """The price of a bill: the one formula, written once for floats, numpy and PyTensor.
 
-    t = c0 + c_seq*sequences + c_prefill*[prefill]
-        + smax(weights/beta, linear flops/F) + smax(KV/beta_kv, attention flops/F_a) + state/beta_state
+    t = c0 + c_expert*MoE layers + c_seq*sequences + c_prefill*[prefill]
+        + smax(weights/beta, linear flops/F + expert flops/F_e) + smax(KV/beta_kv, attention flops/F_a) + state/beta_state
         + summaries/beta_kv + find + exposed link + comm
 
 smax(a, b) = (a**p + b**p)**(1/p) is a smooth maximum of a stage's memory and compute time; stages follow one another, so they add.
@@ -30,6 +30,7 @@ class Terms(NamedTuple):
     find: Any  # price of finding, c1(k)
     link: Any  # host link, not hidden behind compute
     comm: Any  # tensor-parallel all-reduce
+    launch: Any  # host launching kernels one by one, as far as the GPU has to wait for it
 
 
 MEANING = {
@@ -43,7 +44,13 @@ MEANING = {
     "find": "price of finding",
     "link": "host link",
     "comm": "all-reduce",
+    "launch": "kernel launches",
 }
+
+
+# The host launches ahead of the GPU and shows only where the GPU would run dry. The exponent is a constant because most iterations launch
+# nothing, and 0**p has no gradient in p; the difference of two smooth maxima is exactly zero there.
+LAUNCH_P = 3.0
 
 
 def smooth_max(a: Any, b: Any, p: Any) -> Any:
@@ -53,13 +60,17 @@ def smooth_max(a: Any, b: Any, p: Any) -> Any:
 
 def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
     """Seconds by term of one iteration. Bill and rates broadcast together; `xp` supplies minimum (FLOAT, numpy or pytensor.tensor)."""
-    weights = smooth_max(bill.weight_bytes / rates.beta, bill.linear_flops / rates.linear_flops_per_s, rates.smooth_p)
-    kv = smooth_max(bill.kv_bytes / rates.beta_kv, bill.attention_flops / rates.attention_flops_per_s, rates.smooth_p)
+    products = bill.linear_flops / rates.linear_flops_per_s + bill.expert_flops / rates.expert_flops_per_s
+    weights = smooth_max(bill.weight_bytes / rates.beta, products, rates.smooth_p)
+    attention = (bill.attention_flops + rates.chunk_pad_tokens * bill.chunk_flops) / rates.attention_flops_per_s
+    kv = smooth_max(bill.kv_bytes / rates.beta_kv, attention, rates.smooth_p)
     state = bill.state_bytes / rates.beta_state
     link = bill.link_bytes / rates.link_bytes_per_s + bill.link_ops * rates.link_latency_s + bill.gathers * rates.gather_s
-    hidden = bill.link_overlap * xp.minimum(link, weights + kv + state)
+    busy = weights + kv + state
+    hidden = bill.link_overlap * xp.minimum(link, busy)
+    host = bill.eager_layers * rates.eager_layer_s
     return Terms(
-        fixed=bill.iterations * rates.c0_s,
+        fixed=bill.iterations * rates.c0_s + bill.expert_layers * rates.expert_layer_s,
         sequences=bill.sequences * rates.c_seq_s,
         prefill=bill.has_prefill * rates.c_prefill_s,
         weights=weights,
@@ -69,6 +80,7 @@ def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
         find=bill.finds * rates.find_s + bill.found_units * rates.find_unit_s,
         link=link - hidden,
         comm=bill.comm_bytes / rates.comm_bytes_per_s + bill.comm_ops * rates.comm_latency_s,
+        launch=smooth_max(busy, host, LAUNCH_P) - smooth_max(busy, 0.0, LAUNCH_P),
     )
 
 

@@ -53,6 +53,7 @@ _EFFICIENCY: dict[str, tuple[float, float]] = {
     "attention_flops_per_s": (0.40, 0.30),
     "link_bytes_per_s": (0.78, 0.12),
     "comm_bytes_per_s": (0.60, 0.30),
+    "expert_flops_per_s": (0.35, 0.30),
 }
 _NO_LINK_BYTES_PER_S = 16e9  # GPU-GPU traffic through the host where there is no direct link
 
@@ -77,6 +78,7 @@ def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
         "attention_flops_per_s": (sixteen, "16-bit dense flops"),
         "link_bytes_per_s": (gpu.host_link_bandwidth, "host link"),
         "comm_bytes_per_s": (gpu.gpu_link_bandwidth or _NO_LINK_BYTES_PER_S, "GPU-GPU link"),
+        "expert_flops_per_s": (linear, f"{used} dense flops"),
     }
     out = {}
     for name, (peak, what) in peaks.items():
@@ -91,12 +93,15 @@ def _generic() -> dict[str, Prior]:
         "c0_s": Prior(c0, 0.35, "prior around the published H100 fit"),
         "c_seq_s": Prior(16e-6, 0.50, "prior, 16 us"),
         "c_prefill_s": Prior(1.0e-3, 0.70, "prior, 1 ms"),
+        "eager_layer_s": Prior(0.4e-3, 0.40, "prior, 0.4 ms per layer launched outside a captured graph"),
+        "chunk_pad_tokens": Prior(110.0, 0.40, "prior, about one tile of 128 queries"),
         "smooth_p": Prior(3.0, 0.15, "prior, 3"),
         "find_s": Prior(_FIND_S, 0.60, "prior around the published H100 c1(k); it does not transfer between platforms"),
         "find_unit_s": Prior(_FIND_UNIT_S, 0.60, "prior around the published H100 c1(k)"),
         "link_latency_s": Prior(20e-6, 0.50, "prior, 20 us per transfer"),
         "gather_s": Prior(0.25e-3, 1.20, "prior, 0.25 ms per layer: from zero-copy reads to host-side gathers"),
         "comm_latency_s": Prior(15e-6, 0.50, "prior, 15 us per all-reduce"),
+        "expert_layer_s": Prior(35e-6, 0.70, "prior, 35 us per mixture-of-experts layer"),
     }
 
 

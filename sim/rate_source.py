@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from sim import posterior
 from sim.precision import Precision
-from sim.priors import prior_rates
 from sim.rates import RateDraws
 from sim.specs.gpu import GpuSpec
 
 
 def rates_for(gpu: GpuSpec, precision: Precision, *, draws: int = 1000, seed: int = 0) -> RateDraws:
     """Draws of the rates of one GPU at one precision, with their basis."""
-    return prior_rates(gpu, precision, draws=draws, seed=seed)
+    return posterior.rates_for(gpu, precision, draws=draws, seed=seed)

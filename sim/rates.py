@@ -9,11 +9,13 @@ UNITS: dict[str, str] = {
     "c0_s": "s per iteration",
     "c_seq_s": "s per sequence",
     "c_prefill_s": "s per iteration that carries prefill",
+    "eager_layer_s": "s per layer of an iteration launched outside a captured graph (host time, overlaps the GPU's)",
     "beta": "bytes/s, weights",
     "beta_kv": "bytes/s, KV cache",
     "beta_state": "bytes/s, recurrent state",
     "linear_flops_per_s": "flop/s, matrix products",
     "attention_flops_per_s": "flop/s, attention",
+    "chunk_pad_tokens": "query tokens by which a prefill chunk's attention is padded",
     "smooth_p": "exponent of the smooth maximum",
     "find_s": "s per layer that selects",
     "find_unit_s": "s per layer and selected unit",
@@ -22,6 +24,8 @@ UNITS: dict[str, str] = {
     "gather_s": "s per layer whose selected KV is gathered from host RAM",
     "comm_bytes_per_s": "bytes/s, GPU-GPU link",
     "comm_latency_s": "s per all-reduce",
+    "expert_layer_s": "s per mixture-of-experts layer",
+    "expert_flops_per_s": "flop/s, routed experts",
 }
 
 
@@ -32,11 +36,13 @@ class Rates:
     c0_s: Any
     c_seq_s: Any
     c_prefill_s: Any
+    eager_layer_s: Any
     beta: Any
     beta_kv: Any
     beta_state: Any
     linear_flops_per_s: Any
     attention_flops_per_s: Any
+    chunk_pad_tokens: Any
     smooth_p: Any
     find_s: Any
     find_unit_s: Any
@@ -45,6 +51,8 @@ class Rates:
     gather_s: Any
     comm_bytes_per_s: Any
     comm_latency_s: Any
+    expert_layer_s: Any
+    expert_flops_per_s: Any
 
     def names(self) -> tuple[str, ...]:
         return tuple(f.name for f in fields(self))

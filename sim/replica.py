@@ -37,7 +37,7 @@ class StepCost(Protocol):
 
 
 class Replica:
-    """One engine behind a router. `on_finish(request, ticks)` is told of every request that completes."""
+    """One engine behind a router. `on_finish(request, index)` is told of every request that completes, and where."""
 
     def __init__(
         self,
@@ -93,6 +93,6 @@ class Replica:
                 terms=price.terms,
             )
             for request in outcome.finished:
-                self._on_finish(request, end)
+                self._on_finish(request, self.index)
             if clock.peek() <= end:  # something else happens at this instant: let it, then decide
                 yield clock.at(end, DECISION)

@@ -14,21 +14,27 @@ _TITLES = {
 }
 _COUNTS = (
     ("Successful requests:", "completed"),
+    ("Failed requests:", "failed"),
     ("Benchmark duration (s):", "duration"),
     ("Total input tokens:", "total_input_tokens"),
     ("Total generated tokens:", "total_output_tokens"),
     ("Request throughput (req/s):", "request_throughput"),
     ("Request goodput (req/s):", "request_goodput"),
     ("Output token throughput (tok/s):", "output_throughput"),
+    ("Peak output token throughput (tok/s):", "max_output_tokens_per_s"),
+    ("Peak concurrent requests:", "max_concurrent_requests"),
     ("Total token throughput (tok/s):", "total_token_throughput"),
 )
 _ENGINE = (
-    ("Mean queue time (ms):", "mean_queue_ms"),
-    ("P99 queue time (ms):", "p99_queue_ms"),
+    ("Mean wait to be scheduled (ms):", "mean_wait_ms"),
+    ("P99 wait to be scheduled (ms):", "p99_wait_ms"),
     ("Mean running requests:", "mean_running"),
     ("Peak waiting requests:", "max_waiting"),
     ("Peak KV use (%):", "max_kv_percent"),
     ("Prefix cache hit rate (%):", "prefix_hit_percent"),
+    ("KV blocks found in HBM (%):", "kv_hit_percent_hbm"),
+    ("KV blocks found in host RAM (%):", "kv_hit_percent_host"),
+    ("KV blocks found on disk (%):", "kv_hit_percent_disk"),
     ("Preemptions:", "preemptions"),
     ("Iterations:", "iterations"),
     ("Busy time (%):", "busy_percent"),
@@ -45,21 +51,25 @@ def benchmark_table(
     """The table. `noise` and `rates` hold 90 % intervals by summary key: from this run's own spread, and over draws of the rates."""
     shown = dict(summary)
     shown["prefix_hit_percent"] = 100 * shown["prefix_cache_hit_rate"]
-    shown["busy_percent"] = 100 * shown["busy_fraction"]
-    if kv_blocks:
+    shown |= {key.replace("rate", "percent"): 100 * value for key, value in summary.items() if key.startswith("kv_hit_rate_")}
+    if "busy_fraction" in shown:
+        shown["busy_percent"] = 100 * shown["busy_fraction"]
+    if kv_blocks and "max_kv_blocks_used" in shown:
         shown["max_kv_percent"] = 100 * shown["max_kv_blocks_used"] / kv_blocks
-    head = f"{'':<40} {'':<10} {'90 % run noise':<24}" + (" 90 % rates" if rates else "")
+    head = f"{'90 % intervals from':<40} {'':<10} {'run noise':<13}" + (" rates" if rates else "")
     lines = [f"{' Serving Benchmark Result ':=^{WIDTH}}", head.rstrip()]
 
     def line(label: str, key: str) -> None:
         if key not in shown:
             return
         cells = [_interval(noise.get(key))] + ([_interval(rates.get(key))] if rates else [])
-        lines.append(f"{label:<40} {_value(shown[key]):<10} {cells[0]:<24} {' '.join(cells[1:])}".rstrip())
+        lines.append(f"{label:<40} {_value(shown[key]):<10} {cells[0]:<13} {' '.join(cells[1:])}".rstrip())
 
     for label, key in _COUNTS:
         line(label, key)
     for name, (title, short) in _TITLES.items():
+        if f"mean_{name}_ms" not in shown:
+            continue
         lines.append(f"{title:-^{WIDTH}}")
         for prefix, word in (("mean", "Mean"), ("median", "Median"), ("p90", "P90"), ("p95", "P95"), ("p99", "P99")):
             line(f"{word} {short} (ms):", f"{prefix}_{name}_ms")
@@ -77,4 +87,11 @@ def _value(value: float | int) -> str:
 
 
 def _interval(interval: Interval | None) -> str:
-    return f"[{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
+    if interval is None or interval[0] == interval[1]:
+        return ""  # nothing is unknown about it
+    return f"[{_short(interval[0])}-{_short(interval[1])}]"
+
+
+def _short(value: float) -> str:
+    """Three significant digits: two columns of intervals fit beside vLLM's table in 80 columns."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ REQUEST_VARIABLES: dict[str, tuple[str, str]] = {
     "preemptions": ("1", "times it lost its KV blocks and recomputed"),
     "replica": ("1", "replica that served it"),
     "turn": ("1", "turn within its session"),
+    "rejected": ("1", "1 when admission turned it away; its replica is then -1"),
 }
 ITERATION_VARIABLES: dict[str, tuple[str, str]] = {
     "start_s": ("s", "when the iteration was decided"),
@@ -48,8 +49,17 @@ ITERATION_VARIABLES: dict[str, tuple[str, str]] = {
 _FLOATS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s", "start_s", "duration_s")
 
 
-def to_dataset(record: RunRecord, attrs: Mapping[str, Any]) -> Any:
-    """The run as an xarray.Dataset with dims request, iteration, term and stall; `attrs` are its provenance."""
+def to_dataset(
+    record: RunRecord,
+    attrs: Mapping[str, Any],
+    draws: Mapping[str, Sequence[float]] | None = None,
+    repeats: Mapping[str, Sequence[float]] | None = None,
+) -> Any:
+    """The run as an xarray.Dataset with dims request, iteration, term and stall; `attrs` are its provenance.
+
+    `draws` maps figures to their values at each draw of the rates, `repeats` to those of repeats with other seeds: dims draw or repeat,
+    and figure.
+    """
     import xarray as xr
 
     variables: dict[str, Any] = {}
@@ -67,16 +77,31 @@ def to_dataset(record: RunRecord, attrs: Mapping[str, Any]) -> Any:
     if any(session is not None for session in record.session_ids):
         names = np.array(["" if session is None else session for session in record.session_ids], dtype=object)
         variables["session_id"] = ("request", names)
-    coordinates = {
+    coordinates: dict[str, Any] = {
         "request_id": ("request", np.array(record.request_ids, dtype=object)),
         "term": ("term", np.array(record.term_names, dtype=object)),
     }
+    for dim, text, figures in (
+        ("draw", "the same workload at each draw of the rates", draws),
+        ("repeat", "other draws of the workload at the median rates", repeats),
+    ):
+        if figures:
+            table = np.array(list(figures.values()), dtype=np.float64).T
+            variables[f"{dim}_value"] = ((dim, f"{dim}_figure"), table, {"units": "1", "long_name": f"{text}; each figure in its own unit"})
+            coordinates[f"{dim}_figure"] = (f"{dim}_figure", np.array(list(figures), dtype=object))
     return xr.Dataset(variables, coords=coordinates, attrs={"format": FORMAT, **attrs})
 
 
-def write_run(directory: Path, record: RunRecord, summary: Mapping[str, Any], attrs: Mapping[str, Any]) -> None:
+def write_run(
+    directory: Path,
+    record: RunRecord,
+    summary: Mapping[str, Any],
+    attrs: Mapping[str, Any],
+    draws: Mapping[str, Sequence[float]] | None = None,
+    repeats: Mapping[str, Sequence[float]] | None = None,
+) -> None:
     """Write both files into `directory`. No wall-clock time goes in: equal runs are equal bytes."""
-    dataset = to_dataset(record, attrs)
+    dataset = to_dataset(record, attrs, draws, repeats)
     packed = {"zlib": True, "complevel": 1, "shuffle": True}
     # xarray keeps NaN for missing floats only; text is stored as it is
     encoding = {name: packed for name, v in dataset.variables.items() if v.dtype.kind in "if" and v.size}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +33,7 @@ ITERATION_COLUMNS = (
     "itl_gaps",
 )
 REQUEST_FLOATS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s")
-REQUEST_INTS = ("prompt_tokens", "output_tokens", "generated_tokens", "cached_tokens", "preemptions", "replica", "turn")
+REQUEST_INTS = ("prompt_tokens", "output_tokens", "generated_tokens", "cached_tokens", "preemptions", "replica", "turn", "rejected")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,15 @@ class RunRecord:
     stall_s: NDArray[np.float64]
 
 
+def empty_log(
+    request_ids: Sequence[str], session_ids: Sequence[str | None], requests: dict[str, NDArray[np.generic]], term_names: tuple[str, ...]
+) -> RunRecord:
+    """A record of requests alone."""
+    nothing = np.empty(0)
+    log = dict.fromkeys(ITERATION_COLUMNS, nothing)
+    return RunRecord(request_ids, session_ids, requests, log, term_names, np.empty((0, len(term_names))), nothing)
+
+
 class _ReplicaState:
     __slots__ = ("last_end_s", "last_sampled", "stalled_since")
 
@@ -61,9 +70,23 @@ class _ReplicaState:
 
 
 class RunLog:
-    """Takes what happens and turns it into a RunRecord."""
+    """Takes what happens and turns it into a RunRecord.
 
-    def __init__(self, term_names: Sequence[str], replicas: int = 1) -> None:
+    Tokens reach the client `response_s` after the end of the iteration that sampled them. `on_first_token(request, replica)` is called
+    at that iteration's end. Without `keep_iterations`, the iteration log stays empty and memory grows with requests alone.
+    """
+
+    def __init__(
+        self,
+        term_names: Sequence[str],
+        replicas: int = 1,
+        *,
+        keep_iterations: bool = True,
+        response_s: float = 0.0,
+    ) -> None:
+        self._keep = keep_iterations
+        self._response_s = response_s
+        self.on_first_token: Callable[[Request, int], None] | None = None
         self.term_names = tuple(term_names)
         self._rows = array("d")
         self._stalls = array("d")
@@ -78,6 +101,13 @@ class RunLog:
     def arrived(self, request: Request, replica: int) -> None:
         """A client sent `request`, and the router gave it to `replica`."""
         self._resident[request] = len(self._ids)
+        self._open(request, replica, 0)
+
+    def rejected(self, request: Request) -> None:
+        """A client sent `request`, and admission turned it away."""
+        self._open(request, -1, 1)
+
+    def _open(self, request: Request, replica: int, rejected: int) -> None:
         self._ids.append(request.request_id)
         self._sessions.append(request.session_id)
         floats, ints = self._floats, self._ints
@@ -92,6 +122,7 @@ class RunLog:
             ("preemptions", 0),
             ("replica", replica),
             ("turn", request.turn),
+            ("rejected", rejected),
         ):
             ints[name].append(value)
 
@@ -114,30 +145,32 @@ class RunLog:
             row = self._resident[request]
             if math.isnan(self._floats["scheduled_s"][row]):
                 self._floats["scheduled_s"][row] = start_s
-        gaps = self._sampled(self._replicas[replica], end_s, outcome)
-        self._rows.extend(
-            (
-                start_s,
-                end_s - start_s,
-                replica,
-                len(iteration.scheduled),
-                running,
-                waiting,
-                iteration.total_tokens,
-                prefill_tokens,
-                kv_blocks_used,
-                len(iteration.admitted),
-                len(iteration.preempted),
-                len(outcome.sampled),
-                gaps,
-                *terms,
+        gaps = self._sampled(replica, end_s, outcome)
+        if self._keep:
+            self._rows.extend(
+                (
+                    start_s,
+                    end_s - start_s,
+                    replica,
+                    len(iteration.scheduled),
+                    running,
+                    waiting,
+                    iteration.total_tokens,
+                    prefill_tokens,
+                    kv_blocks_used,
+                    len(iteration.admitted),
+                    len(iteration.preempted),
+                    len(outcome.sampled),
+                    gaps,
+                    *terms,
+                )
             )
-        )
         for request in outcome.finished:
-            self._close(request, end_s)
+            self._close(request, end_s + self._response_s)
 
-    def _sampled(self, state: _ReplicaState, end_s: float, outcome: Outcome) -> int:
+    def _sampled(self, replica: int, end_s: float, outcome: Outcome) -> int:
         """Book first tokens and stalls; return how many gaps equal the time since the replica's last iteration."""
+        state = self._replicas[replica]
         sampled, before = set(outcome.sampled), state.last_sampled
         gaps = len(sampled & before)
         if gaps != len(before):
@@ -148,9 +181,13 @@ class RunLog:
                 if request in before:
                     continue
                 if request.generated_tokens <= 1:
-                    self._floats["first_token_s"][self._resident[request]] = end_s
+                    self._floats["first_token_s"][self._resident[request]] = end_s + self._response_s
+                    if self.on_first_token is not None:
+                        self.on_first_token(request, replica)
                 else:
-                    self._stalls.append(end_s - state.stalled_since.pop(request))
+                    stall_s = end_s - state.stalled_since.pop(request)
+                    if self._keep:
+                        self._stalls.append(stall_s)
         sampled.difference_update(outcome.finished)
         state.last_sampled, state.last_end_s = sampled, end_s
         return gaps

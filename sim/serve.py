@@ -1,20 +1,30 @@
-"""One serving study: a workload through an engine on a GPU, and everything that is reported of it."""
+"""One serving study: a workload through engines on GPUs, and everything that is reported of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from sim.admission import NO_LIMITS, Admission, AdmissionLimits
+from sim.bill import mixed_shape
 from sim.deployment import Limits, plan_engine
 from sim.engine.config import EngineConfig
-from sim.engine.vllm import VllmScheduler, check_fits
-from sim.metrics import bill_shares, noise_intervals, summarise
+from sim.engine.presets import make_scheduler, step_settings
+from sim.engine.steptime import TICK_S
+from sim.engine.tiers import tier_hit_rates
+from sim.engine.types import Request, Scheduler
+from sim.engine.vllm import check_fits
+from sim.host import HostRates
+from sim.intervals import block_intervals, rate_intervals, repeat_intervals
+from sim.metrics import bill_shares, summarise
 from sim.precision import Precision
 from sim.rates import RateDraws, Rates
+from sim.router import make_router
 from sim.runlog import RunRecord
+from sim.serve_fast import run_fast
 from sim.simulation import simulate
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
@@ -23,6 +33,11 @@ from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace
 
 Interval = tuple[float, float]
+DEFAULT_DRAWS = 20
+REPEATS = 20
+REPEATS_UP_TO = 5_000  # requests
+DEFAULT_DRAWS_UP_TO = 20_000  # requests; beyond, repeats take minutes and are left to be asked for
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +51,13 @@ class Study:
     rates: RateDraws
     tp: int = 1
     limits: Limits = field(default_factory=Limits)
+    host: HostRates = field(default_factory=HostRates)
+    replicas: int = 1
+    router: str = "round-robin"
     max_concurrency: int | None = None
+    admission: AdmissionLimits = NO_LIMITS
     goodput: Mapping[str, float] = field(default_factory=dict)
+    redraw: Callable[[int], Trace] | None = None  # another draw of the same workload, by number; None for a trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,33 +69,40 @@ class Result:
     summary: dict[str, float | int]
     noise: dict[str, Interval]
     rate_intervals: dict[str, Interval]
+    draws: dict[str, list[float]]  # figure -> its value at each draw of the rates
+    repeats: dict[str, list[float]]  # figure -> its value in each repeat with another seed; empty for a trace
     bill: dict[str, float]
 
 
-def run_study(study: Study, *, draws: int = 0, on_progress: Callable[[int, int], None] | None = None) -> Result:
-    """Simulate once at the median rates, and once more at each of the first `draws` draws (same arrivals: common random numbers).
+def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool = True, on_progress: Progress | None = None) -> Result:
+    """Simulate once at the median rates, and once more at each of the first `draws` draws (same workload: common random numbers).
 
+    `draws` None means DEFAULT_DRAWS where they are cheap (the fast path applies, DEFAULT_DRAWS_UP_TO requests at most), else none.
+    Without `keep_iterations` the iteration log is left out, and with it ITL and the engine's figures; the draws never keep it. Such runs
+    take the fast path where it applies; per-request figures are the same, bit by bit.
     Raises UsageError for a request that cannot fit, SimctlError when the model does not.
     """
     config, _ = plan_engine(study.model, study.gpu, study.precision, study.tp, study.limits)
     check_all_fit(study.trace, config)
-    record = _run(study, config, study.rates.point, _scaled(on_progress, 0, draws + 1))
-    summary = summarise(record, study.goodput)
-    others = []
-    for draw in range(draws):
-        report = _scaled(on_progress, draw + 1, draws + 1)
-        others.append(summarise(_run(study, config, study.rates.draws.at(draw), report), study.goodput))
-    spread = {}
-    for key in summary if others else ():
-        low, high = np.nanpercentile([other[key] for other in others], (5.0, 95.0))
-        spread[key] = (float(low), float(high))
-    return Result(record, config, summary, noise_intervals(record), spread, bill_shares(record))
+    schedulers = [make_scheduler(config) for _ in range(study.replicas)]
+    record = _run(study, config, study.rates.point, keep_iterations, _scaled(on_progress, 0, (draws or 0) + 1), schedulers)
+    summary = summarise(record, study.goodput) | tier_hit_rates(schedulers)
+    if draws is None:
+        others = _fast_draws(study, config)
+    else:
+        others = [
+            summarise(_run(study, config, study.rates.draws.at(i), False, _scaled(on_progress, i + 1, draws + 1)), study.goodput)
+            for i in range(draws)
+        ]
+    figures = _columns(others)
+    spread = rate_intervals(figures)
+    repeats = _repeats(study, config)
+    noise = repeat_intervals(repeats) if repeats else block_intervals(record)
+    return Result(record, config, summary, noise, spread, figures, repeats, bill_shares(record))
 
 
 def check_all_fit(trace: Trace, config: EngineConfig) -> None:
     """Raises UsageError for the first call that is too long for the engine."""
-    from sim.engine.types import Request
-
     total = trace.prompt_tokens + trace.output_tokens
     for i in np.flatnonzero(total > min(config.max_model_len, config.kv_capacity_tokens)).tolist():
         check_fits(Request(trace.request_ids[i], 0.0, int(trace.prompt_tokens[i]), int(trace.output_tokens[i])), config)
@@ -83,31 +110,111 @@ def check_all_fit(trace: Trace, config: EngineConfig) -> None:
 
 def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
     """What produced the run, in plain attributes: deployment, limits, rates and where these came from."""
-    limits = {name: getattr(config, name) for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size")}
+    limits = {
+        name: getattr(config, name)
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "long_prefill_token_threshold")
+    }
+    limits |= {f"engine_{name}": value if isinstance(value, str) else float(value) for name, value in config.options.items()}
     limits |= {"num_gpu_blocks": config.num_gpu_blocks, "enable_prefix_caching": int(config.enable_prefix_caching)}
     return {
         "model": study.model.name,
         "gpu": study.gpu.name,
         "tensor_parallel_size": study.tp,
+        "replicas": study.replicas,
+        "router": study.router if study.replicas > 1 else "",
         "dtype": study.precision.weights,
         "kv_dtype": study.precision.kv,
         "engine": config.scheduler,
         "gpu_memory_utilization": study.limits.gpu_memory_utilization,
         **limits,
         "max_concurrency": study.max_concurrency or 0,
+        "max_queue": study.admission.max_queue or 0,
+        "token_bucket": list(study.admission.bucket or (0.0, 0.0)),
+        "admit_ttft_s": study.admission.ttft_s or 0.0,
         "rates_basis": study.rates.summary,
         **{f"rate_{name}": float(getattr(study.rates.point, name)) for name in study.rates.point.names()},
+        "host_basis": study.host.basis,
+        **{f"host_{name}": getattr(study.host, name) for name in ("request_s", "prompt_token_s", "response_s")},
     }
 
 
-def _run(study: Study, config: EngineConfig, rates: Rates, on_progress: Callable[[int, int], None] | None) -> RunRecord:
-    cost = BillCost(study.model, study.precision, rates, tp=study.tp)
-    source = TraceSource(study.trace, config.block_size)
-    schedulers = [VllmScheduler(config)]
-    return simulate(source, schedulers, cost, max_concurrency=study.max_concurrency, on_progress=on_progress)
+def _run(
+    study: Study,
+    config: EngineConfig,
+    rates: Rates,
+    keep_iterations: bool,
+    on_progress: Progress | None,
+    schedulers: Sequence[Scheduler] = (),
+) -> RunRecord:
+    cost = _cost(study, config, rates)
+    if not keep_iterations and _open_loop(study):
+        record = run_fast(study.trace, config, cost.steps, study.host, study.replicas)
+        if record is not None:
+            if on_progress is not None:
+                on_progress(len(study.trace), len(study.trace))
+            return record
+    return simulate(
+        TraceSource(study.trace, config.block_size),
+        schedulers or [make_scheduler(config) for _ in range(study.replicas)],
+        cost,
+        router=make_router(study.router, study.replicas, config.block_size, config.num_gpu_blocks),
+        host=study.host,
+        max_concurrency=study.max_concurrency,
+        admission=_admission(study, config, cost),
+        keep_iterations=keep_iterations,
+        on_progress=on_progress,
+    )
 
 
-def _scaled(report: Callable[[int, int], None] | None, run: int, runs: int) -> Callable[[int, int], None] | None:
+def _repeats(study: Study, config: EngineConfig) -> dict[str, list[float]]:
+    """Figures of REPEATS runs of other draws of the workload, at the median rates, where the fast path takes them all; else nothing."""
+    if study.redraw is None or not _open_loop(study) or len(study.trace) > REPEATS_UP_TO:
+        return {}
+    figures: list[dict[str, float | int]] = []
+    steps = _cost(study, config, study.rates.point).steps
+    for repeat in range(REPEATS):
+        trace = study.redraw(repeat)
+        check_all_fit(trace, config)
+        record = run_fast(trace, config, steps, study.host, study.replicas)
+        if record is None:
+            return {}
+        figures.append(summarise(record, study.goodput))
+    return _columns(figures)
+
+
+def _columns(figures: list[dict[str, float | int]]) -> dict[str, list[float]]:
+    return {key: [float(each[key]) for each in figures] for key in (figures[0] if figures else ())}
+
+
+def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | int]]:
+    """Figures at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
+    figures: list[dict[str, float | int]] = []
+    for draw in range(DEFAULT_DRAWS if _open_loop(study) and len(study.trace) <= DEFAULT_DRAWS_UP_TO else 0):
+        record = run_fast(study.trace, config, _cost(study, config, study.rates.draws.at(draw)).steps, study.host, study.replicas)
+        if record is None:
+            return []
+        figures.append(summarise(record, study.goodput))
+    return figures
+
+
+def _cost(study: Study, config: EngineConfig, rates: Rates) -> BillCost:
+    return BillCost(study.model, study.precision, rates, tp=study.tp, **step_settings(config))
+
+
+def _admission(study: Study, config: EngineConfig, cost: BillCost) -> Admission | None:
+    if not study.admission.any:
+        return None
+    budget = config.max_num_batched_tokens
+    full_s = cost.steps.priced(mixed_shape(study.model, (), [(float(budget), float(budget), True)])) * TICK_S
+    return Admission(study.admission, study.replicas * budget / full_s)
+
+
+def _open_loop(study: Study) -> bool:
+    """Whether no request's time or place depends on another's finish."""
+    return study.max_concurrency is None and not study.admission.any and (study.replicas == 1 or study.router == "round-robin")
+
+
+def _scaled(report: Progress | None, run: int, runs: int) -> Progress | None:
     """Progress of one of several runs, in requests over all of them."""
     if report is None:
         return None

@@ -5,47 +5,47 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from typing import Protocol
 
 import simpy
 
+from sim.admission import Admission
 from sim.clock import ARRIVAL, Clock
 from sim.engine.steptime import TICK_S, to_ticks
 from sim.engine.types import Request, Scheduler
 from sim.errors import SimctlError, UsageError
+from sim.host import NO_HOST, HostRates
 from sim.replica import Replica, StepCost
+from sim.router import RoundRobin, Router
 from sim.runlog import RunLog, RunRecord
 from sim.workload.sources import Source
 
 PROGRESS_EVERY = 64  # finished requests between two reports
 
 
-class Router(Protocol):
-    """Picks the replica of a request at the moment it arrives."""
-
-    def pick(self, request: Request, replicas: Sequence[Replica]) -> int:
-        """Index of the chosen replica."""
-
-
-class OneReplica:
-    """The router of a single replica."""
-
-    def pick(self, request: Request, replicas: Sequence[Replica]) -> int:
-        return 0
-
-
 class Clients:
     """Sends requests when they are due, at most `max_concurrency` at a time, later turns after earlier ones."""
 
-    def __init__(self, clock: Clock, source: Source, log: RunLog, router: Router, max_concurrency: int | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        source: Source,
+        log: RunLog,
+        router: Router,
+        host: HostRates,
+        max_concurrency: int | None,
+        admission: Admission | None,
+    ) -> None:
         self.replicas: list[Replica] = []
+        self.on_progress: Callable[[int, int], None] | None = None
         self._clock = clock
         self._source = source
         self._log = log
         self._router = router
+        self._admission = admission
+        self._host = host
+        self._response = to_ticks(host.response_s)
         self._free = math.inf if max_concurrency is None else max_concurrency
         self._held: deque[Request] = deque()
-        self.on_progress: Callable[[int, int], None] | None = None
 
     def run(self) -> Generator[simpy.Event, None, None]:
         """The process of the requests that wait for nobody."""
@@ -55,17 +55,18 @@ class Clients:
                 yield self._clock.at(arrival, ARRIVAL)
             self._due(request)
 
-    def finished(self, request: Request, now: int) -> None:
-        """A replica finished `request`: its place is free, and its session may go on."""
+    def engine_finished(self, request: Request, replica: int) -> None:
+        """A replica finished `request`: its client hears of it when the last token has come through."""
+        self._after(self._clock.ticks + self._response, lambda: self._finished(request, replica))
+
+    def _finished(self, request: Request, replica: int) -> None:
+        """The client's place is free, and its session may go on."""
         self._free += 1
+        self._router.finished(request, replica)
+        now = self._clock.ticks
         follower = self._source.after(request, now * TICK_S)
         if follower is not None:
-            arrival = to_ticks(follower.arrival_s)
-            if arrival > now:
-                event = self._clock.at(arrival, ARRIVAL)
-                event.callbacks.append(lambda _: self._due(follower))
-            else:
-                self._due(follower)
+            self._after(to_ticks(follower.arrival_s), lambda: self._due(follower))
         while self._held and self._free > 0:
             held = self._held.popleft()
             held.arrival_s = now * TICK_S  # a client at its limit sends late, and its clock starts when it sends
@@ -80,11 +81,28 @@ class Clients:
         else:
             self._held.append(request)
 
+    def first_token(self, request: Request, replica: int) -> None:
+        """A replica sampled the first token of `request`: router and admission keep books of that."""
+        self._router.first_token(request, replica)
+        if self._admission is not None:
+            self._admission.first_token(request)
+
     def _send(self, request: Request) -> None:
+        if self._admission is not None and not self._admission.admits(request, request.arrival_s):
+            self._log.rejected(request)  # its session, if any, goes no further
+            return
         self._free -= 1
-        index = self._router.pick(request, self.replicas)
+        index = self._router.pick(request)
         self._log.arrived(request, index)
-        self.replicas[index].submit(request)
+        ready = to_ticks(request.arrival_s + self._host.before_s(request.prompt_tokens))
+        self._after(ready, lambda: self.replicas[index].submit(request))
+
+    def _after(self, ticks: int, action: Callable[[], None]) -> None:
+        """Act at `ticks`: at once when that is now."""
+        if ticks > self._clock.ticks:
+            self._clock.at(ticks, ARRIVAL).callbacks.append(lambda _: action())
+        else:
+            action()
 
 
 def simulate(
@@ -93,21 +111,27 @@ def simulate(
     cost: StepCost,
     *,
     router: Router | None = None,
+    host: HostRates = NO_HOST,
     max_concurrency: int | None = None,
+    admission: Admission | None = None,
+    keep_iterations: bool = True,
     horizon_s: float | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> RunRecord:
-    """Run until every request has finished, or until `horizon_s` of simulated time.
+    """Run until every request that was let in has finished, or until `horizon_s` of simulated time.
 
     Raises UsageError for a request that can never fit or a limit below 1, SimctlError when a scheduler gets stuck.
     """
     if max_concurrency is not None and max_concurrency < 1:
         raise UsageError(f"max concurrency must be at least 1, got {max_concurrency}")
-    clock, log = Clock(), RunLog(cost.terms, len(schedulers))
-    clients = Clients(clock, source, log, router or OneReplica(), max_concurrency)
+    router = router or RoundRobin(len(schedulers))
+    clock = Clock()
+    log = RunLog(cost.terms, len(schedulers), keep_iterations=keep_iterations, response_s=host.response_s)
+    clients = Clients(clock, source, log, router, host, max_concurrency, admission)
+    log.on_first_token = clients.first_token
     clients.on_progress = on_progress
     for index, scheduler in enumerate(schedulers):
-        clients.replicas.append(Replica(clock, index, scheduler, cost, log, clients.finished))
+        clients.replicas.append(Replica(clock, index, scheduler, cost, log, clients.engine_finished))
     clock.process(clients.run())
     if horizon_s is None:
         clock.run()

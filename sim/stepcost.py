@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from sim.bill import DENSE, iteration_bill, mixed_shape
-from sim.engine.steptime import StepTime, split, to_ticks
+from typing import Any
+
+from sim.bill import DENSE, iteration_bill
+from sim.engine.steptime import TICK_S, StepTime, split, to_ticks
 from sim.engine.types import Iteration
 from sim.policy import AttentionPolicy
 from sim.precision import Precision
@@ -21,8 +23,11 @@ class BillCost:
 
     terms: tuple[str, ...] = Terms._fields
 
-    def __init__(self, model: ModelSpec, precision: Precision, rates: Rates, *, tp: int = 1, policy: AttentionPolicy = DENSE) -> None:
-        self.steps = StepTime(model, precision, rates, tp=tp, policy=policy)
+    def __init__(
+        self, model: ModelSpec, precision: Precision, rates: Rates, *, tp: int = 1, policy: AttentionPolicy = DENSE, **more: Any
+    ) -> None:
+        """`more` are further settings of StepTime: micro-batches, graph sizes, the cost of drafting."""
+        self.steps = StepTime(model, precision, rates, tp=tp, policy=policy, **more)
         self._model = model
         self._precision = precision
         self._rates = rates
@@ -30,12 +35,18 @@ class BillCost:
         self._policy = policy
 
     def __call__(self, iteration: Iteration) -> StepPrice:
-        """Ticks of the iteration, and its seconds by term."""
+        """Ticks of the iteration, and its seconds by term (drafting under the fixed cost, reloaded KV under the link)."""
         contexts, chunks = split(iteration)
-        shape = mixed_shape(self._model, contexts, chunks, self._policy)
-        terms = step_terms(iteration_bill(self._model, shape, self._precision, self._policy, self._tp), self._rates)
-        if self.steps.jumps and not chunks:
+        parts = [
+            step_terms(iteration_bill(self._model, shape, self._precision, self._policy, self._tp), self._rates)
+            for shape in self.steps.shapes(contexts, chunks)
+        ]
+        terms = parts[0] if len(parts) == 1 else Terms(*map(sum, zip(*parts, strict=True)))
+        if self.steps.jumps and not chunks and not iteration.reloads:
             ticks = self.steps.stretch(len(contexts), sum(contexts)).first
         else:
-            ticks = to_ticks(sum(terms))
-        return StepPrice(ticks, terms, sum(chunk[0] for chunk in chunks))
+            own, drafting = sum(to_ticks(sum(part)) for part in parts), self.steps.drafting(contexts, chunks)
+            reloading = self.steps.reloading(iteration, own)
+            ticks = own + drafting + reloading
+            terms = terms._replace(fixed=terms.fixed + drafting * TICK_S, link=terms.link + reloading * TICK_S)
+        return StepPrice(ticks, terms, sum(n for n, _, rows in chunks if rows <= 1))

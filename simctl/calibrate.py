@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 @click.option("--hw", metavar="GPU", help="The GPU to calibrate: a catalogue name or alias.")
 @click.option("--from", "given", multiple=True, type=click.Path(path_type=Path), help="Measurement file (repeatable); default: packaged.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
-@click.option("--draws", default=1500, show_default=True, type=click.IntRange(100), help="Draws per chain.")
+@click.option("--thin", type=click.IntRange(100), help="Keep about this many draws in all, as float32 (packaged files).")
+@click.option("--draws", default=2000, show_default=True, type=click.IntRange(100), help="Draws per chain.")
 @click.option("--chains", default=4, show_default=True, type=click.IntRange(2), help="Chains.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampler, the folds and the predictive draws.")
 @click.option("--folds", default=5, show_default=True, type=click.IntRange(0), help="Folds of held-out cells; 0 skips them.")
@@ -33,6 +34,7 @@ def command(
     hw: str | None,
     given: tuple[Path, ...],
     out: Path | None,
+    thin: int | None,
     draws: int,
     chains: int,
     seed: int,
@@ -79,7 +81,7 @@ def command(
     if out is not None:
         from calibrate.steps.save import save
 
-        path = save(out, result, grids, dtypes[0])
+        path = save(out, result, grids, dtypes[0], thin)
         click.echo(f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB)", err=True)
 
 

@@ -18,7 +18,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("simctl.simulate", "Replay a request trace through a simulated engine replica."),
     "calibrate": ("simctl.calibrate", "Learn the rates of a GPU from measurements, with held-out error."),
     "run": ("simctl.run", "Answer the question of a scenario file, over its whole sweep."),
+    "measure": ("simctl.measure", "Measure this machine: floors, an engine iteration by iteration, a server under load."),
+    "loop": ("simctl.loop", "Close the loop on this machine: measure, calibrate, predict, measure again."),
     "knees": ("simctl.knees", "Where batching stops paying, in measured curves or the published study."),
+    "validate": ("simctl.validate", "How wrong are we on served runs the calibration never saw?"),
     "models": ("simctl.models", "List the model catalogue, or show one model."),
     "gpus": ("simctl.gpus", "List the GPU catalogue, or show one GPU."),
 }

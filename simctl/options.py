@@ -63,6 +63,39 @@ class Fraction(click.ParamType):
         return number
 
 
+class BatchCap(click.ParamType):
+    """A batch cap: a whole number, or `knee:0.65` for the largest batch that keeps this per-request efficiency (returned as a float)."""
+
+    name = "n|knee:tau"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
+        if isinstance(value, int | float):
+            return value
+        kind, _, tau = str(value).rpartition(":")
+        try:
+            number = float(tau) if kind == "knee" else int(value)
+        except ValueError:
+            number = 0
+        if not (0 < number < 1 if kind == "knee" else 1 <= number <= 1_000_000):
+            self.fail(f"neither a batch from 1 up nor knee:TAU with TAU between 0 and 1: {value!r}", param, ctx)
+        return number
+
+
+class Pair(click.ParamType):
+    """Two numbers with a colon between them: RATE:BURST."""
+
+    name = "rate:burst"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, float]:
+        if isinstance(value, tuple):
+            return value
+        first, _, second = str(value).partition(":")
+        try:
+            return float(first), float(second)
+        except ValueError:
+            self.fail(f"not RATE:BURST: {value!r}", param, ctx)
+
+
 def deployment_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """--model --gpu --dtype --kv-dtype --tp, with the same meaning everywhere."""
     for option in reversed(

@@ -107,6 +107,8 @@ def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 def _show(value: Any, noise: Any) -> str:
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, list) and value and all(isinstance(each, float) for each in value):
+        text = f"[{', '.join(f'{each:.4g}' for each in value)}]"
     if isinstance(noise, list) and len(noise) == 2 and None not in noise:
         return f"{text} [{noise[0]:.3g}-{noise[1]:.3g}]"
     return text

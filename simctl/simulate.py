@@ -1,8 +1,7 @@
-"""`simctl simulate`: replay a workload through a simulated engine."""
+"""`simctl simulate`: a workload through a simulated engine."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -13,11 +12,13 @@ from typing import Any
 import click
 
 from sim.errors import UsageError
-from sim.workload.formats import FORMATS
+from sim.router import ROUTERS
 from simctl import __version__
-from simctl.options import Fraction, TokenCount, deployment_options
+from simctl.options import BatchCap, Fraction, Pair, TokenCount, deployment_options, writable
+from simctl.workload_options import workload, workload_options, workload_origin
 
-SATURATED = 1.05  # requests sent per request served from which a backlog is worth a word
+MOST_BLOCKS = 2**24  # 268 million tokens in blocks of 16: beyond any node, and a block costs the simulator some 100 bytes
+SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word
 _GOAL = re.compile(r"\w+:[0-9.]+")
 
 
@@ -37,35 +38,46 @@ class GoodputCommand(click.Command):
 
 
 @click.command("simulate", cls=GoodputCommand)
-@click.option("--trace", type=click.Path(exists=True, dir_okay=True, path_type=Path), required=True, help="The trace file.")
-@click.option(
-    "--trace-format",
-    type=click.Choice(list(FORMATS)),
-    metavar="FORMAT",
-    default="jsonl",
-    show_default=True,
-    help=f"How the trace is written: {', '.join(FORMATS)}.",
-)
+@workload_options
 @deployment_options
-@click.option("--max-num-seqs", type=click.IntRange(1), help="Most requests running at a time. [default: vLLM's for the GPU]")
-@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Token budget of one iteration. [default: vLLM's for the GPU]")
+@click.option("--engine", default="vllm", show_default=True, help="vllm, sglang, llamacpp, or a scheduler class's dotted path.")
+@click.option("--engine-option", multiple=True, metavar="NAME=VALUE", help="A setting of that engine; may be repeated.")
+@click.option("--max-num-seqs", type=BatchCap(), help="Most requests running; knee:0.65 caps at that efficiency. [default: vLLM's]")
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Token budget of an iteration. [default: vLLM's]")
 @click.option("--gpu-memory-utilization", type=Fraction(closed=True), default=0.9, show_default=True, help="Share of memory to use.")
 @click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block.")
 @click.option("--max-model-len", type=TokenCount(), help="Longest prompt + output. [default: the model's]")
-@click.option("--num-gpu-blocks", type=click.IntRange(2), help="KV blocks, instead of those predicted from memory.")
-@click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=True, show_default=True, help="Reuse KV of equal prefixes.")
-@click.option("--max-concurrency", type=click.IntRange(1), help="Most requests that clients have in flight.")
+@click.option("--num-gpu-blocks", type=click.IntRange(2, MOST_BLOCKS), help="KV blocks, instead of those predicted from memory.")
 @click.option(
-    "--goodput", multiple=True, metavar="NAME:MS...", help="Service levels that a good request meets: ttft:200 tpot:50 e2el:5000."
+    "--enable-prefix-caching/--no-enable-prefix-caching",
+    default=None,
+    help="Reuse KV of equal prefixes. [default: on; off with recurrent state]",
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N requests of the trace.")
-@click.option("--rate-scale", type=float, default=1.0, show_default=True, help="Let the trace arrive this many times as fast.")
-@click.option("--draws", type=click.IntRange(0, 1000), default=0, show_default=True, help="Repeat at this many draws of the rates.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything drawn: same seed, same bytes.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write run.nc and summary.json into DIR, whole or not at all.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout instead of the table.")
-def command(**options: Any) -> None:
-    """Replay a request trace through a simulated engine replica.
+@click.option("--long-prefill-token-threshold", type=click.IntRange(0), default=0, show_default=True, help="Prefill share cap; 0: none.")
+@click.option(
+    "--served-path/--in-process",
+    default=True,
+    show_default=True,
+    help="Rates as a served engine shows them, or as the engine stepped in process does.",
+)
+@click.option("--host-overhead/--no-host-overhead", default=True, show_default=True, help="Charge the API server's time, too.")
+@click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router.")
+@click.option("--router", type=click.Choice(ROUTERS), default="round-robin", show_default=True, help="How requests find a replica.")
+@click.option("--max-queue", type=click.IntRange(1), help="Turn requests away while this many have no first token.")
+@click.option("--token-bucket", type=Pair(), metavar="RATE:BURST", help="Turn away what exceeds these tokens per second and burst.")
+@click.option("--admit-ttft", type=float, metavar="MS", help="Turn away requests whose predicted TTFT exceeds this.")
+@click.option("--goodput", multiple=True, metavar="NAME:MS...", help="What a good request meets: ttft:200 tpot:50 e2el:5000.")
+@click.option("--iterations/--no-iterations", default=True, show_default=True, help="Keep the iteration log (ITL, queue, KV, bill).")
+@click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
+@click.option("--draws", type=click.IntRange(0, 1000), help="Repeat at this many draws of the rates. [default: 20 if fast, else 0]")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is drawn: same seed, same bytes.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write run.nc and summary.json, whole or not at all.")
+@click.option("--chrome-trace", type=click.Path(), metavar="FILE", help="Write iterations and requests as a Chrome trace (Perfetto).")
+@click.option("--plot", type=click.Path(), metavar="FILE", help="Draw queue, KV use, TTFT and bill over time (PNG, SVG or PDF).")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table.")
+@click.pass_context
+def command(ctx: click.Context, /, **options: Any) -> None:
+    """Serve a workload on simulated engine replicas.
 
     Continuous batching with chunked prefill under one token budget, paged KV blocks, prefix caching, preemption by
     recompute: vLLM's decisions, iteration by iteration, each priced by the bill. Figures are named as in `vllm bench
@@ -73,110 +85,145 @@ def command(**options: Any) -> None:
 
     \b
     Examples:
-      simctl simulate --trace t.csv --trace-format azure --gpu H100
-      simctl simulate --trace my.jsonl --gpu A10 --goodput ttft:500 --out run1
+      simctl simulate --trace trace.csv --trace-format azure --gpu H100
+      simctl simulate --gpu A10 --model Qwen2.5-7B --num-prompts 500 \\
+          --request-rate 2 --goodput ttft:500 tpot:50 --out out/run1
     """
     from sim.outdir import replaced_directory
     from sim.results import RUN_FILE, SUMMARY_FILE, summary_json, write_run
-    from sim.serve import provenance, run_study
+    from sim.serve import REPEATS, provenance, run_study
 
     out: Path | None = options["out"]
+    chrome, plot = writable(options["chrome_trace"]), writable(options["plot"])
     staged = replaced_directory(out, (RUN_FILE, SUMMARY_FILE)) if out is not None else nullcontext(None)
     with staged as directory:
-        study = _study(options)
+        study = _study(ctx, options)
+        keep = options["iterations"] or chrome is not None or plot is not None
         with _progress() as report:
-            result = run_study(study, draws=options["draws"], on_progress=report)
-        origin = {
-            "simctl_version": __version__,
-            "seed": options["seed"],
-            **_trace_origin(options),
-            **provenance(study, result.config),
-        }
+            result = run_study(study, draws=options["draws"], keep_iterations=keep, on_progress=report)
+        origin = {"simctl_version": __version__, "seed": options["seed"], **workload_origin(options), **provenance(study, result.config)}
         summary = {
             **result.summary,
             "run_noise_90": result.noise,
+            "run_noise_basis": f"{REPEATS} repeats with other seeds" if result.repeats else "blocks of this run",
             "rates_90": result.rate_intervals,
             "bill_share": result.bill,
             "provenance": origin,
         }
         if directory is not None:
-            write_run(directory, result.record, summary, origin)
+            write_run(directory, result.record, summary, origin, result.draws, result.repeats)
+        if chrome is not None:
+            from sim.chrometrace import write_chrome_trace
+
+            write_chrome_trace(chrome, result.record)
+        if plot is not None:
+            from simctl.run_plots import plot_run
+
+            plot_run(result.record, result.config.num_gpu_blocks - 1, f"{study.model.name} on {study.gpu.name}", plot)
     if options["as_json"]:
         click.echo(summary_json(summary))
         return
     _print(study, result)
-    if out is not None:
-        click.echo(f"wrote {out / RUN_FILE} and {out / SUMMARY_FILE}", err=True)
+    for path in ([out / RUN_FILE, out / SUMMARY_FILE] if out is not None else []) + [each for each in (chrome, plot) if each]:
+        click.echo(f"wrote {path}", err=True)
 
 
-def _study(options: dict[str, Any]) -> Any:
-    from sim.deployment import Limits
+def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
+    import numpy as np
+
+    from sim.admission import AdmissionLimits
+    from sim.deployment import Limits, cap_at_knee
+    from sim.host import NO_HOST, HostRates
     from sim.metrics import parse_goodput
+    from sim.posterior import rates_for
     from sim.precision import Precision
-    from sim.rate_source import rates_for
     from sim.serve import Study
+    from sim.served import as_served
     from sim.specs.gpus import get_gpu
     from sim.specs.models import get_model
-    from sim.workload.formats import load_trace
+
+    def given(name: str) -> bool:
+        return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
     model, gpu = get_model(options["model"]), get_gpu(options["gpu"])
     precision = Precision(options["dtype"], options["kv_dtype"])
     goodput = parse_goodput(options["goodput"])
-    trace = load_trace(options["trace"], options["trace_format"]).rate_scaled(options["rate_scale"])
-    if options["limit"] is not None:
-        trace = trace.head(options["limit"])
-    names = Limits.__dataclass_fields__
+
+    limits = {name: options[name] for name in Limits.__dataclass_fields__ if name != "options"}
+    trace = workload(options, np.random.default_rng(options["seed"]), given)
+    rates = rates_for(gpu, precision, path=options["posterior"], draws=max(20, options["draws"] or 0), seed=options["seed"])
+    host = HostRates()
+    if options["served_path"]:
+        rates, host = as_served(rates)
+    if isinstance(limits["max_num_seqs"], float):
+        limits["max_num_seqs"] = cap_at_knee(trace, model, precision, rates.point, options["tp"], limits["max_num_seqs"])
+    limits["options"] = _engine_options(options["engine_option"])
+
     return Study(
         trace=trace,
+        redraw=None if options["trace"] else lambda repeat: workload(options, np.random.default_rng([options["seed"], repeat + 1]), given),
         model=model,
         gpu=gpu,
         precision=precision,
-        rates=rates_for(gpu, precision, draws=max(20, options["draws"]), seed=options["seed"]),
+        rates=rates,
         tp=options["tp"],
-        limits=Limits(**{name: options[name] for name in names}),
+        limits=Limits(**limits),
+        host=host if options["host_overhead"] else NO_HOST,
+        replicas=options["replicas"],
+        router=options["router"],
         max_concurrency=options["max_concurrency"],
+        admission=AdmissionLimits(
+            max_queue=options["max_queue"],
+            bucket=options["token_bucket"],
+            ttft_s=None if options["admit_ttft"] is None else options["admit_ttft"] / 1e3,
+        ),
         goodput=goodput,
     )
 
 
-def _trace_origin(options: dict[str, Any]) -> dict[str, Any]:
-    """The trace by name and content; its place on this machine is nobody's business."""
-    path: Path = options["trace"]
-    if not path.is_file():
-        raise UsageError(f"{path}: not a file")
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {
-        "trace": path.name,
-        "trace_sha256": digest,
-        "trace_format": options["trace_format"],
-        "rate_scale": options["rate_scale"],
-        "limit": options["limit"] or 0,
-    }
+def _engine_options(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """NAME=VALUE settings, values as YAML scalars (true, 512, 0.1)."""
+    import yaml
+
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        try:
+            parsed = yaml.safe_load(value)
+        except yaml.YAMLError:
+            parsed = None
+        if not (name and equals) or not isinstance(parsed, bool | int | float):
+            raise UsageError(f"--engine-option needs NAME=VALUE with a number or true/false, got {pair!r}")
+        settings[name.replace("-", "_")] = parsed
+    return settings
 
 
 def _print(study: Any, result: Any) -> None:
+    import textwrap
+
     from sim.report_table import benchmark_table
 
-    config = result.config
-    click.echo(
-        f"{study.model.name} on {study.tp} x {study.gpu.name}, {study.precision.weights}: {config.num_gpu_blocks} KV blocks of "
+    def say(text: str) -> None:
+        click.echo("\n".join(textwrap.wrap(text, 80, subsequent_indent="  ")))
+
+    config, each = result.config, f"{study.replicas} replicas of " if study.replicas > 1 else ""
+    say(
+        f"{study.model.name} on {each}{study.tp} x {study.gpu.name}, {study.precision.weights}, {config.num_gpu_blocks} KV blocks of "
         f"{config.block_size}, max_num_seqs {config.max_num_seqs}, max_num_batched_tokens {config.max_num_batched_tokens}"
     )
-    click.echo(f"rates: {study.rates.summary}")
+    say(f"rates: {study.rates.summary}")
+    say(f"host overhead: {study.host.basis}")
     for note in study.trace.notes:
-        click.echo(f"trace: {note}")
+        say(f"trace: {note}")
     click.echo(benchmark_table(result.summary, result.noise, result.rate_intervals or None, config.num_gpu_blocks - 1))
-    shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in result.bill.items() if share >= 5e-4)
-    click.echo(f"bill over busy time: {shares}")
-    sent = study.trace.offered_rate_per_s
-    if sent and sent > SATURATED * result.summary["request_throughput"]:
-        click.echo(
-            f"saturated: {sent:.2f} req/s were sent and {result.summary['request_throughput']:.2f} served, so the queue grows and "
-            "latencies say how long the trace is"
-        )
+    if result.bill:
+        shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in result.bill.items() if share >= 5e-4)
+        say(f"bill over busy time: {shares}")
+    behind = result.summary["waiting_at_last_arrival"]
+    if study.trace.offered_rate_per_s and behind > SATURATED * result.summary["num_prompts"]:
+        say(f"saturated: {behind} requests still waited when the last one arrived; latencies say how long the workload is")
     if not result.rate_intervals:
-        click.echo("rates held at their medians; --draws 20 adds what is not known about them")
+        say("rates held at their medians; --draws 20 adds what is not known about them")
 
 
 @contextmanager

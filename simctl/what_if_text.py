@@ -23,6 +23,7 @@ BINDS = {
     "find": "finding",
     "link": "host link",
     "comm": "all-reduce",
+    "launch": "launches",
 }
 
 

@@ -26,8 +26,8 @@ SCHEMA, SUITE = "simctl-measurement/1", "engine-grid"
 KIND = {"decode": "decode", "ragged": "decode", "prefill": "prefill", "packed": "prefill", "mixed": "mixed"}
 DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
 SECONDS = ("step_s_median", "step_s_p25", "step_s_p75")
-NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", "decode_seqs", "decode_context_tokens", "chunks", "chunk_tokens",
-          "offset_tokens")  # fmt: skip
+NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", "decode_seqs_median", "decode_context_tokens_median", "chunks",
+          "chunk_tokens", "offset_tokens")  # fmt: skip
 # Standard error of a median over that of a mean, for normal samples; quartiles span 1.349 standard deviations.
 MEDIAN_SE, QUARTILE_SPAN = 1.2533, 1.349
 
@@ -44,8 +44,11 @@ class Grid:
     source: str
 
 
-def read_engine_grid(path: str | Path) -> Grid:
-    """Read and check one file. Raises UsageError naming the file and what is wrong with it; OSError when it cannot be read."""
+def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
+    """Read and check one file. `gpu` stands for a machine that no catalogue knows (a CPU).
+
+    Raises UsageError naming the file and what is wrong with it; OSError when it cannot be read.
+    """
     import xarray as xr
 
     try:
@@ -59,6 +62,8 @@ def read_engine_grid(path: str | Path) -> Grid:
     missing = [name for name in NEEDED if name not in data] + [n for n in ("gpu_name", "model", "weight_dtype") if n not in attrs]
     if missing:
         raise UsageError(f"{path}: lacks {', '.join(missing)}")
+    if astray := [name for name in NEEDED if data[name].dims != ("cell",)]:
+        raise UsageError(f"{path}: {', '.join(astray)} not along the cell dimension")
     for name in SECONDS:
         if (unit := data[name].attrs.get("units", "s")) != "s":
             raise UsageError(f"{path}: {name} is in {unit!r}, want 's'")
@@ -78,7 +83,7 @@ def read_engine_grid(path: str | Path) -> Grid:
         repeat_sd=[_repeat_sd(row) for row in rows],
     )
     engine = f"{attrs.get('engine', 'unknown engine')} {attrs.get('engine_version', '')}".strip()
-    return Grid(cells, get_gpu(str(attrs["gpu_name"])), model, precision, engine, f"{Path(path).name} ({label})")
+    return Grid(cells, gpu or get_gpu(str(attrs["gpu_name"])), model, precision, engine, f"{Path(path).name} ({label})")
 
 
 def _model(attrs: dict[str, Any]) -> ModelSpec:
@@ -94,9 +99,9 @@ def _dtype(name: str) -> str:
 
 
 def _bill(model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int) -> Bill:
-    seqs = round(float(row["decode_seqs"]))
+    seqs = round(float(row["decode_seqs_median"]))
     # the engine counts keys attended to, the new token's own included
-    context = float(row["decode_context_tokens"]) / seqs - 1 if seqs else 0.0
+    context = float(row["decode_context_tokens_median"]) / seqs - 1 if seqs else 0.0
     tokens, start = float(row["chunk_tokens"]), float(row["offset_tokens"])
     chunks = [(tokens, start + tokens, True)] * int(row["chunks"])
     return iteration_bill(model, mixed_shape(model, [context] * seqs, chunks), precision, tp=tp)

@@ -25,6 +25,8 @@ SEEN_THROUGH: dict[str, tuple[str, ...]] = {
     "beta_state": ("state_bytes",),
     "linear_flops_per_s": ("linear_flops",),
     "attention_flops_per_s": ("attention_flops",),
+    "eager_layer_s": ("eager_layers",),
+    "chunk_pad_tokens": ("chunk_flops",),
     "smooth_p": ("weight_bytes", "kv_bytes"),
     "find_s": ("finds",),
     "find_unit_s": ("found_units",),
@@ -33,6 +35,8 @@ SEEN_THROUGH: dict[str, tuple[str, ...]] = {
     "gather_s": ("gathers",),
     "comm_bytes_per_s": ("comm_bytes",),
     "comm_latency_s": ("comm_ops",),
+    "expert_layer_s": ("expert_layers",),
+    "expert_flops_per_s": ("expert_flops",),
 }
 
 

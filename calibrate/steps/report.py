@@ -64,7 +64,10 @@ class Calibration:
 def calibrate(fit: StepFit, folds: int, seed: int) -> Calibration:
     """Fit, then predict held-out cells in `folds` folds of cells and, with two models or more, leaving each model out."""
     posterior = fit.posterior()
-    cells, quick = fit.cells, Settings(draws=500, tune=700, chains=2, seed=seed, cores=fit.settings.cores, sampler=fit.settings.sampler)
+    cells, quick = (
+        fit.cells,
+        Settings(draws=300, tune=500, chains=2, seed=seed, target_accept=0.9, cores=fit.settings.cores, sampler=fit.settings.sampler),
+    )
     held_out = []
     if folds >= 2:
         labels = cell_folds(cells, folds, np.random.default_rng(seed))

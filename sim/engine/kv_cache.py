@@ -73,6 +73,23 @@ class KvCacheManager:
         references = self._references
         return max(needed, 0) + sum(1 for block in hits if not references[block])
 
+    def lower_hits(self, request: Request, start: int) -> int:
+        """How many of the request's blocks from the `start`-th on can be brought back from below HBM
+        (sim.engine.tiers).
+        """
+        return 0
+
+    def reload(self, request: Request, start: int, count: int) -> None:
+        """Bring `count` blocks back from below HBM: there are none here."""
+
+    def take_reloads(self) -> tuple[int, ...]:
+        """Blocks brought back since the last call, by tier."""
+        return ()
+
+    def evictable(self, block: int) -> bool:
+        """Whether no request holds the block."""
+        return not self._references[block]
+
     def allocate(self, request: Request, tokens: int, hits: Sequence[int] = ()) -> None:
         """Give the request the `hits` and then fresh blocks until it can hold `tokens` tokens."""
         references, free = self._references, self._free

@@ -4,17 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from sim.engine.config import EngineConfig
-from sim.engine.llamacpp import LlamaCppScheduler
+from sim.engine.llamacpp import LlamaCppOptions, LlamaCppScheduler
+from sim.engine.sglang import SglangScheduler
+from sim.engine.tiers import tiers_of
 from sim.engine.types import Scheduler
 from sim.engine.vllm import VllmScheduler
+from sim.engine.vllm_async import AsyncVllmScheduler
 from sim.errors import UsageError
 
+
+def _vllm(config: EngineConfig) -> Scheduler:
+    return AsyncVllmScheduler(config) if config.options.get("async_scheduling") else VllmScheduler(config)
+
+
 PRESETS: dict[str, Callable[[EngineConfig], Scheduler]] = {
-    "vllm": VllmScheduler,
+    "vllm": _vllm,
+    "sglang": SglangScheduler,
     "llamacpp": LlamaCppScheduler,
 }
+
+
+def capture_sizes(most: int) -> list[int]:
+    """Batch sizes that vLLM 0.32 captures decode graphs for, up to `most`: 1, 2, 4, every 8 below 256, every 16 from
+    there.
+    """
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)]
+    return [size for size in sizes if size <= most]
+
+
+def step_settings(config: EngineConfig) -> dict[str, Any]:
+    """What the engine's options say about the time of an iteration, as settings of sim.engine.steptime.StepTime."""
+    options = config.options
+    if config.scheduler == "llamacpp":
+        return {"micro_batch": LlamaCppOptions.of(config).n_ubatch}
+    graphs = capture_sizes(int(options.get("cuda_graph_max_bs", 0)))
+    return {
+        "capture_sizes": graphs,
+        "verify_s": float(options.get("verify_s", 0.0)),
+        "tiers": tiers_of(config) if config.scheduler == "vllm" else (),
+        "tier_overlap": float(options.get("tier_overlap", 0.0)),
+        "block_size": config.block_size,
+    }
 
 
 def make_scheduler(config: EngineConfig) -> Scheduler:

@@ -10,10 +10,13 @@ agree to the last tick.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from sim.bill import DENSE, Shape, iteration_bill, mixed_shape
+from sim.bill import DENSE, GRAPH_TOKENS, Shape, bill_from, coefficients, mixed_shape
+from sim.engine.tiers import Tier
 from sim.engine.types import Iteration
 from sim.policy import AttentionPolicy
 from sim.precision import Precision
@@ -24,8 +27,10 @@ from sim.specs.model import ModelSpec
 TICKS_PER_S = 2**50
 TICK_S = 2.0**-50
 
-Chunk = tuple[int, int, bool]
-"""A prefill chunk: tokens, context at its end, whether it samples."""
+Chunk = tuple[int, int, int]
+"""Tokens of one request computed together: how many, the context at their end, and how many of them are sampled
+(rows of logits).
+"""
 
 
 class Stretch(NamedTuple):
@@ -44,19 +49,30 @@ def to_ticks(seconds: float) -> int:
 
 
 def split(iteration: Iteration) -> tuple[list[int], list[Chunk]]:
-    """(contexts of the decodes, prefill chunks) of an iteration about to run.
+    """(contexts of the decodes, chunks) of an iteration about to run.
 
-    A request that computes one token past its prompt is a decode; any other share of the iteration is a prefill chunk.
+    A request that computes one token past its prompt is a decode; any other share of the iteration is a chunk. A
+    prefill chunk samples at most its last token; one that goes past the request's known tokens verifies drafts, and
+    all its rows are sampled.
     """
     contexts: list[int] = []
     chunks: list[Chunk] = []
     for request, tokens in iteration.scheduled:
         start = request.computed_tokens
-        if tokens == 1 and start >= request.prompt_tokens:
+        beyond = start + tokens - request.known_tokens
+        if beyond > 0:
+            chunks.append((tokens, start + tokens, beyond + 1))
+        elif tokens == 1 and start >= request.prompt_tokens:
             contexts.append(start)
         else:
-            chunks.append((tokens, start + tokens, start + tokens >= request.known_tokens))
+            chunks.append((tokens, start + tokens, int(beyond == 0)))
     return contexts, chunks
+
+
+def shape_of(model: ModelSpec, contexts: Iterable[int], chunks: Sequence[Chunk], policy: AttentionPolicy) -> Shape:
+    """The sums the bill needs; verifying drafts is not prefill."""
+    shape = mixed_shape(model, contexts, [(n, end, rows) for n, end, rows in chunks], policy)  # type: ignore[misc]
+    return replace(shape, has_prefill=0.0) if chunks and all(n == rows > 1 for n, _, rows in chunks) else shape
 
 
 def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[tuple[list[int], list[Chunk]]]:
@@ -65,7 +81,7 @@ def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[t
     """
     parts: list[tuple[list[int], list[Chunk]]] = [(contexts[i : i + size], []) for i in range(0, len(contexts), size)]
     room = -len(contexts) % size
-    for tokens, end, samples in chunks:
+    for tokens, end, rows in chunks:
         left = tokens
         while left:
             if not room:
@@ -74,7 +90,10 @@ def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[t
             part = min(left, room)
             left -= part
             room -= part
-            parts[-1][1].append((part, end - left, samples and not left))
+            # the rows to sample are the last ones
+            below = min(rows, left)
+            parts[-1][1].append((part, end - left, min(rows - below, part)))
+            rows = below
     return parts
 
 
@@ -82,7 +101,11 @@ class StepTime:
     """Ticks per iteration of one deployment at fixed rates (floats).
 
     With `micro_batch`, an iteration is computed as batches of at most that many tokens, one after the other
-    (llama.cpp's n_ubatch).
+    (llama.cpp's n_ubatch). With `capture_sizes`, a decode batch runs the graph captured for the next size up: its
+    linear layers compute that many rows; a batch beyond the largest runs unpadded. An iteration that verifies drafts
+    costs `verify_s` more (a draft head, graphs that cannot be reused), and as many decode steps of the model of
+    `draft` as it verifies drafts per request. KV blocks brought back from `tiers` cost their transfer, less what
+    hides behind the share `tier_overlap` of the iteration's own time.
 
     `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse policies
     and KV in host RAM make the price depend on each sequence's context or bend within a chord; such iterations are
@@ -98,12 +121,24 @@ class StepTime:
         tp: int = 1,
         policy: AttentionPolicy = DENSE,
         micro_batch: int = 0,
+        capture_sizes: Sequence[int] = (),
+        draft: StepTime | None = None,
+        verify_s: float = 0.0,
+        tiers: Sequence[Tier] = (),
+        tier_overlap: float = 0.0,
+        block_size: int = 16,
     ) -> None:
         self.model = model
         self.policy = policy
         self.jumps = policy.kind == "dense" and policy.placement == "hbm" and not model.window and not micro_batch
         self._micro_batch = micro_batch
-        self._precision = precision
+        self._capture_sizes = sorted(capture_sizes)
+        self._draft = draft
+        self._verify_s = verify_s
+        self._tiers = tuple(tiers)
+        self._tier_overlap = tier_overlap
+        self._coefficients = c = coefficients(model, precision, tp)
+        self._block_bytes = block_size * (c.kv_token_bytes + c.window_token_bytes)
         self._rates = rates
         self._tp = tp
         self._chords: dict[tuple[int, int], tuple[int, int]] = {}
@@ -111,18 +146,44 @@ class StepTime:
     def iteration(self, iteration: Iteration) -> int:
         """Ticks of an iteration as decided, before its requests advance."""
         contexts, chunks = split(iteration)
-        if self.jumps and not chunks:
+        if self.jumps and not chunks and not iteration.reloads:
             return self.stretch(len(contexts), sum(contexts)).first
+        own = sum(self.priced(shape) for shape in self.shapes(contexts, chunks))
+        return own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
+
+    def shapes(self, contexts: list[int], chunks: list[Chunk]) -> list[Shape]:
+        """The batches that the iteration is computed as."""
         if self._micro_batch:
             parts = micro_batches(contexts, chunks, self._micro_batch)
-            return sum(self.priced(mixed_shape(self.model, *part, self.policy)) for part in parts)
-        return self.priced(mixed_shape(self.model, contexts, chunks, self.policy))
+            return [shape_of(self.model, *part, self.policy) for part in parts]
+        shape = shape_of(self.model, contexts, chunks, self.policy)
+        return [shape if chunks else self._padded(shape)]
 
-    def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Iterable[Chunk]) -> int:
+    def drafting(self, contexts: list[int], chunks: list[Chunk]) -> int:
+        """Ticks spent on proposing the drafts that the iteration verifies."""
+        verified = [(n, end) for n, end, rows in chunks if rows > 1]
+        if not verified:
+            return 0
+        ticks = to_ticks(self._verify_s)
+        if self._draft is not None:
+            steps = max(n for n, _ in verified) - 1
+            behind = [*contexts, *(end - n for n, end in verified)]
+            ticks += steps * self._draft.priced(shape_of(self._draft.model, behind, [], self._draft.policy))
+        return ticks
+
+    def reloading(self, iteration: Iteration, own: int) -> int:
+        """Ticks that bringing KV blocks back adds to an iteration of `own` ticks; tiers transfer side by side."""
+        if not iteration.reloads:
+            return 0
+        transfers = zip(self._tiers, iteration.reloads, strict=True)
+        longest_s = max(tier.reload_s(blocks, self._block_bytes) for tier, blocks in transfers)
+        return max(to_ticks(longest_s) - int(self._tier_overlap * own), 0)
+
+    def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Sequence[Chunk]) -> int:
         """Ticks of `chunks` beside `batch` decodes of summed `context` (tokens), `near` of it in the window and
         `kept` read.
         """
-        part = mixed_shape(self.model, (), chunks, self.policy)
+        part = shape_of(self.model, (), chunks, self.policy)
         return self.priced(
             Shape(
                 float(batch),
@@ -137,6 +198,7 @@ class StepTime:
                 part.prefill_window_pairs,
                 batch + part.sampled,
                 part.has_prefill,
+                float(part.prefill_seqs > 0 and batch + part.prefill_tokens > GRAPH_TOKENS),
             )
         )
 
@@ -154,8 +216,7 @@ class StepTime:
 
     def priced(self, shape: Shape) -> int:
         """The formula, rounded to ticks."""
-        bill = iteration_bill(self.model, shape, self._precision, self.policy, self._tp)
-        return to_ticks(step_time_s(bill, self._rates))
+        return to_ticks(step_time_s(bill_from(self._coefficients, shape, self.policy, self._tp), self._rates))
 
     def _chord(self, batch: int, octave: int) -> tuple[int, int]:
         node = batch << octave
@@ -164,7 +225,17 @@ class StepTime:
 
     def _decode(self, batch: int, context: int) -> int:
         b, c = float(batch), float(context)
-        return self.priced(Shape(decode_seqs=b, decode_context=c, decode_kept=c, sampled=b))
+        return self.priced(self._padded(Shape(decode_seqs=b, decode_context=c, decode_kept=c, sampled=b)))
+
+    def _padded(self, shape: Shape) -> Shape:
+        """A decode batch as the graph captured for it computes it: rows of padding pass the linear layers and read
+        no KV.
+        """
+        place = bisect_left(self._capture_sizes, shape.decode_seqs)
+        if place == len(self._capture_sizes):
+            return shape
+        padding = self._capture_sizes[place] - shape.decode_seqs
+        return replace(shape, prefill_tokens=shape.prefill_tokens + padding, sampled=shape.sampled + padding)
 
 
 def iterations_before(stretch: Stretch, wait: int) -> int:

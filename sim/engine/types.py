@@ -51,6 +51,7 @@ class Iteration:
     admitted: list[Request] = field(default_factory=list)  # started or resumed in this step
     preempted: list[Request] = field(default_factory=list)
     total_tokens: int = 0
+    reloads: tuple[int, ...] = ()  # KV blocks brought back from each tier below HBM; empty when none
 
 
 @dataclass(slots=True, eq=False)

@@ -13,6 +13,8 @@ from collections import deque
 
 from sim.engine.config import EngineConfig
 from sim.engine.kv_cache import KvCacheManager
+from sim.engine.speculation import Speculation
+from sim.engine.tiers import TieredKvCacheManager, tiers_of
 from sim.engine.types import Iteration, Outcome, Request
 from sim.errors import UsageError
 
@@ -35,6 +37,9 @@ class FcfsQueue:
     def pop(self) -> Request:
         return self._requests.popleft()
 
+    def discard(self, request: Request) -> None:
+        self._requests.remove(request)
+
     def __len__(self) -> int:
         return len(self._requests)
 
@@ -56,13 +61,18 @@ class PriorityQueue:
     def pop(self) -> Request:
         return heapq.heappop(self._heap)[3]
 
+    def discard(self, request: Request) -> None:
+        self._heap = [entry for entry in self._heap if entry[3] is not request]
+        heapq.heapify(self._heap)
+
     def __len__(self) -> int:
         return len(self._heap)
 
 
-def check_fits(request: Request, config: EngineConfig) -> None:
-    """Raises UsageError naming a request that no schedule can finish: too long for the model or for the whole KV
-    cache.
+def check_fits(request: Request, config: EngineConfig, spare_tokens: int = 0) -> None:
+    """Raises UsageError naming a request that no schedule can finish: too long for the model or for the whole KV cache.
+
+    `spare_tokens` are KV slots it needs past its own (draft tokens).
     """
     if request.prompt_tokens < 1 or request.output_tokens < 1:
         raise UsageError(
@@ -76,9 +86,10 @@ def check_fits(request: Request, config: EngineConfig) -> None:
             f"{request.output_tokens}), more than max_model_len {config.max_model_len}"
         )
     # The last token is sampled and sent but its own KV is never written.
-    if total - 1 > config.kv_capacity_tokens:
+    slots = min(total - 1 + spare_tokens, config.max_model_len)
+    if slots > config.kv_capacity_tokens:
         raise UsageError(
-            f"request {request.request_id!r} needs {total - 1} KV slots, more than the {config.kv_capacity_tokens} "
+            f"request {request.request_id!r} needs {slots} KV slots, more than the {config.kv_capacity_tokens} "
             f"of the whole cache ({config.num_gpu_blocks} blocks of {config.block_size}, one of them reserved)"
         )
 
@@ -88,14 +99,29 @@ class VllmScheduler:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self.kv = KvCacheManager(config.num_gpu_blocks, config.block_size, prefix_caching=config.enable_prefix_caching)
+        tiers = tiers_of(config)
+        self.kv = (
+            TieredKvCacheManager(config.num_gpu_blocks, config.block_size, tiers)
+            if tiers
+            else KvCacheManager(config.num_gpu_blocks, config.block_size, prefix_caching=config.enable_prefix_caching)
+        )
         self.queue: FcfsQueue | PriorityQueue = PriorityQueue() if config.policy == "priority" else FcfsQueue()
         self.running: list[Request] = []
         self._watermark_blocks = int(config.watermark * config.num_gpu_blocks)
+        self.speculation = Speculation.of(config)
+        self._drafts: dict[Request, int] = {}  # draft tokens proposed for the next iteration
+        self._uniform = False
+        # tokens, and samples, of iterations that are decided and not complete; for a preempted request, such tokens
+        # it does not own any more: all empty when iterations do not overlap
+        self._ahead: dict[Request, int] = {}
+        self._coming: dict[Request, int] = {}
+        self._stale: dict[Request, int] = {}
+        # given draft rows without drafts, to keep the batch uniform: none can be accepted
+        self._blind: set[Request] = set()
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises UsageError when it can never fit."""
-        check_fits(request, self.config)
+        check_fits(request, self.config, self.speculation.draft_tokens + self.speculation.lookahead_tokens)
         self.queue.add(request)
 
     def unfinished(self) -> int:
@@ -120,36 +146,61 @@ class VllmScheduler:
         admitted: list[Request] = []
         if not preempted:
             self._admit(chosen, admitted, budget, threshold)
-        return Iteration(list(chosen.items()), admitted, preempted, sum(chosen.values()))
+        return Iteration(list(chosen.items()), admitted, preempted, sum(chosen.values()), self.kv.take_reloads())
 
     def complete(self, iteration: Iteration) -> Outcome:
         """Advance the requests that ran, sample where everything known is computed, free the finished."""
         sampled: list[Request] = []
         finished: list[Request] = []
+        drafting = self.speculation.draft_tokens
         for request, tokens in iteration.scheduled:
             request.computed_tokens += tokens
-            if request.computed_tokens < request.known_tokens:
+            verified = request.computed_tokens - request.known_tokens
+            if verified < 0:
                 continue
             request.generated_tokens += 1
+            if verified:
+                accepted = 0 if request in self._blind else self.accept(request, verified)
+                request.computed_tokens -= verified - accepted
+                request.generated_tokens = min(request.generated_tokens + accepted, request.output_tokens)
             sampled.append(request)
             if request.generated_tokens >= request.output_tokens:
                 finished.append(request)
                 self.kv.free(request)
+            elif drafting:
+                self._drafts[request] = drafting
+        self._blind.clear()
         if finished:
             gone = set(finished)
             self.running = [request for request in self.running if request not in gone]
         return Outcome(sampled, finished)
 
+    def accept(self, request: Request, drafts: int) -> int:
+        """How many of the request's `drafts` draft tokens the model accepts."""
+        return self.speculation.accepted(request, drafts)
+
     def _schedule_running(self, chosen: dict[Request, int], preempted: list[Request], budget: int, threshold: int) -> int:
         """Give each running request its tokens, preempting from the back while KV blocks are short. Returns the
         budget left.
         """
+        drafting = self.speculation.draft_tokens
+        self._uniform = drafting > 0  # whether no request in the middle of its prefill runs
         index = 0
         while index < len(self.running) and budget > 0:
             request = self.running[index]
-            tokens = _capped(request.known_tokens - request.computed_tokens, budget, threshold)
-            upto = request.computed_tokens + tokens
-            while self.kv.blocks_needed(request, upto) > self.kv.free_blocks:
+            start, coming = request.computed_tokens + self._ahead.get(request, 0), self._coming.get(request, 0)
+            if coming and start + 2 - coming >= request.prompt_tokens + request.output_tokens:
+                index += 1  # its last token is on the way
+                continue
+            wanted = request.known_tokens + coming - start
+            if drafting:
+                drafts = self._drafts.pop(request, 0)
+                self._uniform = self._uniform and drafts > 0
+                wanted = min(wanted + drafts, self.config.max_model_len - request.computed_tokens - 1)
+            tokens = _capped(wanted, budget, threshold)
+            upto = start + tokens
+            room = min(upto + self.speculation.lookahead_tokens, self.config.max_model_len)
+            while self.kv.blocks_needed(request, room) > self.kv.free_blocks:
                 victim = self._victim()
                 position = self.running.index(victim)
                 del self.running[position]
@@ -160,8 +211,8 @@ class VllmScheduler:
                 preempted.append(victim)
                 if victim is request:
                     return budget
-            self.kv.allocate(request, upto)
-            self.kv.remember(request, upto)
+            self.kv.allocate(request, room)
+            self.kv.remember(request, min(upto, request.known_tokens))
             chosen[request] = tokens
             budget -= tokens
             index += 1
@@ -170,31 +221,56 @@ class VllmScheduler:
     def _admit(self, chosen: dict[Request, int], admitted: list[Request], budget: int, threshold: int) -> None:
         """Start waiting requests, in queue order and stopping at the first that does not fit."""
         config, kv = self.config, self.kv
+        began, uniform = bool(chosen), self._uniform
+        skipped: list[Request] = []
         while self.queue and budget > 0 and len(self.running) < config.max_num_seqs:
             request = self.queue.peek()
+            if request in self._stale:
+                skipped.append(self.queue.pop())
+                continue
             hits = kv.find_hits(request)
-            cached = len(hits) * config.block_size
+            below = kv.lower_hits(request, len(hits))
+            cached = (len(hits) + below) * config.block_size
             remaining = request.known_tokens - cached
+            padded = remaining == 1 and uniform and (began or cached > 0) and self._pads(cached)
+            if padded:
+                remaining += self.speculation.draft_tokens
+                if remaining > budget:
+                    break
             tokens = _capped(remaining, None, threshold)
             if tokens > budget and not config.enable_chunked_prefill:
-                return
+                break
             tokens = min(tokens, budget)
             room = kv.free_blocks - (self._watermark_blocks if self.running else 0)
             # Without the reservation a long prompt would be let in on the strength of its first chunk and preempted
             # later.
             reserve = request.known_tokens if config.reserve_full_prompt else cached + tokens
-            if kv.blocks_needed(request, reserve, hits) > room:
-                return
+            upto = cached + tokens
+            slots = min(upto + self.speculation.lookahead_tokens, config.max_model_len)
+            if kv.blocks_needed(request, max(reserve, slots), hits) > room:
+                break
             self.queue.pop()
             self.running.append(request)
-            kv.allocate(request, cached + tokens, hits)
-            kv.remember(request, cached + tokens)
+            kv.reload(request, len(hits), below)  # before the allocation, which may push other contents down
+            kv.allocate(request, slots, hits)
+            kv.remember(request, min(upto, request.known_tokens))
+            if padded:
+                self._blind.add(request)
             request.computed_tokens = cached
             if not request.preemptions:
                 request.cached_tokens = cached
             admitted.append(request)
             chosen[request] = tokens
             budget -= tokens
+        for request in reversed(skipped):
+            self.queue.put_back(request)
+
+    def _pads(self, cached: int) -> bool:
+        """Whether a request that starts with one token has room for draft rows, so that all of a decode batch have
+        one length.
+        """
+        drafts = self.speculation.draft_tokens
+        return drafts > 0 and cached + drafts + 2 <= self.config.max_model_len
 
     def _victim(self) -> Request:
         if self.config.policy == "priority":
@@ -202,10 +278,13 @@ class VllmScheduler:
         return self.running[-1]
 
     def _preempt(self, request: Request) -> None:
-        """Drop the request's KV; it will recompute prompt and generated tokens, less what is still cached."""
+        """Drop the request's KV and drafts; it will recompute prompt and generated tokens, less what is still
+        cached.
+        """
         self.kv.free(request)
         request.computed_tokens = 0
         request.preemptions += 1
+        self._drafts.pop(request, None)
         self.queue.put_back(request)
 
 

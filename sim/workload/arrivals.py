@@ -28,6 +28,22 @@ def arrival_times(count: int, rate_per_s: float, burstiness: float, rng: np.rand
     return np.cumsum(rng.gamma(burstiness, 1.0 / (rate_per_s * burstiness), size=count))
 
 
+def spread_buckets(trace: Trace, bucket_s: float, rng: np.random.Generator) -> Trace:
+    """The trace with every arrival put off by a uniform share of `bucket_s`, for times that were rounded down to buckets; sorted again.
+
+    Calls of sessions keep their order. Raises UsageError unless 0 <= bucket_s < infinity.
+    """
+    if not 0.0 <= bucket_s < math.inf:
+        raise UsageError(f"the bucket to spread over must be a finite time >= 0, got {bucket_s:g} s")
+    if any(session is not None for session in trace.session_ids):
+        raise UsageError("arrivals of sessions cannot be spread: their turns would change order")
+    if not bucket_s:
+        return trace
+    times = trace.arrival_s + rng.uniform(0.0, bucket_s, size=len(trace))
+    order = np.argsort(times, kind="stable")
+    return trace.retimed(times).taken(order)
+
+
 def with_arrivals(trace: Trace, rate_per_s: float, burstiness: float, rng: np.random.Generator) -> Trace:
     """The trace's calls at drawn times instead of their own; turns that follow their session's previous turn still do.
 

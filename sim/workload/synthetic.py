@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from sim.errors import UsageError
 from sim.workload.arrivals import with_arrivals
 from sim.workload.content import Content, Grown, SystemPrompt
 from sim.workload.trace import Trace, TraceBuilder
+
+MAX_CV = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,8 @@ class Synthetic:
 
 def draw_lengths(mean: int, cv: float, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """`count` lengths of at least 1 token: `mean` when `cv` is 0, else log-normal with that mean and coefficient of variation."""
-    if not 0.0 <= cv < math.inf:
-        raise UsageError(f"length coefficient of variation must be a number >= 0, got {cv:g}")
+    if not 0.0 <= cv <= MAX_CV:
+        raise UsageError(f"length coefficient of variation must lie in 0..{MAX_CV:g}, got {cv:g}")
     if cv == 0.0:
         return np.full(count, mean, dtype=np.int64)
     sigma2 = math.log1p(cv * cv)
@@ -88,3 +90,14 @@ def resampled(trace: Trace, count: int, rng: np.random.Generator) -> Trace:
             output_tokens=int(trace.output_tokens[i]),
         )
     return builder.build()
+
+
+def with_think_time(trace: Trace, mean_s: float, rng: np.random.Generator) -> Trace:
+    """The trace with exponential pauses of this mean added before every turn that follows its session's previous one."""
+    if not 0.0 <= mean_s < math.inf:
+        raise UsageError(f"think time must be a finite time >= 0, got {mean_s:g} s")
+    if not mean_s:
+        return trace
+    follows = np.isnan(trace.arrival_s)
+    pauses = np.where(follows, rng.exponential(mean_s, size=len(trace)), 0.0)
+    return replace(trace, think_s=trace.think_s + pauses)

@@ -49,6 +49,21 @@ class Trace:
         span = float(self.arrival_s[-1] - self.arrival_s[0])
         return len(self) / span if span > 0.0 else None
 
+    def taken(self, order: NDArray[np.int64]) -> Trace:
+        """The calls at these rows, in this order."""
+        rows = order.tolist()
+        return Trace(
+            self.arrival_s[order],
+            self.prompt_tokens[order],
+            self.output_tokens[order],
+            self.think_s[order],
+            [self.request_ids[i] for i in rows],
+            [self.session_ids[i] for i in rows],
+            [self.turns[i] for i in rows],
+            [self.contents[i] for i in rows],
+            self.notes,
+        )
+
     def head(self, count: int) -> Trace:
         """The first `count` calls."""
         return Trace(
@@ -64,7 +79,13 @@ class Trace:
         )
 
     def retimed(self, arrival_s: NDArray[np.float64]) -> Trace:
-        """The same calls at other arrival times (NaN where a call follows its session's previous turn)."""
+        """The same calls at other arrival times (NaN where a call follows its session's previous turn).
+
+        Raises UsageError for times beyond MAX_TIME_S.
+        """
+        latest = float(np.nanmax(arrival_s, initial=0.0))
+        if latest > MAX_TIME_S:
+            raise UsageError(f"arrivals would reach {latest:g} s: the rate is too low")
         return Trace(
             arrival_s,
             self.prompt_tokens,

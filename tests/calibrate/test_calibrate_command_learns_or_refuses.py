@@ -71,8 +71,8 @@ def few(path):
 
 
 def one_composition(path):
-    edit(path, status=lambda c: xr.where(np.arange(c.size) < 12, c, "error"), decode_seqs=lambda c: 0 * c + 1,
-         decode_context_tokens=lambda c: 0 * c + 128)  # fmt: skip
+    edit(path, status=lambda c: xr.where(np.arange(c.size) < 12, c, "error"), decode_seqs_median=lambda c: 0 * c + 1,
+         decode_context_tokens_median=lambda c: 0 * c + 128)  # fmt: skip
 
 
 def milliseconds(path):
@@ -90,6 +90,7 @@ def milliseconds(path):
         (lambda p: edit(p, step_s_median=put(np.nan)), "decode:8x128.*time is not a number"),
         (lambda p: edit(p, step_s_median=put(-0.1)), "decode:8x128.*time is not positive"),
         (lambda p: edit(p, kind=put("speculative")), "kind is none of"),
+        (lambda p: edit(p, decode_seqs_median=lambda c: c.rename(cell="iteration")), "not along the cell dimension"),
         (lambda p: p.write_text("not a file"), "not a netCDF measurement"),
     ],
 )

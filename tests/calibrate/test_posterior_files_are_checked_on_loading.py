@@ -9,11 +9,14 @@ import xarray as xr
 
 from calibrate.artifacts import write_posterior
 from calibrate.sampling import Diagnostics, Settings
+from sim.bill import decode_shape, iteration_bill
 from sim.errors import SimctlError
 from sim.posterior import PosteriorError, rates_for, rates_from_file, read_posterior
 from sim.precision import Precision
+from sim.price import step_time_s
 from sim.rates import UNITS
 from sim.specs.gpus import get_gpu
+from sim.specs.models import get_model
 from tests.calibrate.steps import TRUE
 
 GOOD, BAD = Diagnostics(1.001, 1500.0, 0), Diagnostics(1.2, 30.0, 7)
@@ -49,6 +52,23 @@ def test_the_draws_come_back(tmp_path):
     np.testing.assert_array_equal(rates.draws.beta, draws()["beta"].values.ravel())
     assert rates.point.c0_s == pytest.approx(float(draws()["c0_s"].median()))
     assert rates.summary == "posterior for a test"
+
+
+def test_model_error_moves_a_draws_step_times_as_a_whole(tmp_path):
+    posterior = draws()
+    error = np.stack([np.full((4, 100), s) for s in (0.03, 0.1, 0.1)], axis=-1)
+    posterior["sigma"] = (("chain", "draw", "kind"), error)
+    model, cells = get_model("Qwen2.5-7B"), ((1.0, 128.0), (64.0, 8192.0))
+    exact, noisy = (rates_from_file(write(tmp_path / f"{n}.nc", posterior=p), H100) for n, p in (("a", draws()), ("b", posterior)))
+
+    def times(rates, batch, context):
+        bill = iteration_bill(model, decode_shape(model, batch, context), Precision())
+        return np.array([step_time_s(bill, rates.draws.at(i)) for i in range(rates.count)])
+
+    first, second = (times(noisy, *cell) / times(exact, *cell) for cell in cells)
+    np.testing.assert_allclose(first, second, rtol=1e-12)
+    assert np.std(np.log(first)) == pytest.approx(0.03 * np.sqrt(5 / 3), rel=0.2)  # a Student-t with 5 degrees of freedom
+    assert noisy.point == exact.point
 
 
 def test_arviz_reads_the_file(tmp_path):

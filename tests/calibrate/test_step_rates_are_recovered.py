@@ -51,7 +51,7 @@ def test_a_fold_is_predicted_by_a_fit_that_did_not_see_it(step_fit):
     doubled = np.where(labels == "fold 1", 2 * step_fit.cells.step_s, step_fit.cells.step_s)
     changed = dataclasses.replace(step_fit.cells, step_s=doubled)
     others = step_fit.posterior(changed.take(labels != "fold 1"), quick)
-    again = intervals(changed.take(labels == "fold 1"), others, np.random.default_rng([2, 2, 0]))[1]
+    again = intervals(changed.take(labels == "fold 1"), others.rates, others.sigma, np.random.default_rng([2, 2, 0]))[1]
     np.testing.assert_allclose(again, held.median_s[labels == "fold 1"])
 
 
@@ -104,6 +104,8 @@ def test_rates_without_evidence_are_not_free(step_fit):
         "c0_s",
         "c_seq_s",
         "c_prefill_s",
+        "eager_layer_s",
+        "chunk_pad_tokens",
         "beta",
         "beta_kv",
         "linear_flops_per_s",

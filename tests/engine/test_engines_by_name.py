@@ -18,9 +18,9 @@ class LastComeFirst(VllmScheduler):
         self.queue.put_back(request)
 
 
-@pytest.mark.parametrize("name", sorted(PRESETS))
-def test_every_preset_serves_requests_to_the_end(name: str) -> None:
-    scheduler = make_scheduler(EngineConfig(scheduler=name, max_num_seqs=3, max_num_batched_tokens=64, max_model_len=512))
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in sorted(PRESETS)), ("vllm", {"async_scheduling": True})])
+def test_every_preset_serves_requests_to_the_end(name: str, options: dict[str, bool]) -> None:
+    scheduler = make_scheduler(EngineConfig(scheduler=name, options=options, max_num_seqs=3, max_num_batched_tokens=64, max_model_len=512))
     requests = [Request(str(i), 0.0, 40 + 30 * i, 5 + i) for i in range(8)]
     for request in requests:
         scheduler.add(request)

@@ -99,3 +99,23 @@ def test_with_prefix_caching_hits_and_evictions_included(case: tuple[EngineConfi
         return
     same(fast(config, requests, steps), slow)
     event("hits" if slow.cached_tokens.any() else "no hits")
+
+
+def test_a_block_that_a_decode_fills_lets_the_queue_in_at_once() -> None:
+    # 11 blocks of 4. The first request ends with 10 full blocks; the second repeats them and needs 11. It arrives
+    # while the tenth is being filled and has to wait, until the very iteration that fills it: the first request's
+    # last, not the one after.
+    steps = STEPS[0]
+    config = EngineConfig(num_gpu_blocks=12, block_size=4, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=64)
+    hashes = [("text", i) for i in range(10)]
+
+    def case(arrival_s: float) -> list[Request]:
+        return [Request("writer", 0.0, 4, 37, hashes), Request("reader", arrival_s, 42, 1, hashes)]
+
+    end_s = float(plain(config, case(0.0)[:1], steps).finish_s[0])
+    requests = case(end_s * 33.2 / 37)
+    slow = plain(config, requests, steps)
+    assert slow.scheduled_s[1] < slow.finish_s[0] - 1e-6
+    assert slow.scheduled_s[1] > end_s * 35 / 37
+    assert slow.cached_tokens[1] == 40
+    same(fast(config, case(end_s * 33.2 / 37), steps), slow)

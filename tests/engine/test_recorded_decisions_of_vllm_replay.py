@@ -24,4 +24,4 @@ def test_the_log_names_its_engine_and_stresses_preemption_and_hits() -> None:
 @pytest.mark.parametrize("case", RECORD["cases"], ids=lambda case: case["name"])
 def test_replay_is_identical(case: dict[str, Any]) -> None:
     workload = Workload(case["limits"], [Ask(**ask) for ask in case["asks"]])
-    assert steps_of_ours(workload) == case["steps"]
+    assert steps_of_ours(workload, case["overlap"]) == case["steps"]

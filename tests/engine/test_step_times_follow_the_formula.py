@@ -13,7 +13,7 @@ from sim.engine.steptime import TICK_S, StepTime, Stretch, elapsed, iterations_b
 from sim.policy import dense, pages
 from sim.precision import Precision
 from sim.price import step_time_s
-from sim.rates import Rates
+from sim.rates import UNITS, Rates
 from sim.specs.model import ModelSpec
 from tests.price.shapes import HYBRID_MOE, LATENT, QWEN_7B, SLIDING, rate_values
 
@@ -60,7 +60,7 @@ def test_iterations_before_counts_those_that_begin_earlier(first: int, increment
 
 def test_jumps_only_where_the_price_depends_on_the_summed_context_alone() -> None:
     def jumps(model: ModelSpec, **policy: object) -> bool:
-        return StepTime(model, Precision(), Rates(*[1.0] * 16), **policy).jumps  # type: ignore[arg-type]
+        return StepTime(model, Precision(), Rates(*[1.0] * len(UNITS)), **policy).jumps  # type: ignore[arg-type]
 
     assert jumps(QWEN_7B)
     assert jumps(HYBRID_MOE)

@@ -10,13 +10,17 @@ import functools
 import json
 import os
 import tempfile
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sim.engine.config import EngineConfig
-from sim.engine.types import Request
+from sim.engine.speculation import Speculation
+from sim.engine.types import Iteration, Request
 from sim.engine.vllm import VllmScheduler
+from sim.engine.vllm_async import AsyncVllmScheduler
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -89,10 +93,67 @@ def gained(before: dict[str, list[int]], tables: dict[str, list[int]]) -> dict[s
     return {request_id: blocks for request_id, blocks in news.items() if blocks}
 
 
-def steps_of_ours(workload: Workload, most_iterations: int = 20_000) -> list[list[Any]]:
-    """One entry per iteration: [[id, tokens], ...], [[id, cached], ...], [preempted ids], {id: block ids it gained}."""
+def agreed(index: int, generated: int, drafts: int) -> int:
+    """Draft tokens accepted of request `index` after `generated` tokens: arbitrary, the same on both sides."""
+    return (7 * index + 5 * generated) % (drafts + 1)
+
+
+class AgreedDrafts(VllmScheduler):
+    """Our scheduler with the acceptance both sides use."""
+
+    def accept(self, request: Request, drafts: int) -> int:
+        return agreed(int(request.request_id), request.generated_tokens - 1, drafts)
+
+
+class Recorder:
+    """Turns decisions into log entries: [[id, tokens], ...], [[id, cached], ...], [preempted ids], {id: block ids it
+    gained}.
+    """
+
+    def __init__(self) -> None:
+        self.log: list[list[Any]] = []
+        self._tables: dict[str, list[int]] = {}
+        self._unseen: list[str] = []  # preempted by decisions that are not logged
+
+    def unseen(self, preempted: Iterable[str]) -> None:
+        self._unseen.extend(preempted)
+
+    def take_unseen(self) -> list[str]:
+        unseen, self._unseen = self._unseen, []
+        return unseen
+
+    def entry(self, shares: list[list[Any]], began: list[list[Any]], preempted: list[str], tables: dict[str, list[int]]) -> None:
+        self.log.append([shares, began, sorted(preempted), gained(self._tables, tables)])
+        self._tables = tables
+
+    def decided(self, iteration: Iteration) -> None:
+        self.entry(
+            [[request.request_id, tokens] for request, tokens in iteration.scheduled],
+            [[request.request_id, request.computed_tokens] for request in iteration.admitted],
+            [request.request_id for request in iteration.preempted],
+            {request.request_id: list(request.blocks) for request, _ in iteration.scheduled},
+        )
+
+
+class RecordedAsync(AsyncVllmScheduler):
+    """Our overlapping scheduler, telling what it decides when it decides it."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.recorder = Recorder()
+
+    def _decide(self) -> None:
+        before = len(self._decided)
+        super()._decide()
+        if len(self._decided) > before:
+            self.recorder.decided(self._decided[-1][0])
+
+
+def steps_of_ours(workload: Workload, overlap: bool = False, most_iterations: int = 20_000) -> list[list[Any]]:
+    """One entry per iteration with work. With `overlap`, each is decided while the one before it runs."""
     config = workload.config
-    scheduler = VllmScheduler(config)
+    recorder = Recorder()
+    scheduler = RecordedAsync(config) if overlap else AgreedDrafts(config)
     pending = [
         (
             ask.arrives,
@@ -107,27 +168,22 @@ def steps_of_ours(workload: Workload, most_iterations: int = 20_000) -> list[lis
         )
         for index, (ask, (prompt, output)) in enumerate(zip(workload.asks, workload.conversations(), strict=True))
     ]
-    log: list[list[Any]] = []
-    tables: dict[str, list[int]] = {}
     wait = pending[0][0] if pending else 0
-    while pending or scheduler.unfinished():
+    for _ in range(most_iterations):
         while pending and wait <= 0:
             scheduler.add(pending.pop(0)[1])
             wait = pending[0][0] if pending else 0
         wait -= 1
+        if not scheduler.unfinished():
+            if not pending:
+                return scheduler.recorder.log if isinstance(scheduler, RecordedAsync) else recorder.log
+            continue
         iteration = scheduler.schedule()
-        before, tables = tables, {request.request_id: list(request.blocks) for request, _ in iteration.scheduled}
-        log.append(
-            [
-                [[request.request_id, tokens] for request, tokens in iteration.scheduled],
-                [[request.request_id, request.computed_tokens] for request in iteration.admitted],
-                sorted(request.request_id for request in iteration.preempted),
-                gained(before, tables),
-            ]
-        )
-        scheduler.complete(iteration)
-        assert len(log) < most_iterations, "no end in sight"
-    return log
+        if not overlap:
+            recorder.decided(iteration)
+        if iteration.scheduled or not overlap:
+            scheduler.complete(iteration)
+    raise AssertionError("no end in sight")
 
 
 @functools.cache
@@ -143,11 +199,12 @@ def _model_config() -> Any:
     return ModelConfig(model=folder, tokenizer=folder, dtype="float32", max_model_len=8192, skip_tokenizer_init=True)
 
 
-def engine_scheduler(limits: EngineConfig) -> Any:
-    """vLLM's Scheduler with the same limits, over one full-attention group."""
+def engine_scheduler(limits: EngineConfig, overlap: bool = False) -> Any:
+    """vLLM's Scheduler (with `overlap`, its AsyncScheduler) with the same limits, over one full-attention group."""
     model = _model_config()
     import torch
-    from vllm.config import CacheConfig, DeviceConfig, SchedulerConfig, VllmConfig
+    from vllm.config import CacheConfig, DeviceConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.structured_output import StructuredOutputManager
@@ -159,8 +216,12 @@ def engine_scheduler(limits: EngineConfig) -> Any:
         cache_dtype="auto",
         enable_prefix_caching=limits.enable_prefix_caching,
     )
+    speculation = Speculation.of(limits)
     config = VllmConfig(
         model_config=model,
+        speculative_config=None
+        if not speculation.draft_tokens
+        else SpeculativeConfig(method="ngram", num_speculative_tokens=speculation.draft_tokens, prompt_lookup_max=3),
         scheduler_config=SchedulerConfig(
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
@@ -171,14 +232,14 @@ def engine_scheduler(limits: EngineConfig) -> Any:
             watermark=limits.watermark,
             policy=limits.policy,
             is_encoder_decoder=False,
-            async_scheduling=False,
+            async_scheduling=overlap,
         ),
         cache_config=cache,
         device_config=DeviceConfig("cpu"),
     )
     cache.num_gpu_blocks = limits.num_gpu_blocks
     spec = FullAttentionSpec(block_size=limits.block_size, num_kv_heads=1, head_size=8, dtype=torch.float32)
-    return Scheduler(
+    return (AsyncScheduler if overlap else Scheduler)(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(
             num_blocks=limits.num_gpu_blocks,
@@ -191,19 +252,60 @@ def engine_scheduler(limits: EngineConfig) -> Any:
     )
 
 
-def steps_of_engine(workload: Workload) -> list[list[Any]]:
-    """The engine's log in the form of `steps_of_ours`."""
+def steps_of_engine(workload: Workload, overlap: bool = False) -> list[list[Any]]:
+    """The engine's log in the form of `steps_of_ours`; with `overlap` stepped as its engine core does, two batches
+    deep.
+    """
     limits = workload.config
-    scheduler = engine_scheduler(limits)
+    scheduler, speculation = engine_scheduler(limits, overlap), Speculation.of(limits)
+    told = workload.conversations()
+    pending = engine_requests(workload, told)
+    recorder = Recorder()
+    running: deque[tuple[Any, dict[str, bool]]] = deque()  # decided and not complete, and who samples in it
+    wait = pending[0][0] if pending else 0
+    while pending or scheduler.get_num_unfinished_requests():
+        # the moment an iteration begins: arrivals, then decisions until two are in flight
+        while pending and wait <= 0:
+            scheduler.add_request(pending.pop(0)[1])
+            wait = pending[0][0] if pending else 0
+        wait -= 1
+        while len(running) < 1 + overlap and scheduler.get_num_unfinished_requests():
+            out = scheduler.schedule()
+            record_engine(recorder, scheduler, out, always=not overlap)
+            sampling = {request_id: not scheduler.requests[request_id].is_prefill_chunk for request_id in out.num_scheduled_tokens}
+            if not out.num_scheduled_tokens:
+                break
+            running.append((out, sampling))
+        if not running:
+            continue
+        out, sampling = running.popleft()
+        ids = list(out.num_scheduled_tokens)
+        tokens = []
+        for request_id in ids:
+            produced, at = told[int(request_id)][1], scheduler.requests[request_id].num_output_tokens
+            drafts = [token for token in out.scheduled_spec_decode_tokens.get(request_id, ()) if token >= 0]
+            kept = agreed(int(request_id), at, len(drafts)) if drafts else 0
+            # past the last token that was asked for the engine cuts what it is given
+            longer = produced + [produced[-1]] * kept
+            tokens.append(longer[at : at + 1 + kept] if sampling[request_id] else [])
+        deliver(scheduler, out, ids, tokens)
+        if speculation.draft_tokens:
+            from vllm.v1.outputs import DraftTokenIds
+
+            scheduler.update_draft_token_ids(DraftTokenIds(ids, [[3] * speculation.draft_tokens for _ in ids]))
+    return recorder.log
+
+
+def engine_requests(workload: Workload, told: list[tuple[list[int], list[int]]]) -> list[tuple[int, Any]]:
+    """The engine's request objects, each with the iterations it comes after the one before."""
     from vllm import SamplingParams
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher
-    from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request as EngineRequest
 
+    limits = workload.config
     hasher = get_request_block_hasher(limits.block_size, sha256) if limits.enable_prefix_caching else None
-    told = workload.conversations()
-    pending = [
+    return [
         (
             ask.arrives,
             EngineRequest(
@@ -218,49 +320,43 @@ def steps_of_engine(workload: Workload) -> list[list[Any]]:
         )
         for index, ask in enumerate(workload.asks)
     ]
-    log: list[list[Any]] = []
-    tables: dict[str, list[int]] = {}
-    wait = pending[0][0] if pending else 0
-    while pending or scheduler.get_num_unfinished_requests():
-        while pending and wait <= 0:
-            scheduler.add_request(pending.pop(0)[1])
-            wait = pending[0][0] if pending else 0
-        wait -= 1
-        out = scheduler.schedule()
-        ids = list(out.num_scheduled_tokens)
-        resumed = out.scheduled_cached_reqs.resumed_req_ids
-        began = [[new.req_id, new.num_computed_tokens] for new in out.scheduled_new_reqs]
-        began += [
-            [request_id, computed]
-            for request_id, computed in zip(out.scheduled_cached_reqs.req_ids, out.scheduled_cached_reqs.num_computed_tokens, strict=True)
-            if request_id in resumed
-        ]
-        before, tables = tables, {request_id: list(scheduler.kv_cache_manager.get_block_ids(request_id)[0]) for request_id in ids}
-        order = {request_id: place for place, request_id in enumerate(ids)}
-        log.append(
-            [
-                [[request_id, out.num_scheduled_tokens[request_id]] for request_id in ids],
-                sorted(began, key=lambda pair: order[pair[0]]),
-                sorted(out.preempted_req_ids or ()),
-                gained(before, tables),
-            ]
+
+
+def record_engine(recorder: Recorder, scheduler: Any, out: Any, *, always: bool) -> None:
+    """Log a decision of the engine; an empty one only if asked."""
+    ids = list(out.num_scheduled_tokens)
+    cached = out.scheduled_cached_reqs
+    began = [[new.req_id, new.num_computed_tokens] for new in out.scheduled_new_reqs]
+    began += [
+        [request_id, computed]
+        for request_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+        if request_id in cached.resumed_req_ids
+    ]
+    order = {request_id: place for place, request_id in enumerate(ids)}
+    if not ids and not always:
+        recorder.unseen(out.preempted_req_ids or ())
+        return
+    recorder.entry(
+        [[request_id, out.num_scheduled_tokens[request_id]] for request_id in ids],
+        sorted(began, key=lambda pair: order[pair[0]]),
+        [*recorder.take_unseen(), *(out.preempted_req_ids or ())],
+        {request_id: list(scheduler.kv_cache_manager.get_block_ids(request_id)[0]) for request_id in ids},
+    )
+
+
+def deliver(scheduler: Any, out: Any, ids: list[str], tokens: list[list[int]]) -> None:
+    """Give the engine's scheduler the tokens of an iteration."""
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    if ids:
+        scheduler.update_from_output(
+            out,
+            ModelRunnerOutput(
+                req_ids=ids,
+                req_id_to_index={request_id: place for place, request_id in enumerate(ids)},
+                sampled_token_ids=tokens,
+                logprobs=None,
+                prompt_logprobs_dict={},
+                pooler_output=[],
+            ),
         )
-        sampled = []
-        for request_id in ids:
-            request = scheduler.requests[request_id]
-            produced = told[int(request_id)][1]
-            done = request.num_computed_tokens >= request.num_tokens
-            sampled.append([produced[request.num_output_tokens]] if done else [])
-        if ids:
-            scheduler.update_from_output(
-                out,
-                ModelRunnerOutput(
-                    req_ids=ids,
-                    req_id_to_index={request_id: place for place, request_id in enumerate(ids)},
-                    sampled_token_ids=sampled,
-                    logprobs=None,
-                    prompt_logprobs_dict={},
-                    pooler_output=[],
-                ),
-            )
-    return log

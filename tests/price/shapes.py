@@ -39,6 +39,8 @@ _SCALE = {
     "beta_state": 2e12,
     "linear_flops_per_s": 5e14,
     "attention_flops_per_s": 3e14,
+    "eager_layer_s": 4e-4,
+    "chunk_pad_tokens": 100.0,
     "smooth_p": 2.5,
     "find_s": 4e-5,
     "find_unit_s": 2e-6,
@@ -47,6 +49,8 @@ _SCALE = {
     "gather_s": 2e-4,
     "comm_bytes_per_s": 2e11,
     "comm_latency_s": 1e-5,
+    "expert_layer_s": 3e-5,
+    "expert_flops_per_s": 3e14,
 }
 assert set(_SCALE) == set(UNITS)
 

@@ -27,8 +27,9 @@ def test_float_equals_numpy_on_decode(model, policy, batch, context, values):
     one = iteration_bill(model, decode_shape(model, float(batch), float(context), policy), Precision(), policy)
     shape = decode_shape(model, np.full(3, float(batch)), np.full(3, float(context)), policy, np)
     many = iteration_bill(model, shape, Precision(), policy)
-    for plain, array in zip(step_terms(one, rates), step_terms(many, arrays, np), strict=True):
-        np.testing.assert_allclose(array, plain, rtol=1e-12, atol=0)
+    plain_terms = step_terms(one, rates)
+    for plain, array in zip(plain_terms, step_terms(many, arrays, np), strict=True):
+        np.testing.assert_allclose(array, plain, rtol=1e-12, atol=1e-14 * sum(plain_terms))
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,7 @@ def test_float_equals_pytensor_on_mixed_iterations(model, compiled):
         plain = step_terms(iteration_bill(model, shape, Precision(), policy), Rates(**values))
         inputs = [float(getattr(shape, n)) for n in Shape.__dataclass_fields__] + [values[n] for n in UNITS]
         for name, a, b in zip(plain._fields, plain, compiled[model.name](*inputs), strict=True):
-            np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-30, err_msg=name)
+            # the exposed launch is a difference of two stage times, so its rounding is that of the step
+            np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-14 * sum(plain), err_msg=name)
 
     check()

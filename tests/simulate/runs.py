@@ -64,7 +64,7 @@ calls = st.lists(st.tuples(st.integers(0, 40).map(lambda n: n / 16), st.integers
 # from starving (every long request alone in the cache) to roomy; a cache always holds the longest request
 configs = st.builds(
     EngineConfig,
-    num_gpu_blocks=st.integers(10, 60),
+    num_gpu_blocks=st.integers(11, 60),
     block_size=st.sampled_from([16, 13]),
     max_num_seqs=st.integers(1, 6),
     max_num_batched_tokens=st.sampled_from([6, 17, 64, 200]),

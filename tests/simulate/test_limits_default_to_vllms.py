@@ -41,3 +41,18 @@ def test_a_model_that_does_not_fit_says_what_it_needs():
         plan("A10", get_model("Llama-3.1-70B"))
     config, _ = plan("H100", get_model("Llama-3.1-70B"), tp=4)
     assert config.num_gpu_blocks > 1000
+
+
+def test_recurrent_state_takes_slots_out_of_the_same_memory():
+    hybrid = get_model("Qwen3-Next-80B-A3B")
+    config, memory = plan("B200", hybrid)
+    slot = hybrid.state_elements * 4 + hybrid.conv_elements * 2
+    assert config.max_num_seqs < 1024
+    bare = plan("B200", hybrid, max_num_seqs=1)[1]
+    assert memory.activations - bare.activations == pytest.approx((config.max_num_seqs - 1) * slot)
+    assert memory.free >= 0.49 * (memory.free + config.max_num_seqs * slot)
+    assert not config.enable_prefix_caching
+    assert plan("B200", hybrid, enable_prefix_caching=True)[0].enable_prefix_caching
+    assert plan("B200")[0].enable_prefix_caching
+    with pytest.raises(SimctlError, match="5000 slots of recurrent state"):
+        plan("B200", hybrid, max_num_seqs=5000, max_num_batched_tokens=8192)

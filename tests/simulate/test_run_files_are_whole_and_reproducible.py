@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from sim.errors import SimctlError, UsageError
-from sim.metrics import bill_shares, noise_intervals, summarise
+from sim.intervals import block_intervals, rate_intervals, repeat_intervals
+from sim.metrics import bill_shares, summarise
 from sim.outdir import replaced_directory
 from sim.results import RUN_FILE, SUMMARY_FILE, load_run
 from simctl.cli import group
@@ -41,7 +42,7 @@ def test_the_summary_derives_from_run_nc(workload, tmp_path):
     written = json.loads((tmp_path / "run" / SUMMARY_FILE).read_text())
     again = summarise(record, {"ttft": 200.0, "tpot": 50.0})
     assert again == {key: written[key] for key in again}
-    assert {k: list(v) for k, v in noise_intervals(record).items()} == written["run_noise_90"]
+    assert {k: list(v) for k, v in block_intervals(record).items()} == written["run_noise_90"]
     assert bill_shares(record) == pytest.approx(written["bill_share"], rel=1e-6)  # terms are kept in single precision
     assert attrs["model"] == written["provenance"]["model"]
     terms = record.terms.sum(axis=1)
@@ -141,3 +142,18 @@ def test_a_foreign_netcdf_is_refused(tmp_path):
     other.write_bytes(b"nonsense")
     with pytest.raises(SimctlError, match="not a netCDF file"):
         load_run(other)
+
+
+@pytest.mark.parametrize("dim", ["draw", "repeat"])
+def test_intervals_derive_from_what_is_kept(tmp_path, dim):
+    import xarray as xr
+
+    simulate("--gpu", "A10", "--model", "Llama-3.1-8B", "--num-prompts", 60, "--request-rate", 2, "--draws", 25, "--out", tmp_path / "run")
+    written = json.loads((tmp_path / "run" / SUMMARY_FILE).read_text())
+    key, intervals, count = {"draw": ("rates_90", rate_intervals, 25), "repeat": ("run_noise_90", repeat_intervals, 20)}[dim]
+    with xr.open_dataset(tmp_path / "run" / RUN_FILE, engine="h5netcdf") as run:
+        table = run[f"{dim}_value"].load()
+    assert table.sizes[dim] == count
+    figures = {str(name): table.values[:, i] for i, name in enumerate(table[f"{dim}_figure"].values)}
+    assert {name: list(pair) for name, pair in intervals(figures).items()} == written[key]
+    assert figures["mean_tpot_ms"].std() > 0

@@ -1,0 +1,118 @@
+"""What serving changes about a rate learnt in process: async scheduling hides host work, the API server adds latency.
+
+Engine grids are stepped in process with a device synchronisation after every iteration, so the host's work per iteration, per sequence and
+per prefill shows in full. A served engine prepares the next iteration while the GPU runs this one. Three unknowns carry the difference:
+
+    c0            the fixed cost as served
+    shown         the share of the per-sequence and per-prefill host cost that still shows (0..1)
+    request_s     the API server's latency per request
+
+c0 and `shown` are linear in the true-decode windows of a concurrency ladder, so they are solved draw by draw; `request_s` closes the median
+TTFT of one run at low load, whose per-request residuals also give the noise that intervals of single requests need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate.served.replay import Prediction, replay
+from calibrate.served.runs import Experiment, ServedRun
+from sim.bill import decode_shape, iteration_bill
+from sim.errors import UsageError
+from sim.host import HostRates
+from sim.price import step_terms
+from sim.rates import RateDraws, Rates
+
+Array = NDArray[np.float64]
+MIN_C0_S = 1e-5
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class ServedPath:
+    """Rates and host latencies as served, the share of host cost that shows, per-request noise (log sd), and what they were learnt on."""
+
+    rates: RateDraws
+    host: HostRates
+    shown: float
+    noise: dict[str, float]
+    learnt_on: tuple[str, ...]
+
+
+def learn_path(run: ServedRun, rates: RateDraws, low_load: Experiment, ladder: tuple[Experiment, ...]) -> ServedPath:
+    """Learn the served path from ladder windows (two rungs or more) and one low-load experiment.
+
+    With fewer than two rungs, `shown` stays 1 and c0 closes the low load's median TPOT. Raises UsageError for an empty low-load run.
+    """
+    if len(low_load.ttft_s) < 5:
+        raise UsageError(f"{low_load.name}: {len(low_load.ttft_s)} requests are too few to learn a served path from; 5 or more are needed")
+    shown = 1.0
+    rungs = tuple(e for e in ladder if np.isfinite(e.window_step_s) and e.clients > 0)
+    if len(rungs) >= 2:
+        rates, shown = _from_windows(run, rates, rungs)
+    host = HostRates(basis=f"learnt on {low_load.name}")
+    for _ in range(ROUNDS):
+        seen = replay(run, low_load, rates, host, draws=0)
+        if len(rungs) < 2:
+            rates = _shift_c0(rates, float(np.nanmedian(low_load.tpot_s) - np.nanmedian(seen.tpot_s)))
+            seen = replay(run, low_load, rates, host, draws=0)
+        gap = float(np.median(low_load.ttft_s) - np.median(seen.ttft_s))
+        host = replace(host, request_s=max(0.0, host.request_s + gap))
+    return ServedPath(
+        rates, host, shown, _noise(low_load, replay(run, low_load, rates, host, draws=0)), (low_load.name, *(e.name for e in rungs))
+    )
+
+
+def _from_windows(run: ServedRun, rates: RateDraws, rungs: tuple[Experiment, ...]) -> tuple[RateDraws, float]:
+    """Solve window = rest + c0 + shown * c_seq * n for (c0, shown), in relative error, at the point and at every draw."""
+    n = np.array([float(e.clients) for e in rungs])
+    # the window opens at the last first token and closes at the last token: half the output has been added to the context by its middle
+    context = np.array([float(np.mean(e.prompt_tokens) + np.mean(e.output_tokens) / 2) for e in rungs])
+    windows = np.array([e.window_step_s for e in rungs])
+    bill = iteration_bill(run.model, decode_shape(run.model, n[:, None], context[:, None], xp=np), run.precision, tp=run.tp)
+
+    def solve(r: Rates) -> tuple[Array, Array]:
+        c_seq = np.atleast_1d(np.asarray(r.c_seq_s, float))
+        terms = step_terms(bill, replace(r, c0_s=0.0, c_seq_s=0.0), np)
+        rest = np.broadcast_to(np.asarray(sum(terms), float), (len(n), len(c_seq)))
+        c0, shown = np.empty(len(c_seq)), np.empty(len(c_seq))
+        for d in range(len(c_seq)):
+            design = np.column_stack([np.ones_like(n), c_seq[d] * n]) / windows[:, None]
+            (c0[d], shown[d]), *_ = np.linalg.lstsq(design, 1 - rest[:, d] / windows, rcond=None)
+        return np.maximum(c0, MIN_C0_S), np.clip(shown, 0.0, 1.0)
+
+    c0, shown = solve(rates.point)
+    c0_draws, shown_draws = solve(rates.draws)
+    basis = dict(rates.basis)
+    basis["c0_s"] = "true-decode windows as served"
+    basis["c_seq_s"] = f"{basis['c_seq_s']}; {100 * shown[0]:.0f} % of it shows when served"
+    basis["c_prefill_s"] = f"{basis['c_prefill_s']}; {100 * shown[0]:.0f} % of it shows when served"
+    point = replace(
+        rates.point,
+        c0_s=float(c0[0]),
+        c_seq_s=float(rates.point.c_seq_s * shown[0]),
+        c_prefill_s=float(rates.point.c_prefill_s * shown[0]),
+    )
+    draws = replace(
+        rates.draws, c0_s=c0_draws, c_seq_s=rates.draws.c_seq_s * shown_draws, c_prefill_s=rates.draws.c_prefill_s * shown_draws
+    )
+    return RateDraws(point, draws, basis, f"{rates.summary}; served path from {len(rungs)} decode windows"), float(shown[0])
+
+
+def _shift_c0(rates: RateDraws, shift_s: float) -> RateDraws:
+    point = replace(rates.point, c0_s=max(MIN_C0_S, float(rates.point.c0_s) + shift_s))
+    draws = replace(rates.draws, c0_s=np.maximum(MIN_C0_S, rates.draws.c0_s + shift_s))
+    return RateDraws(point, draws, rates.basis | {"c0_s": "median TPOT at low load"}, rates.summary)
+
+
+def _noise(measured: Experiment, seen: Prediction) -> dict[str, float]:
+    """Standard deviation of the log residual of single requests, by metric, from quartiles (a few outliers are not the noise)."""
+    out = {}
+    for metric in ("ttft_s", "tpot_s", "e2el_s"):
+        residual = np.log(getattr(measured, metric) / getattr(seen, metric))
+        low, high = np.nanquantile(residual, [0.05, 0.95])
+        out[metric] = float((high - low) / (2 * 1.645))
+    return out

@@ -1,0 +1,70 @@
+"""Replay a measured experiment through the simulator: same arrivals, lengths and limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate.served.runs import Experiment, ServedRun
+from sim.host import HostRates
+from sim.rates import RateDraws, Rates
+from sim.runlog import RunRecord
+from sim.serve import Study, run_study
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predicted per-request times at the point rates, shape [request], and at draws, shape [draw, request] (empty without draws)."""
+
+    ttft_s: Array
+    tpot_s: Array
+    e2el_s: Array
+    cached_tokens: NDArray[np.int64]
+    draws: dict[str, Array]
+
+
+def replay(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates, *, draws: int) -> Prediction:
+    """Simulate `experiment` at the point rates and at the first `draws` draws.
+
+    Clients that wait for their answers do so here too; a closed loop whose chains are not recorded is replayed with its number of
+    clients; every other request is sent when it really was.
+    """
+    trace = experiment.trace()
+    closed = experiment.kind == "closed" and experiment.clients > 0 and experiment.session is None
+    if closed:
+        trace = trace.retimed(np.zeros(len(trace)))
+    base = Study(
+        trace=trace,
+        model=run.model,
+        gpu=run.gpu,
+        precision=run.precision,
+        rates=rates,
+        tp=run.tp,
+        limits=run.limits,
+        host=host,
+        max_concurrency=experiment.clients if closed else None,
+    )
+
+    def at(point: Rates) -> tuple[Array, Array, Array, NDArray[np.int64]]:
+        record = run_study(replace(base, rates=replace(rates, point=point)), draws=0, keep_iterations=False).record
+        return _columns(record)
+
+    ttft, tpot, e2el, cached = at(rates.point)
+    rows = [at(rates.draws.at(d))[:3] for d in range(draws)]
+    names = ("ttft_s", "tpot_s", "e2el_s")
+    return Prediction(ttft, tpot, e2el, cached, {name: np.array([row[i] for row in rows]) for i, name in enumerate(names)})
+
+
+def _columns(record: RunRecord) -> tuple[Array, Array, Array, NDArray[np.int64]]:
+    """TTFT, TPOT, E2EL and cached tokens, in the experiment's order (ids are positions)."""
+    order = np.argsort(np.array([int(i) for i in record.request_ids]))
+    column = {name: np.asarray(record.requests[name])[order].astype(float) for name in ("arrival_s", "first_token_s", "finish_s")}
+    tokens = np.asarray(record.requests["output_tokens"])[order]
+    ttft, e2el = column["first_token_s"] - column["arrival_s"], column["finish_s"] - column["arrival_s"]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        tpot = np.where(tokens > 1, (e2el - ttft) / (tokens - 1), np.nan)
+    return ttft, np.asarray(tpot), e2el, np.asarray(record.requests["cached_tokens"])[order].astype(np.int64)

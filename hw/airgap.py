@@ -1,0 +1,181 @@
+"""Pack vLLM for a GPU host that has PyTorch but no network, in parts small enough to carry. See docs/air-gapped.md.
+
+The host is x86-64 with Python 3.12 and the torch that this vLLM release pins; packages it has are left out of the bundle. Only
+attention code for Hopper is kept, and structured output is replaced by a stub: a benchmark needs neither the rest nor that.
+Run where pip can reach an index: `python -m hw.airgap OUT_DIR`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from sim.errors import SimctlError
+
+VLLM = "0.23.0"
+PART_BYTES = 58_000_000
+GLIBC = (39, 35, 34, 31, 28, 27, 26, 24, 17, 12, 5)
+
+# Resolved with their dependencies. Bounds are those this vLLM release states.
+RESOLVED = (
+    "anthropic", "apache-tvm-ffi==0.1.9", "blake3", "cachetools", "cbor2", "diskcache==5.6.3", "fastapi[standard]<0.137", "gguf", "ijson",
+    "lark==1.2.2", "llguidance<1.8.0", "lm-format-enforcer==0.11.3", "mcp", "mistral_common[image]", "model-hosting-container-standards<1",
+    "msgspec", "openai", "openai-harmony", "opentelemetry-api", "opentelemetry-sdk", "opentelemetry-semantic-conventions-ai",
+    "outlines_core==0.2.14", "partial-json-parser", "prometheus-fastapi-instrumentator", "pybase64", "pydantic>=2.12", "python-json-logger",
+    "pyzmq", "setproctitle", "watchfiles",
+)  # fmt: skip
+# Taken alone: their own requirements would pull torch and CUDA in again.
+ALONE = ("compressed-tensors==0.17.0", "depyf==0.20.0", "loguru", "astor", "dill", "quack-kernels", "fastsafetensors")
+# A PyTorch image has these; a second copy could only disagree with it.
+ON_HOST = frozenset(
+    {
+        "annotated-doc", "anyio", "attrs", "certifi", "charset-normalizer", "click", "cryptography", "h11", "httpcore", "httpx", "idna",
+        "jinja2", "markdown-it-py", "markupsafe", "mdurl", "numpy", "opencv-python-headless", "packaging", "pillow", "prometheus-client",
+        "pygments", "pyyaml", "regex", "requests", "rich", "setuptools", "shellingham", "tiktoken", "tqdm", "typer", "typing-extensions",
+        "urllib3", "uvloop",
+    }
+)  # fmt: skip
+LEFT_OUT = ("_vllm_fa2_C", "vllm-rs", "swagger", "third_party/deep_gemm")
+STUBS = ("xgrammar/__init__.py",)
+STUB = '''"""Stands in for a package left out of this bundle: every name is a class that does nothing, every submodule likewise."""
+
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+
+
+class Absent:
+    def __init__(self, *args, **kwargs):
+        pass
+
+
+def absent(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return Absent
+
+
+class Submodules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(__name__ + "."):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        module = types.ModuleType(spec.name)
+        module.__getattr__ = absent
+        return module
+
+    def exec_module(self, module):
+        pass
+
+
+__getattr__ = absent
+sys.meta_path.append(Submodules())
+'''
+
+
+def download(wheels: Path, version: str = VLLM) -> None:
+    """Fetch all wheels into `wheels` with pip. Raises SimctlError with pip's last words when it fails."""
+    base = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--dest", str(wheels)]
+    base += ["--python-version", "3.12", "--implementation", "cp"]
+    for tag in [*(f"manylinux_2_{n}_x86_64" for n in GLIBC), "manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]:
+        base += ["--platform", tag]
+    for call in ([*base, *RESOLVED], *([*base, "--no-deps", name] for name in (*ALONE, f"vllm=={version}"))):
+        done = subprocess.run(call, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SimctlError(f"pip download failed: {done.stderr.strip().splitlines()[-1:] or done.returncode}")
+
+
+def wanted(wheel: str) -> bool:
+    """Whether a wheel (by file name) goes into the bundle: not if the host has the package."""
+    return wheel.split("-")[0].lower().replace("_", "-") not in ON_HOST
+
+
+def unpack(wheels: Iterable[Path], site: Path) -> None:
+    """Lay the wheels out as one importable folder, less LEFT_OUT, plus the stubs."""
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site, [n for n in archive.namelist() if not any(part in n for part in LEFT_OUT)])
+    for name in STUBS:
+        target = site / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(STUB)
+
+
+def pack(site: Path, out: Path, part_bytes: int = PART_BYTES) -> list[Path]:
+    """Compress `site` into `out/part_000`, `part_001`, ... of at most `part_bytes`, with a SHA-256 list. Returns the parts."""
+    packed = out / "site.tar.xz.tmp"
+    with lzma.open(packed, "wb", preset=6) as stream, tarfile.open(fileobj=stream, mode="w|") as archive:
+        archive.add(site, arcname=".")
+    parts = []
+    with packed.open("rb") as source:
+        for number, piece in enumerate(_pieces(source, part_bytes)):
+            part = out / f"part_{number:03d}"
+            part.write_bytes(piece)
+            parts.append(part)
+    packed.unlink()
+    sums = (f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in parts)
+    (out / "SHA256SUMS").write_text("".join(sums))
+    return parts
+
+
+def restore(parts: Iterable[Path], target: Path) -> None:
+    """The host's side: join the parts in name order and unpack them into `target`."""
+    with closing(_Joined(sorted(parts))) as joined, tarfile.open(fileobj=joined, mode="r|xz") as archive:  # type: ignore[call-overload]
+        archive.extractall(target, filter="data")
+
+
+class _Joined:
+    """The parts read as one stream."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._rest = iter(paths)
+        self._file = next(self._rest).open("rb")
+
+    def close(self) -> None:
+        self._file.close()
+
+    def read(self, size: int) -> bytes:
+        while not (data := self._file.read(size)):
+            self._file.close()
+            following = next(self._rest, None)
+            if following is None:
+                return b""
+            self._file = following.open("rb")
+        return data
+
+
+def _pieces(source: object, size: int) -> Iterator[bytes]:
+    while piece := source.read(size):  # type: ignore[attr-defined]
+        yield piece
+
+
+@click.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--version", default=VLLM, show_default=True, help="vLLM release; the host must have the torch it pins.")
+def main(out: Path, version: str) -> None:
+    """Pack vLLM into OUT/part_* for a host without network."""
+    wheels, site = out / "wheels", out / "site"
+    wheels.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(site, ignore_errors=True)
+    click.echo(f"fetching vllm {version} and what it needs", err=True)
+    download(wheels, version)
+    unpack((w for w in sorted(wheels.glob("*.whl")) if wanted(w.name)), site)
+    click.echo("packing (minutes)", err=True)
+    for part in pack(site, out):
+        click.echo(part)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The measuring command: `simctl measure`, and `python -m hw` from a bare checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from hw import preflight
+from hw.engines.shapes import shape
+from hw.jobs import SUITES, Job, run
+from sim.errors import UsageError
+
+
+@click.command("measure", context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--hw", "device", default="auto", show_default=True, help="Device: auto, cpu or cuda.")
+@click.option("--suite", "suites", required=True, help=f"Suites, comma-separated: {', '.join(SUITES)}.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder for the result files.")
+@click.option("--model", "models", default="", help="Model shapes, comma-separated; NAME:fp8 quantises the weights.")
+@click.option(
+    "--budget", type=click.FloatRange(min=1), default=None, help="Seconds of measuring per suite and model, without engine start."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of prompts and ragged contexts.")
+@click.option("--resume", is_flag=True, help="Keep the cells an interrupted run left and go on.")
+@click.option("--expect-gpu", default=None, help="Refuse to run on any other GPU (part of its name, e.g. h100).")
+@click.option("--max-num-seqs", type=click.IntRange(min=1), default=256, show_default=True, help="Engine limit.")
+@click.option("--max-num-batched-tokens", type=click.IntRange(min=16), default=8192, show_default=True, help="Engine limit.")
+@click.option("--rates", default="1,4,10,20", show_default=True, help="Open-loop arrival rates of the served suite, requests/s.")
+@click.option("--fast-start", is_flag=True, help="vLLM without torch.compile: half the start time, other kernels. Recorded.")
+def command(
+    device: str,
+    suites: str,
+    out: Path,
+    models: str,
+    budget: float | None,
+    seed: int,
+    resume: bool,
+    expect_gpu: str | None,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    rates: str,
+    fast_start: bool,
+) -> None:
+    """Measure this machine into labelled files (netCDF, and CSV beside it).
+
+    A suite cut short keeps what it had, marked finished = 0. Card settings are read, never changed.
+    """
+    found = preflight.resolve_device(device)
+    jobs = []
+    for suite in _names(suites):
+        if suite not in SUITES:
+            raise UsageError(f"unknown suite {suite!r}; known: {', '.join(SUITES)}")
+        targets = [None] if suite == "floor" else _names(models)
+        if not targets:
+            raise UsageError(f"suite {suite} needs --model")
+        for target in targets:
+            name, _, quantization = (target or "").partition(":")
+            if name:
+                shape(name)
+            limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "fast_start": fast_start}
+            jobs.append(Job(suite, found, name or None, quantization or None, budget, seed, expect_gpu, rates=_rates(rates), **limits))
+    if len(jobs) == 1:
+        for path in run(jobs[0], out, resume=resume):
+            click.echo(path)
+        return
+    sys.exit(max(_in_child(job, out, resume) for job in jobs))
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    try:
+        rates = tuple(float(part) for part in _names(text))
+    except ValueError:
+        rates = (0.0,)
+    if not rates or min(rates) <= 0:
+        raise UsageError(f"--rates wants positive numbers, comma-separated: {text!r}")
+    return rates
+
+
+def _in_child(job: Job, out: Path, resume: bool) -> int:
+    """An engine leaves device memory and threads behind: each job of several gets a process of its own."""
+    call = [sys.executable, "-m", "hw", "--hw", job.device, "--suite", job.suite, "-o", str(out), "--seed", str(job.seed)]
+    call += ["--max-num-seqs", str(job.max_num_seqs), "--max-num-batched-tokens", str(job.max_num_batched_tokens)]
+    call += ["--rates", ",".join(f"{rate:g}" for rate in job.rates)]
+    if job.model:
+        call += ["--model", f"{job.model}:{job.quantization}" if job.quantization else job.model]
+    if job.budget_s:
+        call += ["--budget", str(job.budget_s)]
+    if job.expect_gpu:
+        call += ["--expect-gpu", job.expect_gpu]
+    call += ["--fast-start"] if job.fast_start else []
+    return subprocess.run(call + (["--resume"] if resume else []), check=False).returncode

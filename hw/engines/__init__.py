@@ -1,0 +1,1 @@
+"""Adapters to inference engines: in-process, and any OpenAI-compatible server by URL."""

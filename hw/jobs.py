@@ -1,0 +1,62 @@
+"""One measuring job: a suite on a device, for a model where the suite has one. Pre-flight, floors, suite, files."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hw import preflight, provenance
+from hw.journal import Journal
+from hw.signals import terminate_as_interrupt
+
+# suite -> module with `run(job, out, journal, facts) -> paths`; imported only when the suite runs
+SUITES = {
+    "floor": "hw.suites.floor_job",
+    "engine-grid": "hw.suites.engine_grid_job",
+    "weight-axis": "hw.suites.engine_grid_job",
+    "served": "hw.suites.served_job",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to measure. `budget_s` counts measuring, not the engine's start. `quantization` is the engine's name for it ("fp8")."""
+
+    suite: str
+    device: str
+    model: str | None = None
+    quantization: str | None = None
+    budget_s: float | None = None
+    seed: int = 0
+    expect_gpu: str | None = None
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    rates: tuple[float, ...] = (1.0, 4.0, 10.0, 20.0)
+    fast_start: bool = False
+
+    @property
+    def stem(self) -> str:
+        """File name without suffix: suite, model, weight dtype."""
+        parts = [self.suite, self.model, self.quantization]
+        return "_".join(re.sub(r"[^a-z0-9.]+", "-", p.lower()) for p in parts if p)
+
+
+def run(job: Job, out: Path, *, resume: bool = False) -> list[Path]:
+    """Do one job and write its files into `out`. Returns their paths.
+
+    Interrupted (Ctrl-C or a termination signal), out of budget or failed half-way, it still writes what it has, marked
+    `finished = 0`, and keeps the journal so that `resume` can go on. Raises UsageError or SimctlError from the gates.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    gates = preflight.check(job.device, job.expect_gpu)
+    facts = provenance.collect(job.device) | gates
+    print(f"{job.stem}: {facts['gpu_name']}, budget {job.budget_s or 'none'} s", file=sys.stderr, flush=True)
+    journal_path = out / f"{job.stem}.journal.jsonl"
+    header = {k: v for k, v in asdict(job).items() if k != "budget_s"} | {"gpu": facts["gpu_name"]}
+    with terminate_as_interrupt():
+        journal = Journal(journal_path, header, resume=resume)
+        paths: list[Path] = importlib.import_module(SUITES[job.suite]).run(job, out, journal, facts)
+        return paths

@@ -1,0 +1,162 @@
+"""A small HTTP/1.1 client for server-sent events, on asyncio streams: one connection per request, a timestamp per event.
+
+Only the standard library, so that the client's own cost is small and known, and so that it runs on a bare host. It talks to the URL
+it is given and to nothing else: redirects are errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlsplit
+
+MAX_LINE = 2**22  # a longer header or event line is garbage
+
+
+class StreamError(Exception):
+    """The server answered with an error, with something that is not HTTP or not the stream asked for, or broke off."""
+
+
+def split_url(url: str) -> tuple[str, int, str, bool]:
+    """(host, port, path, tls) of an http(s) URL. Raises ValueError for any other."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"not an http(s) URL: {url!r}")
+    tls = parts.scheme == "https"
+    return parts.hostname, parts.port or (443 if tls else 80), parts.path.rstrip("/"), tls
+
+
+async def events(
+    url: str, payload: dict[str, Any], *, headers: dict[str, str] | None = None
+) -> AsyncIterator[tuple[float, dict[str, Any]]]:
+    """POST `payload` as JSON and yield (seconds on the event loop's clock, decoded JSON) per `data:` line until `[DONE]`.
+
+    Raises StreamError on a status other than 200, a body that is not such a stream, or one that ends without `[DONE]`;
+    OSError when the connection fails.
+    """
+    host, port, path, tls = split_url(url)
+    clock = asyncio.get_running_loop().time
+    reader, writer = await asyncio.open_connection(host, port, ssl=ssl.create_default_context() if tls else None, limit=MAX_LINE)
+    try:
+        writer.write(_request("POST", host, port, path, json.dumps(payload).encode(), headers))
+        await writer.drain()
+        status, fields = await _head(reader)
+        if status != 200:
+            raise StreamError(f"HTTP {status}: {(await _some_body(reader, fields))[:200]}")
+        async for line in _lines(reader, fields):
+            now = clock()
+            if not line.startswith(b"data:"):
+                continue
+            data = line[5:].strip()
+            if data == b"[DONE]":
+                return
+            yield now, _decoded(data)
+        raise StreamError("stream ended without [DONE]")
+    finally:
+        writer.close()
+
+
+async def get_json(url: str) -> Any:
+    """GET a JSON document; None for an empty body. Raises StreamError or OSError."""
+    host, port, path, tls = split_url(url)
+    reader, writer = await asyncio.open_connection(host, port, ssl=ssl.create_default_context() if tls else None, limit=MAX_LINE)
+    try:
+        writer.write(_request("GET", host, port, path or "/", b"", None))
+        await writer.drain()
+        status, fields = await _head(reader)
+        body = await _some_body(reader, fields)
+        if status != 200:
+            raise StreamError(f"HTTP {status}: {body[:200]}")
+        return json.loads(body) if body.strip() else None
+    except json.JSONDecodeError as error:
+        raise StreamError(f"not JSON: {error}") from error
+    finally:
+        writer.close()
+
+
+def _request(verb: str, host: str, port: int, path: str, body: bytes, headers: dict[str, str] | None) -> bytes:
+    fields = {
+        "Host": f"{host}:{port}",
+        "Accept": "text/event-stream, application/json",
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        "Connection": "close",
+        **(headers or {}),
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"{verb} {path} HTTP/1.1\r\n{head}\r\n".encode() + body
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readline()
+    except ValueError as error:  # longer than MAX_LINE
+        raise StreamError("a line of the answer is too long") from error
+
+
+async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
+    words = (await _line(reader)).split()
+    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+        raise StreamError("the answer is not HTTP" if words else "the server closed the connection without an answer")
+    fields = {}
+    while (line := await _line(reader)).strip():
+        name, colon, value = line.partition(b":")
+        if not colon:
+            raise StreamError("malformed header in the answer")
+        fields[name.strip().lower().decode("latin-1")] = value.strip().decode("latin-1")
+    return int(words[1]), fields
+
+
+async def _chunks(reader: asyncio.StreamReader, fields: dict[str, str]) -> AsyncIterator[bytes]:
+    """Body pieces as they arrive, transfer coding undone."""
+    if fields.get("transfer-encoding", "").lower() == "chunked":
+        while True:
+            text = (await _line(reader)).split(b";")[0].strip()
+            try:
+                size = int(text, 16)
+            except ValueError as error:
+                raise StreamError("broken off inside the stream" if not text else "malformed chunk in the stream") from error
+            if size == 0:
+                return
+            try:
+                yield (await reader.readexactly(size + 2))[:-2]
+            except asyncio.IncompleteReadError as error:
+                raise StreamError("broken off inside the stream") from error
+    while piece := await reader.read(2**16):
+        yield piece
+
+
+async def _lines(reader: asyncio.StreamReader, fields: dict[str, str]) -> AsyncIterator[bytes]:
+    rest = b""
+    async for piece in _chunks(reader, fields):
+        *whole, rest = (rest + piece).split(b"\n")
+        if len(rest) > MAX_LINE:
+            raise StreamError("a line of the stream is too long")
+        for line in whole:
+            yield line.rstrip(b"\r")
+    if rest.strip():
+        yield rest
+
+
+async def _some_body(reader: asyncio.StreamReader, fields: dict[str, str], limit: int = 2**20) -> str:
+    body = b""
+    async for piece in _chunks(reader, fields):
+        body += piece
+        if len(body) >= min(limit, int(fields.get("content-length") or limit)):
+            break
+    return " ".join(body.decode("utf-8", "replace").split())
+
+
+def _decoded(data: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(data)
+    except ValueError as error:
+        raise StreamError(f"an event is not JSON: {data[:80]!r}") from error
+    if not isinstance(event, dict):
+        raise StreamError(f"an event is not an object: {data[:80]!r}")
+    if event.get("error"):
+        raise StreamError(f"the server reports: {str(event['error'])[:200]}")
+    return event

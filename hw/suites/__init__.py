@@ -1,0 +1,1 @@
+"""The measuring suites: each turns a machine into one labelled dataset."""

@@ -1,0 +1,79 @@
+"""Speculative decoding as the scheduler sees it: how many draft tokens an iteration verifies, and how many of them
+it keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.engine.config import EngineConfig
+from sim.engine.tiers import TIER_OPTIONS
+from sim.engine.types import Request
+from sim.errors import UsageError
+
+_KNOWN = ("draft_tokens", "acceptance", "acceptance_decay", "draft_lookahead_tokens", "seed")
+_OF_OTHERS = ("async_scheduling", "verify_s", "cuda_graph_max_bs", *TIER_OPTIONS)  # read by sim.engine.presets and sim.engine.tiers
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """K = `draft_tokens` per decode and iteration (0: none), so that an iteration verifies K + 1 rows of each.
+
+    `acceptance` is the probability that the first draft token is accepted, given all before it are; each further
+    position's is `acceptance_decay` times the one before. `lookahead_tokens` are KV slots that the drafter writes
+    past the verified rows: 0 for n-gram drafts, K for a draft model or MTP head. Draws depend on the seed, the
+    request and its progress only, so that runs that schedule differently still see the same luck.
+    """
+
+    draft_tokens: int = 0
+    acceptance: float = 0.7
+    acceptance_decay: float = 1.0
+    lookahead_tokens: int = 0
+    seed: int = 0
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> Speculation:
+        """The speculation options of a vllm config. Raises UsageError for one that does not exist or is out of
+        range.
+        """
+        options: Mapping[str, Any] = config.options
+        unknown = sorted(set(options) - set(_KNOWN + _OF_OTHERS))
+        if unknown:
+            raise UsageError(f"vllm has no option {unknown[0]!r}; known: {', '.join(_KNOWN + _OF_OTHERS)}")
+        found = cls(
+            int(options.get("draft_tokens", 0)),
+            float(options.get("acceptance", 0.7)),
+            float(options.get("acceptance_decay", 1.0)),
+            int(options.get("draft_lookahead_tokens", 0)),
+            int(options.get("seed", 0)),
+        )
+        if not 0 <= found.draft_tokens <= 64 or not 0 <= found.lookahead_tokens <= 64:
+            raise UsageError(f"draft_tokens must lie between 0 and 64, got {found.draft_tokens}")
+        if not 0.0 <= found.acceptance <= 1.0 or not 0.0 <= found.acceptance_decay <= 1.0:
+            raise UsageError("acceptance and acceptance_decay must lie in [0, 1]")
+        return found
+
+    def position_probability(self, position: int) -> float:
+        """Probability that the draft at `position` (0 first) is accepted, given that all before it are."""
+        return float(self.acceptance * self.acceptance_decay**position)
+
+    def expected_tokens(self) -> float:
+        """Tokens gained per verification, the sampled one included."""
+        kept, total = 1.0, 1.0
+        for position in range(self.draft_tokens):
+            kept *= self.position_probability(position)
+            total += kept
+        return total
+
+    def accepted(self, request: Request, drafts: int) -> int:
+        """How many of `drafts` draft tokens are accepted now."""
+        key = [self.seed, request.generated_tokens, *request.request_id.encode()]
+        luck = np.random.default_rng(key).random(drafts)
+        for position in range(drafts):
+            if luck[position] >= self.position_probability(position):
+                return position
+        return drafts

@@ -1,0 +1,121 @@
+"""vLLM's asynchronous scheduling: an iteration is decided while the one before it runs.
+
+The device never waits for the scheduler, at a price in decisions: a request that arrives during an iteration is not
+in the next one, which is decided already, but in the one after; and a finished request keeps its place and its KV
+blocks through one more decision. Decisions equal those of vLLM 0.32.0's AsyncScheduler stepped as its engine core
+does, two batches deep (tests/engine).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from sim.engine.config import EngineConfig
+from sim.engine.types import Iteration, Outcome, Request
+from sim.engine.vllm import VllmScheduler, check_fits
+from sim.errors import UsageError
+
+
+class AsyncVllmScheduler(VllmScheduler):
+    """The `Scheduler` protocol over overlapping iterations.
+
+    `schedule` returns the iteration decided earlier; its successor is decided as it begins, that is from what was
+    queued by then, although the decision is only worked out in `complete`, so that the iteration's requests are
+    untouched while it is priced.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        if self.speculation.draft_tokens:
+            raise UsageError("draft_tokens with async_scheduling is not modelled; switch one of them off")
+        self._late: list[Request] = []  # arrived since the running iteration began
+        self._decided: deque[tuple[Iteration, set[Request]]] = deque()  # and who samples in it
+        self._evicted: list[Request] = []  # by decisions that then had nothing to run
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises UsageError when it can never fit."""
+        check_fits(request, self.config)
+        self._late.append(request)
+
+    def unfinished(self) -> int:
+        """Requests waiting or running."""
+        return super().unfinished() + len(self._late)
+
+    def waiting(self) -> int:
+        """Requests queued and not running (preempted ones included)."""
+        return super().waiting() + len(self._late)
+
+    def schedule(self) -> Iteration:
+        """The iteration to run now: decided one iteration ago, or now when there was nothing to decide on then."""
+        for request in self._late:
+            self.queue.add(request)
+        self._late.clear()
+        if not self._decided:
+            self._decide()
+        return self._decided[0][0] if self._decided else Iteration([], preempted=self._take_evicted())
+
+    def complete(self, iteration: Iteration) -> Outcome:
+        """Decide the next iteration as of this one's beginning, then book this one."""
+        self._decide()
+        decided, sampling = self._decided.popleft()
+        assert decided is iteration
+        sampled: list[Request] = []
+        finished: list[Request] = []
+        for request, tokens in iteration.scheduled:
+            stale = request in self._stale
+            if stale:
+                _less(self._stale, request, tokens)
+            else:
+                _less(self._ahead, request, tokens)
+                request.computed_tokens += tokens
+            if request not in sampling:
+                continue
+            request.generated_tokens += 1
+            sampled.append(request)
+            if not stale:
+                _less(self._coming, request, 1)
+                ahead = self._ahead.get(request, 0) - self._coming.get(request, 0)
+                self.kv.remember(request, request.computed_tokens + ahead)
+            if request.generated_tokens >= request.output_tokens:
+                finished.append(request)
+                if stale:
+                    self.queue.discard(request)
+                else:
+                    self.kv.free(request)
+        if finished:
+            gone = set(finished)
+            self.running = [request for request in self.running if request not in gone]
+        return Outcome(sampled, finished)
+
+    def _decide(self) -> None:
+        iteration = super().schedule()
+        sampling: set[Request] = set()
+        for request, tokens in iteration.scheduled:
+            end = request.computed_tokens + self._ahead.get(request, 0) + tokens
+            self._ahead[request] = self._ahead.get(request, 0) + tokens
+            if end >= request.known_tokens + self._coming.get(request, 0):
+                sampling.add(request)
+                self._coming[request] = self._coming.get(request, 0) + 1
+        if iteration.scheduled:
+            iteration.preempted[:0] = self._take_evicted()
+            self._decided.append((iteration, sampling))
+        else:
+            self._evicted.extend(iteration.preempted)
+
+    def _preempt(self, request: Request) -> None:
+        """Drop the request's KV. What is still being computed for it is delivered, and only then may it come back."""
+        ahead = self._ahead.pop(request, 0)
+        if ahead:
+            self._stale[request] = self._stale.get(request, 0) + ahead
+        self._coming.pop(request, None)
+        super()._preempt(request)
+
+    def _take_evicted(self) -> list[Request]:
+        evicted, self._evicted = self._evicted, []
+        return evicted
+
+
+def _less(counts: dict[Request, int], request: Request, by: int) -> None:
+    counts[request] -= by
+    if not counts[request]:
+        del counts[request]

@@ -1,0 +1,252 @@
+"""`simctl validate`: how wrong are we on served runs the calibration never saw?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from simctl.options import writable
+
+PACKAGED = "data/measured"
+
+
+@click.command("validate")
+@click.option(
+    "--run",
+    "run_name",
+    metavar="NAME|FILE",
+    help="A packaged served run, a served netCDF, or a per-request CSV log. [default: all packaged]",
+)
+@click.option("--list", "list_runs", is_flag=True, help="List the packaged served runs and stop.")
+@click.option("--low-load", metavar="NAME", help="Experiment to learn the served path from. [default: the open loop with the lowest rate]")
+@click.option("--ladder/--no-ladder", default=True, show_default=True, help="Learn c0 and hidden host cost from true-decode windows too.")
+@click.option("--known-blocks", type=click.IntRange(2), metavar="N", help="KV blocks the engine reported, instead of those predicted.")
+@click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
+@click.option("--model", help="Model of a CSV log: catalogue name or config.json.")
+@click.option("--gpu", help="GPU of a CSV log.")
+@click.option("--max-num-seqs", type=click.IntRange(1), help="Engine limit under which a CSV log was taken.")
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Engine limit under which a CSV log was taken.")
+@click.option("--draws", type=click.IntRange(0, 1000), default=20, show_default=True, help="Draws of the rates behind the intervals.")
+@click.option("--save-path", metavar="FILE", help="Write the served path learnt (JSON), for simulations to use.")
+@click.option("--plot", metavar="FILE", help="Also draw the reliability diagram to a PNG or SVG file.")
+@click.option("--json", "as_json", is_flag=True, help="Print every score as JSON on stdout.")
+def command(**options: Any) -> None:
+    """Replay measured served runs and print how far off the replay is.
+
+    Same arrivals, lengths and limits; KV blocks predicted, not told. The rates come from engine grids; what serving hides or adds is learnt
+    from one low-load experiment and the true-decode windows of a ladder, which are marked and not scored. Errors are relative, per request:
+    median and 90th percentile of the absolute value, bias (the median), and the share of requests inside their 90 % interval.
+
+    A CSV log needs the columns arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s (seconds on one clock) and may have
+    cached_tokens; its own first tenth is the low load it is learnt from.
+
+    Exit 1 when a metric is outside its declared bound: TTFT 5 %, TPOT 2 %, E2EL 2 % (median), p99 TTFT 10 %.
+    """
+    from sim.errors import SimctlError
+
+    packaged = _packaged()
+    if options["list_runs"]:
+        for name, path in packaged.items():
+            click.echo(f"{name}  {path.stat().st_size // 1024} kB")
+        return
+    target, saved = writable(options["plot"]), writable(options["save_path"])
+    paths = _chosen(options["run_name"], packaged)
+    reports = [_validate(path, options) for path in paths]
+    if saved:
+        _save_path(reports, saved)
+    if target:
+        from simctl.plots import plot_reliability
+
+        plot_reliability({r["run"].name: (r["pairs"], r["path"].noise) for r in reports}, target)
+    if options["as_json"]:
+        click.echo(json.dumps([_as_dict(r) for r in reports], indent=1))
+    else:
+        for report in reports:
+            _render(report)
+    missed = sum(not s.within for r in reports for s in r["scores"])
+    if missed:
+        total = sum(len(r["scores"]) for r in reports)
+        raise SimctlError(f"{missed} of {total} scores lie outside their declared bounds")
+
+
+def _packaged() -> dict[str, Path]:
+    from importlib.resources import files
+
+    root = Path(str(files("scenarios"))) / PACKAGED
+    return {f"{p.parent.name}/{p.stem}": p for p in sorted(root.glob("*/served_*.nc"))}
+
+
+def _chosen(name: str | None, packaged: dict[str, Path]) -> list[Path]:
+    from difflib import get_close_matches
+
+    from sim.errors import UsageError
+
+    if name is None:
+        if not packaged:
+            raise UsageError("no served run is packaged; give one with --run FILE")
+        return list(packaged.values())
+    if name in packaged:
+        return [packaged[name]]
+    if Path(name).is_file():
+        return [Path(name)]
+    close = get_close_matches(name, packaged, 1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    raise UsageError(f"unknown run {name!r}{hint} known: {', '.join(packaged) or 'none'}; or the path of a file")
+
+
+def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
+    from dataclasses import replace
+
+    from calibrate.served.compare import score
+    from calibrate.served.path import learn_path
+    from calibrate.served.replay import replay
+    from sim.posterior import rates_for
+
+    run = _read(path, options)
+    if options["known_blocks"]:
+        run = replace(run, limits=replace(run.limits, num_gpu_blocks=options["known_blocks"]))
+    low, ladder, scored = _split(run, options)
+    rates = rates_for(run.gpu, run.precision, path=options["posterior"], draws=max(2, options["draws"]))
+    learnt = learn_path(run, rates, low, ladder)
+    pairs = [(e, replay(run, e, learnt.rates, learnt.host, draws=options["draws"])) for e in scored]
+    return {
+        "run": run,
+        "in_process": rates,
+        "path": learnt,
+        "pairs": pairs,
+        "scores": [s for experiment, predicted in pairs for s in score(experiment, predicted, learnt.noise)],
+    }
+
+
+def _read(path: Path, options: dict[str, Any]) -> Any:
+    from calibrate.served.runs import read_log, read_served
+    from sim.deployment import Limits
+    from sim.errors import UsageError
+    from sim.precision import Precision
+    from sim.specs.gpus import get_gpu
+    from sim.specs.models import get_model
+
+    if path.suffix != ".csv":
+        return read_served(path)
+    if not options["model"] or not options["gpu"]:
+        raise UsageError(f"{path.name}: a CSV log needs --model and --gpu")
+    limits = Limits(max_num_seqs=options["max_num_seqs"], max_num_batched_tokens=options["max_num_batched_tokens"])
+    return read_log(path, get_gpu(options["gpu"]), get_model(options["model"]), Precision(), limits)
+
+
+def _split(run: Any, options: dict[str, Any]) -> tuple[Any, tuple[Any, ...], list[Any]]:
+    """(the low-load experiment, ladder rungs to learn from, experiments to score)."""
+    from calibrate.served.runs import first_part
+    from sim.errors import UsageError
+
+    if len(run.experiments) == 1:
+        low, rest = first_part(run.experiments[0], 0.1)
+        return low, (), [rest]
+    names = [e.name for e in run.experiments]
+    if options["low_load"] is not None:
+        if options["low_load"] not in names:
+            raise UsageError(f"{run.name}: no experiment {options['low_load']!r}; it has {', '.join(names)}")
+        low = run.experiments[names.index(options["low_load"])]
+    else:
+        opens = [e for e in run.experiments if e.kind == "open"]
+        if not opens:
+            raise UsageError(f"{run.name}: no open-loop experiment to learn the served path from; name one with --low-load")
+        low = min(opens, key=lambda e: len(e.arrival_s) / max(1e-9, float(e.arrival_s[-1] - e.arrival_s[0])))
+    rungs = tuple(e for e in run.experiments if e.kind == "ladder") if options["ladder"] else ()
+    scored = [e for e in run.experiments if e is not low and e not in rungs]
+    if not scored:
+        raise UsageError(f"{run.name}: nothing is left to score")
+    return low, rungs, scored
+
+
+def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
+    import os
+    from dataclasses import asdict
+
+    from sim.errors import UsageError
+    from sim.formula import formula_fingerprint
+    from sim.served import ServedPath
+
+    if len(reports) != 1:
+        raise UsageError("--save-path needs one run: name it with --run")
+    run, path = reports[0]["run"], reports[0]["path"]
+    body = ServedPath(
+        gpu=run.gpu.name,
+        engine=run.engine,
+        hidden_c0_s=float(reports[0]["in_process"].point.c0_s - path.rates.point.c0_s),
+        shown=path.shown,
+        request_s=path.host.request_s,
+        prompt_token_s=path.host.prompt_token_s,
+        response_s=path.host.response_s,
+        learnt_on=f"{run.name}: {', '.join(path.learnt_on)}",
+        formula=formula_fingerprint(),
+    )
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(asdict(body), indent=1) + "\n", encoding="utf-8")
+    os.replace(temporary, target)
+    click.echo(f"wrote {target}", err=True)
+
+
+LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
+
+
+def _render(report: dict[str, Any]) -> None:
+    import textwrap
+
+    from calibrate.served.compare import phase_floor
+
+    run, path = report["run"], report["path"]
+    click.echo(click.style(f"{run.name}: {run.model.name} on {run.gpu.name}, {run.engine}", bold=True))
+    lines = [
+        f"Rates: {path.rates.summary}.",
+        f"Learnt from {len(path.learnt_on)} experiments ({', '.join(path.learnt_on)}): c0 {1e3 * path.rates.point.c0_s:.2f} ms "
+        f"as served, {100 * path.shown:.0f} % of the per-sequence and per-prefill host cost shows, "
+        f"API server {1e3 * path.host.request_s:.1f} ms a request. "
+        f"Noise of single requests (log sd): "
+        + ", ".join(f"{LABEL[m]} {100 * v:.1f} %" for m, v in path.noise.items())
+        + ". No repeat of these runs was measured, so run-to-run noise is not told apart.",
+    ]
+    lines += [f"Note of the measurement: {note}." for note in run.notes]
+    for line in lines:
+        click.echo("\n".join(textwrap.wrap(line, 80)))
+    click.echo(f"\n{'experiment':<18}{'metric':<10}{'n':>5}{'median':>9}{'p90':>9}{'bias':>9}{'in 90 %':>9}{'bound':>10}")
+    for s in report["scores"]:
+        inside = f"{100 * s.coverage:.0f} %" if s.coverage == s.coverage else "-"
+        verdict = f"{100 * s.bound:.0f} %" + ("" if s.within else " MISS")
+        click.echo(
+            f"{s.experiment[:17]:<18}{LABEL[s.metric]:<10}{s.requests:>5}{100 * s.median_abs:>8.1f}%{100 * s.p90_abs:>8.1f}%"
+            f"{100 * s.bias:>+8.1f}%{inside:>9}{verdict:>10}".rstrip()
+        )
+    for experiment, _ in report["pairs"]:
+        floor = 100 * phase_floor(experiment)
+        click.echo(f"{experiment.name}: TTFT error of a perfect model with unknown iteration phase {floor:.1f} % (median)")
+    for experiment, predicted in report["pairs"]:
+        if experiment.cached_tokens is not None:
+            said = experiment.cached_tokens == experiment.cached_tokens
+            same = int((predicted.cached_tokens[said] == experiment.cached_tokens[said]).sum())
+            click.echo(f"{experiment.name}: cached tokens equal in {same} of {int(said.sum())} requests where the engine said")
+    click.echo()
+
+
+def _as_dict(report: dict[str, Any]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    run, path = report["run"], report["path"]
+    return {
+        "run": run.name,
+        "gpu": run.gpu.name,
+        "model": run.model.name,
+        "engine": run.engine,
+        "rates": path.rates.summary,
+        "learnt_on": list(path.learnt_on),
+        "c0_s": path.rates.point.c0_s,
+        "host_request_s": path.host.request_s,
+        "shown": path.shown,
+        "noise_log_sd": path.noise,
+        "scores": [
+            asdict(s) | {"within": s.within, "coverage": None if s.coverage != s.coverage else s.coverage} for s in report["scores"]
+        ],
+    }

@@ -1,0 +1,123 @@
+"""The SGLang preset's rules, one by one: prefill before decode, chunks, the memory bet and retraction, the radix
+cache.
+"""
+
+from __future__ import annotations
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from sim.engine.config import EngineConfig
+from sim.engine.sglang import SglangScheduler
+from sim.engine.types import Iteration, Request
+
+
+def config(**limits) -> EngineConfig:
+    return EngineConfig(**{"scheduler": "sglang", "num_gpu_blocks": 1000, "max_num_seqs": 8, "max_num_batched_tokens": 128} | limits)
+
+
+def step(scheduler: SglangScheduler) -> Iteration:
+    iteration = scheduler.schedule()
+    scheduler.complete(iteration)
+    return iteration
+
+
+def shares(iteration: Iteration) -> list[tuple[str, int]]:
+    return [(request.request_id, tokens) for request, tokens in iteration.scheduled]
+
+
+def test_decodes_stand_still_while_prompts_are_prefilled() -> None:
+    scheduler = SglangScheduler(config())
+    scheduler.add(Request("a", 0.0, 100, 5))
+    assert shares(step(scheduler)) == [("a", 100)]
+    assert shares(step(scheduler)) == [("a", 1)]
+    scheduler.add(Request("b", 0.0, 200, 5))
+    # 128 tokens a chunk, cut at a page; decodes wait for both chunks
+    assert shares(step(scheduler)) == [("b", 128)]
+    assert shares(step(scheduler)) == [("b", 72)]
+    assert shares(step(scheduler)) == [("a", 1), ("b", 1)]
+
+
+def test_the_rest_of_a_chunk_is_filled_from_the_queue() -> None:
+    scheduler = SglangScheduler(config())
+    for name, prompt in (("a", 200), ("b", 40), ("c", 40)):
+        scheduler.add(Request(name, 0.0, prompt, 2))
+    assert shares(step(scheduler)) == [("a", 128)]
+    # 72 of a, 40 of b, and of the 16 left one page of c
+    assert shares(step(scheduler)) == [("a", 72), ("b", 40), ("c", 16)]
+    assert shares(step(scheduler)) == [("c", 24)]
+
+
+def test_admission_bets_on_a_share_of_what_is_still_to_come() -> None:
+    # 64 pages of 16; each request may generate 420 tokens, so a second one is let in only while the ratio makes
+    # that small
+    def admitted(ratio: float) -> int:
+        options = {"init_new_token_ratio": ratio, "min_new_token_ratio": ratio}
+        scheduler = SglangScheduler(config(num_gpu_blocks=65, max_model_len=4096, options=options))
+        scheduler.add(Request("a", 0.0, 100, 420))
+        step(scheduler)
+        scheduler.add(Request("b", 0.0, 100, 420))
+        step(scheduler)
+        return len(scheduler.running)
+
+    assert admitted(1.0) == 1
+    assert admitted(0.1) == 2
+
+
+def test_a_lost_bet_retracts_the_request_with_the_fewest_tokens_and_raises_the_ratio() -> None:
+    options = {"init_new_token_ratio": 0.0, "min_new_token_ratio": 0.0}
+    scheduler = SglangScheduler(config(num_gpu_blocks=36, max_model_len=4096, options=options))
+    old, new = Request("old", 0.0, 100, 300), Request("new", 0.0, 100, 300)
+    scheduler.add(old)
+    for _ in range(20):
+        step(scheduler)
+    scheduler.add(new)
+    for _ in range(400):
+        step(scheduler)
+        if new.preemptions:
+            break
+    assert new.preemptions == 1
+    assert (old.preemptions, scheduler.running) == (0, [old])
+    assert scheduler.ratio > 0.5
+    while scheduler.unfinished():
+        step(scheduler)
+    assert (old.generated_tokens, new.generated_tokens) == (300, 300)
+
+
+def test_longest_prefix_goes_first_under_lpm() -> None:
+    scheduler = SglangScheduler(config(options={"schedule_policy": "lpm"}))
+    scheduler.add(Request("first", 0.0, 64, 1, prompt_hashes=[1, 2, 3, 4]))
+    step(scheduler)
+    scheduler.add(Request("other", 0.0, 64, 1, prompt_hashes=[7, 8, 9, 10]))
+    scheduler.add(Request("again", 0.0, 80, 1, prompt_hashes=[1, 2, 3, 4, 5]))
+    assert shares(step(scheduler)) == [("again", 16), ("other", 64)]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    asks=st.lists(st.tuples(st.integers(1, 150), st.integers(1, 120), st.integers(0, 5)), min_size=1, max_size=20),
+    pages=st.integers(18, 80),
+    chunk=st.sampled_from([16, 48, 128]),
+    ratio=st.sampled_from([0.0, 0.3, 1.0]),
+)
+def test_everybody_is_served_and_every_page_comes_back(asks: list[tuple[int, int, int]], pages: int, chunk: int, ratio: float) -> None:
+    options = {"init_new_token_ratio": ratio, "min_new_token_ratio": ratio}
+    scheduler = SglangScheduler(config(num_gpu_blocks=pages + 1, max_num_batched_tokens=chunk, options=options))
+    requests = [
+        Request(str(i), 0.0, prompt, output, [(text, block) for block in range(prompt // 16)])
+        for i, (prompt, output, text) in enumerate(asks)
+    ]
+    waiting = list(requests)
+    for _ in range(20_000):
+        if waiting:
+            scheduler.add(waiting.pop(0))
+        iteration = step(scheduler)
+        prefills = {request for request, _ in iteration.scheduled if request.generated_tokens <= 1}
+        decodes = [tokens for request, tokens in iteration.scheduled if request not in prefills]
+        assert iteration.scheduled or not scheduler.unfinished()
+        assert not prefills or iteration.total_tokens <= max(chunk, len(decodes))
+        if not waiting and not scheduler.unfinished():
+            break
+    assert [request.generated_tokens for request in requests] == [output for _, output, _ in asks]
+    assert scheduler.kv.free_blocks == pages
+    event("retracts" if any(request.preemptions for request in requests) else "no retraction")

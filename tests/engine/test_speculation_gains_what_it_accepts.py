@@ -1,0 +1,98 @@
+"""Speculative decoding: tokens per verification follow the acceptance, rows are priced as rows, and the slow paths
+stay slow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sim.engine.config import EngineConfig
+from sim.engine.plain import run_plain
+from sim.engine.presets import capture_sizes
+from sim.engine.speculation import Speculation
+from sim.engine.steptime import TICK_S, StepTime, split
+from sim.engine.types import Iteration, Request
+from sim.engine.vllm import VllmScheduler
+from sim.errors import UsageError
+from sim.precision import Precision
+from tests.price.shapes import QWEN_7B, plausible_rates
+
+RATES = plausible_rates()
+STEPS = StepTime(QWEN_7B, Precision(), RATES)
+
+
+def run(options: dict[str, float], steps: StepTime = STEPS, count: int = 8, output: int = 400):
+    config = EngineConfig(max_model_len=4096, options=options)
+    requests = [Request(str(i), 0.0, 64, output) for i in range(count)]
+    return run_plain(requests, VllmScheduler(config), steps.iteration), requests
+
+
+@pytest.mark.parametrize(("k", "acceptance", "decay"), [(3, 0.8, 1.0), (5, 0.6, 0.9), (1, 0.5, 1.0), (4, 0.0, 1.0), (4, 1.0, 1.0)])
+def test_tokens_per_verification_follow_the_acceptance(k: int, acceptance: float, decay: float) -> None:
+    options = {"draft_tokens": k, "acceptance": acceptance, "acceptance_decay": decay}
+    expected = Speculation.of(EngineConfig(options=options)).expected_tokens()
+    gained = []
+    for seed in range(20):
+        record, requests = run(options | {"seed": seed}, count=1, output=500)
+        assert requests[0].generated_tokens == 500
+        gained.append(499 / (record.iterations - 1))
+    mean, error = float(np.mean(gained)), float(np.std(gained, ddof=1) / np.sqrt(len(gained)))
+    # the last verification may be cut by the end of the request: at most k of 500 tokens
+    assert abs(mean - expected) < 3.2 * error + expected * k / 500
+
+
+def test_without_drafts_nothing_changes() -> None:
+    drafted, plain = run({"draft_tokens": 0})[0], run({})[0]
+    np.testing.assert_array_equal(drafted.finish_s, plain.finish_s)
+
+
+def test_good_drafts_pay_at_a_small_batch_and_bad_ones_cost() -> None:
+    plain = run({})[0].finish_s.max()
+    good = run({"draft_tokens": 3, "acceptance": 0.8})[0].finish_s.max()
+    bad = run({"draft_tokens": 3, "acceptance": 0.0})[0].finish_s.max()
+    assert good < 0.5 * plain
+    assert bad > plain
+
+
+def test_a_verification_is_priced_as_rows_of_one_pass_without_prefill_cost() -> None:
+    request = Request("r", 0.0, 100, 50, computed_tokens=109, generated_tokens=10)
+    contexts, chunks = split(Iteration([(request, 4)]))
+    assert (contexts, chunks) == ([], [(4, 113, 4)])
+    verified = STEPS.iteration(Iteration([(request, 4)])) * TICK_S
+    prefill = STEPS.mixed(0, 0, 0, 0, [(4, 113, 1)]) * TICK_S
+    head_s = 3 * 2 * QWEN_7B.lm_head_params / RATES.linear_flops_per_s
+    assert prefill - verified == pytest.approx(RATES.c_prefill_s, abs=head_s)
+
+
+def test_drafting_and_lost_graphs_are_charged_per_verification() -> None:
+    request = Request("r", 0.0, 100, 50, computed_tokens=109, generated_tokens=10)
+    iteration = Iteration([(request, 4)])
+    slow = StepTime(QWEN_7B, Precision(), RATES, verify_s=0.002)
+    assert slow.iteration(iteration) * TICK_S == pytest.approx(STEPS.iteration(iteration) * TICK_S + 0.002)
+    small = StepTime(replace(QWEN_7B, groups=(replace(QWEN_7B.groups[0], count=2),)), Precision(), RATES)
+    drafted = StepTime(QWEN_7B, Precision(), RATES, draft=small)
+    one_draft_s = small.stretch(1, 109).first * TICK_S
+    assert drafted.iteration(iteration) * TICK_S == pytest.approx(STEPS.iteration(iteration) * TICK_S + 3 * one_draft_s, rel=1e-6)
+
+
+def test_decode_batches_are_padded_to_the_captured_size_and_run_eagerly_beyond() -> None:
+    assert capture_sizes(512)[:5] == [1, 2, 4, 8, 16]
+    assert capture_sizes(512)[-2:] == [496, 512]
+    padded = StepTime(QWEN_7B, Precision(), replace(RATES, linear_flops_per_s=1e12), capture_sizes=[8, 64])
+    bare = StepTime(QWEN_7B, Precision(), replace(RATES, linear_flops_per_s=1e12))
+
+    def both(batch: int) -> tuple[int, int]:
+        return padded.stretch(batch, batch * 1000).first, bare.stretch(batch, batch * 1000).first
+
+    assert both(8)[0] == both(8)[1]
+    assert both(9)[0] > 2 * both(9)[1]
+    assert both(65)[0] == both(65)[1]
+
+
+@pytest.mark.parametrize("options", [{"drafts": 1}, {"draft_tokens": -1}, {"draft_tokens": 100}, {"acceptance": 1.5}])
+def test_absurd_options_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match=r"drafts|draft_tokens|acceptance"):
+        VllmScheduler(EngineConfig(options=options))

@@ -1,0 +1,58 @@
+"""A bundle comes back as it was packed, and the stub answers for whatever is asked of the package it replaces."""
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hw import airgap
+
+
+def test_parts_are_small_and_restore_the_tree(tmp_path: Path) -> None:
+    site, out = tmp_path / "site", tmp_path / "out"
+    (site / "package").mkdir(parents=True)
+    out.mkdir()
+    (site / "package" / "noise.bin").write_bytes(np.random.default_rng(0).bytes(5000))
+    (site / "package" / "__init__.py").write_text("answer = 42\n")
+    parts = airgap.pack(site, out, part_bytes=1000)
+    assert len(parts) > 4
+    assert max(p.stat().st_size for p in parts) <= 1000
+    sums = dict(reversed(line.split()) for line in (out / "SHA256SUMS").read_text().splitlines())
+    assert sums == {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in parts}
+    airgap.restore(reversed(parts), tmp_path / "back")
+    for file in (f for f in site.rglob("*") if f.is_file()):
+        assert (tmp_path / "back" / file.relative_to(site)).read_bytes() == file.read_bytes()
+
+
+def test_unwanted_files_stay_out_and_the_stub_stands_in(tmp_path: Path) -> None:
+    wheel = tmp_path / "engine-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("engine/__init__.py", "")
+        archive.writestr("engine/_vllm_fa2_C.abi3.so", "x" * 10)
+    site = tmp_path / "site"
+    airgap.unpack([wheel], site)
+    assert (site / "engine" / "__init__.py").exists()
+    assert not (site / "engine" / "_vllm_fa2_C.abi3.so").exists()
+    program = (
+        "from xgrammar import Grammar\nfrom xgrammar.deep.inside import Thing\nimport xgrammar.other as o\n"
+        "print(isinstance(Thing(1, a=2), Thing), o.Name('x') is not None, Grammar | None)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=site, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("True True")
+
+
+@pytest.mark.parametrize(
+    ("wheel", "taken"),
+    [
+        ("numpy-2.0-cp312-linux.whl", False),
+        ("typing_extensions-4.whl", False),
+        ("vllm-0.23.0-cp38.whl", True),
+        ("loguru-0.7.whl", True),
+    ],
+)
+def test_what_the_host_has_is_left_out(wheel: str, taken: bool) -> None:
+    assert airgap.wanted(wheel) is taken

@@ -1,0 +1,62 @@
+"""Nothing is timed on another device than the one asked for, nor beside somebody else's work."""
+
+import click.testing
+import pytest
+
+from hw import preflight
+from hw.command import command
+from sim.errors import SimctlError, UsageError
+
+IDLE = {"gpu_name": "NVIDIA H100 80GB HBM3", "gpu_memory_used_mib": "4", "gpu_utilization_pct": "0"}
+
+
+def test_an_idle_card_of_the_right_name_passes() -> None:
+    assert preflight.check("cuda", "h100", [IDLE]) == {"preflight": "idle: 4 MiB used, 0 % busy"}
+
+
+def test_another_card_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="asked to measure 'a100' but the device is 'NVIDIA H100"):
+        preflight.check("cuda", "a100", [IDLE])
+
+
+@pytest.mark.parametrize("load", [{"gpu_memory_used_mib": "30000"}, {"gpu_utilization_pct": "97"}])
+def test_a_busy_card_is_refused(load: dict[str, str]) -> None:
+    with pytest.raises(SimctlError, match="is in use"):
+        preflight.check("cuda", None, [IDLE | load])
+
+
+def test_a_card_that_does_not_report_utilisation_is_judged_by_memory() -> None:
+    assert "idle" in preflight.check("cuda", None, [IDLE | {"gpu_utilization_pct": "[N/A]"}])["preflight"]
+
+
+def test_a_gpu_name_on_the_cpu_is_refused() -> None:
+    with pytest.raises(UsageError, match="the device is the CPU"):
+        preflight.check("cpu", "h100")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--suite", "nonsense"], "unknown suite 'nonsense'; known: floor"),
+        (["--suite", "engine-grid"], "needs --model"),
+        (["--suite", "engine-grid", "--model", "gpt-9"], "unknown model shape 'gpt-9'; known: qwen2.5-7b"),
+        (["--suite", "floor", "--hw", "tpu"], "unknown device 'tpu'"),
+        (["--suite", "served", "--model", "tiny-25m", "--rates", "1,-2"], "--rates wants positive numbers"),
+    ],
+)
+def test_bad_requests_are_named_before_anything_starts(arguments: list[str], says: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    arguments = arguments if "--hw" in arguments else ["--hw", "cpu", *arguments]
+    result = click.testing.CliRunner().invoke(command, [*arguments, "-o", str(tmp_path)])
+    assert isinstance(result.exception, UsageError)
+    assert says in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_engine_names_the_extra(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    from hw.engines import vllm_inprocess, vllm_server
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"llm-simctl\[engine-cpu\]"):
+        vllm_inprocess.start("tiny-25m", tmp_path, device="cpu")
+    with pytest.raises(UsageError, match=r"llm-simctl\[engine\]"), vllm_server.serve("tiny-25m", tmp_path, device="cuda"):
+        pass

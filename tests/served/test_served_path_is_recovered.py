@@ -1,0 +1,90 @@
+"""A served path that made the data is found again, and a replay with it is right to the last request."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibrate.served.compare import interval_scores, phase_floor, score
+from calibrate.served.path import learn_path
+from calibrate.served.replay import replay
+from sim.errors import UsageError
+from tests.served.made import C0_S, HOST, IN_PROCESS, REQUEST_S, RUN, SHOWN, as_served, open_loop, rung
+
+LOW = open_loop("low", 1.0, 30)
+RUNGS = tuple(rung(n) for n in (1, 4, 16, 64))
+
+
+@pytest.fixture(scope="module")
+def learnt():
+    return learn_path(RUN, IN_PROCESS, LOW, RUNGS)
+
+
+def test_c0_shown_and_request_latency(learnt):
+    assert learnt.rates.point.c0_s == pytest.approx(C0_S, rel=1e-6)
+    assert learnt.shown == pytest.approx(SHOWN, rel=1e-6)
+    assert learnt.host.request_s == pytest.approx(REQUEST_S, abs=1e-4)
+    assert set(learnt.learnt_on) == {"low", "n1", "n4", "n16", "n64"}
+
+
+def test_every_draw_meets_the_windows(learnt):
+    """What the windows pin down, every draw agrees on: its price of a rung is the measured window to a fraction of a percent."""
+    from sim.bill import decode_shape, iteration_bill
+    from sim.price import step_time_s
+
+    for r in RUNGS:
+        shape = decode_shape(RUN.model, float(r.clients), 2048.0 + 64)
+        prices = step_time_s(iteration_bill(RUN.model, shape, RUN.precision), learnt.rates.draws, np)
+        assert np.abs(prices / r.window_step_s - 1).max() < 0.02
+
+
+def test_higher_loads_are_replayed_exactly(learnt):
+    for rate in (8.0, 24.0):
+        unseen = open_loop(f"{rate}/s", rate, 80, seed=1)
+        predicted = replay(RUN, unseen, learnt.rates, learnt.host, draws=2)
+        scores = {s.metric: s for s in score(unseen, predicted, {"ttft_s": 0.01, "tpot_s": 0.01, "e2el_s": 0.01})}
+        assert scores["tpot_s"].median_abs < 1e-3
+        assert scores["e2el_s"].median_abs < 2e-3
+        assert all(s.within for s in scores.values())
+
+
+def test_without_a_ladder_c0_closes_the_low_load():
+    learnt = learn_path(RUN, IN_PROCESS, LOW, ())
+    assert learnt.shown == 1.0
+    seen = replay(RUN, LOW, learnt.rates, learnt.host, draws=0)
+    assert np.nanmedian(seen.tpot_s) == pytest.approx(np.nanmedian(LOW.tpot_s), rel=2e-3)
+
+
+def test_a_wrong_model_is_told_so(learnt):
+    """Twice the KV traffic nobody modelled shows as a bias, a miss and lost coverage."""
+    slow = replace(LOW, e2el_s=LOW.ttft_s + 1.3 * (LOW.e2el_s - LOW.ttft_s))
+    predicted = replay(RUN, slow, learnt.rates, learnt.host, draws=2)
+    by_metric = {s.metric: s for s in score(slow, predicted, {"ttft_s": 0.02, "tpot_s": 0.02, "e2el_s": 0.02})}
+    assert not by_metric["tpot_s"].within
+    assert by_metric["tpot_s"].bias < -0.2
+    assert by_metric["tpot_s"].coverage < 0.1
+    assert by_metric["ttft_s"].within
+
+
+def test_coverage_of_known_noise_is_nominal():
+    """Requests off by log-normal noise of the declared size lie inside their 90 % interval nine times in ten."""
+    rng = np.random.default_rng(3)
+    many = open_loop("many", 2.0, 400)
+    predicted = replay(RUN, many, as_served(IN_PROCESS), HOST, draws=0)
+    noisy = many.e2el_s * np.exp(rng.normal(0, 0.05, 400))
+    inside = interval_scores(noisy, predicted, "e2el_s", {"e2el_s": 0.05}) <= 1.6448536269514722
+    assert abs(inside.mean() - 0.9) < 4 * np.sqrt(0.09 / 400)
+
+
+def test_phase_floor_is_the_median_distance_in_an_iteration():
+    rng = np.random.default_rng(0)
+    step, ttft = 6e-3, 24e-3
+    a, b = rng.uniform(0, step, (2, 200_000))
+    e = replace(LOW, ttft_s=np.full(30, ttft), e2el_s=np.full(30, ttft + 63 * step))
+    assert phase_floor(e) == pytest.approx(np.median(np.abs(a - b)) / ttft, rel=0.01)
+
+
+def test_too_few_requests_are_refused():
+    few = replace(LOW, **{k: getattr(LOW, k)[:3] for k in ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "e2el_s")})
+    with pytest.raises(UsageError, match="too few"):
+        learn_path(RUN, IN_PROCESS, few, RUNGS)

@@ -1,0 +1,95 @@
+"""Served measurements and per-request logs are read, or refused in one line; the verdict is the exit code."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from calibrate.served.runs import limits_of_flags, read_served
+from tests.cli import run
+from tests.served.made import open_loop
+
+COLUMNS = ["arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s"]
+ARGUMENTS = ["--model", "Qwen2.5-7B", "--gpu", "H100", "--max-num-seqs", "256", "--max-num-batched-tokens", "8192", "--draws", "2"]
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    e = open_loop("log", 4.0, 80)
+    path = tmp_path_factory.mktemp("log") / "production.csv"
+    with path.open("w", newline="") as handle:
+        writer = csv.writer(handle)
+        writer.writerow(COLUMNS)
+        for i in range(80):
+            start = 100.0 + e.arrival_s[i]
+            writer.writerow([start, e.prompt_tokens[i], e.output_tokens[i], start + e.ttft_s[i], start + e.e2el_s[i]])
+    return path
+
+
+def test_a_log_is_learnt_from_its_first_part_and_scored_on_the_rest(log):
+    result = run("validate", "--run", str(log), *ARGUMENTS, "--json")
+    (report,) = json.loads(result.stdout)
+    assert report["learnt_on"] == ["production (first)"]
+    assert {s["experiment"] for s in report["scores"]} == {"production (rest)"}
+    assert [s["requests"] for s in report["scores"] if s["metric"] != "p99_ttft_s"] == [72, 72, 72]
+    assert result.code == (0 if all(s["within"] for s in report["scores"]) else 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda rows: rows[0].__setitem__(4, "end_s"), "finish_s"),
+        (lambda rows: rows[3].__setitem__(0, "nan"), "line 4"),
+        (lambda rows: rows[3].__setitem__(1, "x"), "line 4: prompt_tokens"),
+        (lambda rows: rows[3].__setitem__(1, "0"), "line 4: prompt_tokens"),
+        (lambda rows: rows[3].__setitem__(3, "0"), "line 4: needs"),
+        (lambda rows: rows[3].__setitem__(4, ""), "line 4: finish_s"),
+        (lambda rows: rows.__delitem__(slice(1, None)), "no requests"),
+        (lambda rows: rows.__delitem__(slice(5, None)), "too few"),
+    ],
+)
+def test_a_wrong_log_is_one_line(log, tmp_path, change, named):
+    with log.open(newline="") as handle:
+        rows = list(csv.reader(handle))
+    change(rows)
+    path = tmp_path / "wrong.csv"
+    with path.open("w", newline="") as handle:
+        csv.writer(handle).writerows(rows)
+    result = run("validate", "--run", str(path), *ARGUMENTS)
+    assert result.code == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert named in result.stderr
+
+
+def test_unknown_names_and_foreign_files(tmp_path):
+    assert run("validate", "--run", "nowhere").code == 2
+    foreign = tmp_path / "x.nc"
+    foreign.write_bytes(b"not netCDF")
+    result = run("validate", "--run", str(foreign))
+    assert result.code == 2
+    assert "x.nc" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_the_packaged_run_is_complete():
+    from pathlib import Path
+
+    root = Path(__file__).resolve().parents[2] / "scenarios" / "data" / "measured"
+    served = read_served(root / "h100" / "served_qwen2.5-7b.nc")
+    kinds = {e.kind for e in served.experiments}
+    assert kinds == {"ladder", "open", "sessions", "closed"}
+    assert served.limits.max_num_seqs == 256
+    for e in served.experiments:
+        assert (e.ttft_s > 0).all()
+        assert (e.e2el_s >= e.ttft_s).all()
+        assert (np.diff(e.arrival_s) >= 0).all()
+        assert len(e.trace()) == len(e.arrival_s)
+
+
+def test_flags_become_limits():
+    limits = limits_of_flags("--max-num-seqs 64 --gpu-memory-utilization=0.8 --num-gpu-blocks-override 512 --no-enable-prefix-caching")
+    assert (limits.max_num_seqs, limits.gpu_memory_utilization, limits.num_gpu_blocks) == (64, 0.8, 512)
+    assert not limits.enable_prefix_caching
+    assert limits_of_flags("").enable_prefix_caching

@@ -1,0 +1,111 @@
+"""Closed loops keep their concurrency; routers choose by their formulas; nothing is lost on the way."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.engine.config import EngineConfig
+from sim.engine.types import Request
+from sim.engine.vllm import VllmScheduler
+from sim.errors import UsageError
+from sim.router import ROUTERS, Load, least_loaded, lmetric, make_router, prefix_affinity
+from sim.simulation import simulate
+from sim.workload.sources import TraceSource
+from sim.workload.synthetic import Synthetic, draw
+from tests.simulate.runs import AffinePrice, calls, configs, run, trace_of
+
+
+def in_flight(record):
+    """Most requests in flight at any time, a finish counting before a send of the same instant."""
+    times = [(t, 1) for t in record.requests["arrival_s"]] + [(t, -1) for t in record.requests["finish_s"]]
+    return max(np.cumsum([step for _, step in sorted(times)]))
+
+
+@given(calls, configs, st.integers(1, 5))
+@settings(max_examples=60, deadline=None)
+def test_a_closed_loop_never_exceeds_its_clients(requests, config, clients):
+    record, _ = run(trace_of(requests), config, max_concurrency=clients)
+    assert in_flight(record) <= clients
+
+
+def test_a_closed_loop_keeps_its_clients_busy():
+    trace = trace_of([(0.0, 20, 5)] * 12)
+    record, _ = run(trace, EngineConfig(num_gpu_blocks=64), max_concurrency=3)
+    assert in_flight(record) == 3
+    # sent when a place is free: each send after the first three is somebody's finish
+    later = np.sort(record.requests["arrival_s"])[3:]
+    assert set(later) <= set(record.requests["finish_s"])
+
+
+def test_zero_clients_is_an_error():
+    with pytest.raises(UsageError, match="max concurrency"):
+        run(trace_of([(0.0, 1, 1)]), EngineConfig(), max_concurrency=0)
+
+
+def loads(*states):
+    return [Load(1000, *state) for state in states]
+
+
+def asks(prompt, names=()):
+    return Request("r", 0.0, prompt, 1, prompt_hashes=names)
+
+
+def test_least_loaded_counts_requests_and_breaks_ties_by_index():
+    assert least_loaded(loads((2,), (1,), (1,)), asks(10), 16) == 1
+
+
+def test_lmetric_is_work_ahead_times_sharers():
+    # (100 + 64 + .01 * 0) * 1 = 164; (0 + 64 + .01 * 2000) * 2 = 168; (0 + 64 + .01 * 3000) * 1 = 94
+    assert lmetric(loads((1, 100, 0), (2, 0, 2000), (1, 0, 3000)), asks(64), 16) == 2
+    # an idle replica counts as one request, so its score is not nought whatever it must compute
+    assert lmetric(loads((0, 500, 0), (1, 0, 0)), asks(64), 16) == 1
+
+
+def test_affinity_sticks_until_overloaded():
+    names = [11, 12, 13, 14]
+    states = loads((3,), (3,), (3,))
+    states[1].remember(asks(64, names))
+    assert prefix_affinity(states, asks(80, [*names, 15]), 16) == 1
+    states[1].requests = 9
+    assert prefix_affinity(states, asks(80, [*names, 15]), 16) == 0
+    assert prefix_affinity(states, asks(80, [99, 12]), 16) == 0
+
+
+def test_what_a_router_remembers_is_bounded():
+    load = Load(3)
+    load.remember(asks(64, [1, 2, 3, 4]))
+    assert list(load.prefixes) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_every_router_serves_everything_and_settles_its_books(name):
+    spec = Synthetic(60, 50, 12, length_cv=0.5, prefix_tokens=40, turns=3, think_s=0.05, rate_per_s=40.0)
+    trace = draw(spec, np.random.default_rng(5))
+    config = EngineConfig(num_gpu_blocks=200, max_num_seqs=4, max_num_batched_tokens=64)
+    router = make_router(name, 3, 16, 200)
+    schedulers = [VllmScheduler(config) for _ in range(3)]
+    record = simulate(TraceSource(trace, 16), schedulers, AffinePrice(), router=router)
+    assert np.isfinite(record.requests["finish_s"]).all()
+    assert set(record.requests["replica"]) == {0, 1, 2}
+    assert sum(scheduler.kv_blocks_used() for scheduler in schedulers) == 0
+    for load in getattr(router, "_loads", ()):
+        assert (load.requests, load.pending_prefill_tokens, load.ongoing_tokens) == (0, 0, 0)
+
+
+def test_affinity_keeps_sessions_on_their_replica():
+    spec = Synthetic(60, 64, 16, turns=4, think_s=0.5, rate_per_s=2.0)
+    config = EngineConfig(num_gpu_blocks=2000, max_num_batched_tokens=512)
+    reuse = {}
+    for name in ("round-robin", "prefix-affinity"):
+        trace = draw(spec, np.random.default_rng(1))
+        record = simulate(
+            TraceSource(trace, 16), [VllmScheduler(config) for _ in range(3)], AffinePrice(), router=make_router(name, 3, 16, 2000)
+        )
+        reuse[name] = record.requests["cached_tokens"].sum()
+    assert reuse["prefix-affinity"] > 1.5 * reuse["round-robin"]
+
+
+def test_unknown_router():
+    with pytest.raises(UsageError, match="known: round-robin"):
+        make_router("random", 2, 16, 10)

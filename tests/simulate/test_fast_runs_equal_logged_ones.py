@@ -1,0 +1,67 @@
+"""A study without the iteration log takes the fast path and gives the same requests, bit by bit; draws are common random numbers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sim.deployment import Limits
+from sim.precision import Precision
+from sim.rate_source import rates_for
+from sim.serve import Study, run_study
+from sim.serve_fast import run_fast
+from sim.specs.gpus import get_gpu
+from sim.specs.models import get_model
+from sim.stepcost import BillCost
+from sim.workload.synthetic import Synthetic, draw
+
+
+def study(spec, seed=0, **more):
+    gpu, precision = get_gpu("A10"), Precision()
+    trace = draw(spec, np.random.default_rng(seed))
+    return Study(trace, get_model("Llama-3.1-8B"), gpu, precision, rates_for(gpu, precision, draws=20), **more)
+
+
+OPEN = Synthetic(120, 400, 40, length_cv=0.8, prefix_tokens=200, rate_per_s=4.0, burstiness=0.5)
+CASES = {
+    "one replica": study(OPEN),
+    "three in turn": study(replace(OPEN, rate_per_s=12.0), replicas=3),
+    "starved": study(OPEN, limits=Limits(num_gpu_blocks=150, enable_prefix_caching=False)),
+    "no caching": study(OPEN, limits=Limits(enable_prefix_caching=False, max_num_seqs=4)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_requests(name):
+    case = CASES[name]
+    logged = run_study(case, draws=0).record
+    fast = run_study(case, draws=0, keep_iterations=False).record
+    assert not len(fast.iterations["start_s"])
+    for column, values in logged.requests.items():
+        assert np.array_equal(values, fast.requests[column]), column
+    if name == "starved":
+        assert logged.requests["preemptions"].sum() > 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_really_was_the_fast_path(name):
+    case = CASES[name]
+    config = run_study(case, draws=0).config
+    steps = BillCost(case.model, case.precision, case.rates.point).steps
+    assert run_fast(case.trace, config, steps, case.host, case.replicas) is not None
+
+
+def test_sessions_take_the_event_loop():
+    case = study(replace(OPEN, turns=4, think_s=0.5))
+    logged, short = (run_study(case, keep_iterations=keep) for keep in (True, False))
+    assert not len(short.record.iterations["start_s"])
+    assert np.array_equal(logged.record.requests["finish_s"], short.record.requests["finish_s"])
+    assert not logged.rate_intervals  # twenty repeats are not cheap here, and nobody asked
+
+
+def test_intervals_over_draws_hold_the_workload_fixed():
+    result = run_study(CASES["one replica"])
+    assert result.rate_intervals["total_input_tokens"] == (result.summary["total_input_tokens"],) * 2
+    low, high = result.rate_intervals["mean_tpot_ms"]
+    assert low < result.summary["mean_tpot_ms"] < high
+    assert run_study(CASES["one replica"]).rate_intervals == result.rate_intervals

@@ -1,0 +1,97 @@
+"""The workload options of `simctl simulate`: which go together, and what they make."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli import run
+
+DATA = Path(__file__).parents[1] / "data"
+AZURE = ("--trace", str(DATA / "small_azure.csv"), "--trace-format", "azure")
+SESSIONS = ("--trace", str(DATA / "small_sessions.jsonl"))
+WHERE = ("--gpu", "A10", "--model", "Llama-3.1-8B")
+
+
+def summary(*arguments):
+    result = run("simulate", *WHERE, *arguments, "--json", "--draws", "0")
+    assert result.code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "what to serve? give --trace FILE, or --num-prompts N"),
+        ((*AZURE, "--num-prompts", "5"), "needs --resample"),
+        ((*AZURE, "--resample", "--num-prompts", "5"), "--resample needs --num-prompts and --request-rate"),
+        ((*AZURE, "--random-input-len", "5"), "--random-input-len is for requests that are drawn"),
+        ((*AZURE, "--turns", "2"), "--turns is for requests that are drawn"),
+        ((*AZURE, "--burstiness", "2"), "--burstiness needs --request-rate"),
+        (("--num-prompts", "5", "--limit", "3"), "need a --trace"),
+        (("--num-prompts", "5", "--request-rate", "-1"), "request rate must be positive"),
+        (("--num-prompts", "5", "--request-rate", "nan"), "request rate must be positive"),
+        (("--num-prompts", "5", "--random-length-cv", "-1"), "coefficient of variation"),
+        (("--num-prompts", "5", "--random-length-cv", "1e300"), "coefficient of variation"),
+        (("--num-prompts", "5", "--request-rate", "1e-300"), "the rate is too low"),
+        ((*AZURE, "--rate-scale", "1e-300"), "the rate is too low"),
+        (("--num-prompts", "99999999999"), "num-prompts"),
+        (("--num-prompts", "5", "--num-gpu-blocks", "99999999999"), "num-gpu-blocks"),
+        (("--num-prompts", "5", "--think-time", "inf"), "think time must be a finite time"),
+        (("--num-prompts", "5000", "--turns", "5000"), "more than"),
+        (("--num-prompts", "5", "--router", "dice"), "dice"),
+    ],
+)
+def test_contradictions_are_one_line(arguments, message):
+    result = run("simulate", *WHERE, *arguments)
+    assert result.code == 2
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
+
+
+def test_drawn_requests():
+    figures = summary("--num-prompts", "50", "--request-rate", "5", "--random-input-len", "100", "--random-output-len", "9")
+    assert figures["num_prompts"] == figures["completed"] == 50
+    assert figures["total_input_tokens"] == 5000
+    assert figures["total_output_tokens"] == 450
+
+
+def test_a_request_rate_replaces_the_traces_times():
+    slow, fast = (summary(*AZURE, "--request-rate", rate) for rate in ("0.5", "50"))
+    assert slow["total_input_tokens"] == fast["total_input_tokens"]
+    assert slow["duration"] > 2 * fast["duration"]
+
+
+def test_empirical_lengths():
+    figures = summary(*AZURE, "--resample", "--num-prompts", "20", "--request-rate", "2")
+    assert figures["completed"] == 20
+
+
+def test_a_closed_loop_from_the_command_line():
+    one, eight = (summary("--num-prompts", "32", "--max-concurrency", n) for n in ("1", "8"))
+    assert one["max_running"] == 1
+    assert eight["max_running"] == 8
+    assert eight["duration"] < one["duration"]
+
+
+def test_sessions_reuse_and_rate_scale():
+    figures = summary(*SESSIONS, "--think-time", "1.5")
+    assert figures["prefix_cache_hit_rate"] > 0.4
+    assert summary(*SESSIONS, "--rate-scale", "4")["completed"] == 24
+
+
+def test_replicas_share_the_load():
+    arguments = ("--num-prompts", "60", "--request-rate", "6", "--random-input-len", "2000")
+    one, three = (summary(*arguments, "--replicas", n) for n in ("1", "3"))
+    assert three["mean_ttft_ms"] < one["mean_ttft_ms"]
+    assert three["provenance"]["replicas"] == 3
+
+
+def test_host_overhead_is_charged_once_per_request():
+    arguments = ("--num-prompts", "4", "--request-rate", "0.1", "--burstiness", "inf", "--random-input-len", "1000")
+    charged, bare = summary(*arguments), summary(*arguments, "--no-host-overhead")
+    host = {name: charged["provenance"][f"host_{name}"] for name in ("request_s", "prompt_token_s", "response_s")}
+    assert min(host["request_s"], host["response_s"]) > 0
+    expected_ms = 1e3 * (host["request_s"] + 1000 * host["prompt_token_s"] + host["response_s"])
+    assert charged["mean_ttft_ms"] - bare["mean_ttft_ms"] == pytest.approx(expected_ms, abs=0.01)
+    assert charged["mean_tpot_ms"] == pytest.approx(bare["mean_tpot_ms"], rel=1e-9)
