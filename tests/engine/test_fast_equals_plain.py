@@ -78,7 +78,7 @@ def workloads(draw: st.DrawFn, caching: bool) -> tuple[EngineConfig, list[Reques
     return config, requests
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=250, deadline=None, derandomize=True)
 @given(workloads(caching=False), st.sampled_from(STEPS))
 def test_without_prefix_caching_kv_starvation_included(case: tuple[EngineConfig, list[Request]], steps: StepTime) -> None:
     config, requests = case
@@ -87,7 +87,7 @@ def test_without_prefix_caching_kv_starvation_included(case: tuple[EngineConfig,
     event("preempts" if quick.preemptions.any() else "no preemption")
 
 
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=350, deadline=None, derandomize=True)
 @given(workloads(caching=True), st.sampled_from(STEPS))
 def test_with_prefix_caching_hits_and_evictions_included(case: tuple[EngineConfig, list[Request]], steps: StepTime) -> None:
     config, requests = case
