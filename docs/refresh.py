@@ -2,19 +2,24 @@
 
 A fenced `console` block starts with one line `$ simctl ...`; all below it is that command's output.
 `python docs/refresh.py` rewrites the blocks, `python docs/refresh.py --check` exits 1 when one is stale.
-Blocks that need files of the reader's own are fenced as `text` and left alone.
+
+Blocks fenced as `text` are slow, need trace files of the reader's own, or show a command that fails. `--all DIR` runs those too, in the
+folder DIR that holds the traces; a failing command's line on stderr is shown with its exit code.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+SLOW = re.compile(r"```text\n\$ simctl (?P<arguments>[^\n]*)\n(?P<output>.*?)```", re.DOTALL)
 BLOCK = re.compile(r"```console\n\$ simctl (?P<arguments>[^\n]*)\n(?P<output>.*?)```", re.DOTALL)
 
 
@@ -41,12 +46,23 @@ def refreshed(text: str) -> str:
     return BLOCK.sub(lambda m: f"```console\n$ simctl {m['arguments']}\n{printed(m['arguments'])}```", text)
 
 
+def ran(arguments: str, folder: str) -> str:
+    """What `simctl ARGUMENTS`, run in `folder`, prints on stdout; of a failure also its line on stderr."""
+    command = [sys.executable, "-m", "simctl", *shlex.split(arguments)]
+    done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    failure = f"{done.stderr.strip().splitlines()[-1]}\n(exit {done.returncode})\n" if done.returncode else ""
+    return "".join(line.rstrip() + "\n" for line in done.stdout.rstrip().splitlines()) + failure
+
+
 def main(arguments: list[str]) -> int:
     sys.path.insert(0, str(ROOT))
     stale = []
+    folder = arguments[arguments.index("--all") + 1] if "--all" in arguments else None
     for path in documents():
         text = path.read_text(encoding="utf-8")
         new = refreshed(text)
+        if folder is not None:
+            new = SLOW.sub(lambda m: f"```text\n$ simctl {m['arguments']}\n{ran(m['arguments'], folder)}```", new)
         if new != text:
             stale.append(str(path.relative_to(ROOT)))
             if "--check" not in arguments:

@@ -102,14 +102,19 @@ def rates_from_file(
     if owner not in (POPULATION, gpu.name):
         raise PosteriorError(f"{path}: learnt on {owner}, not on {gpu.name}")
     declared = priors(gpu, precision)
-    absent = [name for name in UNITS if name not in file.variables]
-    if absent or any((file.variables[name] <= 0).any() for name in UNITS):
-        raise PosteriorError(f"{path}: a rate is missing or not positive ({', '.join(absent) or 'non-positive draws'})")
     values, basis = dict(file.variables), dict(json.loads(str(file.attrs["basis"])))
     if owner == POPULATION:
+        # what engines of other GPUs cannot tell (host link, all-reduce, the price of finding) keeps this GPU's declared prior
+        rest = prior_rates(gpu, precision, draws=len(values["beta"]), seed=seed)
+        values = {n: np.asarray(getattr(rest.draws, n), dtype=float) for n in UNITS if n not in values} | values
+        basis = {n: rest.basis[n] for n in UNITS} | basis
+    absent = [name for name in UNITS if name not in values]
+    if absent or any((values[name] <= 0).any() for name in UNITS):
+        raise PosteriorError(f"{path}: a rate is missing or not positive ({', '.join(absent) or 'non-positive draws'})")
+    if owner == POPULATION:
         # the population knows efficiencies: a rate with a datasheet peak is its share of that peak
-        for name in UNITS:
-            if np.isfinite(declared[name].upper):
+        for name in file.variables:
+            if name in UNITS and np.isfinite(declared[name].upper):
                 values[name] = values[name] * declared[name].upper
                 basis[name] = f"datasheet x {basis[name]}"
     elif precision.weights != file.attrs.get("weight_dtype", "bf16"):
@@ -121,7 +126,9 @@ def rates_from_file(
     chosen = {name: values[name][pick] for name in UNITS}
     if "sigma" in values:
         chosen = with_model_error(chosen, values["sigma"][pick, DECODE], seed)
-    mark = "" if int(file.attrs["converged"]) else " (NOT CONVERGED)"
+    facts = sorted({basis[n] for n in UNITS if basis[n].startswith(("published", "implied"))})
+    mark = "".join(f"; {fact}" for fact in facts) if owner == POPULATION else ""
+    mark += "" if int(file.attrs["converged"]) else " (NOT CONVERGED)"
     return RateDraws(
         point=Rates(**{name: float(np.median(values[name])) for name in UNITS}),
         draws=Rates(**chosen),

@@ -56,14 +56,14 @@ def benchmark_table(
         shown["busy_percent"] = 100 * shown["busy_fraction"]
     if kv_blocks and "max_kv_blocks_used" in shown:
         shown["max_kv_percent"] = 100 * shown["max_kv_blocks_used"] / kv_blocks
-    head = f"{'':<40} {'':<10} {'90 % run noise':<24}" + (" 90 % rates" if rates else "")
+    head = f"{'90 % intervals from':<40} {'':<10} {'run noise':<13}" + (" rates" if rates else "")
     lines = [f"{' Serving Benchmark Result ':=^{WIDTH}}", head.rstrip()]
 
     def line(label: str, key: str) -> None:
         if key not in shown:
             return
         cells = [_interval(noise.get(key))] + ([_interval(rates.get(key))] if rates else [])
-        lines.append(f"{label:<40} {_value(shown[key]):<10} {cells[0]:<24} {' '.join(cells[1:])}".rstrip())
+        lines.append(f"{label:<40} {_value(shown[key]):<10} {cells[0]:<13} {' '.join(cells[1:])}".rstrip())
 
     for label, key in _COUNTS:
         line(label, key)
@@ -89,4 +89,9 @@ def _value(value: float | int) -> str:
 def _interval(interval: Interval | None) -> str:
     if interval is None or interval[0] == interval[1]:
         return ""  # nothing is unknown about it
-    return f"[{interval[0]:.2f}, {interval[1]:.2f}]"
+    return f"[{_short(interval[0])}-{_short(interval[1])}]"
+
+
+def _short(value: float) -> str:
+    """Three significant digits: two columns of intervals fit beside vLLM's table in 80 columns."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

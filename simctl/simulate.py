@@ -54,6 +54,12 @@ class GoodputCommand(click.Command):
     help="Reuse KV of equal prefixes. [default: on; off with recurrent state]",
 )
 @click.option("--long-prefill-token-threshold", type=click.IntRange(0), default=0, show_default=True, help="Prefill share cap; 0: none.")
+@click.option(
+    "--served-path/--in-process",
+    default=True,
+    show_default=True,
+    help="Rates as a served engine shows them, or as the engine stepped in process does.",
+)
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True, help="Charge the API server's time, too.")
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router.")
 @click.option("--router", type=click.Choice(ROUTERS), default="round-robin", show_default=True, help="How requests find a replica.")
@@ -67,6 +73,7 @@ class GoodputCommand(click.Command):
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is drawn: same seed, same bytes.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write run.nc and summary.json, whole or not at all.")
 @click.option("--chrome-trace", type=click.Path(), metavar="FILE", help="Write iterations and requests as a Chrome trace (Perfetto).")
+@click.option("--plot", type=click.Path(), metavar="FILE", help="Draw queue, KV use, TTFT and bill over time (PNG, SVG or PDF).")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table.")
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> None:
@@ -87,11 +94,11 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     from sim.serve import REPEATS, provenance, run_study
 
     out: Path | None = options["out"]
-    chrome = writable(options["chrome_trace"])
+    chrome, plot = writable(options["chrome_trace"]), writable(options["plot"])
     staged = replaced_directory(out, (RUN_FILE, SUMMARY_FILE)) if out is not None else nullcontext(None)
     with staged as directory:
         study = _study(ctx, options)
-        keep = options["iterations"] or chrome is not None
+        keep = options["iterations"] or chrome is not None or plot is not None
         with _progress() as report:
             result = run_study(study, draws=options["draws"], keep_iterations=keep, on_progress=report)
         origin = {"simctl_version": __version__, "seed": options["seed"], **workload_origin(options), **provenance(study, result.config)}
@@ -109,11 +116,15 @@ def command(ctx: click.Context, /, **options: Any) -> None:
             from sim.chrometrace import write_chrome_trace
 
             write_chrome_trace(chrome, result.record)
+        if plot is not None:
+            from simctl.run_plots import plot_run
+
+            plot_run(result.record, result.config.num_gpu_blocks - 1, f"{study.model.name} on {study.gpu.name}", plot)
     if options["as_json"]:
         click.echo(summary_json(summary))
         return
     _print(study, result)
-    for path in ([out / RUN_FILE, out / SUMMARY_FILE] if out is not None else []) + ([chrome] if chrome else []):
+    for path in ([out / RUN_FILE, out / SUMMARY_FILE] if out is not None else []) + [each for each in (chrome, plot) if each]:
         click.echo(f"wrote {path}", err=True)
 
 
@@ -127,6 +138,7 @@ def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
     from sim.posterior import rates_for
     from sim.precision import Precision
     from sim.serve import Study
+    from sim.served import as_served
     from sim.specs.gpus import get_gpu
     from sim.specs.models import get_model
 
@@ -140,6 +152,9 @@ def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
     limits = {name: options[name] for name in Limits.__dataclass_fields__ if name != "options"}
     trace = workload(options, np.random.default_rng(options["seed"]), given)
     rates = rates_for(gpu, precision, path=options["posterior"], draws=max(20, options["draws"] or 0), seed=options["seed"])
+    host = HostRates()
+    if options["served_path"]:
+        rates, host = as_served(rates)
     if isinstance(limits["max_num_seqs"], float):
         limits["max_num_seqs"] = cap_at_knee(trace, model, precision, rates.point, options["tp"], limits["max_num_seqs"])
     limits["options"] = _engine_options(options["engine_option"])
@@ -153,7 +168,7 @@ def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
         rates=rates,
         tp=options["tp"],
         limits=Limits(**limits),
-        host=HostRates() if options["host_overhead"] else NO_HOST,
+        host=host if options["host_overhead"] else NO_HOST,
         replicas=options["replicas"],
         router=options["router"],
         max_concurrency=options["max_concurrency"],
@@ -184,24 +199,31 @@ def _engine_options(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _print(study: Any, result: Any) -> None:
+    import textwrap
+
     from sim.report_table import benchmark_table
 
+    def say(text: str) -> None:
+        click.echo("\n".join(textwrap.wrap(text, 80, subsequent_indent="  ")))
+
     config, each = result.config, f"{study.replicas} replicas of " if study.replicas > 1 else ""
-    click.echo(f"{study.model.name} on {each}{study.tp} x {study.gpu.name}, {study.precision.weights}, {config.num_gpu_blocks} KV blocks")
-    click.echo(f"of {config.block_size}, max_num_seqs {config.max_num_seqs}, max_num_batched_tokens {config.max_num_batched_tokens}")
-    click.echo(f"rates: {study.rates.summary}")
-    click.echo(f"host overhead: {study.host.basis}")
+    say(
+        f"{study.model.name} on {each}{study.tp} x {study.gpu.name}, {study.precision.weights}, {config.num_gpu_blocks} KV blocks of "
+        f"{config.block_size}, max_num_seqs {config.max_num_seqs}, max_num_batched_tokens {config.max_num_batched_tokens}"
+    )
+    say(f"rates: {study.rates.summary}")
+    say(f"host overhead: {study.host.basis}")
     for note in study.trace.notes:
-        click.echo(f"trace: {note}")
+        say(f"trace: {note}")
     click.echo(benchmark_table(result.summary, result.noise, result.rate_intervals or None, config.num_gpu_blocks - 1))
     if result.bill:
         shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in result.bill.items() if share >= 5e-4)
-        click.echo(f"bill over busy time: {shares}")
+        say(f"bill over busy time: {shares}")
     behind = result.summary["waiting_at_last_arrival"]
     if study.trace.offered_rate_per_s and behind > SATURATED * result.summary["num_prompts"]:
-        click.echo(f"saturated: {behind} requests still waited when the last one arrived; latencies say how long the workload is")
+        say(f"saturated: {behind} requests still waited when the last one arrived; latencies say how long the workload is")
     if not result.rate_intervals:
-        click.echo("rates held at their medians; --draws 20 adds what is not known about them")
+        say("rates held at their medians; --draws 20 adds what is not known about them")
 
 
 @contextmanager

@@ -30,6 +30,7 @@ PACKAGED = "data/measured"
 @click.option("--max-num-seqs", type=click.IntRange(1), help="Engine limit under which a CSV log was taken.")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Engine limit under which a CSV log was taken.")
 @click.option("--draws", type=click.IntRange(0, 1000), default=20, show_default=True, help="Draws of the rates behind the intervals.")
+@click.option("--save-path", metavar="FILE", help="Write the served path learnt (JSON), for simulations to use.")
 @click.option("--plot", metavar="FILE", help="Also draw the reliability diagram to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print every score as JSON on stdout.")
 def command(**options: Any) -> None:
@@ -51,9 +52,11 @@ def command(**options: Any) -> None:
         for name, path in packaged.items():
             click.echo(f"{name}  {path.stat().st_size // 1024} kB")
         return
-    target = writable(options["plot"])
+    target, saved = writable(options["plot"]), writable(options["save_path"])
     paths = _chosen(options["run_name"], packaged)
     reports = [_validate(path, options) for path in paths]
+    if saved:
+        _save_path(reports, saved)
     if target:
         from simctl.plots import plot_reliability
 
@@ -111,6 +114,7 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
     pairs = [(e, replay(run, e, learnt.rates, learnt.host, draws=options["draws"])) for e in scored]
     return {
         "run": run,
+        "in_process": rates,
         "path": learnt,
         "pairs": pairs,
         "scores": [s for experiment, predicted in pairs for s in score(experiment, predicted, learnt.noise)],
@@ -156,6 +160,34 @@ def _split(run: Any, options: dict[str, Any]) -> tuple[Any, tuple[Any, ...], lis
     if not scored:
         raise UsageError(f"{run.name}: nothing is left to score")
     return low, rungs, scored
+
+
+def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
+    import os
+    from dataclasses import asdict
+
+    from sim.errors import UsageError
+    from sim.formula import formula_fingerprint
+    from sim.served import ServedPath
+
+    if len(reports) != 1:
+        raise UsageError("--save-path needs one run: name it with --run")
+    run, path = reports[0]["run"], reports[0]["path"]
+    body = ServedPath(
+        gpu=run.gpu.name,
+        engine=run.engine,
+        hidden_c0_s=float(reports[0]["in_process"].point.c0_s - path.rates.point.c0_s),
+        shown=path.shown,
+        request_s=path.host.request_s,
+        prompt_token_s=path.host.prompt_token_s,
+        response_s=path.host.response_s,
+        learnt_on=f"{run.name}: {', '.join(path.learnt_on)}",
+        formula=formula_fingerprint(),
+    )
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(asdict(body), indent=1) + "\n", encoding="utf-8")
+    os.replace(temporary, target)
+    click.echo(f"wrote {target}", err=True)
 
 
 LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}

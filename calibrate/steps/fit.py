@@ -106,7 +106,9 @@ class StepFit:
             progress(str(label))
             out = folds == label
             posterior = self.posterior(self.cells.take(~out), how)
-            low[out], median[out], high[out] = intervals(self.cells.take(out), posterior, np.random.default_rng([how.seed, 2, i]))
+            low[out], median[out], high[out] = intervals(
+                self.cells.take(out), posterior.rates, posterior.sigma, np.random.default_rng([how.seed, 2, i])
+            )
         return HeldOut(low, median, high, folds)
 
     def log_likelihood(self, posterior: Posterior) -> Array:
@@ -114,9 +116,9 @@ class StepFit:
         return log_likelihood(self.cells, log_price(self.cells, posterior.rates), posterior.sigma)
 
 
-def intervals(cells: StepCells, posterior: Posterior, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+def intervals(cells: StepCells, rates: Rates, sigma: Array, rng: np.random.Generator) -> tuple[Array, Array, Array]:
     """5 %, 50 % and 95 % of what a new measurement of each cell would read, seconds [n]."""
-    draws = predictive(cells, log_price(cells, posterior.rates), posterior.sigma, rng)
+    draws = predictive(cells, log_price(cells, rates), sigma, rng)
     low, median, high = np.quantile(draws, [0.05, 0.5, 0.95], axis=0)
     return low, median, high
 

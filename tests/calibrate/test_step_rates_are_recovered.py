@@ -51,7 +51,7 @@ def test_a_fold_is_predicted_by_a_fit_that_did_not_see_it(step_fit):
     doubled = np.where(labels == "fold 1", 2 * step_fit.cells.step_s, step_fit.cells.step_s)
     changed = dataclasses.replace(step_fit.cells, step_s=doubled)
     others = step_fit.posterior(changed.take(labels != "fold 1"), quick)
-    again = intervals(changed.take(labels == "fold 1"), others, np.random.default_rng([2, 2, 0]))[1]
+    again = intervals(changed.take(labels == "fold 1"), others.rates, others.sigma, np.random.default_rng([2, 2, 0]))[1]
     np.testing.assert_allclose(again, held.median_s[labels == "fold 1"])
 
 

@@ -1,4 +1,4 @@
-"""The simulator in the limits that queueing theory solves: M/D/1, M/M/1 processor sharing, and Little's law from the event log."""
+"""The event loop where queueing theory knows the answer: M/D/1 waits, and Little's law from the iteration log."""
 
 import math
 
@@ -20,7 +20,7 @@ def replicate(one_run):
     return np.mean(values), T_999 * np.std(values, ddof=1) / math.sqrt(REPLICATIONS)
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("load", [0.3, 0.7])
 def test_m_d_1_wait(load):
     service_s, count = 0.02, 1500
     config = EngineConfig(num_gpu_blocks=64, max_num_seqs=1, max_num_batched_tokens=4, enable_prefix_caching=False)
@@ -32,23 +32,6 @@ def test_m_d_1_wait(load):
 
     mean, half = replicate(mean_wait)
     expected = load * service_s / (2 * (1 - load))
-    assert abs(mean - expected) < half
-    assert half < 0.4 * expected
-
-
-def test_m_m_1_processor_sharing():
-    # every iteration gives each resident one token, and takes token_s per token: the engine is shared evenly
-    token_s, mean_tokens, load, count = 0.001, 60, 0.6, 500
-    config = EngineConfig(num_gpu_blocks=100_000, max_num_seqs=512, max_num_batched_tokens=4096, enable_prefix_caching=False)
-
-    def mean_sojourn(rng):
-        times = arrival_times(count, load / (token_s * mean_tokens), 1.0, rng)
-        sizes = rng.geometric(1 / mean_tokens, size=count)
-        record, _ = run(trace_of([(t, 1, int(n)) for t, n in zip(times, sizes, strict=True)]), config, AffinePrice(0.0, token_s))
-        return (record.requests["finish_s"] - record.requests["arrival_s"])[count // 10 :].mean()
-
-    mean, half = replicate(mean_sojourn)
-    expected = token_s * mean_tokens / (1 - load)
     assert abs(mean - expected) < half
     assert half < 0.4 * expected
 

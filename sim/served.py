@@ -1,0 +1,96 @@
+"""The served path: what a served engine hides of rates learnt in process, and what its API server adds.
+
+Engine grids are stepped in process with a synchronisation after every iteration. A served engine with asynchronous scheduling hides
+host work behind the GPU. A packaged path says by how much, learnt from one served run (`simctl validate --save-path`); it is a property
+of the engine and its host, so it is carried to other GPUs whose rates were learnt the same way, and the basis says where it was measured.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from sim.errors import SimctlError
+from sim.formula import formula_fingerprint
+from sim.host import HostRates
+from sim.rates import RateDraws
+
+PACKAGED = "data/posteriors/served_path.json"
+SCHEMA = "simctl-served-path/1"
+MIN_C0_S = 1e-5
+IN_PROCESS = "posterior for"  # how the summary of rates learnt from in-process grids begins
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPath:
+    """Seconds of the fixed cost that serving hides, the share of per-sequence and per-prefill host cost that shows, and host latencies."""
+
+    gpu: str
+    engine: str
+    hidden_c0_s: float
+    shown: float
+    request_s: float
+    prompt_token_s: float
+    response_s: float
+    learnt_on: str
+    formula: str
+    schema: str = SCHEMA
+
+    def host(self) -> HostRates:
+        """The API server's latencies."""
+        return HostRates(self.request_s, self.prompt_token_s, self.response_s, f"served {self.engine} on {self.gpu}")
+
+    def applied(self, rates: RateDraws) -> RateDraws:
+        """Rates learnt in process, as served."""
+        point = replace(
+            rates.point,
+            c0_s=max(MIN_C0_S, float(rates.point.c0_s) - self.hidden_c0_s),
+            c_seq_s=rates.point.c_seq_s * self.shown,
+            c_prefill_s=rates.point.c_prefill_s * self.shown,
+        )
+        draws = replace(
+            rates.draws,
+            c0_s=np.maximum(MIN_C0_S, rates.draws.c0_s - self.hidden_c0_s),
+            c_seq_s=rates.draws.c_seq_s * self.shown,
+            c_prefill_s=rates.draws.c_prefill_s * self.shown,
+        )
+        why = f"as served by {self.engine} on {self.gpu}"
+        basis = rates.basis | {name: f"{rates.basis[name]}; {why}" for name in ("c0_s", "c_seq_s", "c_prefill_s")}
+        return RateDraws(point, draws, basis, f"{rates.summary}; served path of {self.engine} measured on {self.gpu}")
+
+
+def as_served(rates: RateDraws) -> tuple[RateDraws, HostRates]:
+    """(rates, host latencies) of a served engine: the packaged path applied to rates learnt in process; priors stay as they are."""
+    path = packaged_path()
+    if path is None or not rates.summary.startswith(IN_PROCESS):
+        return rates, HostRates()
+    return path.applied(rates), path.host()
+
+
+@cache
+def packaged_path() -> ServedPath | None:
+    """The packaged served path, or None. Raises SimctlError when it is damaged or was learnt with another version of the formula."""
+    source = files("scenarios").joinpath(PACKAGED)
+    if not source.is_file():
+        return None
+    return parse_path(source.read_text(encoding="utf-8"), PACKAGED)
+
+
+def parse_path(text: str, name: str) -> ServedPath:
+    """Check and build a path. Raises SimctlError naming the file."""
+    try:
+        body: dict[str, Any] = json.loads(text)
+        path = ServedPath(**{field.name: body[field.name] for field in fields(ServedPath)})
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise SimctlError(f"{name}: not a served path ({error})") from None
+    times = (path.hidden_c0_s, path.shown, path.request_s, path.prompt_token_s, path.response_s)
+    if path.schema != SCHEMA or not all(isinstance(t, float | int) and np.isfinite(t) for t in times) or not 0 <= path.shown <= 1:
+        raise SimctlError(f"{name}: not a served path (schema {path.schema!r})")
+    if path.formula != formula_fingerprint():
+        raise SimctlError(f"{name}: learnt with another version of the formula: learn it again with `simctl validate --save-path`")
+    return path

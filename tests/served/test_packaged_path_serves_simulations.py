@@ -1,0 +1,66 @@
+"""The packaged served path belongs to the formula of today, applies to rates learnt in process only, and says so."""
+
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from sim.errors import SimctlError
+from sim.posterior import rates_for
+from sim.priors import prior_rates
+from sim.served import IN_PROCESS, as_served, packaged_path, parse_path
+from sim.specs.gpus import get_gpu
+from tests.cli import run
+
+
+def test_it_is_packaged_and_of_this_formula():
+    path = packaged_path()
+    assert path is not None
+    assert path.gpu == "H100"
+    assert 0 < path.hidden_c0_s < 3e-3
+    assert 0 <= path.shown <= 1
+
+
+def test_it_makes_steps_cheaper_never_negative():
+    before = rates_for(get_gpu("H100"))
+    assert before.summary.startswith(IN_PROCESS)
+    after, host = as_served(before)
+    for name in ("c0_s", "c_seq_s", "c_prefill_s"):
+        assert getattr(after.point, name) <= getattr(before.point, name)
+        assert (getattr(after.draws, name) >= 0).all()
+        assert "served" in after.basis[name]
+    assert np.array_equal(after.draws.beta, before.draws.beta)
+    assert "H100" in host.basis
+
+
+def test_declared_priors_stay_as_they_are():
+    rates = prior_rates(get_gpu("T4"))
+    same, host = as_served(rates)
+    assert same is rates
+    assert host.basis == "declared prior"
+
+
+def test_simulate_says_which_path_it_took():
+    arguments = ["simulate", "--gpu", "H100", "--num-prompts", "20", "--request-rate", "2", "--json"]
+    served, stepped = (json.loads(run(*arguments, *flag).stdout) for flag in ([], ["--in-process"]))
+    assert served["mean_tpot_ms"] < stepped["mean_tpot_ms"]
+    assert "served path" in served["provenance"]["rates_basis"]
+    assert "served path" not in stepped["provenance"]["rates_basis"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        json.dumps(asdict(replace(packaged_path(), shown=1.5))),
+        json.dumps(asdict(replace(packaged_path(), hidden_c0_s=float("nan")))),
+        json.dumps(asdict(replace(packaged_path(), schema="other/1"))),
+        json.dumps(asdict(replace(packaged_path(), formula="0" * 64))),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_refused_by_name(text):
+    with pytest.raises(SimctlError, match=r"path\.json"):
+        parse_path(text, "path.json")
