@@ -59,18 +59,18 @@ async def events(
         writer.close()
 
 
-async def get_json(url: str) -> Any:
-    """GET a JSON document; None for an empty body. Raises StreamError or OSError."""
+async def post_json(url: str, payload: dict[str, Any]) -> Any:
+    """POST `payload` as JSON and return the JSON answer. Raises StreamError (status other than 200, not JSON) or OSError."""
     host, port, path, tls = split_url(url)
     reader, writer = await asyncio.open_connection(host, port, ssl=ssl.create_default_context() if tls else None, limit=MAX_LINE)
     try:
-        writer.write(_request("GET", host, port, path or "/", b"", None))
+        writer.write(_request("POST", host, port, path or "/", json.dumps(payload).encode(), None))
         await writer.drain()
         status, fields = await _head(reader)
-        body = await _some_body(reader, fields)
+        body = await _some_body(reader, fields, limit=MAX_LINE)
         if status != 200:
             raise StreamError(f"HTTP {status}: {body[:200]}")
-        return json.loads(body) if body.strip() else None
+        return json.loads(body)
     except json.JSONDecodeError as error:
         raise StreamError(f"not JSON: {error}") from error
     finally:

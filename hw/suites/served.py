@@ -74,7 +74,7 @@ class Experiment:
 
 
 # A laptop core takes milliseconds per decoded token and per prompt token alike: short prompts, outputs long enough to time.
-CPU_PLAN = {"prompt_scale": 16, "output_scale": 4, "duration_s": 16.0}
+CPU_PLAN = {"prompt_scale": 16, "output_scale": 4, "duration_s": 12.0}
 GPU_PLAN = {"prompt_scale": 1, "output_scale": 1, "duration_s": 20.0}
 
 

@@ -1,0 +1,115 @@
+"""Do two implementations say the same? Top-1 agreement, KL per step and perplexity difference, on the same tokens.
+
+Bit-equality is never asked of two implementations: they add in other orders. Both score one given token sequence (teacher forcing), so
+that an early difference does not carry every later step away. Works on full logits (two modes of our own) or on the top-k
+log-probabilities that OpenAI-compatible servers return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hw.serve.client import Target
+from hw.serve.http_stream import StreamError, post_json
+from sim.errors import SimctlError
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How two implementations compare over `steps` scored tokens. KL in nats per step, from the first to the second.
+
+    `ppl_ratio_minus_1` is perplexity of the second over that of the first, less one, on the scored tokens.
+    """
+
+    steps: int
+    top1: float
+    kl_mean: float
+    kl_max: float
+    ppl_ratio_minus_1: float
+
+    def failures(self, *, top1: float = 0.99, kl: float = 0.01, ppl: float = 0.01) -> list[str]:
+        """The gates that do not hold, in words; empty when all do. NaN never passes."""
+        found = []
+        if not self.top1 >= top1:
+            found.append(f"top-1 agreement {self.top1:.4f} < {top1}")
+        if not self.kl_mean <= kl:
+            found.append(f"KL {self.kl_mean:.3g} nats per step > {kl}")
+        if not abs(self.ppl_ratio_minus_1) <= ppl:
+            found.append(f"perplexity differs by {self.ppl_ratio_minus_1:+.3%}, more than {ppl:.1%}")
+        return found
+
+
+def from_logits(first: NDArray[np.floating], second: NDArray[np.floating], tokens: NDArray[np.integer]) -> Agreement:
+    """Compare logits [steps, vocab] of two implementations, step i scoring `tokens[i]`. Raises ValueError for unequal shapes."""
+    if first.shape != second.shape or first.ndim != 2 or len(tokens) != len(first):
+        raise ValueError(f"shapes differ: {first.shape}, {second.shape}, {len(tokens)} tokens")
+    a, b = _log_softmax(first), _log_softmax(second)
+    kl = np.sum(np.exp(a) * (a - b), axis=1)
+    at = np.arange(len(tokens))
+    return _agreement(np.argmax(a, 1) == np.argmax(b, 1), kl, a[at, tokens], b[at, tokens])
+
+
+Top = Mapping[str, float]  # token -> log-probability, the k likeliest of one step
+
+
+def from_top(first: Sequence[Top], second: Sequence[Top], first_logp: Sequence[float], second_logp: Sequence[float]) -> Agreement:
+    """Compare top-k log-probabilities per step; `first_logp` and `second_logp` are those of the scored tokens.
+
+    KL is over the tokens both list, plus one bucket for all else, which makes it a lower bound of the true one.
+    """
+    if not len(first) == len(second) == len(first_logp) == len(second_logp) or not first:
+        raise ValueError("both sides must score the same steps, at least one")
+    same = np.array([max(a, key=a.__getitem__) == max(b, key=b.__getitem__) for a, b in zip(first, second, strict=True)])
+    kl = np.array([_bucketed_kl(a, b) for a, b in zip(first, second, strict=True)])
+    return _agreement(same, kl, np.asarray(first_logp, dtype=float), np.asarray(second_logp, dtype=float))
+
+
+async def compare_servers(first: Target, second: Target, sequences: Sequence[Sequence[int]], k: int = 10) -> Agreement:
+    """Let both servers score the same token-id sequences. Raises SimctlError when one does not return log-probabilities."""
+    a, b = [], []
+    for tokens in sequences:
+        one, other = await asyncio.gather(_score(first, tokens, k), _score(second, tokens, k))
+        a += one
+        b += other
+    return from_top([t for t, _ in a], [t for t, _ in b], [p for _, p in a], [p for _, p in b])
+
+
+async def _score(target: Target, tokens: Sequence[int], k: int) -> list[tuple[Top, float]]:
+    """(top-k, log-probability of the token) of every token after the first, by echoing the prompt."""
+    payload = {"model": target.model, "prompt": list(tokens), "max_tokens": 1, "temperature": 0.0, "echo": True, "logprobs": k}
+    try:
+        answer = await asyncio.wait_for(post_json(f"{target.url.rstrip('/')}/v1/completions", payload), target.first_token_timeout_s)
+        scored = answer["choices"][0]["logprobs"]
+        steps = list(zip(scored["top_logprobs"], scored["token_logprobs"], strict=True))[1 : len(tokens)]
+        if len(steps) != len(tokens) - 1 or not all(steps):
+            raise KeyError("too few steps")
+        return [({str(t): float(v) for t, v in top.items()}, float(p)) for top, p in steps]
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        raise SimctlError(f"{target.url} does not score prompts (echo with logprobs): {error}") from error
+    except (StreamError, OSError, TimeoutError) as error:
+        raise SimctlError(f"{target.url}: {error or type(error).__name__}") from error
+
+
+def _log_softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
+    x = np.asarray(logits, dtype=np.float64)
+    x = x - x.max(axis=1, keepdims=True)
+    return np.asarray(x - np.log(np.sum(np.exp(x), axis=1, keepdims=True)))
+
+
+def _bucketed_kl(first: Top, second: Top) -> float:
+    shared = first.keys() & second.keys()
+    p, q = [math.exp(first[t]) for t in shared], [math.exp(second[t]) for t in shared]
+    p.append(max(1.0 - sum(p), 1e-12))
+    q.append(max(1.0 - sum(q), 1e-12))
+    return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a > 0)
+
+
+def _agreement(same: NDArray[np.bool_], kl: NDArray[np.float64], a: NDArray[np.float64], b: NDArray[np.float64]) -> Agreement:
+    ratio = math.exp(float(np.mean(a) - np.mean(b))) - 1.0
+    return Agreement(len(same), float(np.mean(same)), float(np.mean(kl)), float(np.max(kl)), ratio)
