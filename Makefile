@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PYTHONWARNINGS ?=
 
-.PHONY: loop bench-sim bench-start docs demo test test-all test-vllm lint clean
+.PHONY: loop bench-sim bench-start bench-kernels docs demo test test-all test-vllm lint clean
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -24,8 +24,13 @@ $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 bench-start: $(VENV)/.base
 	$(BIN)/python docs/bench_start.py
 
+# Needs a CUDA device. The report turns committed tables into docs/kernels.md.
+bench-kernels: $(VENV)/.test
+	$(BIN)/python -m kernels.bench -o out/kernels
+
 docs: $(VENV)/.test
 	$(BIN)/python docs/refresh.py
+	$(BIN)/python -m kernels.report > /dev/null
 
 demo: $(VENV)/.base
 	$(BIN)/simctl what-if --ctx 1M --gpu A10

@@ -46,7 +46,7 @@ ON_HOST = frozenset(
     }
 )  # fmt: skip
 LEFT_OUT = ("_vllm_fa2_C", "vllm-rs", "swagger", "third_party/deep_gemm")
-STUBS = ("xgrammar/__init__.py",)
+STUBS = ("xgrammar/__init__.py", "humming/__init__.py")  # structured output; a quantisation that vLLM imports with every other
 STUB = '''"""Stands in for a package left out of this bundle: every name is a class that does nothing, every submodule likewise."""
 
 import importlib.abc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -51,7 +52,10 @@ def command(model: str, budget: float, seed: int, out: Path) -> None:
     click.echo(f"{steps.describe(learnt)}\n")
     click.echo(table(("load", "figure", "predicted", "90% rates", "measured", "error", "run-to-run"), rows))
     click.echo(f"\nper request (new load, n = {requests['n']}): " + requests["text"])
-    click.echo(f"whole loop: {time.monotonic() - start:.0f} s")
+    load = os.getloadavg()
+    click.echo(
+        f"whole loop: {time.monotonic() - start:.0f} s; load average {load[0]:.1f} on {os.cpu_count()} cores (15 min: {load[2]:.1f})"
+    )
 
 
 def _measure(suite: str, out: Path, model: str, budget: float, seed: int, rates: tuple[float, ...] = ()) -> Path:

@@ -1,0 +1,239 @@
+"""Dense decode attention over a paged KV cache: split along the context, then merged.
+
+Source of the method: split-KV flash decoding (online softmax over tiles, one program per sequence, KV head and split);
+the query heads of one KV head share every tile. Bound by the bytes of the cache: 2 KV heads D itemsize per token and layer.
+
+Relative error against float64, ||out - ref|| / ||ref||, bounds by dtype of query and cache: see `ERROR_BOUND`.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from kernels import checks, launch, paging, partials
+
+# The probabilities are rounded to the cache's dtype before they meet V, the output to the query's.
+ERROR_BOUND = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 2e-5}
+LOG2E = 1.4426950408889634
+
+
+@triton.jit
+def _tile(i, first_tiles, skip, WINDOWED: tl.constexpr):
+    """The i-th tile that holds something to attend to."""
+    if WINDOWED:
+        i = tl.where(i < first_tiles, i, i + skip)
+    return i
+
+
+@triton.jit
+def _absorb(b_q, b_k, b_v, seen, b_m, b_l, b_o, scale_log2, PRECISION: tl.constexpr):
+    """One tile of the online softmax: maxima b_m, sums b_l and outputs b_o after keys b_k and values b_v where `seen`."""
+    s = launch.dot(b_q, tl.trans(b_k), tl.zeros([b_q.shape[0], b_k.shape[0]], dtype=tl.float32), PRECISION) * scale_log2
+    s = tl.where(seen[None, :], s, -float("inf"))
+    m_new = tl.maximum(b_m, tl.max(s, 1))
+    m_safe = tl.where(m_new == -float("inf"), 0.0, m_new)
+    p = tl.exp2(s - m_safe[:, None])
+    alpha = tl.exp2(b_m - m_safe)
+    b_l = b_l * alpha + tl.sum(p, 1)
+    b_o = launch.dot(p.to(b_v.dtype), b_v, b_o * alpha[:, None], PRECISION)
+    return m_new, b_l, b_o
+
+
+@triton.jit
+def _dense(
+    q, k, v, table, lens, out, o_parts, ml_parts,
+    scale_log2, sink, window, heads_kv, splits,
+    stride_table, k_p, k_h, k_t, v_p, v_h, v_t,
+    GROUP: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
+    TMA: tl.constexpr, WHOLE: tl.constexpr, PAGED: tl.constexpr, WINDOWED: tl.constexpr,
+    STAGES: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    i_s, i_row = tl.program_id(0), tl.program_id(1)
+    i_b, i_h = i_row // heads_kv, i_row % heads_kv
+    o_g, o_d, o_n = tl.arange(0, GP), tl.arange(0, D), tl.arange(0, BN)
+    launch.wait_for_previous(PDL)
+    n = tl.load(lens + i_b)
+    tiles = tl.cdiv(n, BN)
+    first_tiles = tiles
+    skip = 0
+    if WINDOWED:
+        # Tiles of the sink, then tiles of the window; `skip` tiles between them hold nothing that is attended to.
+        first_tiles = tl.minimum(tl.cdiv(sink, BN), tiles)
+        window_tile = tl.maximum(first_tiles, tl.maximum(n - window, 0) // BN)
+        skip = window_tile - first_tiles
+        tiles = tiles - skip
+    p_q = q + (i_row.to(tl.int64) * GROUP + o_g[:, None]) * D + o_d[None, :]
+    b_q = tl.load(p_q, mask=o_g[:, None] < GROUP, other=0.0)
+    b_m = tl.full([GP], -float("inf"), dtype=tl.float32)
+    b_l = tl.zeros([GP], dtype=tl.float32)
+    b_o = tl.zeros([GP, D], dtype=tl.float32)
+    lo = (i_s.to(tl.int64) * tiles // splits).to(tl.int32)
+    hi = ((i_s + 1).to(tl.int64) * tiles // splits).to(tl.int32)
+    # The table entries of the next tile are fetched while this one is computed: a tile's address never waits on a load.
+    t_next = _tile(lo, first_tiles, skip, WINDOWED) * BN
+    page_next = paging.pages(table, i_b, stride_table, t_next, t_next + o_n, n, PAGE, BN, PAGED)
+    full = hi
+    if TMA:
+        # Whole tiles come as bulk copies, which cannot mask; a last partial one is read below with a mask.
+        full = tl.maximum(lo, tl.minimum(hi, n // BN))
+    for i in tl.range(lo, full, num_stages=STAGES):
+        o_t = t_next + o_n
+        row = t_next
+        page = page_next
+        t_next = _tile(i + 1, first_tiles, skip, WINDOWED) * BN
+        page_next = paging.pages(table, i_b, stride_table, t_next, t_next + o_n, n, PAGE, BN, PAGED)
+        ok = o_t < n
+        if TMA:
+            row = (page * heads_kv + i_h) * PAGE + row % PAGE
+            b_k, b_v = k.load([row, 0]), v.load([row, 0])
+        else:
+            b_k = tl.load(paging.rows(k, page, o_t, i_h, k_p, k_h, k_t, PAGE, PAGED)[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
+            b_v = tl.load(paging.rows(v, page, o_t, i_h, v_p, v_h, v_t, PAGE, PAGED)[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
+        seen = ok
+        if WINDOWED:
+            seen = ok & ((o_t < sink) | (o_t >= n - window))
+        b_m, b_l, b_o = _absorb(b_q, b_k, b_v, seen, b_m, b_l, b_o, scale_log2, PRECISION)
+    if TMA:  # noqa: SIM102 - one is known when the kernel is compiled, the other is not
+        if full < hi:
+            o_t = t_next + o_n
+            ok = o_t < n
+            row = (page_next * heads_kv + i_h) * PAGE + t_next % PAGE
+            b_k = k.load([row, 0])
+            b_v = tl.where(ok[:, None], v.load([row, 0]), 0.0)
+            b_m, b_l, b_o = _absorb(b_q, b_k, b_v, ok, b_m, b_l, b_o, scale_log2, PRECISION)
+    p_out = out + i_row.to(tl.int64) * GROUP * D
+    if WHOLE:
+        b_o = b_o / tl.where(b_l == 0.0, 1.0, b_l)[:, None]
+        tl.store(p_out + o_g[:, None] * D + o_d[None, :], b_o.to(out.dtype.element_ty), mask=o_g[:, None] < GROUP)
+    else:
+        partials.leave(o_parts, ml_parts, i_row * splits + i_s, b_o, b_m, b_l, GROUP, GP, D)
+
+
+def splits_for(rows: int, max_tokens: int, tile: int, programs: int) -> int:
+    """Splits per (sequence, KV head) row that leave the fewest tiles in sequence when `programs` run at a time.
+
+    A second wave of programs costs about 5 % even where it balances better (measured on an H100: 4 splits of 32 rows beat
+    33), and each split costs a part to merge, so a split must save at least 1 % to be worth it.
+    """
+    tiles = max(1, -(-max_tokens // tile))
+    best, best_cost = 1, float("inf")
+    for splits in range(1, min(tiles, 256) + 1):
+        waves = -(-rows * splits // programs)
+        cost = waves * -(-tiles // splits) * (1.05 if waves > 1 else 1.0) + 0.02 * splits
+        if cost < best_cost * 0.99:
+            best, best_cost = splits, cost
+    return best
+
+
+def _programs(device: torch.device, per_sm: int) -> int:
+    """Programs that run at a time; four on a CPU, so that the interpreter exercises the merging of splits."""
+    return per_sm * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+def _can_bulk(k_cache: torch.Tensor, v_cache: torch.Tensor, window: int | None, tile: int) -> bool:
+    """Whether tiles can be fetched by the GPU's bulk copy engine: whole boxes of a two-dimensional array of rows."""
+    rows = k_cache.numel() // k_cache.shape[-1]
+    whole = k_cache.is_contiguous() and v_cache.is_contiguous() and k_cache.shape[2] % tile == 0
+    return whole and rows < 2**31 and window is None
+
+
+def check_cache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    seq_lens: torch.Tensor,
+    page_table: torch.Tensor | None,
+) -> tuple[int, int]:
+    """Validate the arguments every decode attention shares; returns (KV heads, tokens a sequence can hold)."""
+    checks.tensor("q", q, [None, None, None], checks.FLOATS, contiguous=True)
+    batch, heads_q, d = q.shape
+    checks.head_dim(d)
+    checks.tensor("k_cache", k_cache, [None, None, None, d], [q.dtype], q)
+    checks.tensor("v_cache", v_cache, list(k_cache.shape), [q.dtype], q)
+    checks.head_group(heads_q, k_cache.shape[1])
+    checks.tensor("seq_lens", seq_lens, [batch], [torch.int32], q)
+    if page_table is None:
+        if k_cache.shape[0] != batch:
+            raise ValueError(f"k_cache: {k_cache.shape[0]} sequences for a batch of {batch}; a paged cache needs page_table")
+        return k_cache.shape[1], k_cache.shape[2]
+    checks.block_tokens(k_cache.shape[2], "k_cache page")
+    checks.tensor("page_table", page_table, [batch, None], [torch.int32], q)
+    return k_cache.shape[1], k_cache.shape[2] * page_table.shape[1]
+
+
+def dense_decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    seq_lens: torch.Tensor,
+    page_table: torch.Tensor | None = None,
+    *,
+    scale: float | None = None,
+    sink: int = 0,
+    window: int | None = None,
+    max_tokens: int | None = None,
+    out: torch.Tensor | None = None,
+    workspace: partials.Workspace | None = None,
+    splits: int | None = None,
+    tile: int | None = None,
+    num_warps: int = 4,
+    stages: int = 3,
+    per_sm: int | None = None,
+    bulk: bool | None = None,
+    dependent: bool | None = None,
+) -> torch.Tensor:
+    """Attention of one query token per sequence over its whole context, or over a sink and a window of it.
+
+    q [B, HQ, D] contiguous, bf16, fp16 or fp32; k_cache, v_cache [pages, KV heads, page, D] of the same dtype, any strides
+    but the last (pass a permuted view for token-major pages), page a power of two from 16 to 256; page_table [B, max pages]
+    int32, or None for contiguous KV [B, KV heads, N, D]; seq_lens [B] int32 on the device, tokens to attend to (the newest
+    included). HQ / KV heads query heads share a KV head. `window` keeps the first `sink` and the last `window` tokens.
+    `max_tokens` (default: what the table can hold) bounds seq_lens and sets the number of splits; it does not limit what
+    is read. `workspace` and `out` make the call allocation-free, as in a CUDA graph; `splits`, `tile`, `num_warps`,
+    `stages`, `per_sm` tune. `bulk` fetches tiles with the bulk copy engine (default: where layout and GPU allow).
+    `dependent` launches as a dependent of the previous kernel (default: where the GPU can).
+
+    Returns [B, HQ, D] in q's dtype; zeros for a sequence of length 0. `ValueError` naming the argument on bad input.
+    """
+    heads_kv, capacity = check_cache(q, k_cache, v_cache, seq_lens, page_table)
+    batch, heads_q, d = q.shape
+    group, rows = heads_q // heads_kv, batch * heads_kv
+    if sink < 0 or (sink and window is None):
+        raise ValueError(f"sink: {sink} needs a window and must not be negative")
+    if window is not None:
+        checks.at_least("window", window, 1)
+    # Few large bulk copies in flight read best; where they cannot be used, more and smaller tiles. Measured on an H100.
+    if bulk is None:
+        bulk = q.is_cuda and d * q.element_size() <= 256 and _can_bulk(k_cache, v_cache, window, tile or 128)
+    tile = (128 if bulk else 64) if tile is None else tile
+    checks.block_tokens(tile, "tile")
+    if bulk and not _can_bulk(k_cache, v_cache, window, tile):
+        raise ValueError("bulk: needs contiguous caches of fewer than 2^31 rows, pages of whole tiles and no window")
+    per_sm = (1 if bulk and tile > 64 else 2) if per_sm is None else per_sm
+    max_tokens = capacity if max_tokens is None else checks.at_least("max_tokens", max_tokens, 1)
+    reach = max_tokens if window is None else min(max_tokens, sink + window + 2 * tile)
+    if splits is None:
+        splits = splits_for(rows, reach, tile, _programs(q.device, per_sm))
+    checks.at_least("splits", splits, 1)
+    out = torch.empty_like(q) if out is None else checks.tensor("out", out, q.shape, [q.dtype], q, contiguous=True)
+    if workspace is None:
+        workspace = partials.Workspace.allocate(rows, splits, group, d, q.device)
+    workspace.check(rows, splits, group, d, q)
+    table = seq_lens if page_table is None else page_table
+    k_arg, v_arg = (TensorDescriptor.from_tensor(x.view(-1, d), [tile, d]) if bulk else x for x in (k_cache, v_cache))
+    dependent = launch.has_dependent_launch() if dependent is None else dependent
+    _dense[(splits, rows)](
+        q, k_arg, v_arg, table, seq_lens, out, workspace.o, workspace.ml,
+        (d**-0.5 if scale is None else scale) * LOG2E, sink, 0 if window is None else window, heads_kv, splits,
+        table.stride(0), *k_cache.stride()[:3], *v_cache.stride()[:3],
+        GROUP=group, GP=max(16, triton.next_power_of_2(group)), D=d, PAGE=k_cache.shape[2], BN=tile,
+        TMA=bulk, WHOLE=splits == 1, PAGED=page_table is not None,
+        WINDOWED=window is not None, STAGES=stages, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=num_warps, **launch.options(dependent),
+    )  # fmt: skip
+    if splits > 1:
+        partials.merge(workspace, out, rows, splits, group, dependent)
+    return out

@@ -1,0 +1,278 @@
+"""A whole decode step, embedding to greedy argmax, with random weights in the shape of a model: dense, sparse or tiered.
+
+    step = Step(SHAPES["Qwen2.5-7B"], batch=1, context=2**20, modes=("dense", "sparse"))
+    tokens = step.run("sparse")            # one step: appends a token to every sequence, returns the next tokens [B]
+    seconds = step.time_s("sparse")        # array of graph-replayed step times, from the same context each
+
+The three modes share weights, cache, every kernel but the attention read:
+
+    dense    reads the whole paged cache
+    sparse   selects blocks from their summaries, reads the keep-set
+    tiered   the same with all but the sink and newest blocks in pinned host memory, read over the link by the gather itself
+
+The cache is filled with random keys and values (timing does not depend on them). A step is one CUDA graph on a GPU and runs eagerly
+through Triton's interpreter on a CPU.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kernels import gather_decode, model_ops, partials, selector, summaries, timing
+from kernels.dense_decode import dense_decode
+from kernels.model_shape import Shape
+
+MODES = ("dense", "sparse", "tiered")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Weights of a layer: w_qkv [(HQ + 2 HKV) D, H], w_o [H, HQ D], w_up [2 F, H] gate rows first, w_down [H, F]."""
+
+    norm_attention: torch.Tensor
+    w_qkv: torch.Tensor
+    b_qkv: torch.Tensor | None
+    norms_qk: tuple[torch.Tensor, torch.Tensor] | None
+    w_o: torch.Tensor
+    norm_mlp: torch.Tensor
+    w_up: torch.Tensor
+    w_down: torch.Tensor
+
+
+class Step:
+    """State of a batch of sequences and the means to advance them by one token.
+
+    shape: a `Shape` or a mapping of its fields. batch sequences of `context` tokens each, room for `headroom` more.
+    modes: which of dense, sparse, tiered will be run; tiered keeps the cache in pinned host memory and excludes the others,
+    whose cache is on the device. k_blocks selected of `kind` summaries, `block` tokens a block and page.
+    `ValueError` naming the argument on bad input, torch's OutOfMemoryError where the GPU is too small.
+    """
+
+    def __init__(
+        self,
+        shape: Shape | Mapping[str, object],
+        batch: int,
+        context: int,
+        *,
+        modes: Sequence[str] = ("dense",),
+        k_blocks: int = 8,
+        kind: str = "minmax_fp8",
+        sink_blocks: int = 1,
+        local_blocks: int = 2,
+        block: int = 128,
+        headroom: int = 256,
+        dtype: torch.dtype = torch.bfloat16,
+        device: str | torch.device = "cuda",
+        seed: int = 0,
+    ) -> None:
+        self.shape = shape if isinstance(shape, Shape) else Shape.of(shape)
+        if not modes or set(modes) - set(MODES):
+            raise ValueError(f"modes: {modes!r} are not among {', '.join(MODES)}")
+        if "tiered" in modes and len(set(modes)) > 1:
+            raise ValueError("modes: tiered keeps its cache on the host and runs alone")
+        for name, value in (("batch", batch), ("context", context), ("k_blocks", k_blocks)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}: {value!r} is not a positive integer")
+        self.batch, self.context, self.modes, self.block = batch, context, tuple(modes), block
+        self.k_blocks, self.sink, self.local = k_blocks, sink_blocks, local_blocks
+        self.device, self.dtype = torch.device(device), dtype
+        self.capacity = -(-(context + headroom) // block)
+        self.gen = torch.Generator(self.device).manual_seed(seed)
+        s = self.shape
+        self.embedding = self._random(s.vocab, s.hidden)
+        self.head = self.embedding if s.tied_embeddings else self._random(s.vocab, s.hidden, scale=s.hidden**-0.5)
+        self.norm_out = torch.ones(s.hidden, dtype=dtype, device=self.device)
+        self.layers = [self._layer() for _ in range(s.layers)]
+        self._caches(kind)
+        self._buffers()
+        self.reset()
+        self.graphs: dict[str, torch.cuda.CUDAGraph] = {}
+
+    def _random(self, *size: int, scale: float = 1.0, bias: float = 0.0) -> torch.Tensor:
+        out = torch.empty(size, dtype=self.dtype, device=self.device).normal_(0, scale, generator=self.gen)
+        return out.add_(bias) if bias else out
+
+    def _layer(self) -> Layer:
+        s = self.shape
+        narrow = s.heads_q * s.head_dim
+        return Layer(
+            self._random(s.hidden, scale=0.1, bias=1.0),
+            self._random(s.qkv_rows, s.hidden, scale=s.hidden**-0.5),
+            self._random(s.qkv_rows, scale=0.1) if s.qkv_bias else None,
+            tuple(self._random(s.head_dim, scale=0.1, bias=1.0) for _ in range(2)) if s.qk_norm else None,
+            self._random(s.hidden, narrow, scale=narrow**-0.5),
+            self._random(s.hidden, scale=0.1, bias=1.0),
+            self._random(2 * s.ffn, s.hidden, scale=s.hidden**-0.5),
+            self._random(s.hidden, s.ffn, scale=s.ffn**-0.5),
+        )
+
+    @property
+    def tiered(self) -> bool:
+        return "tiered" in self.modes
+
+    @property
+    def ring(self) -> int:
+        """Device blocks per sequence besides the sinks, when tiered: the local ones and the one being left."""
+        return self.local + 1 if self.tiered else 0
+
+    def _caches(self, kind: str) -> None:
+        s, pages = self.shape, self.batch * self.capacity
+        size = (pages, s.heads_kv, self.block, s.head_dim)
+        self.host: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+        self.summaries: list[summaries.Summaries] | None = None
+        lens = torch.full((self.batch,), self.context, dtype=torch.int32, device=self.device)
+        if self.tiered:
+            self.host = [tuple(torch.empty(size, dtype=self.dtype, pin_memory=self.device.type == "cuda") for _ in range(2))
+                         for _ in range(s.layers)]  # fmt: skip
+            small = (self.batch * (self.sink + self.ring), *size[1:])
+            self.cache = [tuple(torch.zeros(small, dtype=self.dtype, device=self.device) for _ in range(2)) for _ in range(s.layers)]
+        else:
+            self.cache = [(self._random(*size), self._random(*size)) for _ in range(s.layers)]
+        order = torch.arange(pages, dtype=torch.int32, device=self.device)
+        if not self.tiered:
+            order = torch.randperm(pages, generator=self.gen, device=self.device).int()
+        self.table = order.view(self.batch, self.capacity)
+        if set(self.modes) & {"sparse", "tiered"}:
+            self.summaries = []
+            full = torch.empty(size, dtype=self.dtype, device=self.device) if self.tiered else None
+            for i in range(s.layers):
+                made = summaries.allocate(self.batch, s.heads_kv, self.capacity, s.head_dim, kind=kind, dtype=self.dtype,
+                                          device=self.device, block=self.block)  # fmt: skip
+                if full is not None:
+                    self._fill_tiers(i, full, made, lens)
+                else:
+                    summaries.build(made, self.cache[i][0], lens, self.table)
+                self.summaries.append(made)
+        if self.tiered:
+            self.table = self._tier_table()
+        self.table_start = self.table.clone()
+
+    def _slot(self, block: int) -> int:
+        return block if block < self.sink else self.sink + (block - self.sink) % self.ring
+
+    def _on_device(self) -> range:
+        """Newest blocks that start out on the device."""
+        used = -(-self.context // self.block)
+        return range(max(self.sink, used - self.ring), used)
+
+    def _fill_tiers(self, i: int, full: torch.Tensor, made: summaries.Summaries, lens: torch.Tensor) -> None:
+        """Random keys and values of layer `i`, drawn on the device: to the host whole, to the device where it keeps them."""
+        slots = self.sink + self.ring
+        for which in (0, 1):
+            full.normal_(generator=self.gen)
+            if which == 0:
+                summaries.build(made, full, lens, self.table)
+            self.host[i][which].copy_(full)
+            for b in range(self.batch):
+                for block in (*range(min(self.sink, -(-self.context // self.block))), *self._on_device()):
+                    self.cache[i][which][b * slots + self._slot(block)] = full[b * self.capacity + block]
+
+    def _tier_table(self) -> torch.Tensor:
+        table = -1 - self.table
+        for b in range(self.batch):
+            for block in (*range(min(self.sink, -(-self.context // self.block))), *self._on_device()):
+                table[b, block] = b * (self.sink + self.ring) + self._slot(block)
+        return table
+
+    def _buffers(self) -> None:
+        s, b = self.shape, self.batch
+        empty = functools.partial(torch.empty, dtype=self.dtype, device=self.device)
+        self.x, self.qkv = [empty(b, s.hidden) for _ in range(2)], empty(b, s.qkv_rows)
+        self.q, self.attended = (empty(b, s.heads_q, s.head_dim) for _ in range(2))
+        self.inner, self.logits = empty(b, s.ffn), torch.empty(b, s.vocab, dtype=torch.float32, device=self.device)
+        self.best = torch.empty(b, dtype=torch.int64, device=self.device)
+        self.tokens = torch.zeros(b, dtype=torch.int64, device=self.device)
+        self.lens = torch.empty(b, dtype=torch.int32, device=self.device)
+        rows, group = b * s.heads_kv, s.heads_q // s.heads_kv
+        tile = min(32, self.block)
+        parts = max(256, gather_decode.parts_of(self.k_blocks, self.block, self.sink, self.local, tile))
+        self.parts = partials.Workspace.allocate(rows, parts, group, s.head_dim, self.device)
+        self.selected = torch.empty(b, s.heads_kv, self.k_blocks, dtype=torch.int32, device=self.device)
+        self.selecting = selector.Workspace.allocate(rows, self.capacity, 16, self.device)
+
+    def reset(self) -> None:
+        """Back to `context` tokens and the first input token. The blocks written since stay as they are."""
+        self.lens.fill_(self.context)
+        self.table.copy_(self.table_start)
+        self.best.copy_(0xFFFFFFFF - torch.arange(self.batch, device=self.device))
+
+    def _attend(self, mode: str, i: int) -> None:
+        k, v = self.cache[i]
+        if mode == "dense":
+            dense_decode(self.q, k, v, self.lens, self.table, out=self.attended, workspace=self.parts)
+            return
+        selector.select(self.q, self.summaries[i], self.lens, self.k_blocks, sink_blocks=self.sink, local_blocks=self.local,
+                        out=self.selected, workspace=self.selecting)  # fmt: skip
+        host = {} if self.host is None else {"k_host": self.host[i][0], "v_host": self.host[i][1]}
+        gather_decode.gather_decode(self.q, k, v, self.lens, self.selected, self.table, block=self.block, sink_blocks=self.sink,
+                                    local_blocks=self.local, out=self.attended, workspace=self.parts, **host)  # fmt: skip
+
+    def launch(self, mode: str) -> None:
+        """Enqueue one step of `mode`: eight kernels a layer, ten with selection, and two."""
+        if mode not in self.modes:
+            raise ValueError(f"mode: {mode!r} is not among {', '.join(self.modes)} this step was made for")
+        s, (x, y) = self.shape, self.x
+        model_ops.embed(self.best, self.embedding, x, self.tokens, self.lens, self.table, host_pages=self.capacity,
+                        page=self.block, sink=self.sink, ring=self.ring)  # fmt: skip
+        for i, layer in enumerate(self.layers):
+            k, v = self.cache[i]
+            model_ops.linear(x, layer.w_qkv, self.qkv, bias=layer.b_qkv, norm=layer.norm_attention, eps=s.eps)
+            model_ops.rope_append(
+                self.qkv, self.q, k, v, self.table, self.lens, s.rope_theta, norms=layer.norms_qk, eps=s.eps,
+                summary=None if self.summaries is None else self.summaries[i], host=None if self.host is None else self.host[i],
+            )  # fmt: skip
+            self._attend(mode, i)
+            model_ops.linear(self.attended.view(self.batch, -1), layer.w_o, y, residual=x)
+            model_ops.linear(y, layer.w_up, self.inner, norm=layer.norm_mlp, eps=s.eps, gated=True)
+            model_ops.linear(self.inner, layer.w_down, x, residual=y)
+        model_ops.linear(x, self.head, self.logits, norm=self.norm_out, eps=s.eps, best=self.best)
+
+    def run(self, mode: str) -> torch.Tensor:
+        """One step of `mode`; the next token of every sequence, [B] int64."""
+        if self.device.type != "cuda":
+            self.launch(mode)
+        else:
+            self.graph(mode).replay()
+        return model_ops.token_of(self.best)
+
+    def graph(self, mode: str) -> torch.cuda.CUDAGraph:
+        """The captured step of `mode`."""
+        if mode not in self.graphs:
+            self.graphs[mode] = timing.capture([functools.partial(self.launch, mode)], warmup=1)
+            self.reset()
+        return self.graphs[mode]
+
+    def time_s(self, mode: str, repeats: int = 15, steps: int = 4) -> np.ndarray:
+        """Seconds per step, [repeats], each the mean of `steps` graph replays from `context` tokens on."""
+        graph = self.graph(mode)
+        out = []
+        for _ in range(repeats + 1):
+            self.reset()
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            for _ in range(steps):
+                graph.replay()
+            end.record()
+            end.synchronize()
+            out.append(start.elapsed_time(end) * 1e-3 / steps)
+        return np.asarray(out[1:])
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights one step reads."""
+        return self.shape.weights_read * self.embedding.element_size()
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of keys and values a dense step reads at `context`."""
+        return self.batch * self.context * self.shape.kv_per_token * self.embedding.element_size()
+
+    @property
+    def keep_bytes(self) -> int:
+        """Bytes of keys and values of the selected blocks, all layers: what a tiered step moves over the link."""
+        return self.batch * self.k_blocks * self.block * self.shape.kv_per_token * self.embedding.element_size()

@@ -1,0 +1,51 @@
+"""Plots of a run of the benchmark, as small PNG files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernels.report import Table
+
+LINES = {
+    "paged": ("dense paged, ours", "C0", "o-"),
+    "contiguous": ("dense contiguous, ours", "C0", "o--"),
+    "sdpa_cudnn_gqa": ("cuDNN SDPA", "C1", "s-"),
+    "sdpa_flash_gqa": ("flash SDPA", "C2", "s-"),
+    "minmax_fp8": ("sparse k=8, fp8 bounds", "C3", "^-"),
+    "minmax": ("sparse k=8, bf16 bounds", "C4", "^-"),
+}
+
+
+def write(table: Table, folder: Path) -> None:
+    """`folder`/<table>_attention.png: time of one layer's attention against context, batch 1 and 8."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    folder.mkdir(exist_ok=True)
+    if not table.pick(suite="dense"):
+        return
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
+    for axis, batch in zip(axes, (1.0, 8.0), strict=True):
+        for variant, (label, colour, style) in LINES.items():
+            rows = [
+                r for r in table.pick(batch=batch, variant=variant)
+                if r["op"] == "dense_decode" or (r["op"] == "select_gather" and r["k_blocks"] == 8)
+            ]  # fmt: skip
+            points = sorted((r["context"], float(r["median"]) * 1e6) for r in rows)  # type: ignore[arg-type,type-var]
+            if points:
+                axis.loglog(*zip(*points, strict=True), style, color=colour, label=label, markersize=4, linewidth=1)
+        axis.set_xscale("log", base=2)
+        ticks = [2.0**n for n in (13, 15, 17, 19, 21)]
+        axis.set_xticks(ticks, ["8K", "32K", "128K", "512K", "2M"])
+        axis.set_title(f"{table.attributes['gpu']}, batch {int(batch)}", fontsize=9)
+        axis.set_xlabel("context (tokens)")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("attention of one layer (us)")
+    axes[0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(folder / f"{table.name}_attention.png", dpi=90, metadata={"Software": ""})
+    plt.close(figure)

@@ -1,0 +1,194 @@
+"""Which KV blocks to read: score every block from its summary and take the k best.
+
+Score of a block for a KV head, the largest over the query heads that share it: minmax, sum_d max(q_d low_d, q_d high_d), an
+upper bound of q.key over the block's keys (computed as max(q, 0).high + min(q, 0).low on the tensor cores); mean, q.mean.
+With fp8 summaries the scores are those of the fp8 values (`Summaries.dequantised`), still upper bounds.
+
+Two kernels. The first scores one chunk of blocks a program and leaves one float32 per block and the best key of the chunk,
+a key ordering by score, then by lower block. The second takes the k best chunks, then the k best blocks of those. That is
+exact: a block of any other chunk is beaten by the best block of each of the k. (One kernel whose programs each kept their
+k best took 44 us for 8 sequences of 1M tokens on an H100, twice the scan's bytes: k reductions in every program.)
+
+The result is exactly the top k of the computed scores; equal scores go to the lower block. Candidates are the full blocks
+between the first `sink_blocks` and the last `local_blocks`, which are always read. `SCORE_BOUND` bounds |score - float64
+score| over the largest |score|.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels import checks, launch
+from kernels.summaries import KINDS, Summaries
+
+SCORE_BOUND = {torch.bfloat16: 1e-4, torch.float16: 1e-4, torch.float32: 1e-4, torch.float8_e4m3fn: 1e-4}
+NONE = tl.constexpr(-9223372036854775807)  # below the key of any score
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """scores [rows, blocks] float32 and keys [rows, chunks] int64, for calls of this shape or smaller on one stream."""
+
+    scores: torch.Tensor
+    keys: torch.Tensor
+
+    @classmethod
+    def allocate(cls, rows: int, blocks: int, chunk: int, device: torch.device | str) -> Workspace:
+        return cls(
+            torch.empty(rows * blocks, dtype=torch.float32, device=device),
+            torch.empty(rows * triton.cdiv(blocks, chunk), dtype=torch.int64, device=device),
+        )
+
+
+@triton.jit
+def _top(keys, K: tl.constexpr, KP: tl.constexpr):
+    """The K largest of distinct int64 keys [n] (NONE may repeat), largest first, padded with NONE to [KP]."""
+    o_k = tl.arange(0, KP)
+    best = tl.full([KP], NONE, dtype=tl.int64)
+    for j in range(K):
+        most = tl.max(keys, 0)
+        best = tl.where(o_k == j, most, best)
+        keys = tl.where(keys == most, NONE, keys)
+    return best
+
+
+@triton.jit
+def _key(score, index):
+    """int64 that orders by score, then by lower index."""
+    bits = score.to(tl.int32, bitcast=True)
+    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return (bits.to(tl.int64) << 32) | (0xFFFFFFFF - index.to(tl.int64))
+
+
+@triton.jit
+def _index(key):
+    """The index in a key."""
+    return (0xFFFFFFFF - (key & 0xFFFFFFFF)).to(tl.int32)
+
+
+@triton.jit
+def _score(
+    q, data, scale, lens, scores, keys, heads_kv, blocks, chunks,
+    GROUP: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, SINK: tl.constexpr,
+    LOCAL: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    i_c, i_row = tl.program_id(0), tl.program_id(1)
+    o_d, o_g = tl.arange(0, D), tl.arange(0, GP)
+    launch.wait_for_previous(PDL)
+    last_block = tl.cdiv(tl.load(lens + i_row // heads_kv), BLOCK) - LOCAL
+    o_block = i_c * CHUNK + tl.arange(0, CHUNK)
+    ok = (o_block >= SINK) & (o_block < last_block)
+    best = tl.full([], NONE, dtype=tl.int64)
+    if i_c * CHUNK < last_block:
+        p_q = q + (i_row.to(tl.int64) * GROUP + o_g[None, :]) * D + o_d[:, None]
+        b_q = tl.load(p_q, mask=o_g[None, :] < GROUP, other=0.0)
+        if KIND == 1:
+            # e4m3 is exact in float16; the query is brought below 1 by a power of two first, so that it fits float16 too.
+            most = tl.max(tl.max(tl.abs(b_q.to(tl.float32)), 1), 0)
+            q_scale = tl.exp2(tl.ceil(tl.log2(tl.where(most > 0, most, 1.0))))
+            b_q = (b_q.to(tl.float32) / q_scale).to(tl.float16)
+        flat = i_row.to(tl.int64) * blocks + o_block
+        if KIND == 2:
+            b_mean = tl.load(data + flat[:, None] * D + o_d[None, :], mask=ok[:, None], other=0.0)
+            s = launch.dot(b_mean, b_q, tl.zeros([CHUNK, GP], dtype=tl.float32), PRECISION)
+        else:
+            p_low = data + flat[:, None] * 2 * D + o_d[None, :]
+            b_low = tl.load(p_low, mask=ok[:, None], other=0.0).to(b_q.dtype)
+            b_high = tl.load(p_low + D, mask=ok[:, None], other=0.0).to(b_q.dtype)
+            wide = b_q.to(tl.float32)
+            b_minus, b_plus = tl.minimum(wide, 0.0).to(b_q.dtype), tl.maximum(wide, 0.0).to(b_q.dtype)
+            s = launch.dot(b_low, b_minus, tl.zeros([CHUNK, GP], dtype=tl.float32), PRECISION)
+            s = launch.dot(b_high, b_plus, s, PRECISION)
+        score = tl.max(tl.where(o_g[None, :] < GROUP, s, -float("inf")), 1)
+        if KIND == 1:
+            score = score * tl.load(scale + flat, mask=ok, other=0.0) * q_scale
+        tl.store(scores + flat, score, mask=ok)
+        best = tl.max(tl.where(ok, _key(score, o_block), NONE), 0)
+    tl.store(keys + i_row * chunks + i_c, best)
+
+
+@triton.jit
+def _pick(
+    lens, scores, keys, selected, heads_kv, blocks, chunks,
+    BLOCK: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_P2: tl.constexpr, K: tl.constexpr, KP: tl.constexpr,
+    SINK: tl.constexpr, LOCAL: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    i_row = tl.program_id(0)
+    o_c, o_k = tl.arange(0, CHUNKS_P2), tl.arange(0, KP)
+    launch.wait_for_previous(PDL)
+    last_block = tl.cdiv(tl.load(lens + i_row // heads_kv), BLOCK) - LOCAL
+    best = _top(tl.load(keys + i_row * chunks + o_c, mask=o_c < chunks, other=NONE), K, KP)
+    chunk = _index(best) // CHUNK
+    o_block = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
+    ok = (best != NONE)[:, None] & (o_block >= SINK) & (o_block < last_block)
+    score = tl.load(scores + i_row.to(tl.int64) * blocks + o_block, mask=ok, other=0.0)
+    final = _top(tl.reshape(tl.where(ok, _key(score, o_block), NONE), [KP * CHUNK]), K, KP)
+    tl.store(selected + i_row.to(tl.int64) * K + o_k, tl.where(final == NONE, -1, _index(final)), mask=o_k < K)
+
+
+def select(
+    q: torch.Tensor,
+    summaries: Summaries,
+    seq_lens: torch.Tensor,
+    k: int,
+    *,
+    sink_blocks: int = 1,
+    local_blocks: int = 2,
+    out: torch.Tensor | None = None,
+    scores: torch.Tensor | None = None,
+    workspace: Workspace | None = None,
+    chunk: int = 64,
+    num_warps: int | None = None,
+    pick_warps: int = 4,
+    dependent: bool | None = None,
+) -> torch.Tensor:
+    """The k best candidate blocks of every (sequence, KV head): [B, KV heads, k] int32, best first, -1 where there are fewer.
+
+    q [B, HQ, D] contiguous; summaries of the same batch, heads and D; seq_lens [B] int32, tokens in the cache. `scores`
+    [B, KV heads, blocks] float32 receives the scores of the candidates (other entries are left as they are).
+    `chunk` blocks per program (a power of two from 16); k from 1 to 128 and no more than `summaries.blocks`.
+    `ValueError` naming the argument on bad input.
+    """
+    checks.tensor("q", q, [None, None, None], checks.FLOATS, contiguous=True)
+    batch, heads_q, d = q.shape
+    heads_kv, blocks = summaries.data.shape[1], summaries.blocks
+    checks.tensor("summaries", summaries.data, [batch, None, None, None, d], [*checks.FLOATS, torch.float8_e4m3fn], q, contiguous=True)
+    if summaries.scale is None and summaries.data.dtype != q.dtype:
+        raise ValueError(f"summaries: {summaries.data.dtype} for a {q.dtype} query")
+    group = checks.head_group(heads_q, heads_kv)
+    checks.head_dim(d)
+    checks.tensor("seq_lens", seq_lens, [batch], [torch.int32], q)
+    if checks.at_least("k", k, 1) > min(blocks, 128):
+        raise ValueError(f"k: {k} blocks of {blocks} (at most 128)")
+    checks.at_least("sink_blocks", sink_blocks, 0)
+    checks.at_least("local_blocks", local_blocks, 1)
+    if not checks.is_power_of_two(chunk) or chunk < 16:
+        raise ValueError(f"chunk: {chunk} is not a power of two from 16 up")
+    # fp8 values are converted in registers: fewer warps leave each more of them in flight. Measured on an H100.
+    num_warps = (2 if summaries.scale is not None else 4) if num_warps is None else num_warps
+    rows, chunks = batch * heads_kv, triton.cdiv(blocks, chunk)
+    shape = [batch, heads_kv, k]
+    out = q.new_empty(shape, dtype=torch.int32) if out is None else checks.tensor("out", out, shape, [torch.int32], q, contiguous=True)
+    if scores is not None:
+        checks.tensor("scores", scores, [batch, heads_kv, blocks], [torch.float32], q, contiguous=True)
+    work = Workspace.allocate(rows, blocks, chunk, q.device) if workspace is None else workspace
+    if work.keys.numel() < rows * chunks or work.scores.numel() < rows * blocks:
+        raise ValueError(f"workspace: holds {work.scores.numel()} scores, the call needs {rows * blocks} in {rows * chunks} chunks")
+    scores = work.scores if scores is None else scores
+    dependent = launch.has_dependent_launch() if dependent is None else dependent
+    _score[(chunks, rows)](
+        q, summaries.data, seq_lens if summaries.scale is None else summaries.scale, seq_lens, scores, work.keys, heads_kv,
+        blocks, chunks, GROUP=group, GP=max(16, triton.next_power_of_2(group)), D=d, BLOCK=summaries.block, CHUNK=chunk,
+        SINK=sink_blocks, LOCAL=local_blocks, KIND=KINDS.index(summaries.kind),
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=num_warps, **launch.options(dependent),
+    )  # fmt: skip
+    _pick[(rows,)](
+        seq_lens, scores, work.keys, out, heads_kv, blocks, chunks, BLOCK=summaries.block, CHUNK=chunk,
+        CHUNKS_P2=triton.next_power_of_2(chunks), K=k, KP=triton.next_power_of_2(k), SINK=sink_blocks, LOCAL=local_blocks,
+        num_warps=pick_warps, **launch.options(dependent),
+    )  # fmt: skip
+    return out

@@ -1,0 +1,69 @@
+"""Random caches for the tests: paged or contiguous, token-major or head-major, NaN wherever no token lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@dataclass
+class Cache:
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    seq_lens: torch.Tensor
+    table: torch.Tensor | None
+
+    @property
+    def args(self) -> tuple[torch.Tensor, ...]:
+        return self.q, self.k, self.v, self.seq_lens, self.table
+
+
+def randn(gen: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, generator=gen).to(dtype).to(DEVICE)
+
+
+def make(
+    seed: int,
+    lens: list[int],
+    heads_kv: int = 2,
+    group: int = 3,
+    d: int = 32,
+    page: int | None = 16,
+    dtype: torch.dtype = torch.bfloat16,
+    token_major: bool = False,
+    spare_pages: int = 2,
+) -> Cache:
+    """A cache for sequences of the given lengths; pages in random order, every slot that holds no token poisoned."""
+    gen = torch.Generator().manual_seed(seed)
+    batch, longest = len(lens), max(lens)
+    if page is None:
+        shape, table = (batch, heads_kv, longest + 3, d), None
+    else:
+        per_seq = -(-longest // page) + 1
+        used = [-(-n // page) for n in lens]
+        order = torch.randperm(sum(used) + spare_pages, generator=gen)
+        table = torch.full((batch, per_seq), int(order[-1]), dtype=torch.int32)
+        at = 0
+        for b, n in enumerate(used):
+            table[b, :n] = order[at : at + n]
+            at += n
+        shape = (sum(used) + spare_pages, heads_kv, page, d)
+    q = randn(gen, batch, heads_kv * group, d, dtype=dtype)
+    k, v = (torch.full(shape, float("nan"), dtype=dtype, device=DEVICE) for _ in range(2))
+    if token_major:
+        k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v))
+    for b, n in enumerate(lens):
+        for cache in (k, v):
+            tokens = randn(gen, heads_kv, n, d, dtype=dtype)
+            if table is None:
+                cache[b, :, :n] = tokens
+            else:
+                for i in range(-(-n // page)):
+                    part = tokens[:, i * page : (i + 1) * page]
+                    cache[table[b, i], :, : part.shape[1]] = part
+    seq_lens = torch.tensor(lens, dtype=torch.int32, device=DEVICE)
+    return Cache(q, k, v, seq_lens, None if table is None else table.to(DEVICE))
