@@ -82,3 +82,7 @@ loop: $(VENV)/.engine-cpu
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: bench-calibrate
+bench-calibrate: $(VENV)/.test
+	bash -c 'time $(BIN)/simctl calibrate --hw h100'
