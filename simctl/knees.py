@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 
 
 @click.command("knees")
-@click.argument("data")
+@click.argument("data", nargs=-1, required=True)
 @click.option("--tau", default=0.65, show_default=True, help="Efficiency threshold that defines the knee.")
 @click.option("--resamples", default=10_000, show_default=True, type=click.IntRange(100), help="Bootstrap resamples.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the bootstrap.")
 @click.option("--loo", is_flag=True, help="tr164 only: compare predictors by left-out density, the uncrossed cell censored.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-def command(data: str, tau: float, resamples: int, seed: int, loo: bool, as_json: bool) -> None:
+def command(data: tuple[str, ...], tau: float, resamples: int, seed: int, loo: bool, as_json: bool) -> None:
     """Analyse efficiency curves: knees, predictors, and where they fail.
 
-    DATA is a CSV of measurements, or `tr164`: the published study, recomputed from its own tables.
+    DATA is one or more measurements (CSV, or our own .nc of engine-grid or weight-axis), or `tr164`: the published study,
+    recomputed from its own tables.
 
     A CSV has columns model, gpu, context_tokens, batch and one of step_s, decode_per_req_tps, decode_agg_tps;
     optionally weight_dtype, decode_tokens and weight_bytes, kv_bytes (per request), memory_bytes. Efficiency is
@@ -38,7 +39,7 @@ def command(data: str, tau: float, resamples: int, seed: int, loo: bool, as_json
 
     Exits 1 when a published figure does not recompute, other than those listed as known misses.
     """
-    if data == "tr164":
+    if data == ("tr164",):
         from calibrate.knees.published import KNOWN_MISSES, reproduce
 
         checks = reproduce()
@@ -51,9 +52,10 @@ def command(data: str, tau: float, resamples: int, seed: int, loo: bool, as_json
 
     from calibrate.knees.curves import read_curves
     from calibrate.knees.facts import knee_facts
+    from calibrate.knees.measured import read_measured
     from calibrate.knees.study import study
 
-    curves = read_curves(Path(data), knee_facts)
+    curves = [c for path in map(Path, data) for c in (read_measured(path) if path.suffix == ".nc" else read_curves(path, knee_facts))]
     _emit(study(curves, np.random.default_rng(seed), tau, resamples), as_json, _show_study)
 
 
