@@ -127,7 +127,7 @@ class FastReplica:
                 self._now = self._begun = arrival[coming]
                 continue
             due = self._due[self._clock % block_size]
-            if due + self._partial_share()[1] > kv.free:
+            if due + (self._partial_share()[1] if self._partial >= 0 else 0) > kv.free:
                 self._starved_iteration()
                 continue
             if due:
