@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PYTHONWARNINGS ?=
 
-.PHONY: loop bench-sim bench-start docs demo test test-all test-vllm lint clean
+.PHONY: loop bench-sim bench-start bench-kernels docs demo test test-all test-vllm lint clean
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -24,8 +24,13 @@ $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 bench-start: $(VENV)/.base
 	$(BIN)/python docs/bench_start.py
 
+# Needs a CUDA device. The report turns committed tables into docs/kernels.md.
+bench-kernels: $(VENV)/.test
+	$(BIN)/python -m kernels.bench -o out/kernels
+
 docs: $(VENV)/.test
 	$(BIN)/python docs/refresh.py
+	$(BIN)/python -m kernels.report > /dev/null
 
 demo: $(VENV)/.base
 	$(BIN)/simctl what-if --ctx 1M --gpu A10
@@ -37,10 +42,10 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest -n 2 -m "not slow and not vllm and not gpu"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not vllm and not gpu"
 
 test-all: lint
-	$(BIN)/pytest -n 2 -m "not vllm and not gpu"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not vllm and not gpu"
 
 # The engine's scheduler on a CPU, without a model. Its wheel also asks for media and kernel packages that are not needed here and
 # have no wheel on every machine, so its requirements are installed from its own list less those.
@@ -77,3 +82,7 @@ loop: $(VENV)/.engine-cpu
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: bench-calibrate
+bench-calibrate: $(VENV)/.test
+	bash -c 'time $(BIN)/simctl calibrate --hw h100'

@@ -14,20 +14,24 @@ import click
 from simctl.tables import table
 
 if TYPE_CHECKING:
+    from calibrate.knees.by_bill import AxisScore
+    from calibrate.knees.censored import Ranked
     from calibrate.knees.published import Check
     from calibrate.knees.study import Study
 
 
 @click.command("knees")
-@click.argument("data")
+@click.argument("data", nargs=-1, required=True)
 @click.option("--tau", default=0.65, show_default=True, help="Efficiency threshold that defines the knee.")
 @click.option("--resamples", default=10_000, show_default=True, type=click.IntRange(100), help="Bootstrap resamples.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the bootstrap.")
+@click.option("--loo", is_flag=True, help="tr164 only: compare predictors by left-out density, the uncrossed cell censored.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-def command(data: str, tau: float, resamples: int, seed: int, as_json: bool) -> None:
+def command(data: tuple[str, ...], tau: float, resamples: int, seed: int, loo: bool, as_json: bool) -> None:
     """Analyse efficiency curves: knees, predictors, and where they fail.
 
-    DATA is a CSV of measurements, or `tr164`: the published study, recomputed from its own tables.
+    DATA is one or more measurements (CSV, or our own .nc of engine-grid or weight-axis), or `tr164`: the published study,
+    recomputed from its own tables.
 
     A CSV has columns model, gpu, context_tokens, batch and one of step_s, decode_per_req_tps, decode_agg_tps;
     optionally weight_dtype, decode_tokens and weight_bytes, kv_bytes (per request), memory_bytes. Efficiency is
@@ -35,11 +39,12 @@ def command(data: str, tau: float, resamples: int, seed: int, as_json: bool) -> 
 
     Exits 1 when a published figure does not recompute, other than those listed as known misses.
     """
-    if data == "tr164":
+    if data == ("tr164",):
         from calibrate.knees.published import KNOWN_MISSES, reproduce
 
         checks = reproduce()
-        _emit(checks, as_json, _show_checks)
+        out = {"checks": checks, "weight_axis": _weight_axis()} | ({"loo": _left_out(seed)} if loo else {})
+        _emit(out, as_json, _show_published)
         if any(not c.holds and c.name not in KNOWN_MISSES for c in checks):
             raise click.exceptions.Exit(1)
         return
@@ -47,18 +52,51 @@ def command(data: str, tau: float, resamples: int, seed: int, as_json: bool) -> 
 
     from calibrate.knees.curves import read_curves
     from calibrate.knees.facts import knee_facts
+    from calibrate.knees.measured import read_measured
     from calibrate.knees.study import study
 
-    curves = read_curves(Path(data), knee_facts)
+    curves = [c for path in map(Path, data) for c in (read_measured(path) if path.suffix == ".nc" else read_curves(path, knee_facts))]
     _emit(study(curves, np.random.default_rng(seed), tau, resamples), as_json, _show_study)
 
 
 def _emit(result: Any, as_json: bool, show: Callable[[Any], None]) -> None:
     if as_json:
-        plain = [dataclasses.asdict(r) for r in result] if isinstance(result, list) else dataclasses.asdict(result)
-        click.echo(json.dumps(_finite(plain), indent=1))
+        click.echo(json.dumps(_finite(_plain(result)), indent=1))
     else:
         show(result)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: [dataclasses.asdict(r) for r in rows] for k, rows in value.items()}
+    return dataclasses.asdict(value)
+
+
+def _weight_axis() -> list[AxisScore]:
+    from calibrate.knees.by_bill import STUDY, study_scores
+    from calibrate.knees.weight_axis import contrasts, observations
+    from sim.posterior import rates_for
+    from sim.specs.gpus import get_gpu
+
+    return study_scores(rates_for(get_gpu("H100"), STUDY).point, observations(), contrasts())
+
+
+def _left_out(seed: int) -> list[Ranked]:
+    import numpy as np
+
+    from calibrate.knees.by_bill import STUDY, predictor_values
+    from calibrate.knees.censored import compare
+    from calibrate.knees.weight_axis import observations, uncrossed
+    from calibrate.sampling import Settings
+    from sim.posterior import rates_for
+    from sim.specs.gpus import get_gpu
+
+    seen, (shape, context, last) = observations(), uncrossed()
+    cells = [*((o.shape, o.context_tokens) for o in seen), (shape, context)]
+    batch = np.array([*(o.knee for o in seen), last])
+    values = predictor_values(rates_for(get_gpu("H100"), STUDY).point, cells)
+    predictors = {name: np.array(v) for name, v in values.items()}
+    return compare(batch, np.arange(batch.size) == len(seen), predictors, Settings(seed=seed))
 
 
 def _finite(value: Any) -> Any:
@@ -68,6 +106,27 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _show_published(result: dict[str, list[Any]]) -> None:
+    _show_checks(result["checks"])
+    _table(
+        "weight axis, 25 knees and 17 contrasts; rates of the bill are the H100 posterior",
+        ("predictor", "right signs", "median x", "worst x", "Spearman"),
+        [
+            (s.name, f"{s.signs}/{s.contrasts}", *(_number(v) for v in (s.median_factor, s.worst_factor, s.spearman)))
+            for s in result["weight_axis"]
+        ],
+    )
+    if "loo" in result:
+        _table(
+            "left-out log density of 26 knees, one of them censored (two free numbers each)",
+            ("predictor", "elpd", "+-", "below best", "+-", "sigma", "bad k"),
+            [
+                (r.predictor, *(f"{v:.2f}" for v in (r.elpd, r.error, r.below_best, r.below_best_error, r.sigma)), r.bad_pareto_k)
+                for r in result["loo"]
+            ],
+        )
 
 
 def _show_checks(checks: list[Check]) -> None:

@@ -145,3 +145,10 @@ def right_signs(predict: Predictor, pairs: list[Contrast]) -> int:
 def _name(family: str, size: str) -> str:
     prefix = {"qwen2.5": "qwen2.5", "mistral": "mistral", "gemma3": "gemma3"}[family]
     return f"{prefix}-{size.lower()}"
+
+
+def uncrossed() -> tuple[Shape, int, float]:
+    """The one cell that never crossed: its model, context, and the last batch tried (protocol_constants, censored_cell)."""
+    text = next(row["value"] for row in table("tr164", "protocol_constants") if row["key"] == "censored_cell")
+    name, context, last = text.split(" ")[0], text.split("ctx")[1].split(":")[0], text.rsplit(" ", 1)[1]
+    return shapes()[name], int(context), float(last)

@@ -8,7 +8,7 @@ a property test compares them.
 
 Not covered, and refused by `covers`: priorities and the long-prefill threshold (a decode may then have to wait).
 Preemption with prefix caching on raises `NeedsPlain`: what a preempted request finds again depends on the history of
-every block.
+every block. So does any preemption with asynchronous scheduling.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Arrivals:
 def covers(config: EngineConfig, steps: StepTime) -> bool:
     """Whether the fast path applies to this engine and deployment."""
     plain_limits = config.scheduler == "vllm" and config.policy == "fcfs" and not config.long_prefill_token_threshold
-    return plain_limits and steps.jumps and not config.options
+    return plain_limits and steps.jumps and set(config.options) <= {"async_scheduling"}
 
 
 class FastReplica:
@@ -96,6 +96,11 @@ class FastReplica:
         self._finish = [np.nan] * count
         self._now = 0
         self._iterations = 0
+        # asynchronous scheduling: an iteration is decided as of the beginning of the one before, and what finishes
+        # in that one still holds its place and blocks then
+        self._overlap = bool(config.options.get("async_scheduling"))
+        self._begun = 0
+        self._leaving: list[tuple[int, int]] = []  # (request, computed tokens)
 
     @staticmethod
     def _most_tokens(config: EngineConfig) -> int:
@@ -109,34 +114,41 @@ class FastReplica:
         most, block_size = self.config.max_num_seqs, self.config.block_size
         count, coming = len(arrival), 0
         while True:
-            while coming < count and arrival[coming] <= self._now:
+            horizon = self._begun if self._overlap else self._now
+            while coming < count and arrival[coming] <= horizon:
                 queue.append(coming)
                 coming += 1
             if not running and not queue:
+                if self._begun < self._now:
+                    self._begun = self._now  # nothing could be decided: look again now
+                    continue
                 if coming == count:
                     break
-                self._now = arrival[coming]
+                self._now = self._begun = arrival[coming]
                 continue
             due = self._due[self._clock % block_size]
-            if due + self._partial_share()[1] > kv.free:
+            if due + (self._partial_share()[1] if self._partial >= 0 else 0) > kv.free:
                 self._starved_iteration()
                 continue
             if due:
                 kv.take(due)
             if self._partial >= 0:
                 self._mixed_iteration(None)
-            elif not queue:
-                seen = coming < count and len(running) < most
-                self._jump(arrival[coming] - self._now if seen else 0)
-            elif len(running) >= most:
-                self._jump(0)
-            else:
+                continue
+            plan = None
+            if queue and len(running) < most:
                 self._fill_shared(self._clock)
                 plan = self._plan(queue[0], self.config.max_num_batched_tokens - self._batch)
-                if plan is None:
-                    self._jump(0, watch=True)
-                else:
-                    self._mixed_iteration(plan)
+            if plan is not None:
+                self._mixed_iteration(plan)
+            elif not self._batch:
+                self._release()
+                self._begun = self._now
+            elif queue:
+                self._jump(None, watch=len(running) < most)
+            else:
+                seen = coming < count and len(running) - len(self._leaving) < most
+                self._jump(arrival[coming] - self._now if seen else None)
         return ReplicaRecord(
             np.array(self._started),
             np.array(self._first),
@@ -146,8 +158,8 @@ class FastReplica:
             self._iterations,
         )
 
-    def _jump(self, wait: int, *, watch: bool = False) -> None:
-        """Decode iterations up to the next change: a finish, an arrival in `wait` ticks (0: none that matters),
+    def _jump(self, wait: int | None, *, watch: bool = False) -> None:
+        """Decode iterations up to the next change: a finish, an arrival in `wait` ticks (None: none that matters),
         blocks running out, or, on `watch`, a shared block becoming findable. The first iteration has its blocks
         already.
         """
@@ -156,8 +168,12 @@ class FastReplica:
             heappop(finishing)
         stretch = self.steps.stretch(batch, self._context)
         n = min(stretch.most, finishing[0][0] - clock)
-        if wait:
-            n = min(n, iterations_before(stretch, wait))
+        if wait is not None:
+            n = min(n, (iterations_before(stretch, wait) if wait > 0 else 0) + self._overlap)
+        if self._leaving:
+            if self._queue:
+                n = 1  # the next decision has what they leave
+            self._release()
         if watch and self._becoming_shared:
             n = min(n, max(self._becoming_shared[0][0] - clock, 1))
         if n > 1:
@@ -168,6 +184,7 @@ class FastReplica:
             if blocks > kv.free:
                 n, blocks = self._iterations_with_room(n)
             kv.take(blocks)
+        self._begun = self._now + elapsed(stretch, n - 1)
         self._now += elapsed(stretch, n)
         self._context += n * batch
         self._clock = clock + n
@@ -217,13 +234,14 @@ class FastReplica:
             self._give(request, cached, tokens, blocks)
             shares.append((request, tokens, cached))
             budget -= tokens
+        self._release()
         self._run_shares(shares)
 
     def _starved_iteration(self) -> None:
         """One iteration in which KV blocks run out: in order of admission, the last admitted leave until the others
         have theirs.
         """
-        if self.config.enable_prefix_caching:
+        if self.config.enable_prefix_caching or self._overlap:
             raise NeedsPlain
         order, block_size = list(self._running), self.config.block_size
         shares: list[tuple[int, int, int]] = []
@@ -260,6 +278,7 @@ class FastReplica:
                 sampling.append((request, end))
             else:
                 self._partial, self._partial_done = request, end
+        self._begun = self._now
         if chunks:
             self._now += self.steps.mixed(batch, context, 0, context, chunks)
         else:
@@ -300,10 +319,23 @@ class FastReplica:
                 self._leave(request, offset + clock)
 
     def _leave(self, request: int, computed: int) -> None:
-        self._fill_shared(self._clock - 1)
         self._finish[request] = self._now * TICK_S
-        del self._running[request]
-        self._kv.release(request, computed, self.config.enable_prefix_caching)
+        self._leaving.append((request, computed))
+        if not self._overlap:
+            self._release()
+
+    def _release(self) -> None:
+        """Take place and blocks from those who have finished."""
+        if not self._leaving:
+            return
+        self._fill_shared(self._clock - 1 + self._overlap)
+        for request, computed in self._leaving:
+            if self._depth[request]:
+                full = min(computed // self.config.block_size, self._depth[request])
+                self._kv.remember(request, self._hashes[request], full)
+            del self._running[request]
+            self._kv.release(request, computed, self.config.enable_prefix_caching)
+        self._leaving.clear()
 
     def _preempt(self, request: int) -> None:
         if request == self._partial:
@@ -356,9 +388,10 @@ class FastReplica:
     def _expect_shared(self, request: int) -> None:
         """Note when the decode will fill the next of its blocks that others may ask for."""
         held = self._kv.shared_held(request)
-        if held < self._depth[request]:
-            clock = (held + 1) * self.config.block_size - 1 - self._offset[request]
-            heappush(self._becoming_shared, (clock, request))
+        end = (held + 1) * self.config.block_size
+        # with overlap a decode's token is known one decision later, and a last one only when the request leaves
+        if held < self._depth[request] and end < self._prompt[request] + self._output[request] - self._overlap:
+            heappush(self._becoming_shared, (end - 1 - self._offset[request] + self._overlap, request))
 
     def _fill_shared(self, clock: int) -> None:
         """Make findable what decodes have filled by the iteration at `clock`, that one included."""
@@ -366,6 +399,6 @@ class FastReplica:
         while expected and expected[0][0] <= clock:
             filled, request = heappop(expected)
             if request in self._running:
-                full = (self._offset[request] + filled + 1) // self.config.block_size
+                full = (self._offset[request] + filled + 1 - self._overlap) // self.config.block_size
                 self._kv.remember(request, self._hashes[request], full)
                 self._expect_shared(request)

@@ -71,8 +71,10 @@ def split(iteration: Iteration) -> tuple[list[int], list[Chunk]]:
 
 def shape_of(model: ModelSpec, contexts: Iterable[int], chunks: Sequence[Chunk], policy: AttentionPolicy) -> Shape:
     """The sums the bill needs; verifying drafts is not prefill."""
-    shape = mixed_shape(model, contexts, [(n, end, rows) for n, end, rows in chunks], policy)  # type: ignore[misc]
-    return replace(shape, has_prefill=0.0) if chunks and all(n == rows > 1 for n, _, rows in chunks) else shape
+    shape = mixed_shape(model, contexts, chunks, policy)  # type: ignore[arg-type]  # rows may exceed one
+    if chunks and chunks[0][2] > 1 and all(n == rows > 1 for n, _, rows in chunks):
+        return replace(shape, has_prefill=0.0)
+    return shape
 
 
 def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[tuple[list[int], list[Chunk]]]:

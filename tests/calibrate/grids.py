@@ -35,6 +35,8 @@ def write_grid(path, rng, model="Qwen2.5-7B", sigma=0.01, **changes):
                 "step_s_n": 12,
                 "decode_seqs_median": float(batch),
                 "decode_context_tokens_median": float(batch * (context + 1)),
+                "batch": batch,
+                "context_tokens": context,
                 "chunks": chunks,
                 "chunk_tokens": tokens,
                 "offset_tokens": start,

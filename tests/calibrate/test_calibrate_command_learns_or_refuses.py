@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 
 from calibrate.sampling import Diagnostics
+from calibrate.steps import fit
 from sim.posterior import rates_from_file
 from sim.specs.gpus import get_gpu
 from simctl.cli import main
@@ -23,6 +24,8 @@ def run(argv, capsys):
 
 
 def test_a_grid_becomes_a_posterior_with_held_out_errors(tmp_path, capsys, monkeypatch):
+    # one compilation for the three runs: they learn from the same cells
+    monkeypatch.setattr(fit, "StepFit", cache_by_cells(fit.StepFit))
     rng = np.random.default_rng(0)
     files = [write_grid(tmp_path / f"{m}.nc", rng, m) for m in ("Qwen2.5-7B", "Llama-3.2-3B")]
     argv = ["--hw", "H100", "--draws", "700", "--folds", "2", "--out", str(tmp_path / "p.nc"), "--json"]
@@ -39,7 +42,17 @@ def test_a_grid_becomes_a_posterior_with_held_out_errors(tmp_path, capsys, monke
     assert rates.basis["gather_s"].startswith("prior")
     # a gate that fails: exit 1, no artifact; allowed, it is marked
     monkeypatch.setattr("calibrate.steps.fit.diagnose", lambda _: Diagnostics(1.3, 12.0, 4))
-    bad = ["--hw", "H100", "--from", str(files[0]), "--draws", "100", "--folds", "0", "--out", str(tmp_path / "bad.nc")]
+    bad = [
+        "--hw",
+        "H100",
+        *(a for f in files for a in ("--from", str(f))),
+        "--draws",
+        "100",
+        "--folds",
+        "0",
+        "--out",
+        str(tmp_path / "bad.nc"),
+    ]
     code, out, err = run(bad, capsys)
     assert code == 1
     assert err == "simctl: the posterior did not converge: R-hat 1.300 > 1.01; effective sample size 12 < 400; 4 divergent transitions\n"
@@ -47,6 +60,17 @@ def test_a_grid_becomes_a_posterior_with_held_out_errors(tmp_path, capsys, monke
     code, out, err = run([*bad, "--allow-unconverged"], capsys)
     assert code == 0
     assert "NOT CONVERGED" in rates_from_file(tmp_path / "bad.nc", get_gpu("H100")).summary
+
+
+def cache_by_cells(make):
+    made = {}
+
+    def once(cells, priors, settings):
+        if cells.fingerprint() not in made:
+            made[cells.fingerprint()] = make(cells, priors, settings)
+        return made[cells.fingerprint()]
+
+    return once
 
 
 def edit(path, **columns):

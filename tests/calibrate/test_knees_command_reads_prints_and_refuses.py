@@ -2,10 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 
+from sim.bill import decode_shape, iteration_bill
 from sim.knee import eta
+from sim.precision import Precision
+from sim.price import step_time_s
+from sim.specs.models import get_model
 from simctl.cli import main
+from tests.calibrate.grids import write_grid
+from tests.calibrate.steps import TRUE_RATES
 
 HEADER = "model,gpu,context_tokens,batch,step_s,weight_bytes,kv_bytes,memory_bytes\n"
 
@@ -77,3 +84,23 @@ def test_a_curve_without_batch_one_and_a_missing_file_are_refused(tmp_path, caps
     assert "needs batch 1" in err
     assert run([write(tmp_path / "empty.csv", [])], capsys)[0] == 2
     assert run([str(tmp_path / "absent.csv")], capsys)[0] == 1
+
+
+def test_our_own_grids_are_read(tmp_path, capsys):
+    grid = write_grid(tmp_path / "engine-grid_x.nc", np.random.default_rng(0), sigma=1e-6)
+    code, out, _ = run([str(grid), "--json", "--resamples", "200"], capsys)
+    assert code == 0
+    rows = {row["curve"]["cell"]["context_tokens"]: row for row in json.loads(out)["curves"]}
+    assert sorted(rows) == [128, 2048, 16384]
+    model = get_model("Qwen2.5-7B")
+    times = [step_time_s(iteration_bill(model, decode_shape(model, b, 2048.0), Precision()), TRUE_RATES) for b in (1.0, 8.0, 32.0, 128.0)]
+    alone = times[0]
+    assert rows[2048]["curve"]["etas"] == pytest.approx([alone / t for t in times], rel=1e-3)
+
+
+def test_a_netcdf_that_is_no_measurement_is_refused(tmp_path, capsys):
+    path = tmp_path / "x.nc"
+    path.write_text("not one")
+    code, _, err = run([str(path)], capsys)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "not a netCDF measurement" in err

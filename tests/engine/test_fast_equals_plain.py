@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sim.engine.config import EngineConfig
 from sim.engine.fast import Arrivals, FastReplica, NeedsPlain
 from sim.engine.plain import run_plain
+from sim.engine.presets import make_scheduler
 from sim.engine.records import ReplicaRecord
 from sim.engine.steptime import StepTime
 from sim.engine.types import Request
-from sim.engine.vllm import VllmScheduler
 from sim.precision import Precision
 from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
 
@@ -23,7 +23,7 @@ STEPS = [StepTime(model, Precision(), plausible_rates()) for model in (QWEN_7B, 
 
 
 def plain(config: EngineConfig, requests: list[Request], steps: StepTime) -> ReplicaRecord:
-    return run_plain(requests, VllmScheduler(config), steps.iteration)
+    return run_plain(requests, make_scheduler(config), steps.iteration)
 
 
 def fast(config: EngineConfig, requests: list[Request], steps: StepTime) -> ReplicaRecord:
@@ -42,7 +42,7 @@ def same(one: ReplicaRecord, other: ReplicaRecord) -> None:
 
 
 @st.composite
-def workloads(draw: st.DrawFn, caching: bool) -> tuple[EngineConfig, list[Request]]:
+def workloads(draw: st.DrawFn, caching: bool, overlap: bool = False) -> tuple[EngineConfig, list[Request]]:
     block_size = draw(st.sampled_from([1, 4, 16]))
     requests: list[Request] = []
     now = 0.0
@@ -74,11 +74,12 @@ def workloads(draw: st.DrawFn, caching: bool) -> tuple[EngineConfig, list[Reques
         enable_chunked_prefill=chunked,
         watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
         reserve_full_prompt=draw(st.booleans()),
+        options={"async_scheduling": True} if overlap else {},
     )
     return config, requests
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=250, deadline=None, derandomize=True)
 @given(workloads(caching=False), st.sampled_from(STEPS))
 def test_without_prefix_caching_kv_starvation_included(case: tuple[EngineConfig, list[Request]], steps: StepTime) -> None:
     config, requests = case
@@ -87,9 +88,23 @@ def test_without_prefix_caching_kv_starvation_included(case: tuple[EngineConfig,
     event("preempts" if quick.preemptions.any() else "no preemption")
 
 
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=350, deadline=None, derandomize=True)
 @given(workloads(caching=True), st.sampled_from(STEPS))
 def test_with_prefix_caching_hits_and_evictions_included(case: tuple[EngineConfig, list[Request]], steps: StepTime) -> None:
+    config, requests = case
+    slow = plain(config, requests, steps)
+    if slow.preemptions.any():
+        with pytest.raises(NeedsPlain):
+            fast(config, requests, steps)
+        event("left to the plain path")
+        return
+    same(fast(config, requests, steps), slow)
+    event("hits" if slow.cached_tokens.any() else "no hits")
+
+
+@settings(max_examples=350, deadline=None, derandomize=True)
+@given(st.booleans().flatmap(lambda caching: workloads(caching, overlap=True)), st.sampled_from(STEPS))
+def test_with_iterations_decided_ahead(case: tuple[EngineConfig, list[Request]], steps: StepTime) -> None:
     config, requests = case
     slow = plain(config, requests, steps)
     if slow.preemptions.any():
@@ -119,3 +134,13 @@ def test_a_block_that_a_decode_fills_lets_the_queue_in_at_once() -> None:
     assert slow.scheduled_s[1] > end_s * 35 / 37
     assert slow.cached_tokens[1] == 40
     same(fast(config, case(end_s * 33.2 / 37), steps), slow)
+
+
+def test_a_place_that_frees_behind_a_decision_is_seen_by_the_next_arrival() -> None:
+    # two slots; the first request leaves while the next iteration is already decided, and the third arrives long after
+    config = EngineConfig(max_num_seqs=2, max_model_len=256, options={"async_scheduling": True})
+
+    def case() -> list[Request]:
+        return [Request("a", 0.0, 40, 3), Request("b", 0.0, 50, 23), Request("c", 0.1, 82, 19)]
+
+    same(fast(config, case(), STEPS[0]), plain(config, case(), STEPS[0]))

@@ -35,8 +35,8 @@ def test_dense_in_bf16_with_head_norms_and_tied_embeddings() -> None:
 
 @pytest.mark.parametrize("mode", ["sparse", "tiered"])
 def test_selecting_every_block_is_the_dense_step_also_across_block_ends(mode: str) -> None:
-    """Budget 7 covers all candidates; the steps start a block, so the ring of the tiers turns over."""
-    step = Step(TINY, 1, 79, modes=(mode,), k_blocks=6, block=16, headroom=32, dtype=torch.float32, device=DEVICE)
+    """The budget covers all candidates; the steps start a block, so the ring of the tiers turns over."""
+    step = Step(TINY, 1, 63, modes=(mode,), k_blocks=4, block=16, headroom=32, dtype=torch.float32, device=DEVICE)
     follow(step, mode, 3)
     assert int(step.lens[0]) // step.block > step.context // step.block
 
@@ -44,8 +44,8 @@ def test_selecting_every_block_is_the_dense_step_also_across_block_ends(mode: st
 def test_tiered_and_sparse_agree_when_the_budget_binds() -> None:
     """The tiers hold other random values, so the sparse step is given the host's."""
     options = {"k_blocks": 2, "block": 16, "headroom": 32, "dtype": torch.float32, "device": DEVICE}
-    tiered = Step(TINY, 1, 126, modes=("tiered",), **options)
-    sparse = Step(TINY, 1, 126, modes=("sparse",), **options)
+    tiered = Step(TINY, 1, 94, modes=("tiered",), **options)
+    sparse = Step(TINY, 1, 94, modes=("sparse",), **options)
     for name in ("embedding", "head", "layers"):
         setattr(sparse, name, getattr(tiered, name))
     for i in range(TINY.layers):

@@ -1,0 +1,97 @@
+"""Knees as observations, with those never crossed right-censored, and predictors compared by what they say of cells left out.
+
+    log knee ~ Normal(intercept + slope * score, sigma), censored from above at the last tested batch
+
+`score` is a predictor's value, standardised on a log scale where it is positive. A predictor in units of batch is not granted its
+units here: every one gets the same two free numbers, so that the comparison is about order and shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+from calibrate import backend
+from calibrate.sampling import Compiled, Settings, diagnose, quiet
+from sim.errors import UsageError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One predictor's expected log density of left-out cells (higher is better), its standard error, and the difference to the best."""
+
+    predictor: str
+    elpd: float
+    error: float
+    below_best: float
+    below_best_error: float
+    sigma: float
+    bad_pareto_k: int
+
+
+def knee_model(batch: Array, censored: NDArray[np.bool_], score: Array) -> Any:
+    """pm.Model of n knees: batch [n] (the last tested one where `censored`), standardised score [n] as replaceable pm.Data."""
+    if batch.size < 4 or (~censored).sum() < 3:
+        raise UsageError(f"{int((~censored).sum())} finite knees of {batch.size} are too few to compare predictors: three are needed")
+    if not (np.isfinite(batch).all() and (batch > 0).all()):
+        raise UsageError("knees must be positive batches")
+    pm = backend.pymc()
+    log_batch = np.log(batch)
+    # pm.Censored reads a value at its bound as "at least that"; a finite knee gets a bound far above it
+    upper = np.where(censored, log_batch, log_batch + 20.0)
+    with pm.Model() as model:
+        x = pm.Data("score", score)
+        mean = pm.Normal("intercept", np.log(10.0), 1.5) + pm.Normal("slope", 0.5, 1.0) * x
+        sigma = pm.HalfNormal("sigma", 0.7)
+        pm.Censored("log_knee", pm.Normal.dist(mean, sigma), lower=None, upper=upper, observed=log_batch)
+    return model
+
+
+def standardised(values: Array) -> Array:
+    """Zero mean and unit spread, in log where all values are positive; zeros when constant."""
+    v = np.log(values) if (values > 0).all() else values.astype(float)
+    spread = float(v.std())
+    out: Array = (v - v.mean()) / spread if spread > 0 else np.zeros(v.size)
+    return out
+
+
+def compare(batch: Array, censored: NDArray[np.bool_], predictors: Mapping[str, Array], settings: Settings) -> list[Ranked]:
+    """Predictors from best to worst by leave-one-out log density. One compiled model serves all."""
+    import xarray as xr
+
+    az, scores = backend.arviz(), {name: standardised(np.asarray(v, dtype=float)) for name, v in predictors.items()}
+    compiled = Compiled(knee_model(batch, censored, next(iter(scores.values()))), settings.sampler)
+    found: dict[str, tuple[Any, float]] = {}
+    for name, score in scores.items():
+        idata = compiled.sample(settings, {"score": score})
+        diagnose(idata).require()
+        p = idata.posterior
+        mean = (p["intercept"].values + p["slope"].values * score[:, None, None]).transpose(1, 2, 0)
+        values = log_density(np.log(batch), censored, mean, p["sigma"].values[..., None])
+        idata.add_groups(log_likelihood=xr.Dataset({"log_knee": (("chain", "draw", "cell"), values)}))
+        with quiet():
+            found[name] = (az.loo(idata, pointwise=True), float(np.median(p["sigma"].values)))
+    order = sorted(found, key=lambda n: -float(found[n][0].elpd_loo))
+    best = found[order[0]][0]
+    ranked = []
+    for name in order:
+        loo, sigma = found[name]
+        gap = best.loo_i.values - loo.loo_i.values
+        error = float(np.std(gap) * np.sqrt(gap.size))
+        bad = int((loo.pareto_k > 0.7).sum())
+        ranked.append(Ranked(name, float(loo.elpd_loo), float(loo.se), float(gap.sum()), error, sigma, bad))
+    return ranked
+
+
+def log_density(log_batch: Array, censored: NDArray[np.bool_], mean: Array, sigma: Array) -> Array:
+    """Pointwise log density [..., n]: normal for finite knees, log P(knee > last batch) for censored ones."""
+    z = (log_batch - mean) / sigma
+    out: Array = np.where(censored, log_ndtr(-z), -0.5 * z**2 - np.log(sigma) - 0.5 * np.log(2 * np.pi))
+    return out

@@ -1,0 +1,56 @@
+"""Efficiency curves from our own measurement files: decode cells of an engine grid or of the weight axis."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from calibrate.knees.curves import Cell, Curve, curves_from_points
+from calibrate.steps.engine_grid import DTYPE, SCHEMA
+from sim.bill import coefficients, decode_shape
+from sim.errors import UsageError
+from sim.memory import resident_weight_bytes
+from sim.precision import Precision
+from sim.specs.gpus import get_gpu
+from sim.specs.hf_config import spec_from_config
+
+NEEDED = ("kind", "role", "status", "step_s_n", "step_s_median", "batch", "context_tokens")
+ATTRIBUTES = ("weight_dtype", "kv_dtype", "gpu_name", "model", "model_config")
+SUITES = ("engine-grid", "weight-axis")
+
+
+def read_measured(path: str | Path) -> list[Curve]:
+    """Curves of a measurement: one per context that was measured at batch 1 and at another. UsageError when it is none of ours."""
+    import xarray as xr
+
+    try:
+        with xr.open_dataset(path, decode_timedelta=False) as opened:
+            data = opened.load()
+    except (ValueError, KeyError) as error:
+        raise UsageError(f"{path}: not a netCDF measurement ({' '.join(str(error).split())[:80]})") from None
+    attrs = data.attrs
+    if attrs.get("schema") != SCHEMA or attrs.get("suite") not in SUITES:
+        raise UsageError(f"{path}: not a measurement of {' or '.join(SUITES)} (suite {attrs.get('suite')!r})")
+    missing = [name for name in NEEDED if name not in data] + [n for n in ATTRIBUTES if n not in attrs]
+    if missing:
+        raise UsageError(f"{path}: lacks {', '.join(missing)}")
+    weights, kv = (DTYPE.get(str(attrs[name]), str(attrs[name])) for name in ("weight_dtype", "kv_dtype"))
+    precision, gpu = Precision(weights, kv), get_gpu(str(attrs["gpu_name"]))
+    model = spec_from_config(json.loads(attrs["model_config"]), str(attrs["model"]), str(path))
+    c = coefficients(model, precision)
+    pick = (data["kind"] == "decode") & (data["role"] == "grid") & (data["status"] == "ok") & (data["step_s_n"] > 0)
+    points = []
+    for i in np.flatnonzero(pick.values):
+        context = int(data["context_tokens"].values[i])
+        shape = decode_shape(model, 1.0, float(context))
+        kv_bytes = shape.decode_context * c.kv_token_bytes + shape.decode_window * c.window_token_bytes
+        bytes_ = (resident_weight_bytes(model, precision), float(kv_bytes), float(gpu.memory_bytes))
+        cell = Cell(model.name, gpu.name, weights, context, 0, *bytes_)
+        points.append((cell, float(data["batch"].values[i]), float(data["step_s_median"].values[i])))
+    batches: dict[Cell, set[float]] = {}
+    for cell, batch, _ in points:
+        batches.setdefault(cell, set()).add(batch)
+    whole = {cell for cell, seen in batches.items() if 1.0 in seen and len(seen) > 1}
+    return curves_from_points([p for p in points if p[0] in whole], str(path))
