@@ -26,7 +26,7 @@ SERVED_BUDGET_S = 60.0  # ladder and three open loops of 12 s take about 45 s
     default=60.0,
     show_default=True,
     type=click.FloatRange(5),
-    help="Most seconds for the engine grid; an idle core needs about 20.",
+    help="Most seconds for the engine grid.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of loads, sampler and draws.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), default=Path("out/loop"), show_default=True, help="Folder for all files.")
