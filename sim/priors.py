@@ -31,9 +31,11 @@ class Prior:
 # 28 layers. That fit charges all 7.62 G parameters; here the input embedding is not read, so its 1.09 GB / 3.05 TB/s go back into c0.
 _BRL_LAYERS = 28
 _BRL_EMBEDDING_BYTES = 152064 * 3584 * 2
+_C_LAYER_S = 10e-6
 _H100_BETA, _H100_C0, _H100_C1 = 3.05e12, 3.2e-3, {8: 1.7e-3, 32: 3.3e-3}
 # Implied for H200 by the published 89-96 tok/s, 1.77x and 2.4x (brl07/derived_h200_implied_params.csv).
 _H200_BETA, _H200_C0, _H200_C1_K32 = 4.54e12, 3.27e-3, 3.79e-3
+_WHOLE_C0 = "in the published fixed cost, which charges nothing by the layer"
 
 
 def find_rates(c1_low: float, c1_high: float, k_low: int = 8, k_high: int = 32) -> tuple[float, float]:
@@ -47,6 +49,7 @@ _FIND_S, _FIND_UNIT_S = find_rates(_H100_C1[8], _H100_C1[32])
 # Efficiency priors: fraction of the datasheet peak reached, (median, sigma), wide enough for both tuned and plain stacks.
 _EFFICIENCY: dict[str, tuple[float, float]] = {
     "beta": (0.85, 0.10),
+    "beta_expert": (0.82, 0.12),
     "beta_kv": (0.85, 0.12),
     "beta_state": (0.78, 0.12),
     "linear_flops_per_s": (0.60, 0.20),
@@ -72,6 +75,7 @@ def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
     sixteen, _ = flops_for(gpu, "bf16")
     peaks = {
         "beta": (gpu.memory_bandwidth, "memory bandwidth"),
+        "beta_expert": (gpu.memory_bandwidth, "memory bandwidth"),
         "beta_kv": (gpu.memory_bandwidth, "memory bandwidth"),
         "beta_state": (gpu.memory_bandwidth, "memory bandwidth"),
         "linear_flops_per_s": (linear, f"{used} dense flops"),
@@ -88,12 +92,15 @@ def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
 
 
 def _generic() -> dict[str, Prior]:
-    c0 = _H100_C0 + _BRL_EMBEDDING_BYTES / _H100_BETA
+    # the published fixed cost is that of 28 layers: what is charged by the layer here is part of it
+    c0 = _H100_C0 + _BRL_EMBEDDING_BYTES / _H100_BETA - _BRL_LAYERS * _C_LAYER_S
     return {
         "c0_s": Prior(c0, 0.35, "prior around the published H100 fit"),
+        "c_layer_s": Prior(_C_LAYER_S, 0.70, "prior, 10 us per layer"),
         "c_seq_s": Prior(16e-6, 0.50, "prior, 16 us"),
         "c_prefill_s": Prior(1.0e-3, 0.70, "prior, 1 ms"),
         "eager_layer_s": Prior(0.4e-3, 0.40, "prior, 0.4 ms per layer launched outside a captured graph"),
+        "eager_expert_layer_s": Prior(0.35e-3, 0.50, "prior, 0.35 ms more per mixture-of-experts layer launched so"),
         "chunk_pad_tokens": Prior(110.0, 0.40, "prior, about one tile of 128 queries"),
         "smooth_p": Prior(3.0, 0.15, "prior, 3"),
         "find_s": Prior(_FIND_S, 0.60, "prior around the published H100 c1(k); it does not transfer between platforms"),
@@ -114,6 +121,7 @@ def _published(gpu: GpuSpec) -> Mapping[str, Prior]:
             "beta": Prior(_H100_BETA, 0.02, why, 3.35e12),
             "beta_kv": Prior(_H100_BETA, 0.02, why, 3.35e12),
             "c0_s": Prior(_H100_C0 + _BRL_EMBEDDING_BYTES / _H100_BETA, 0.05, why),
+            "c_layer_s": Prior(0.0, 0.05, _WHOLE_C0),
             "find_s": Prior(_FIND_S, 0.05, why),
             "find_unit_s": Prior(_FIND_UNIT_S, 0.05, why),
         }
@@ -124,6 +132,7 @@ def _published(gpu: GpuSpec) -> Mapping[str, Prior]:
             "beta": Prior(_H200_BETA, 0.03, why, 4.8e12),
             "beta_kv": Prior(_H200_BETA, 0.03, why, 4.8e12),
             "c0_s": Prior(_H200_C0 + _BRL_EMBEDDING_BYTES / _H200_BETA, 0.08, why),
+            "c_layer_s": Prior(0.0, 0.08, _WHOLE_C0),
             "find_s": Prior(_FIND_S * scale, 0.10, why),
             "find_unit_s": Prior(_FIND_UNIT_S * scale, 0.10, why),
         }

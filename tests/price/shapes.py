@@ -32,14 +32,17 @@ MODELS = [QWEN_7B, SLIDING, HYBRID_MOE, LATENT]
 
 _SCALE = {
     "c0_s": 3e-3,
+    "c_layer_s": 1e-5,
     "c_seq_s": 1e-5,
     "c_prefill_s": 1e-3,
     "beta": 2e12,
+    "beta_expert": 2.2e12,
     "beta_kv": 2e12,
     "beta_state": 2e12,
     "linear_flops_per_s": 5e14,
     "attention_flops_per_s": 3e14,
     "eager_layer_s": 4e-4,
+    "eager_expert_layer_s": 3e-4,
     "chunk_pad_tokens": 100.0,
     "smooth_p": 2.5,
     "find_s": 4e-5,
