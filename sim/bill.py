@@ -84,7 +84,6 @@ class Bill(NamedTuple):
     link_overlap: float
     comm_bytes: Any
     comm_ops: Any
-    layers: Any
     expert_layers: Any  # mixture-of-experts layers
     expert_bytes: Any  # routed experts' weights
     expert_flops: Any  # routed experts' matrix products
@@ -257,7 +256,6 @@ def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp
         link_overlap=policy.overlap,
         comm_bytes=2.0 * c.layers * rows * c.hidden * ACTIVATION_BYTES * 2.0 * (tp - 1) / tp,
         comm_ops=2.0 * c.layers if tp > 1 else 0.0,
-        layers=float(c.layers),
         expert_layers=float(c.expert_layers),
         expert_bytes=routed_bytes(c, rows),
         expert_flops=rows * c.expert_flops,

@@ -1,6 +1,6 @@
 """The price of a bill: the one formula, written once for floats, numpy and PyTensor.
 
-    t = c0 + c_layer*layers + c_expert*MoE layers + c_seq*sequences + c_prefill*[prefill]
+    t = c0 + c_expert*MoE layers + c_seq*sequences + c_prefill*[prefill]
         + smax(weights/beta, linear flops/F) + smax(experts/beta_expert, expert flops/F_e)
         + smax(KV/beta_kv, attention flops/F_a) of decodes + the same of prefill chunks + state/beta_state
         + summaries/beta_kv + find + exposed link + exposed launches + comm
@@ -76,7 +76,7 @@ def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
     hidden = bill.link_overlap * xp.minimum(link, busy)
     host = bill.eager_layers * rates.eager_layer_s + bill.eager_expert_layers * rates.eager_expert_layer_s
     return Terms(
-        fixed=bill.iterations * rates.c0_s + bill.layers * rates.c_layer_s + bill.expert_layers * rates.expert_layer_s,
+        fixed=bill.iterations * rates.c0_s + bill.expert_layers * rates.expert_layer_s,
         sequences=bill.sequences * rates.c_seq_s,
         prefill=bill.has_prefill * rates.c_prefill_s,
         weights=weights,

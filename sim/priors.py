@@ -31,11 +31,9 @@ class Prior:
 # 28 layers. That fit charges all 7.62 G parameters; here the input embedding is not read, so its 1.09 GB / 3.05 TB/s go back into c0.
 _BRL_LAYERS = 28
 _BRL_EMBEDDING_BYTES = 152064 * 3584 * 2
-_C_LAYER_S = 10e-6
 _H100_BETA, _H100_C0, _H100_C1 = 3.05e12, 3.2e-3, {8: 1.7e-3, 32: 3.3e-3}
 # Implied for H200 by the published 89-96 tok/s, 1.77x and 2.4x (brl07/derived_h200_implied_params.csv).
 _H200_BETA, _H200_C0, _H200_C1_K32 = 4.54e12, 3.27e-3, 3.79e-3
-_WHOLE_C0 = "in the published fixed cost, which charges nothing by the layer"
 
 
 def find_rates(c1_low: float, c1_high: float, k_low: int = 8, k_high: int = 32) -> tuple[float, float]:
@@ -92,11 +90,9 @@ def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
 
 
 def _generic() -> dict[str, Prior]:
-    # the published fixed cost is that of 28 layers: what is charged by the layer here is part of it
-    c0 = _H100_C0 + _BRL_EMBEDDING_BYTES / _H100_BETA - _BRL_LAYERS * _C_LAYER_S
+    c0 = _H100_C0 + _BRL_EMBEDDING_BYTES / _H100_BETA
     return {
         "c0_s": Prior(c0, 0.35, "prior around the published H100 fit"),
-        "c_layer_s": Prior(_C_LAYER_S, 0.70, "prior, 10 us per layer"),
         "c_seq_s": Prior(16e-6, 0.50, "prior, 16 us"),
         "c_prefill_s": Prior(1.0e-3, 0.70, "prior, 1 ms"),
         "eager_layer_s": Prior(0.4e-3, 0.40, "prior, 0.4 ms per layer launched outside a captured graph"),
@@ -121,7 +117,6 @@ def _published(gpu: GpuSpec) -> Mapping[str, Prior]:
             "beta": Prior(_H100_BETA, 0.02, why, 3.35e12),
             "beta_kv": Prior(_H100_BETA, 0.02, why, 3.35e12),
             "c0_s": Prior(_H100_C0 + _BRL_EMBEDDING_BYTES / _H100_BETA, 0.05, why),
-            "c_layer_s": Prior(0.0, 0.05, _WHOLE_C0),
             "find_s": Prior(_FIND_S, 0.05, why),
             "find_unit_s": Prior(_FIND_UNIT_S, 0.05, why),
         }
@@ -132,7 +127,6 @@ def _published(gpu: GpuSpec) -> Mapping[str, Prior]:
             "beta": Prior(_H200_BETA, 0.03, why, 4.8e12),
             "beta_kv": Prior(_H200_BETA, 0.03, why, 4.8e12),
             "c0_s": Prior(_H200_C0 + _BRL_EMBEDDING_BYTES / _H200_BETA, 0.08, why),
-            "c_layer_s": Prior(0.0, 0.08, _WHOLE_C0),
             "find_s": Prior(_FIND_S * scale, 0.10, why),
             "find_unit_s": Prior(_FIND_UNIT_S * scale, 0.10, why),
         }

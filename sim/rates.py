@@ -7,7 +7,6 @@ from typing import Any
 
 UNITS: dict[str, str] = {
     "c0_s": "s per iteration",
-    "c_layer_s": "s per layer",
     "c_seq_s": "s per sequence",
     "c_prefill_s": "s per iteration that carries prefill",
     "eager_layer_s": "s per layer of an iteration launched outside a captured graph (host time, overlaps the GPU's)",
@@ -37,7 +36,6 @@ class Rates:
     """One value (or one array of draws) for each unknown of the formula; see UNITS."""
 
     c0_s: Any
-    c_layer_s: Any
     c_seq_s: Any
     c_prefill_s: Any
     eager_layer_s: Any

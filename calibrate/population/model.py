@@ -27,7 +27,6 @@ SHARES = ("beta", "beta_expert", "beta_kv", "linear_flops_per_s", "attention_flo
 SHARE_MEDIAN = {"attention_flops_per_s": 0.55, "expert_flops_per_s": 0.45, "comm_bytes_per_s": 0.65}
 COSTS = {
     "c0_s": 1.5e-3,
-    "c_layer_s": 10e-6,
     "c_seq_s": 16e-6,
     "c_prefill_s": 1e-3,
     "eager_layer_s": 0.4e-3,

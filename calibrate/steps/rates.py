@@ -18,7 +18,6 @@ SHARED_MEMORY = 0.8
 # Which terms of the bill show a rate: a rate none of whose terms is ever non-zero keeps its prior.
 SEEN_THROUGH: dict[str, tuple[str, ...]] = {
     "c0_s": ("iterations",),
-    "c_layer_s": ("layers",),
     "c_seq_s": ("sequences",),
     "c_prefill_s": ("has_prefill",),
     "beta": ("weight_bytes",),

@@ -102,7 +102,6 @@ def test_a_rate_never_passes_its_datasheet_peak():
 def test_rates_without_evidence_are_not_free(step_fit):
     assert set(free_rates(step_fit.cells)) == {
         "c0_s",
-        "c_layer_s",
         "c_seq_s",
         "c_prefill_s",
         "eager_layer_s",

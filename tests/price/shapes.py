@@ -32,7 +32,6 @@ MODELS = [QWEN_7B, SLIDING, HYBRID_MOE, LATENT]
 
 _SCALE = {
     "c0_s": 3e-3,
-    "c_layer_s": 1e-5,
     "c_seq_s": 1e-5,
     "c_prefill_s": 1e-3,
     "beta": 2e12,
