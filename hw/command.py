@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from hw import preflight
+from hw.cell_file import read_cells
 from hw.engines.shapes import shape
 from hw.jobs import SUITES, Job, run
 from sim.errors import UsageError
@@ -29,6 +31,7 @@ from sim.errors import UsageError
 @click.option("--max-num-batched-tokens", type=click.IntRange(min=16), default=8192, show_default=True, help="Engine limit.")
 @click.option("--rates", default="1,4,10,20", show_default=True, help="Open-loop arrival rates of the served suite, requests/s.")
 @click.option("--fast-start", is_flag=True, help="vLLM without torch.compile: half the start time, other kernels. Recorded.")
+@click.option("--cells", type=click.Path(path_type=Path), help="Measure the engine-grid cells of this file instead of the suite's own.")
 def command(
     device: str,
     suites: str,
@@ -42,11 +45,17 @@ def command(
     max_num_batched_tokens: int,
     rates: str,
     fast_start: bool,
+    cells: Path | None,
 ) -> None:
     """Measure this machine into labelled files (netCDF, and CSV beside it).
 
     A suite cut short keeps what it had, marked finished = 0. Card settings are read, never changed.
     """
+    if cells is not None:
+        if _names(suites) != ["engine-grid"]:
+            raise UsageError("--cells is for the suite engine-grid alone")
+        meant, _ = read_cells(cells)
+        models = models or meant or ""
     found = preflight.resolve_device(device)
     jobs = []
     for suite in _names(suites):
@@ -59,7 +68,12 @@ def command(
             name, _, quantization = (target or "").partition(":")
             if name:
                 shape(name)
-            limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "fast_start": fast_start}
+            limits: dict[str, Any] = {
+                "max_num_seqs": max_num_seqs,
+                "max_num_batched_tokens": max_num_batched_tokens,
+                "fast_start": fast_start,
+            }
+            limits |= {"cells": str(cells.resolve()) if cells else None}
             jobs.append(Job(suite, found, name or None, quantization or None, budget, seed, expect_gpu, rates=_rates(rates), **limits))
     if len(jobs) == 1:
         for path in run(jobs[0], out, resume=resume):
@@ -94,4 +108,5 @@ def _in_child(job: Job, out: Path, resume: bool) -> int:
     if job.expect_gpu:
         call += ["--expect-gpu", job.expect_gpu]
     call += ["--fast-start"] if job.fast_start else []
+    call += ["--cells", job.cells] if job.cells else []
     return subprocess.run(call + (["--resume"] if resume else []), check=False).returncode

@@ -36,6 +36,7 @@ class Job:
     max_num_batched_tokens: int = 8192
     rates: tuple[float, ...] = (1.0, 4.0, 10.0, 20.0)
     fast_start: bool = False
+    cells: str | None = None  # a file of cells, instead of the engine-grid suite's own
 
     @property
     def stem(self) -> str:
