@@ -83,7 +83,7 @@ def _table(cells: list[dict[str, str]], answers: list[dict[str, Any]], report: t
     heads = [*cells[0], *report]
     rows = []
     for cell, answer in zip(cells, answers, strict=True):
-        flat = _flatten(answer)
+        flat = flatten(answer)
         for name in report:
             if name not in flat:
                 raise UsageError(f"report: the answer has no {name!r}; it has {', '.join(sorted(flat)[:40])}, ...")
@@ -93,13 +93,13 @@ def _table(cells: list[dict[str, str]], answers: list[dict[str, Any]], report: t
         click.echo("  ".join(str(value).rjust(width) for value, width in zip(row, widths, strict=True)))
 
 
-def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     """Nested mappings as dotted names; lists of scalars stay whole, the rest is left out."""
     flat: dict[str, Any] = {}
     for key, item in value.items():
         name = f"{prefix}{key}"
         if isinstance(item, dict):
-            flat |= _flatten(item, f"{name}.")
+            flat |= flatten(item, f"{name}.")
         else:
             flat[name] = item
     return flat

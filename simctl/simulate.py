@@ -97,7 +97,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     chrome, plot = writable(options["chrome_trace"]), writable(options["plot"])
     staged = replaced_directory(out, (RUN_FILE, SUMMARY_FILE)) if out is not None else nullcontext(None)
     with staged as directory:
-        study = _study(ctx, options)
+        study = study_of(ctx, options)
         keep = options["iterations"] or chrome is not None or plot is not None
         with _progress() as report:
             result = run_study(study, draws=options["draws"], keep_iterations=keep, on_progress=report)
@@ -128,7 +128,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         click.echo(f"wrote {path}", err=True)
 
 
-def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
+def study_of(ctx: click.Context, options: dict[str, Any]) -> Any:
     import numpy as np
 
     from sim.admission import AdmissionLimits
