@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from hw import preflight
+from hw.cell_file import read_cells
 from hw.engines.shapes import shape
 from hw.jobs import SUITES, Job, run
 from hw.processes import run_each, wait_until_told
@@ -30,6 +32,7 @@ from sim.errors import UsageError
 @click.option("--rates", default="1,4,10,20", show_default=True, help="Open-loop arrival rates of the served suite, requests/s.")
 @click.option("--experiments", default="", help="Only these experiments of the served suite: names or patterns, comma-separated.")
 @click.option("--fast-start", is_flag=True, help="vLLM without torch.compile: half the start time, other kernels. Recorded.")
+@click.option("--cells", type=click.Path(path_type=Path), help="Measure the engine-grid cells of this file instead of the suite's own.")
 @click.option("--when-told", is_flag=True, hidden=True, help="Import the engine, then wait for a line on standard input.")
 def command(
     device: str,
@@ -45,12 +48,18 @@ def command(
     rates: str,
     experiments: str,
     fast_start: bool,
+    cells: Path | None,
     when_told: bool,
 ) -> None:
     """Measure this machine into labelled files (netCDF, and CSV beside it).
 
     A suite cut short keeps what it had, marked finished = 0. Card settings are read, never changed.
     """
+    if cells is not None:
+        if _names(suites) != ["engine-grid"]:
+            raise UsageError("--cells is for the suite engine-grid alone")
+        meant, _ = read_cells(cells)
+        models = models or meant or ""
     found = preflight.resolve_device(device)
     jobs = []
     for suite in _names(suites):
@@ -64,7 +73,8 @@ def command(
             if name:
                 shape(name)
             limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "fast_start": fast_start}
-            served = {"rates": _rates(rates), "experiments": tuple(_names(experiments))}
+            served: dict[str, Any] = {"rates": _rates(rates), "experiments": tuple(_names(experiments))}
+            served |= {"cells": str(cells.resolve()) if cells else None}
             jobs.append(Job(suite, found, name or None, quantization or None, budget, seed, expect_gpu, **served, **limits))
     if when_told and not wait_until_told(jobs[0]):
         return

@@ -39,6 +39,7 @@ class Job:
     rates: tuple[float, ...] = (1.0, 4.0, 10.0, 20.0)
     experiments: tuple[str, ...] = ()  # names or patterns of the served suite; none means all
     fast_start: bool = False
+    cells: str | None = None  # a file of cells, instead of the engine-grid suite's own
 
     @property
     def stem(self) -> str:

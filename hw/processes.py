@@ -30,6 +30,7 @@ def arguments(job: Job, out: Path, *, resume: bool = False) -> list[str]:
     if job.experiments:
         call += ["--experiments", ",".join(job.experiments)]
     call += ["--fast-start"] if job.fast_start else []
+    call += ["--cells", job.cells] if job.cells else []
     return call + (["--resume"] if resume else [])
 
 
