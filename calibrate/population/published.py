@@ -29,6 +29,8 @@ from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 
 Array = NDArray[np.float64]
+ENGINES_MEASURED = ("bf16", "fp16")
+OTHER_PRODUCTS, SMOOTH_SPREAD, UNSTATED = 1.0, 0.1, 0.03
 UBATCH = 512  # tokens that llama.cpp computes together
 GB10_MODELS = {"moe": "Qwen3.6-35B-A3B", "dense": "Qwen3.6-27B"}
 # Runs of the released build; the others are experiments on one kernel.
@@ -111,20 +113,25 @@ def _generated(rows: Sequence[Row]) -> dict[tuple[float, float], float]:
 
 
 def _rounding(printed: str) -> float:
-    """Standard deviation of the logarithm of a number printed to so many digits."""
+    """Standard deviation of the logarithm of a number printed to so many digits, not below that of an unstated repeat."""
     step = 10.0 ** -len(printed.partition(".")[2])
-    return step / np.sqrt(12) / float(printed)
+    return max(float(step / np.sqrt(12) / float(printed)), UNSTATED)
 
 
 def population_priors(population: Population, gpu: str, precision: Precision) -> dict[str, Prior]:
     """The prior of every rate of a GPU: the population's for a card never measured where it has one, else the declared."""
-    declared = priors(get_gpu(gpu), precision)
+    declared = priors(get_gpu(gpu), precision, published=False)
     chosen = dict(declared)
     for name, draws in population.rates(NEW).items():
         upper = declared[name].upper
         peak = upper if np.isfinite(upper) else 1.0
         middle = min(float(np.median(draws)), 0.98 if np.isfinite(upper) else np.inf)
-        chosen[name] = Prior(middle * peak, float(np.std(np.log(draws))), "hierarchy over GPUs", upper)
+        spread = float(np.std(np.log(draws)))
+        if precision.weights not in ENGINES_MEASURED:
+            # products in a dtype that no measured engine ran: the share of the peak is anyone's guess, the overlap is not
+            spread = OTHER_PRODUCTS if name in ("linear_flops_per_s", "expert_flops_per_s") else spread
+        spread = min(spread, SMOOTH_SPREAD) if name == "smooth_p" else spread
+        chosen[name] = Prior(middle * peak, spread, "hierarchy over GPUs", upper)
     return chosen
 
 
