@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from sim.engine.overlap import NO_WORK, HostWork
 from sim.errors import UsageError
 
 UNITS = {
@@ -26,6 +27,7 @@ class HostRates:
     prompt_token_s: float = 1e-6
     response_s: float = 1e-3
     basis: str = "declared prior"
+    work: HostWork = NO_WORK  # of the engine itself, per iteration: what the rates leave out because it can hide behind the GPU
 
     def __post_init__(self) -> None:
         for name in UNITS:

@@ -198,7 +198,7 @@ def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | in
 
 
 def _cost(study: Study, config: EngineConfig, rates: Rates) -> BillCost:
-    return BillCost(study.model, study.precision, rates, tp=study.tp, **step_settings(config))
+    return BillCost(study.model, study.precision, rates, tp=study.tp, **step_settings(config, study.host.work))
 
 
 def _admission(study: Study, config: EngineConfig, cost: BillCost) -> Admission | None:

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from sim.engine.overlap import HostWork
 from sim.errors import SimctlError
 from sim.formula import formula_fingerprint
 from sim.host import HostRates
-from sim.rates import RateDraws
+from sim.rates import RateDraws, Rates
 
 PACKAGED = "data/posteriors/served_path.json"
 SCHEMA = "simctl-served-path/1"
@@ -41,9 +42,15 @@ class ServedPath:
     formula: str
     schema: str = SCHEMA
 
-    def host(self) -> HostRates:
-        """The API server's latencies."""
-        return HostRates(self.request_s, self.prompt_token_s, self.response_s, f"served {self.engine} on {self.gpu}")
+    def host(self, rates: RateDraws) -> HostRates:
+        """The API server's latencies, and the engine's own host work that serving hides of rates learnt in process."""
+        return HostRates(
+            self.request_s,
+            self.prompt_token_s,
+            self.response_s,
+            f"served {self.engine} on {self.gpu}",
+            hidden_work(rates.point, self.applied(rates).point),
+        )
 
     def applied(self, rates: RateDraws) -> RateDraws:
         """Rates learnt in process, as served."""
@@ -69,7 +76,12 @@ def as_served(rates: RateDraws) -> tuple[RateDraws, HostRates]:
     path = packaged_path()
     if path is None or not rates.summary.startswith(IN_PROCESS):
         return rates, HostRates()
-    return path.applied(rates), path.host()
+    return path.applied(rates), path.host(rates)
+
+
+def hidden_work(in_process: Rates, served: Rates) -> HostWork:
+    """What the fixed, per-sequence and per-prefill costs lose by being served."""
+    return HostWork(*(max(float(getattr(in_process, name) - getattr(served, name)), 0.0) for name in ("c0_s", "c_seq_s", "c_prefill_s")))
 
 
 @cache

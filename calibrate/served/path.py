@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 from calibrate.served.replay import Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
 from sim.bill import decode_shape, iteration_bill
+from sim.deployment import plan_engine
 from sim.errors import UsageError
 from sim.host import HostRates
 from sim.price import step_terms
 from sim.rates import RateDraws, Rates
+from sim.served import hidden_work
 
 Array = NDArray[np.float64]
 MIN_C0_S = 1e-5
@@ -45,19 +47,24 @@ class ServedPath:
 def learn_path(run: ServedRun, rates: RateDraws, low_load: Experiment, ladder: tuple[Experiment, ...]) -> ServedPath:
     """Learn the served path from ladder windows (two rungs or more) and one low-load experiment.
 
-    With fewer than two rungs, `shown` stays 1 and c0 closes the low load's median TPOT. Raises UsageError for an empty low-load run.
+    With fewer than two rungs, c0 closes the low load's median TPOT, and `shown` is what the schedule says: nothing of an engine that
+    decides ahead, all of one that does not. Raises UsageError for an empty low-load run.
     """
     if len(low_load.ttft_s) < 5:
         raise UsageError(f"{low_load.name}: {len(low_load.ttft_s)} requests are too few to learn a served path from; 5 or more are needed")
-    shown = 1.0
+    in_process, overlaps = rates.point, plan_engine(run.model, run.gpu, run.precision, run.tp, run.limits)[0].overlaps
+    shown = 0.0 if overlaps else 1.0
     rungs = tuple(e for e in ladder if np.isfinite(e.window_step_s) and e.clients > 0)
     if len(rungs) >= 2:
         rates, shown = _from_windows(run, rates, rungs)
-    host = HostRates(basis=f"learnt on {low_load.name}")
+    else:
+        rates = _showing(rates, shown)
+    host = HostRates(basis=f"learnt on {low_load.name}", work=hidden_work(in_process, rates.point))
     for _ in range(ROUNDS):
         seen = replay(run, low_load, rates, host, draws=0)
         if len(rungs) < 2:
             rates = _shift_c0(rates, float(np.nanmedian(low_load.tpot_s) - np.nanmedian(seen.tpot_s)))
+            host = replace(host, work=hidden_work(in_process, rates.point))
             seen = replay(run, low_load, rates, host, draws=0)
         gap = float(np.median(low_load.ttft_s) - np.median(seen.ttft_s))
         host = replace(host, request_s=max(0.0, host.request_s + gap))
@@ -86,20 +93,26 @@ def _from_windows(run: ServedRun, rates: RateDraws, rungs: tuple[Experiment, ...
 
     c0, shown = solve(rates.point)
     c0_draws, shown_draws = solve(rates.draws)
-    basis = dict(rates.basis)
-    basis["c0_s"] = "true-decode windows as served"
-    basis["c_seq_s"] = f"{basis['c_seq_s']}; {100 * shown[0]:.0f} % of it shows when served"
-    basis["c_prefill_s"] = f"{basis['c_prefill_s']}; {100 * shown[0]:.0f} % of it shows when served"
-    point = replace(
-        rates.point,
-        c0_s=float(c0[0]),
-        c_seq_s=float(rates.point.c_seq_s * shown[0]),
-        c_prefill_s=float(rates.point.c_prefill_s * shown[0]),
+    fixed = replace(
+        rates,
+        point=replace(rates.point, c0_s=float(c0[0])),
+        draws=replace(rates.draws, c0_s=c0_draws),
+        basis=rates.basis | {"c0_s": "true-decode windows as served"},
+        summary=f"{rates.summary}; served path from {len(rungs)} decode windows",
     )
-    draws = replace(
-        rates.draws, c0_s=c0_draws, c_seq_s=rates.draws.c_seq_s * shown_draws, c_prefill_s=rates.draws.c_prefill_s * shown_draws
+    return _showing(fixed, float(shown[0]), shown_draws), float(shown[0])
+
+
+def _showing(rates: RateDraws, shown: float, at_draws: Array | None = None) -> RateDraws:
+    """Rates of which a share of the per-sequence and per-prefill host cost shows."""
+    shares = shown if at_draws is None else at_draws
+    names = ("c_seq_s", "c_prefill_s")
+    return replace(
+        rates,
+        point=replace(rates.point, **{name: float(getattr(rates.point, name)) * shown for name in names}),
+        draws=replace(rates.draws, **{name: getattr(rates.draws, name) * shares for name in names}),
+        basis=rates.basis | {name: f"{rates.basis[name]}; {100 * shown:.0f} % of it shows when served" for name in names},
     )
-    return RateDraws(point, draws, basis, f"{rates.summary}; served path from {len(rungs)} decode windows"), float(shown[0])
 
 
 def _shift_c0(rates: RateDraws, shift_s: float) -> RateDraws:
