@@ -22,7 +22,7 @@ from sim.host import HostRates
 from sim.rates import RateDraws, Rates
 
 PACKAGED = "data/posteriors/served_path.json"
-SCHEMA = "simctl-served-path/1"
+SCHEMA = "simctl-served-path/2"
 MIN_C0_S = 1e-5
 IN_PROCESS = "posterior for"  # how the summary of rates learnt from in-process grids begins
 
@@ -38,6 +38,7 @@ class ServedPath:
     request_s: float
     prompt_token_s: float
     response_s: float
+    serial_s: float
     learnt_on: str
     formula: str
     schema: str = SCHEMA
@@ -48,6 +49,7 @@ class ServedPath:
             self.request_s,
             self.prompt_token_s,
             self.response_s,
+            self.serial_s,
             f"served {self.engine} on {self.gpu}",
             hidden_work(rates.point, self.applied(rates).point),
         )
@@ -100,7 +102,7 @@ def parse_path(text: str, name: str) -> ServedPath:
         path = ServedPath(**{field.name: body[field.name] for field in fields(ServedPath)})
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise SimctlError(f"{name}: not a served path ({error})") from None
-    times = (path.hidden_c0_s, path.shown, path.request_s, path.prompt_token_s, path.response_s)
+    times = (path.hidden_c0_s, path.shown, path.request_s, path.prompt_token_s, path.response_s, path.serial_s)
     if path.schema != SCHEMA or not all(isinstance(t, float | int) and np.isfinite(t) for t in times) or not 0 <= path.shown <= 1:
         raise SimctlError(f"{name}: not a served path (schema {path.schema!r})")
     if path.formula != formula_fingerprint():
