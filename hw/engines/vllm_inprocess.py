@@ -211,6 +211,22 @@ def _work(decision: Any) -> list[tuple[int, int]]:
     return work
 
 
+def import_engine(device: str) -> None:
+    """Set the engine's environment for `device` ("cuda" or "cpu") and import it. Raises UsageError when it is absent, naming the extra."""
+    if importlib.util.find_spec("vllm") is None:
+        extra_name = "engine" if device == "cuda" else "engine-cpu"
+        raise UsageError(f"vLLM is not installed: pip install 'llm-simctl[{extra_name}]', or unpack a bundle (docs/air-gapped.md)")
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    if device == "cpu":
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    else:
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    from vllm import LLM  # noqa: F401
+
+
 def start(
     model: str,
     folder: Path,
@@ -228,19 +244,9 @@ def start(
 
     `device` is "cuda" or "cpu" (one pinned thread, eager). Raises UsageError when vLLM is absent, naming the extra.
     """
-    if importlib.util.find_spec("vllm") is None:
-        extra_name = "engine" if device == "cuda" else "engine-cpu"
-        raise UsageError(f"vLLM is not installed: pip install 'llm-simctl[{extra_name}]', or unpack a bundle (docs/air-gapped.md)")
+    import_engine(device)
     config = shape(model)
     path = write_model(model, folder)
-    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    if device == "cpu":
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
-        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-    else:
-        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     settings: dict[str, Any] = {
         "model": str(path),
         "skip_tokenizer_init": True,
