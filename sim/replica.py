@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 import simpy
 
 from sim.clock import COMPLETION, DECISION, Clock
-from sim.engine.plain import next_iteration
 from sim.engine.overlap import Pipeline
+from sim.engine.plain import next_iteration
 from sim.engine.steptime import TICK_S
 from sim.engine.types import DecidesAhead, Iteration, Request, Scheduler
 from sim.runlog import RunLog

@@ -125,9 +125,7 @@ def test_a_block_that_a_decode_fills_lets_the_queue_in_at_once() -> None:
     # while the tenth is being filled and has to wait, until the very iteration that fills it: the first request's
     # last, not the one after.
     steps = STEPS[0]
-    config = EngineConfig(
-        num_gpu_blocks=12, block_size=4, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=64, options=SYNC
-    )
+    config = EngineConfig(num_gpu_blocks=12, block_size=4, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=64, options=SYNC)
     hashes = [("text", i) for i in range(10)]
 
     def case(arrival_s: float) -> list[Request]:
