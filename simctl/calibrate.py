@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 @click.option("--cells-out", type=click.Path(path_type=Path), help="Design: write the cells for `simctl measure --cells`.")
 @click.option("--sampler", type=click.Choice(["nutpie", "pymc"]), help="Default: nutpie where it is installed.")
 @click.option("--allow-unconverged", is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
+@click.option("--kv-capacity", is_flag=True, help="Learn instead what engines take beside weights and KV, from the blocks they got.")
 @click.option("--list", "list_only", is_flag=True, help="List packaged measurements and posteriors, then stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def command(
@@ -65,6 +66,7 @@ def command(
     cells_out: Path | None,
     sampler: Any,
     allow_unconverged: bool,
+    kv_capacity: bool,
     list_only: bool,
     as_json: bool,
 ) -> None:
@@ -81,6 +83,11 @@ def command(
     """
     if list_only:
         _list(as_json)
+        return
+    if kv_capacity:
+        from simctl.kv_capacity import run as learn_capacity
+
+        learn_capacity(given, out, draws, chains, seed, sampler)
         return
     if not hw:
         raise UsageError("which GPU? give --hw (or --list to see what is packaged)")
