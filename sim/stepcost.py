@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from sim.bill import DENSE, Shape, iteration_bill
-from sim.engine.overlap import launch_after
 from sim.engine.steptime import TICK_S, StepTime, split, to_ticks
 from sim.engine.types import Iteration
 from sim.policy import AttentionPolicy
@@ -45,7 +44,7 @@ class BillCost:
         """
         contexts, chunks = split(iteration)
         shown, left = self.steps.shown(len(iteration.scheduled), bool(chunks), head_start)
-        parts = [self._terms(shape, left * TICK_S) for shape in self.steps.shapes(contexts, chunks)]
+        parts = [self._terms(self.steps.launched_late(shape, left)) for shape in self.steps.shapes(contexts, chunks)]
         terms = parts[0] if len(parts) == 1 else Terms(*map(sum, zip(*parts, strict=True)))
         if self.steps.jumps and not chunks and not iteration.reloads:
             drafting = reloading = 0
@@ -57,6 +56,5 @@ class BillCost:
             terms = terms._replace(fixed=terms.fixed + (shown + drafting) * TICK_S, link=terms.link + reloading * TICK_S)
         return StepPrice(shown + own + drafting + reloading, terms, sum(n for n, _, rows in chunks if rows <= 1))
 
-    def _terms(self, shape: Shape, head_start_s: float) -> Terms:
-        bill = iteration_bill(self._model, shape, self._precision, self._policy, self._tp)
-        return launch_after(step_terms(bill, self._rates), bill.eager_layers * self._rates.eager_layer_s, head_start_s)
+    def _terms(self, shape: Shape) -> Terms:
+        return step_terms(iteration_bill(self._model, shape, self._precision, self._policy, self._tp), self._rates)

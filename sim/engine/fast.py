@@ -197,6 +197,8 @@ class FastReplica:
         self._iterations += n
         if finishing[0][0] == self._clock:
             self._finish_decodes()
+        if not self._overlap:
+            self._send(pipe.ends)
 
     def _iterations_with_room(self, most: int) -> tuple[int, int]:
         """How many of the next `most` iterations find their blocks, and how many blocks the second and later ones
@@ -298,12 +300,14 @@ class FastReplica:
             self._finish_decodes()
         for request, computed in sampling:
             self._sample(request, computed)
+        if not self._overlap:
+            self._send(self._pipe.ends)
 
     def _sample(self, request: int, computed: int) -> None:
         """A prefill is complete: its first (or, resumed, next) token, then decoding, unless that was all."""
         generated = self._generated[request] + 1
         if generated == 1:
-            self._mark(self._first, request)
+            self._unsent.append((self._first, request))
         if generated == self._output[request]:
             self._leave(request, computed)
             return
@@ -327,7 +331,7 @@ class FastReplica:
                 self._leave(request, offset + clock)
 
     def _leave(self, request: int, computed: int) -> None:
-        self._mark(self._finish, request)
+        self._unsent.append((self._finish, request))
         self._leaving.append((request, computed))
         if not self._overlap:
             self._release()
@@ -336,20 +340,16 @@ class FastReplica:
         """Iterations of `ticks` in all, all but the last of them `before_last`, that keep the host for `host` each."""
         pipe = self._pipe
         if not self._overlap:
-            pipe.idle_until(pipe.ends + ticks)
+            pipe.ends += ticks
+            pipe.decides = pipe.ends
             return
-        self._send(pipe.sends(host))
+        if self._unsent:
+            self._send(pipe.sends(host))
         pipe.launched(host, ticks)
         pipe.decides += before_last
 
-    def _mark(self, column: list[float], request: int) -> None:
-        """This happens to the request with the tokens of the iteration just run."""
-        if self._overlap:
-            self._unsent.append((column, request))
-        else:
-            column[request] = self._pipe.ends * TICK_S
-
     def _send(self, now: int) -> None:
+        """The tokens of the iteration under way reach their clients."""
         for column, request in self._unsent:
             column[request] = now * TICK_S
         self._unsent.clear()

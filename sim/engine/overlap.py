@@ -17,7 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from sim.errors import UsageError
-from sim.price import LAUNCH_P, Terms, smooth_max
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,44 +37,30 @@ class HostWork:
 NO_WORK = HostWork()
 
 
-def launch_after(terms: Terms, launching_s: float, head_start_s: float) -> Terms:
-    """The terms of an iteration whose `launching_s` of launches began `head_start_s` before the GPU was free for it."""
-    if not launching_s or not head_start_s:
-        return terms
-    busy = terms.weights + terms.kv + terms.state
-    left = max(launching_s - head_start_s, 0.0)
-    return terms._replace(launch=smooth_max(busy, left, LAUNCH_P) - smooth_max(busy, 0.0, LAUNCH_P))
-
-
 class Pipeline:
-    """The two clocks of one replica, in ticks; `decides` is when the next decision is made."""
+    """The two clocks of one replica, in ticks: `decides` is when the next decision is made, `ends` when the GPU is through."""
 
-    __slots__ = ("_end", "decides")
+    __slots__ = ("decides", "ends")
 
     def __init__(self) -> None:
         self.decides = 0
-        self._end = 0
-
-    @property
-    def ends(self) -> int:
-        """When the GPU is through with what has been launched."""
-        return self._end
+        self.ends = 0
 
     @property
     def head_start(self) -> int:
         """Ticks between the next decision and the GPU being free for it."""
-        return max(self._end - self.decides, 0)
+        return max(self.ends - self.decides, 0)
 
     def idle_until(self, now: int) -> None:
         """Decide next at `now`, no sooner than the GPU is through, with nothing ahead of it."""
-        self.decides = self._end = max(now, self._end)
+        self.decides = self.ends = max(now, self.ends)
 
     def sends(self, host: int) -> int:
         """When the tokens of the iteration before are sent, if the next decision keeps the host for `host` ticks."""
-        return max(self._end, self.decides + host)
+        return max(self.ends, self.decides + host)
 
     def launched(self, host: int, ticks: int) -> None:
         """The decision was made: `host` ticks of the host's work and `ticks` of the GPU's, as priced with this head start."""
         sent = self.sends(host)
-        self._end = max(self._end, self.decides) + ticks
+        self.ends = max(self.ends, self.decides) + ticks
         self.decides = sent

@@ -16,12 +16,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sim.bill import DENSE, GRAPH_TOKENS, Shape, bill_from, coefficients, mixed_shape
-from sim.engine.overlap import NO_WORK, HostWork, launch_after
+from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.tiers import Tier
 from sim.engine.types import Iteration
 from sim.policy import AttentionPolicy
 from sim.precision import Precision
-from sim.price import step_terms, step_time_s
+from sim.price import step_time_s
 from sim.rates import Rates
 from sim.specs.model import ModelSpec
 
@@ -157,7 +157,7 @@ class StepTime:
         shown, left = self.shown(len(iteration.scheduled), bool(chunks), head_start)
         if self.jumps and not chunks and not iteration.reloads:
             return shown + self.stretch(len(contexts), sum(contexts)).first
-        own = sum(self.priced(shape, left) for shape in self.shapes(contexts, chunks))
+        own = sum(self.priced(self.launched_late(shape, left)) for shape in self.shapes(contexts, chunks))
         return shown + own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
 
     def preparing(self, sequences: int, prefill: bool) -> int:
@@ -212,6 +212,7 @@ class StepTime:
         """
         part = shape_of(self.model, (), chunks, self.policy)
         shown, left = self.shown(batch + len(chunks), True, head_start)
+        eager = part.prefill_seqs > 0 and batch + part.prefill_tokens > GRAPH_TOKENS
         return shown + self.priced(
             Shape(
                 float(batch),
@@ -226,9 +227,8 @@ class StepTime:
                 part.prefill_window_pairs,
                 batch + part.sampled,
                 part.has_prefill,
-                float(part.prefill_seqs > 0 and batch + part.prefill_tokens > GRAPH_TOKENS),
-            ),
-            left,
+                self._unlaunched(left) if eager else 0.0,
+            )
         )
 
     def stretch(self, batch: int, context: int) -> Stretch:
@@ -243,13 +243,16 @@ class StepTime:
         from_node = context - (batch << octave)
         return Stretch(start + slope * from_node, slope * batch, -(-((batch << octave) - from_node) // batch))
 
-    def priced(self, shape: Shape, head_start: int = 0) -> int:
-        """The formula, rounded to ticks; launching began `head_start` ticks early."""
-        bill = bill_from(self._coefficients, shape, self.policy, self._tp)
-        if not head_start or not bill.eager_layers:
-            return to_ticks(step_time_s(bill, self._rates))
-        launching_s = bill.eager_layers * self._rates.eager_layer_s
-        return to_ticks(sum(launch_after(step_terms(bill, self._rates), launching_s, head_start * TICK_S)))
+    def priced(self, shape: Shape) -> int:
+        """The formula, rounded to ticks."""
+        return to_ticks(step_time_s(bill_from(self._coefficients, shape, self.policy, self._tp), self._rates))
+
+    def launched_late(self, shape: Shape, head_start: int) -> Shape:
+        """The shape without the share of its layers that the host launches in a head start of so many ticks."""
+        return replace(shape, eager=shape.eager * self._unlaunched(head_start)) if shape.eager and head_start else shape
+
+    def _unlaunched(self, head_start: int) -> float:
+        return max(1.0 - head_start / self._launching, 0.0) if self._launching else 0.0
 
     def _chord(self, batch: int, octave: int) -> tuple[int, int]:
         node = batch << octave
