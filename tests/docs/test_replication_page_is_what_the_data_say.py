@@ -1,4 +1,4 @@
-"""The tables of docs/replication.md that depend on measurements alone are those computed now; the bill's columns follow the packaged rates."""
+"""Tables of docs/replication.md that depend on measurements alone are those computed now; the bill's columns follow the packaged rates."""
 
 import re
 import runpy
