@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +50,7 @@ def decision_of(path: Path, gpu: str, metric: str | None, goal: str | None) -> D
     """
     from simctl.scenario import load_scenario
 
-    packaged = Path(str(files("scenarios"))) / f"{path.name}.yaml"
-    scenario = load_scenario(packaged if packaged.is_file() and not path.exists() else path, {"gpu": gpu})
+    scenario = load_scenario(path, {"gpu": gpu})
     makers = {"simulate": _simulated, "what-if": _laid_out}
     if scenario.command not in makers:
         raise UsageError(f"{path.name}: a design needs a scenario of {' or '.join(makers)}, not of {scenario.command}")
