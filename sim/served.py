@@ -75,6 +75,8 @@ class ServedPath:
 
 def as_served(rates: RateDraws) -> tuple[RateDraws, HostRates]:
     """(rates, host latencies) of a served engine: the packaged path applied to rates learnt in process; priors stay as they are."""
+    if rates.host_request_s is not None:
+        return rates, HostRates(request_s=rates.host_request_s, basis="learnt with the rates, from a served log")
     path = packaged_path()
     if path is None or not rates.summary.startswith(IN_PROCESS):
         return rates, HostRates()
