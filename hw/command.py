@@ -11,7 +11,7 @@ import click
 from hw import preflight
 from hw.cell_file import read_cells
 from hw.engines.shapes import shape
-from hw.jobs import SUITES, Job, run
+from hw.jobs import ENGINE_IN_PROCESS, SUITES, Job, run
 from hw.processes import run_each, wait_until_told
 from sim.errors import UsageError
 
@@ -31,6 +31,9 @@ from sim.errors import UsageError
 @click.option("--max-num-batched-tokens", type=click.IntRange(min=16), default=8192, show_default=True, help="Engine limit.")
 @click.option("--rates", default="1,4,10,20", show_default=True, help="Open-loop arrival rates of the served suite, requests/s.")
 @click.option("--experiments", default="", help="Only these experiments of the served suite: names or patterns, comma-separated.")
+@click.option(
+    "--tp", "tensor_parallel", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs to spread a model over (engine-grid)."
+)
 @click.option("--fast-start", is_flag=True, help="vLLM without torch.compile: half the start time, other kernels. Recorded.")
 @click.option("--cells", type=click.Path(path_type=Path), help="Measure the engine-grid cells of this file instead of the suite's own.")
 @click.option("--when-told", is_flag=True, hidden=True, help="Import the engine, then wait for a line on standard input.")
@@ -47,6 +50,7 @@ def command(
     max_num_batched_tokens: int,
     rates: str,
     experiments: str,
+    tensor_parallel: int,
     fast_start: bool,
     cells: Path | None,
     when_told: bool,
@@ -72,7 +76,14 @@ def command(
             name, _, quantization = (target or "").partition(":")
             if name:
                 shape(name)
-            limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "fast_start": fast_start}
+            if tensor_parallel > 1 and suite not in ENGINE_IN_PROCESS:
+                raise UsageError(f"suite {suite} runs on one GPU; --tp is for {', '.join(sorted(ENGINE_IN_PROCESS))}")
+            limits = {
+                "max_num_seqs": max_num_seqs,
+                "max_num_batched_tokens": max_num_batched_tokens,
+                "fast_start": fast_start,
+                "tensor_parallel": tensor_parallel,
+            }
             served: dict[str, Any] = {"rates": _rates(rates), "experiments": tuple(_names(experiments))}
             served |= {"cells": str(cells.resolve()) if cells else None}
             jobs.append(Job(suite, found, name or None, quantization or None, budget, seed, expect_gpu, **served, **limits))

@@ -29,6 +29,8 @@ def arguments(job: Job, out: Path, *, resume: bool = False) -> list[str]:
         call += ["--expect-gpu", job.expect_gpu]
     if job.experiments:
         call += ["--experiments", ",".join(job.experiments)]
+    if job.tensor_parallel > 1:
+        call += ["--tp", str(job.tensor_parallel)]
     call += ["--fast-start"] if job.fast_start else []
     call += ["--cells", job.cells] if job.cells else []
     return call + (["--resume"] if resume else [])

@@ -71,6 +71,7 @@ class VllmEngine:
             "engine": "vllm",
             "engine_version": vllm.__version__,
             "path": PATH,
+            "tensor_parallel_size": int(config.parallel_config.tensor_parallel_size),
             "kv_blocks": int(config.cache_config.num_gpu_blocks),
             "kv_groups": len(self._managers),
             "block_size_tokens": int(config.cache_config.block_size),
@@ -238,11 +239,13 @@ def start(
     max_num_seqs: int = 256,
     max_num_batched_tokens: int = 8192,
     gpu_memory_utilization: float = 0.9,
+    tensor_parallel: int = 1,
     extra: dict[str, Any] | None = None,
 ) -> VllmEngine:
     """Start vLLM on a config-only model written under `folder`.
 
-    `device` is "cuda" or "cpu" (one pinned thread, eager). Raises UsageError when vLLM is absent, naming the extra.
+    `device` is "cuda" or "cpu" (one pinned thread, eager). With `tensor_parallel` > 1 the scheduler stays in this process and a
+    worker process drives each GPU; a step still ends with the tokens on the host. Raises UsageError when vLLM is absent, naming the extra.
     """
     import_engine(device)
     config = shape(model)
@@ -266,6 +269,12 @@ def start(
         settings["enforce_eager"] = True
     if quantization:
         settings["quantization"] = quantization
+    if tensor_parallel > 1:
+        # a process for each GPU, started afresh: the floors have used the device in this one
+        os.environ.update(VLLM_WORKER_MULTIPROC_METHOD="spawn", VLLM_ALLOW_INSECURE_SERIALIZATION="1")
+        # the host may share its switches with others: plain peer-to-peer and ring all-reduce only, no multicast
+        os.environ.setdefault("VLLM_ALLREDUCE_USE_SYMM_MEM", "0")
+        settings |= {"tensor_parallel_size": tensor_parallel, "distributed_executor_backend": "mp"}
     settings |= extra or {}
     begin = time.perf_counter()
     from vllm import LLM

@@ -38,7 +38,7 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
         "model_config": json.dumps(config),
         "weight_dtype": job.quantization or config["torch_dtype"],
         "kv_dtype": config["torch_dtype"],
-        "tensor_parallel_size": 1,
+        "tensor_parallel_size": job.tensor_parallel,
         "fast_start": int(job.fast_start),
         "seed": job.seed,
         "finished": 0,
@@ -48,7 +48,7 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
         with tempfile.TemporaryDirectory() as folder:
             engine = vllm_inprocess.start(
                 job.model, Path(folder), device=job.device, seed=job.seed, quantization=job.quantization,
-                max_num_seqs=job.max_num_seqs, max_num_batched_tokens=job.max_num_batched_tokens,
+                tensor_parallel=job.tensor_parallel, max_num_seqs=job.max_num_seqs, max_num_batched_tokens=job.max_num_batched_tokens,
                 extra=FAST_START if job.fast_start else None,
             )  # fmt: skip
             attrs |= engine.describe()
