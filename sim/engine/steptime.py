@@ -100,11 +100,37 @@ def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[t
     return parts
 
 
+def equal_micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[tuple[list[int], list[Chunk]]]:
+    """The iteration cut into batches in which every request has the same number of tokens, as llama.cpp cuts it for
+    models with recurrent state.
+
+    Each batch takes every request that has tokens left, the first `size` of them, and of each as many tokens as the
+    shortest has left and as fit. So one decode beside prompts makes a batch of one token of everybody.
+    """
+    left = [(1, context + 1, 0) for context in contexts] + list(chunks)
+    decodes = len(contexts)
+    parts: list[tuple[list[int], list[Chunk]]] = []
+    while left:
+        taken, waiting = left[:size], left[size:]
+        tokens = min(min(n for n, _, _ in taken), size // len(taken))
+        part: list[Chunk] = []
+        rest: list[Chunk] = []
+        for n, end, rows in taken[min(decodes, size) :]:
+            below = min(rows, n - tokens)
+            part.append((tokens, end - (n - tokens), min(rows - below, tokens)))
+            if n > tokens:
+                rest.append((n - tokens, end, below))
+        parts.append((contexts[:size], part))
+        contexts, decodes = contexts[size:], max(decodes - size, 0)
+        left = waiting[:decodes] + rest + waiting[decodes:]
+    return parts
+
+
 class StepTime:
     """Ticks per iteration of one deployment at fixed rates (floats).
 
     With `micro_batch`, an iteration is computed as batches of at most that many tokens, one after the other
-    (llama.cpp's n_ubatch). With `capture_sizes`, a decode batch runs the graph captured for the next size up: its
+    (llama.cpp's n_ubatch), of equal share for every request where the model keeps recurrent state. With `capture_sizes`, a decode batch runs the graph captured for the next size up: its
     linear layers compute that many rows; a batch beyond the largest runs unpadded. An iteration that verifies drafts
     costs `verify_s` more (a draft head, graphs that cannot be reused), and as many decode steps of the model of
     `draft` as it verifies drafts per request. KV blocks brought back from `tiers` cost their transfer, less what
@@ -181,7 +207,8 @@ class StepTime:
     def shapes(self, contexts: list[int], chunks: list[Chunk]) -> list[Shape]:
         """The batches that the iteration is computed as."""
         if self._micro_batch:
-            parts = micro_batches(contexts, chunks, self._micro_batch)
+            cut = equal_micro_batches if self.model.state_layers else micro_batches
+            parts = cut(contexts, chunks, self._micro_batch)
             return [shape_of(self.model, *part, self.policy) for part in parts]
         shape = shape_of(self.model, contexts, chunks, self.policy)
         return [shape if chunks else self._padded(shape)]
