@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sim.bill import DENSE, GRAPH_TOKENS, Shape, bill_from, coefficients, mixed_shape
+from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.tiers import Tier
 from sim.engine.types import Iteration
@@ -27,11 +28,6 @@ from sim.specs.model import ModelSpec
 
 TICKS_PER_S = 2**50
 TICK_S = 2.0**-50
-
-Chunk = tuple[int, int, int]
-"""Tokens of one request computed together: how many, the context at their end, and how many of them are sampled
-(rows of logits).
-"""
 
 
 class Stretch(NamedTuple):
@@ -78,59 +74,12 @@ def shape_of(model: ModelSpec, contexts: Iterable[int], chunks: Sequence[Chunk],
     return shape
 
 
-def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[tuple[list[int], list[Chunk]]]:
-    """The iteration cut into batches of at most `size` tokens: decodes first, then the chunks in order, cut where
-    they must be.
-    """
-    parts: list[tuple[list[int], list[Chunk]]] = [(contexts[i : i + size], []) for i in range(0, len(contexts), size)]
-    room = -len(contexts) % size
-    for tokens, end, rows in chunks:
-        left = tokens
-        while left:
-            if not room:
-                parts.append(([], []))
-                room = size
-            part = min(left, room)
-            left -= part
-            room -= part
-            # the rows to sample are the last ones
-            below = min(rows, left)
-            parts[-1][1].append((part, end - left, min(rows - below, part)))
-            rows = below
-    return parts
-
-
-def equal_micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[tuple[list[int], list[Chunk]]]:
-    """The iteration cut into batches in which every request has the same number of tokens, as llama.cpp cuts it for
-    models with recurrent state.
-
-    Each batch takes every request that has tokens left, the first `size` of them, and of each as many tokens as the
-    shortest has left and as fit. So one decode beside prompts makes a batch of one token of everybody.
-    """
-    left = [(1, context + 1, 0) for context in contexts] + list(chunks)
-    decodes = len(contexts)
-    parts: list[tuple[list[int], list[Chunk]]] = []
-    while left:
-        taken, waiting = left[:size], left[size:]
-        tokens = min(min(n for n, _, _ in taken), size // len(taken))
-        part: list[Chunk] = []
-        rest: list[Chunk] = []
-        for n, end, rows in taken[min(decodes, size) :]:
-            below = min(rows, n - tokens)
-            part.append((tokens, end - (n - tokens), min(rows - below, tokens)))
-            if n > tokens:
-                rest.append((n - tokens, end, below))
-        parts.append((contexts[:size], part))
-        contexts, decodes = contexts[size:], max(decodes - size, 0)
-        left = waiting[:decodes] + rest + waiting[decodes:]
-    return parts
-
-
 class StepTime:
     """Ticks per iteration of one deployment at fixed rates (floats).
 
     With `micro_batch`, an iteration is computed as batches of at most that many tokens, one after the other
-    (llama.cpp's n_ubatch), of equal share for every request where the model keeps recurrent state. With `capture_sizes`, a decode batch runs the graph captured for the next size up: its
+    (llama.cpp's n_ubatch), of equal share for every request where the model keeps recurrent state. With
+    `capture_sizes`, a decode batch runs the graph captured for the next size up: its
     linear layers compute that many rows; a batch beyond the largest runs unpadded. An iteration that verifies drafts
     costs `verify_s` more (a draft head, graphs that cannot be reused), and as many decode steps of the model of
     `draft` as it verifies drafts per request. KV blocks brought back from `tiers` cost their transfer, less what
