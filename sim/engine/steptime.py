@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sim.bill import DENSE, GRAPH_TOKENS, Shape, bill_from, coefficients, mixed_shape
+from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.tiers import Tier
 from sim.engine.types import Iteration
@@ -27,11 +28,6 @@ from sim.specs.model import ModelSpec
 
 TICKS_PER_S = 2**50
 TICK_S = 2.0**-50
-
-Chunk = tuple[int, int, int]
-"""Tokens of one request computed together: how many, the context at their end, and how many of them are sampled
-(rows of logits).
-"""
 
 
 class Stretch(NamedTuple):
@@ -78,33 +74,12 @@ def shape_of(model: ModelSpec, contexts: Iterable[int], chunks: Sequence[Chunk],
     return shape
 
 
-def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[tuple[list[int], list[Chunk]]]:
-    """The iteration cut into batches of at most `size` tokens: decodes first, then the chunks in order, cut where
-    they must be.
-    """
-    parts: list[tuple[list[int], list[Chunk]]] = [(contexts[i : i + size], []) for i in range(0, len(contexts), size)]
-    room = -len(contexts) % size
-    for tokens, end, rows in chunks:
-        left = tokens
-        while left:
-            if not room:
-                parts.append(([], []))
-                room = size
-            part = min(left, room)
-            left -= part
-            room -= part
-            # the rows to sample are the last ones
-            below = min(rows, left)
-            parts[-1][1].append((part, end - left, min(rows - below, part)))
-            rows = below
-    return parts
-
-
 class StepTime:
     """Ticks per iteration of one deployment at fixed rates (floats).
 
     With `micro_batch`, an iteration is computed as batches of at most that many tokens, one after the other
-    (llama.cpp's n_ubatch). With `capture_sizes`, a decode batch runs the graph captured for the next size up: its
+    (llama.cpp's n_ubatch), of equal share for every request where the model keeps recurrent state. With
+    `capture_sizes`, a decode batch runs the graph captured for the next size up: its
     linear layers compute that many rows; a batch beyond the largest runs unpadded. An iteration that verifies drafts
     costs `verify_s` more (a draft head, graphs that cannot be reused), and as many decode steps of the model of
     `draft` as it verifies drafts per request. KV blocks brought back from `tiers` cost their transfer, less what
@@ -181,7 +156,8 @@ class StepTime:
     def shapes(self, contexts: list[int], chunks: list[Chunk]) -> list[Shape]:
         """The batches that the iteration is computed as."""
         if self._micro_batch:
-            parts = micro_batches(contexts, chunks, self._micro_batch)
+            cut = equal_micro_batches if self.model.state_layers else micro_batches
+            parts = cut(contexts, chunks, self._micro_batch)
             return [shape_of(self.model, *part, self.policy) for part in parts]
         shape = shape_of(self.model, contexts, chunks, self.policy)
         return [shape if chunks else self._padded(shape)]
