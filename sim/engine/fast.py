@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 
 from sim.engine.config import EngineConfig
 from sim.engine.counted_kv import CountedKv
+from sim.engine.microbatch import Chunk
 from sim.engine.overlap import Pipeline
 from sim.engine.prefixes import shared_depths
 from sim.engine.records import ReplicaRecord
-from sim.engine.steptime import TICK_S, Chunk, StepTime, Stretch, elapsed, iterations_before, to_ticks
+from sim.engine.steptime import TICK_S, StepTime, Stretch, elapsed, iterations_before, to_ticks
 from sim.engine.types import Request
 from sim.engine.vllm import check_fits
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sim.bill import DENSE, GRAPH_TOKENS, Shape, bill_from, captured_padding, coefficients, mixed_shape
+from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.tiers import Tier
 from sim.engine.types import Iteration
@@ -27,11 +28,6 @@ from sim.specs.model import ModelSpec
 
 TICKS_PER_S = 2**50
 TICK_S = 2.0**-50
-
-Chunk = tuple[int, int, int]
-"""Tokens of one request computed together: how many, the context at their end, and how many of them are sampled
-(rows of logits).
-"""
 
 
 class Stretch(NamedTuple):
@@ -78,35 +74,14 @@ def shape_of(model: ModelSpec, contexts: Iterable[int], chunks: Sequence[Chunk],
     return shape
 
 
-def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[tuple[list[int], list[Chunk]]]:
-    """The iteration cut into batches of at most `size` tokens: decodes first, then the chunks in order, cut where
-    they must be.
-    """
-    parts: list[tuple[list[int], list[Chunk]]] = [(contexts[i : i + size], []) for i in range(0, len(contexts), size)]
-    room = -len(contexts) % size
-    for tokens, end, rows in chunks:
-        left = tokens
-        while left:
-            if not room:
-                parts.append(([], []))
-                room = size
-            part = min(left, room)
-            left -= part
-            room -= part
-            # the rows to sample are the last ones
-            below = min(rows, left)
-            parts[-1][1].append((part, end - left, min(rows - below, part)))
-            rows = below
-    return parts
-
-
 class StepTime:
     """Ticks per iteration of one deployment at fixed rates (floats).
 
     With `micro_batch`, an iteration is computed as batches of at most that many tokens, one after the other
-    (llama.cpp's n_ubatch), whose size is their own. Otherwise iterations run the graph captured for the next size up:
-    their linear layers compute that many rows, and one beyond the largest runs unpadded. `capture_sizes` are those of
-    an engine that captures decode batches only; without them they are vLLM's. An iteration that verifies drafts
+    (llama.cpp's n_ubatch), of equal share for every request where the model keeps recurrent state; their size is their
+    own. Otherwise iterations run the graph captured for the next size up: their linear layers compute that many rows,
+    and one beyond the largest runs unpadded. `capture_sizes` are those of an engine that captures decode batches
+    only; without them they are vLLM's. An iteration that verifies drafts
     costs `verify_s` more (a draft head, graphs that cannot be reused), and as many decode steps of the model of
     `draft` as it verifies drafts per request. KV blocks brought back from `tiers` cost their transfer, less what
     hides behind the share `tier_overlap` of the iteration's own time. `host` is work that the rates leave out because
@@ -182,7 +157,8 @@ class StepTime:
     def shapes(self, contexts: list[int], chunks: list[Chunk]) -> list[Shape]:
         """The batches that the iteration is computed as."""
         if self._micro_batch:
-            parts = micro_batches(contexts, chunks, self._micro_batch)
+            cut = equal_micro_batches if self.model.state_layers else micro_batches
+            parts = cut(contexts, chunks, self._micro_batch)
             return [replace(shape_of(self.model, *part, self.policy), padding=0.0) for part in parts]
         return [self._padded(shape_of(self.model, contexts, chunks, self.policy))]
 

@@ -85,8 +85,11 @@ def test_the_command_writes_rates_as_served(tmp_path, capsys, truth):
     assert code == 0
     report = json.loads(out)
     replayed = {row["figure"]: row for row in report["replayed"]}
-    for row in replayed.values():
-        assert 0.98 * row["low_s"] <= row["measured_s"] <= 1.02 * row["high_s"], row
+    # the intervals are of the rates alone: medians should lie in them, a 99th percentile of 240 noisy requests need not
+    for name, row in replayed.items():
+        if name.startswith("p50"):
+            assert 0.98 * row["low_s"] <= row["measured_s"] <= 1.02 * row["high_s"], row
+        assert row["simulated_s"] == pytest.approx(row["measured_s"], rel=0.15), row
     rates = rates_from_file(tmp_path / "p.nc", GPU)
     served, host = as_served(rates)
     assert served is rates  # no path is applied a second time
