@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernels.report import Table
+    from kernels.report_table import Table
 
 LINES = {
     "paged": ("dense paged, ours", "C0", "o-"),

@@ -115,18 +115,20 @@ def _score(
 def _pick(
     lens, scores, keys, selected, heads_kv, blocks, chunks,
     BLOCK: tl.constexpr, CHUNK: tl.constexpr, CHUNKS_P2: tl.constexpr, K: tl.constexpr, KP: tl.constexpr,
-    SINK: tl.constexpr, LOCAL: tl.constexpr, PDL: tl.constexpr,
+    SINK: tl.constexpr, LOCAL: tl.constexpr, SORT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     i_row = tl.program_id(0)
     o_c, o_k = tl.arange(0, CHUNKS_P2), tl.arange(0, KP)
     launch.wait_for_previous(PDL)
     last_block = tl.cdiv(tl.load(lens + i_row // heads_kv), BLOCK) - LOCAL
-    best = _top(tl.load(keys + i_row * chunks + o_c, mask=o_c < chunks, other=NONE), K, KP)
+    b_key = tl.load(keys + i_row * chunks + o_c, mask=o_c < chunks, other=NONE)
+    best = tl.topk(b_key, KP) if SORT else _top(b_key, K, KP)
     chunk = _index(best) // CHUNK
     o_block = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
     ok = (best != NONE)[:, None] & (o_block >= SINK) & (o_block < last_block)
     score = tl.load(scores + i_row.to(tl.int64) * blocks + o_block, mask=ok, other=0.0)
-    final = _top(tl.reshape(tl.where(ok, _key(score, o_block), NONE), [KP * CHUNK]), K, KP)
+    b_key = tl.reshape(tl.where(ok, _key(score, o_block), NONE), [KP * CHUNK])
+    final = tl.topk(b_key, KP) if SORT else _top(b_key, K, KP)
     tl.store(selected + i_row.to(tl.int64) * K + o_k, tl.where(final == NONE, -1, _index(final)), mask=o_k < K)
 
 
@@ -144,6 +146,7 @@ def select(
     chunk: int = 64,
     num_warps: int | None = None,
     pick_warps: int = 4,
+    sort: bool = True,
     dependent: bool | None = None,
 ) -> torch.Tensor:
     """The k best candidate blocks of every (sequence, KV head): [B, KV heads, k] int32, best first, -1 where there are fewer.
@@ -188,7 +191,8 @@ def select(
     )  # fmt: skip
     _pick[(rows,)](
         seq_lens, scores, work.keys, out, heads_kv, blocks, chunks, BLOCK=summaries.block, CHUNK=chunk,
-        CHUNKS_P2=triton.next_power_of_2(chunks), K=k, KP=triton.next_power_of_2(k), SINK=sink_blocks, LOCAL=local_blocks,
+        CHUNKS_P2=max(triton.next_power_of_2(chunks), triton.next_power_of_2(k)), K=k, KP=triton.next_power_of_2(k),
+        SINK=sink_blocks, LOCAL=local_blocks, SORT=sort,
         num_warps=pick_warps, **launch.options(dependent),
     )  # fmt: skip
     return out
