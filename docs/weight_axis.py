@@ -18,7 +18,7 @@ from sim.specs.gpus import get_gpu
 from sim.specs.hf_config import spec_from_config
 
 DATA = Path(__file__).parents[1] / "scenarios" / "data"
-PAIRS = (("qwen2.5-14b", "qwen2.5-32b"), ("mistral-7b", "mistral-24b"), ("gemma3-4b", "gemma3-12b"), ("gemma3-12b", "gemma3-27b"))
+PAIRS = (("qwen2.5-7b", "qwen2.5-14b"), ("qwen2.5-14b", "qwen2.5-32b"), ("mistral-7b", "mistral-24b"), ("gemma3-4b", "gemma3-12b"), ("gemma3-12b", "gemma3-27b"))
 FAMILY = {"qwen2.5": "qwen2.5", "mistral": "mistral", "gemma3": "gemma3"}
 
 

@@ -102,7 +102,7 @@ def engine_grid(
         cells = decode_cells(tuple(b for b in BATCHES if b <= max_seqs), contexts) + prefill_cells(chunks, ())
     else:
         cells = decode_cells() + ragged_cells(rng) + prefill_cells() + mixed_cells(token_budget)
-    return _within(cells, token_budget, fits, max_context, max_seqs)
+    return within(cells, token_budget, fits, max_context, max_seqs)
 
 
 WEIGHT_AXIS = {2048: (1, 2, 4, 8, 16, 32, 48, 64), 8192: (1, 4, 6, 8, 9, 10, 11, 12, 14, 16, 32), 32000: (1, 2, 3, 4, 5, 6, 8, 16)}
@@ -111,10 +111,11 @@ WEIGHT_AXIS = {2048: (1, 2, 4, 8, 16, 32, 48, 64), 8192: (1, 4, 6, 8, 9, 10, 11,
 def weight_axis(*, token_budget: int, fits: Callable[[Cell], bool], max_context: int, max_seqs: int) -> list[Cell]:
     """Decode ladders of the published weight-axis protocol: its contexts, and around the knees its finer rungs. Single streams first."""
     cells = [Cell("decode", (context,) * n, priority=int(n > 1)) for context, rungs in WEIGHT_AXIS.items() for n in rungs]
-    return _within(cells, token_budget, fits, max_context, max_seqs)
+    return within(cells, token_budget, fits, max_context, max_seqs)
 
 
-def _within(cells: list[Cell], token_budget: int, fits: Callable[[Cell], bool], max_context: int, max_seqs: int) -> list[Cell]:
+def within(cells: list[Cell], token_budget: int, fits: Callable[[Cell], bool], max_context: int, max_seqs: int) -> list[Cell]:
+    """Those that the engine's limits and KV pool take, each once, by priority."""
     fitting = [
         c
         for c in dict.fromkeys(cells)

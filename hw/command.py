@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from hw import preflight
+from hw.cell_file import read_cells
 from hw.engines.shapes import shape
-from hw.jobs import SUITES, Job, run
+from hw.jobs import ENGINE_IN_PROCESS, SUITES, Job, run
+from hw.processes import run_each, wait_until_told
 from sim.errors import UsageError
 
 
@@ -28,7 +30,13 @@ from sim.errors import UsageError
 @click.option("--max-num-seqs", type=click.IntRange(min=1), default=256, show_default=True, help="Engine limit.")
 @click.option("--max-num-batched-tokens", type=click.IntRange(min=16), default=8192, show_default=True, help="Engine limit.")
 @click.option("--rates", default="1,4,10,20", show_default=True, help="Open-loop arrival rates of the served suite, requests/s.")
+@click.option("--experiments", default="", help="Only these experiments of the served suite: names or patterns, comma-separated.")
+@click.option(
+    "--tp", "tensor_parallel", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs to spread a model over (engine-grid)."
+)
 @click.option("--fast-start", is_flag=True, help="vLLM without torch.compile: half the start time, other kernels. Recorded.")
+@click.option("--cells", type=click.Path(path_type=Path), help="Measure the engine-grid cells of this file instead of the suite's own.")
+@click.option("--when-told", is_flag=True, hidden=True, help="Import the engine, then wait for a line on standard input.")
 def command(
     device: str,
     suites: str,
@@ -41,12 +49,21 @@ def command(
     max_num_seqs: int,
     max_num_batched_tokens: int,
     rates: str,
+    experiments: str,
+    tensor_parallel: int,
     fast_start: bool,
+    cells: Path | None,
+    when_told: bool,
 ) -> None:
     """Measure this machine into labelled files (netCDF, and CSV beside it).
 
     A suite cut short keeps what it had, marked finished = 0. Card settings are read, never changed.
     """
+    if cells is not None:
+        if _names(suites) != ["engine-grid"]:
+            raise UsageError("--cells is for the suite engine-grid alone")
+        meant, _ = read_cells(cells)
+        models = models or meant or ""
     found = preflight.resolve_device(device)
     jobs = []
     for suite in _names(suites):
@@ -59,13 +76,24 @@ def command(
             name, _, quantization = (target or "").partition(":")
             if name:
                 shape(name)
-            limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "fast_start": fast_start}
-            jobs.append(Job(suite, found, name or None, quantization or None, budget, seed, expect_gpu, rates=_rates(rates), **limits))
+            if tensor_parallel > 1 and suite not in ENGINE_IN_PROCESS:
+                raise UsageError(f"suite {suite} runs on one GPU; --tp is for {', '.join(sorted(ENGINE_IN_PROCESS))}")
+            limits = {
+                "max_num_seqs": max_num_seqs,
+                "max_num_batched_tokens": max_num_batched_tokens,
+                "fast_start": fast_start,
+                "tensor_parallel": tensor_parallel,
+            }
+            served: dict[str, Any] = {"rates": _rates(rates), "experiments": tuple(_names(experiments))}
+            served |= {"cells": str(cells.resolve()) if cells else None}
+            jobs.append(Job(suite, found, name or None, quantization or None, budget, seed, expect_gpu, **served, **limits))
+    if when_told and not wait_until_told(jobs[0]):
+        return
     if len(jobs) == 1:
         for path in run(jobs[0], out, resume=resume):
             click.echo(path)
         return
-    sys.exit(max(_in_child(job, out, resume) for job in jobs))
+    sys.exit(run_each(jobs, out, resume=resume))
 
 
 def _names(text: str) -> list[str]:
@@ -80,18 +108,3 @@ def _rates(text: str) -> tuple[float, ...]:
     if not rates or min(rates) <= 0:
         raise UsageError(f"--rates wants positive numbers, comma-separated: {text!r}")
     return rates
-
-
-def _in_child(job: Job, out: Path, resume: bool) -> int:
-    """An engine leaves device memory and threads behind: each job of several gets a process of its own."""
-    call = [sys.executable, "-m", "hw", "--hw", job.device, "--suite", job.suite, "-o", str(out), "--seed", str(job.seed)]
-    call += ["--max-num-seqs", str(job.max_num_seqs), "--max-num-batched-tokens", str(job.max_num_batched_tokens)]
-    call += ["--rates", ",".join(f"{rate:g}" for rate in job.rates)]
-    if job.model:
-        call += ["--model", f"{job.model}:{job.quantization}" if job.quantization else job.model]
-    if job.budget_s:
-        call += ["--budget", str(job.budget_s)]
-    if job.expect_gpu:
-        call += ["--expect-gpu", job.expect_gpu]
-    call += ["--fast-start"] if job.fast_start else []
-    return subprocess.run(call + (["--resume"] if resume else []), check=False).returncode

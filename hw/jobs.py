@@ -15,10 +15,12 @@ from hw.signals import terminate_as_interrupt
 # suite -> module with `run(job, out, journal, facts) -> paths`; imported only when the suite runs
 SUITES = {
     "floor": "hw.suites.floor_job",
+    "decode": "hw.suites.decode_job",
     "engine-grid": "hw.suites.engine_grid_job",
     "weight-axis": "hw.suites.engine_grid_job",
     "served": "hw.suites.served_job",
 }
+ENGINE_IN_PROCESS = frozenset({"engine-grid", "weight-axis"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,15 @@ class Job:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     rates: tuple[float, ...] = (1.0, 4.0, 10.0, 20.0)
+    experiments: tuple[str, ...] = ()  # names or patterns of the served suite; none means all
     fast_start: bool = False
+    tensor_parallel: int = 1
+    cells: str | None = None  # a file of cells, instead of the engine-grid suite's own
 
     @property
     def stem(self) -> str:
-        """File name without suffix: suite, model, weight dtype."""
-        parts = [self.suite, self.model, self.quantization]
+        """File name without suffix: suite, model, weight dtype, GPUs a model is spread over."""
+        parts = [self.suite, self.model, self.quantization, f"tp{self.tensor_parallel}" if self.tensor_parallel > 1 else None]
         return "_".join(re.sub(r"[^a-z0-9.]+", "-", p.lower()) for p in parts if p)
 
 

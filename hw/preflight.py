@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Mapping, Sequence
 
 from hw.provenance import query_gpus
@@ -10,6 +11,7 @@ from sim.errors import SimctlError, UsageError
 
 IDLE_MEMORY_MIB = 2000
 IDLE_UTILIZATION_PCT = 10
+SETTLE_TRIES = 8  # one a second: the driver's utilisation is a mean over the last second or so, and a job that just ended is in it
 
 
 def resolve_device(asked: str) -> str:
@@ -47,10 +49,25 @@ def check(device: str, expect_gpu: str | None = None, gpus: Sequence[Mapping[str
     name = found[0]["gpu_name"]
     if expect_gpu and expect_gpu.lower() not in name.lower():
         raise UsageError(f"asked to measure {expect_gpu!r} but the device is {name!r}")
-    used, busy = _number(found[0]["gpu_memory_used_mib"]), _number(found[0]["gpu_utilization_pct"])
-    if used > IDLE_MEMORY_MIB or busy > IDLE_UTILIZATION_PCT:
+    for _ in range(SETTLE_TRIES if gpus is None else 0):
+        if not _in_use(found):
+            break
+        time.sleep(1.0)
+        found = list(query_gpus())
+    used, busy = _load(found)
+    if _in_use(found):
         raise SimctlError(f"{name} is in use ({used:.0f} MiB, {busy:.0f} %): a timing would not be its own. Free it, or wait")
     return {"preflight": f"idle: {used:.0f} MiB used, {busy:.0f} % busy"}
+
+
+def _load(gpus: Sequence[Mapping[str, str]]) -> tuple[float, float]:
+    """(MiB used, % busy) of the busiest of them."""
+    return max(_number(g["gpu_memory_used_mib"]) for g in gpus), max(_number(g["gpu_utilization_pct"]) for g in gpus)
+
+
+def _in_use(gpus: Sequence[Mapping[str, str]]) -> bool:
+    used, busy = _load(gpus)
+    return used > IDLE_MEMORY_MIB or busy > IDLE_UTILIZATION_PCT
 
 
 def _number(text: str) -> float:

@@ -57,7 +57,12 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
     seqs, budget = default_batch_limits(gpu)
     seqs = limits.max_num_seqs or min(seqs, limits.max_num_batched_tokens or seqs)
     budget = limits.max_num_batched_tokens or max(budget, seqs)
-    memory = device_memory(model, gpu, precision, tp=tp, utilization=limits.gpu_memory_utilization, token_budget=budget)
+
+    def memory_of(sequences: int) -> Memory:
+        util = limits.gpu_memory_utilization
+        return device_memory(model, gpu, precision, tp=tp, utilization=util, token_budget=budget, max_num_seqs=sequences)
+
+    memory = memory_of(seqs)
     blocks = limits.num_gpu_blocks
     if blocks is None:
         state = sequence_bytes(model, 0, precision, DENSE, tp)[0]
@@ -65,6 +70,7 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
             # each running request holds a slot of recurrent state; unasked, slots take no more than half of what is free
             if limits.max_num_seqs is None:
                 seqs = max(1, min(seqs, int(STATE_SHARE * max(memory.free, 0.0) / state)))
+            memory = memory_of(seqs)
             memory = replace(memory, activations=memory.activations + seqs * state)
         blocks = kv_block_count(memory, model, precision, limits.block_size, tp)
         if blocks < 2:
@@ -88,6 +94,27 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
         options=dict(limits.options),
     )
     return config, memory
+
+
+def kv_block_interval(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, limits: Limits) -> tuple[int, int] | None:
+    """5-95 % of the KV blocks predicted from memory; None where the blocks are given, or where a recurrent state shares the memory."""
+    if limits.num_gpu_blocks is not None or sequence_bytes(model, 0, precision, DENSE, tp)[0]:
+        return None
+    config, _ = plan_engine(model, gpu, precision, tp, limits)
+    counts = []
+    for share in (0.95, 0.05):
+        memory = device_memory(
+            model,
+            gpu,
+            precision,
+            tp=tp,
+            utilization=limits.gpu_memory_utilization,
+            token_budget=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+            share=share,
+        )
+        counts.append(kv_block_count(memory, model, precision, limits.block_size, tp))
+    return counts[0], counts[1]
 
 
 def cap_at_knee(trace: Trace, model: ModelSpec, precision: Precision, rates: Rates, tp: int, tau: float) -> int:

@@ -1,10 +1,19 @@
-"""Device memory: what is resident, how many KV tokens fit, and how many sequences."""
+"""Device memory: what is resident, how many KV tokens fit, and how many sequences.
+
+What an engine takes beside weights and KV (activation peak, captured graphs, what the driver keeps) is learnt from the KV blocks that
+engines really got: `calibrate.memory`, packaged as scenarios/data/posteriors/memory.json.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
 from sim.bill import coefficients
+from sim.errors import SimctlError
 from sim.policy import AttentionPolicy
 from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
 from sim.specs.gpu import GpuSpec
@@ -12,6 +21,8 @@ from sim.specs.model import ModelSpec
 
 DEFAULT_UTILIZATION = 0.9
 DEFAULT_TOKEN_BUDGET = 2048
+DEFAULT_SEQS = 256
+OVERHEAD, OVERHEAD_SCHEMA = "data/posteriors/memory.json", "simctl-memory/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +43,60 @@ def resident_weight_bytes(model: ModelSpec, precision: Precision, tp: int = 1) -
     return model.resident_bytes(precision.weight_bytes) / tp
 
 
-def activation_bytes(model: ModelSpec, token_budget: int = DEFAULT_TOKEN_BUDGET, tp: int = 1) -> float:
-    """Peak activations of an iteration of `token_budget` tokens: residual streams, the widest MLP, and float32 logits of the sampled rows.
+def loaded_weight_bytes(model: ModelSpec, precision: Precision, tp: int = 1) -> float:
+    """Weight bytes resident per GPU as engines load them: quantised or not, the embedding table and the output projection keep 16 bits."""
+    tables = model.embedding_params if model.tied_embeddings else model.embedding_params + model.lm_head_params
+    narrower = max(0.0, ACTIVATION_BYTES - precision.weight_bytes)
+    return resident_weight_bytes(model, precision, tp) + tables * narrower / tp
 
-    An estimate from the shape (sampled rows bounded by 256, an engine's usual cap), refined by calibration.
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What an engine takes beside weights and KV, as posterior draws [draw]: bytes for any model, and copies of two buffers it keeps.
+
+    `fixed_bytes` holds captured graphs, the driver's own share and workspaces; `mlp_copies` multiplies the widest MLP activation of a full
+    iteration (16-bit), `logit_copies` the float32 logits of all sequences.
     """
+
+    fixed_bytes: tuple[float, ...]
+    mlp_copies: tuple[float, ...]
+    logit_copies: tuple[float, ...]
+    basis: str
+
+    def draws(self, model: ModelSpec, token_budget: int, max_num_seqs: int, tp: int = 1) -> list[float]:
+        """Bytes per GPU at every draw."""
+        mlp, logits = buffers(model, token_budget, max_num_seqs, tp)
+        columns = zip(self.fixed_bytes, self.mlp_copies, self.logit_copies, strict=True)
+        return sorted(fixed + a * mlp + b * logits for fixed, a, b in columns)
+
+
+def buffers(model: ModelSpec, token_budget: int, max_num_seqs: int, tp: int = 1) -> tuple[float, float]:
+    """Bytes of (the widest MLP activation of `token_budget` tokens, the logits of `max_num_seqs` sequences), per GPU."""
     width = max(
         (g.mlp.top_k * g.mlp.intermediate + g.mlp.shared_intermediate) if g.mlp.kind == "moe" else g.mlp.intermediate for g in model.groups
     )
-    per_token = (4 * model.hidden + 3 * width / tp) * ACTIVATION_BYTES
-    logits = min(token_budget, 256) * model.vocab * 4.0 / tp
-    return token_budget * per_token + logits
+    return token_budget * width * ACTIVATION_BYTES / tp, min(token_budget, max_num_seqs) * model.vocab * 4.0 / tp
+
+
+@cache
+def packaged_overhead() -> Overhead:
+    """The overhead learnt from packaged runs. Raises SimctlError when the file is damaged."""
+    try:
+        body: dict[str, Any] = json.loads(files("scenarios").joinpath(OVERHEAD).read_text(encoding="utf-8"))
+        fixed, mlp, logits = (tuple(float(v) for v in body[name]) for name in ("fixed_bytes", "mlp_copies", "logit_copies"))
+        if body["schema"] != OVERHEAD_SCHEMA or not len(fixed) == len(mlp) == len(logits) or min(*fixed, *mlp, *logits) < 0:
+            raise ValueError("schema or columns")
+        return Overhead(fixed, mlp, logits, str(body["basis"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SimctlError(f"{OVERHEAD}: not an engine's memory overhead ({error})") from None
+
+
+def activation_bytes(
+    model: ModelSpec, token_budget: int = DEFAULT_TOKEN_BUDGET, tp: int = 1, max_num_seqs: int = DEFAULT_SEQS, share: float = 0.5
+) -> float:
+    """What an engine takes beside weights and KV, per GPU: the median over the draws, or the quantile `share` of them."""
+    draws = packaged_overhead().draws(model, token_budget, max_num_seqs, tp)
+    return draws[min(len(draws) - 1, int(share * len(draws)))]
 
 
 def device_memory(
@@ -53,13 +107,24 @@ def device_memory(
     tp: int = 1,
     utilization: float = DEFAULT_UTILIZATION,
     token_budget: int = DEFAULT_TOKEN_BUDGET,
+    max_num_seqs: int = DEFAULT_SEQS,
+    share: float = 0.5,
 ) -> Memory:
-    """What one GPU of `tp` has and needs before any KV."""
+    """What one GPU of `tp` has and needs before any KV; `share` as in `activation_bytes`."""
     return Memory(
         allowed=utilization * gpu.memory_bytes,
-        weights=resident_weight_bytes(model, precision, tp),
-        activations=activation_bytes(model, token_budget, tp),
+        weights=loaded_weight_bytes(model, precision, tp),
+        activations=activation_bytes(model, token_budget, tp, max_num_seqs, share),
     )
+
+
+def kv_groups(model: ModelSpec) -> tuple[int, int]:
+    """(groups of layers that share a block table, layers in each) as vLLM cuts hybrid models: one block holds one group's KV."""
+    full, windowed = model.kv_layers, model.window_layers
+    if not (full and windowed):
+        return 1, full + windowed
+    size = min(full, windowed)
+    return -(-full // size) + -(-windowed // size), size
 
 
 def sequence_bytes(model: ModelSpec, context: int, precision: Precision, policy: AttentionPolicy, tp: int = 1) -> tuple[float, float]:

@@ -90,9 +90,17 @@ def read_posterior(path: str | Path, family: str = STEP_TIME) -> PosteriorFile:
 
 
 def rates_from_file(
-    path: str | Path, gpu: GpuSpec, precision: Precision | None = None, *, draws: int | None = None, seed: int = 0
+    path: str | Path,
+    gpu: GpuSpec,
+    precision: Precision | None = None,
+    *,
+    draws: int | None = None,
+    seed: int = 0,
+    model_error: bool = True,
 ) -> RateDraws:
     """Rates of `gpu` from a posterior file of it, or of the population of GPUs. PosteriorError when it is of another GPU.
+
+    Without `model_error` the draws are what is known of the rates alone, for those who ask what measuring could still tell.
 
     Matrix rates of a weight dtype other than the one measured are scaled by the datasheet; the basis says so.
     """
@@ -124,7 +132,7 @@ def rates_from_file(
         basis["linear_flops_per_s"] = f"{basis['linear_flops_per_s']}; scaled to {used} by the datasheet"
     pick = _pick(len(values["beta"]), draws, seed)
     chosen = {name: values[name][pick] for name in UNITS}
-    if "sigma" in values:
+    if model_error and "sigma" in values:
         chosen = with_model_error(chosen, values["sigma"][pick, DECODE], seed)
     facts = sorted({basis[n] for n in UNITS if basis[n].startswith(("published", "implied"))})
     mark = "".join(f"; {fact}" for fact in facts) if owner == POPULATION else ""
@@ -157,14 +165,17 @@ def rates_for(
     gpu: GpuSpec, precision: Precision | None = None, *, path: str | Path | None = None, draws: int = 1000, seed: int = 0
 ) -> RateDraws:
     """The best rates there are for a GPU: the file given, its packaged posterior, the population's, else declared priors."""
-    if path is not None:
-        return rates_from_file(path, gpu, precision, draws=draws, seed=seed)
+    chosen = path or best_posterior(gpu)
+    if chosen is None:
+        return prior_rates(gpu, precision, draws=draws, seed=seed)
+    return rates_from_file(chosen, gpu, precision, draws=draws, seed=seed)
+
+
+def best_posterior(gpu: GpuSpec) -> Path | None:
+    """The packaged posterior of a GPU, else the population's, else None."""
     # a user's own datasheet is not the GPU we measured, whatever name it carries
-    for name in (gpu.name, "population") if gpu.origin == "catalogue" else ("population",):
-        packaged = packaged_posterior(name)
-        if packaged is not None:
-            return rates_from_file(packaged, gpu, precision, draws=draws, seed=seed)
-    return prior_rates(gpu, precision, draws=draws, seed=seed)
+    names = (gpu.name, "population") if gpu.origin == "catalogue" else ("population",)
+    return next((path for path in map(packaged_posterior, names) if path is not None), None)
 
 
 def packaged_posterior(name: str) -> Path | None:

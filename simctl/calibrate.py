@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sim.errors import UsageError
+from simctl.options import Duration
 from simctl.tables import table
 
 if TYPE_CHECKING:
@@ -26,8 +27,23 @@ if TYPE_CHECKING:
 @click.option("--chains", default=4, show_default=True, type=click.IntRange(2), help="Chains.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampler, the folds and the predictive draws.")
 @click.option("--folds", default=5, show_default=True, type=click.IntRange(0), help="Folds of held-out cells; 0 skips them.")
+@click.option("--budget", type=Duration(), metavar="TIME", help="Design: seconds of measuring to spend (90, 120s, 2m).")
+@click.option(
+    "--for",
+    "scenario",
+    type=click.Path(path_type=Path),
+    help="Design: the scenario whose decision the cells are for (a file, or the name of one that comes with simctl).",
+)
+@click.option("--metric", help="Design: the figure that decides. [default: the first one the scenario reports]")
+@click.option("--goal", metavar="METRIC<=X", help="Design: the decision is where the figure meets this bound.")
+@click.option("--posterior", type=click.Path(path_type=Path), help="Design: what is known now. [default: the packaged posterior]")
+@click.option("--from-datasheet", is_flag=True, help="Design: start from the datasheet, as a calibration does.")
+@click.option("--check", is_flag=True, help="Design: from the datasheet, and put to the test on the packaged grid's own measurements.")
+@click.option("--sims", default=80, show_default=True, type=click.IntRange(30, 2000), help="Design: draws of the rates to simulate.")
+@click.option("--cells-out", type=click.Path(path_type=Path), help="Design: write the cells for `simctl measure --cells`.")
 @click.option("--sampler", type=click.Choice(["nutpie", "pymc"]), help="Default: nutpie where it is installed.")
 @click.option("--allow-unconverged", is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
+@click.option("--kv-capacity", is_flag=True, help="Learn instead what engines take beside weights and KV, from the blocks they got.")
 @click.option("--list", "list_only", is_flag=True, help="List packaged measurements and posteriors, then stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def command(
@@ -39,8 +55,18 @@ def command(
     chains: int,
     seed: int,
     folds: int,
+    budget: float | None,
+    scenario: Path | None,
+    metric: str | None,
+    goal: str | None,
+    posterior: Path | None,
+    from_datasheet: bool,
+    check: bool,
+    sims: int,
+    cells_out: Path | None,
     sampler: Any,
     allow_unconverged: bool,
+    kv_capacity: bool,
     list_only: bool,
     as_json: bool,
 ) -> None:
@@ -51,12 +77,29 @@ def command(
 
     A posterior is written only when R-hat <= 1.01, every effective sample size >= 400 and no transition diverged.
     Exits 1 when one of these gates fails.
+
+    With --budget and --for nothing is learnt: the cells of an engine grid are chosen that are expected to narrow the
+    scenario's decision most, with what they cost and the interval they should leave, beside a grid of the same cost.
     """
     if list_only:
         _list(as_json)
         return
+    if kv_capacity:
+        from simctl.kv_capacity import run as learn_capacity
+
+        learn_capacity(given, out, draws, chains, seed, sampler)
+        return
     if not hw:
         raise UsageError("which GPU? give --hw (or --list to see what is packaged)")
+    if scenario is not None or budget is not None:
+        from simctl.design import Asked, run
+
+        if scenario is None or budget is None:
+            raise UsageError("a design needs both --budget and --for")
+        if posterior is not None and (from_datasheet or check):
+            raise UsageError("--posterior and --from-datasheet (or --check) contradict each other")
+        run(Asked(scenario, hw, budget, metric, goal, posterior, from_datasheet, check, cells_out, sims, seed), as_json)
+        return
     from sim.specs.gpus import get_gpu
 
     gpu = get_gpu(hw)

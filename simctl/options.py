@@ -81,6 +81,25 @@ class BatchCap(click.ParamType):
         return number
 
 
+class Duration(click.ParamType):
+    """Seconds, or a number with a unit: 90, 120s, 2m, 1h. Returned in seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value).strip()
+        unit = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:], 0.0)
+        try:
+            seconds = float(text[:-1]) * unit if unit else float(text)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            self.fail(f"not a time: {value!r} (examples: 90, 120s, 2m)", param, ctx)
+        return seconds
+
+
 class Pair(click.ParamType):
     """Two numbers with a colon between them: RATE:BURST."""
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+CERTAINTY = 0.95
+
 
 @click.command("run")
 @click.argument("file", type=click.Path(path_type=Path), metavar="SCENARIO")
@@ -23,12 +25,13 @@ import click
 def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bool, dry_run: bool, as_json: bool) -> None:
     """Answer the question of a scenario file.
 
-    A scenario names one command, its options, what to sweep (every combination is run) and what to report. Scenarios
-    that come with simctl are in the folder scenarios/.
+    A scenario names one command, its options, what to sweep (every combination is run) and what to report. With the
+    option goal (p99_ttft_ms<=2000) it ends by naming the first cell that meets it with 95 % certainty. SCENARIO is a
+    file, or the name of one that comes with simctl (see the folder scenarios/).
 
     \b
     Example:
-      simctl run scenarios/batch_cap_on_an_a10.yaml --set seed=1
+      simctl run batch_cap_on_an_a10 --set seed=1
     """
     from sim.errors import UsageError
     from simctl.scenario import load_scenario
@@ -55,6 +58,8 @@ def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bo
         return
     click.echo(click.style(scenario.question, bold=True))
     _table([run.cell for run in scenario.runs], answers, scenario.report)
+    if all("goal" in answer for answer in answers):
+        click.echo(conclusion([run.cell for run in scenario.runs], [answer["goal"] for answer in answers]))
 
 
 def _answer(name: str, arguments: tuple[str, ...], target: Path | None, resume: bool) -> dict[str, Any]:
@@ -83,7 +88,7 @@ def _table(cells: list[dict[str, str]], answers: list[dict[str, Any]], report: t
     heads = [*cells[0], *report]
     rows = []
     for cell, answer in zip(cells, answers, strict=True):
-        flat = _flatten(answer)
+        flat = flatten(answer)
         for name in report:
             if name not in flat:
                 raise UsageError(f"report: the answer has no {name!r}; it has {', '.join(sorted(flat)[:40])}, ...")
@@ -93,13 +98,26 @@ def _table(cells: list[dict[str, str]], answers: list[dict[str, Any]], report: t
         click.echo("  ".join(str(value).rjust(width) for value, width in zip(row, widths, strict=True)))
 
 
-def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+def conclusion(cells: list[dict[str, str]], goals: list[dict[str, Any]]) -> str:
+    """One sentence: the first cell of the sweep that meets its goal with CERTAINTY, or that none does."""
+    bound = f"{goals[0]['metric']} <= {goals[0]['limit']:g}"
+    for cell, goal in zip(cells, goals, strict=True):
+        if goal["chance"] is not None and goal["chance"] >= CERTAINTY:
+            label = ", ".join(f"{name} {value}" for name, value in cell.items()) or "as asked"
+            return f"=> {label}: the first to hold {bound} with at least {100 * CERTAINTY:.0f} % certainty (chance {goal['chance']:.2f})."
+    best = max(goals, key=lambda goal: -1.0 if goal["chance"] is None else goal["chance"])["chance"]
+    return f"=> none holds {bound} with {100 * CERTAINTY:.0f} % certainty; " + (
+        "nothing is known of the spread." if best is None else f"the best chance is {best:.2f}."
+    )
+
+
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     """Nested mappings as dotted names; lists of scalars stay whole, the rest is left out."""
     flat: dict[str, Any] = {}
     for key, item in value.items():
         name = f"{prefix}{key}"
         if isinstance(item, dict):
-            flat |= _flatten(item, f"{name}.")
+            flat |= flatten(item, f"{name}.")
         else:
             flat[name] = item
     return flat

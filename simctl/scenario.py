@@ -16,6 +16,7 @@ import importlib
 import itertools
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,13 @@ class Run:
 
 
 def load_scenario(path: Path, overrides: dict[str, str] | None = None) -> Scenario:
-    """Read and check a scenario. `overrides` replace options. Raises UsageError naming the file and the key at fault."""
+    """Read and check a scenario: a file, or the name of one that comes with simctl. `overrides` replace options.
+
+    Raises UsageError naming the file and the key at fault.
+    """
+    if not path.exists():
+        packaged = Path(str(files("scenarios"))) / f"{path.name}.yaml"
+        path = packaged if packaged.is_file() else path
     body = _read(path)
     for key in body:
         if key not in KEYS:

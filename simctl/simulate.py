@@ -67,6 +67,7 @@ class GoodputCommand(click.Command):
 @click.option("--token-bucket", type=Pair(), metavar="RATE:BURST", help="Turn away what exceeds these tokens per second and burst.")
 @click.option("--admit-ttft", type=float, metavar="MS", help="Turn away requests whose predicted TTFT exceeds this.")
 @click.option("--goodput", multiple=True, metavar="NAME:MS...", help="What a good request meets: ttft:200 tpot:50 e2el:5000.")
+@click.option("--goal", metavar="METRIC<=X", help="Also print the chance that this figure meets the bound: p99_ttft_ms<=2000.")
 @click.option("--iterations/--no-iterations", default=True, show_default=True, help="Keep the iteration log (ITL, queue, KV, bill).")
 @click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
 @click.option("--draws", type=click.IntRange(0, 1000), help="Repeat at this many draws of the rates. [default: 20 if fast, else 0]")
@@ -97,7 +98,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     chrome, plot = writable(options["chrome_trace"]), writable(options["plot"])
     staged = replaced_directory(out, (RUN_FILE, SUMMARY_FILE)) if out is not None else nullcontext(None)
     with staged as directory:
-        study = _study(ctx, options)
+        study = study_of(ctx, options)
         keep = options["iterations"] or chrome is not None or plot is not None
         with _progress() as report:
             result = run_study(study, draws=options["draws"], keep_iterations=keep, on_progress=report)
@@ -110,6 +111,8 @@ def command(ctx: click.Context, /, **options: Any) -> None:
             "bill_share": result.bill,
             "provenance": origin,
         }
+        if options["goal"]:
+            summary["goal"] = _goal(result, options["goal"])
         if directory is not None:
             write_run(directory, result.record, summary, origin, result.draws, result.repeats)
         if chrome is not None:
@@ -124,11 +127,13 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         click.echo(summary_json(summary))
         return
     _print(study, result)
+    if options["goal"]:
+        click.echo(_goal_line(summary["goal"]))
     for path in ([out / RUN_FILE, out / SUMMARY_FILE] if out is not None else []) + [each for each in (chrome, plot) if each]:
         click.echo(f"wrote {path}", err=True)
 
 
-def _study(ctx: click.Context, options: dict[str, Any]) -> Any:
+def study_of(ctx: click.Context, options: dict[str, Any]) -> Any:
     import numpy as np
 
     from sim.admission import AdmissionLimits
@@ -196,6 +201,23 @@ def _engine_options(pairs: tuple[str, ...]) -> dict[str, Any]:
             raise UsageError(f"--engine-option needs NAME=VALUE with a number or true/false, got {pair!r}")
         settings[name.replace("-", "_")] = parsed
     return settings
+
+
+def _goal(result: Any, text: str) -> dict[str, Any]:
+    from sim.intervals import chance_within
+    from simctl.decision import read_goal
+
+    name, limit = read_goal(text)
+    if name not in result.summary:
+        raise UsageError(f"--goal: no figure {name!r}; there are {', '.join(sorted(result.summary))}")
+    value = float(result.summary[name])
+    chance = chance_within(limit, value, result.draws.get(name, ()), result.repeats.get(name, ()), result.noise.get(name))
+    return {"metric": name, "limit": limit, "value": value, "met": value <= limit, "chance": chance}
+
+
+def _goal_line(goal: dict[str, Any]) -> str:
+    chance = "no draws, no repeats: no chance" if goal["chance"] is None else f"chance {goal['chance']:.2f} over rates and run noise"
+    return f"goal {goal['metric']} <= {goal['limit']:g}: {'met' if goal['met'] else 'missed'} ({goal['value']:.4g}); {chance}"
 
 
 def _print(study: Any, result: Any) -> None:

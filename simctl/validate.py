@@ -209,6 +209,7 @@ def _render(report: dict[str, Any]) -> None:
         + ", ".join(f"{LABEL[m]} {100 * v:.1f} %" for m, v in path.noise.items())
         + ". No repeat of these runs was measured, so run-to-run noise is not told apart.",
     ]
+    lines.append(_blocks(run))
     lines += [f"Note of the measurement: {note}." for note in run.notes]
     for line in lines:
         click.echo("\n".join(textwrap.wrap(line, 80)))
@@ -231,11 +232,24 @@ def _render(report: dict[str, Any]) -> None:
     click.echo()
 
 
+def _blocks(run: Any) -> str:
+    from sim.deployment import kv_block_interval, plan_engine
+
+    config, _ = plan_engine(run.model, run.gpu, run.precision, run.tp, run.limits)
+    span = kv_block_interval(run.model, run.gpu, run.precision, run.tp, run.limits)
+    told = f"predicted from memory, 90 % interval {span[0]} - {span[1]}" if span else "as given"
+    return f"KV blocks: {config.num_gpu_blocks}, {told}."
+
+
 def _as_dict(report: dict[str, Any]) -> dict[str, Any]:
     from dataclasses import asdict
 
+    from sim.deployment import kv_block_interval, plan_engine
+
     run, path = report["run"], report["path"]
     return {
+        "num_gpu_blocks": plan_engine(run.model, run.gpu, run.precision, run.tp, run.limits)[0].num_gpu_blocks,
+        "num_gpu_blocks_90": kv_block_interval(run.model, run.gpu, run.precision, run.tp, run.limits),
         "run": run.name,
         "gpu": run.gpu.name,
         "model": run.model.name,

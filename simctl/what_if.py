@@ -46,7 +46,7 @@ def command(**options: Any) -> None:
     """
     from sim.rate_source import rates_for
 
-    question, plot = _question(options)
+    question, plot = question_of(options)
     rates = rates_for(question.gpu, question.precision, draws=options["draws"], seed=options["seed"])
     from sim.whatif import answer
 
@@ -56,7 +56,7 @@ def command(**options: Any) -> None:
 
         plot_what_if(question, rates, plot)
     if options["as_json"]:
-        click.echo(json.dumps(_as_dict(result, options), indent=1))
+        click.echo(json.dumps(as_dict(result, options), indent=1))
     else:
         from simctl.what_if_text import render
 
@@ -65,7 +65,7 @@ def command(**options: Any) -> None:
         click.echo(f"wrote {plot}", err=True)
 
 
-def _question(options: dict[str, Any]) -> tuple[Any, Any]:
+def question_of(options: dict[str, Any]) -> tuple[Any, Any]:
     from sim.precision import Precision
     from sim.specs.gpus import get_gpu
     from sim.specs.models import get_model
@@ -85,7 +85,7 @@ def _question(options: dict[str, Any]) -> tuple[Any, Any]:
     return question, writable(options["plot"])
 
 
-def _as_dict(result: Any, options: dict[str, Any]) -> dict[str, Any]:
+def as_dict(result: Any, options: dict[str, Any]) -> dict[str, Any]:
     from dataclasses import asdict
 
     q = result.question

@@ -70,7 +70,7 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     columns = {name: data[name].values for name in NEEDED}
     ran = (columns["role"].astype(str) == "grid") & (columns["status"].astype(str) == "ok") & (columns["step_s_n"] > 0)
     rows = [{name: column[i] for name, column in columns.items()} for i in np.flatnonzero(ran)]
-    model = _model(attrs)
+    model = model_of(attrs)
     precision = Precision(_dtype(attrs["weight_dtype"]), _dtype(attrs.get("kv_dtype", "bfloat16")))
     tp = int(attrs.get("tensor_parallel_size", 1))
     label = f"{attrs['model']} {precision.weights}" + (f" tp{tp}" if tp > 1 else "")
@@ -86,7 +86,7 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     return Grid(cells, gpu or get_gpu(str(attrs["gpu_name"])), model, precision, engine, f"{Path(path).name} ({label})")
 
 
-def _model(attrs: dict[str, Any]) -> ModelSpec:
+def model_of(attrs: dict[str, Any]) -> ModelSpec:
     if "model_config" in attrs:
         return spec_from_config(json.loads(attrs["model_config"]), str(attrs["model"]), "measurement file")
     from sim.specs.models import get_model

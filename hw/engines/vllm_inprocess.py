@@ -71,6 +71,7 @@ class VllmEngine:
             "engine": "vllm",
             "engine_version": vllm.__version__,
             "path": PATH,
+            "tensor_parallel_size": int(config.parallel_config.tensor_parallel_size),
             "kv_blocks": int(config.cache_config.num_gpu_blocks),
             "kv_groups": len(self._managers),
             "block_size_tokens": int(config.cache_config.block_size),
@@ -211,6 +212,22 @@ def _work(decision: Any) -> list[tuple[int, int]]:
     return work
 
 
+def import_engine(device: str) -> None:
+    """Set the engine's environment for `device` ("cuda" or "cpu") and import it. Raises UsageError when it is absent, naming the extra."""
+    if importlib.util.find_spec("vllm") is None:
+        extra_name = "engine" if device == "cuda" else "engine-cpu"
+        raise UsageError(f"vLLM is not installed: pip install 'llm-simctl[{extra_name}]', or unpack a bundle (docs/air-gapped.md)")
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    if device == "cpu":
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    else:
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    from vllm import LLM  # noqa: F401
+
+
 def start(
     model: str,
     folder: Path,
@@ -222,25 +239,17 @@ def start(
     max_num_seqs: int = 256,
     max_num_batched_tokens: int = 8192,
     gpu_memory_utilization: float = 0.9,
+    tensor_parallel: int = 1,
     extra: dict[str, Any] | None = None,
 ) -> VllmEngine:
     """Start vLLM on a config-only model written under `folder`.
 
-    `device` is "cuda" or "cpu" (one pinned thread, eager). Raises UsageError when vLLM is absent, naming the extra.
+    `device` is "cuda" or "cpu" (one pinned thread, eager). With `tensor_parallel` > 1 the scheduler stays in this process and a
+    worker process drives each GPU; a step still ends with the tokens on the host. Raises UsageError when vLLM is absent, naming the extra.
     """
-    if importlib.util.find_spec("vllm") is None:
-        extra_name = "engine" if device == "cuda" else "engine-cpu"
-        raise UsageError(f"vLLM is not installed: pip install 'llm-simctl[{extra_name}]', or unpack a bundle (docs/air-gapped.md)")
+    import_engine(device)
     config = shape(model)
     path = write_model(model, folder)
-    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    if device == "cpu":
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
-        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-    else:
-        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     settings: dict[str, Any] = {
         "model": str(path),
         "skip_tokenizer_init": True,
@@ -260,6 +269,12 @@ def start(
         settings["enforce_eager"] = True
     if quantization:
         settings["quantization"] = quantization
+    if tensor_parallel > 1:
+        # a process for each GPU, started afresh: the floors have used the device in this one
+        os.environ.update(VLLM_WORKER_MULTIPROC_METHOD="spawn", VLLM_ALLOW_INSECURE_SERIALIZATION="1")
+        # the host may share its switches with others: plain peer-to-peer and ring all-reduce only, no multicast
+        os.environ.setdefault("VLLM_ALLREDUCE_USE_SYMM_MEM", "0")
+        settings |= {"tensor_parallel_size": tensor_parallel, "distributed_executor_backend": "mp"}
     settings |= extra or {}
     begin = time.perf_counter()
     from vllm import LLM

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import numpy as np
 
 from hw import provenance
 from hw.artifact import write
-from hw.cells import engine_grid, weight_axis
+from hw.cell_file import read_cells
+from hw.cells import Cell, engine_grid, weight_axis, within
 from hw.engines import vllm_inprocess
 from hw.engines.shapes import shape
 from hw.journal import Journal, read_journal
@@ -36,7 +38,7 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
         "model_config": json.dumps(config),
         "weight_dtype": job.quantization or config["torch_dtype"],
         "kv_dtype": config["torch_dtype"],
-        "tensor_parallel_size": 1,
+        "tensor_parallel_size": job.tensor_parallel,
         "fast_start": int(job.fast_start),
         "seed": job.seed,
         "finished": 0,
@@ -46,7 +48,7 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
         with tempfile.TemporaryDirectory() as folder:
             engine = vllm_inprocess.start(
                 job.model, Path(folder), device=job.device, seed=job.seed, quantization=job.quantization,
-                max_num_seqs=job.max_num_seqs, max_num_batched_tokens=job.max_num_batched_tokens,
+                tensor_parallel=job.tensor_parallel, max_num_seqs=job.max_num_seqs, max_num_batched_tokens=job.max_num_batched_tokens,
                 extra=FAST_START if job.fast_start else None,
             )  # fmt: skip
             attrs |= engine.describe()
@@ -55,6 +57,8 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
             scale = 1 if job.device == "cuda" else 16
             if job.suite == "weight-axis":
                 cells = weight_axis(fits=engine.fits, **limits)
+            elif job.cells:
+                cells = _asked(job, engine.fits, limits)
             else:
                 cells = engine_grid(np.random.default_rng(job.seed), fits=engine.fits, scale=scale, **limits)
             print(f"{job.stem}: engine up in {engine.load_s:.0f} s, {len(cells)} cells", file=sys.stderr, flush=True)
@@ -75,6 +79,18 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
         if engine is not None:
             engine.close()
     return paths
+
+
+def _asked(job: Any, fits: Callable[[Cell], bool], limits: dict[str, int]) -> list[Cell]:
+    """The cells of the job's file that this engine takes; those it does not are named on stderr. Raises UsageError when none is left."""
+    _, asked = read_cells(Path(job.cells))
+    cells = within(asked, limits["token_budget"], fits, limits["max_context"], limits["max_seqs"])
+    for cell in asked:
+        if cell not in cells:
+            print(f"{job.stem}: {cell.label} does not fit this engine's limits: left out", file=sys.stderr, flush=True)
+    if not cells:
+        raise UsageError(f"{job.cells}: none of its {len(asked)} cells fits this engine's limits")
+    return cells
 
 
 def recover(journal_path: Path) -> list[Path]:

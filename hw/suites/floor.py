@@ -1,6 +1,7 @@
 """Floors: what this device does at best, so that every other number can be read against it.
 
-Copy and read bandwidth, matrix products by dtype, the cost of a launch (eager and replayed from a graph), and the host link by size.
+Copy and read bandwidth, matrix products by dtype, the cost of a launch (eager and replayed from a graph), the host link by size,
+and all-reduce by size where there are several GPUs.
 Each figure is the median of repeats on rotating buffers; the inputs are random, since zeros run faster.
 """
 
@@ -11,11 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from hw.spread import summarize
+from hw.suites import all_reduce
 
 DESCRIBED = {
     "what": ("quantity", ""),
     "dtype": ("element type", ""),
     "size_bytes": ("bytes of one buffer", "bytes"),
+    "gpus": ("devices taking part", "1"),
     "value_median": ("median over repeats", "see unit"),
     "value_p25": ("lower quartile", "see unit"),
     "value_p75": ("upper quartile", "see unit"),
@@ -56,7 +59,7 @@ def rates(work: Callable[[int], Any], amount: float, device: str, repeats: int) 
 
 
 def _row(what: str, samples: list[float], unit: str, dtype: str = "", size: int = 0) -> dict[str, Any]:
-    return {"what": what, "dtype": dtype, "size_bytes": size, "unit": unit, **summarize(samples, "value")}
+    return {"what": what, "dtype": dtype, "size_bytes": size, "gpus": 1, "unit": unit, **summarize(samples, "value")}
 
 
 def memory(device: str, size: int, repeats: int = 20) -> list[dict[str, Any]]:
@@ -137,6 +140,8 @@ def measure(device: str, *, quick: bool = False) -> list[dict[str, Any]]:
     import torch
 
     torch.cuda.empty_cache()
+    if not quick and torch.cuda.device_count() > 1:
+        rows += all_reduce.measure(torch.cuda.device_count())
     return rows
 
 

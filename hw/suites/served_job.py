@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from hw.suites import floor
 from hw.suites import served as suite
 from sim.errors import UsageError
 
+STARVED_BLOCKS = 1024  # 16384 KV tokens for a demand of 48 x (1024 + 128): the burst must queue and preempt
+GPU_MAX_MODEL_LEN = 8192  # above every prompt of the plan, below the KV of the starved server, which can then reuse the plan's compilation
+
 
 def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Path]:
     if job.model is None:
@@ -27,25 +31,26 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
     attrs |= {"weight_dtype": job.quantization or config["torch_dtype"], "kv_dtype": config["torch_dtype"]}
     flags = ["--max-num-seqs", str(job.max_num_seqs), "--max-num-batched-tokens", str(job.max_num_batched_tokens)]
     flags += ["--quantization", job.quantization] if job.quantization else []
-    starved = [*flags, "--num-gpu-blocks-override", "1024"] if cuda else []
+    phases = {"plan": flags, **({"starved": [*flags, "--num-gpu-blocks-override", str(STARVED_BLOCKS)]} if cuda else {})}
+    names = {e.name for phase in phases for e in _work(phase, Target("http://none", ""), config["vocab_size"], job, cuda)}
+    chosen = {n for n in names if any(fnmatch(n, pattern) for pattern in job.experiments or ("*",))}
+    if not chosen:
+        raise UsageError(f"--experiments {','.join(job.experiments)!r} names none of: {', '.join(sorted(names))}")
     try:
-        for phase in ("plan", "starved") if cuda else ("plan",):
+        for phase, phase_flags in phases.items():
+            left = [e.name for e in _work(phase, Target("http://none", ""), config["vocab_size"], job, cuda) if e.name in chosen]
+            if all(name in journal for name in left):
+                continue
             log = out / f"{job.stem}.{phase}.log"
             with tempfile.TemporaryDirectory() as folder, vllm_server.serve(
-                job.model, Path(folder), device=job.device, flags=starved if phase == "starved" else flags, log=log,
-                max_model_len=4096 if phase == "starved" else None
+                job.model, Path(folder), device=job.device, flags=phase_flags, log=log, max_model_len=GPU_MAX_MODEL_LEN if cuda else None
             ) as server:  # fmt: skip
                 attrs |= {f"{phase}_{k}": v for k, v in server.facts.items()}
                 target = Target(server.url, server.model, temperature=1.0 if "num_experts" in config else 0.0)
-                vocab = config["vocab_size"]
-                if phase == "plan":
-                    rungs = (1, 2, 4, 8, 16, 32, 64, 128) if cuda else (1, 2, 4, 8)
-                    work = suite.plan(target, vocab, job.seed, job.rates, rungs, suite.GPU_PLAN if cuda else suite.CPU_PLAN)
-                else:  # 16384 KV tokens for a demand of 48 x (1024 + 128)
-                    work = [suite.burst(target, vocab, job.seed, 48, 1024, 128)]
-                done = suite.measure(work, target, vocab, journal, Budget(job.budget_s), job.stem)
+                work = [e for e in _work(phase, target, config["vocab_size"], job, cuda) if e.name in chosen]
+                done = suite.measure(work, target, config["vocab_size"], journal, Budget(job.budget_s), job.stem)
                 attrs[f"finished_{phase}"] = done["finished"]
-        attrs["finished"] = int(all(v for k, v in attrs.items() if k.startswith("finished_")))
+        attrs["finished"] = int(all(name in journal for name in chosen))
     finally:
         paths = []
         if journal.records:
@@ -54,3 +59,11 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
             if attrs["finished"]:
                 journal.path.unlink()
     return paths
+
+
+def _work(phase: str, target: Target, vocab: int, job: Any, cuda: bool) -> list[suite.Experiment]:
+    """The experiments of a phase, each phase being a server of its own; their names depend on no server."""
+    if phase == "plan":
+        rungs = (1, 2, 4, 8, 16, 32, 64, 128) if cuda else (1, 2, 4, 8)
+        return suite.plan(target, vocab, job.seed, job.rates, rungs, suite.GPU_PLAN if cuda else suite.CPU_PLAN)
+    return [suite.burst(target, vocab, job.seed, 48, 1024, 128)]

@@ -19,7 +19,9 @@ def test_it_answers(path):
     assert result.code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0] == scenario.question
-    assert len(lines) == 2 + len(scenario.runs)
+    concluded = any("--goal" in each.arguments for each in scenario.runs)
+    assert len(lines) == 2 + len(scenario.runs) + concluded
+    assert lines[-1].startswith("=> ") == concluded
     for name in scenario.report:
         assert name in lines[1]
 
@@ -46,3 +48,9 @@ def test_resume_takes_kept_answers_and_only_its_own(tmp_path):
     assert "123" in run("run", str(path), "-o", str(out), "--resume").stdout
     assert "123" not in run("run", str(path), "-o", str(out), "--resume", "--set", "ctx=16K").stdout
     assert "-o DIR" in run("run", str(path), "--resume").stderr
+
+
+def test_packaged_ones_go_by_their_name_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_scenario(Path("long_context_cards")) == load_scenario(FILES[[f.stem for f in FILES].index("long_context_cards")])
+    assert "no such scenario" in run("run", "long_context_carts").stderr

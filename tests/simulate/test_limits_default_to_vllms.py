@@ -4,7 +4,7 @@ import pytest
 
 from sim.deployment import Limits, plan_engine
 from sim.errors import SimctlError
-from sim.memory import kv_block_count
+from sim.memory import activation_bytes, kv_block_count
 from sim.precision import Precision
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
@@ -26,7 +26,7 @@ def test_batch_limits(gpu, expected):
 
 def test_one_limit_given_bends_the_other():
     assert plan("H100", max_num_batched_tokens=512)[0].max_num_seqs == 512
-    assert plan("A10", max_num_seqs=4096)[0].max_num_batched_tokens == 4096
+    assert plan("A100-80G", max_num_seqs=4096)[0].max_num_batched_tokens == 4096
 
 
 def test_blocks_fill_what_is_left_and_grow_with_utilisation():
@@ -48,8 +48,8 @@ def test_recurrent_state_takes_slots_out_of_the_same_memory():
     config, memory = plan("B200", hybrid)
     slot = hybrid.state_elements * 4 + hybrid.conv_elements * 2
     assert config.max_num_seqs < 1024
-    bare = plan("B200", hybrid, max_num_seqs=1)[1]
-    assert memory.activations - bare.activations == pytest.approx((config.max_num_seqs - 1) * slot)
+    bare = activation_bytes(hybrid, config.max_num_batched_tokens, 1, config.max_num_seqs)
+    assert memory.activations - bare == pytest.approx(config.max_num_seqs * slot)
     assert memory.free >= 0.49 * (memory.free + config.max_num_seqs * slot)
     assert not config.enable_prefix_caching
     assert plan("B200", hybrid, enable_prefix_caching=True)[0].enable_prefix_caching

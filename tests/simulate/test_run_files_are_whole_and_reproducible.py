@@ -148,7 +148,7 @@ def test_a_foreign_netcdf_is_refused(tmp_path):
 def test_intervals_derive_from_what_is_kept(tmp_path, dim):
     import xarray as xr
 
-    simulate("--gpu", "A10", "--model", "Llama-3.1-8B", "--num-prompts", 60, "--request-rate", 2, "--draws", 25, "--out", tmp_path / "run")
+    simulate("--gpu", "A10", "--model", "Llama-3.1-8B", "--num-prompts", 60, "--request-rate", 1, "--draws", 25, "--out", tmp_path / "run")
     written = json.loads((tmp_path / "run" / SUMMARY_FILE).read_text())
     key, intervals, count = {"draw": ("rates_90", rate_intervals, 25), "repeat": ("run_noise_90", repeat_intervals, 20)}[dim]
     with xr.open_dataset(tmp_path / "run" / RUN_FILE, engine="h5netcdf") as run:

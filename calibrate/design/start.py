@@ -1,0 +1,58 @@
+"""What is known of a GPU's rates before the cells are measured: draws of the rates alone, and the noise a cell would be read with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate.steps.cells import KINDS, StepCells
+from calibrate.steps.model import NU, SIGMA_SCALE, kind_index, log_price
+from calibrate.steps.population import calibration_priors
+from calibrate.steps.rates import prior_draws
+from sim.posterior import best_posterior, rates_from_file, read_posterior
+from sim.precision import Precision
+from sim.rates import UNITS, RateDraws, Rates
+from sim.specs.gpu import GpuSpec
+
+Array = NDArray[np.float64]
+DRAWS = 800
+
+
+@dataclass(frozen=True)
+class Start:
+    """Draws [draw] of the rates, model error by kind [kind] (a fraction), and where both come from."""
+
+    rates: Rates
+    sigma: Array
+    basis: str
+
+    def point(self) -> Rates:
+        """The medians, as floats."""
+        return Rates(**{name: float(np.median(getattr(self.rates, name))) for name in UNITS})
+
+    def log_times(self, cells: StepCells) -> Array:
+        """log seconds [draw, cell]."""
+        return log_price(cells, self.rates)
+
+    def noise_var(self, cells: StepCells) -> Array:
+        """Variance [cell] of a cell's log reading given the rates: a normal one that tells as much as the Student-t of the fit."""
+        return np.asarray(self.sigma[kind_index(cells)] ** 2 * (NU + 3) / (NU + 1))
+
+    def log_rates(self) -> Array:
+        """[draw, rate], only rates that vary."""
+        columns = np.column_stack([np.log(np.asarray(getattr(self.rates, name), dtype=float)) for name in UNITS])
+        return np.asarray(columns[:, columns.std(axis=0) > 0])
+
+
+def start_from(gpu: GpuSpec, precision: Precision, path: Path | None, datasheet: bool, seed: int) -> Start:
+    """The posterior file given, else the GPU's packaged one, else the population of GPUs'; or what a calibration starts from."""
+    source = path or (None if datasheet else best_posterior(gpu))
+    if source is None:
+        rates = prior_draws(calibration_priors(gpu, precision), DRAWS, np.random.default_rng([seed, 60]))
+        return Start(rates, np.full(len(KINDS), SIGMA_SCALE), f"the datasheet of {gpu.name} and weak host costs")
+    found: RateDraws = rates_from_file(source, gpu, precision, draws=DRAWS, seed=seed, model_error=False)
+    sigma = read_posterior(source).variables["sigma"]
+    return Start(found.draws, np.asarray(np.sqrt(np.mean(sigma**2, axis=0))), found.summary)

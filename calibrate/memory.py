@@ -1,0 +1,172 @@
+"""How much memory an engine takes beside weights and KV, learnt from the KV blocks that engines really got.
+
+    overhead = utilization * device memory - weights - KV bytes got
+    overhead ~ Normal(fixed + mlp_copies * widest MLP activation + logit_copies * logits, scale)
+
+A fixed part (captured graphs, workspaces, what the driver keeps) and the two buffers that grow with the token budget and with the number
+of sequences. `scale` is what the line misses; it is part of every prediction.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate import backend
+from calibrate.sampling import Compiled, Diagnostics, Settings, diagnose
+from sim.bill import coefficients
+from sim.errors import UsageError
+from sim.memory import OVERHEAD_SCHEMA, buffers, kv_groups, loaded_weight_bytes
+from sim.precision import Precision
+from sim.specs.gpus import get_gpu
+from sim.specs.model import ModelSpec
+
+Array = NDArray[np.float64]
+GB = 1e9
+UTILIZATION = 0.9  # what the measuring engine asks for (hw.engines.vllm_inprocess)
+LEAST_RUNS = 4
+DTYPE = {"bfloat16": "bf16", "float16": "fp16"}
+PACKAGED_DRAWS = 200
+NEEDED = ("kv_blocks", "block_size_tokens", "max_num_seqs", "max_num_batched_tokens", "gpu_name", "weight_dtype")
+
+
+@dataclass(frozen=True, slots=True)
+class KvRun:
+    """One engine start: the blocks it got, bytes of one block, bytes left for KV and overhead, and the two buffers' bytes."""
+
+    name: str
+    gpu: str
+    model: str
+    blocks: int
+    block_bytes: float
+    left_bytes: float
+    mlp_bytes: float
+    logit_bytes: float
+
+    @property
+    def overhead_bytes(self) -> float:
+        return self.left_bytes - self.blocks * self.block_bytes
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Draws [draw] in bytes and copies, `scale` in bytes."""
+
+    fixed: Array
+    mlp: Array
+    logits: Array
+    scale: Array
+    diagnostics: Diagnostics
+
+    def blocks(self, run: KvRun, rng: np.random.Generator) -> Array:
+        """Predictive draws of the blocks a run gets."""
+        mean = self.fixed + self.mlp * run.mlp_bytes + self.logits * run.logit_bytes
+        return np.asarray((run.left_bytes - mean - self.scale * rng.standard_normal(mean.size)) / run.block_bytes)
+
+
+def read_run(path: Path) -> KvRun | None:
+    """The engine start behind a measurement file; None when the file does not say how many blocks there were."""
+    import xarray as xr
+
+    from calibrate.steps.engine_grid import model_of
+
+    with xr.open_dataset(path, decode_timedelta=False) as opened:
+        attrs = dict(opened.attrs)
+    if any(name not in attrs for name in NEEDED):
+        return None
+    gpu, model = get_gpu(str(attrs["gpu_name"])), model_of(attrs)
+    weights, kv = (DTYPE.get(str(attrs.get(n, "bfloat16")), str(attrs.get(n, "bfloat16"))) for n in ("weight_dtype", "kv_dtype"))
+    return kv_run(
+        path.stem, gpu.name, float(gpu.memory_bytes), model, Precision(weights, kv), int(attrs["kv_blocks"]),
+        int(attrs["block_size_tokens"]), int(attrs["max_num_batched_tokens"]), int(attrs["max_num_seqs"]),
+    )  # fmt: skip
+
+
+def kv_run(
+    name: str, gpu: str, memory_bytes: float, model: ModelSpec, precision: Precision, blocks: int, block_size: int, budget: int, seqs: int
+) -> KvRun:
+    """A run from its shape; a block holds one group of layers (sim.memory.kv_groups). Raises UsageError for impossible blocks."""
+    c = coefficients(model, precision)
+    _, layers = kv_groups(model)
+    per_layer = (c.kv_token_bytes + c.window_token_bytes) / (model.kv_layers + model.window_layers)
+    mlp, logits = buffers(model, budget, seqs)
+    left = UTILIZATION * memory_bytes - loaded_weight_bytes(model, precision)
+    run = KvRun(name, gpu, model.name, blocks, block_size * layers * per_layer, left, mlp, logits)
+    if blocks < 1 or run.overhead_bytes < 0:
+        raise UsageError(f"{name}: {blocks} KV blocks of {run.block_bytes:.0f} bytes do not fit in what {gpu} has beside the weights")
+    return run
+
+
+def packaged_runs() -> list[KvRun]:
+    """Every packaged measurement that says how many blocks its engine got."""
+    from calibrate.sources import packaged_measurements
+
+    return [run for path in packaged_measurements() if "kernels" not in path.name and (run := read_run(path)) is not None]
+
+
+def memory_model(runs: Sequence[KvRun]) -> Any:
+    """pm.Model in GB; pm.Data `mlp`, `logits`, `overhead` may be replaced, in number too."""
+    pm, pt = backend.pymc(), backend.tensor()
+    data = _columns(runs)
+    with pm.Model() as model:
+        mlp, logits, overhead = (pm.Data(name, data[name]) for name in ("mlp", "logits", "overhead"))
+        fixed = pm.HalfNormal("fixed", 1.5)
+        mlp_copies = pm.LogNormal("mlp_copies", np.log(2.0), 0.7)
+        logit_copies = pm.LogNormal("logit_copies", np.log(3.0), 0.7)
+        scale = pm.HalfNormal("scale", 0.3)
+        pm.Normal("overhead_gb", pt.as_tensor(fixed) + mlp_copies * mlp + logit_copies * logits, scale, observed=overhead)
+    return model
+
+
+def learn(runs: Sequence[KvRun], settings: Settings) -> tuple[Fit, dict[str, Array]]:
+    """(fit to all runs, predictive draws of the blocks of each run from a fit without its model). UsageError with too few runs."""
+    if len(runs) < LEAST_RUNS:
+        raise UsageError(f"{len(runs)} engine starts are too few to learn an overhead from: at least {LEAST_RUNS} are needed")
+    compiled = Compiled(memory_model(runs), settings.sampler)
+    held = {}
+    for name in sorted({run.model for run in runs}):
+        others = _fit(compiled, settings, [run for run in runs if run.model != name])
+        for i, run in enumerate(r for r in runs if r.model == name):
+            held[run.name + "@" + run.gpu] = others.blocks(run, np.random.default_rng([settings.seed, 70, i]))
+    return _fit(compiled, settings, runs), held
+
+
+def write(path: Path, fit: Fit, runs: Sequence[KvRun]) -> None:
+    """The packaged form: draws of the overhead with the fit's own miss folded into the fixed part, whole or not at all."""
+    pick = np.linspace(0, fit.fixed.size - 1, PACKAGED_DRAWS).round().astype(int)
+    miss = fit.scale * np.random.default_rng(71).standard_normal(fit.scale.size)
+    gpus = " and ".join(sorted({run.gpu for run in runs}))
+    body = {
+        "schema": OVERHEAD_SCHEMA,
+        "basis": f"learnt from the KV blocks of {len(runs)} engine starts on {gpus}",
+        "fixed_bytes": np.maximum(fit.fixed + miss, 0.0)[pick].round().tolist(),
+        "mlp_copies": fit.mlp[pick].round(4).tolist(),
+        "logit_copies": fit.logits[pick].round(4).tolist(),
+    }
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(body) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _columns(runs: Sequence[KvRun]) -> dict[str, Array]:
+    return {
+        "mlp": np.array([run.mlp_bytes / GB for run in runs]),
+        "logits": np.array([run.logit_bytes / GB for run in runs]),
+        "overhead": np.array([run.overhead_bytes / GB for run in runs]),
+    }
+
+
+def _fit(compiled: Compiled, settings: Settings, runs: Sequence[KvRun]) -> Fit:
+    idata = compiled.sample(settings, _columns(runs))
+    draws = idata.posterior.stack(sample=("chain", "draw"))
+    fixed, mlp, logits, scale = (
+        np.asarray(draws[n].values, dtype=float) * f for n, f in (("fixed", GB), ("mlp_copies", 1.0), ("logit_copies", 1.0), ("scale", GB))
+    )
+    return Fit(fixed, mlp, logits, scale, diagnose(idata))

@@ -1,0 +1,127 @@
+"""Cells that an engine grid could measure: their bills, what measuring each would take, and the file that asks for them."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.errors import UsageError
+
+if TYPE_CHECKING:
+    from calibrate.steps.cells import StepCells
+    from hw.cells import Cell
+    from sim.rates import Rates
+
+Array = NDArray[np.float64]
+SETUP_S = 0.02  # placing contexts and draining: what the packaged grids took beyond their iterations, a cell
+SERVER_LIMITS = {"max_num_seqs": 256, "max_num_batched_tokens": 8192}  # what `simctl measure` runs with unless told otherwise
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Cells to choose from, in the grid's own order: what to ask for, their bills, and seconds for each [cell] and for the checks."""
+
+    shape: str  # model as `simctl measure` names it
+    asked: tuple[Cell, ...]
+    cells: StepCells
+    cost_s: Array
+    checks_s: float
+
+
+def measurable_shape(model: Any) -> tuple[str, Any]:
+    """(name, spec) of the shape `simctl measure` can run that is `model`, or the one nearest in size. UsageError when there is none."""
+    from hw.engines.shapes import SHAPES
+    from sim.specs.hf_config import spec_from_config
+
+    specs = {name: spec_from_config(config, name, "shape") for name, config in SHAPES.items() if not name.startswith("tiny")}
+    for name, spec in specs.items():
+        if (spec.hidden, spec.vocab, spec.groups) == (model.hidden, model.vocab, model.groups):
+            return name, spec
+    kinds = {g.mlp.kind for g in model.groups}
+    alike = {name: spec for name, spec in specs.items() if {g.mlp.kind for g in spec.groups} == kinds}
+    if not alike:
+        raise UsageError(f"no shape that `simctl measure` knows is like {model.name}")
+    name = min(alike, key=lambda n: abs(float(np.log(alike[n].params / model.params))))
+    return name, alike[name]
+
+
+def candidates(model: Any, gpu: Any, precision: Any, rates: Rates) -> Candidates:
+    """The engine grid of `model` on `gpu`, costed at `rates` (floats)."""
+    from hw.cells import engine_grid
+    from hw.suites.engine_grid import checks
+    from sim.deployment import Limits, plan_engine
+
+    name, spec = measurable_shape(model)
+    config, _ = plan_engine(spec, gpu, precision, 1, Limits(**SERVER_LIMITS))
+    longest = min(spec.max_context, 131072)
+    asked = engine_grid(
+        np.random.default_rng(0),
+        token_budget=config.max_num_batched_tokens,
+        fits=lambda cell: sum(cell.contexts) + sum(o + t for o, t in cell.chunks) <= 0.95 * config.kv_capacity_tokens,
+        max_context=longest,
+        max_seqs=config.max_num_seqs,
+    )
+    if not asked:
+        raise UsageError(f"no cell of an engine grid fits {name} on {gpu.name}")
+    cells = as_cells(asked, name, spec, precision)
+    control, anchors = checks()
+    again = as_cells((anchors[0], *anchors, control), name, spec, precision)
+    return Candidates(
+        name,
+        tuple(asked),
+        cells,
+        cost_s(asked, cells, rates, spec, precision),
+        float(cost_s((anchors[0], *anchors, control), again, rates, spec, precision).sum()),
+    )
+
+
+def as_cells(asked: Any, name: str, spec: Any, precision: Any) -> StepCells:
+    """The cells' bills as a table of step cells; their times (1 s) are unknown and must not be read."""
+    from calibrate.steps.cells import make_cells
+    from calibrate.steps.engine_grid import KIND
+    from sim.bill import iteration_bill, mixed_shape
+
+    bills = [
+        iteration_bill(spec, mixed_shape(spec, map(float, c.contexts), [(float(t), float(o + t), True) for o, t in c.chunks]), precision)
+        for c in asked
+    ]
+    label = f"{name} {precision.weights}"
+    return make_cells(
+        bills, np.ones(len(bills)), kind=[KIND[c.kind] for c in asked], model=[label] * len(bills), cell=[c.label for c in asked]
+    )
+
+
+def cost_s(asked: Any, cells: StepCells, rates: Rates, spec: Any, precision: Any) -> Array:
+    """Seconds to measure each cell under the grid's protocol, by the formula at `rates`."""
+    from calibrate.steps.model import log_price
+    from hw.cells import Cell
+    from hw.suites.engine_grid import CHUNK_REPEATS, DECODE_REPEATS, WARM
+
+    step = np.exp(log_price(cells, rates)[0])
+    beside = [Cell("decode", c.contexts) for c in asked if c.contexts and c.chunks]
+    decode = dict(zip((c.contexts for c in beside), np.exp(log_price(as_cells(beside, "", spec, precision), rates)[0]), strict=True)) if (
+        beside
+    ) else {}  # fmt: skip
+    out = []
+    for cell, seconds in zip(asked, step, strict=True):
+        if not cell.chunks:
+            out.append((WARM + DECODE_REPEATS) * seconds)
+        else:
+            between = decode.get(cell.contexts, 0.0)
+            out.append((CHUNK_REPEATS + 1) * (seconds + between) + (WARM * between if cell.contexts else 0.0))
+    return np.array(out) + SETUP_S
+
+
+def write_cells(path: Path, shape: str, chosen: list[Cell], why: str) -> None:
+    """A cells file for `simctl measure --cells`, whole or not at all."""
+    rows = ",\n".join("  " + json.dumps({"kind": c.kind, "contexts": c.contexts, "chunks": c.chunks}) for c in chosen)
+    text = f'{{"schema": "simctl-cells/1", "model": {json.dumps(shape)}, "why": {json.dumps(why)},\n "cells": [\n{rows}\n]}}\n'
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

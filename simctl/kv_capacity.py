@@ -1,0 +1,41 @@
+"""`simctl calibrate --kv-capacity`: what engines take beside weights and KV, and how many blocks they are predicted to get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from simctl.tables import table
+
+
+def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed: int, sampler: Any) -> None:
+    """Learn from the files given, else the packaged ones; print predicted against got, and write the JSON to `out`."""
+    import numpy as np
+
+    from calibrate.memory import learn, packaged_runs, read_run, write
+    from calibrate.sampling import Settings
+    from sim.errors import UsageError
+
+    runs = packaged_runs() if not given else [read_run(path) for path in given]
+    if lacking := [path.name for path, found in zip(given, runs, strict=False) if found is None]:
+        raise UsageError(f"{', '.join(lacking)}: does not say how many KV blocks its engine got")
+    fit, held = learn(runs, Settings(draws=draws, chains=chains, seed=seed, sampler=sampler, target_accept=0.99))
+    d = fit.diagnostics
+    rows = []
+    for r in runs:
+        low, middle, high = np.quantile(held[f"{r.name}@{r.gpu}"], [0.05, 0.5, 0.95])
+        inside = "" if low <= r.blocks <= high else "outside"
+        rows.append((r.name, r.gpu, r.blocks, f"{middle:.0f}", f"{low:.0f} - {high:.0f}", f"{middle / r.blocks - 1:+.2%}", inside))
+    click.echo(table(("engine start", "GPU", "blocks got", "predicted", "90% interval", "error", ""), rows))
+    click.echo("each predicted without any start of its own model\n")
+    names = (("fixed (graphs, workspaces, driver)", fit.fixed / 1e9, "GB"), ("copies of the widest MLP activation", fit.mlp, ""),
+             ("copies of the float32 logits", fit.logits, ""), ("missed by the line (sd)", fit.scale / 1e9, "GB"))  # fmt: skip
+    rows = [(name, *(f"{v:.3g}" for v in np.quantile(values, [0.05, 0.5, 0.95])), unit) for name, values, unit in names]
+    click.echo(table(("memory beside weights and KV", "5%", "median", "95%", ""), rows))
+    click.echo(f"R-hat <= {d.rhat_max:.4f}, effective sample size >= {d.ess_min:.0f}, {d.divergences} divergences")
+    d.require()
+    if out is not None:
+        write(out, fit, runs)
+        click.echo(f"wrote {out}", err=True)

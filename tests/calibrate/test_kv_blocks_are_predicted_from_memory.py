@@ -1,0 +1,101 @@
+"""The overhead beside weights and KV is recovered from made engine starts, predicts the packaged ones, and bad ones are refused."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from calibrate.memory import kv_run, learn, packaged_runs, write
+from calibrate.sampling import Settings
+from sim.deployment import Limits, kv_block_interval, plan_engine
+from sim.errors import SimctlError, UsageError
+from sim.memory import kv_groups, packaged_overhead
+from sim.precision import Precision
+from sim.specs.gpus import get_gpu
+from sim.specs.models import get_model
+
+H100 = get_gpu("H100")
+TRUE = {"fixed": 0.8e9, "mlp": 2.5, "logits": 4.0, "scale": 0.05e9}
+SETTINGS = Settings(draws=600, tune=800, chains=2, seed=1, target_accept=0.99)
+
+
+def made(rng):
+    """Starts of six models at two token budgets, with the blocks that TRUE leaves."""
+    runs = []
+    for name in ("Qwen2.5-7B", "Llama-3.1-8B", "Qwen3-14B", "Mistral-7B-v0.3", "Qwen2.5-32B", "Llama-3.2-3B"):
+        for budget, seqs in ((2048, 64), (8192, 256), (16384, 1024)):
+            bare = kv_run(name, "H100", H100.memory_bytes, get_model(name), Precision(), 1, 16, budget, seqs)
+            overhead = TRUE["fixed"] + TRUE["mlp"] * bare.mlp_bytes + TRUE["logits"] * bare.logit_bytes
+            blocks = int((bare.left_bytes - overhead - TRUE["scale"] * rng.standard_normal()) / bare.block_bytes)
+            runs.append(dataclasses.replace(bare, name=f"{name} {budget}", blocks=blocks))
+    return runs
+
+
+@pytest.fixture(scope="module")
+def learnt():
+    runs = made(np.random.default_rng(0))
+    return (runs, *learn(runs, SETTINGS))
+
+
+def test_the_overhead_is_recovered(learnt):
+    _, fit, _ = learnt
+    fit.diagnostics.require()
+    for name, truth in TRUE.items():
+        low, high = np.quantile(getattr(fit, name), [0.005, 0.995])
+        assert low <= truth <= high, name
+    assert np.ptp(np.quantile(fit.mlp, [0.05, 0.95])) < 1.0
+
+
+def test_blocks_of_a_model_left_out_lie_in_their_intervals(learnt):
+    runs, _, held = learnt
+    inside = [np.quantile(held[f"{r.name}@{r.gpu}"], 0.01) <= r.blocks <= np.quantile(held[f"{r.name}@{r.gpu}"], 0.99) for r in runs]
+    assert sum(inside) >= len(runs) - 2
+
+
+@pytest.mark.parametrize("run", packaged_runs(), ids=lambda r: f"{r.name}-{r.gpu}")
+def test_packaged_engine_starts_get_what_the_packaged_overhead_says(run):
+    overhead = packaged_overhead()
+    expected = (
+        np.array(overhead.fixed_bytes) + np.array(overhead.mlp_copies) * run.mlp_bytes + np.array(overhead.logit_copies) * run.logit_bytes
+    )
+    assert float(np.median(run.left_bytes - expected)) / run.block_bytes == pytest.approx(run.blocks, rel=0.006)
+
+
+def test_the_interval_holds_the_point_and_the_engine():
+    limits = Limits(max_num_seqs=256, max_num_batched_tokens=8192)
+    model = get_model("Qwen2.5-7B")
+    low, high = kv_block_interval(model, H100, Precision(), 1, limits)
+    point = plan_engine(model, H100, Precision(), 1, limits)[0].num_gpu_blocks
+    assert low < point < high
+    assert low < 64807 < high  # what vLLM got with these limits
+    assert kv_block_interval(model, H100, Precision(), 1, Limits(num_gpu_blocks=100)) is None
+
+
+def test_layers_are_grouped_as_the_engine_did():
+    # the engine reported 6, 7 and 7 groups of the Gemma 3 models
+    assert [kv_groups(get_model(name))[0] for name in ("Gemma-3-12B", "Gemma-3-27B", "Gemma-3-4B")] == [6, 7, 7]
+    assert kv_groups(get_model("Qwen2.5-7B")) == (1, 28)
+
+
+def test_impossible_or_too_few_starts_are_refused():
+    with pytest.raises(UsageError, match="do not fit"):
+        kv_run("x", "H100", H100.memory_bytes, get_model("Qwen2.5-7B"), Precision(), 10**6, 16, 2048, 64)
+    with pytest.raises(UsageError, match="3 engine starts are too few"):
+        learn(made(np.random.default_rng(0))[:3], SETTINGS)
+
+
+def test_what_is_written_is_read_back(learnt, tmp_path, monkeypatch):
+    runs, fit, _ = learnt
+    write(tmp_path / "memory.json", fit, runs)
+    monkeypatch.setattr("sim.memory.files", lambda _: tmp_path)
+    monkeypatch.setattr("sim.memory.OVERHEAD", "memory.json")
+    packaged_overhead.cache_clear()
+    try:
+        assert "18 engine starts" in packaged_overhead().basis
+        assert np.median(packaged_overhead().mlp_copies) == pytest.approx(np.median(fit.mlp), rel=0.1)
+        packaged_overhead.cache_clear()
+        (tmp_path / "memory.json").write_text('{"schema": "other"}')
+        with pytest.raises(SimctlError, match="not an engine's memory overhead"):
+            packaged_overhead()
+    finally:
+        packaged_overhead.cache_clear()
