@@ -1,10 +1,10 @@
-"""The dense decode kernel whose tiles come through the GPU's bulk copy engine, whole pages at a time where that reads best.
+"""The dense decode kernel whose tiles come through the GPU's bulk copy engine, also where a page of one head is less than a tile.
 
 The cache is an array of rows [pages KV heads page, D]: a page holds all tokens of its first head, then all of the next. A tile is
 `tile` neighbouring rows, so it may be part of one head of a page or span several of them. One program attends for `heads` KV
-heads at once and walks the rows of a page in the order they lie in memory: with pages in random order the run it reads without
-a jump is then `heads` times as long, and device memory is the faster the longer its runs are (measured: docs/kernels.md).
-The queries of all its heads share every product with a tile; those whose KV head a row is not of are masked.
+heads at once and walks the rows of a page in the order they lie in memory. The queries of all its heads share every product with a
+tile; those whose KV head a row is not of are masked. Pages of 16 tokens are read so, in runs of all their heads; for pages of a
+whole tile one head a program is faster (docs/kernels.md).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def absorb(b_q, b_k, b_v, seen, b_m, b_l, b_o, scale_log2, PRECISION: tl.constex
     return m_new, b_l, b_o
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["heads_kv", "splits", "stride_table"])
 def _bulk(
     q, k, v, table, lens, out, o_parts, ml_parts, scale_log2, heads_kv, splits, stride_table,
     GROUP: tl.constexpr, HEADS: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,

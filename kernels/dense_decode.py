@@ -17,6 +17,7 @@ from kernels import checks, dense_bulk, launch, paging, partials
 # The probabilities are rounded to the cache's dtype before they meet V, the output to the query's.
 ERROR_BOUND = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 2e-5}
 LOG2E = 1.4426950408889634
+BULK_TILE = 128  # rows; fewer or more bytes in flight read slower, see docs/kernels.md
 
 
 @triton.jit
@@ -27,7 +28,7 @@ def _tile(i, first_tiles, skip, WINDOWED: tl.constexpr):
     return i
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["heads_kv", "splits", "stride_table"])
 def _dense(
     q, k, v, table, lens, out, o_parts, ml_parts,
     scale_log2, sink, window, heads_kv, splits,
@@ -101,14 +102,12 @@ def _programs(device: torch.device, per_sm: int) -> int:
     return per_sm * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
-def _bulk_tile(k_cache: torch.Tensor, page_table: torch.Tensor | None, heads: int | None, tile: int | None, tokens: int) -> tuple[int, int]:
-    """(tile, KV heads per program) of bulk copies where the caller leaves them open."""
-    heads_kv, page = k_cache.shape[1:3]
-    if heads is None:
-        heads = heads_kv if page_table is not None and page < 128 else 1
-    if tile is None:
-        tile = min(128, heads * page) if page_table is not None else 128
-    return tile, heads
+def _bulk_plan(heads_kv: int, page: int | None) -> tuple[int, int]:
+    """(KV heads per program, tile) of bulk copies: one head and whole tiles, or as many heads as make up for a small page."""
+    heads = 1
+    while page is not None and heads * page < BULK_TILE and heads_kv % (2 * heads) == 0:
+        heads *= 2
+    return heads, BULK_TILE if page is None else min(BULK_TILE, heads * page)
 
 
 def check_cache(
@@ -155,7 +154,6 @@ def dense_decode(
     per_sm: int | None = None,
     bulk: bool | None = None,
     heads: int | None = None,
-    merge_width: int | None = None,
     dependent: bool | None = None,
 ) -> torch.Tensor:
     """Attention of one query token per sequence over its whole context, or over a sink and a window of it.
@@ -166,7 +164,8 @@ def dense_decode(
     included). HQ / KV heads query heads share a KV head. `window` keeps the first `sink` and the last `window` tokens.
     `max_tokens` (default: what the table can hold) bounds seq_lens and sets the number of splits; it does not limit what
     is read. `workspace` and `out` make the call allocation-free, as in a CUDA graph; `splits`, `tile`, `num_warps`,
-    `stages`, `per_sm` tune. `bulk` fetches tiles with the bulk copy engine (default: where layout and GPU allow).
+    `stages`, `per_sm` tune. `bulk` fetches tiles with the bulk copy engine (default: where layout and GPU allow), `heads` KV heads
+    a program (default: one, more where a page of one head is smaller than a tile).
     `dependent` launches as a dependent of the previous kernel (default: where the GPU can).
 
     Returns [B, HQ, D] in q's dtype; zeros for a sequence of length 0. `ValueError` naming the argument on bad input.
@@ -180,13 +179,12 @@ def dense_decode(
         checks.at_least("window", window, 1)
     max_tokens = capacity if max_tokens is None else checks.at_least("max_tokens", max_tokens, 1)
     reach = max_tokens if window is None else min(max_tokens, sink + window + 512)
+    best = _bulk_plan(heads_kv, None if page_table is None else k_cache.shape[2])
     if bulk is None:
-        bulk = q.is_cuda and d * q.element_size() <= 256 and window is None
-        bulk = bulk and dense_bulk.can(k_cache, v_cache, *(_bulk_tile(k_cache, page_table, heads, tile, batch * reach)))
-    if bulk:
-        heads, tile = _bulk_tile(k_cache, page_table, heads, tile, batch * reach)[::-1]
-    tile = 64 if tile is None else tile
-    heads = 1 if heads is None else heads
+        fits = dense_bulk.can(k_cache, v_cache, best[1] if tile is None else tile, best[0] if heads is None else heads)
+        bulk = q.is_cuda and d * q.element_size() <= 256 and window is None and fits
+    heads = (best[0] if bulk else 1) if heads is None else heads
+    tile = (best[1] if bulk else 64) if tile is None else tile
     checks.block_tokens(tile, "tile")
     if heads_kv % checks.at_least("heads", heads, 1) or (heads > 1 and (not bulk or page_table is None)):
         raise ValueError(f"heads: {heads} of {heads_kv} KV heads a program; more than one needs a page table and bulk copies")
@@ -219,5 +217,5 @@ def dense_decode(
             PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=num_warps, **launch.options(dependent),
         )  # fmt: skip
     if splits > 1:
-        partials.merge(workspace, out, rows, splits, group * heads, dependent, merge_width)
+        partials.merge(workspace, out, rows, splits, group * heads, dependent)
     return out

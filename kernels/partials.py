@@ -59,18 +59,16 @@ def leave(o, ml, i_part, b_o, b_m, b_l, GROUP: tl.constexpr, GP: tl.constexpr, D
 
 
 @triton.jit
-def _merge(
-    o, ml, out, parts, GROUP: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, PARTS_P2: tl.constexpr, STEP: tl.constexpr, PDL: tl.constexpr
-):
+def _merge(o, ml, out, parts, GROUP: tl.constexpr, D: tl.constexpr, PARTS_P2: tl.constexpr, STEP: tl.constexpr, PDL: tl.constexpr):
     """One query head of one row a program. Parts that saw no token have m = -inf and l = 0; a row of only those gives zeros."""
     i_row, i_g = tl.program_id(0) // GROUP, tl.program_id(0) % GROUP
-    o_p, o_s, o_d = tl.arange(0, PARTS_P2), tl.arange(0, STEP), tl.program_id(1) * BD + tl.arange(0, BD)
+    o_p, o_s, o_d = tl.arange(0, PARTS_P2), tl.arange(0, STEP), tl.arange(0, D)
     first = i_row.to(tl.int64) * parts
     launch.wait_for_previous(PDL)
     p_ml = ml + (first + o_p) * 2 * GROUP + i_g
     b_m = tl.load(p_ml, mask=o_p < parts, other=-float("inf"))
     b_l = tl.load(p_ml + GROUP, mask=o_p < parts, other=0.0)
-    b_o = tl.zeros([STEP, BD], dtype=tl.float32)
+    b_o = tl.zeros([STEP, D], dtype=tl.float32)
     m = tl.max(b_m, 0)
     m = tl.where(m == -float("inf"), 0.0, m)
     for p in range(0, PARTS_P2, STEP):
@@ -83,12 +81,11 @@ def _merge(
     tl.store(out + tl.program_id(0).to(tl.int64) * D + o_d, b_out.to(out.dtype.element_ty))
 
 
-def merge(work: Workspace, out: torch.Tensor, rows: int, parts: int, group: int, dependent: bool, width: int | None = None) -> None:
+def merge(work: Workspace, out: torch.Tensor, rows: int, parts: int, group: int, dependent: bool) -> None:
     """Merge `parts` parts of each of `rows` rows into out [B, HQ, D], whose rows are rows * group heads in order."""
     d = out.shape[-1]
     bucket = max(8, triton.next_power_of_2(parts))
-    width = d if width is None else width
-    _merge[(rows * group, d // width)](
-        work.o, work.ml, out, parts, GROUP=group, D=d, BD=width, PARTS_P2=bucket, STEP=min(bucket, 128),
+    _merge[(rows * group,)](
+        work.o, work.ml, out, parts, GROUP=group, D=d, PARTS_P2=bucket, STEP=min(bucket, 128),
         num_warps=4 if bucket <= 64 else 8, **launch.options(dependent),
     )  # fmt: skip

@@ -13,6 +13,7 @@ LINES = {
     "contiguous": ("dense contiguous, ours", "C0", "o--"),
     "sdpa_cudnn_gqa": ("cuDNN SDPA", "C1", "s-"),
     "sdpa_flash_gqa": ("flash SDPA", "C2", "s-"),
+    "fa3_paged_planned": ("FlashAttention 3, paged", "C5", "v-"),
     "minmax_fp8": ("sparse k=8, fp8 bounds", "C3", "^-"),
     "minmax": ("sparse k=8, bf16 bounds", "C4", "^-"),
 }

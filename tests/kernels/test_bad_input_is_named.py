@@ -50,8 +50,8 @@ def test_dense_decode(named: str, change: Callable[[dict], dict]) -> None:
 
 @pytest.mark.parametrize(("named", "options"), [
     ("sink", {"sink": 4}), ("sink", {"sink": -1, "window": 4}), ("window", {"window": 0}), ("splits", {"splits": 0}),
-    ("max_tokens", {"max_tokens": 0}), ("heads", {"heads": 3}), ("heads", {"heads": 2}), ("heads", {"heads": 0}), ("tile", {"tile": 24}),
-    ("bulk", {"bulk": True, "tile": 64}), ("bulk", {"bulk": True, "window": 8}),
+    ("max_tokens", {"max_tokens": 0}), ("heads", {"heads": 3}), ("heads", {"heads": 2, "bulk": False}), ("heads", {"heads": 0}),
+    ("tile", {"tile": 24}),  ("bulk", {"bulk": True, "tile": 64}), ("bulk", {"bulk": True, "window": 8}),
 ])  # fmt: skip
 def test_dense_decode_options(named: str, options: dict) -> None:
     with pytest.raises(ValueError, match=f"^{named}:"):
