@@ -33,7 +33,7 @@ def error(cache: caches.Cache, selected: torch.Tensor, **options) -> float:
 @pytest.mark.parametrize("dtype", list(ERROR_BOUND))
 @pytest.mark.parametrize("group", range(1, 9))
 def test_every_group_size_and_dtype(dtype: torch.dtype, group: int) -> None:
-    cache = caches.make(group, [90, 50], group=group, dtype=dtype)
+    cache = caches.make(group, [90, 50], heads_kv=1, group=group, dtype=dtype)
     selected = random_blocks(cache, 2, 16, group)
     assert error(cache, selected, block=16, tile=16) <= ERROR_BOUND[dtype]
 
