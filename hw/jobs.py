@@ -37,6 +37,7 @@ class Job:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     rates: tuple[float, ...] = (1.0, 4.0, 10.0, 20.0)
+    engine: str = "vllm"  # of the served suite: vllm or llamacpp
     experiments: tuple[str, ...] = ()  # names or patterns of the served suite; none means all
     fast_start: bool = False
     tensor_parallel: int = 1
@@ -44,8 +45,9 @@ class Job:
 
     @property
     def stem(self) -> str:
-        """File name without suffix: suite, model, weight dtype, GPUs a model is spread over."""
-        parts = [self.suite, self.model, self.quantization, f"tp{self.tensor_parallel}" if self.tensor_parallel > 1 else None]
+        """File name without suffix: suite, model, engine where it is not vLLM, weight dtype, GPUs a model is spread over."""
+        engine = None if self.engine == "vllm" else self.engine
+        parts = [self.suite, self.model, engine, self.quantization, f"tp{self.tensor_parallel}" if self.tensor_parallel > 1 else None]
         return "_".join(re.sub(r"[^a-z0-9.]+", "-", p.lower()) for p in parts if p)
 
 
