@@ -17,6 +17,13 @@ def packaged_measurements() -> list[Path]:
     return sorted(root.rglob("*.nc"))
 
 
+def resolved(path: Path) -> Path:
+    """The file itself, or the packaged measurement of that name (`h100/served_qwen2.5-7b.nc`)."""
+    if path.exists():
+        return path
+    return next((p for p in packaged_measurements() if str(path) == f"{p.parent.name}/{p.name}"), path)
+
+
 def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
     """Engine grids of `gpu`: the files given, else the packaged ones. Raises UsageError when there are none, or of another GPU."""
     if given:

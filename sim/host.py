@@ -7,12 +7,16 @@ iteration itself, of which tokenising is about a microsecond a token.
 from __future__ import annotations
 
 import math
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sim.engine.overlap import NO_WORK, HostWork
 from sim.errors import UsageError
 
 UNITS = {
     "request_s": "s per request: receive, parse, template, hand to the engine",
+    "serial_s": "s of the API server's own time per request: requests that come together share it",
     "prompt_token_s": "s per prompt token: tokenise",
     "response_s": "s per token sent, as latency: detokenise, stream",
 }
@@ -20,12 +24,16 @@ UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class HostRates:
-    """Host latencies in seconds. They delay a request before its engine sees it and its tokens on their way out, and occupy nothing."""
+    """Host latencies in seconds. All delay a request before its engine sees it, or its tokens on their way out; only `serial_s` also
+    occupies: an API server is one process that turns to all its requests by turns.
+    """
 
-    request_s: float = 5e-3
+    request_s: float = 4e-3
     prompt_token_s: float = 1e-6
     response_s: float = 1e-3
+    serial_s: float = 1e-3
     basis: str = "declared prior"
+    work: HostWork = NO_WORK  # of the engine itself, per iteration: what the rates leave out because it can hide behind the GPU
 
     def __post_init__(self) -> None:
         for name in UNITS:
@@ -34,8 +42,56 @@ class HostRates:
                 raise UsageError(f"host {name} must be a finite time >= 0, got {value:g} s")
 
     def before_s(self, prompt_tokens: float) -> float:
-        """Seconds from a client sending a request to its engine having it."""
+        """Seconds from a client sending a request to its engine having it, the API server's own time left out."""
         return self.request_s + prompt_tokens * self.prompt_token_s
 
 
-NO_HOST = HostRates(0.0, 0.0, 0.0, "none: the engine alone")
+NO_HOST = HostRates(0.0, 0.0, 0.0, 0.0, "none: the engine alone")
+
+
+class SharedServer:
+    """A processor that shares itself equally among its jobs, all of `work` ticks: with n of them each takes n times as long.
+
+    Jobs leave in order of arrival. Times are ticks; the caller lets arrivals and departures happen in order of time, a departure first.
+    """
+
+    def __init__(self, work: int) -> None:
+        self._work = work
+        self._given = 0.0  # ticks of service that every job present has had since the server was last empty
+        self._leaves: deque[float] = deque()  # what `given` will be when each job leaves
+        self._since = 0
+
+    def arrive(self, now: int) -> None:
+        """A job comes."""
+        self._advance(now)
+        self._leaves.append(self._given + self._work)
+
+    def next_departure(self) -> int | None:
+        """When the next job leaves if none arrives before; None when there is none."""
+        if not self._leaves:
+            return None
+        return self._since + math.ceil(max(self._leaves[0] - self._given, 0.0) * len(self._leaves))
+
+    def depart(self, now: int) -> None:
+        """The next job leaves, at the time that `next_departure` says."""
+        self._advance(now)
+        self._leaves.popleft()
+
+    def _advance(self, now: int) -> None:
+        if self._leaves:
+            self._given += (now - self._since) / len(self._leaves)
+        else:
+            self._given = 0.0
+        self._since = now
+
+
+def departures(arrivals: Sequence[int], work: int) -> list[int]:
+    """When each of the jobs that arrive at these ticks (in order) leaves a SharedServer."""
+    server, left = SharedServer(work), []
+    for arrival in [*arrivals, None]:
+        while (leaves := server.next_departure()) is not None and (arrival is None or leaves <= arrival):
+            server.depart(leaves)
+            left.append(leaves)
+        if arrival is not None:
+            server.arrive(arrival)
+    return left

@@ -142,6 +142,7 @@ def rates_from_file(
         draws=Rates(**chosen),
         basis={name: str(basis[name]) for name in UNITS},
         summary=f"{file.attrs['summary']}{mark}",
+        host_request_s=float(file.attrs["host_request_s"]) if "host_request_s" in file.attrs else None,
     )
 
 

@@ -70,6 +70,7 @@ class RateDraws:
     draws: Rates
     basis: dict[str, str]  # rate name -> where its value comes from
     summary: str  # one line: posterior or prior, on what
+    host_request_s: float | None = None  # the API server's time per request, where the rates were learnt together with it
 
     @property
     def count(self) -> int:

@@ -6,14 +6,16 @@ One event per iteration, whatever the batch. The replica knows neither policy (t
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import simpy
 
 from sim.clock import COMPLETION, DECISION, Clock
+from sim.engine.overlap import Pipeline
 from sim.engine.plain import next_iteration
 from sim.engine.steptime import TICK_S
-from sim.engine.types import Iteration, Request, Scheduler
+from sim.engine.types import DecidesAhead, Iteration, Request, Scheduler
 from sim.runlog import RunLog
 
 
@@ -32,8 +34,11 @@ class StepCost(Protocol):
     def terms(self) -> tuple[str, ...]:
         """Names of the terms that make up the duration."""
 
-    def __call__(self, iteration: Iteration) -> StepPrice:
-        """Ticks of the iteration, and its seconds by term."""
+    def host(self, iteration: Iteration) -> int:
+        """Ticks for which an iteration keeps the host, its requests at whatever stage."""
+
+    def __call__(self, iteration: Iteration, head_start: int = 0) -> StepPrice:
+        """Ticks of the iteration, begun on the host so many ticks before the GPU was free for it, and its seconds by term."""
 
 
 class Replica:
@@ -55,7 +60,7 @@ class Replica:
         self._log = log
         self._on_finish = on_finish
         self._idle: simpy.Event | None = None
-        clock.process(self._run())
+        clock.process(self._run_ahead(scheduler) if isinstance(scheduler, DecidesAhead) else self._run())
 
     def submit(self, request: Request) -> None:
         """Hand the request to the engine. Raises UsageError when it can never fit."""
@@ -65,34 +70,88 @@ class Replica:
             self._idle = None
 
     def _run(self) -> Generator[simpy.Event, None, None]:
-        clock, scheduler, cost, log = self._clock, self.scheduler, self._cost, self._log
+        clock, scheduler, cost = self._clock, self.scheduler, self._cost
         while True:
             iteration = next_iteration(scheduler)
             if not iteration.scheduled:
-                self._idle = clock.event()
-                yield self._idle
+                yield self._sleep()
                 continue
-            waiting = scheduler.waiting()
-            running = scheduler.unfinished() - waiting
-            used = scheduler.kv_blocks_used()
-            price = cost(iteration)
+            decision = self._decision(iteration, clock.ticks)
+            decision.price = cost(iteration)
             start = clock.ticks
-            yield clock.at(start + price.ticks, COMPLETION)
-            outcome = scheduler.complete(iteration)
-            end = clock.ticks
-            log.iteration(
-                self.index,
-                start * TICK_S,
-                end * TICK_S,
-                iteration,
-                outcome,
-                running=running,
-                waiting=waiting,
-                prefill_tokens=price.prefill_tokens,
-                kv_blocks_used=used,
-                terms=price.terms,
-            )
-            for request in outcome.finished:
-                self._on_finish(request, self.index)
-            if clock.peek() <= end:  # something else happens at this instant: let it, then decide
-                yield clock.at(end, DECISION)
+            yield clock.at(start + decision.price.ticks, COMPLETION)
+            yield from self._complete(decision, start)
+
+    def _run_ahead(self, scheduler: DecidesAhead) -> Generator[simpy.Event, None, None]:
+        clock, cost, pipe = self._clock, self._cost, Pipeline()
+        under_way: _Decision | None = None
+        started = 0
+        while True:
+            iteration = next_iteration(scheduler) if under_way is None else scheduler.ahead()
+            if iteration is None or not iteration.scheduled:
+                if under_way is None:
+                    yield self._sleep()
+                else:  # nothing follows it: its tokens are sent at its end
+                    yield clock.at(pipe.ends, COMPLETION)
+                    yield from self._complete(under_way, started)
+                    under_way = None
+                pipe.idle_until(clock.ticks)
+                continue
+            decision = self._decision(iteration, clock.ticks)
+            host, head_start = cost.host(iteration), pipe.head_start
+            sends = pipe.sends(host)
+            if under_way is not None:
+                yield clock.at(sends, COMPLETION)
+                yield from self._complete(under_way, started)
+                started = clock.ticks
+            else:
+                started = clock.ticks
+                if sends > started:
+                    yield clock.at(sends, DECISION)
+            decision.price = cost(iteration, head_start)
+            pipe.launched(host, decision.price.ticks)
+            under_way = decision
+
+    def _sleep(self) -> simpy.Event:
+        self._idle = self._clock.event()
+        return self._idle
+
+    def _decision(self, iteration: Iteration, now: int) -> _Decision:
+        waiting = self.scheduler.waiting()
+        return _Decision(iteration, now, waiting, self.scheduler.unfinished() - waiting, self.scheduler.kv_blocks_used())
+
+    def _complete(self, decision: _Decision, start: int) -> Generator[simpy.Event, None, None]:
+        """The iteration's tokens are sent, now; whatever else happens at this instant comes before the next decision."""
+        clock, price = self._clock, decision.price
+        assert price is not None
+        end = clock.ticks
+        outcome = self.scheduler.complete(decision.iteration)
+        self._log.iteration(
+            self.index,
+            start * TICK_S,
+            end * TICK_S,
+            decision.iteration,
+            outcome,
+            decided_s=decision.now * TICK_S,
+            running=decision.running,
+            waiting=decision.waiting,
+            prefill_tokens=price.prefill_tokens,
+            kv_blocks_used=decision.kv_blocks_used,
+            terms=price.terms,
+        )
+        for request in outcome.finished:
+            self._on_finish(request, self.index)
+        if clock.peek() <= end:
+            yield clock.at(end, DECISION)
+
+
+@dataclass(slots=True)
+class _Decision:
+    """An iteration, when it was decided, what the engine looked like then, and what it costs."""
+
+    iteration: Iteration
+    now: int
+    waiting: int
+    running: int
+    kv_blocks_used: int
+    price: StepPrice | None = None

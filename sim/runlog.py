@@ -134,17 +134,18 @@ class RunLog:
         iteration: Iteration,
         outcome: Outcome,
         *,
+        decided_s: float,
         running: int,
         waiting: int,
         prefill_tokens: int,
         kv_blocks_used: int,
         terms: Sequence[float],
     ) -> None:
-        """An iteration of `replica` ran from `start_s` to `end_s`; the counts are those at its decision."""
+        """An iteration of `replica` ran from `start_s` to `end_s`, when its tokens were sent; the counts are those at its decision."""
         for request in iteration.admitted:
             row = self._resident[request]
             if math.isnan(self._floats["scheduled_s"][row]):
-                self._floats["scheduled_s"][row] = start_s
+                self._floats["scheduled_s"][row] = decided_s
         gaps = self._sampled(replica, end_s, outcome)
         if self._keep:
             self._rows.extend(

@@ -134,7 +134,7 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
         "rates_basis": study.rates.summary,
         **{f"rate_{name}": float(getattr(study.rates.point, name)) for name in study.rates.point.names()},
         "host_basis": study.host.basis,
-        **{f"host_{name}": getattr(study.host, name) for name in ("request_s", "prompt_token_s", "response_s")},
+        **{f"host_{name}": getattr(study.host, name) for name in ("request_s", "prompt_token_s", "response_s", "serial_s")},
     }
 
 
@@ -198,7 +198,7 @@ def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | in
 
 
 def _cost(study: Study, config: EngineConfig, rates: Rates) -> BillCost:
-    return BillCost(study.model, study.precision, rates, tp=study.tp, **step_settings(config))
+    return BillCost(study.model, study.precision, rates, tp=study.tp, **step_settings(config, study.host.work))
 
 
 def _admission(study: Study, config: EngineConfig, cost: BillCost) -> Admission | None:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from sim.engine.config import EngineConfig
 from sim.engine.fast import Arrivals, FastReplica, NeedsPlain, covers
-from sim.engine.steptime import StepTime, to_ticks
-from sim.host import HostRates
+from sim.engine.steptime import TICK_S, StepTime, to_ticks
+from sim.host import HostRates, departures
 from sim.price import Terms
 from sim.runlog import REQUEST_INTS, RunRecord, empty_log
 from sim.workload.sources import TraceSource
@@ -29,13 +29,14 @@ def run_fast(trace: Trace, config: EngineConfig, steps: StepTime, host: HostRate
     named = any(content is not None for content in trace.contents) or any(session is not None for session in trace.session_ids)
     hashes = [request.prompt_hashes for request in source.arrivals()] if named else []
     # seen by the engine when the host is through with them: in that order, equal instants in order of arrival
-    ready = np.array([a + host.before_s(p) for a, p in zip(trace.arrival_s.tolist(), trace.prompt_tokens.tolist(), strict=True)])
     count = len(trace)
+    # dealt in order of arrival, as the router sees them
+    replica = np.arange(count) % replicas
+    through = _through(trace.arrival_s, replica, replicas, to_ticks(host.serial_s))
+    ready = np.array([a + host.before_s(p) for a, p in zip(through.tolist(), trace.prompt_tokens.tolist(), strict=True)])
     columns: dict[str, NDArray[Any]] = {name: np.full(count, np.nan) for name in ("scheduled_s", "first_token_s", "finish_s")}
     columns |= {name: np.zeros(count, dtype=np.int64) for name in REQUEST_INTS}
     order = np.array(sorted(range(count), key=lambda i: to_ticks(float(ready[i]))))
-    # dealt in order of arrival, as the router sees them
-    replica = np.arange(count) % replicas
     for index in range(replicas):
         mine = order[replica[order] == index]
         if not len(mine):
@@ -53,3 +54,14 @@ def run_fast(trace: Trace, config: EngineConfig, steps: StepTime, host: HostRate
     columns |= {"arrival_s": trace.arrival_s, "prompt_tokens": trace.prompt_tokens, "output_tokens": trace.output_tokens}
     columns |= {"generated_tokens": trace.output_tokens, "replica": replica, "turn": np.asarray(trace.turns)}
     return empty_log(trace.request_ids, trace.session_ids, columns, Terms._fields)
+
+
+def _through(arrival_s: NDArray[np.float64], replica: NDArray[np.int64], replicas: int, work: int) -> NDArray[np.float64]:
+    """Seconds at which each request's API server has given it its time."""
+    if not work:
+        return arrival_s
+    through = np.empty(len(arrival_s))
+    for index in range(replicas):
+        mine = np.flatnonzero(replica == index)
+        through[mine] = np.array(departures([to_ticks(a) for a in arrival_s[mine].tolist()], work), dtype=float) * TICK_S
+    return through

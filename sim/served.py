@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from sim.engine.overlap import HostWork
 from sim.errors import SimctlError
 from sim.formula import formula_fingerprint
 from sim.host import HostRates
-from sim.rates import RateDraws
+from sim.rates import RateDraws, Rates
 
 PACKAGED = "data/posteriors/served_path.json"
-SCHEMA = "simctl-served-path/1"
+SCHEMA = "simctl-served-path/2"
 MIN_C0_S = 1e-5
 IN_PROCESS = "posterior for"  # how the summary of rates learnt from in-process grids begins
 
@@ -37,13 +38,21 @@ class ServedPath:
     request_s: float
     prompt_token_s: float
     response_s: float
+    serial_s: float
     learnt_on: str
     formula: str
     schema: str = SCHEMA
 
-    def host(self) -> HostRates:
-        """The API server's latencies."""
-        return HostRates(self.request_s, self.prompt_token_s, self.response_s, f"served {self.engine} on {self.gpu}")
+    def host(self, rates: RateDraws) -> HostRates:
+        """The API server's latencies, and the engine's own host work that serving hides of rates learnt in process."""
+        return HostRates(
+            self.request_s,
+            self.prompt_token_s,
+            self.response_s,
+            self.serial_s,
+            f"served {self.engine} on {self.gpu}",
+            hidden_work(rates.point, self.applied(rates).point),
+        )
 
     def applied(self, rates: RateDraws) -> RateDraws:
         """Rates learnt in process, as served."""
@@ -66,10 +75,17 @@ class ServedPath:
 
 def as_served(rates: RateDraws) -> tuple[RateDraws, HostRates]:
     """(rates, host latencies) of a served engine: the packaged path applied to rates learnt in process; priors stay as they are."""
+    if rates.host_request_s is not None:
+        return rates, HostRates(request_s=rates.host_request_s, basis="learnt with the rates, from a served log")
     path = packaged_path()
     if path is None or not rates.summary.startswith(IN_PROCESS):
         return rates, HostRates()
-    return path.applied(rates), path.host()
+    return path.applied(rates), path.host(rates)
+
+
+def hidden_work(in_process: Rates, served: Rates) -> HostWork:
+    """What the fixed, per-sequence and per-prefill costs lose by being served."""
+    return HostWork(*(max(float(getattr(in_process, name) - getattr(served, name)), 0.0) for name in ("c0_s", "c_seq_s", "c_prefill_s")))
 
 
 @cache
@@ -88,7 +104,7 @@ def parse_path(text: str, name: str) -> ServedPath:
         path = ServedPath(**{field.name: body[field.name] for field in fields(ServedPath)})
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise SimctlError(f"{name}: not a served path ({error})") from None
-    times = (path.hidden_c0_s, path.shown, path.request_s, path.prompt_token_s, path.response_s)
+    times = (path.hidden_c0_s, path.shown, path.request_s, path.prompt_token_s, path.response_s, path.serial_s)
     if path.schema != SCHEMA or not all(isinstance(t, float | int) and np.isfinite(t) for t in times) or not 0 <= path.shown <= 1:
         raise SimctlError(f"{name}: not a served path (schema {path.schema!r})")
     if path.formula != formula_fingerprint():

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Sequence
 
 import simpy
 
 from sim.admission import Admission
-from sim.clock import ARRIVAL, Clock
+from sim.clock import ARRIVAL, COMPLETION, Clock
 from sim.engine.steptime import TICK_S, to_ticks
 from sim.engine.types import Request, Scheduler
 from sim.errors import SimctlError, UsageError
-from sim.host import NO_HOST, HostRates
+from sim.host import NO_HOST, HostRates, SharedServer
 from sim.replica import Replica, StepCost
 from sim.router import RoundRobin, Router
 from sim.runlog import RunLog, RunRecord
@@ -44,6 +44,9 @@ class Clients:
         self._admission = admission
         self._host = host
         self._response = to_ticks(host.response_s)
+        self._serial = to_ticks(host.serial_s)
+        self._servers: defaultdict[int, SharedServer] = defaultdict(lambda: SharedServer(self._serial))
+        self._at_server: defaultdict[int, deque[Request]] = defaultdict(deque)
         self._free = math.inf if max_concurrency is None else max_concurrency
         self._held: deque[Request] = deque()
 
@@ -94,7 +97,28 @@ class Clients:
         self._free -= 1
         index = self._router.pick(request)
         self._log.arrived(request, index)
-        ready = to_ticks(request.arrival_s + self._host.before_s(request.prompt_tokens))
+        if not self._serial:
+            self._hand_over(request, index, request.arrival_s)
+            return
+        self._servers[index].arrive(self._clock.ticks)
+        self._at_server[index].append(request)
+        self._watch(index)
+
+    def _watch(self, index: int) -> None:
+        """Look at the API server again when its next request leaves; arrivals put that off, which then shows."""
+        leaves = self._servers[index].next_departure()
+        if leaves is not None:
+            self._clock.at(leaves, COMPLETION).callbacks.append(lambda _: self._leave(index, leaves))
+
+    def _leave(self, index: int, now: int) -> None:
+        if self._servers[index].next_departure() != now:
+            return
+        self._servers[index].depart(now)
+        self._hand_over(self._at_server[index].popleft(), index, now * TICK_S)
+        self._watch(index)
+
+    def _hand_over(self, request: Request, index: int, now_s: float) -> None:
+        ready = to_ticks(now_s + self._host.before_s(request.prompt_tokens))
         self._after(ready, lambda: self.replicas[index].submit(request))
 
     def _after(self, ticks: int, action: Callable[[], None]) -> None:

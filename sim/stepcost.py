@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.bill import DENSE, iteration_bill
+from sim.bill import DENSE, Shape, iteration_bill
 from sim.engine.steptime import TICK_S, StepTime, split, to_ticks
 from sim.engine.types import Iteration
 from sim.policy import AttentionPolicy
@@ -34,19 +34,27 @@ class BillCost:
         self._tp = tp
         self._policy = policy
 
-    def __call__(self, iteration: Iteration) -> StepPrice:
-        """Ticks of the iteration, and its seconds by term (drafting under the fixed cost, reloaded KV under the link)."""
+    def host(self, iteration: Iteration) -> int:
+        """Ticks for which the iteration keeps the host."""
+        return self.steps.host(iteration)
+
+    def __call__(self, iteration: Iteration, head_start: int = 0) -> StepPrice:
+        """Ticks of the iteration with the host `head_start` ticks ahead, and its seconds by term (host work that shows and drafting
+        under the fixed cost, reloaded KV under the link).
+        """
         contexts, chunks = split(iteration)
-        parts = [
-            step_terms(iteration_bill(self._model, shape, self._precision, self._policy, self._tp), self._rates)
-            for shape in self.steps.shapes(contexts, chunks)
-        ]
+        shown, left = self.steps.shown(len(iteration.scheduled), bool(chunks), head_start)
+        parts = [self._terms(self.steps.launched_late(shape, left)) for shape in self.steps.shapes(contexts, chunks)]
         terms = parts[0] if len(parts) == 1 else Terms(*map(sum, zip(*parts, strict=True)))
         if self.steps.jumps and not chunks and not iteration.reloads:
-            ticks = self.steps.stretch(len(contexts), sum(contexts)).first
+            drafting = reloading = 0
+            own = self.steps.stretch(len(contexts), sum(contexts)).first
         else:
             own, drafting = sum(to_ticks(sum(part)) for part in parts), self.steps.drafting(contexts, chunks)
             reloading = self.steps.reloading(iteration, own)
-            ticks = own + drafting + reloading
-            terms = terms._replace(fixed=terms.fixed + drafting * TICK_S, link=terms.link + reloading * TICK_S)
-        return StepPrice(ticks, terms, sum(n for n, _, rows in chunks if rows <= 1))
+        if shown or drafting or reloading:
+            terms = terms._replace(fixed=terms.fixed + (shown + drafting) * TICK_S, link=terms.link + reloading * TICK_S)
+        return StepPrice(shown + own + drafting + reloading, terms, sum(n for n, _, rows in chunks if rows <= 1))
+
+    def _terms(self, shape: Shape) -> Terms:
+        return step_terms(iteration_bill(self._model, shape, self._precision, self._policy, self._tp), self._rates)

@@ -17,10 +17,18 @@ if TYPE_CHECKING:
     from calibrate.steps.engine_grid import Grid
     from calibrate.steps.report import Calibration
 
+LOGS = (".json", ".jsonl", ".csv")
+
 
 @click.command("calibrate")
 @click.option("--hw", metavar="GPU", help="The GPU to calibrate: a catalogue name or alias.")
-@click.option("--from", "given", multiple=True, type=click.Path(path_type=Path), help="Measurement file (repeatable); default: packaged.")
+@click.option(
+    "--from",
+    "given",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Engine grid (.nc, repeatable) or served log (.json, .jsonl, .csv). [default: packaged]",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
 @click.option("--thin", type=click.IntRange(100), help="Keep about this many draws in all, as float32 (packaged files).")
 @click.option("--draws", default=2000, show_default=True, type=click.IntRange(100), help="Draws per chain.")
@@ -43,6 +51,13 @@ if TYPE_CHECKING:
 @click.option("--cells-out", type=click.Path(path_type=Path), help="Design: write the cells for `simctl measure --cells`.")
 @click.option("--sampler", type=click.Choice(["nutpie", "pymc"]), help="Default: nutpie where it is installed.")
 @click.option("--allow-unconverged", is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
+@click.option("--model", help="Served log: the model it served, catalogue name or config.json.")
+@click.option("--experiment", help="Served log: which experiment of a served measurement (.nc) of ours.")
+@click.option("--dtype", default="bf16", show_default=True, help="Served log: weight dtype.")
+@click.option("--tp", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="Served log: GPUs per replica.")
+@click.option("--max-num-seqs", type=click.IntRange(1), help="Served log: engine limit it was taken under. [default: vLLM's]")
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Served log: engine limit it was taken under. [default: vLLM's]")
+@click.option("--timeout", type=Duration(), help="Served log: how long clients waited, where it does not say; failures are then censored.")
 @click.option("--kv-capacity", is_flag=True, help="Learn instead what engines take beside weights and KV, from the blocks they got.")
 @click.option("--list", "list_only", is_flag=True, help="List packaged measurements and posteriors, then stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
@@ -66,6 +81,13 @@ def command(
     cells_out: Path | None,
     sampler: Any,
     allow_unconverged: bool,
+    model: str | None,
+    experiment: str | None,
+    dtype: str,
+    tp: int,
+    max_num_seqs: int | None,
+    max_num_batched_tokens: int | None,
+    timeout: float | None,
     kv_capacity: bool,
     list_only: bool,
     as_json: bool,
@@ -77,6 +99,10 @@ def command(
 
     A posterior is written only when R-hat <= 1.01, every effective sample size >= 400 and no transition diverged.
     Exits 1 when one of these gates fails.
+
+    A served log (`vllm bench serve` JSON with --save-detailed, GuideLLM JSON, AIPerf profile_export.jsonl, or a CSV with the
+    columns arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s and optionally gave_up_s, seconds on one clock)
+    is learnt from through the simulator, request by request.
 
     With --budget and --for nothing is learnt: the cells of an engine grid are chosen that are expected to narrow the
     scenario's decision most, with what they cost and the interval they should leave, beside a grid of the same cost.
@@ -99,6 +125,32 @@ def command(
         if posterior is not None and (from_datasheet or check):
             raise UsageError("--posterior and --from-datasheet (or --check) contradict each other")
         run(Asked(scenario, hw, budget, metric, goal, posterior, from_datasheet, check, cells_out, sims, seed), as_json)
+        return
+    if experiment is not None or any(path.suffix.lower() in LOGS for path in given):
+        from simctl import from_logs
+
+        if len(given) != 1:
+            raise UsageError("a served log is learnt from alone: one --from LOG")
+        from_logs.run(
+            from_logs.Asked(
+                given[0],
+                hw,
+                model,
+                experiment,
+                dtype,
+                tp,
+                max_num_seqs,
+                max_num_batched_tokens,
+                timeout,
+                out,
+                draws,
+                chains,
+                seed,
+                sampler,
+                allow_unconverged,
+            ),
+            as_json,
+        )
         return
     from sim.specs.gpus import get_gpu
 

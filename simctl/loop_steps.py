@@ -120,7 +120,7 @@ def _host(learnt: Learnt) -> HostRates:
     name = min((n for n in learnt.first.name.values.astype(str) if n.startswith("open")), key=lambda n: float(n[5:-2]))
     times = _times(learnt.first, name)
     beyond = times["ttft"] - _latencies(_simulate(learnt, _trace(learnt.first, name), 0))["ttft"]
-    return HostRates(max(float(np.median(beyond)) / 1e3, 0.0), 0.0, 0.0, "this loop's first served run")
+    return HostRates(max(float(np.median(beyond)) / 1e3, 0.0), 0.0, 0.0, 0.0, "this loop's first served run")
 
 
 def predict_open_loop(learnt: Learnt, rate: float, before: tuple[float, ...], seed: int) -> dict[str, Any]:

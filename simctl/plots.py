@@ -101,15 +101,15 @@ def plot_regime(result: Any, title: str, target: Path) -> None:
     save(figure, target)
 
 
-def plot_reliability(runs: dict[str, tuple[Any, dict[str, float]]], target: Path) -> None:
+def plot_reliability(runs: dict[str, tuple[Any, dict[str, float], float]], target: Path) -> None:
     """Share of requests inside intervals of each nominal level, by metric, over all scored experiments."""
     from calibrate.served.compare import LEVELS, reliability
 
     figure = new_figure(5.2, 4.8)
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
-    for name, (pairs, noise) in runs.items():
-        for metric, share in reliability(pairs, noise).items():
+    for name, (pairs, noise, run_noise) in runs.items():
+        for metric, share in reliability(pairs, noise, run_noise).items():
             label = metric.removesuffix("_s").upper() if len(runs) == 1 else f"{name} {metric.removesuffix('_s').upper()}"
             axes.plot(LEVELS, share, marker="o", markersize=3, label=label)
     axes.set_xlabel("nominal level of the interval")

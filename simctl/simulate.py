@@ -134,6 +134,8 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
 
 def study_of(ctx: click.Context, options: dict[str, Any]) -> Any:
+    from dataclasses import replace
+
     import numpy as np
 
     from sim.admission import AdmissionLimits
@@ -173,7 +175,7 @@ def study_of(ctx: click.Context, options: dict[str, Any]) -> Any:
         rates=rates,
         tp=options["tp"],
         limits=Limits(**limits),
-        host=host if options["host_overhead"] else NO_HOST,
+        host=host if options["host_overhead"] else replace(NO_HOST, work=host.work),
         replicas=options["replicas"],
         router=options["router"],
         max_concurrency=options["max_concurrency"],

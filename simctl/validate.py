@@ -60,7 +60,7 @@ def command(**options: Any) -> None:
     if target:
         from simctl.plots import plot_reliability
 
-        plot_reliability({r["run"].name: (r["pairs"], r["path"].noise) for r in reports}, target)
+        plot_reliability({r["run"].name: (r["pairs"], r["path"].noise, r["path"].run_noise) for r in reports}, target)
     if options["as_json"]:
         click.echo(json.dumps([_as_dict(r) for r in reports], indent=1))
     else:
@@ -117,7 +117,7 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
         "in_process": rates,
         "path": learnt,
         "pairs": pairs,
-        "scores": [s for experiment, predicted in pairs for s in score(experiment, predicted, learnt.noise)],
+        "scores": [s for experiment, predicted in pairs for s in score(experiment, predicted, learnt.noise, learnt.run_noise)],
     }
 
 
@@ -181,6 +181,7 @@ def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
         request_s=path.host.request_s,
         prompt_token_s=path.host.prompt_token_s,
         response_s=path.host.response_s,
+        serial_s=path.host.serial_s,
         learnt_on=f"{run.name}: {', '.join(path.learnt_on)}",
         formula=formula_fingerprint(),
     )
@@ -204,10 +205,12 @@ def _render(report: dict[str, Any]) -> None:
         f"Rates: {path.rates.summary}.",
         f"Learnt from {len(path.learnt_on)} experiments ({', '.join(path.learnt_on)}): c0 {1e3 * path.rates.point.c0_s:.2f} ms "
         f"as served, {100 * path.shown:.0f} % of the per-sequence and per-prefill host cost shows, "
-        f"API server {1e3 * path.host.request_s:.1f} ms a request. "
+        f"API server {1e3 * (path.host.request_s + path.host.serial_s):.1f} ms a request, {1e3 * path.host.serial_s:.1f} ms of it its own "
+        f"time, shared by requests that come together. "
         f"Noise of single requests (log sd): "
         + ", ".join(f"{LABEL[m]} {100 * v:.1f} %" for m, v in path.noise.items())
-        + ". No repeat of these runs was measured, so run-to-run noise is not told apart.",
+        + (f"; what a run's requests have in common {100 * path.run_noise:.1f} %, what is left of the ladder" if path.run_noise else "")
+        + ".",
     ]
     lines.append(_blocks(run))
     lines += [f"Note of the measurement: {note}." for note in run.notes]
@@ -258,8 +261,10 @@ def _as_dict(report: dict[str, Any]) -> dict[str, Any]:
         "learnt_on": list(path.learnt_on),
         "c0_s": path.rates.point.c0_s,
         "host_request_s": path.host.request_s,
+        "host_serial_s": path.host.serial_s,
         "shown": path.shown,
         "noise_log_sd": path.noise,
+        "run_noise_log_sd": path.run_noise,
         "scores": [
             asdict(s) | {"within": s.within, "coverage": None if s.coverage != s.coverage else s.coverage} for s in report["scores"]
         ],

@@ -38,14 +38,14 @@ class Score:
         return self.median_abs <= self.bound
 
 
-def score(experiment: Experiment, predicted: Prediction, noise: dict[str, float]) -> list[Score]:
-    """Scores of TTFT, TPOT and E2EL per request, and of the run's p99 TTFT."""
+def score(experiment: Experiment, predicted: Prediction, noise: dict[str, float], run_noise: float = 0.0) -> list[Score]:
+    """Scores of TTFT, TPOT and E2EL per request, and of the run's p99 TTFT, of the best single guess of each."""
     scores = []
     for metric in METRICS:
-        measured, point = getattr(experiment, metric), getattr(predicted, metric)
+        measured, point = getattr(experiment, metric), predicted.guess(metric)
         good = np.isfinite(measured) & np.isfinite(point) & (measured > 0)
         error = point[good] / measured[good] - 1
-        inside = interval_scores(measured, predicted, metric, noise)[good] <= _Z[0.9]
+        inside = interval_scores(measured, predicted, metric, noise, run_noise)[good] <= _Z[0.9]
         scores.append(
             Score(
                 experiment.name,
@@ -58,38 +58,40 @@ def score(experiment: Experiment, predicted: Prediction, noise: dict[str, float]
                 BOUNDS[metric],
             )
         )
-    truth, guess = np.quantile(experiment.ttft_s, 0.99), np.quantile(predicted.ttft_s, 0.99)
+    truth, guess = np.quantile(experiment.ttft_s, 0.99), predicted.p99_ttft_s()
     error = float(guess / truth - 1)
     scores.append(Score(experiment.name, "p99_ttft_s", 1, abs(error), abs(error), error, float("nan"), BOUNDS["p99_ttft_s"]))
     return scores
 
 
-def interval_scores(measured: Array, predicted: Prediction, metric: str, noise: dict[str, float]) -> Array:
-    """How many standard deviations each request lies off: what is not known of the rates and the noise of single requests together."""
-    point = getattr(predicted, metric)
+def interval_scores(measured: Array, predicted: Prediction, metric: str, noise: dict[str, float], run_noise: float = 0.0) -> Array:
+    """How many standard deviations each request lies off: what is not known of the rates, the noise of single requests, and what a run's
+    requests have in common, together (log sd).
+    """
+    point = predicted.guess(metric)
     draws = predicted.draws.get(metric)
     spread = np.std(np.log(draws), axis=0) if draws is not None and len(draws) > 1 else 0.0
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.abs(np.log(measured / point)) / np.sqrt(np.square(spread) + noise[metric] ** 2))
+        return np.asarray(np.abs(np.log(measured / point)) / np.sqrt(np.square(spread) + noise[metric] ** 2 + run_noise**2))
 
 
 def phase_floor(experiment: Experiment) -> float:
     """Median relative TTFT error of a perfect model that does not know where in an iteration each request arrives.
 
-    A request waits for the iteration in flight. Two clocks that tick alike but out of phase put it at independent places in it, and the
-    median distance of two uniform places is 1 - 1/sqrt(2) of a step; the step is the median TPOT.
+    A request waits for the iteration in flight. The best guess of its place in it is the middle, from which a uniform place is a quarter
+    of a step away in the median; the step is the median TPOT. (Two clocks out of phase are 1 - 1/sqrt(2) of a step apart.)
     """
-    return float((1 - 0.5**0.5) * np.nanmedian(experiment.tpot_s) / np.median(experiment.ttft_s))
+    return float(0.25 * np.nanmedian(experiment.tpot_s) / np.median(experiment.ttft_s))
 
 
-def reliability(pairs: list[tuple[Experiment, Prediction]], noise: dict[str, float]) -> dict[str, Array]:
+def reliability(pairs: list[tuple[Experiment, Prediction]], noise: dict[str, float], run_noise: float = 0.0) -> dict[str, Array]:
     """Share of requests inside the interval of each nominal level, by metric: shape [level], levels in LEVELS."""
     from scipy.special import ndtri
 
     z = ndtri(0.5 + np.asarray(LEVELS) / 2)
     out = {}
     for metric in METRICS:
-        off = np.concatenate([interval_scores(getattr(e, metric), p, metric, noise) for e, p in pairs])
+        off = np.concatenate([interval_scores(getattr(e, metric), p, metric, noise, run_noise) for e, p in pairs])
         off = off[np.isfinite(off)]
         out[metric] = np.asarray([(off <= limit).mean() for limit in z])
     return out

@@ -1,14 +1,18 @@
 """What serving changes about a rate learnt in process: async scheduling hides host work, the API server adds latency.
 
 Engine grids are stepped in process with a device synchronisation after every iteration, so the host's work per iteration, per sequence and
-per prefill shows in full. A served engine prepares the next iteration while the GPU runs this one. Three unknowns carry the difference:
+per prefill shows in full. A served engine prepares the next iteration while the GPU runs this one (sim.engine.overlap). Four unknowns
+carry the difference:
 
     c0            the fixed cost as served
-    shown         the share of the per-sequence and per-prefill host cost that still shows (0..1)
-    request_s     the API server's latency per request
+    shown         the share of the per-sequence and per-prefill host cost that shows even so (0..1)
+    serial_s      the API server's own time per request, shared by requests that come together
+    request_s     the rest of its latency per request
 
-c0 and `shown` are linear in the true-decode windows of a concurrency ladder, so they are solved draw by draw; `request_s` closes the median
-TTFT of one run at low load, whose per-request residuals also give the noise that intervals of single requests need.
+With a concurrency ladder, c0 and `shown` are linear in its true-decode windows, so they are solved draw by draw; `serial_s` is how much
+later the first token of a large wave comes for each of its clients; `request_s` closes the median TTFT of one run at low load, whose
+per-request residuals also give the noise that intervals of single requests need. From the low load alone, c0 closes its median TPOT,
+`serial_s` its median TTFT, and the rest follows from the schedule: an engine that decides ahead shows no host work.
 """
 
 from __future__ import annotations
@@ -21,14 +25,18 @@ from numpy.typing import NDArray
 from calibrate.served.replay import Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
 from sim.bill import decode_shape, iteration_bill
+from sim.deployment import plan_engine
 from sim.errors import UsageError
 from sim.host import HostRates
-from sim.price import step_terms
+from sim.price import step_terms, step_time_s
 from sim.rates import RateDraws, Rates
+from sim.served import hidden_work
 
 Array = NDArray[np.float64]
 MIN_C0_S = 1e-5
 ROUNDS = 3
+WAVE_ROUNDS = 6
+MIN_WAVE = 32  # clients; of smaller waves several requests may be in time for the first iteration
 
 
 @dataclass(frozen=True)
@@ -39,35 +47,62 @@ class ServedPath:
     host: HostRates
     shown: float
     noise: dict[str, float]
+    run_noise: float  # log sd of what all requests of a run have in common: how far off the ladder's windows are still, 0 without one
     learnt_on: tuple[str, ...]
 
 
 def learn_path(run: ServedRun, rates: RateDraws, low_load: Experiment, ladder: tuple[Experiment, ...]) -> ServedPath:
     """Learn the served path from ladder windows (two rungs or more) and one low-load experiment.
 
-    With fewer than two rungs, `shown` stays 1 and c0 closes the low load's median TPOT. Raises UsageError for an empty low-load run.
+    With fewer than two rungs, c0 closes the low load's median TPOT, and `shown` is what the schedule says: nothing of an engine that
+    decides ahead, all of one that does not. Raises UsageError for an empty low-load run.
     """
     if len(low_load.ttft_s) < 5:
         raise UsageError(f"{low_load.name}: {len(low_load.ttft_s)} requests are too few to learn a served path from; 5 or more are needed")
-    shown = 1.0
+    in_process, overlaps = rates.point, plan_engine(run.model, run.gpu, run.precision, run.tp, run.limits)[0].overlaps
+    shown, run_noise = (0.0 if overlaps else 1.0), 0.0
     rungs = tuple(e for e in ladder if np.isfinite(e.window_step_s) and e.clients > 0)
     if len(rungs) >= 2:
-        rates, shown = _from_windows(run, rates, rungs)
-    host = HostRates(basis=f"learnt on {low_load.name}")
+        rates, shown, run_noise = _from_windows(run, rates, rungs)
+    else:
+        rates = _showing(rates, shown)
+    host = HostRates(basis=f"learnt on {low_load.name}", work=hidden_work(in_process, rates.point))
+    waves = tuple(e for e in rungs if e.clients >= MIN_WAVE)
+    if waves:
+        host = replace(host, serial_s=_serial(run, rates, host, waves))
+    else:
+        host = replace(host, request_s=0.0)
     for _ in range(ROUNDS):
         seen = replay(run, low_load, rates, host, draws=0)
         if len(rungs) < 2:
             rates = _shift_c0(rates, float(np.nanmedian(low_load.tpot_s) - np.nanmedian(seen.tpot_s)))
+            host = replace(host, work=hidden_work(in_process, rates.point))
             seen = replay(run, low_load, rates, host, draws=0)
         gap = float(np.median(low_load.ttft_s) - np.median(seen.ttft_s))
-        host = replace(host, request_s=max(0.0, host.request_s + gap))
-    return ServedPath(
-        rates, host, shown, _noise(low_load, replay(run, low_load, rates, host, draws=0)), (low_load.name, *(e.name for e in rungs))
-    )
+        # without waves to tell them apart, all of the latency is taken as the API server's own time
+        closes = "request_s" if waves else "serial_s"
+        host = replace(host, **{closes: max(0.0, getattr(host, closes) + gap)})
+    noise = _noise(low_load, replay(run, low_load, rates, host, draws=0))
+    return ServedPath(rates, host, shown, noise, run_noise, (low_load.name, *(e.name for e in rungs)))
 
 
-def _from_windows(run: ServedRun, rates: RateDraws, rungs: tuple[Experiment, ...]) -> tuple[RateDraws, float]:
-    """Solve window = rest + c0 + shown * c_seq * n for (c0, shown), in relative error, at the point and at every draw."""
+def _serial(run: ServedRun, rates: RateDraws, host: HostRates, waves: tuple[Experiment, ...]) -> float:
+    """The API server's own time per request, from how much later the first token of a wave of N comes for each of the N."""
+    clients = np.array([float(e.clients) for e in waves])
+    measured = np.array([np.min(e.ttft_s) for e in waves])
+    serial_s = 0.0
+    for _ in range(WAVE_ROUNDS):
+        seen = np.array([np.min(replay(run, e, rates, replace(host, serial_s=serial_s), draws=0).ttft_s) for e in waves])
+        late = measured - seen
+        serial_s = max(0.0, serial_s + float(np.polyfit(clients, late, 1)[0] if len(waves) > 1 else late[0] / clients[0]))
+    return serial_s
+
+
+def _from_windows(run: ServedRun, rates: RateDraws, rungs: tuple[Experiment, ...]) -> tuple[RateDraws, float, float]:
+    """Solve window = rest + c0 + shown * c_seq * n for (c0, shown), in relative error, at the point and at every draw.
+
+    Third comes the standard deviation of the relative error that is left at the point: the windows less the two unknowns solved.
+    """
     n = np.array([float(e.clients) for e in rungs])
     # the window opens at the last first token and closes at the last token: half the output has been added to the context by its middle
     context = np.array([float(np.mean(e.prompt_tokens) + np.mean(e.output_tokens) / 2) for e in rungs])
@@ -85,21 +120,29 @@ def _from_windows(run: ServedRun, rates: RateDraws, rungs: tuple[Experiment, ...
         return np.maximum(c0, MIN_C0_S), np.clip(shown, 0.0, 1.0)
 
     c0, shown = solve(rates.point)
+    fitted = step_time_s(bill, replace(rates.point, c0_s=c0[0], c_seq_s=rates.point.c_seq_s * shown[0]), np)[:, 0]
+    left = float(np.sqrt(np.sum((fitted / windows - 1) ** 2) / max(len(rungs) - 2, 1)))
     c0_draws, shown_draws = solve(rates.draws)
-    basis = dict(rates.basis)
-    basis["c0_s"] = "true-decode windows as served"
-    basis["c_seq_s"] = f"{basis['c_seq_s']}; {100 * shown[0]:.0f} % of it shows when served"
-    basis["c_prefill_s"] = f"{basis['c_prefill_s']}; {100 * shown[0]:.0f} % of it shows when served"
-    point = replace(
-        rates.point,
-        c0_s=float(c0[0]),
-        c_seq_s=float(rates.point.c_seq_s * shown[0]),
-        c_prefill_s=float(rates.point.c_prefill_s * shown[0]),
+    solved = replace(
+        rates,
+        point=replace(rates.point, c0_s=float(c0[0])),
+        draws=replace(rates.draws, c0_s=c0_draws),
+        basis=rates.basis | {"c0_s": "true-decode windows as served"},
+        summary=f"{rates.summary}; served path from {len(rungs)} decode windows",
     )
-    draws = replace(
-        rates.draws, c0_s=c0_draws, c_seq_s=rates.draws.c_seq_s * shown_draws, c_prefill_s=rates.draws.c_prefill_s * shown_draws
+    return _showing(solved, float(shown[0]), shown_draws), float(shown[0]), left
+
+
+def _showing(rates: RateDraws, shown: float, at_draws: Array | None = None) -> RateDraws:
+    """Rates of which a share of the per-sequence and per-prefill host cost shows."""
+    shares = shown if at_draws is None else at_draws
+    names = ("c_seq_s", "c_prefill_s")
+    return replace(
+        rates,
+        point=replace(rates.point, **{name: float(getattr(rates.point, name)) * shown for name in names}),
+        draws=replace(rates.draws, **{name: getattr(rates.draws, name) * shares for name in names}),
+        basis=rates.basis | {name: f"{rates.basis[name]}; {100 * shown:.0f} % of it shows when served" for name in names},
     )
-    return RateDraws(point, draws, basis, f"{rates.summary}; served path from {len(rungs)} decode windows"), float(shown[0])
 
 
 def _shift_c0(rates: RateDraws, shift_s: float) -> RateDraws:

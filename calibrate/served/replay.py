@@ -26,6 +26,19 @@ class Prediction:
     cached_tokens: NDArray[np.int64]
     draws: dict[str, Array]
 
+    def guess(self, metric: str) -> Array:
+        """The best single guess of each request: its median over the draws, where there are any. At one set of rates a request meets an
+        iteration at one place in it, which is as likely to be any other; the median over draws does not pretend to know.
+        """
+        draws = self.draws.get(metric)
+        return np.asarray(np.median(draws, axis=0)) if draws is not None and len(draws) > 1 else getattr(self, metric)
+
+    def p99_ttft_s(self) -> float:
+        """The run's 99th percentile, its median over the draws."""
+        draws = self.draws.get("ttft_s")
+        runs = draws if draws is not None and len(draws) > 1 else self.ttft_s[None]
+        return float(np.median(np.quantile(runs, 0.99, axis=1)))
+
 
 def replay(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates, *, draws: int) -> Prediction:
     """Simulate `experiment` at the point rates and at the first `draws` draws.

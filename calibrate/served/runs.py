@@ -180,7 +180,8 @@ def limits_of_flags(flags: str) -> Limits:
         chosen["gpu_memory_utilization"] = float(share)
     if blocks is not None:
         chosen["num_gpu_blocks"] = int(blocks)
-    return Limits(**chosen, enable_prefix_caching="--no-enable-prefix-caching" not in flags)
+    options = {"async_scheduling": False} if "--no-async-scheduling" in flags else {}
+    return Limits(**chosen, enable_prefix_caching="--no-enable-prefix-caching" not in flags, options=options)
 
 
 def _flag(flags: str, name: str) -> str | None:

@@ -55,6 +55,11 @@ class EngineConfig:
             )
 
     @property
+    def overlaps(self) -> bool:
+        """Whether the engine decides an iteration while the one before it runs: vLLM's default, except with drafts."""
+        return self.scheduler == "vllm" and bool(self.options.get("async_scheduling", not self.options.get("draft_tokens")))
+
+    @property
     def kv_capacity_tokens(self) -> int:
         """KV slots that requests can fill."""
         return (self.num_gpu_blocks - 1) * self.block_size

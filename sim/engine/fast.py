@@ -23,9 +23,11 @@ from numpy.typing import NDArray
 
 from sim.engine.config import EngineConfig
 from sim.engine.counted_kv import CountedKv
+from sim.engine.microbatch import Chunk
+from sim.engine.overlap import Pipeline
 from sim.engine.prefixes import shared_depths
 from sim.engine.records import ReplicaRecord
-from sim.engine.steptime import TICK_S, Chunk, StepTime, elapsed, iterations_before, to_ticks
+from sim.engine.steptime import TICK_S, StepTime, Stretch, elapsed, iterations_before, to_ticks
 from sim.engine.types import Request
 from sim.engine.vllm import check_fits
 
@@ -94,13 +96,13 @@ class FastReplica:
         self._started = [np.nan] * count
         self._first = [np.nan] * count
         self._finish = [np.nan] * count
-        self._now = 0
         self._iterations = 0
-        # asynchronous scheduling: an iteration is decided as of the beginning of the one before, and what finishes
-        # in that one still holds its place and blocks then
-        self._overlap = bool(config.options.get("async_scheduling"))
-        self._begun = 0
+        # asynchronous scheduling: what finishes in the iteration under way still holds its place and blocks at the
+        # next decision, and its tokens are sent when that is launched
+        self._overlap = config.overlaps
+        self._pipe = Pipeline()
         self._leaving: list[tuple[int, int]] = []  # (request, computed tokens)
+        self._unsent: list[tuple[list[float], int]] = []  # (column, request): times of the iteration under way
 
     @staticmethod
     def _most_tokens(config: EngineConfig) -> int:
@@ -110,21 +112,20 @@ class FastReplica:
         """Serve every request. Raises UsageError for one that can never fit, NeedsPlain on a preemption with prefix
         caching on.
         """
-        arrival, queue, running, kv = self._arrival, self._queue, self._running, self._kv
+        arrival, queue, running, kv, pipe = self._arrival, self._queue, self._running, self._kv, self._pipe
         most, block_size = self.config.max_num_seqs, self.config.block_size
         count, coming = len(arrival), 0
         while True:
-            horizon = self._begun if self._overlap else self._now
-            while coming < count and arrival[coming] <= horizon:
+            while coming < count and arrival[coming] <= pipe.decides:
                 queue.append(coming)
                 coming += 1
             if not running and not queue:
-                if self._begun < self._now:
-                    self._begun = self._now  # nothing could be decided: look again now
+                if pipe.decides < pipe.ends:
+                    self._settle()  # nothing could be decided: look again at its end
                     continue
                 if coming == count:
                     break
-                self._now = self._begun = arrival[coming]
+                pipe.idle_until(arrival[coming])
                 continue
             due = self._due[self._clock % block_size]
             if due + (self._partial_share()[1] if self._partial >= 0 else 0) > kv.free:
@@ -143,12 +144,13 @@ class FastReplica:
                 self._mixed_iteration(plan)
             elif not self._batch:
                 self._release()
-                self._begun = self._now
+                self._settle()
             elif queue:
                 self._jump(None, watch=len(running) < most)
             else:
                 seen = coming < count and len(running) - len(self._leaving) < most
-                self._jump(arrival[coming] - self._now if seen else None)
+                self._jump(arrival[coming] - pipe.ends if seen else None)
+        self._settle()
         return ReplicaRecord(
             np.array(self._started),
             np.array(self._first),
@@ -163,10 +165,16 @@ class FastReplica:
         blocks running out, or, on `watch`, a shared block becoming findable. The first iteration has its blocks
         already.
         """
-        finishing, due, clock, batch, kv = self._finishing, self._due, self._clock, self._batch, self._kv
+        finishing, due, clock, batch, kv, pipe = self._finishing, self._due, self._clock, self._batch, self._kv, self._pipe
         while finishing[0][2] != self._preemptions[finishing[0][1]]:
             heappop(finishing)
-        stretch = self.steps.stretch(batch, self._context)
+        stretch, host = self.steps.stretch(batch, self._context), self.steps.preparing(batch, False)
+        exposed = 0
+        if not self._overlap:
+            stretch = Stretch(stretch.first + host, stretch.increment, stretch.most)
+        elif host > pipe.head_start or host > stretch.first:
+            exposed = max(host - pipe.head_start, 0)
+            wait = 0  # not like those that follow it
         n = min(stretch.most, finishing[0][0] - clock)
         if wait is not None:
             n = min(n, (iterations_before(stretch, wait) if wait > 0 else 0) + self._overlap)
@@ -184,13 +192,14 @@ class FastReplica:
             if blocks > kv.free:
                 n, blocks = self._iterations_with_room(n)
             kv.take(blocks)
-        self._begun = self._now + elapsed(stretch, n - 1)
-        self._now += elapsed(stretch, n)
+        self._let_pass(host, exposed + elapsed(stretch, n), elapsed(stretch, n - 1))
         self._context += n * batch
         self._clock = clock + n
         self._iterations += n
         if finishing[0][0] == self._clock:
             self._finish_decodes()
+        if not self._overlap:
+            self._send(pipe.ends)
 
     def _iterations_with_room(self, most: int) -> tuple[int, int]:
         """How many of the next `most` iterations find their blocks, and how many blocks the second and later ones
@@ -229,7 +238,7 @@ class FastReplica:
                 self._kv.adopt(request, hits)
             if not self._preemptions[request]:
                 self._cached[request] = cached
-                self._started[request] = self._now * TICK_S
+                self._started[request] = self._pipe.decides * TICK_S
             blocks = -(-(cached + tokens) // self.config.block_size) - len(hits)
             self._give(request, cached, tokens, blocks)
             shares.append((request, tokens, cached))
@@ -278,11 +287,13 @@ class FastReplica:
                 sampling.append((request, end))
             else:
                 self._partial, self._partial_done = request, end
-        self._begun = self._now
+        steps, head_start = self.steps, self._pipe.head_start
+        tokens = self._batch + sum(tokens for _, tokens, _ in shares)
+        host = steps.occupied(batch + len(chunks), tokens, any(tokens > 1 for _, tokens, _ in shares))
         if chunks:
-            self._now += self.steps.mixed(batch, context, 0, context, chunks)
+            self._let_pass(host, steps.mixed(batch, context, 0, context, chunks, head_start))
         else:
-            self._now += self.steps.stretch(batch, context).first
+            self._let_pass(host, steps.shown(batch, False, head_start)[0] + steps.stretch(batch, context).first)
         self._clock += 1
         self._context += self._batch
         self._iterations += 1
@@ -290,12 +301,14 @@ class FastReplica:
             self._finish_decodes()
         for request, computed in sampling:
             self._sample(request, computed)
+        if not self._overlap:
+            self._send(self._pipe.ends)
 
     def _sample(self, request: int, computed: int) -> None:
         """A prefill is complete: its first (or, resumed, next) token, then decoding, unless that was all."""
         generated = self._generated[request] + 1
         if generated == 1:
-            self._first[request] = self._now * TICK_S
+            self._unsent.append((self._first, request))
         if generated == self._output[request]:
             self._leave(request, computed)
             return
@@ -319,10 +332,33 @@ class FastReplica:
                 self._leave(request, offset + clock)
 
     def _leave(self, request: int, computed: int) -> None:
-        self._finish[request] = self._now * TICK_S
+        self._unsent.append((self._finish, request))
         self._leaving.append((request, computed))
         if not self._overlap:
             self._release()
+
+    def _let_pass(self, host: int, ticks: int, before_last: int = 0) -> None:
+        """Iterations of `ticks` in all, all but the last of them `before_last`, that keep the host for `host` each."""
+        pipe = self._pipe
+        if not self._overlap:
+            pipe.ends += ticks
+            pipe.decides = pipe.ends
+            return
+        if self._unsent:
+            self._send(pipe.sends(host))
+        pipe.launched(host, ticks)
+        pipe.decides += before_last
+
+    def _send(self, now: int) -> None:
+        """The tokens of the iteration under way reach their clients."""
+        for column, request in self._unsent:
+            column[request] = now * TICK_S
+        self._unsent.clear()
+
+    def _settle(self) -> None:
+        """Nothing follows the iteration under way: its tokens are sent, and the next decision made, at its end."""
+        self._send(self._pipe.ends)
+        self._pipe.idle_until(self._pipe.ends)
 
     def _release(self) -> None:
         """Take place and blocks from those who have finished."""

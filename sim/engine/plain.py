@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.engine.overlap import Pipeline
 from sim.engine.records import ReplicaRecord
 from sim.engine.steptime import TICK_S, to_ticks
-from sim.engine.types import Iteration, Request, Scheduler
+from sim.engine.types import DecidesAhead, Iteration, Request, Scheduler
 from sim.errors import SimctlError
 
 
@@ -26,45 +27,104 @@ def next_iteration(scheduler: Scheduler) -> Iteration:
     return iteration
 
 
-def run_plain(requests: Sequence[Request], scheduler: Scheduler, ticks_of: Callable[[Iteration], int]) -> ReplicaRecord:
+def run_plain(
+    requests: Sequence[Request],
+    scheduler: Scheduler,
+    ticks_of: Callable[..., int],
+    host_of: Callable[[Iteration], int] = lambda _: 0,
+) -> ReplicaRecord:
     """Serve `requests` (in order of arrival) to the end.
 
-    At one instant, iterations complete before requests arrive, and requests arrive before the next decision. Raises
-    UsageError for a request that can never fit.
+    At one instant, iterations complete before requests arrive, and requests arrive before the next decision. An
+    iteration takes `ticks_of(iteration)`; of a scheduler that decides ahead, `ticks_of(iteration, head_start)`, and it
+    keeps the host for `host_of(iteration)`. Raises UsageError for a request that can never fit.
     """
-    arrivals = [to_ticks(request.arrival_s) for request in requests]
-    row = {request: index for index, request in enumerate(requests)}
-    scheduled, first, finish = (np.full(len(requests), np.nan) for _ in range(3))
-    now = iterations = coming = 0
+    run = _Run(requests, scheduler)
+    if isinstance(scheduler, DecidesAhead):
+        _run_ahead(run, scheduler, ticks_of, host_of)
+        return run.record()
+    now = 0
     while True:
-        while coming < len(requests) and arrivals[coming] <= now:
-            scheduler.add(requests[coming])
-            coming += 1
+        run.arrive(now)
         iteration = next_iteration(scheduler)
         if not iteration.scheduled:
-            if coming == len(requests):
-                break
-            now = arrivals[coming]
+            if run.next_arrival is None:
+                return run.record()
+            now = run.next_arrival
             continue
+        run.decided(iteration, now)
+        now += ticks_of(iteration)
+        run.complete(iteration, now)
+
+
+def _run_ahead(run: _Run, scheduler: DecidesAhead, ticks_of: Callable[[Iteration, int], int], host_of: Callable[[Iteration], int]) -> None:
+    pipe = Pipeline()
+    under_way: Iteration | None = None
+    while True:
+        run.arrive(pipe.decides)
+        iteration = next_iteration(scheduler) if under_way is None else scheduler.ahead()
+        if iteration is None or not iteration.scheduled:
+            if under_way is not None:  # nothing follows it: its tokens are sent at its end
+                run.complete(under_way, pipe.ends)
+                under_way = None
+                pipe.idle_until(pipe.ends)
+            elif run.next_arrival is None:
+                return
+            else:
+                pipe.idle_until(run.next_arrival)
+            continue
+        run.decided(iteration, pipe.decides)
+        host, head_start = host_of(iteration), pipe.head_start
+        if under_way is not None:
+            run.complete(under_way, pipe.sends(host))
+        pipe.launched(host, ticks_of(iteration, head_start))
+        under_way = iteration
+
+
+class _Run:
+    """The requests, which of them have arrived, and when what happened to each."""
+
+    def __init__(self, requests: Sequence[Request], scheduler: Scheduler) -> None:
+        self._requests = requests
+        self._scheduler = scheduler
+        self._arrivals = [to_ticks(request.arrival_s) for request in requests]
+        self._row = {request: index for index, request in enumerate(requests)}
+        self._scheduled, self._first, self._finish = (np.full(len(requests), np.nan) for _ in range(3))
+        self._coming = self._iterations = 0
+
+    @property
+    def next_arrival(self) -> int | None:
+        """Ticks; None when all have arrived."""
+        return self._arrivals[self._coming] if self._coming < len(self._arrivals) else None
+
+    def arrive(self, now: int) -> None:
+        while self._coming < len(self._arrivals) and self._arrivals[self._coming] <= now:
+            self._scheduler.add(self._requests[self._coming])
+            self._coming += 1
+
+    def decided(self, iteration: Iteration, now: int) -> None:
         for request in iteration.admitted:
             if not request.preemptions:
-                scheduled[row[request]] = now * TICK_S
-        now += ticks_of(iteration)
-        iterations += 1
-        outcome = scheduler.complete(iteration)
+                self._scheduled[self._row[request]] = now * TICK_S
+
+    def complete(self, iteration: Iteration, now: int) -> None:
+        self._iterations += 1
+        outcome = self._scheduler.complete(iteration)
         for request in outcome.sampled:
             if request.generated_tokens == 1:
-                first[row[request]] = now * TICK_S
+                self._first[self._row[request]] = now * TICK_S
         for request in outcome.finished:
-            finish[row[request]] = now * TICK_S
-    return ReplicaRecord(
-        scheduled,
-        first,
-        finish,
-        _column([request.cached_tokens for request in requests]),
-        _column([request.preemptions for request in requests]),
-        iterations,
-    )
+            self._finish[self._row[request]] = now * TICK_S
+
+    def record(self) -> ReplicaRecord:
+        return ReplicaRecord(
+            self._scheduled,
+            self._first,
+            self._finish,
+            _column([request.cached_tokens for request in self._requests]),
+            _column([request.preemptions for request in self._requests]),
+            self._iterations,
+        )
 
 
 def _column(values: list[int]) -> NDArray[np.int64]:

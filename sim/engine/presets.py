@@ -8,6 +8,7 @@ from typing import Any
 
 from sim.engine.config import EngineConfig
 from sim.engine.llamacpp import LlamaCppOptions, LlamaCppScheduler
+from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.sglang import SglangScheduler
 from sim.engine.tiers import tiers_of
 from sim.engine.types import Scheduler
@@ -17,7 +18,7 @@ from sim.errors import UsageError
 
 
 def _vllm(config: EngineConfig) -> Scheduler:
-    return AsyncVllmScheduler(config) if config.options.get("async_scheduling") else VllmScheduler(config)
+    return AsyncVllmScheduler(config) if config.overlaps else VllmScheduler(config)
 
 
 PRESETS: dict[str, Callable[[EngineConfig], Scheduler]] = {
@@ -35,8 +36,12 @@ def capture_sizes(most: int) -> list[int]:
     return [size for size in sizes if size <= most]
 
 
-def step_settings(config: EngineConfig) -> dict[str, Any]:
-    """What the engine's options say about the time of an iteration, as settings of sim.engine.steptime.StepTime."""
+def step_settings(config: EngineConfig, host: HostWork = NO_WORK) -> dict[str, Any]:
+    """What the engine's options say about the time of an iteration, as settings of sim.engine.steptime.StepTime.
+
+    `host` is the work that a served vLLM hides behind the GPU; it shows where its schedule cannot. Of other engines it is
+    taken to be hidden always, since nothing here says when it is not.
+    """
     options = config.options
     if config.scheduler == "llamacpp":
         return {"micro_batch": LlamaCppOptions.of(config).n_ubatch}
@@ -47,6 +52,7 @@ def step_settings(config: EngineConfig) -> dict[str, Any]:
         "tiers": tiers_of(config) if config.scheduler == "vllm" else (),
         "tier_overlap": float(options.get("tier_overlap", 0.0)),
         "block_size": config.block_size,
+        "host": host if config.scheduler == "vllm" else NO_WORK,
     }
 
 

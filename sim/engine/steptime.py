@@ -16,6 +16,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sim.bill import DENSE, GRAPH_TOKENS, Shape, bill_from, coefficients, mixed_shape
+from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
+from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.tiers import Tier
 from sim.engine.types import Iteration
 from sim.policy import AttentionPolicy
@@ -26,11 +28,6 @@ from sim.specs.model import ModelSpec
 
 TICKS_PER_S = 2**50
 TICK_S = 2.0**-50
-
-Chunk = tuple[int, int, int]
-"""Tokens of one request computed together: how many, the context at their end, and how many of them are sampled
-(rows of logits).
-"""
 
 
 class Stretch(NamedTuple):
@@ -77,37 +74,18 @@ def shape_of(model: ModelSpec, contexts: Iterable[int], chunks: Sequence[Chunk],
     return shape
 
 
-def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[tuple[list[int], list[Chunk]]]:
-    """The iteration cut into batches of at most `size` tokens: decodes first, then the chunks in order, cut where
-    they must be.
-    """
-    parts: list[tuple[list[int], list[Chunk]]] = [(contexts[i : i + size], []) for i in range(0, len(contexts), size)]
-    room = -len(contexts) % size
-    for tokens, end, rows in chunks:
-        left = tokens
-        while left:
-            if not room:
-                parts.append(([], []))
-                room = size
-            part = min(left, room)
-            left -= part
-            room -= part
-            # the rows to sample are the last ones
-            below = min(rows, left)
-            parts[-1][1].append((part, end - left, min(rows - below, part)))
-            rows = below
-    return parts
-
-
 class StepTime:
     """Ticks per iteration of one deployment at fixed rates (floats).
 
     With `micro_batch`, an iteration is computed as batches of at most that many tokens, one after the other
-    (llama.cpp's n_ubatch). With `capture_sizes`, a decode batch runs the graph captured for the next size up: its
+    (llama.cpp's n_ubatch), of equal share for every request where the model keeps recurrent state. With
+    `capture_sizes`, a decode batch runs the graph captured for the next size up: its
     linear layers compute that many rows; a batch beyond the largest runs unpadded. An iteration that verifies drafts
     costs `verify_s` more (a draft head, graphs that cannot be reused), and as many decode steps of the model of
     `draft` as it verifies drafts per request. KV blocks brought back from `tiers` cost their transfer, less what
-    hides behind the share `tier_overlap` of the iteration's own time.
+    hides behind the share `tier_overlap` of the iteration's own time. `host` is work that the rates leave out because
+    an engine may do it while the GPU computes the iteration before: it shows as far as it exceeds the head start with
+    which an iteration is priced (sim.engine.overlap), as the launching of kernels does.
 
     `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse policies
     and KV in host RAM make the price depend on each sequence's context or bend within a chord; such iterations are
@@ -129,6 +107,7 @@ class StepTime:
         tiers: Sequence[Tier] = (),
         tier_overlap: float = 0.0,
         block_size: int = 16,
+        host: HostWork = NO_WORK,
     ) -> None:
         self.model = model
         self.policy = policy
@@ -144,19 +123,41 @@ class StepTime:
         self._rates = rates
         self._tp = tp
         self._chords: dict[tuple[int, int], tuple[int, int]] = {}
+        self._preparing = (to_ticks(host.iteration_s), to_ticks(host.sequence_s), to_ticks(host.prefill_s))
+        self._launching = to_ticks(c.layers * rates.eager_layer_s)
 
-    def iteration(self, iteration: Iteration) -> int:
-        """Ticks of an iteration as decided, before its requests advance."""
+    def iteration(self, iteration: Iteration, head_start: int = 0) -> int:
+        """Ticks of an iteration as decided, before its requests advance, with the host `head_start` ticks ahead."""
         contexts, chunks = split(iteration)
+        shown, left = self.shown(len(iteration.scheduled), bool(chunks), head_start)
         if self.jumps and not chunks and not iteration.reloads:
-            return self.stretch(len(contexts), sum(contexts)).first
-        own = sum(self.priced(shape) for shape in self.shapes(contexts, chunks))
-        return own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
+            return shown + self.stretch(len(contexts), sum(contexts)).first
+        own = sum(self.priced(self.launched_late(shape, left)) for shape in self.shapes(contexts, chunks))
+        return shown + own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
+
+    def preparing(self, sequences: int, prefill: bool) -> int:
+        """Ticks of host work before an iteration of so many sequences can be launched, beyond what the rates hold."""
+        each, per_sequence, with_prefill = self._preparing
+        return each + sequences * per_sequence + prefill * with_prefill
+
+    def shown(self, sequences: int, prefill: bool, head_start: int) -> tuple[int, int]:
+        """(ticks of that work that the GPU waits for, head start left for launching)."""
+        preparing = self.preparing(sequences, prefill)
+        return max(preparing - head_start, 0), max(head_start - preparing, 0)
+
+    def occupied(self, sequences: int, tokens: int, prefill: bool) -> int:
+        """Ticks for which an iteration keeps the host: preparing it, and launching its kernels where no graph does."""
+        return self.preparing(sequences, prefill) + (self._launching if prefill and tokens > GRAPH_TOKENS else 0)
+
+    def host(self, iteration: Iteration) -> int:
+        """`occupied` of an iteration as decided, its requests at whatever stage."""
+        return self.occupied(len(iteration.scheduled), iteration.total_tokens, any(tokens > 1 for _, tokens in iteration.scheduled))
 
     def shapes(self, contexts: list[int], chunks: list[Chunk]) -> list[Shape]:
         """The batches that the iteration is computed as."""
         if self._micro_batch:
-            parts = micro_batches(contexts, chunks, self._micro_batch)
+            cut = equal_micro_batches if self.model.state_layers else micro_batches
+            parts = cut(contexts, chunks, self._micro_batch)
             return [shape_of(self.model, *part, self.policy) for part in parts]
         shape = shape_of(self.model, contexts, chunks, self.policy)
         return [shape if chunks else self._padded(shape)]
@@ -181,12 +182,14 @@ class StepTime:
         longest_s = max(tier.reload_s(blocks, self._block_bytes) for tier, blocks in transfers)
         return max(to_ticks(longest_s) - int(self._tier_overlap * own), 0)
 
-    def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Sequence[Chunk]) -> int:
+    def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Sequence[Chunk], head_start: int = 0) -> int:
         """Ticks of `chunks` beside `batch` decodes of summed `context` (tokens), `near` of it in the window and
-        `kept` read.
+        `kept` read, with the host `head_start` ticks ahead.
         """
         part = shape_of(self.model, (), chunks, self.policy)
-        return self.priced(
+        shown, left = self.shown(batch + len(chunks), True, head_start)
+        eager = part.prefill_seqs > 0 and batch + part.prefill_tokens > GRAPH_TOKENS
+        return shown + self.priced(
             Shape(
                 float(batch),
                 float(context),
@@ -200,7 +203,7 @@ class StepTime:
                 part.prefill_window_pairs,
                 batch + part.sampled,
                 part.has_prefill,
-                float(part.prefill_seqs > 0 and batch + part.prefill_tokens > GRAPH_TOKENS),
+                self._unlaunched(left) if eager else 0.0,
             )
         )
 
@@ -219,6 +222,13 @@ class StepTime:
     def priced(self, shape: Shape) -> int:
         """The formula, rounded to ticks."""
         return to_ticks(step_time_s(bill_from(self._coefficients, shape, self.policy, self._tp), self._rates))
+
+    def launched_late(self, shape: Shape, head_start: int) -> Shape:
+        """The shape without the share of its layers that the host launches in a head start of so many ticks."""
+        return replace(shape, eager=shape.eager * self._unlaunched(head_start)) if shape.eager and head_start else shape
+
+    def _unlaunched(self, head_start: int) -> float:
+        return max(1.0 - head_start / self._launching, 0.0) if self._launching else 0.0
 
     def _chord(self, batch: int, octave: int) -> tuple[int, int]:
         node = batch << octave

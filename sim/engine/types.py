@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(slots=True, eq=False)
@@ -86,3 +86,11 @@ class Scheduler(Protocol):
 
     def kv_blocks_used(self) -> int:
         """KV blocks that running requests hold now (cached but unreferenced blocks are free)."""
+
+
+@runtime_checkable
+class DecidesAhead(Scheduler, Protocol):
+    """A scheduler that decides an iteration while the one before it runs (asynchronous scheduling)."""
+
+    def ahead(self) -> Iteration | None:
+        """Decide, once, what runs after the iteration under way; None when nothing can. Called before its `complete`."""

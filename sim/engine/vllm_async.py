@@ -19,16 +19,17 @@ from sim.errors import UsageError
 class AsyncVllmScheduler(VllmScheduler):
     """The `Scheduler` protocol over overlapping iterations.
 
-    `schedule` returns the iteration decided earlier; its successor is decided as it begins, that is from what was
-    queued by then, although the decision is only worked out in `complete`, so that the iteration's requests are
-    untouched while it is priced.
+    `schedule` returns the iteration decided earlier, or decides one when there is none. Its successor is decided by
+    `ahead`, while it runs and before what it does to its requests is known; without that call, in `complete`, from
+    what was queued at the last `schedule`.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
         if self.speculation.draft_tokens:
             raise UsageError("draft_tokens with async_scheduling is not modelled; switch one of them off")
-        self._late: list[Request] = []  # arrived since the running iteration began
+        self._late: list[Request] = []  # arrived since the last decision
+        self._asked = False  # whether the running iteration's successor is decided
         self._decided: deque[tuple[Iteration, set[Request]]] = deque()  # and who samples in it
         self._evicted: list[Request] = []  # by decisions that then had nothing to run
 
@@ -47,16 +48,23 @@ class AsyncVllmScheduler(VllmScheduler):
 
     def schedule(self) -> Iteration:
         """The iteration to run now: decided one iteration ago, or now when there was nothing to decide on then."""
-        for request in self._late:
-            self.queue.add(request)
-        self._late.clear()
+        self._take_late()
         if not self._decided:
             self._decide()
         return self._decided[0][0] if self._decided else Iteration([], preempted=self._take_evicted())
 
-    def complete(self, iteration: Iteration) -> Outcome:
-        """Decide the next iteration as of this one's beginning, then book this one."""
+    def ahead(self) -> Iteration | None:
+        """Decide, once, what runs after the iteration under way; None when nothing can."""
+        self._take_late()
         self._decide()
+        self._asked = True
+        return self._decided[-1][0] if len(self._decided) > 1 else None
+
+    def complete(self, iteration: Iteration) -> Outcome:
+        """Decide the next iteration, unless that is done, then book this one."""
+        if not self._asked:
+            self._decide()
+        self._asked = False
         decided, sampling = self._decided.popleft()
         assert decided is iteration
         sampled: list[Request] = []
@@ -86,6 +94,11 @@ class AsyncVllmScheduler(VllmScheduler):
             gone = set(finished)
             self.running = [request for request in self.running if request not in gone]
         return Outcome(sampled, finished)
+
+    def _take_late(self) -> None:
+        for request in self._late:
+            self.queue.add(request)
+        self._late.clear()
 
     def _decide(self) -> None:
         iteration = super().schedule()

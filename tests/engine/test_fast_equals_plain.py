@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sim.engine.config import EngineConfig
 from sim.engine.fast import Arrivals, FastReplica, NeedsPlain
+from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.plain import run_plain
 from sim.engine.presets import make_scheduler
 from sim.engine.records import ReplicaRecord
@@ -19,11 +20,14 @@ from sim.engine.types import Request
 from sim.precision import Precision
 from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
 
-STEPS = [StepTime(model, Precision(), plausible_rates()) for model in (QWEN_7B, HYBRID_MOE)]
+SYNC = {"async_scheduling": False}
+# steps take about 10 ms: host work that hides behind the GPU, work that shows in some iterations, work that takes longer than the GPU
+WORK = (NO_WORK, HostWork(1e-3, 2e-5, 1e-3), HostWork(5e-3, 5e-4, 4e-3), HostWork(0.02, 0.0, 0.0))
+STEPS = [StepTime(model, Precision(), plausible_rates(), host=host) for model in (QWEN_7B, HYBRID_MOE) for host in WORK]
 
 
 def plain(config: EngineConfig, requests: list[Request], steps: StepTime) -> ReplicaRecord:
-    return run_plain(requests, make_scheduler(config), steps.iteration)
+    return run_plain(requests, make_scheduler(config), steps.iteration, steps.host)
 
 
 def fast(config: EngineConfig, requests: list[Request], steps: StepTime) -> ReplicaRecord:
@@ -68,13 +72,13 @@ def workloads(draw: st.DrawFn, caching: bool, overlap: bool = False) -> tuple[En
         num_gpu_blocks=-(-longest // block_size) + 1 + draw(st.sampled_from([0, 1, 3, 10, 30, 1000])),
         block_size=block_size,
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max(max_num_seqs, draw(st.integers(4, 300)) if chunked else longest),
+        max_num_batched_tokens=max(max_num_seqs, draw(st.integers(4, 300) | st.integers(600, 2000)) if chunked else longest),
         max_model_len=longest,
         enable_prefix_caching=caching,
         enable_chunked_prefill=chunked,
         watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
         reserve_full_prompt=draw(st.booleans()),
-        options={"async_scheduling": True} if overlap else {},
+        options={"async_scheduling": overlap},
     )
     return config, requests
 
@@ -121,7 +125,7 @@ def test_a_block_that_a_decode_fills_lets_the_queue_in_at_once() -> None:
     # while the tenth is being filled and has to wait, until the very iteration that fills it: the first request's
     # last, not the one after.
     steps = STEPS[0]
-    config = EngineConfig(num_gpu_blocks=12, block_size=4, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=64)
+    config = EngineConfig(num_gpu_blocks=12, block_size=4, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=64, options=SYNC)
     hashes = [("text", i) for i in range(10)]
 
     def case(arrival_s: float) -> list[Request]:

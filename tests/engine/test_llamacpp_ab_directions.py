@@ -23,13 +23,12 @@ PROMPTS = {("dense", "128"): 22913, ("dense", "32"): 5704, ("moe", "128"): 17794
 METRICS = ("wall_s", "agg_tps", "decode_agg_tps", "prefill_tps", "ttft_mean_ms", "ttft_max_ms")
 SERVED = [r for r in table("serving.csv") if r["phase"] in map(str, range(52, 59)) and r["engine"] == "llama.cpp-paged"]
 
-# 40 of 46 differences come out right. These do not: with the number of held-back decodes capped, the recorded runs
-# (one each) take 2 to 4 % longer, the simulated ones are unchanged within 0.4 %. The step time here knows no cost
-# of a decode batch whose size changes from one iteration to the next, which capping brings and holding back all
-# decodes avoids.
+# 42 of 46 differences come out right. These do not: with the number of held-back decodes capped, the recorded runs
+# (one each) take 2 to 4 % longer, the simulated ones 0.6 to 0.8 % less. Held-back decodes save a micro-batch of one
+# token of every request (equal shares, sim.engine.steptime); a cap gives part of that back, which turns the sign of
+# cap64 on the mixture of experts and not on the other two. What else a cap costs, the tables do not say: they hold no
+# step times by batch.
 MISSED = [
-    ("57", "moe", "cap64", "wall_s"),
-    ("57", "moe", "cap64", "agg_tps"),
     ("57", "dense", "cap64", "wall_s"),
     ("57", "dense", "cap64", "agg_tps"),
     ("58", "moe", "min32+cap32", "wall_s"),

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.bill import iteration_bill, mixed_shape
-from sim.engine.steptime import TICK_S, StepTime, Stretch, elapsed, iterations_before, micro_batches
+from sim.engine.microbatch import equal_micro_batches, micro_batches
+from sim.engine.steptime import TICK_S, StepTime, Stretch, elapsed, iterations_before
 from sim.policy import dense, pages
 from sim.precision import Precision
 from sim.price import step_time_s
@@ -83,3 +84,30 @@ def test_micro_batches_hold_the_same_work(contexts: list[int], chunks: list[tupl
     apart = [mixed_shape(QWEN_7B, c, p) for c, p in parts]
     for name in ("prefill_tokens", "prefill_pairs", "sampled", "decode_context"):
         assert sum(getattr(shape, name) for shape in apart) == getattr(together, name)
+
+
+@given(
+    contexts=st.lists(st.integers(1, 5000), max_size=40),
+    chunks=st.lists(st.tuples(st.integers(1, 900), st.integers(0, 500), st.booleans()), max_size=5),
+    size=st.integers(1, 512),
+)
+def test_equal_micro_batches_hold_the_same_work_in_equal_shares(
+    contexts: list[int], chunks: list[tuple[int, int, bool]], size: int
+) -> None:
+    whole = [(n, n + past, int(samples)) for n, past, samples in chunks]
+    parts = equal_micro_batches(contexts, whole, size)
+    for part_contexts, part in parts:
+        shares = {n for n, _, _ in part} | ({1} if part_contexts else set())
+        assert len(shares) == 1
+        assert len(part_contexts) + sum(n for n, _, _ in part) <= max(size, 1)
+    assert [c for part, _ in parts for c in part] == contexts
+    together = mixed_shape(QWEN_7B, contexts, whole)
+    apart = [mixed_shape(QWEN_7B, c, p) for c, p in parts]
+    for name in ("prefill_tokens", "prefill_pairs", "sampled", "decode_context"):
+        assert sum(getattr(shape, name) for shape in apart) == getattr(together, name)
+
+
+def test_one_decode_beside_prompts_costs_a_batch_of_one_token_of_everybody() -> None:
+    prompts = [(100, 100, 1)] * 4
+    assert [sum(n for n, _, _ in part) for _, part in equal_micro_batches([], prompts, 512)] == [400]
+    assert [(len(c), sum(n for n, _, _ in part)) for c, part in equal_micro_batches([7], prompts, 512)] == [(1, 4), (0, 396)]

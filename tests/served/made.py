@@ -13,10 +13,11 @@ from sim.precision import Precision
 from sim.price import step_time_s
 from sim.priors import prior_rates
 from sim.rates import RateDraws
+from sim.served import hidden_work
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 
-C0_S, SHOWN, REQUEST_S = 0.9e-3, 0.3, 7e-3
+C0_S, SHOWN, REQUEST_S, SERIAL_S = 0.9e-3, 0.3, 7e-3, 1.4e-3
 RUN = ServedRun(
     "made",
     get_gpu("H100"),
@@ -28,13 +29,15 @@ RUN = ServedRun(
     (),
 )
 IN_PROCESS = prior_rates(RUN.gpu, RUN.precision, draws=8)
-HOST = HostRates(request_s=REQUEST_S)
 
 
 def as_served(rates):
     """The truth behind the made runs."""
     point = replace(rates.point, c0_s=C0_S, c_seq_s=SHOWN * rates.point.c_seq_s, c_prefill_s=SHOWN * rates.point.c_prefill_s)
     return RateDraws(point, rates.draws, rates.basis, "truth")
+
+
+HOST = HostRates(request_s=REQUEST_S, serial_s=SERIAL_S, work=hidden_work(IN_PROCESS.point, as_served(IN_PROCESS).point))
 
 
 def served(experiment):
@@ -58,4 +61,5 @@ def rung(clients):
     window = step_time_s(iteration_bill(RUN.model, shape, RUN.precision), as_served(IN_PROCESS).point)
     ones = np.ones(clients)
     lengths = np.full(clients, prompt), np.full(clients, output)
-    return Experiment(f"n{clients}", "ladder", 0 * ones, *lengths, ones, 2 * ones, clients=clients, window_step_s=window)
+    sent = 1e-4 * np.arange(clients)  # one after the other
+    return served(Experiment(f"n{clients}", "ladder", sent, *lengths, ones, 2 * ones, clients=clients, window_step_s=window))

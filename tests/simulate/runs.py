@@ -70,6 +70,7 @@ configs = st.builds(
     max_num_batched_tokens=st.sampled_from([6, 17, 64, 200]),
     max_model_len=st.just(4096),
     enable_prefix_caching=st.booleans(),
+    options=st.builds(lambda ahead: {"async_scheduling": ahead}, st.booleans()),
 )
 
 

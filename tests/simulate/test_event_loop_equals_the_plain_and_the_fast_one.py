@@ -5,8 +5,9 @@ from functools import cache
 from hypothesis import given, settings
 
 from sim.engine.fast import Arrivals, FastReplica, NeedsPlain, covers
+from sim.engine.overlap import HostWork
 from sim.engine.plain import run_plain
-from sim.engine.vllm import VllmScheduler
+from sim.engine.presets import make_scheduler
 from sim.precision import Precision
 from sim.rate_source import rates_for
 from sim.simulation import simulate
@@ -20,22 +21,23 @@ from tests.simulate.runs import calls, configs, trace_of
 @cache
 def cost():
     gpu, precision = get_gpu("H100"), Precision()
-    return BillCost(get_model("Llama-3.1-8B"), precision, rates_for(gpu, precision, draws=20).point)
+    return BillCost(get_model("Llama-3.1-8B"), precision, rates_for(gpu, precision, draws=20).point, host=HostWork(1e-3, 1e-4, 1e-3))
 
 
 @given(calls, configs)
 @settings(max_examples=100, deadline=None)
 def test_per_request_times(requests, config):
     trace = trace_of(requests)
-    record = simulate(TraceSource(trace, config.block_size), [VllmScheduler(config)], cost())
+    record = simulate(TraceSource(trace, config.block_size), [make_scheduler(config)], cost())
     ours = record.requests
-    others = [run_plain(list(TraceSource(trace, config.block_size).arrivals()), VllmScheduler(config), cost().steps.iteration)]
-    if covers(config, cost().steps):
+    steps = cost().steps
+    others = [run_plain(list(TraceSource(trace, config.block_size).arrivals()), make_scheduler(config), steps.iteration, steps.host)]
+    if covers(config, steps):
         arrivals = Arrivals(trace.arrival_s, trace.prompt_tokens, trace.output_tokens)
         try:
-            others.append(FastReplica(arrivals, config, cost().steps).run())
+            others.append(FastReplica(arrivals, config, steps).run())
         except NeedsPlain:
-            assert config.enable_prefix_caching
+            assert config.enable_prefix_caching or config.overlaps
     for other in others:
         assert ours["scheduled_s"].tolist() == other.scheduled_s.tolist()
         assert ours["first_token_s"].tolist() == other.first_token_s.tolist()

@@ -26,7 +26,8 @@ OPEN = Synthetic(120, 400, 40, length_cv=0.8, prefix_tokens=200, rate_per_s=4.0,
 CASES = {
     "one replica": study(OPEN),
     "three in turn": study(replace(OPEN, rate_per_s=12.0), replicas=3),
-    "starved": study(OPEN, limits=Limits(num_gpu_blocks=150, enable_prefix_caching=False)),
+    "starved": study(OPEN, limits=Limits(num_gpu_blocks=150, enable_prefix_caching=False, options={"async_scheduling": False})),
+    "ahead": study(OPEN, limits=Limits(options={"async_scheduling": True})),
     "no caching": study(OPEN, limits=Limits(enable_prefix_caching=False, max_num_seqs=4)),
 }
 

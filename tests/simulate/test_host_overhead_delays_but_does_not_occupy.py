@@ -9,7 +9,7 @@ from sim.host import HostRates
 from sim.metrics import pooled_itl_ms, request_latencies_ms
 from tests.simulate.runs import run, trace_of
 
-HOST = HostRates(request_s=0.004, prompt_token_s=0.0001, response_s=0.002)
+HOST = HostRates(request_s=0.004, prompt_token_s=0.0001, response_s=0.002, serial_s=0.0)
 
 
 def test_by_hand():

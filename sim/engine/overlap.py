@@ -1,0 +1,66 @@
+"""Host and GPU as two clocks that take turns: what asynchronous scheduling hides, and when what it decides takes effect.
+
+An engine's host prepares every iteration (inputs, bookkeeping of its sequences) and, where no captured graph holds it, launches its
+kernels one by one. A synchronous engine does that while the GPU stands still. An asynchronous one does it while the GPU computes the
+iteration before, and only then collects that one's tokens and decides again:
+
+    decided(k + 1) = sent(k - 1) = max(end(k - 1), decided(k) + host(k))
+    end(k)         = max(end(k - 1), decided(k)) + price(k, head start max(end(k - 1) - decided(k), 0))
+
+So host work shows only where it outlasts the GPU's work before it: always in the first iteration after idleness, and not in the next;
+the tokens of an iteration wait for the launch of its successor; and a request that arrives during such a launch is in time for the very
+next decision. vLLM 0.23 as served on an H100 shows all three (docs/validation.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from sim.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """Seconds of host work per iteration, per sequence in it, and for carrying prefill, that can hide behind the GPU."""
+
+    iteration_s: float = 0.0
+    sequence_s: float = 0.0
+    prefill_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not 0.0 <= value < float("inf"):
+                raise UsageError(f"host work {field.name} must be a finite time >= 0, got {value:g} s")
+
+
+NO_WORK = HostWork()
+
+
+class Pipeline:
+    """The two clocks of one replica, in ticks: `decides` is when the next decision is made, `ends` when the GPU is through."""
+
+    __slots__ = ("decides", "ends")
+
+    def __init__(self) -> None:
+        self.decides = 0
+        self.ends = 0
+
+    @property
+    def head_start(self) -> int:
+        """Ticks between the next decision and the GPU being free for it."""
+        return max(self.ends - self.decides, 0)
+
+    def idle_until(self, now: int) -> None:
+        """Decide next at `now`, no sooner than the GPU is through, with nothing ahead of it."""
+        self.decides = self.ends = max(now, self.ends)
+
+    def sends(self, host: int) -> int:
+        """When the tokens of the iteration before are sent, if the next decision keeps the host for `host` ticks."""
+        return max(self.ends, self.decides + host)
+
+    def launched(self, host: int, ticks: int) -> None:
+        """The decision was made: `host` ticks of the host's work and `ticks` of the GPU's, as priced with this head start."""
+        sent = self.sends(host)
+        self.ends = max(self.ends, self.decides) + ticks
+        self.decides = sent

@@ -1,0 +1,116 @@
+"""Rates that made a log are found again from its requests, timeouts count as waits, and the command writes what `simulate` takes."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from calibrate.logs.learn import HOST as HOST_PRIOR
+from calibrate.logs.learn import lay, learn_rates, update
+from calibrate.logs.requests import Log
+from calibrate.sampling import Settings
+from sim.posterior import rates_from_file
+from sim.served import as_served
+from simctl.cli import main
+from tests.logs.made import GPU, HOST, PRIORS, RUN, as_csv, made, rates_at
+
+TRUE = {"c0_s": 1.0, "linear_flops_per_s": 0.6, "attention_flops_per_s": -0.7, "beta": -0.8, "c_prefill_s": -0.5}
+SETTINGS = Settings(draws=500, tune=700, chains=2, seed=1)
+
+
+def log_of(experiment, waited=None):
+    waits = np.full(len(experiment.ttft_s), np.nan) if waited is None else waited
+    return Log(experiment, np.isnan(waits), waits, "made")
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return rates_at(TRUE)
+
+
+@pytest.fixture(scope="module")
+def learnt(truth):
+    return learn_rates(RUN, log_of(made(truth)), PRIORS, SETTINGS)
+
+
+def test_the_rates_lie_in_their_intervals_and_some_are_narrow(learnt, truth):
+    ranks = {name: (getattr(learnt.rates, name) < getattr(truth, name)).mean() for name in learnt.free}
+    assert all(0.005 < rank < 0.995 for rank in ranks.values()), ranks
+    assert sum(0.05 < rank < 0.95 for rank in ranks.values()) >= len(ranks) - 2, ranks
+    for name in ("c0_s", "linear_flops_per_s"):
+        assert np.std(np.log(getattr(learnt.rates, name))) < 0.6 * PRIORS[name].sigma, name
+
+
+def test_the_hosts_time_is_found(learnt):
+    low, high = np.quantile(learnt.request_s, [0.005, 0.995])
+    assert low < HOST.request_s < high
+    assert np.std(np.log(learnt.request_s)) < 0.8 * HOST_PRIOR.sigma
+
+
+def test_a_line_finds_a_linear_dependence_and_the_update_is_the_normal_one():
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((200, 2))
+    line = lay(z, z @ np.array([[1.0, 0.0], [2.0, 1.0]]) + 0.5 + 0.01 * rng.standard_normal((200, 2)))
+    np.testing.assert_allclose(line.slope, [[1.0, 2.0], [0.0, 1.0]], atol=0.01)
+    np.testing.assert_allclose(line.at, 0.5, atol=0.01)
+    mean, root, _ = update(line, line.mean(np.array([0.3, -0.2])), np.array([0, 1]), np.full(2, 0.01))
+    np.testing.assert_allclose(mean, [0.3, -0.2], atol=0.01)
+    assert (np.diag(root @ root.T) < 0.01).all()
+
+
+def test_waits_pull_towards_slower_rates(truth):
+    # the slower half of a saturated log gave up: leaving those requests out would say that the server is faster than it is
+    e = made(truth, seed=3, count=160, rates_per_s=(8.0, 30.0))
+    limit = float(np.quantile(e.e2el_s, 0.6))
+    gave_up = e.e2el_s > limit
+    cut = dataclasses.replace(e, ttft_s=np.where(gave_up, np.nan, e.ttft_s), e2el_s=np.where(gave_up, np.nan, e.e2el_s))
+    censored = learn_rates(RUN, log_of(cut, np.where(gave_up, limit, np.nan)), PRIORS, SETTINGS)
+    for name in censored.free:
+        assert 0.005 < (getattr(censored.rates, name) < getattr(truth, name)).mean() < 0.995, name
+
+
+def run(argv, capsys):
+    try:
+        code = main(["calibrate", "--hw", "H100", *argv])
+    except SystemExit as stop:
+        code = stop.code
+    return code, *capsys.readouterr()
+
+
+def test_the_command_writes_rates_as_served(tmp_path, capsys, truth):
+    (tmp_path / "log.csv").write_text(as_csv(made(truth)))
+    argv = ["--from", str(tmp_path / "log.csv"), "--model", "Qwen2.5-7B", "--max-num-seqs", "256", "--max-num-batched-tokens", "8192"]
+    code, out, _ = run([*argv, "--out", str(tmp_path / "p.nc"), "--json", "--draws", "1000"], capsys)
+    assert code == 0
+    report = json.loads(out)
+    replayed = {row["figure"]: row for row in report["replayed"]}
+    # the intervals are of the rates alone: medians should lie in them, a 99th percentile of 240 noisy requests need not
+    for name, row in replayed.items():
+        if name.startswith("p50"):
+            assert 0.98 * row["low_s"] <= row["measured_s"] <= 1.02 * row["high_s"], row
+        assert row["simulated_s"] == pytest.approx(row["measured_s"], rel=0.15), row
+    rates = rates_from_file(tmp_path / "p.nc", GPU)
+    served, host = as_served(rates)
+    assert served is rates  # no path is applied a second time
+    assert host.request_s == pytest.approx(HOST.request_s, rel=0.6)
+    assert "240 requests" in rates.summary
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--from", "log.csv"], "needs --model"),
+        (["--from", "log.csv", "--from", "log.csv", "--model", "Qwen2.5-7B"], "learnt from alone"),
+        (["--from", "log.csv", "--model", "Qwen9-7B"], "Qwen9-7B"),
+        (["--from", "bad.csv", "--model", "Qwen2.5-7B", "--out", "p.nc"], "lacks the columns"),
+    ],
+)
+def test_bad_requests_are_one_line_and_leave_nothing(tmp_path, monkeypatch, capsys, truth, argv, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log.csv").write_text(as_csv(made(truth, count=30)))
+    (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
+    code, out, err = run(argv, capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.csv", "log.csv"]
