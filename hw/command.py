@@ -11,7 +11,7 @@ import click
 from hw import preflight
 from hw.cell_file import read_cells
 from hw.engines.shapes import shape
-from hw.jobs import ENGINE_IN_PROCESS, SUITES, Job, run
+from hw.jobs import ENGINE_IN_PROCESS, MODEL_FREE, NEEDS_CUDA, SUITES, Job, run
 from hw.processes import run_each, wait_until_told
 from sim.errors import UsageError
 
@@ -71,7 +71,9 @@ def command(
     for suite in _names(suites):
         if suite not in SUITES:
             raise UsageError(f"unknown suite {suite!r}; known: {', '.join(SUITES)}")
-        targets = [None] if suite == "floor" else _names(models)
+        if suite in NEEDS_CUDA and found != "cuda":
+            raise UsageError(f"suite {suite} needs a CUDA device")
+        targets = [None] if suite in MODEL_FREE else _names(models)
         if not targets:
             raise UsageError(f"suite {suite} needs --model")
         for target in targets:

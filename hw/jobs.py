@@ -15,11 +15,14 @@ from hw.signals import terminate_as_interrupt
 # suite -> module with `run(job, out, journal, facts) -> paths`; imported only when the suite runs
 SUITES = {
     "floor": "hw.suites.floor_job",
+    "kernels": "hw.suites.kernel_table_job",
     "decode": "hw.suites.decode_job",
     "engine-grid": "hw.suites.engine_grid_job",
     "weight-axis": "hw.suites.engine_grid_job",
     "served": "hw.suites.served_job",
 }
+NEEDS_CUDA = frozenset({"kernels", "decode"})
+MODEL_FREE = frozenset({"floor", "kernels"})
 ENGINE_IN_PROCESS = frozenset({"engine-grid", "weight-axis"})
 
 

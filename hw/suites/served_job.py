@@ -56,7 +56,7 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
             data = suite.dataset(journal.records, attrs)
             paths = write(data, out / f"{job.stem}.nc", {"experiment": "", "request": ".requests"})
             if attrs["finished"]:
-                journal.path.unlink()
+                journal.path.unlink(missing_ok=True)
     return paths
 
 
