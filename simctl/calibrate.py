@@ -59,6 +59,7 @@ LOGS = (".json", ".jsonl", ".csv")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Served log: engine limit it was taken under. [default: vLLM's]")
 @click.option("--timeout", type=Duration(), help="Served log: how long clients waited, where it does not say; failures are then censored.")
 @click.option("--kv-capacity", is_flag=True, help="Learn instead what engines take beside weights and KV, from the blocks they got.")
+@click.option("--recall", is_flag=True, help="Learn instead the recall of sparse decoding, from the published needle trials.")
 @click.option("--list", "list_only", is_flag=True, help="List packaged measurements and posteriors, then stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def command(
@@ -89,6 +90,7 @@ def command(
     max_num_batched_tokens: int | None,
     timeout: float | None,
     kv_capacity: bool,
+    recall: bool,
     list_only: bool,
     as_json: bool,
 ) -> None:
@@ -114,6 +116,11 @@ def command(
         from simctl.kv_capacity import run as learn_capacity
 
         learn_capacity(given, out, draws, chains, seed, sampler)
+        return
+    if recall:
+        from simctl.recall import run as learn_recall
+
+        learn_recall(out, draws, chains, seed, sampler)
         return
     if not hw:
         raise UsageError("which GPU? give --hw (or --list to see what is packaged)")
