@@ -80,7 +80,7 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
         kind=[KIND.get(str(row["kind"]), "unknown") for row in rows],
         model=[label] * len(rows),
         cell=[str(row["label"]) for row in rows],
-        repeat_sd=[_repeat_sd(row) for row in rows],
+        repeat_sd=[repeat_sd(*(float(row[f"step_s_{q}"]) for q in ("p25", "p75", "n"))) for row in rows],
     )
     engine = f"{attrs.get('engine', 'unknown engine')} {attrs.get('engine_version', '')}".strip()
     return Grid(cells, gpu or get_gpu(str(attrs["gpu_name"])), model, precision, engine, f"{Path(path).name} ({label})")
@@ -107,9 +107,8 @@ def _bill(model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int) 
     return iteration_bill(model, mixed_shape(model, [context] * seqs, chunks), precision, tp=tp)
 
 
-def _repeat_sd(row: dict[str, Any]) -> float:
-    """Standard error of the median's logarithm, from the quartiles of the repeats."""
-    low, high, n = float(row["step_s_p25"]), float(row["step_s_p75"]), float(row["step_s_n"])
+def repeat_sd(low: float, high: float, n: float) -> float:
+    """Standard error of the median's logarithm, from the quartiles of n repeats; 0 where they do not tell."""
     if not (0 < low <= high) or n < 2:
         return 0.0
     return MEDIAN_SE * float(np.log(high / low)) / QUARTILE_SPAN / float(np.sqrt(n))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibrate.artifacts import write_posterior
+from calibrate.steps.all_reduce import RATES
 from calibrate.steps.cells import KINDS, concatenate
 from calibrate.steps.engine_grid import Grid
 from calibrate.steps.report import Calibration, describe
@@ -31,6 +32,10 @@ def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: s
     variables["sigma"] = (("chain", "draw", "kind"), posterior.sigma.reshape(*shape, len(KINDS)))
     learnt = f"learnt from {sum(len(g.cells) for g in grids)} measured cells"
     basis = {name: learnt if name in posterior.learnt else result.fit.priors[name].basis for name in UNITS}
+    parts = [g.cells for g in grids]
+    if result.link is not None:
+        basis |= dict.fromkeys(RATES, result.link.basis)
+        parts.append(result.link.cells)
     groups = {"sample_stats": posterior.idata.sample_stats[["diverging"]].astype(np.int8)}
     if thin_to is None:
         groups["log_likelihood"] = posterior.idata.log_likelihood
@@ -41,7 +46,7 @@ def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: s
         gpu=grids[0].gpu.name,
         summary=describe(grids),
         basis=basis,
-        data_fingerprint=concatenate([g.cells for g in grids]).fingerprint(),
+        data_fingerprint=concatenate(parts).fingerprint(),
         diagnostics=result.diagnostics,
         settings=result.fit.settings,
         sampler=result.fit.settings.sampler or "nutpie",
