@@ -122,6 +122,7 @@ def _job_by_url(url: str, device: str, suites: list[str], model: str, vocab_size
         raise UsageError("--url is for the suite served alone")
     if not model.strip() or "," in model:
         raise UsageError("--url needs --model: one model, as the server names it")
+    url = url.rstrip("/").removesuffix("/v1")  # either is how people write it
     try:
         split_url(url)
     except ValueError as error:
