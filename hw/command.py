@@ -11,7 +11,7 @@ import click
 from hw import preflight
 from hw.cell_file import read_cells
 from hw.engines.shapes import shape
-from hw.jobs import ENGINE_IN_PROCESS, SUITES, Job, run
+from hw.jobs import ENGINE_IN_PROCESS, MODEL_FREE, NEEDS_CUDA, SUITES, Job, run
 from hw.processes import run_each, wait_until_told
 from sim.errors import UsageError
 
@@ -30,6 +30,7 @@ from sim.errors import UsageError
 @click.option("--max-num-seqs", type=click.IntRange(min=1), default=256, show_default=True, help="Engine limit.")
 @click.option("--max-num-batched-tokens", type=click.IntRange(min=16), default=8192, show_default=True, help="Engine limit.")
 @click.option("--rates", default="1,4,10,20", show_default=True, help="Open-loop arrival rates of the served suite, requests/s.")
+@click.option("--engine", type=click.Choice(("vllm", "llamacpp")), default="vllm", show_default=True, help="Engine of the served suite.")
 @click.option("--experiments", default="", help="Only these experiments of the served suite: names or patterns, comma-separated.")
 @click.option(
     "--tp", "tensor_parallel", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs to spread a model over (engine-grid)."
@@ -49,6 +50,7 @@ def command(
     max_num_seqs: int,
     max_num_batched_tokens: int,
     rates: str,
+    engine: str,
     experiments: str,
     tensor_parallel: int,
     fast_start: bool,
@@ -69,7 +71,9 @@ def command(
     for suite in _names(suites):
         if suite not in SUITES:
             raise UsageError(f"unknown suite {suite!r}; known: {', '.join(SUITES)}")
-        targets = [None] if suite == "floor" else _names(models)
+        if suite in NEEDS_CUDA and found != "cuda":
+            raise UsageError(f"suite {suite} needs a CUDA device")
+        targets = [None] if suite in MODEL_FREE else _names(models)
         if not targets:
             raise UsageError(f"suite {suite} needs --model")
         for target in targets:
@@ -84,7 +88,7 @@ def command(
                 "fast_start": fast_start,
                 "tensor_parallel": tensor_parallel,
             }
-            served: dict[str, Any] = {"rates": _rates(rates), "experiments": tuple(_names(experiments))}
+            served: dict[str, Any] = {"rates": _rates(rates), "experiments": tuple(_names(experiments)), "engine": engine}
             served |= {"cells": str(cells.resolve()) if cells else None}
             jobs.append(Job(suite, found, name or None, quantization or None, budget, seed, expect_gpu, **served, **limits))
     if when_told and not wait_until_told(jobs[0]):

@@ -15,11 +15,14 @@ from hw.signals import terminate_as_interrupt
 # suite -> module with `run(job, out, journal, facts) -> paths`; imported only when the suite runs
 SUITES = {
     "floor": "hw.suites.floor_job",
+    "kernels": "hw.suites.kernel_table_job",
     "decode": "hw.suites.decode_job",
     "engine-grid": "hw.suites.engine_grid_job",
     "weight-axis": "hw.suites.engine_grid_job",
     "served": "hw.suites.served_job",
 }
+NEEDS_CUDA = frozenset({"kernels", "decode"})
+MODEL_FREE = frozenset({"floor", "kernels"})
 ENGINE_IN_PROCESS = frozenset({"engine-grid", "weight-axis"})
 
 
@@ -37,6 +40,7 @@ class Job:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     rates: tuple[float, ...] = (1.0, 4.0, 10.0, 20.0)
+    engine: str = "vllm"  # of the served suite: vllm or llamacpp
     experiments: tuple[str, ...] = ()  # names or patterns of the served suite; none means all
     fast_start: bool = False
     tensor_parallel: int = 1
@@ -44,8 +48,9 @@ class Job:
 
     @property
     def stem(self) -> str:
-        """File name without suffix: suite, model, weight dtype, GPUs a model is spread over."""
-        parts = [self.suite, self.model, self.quantization, f"tp{self.tensor_parallel}" if self.tensor_parallel > 1 else None]
+        """File name without suffix: suite, model, engine where it is not vLLM, weight dtype, GPUs a model is spread over."""
+        engine = None if self.engine == "vllm" else self.engine
+        parts = [self.suite, self.model, engine, self.quantization, f"tp{self.tensor_parallel}" if self.tensor_parallel > 1 else None]
         return "_".join(re.sub(r"[^a-z0-9.]+", "-", p.lower()) for p in parts if p)
 
 

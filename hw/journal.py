@@ -13,7 +13,8 @@ from sim.errors import UsageError
 class Journal:
     """JSON lines at `path`, one per finished cell, flushed to disk before the next cell starts.
 
-    With `resume` the cells already there are kept; otherwise an existing file is replaced. A last line cut off mid-write is dropped.
+    The file is made by the first cell: a run refused before that leaves nothing. With `resume` the cells already there are kept;
+    otherwise an existing file is replaced. A last line cut off mid-write is dropped.
     Raises UsageError when resuming a journal of another run (its header differs).
     """
 
@@ -26,9 +27,8 @@ class Journal:
             if lines and lines[0].get("header") != header:
                 raise UsageError(f"{path}: cannot resume, it holds another run: {lines[0].get('header')}")
             self.records = lines[1:]
-        temporary = path.with_suffix(path.suffix + ".tmp")
-        temporary.write_text("".join(json.dumps(r) + "\n" for r in [{"header": header}, *self.records]))
-        os.replace(temporary, path)
+        self._header = header
+        self._made = False
 
     def __contains__(self, key: str) -> bool:
         return any(r["key"] == key for r in self.records)
@@ -36,11 +36,19 @@ class Journal:
     def add(self, key: str, **content: Any) -> None:
         """Append one finished cell. Raises OSError (disk full, say); what was written before stays whole."""
         record = {"key": key, **content}
+        if not self._made:
+            self._make()
         with self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")
             file.flush()
             os.fsync(file.fileno())
         self.records.append(record)
+
+    def _make(self) -> None:
+        temporary = self.path.with_suffix(self.path.suffix + ".tmp")
+        temporary.write_text("".join(json.dumps(r) + "\n" for r in [{"header": self._header}, *self.records]))
+        os.replace(temporary, self.path)
+        self._made = True
 
 
 def read_journal(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

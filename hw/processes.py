@@ -29,6 +29,7 @@ def arguments(job: Job, out: Path, *, resume: bool = False) -> list[str]:
         call += ["--expect-gpu", job.expect_gpu]
     if job.experiments:
         call += ["--experiments", ",".join(job.experiments)]
+    call += ["--engine", job.engine]
     if job.tensor_parallel > 1:
         call += ["--tp", str(job.tensor_parallel)]
     call += ["--fast-start"] if job.fast_start else []
@@ -48,7 +49,7 @@ def run_each(jobs: Sequence[Job], out: Path, *, resume: bool = False) -> int:
     finally:
         if ahead is not None and ahead.poll() is None:
             ahead.terminate()
-            ahead.wait()
+            ahead.communicate()
     return worst
 
 

@@ -51,21 +51,35 @@ def _sdpa(backend: SDPBackend, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 
 
 def fa3_paged(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, lens: torch.Tensor) -> dict[str, Call]:
-    """FlashAttention 3 paged decode of an importable engine: q [B, HQ, D]; token-major k, v [pages, page, KV heads, D]."""
+    """FlashAttention 3 paged decode of an importable engine: q [B, HQ, D]; token-major k, v [pages, page, KV heads, D].
+
+    fa3_paged: the split is planned inside the call. fa3_paged_planned: planned once before, as an engine does for all layers of
+    a step, so that a call is the attention alone.
+    """
     try:
-        from vllm.vllm_flash_attn import flash_attn_varlen_func
+        from vllm.vllm_flash_attn import flash_attn_varlen_func, get_scheduler_metadata
     except Exception:  # an engine that is present but broken is as good as absent
         return {}
-    starts = torch.arange(q.shape[0] + 1, dtype=torch.int32, device=q.device)
+    batch, heads_q, d = q.shape
+    starts = torch.arange(batch + 1, dtype=torch.int32, device=q.device)
     longest = k.shape[1] * table.shape[1]
 
-    def call() -> torch.Tensor:
+    def call(plan: torch.Tensor | None = None) -> torch.Tensor:
         return flash_attn_varlen_func(
             q, k, v, max_seqlen_q=1, cu_seqlens_q=starts, max_seqlen_k=longest, seqused_k=lens, block_table=table,
-            softmax_scale=q.shape[-1] ** -0.5, causal=True, fa_version=3,
+            softmax_scale=d**-0.5, causal=True, scheduler_metadata=plan, fa_version=3,
         )  # fmt: skip
 
-    return {"fa3_paged": call}
+    plans: list[torch.Tensor] = []
+
+    def planned() -> torch.Tensor:
+        if not plans:
+            plans.append(get_scheduler_metadata(
+                batch, 1, longest, heads_q, k.shape[2], d, lens, q.dtype, cu_seqlens_q=starts, page_size=k.shape[1], causal=True,
+            ))  # fmt: skip
+        return call(plans[0])
+
+    return {"fa3_paged": call, "fa3_paged_planned": planned}
 
 
 def gated_delta(

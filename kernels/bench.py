@@ -24,7 +24,8 @@ SUITES = ("dense", "sparse", "gdn", "host", "step")
 # (batch, context), most informative first: the cells of the bars, then the rest of the grid.
 FIRST = [(8, M), (1, M), (8, 128 * K), (1, 32 * K), (1, 16 * K), (1, 8 * K), (1, 128 * K), (32, 128 * K)]
 REST = [(1, 512 * K), (2, M), (4, M), (2, 128 * K), (4, 128 * K), (8, 8 * K), (8, 32 * K), (32, 8 * K), (32, 32 * K),
-        (2, 32 * K), (4, 32 * K), (2, 8 * K), (4, 8 * K), (8, 512 * K), (32, M), (1, 2 * M), (8, 2 * M)]  # fmt: skip
+        (2, 32 * K), (4, 32 * K), (2, 8 * K), (4, 8 * K), (8, 512 * K), (32, M),
+        (1, 2 * M), (8, 2 * M), (2, 2 * M), (4, 2 * M)]  # fmt: skip
 
 
 def attention(suites: list[str], timer: bench_attention.Timer, quick: bool) -> Iterator[Callable[[], list[Row]]]:

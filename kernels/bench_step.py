@@ -22,7 +22,20 @@ LOGITS_BOUND = 6e-2  # bf16 activations through 28 layers, against float64
 def cells(timer: Timer, link_bytes_per_s: float, quick: bool, host_step: bool) -> Iterator[Callable[[], list[Row]]]:
     """The cells that fit this GPU, most informative first."""
     name = "Qwen2.5-0.5B" if quick else SHAPE
-    grid = [(1, 8 * K), (1, M), (8, 8 * K), (1, 128 * K), (8, 32 * K), (8, 128 * K), (2, 32 * K), (4, 32 * K), (32, 8 * K)]
+    grid = [
+        (1, 8 * K),
+        (1, M),
+        (8, 8 * K),
+        (1, 128 * K),
+        (8, 32 * K),
+        (8, 128 * K),
+        (2, 32 * K),
+        (4, 32 * K),
+        (32, 8 * K),
+        (1, 2 * M),
+        (32, 32 * K),
+        (2, M),
+    ]
     if quick:
         grid = [(1, 4 * K), (2, 4 * K)]
     for batch, context in grid:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels import checks, launch, paging, partials
+from kernels import checks, dense_bulk, launch, paging, partials
 
 # The probabilities are rounded to the cache's dtype before they meet V, the output to the query's.
 ERROR_BOUND = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 2e-5}
 LOG2E = 1.4426950408889634
+BULK_TILE = 128  # rows; fewer or more bytes in flight read slower, see docs/kernels.md
 
 
 @triton.jit
@@ -28,27 +28,13 @@ def _tile(i, first_tiles, skip, WINDOWED: tl.constexpr):
     return i
 
 
-@triton.jit
-def _absorb(b_q, b_k, b_v, seen, b_m, b_l, b_o, scale_log2, PRECISION: tl.constexpr):
-    """One tile of the online softmax: maxima b_m, sums b_l and outputs b_o after keys b_k and values b_v where `seen`."""
-    s = launch.dot(b_q, tl.trans(b_k), tl.zeros([b_q.shape[0], b_k.shape[0]], dtype=tl.float32), PRECISION) * scale_log2
-    s = tl.where(seen[None, :], s, -float("inf"))
-    m_new = tl.maximum(b_m, tl.max(s, 1))
-    m_safe = tl.where(m_new == -float("inf"), 0.0, m_new)
-    p = tl.exp2(s - m_safe[:, None])
-    alpha = tl.exp2(b_m - m_safe)
-    b_l = b_l * alpha + tl.sum(p, 1)
-    b_o = launch.dot(p.to(b_v.dtype), b_v, b_o * alpha[:, None], PRECISION)
-    return m_new, b_l, b_o
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["heads_kv", "splits", "stride_table"])
 def _dense(
     q, k, v, table, lens, out, o_parts, ml_parts,
     scale_log2, sink, window, heads_kv, splits,
     stride_table, k_p, k_h, k_t, v_p, v_h, v_t,
     GROUP: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
-    TMA: tl.constexpr, WHOLE: tl.constexpr, PAGED: tl.constexpr, WINDOWED: tl.constexpr,
+    WHOLE: tl.constexpr, PAGED: tl.constexpr, WINDOWED: tl.constexpr,
     STAGES: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     i_s, i_row = tl.program_id(0), tl.program_id(1)
@@ -75,35 +61,18 @@ def _dense(
     # The table entries of the next tile are fetched while this one is computed: a tile's address never waits on a load.
     t_next = _tile(lo, first_tiles, skip, WINDOWED) * BN
     page_next = paging.pages(table, i_b, stride_table, t_next, t_next + o_n, n, PAGE, BN, PAGED)
-    full = hi
-    if TMA:
-        # Whole tiles come as bulk copies, which cannot mask; a last partial one is read below with a mask.
-        full = tl.maximum(lo, tl.minimum(hi, n // BN))
-    for i in tl.range(lo, full, num_stages=STAGES):
+    for i in tl.range(lo, hi, num_stages=STAGES):
         o_t = t_next + o_n
-        row = t_next
         page = page_next
         t_next = _tile(i + 1, first_tiles, skip, WINDOWED) * BN
         page_next = paging.pages(table, i_b, stride_table, t_next, t_next + o_n, n, PAGE, BN, PAGED)
         ok = o_t < n
-        if TMA:
-            row = (page * heads_kv + i_h) * PAGE + row % PAGE
-            b_k, b_v = k.load([row, 0]), v.load([row, 0])
-        else:
-            b_k = tl.load(paging.rows(k, page, o_t, i_h, k_p, k_h, k_t, PAGE, PAGED)[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
-            b_v = tl.load(paging.rows(v, page, o_t, i_h, v_p, v_h, v_t, PAGE, PAGED)[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
+        b_k = tl.load(paging.rows(k, page, o_t, i_h, k_p, k_h, k_t, PAGE, PAGED)[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
+        b_v = tl.load(paging.rows(v, page, o_t, i_h, v_p, v_h, v_t, PAGE, PAGED)[:, None] + o_d[None, :], mask=ok[:, None], other=0.0)
         seen = ok
         if WINDOWED:
             seen = ok & ((o_t < sink) | (o_t >= n - window))
-        b_m, b_l, b_o = _absorb(b_q, b_k, b_v, seen, b_m, b_l, b_o, scale_log2, PRECISION)
-    if TMA:  # noqa: SIM102 - one is known when the kernel is compiled, the other is not
-        if full < hi:
-            o_t = t_next + o_n
-            ok = o_t < n
-            row = (page_next * heads_kv + i_h) * PAGE + t_next % PAGE
-            b_k = k.load([row, 0])
-            b_v = tl.where(ok[:, None], v.load([row, 0]), 0.0)
-            b_m, b_l, b_o = _absorb(b_q, b_k, b_v, ok, b_m, b_l, b_o, scale_log2, PRECISION)
+        b_m, b_l, b_o = dense_bulk.absorb(b_q, b_k, b_v, seen[None, :], b_m, b_l, b_o, scale_log2, PRECISION)
     p_out = out + i_row.to(tl.int64) * GROUP * D
     if WHOLE:
         b_o = b_o / tl.where(b_l == 0.0, 1.0, b_l)[:, None]
@@ -133,11 +102,12 @@ def _programs(device: torch.device, per_sm: int) -> int:
     return per_sm * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
-def _can_bulk(k_cache: torch.Tensor, v_cache: torch.Tensor, window: int | None, tile: int) -> bool:
-    """Whether tiles can be fetched by the GPU's bulk copy engine: whole boxes of a two-dimensional array of rows."""
-    rows = k_cache.numel() // k_cache.shape[-1]
-    whole = k_cache.is_contiguous() and v_cache.is_contiguous() and k_cache.shape[2] % tile == 0
-    return whole and rows < 2**31 and window is None
+def _bulk_plan(heads_kv: int, page: int | None) -> tuple[int, int]:
+    """(KV heads per program, tile) of bulk copies: one head and whole tiles, or as many heads as make up for a small page."""
+    heads = 1
+    while page is not None and heads * page < BULK_TILE and heads_kv % (2 * heads) == 0:
+        heads *= 2
+    return heads, BULK_TILE if page is None else min(BULK_TILE, heads * page)
 
 
 def check_cache(
@@ -183,6 +153,7 @@ def dense_decode(
     stages: int = 3,
     per_sm: int | None = None,
     bulk: bool | None = None,
+    heads: int | None = None,
     dependent: bool | None = None,
 ) -> torch.Tensor:
     """Attention of one query token per sequence over its whole context, or over a sink and a window of it.
@@ -193,47 +164,58 @@ def dense_decode(
     included). HQ / KV heads query heads share a KV head. `window` keeps the first `sink` and the last `window` tokens.
     `max_tokens` (default: what the table can hold) bounds seq_lens and sets the number of splits; it does not limit what
     is read. `workspace` and `out` make the call allocation-free, as in a CUDA graph; `splits`, `tile`, `num_warps`,
-    `stages`, `per_sm` tune. `bulk` fetches tiles with the bulk copy engine (default: where layout and GPU allow).
+    `stages`, `per_sm` tune. `bulk` fetches tiles with the bulk copy engine (default: where layout and GPU allow), `heads` KV heads
+    a program (default: one, more where a page of one head is smaller than a tile).
     `dependent` launches as a dependent of the previous kernel (default: where the GPU can).
 
     Returns [B, HQ, D] in q's dtype; zeros for a sequence of length 0. `ValueError` naming the argument on bad input.
     """
     heads_kv, capacity = check_cache(q, k_cache, v_cache, seq_lens, page_table)
     batch, heads_q, d = q.shape
-    group, rows = heads_q // heads_kv, batch * heads_kv
+    group = heads_q // heads_kv
     if sink < 0 or (sink and window is None):
         raise ValueError(f"sink: {sink} needs a window and must not be negative")
     if window is not None:
         checks.at_least("window", window, 1)
-    # Few large bulk copies in flight read best; where they cannot be used, more and smaller tiles. Measured on an H100.
-    if bulk is None:
-        bulk = q.is_cuda and d * q.element_size() <= 256 and _can_bulk(k_cache, v_cache, window, tile or 128)
-    tile = (128 if bulk else 64) if tile is None else tile
-    checks.block_tokens(tile, "tile")
-    if bulk and not _can_bulk(k_cache, v_cache, window, tile):
-        raise ValueError("bulk: needs contiguous caches of fewer than 2^31 rows, pages of whole tiles and no window")
-    per_sm = (1 if bulk and tile > 64 else 2) if per_sm is None else per_sm
     max_tokens = capacity if max_tokens is None else checks.at_least("max_tokens", max_tokens, 1)
-    reach = max_tokens if window is None else min(max_tokens, sink + window + 2 * tile)
+    reach = max_tokens if window is None else min(max_tokens, sink + window + 512)
+    best = _bulk_plan(heads_kv, None if page_table is None else k_cache.shape[2])
+    if bulk is None:
+        fits = dense_bulk.can(k_cache, v_cache, best[1] if tile is None else tile, best[0] if heads is None else heads)
+        bulk = q.is_cuda and d * q.element_size() <= 256 and window is None and fits
+    heads = (best[0] if bulk else 1) if heads is None else heads
+    tile = (best[1] if bulk else 64) if tile is None else tile
+    checks.block_tokens(tile, "tile")
+    if heads_kv % checks.at_least("heads", heads, 1) or (heads > 1 and (not bulk or page_table is None)):
+        raise ValueError(f"heads: {heads} of {heads_kv} KV heads a program; more than one needs a page table and bulk copies")
+    if bulk and (window is not None or not dense_bulk.can(k_cache, v_cache, tile, heads)):
+        raise ValueError("bulk: needs contiguous caches of fewer than 2^31 rows, pages of whole tiles and no window")
+    rows = batch * heads_kv // heads
     if splits is None:
-        splits = splits_for(rows, reach, tile, _programs(q.device, per_sm))
+        # Few large bulk copies in flight read best; where they cannot be used, more and smaller tiles. Measured on an H100.
+        per_sm = (1 if bulk and tile > 64 else 2) if per_sm is None else per_sm
+        splits = splits_for(rows, reach * heads, tile, _programs(q.device, per_sm))
     checks.at_least("splits", splits, 1)
     out = torch.empty_like(q) if out is None else checks.tensor("out", out, q.shape, [q.dtype], q, contiguous=True)
     if workspace is None:
-        workspace = partials.Workspace.allocate(rows, splits, group, d, q.device)
-    workspace.check(rows, splits, group, d, q)
+        workspace = partials.Workspace.allocate(rows, splits, group * heads, d, q.device)
+    workspace.check(rows, splits, group * heads, d, q)
     table = seq_lens if page_table is None else page_table
-    k_arg, v_arg = (TensorDescriptor.from_tensor(x.view(-1, d), [tile, d]) if bulk else x for x in (k_cache, v_cache))
     dependent = launch.has_dependent_launch() if dependent is None else dependent
-    _dense[(splits, rows)](
-        q, k_arg, v_arg, table, seq_lens, out, workspace.o, workspace.ml,
-        (d**-0.5 if scale is None else scale) * LOG2E, sink, 0 if window is None else window, heads_kv, splits,
-        table.stride(0), *k_cache.stride()[:3], *v_cache.stride()[:3],
-        GROUP=group, GP=max(16, triton.next_power_of_2(group)), D=d, PAGE=k_cache.shape[2], BN=tile,
-        TMA=bulk, WHOLE=splits == 1, PAGED=page_table is not None,
-        WINDOWED=window is not None, STAGES=stages, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=num_warps, **launch.options(dependent),
-    )  # fmt: skip
+    scale_log2 = (d**-0.5 if scale is None else scale) * LOG2E
+    if bulk:
+        dense_bulk.launch_bulk(
+            q, k_cache, v_cache, table, seq_lens, out, workspace, paged=page_table is not None, scale_log2=scale_log2, splits=splits,
+            tile=tile, heads=heads, stages=stages, num_warps=num_warps, dependent=dependent,
+        )  # fmt: skip
+    else:
+        _dense[(splits, rows)](
+            q, k_cache, v_cache, table, seq_lens, out, workspace.o, workspace.ml, scale_log2, sink, 0 if window is None else window,
+            heads_kv, splits, table.stride(0), *k_cache.stride()[:3], *v_cache.stride()[:3],
+            GROUP=group, GP=max(16, triton.next_power_of_2(group)), D=d, PAGE=k_cache.shape[2], BN=tile,
+            WHOLE=splits == 1, PAGED=page_table is not None, WINDOWED=window is not None, STAGES=stages,
+            PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=num_warps, **launch.options(dependent),
+        )  # fmt: skip
     if splits > 1:
-        partials.merge(workspace, out, rows, splits, group, dependent)
+        partials.merge(workspace, out, rows, splits, group * heads, dependent)
     return out

@@ -86,6 +86,6 @@ def merge(work: Workspace, out: torch.Tensor, rows: int, parts: int, group: int,
     d = out.shape[-1]
     bucket = max(8, triton.next_power_of_2(parts))
     _merge[(rows * group,)](
-        work.o, work.ml, out, parts, GROUP=group, D=d, PARTS_P2=bucket, STEP=min(bucket, 128), num_warps=4 if bucket <= 64 else 8,
-        **launch.options(dependent),
+        work.o, work.ml, out, parts, GROUP=group, D=d, PARTS_P2=bucket, STEP=min(bucket, 128),
+        num_warps=4 if bucket <= 64 else 8, **launch.options(dependent),
     )  # fmt: skip

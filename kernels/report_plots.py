@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernels.report import Table
+    from kernels.report_table import Table
 
 LINES = {
     "paged": ("dense paged, ours", "C0", "o-"),
     "contiguous": ("dense contiguous, ours", "C0", "o--"),
     "sdpa_cudnn_gqa": ("cuDNN SDPA", "C1", "s-"),
     "sdpa_flash_gqa": ("flash SDPA", "C2", "s-"),
+    "fa3_paged_planned": ("FlashAttention 3, paged", "C5", "v-"),
     "minmax_fp8": ("sparse k=8, fp8 bounds", "C3", "^-"),
     "minmax": ("sparse k=8, bf16 bounds", "C4", "^-"),
 }

@@ -1,5 +1,7 @@
 """Retrieval recall of block selection, from the published needle trials: what was measured, with intervals, and what was not.
 
+Where nothing was measured at that very budget and context, a model of the trials predicts (sim.recall), and the sentence says so.
+
 Data: scenarios/data/reference/brl07/needle_recall.csv. A row with a trial count becomes a Beta interval (Jeffreys prior); a row printed
 only as a bound or a percentage is passed on as printed, because its trial count is not stated.
 """
@@ -85,14 +87,33 @@ def recall_at(k: int, context: int, haystack: str | None = None) -> tuple[list[R
     return exact, others
 
 
-def risk_sentence(k: int, context: int) -> str:
-    """One plain sentence on the recall of block-128 top-k selection at this context."""
+def risk_sentence(k: int, context: int, model: str | None = None) -> str:
+    """One plain sentence on the recall of block-128 top-k selection at this context: measured there, or else predicted, and by what."""
     exact, others = recall_at(k, context)
     if exact:
         return f"k={k}: needle recall " + "; ".join(_describe(r, with_context=False) for r in exact) + "."
+    predicted = _predicted(k, context, model)
     if others:
-        return f"k={k}: no recall was measured at this context; nearest " + "; ".join(_describe(r) for r in others[:2]) + "."
-    return f"k={k}: no recall was measured at this k, at any context."
+        return f"k={k}: not measured at this context; {predicted}nearest measured " + "; ".join(_describe(r) for r in others[:2]) + "."
+    return f"k={k}: not measured at this k, at any context{'; ' + predicted.removesuffix('; ') if predicted else ''}."
+
+
+def _predicted(k: int, context: int, model: str | None) -> str:
+    """What the packaged recall model says, hardest text first, ending in "; "; empty without a packaged model."""
+    from sim.recall import packaged_recall
+
+    recall = packaged_recall()
+    if recall is None:
+        return ""
+    wanted = (model or "").casefold()
+    known = next((name for name in recall.offset if name.casefold().replace("-instruct", "") == wanted.replace("-instruct", "")), None)
+    rows = sorted((recall.interval(known, text, context, k)[1], text) for text in recall.intercept)
+    parts = []
+    for _, text in rows:
+        low, middle, high = recall.interval(known, text, context, k)
+        parts.append(f"{middle:.2f} [{low:.2f}-{high:.2f}] on {text}")
+    whose = "" if known else " for a model never tried"
+    return f"predicted{whose} {', '.join(parts)} ({recall.basis}); "
 
 
 def _describe(r: Recall, with_context: bool = True) -> str:

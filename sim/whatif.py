@@ -109,9 +109,10 @@ def answer(question: Question, rates: RateDraws) -> Answer:
     for batch in q.batches:
         options += _options_at(q, batch, memory, rates)
     c_kv = sequence_bytes(q.model, q.context, q.precision, dense(), q.tp)[0]
-    weights = iteration_bill(q.model, decode_shape(q.model, 1.0, float(q.context)), q.precision, tp=q.tp).weight_bytes
+    alone = iteration_bill(q.model, decode_shape(q.model, 1.0, float(q.context)), q.precision, tp=q.tp)
+    weights = alone.weight_bytes + alone.expert_bytes
     crossovers = {(k, b): crossover_context(q, blocks(k), b, rates.point) for k in q.ks for b in q.batches if q.model.kv_layers}
-    fidelity = [risk_sentence(k, q.context) for k in q.ks]
+    fidelity = [risk_sentence(k, q.context, q.model.name) for k in q.ks]
     notes = []
     if q.context > q.model.max_context:
         notes.append(f"{q.context} tokens exceed the {q.model.max_context} that {q.model.name} declares; costs are priced, quality is not.")

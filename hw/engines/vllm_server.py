@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import re
-import signal
-import socket
-import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hw.engines.server_process import Server, free_port, running
 from hw.engines.shapes import shape, write_model
-from sim.errors import SimctlError, UsageError
-
-
-@dataclass(frozen=True)
-class Server:
-    """A running server: its URL, the name it serves the model under, and what its log says it got."""
-
-    url: str
-    model: str
-    facts: dict[str, Any]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from sim.errors import UsageError
 
 
 @contextmanager
@@ -62,17 +41,11 @@ def serve(
     command += ["--max-model-len", str(max_model_len or min(config["max_position_embeddings"], 131072)), "--enable-prompt-tokens-details"]
     command += ["--enforce-eager"] if device == "cpu" else []
     command += list(flags)
-    start = time.monotonic()
-    with log.open("wb") as sink:
-        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=_environment(device), start_new_session=True)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        _await_health(process, url, log, start_timeout_s)
+    url = f"http://127.0.0.1:{port}"
+    with running(command, url, log, _environment(device), start_timeout_s) as start_s:
         facts = log_facts(log.read_text(errors="replace"))
-        facts |= {"path": "served", "server_start_s": round(time.monotonic() - start, 1), "server_flags": " ".join(command[5:])}
+        facts |= {"path": "served", "server_start_s": round(start_s, 1), "server_flags": " ".join(command[5:])}
         yield Server(url, model, facts)
-    finally:
-        _stop(process)
 
 
 def log_facts(text: str) -> dict[str, Any]:
@@ -97,34 +70,3 @@ def _environment(device: str) -> dict[str, str]:
         extra |= {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
     # its own log is where the KV capacity it got is printed
     return extra | dict(os.environ) | {"VLLM_LOGGING_LEVEL": "INFO"}
-
-
-def _await_health(process: subprocess.Popen[bytes], url: str, log: Path, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise SimctlError(f"the server ended with code {process.returncode}: {_tail(log)}")
-        with contextlib.suppress(OSError), opener.open(f"{url}/health", timeout=2) as answer:
-            if answer.status == 200:
-                return
-        time.sleep(0.2)
-    raise SimctlError(f"the server was not healthy after {timeout_s:.0f} s: {_tail(log)}")
-
-
-def _tail(log: Path, characters: int = 600) -> str:
-    return " ".join(log.read_text(errors="replace")[-characters:].split())
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server and the engine process it started: they share a process group of their own."""
-    for sign, patience in ((signal.SIGTERM, 15.0), (signal.SIGKILL, 10.0)):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, sign)
-        try:
-            process.wait(patience)
-        except subprocess.TimeoutExpired:
-            continue
-        with contextlib.suppress(ProcessLookupError):  # children that outlived it
-            os.killpg(process.pid, signal.SIGKILL)
-        return

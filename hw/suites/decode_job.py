@@ -55,5 +55,5 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
         if journal.records:
             paths = write(suite.dataset(journal.records, attrs), out / f"{job.stem}.nc", {"cell": ""})
             if attrs["finished"]:
-                journal.path.unlink()
+                journal.path.unlink(missing_ok=True)
     return paths

@@ -75,7 +75,7 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
             data = suite.dataset(cells_done, attrs, job.suite)
             paths = write(data, out / f"{job.stem}.nc", {"cell": "", "iteration": ".iterations"})
             if attrs["finished"]:
-                journal.path.unlink()
+                journal.path.unlink(missing_ok=True)
         if engine is not None:
             engine.close()
     return paths

@@ -7,9 +7,12 @@ Each figure is the median of repeats on rotating buffers; the inputs are random,
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from hw.spread import summarize
 from hw.suites import all_reduce
@@ -29,7 +32,6 @@ DESCRIBED = {
 
 def timer(device: str) -> Callable[[Callable[[], Any]], float]:
     """A function that runs `work` once and returns its seconds: device events on CUDA, the host clock elsewhere."""
-    import torch
 
     def on_host(work: Callable[[], Any]) -> float:
         start = time.perf_counter()
@@ -37,6 +39,8 @@ def timer(device: str) -> Callable[[Callable[[], Any]], float]:
         return time.perf_counter() - start
 
     def on_device(work: Callable[[], Any]) -> float:
+        import torch
+
         first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         first.record()
         work()
@@ -133,7 +137,7 @@ def host_link(sizes: tuple[int, ...] = (2**12, 2**16, 2**20, 2**24, 2**28), repe
 def measure(device: str, *, quick: bool = False) -> list[dict[str, Any]]:
     """All floors of `device` as rows of DESCRIBED; `quick` keeps copy, read and the main matmul (about a second)."""
     if device == "cpu":
-        return memory("cpu", 2**26, 10) + matmul("cpu", 512)
+        return memory("cpu", 2**26, 10) + matmul("cpu", 512) if library() == "torch" else with_numpy()
     rows = memory("cuda", 2**30 if quick else 2**31) + matmul("cuda", 8192, 5 if quick else 20)
     if not quick:
         rows += launches() + host_link()
@@ -143,6 +147,24 @@ def measure(device: str, *, quick: bool = False) -> list[dict[str, Any]]:
     if not quick and torch.cuda.device_count() > 1:
         rows += all_reduce.measure(torch.cuda.device_count())
     return rows
+
+
+def library() -> str:
+    """What floors are measured with here: torch, or numpy on a machine without it."""
+    return "torch" if importlib.util.find_spec("torch") else "numpy"
+
+
+def with_numpy(size: int = 2**26, n: int = 512, repeats: int = 10) -> list[dict[str, Any]]:
+    """The CPU's floors without torch: copy, read and an fp32 product."""
+    rng = np.random.default_rng(0)
+    buffers = [rng.standard_normal(size // 4, dtype=np.float32) for _ in range(2)]
+    target = np.empty_like(buffers[0])
+    a, b = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(2))
+    copy = rates(lambda i: np.copyto(target, buffers[i % 2]), 2.0 * size, "cpu", repeats)
+    read = rates(lambda i: np.sum(buffers[i % 2]), 1.0 * size, "cpu", repeats)
+    product = rates(lambda i: a @ b, 2.0 * n**3, "cpu", repeats)
+    rows = [_row("copy", copy, "bytes/s", "fp32", size), _row("read", read, "bytes/s", "fp32", size)]
+    return [*rows, _row("matmul", product, "flop/s", "fp32", a.nbytes)]
 
 
 def headline(rows: list[dict[str, Any]]) -> dict[str, float]:

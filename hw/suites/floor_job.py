@@ -17,5 +17,5 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
     journal.add("floor", rows=rows)
     attrs = {"schema": SCHEMA, "suite": "floor", "finished": 1, **facts}
     paths = write(xr.Dataset(table("row", rows, floor.DESCRIBED), attrs=attrs), out / f"{job.stem}.nc", {"row": ""})
-    journal.path.unlink()
+    journal.path.unlink(missing_ok=True)
     return paths

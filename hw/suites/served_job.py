@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hw.artifact import write
-from hw.engines import vllm_server
+from hw.engines import llamacpp_server, vllm_server
 from hw.engines.shapes import shape
 from hw.journal import Journal
 from hw.pace import Budget
@@ -27,10 +27,9 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
         raise UsageError("served needs a model")
     config, cuda = shape(job.model), job.device == "cuda"
     attrs: dict[str, Any] = facts | floor.headline(floor.measure(job.device, quick=True))
-    attrs |= {"model": job.model, "model_config": json.dumps(config), "seed": job.seed, "finished": 0}
+    attrs |= {"model": job.model, "model_config": json.dumps(config), "seed": job.seed, "finished": 0, "floor_library": floor.library()}
     attrs |= {"weight_dtype": job.quantization or config["torch_dtype"], "kv_dtype": config["torch_dtype"]}
-    flags = ["--max-num-seqs", str(job.max_num_seqs), "--max-num-batched-tokens", str(job.max_num_batched_tokens)]
-    flags += ["--quantization", job.quantization] if job.quantization else []
+    serve, flags = _engine(job)
     phases = {"plan": flags, **({"starved": [*flags, "--num-gpu-blocks-override", str(STARVED_BLOCKS)]} if cuda else {})}
     names = {e.name for phase in phases for e in _work(phase, Target("http://none", ""), config["vocab_size"], job, cuda)}
     chosen = {n for n in names if any(fnmatch(n, pattern) for pattern in job.experiments or ("*",))}
@@ -42,7 +41,7 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
             if all(name in journal for name in left):
                 continue
             log = out / f"{job.stem}.{phase}.log"
-            with tempfile.TemporaryDirectory() as folder, vllm_server.serve(
+            with tempfile.TemporaryDirectory() as folder, serve(
                 job.model, Path(folder), device=job.device, flags=phase_flags, log=log, max_model_len=GPU_MAX_MODEL_LEN if cuda else None
             ) as server:  # fmt: skip
                 attrs |= {f"{phase}_{k}": v for k, v in server.facts.items()}
@@ -57,7 +56,7 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
             data = suite.dataset(journal.records, attrs)
             paths = write(data, out / f"{job.stem}.nc", {"experiment": "", "request": ".requests"})
             if attrs["finished"]:
-                journal.path.unlink()
+                journal.path.unlink(missing_ok=True)
     return paths
 
 
@@ -67,3 +66,13 @@ def _work(phase: str, target: Target, vocab: int, job: Any, cuda: bool) -> list[
         rungs = (1, 2, 4, 8, 16, 32, 64, 128) if cuda else (1, 2, 4, 8)
         return suite.plan(target, vocab, job.seed, job.rates, rungs, suite.GPU_PLAN if cuda else suite.CPU_PLAN)
     return [suite.burst(target, vocab, job.seed, 48, 1024, 128)]
+
+
+def _engine(job: Any) -> tuple[Any, list[str]]:
+    """(how to start the server, its flags) for the engine asked for."""
+    if job.engine == "llamacpp":
+        if job.quantization:
+            raise UsageError("engine llamacpp takes no weight dtype here")
+        return llamacpp_server.serve, ["--parallel", str(job.max_num_seqs), "--batch", str(job.max_num_batched_tokens)]
+    flags = ["--max-num-seqs", str(job.max_num_seqs), "--max-num-batched-tokens", str(job.max_num_batched_tokens)]
+    return vllm_server.serve, flags + (["--quantization", job.quantization] if job.quantization else [])

@@ -127,6 +127,23 @@ def test_a_journal_cut_mid_line_loses_that_line_only(tmp_path: Path) -> None:
         Journal(path, {"run": 2}, resume=True)
 
 
+def test_a_disk_that_fills_during_the_run_keeps_the_cells_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "j"
+    journal = Journal(path, {"run": 1})
+    journal.add("a", value=1)
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space left"):
+        journal.add("b", value=2)
+    monkeypatch.undo()
+    assert [r["key"] for r in journal.records] == ["a"]
+    assert Journal(path, {"run": 1}, resume=True).records[0] == {"key": "a", "value": 1}
+
+
+def test_a_run_refused_before_its_first_cell_leaves_no_file(tmp_path: Path) -> None:
+    Journal(tmp_path / "j", {"run": 1})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import xarray as xr
 

@@ -40,6 +40,9 @@ def test_a_gpu_name_on_the_cpu_is_refused() -> None:
         (["--suite", "nonsense"], "unknown suite 'nonsense'; known: floor"),
         (["--suite", "engine-grid"], "needs --model"),
         (["--suite", "engine-grid", "--model", "gpt-9"], "unknown model shape 'gpt-9'; known: qwen2.5-7b"),
+        (["--suite", "kernels"], "suite kernels needs a CUDA device"),
+        (["--suite", "floor,decode", "--model", "qwen2.5-7b"], "suite decode needs a CUDA device"),
+        (["--suite", "served", "--model", "tiny-25m", "--tp", "2"], "suite served runs on one GPU"),
         (["--suite", "floor", "--hw", "tpu"], "unknown device 'tpu'"),
         (["--suite", "served", "--model", "tiny-25m", "--rates", "1,-2"], "--rates wants positive numbers"),
     ],
@@ -50,6 +53,33 @@ def test_bad_requests_are_named_before_anything_starts(arguments: list[str], say
     assert isinstance(result.exception, UsageError)
     assert says in str(result.exception)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_card_that_a_job_just_left_may_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's utilisation still counts the last second: it is asked again, but not for ever."""
+    readings = iter(["22", "15", "0"])
+    monkeypatch.setattr(preflight.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(preflight, "query_gpus", lambda: [IDLE | {"gpu_utilization_pct": next(readings, "97")}])
+    assert "0 % busy" in preflight.check("cuda")["preflight"]
+    with pytest.raises(SimctlError, match="is in use"):
+        preflight.check("cuda")
+
+
+def test_every_card_of_several_must_be_idle() -> None:
+    with pytest.raises(SimctlError, match=r"is in use \(30000 MiB"):
+        preflight.check("cuda", None, [IDLE, IDLE | {"gpu_memory_used_mib": "30000"}])
+
+
+def test_a_missing_engine_leaves_nothing_behind(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    from importlib.util import find_spec
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == "vllm" else find_spec(name, *more))
+    for suite in ("engine-grid", "served"):
+        arguments = ["--hw", "cpu", "--suite", suite, "--model", "tiny-25m", "-o", str(tmp_path)]
+        result = click.testing.CliRunner().invoke(command, arguments)
+        assert isinstance(result.exception, UsageError)
+        assert "pip install 'llm-simctl[engine-cpu]'" in str(result.exception)
+        assert [p.name for p in tmp_path.iterdir() if p.suffix != ".log"] == []
 
 
 def test_a_missing_engine_names_the_extra(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

@@ -67,3 +67,21 @@ def make(
                     cache[table[b, i], :, : part.shape[1]] = part
     seq_lens = torch.tensor(lens, dtype=torch.int32, device=DEVICE)
     return Cache(q, k, v, seq_lens, None if table is None else table.to(DEVICE))
+
+
+def far_apart(seed: int, tokens: int, d: int = 16) -> tuple[Cache, torch.Tensor]:
+    """A sequence of three pages, and its keys once more in a cache whose pages are 2^31 elements from end to end by stride, in an
+    address space that is reserved and barely touched. The table names pages of both caches; what holds no token is NaN."""
+    page = 16
+    apart = 2 * (2**31 // page + 64)
+    storage = torch.empty(apart * page + page * d, dtype=torch.bfloat16)
+    far = storage.as_strided((page + 1, 1, page, d), (apart, d * page, d, 1))
+    near = make(seed, [tokens], heads_kv=1, group=2, d=d, page=page, spare_pages=page - 2)
+    table = torch.tensor([[page, 0, page - 1]], dtype=torch.int32)
+    for old, new in zip(near.table[0, :3].tolist(), table[0].tolist(), strict=True):
+        far[new] = near.k[old]
+    keys = torch.full_like(near.k, float("nan"))
+    for old, new in zip(near.table[0, :3].tolist(), table[0].tolist(), strict=True):
+        keys[new] = near.k[old]
+    assert (page - 1) * apart > 2**31
+    return Cache(near.q, keys, keys, near.seq_lens, table), far

@@ -33,6 +33,10 @@ ATTENTION: list[tuple[str, Callable[[dict], dict]]] = [
     ("seq_lens", lambda a: a | {"seq_lens": a["seq_lens"][:1]}),
     ("page_table", lambda a: a | {"page_table": a["page_table"].long()}),
     ("page_table", lambda a: a | {"page_table": a["page_table"][:1]}),
+    ("k_cache", lambda a: a | {"k_cache": a["k_cache"].to("meta")}),
+    ("v_cache", lambda a: a | {"v_cache": a["v_cache"].to("meta")}),
+    ("seq_lens", lambda a: a | {"seq_lens": a["seq_lens"].to("meta")}),
+    ("page_table", lambda a: a | {"page_table": a["page_table"].to("meta")}),
     ("out", lambda a: a | {"out": a["q"].float()}),
     ("workspace", lambda a: a | {"workspace": partials.Workspace.allocate(1, 1, 1, 16, a["q"].device), "splits": 9, "tile": 16}),
 ]
@@ -46,7 +50,8 @@ def test_dense_decode(named: str, change: Callable[[dict], dict]) -> None:
 
 @pytest.mark.parametrize(("named", "options"), [
     ("sink", {"sink": 4}), ("sink", {"sink": -1, "window": 4}), ("window", {"window": 0}), ("splits", {"splits": 0}),
-    ("max_tokens", {"max_tokens": 0}),
+    ("max_tokens", {"max_tokens": 0}), ("heads", {"heads": 3}), ("heads", {"heads": 2, "bulk": False}), ("heads", {"heads": 0}),
+    ("tile", {"tile": 24}),  ("bulk", {"bulk": True, "tile": 64}), ("bulk", {"bulk": True, "window": 8}),
 ])  # fmt: skip
 def test_dense_decode_options(named: str, options: dict) -> None:
     with pytest.raises(ValueError, match=f"^{named}:"):

@@ -1,0 +1,113 @@
+"""The dense decode kernel whose tiles come through the GPU's bulk copy engine, also where a page of one head is less than a tile.
+
+The cache is an array of rows [pages KV heads page, D]: a page holds all tokens of its first head, then all of the next. A tile is
+`tile` neighbouring rows, so it may be part of one head of a page or span several of them. One program attends for `heads` KV
+heads at once and walks the rows of a page in the order they lie in memory. The queries of all its heads share every product with a
+tile; those whose KV head a row is not of are masked. Pages of 16 tokens are read so, in runs of all their heads; for pages of a
+whole tile one head a program is faster (docs/kernels.md).
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from kernels import launch, partials
+
+
+@triton.jit
+def absorb(b_q, b_k, b_v, seen, b_m, b_l, b_o, scale_log2, PRECISION: tl.constexpr):
+    """One tile of the online softmax: maxima b_m, sums b_l and outputs b_o after keys b_k and values b_v where `seen`, which
+    broadcasts to [queries, keys]; what is not seen must be finite in b_v."""
+    s = launch.dot(b_q, tl.trans(b_k), tl.zeros([b_q.shape[0], b_k.shape[0]], dtype=tl.float32), PRECISION) * scale_log2
+    s = tl.where(seen, s, -float("inf"))
+    m_new = tl.maximum(b_m, tl.max(s, 1))
+    m_safe = tl.where(m_new == -float("inf"), 0.0, m_new)
+    p = tl.exp2(s - m_safe[:, None])
+    alpha = tl.exp2(b_m - m_safe)
+    b_l = b_l * alpha + tl.sum(p, 1)
+    b_o = launch.dot(p.to(b_v.dtype), b_v, b_o * alpha[:, None], PRECISION)
+    return m_new, b_l, b_o
+
+
+@triton.jit(do_not_specialize=["heads_kv", "splits", "stride_table"])
+def _bulk(
+    q, k, v, table, lens, out, o_parts, ml_parts, scale_log2, heads_kv, splits, stride_table,
+    GROUP: tl.constexpr, HEADS: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
+    WHOLE: tl.constexpr, PAGED: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    PER: tl.constexpr = HEADS * PAGE // BN  # tiles per page
+    QUERIES: tl.constexpr = HEADS * GROUP
+    i_s, i_row = tl.program_id(0), tl.program_id(1)
+    i_b, i_h = i_row // (heads_kv // HEADS), i_row % (heads_kv // HEADS) * HEADS
+    o_g, o_d, o_n = tl.arange(0, GP), tl.arange(0, D), tl.arange(0, BN)
+    launch.wait_for_previous(PDL)
+    n = tl.load(lens + i_b)
+    if HEADS == 1:
+        tiles, whole = tl.cdiv(n, BN), n // BN
+    else:
+        tiles, whole = tl.cdiv(n, PAGE) * PER, n // PAGE * PER
+    p_q = q + (i_row.to(tl.int64) * QUERIES + o_g[:, None]) * D + o_d[None, :]
+    b_q = tl.load(p_q, mask=o_g[:, None] < QUERIES, other=0.0)
+    b_m = tl.full([GP], -float("inf"), dtype=tl.float32)
+    b_l = tl.zeros([GP], dtype=tl.float32)
+    b_o = tl.zeros([GP, D], dtype=tl.float32)
+    lo = (i_s.to(tl.int64) * tiles // splits).to(tl.int32)
+    hi = ((i_s + 1).to(tl.int64) * tiles // splits).to(tl.int32)
+    # The table entry of the next tile is fetched while this one is computed: a tile's address never waits on a load.
+    row_of = table + i_b.to(tl.int64) * stride_table
+    page = i_b
+    if PAGED:
+        page = tl.load(row_of + lo // PER, mask=lo < tiles, other=0)
+    full = tl.maximum(lo, tl.minimum(hi, whole))
+    for i in tl.range(lo, full, num_stages=STAGES):
+        row = i % PER * BN
+        at = (page * heads_kv + i_h) * PAGE + row
+        if PAGED:
+            page = tl.load(row_of + (i + 1) // PER, mask=i + 1 < tiles, other=0)
+        b_k, b_v = k.load([at, 0]), v.load([at, 0])
+        mine = o_g[:, None] // GROUP == (row + o_n[None, :]) // PAGE if HEADS > 1 else (o_n >= 0)[None, :]
+        b_m, b_l, b_o = absorb(b_q, b_k, b_v, mine, b_m, b_l, b_o, scale_log2, PRECISION)
+    # A page that is not full: the copies bring rows that hold no token, so values are masked as well.
+    for i in tl.range(full, hi, num_stages=min(STAGES, 3)):
+        row = i % PER * BN
+        at = (page * heads_kv + i_h) * PAGE + row
+        if PAGED:
+            page = tl.load(row_of + (i + 1) // PER, mask=i + 1 < tiles, other=0)
+        ok = i // PER * PAGE + (row + o_n) % PAGE < n
+        mine = o_g[:, None] // GROUP == (row + o_n[None, :]) // PAGE if HEADS > 1 else (o_n >= 0)[None, :]
+        b_k, b_v = k.load([at, 0]), tl.where(ok[:, None], v.load([at, 0]), 0.0)
+        b_m, b_l, b_o = absorb(b_q, b_k, b_v, mine & ok[None, :], b_m, b_l, b_o, scale_log2, PRECISION)
+    if WHOLE:
+        b_o = b_o / tl.where(b_l == 0.0, 1.0, b_l)[:, None]
+        p_out = out + i_row.to(tl.int64) * QUERIES * D
+        tl.store(p_out + o_g[:, None] * D + o_d[None, :], b_o.to(out.dtype.element_ty), mask=o_g[:, None] < QUERIES)
+    else:
+        partials.leave(o_parts, ml_parts, i_row * splits + i_s, b_o, b_m, b_l, QUERIES, GP, D)
+
+
+def can(k_cache: torch.Tensor, v_cache: torch.Tensor, tile: int, heads: int) -> bool:
+    """Whether tiles of `tile` rows cut the caches without rest: dense arrays of fewer than 2^31 rows, whole tiles in what a program
+    reads of a page."""
+    rows = k_cache.numel() // k_cache.shape[-1]
+    dense = k_cache.is_contiguous() and v_cache.is_contiguous()
+    return dense and rows < 2**31 and heads * k_cache.shape[2] % tile == 0 and (heads > 1 or k_cache.shape[2] >= tile)
+
+
+def launch_bulk(
+    q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, table: torch.Tensor, seq_lens: torch.Tensor, out: torch.Tensor,
+    workspace: partials.Workspace, *, paged: bool, scale_log2: float, splits: int, tile: int, heads: int, stages: int, num_warps: int,
+    dependent: bool,
+) -> None:  # fmt: skip
+    """Leave the attention of `dense_decode` in `out`, or with several splits its parts in `workspace`. Arguments are checked there."""
+    heads_kv, d = k_cache.shape[1], q.shape[2]
+    group = q.shape[1] // heads_kv
+    k, v = (TensorDescriptor.from_tensor(x.view(-1, d), [tile, d]) for x in (k_cache, v_cache))
+    _bulk[(splits, q.shape[0] * heads_kv // heads)](
+        q, k, v, table, seq_lens, out, workspace.o, workspace.ml, scale_log2, heads_kv, splits, table.stride(0),
+        GROUP=group, HEADS=heads, GP=max(16, triton.next_power_of_2(group * heads)), D=d, PAGE=k_cache.shape[2], BN=tile,
+        WHOLE=splits == 1, PAGED=paged, STAGES=stages, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=num_warps, **launch.options(dependent),
+    )  # fmt: skip

@@ -1,0 +1,99 @@
+"""Experiments of the served suite by name: what matches nothing is refused before a server starts, what is done is not repeated."""
+
+import os
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hw.__main__ import main
+from hw.artifact import load
+from hw.engines.server_process import Server
+from hw.jobs import Job, run
+from hw.journal import Journal
+from hw.serve.client import Served
+from hw.suites import served, served_job
+from sim.errors import UsageError
+
+
+def job(*experiments: str) -> Job:
+    return Job("served", "cpu", "tiny-25m", None, None, 0, rates=(2.0, 4.0), experiments=experiments)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Servers started; each answers at once."""
+    seen: list[str] = []
+
+    @contextmanager
+    def serve(model: str, folder: Path, **how: Any) -> Any:
+        seen.append(model)
+        yield Server("http://127.0.0.1:9", model, {"engine": "pretend"})
+
+    async def at_once(target: Any, prompts: Any, n: int, prompt_tokens: int, output_tokens: int, first: int = 0) -> list[Served]:
+        times = [0.1 + 0.01 * i for i in range(output_tokens)]
+        return [Served(prompt_tokens, output_tokens, 0.0, token_s=times, finish_s=times[-1]) for _ in range(n)]
+
+    monkeypatch.setattr(served_job.vllm_server, "serve", serve)
+    monkeypatch.setattr(served.load, "wave", at_once)
+    monkeypatch.setattr(served_job.floor, "measure", lambda *_, **__: [])
+    return seen
+
+
+def test_a_pattern_that_names_nothing_is_refused(tmp_path: Path, started: list[str]) -> None:
+    with pytest.raises(UsageError, match=r"names none of: closed 16x4, ladder c128 n1, .*open 2/s"):
+        served_job.run(job("ladder c9*"), tmp_path, Journal(tmp_path / "j", {}), {})
+    assert started == []
+
+
+def test_only_what_is_named_runs_and_only_once(tmp_path: Path, started: list[str]) -> None:
+    journal = Journal(tmp_path / "j", {})
+    served_job.run(job("ladder c128 n[12]"), tmp_path, journal, {"gpu_name": "none"})
+    assert sorted(r["key"] for r in journal.records) == ["ladder c128 n1", "ladder c128 n2"]
+    assert started == ["tiny-25m"]
+    again = Journal(tmp_path / "j", {})
+    again.records = journal.records
+    served_job.run(job("ladder c128 n[12]"), tmp_path, again, {"gpu_name": "none"})
+    assert started == ["tiny-25m"]
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "termination signal"])
+def test_an_interrupted_run_writes_what_it_has_and_says_unfinished(
+    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    answer = served.load.wave
+
+    async def wave(target: Any, prompts: Any, n: int, *sizes: int, **more: int) -> list[Served]:
+        if n == 2 and how == "Ctrl-C":
+            raise KeyboardInterrupt
+        if n == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return await answer(target, prompts, n, *sizes, **more)
+
+    monkeypatch.setattr(served.load, "wave", wave)
+    with pytest.raises(KeyboardInterrupt):
+        run(job("ladder c128 n[128]"), tmp_path)
+    data = load(tmp_path / "served_tiny-25m.nc", "served")
+    assert data.attrs["finished"] == 0
+    assert "ladder c128 n1" in data.name.values.astype(str).tolist()
+    assert "ladder c128 n2" not in data.name.values.astype(str).tolist()
+    assert (tmp_path / "served_tiny-25m.journal.jsonl").exists()
+    monkeypatch.setattr(served.load, "wave", answer)
+    run(job("ladder c128 n[128]"), tmp_path, resume=True)
+    again = load(tmp_path / "served_tiny-25m.nc", "served")
+    assert again.attrs["finished"] == 1
+    assert sorted(again.name.values.astype(str)) == [f"ladder c128 n{n}" for n in (1, 2, 8)]
+    assert not (tmp_path / "served_tiny-25m.journal.jsonl").exists()
+
+
+def test_the_command_turns_an_interrupt_into_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(**_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hw.__main__.command.main", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == "hw: interrupted; what was measured is kept\n"
