@@ -13,7 +13,7 @@ import types
 from array import array
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 PAGE = 4
 ABSENT = frozenset({"orjson", "IPython", "torchvision", "gguf"})
@@ -33,7 +33,7 @@ class _Anything(type):
 
 
 class _Empty(types.ModuleType):
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
     __version__ = "99"
 
     def __getattr__(self, name: str) -> Any:
