@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sim.bill import decode_shape, iteration_bill
-from sim.fidelity import risk_sentence
+from sim.fidelity import recall_warning, risk_sentence
 from sim.knee import Knee, closed_form_knee, continuous_knee
 from sim.memory import Memory, device_memory, n_max, sequence_bytes
 from sim.policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
@@ -233,5 +233,5 @@ def _recommend(q: Question, options: list[Option], crossovers: dict[tuple[int, i
     return (
         f"{where} turn it on: {safest.policy.label} gives {safest.tokens_per_s.point:.3g} tok/s per sequence, "
         f"{gain.point:.3g}x [{gain.low:.3g}-{gain.high:.3g}] of {base.policy.label} ({base.tokens_per_s.point:.3g} tok/s){sure}. "
-        "Check its recall on your own data first."
+        + recall_warning(safest.policy.k, q.context, q.model.name)
     )
