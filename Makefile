@@ -4,7 +4,17 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PYTHONWARNINGS ?=
 
-.PHONY: loop bench-sim bench-start bench-kernels docs demo test test-all test-vllm test-sglang lint clean
+.DEFAULT_GOAL := help
+.PHONY: help loop bench-sim bench-start bench-kernels docs demo test test-all test-vllm test-sglang lint clean
+
+help:
+	@echo 'make demo             install the base, answer: can a 24 GB A10 serve a million tokens?'
+	@echo 'make test             install what the tests need, lint, test'
+	@echo 'make test-all         the slow tests, too; make test-vllm, test-sglang: against the engines'
+	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
+	@echo 'make bench-sim        speed of the simulator; also bench-start, bench-calibrate'
+	@echo 'make bench-kernels    the decode kernels, on a GPU host'
+	@echo 'make docs             print the documented commands into the docs again'
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
