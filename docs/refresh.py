@@ -1,7 +1,7 @@
 """Run the commands shown in the documentation and write what they print beneath them.
 
 A fenced `console` block starts with one line `$ simctl ...`; all below it is that command's output.
-`python docs/refresh.py` rewrites the blocks, `python docs/refresh.py --check` exits 1 when one is stale. Named documents (`docs/simulate.md`) are
+`python docs/refresh.py` rewrites the blocks, `python docs/refresh.py --check` exits 1 when one is stale. Documents named after it (*.md) are
 the only ones looked at.
 
 Blocks fenced as `text` are slow, need trace files of the reader's own, or show a command that fails. `--all DIR` runs those too, in the
