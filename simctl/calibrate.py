@@ -169,7 +169,7 @@ def command(
         return
     from calibrate.sampling import Settings
     from calibrate.sources import engine_grids
-    from calibrate.steps.all_reduce import learn_link, packaged_all_reduce
+    from calibrate.steps.alone import learn_alone, packaged_alone
     from calibrate.steps.cells import concatenate
     from calibrate.steps.engine_grid import read_engine_grid
     from calibrate.steps.fit import StepFit
@@ -191,8 +191,8 @@ def command(
     every = concatenate([g.cells for g in grids])
     known, settings = calibration_priors(gpu, grids[0].precision), Settings(draws=draws, chains=chains, seed=seed, sampler=sampler)
     fit = StepFit(every, known, settings)
-    reduced = None if given or collect is not None else packaged_all_reduce(gpu)
-    result = calibrate(fit, folds, seed, None if reduced is None else learn_link(reduced, known, settings))
+    apart = {} if given or collect is not None else packaged_alone(gpu)
+    result = calibrate(fit, folds, seed, [learn_alone(kind, few, known, settings) for kind, few in apart.items()])
     if as_json:
         click.echo(json.dumps(_plain(result, describe(grids)), indent=1))
     else:
@@ -222,8 +222,8 @@ def _show(result: Calibration, grids: list[Grid], title: str) -> None:
     click.echo(title)
     for grid in grids:
         click.echo(f"  {grid.source}: {len(grid.cells)} cells, {grid.engine}")
-    if result.link is not None:
-        click.echo(f"  GPU-GPU link: {result.link.basis}")
+    for alone in result.alone:
+        click.echo(f"  {', '.join(alone.rates)}: {alone.basis}")
     click.echo()
     rows = [
         (r.name, *(f"{v:.4g}" for v in r.prior), *(f"{v:.4g}" for v in r.posterior), r.unit, "" if r.learnt else "prior only")

@@ -7,7 +7,7 @@ Only grid cells that ran are learnt from; controls and repeats at the end are fo
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,10 @@ def _bill(model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int) 
     context = float(row["decode_context_tokens_median"]) / seqs - 1 if seqs else 0.0
     tokens, start = float(row["chunk_tokens"]), float(row["offset_tokens"])
     chunks = [(tokens, start + tokens, True)] * int(row["chunks"])
-    return iteration_bill(model, mixed_shape(model, [context] * seqs, chunks), precision, tp=tp)
+    shape = mixed_shape(model, [context] * seqs, chunks)
+    if str(row["kind"]) == "ragged":  # the file holds the mean of contexts that differ
+        shape = replace(shape, uneven=1.0)
+    return iteration_bill(model, shape, precision, tp=tp)
 
 
 def repeat_sd(low: float, high: float, n: float) -> float:

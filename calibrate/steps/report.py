@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from calibrate import backend
 from calibrate.sampling import Diagnostics, Settings, quiet
-from calibrate.steps.all_reduce import LinkFit, with_link
+from calibrate.steps.alone import Alone, with_alone
 from calibrate.steps.cells import KINDS, StepCells
 from calibrate.steps.engine_grid import Grid
 from calibrate.steps.fit import Posterior, Scores, StepFit, cell_folds
@@ -52,7 +52,7 @@ class Calibration:
     held_out: list[HeldOutRow]
     elpd_loo: float
     bad_pareto_k: int
-    link: LinkFit | None = None
+    alone: tuple[Alone, ...] = ()
 
     @property
     def diagnostics(self) -> Diagnostics:
@@ -70,8 +70,10 @@ class Calibration:
         return dict(zip(KINDS, np.median(self.posterior.sigma, axis=0).tolist(), strict=True))
 
 
-def calibrate(fit: StepFit, folds: int, seed: int, link: LinkFit | None = None) -> Calibration:
-    """Fit, take the link's rates from `link` where given, then predict held-out cells in `folds` folds of cells and, with two models or more, leaving each model out."""
+def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = ()) -> Calibration:
+    """Fit, take the rates that were learnt `alone`, then predict held-out cells in `folds` folds of cells and, with two models
+    or more, leaving each model out.
+    """
     posterior = fit.posterior()
     cells, quick = (
         fit.cells,
@@ -84,9 +86,9 @@ def calibrate(fit: StepFit, folds: int, seed: int, link: LinkFit | None = None) 
     if folds >= 2 and len(np.unique(cells.model)) > 1:
         held_out += _rows("leave one model out", fit, cells.model, quick, by_kind=False)
     loo = _loo(fit, posterior)
-    posterior = posterior if link is None else with_link(posterior, link)
+    posterior = with_alone(posterior, alone)
     rates = rate_rows(fit, posterior)
-    return Calibration(fit, posterior, rates, held_out, float(loo.elpd_loo), int((loo.pareto_k > 0.7).sum()), link)
+    return Calibration(fit, posterior, rates, held_out, float(loo.elpd_loo), int((loo.pareto_k > 0.7).sum()), tuple(alone))
 
 
 def rate_rows(fit: StepFit, posterior: Posterior) -> list[RateRow]:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from calibrate.artifacts import write_posterior
-from calibrate.steps.all_reduce import RATES
 from calibrate.steps.cells import KINDS, concatenate
 from calibrate.steps.engine_grid import Grid
 from calibrate.steps.report import Calibration, describe
@@ -33,9 +32,9 @@ def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: s
     learnt = f"learnt from {sum(len(g.cells) for g in grids)} measured cells"
     basis = {name: learnt if name in posterior.learnt else result.fit.priors[name].basis for name in UNITS}
     parts = [g.cells for g in grids]
-    if result.link is not None:
-        basis |= dict.fromkeys(RATES, result.link.basis)
-        parts.append(result.link.cells)
+    for alone in result.alone:
+        basis |= dict.fromkeys(alone.rates, alone.basis)
+        parts.append(alone.cells)
     groups = {"sample_stats": posterior.idata.sample_stats[["diverging"]].astype(np.int8)}
     if thin_to is None:
         groups["log_likelihood"] = posterior.idata.log_likelihood
