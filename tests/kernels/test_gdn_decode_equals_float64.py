@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from kernels import reference
+from kernels import gdn_drift, reference
 from kernels.gdn_decode import ERROR_BOUND, STATE_ERROR_BOUND, gdn_decode
 from tests.kernels.caches import DEVICE
 
@@ -85,3 +85,10 @@ def test_a_bf16_state_must_be_asked_for_and_costs_accuracy_every_step() -> None:
         gdn_decode(qkv, decay, beta, half, key_heads=1, scale=1.0, allow_bf16_state=True)
     error = reference.relative_error(half, exact)
     assert STATE_ERROR_BOUND[torch.float32] < error <= STATE_ERROR_BOUND[torch.bfloat16] * 4
+
+
+def test_a_float32_state_stays_exact_while_a_bf16_one_drifts_with_the_steps() -> None:
+    found = gdn_drift.errors(0.01, (1, 8), DEVICE)
+    assert all(row["state float32"] <= STATE_ERROR_BOUND[torch.float32] for row in found.values())
+    assert found[1]["state bf16"] <= STATE_ERROR_BOUND[torch.bfloat16]
+    assert found[8]["state bf16"] > 2 * found[1]["state bf16"]
