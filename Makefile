@@ -30,6 +30,7 @@ bench-kernels: $(VENV)/.test
 
 docs: $(VENV)/.test
 	$(BIN)/python docs/refresh.py
+	$(BIN)/python docs/replication.py --write > /dev/null
 	$(BIN)/python -m kernels.report > /dev/null
 
 demo: $(VENV)/.base

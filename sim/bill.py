@@ -3,8 +3,10 @@
 A pure function of the model, the iteration's shape, the attention policy, the precision and the tensor-parallel degree. Every field of
 the shape may be a float, an array or a tensor; the same lines run for all.
 
-    weights    bytes really read: no input-embedding table (rows only), lm_head once, the expected number of distinct experts
-    kv         KV bytes read and written in HBM: full-context layers, plus sliding-window layers at min(context, window)
+    weights    bytes really read: no input-embedding table (rows only), lm_head once, shared experts always
+    experts    bytes of the expected number of distinct routed experts
+    kv         KV bytes read and written in HBM: full-context layers, plus sliding-window layers at min(context, window); of decodes and
+               of prefill chunks apart
     state      recurrent-state bytes, read and written, of linear-attention layers: independent of the context
     summaries  block-summary bytes scanned to select (per-channel minimum and maximum of each unit)
     link       bytes crossing the host link, when the KV cache lives in host RAM
@@ -13,10 +15,13 @@ the shape may be a float, an array or a tensor; the same lines run for all.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from sim.errors import UsageError
 from sim.namespaces import FLOAT
@@ -25,8 +30,11 @@ from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
 from sim.specs.model import ModelSpec
 
 DENSE = dense()
-# Engines replay captured CUDA graphs up to this many tokens an iteration (vLLM 0.23: largest capture size); prefill beyond it runs eagerly.
-GRAPH_TOKENS = 512
+# Engines replay CUDA graphs captured for these numbers of tokens (vLLM's sizes): an iteration runs the next size up, and its linear layers
+# compute the rows in between for nobody. Prefill beyond the largest runs eagerly.
+CAPTURED = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
+GRAPH_TOKENS = CAPTURED[-1]
+_CAPTURED = np.array(CAPTURED, dtype=float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,7 @@ class Shape:
     sampled: Any = 0.0  # rows of logits
     has_prefill: Any = 0.0  # 1 when the iteration carries any prefill
     eager: Any = 0.0  # 1 when its kernels are launched one by one, outside a captured graph
+    padding: Any = 0.0  # rows that the captured graph computes beyond the iteration's tokens
 
 
 class Bill(NamedTuple):
@@ -58,10 +67,12 @@ class Bill(NamedTuple):
     iterations: Any
     sequences: Any
     has_prefill: Any
-    weight_bytes: Any
+    weight_bytes: Any  # all but routed experts
     linear_flops: Any
-    kv_bytes: Any
-    attention_flops: Any
+    kv_bytes: Any  # decodes'
+    attention_flops: Any  # decodes'
+    prefill_kv_bytes: Any
+    prefill_flops: Any  # attention of prefill chunks
     chunk_flops: Any  # of one query token against the keys of every prefill chunk: what a padded query row costs
     state_bytes: Any
     summary_bytes: Any
@@ -74,8 +85,10 @@ class Bill(NamedTuple):
     comm_bytes: Any
     comm_ops: Any
     expert_layers: Any  # mixture-of-experts layers
+    expert_bytes: Any  # routed experts' weights
     expert_flops: Any  # routed experts' matrix products
     eager_layers: Any  # layers whose kernels the host launches one by one
+    eager_expert_layers: Any  # mixture-of-experts layers among them
 
 
 class Coefficients(NamedTuple):
@@ -120,7 +133,9 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
     """Per-GPU coefficients of the bill. Raises UsageError when the heads do not split over `tp`."""
     check_tensor_parallel(model, tp)
     hidden, w = model.hidden, precision.weight_bytes
-    always = float(hidden + model.lm_head_params)
+    always = float(hidden)
+    # checkpoints narrower than 16 bits leave the output projection in 16
+    head_bytes = model.lm_head_params * max(w, ACTIVATION_BYTES)
     body = expert_body = 0.0
     expert_layers = 0
     experts: list[tuple[float, int, int]] = []
@@ -157,7 +172,7 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
             keys = mixer.kv_elements_per_token() if mixer.kind == "attention" else 2 * mixer.kv_elements_per_token()
             summary += n * keys * ACTIVATION_BYTES / shards
     return Coefficients(
-        always_bytes=always * w / tp,
+        always_bytes=(always * w + head_bytes) / tp,
         expert_bytes=tuple(experts),
         embedding_row_bytes=hidden * ACTIVATION_BYTES,
         body_flops=body / tp,
@@ -182,12 +197,21 @@ def expected_experts(experts: int, top_k: int, tokens: Any) -> Any:
     return experts * (1.0 - (1.0 - top_k / experts) ** tokens)
 
 
-def weight_bytes(c: Coefficients, tokens: Any) -> Any:
-    """Weight bytes really read by a step of `tokens` tokens, per GPU."""
-    total = c.always_bytes + tokens * c.embedding_row_bytes
+def routed_bytes(c: Coefficients, tokens: Any) -> Any:
+    """Bytes of routed experts' weights that a step of `tokens` tokens is expected to read, per GPU."""
+    total = tokens * 0.0
     for one_expert, experts, top_k in c.expert_bytes:
         total = total + one_expert * expected_experts(experts, top_k, tokens)
     return total
+
+
+def captured_padding(tokens: Any) -> Any:
+    """Rows that the graph captured for `tokens` tokens (a number or an array) computes beyond them; 0 past the largest graph."""
+    if isinstance(tokens, (float, int)):
+        return 0.0 if tokens > GRAPH_TOKENS else CAPTURED[bisect_left(CAPTURED, tokens)] - tokens if tokens > 0 else 0.0
+    several = np.asarray(tokens, dtype=float)
+    size = _CAPTURED[np.minimum(np.searchsorted(_CAPTURED, several), _CAPTURED.size - 1)]
+    return np.where((several > 0) & (several <= GRAPH_TOKENS), size - several, 0.0)
 
 
 def iteration_bill(model: ModelSpec, shape: Shape, precision: Precision, policy: AttentionPolicy = DENSE, tp: int = 1) -> Bill:
@@ -198,25 +222,29 @@ def iteration_bill(model: ModelSpec, shape: Shape, precision: Precision, policy:
 def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp: int = 1) -> Bill:
     """The bill from coefficients already at hand, for those who ask for many."""
     tokens = shape.decode_seqs + shape.prefill_tokens
+    rows = tokens + shape.padding
+    written = c.kv_token_bytes + c.window_token_bytes
     kept_bytes = shape.decode_kept * c.kv_token_bytes
-    local_bytes = (
-        shape.prefill_context * c.kv_token_bytes
-        + (shape.decode_window + shape.prefill_window_context) * c.window_token_bytes
-        + tokens * (c.kv_token_bytes + c.window_token_bytes)  # written
-    )
+    local_bytes = shape.decode_window * c.window_token_bytes + shape.decode_seqs * written
     on_host = policy.placement == "host"
     finds = shape.decode_seqs * 0.0 + c.kv_layers if policy.selects else 0.0
     return Bill(
         iterations=1.0,
         sequences=shape.decode_seqs + shape.prefill_seqs,
         has_prefill=shape.has_prefill,
-        weight_bytes=weight_bytes(c, tokens),
-        linear_flops=tokens * c.body_flops + shape.sampled * c.head_flops,
+        weight_bytes=c.always_bytes + rows * c.embedding_row_bytes,
+        linear_flops=rows * c.body_flops + shape.sampled * c.head_flops,
         # what arrives over the link is used from on-chip memory and is not read from HBM a second time
         kv_bytes=local_bytes if on_host else local_bytes + kept_bytes,
-        attention_flops=(shape.decode_kept + shape.prefill_pairs) * c.pair_flops
-        + (shape.decode_window + shape.prefill_window_pairs) * c.window_pair_flops
-        + tokens * c.state_token_flops,
+        attention_flops=shape.decode_kept * c.pair_flops
+        + shape.decode_window * c.window_pair_flops
+        + shape.decode_seqs * c.state_token_flops,
+        prefill_kv_bytes=shape.prefill_context * c.kv_token_bytes
+        + shape.prefill_window_context * c.window_token_bytes
+        + shape.prefill_tokens * written,
+        prefill_flops=shape.prefill_pairs * c.pair_flops
+        + shape.prefill_window_pairs * c.window_pair_flops
+        + shape.prefill_tokens * c.state_token_flops,
         chunk_flops=shape.prefill_context * c.pair_flops + shape.prefill_window_context * c.window_pair_flops,
         state_bytes=(shape.decode_seqs + shape.prefill_seqs) * c.state_seq_bytes,
         summary_bytes=shape.decode_context / policy.unit_tokens * c.summary_unit_bytes if policy.selects else 0.0,
@@ -226,11 +254,13 @@ def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp
         link_ops=c.kv_layers if on_host else 0.0,
         gathers=finds if on_host else 0.0,
         link_overlap=policy.overlap,
-        comm_bytes=2.0 * c.layers * tokens * c.hidden * ACTIVATION_BYTES * 2.0 * (tp - 1) / tp,
+        comm_bytes=2.0 * c.layers * rows * c.hidden * ACTIVATION_BYTES * 2.0 * (tp - 1) / tp,
         comm_ops=2.0 * c.layers if tp > 1 else 0.0,
         expert_layers=float(c.expert_layers),
-        expert_flops=tokens * c.expert_flops,
+        expert_bytes=routed_bytes(c, rows),
+        expert_flops=rows * c.expert_flops,
         eager_layers=shape.eager * c.layers,
+        eager_expert_layers=shape.eager * c.expert_layers,
     )
 
 
@@ -243,6 +273,7 @@ def decode_shape(model: ModelSpec, batch: Any, context: Any, policy: AttentionPo
         decode_window=batch * xp.minimum(context, float(window)) if window else 0.0,
         decode_kept=batch * policy.kept(context, xp),
         sampled=batch,
+        padding=captured_padding(batch),
     )
 
 
@@ -299,4 +330,5 @@ def mixed_shape(
         seqs + sampled,
         float(count > 0),
         float(count > 0 and seqs + tokens > GRAPH_TOKENS),
+        captured_padding(seqs + tokens),
     )

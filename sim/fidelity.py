@@ -9,6 +9,7 @@ only as a bound or a percentage is passed on as printed, because its trial count
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -98,6 +99,38 @@ def risk_sentence(k: int, context: int, model: str | None = None) -> str:
     return f"k={k}: not measured at this k, at any context{'; ' + predicted.removesuffix('; ') if predicted else ''}."
 
 
+def recall_warning(k: int, context: int, model: str | None = None) -> str:
+    """What a recommendation of this budget has to add: the recall on the hardest text, measured there or predicted."""
+    exact, _ = recall_at(k, context)
+    if exact:
+        return f"Needle recall there was {_describe(exact[0], with_context=False)}: check yours on your own data first."
+    predictions = _predictions(k, context, model)
+    if not predictions:
+        return "Check its recall on your own data first."
+    _, text, low, middle, high = predictions[0]
+    return f"Its recall there is unmeasured, predicted {middle:.2f} [{low:.2f}-{high:.2f}] on {text}: check it on your own data first."
+
+
+def _predictions(k: int, context: int, model: str | None) -> list[tuple[float, str, float, float, float]]:
+    """(median, haystack, 5 %, median, 95 %) of the packaged recall model, hardest text first; empty without one."""
+    from sim.recall import packaged_recall
+
+    recall = packaged_recall()
+    if recall is None:
+        return []
+    known = _known_name(model, recall.offset)
+    rows = []
+    for text in recall.intercept:
+        low, middle, high = recall.interval(known, text, context, k)
+        rows.append((middle, text, low, middle, high))
+    return sorted(rows)
+
+
+def _known_name(model: str | None, known: Iterable[str]) -> str | None:
+    wanted = (model or "").casefold().replace("-instruct", "")
+    return next((name for name in known if name.casefold().replace("-instruct", "") == wanted), None)
+
+
 def _predicted(k: int, context: int, model: str | None) -> str:
     """What the packaged recall model says, hardest text first, ending in "; "; empty without a packaged model."""
     from sim.recall import packaged_recall
@@ -105,14 +138,8 @@ def _predicted(k: int, context: int, model: str | None) -> str:
     recall = packaged_recall()
     if recall is None:
         return ""
-    wanted = (model or "").casefold()
-    known = next((name for name in recall.offset if name.casefold().replace("-instruct", "") == wanted.replace("-instruct", "")), None)
-    rows = sorted((recall.interval(known, text, context, k)[1], text) for text in recall.intercept)
-    parts = []
-    for _, text in rows:
-        low, middle, high = recall.interval(known, text, context, k)
-        parts.append(f"{middle:.2f} [{low:.2f}-{high:.2f}] on {text}")
-    whose = "" if known else " for a model never tried"
+    parts = [f"{middle:.2f} [{low:.2f}-{high:.2f}] on {text}" for _, text, low, middle, high in _predictions(k, context, model)]
+    whose = "" if _known_name(model, recall.offset) else " for a model never tried"
     return f"predicted{whose} {', '.join(parts)} ({recall.basis}); "
 
 

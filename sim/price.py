@@ -1,8 +1,9 @@
 """The price of a bill: the one formula, written once for floats, numpy and PyTensor.
 
     t = c0 + c_expert*MoE layers + c_seq*sequences + c_prefill*[prefill]
-        + smax(weights/beta, linear flops/F + expert flops/F_e) + smax(KV/beta_kv, attention flops/F_a) + state/beta_state
-        + summaries/beta_kv + find + exposed link + comm
+        + smax(weights/beta, linear flops/F) + smax(experts/beta_expert, expert flops/F_e)
+        + smax(KV/beta_kv, attention flops/F_a) of decodes + the same of prefill chunks + state/beta_state
+        + summaries/beta_kv + find + exposed link + exposed launches + comm
 
 smax(a, b) = (a**p + b**p)**(1/p) is a smooth maximum of a stage's memory and compute time; stages follow one another, so they add.
 The published three-parameter form (c0, beta, c1) is this with beta_kv = beta and the compute terms far below the memory terms.
@@ -23,8 +24,8 @@ class Terms(NamedTuple):
     fixed: Any  # host and launch cost of an iteration
     sequences: Any  # per-sequence cost
     prefill: Any  # cost of carrying prefill at all
-    weights: Any  # linear layers: weight bytes or matrix flops
-    kv: Any  # attention: KV bytes or attention flops
+    weights: Any  # linear layers and routed experts: weight bytes or matrix flops
+    kv: Any  # attention of decodes and of prefill chunks: KV bytes or attention flops
     state: Any  # recurrent state
     summaries: Any  # block-summary scan
     find: Any  # price of finding, c1(k)
@@ -60,15 +61,20 @@ def smooth_max(a: Any, b: Any, p: Any) -> Any:
 
 def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
     """Seconds by term of one iteration. Bill and rates broadcast together; `xp` supplies minimum (FLOAT, numpy or pytensor.tensor)."""
-    products = bill.linear_flops / rates.linear_flops_per_s + bill.expert_flops / rates.expert_flops_per_s
-    weights = smooth_max(bill.weight_bytes / rates.beta, products, rates.smooth_p)
-    attention = (bill.attention_flops + rates.chunk_pad_tokens * bill.chunk_flops) / rates.attention_flops_per_s
-    kv = smooth_max(bill.kv_bytes / rates.beta_kv, attention, rates.smooth_p)
+    p = rates.smooth_p
+    weights = smooth_max(bill.weight_bytes / rates.beta, bill.linear_flops / rates.linear_flops_per_s, p) + smooth_max(
+        bill.expert_bytes / rates.beta_expert, bill.expert_flops / rates.expert_flops_per_s, p
+    )
+    # one kernel serves decodes and chunks, but its blocks take turns: the bytes of one do not hide behind the products of the other
+    chunks = (bill.prefill_flops + rates.chunk_pad_tokens * bill.chunk_flops) / rates.attention_flops_per_s
+    kv = smooth_max(bill.kv_bytes / rates.beta_kv, bill.attention_flops / rates.attention_flops_per_s, p) + smooth_max(
+        bill.prefill_kv_bytes / rates.beta_kv, chunks, p
+    )
     state = bill.state_bytes / rates.beta_state
     link = bill.link_bytes / rates.link_bytes_per_s + bill.link_ops * rates.link_latency_s + bill.gathers * rates.gather_s
     busy = weights + kv + state
     hidden = bill.link_overlap * xp.minimum(link, busy)
-    host = bill.eager_layers * rates.eager_layer_s
+    host = bill.eager_layers * rates.eager_layer_s + bill.eager_expert_layers * rates.eager_expert_layer_s
     return Terms(
         fixed=bill.iterations * rates.c0_s + bill.expert_layers * rates.expert_layer_s,
         sequences=bill.sequences * rates.c_seq_s,

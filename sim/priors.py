@@ -47,6 +47,7 @@ _FIND_S, _FIND_UNIT_S = find_rates(_H100_C1[8], _H100_C1[32])
 # Efficiency priors: fraction of the datasheet peak reached, (median, sigma), wide enough for both tuned and plain stacks.
 _EFFICIENCY: dict[str, tuple[float, float]] = {
     "beta": (0.85, 0.10),
+    "beta_expert": (0.82, 0.12),
     "beta_kv": (0.85, 0.12),
     "beta_state": (0.78, 0.12),
     "linear_flops_per_s": (0.60, 0.20),
@@ -72,6 +73,7 @@ def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
     sixteen, _ = flops_for(gpu, "bf16")
     peaks = {
         "beta": (gpu.memory_bandwidth, "memory bandwidth"),
+        "beta_expert": (gpu.memory_bandwidth, "memory bandwidth"),
         "beta_kv": (gpu.memory_bandwidth, "memory bandwidth"),
         "beta_state": (gpu.memory_bandwidth, "memory bandwidth"),
         "linear_flops_per_s": (linear, f"{used} dense flops"),
@@ -94,6 +96,7 @@ def _generic() -> dict[str, Prior]:
         "c_seq_s": Prior(16e-6, 0.50, "prior, 16 us"),
         "c_prefill_s": Prior(1.0e-3, 0.70, "prior, 1 ms"),
         "eager_layer_s": Prior(0.4e-3, 0.40, "prior, 0.4 ms per layer launched outside a captured graph"),
+        "eager_expert_layer_s": Prior(0.35e-3, 0.50, "prior, 0.35 ms more per mixture-of-experts layer launched so"),
         "chunk_pad_tokens": Prior(110.0, 0.40, "prior, about one tile of 128 queries"),
         "smooth_p": Prior(3.0, 0.15, "prior, 3"),
         "find_s": Prior(_FIND_S, 0.60, "prior around the published H100 c1(k); it does not transfer between platforms"),

@@ -10,7 +10,9 @@ UNITS: dict[str, str] = {
     "c_seq_s": "s per sequence",
     "c_prefill_s": "s per iteration that carries prefill",
     "eager_layer_s": "s per layer of an iteration launched outside a captured graph (host time, overlaps the GPU's)",
+    "eager_expert_layer_s": "s more per mixture-of-experts layer of such an iteration",
     "beta": "bytes/s, weights",
+    "beta_expert": "bytes/s, routed experts' weights",
     "beta_kv": "bytes/s, KV cache",
     "beta_state": "bytes/s, recurrent state",
     "linear_flops_per_s": "flop/s, matrix products",
@@ -37,7 +39,9 @@ class Rates:
     c_seq_s: Any
     c_prefill_s: Any
     eager_layer_s: Any
+    eager_expert_layer_s: Any
     beta: Any
+    beta_expert: Any
     beta_kv: Any
     beta_state: Any
     linear_flops_per_s: Any

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sim.bill import decode_shape, iteration_bill
-from sim.fidelity import risk_sentence
+from sim.fidelity import recall_warning, risk_sentence
 from sim.knee import Knee, closed_form_knee, continuous_knee
 from sim.memory import Memory, device_memory, n_max, sequence_bytes
 from sim.policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
@@ -109,7 +109,8 @@ def answer(question: Question, rates: RateDraws) -> Answer:
     for batch in q.batches:
         options += _options_at(q, batch, memory, rates)
     c_kv = sequence_bytes(q.model, q.context, q.precision, dense(), q.tp)[0]
-    weights = iteration_bill(q.model, decode_shape(q.model, 1.0, float(q.context)), q.precision, tp=q.tp).weight_bytes
+    alone = iteration_bill(q.model, decode_shape(q.model, 1.0, float(q.context)), q.precision, tp=q.tp)
+    weights = alone.weight_bytes + alone.expert_bytes
     crossovers = {(k, b): crossover_context(q, blocks(k), b, rates.point) for k in q.ks for b in q.batches if q.model.kv_layers}
     fidelity = [risk_sentence(k, q.context, q.model.name) for k in q.ks]
     notes = []
@@ -232,5 +233,5 @@ def _recommend(q: Question, options: list[Option], crossovers: dict[tuple[int, i
     return (
         f"{where} turn it on: {safest.policy.label} gives {safest.tokens_per_s.point:.3g} tok/s per sequence, "
         f"{gain.point:.3g}x [{gain.low:.3g}-{gain.high:.3g}] of {base.policy.label} ({base.tokens_per_s.point:.3g} tok/s){sure}. "
-        "Check its recall on your own data first."
+        + recall_warning(safest.policy.k, q.context, q.model.name)
     )

@@ -35,7 +35,7 @@ LOGS = (".json", ".jsonl", ".csv")
 @click.option("--chains", default=4, show_default=True, type=click.IntRange(2), help="Chains.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampler, the folds and the predictive draws.")
 @click.option("--folds", default=5, show_default=True, type=click.IntRange(0), help="Folds of held-out cells; 0 skips them.")
-@click.option("--budget", type=Duration(), metavar="TIME", help="Design: seconds of measuring to spend (90, 120s, 2m).")
+@click.option("--budget", type=Duration(), metavar="TIME", help="Design or collect: seconds of measuring to spend (90, 120s, 2m).")
 @click.option(
     "--for",
     "scenario",
@@ -51,7 +51,7 @@ LOGS = (".json", ".jsonl", ".csv")
 @click.option("--cells-out", type=click.Path(path_type=Path), help="Design: write the cells for `simctl measure --cells`.")
 @click.option("--sampler", type=click.Choice(["nutpie", "pymc"]), help="Default: nutpie where it is installed.")
 @click.option("--allow-unconverged", is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
-@click.option("--model", help="Served log: the model it served, catalogue name or config.json.")
+@click.option("--model", help="Served log: the model it served, catalogue name or config.json. Collect: shape to measure.")
 @click.option("--experiment", help="Served log: which experiment of a served measurement (.nc) of ours.")
 @click.option("--dtype", default="bf16", show_default=True, help="Served log: weight dtype.")
 @click.option("--tp", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="Served log: GPUs per replica.")
@@ -59,6 +59,10 @@ LOGS = (".json", ".jsonl", ".csv")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Served log: engine limit it was taken under. [default: vLLM's]")
 @click.option("--timeout", type=Duration(), help="Served log: how long clients waited, where it does not say; failures are then censored.")
 @click.option("--kv-capacity", is_flag=True, help="Learn instead what engines take beside weights and KV, from the blocks they got.")
+@click.option(
+    "--collect", type=click.Path(path_type=Path), metavar="DIR", help="Measure this machine first, into DIR; --hw cpu or its GPU."
+)
+@click.option("--cells", type=click.Path(path_type=Path), help="Collect: the cells of this file (see --cells-out) instead of a whole grid.")
 @click.option("--recall", is_flag=True, help="Learn instead the recall of sparse decoding, from the published needle trials.")
 @click.option("--list", "list_only", is_flag=True, help="List packaged measurements and posteriors, then stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
@@ -90,6 +94,8 @@ def command(
     max_num_batched_tokens: int | None,
     timeout: float | None,
     kv_capacity: bool,
+    collect: Path | None,
+    cells: Path | None,
     recall: bool,
     list_only: bool,
     as_json: bool,
@@ -124,7 +130,9 @@ def command(
         return
     if not hw:
         raise UsageError("which GPU? give --hw (or --list to see what is packaged)")
-    if scenario is not None or budget is not None:
+    if cells is not None and collect is None:
+        raise UsageError("--cells is what to measure: it needs --collect DIR")
+    if scenario is not None or (budget is not None and collect is None):
         from simctl.design import Asked, run
 
         if scenario is None or budget is None:
@@ -159,20 +167,28 @@ def command(
             as_json,
         )
         return
-    from sim.specs.gpus import get_gpu
-
-    gpu = get_gpu(hw)
     from calibrate.sampling import Settings
     from calibrate.sources import engine_grids
     from calibrate.steps.cells import concatenate
+    from calibrate.steps.engine_grid import read_engine_grid
     from calibrate.steps.fit import StepFit
     from calibrate.steps.population import calibration_priors
     from calibrate.steps.report import calibrate, describe
+    from sim.specs.gpus import get_gpu
 
-    grids = engine_grids(gpu, given)
+    if collect is not None:
+        from simctl.collect import collect as measured
+
+        if given or scenario is not None:
+            raise UsageError("--collect measures what is learnt from: it takes neither --from nor --for")
+        found = measured(hw, model, collect, budget, cells.resolve() if cells else None, seed)
+        gpu, grids = found.gpu, [read_engine_grid(found.path, found.gpu)]
+    else:
+        gpu = get_gpu(hw)
+        grids = engine_grids(gpu, given)
     dtypes = sorted({g.precision.weights for g in grids})
-    cells = concatenate([g.cells for g in grids])
-    fit = StepFit(cells, calibration_priors(gpu, grids[0].precision), Settings(draws=draws, chains=chains, seed=seed, sampler=sampler))
+    table_of = concatenate([g.cells for g in grids])
+    fit = StepFit(table_of, calibration_priors(gpu, grids[0].precision), Settings(draws=draws, chains=chains, seed=seed, sampler=sampler))
     result = calibrate(fit, folds, seed)
     if as_json:
         click.echo(json.dumps(_plain(result, describe(grids)), indent=1))

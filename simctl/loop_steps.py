@@ -58,7 +58,7 @@ def learn(grid_file: Path, served_file: Path, out: Path, seed: int, limits: dict
     from sim.specs.gpus import get_gpu
 
     measured, first = load(grid_file, "engine-grid"), load(served_file, "served")
-    gpu = get_gpu(str(_datasheet(measured.attrs, out / "this-machine.yaml")))
+    gpu = get_gpu(str(datasheet(measured.attrs, out / "this-machine.yaml")))
     grid = read_engine_grid(grid_file, gpu)
     fit = StepFit(grid.cells, calibration_priors(gpu, grid.precision), Settings(draws=500, tune=700, chains=2, seed=seed, cores=2))
     posterior = fit.posterior()
@@ -73,7 +73,7 @@ def learn(grid_file: Path, served_file: Path, out: Path, seed: int, limits: dict
     return replace(learnt, host=_host(learnt))
 
 
-def _datasheet(attrs: dict[str, Any], path: Path) -> Path:
+def datasheet(attrs: dict[str, Any], path: Path) -> Path:
     """A datasheet for a machine that has none: its floors, with room above them."""
     bandwidth = max(attrs["floor_copy_bytes_per_s"], attrs["floor_read_bytes_per_s"])
     sheet = {

@@ -2,8 +2,7 @@
 
 The rates are a GPU's posterior; nothing is fitted to the knees except, where asked, the two host costs of the serving stack that was
 measured, and then always on other families than the one predicted.
-Quantising on the fly leaves the output projection in 16 bits, so its weights are read at two bytes: engines that load 16-bit
-checkpoints as fp8 quantise the layers alone.
+A knee is a point of a continuous curve through measured batches, which are sizes of captured graphs: no padding in between.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from scipy.optimize import least_squares
 
 from calibrate.knees.ranks import factor_errors, spearman
 from calibrate.knees.weight_axis import TAU, Contrast, Observation, Predictor, Shape, closed_form, right_signs
-from sim.bill import Bill, decode_shape, iteration_bill
-from sim.precision import ACTIVATION_BYTES, Precision
+from sim.bill import decode_shape, iteration_bill
+from sim.precision import Precision
 from sim.price import step_time_s
 from sim.rates import Rates
 from sim.specs.model import ModelSpec
@@ -101,9 +100,8 @@ def axis_score(name: str, predict: Predictor, seen: Sequence[Observation], pairs
 
 
 def _step_s(model: ModelSpec, context: float, batch: float, rates: Rates) -> float:
-    bill: Bill = iteration_bill(model, decode_shape(model, batch, context), STUDY)
-    head = model.lm_head_params * (ACTIVATION_BYTES - STUDY.weight_bytes)
-    return float(step_time_s(bill._replace(weight_bytes=bill.weight_bytes + head), rates))
+    shape = replace(decode_shape(model, batch, context), padding=0.0)
+    return float(step_time_s(iteration_bill(model, shape, STUDY), rates))
 
 
 def study_scores(rates: Rates, seen: Sequence[Observation], pairs: Sequence[Contrast]) -> list[AxisScore]:

@@ -1,7 +1,7 @@
 """Build the packaged population: from kernel tables in a folder and the packaged posteriors of measured GPUs.
 
-`python -m calibrate.population.build KERNEL_TABLES OUT` writes one posterior per GPU seen only through kernels, and `population.nc`
-for every other, and prints how well each GPU is predicted when it is left out.
+`python -m calibrate.population.build KERNEL_TABLES OUT` writes one posterior per GPU seen only through kernels, one per GPU known from
+published numbers alone, and `population.nc` for every other, and prints how well each GPU is predicted when it is left out.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from calibrate.artifacts import write_posterior
 from calibrate.population.kernels import Estimate, estimates
 from calibrate.population.model import COSTS, NEW, SHARES, Population, learn
+from calibrate.population.published import Learnt, Published, learn_published, population_priors, published
 from calibrate.sampling import Settings
 from calibrate.sources import engine_grids
 from calibrate.steps.cells import KINDS, concatenate
@@ -145,6 +146,32 @@ def write(out: Path, gpu: str, population: Population, kernels: Sequence[Estimat
     )
 
 
+def write_published(out: Path, known: Published, learnt: Learnt, population: Population, fingerprint: str) -> Path:
+    """Posterior file of a GPU known from published numbers."""
+    import xarray as xr
+
+    chains = population.settings.chains
+    variables: dict[str, Any] = {n: (("chain", "draw"), v.reshape(chains, -1)) for n, v in learnt.rates.items()}
+    variables["sigma"] = (("chain", "draw", "kind"), learnt.sigma.reshape(chains, -1, len(KINDS)))
+    why = f"learnt from {len(known.cells)} published numbers ({known.source})"
+    declared = population_priors(population, known.gpu, known.precision)
+    return write_posterior(
+        out / f"{packaged_name(known.gpu)}.nc",
+        xr.Dataset(variables, coords={"kind": list(KINDS)}),
+        family=STEP_TIME,
+        gpu=known.gpu,
+        summary=f"posterior for {known.gpu} from {len(known.cells)} published numbers ({known.source}) and the hierarchy over GPUs",
+        basis={n: why if n in learnt.learnt else declared[n].basis for n in UNITS},
+        data_fingerprint=hashlib.sha256((fingerprint + known.cells.fingerprint()).encode()).hexdigest(),
+        diagnostics=learnt.diagnostics,
+        settings=population.settings,
+        sampler="nutpie",
+        thin_to=KEPT_DRAWS,
+        engine=known.engine,
+        weight_dtype=known.precision.weights,
+    )
+
+
 def packaged_name(gpu: str) -> str:
     """File stem of a packaged posterior."""
     from sim.specs.lookup import key
@@ -167,6 +194,10 @@ def main(argv: Sequence[str]) -> int:
     only_kernels = sorted({e.gpu for e in kernels} - set(MEASURED))
     for gpu in (*only_kernels, POPULATION):
         print(f"wrote {write(out, gpu, population, kernels, fingerprint)}")
+    for known in published():
+        learnt = learn_published(known, population, SETTINGS)
+        learnt.diagnostics.require()
+        print(f"wrote {write_published(out, known, learnt, population, fingerprint)}")
     return 0
 
 

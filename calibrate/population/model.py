@@ -22,14 +22,15 @@ from calibrate.population.kernels import Estimate
 from calibrate.sampling import Diagnostics, Settings, diagnose, sample
 
 Array = NDArray[np.float64]
-SHARES = ("beta", "beta_kv", "linear_flops_per_s", "attention_flops_per_s", "expert_flops_per_s", "comm_bytes_per_s")
+SHARES = ("beta", "beta_expert", "beta_kv", "linear_flops_per_s", "attention_flops_per_s", "expert_flops_per_s", "comm_bytes_per_s")
 # Prior medians of the kernel shares and of the host costs; the spreads are wide enough for stacks of any quality.
 SHARE_MEDIAN = {"attention_flops_per_s": 0.55, "expert_flops_per_s": 0.45, "comm_bytes_per_s": 0.65}
 COSTS = {
-    "c0_s": 2e-3,
+    "c0_s": 1.5e-3,
     "c_seq_s": 16e-6,
     "c_prefill_s": 1e-3,
     "eager_layer_s": 0.4e-3,
+    "eager_expert_layer_s": 0.35e-3,
     "chunk_pad_tokens": 110.0,
     "smooth_p": 3.0,
     "expert_layer_s": 35e-6,

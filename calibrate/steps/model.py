@@ -28,7 +28,9 @@ NU = 5.0  # Student-t degrees of freedom: one cell in a hundred may be off by se
 SIGMA_SCALE = 0.05
 # Bills below this are no cost, and zero would have no gradient in the smooth maximum's exponent.
 NEGLIGIBLE = 1.0
-SMOOTHED = ("weight_bytes", "linear_flops", "kv_bytes", "attention_flops")
+SMOOTHED = (
+    "weight_bytes", "linear_flops", "expert_bytes", "expert_flops", "kv_bytes", "attention_flops", "prefill_kv_bytes", "prefill_flops",
+)  # fmt: skip
 
 
 def step_model(cells: StepCells, priors: Mapping[str, Prior]) -> Any:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sim.bill import DENSE, GRAPH_TOKENS, Shape, bill_from, coefficients, mixed_shape
+from sim.bill import DENSE, GRAPH_TOKENS, Shape, bill_from, captured_padding, coefficients, mixed_shape
 from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.tiers import Tier
@@ -78,9 +78,10 @@ class StepTime:
     """Ticks per iteration of one deployment at fixed rates (floats).
 
     With `micro_batch`, an iteration is computed as batches of at most that many tokens, one after the other
-    (llama.cpp's n_ubatch), of equal share for every request where the model keeps recurrent state. With
-    `capture_sizes`, a decode batch runs the graph captured for the next size up: its
-    linear layers compute that many rows; a batch beyond the largest runs unpadded. An iteration that verifies drafts
+    (llama.cpp's n_ubatch), of equal share for every request where the model keeps recurrent state; their size is their
+    own. Otherwise iterations run the graph captured for the next size up: their linear layers compute that many rows,
+    and one beyond the largest runs unpadded. `capture_sizes` are those of an engine that captures decode batches
+    only; without them they are vLLM's. An iteration that verifies drafts
     costs `verify_s` more (a draft head, graphs that cannot be reused), and as many decode steps of the model of
     `draft` as it verifies drafts per request. KV blocks brought back from `tiers` cost their transfer, less what
     hides behind the share `tier_overlap` of the iteration's own time. `host` is work that the rates leave out because
@@ -124,7 +125,7 @@ class StepTime:
         self._tp = tp
         self._chords: dict[tuple[int, int], tuple[int, int]] = {}
         self._preparing = (to_ticks(host.iteration_s), to_ticks(host.sequence_s), to_ticks(host.prefill_s))
-        self._launching = to_ticks(c.layers * rates.eager_layer_s)
+        self._launching = to_ticks(c.layers * rates.eager_layer_s + c.expert_layers * rates.eager_expert_layer_s)
 
     def iteration(self, iteration: Iteration, head_start: int = 0) -> int:
         """Ticks of an iteration as decided, before its requests advance, with the host `head_start` ticks ahead."""
@@ -158,9 +159,8 @@ class StepTime:
         if self._micro_batch:
             cut = equal_micro_batches if self.model.state_layers else micro_batches
             parts = cut(contexts, chunks, self._micro_batch)
-            return [shape_of(self.model, *part, self.policy) for part in parts]
-        shape = shape_of(self.model, contexts, chunks, self.policy)
-        return [shape if chunks else self._padded(shape)]
+            return [replace(shape_of(self.model, *part, self.policy), padding=0.0) for part in parts]
+        return [self._padded(shape_of(self.model, contexts, chunks, self.policy))]
 
     def drafting(self, contexts: list[int], chunks: list[Chunk]) -> int:
         """Ticks spent on proposing the drafts that the iteration verifies."""
@@ -188,7 +188,8 @@ class StepTime:
         """
         part = shape_of(self.model, (), chunks, self.policy)
         shown, left = self.shown(batch + len(chunks), True, head_start)
-        eager = part.prefill_seqs > 0 and batch + part.prefill_tokens > GRAPH_TOKENS
+        tokens = batch + part.prefill_tokens
+        eager = part.prefill_seqs > 0 and tokens > GRAPH_TOKENS
         return shown + self.priced(
             Shape(
                 float(batch),
@@ -204,6 +205,7 @@ class StepTime:
                 batch + part.sampled,
                 part.has_prefill,
                 self._unlaunched(left) if eager else 0.0,
+                0.0 if self._capture_sizes or self._micro_batch else captured_padding(tokens),
             )
         )
 
@@ -240,14 +242,16 @@ class StepTime:
         return self.priced(self._padded(Shape(decode_seqs=b, decode_context=c, decode_kept=c, sampled=b)))
 
     def _padded(self, shape: Shape) -> Shape:
-        """A decode batch as the graph captured for it computes it: rows of padding pass the linear layers and read
-        no KV.
-        """
-        place = bisect_left(self._capture_sizes, shape.decode_seqs)
-        if place == len(self._capture_sizes):
-            return shape
-        padding = self._capture_sizes[place] - shape.decode_seqs
-        return replace(shape, prefill_tokens=shape.prefill_tokens + padding, sampled=shape.sampled + padding)
+        """An iteration as the graph captured for it computes it: rows of padding pass the linear layers and read no KV."""
+        if self._micro_batch:
+            return replace(shape, padding=0.0)
+        tokens = shape.decode_seqs + shape.prefill_tokens
+        if not self._capture_sizes:
+            return replace(shape, padding=captured_padding(tokens))
+        place = bisect_left(self._capture_sizes, tokens)
+        if shape.prefill_seqs or place == len(self._capture_sizes):
+            return replace(shape, padding=0.0)
+        return replace(shape, padding=self._capture_sizes[place] - tokens)
 
 
 def iterations_before(stretch: Stretch, wait: int) -> int:
