@@ -4,7 +4,17 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 export PYTHONWARNINGS ?=
 
-.PHONY: loop bench-sim bench-start bench-kernels docs demo test test-all test-vllm lint clean
+.DEFAULT_GOAL := help
+.PHONY: help loop bench-sim bench-start bench-kernels docs demo test test-all test-vllm test-sglang lint clean
+
+help:
+	@echo 'make demo             install the base, answer: can a 24 GB A10 serve a million tokens?'
+	@echo 'make test             install what the tests need, lint, test'
+	@echo 'make test-all         the slow tests, too; make test-vllm, test-sglang: against the engines'
+	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
+	@echo 'make bench-sim        speed of the simulator; also bench-start, bench-calibrate'
+	@echo 'make bench-kernels    the decode kernels, on a GPU host'
+	@echo 'make docs             print the documented commands into the docs again'
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -43,10 +53,10 @@ lint: $(VENV)/.test
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not vllm and not gpu"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not vllm and not sglang and not gpu"
 
 test-all: lint
-	$(BIN)/pytest -n 2 --dist loadfile -m "not vllm and not gpu"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not vllm and not sglang and not gpu"
 
 # The engine's scheduler on a CPU, without a model. Its wheel also asks for media and kernel packages that are not needed here and
 # have no wheel on every machine, so its requirements are installed from its own list less those.
@@ -66,6 +76,14 @@ $(VLLM_VENV)/.ready: tests/engine/vllm_requirements.py
 test-vllm: $(VLLM_VENV)/.ready
 	$(VLLM_BIN)/python -m pytest -q -m vllm -p no:cacheprovider --hypothesis-show-statistics \
 	    tests/engine/test_decisions_equal_vllm.py tests/specs/test_params_equal_transformers.py
+
+# SGLang's radix cache, beside what vLLM's CPU build has brought: of its own requirements none is needed, and some need CUDA.
+$(VLLM_VENV)/.sglang: $(VLLM_VENV)/.ready
+	$(VLLM_BIN)/pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23
+	touch $@
+
+test-sglang: $(VLLM_VENV)/.sglang
+	$(VLLM_BIN)/python -m pytest -q -m sglang -p no:cacheprovider tests/engine/test_radix_cache_equals_sglang.py
 
 bench-sim: $(VENV)/.base
 	$(BIN)/python -m tests.benchmarks.bench_sim

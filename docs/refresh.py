@@ -1,7 +1,8 @@
 """Run the commands shown in the documentation and write what they print beneath them.
 
 A fenced `console` block starts with one line `$ simctl ...`; all below it is that command's output.
-`python docs/refresh.py` rewrites the blocks, `python docs/refresh.py --check` exits 1 when one is stale.
+`python docs/refresh.py` rewrites the blocks, `python docs/refresh.py --check` exits 1 when one is stale. Named documents (`docs/simulate.md`) are
+the only ones looked at.
 
 Blocks fenced as `text` are slow, need trace files of the reader's own, or show a command that fails. `--all DIR` runs those too, in the
 folder DIR that holds the traces; a failing command's line on stderr is shown with its exit code.
@@ -58,7 +59,8 @@ def main(arguments: list[str]) -> int:
     sys.path.insert(0, str(ROOT))
     stale = []
     folder = arguments[arguments.index("--all") + 1] if "--all" in arguments else None
-    for path in documents():
+    named = [Path(argument).resolve() for argument in arguments if argument.endswith(".md")]
+    for path in named or documents():
         text = path.read_text(encoding="utf-8")
         new = refreshed(text)
         if folder is not None:

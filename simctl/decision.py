@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sim.errors import UsageError
+from simctl.goal import read_goal
 
-GOAL = re.compile(r"\s*([\w.]+)\s*<=\s*([0-9.eE+-]+)\s*$")
 INTERVALS = ("rates_90.", "run_noise_90.")
 
 
@@ -30,17 +29,6 @@ class Decision:
     precision: Any
     tp: int
     at: Callable[[Any], list[float]]
-
-
-def read_goal(text: str) -> tuple[str, float]:
-    """(metric, limit) of "p99_ttft_ms<=2000". Raises UsageError."""
-    found = GOAL.match(text)
-    try:
-        if found:
-            return found[1], float(found[2])
-    except ValueError:
-        pass
-    raise UsageError(f"--goal needs METRIC<=NUMBER, for example 'p99_ttft_ms<=2000', got {text!r}")
 
 
 def decision_of(path: Path, gpu: str, metric: str | None, goal: str | None) -> Decision:

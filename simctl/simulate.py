@@ -207,7 +207,7 @@ def _engine_options(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 def _goal(result: Any, text: str) -> dict[str, Any]:
     from sim.intervals import chance_within
-    from simctl.decision import read_goal
+    from simctl.goal import read_goal
 
     name, limit = read_goal(text)
     if name not in result.summary:

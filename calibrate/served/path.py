@@ -47,7 +47,7 @@ class ServedPath:
     host: HostRates
     shown: float
     noise: dict[str, float]
-    run_noise: float  # log sd of what all requests of a run have in common: how far off the ladder's windows are still, 0 without one
+    run_noise: float  # log sd of what all requests of a run have in common, beyond the draws
     learnt_on: tuple[str, ...]
 
 
@@ -101,7 +101,8 @@ def _serial(run: ServedRun, rates: RateDraws, host: HostRates, waves: tuple[Expe
 def _from_windows(run: ServedRun, rates: RateDraws, rungs: tuple[Experiment, ...]) -> tuple[RateDraws, float, float]:
     """Solve window = rest + c0 + shown * c_seq * n for (c0, shown), in relative error, at the point and at every draw.
 
-    Third comes the standard deviation of the relative error that is left at the point: the windows less the two unknowns solved.
+    Third comes the log sd that the grids gave a step time before that: their model error. Windows pin decode iterations of equal contexts;
+    of iterations that carry prefill, and of unequal contexts, nothing but the grids says how far off the formula is.
     """
     n = np.array([float(e.clients) for e in rungs])
     # the window opens at the last first token and closes at the last token: half the output has been added to the context by its middle
@@ -120,8 +121,9 @@ def _from_windows(run: ServedRun, rates: RateDraws, rungs: tuple[Experiment, ...
         return np.maximum(c0, MIN_C0_S), np.clip(shown, 0.0, 1.0)
 
     c0, shown = solve(rates.point)
-    fitted = step_time_s(bill, replace(rates.point, c0_s=c0[0], c_seq_s=rates.point.c_seq_s * shown[0]), np)[:, 0]
-    left = float(np.sqrt(np.sum((fitted / windows - 1) ** 2) / max(len(rungs) - 2, 1)))
+    before = np.broadcast_to(np.asarray(step_time_s(bill, rates.draws, np), float), (len(n), np.size(rates.draws.c0_s)))
+    low, high = np.quantile(np.log(before), [0.05, 0.95], axis=1)
+    left = float(np.median(high - low) / (2 * 1.645))
     c0_draws, shown_draws = solve(rates.draws)
     solved = replace(
         rates,

@@ -5,8 +5,9 @@ and its next chunk opens the next prefill batch. Whether a request fits is a bet
 running requests may still generate only a share, `new_token_ratio`, which shrinks with every decode iteration. When
 the bet is lost, requests with the fewest generated tokens are retracted to the queue, and the share is raised.
 
-Described after SGLang 0.5 (not compared with it decision by decision). The radix cache is kept at page granularity
-(`block_size`): prompts enter it when their prefill is complete, generated tokens when the request finishes.
+Described after SGLang 0.5. The radix cache (sim.engine.radix) is compared with the engine's own operation by operation, the
+scheduler is not. It is kept at page granularity (`block_size`): prompts enter it when their prefill is complete, generated
+tokens when the request finishes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from sim.engine.config import EngineConfig
-from sim.engine.kv_cache import KvCacheManager
+from sim.engine.radix import RadixKv
 from sim.engine.types import Iteration, Outcome, Request
 from sim.engine.vllm import check_fits
 from sim.errors import UsageError
@@ -66,7 +67,7 @@ class SglangScheduler:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.options = SglangOptions.of(config)
-        self.kv = KvCacheManager(config.num_gpu_blocks, config.block_size, prefix_caching=config.enable_prefix_caching)
+        self.kv = RadixKv(config.num_gpu_blocks - 1, config.block_size, prefix_caching=config.enable_prefix_caching)
         self.queue: deque[Request] = deque()
         self.running: list[Request] = []
         self.ratio = self.options.init_new_token_ratio

@@ -25,7 +25,6 @@ def test_c0_shown_and_request_latency(learnt):
     assert learnt.shown == pytest.approx(SHOWN, rel=1e-6)
     assert learnt.host.serial_s == pytest.approx(SERIAL_S, rel=0.05)
     assert learnt.host.request_s + learnt.host.serial_s == pytest.approx(REQUEST_S + SERIAL_S, abs=1e-4)
-    assert learnt.run_noise < 1e-6  # the windows were made by the form they are solved in
     assert set(learnt.learnt_on) == {"low", "n1", "n4", "n16", "n32", "n64"}
 
 

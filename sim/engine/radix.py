@@ -1,0 +1,223 @@
+"""SGLang's radix cache: KV pages in a tree of shared prefixes, least recently used leaves evicted first.
+
+Matching, inserting, splitting, locking and the order of eviction are those of SGLang 0.5.23's RadixCache, which
+tests/engine/test_radix_cache_equals_sglang.py steps beside this one. A whole leaf goes at a time, so an eviction may free
+more than it was asked for. Pages, not tokens, are counted, and contents are compared page by page.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from sim.engine.types import Request
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A run of pages that are shared as one. `used` is when it was last matched or inserted; `locks` how many hold it."""
+
+    pages: list[Hashable]
+    parent: Node | None
+    used: int
+    locks: int = 0
+    children: dict[Hashable, Node] = field(default_factory=dict)
+
+    def __lt__(self, other: Node) -> bool:
+        return self.used < other.used
+
+
+class RadixTree:
+    """Query: `match` (which also refreshes what it finds). The rest mutate. Sizes are in pages."""
+
+    def __init__(self) -> None:
+        self._time = 0
+        self._root = Node([], None, 0, locks=1)
+        self.evictable = 0
+        self.protected = 0
+
+    def match(self, contents: Sequence[Hashable]) -> tuple[int, Node]:
+        """(pages of the longest cached prefix, the node that ends there); a node is split where the prefix ends inside it."""
+        now, node, done = self._tick(), self._root, 0
+        while done < len(contents) and (child := node.children.get(contents[done])) is not None:
+            child.used = now
+            common = _common(child.pages, contents, done)
+            done += common
+            if common < len(child.pages):
+                return done, self._split(child, common)
+            node = child
+        return done, node
+
+    def insert(self, contents: Sequence[Hashable]) -> tuple[int, Node]:
+        """Add what is not there yet: (pages that were, the node that ends `contents`)."""
+        now, node, done = self._tick(), self._root, 0
+        while done < len(contents) and (child := node.children.get(contents[done])) is not None:
+            child.used = now
+            common = _common(child.pages, contents, done)
+            done += common
+            node = child if common == len(child.pages) else self._split(child, common)
+        if done < len(contents):
+            leaf = Node(list(contents[done:]), node, self._tick())
+            node.children[contents[done]] = leaf
+            self.evictable += len(leaf.pages)
+            node = leaf
+        return done, node
+
+    def lock(self, node: Node) -> None:
+        """Keep the path to `node` from being evicted."""
+        while node.parent is not None:
+            if not node.locks:
+                self.evictable -= len(node.pages)
+                self.protected += len(node.pages)
+            node.locks += 1
+            node = node.parent
+
+    def unlock(self, node: Node) -> None:
+        """Undo one `lock`."""
+        while node.parent is not None:
+            node.locks -= 1
+            if not node.locks:
+                self.evictable += len(node.pages)
+                self.protected -= len(node.pages)
+            node = node.parent
+
+    def evict(self, pages: int) -> int:
+        """Drop least recently used leaves until `pages` are free or nothing unlocked is left; returns how many were freed."""
+        leaves = [node for node in self._nodes() if not node.children and not node.locks]
+        heapq.heapify(leaves)
+        freed = 0
+        while leaves and freed < pages:
+            leaf = heapq.heappop(leaves)
+            parent = leaf.parent
+            assert parent is not None
+            del parent.children[leaf.pages[0]]
+            freed += len(leaf.pages)
+            if not parent.children and not parent.locks:
+                heapq.heappush(leaves, parent)
+        self.evictable -= freed
+        return freed
+
+    def _split(self, child: Node, at: int) -> Node:
+        """Cut `child` after `at` pages; the front part is a new node above it."""
+        parent = child.parent
+        assert parent is not None
+        front = Node(child.pages[:at], parent, self._tick(), child.locks, {child.pages[at]: child})
+        parent.children[child.pages[0]] = front
+        child.parent, child.pages = front, child.pages[at:]
+        return front
+
+    def _nodes(self) -> list[Node]:
+        found, stack = [], list(self._root.children.values())
+        while stack:
+            node = stack.pop()
+            found.append(node)
+            stack.extend(node.children.values())
+        return found
+
+    def _tick(self) -> int:
+        self._time += 1
+        return self._time
+
+
+class RadixKv:
+    """KV pages of requests, private ones and those in the tree, behind the methods that schedulers use of KvCacheManager.
+
+    `pages` can be held. A request's `blocks` only count: pages have no names here. Room is made for exactly what a request takes (the
+    engine asks for a page per request more than that, so it may evict a little sooner).
+    """
+
+    def __init__(self, pages: int, page_tokens: int, *, prefix_caching: bool) -> None:
+        self.pages = pages
+        self.page_tokens = page_tokens
+        self.prefix_caching = prefix_caching
+        self.tree = RadixTree()
+        self._unused = pages
+        self._ends: dict[Request, Node] = {}  # where in the tree each request's cached pages end
+
+    @property
+    def free_blocks(self) -> int:
+        """Pages that can be handed out now, evictable contents included."""
+        return self._unused + self.tree.evictable
+
+    @property
+    def used_blocks(self) -> int:
+        """Pages held by requests."""
+        return self.pages - self.free_blocks
+
+    def find_hits(self, request: Request) -> list[Node]:
+        """The longest cached prefix short of the last known token: for each page the node it is in."""
+        if not self.prefix_caching:
+            return []
+        count, node = self.tree.match(self._contents(request, (request.known_tokens - 1) // self.page_tokens))
+        hits: list[Node] = []
+        while len(hits) < count:
+            hits.extend([node] * len(node.pages))
+            assert node.parent is not None
+            node = node.parent
+        return hits[::-1]
+
+    def evictable(self, hit: Node) -> bool:
+        """Whether no request holds the page."""
+        return not hit.locks
+
+    def blocks_needed(self, request: Request, tokens: int, hits: Sequence[Node] = ()) -> int:
+        """How much `free_blocks` would shrink if the request held `tokens` tokens, `hits` among them."""
+        fresh = -(-tokens // self.page_tokens) - len(request.blocks) - len(hits)
+        return max(fresh, 0) + sum(1 for hit in hits if not hit.locks)
+
+    def allocate(self, request: Request, tokens: int, hits: Sequence[Node] = ()) -> None:
+        """Give the request the `hits` and then fresh pages until it can hold `tokens` tokens."""
+        if hits:
+            self._hold(request, hits[-1])
+            request.hashed_blocks = len(hits)
+            request.blocks.extend([0] * len(hits))
+        fresh = -(-tokens // self.page_tokens) - len(request.blocks)
+        if fresh <= 0:
+            return
+        if fresh > self._unused:
+            self._unused += self.tree.evict(fresh - self._unused)
+        self._unused -= fresh
+        request.blocks.extend([0] * fresh)
+
+    def remember(self, request: Request, tokens: int) -> None:
+        """Put the full pages among the request's first `tokens` tokens into the tree, cut where its prompt ends; copies of what is
+        there already are given back.
+        """
+        full = tokens // self.page_tokens
+        if not self.prefix_caching or full <= request.hashed_blocks:
+            return
+        contents = self._contents(request, full)
+        there, _ = self.tree.insert(contents)
+        prompt = request.prompt_tokens // self.page_tokens
+        if 0 < prompt < full:
+            self.tree.insert(contents[:prompt])
+        self._unused += max(there - request.hashed_blocks, 0)
+        _, node = self.tree.match(contents)
+        self._hold(request, node)
+        request.hashed_blocks = full
+
+    def free(self, request: Request) -> None:
+        """Take all pages from the request; those in the tree stay findable until they are evicted."""
+        self._unused += len(request.blocks) - request.hashed_blocks
+        node = self._ends.pop(request, None)
+        if node is not None:
+            self.tree.unlock(node)
+        request.blocks = []
+        request.hashed_blocks = 0
+
+    def _hold(self, request: Request, node: Node) -> None:
+        before = self._ends.get(request)
+        if before is not None:
+            self.tree.unlock(before)
+        self.tree.lock(node)
+        self._ends[request] = node
+
+    def _contents(self, request: Request, count: int) -> list[Hashable]:
+        hashes = request.prompt_hashes
+        return [hashes[i] if i < len(hashes) else (request.request_id, i) for i in range(count)]
+
+
+def _common(pages: Sequence[Hashable], contents: Sequence[Hashable], start: int) -> int:
+    most = min(len(pages), len(contents) - start)
+    return next((i for i in range(most) if pages[i] != contents[start + i]), most)

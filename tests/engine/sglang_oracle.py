@@ -1,0 +1,124 @@
+"""SGLang's own radix cache, stepped on a CPU without its kernels: the oracle of sim.engine.radix.
+
+The package is installed without its dependencies; of what it imports on the way, a few modules are neither there nor used by the cache.
+They are stood in for by empty ones.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from array import array
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, ClassVar
+
+PAGE = 4
+ABSENT = frozenset({"orjson", "IPython", "torchvision", "gguf"})
+Op = tuple[str, Any]
+"""("match" | "insert", pages), ("lock", pages), ("unlock", number of the lock), ("evict", pages)."""
+
+
+class _Anything(type):
+    """A class that has every attribute: another such class."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = _Anything(name, (), {"__init__": lambda self, *a, **k: None, "__class_getitem__": classmethod(lambda c, _: c)})
+        setattr(cls, name, made)
+        return made
+
+
+class _Empty(types.ModuleType):
+    __path__: ClassVar[list[str]] = []
+    __version__ = "99"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_Anything("absent", (), {}), name)
+
+
+class _Stand(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.partition(".")[0] in ABSENT else None
+
+    def create_module(self, spec: Any) -> Any:
+        return _Empty(spec.name)
+
+    def exec_module(self, module: Any) -> None:
+        pass
+
+
+@cache
+def engine() -> Any:
+    """The engine's module, with what it lacks stood in for."""
+    sys.meta_path.append(_Stand())
+    import sglang.srt.mem_cache.radix_cache as module
+
+    return module
+
+
+class Freed:
+    """The allocator behind the cache: takes pages back, and does nothing with them."""
+
+    device = "cpu"
+
+    def free_segment(self, *_: Any, **__: Any) -> None: ...
+
+
+def steps_of_engine(ops: Sequence[Op]) -> list[list[int]]:
+    """What each operation gives, and then the evictable and protected pages."""
+    module = engine()
+    from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams
+
+    cache_ = module.RadixCache.create_simulated(mock_allocator=Freed(), page_size=PAGE)
+    locks: list[Any] = []
+    log = []
+    for name, what in ops:
+        if name in ("match", "lock"):
+            found = cache_.match_prefix(MatchPrefixParams(key=_key(module, what)))
+            given = found.device_prefix_len // PAGE
+            if name == "lock":
+                cache_.inc_lock_ref(found.last_device_node)
+                locks.append(found.last_device_node)
+        elif name == "insert":
+            given = cache_.insert(InsertParams(key=_key(module, what))).prefix_len // PAGE
+        elif name == "unlock":
+            given = 0
+            if locks:
+                cache_.dec_lock_ref(locks.pop(what % len(locks)))
+        else:
+            given = cache_.evict(EvictParams(num_tokens=what * PAGE)).num_tokens_evicted // PAGE
+        log.append([given, cache_.evictable_size() // PAGE, cache_.protected_size() // PAGE])
+    return log
+
+
+def steps_of_ours(ops: Sequence[Op]) -> list[list[int]]:
+    """The same of sim.engine.radix."""
+    from sim.engine.radix import RadixTree
+
+    tree = RadixTree()
+    locks: list[Any] = []
+    log = []
+    for name, what in ops:
+        if name in ("match", "lock"):
+            given, node = tree.match(what)
+            if name == "lock":
+                tree.lock(node)
+                locks.append(node)
+        elif name == "insert":
+            given, _ = tree.insert(what)
+        elif name == "unlock":
+            given = 0
+            if locks:
+                tree.unlock(locks.pop(what % len(locks)))
+        else:
+            given = tree.evict(what)
+        log.append([given, tree.evictable, tree.protected])
+    return log
+
+
+def _key(module: Any, pages: Sequence[int]) -> Any:
+    return module.RadixKey(array("q", [1000 * page + i for page in pages for i in range(PAGE)]))
