@@ -1,8 +1,8 @@
 """Run the commands shown in the documentation and write what they print beneath them.
 
 A fenced `console` block starts with one line `$ simctl ...`; all below it is that command's output.
-`python docs/refresh.py` rewrites the blocks, `python docs/refresh.py --check` exits 1 when one is stale. Named documents (`docs/simulate.md`) are
-the only ones looked at.
+`python docs/refresh.py` rewrites the blocks, `python docs/refresh.py --check` exits 1 when one is stale. With documents named
+(*.md), it looks at those alone.
 
 Blocks fenced as `text` are slow, need trace files of the reader's own, or show a command that fails. `--all DIR` runs those too, in the
 folder DIR that holds the traces; a failing command's line on stderr is shown with its exit code.
