@@ -127,4 +127,8 @@ def _count(n: float) -> str:
 
 
 def _say(text: str, indent: str = "") -> None:
-    click.echo("\n".join(textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + ("  " if indent else ""))))
+    click.echo(
+        "\n".join(
+            textwrap.wrap(text, WIDTH, break_on_hyphens=False, initial_indent=indent, subsequent_indent=indent + ("  " if indent else ""))
+        )
+    )
