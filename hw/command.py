@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hw.cell_file import read_cells
 from hw.engines.shapes import shape
 from hw.jobs import ENGINE_IN_PROCESS, MODEL_FREE, NEEDS_CUDA, SUITES, Job, run
 from hw.processes import run_each, wait_until_told
+from hw.serve.http_stream import split_url
 from sim.errors import UsageError
 
 
@@ -31,6 +33,12 @@ from sim.errors import UsageError
 @click.option("--max-num-batched-tokens", type=click.IntRange(min=16), default=8192, show_default=True, help="Engine limit.")
 @click.option("--rates", default="1,4,10,20", show_default=True, help="Open-loop arrival rates of the served suite, requests/s.")
 @click.option("--engine", type=click.Choice(("vllm", "llamacpp")), default="vllm", show_default=True, help="Engine of the served suite.")
+@click.option(
+    "--url", default=None, help="Served suite: load this OpenAI-compatible server instead of starting one; --model as it names it."
+)
+@click.option(
+    "--vocab-size", type=click.IntRange(min=100), default=32000, show_default=True, help="Token ids of prompts sent to --url stay below."
+)
 @click.option("--experiments", default="", help="Only these experiments of the served suite: names or patterns, comma-separated.")
 @click.option(
     "--tp", "tensor_parallel", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs to spread a model over (engine-grid)."
@@ -51,6 +59,8 @@ def command(
     max_num_batched_tokens: int,
     rates: str,
     engine: str,
+    url: str | None,
+    vocab_size: int,
     experiments: str,
     tensor_parallel: int,
     fast_start: bool,
@@ -66,6 +76,12 @@ def command(
             raise UsageError("--cells is for the suite engine-grid alone")
         meant, _ = read_cells(cells)
         models = models or meant or ""
+    if url is not None:
+        job = _job_by_url(url, device, _names(suites), models, vocab_size)
+        more = {"rates": _rates(rates), "experiments": tuple(_names(experiments)), "budget_s": budget, "seed": seed}
+        for path in run(replace(job, **more, expect_gpu=expect_gpu), out, resume=resume):
+            click.echo(path)
+        return
     found = preflight.resolve_device(device)
     jobs = []
     for suite in _names(suites):
@@ -98,6 +114,20 @@ def command(
             click.echo(path)
         return
     sys.exit(run_each(jobs, out, resume=resume))
+
+
+def _job_by_url(url: str, device: str, suites: list[str], model: str, vocab_size: int) -> Job:
+    """A served job against a running server. `--hw cpu` asks for the plan of a slow server."""
+    if suites != ["served"]:
+        raise UsageError("--url is for the suite served alone")
+    if not model.strip() or "," in model:
+        raise UsageError("--url needs --model: one model, as the server names it")
+    url = url.rstrip("/").removesuffix("/v1")  # either is how people write it
+    try:
+        split_url(url)
+    except ValueError as error:
+        raise UsageError(f"--url: {error}") from None
+    return Job("served", "cpu" if device == "cpu" else "cuda", model.strip(), url=url, vocab_size=vocab_size)
 
 
 def _names(text: str) -> list[str]:

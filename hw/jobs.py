@@ -21,6 +21,7 @@ SUITES = {
     "weight-axis": "hw.suites.engine_grid_job",
     "served": "hw.suites.served_job",
 }
+SERVED_BY_URL = "hw.suites.served_url_job"
 NEEDS_CUDA = frozenset({"kernels", "decode"})
 MODEL_FREE = frozenset({"floor", "kernels"})
 ENGINE_IN_PROCESS = frozenset({"engine-grid", "weight-axis"})
@@ -41,6 +42,8 @@ class Job:
     max_num_batched_tokens: int = 8192
     rates: tuple[float, ...] = (1.0, 4.0, 10.0, 20.0)
     engine: str = "vllm"  # of the served suite: vllm or llamacpp
+    url: str | None = None  # of a running server, instead of one of our own; `model` is then its name for the model
+    vocab_size: int = 32000  # prompts sent to `url` hold token ids below this
     experiments: tuple[str, ...] = ()  # names or patterns of the served suite; none means all
     fast_start: bool = False
     tensor_parallel: int = 1
@@ -48,8 +51,8 @@ class Job:
 
     @property
     def stem(self) -> str:
-        """File name without suffix: suite, model, engine where it is not vLLM, weight dtype, GPUs a model is spread over."""
-        engine = None if self.engine == "vllm" else self.engine
+        """File name without suffix: suite, model, engine where it is not our own vLLM, weight dtype, GPUs a model is spread over."""
+        engine = "url" if self.url else None if self.engine == "vllm" else self.engine
         parts = [self.suite, self.model, engine, self.quantization, f"tp{self.tensor_parallel}" if self.tensor_parallel > 1 else None]
         return "_".join(re.sub(r"[^a-z0-9.]+", "-", p.lower()) for p in parts if p)
 
@@ -61,12 +64,18 @@ def run(job: Job, out: Path, *, resume: bool = False) -> list[Path]:
     `finished = 0`, and keeps the journal so that `resume` can go on. Raises UsageError or SimctlError from the gates.
     """
     out.mkdir(parents=True, exist_ok=True)
-    gates = preflight.check(job.device, job.expect_gpu)
-    facts = provenance.collect(job.device) | gates
+    if job.url:
+        facts = provenance.of_client() | {
+            "gpu_name": job.expect_gpu or "unknown",
+            "preflight": "a server by URL: its machine was not looked at",
+        }
+    else:
+        gates = preflight.check(job.device, job.expect_gpu)
+        facts = provenance.collect(job.device) | gates
     print(f"{job.stem}: {facts['gpu_name']}, budget {job.budget_s or 'none'} s", file=sys.stderr, flush=True)
     journal_path = out / f"{job.stem}.journal.jsonl"
     header = {k: v for k, v in asdict(job).items() if k != "budget_s"} | {"gpu": facts["gpu_name"]}
     with terminate_as_interrupt():
         journal = Journal(journal_path, header, resume=resume)
-        paths: list[Path] = importlib.import_module(SUITES[job.suite]).run(job, out, journal, facts)
+        paths: list[Path] = importlib.import_module(SERVED_BY_URL if job.url else SUITES[job.suite]).run(job, out, journal, facts)
         return paths

@@ -58,6 +58,16 @@ def versions(*packages: str) -> dict[str, str]:
     return found
 
 
+def of_client() -> dict[str, Any]:
+    """Provenance of a load sent to a server whose machine is not ours to read."""
+    return {
+        "device": "server by URL",
+        "date_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "python_version": platform.python_version(),
+        "client_cpu": cpu_name(),
+    }
+
+
 def collect(device: str) -> dict[str, Any]:
     """Flat provenance of this machine for `device` ("cuda" or "cpu")."""
     facts: dict[str, Any] = {

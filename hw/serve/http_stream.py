@@ -45,7 +45,7 @@ async def events(
         await writer.drain()
         status, fields = await _head(reader)
         if status != 200:
-            raise StreamError(f"HTTP {status}: {(await _some_body(reader, fields))[:200]}")
+            raise StreamError(f"HTTP {status}: {' '.join((await _some_body(reader, fields)).split())[:200]}")
         async for line in _lines(reader, fields):
             now = clock()
             if not line.startswith(b"data:"):
@@ -61,18 +61,28 @@ async def events(
 
 async def post_json(url: str, payload: dict[str, Any]) -> Any:
     """POST `payload` as JSON and return the JSON answer. Raises StreamError (status other than 200, not JSON) or OSError."""
+    try:
+        return json.loads(await _whole("POST", url, json.dumps(payload).encode()))
+    except json.JSONDecodeError as error:
+        raise StreamError(f"not JSON: {error}") from error
+
+
+async def get_text(url: str) -> str:
+    """GET a short text. Raises StreamError (status other than 200) or OSError."""
+    return await _whole("GET", url, b"")
+
+
+async def _whole(verb: str, url: str, body: bytes) -> str:
     host, port, path, tls = split_url(url)
     reader, writer = await asyncio.open_connection(host, port, ssl=ssl.create_default_context() if tls else None, limit=MAX_LINE)
     try:
-        writer.write(_request("POST", host, port, path or "/", json.dumps(payload).encode(), None))
+        writer.write(_request(verb, host, port, path or "/", body, None))
         await writer.drain()
         status, fields = await _head(reader)
-        body = await _some_body(reader, fields, limit=MAX_LINE)
+        text = await _some_body(reader, fields, limit=MAX_LINE)
         if status != 200:
-            raise StreamError(f"HTTP {status}: {body[:200]}")
-        return json.loads(body)
-    except json.JSONDecodeError as error:
-        raise StreamError(f"not JSON: {error}") from error
+            raise StreamError(f"HTTP {status}: {' '.join(text.split())[:200]}")
+        return text
     finally:
         writer.close()
 
@@ -147,7 +157,7 @@ async def _some_body(reader: asyncio.StreamReader, fields: dict[str, str], limit
         body += piece
         if len(body) >= min(limit, int(fields.get("content-length") or limit)):
             break
-    return " ".join(body.decode("utf-8", "replace").split())
+    return body.decode("utf-8", "replace")
 
 
 def _decoded(data: bytes) -> dict[str, Any]:

@@ -31,13 +31,10 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
     attrs |= {"weight_dtype": job.quantization or config["torch_dtype"], "kv_dtype": config["torch_dtype"]}
     serve, flags = _engine(job)
     phases = {"plan": flags, **({"starved": [*flags, "--num-gpu-blocks-override", str(STARVED_BLOCKS)]} if cuda else {})}
-    names = {e.name for phase in phases for e in _work(phase, Target("http://none", ""), config["vocab_size"], job, cuda)}
-    chosen = {n for n in names if any(fnmatch(n, pattern) for pattern in job.experiments or ("*",))}
-    if not chosen:
-        raise UsageError(f"--experiments {','.join(job.experiments)!r} names none of: {', '.join(sorted(names))}")
+    chosen = chosen_of({e.name for phase in phases for e in work_of(phase, Target("http://none", ""), config["vocab_size"], job)}, job)
     try:
         for phase, phase_flags in phases.items():
-            left = [e.name for e in _work(phase, Target("http://none", ""), config["vocab_size"], job, cuda) if e.name in chosen]
+            left = [e.name for e in work_of(phase, Target("http://none", ""), config["vocab_size"], job) if e.name in chosen]
             if all(name in journal for name in left):
                 continue
             log = out / f"{job.stem}.{phase}.log"
@@ -46,7 +43,7 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
             ) as server:  # fmt: skip
                 attrs |= {f"{phase}_{k}": v for k, v in server.facts.items()}
                 target = Target(server.url, server.model, temperature=1.0 if "num_experts" in config else 0.0)
-                work = [e for e in _work(phase, target, config["vocab_size"], job, cuda) if e.name in chosen]
+                work = [e for e in work_of(phase, target, config["vocab_size"], job) if e.name in chosen]
                 done = suite.measure(work, target, config["vocab_size"], journal, Budget(job.budget_s), job.stem)
                 attrs[f"finished_{phase}"] = done["finished"]
         attrs["finished"] = int(all(name in journal for name in chosen))
@@ -60,12 +57,21 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
     return paths
 
 
-def _work(phase: str, target: Target, vocab: int, job: Any, cuda: bool) -> list[suite.Experiment]:
+def work_of(phase: str, target: Target, vocab: int, job: Any) -> list[suite.Experiment]:
     """The experiments of a phase, each phase being a server of its own; their names depend on no server."""
+    cuda = job.device == "cuda"
     if phase == "plan":
         rungs = (1, 2, 4, 8, 16, 32, 64, 128) if cuda else (1, 2, 4, 8)
         return suite.plan(target, vocab, job.seed, job.rates, rungs, suite.GPU_PLAN if cuda else suite.CPU_PLAN)
     return [suite.burst(target, vocab, job.seed, 48, 1024, 128)]
+
+
+def chosen_of(names: set[str], job: Any) -> set[str]:
+    """The experiments the job asks for. Raises UsageError when its patterns name none."""
+    chosen = {n for n in names if any(fnmatch(n, pattern) for pattern in job.experiments or ("*",))}
+    if not chosen:
+        raise UsageError(f"--experiments {','.join(job.experiments)!r} names none of: {', '.join(sorted(names))}")
+    return chosen
 
 
 def _engine(job: Any) -> tuple[Any, list[str]]:

@@ -22,12 +22,16 @@ class ToyServer:
     bad: Callable[[int], bool] = lambda number: True
     tell: str = "ids"  # how tokens can be counted: ids, usage or text
     cache: bool = False
+    answers: dict[str, str] = field(default_factory=dict)  # to GET, by path; 404 to others
     seen: list[dict[str, Any]] = field(default_factory=list)
     active: int = 0
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
+            if head.startswith(b"GET "):
+                await self._tell(head.split()[1].decode(), writer)
+                return
             length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
             body = json.loads(await reader.readexactly(length))
             self.seen.append(body | {"at": asyncio.get_running_loop().time(), "path": head.split()[1].decode()})
@@ -36,6 +40,14 @@ class ToyServer:
             pass
         finally:
             writer.close()
+
+    async def _tell(self, path: str, writer: asyncio.StreamWriter) -> None:
+        if self.manners == "hang":
+            await asyncio.sleep(10_000)
+        text = self.answers.get(path, "nothing here").encode()
+        status = b"200 OK" if path in self.answers else b"404 Not Found"
+        writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status, len(text)) + text)
+        await writer.drain()
 
     async def _answer(self, body: dict[str, Any], number: int, writer: asyncio.StreamWriter) -> None:
         manners = self.manners if self.bad(number) else "fine"
