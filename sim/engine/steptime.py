@@ -79,14 +79,15 @@ class StepTime:
 
     With `micro_batch`, an iteration is computed as batches of at most that many tokens, one after the other
     (llama.cpp's n_ubatch), of equal share for every request where the model keeps recurrent state; their size is their
-    own. With `streams`, requests keep a KV stream each, and batches are of equal share and consecutive slots. Otherwise iterations run the graph captured for the next size up: their linear layers compute that many rows,
-    and one beyond the largest runs unpadded. `capture_sizes` are those of an engine that captures decode batches
-    only; without them they are vLLM's. An iteration that verifies drafts
-    costs `verify_s` more (a draft head, graphs that cannot be reused), and as many decode steps of the model of
-    `draft` as it verifies drafts per request. KV blocks brought back from `tiers` cost their transfer, less what
-    hides behind the share `tier_overlap` of the iteration's own time. `host` is work that the rates leave out because
-    an engine may do it while the GPU computes the iteration before: it shows as far as it exceeds the head start with
-    which an iteration is priced (sim.engine.overlap), as the launching of kernels does.
+    own. With `streams`, requests keep a KV stream each, and batches are of equal share and consecutive slots. Otherwise
+    iterations run the graph captured for the next size up: their linear layers compute that many rows, and one beyond
+    the largest runs unpadded. `capture_sizes` are those of an engine that captures decode batches only; without them
+    they are vLLM's. An iteration that verifies drafts costs `verify_s` more (a draft head, graphs that cannot be
+    reused), and as many decode steps of the model of `draft` as it verifies drafts per request. KV blocks brought back
+    from `tiers` cost their transfer, less what hides behind the share `tier_overlap` of the iteration's own time.
+    `host` is work that the rates leave out because an engine may do it while the GPU computes the iteration before: it
+    shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the launching
+    of kernels does.
 
     `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse policies
     and KV in host RAM make the price depend on each sequence's context or bend within a chord; such iterations are
