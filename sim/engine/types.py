@@ -52,6 +52,7 @@ class Iteration:
     preempted: list[Request] = field(default_factory=list)
     total_tokens: int = 0
     reloads: tuple[int, ...] = ()  # KV blocks brought back from each tier below HBM; empty when none
+    places: Sequence[int] = ()  # slot numbers of `scheduled`, of engines whose requests have a place of their own
 
 
 @dataclass(slots=True, eq=False)
