@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 
+from sim.beta import beta_quantile
 from sim.units import parse_tokens
 
 TABLE = "data/reference/brl07/needle_recall.csv"
@@ -36,11 +37,9 @@ class Recall:
 
 def beta_interval(successes: int, trials: int, level: float = 0.9) -> tuple[float, float]:
     """Central `level` interval of the recall under Beta(successes + 1/2, failures + 1/2)."""
-    from scipy.special import betaincinv  # imported late: scipy costs a tenth of a second at start-up
-
     a, b = successes + 0.5, trials - successes + 0.5
     tail = (1 - level) / 2
-    return float(betaincinv(a, b, tail)), float(betaincinv(a, b, 1 - tail))
+    return beta_quantile(a, b, tail), beta_quantile(a, b, 1 - tail)
 
 
 def published_recall() -> list[Recall]:

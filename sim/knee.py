@@ -14,6 +14,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sim.errors import UsageError
 
 
@@ -54,6 +57,19 @@ def continuous_knee(batches: Sequence[float], etas: Sequence[float], tau: float 
     low, high = math.log2(batches[crossing - 1]), math.log2(batches[crossing])
     fraction = (etas[crossing - 1] - tau) / (etas[crossing - 1] - etas[crossing])
     return Knee(float(2 ** (low + fraction * (high - low))), False)
+
+
+def continuous_knees(batches: Sequence[float], etas: NDArray[np.float64], tau: float = 0.65) -> NDArray[np.float64]:
+    """`continuous_knee` of many curves [batch, curve] that start at batch 1; inf where a curve is censored."""
+    _checked(tau)
+    rungs = np.log2(np.asarray(batches, dtype=np.float64))
+    below = etas < tau
+    crossing = np.maximum(np.argmax(below, axis=0), 1)
+    curve = np.arange(etas.shape[1])
+    before, after = etas[crossing - 1, curve], etas[crossing, curve]
+    crossed = below.any(axis=0)
+    fraction = (before - tau) / np.where(crossed, before - after, 1.0)
+    return np.where(crossed, 2 ** (rungs[crossing - 1] + fraction * (rungs[crossing] - rungs[crossing - 1])), np.inf)
 
 
 def _checked(tau: float) -> float:

@@ -132,8 +132,10 @@ def rates_from_file(
         basis["linear_flops_per_s"] = f"{basis['linear_flops_per_s']}; scaled to {used} by the datasheet"
     pick = _pick(len(values["beta"]), draws, seed)
     chosen = {name: values[name][pick] for name in UNITS}
+    error = None
     if model_error and "sigma" in values:
-        chosen = with_model_error(chosen, values["sigma"][pick, DECODE], seed)
+        error = model_errors(values["sigma"][pick, DECODE], seed)
+        chosen = with_model_error(chosen, error)
     facts = sorted({basis[n] for n in UNITS if basis[n].startswith(("published", "implied"))})
     mark = "".join(f"; {fact}" for fact in facts) if owner == POPULATION else ""
     mark += "" if int(file.attrs["converged"]) else " (NOT CONVERGED)"
@@ -142,19 +144,22 @@ def rates_from_file(
         draws=Rates(**chosen),
         basis={name: str(basis[name]) for name in UNITS},
         summary=f"{file.attrs['summary']}{mark}",
+        error=error,
         host_request_s=float(file.attrs["host_request_s"]) if "host_request_s" in file.attrs else None,
     )
 
 
-def with_model_error(rates: Mapping[str, Array], sigma: Array, seed: int) -> dict[str, Array]:
-    """Rates [draw] slowed or sped up as a whole by what the formula misses: every draw's step times move by one log-t factor.
+def model_errors(sigma: Array, seed: int) -> Array:
+    """One log-t factor per draw [draw]; `sigma` [draw] is the model error of a decode iteration."""
+    return np.asarray(np.exp(sigma * np.random.default_rng([seed, 50]).standard_t(MODEL_ERROR_NU, size=sigma.size)))
 
-    `sigma` [draw] is the model error of a decode iteration. Without this an interval would shrink with the number of cells learnt
-    from, past what any single prediction can claim. One factor for all iterations of a draw is the cautious reading: errors of a run
-    do not average out. Comparisons within a draw are not widened.
+
+def with_model_error(rates: Mapping[str, Array], factor: Array) -> dict[str, Array]:
+    """Rates [draw] slowed or sped up as a whole by what the formula misses: every draw's step times move by its `factor`.
+
+    Without this an interval would shrink with the number of cells learnt from, past what any single prediction can claim. One factor for
+    all iterations of a draw is the cautious reading: errors of a run do not average out. Comparisons within a draw are not widened.
     """
-    noise = np.random.default_rng([seed, 50]).standard_t(MODEL_ERROR_NU, size=sigma.size)
-    factor = np.exp(sigma * noise)
     out = {}
     for name, values in rates.items():
         unit = UNITS[name]

@@ -70,7 +70,9 @@ class ServedPath:
         )
         why = f"as served by {self.engine} on {self.gpu}"
         basis = rates.basis | {name: f"{rates.basis[name]}; {why}" for name in ("c0_s", "c_seq_s", "c_prefill_s")}
-        return RateDraws(point, draws, basis, f"{rates.summary}; served path of {self.engine} measured on {self.gpu}")
+        return replace(
+            rates, point=point, draws=draws, basis=basis, summary=f"{rates.summary}; served path of {self.engine} measured on {self.gpu}"
+        )
 
 
 def as_served(rates: RateDraws) -> tuple[RateDraws, HostRates]:

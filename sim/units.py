@@ -38,6 +38,15 @@ def format_tokens(tokens: int) -> str:
     return str(tokens)
 
 
+def about_tokens(tokens: float) -> str:
+    """A token count to the digits an estimate deserves: `870`, `9.2K`, `35K`, `168K`, `1.5M` (K = 2**10, M = 2**20)."""
+    for suffix, factor in (("M", 2**20), ("K", 2**10)):
+        if tokens >= 0.9995 * factor:
+            value = tokens / factor
+            return f"{value:.0f}{suffix}" if value >= 9.95 else f"{value:.1f}".removesuffix(".0") + suffix
+    return f"{tokens:.0f}"
+
+
 def format_bytes(count: float) -> str:
     """Decimal bytes: `60.1 GB`, `470 MB`."""
     for suffix, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

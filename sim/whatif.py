@@ -15,15 +15,16 @@ import numpy as np
 
 from sim.bill import decode_shape, iteration_bill
 from sim.fidelity import recall_warning, risk_sentence
-from sim.knee import Knee, closed_form_knee, continuous_knee
+from sim.knee import Knee, closed_form_knee, continuous_knee, continuous_knees
 from sim.memory import Memory, device_memory, n_max, sequence_bytes
+from sim.namespaces import FLOAT
 from sim.policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
 from sim.precision import Precision
 from sim.price import binding_term, step_terms, step_time_s
 from sim.rates import RateDraws, Rates
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
-from sim.units import format_bytes
+from sim.units import about_tokens, format_bytes, format_tokens
 
 LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MAX_CROSSOVER = 2**24
@@ -65,6 +66,7 @@ class Option:
     host_bytes: float
     n_max: float
     step_s: Interval
+    step_s_rates: Interval  # of the rates alone; the rest of `step_s` is what the formula misses of one run
     tokens_per_s: Interval  # per sequence
     speedup: Interval | None  # over the best feasible dense
     binding: str
@@ -78,8 +80,12 @@ class Answer:
     options: list[Option]
     knee_closed_form: float
     knee: Knee  # of the whole formula, on a doubling ladder
+    knee_90: tuple[Knee, Knee]  # 5 and 95 % over the draws
+    n_max_90: tuple[float, float]  # sequences that fit, dense in HBM, over what is not known of the engine's own memory
     crossovers: dict[tuple[int, int], float | None]  # (k, batch) -> context where block top-k meets dense, both in HBM
+    crossovers_90: dict[tuple[int, int], tuple[float, float]]  # the same at 5 and 95 % of the draws; at MAX_CROSSOVER or beyond: not below
     fidelity: list[str]
+    miss: Interval | None  # what the formula misses of one run, as a factor on every time; None where the rates do not say
     rates_summary: str
     rates_basis: dict[str, str]
     notes: list[str]
@@ -124,8 +130,12 @@ def answer(question: Question, rates: RateDraws) -> Answer:
         options=options,
         knee_closed_form=float(closed_form_knee(c_kv / weights, q.tau)) if c_kv else float("inf"),
         knee=decode_knee(q, rates.point),
+        knee_90=_knee_interval(q, rates.draws),
+        n_max_90=_n_max_interval(q, c_kv),
+        crossovers_90={(k, b): _crossover_interval(q, blocks(k), b, rates.draws) for k, b in crossovers},
         crossovers=crossovers,
         fidelity=fidelity,
+        miss=None if rates.error is None else interval(1.0, rates.error),
         rates_summary=rates.summary,
         rates_basis=rates.basis,
         notes=notes,
@@ -133,9 +143,9 @@ def answer(question: Question, rates: RateDraws) -> Answer:
     )
 
 
-def step_seconds(q: Question, policy: AttentionPolicy, batch: float, context: float, rates: Rates, xp: Any = None) -> Any:
+def step_seconds(q: Question, policy: AttentionPolicy, batch: float, context: Any, rates: Rates, xp: Any = None) -> Any:
     """Decode step time of a uniform batch; pass numpy as `xp` for array rates."""
-    bill = iteration_bill(q.model, decode_shape(q.model, batch, context, policy), q.precision, policy, q.tp)
+    bill = iteration_bill(q.model, decode_shape(q.model, batch, context, policy, xp or FLOAT), q.precision, policy, q.tp)
     return step_time_s(bill, rates, xp) if xp is not None else step_time_s(bill, rates)
 
 
@@ -158,6 +168,35 @@ def crossover_context(q: Question, policy: AttentionPolicy, batch: int, rates: R
         middle = (low + high) / 2
         low, high = (low, middle) if gain(middle) >= 0 else (middle, high)
     return high
+
+
+def _knee_interval(q: Question, draws: Rates) -> tuple[Knee, Knee]:
+    times = np.array([np.asarray(step_seconds(q, dense(), float(b), float(q.context), draws, np)) for b in LADDER])
+    knees = np.sort(continuous_knees(LADDER, times[0] / times, q.tau))
+    low, high = (float(knees[int(share * (len(knees) - 1))]) for share in (0.05, 0.95))
+    return _knee_of(low), _knee_of(high)
+
+
+def _knee_of(batch: float) -> Knee:
+    return Knee(batch, False) if batch < np.inf else Knee(float(LADDER[-1]), True)
+
+
+def _crossover_interval(q: Question, policy: AttentionPolicy, batch: int, draws: Rates) -> tuple[float, float]:
+    """The bisection of `crossover_context` for all draws at once."""
+    low, high = np.ones_like(draws.beta), np.full_like(draws.beta, float(MAX_CROSSOVER))
+    for _ in range(24):
+        middle = (low + high) / 2
+        slower = step_seconds(q, dense(), float(batch), middle, draws, np) >= step_seconds(q, policy, float(batch), middle, draws, np)
+        low, high = np.where(slower, low, middle), np.where(slower, middle, high)
+    return float(np.quantile(high, 0.05)), float(np.quantile(high, 0.95))
+
+
+def _n_max_interval(q: Question, bytes_per_sequence: float) -> tuple[float, float]:
+    low, high = (
+        n_max(device_memory(q.model, q.gpu, q.precision, tp=q.tp, utilization=q.utilization, share=share), bytes_per_sequence)
+        for share in (0.95, 0.05)
+    )
+    return low, high
 
 
 def _options_at(q: Question, batch: int, memory: Memory, rates: RateDraws) -> list[Option]:
@@ -190,6 +229,7 @@ def _options_at(q: Question, batch: int, memory: Memory, rates: RateDraws) -> li
                 host_bytes=host,
                 n_max=fit_count,
                 step_s=interval(point, draws),
+                step_s_rates=interval(point, draws if rates.error is None else draws / rates.error),
                 tokens_per_s=interval(1 / point, 1 / draws),
                 speedup=interval(base[1] / point, base[2] / draws) if base and fits else None,
                 binding=binding_term(terms),
@@ -201,8 +241,6 @@ def _options_at(q: Question, batch: int, memory: Memory, rates: RateDraws) -> li
 
 def _recommend(q: Question, options: list[Option], crossovers: dict[tuple[int, int], float | None]) -> str:
     """Plain words for one batch. Sink+window is never recommended: it cannot retrieve what lies outside its window."""
-    from sim.units import format_tokens
-
     batch = options[0].batch
     where = f"at {format_tokens(q.context)} batch {batch}"
     able = [o for o in options if o.feasible and o.policy.kind != "sink-window"]
@@ -224,7 +262,7 @@ def _recommend(q: Question, options: list[Option], crossovers: dict[tuple[int, i
         return f"{where} run {base.policy.label}: {base.tokens_per_s.point:.3g} tok/s per sequence."
     if best.speedup.point <= 1.0:
         crossing = crossovers.get((best.policy.k, batch))
-        until = f"; it pays from about {format_tokens(round(crossing))} tokens" if crossing else ""
+        until = f"; it pays from about {about_tokens(crossing)} tokens" if crossing else ""
         return f"{where} leave it off: {best.policy.label} would run at {best.speedup.point:.2f}x of {base.policy.label}{until}."
     # among budgets that cost at most a quarter of the gain, the largest keeps most of what matters
     safest = max((o for o in chosen if o.speedup and o.speedup.point >= 0.75 * best.speedup.point), key=lambda o: o.policy.k)

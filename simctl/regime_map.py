@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -23,6 +24,7 @@ from simctl.what_if import ENGINE_MEMORY
 )
 @click.option("--plot", metavar="FILE", help="Also draw the map with its break-even line to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the map as JSON on stdout.")
+@click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
 @click.option("--draws", type=click.IntRange(20, 20_000), default=500, show_default=True, help="Draws behind the 5-95 % intervals.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws.")
 def command(**options: Any) -> None:
@@ -49,7 +51,7 @@ def command(**options: Any) -> None:
     precision = Precision(options["dtype"], options["kv_dtype"])
     target = writable(options["plot"])
     contexts = tuple(options["ctx_min"] * 2**i for i in range(40) if options["ctx_min"] * 2**i <= options["ctx_max"])
-    rates = rates_for(gpu, precision, draws=options["draws"], seed=options["seed"])
+    rates = rates_for(gpu, precision, path=options["posterior"], draws=options["draws"], seed=options["seed"])
     policy = blocks(options["k"], options["kv_in"])
     result = regime_map(
         model,
@@ -90,7 +92,8 @@ def _render(result: Any, title: str, summary: str) -> None:
             fits = result.dense_fits[i, j] and result.sparse_fits[i, j]
             cells.append(f"{result.speedup[i, j]:>8.2f}{doubt if fits else '!'}")
         click.echo(f"{format_tokens(int(context)):>8} |" + " ".join(cells))
-    click.echo("\n? interval includes 1   ! the cache does not fit the GPU's memory")
+    click.echo("\n? interval includes 1 (of the rates alone: what the formula misses of a run cancels in a ratio)")
+    click.echo("! the cache does not fit the GPU's memory")
 
 
 def _as_dict(result: Any, model: str, gpu: str, options: dict[str, Any], summary: str) -> dict[str, Any]:
@@ -105,6 +108,7 @@ def _as_dict(result: Any, model: str, gpu: str, options: dict[str, Any], summary
         "speedup": result.speedup.tolist(),
         "speedup_p05": result.low.tolist(),
         "speedup_p95": result.high.tolist(),
+        "interval_of": "rates alone",
         "dense_fits": result.dense_fits.tolist(),
         "sparse_fits": result.sparse_fits.tolist(),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -29,6 +30,7 @@ ENGINE_MEMORY = {"vllm": 0.90, "sglang": 0.82, "llamacpp": 0.95}
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON on stdout.")
 @click.option("--plot", metavar="FILE", help="Also draw tok/s over context, with intervals, to a PNG or SVG file.")
+@click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
 @click.option("--draws", type=click.IntRange(20, 100_000), default=1000, show_default=True, help="Draws behind the 5-95 % intervals.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws: same seed, same answer.")
 def command(**options: Any) -> None:
@@ -47,7 +49,7 @@ def command(**options: Any) -> None:
     from sim.rate_source import rates_for
 
     question, plot = question_of(options)
-    rates = rates_for(question.gpu, question.precision, draws=options["draws"], seed=options["seed"])
+    rates = rates_for(question.gpu, question.precision, path=options["posterior"], draws=options["draws"], seed=options["seed"])
     from sim.whatif import answer
 
     result = answer(question, rates)
@@ -108,8 +110,13 @@ def as_dict(result: Any, options: dict[str, Any]) -> dict[str, Any]:
         "memory_bytes": asdict(result.memory) | {"free": result.memory.free},
         "options": [_option(o) for o in result.options],
         "best": {str(batch): _best([o for o in result.options if o.batch == batch]) for batch in q.batches},
-        "knee": {"batch": result.knee.batch, "censored": result.knee.censored, "closed_form": _finite(result.knee_closed_form)},
-        "crossover_tokens": [{"k": k, "batch": b, "context": c} for (k, b), c in result.crossovers.items()],
+        "knee": {"batch": result.knee.batch, "censored": result.knee.censored, "closed_form": _finite(result.knee_closed_form)}
+        | {"p05": result.knee_90[0].batch, "p95": result.knee_90[1].batch, "p95_censored": result.knee_90[1].censored},
+        "n_max_dense_90": [_finite(n) for n in result.n_max_90],
+        "crossover_tokens": [
+            {"k": k, "batch": b, "context": c, "p05": result.crossovers_90[k, b][0], "p95": result.crossovers_90[k, b][1]}
+            for (k, b), c in result.crossovers.items()
+        ],
         "fidelity": result.fidelity,
         "notes": result.notes,
         "recommendation": result.recommendation,
@@ -131,6 +138,7 @@ def _option(o: Any) -> dict[str, Any]:
         "host_bytes": o.host_bytes,
         "n_max": _finite(o.n_max),
         "step_s": asdict(o.step_s),
+        "step_s_rates_alone": asdict(o.step_s_rates),
         "tokens_per_s_per_sequence": asdict(o.tokens_per_s),
         "tokens_per_s_total": o.tokens_per_s.point * o.batch,
         "speedup_over_best_feasible_dense": asdict(o.speedup) if o.speedup else None,

@@ -6,9 +6,8 @@ import textwrap
 
 import click
 
-from sim.knee import Knee
-from sim.units import format_bytes, format_seconds, format_tokens
-from sim.whatif import Answer, Interval, Option
+from sim.units import about_tokens, format_bytes, format_seconds, format_tokens
+from sim.whatif import MAX_CROSSOVER, Answer, Interval, Option
 
 WIDTH = 80
 # Short names of the formula's terms for a narrow column.
@@ -45,13 +44,14 @@ def render(a: Answer) -> None:
             if o.batch == batch:
                 click.echo(_line(o))
     click.echo()
-    _say(f"Knee (dense, efficiency {q.tau:g}): {_knee(a.knee)}; two-term closed form {a.knee_closed_form:.3g}.")
+    _say(_sources(a))
+    _say(f"Knee (dense, efficiency {q.tau:g}): {_knee(a)}; two-term closed form {a.knee_closed_form:.3g}.")
     dense = next(o for o in a.options if o.policy.kind == "dense" and o.policy.placement == "hbm")
-    _say(f"n_max: {_count(dense.n_max)} sequences of this context fit in HBM (dense).")
-    for (k, batch), context in a.crossovers.items():
-        if k in (min(q.ks), max(q.ks)):
-            at = f"from about {format_tokens(round(context))} tokens" if context else "nowhere below 16M tokens"
-            _say(f"Crossover, batch {batch}: block-128 top-{k} beats dense in HBM {at}.")
+    fit = "" if dense.n_max == float("inf") else f" [{_short(a.n_max_90[0])}-{_short(a.n_max_90[1])}]"
+    _say(f"n_max: {_count(dense.n_max)}{fit} sequences of this context fit in HBM (dense).")
+    for batch in dict.fromkeys(batch for _, batch in a.crossovers):
+        parts = [_crossover(a, k, batch) for k in sorted({min(q.ks), max(q.ks)})]
+        _say(f"Crossover, batch {batch}: block-128 beats dense, both in HBM, {'; '.join(parts)}.")
     _say("Fidelity risk (published needle trials, 5-95 %):")
     for line in a.fidelity:
         _say("- " + line, indent="  ")
@@ -60,6 +60,37 @@ def render(a: Answer) -> None:
     click.echo()
     for line in a.recommendation:
         click.echo("\n".join(textwrap.wrap("=> " + line[0].upper() + line[1:], WIDTH, subsequent_indent="   ")))
+
+
+def _sources(a: Answer) -> str:
+    """Where the brackets come from: rates, apart from what one run does that the formula does not foresee."""
+    widths = [_half_width(o.step_s_rates) for o in a.options if o.feasible] or [_half_width(o.step_s_rates) for o in a.options]
+    best, worst = _within(min(widths)), _within(max(widths))
+    spread = best if best == worst else f"{best} for the option known best and {worst} for the worst"
+    text = f"What the brackets hold: this GPU's rates are known to within {spread}"
+    if a.miss is None:
+        return text + "."
+    return (
+        f"{text}, and one run misses the formula by {_within(_half_width(a.miss))}. Speed-ups, knee and crossovers hold the first alone: "
+        "in a ratio the second cancels."
+    )
+
+
+def _half_width(i: Interval) -> float:
+    return 100 * ((i.high / i.low) ** 0.5 - 1)
+
+
+def _within(half_width: float) -> str:
+    return f"{half_width:.1f} %" if half_width < 100 else f"a factor of {1 + half_width / 100:.1f}"
+
+
+def _crossover(a: Answer, k: int, batch: int) -> str:
+    context = a.crossovers[k, batch]
+    if context is None:
+        return f"nowhere below {about_tokens(MAX_CROSSOVER)} tokens (top-{k})"
+    low, high = a.crossovers_90[k, batch]
+    top = about_tokens(high) if high < MAX_CROSSOVER else f"beyond {about_tokens(MAX_CROSSOVER)}"
+    return f"from about {about_tokens(context)} tokens [{about_tokens(low)}-{top}] (top-{k})"
 
 
 def _line(o: Option) -> str:
@@ -84,8 +115,11 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.2g}"
 
 
-def _knee(knee: Knee) -> str:
-    return f"not crossed up to batch {knee.batch:g}" if knee.censored else f"batch {knee.batch:.3g}"
+def _knee(a: Answer) -> str:
+    if a.knee.censored:
+        return f"not crossed up to batch {a.knee.batch:g}"
+    low, high = (f"beyond {k.batch:g}" if k.censored else f"{k.batch:.3g}" for k in a.knee_90)
+    return f"batch {a.knee.batch:.3g} [{low}-{high}]"
 
 
 def _count(n: float) -> str:
@@ -93,4 +127,8 @@ def _count(n: float) -> str:
 
 
 def _say(text: str, indent: str = "") -> None:
-    click.echo("\n".join(textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + ("  " if indent else ""))))
+    click.echo(
+        "\n".join(
+            textwrap.wrap(text, WIDTH, break_on_hyphens=False, initial_indent=indent, subsequent_indent=indent + ("  " if indent else ""))
+        )
+    )

@@ -1,11 +1,12 @@
 """The closed-form knee inverts the efficiency curve; a measured ladder crosses between its rungs or is censored."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import UsageError
-from sim.knee import Knee, closed_form_knee, continuous_knee, discrete_knee, eta
+from sim.knee import Knee, closed_form_knee, continuous_knee, continuous_knees, discrete_knee, eta
 
 LADDER = [1, 2, 4, 8, 16, 32, 64]
 
@@ -39,6 +40,14 @@ def test_the_first_crossing_counts_even_when_the_curve_recovers() -> None:
 
 def test_a_value_equal_to_tau_has_not_crossed() -> None:
     assert discrete_knee([1, 2], [1.0, 0.65], 0.65) == Knee(2.0, True)
+
+
+@given(st.lists(st.floats(0.02, 1.5), min_size=1, max_size=5), st.floats(0.3, 0.9))
+def test_many_curves_at_once_have_the_knees_they_have_alone(rs: list[float], tau: float) -> None:
+    curves = np.array([[eta(b, r) for r in rs] for b in LADDER])
+    for knee, r in zip(continuous_knees(LADDER, curves, tau), rs, strict=True):
+        alone = continuous_knee(LADDER, [eta(b, r) for b in LADDER], tau)
+        assert knee == (np.inf if alone.censored else pytest.approx(alone.batch, rel=1e-12))
 
 
 @pytest.mark.parametrize(

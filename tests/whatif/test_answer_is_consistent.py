@@ -71,3 +71,41 @@ def test_leave_it_off_at_8k_batch_1_on_h100():
     # published: 0.84x, on another stack; the measured posterior of this engine puts it within the published tolerance
     printed = float(re.search(r"would run at ([0-9.]+)x of dense", text)[1])
     assert round(abs(printed - 0.84), 9) <= 0.02
+
+
+def test_the_interval_splits_into_rates_and_what_the_formula_misses():
+    from sim.posterior import best_posterior, rates_from_file
+
+    gpu = get_gpu("H100")
+    question = Question(get_model("Llama-3.1-8B"), gpu, 32768, (1, 8), (8,))
+    whole = rates_for(gpu, question.precision, draws=400)
+    alone = rates_from_file(best_posterior(gpu), gpu, draws=400, model_error=False)
+    for with_error, without in zip(answer(question, whole).options, answer(question, alone).options, strict=True):
+        assert with_error.step_s_rates.low == pytest.approx(without.step_s.low, rel=1e-9)
+        assert with_error.step_s_rates.high == pytest.approx(without.step_s.high, rel=1e-9)
+        rates_alone = with_error.step_s_rates.high / with_error.step_s_rates.low
+        if rates_alone < 1.05:  # where the rates hardly matter the whole is what the formula misses; where they dominate it adds nothing
+            assert with_error.step_s.high / with_error.step_s.low > rates_alone + 0.02
+        assert with_error.speedup == without.speedup or with_error.speedup.low == pytest.approx(without.speedup.low)
+
+
+def test_knee_crossover_and_capacity_have_intervals_that_hold_their_points():
+    question = Question(get_model("Qwen2.5-7B-1M"), get_gpu("H100"), 65536, (1, 16), (8,))
+    result = answer(question, rates_for(question.gpu, question.precision, draws=200))
+    low, high = result.knee_90
+    assert low.batch <= result.knee.batch <= high.batch
+    for key, context in result.crossovers.items():
+        low, high = result.crossovers_90[key]
+        assert low <= context <= high
+    dense = next(o for o in result.options if o.policy.label.startswith("dense") and o.policy.placement == "hbm")
+    assert result.n_max_90[0] < dense.n_max < result.n_max_90[1]
+
+
+def test_brackets_are_explained_in_words_and_context_counts_are_rounded():
+    text = run("what-if", "--ctx", "8K", "--gpu", "H100", "--batch", "1,32").stdout
+    flat = " ".join(text.split())
+    widest = re.search(r"rates are known to within ([0-9.]+) % for the option known best and .* for the worst, and one run misses", flat)
+    assert widest
+    assert float(widest[1]) < 5
+    assert re.search(r"Crossover, batch 1: .* from about \d+K tokens \[\d+K-\d+K\] \(top-8\)", flat)
+    assert max(map(len, text.splitlines())) <= 80
