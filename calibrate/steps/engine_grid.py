@@ -23,6 +23,7 @@ from sim.specs.hf_config import spec_from_config
 from sim.specs.model import ModelSpec
 
 SCHEMA, SUITE = "simctl-measurement/1", "engine-grid"
+SUITES = (SUITE, "weight-axis")  # a weight axis is a grid of decodes alone
 KIND = {"decode": "decode", "ragged": "decode", "prefill": "prefill", "packed": "prefill", "mixed": "mixed"}
 DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
 SECONDS = ("step_s_median", "step_s_p25", "step_s_p75")
@@ -57,7 +58,7 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     except (ValueError, KeyError) as error:
         raise UsageError(f"{path}: not a netCDF measurement ({' '.join(str(error).split())[:80]})") from None
     attrs = data.attrs
-    if attrs.get("schema") != SCHEMA or attrs.get("suite") != SUITE:
+    if attrs.get("schema") != SCHEMA or attrs.get("suite") not in SUITES:
         raise UsageError(f"{path}: not an {SUITE} measurement (schema {attrs.get('schema')!r}, suite {attrs.get('suite')!r})")
     missing = [name for name in NEEDED if name not in data] + [n for n in ("gpu_name", "model", "weight_dtype") if n not in attrs]
     if missing:
