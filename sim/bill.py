@@ -93,7 +93,7 @@ class Bill(NamedTuple):
     expert_flops: Any  # routed experts' matrix products
     eager_layers: Any  # layers whose kernels the host launches one by one
     eager_expert_layers: Any  # mixture-of-experts layers among them
-    doublings: Any  # of one sequence, up to those of the iteration
+    doublings: Any  # of one sequence, up to those of the iteration, in every layer
     uneven_kv_bytes: Any  # the decodes' where their contexts differ
 
 
@@ -276,7 +276,7 @@ def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp
         expert_flops=rows * c.expert_flops,
         eager_layers=shape.eager * c.layers,
         eager_expert_layers=shape.eager * c.expert_layers,
-        doublings=shape.doublings,
+        doublings=shape.doublings * c.layers,
         # a keep-set is the same size for every long context
         uneven_kv_bytes=0.0 if on_host or policy.selects else shape.uneven * kv_bytes,
     )

@@ -1,6 +1,6 @@
 """The price of a bill: the one formula, written once for floats, numpy and PyTensor.
 
-    t = c0 + c_expert*MoE layers + c_seq*sequences + c_double*log2(sequences) + c_prefill*[prefill]
+    t = c0 + c_expert*MoE layers + c_seq*sequences + c_double*layers*log2(sequences) + c_prefill*[prefill]
         + smax(weights/beta, linear flops/F) + smax(experts/beta_expert, expert flops/F_e)
         + smax(KV*(1 + uneven)/beta_kv, attention flops/F_a) of decodes + the same of prefill chunks + state/beta_state
         + summaries/beta_kv + find + exposed link + exposed launches + comm

@@ -28,7 +28,7 @@ UNITS: dict[str, str] = {
     "comm_latency_s": "s per all-reduce",
     "expert_layer_s": "s per mixture-of-experts layer",
     "expert_flops_per_s": "flop/s, routed experts",
-    "doubling_s": "s per doubling of an iteration's sequences",
+    "doubling_s": "s per layer and doubling of an iteration's sequences",
     "uneven": "share by which unequal contexts slow the KV reads of decodes",
 }
 

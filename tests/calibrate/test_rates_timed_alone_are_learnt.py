@@ -10,16 +10,15 @@ from calibrate.steps.population import calibration_priors
 from sim.precision import Precision
 from sim.rates import UNITS
 from sim.specs.gpus import get_gpu
-from tests.calibrate.steps import TRUE
 
-TAKEN = ("find_s", "find_unit_s", "link_bytes_per_s", "link_latency_s", "gather_s")
+TAKEN = ("link_bytes_per_s", "link_latency_s", "gather_s")
 
 
 @pytest.fixture(scope="module")
 def selection():
     gpu = get_gpu("H100")
     cells = packaged_alone(gpu)["selection"]
-    return learn_alone("selection", cells, calibration_priors(gpu, Precision()), Settings(draws=500, tune=700, chains=4, seed=4))
+    return learn_alone("selection", cells, calibration_priors(gpu, Precision()), Settings(draws=1000, tune=1000, chains=4, seed=4))
 
 
 def test_every_step_timed_is_priced_within_four_percent(selection):
@@ -50,12 +49,13 @@ def test_only_the_named_rates_replace_their_priors(selection, step_posterior):
         same = np.array_equal(getattr(joined.rates, name), getattr(step_posterior.rates, name))
         assert same == (name not in TAKEN), name
     assert set(joined.learnt) == {*step_posterior.learnt, *TAKEN}
-    assert np.median(joined.rates.find_s) == pytest.approx(np.median(selection.posterior.rates.find_s), rel=0.2)
-    assert np.median(joined.rates.find_s) < 0.5 * TRUE["find_s"]  # the published c1(k) is of slower kernels
+    assert np.median(joined.rates.gather_s) == pytest.approx(np.median(selection.posterior.rates.gather_s), rel=0.2)
+    # the published c1(k) is of slower kernels, and stays what an answer rests on
+    assert np.median(selection.posterior.rates.find_s) < 0.5 * np.median(joined.rates.find_s)
 
 
 def test_each_gpu_learns_from_its_own(selection):
-    assert set(packaged_alone(get_gpu("H200"))) == {"all-reduce", "selection"}
+    assert set(packaged_alone(get_gpu("H200"))) == {"all-reduce"}  # its decode steps hold no tiered ones
     assert packaged_alone(get_gpu("A10")) == {}
     reduced = packaged_alone(get_gpu("H200"))["all-reduce"].as_bill()
     # two GPUs: each sends and receives half of it once more than it holds
