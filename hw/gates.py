@@ -70,19 +70,25 @@ def from_top(first: Sequence[Top], second: Sequence[Top], first_logp: Sequence[f
     return _agreement(same, kl, np.asarray(first_logp, dtype=float), np.asarray(second_logp, dtype=float))
 
 
-async def compare_servers(first: Target, second: Target, sequences: Sequence[Sequence[int]], k: int = 10) -> Agreement:
-    """Let both servers score the same token-id sequences. Raises SimctlError when one does not return log-probabilities."""
+async def compare_servers(
+    first: Target, second: Target, sequences: Sequence[Sequence[int]], k: int = 10, *, token_ids: bool = False
+) -> Agreement:
+    """Let both servers score the same token-id sequences. Raises SimctlError when one does not return log-probabilities.
+
+    Tokens are told apart by their text, which two ids may share; with `token_ids` (vLLM knows it) by their ids.
+    """
     a, b = [], []
     for tokens in sequences:
-        one, other = await asyncio.gather(_score(first, tokens, k), _score(second, tokens, k))
+        one, other = await asyncio.gather(*(_score(target, tokens, k, token_ids) for target in (first, second)))
         a += one
         b += other
     return from_top([t for t, _ in a], [t for t, _ in b], [p for _, p in a], [p for _, p in b])
 
 
-async def _score(target: Target, tokens: Sequence[int], k: int) -> list[tuple[Top, float]]:
+async def _score(target: Target, tokens: Sequence[int], k: int, token_ids: bool) -> list[tuple[Top, float]]:
     """(top-k, log-probability of the token) of every token after the first, by echoing the prompt."""
     payload = {"model": target.model, "prompt": list(tokens), "max_tokens": 1, "temperature": 0.0, "echo": True, "logprobs": k}
+    payload |= {"return_tokens_as_token_ids": True} if token_ids else {}
     try:
         answer = await asyncio.wait_for(post_json(f"{target.url.rstrip('/')}/v1/completions", payload), target.first_token_timeout_s)
         scored = answer["choices"][0]["logprobs"]

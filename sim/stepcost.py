@@ -44,7 +44,7 @@ class BillCost:
         """
         contexts, chunks = split(iteration)
         shown, left = self.steps.shown(len(iteration.scheduled), bool(chunks), head_start)
-        parts = [self._terms(self.steps.launched_late(shape, left)) for shape in self.steps.shapes(contexts, chunks)]
+        parts = [self._terms(self.steps.launched_late(shape, left)) for shape in self.steps.shapes(contexts, chunks, iteration.places)]
         terms = parts[0] if len(parts) == 1 else Terms(*map(sum, zip(*parts, strict=True)))
         if self.steps.jumps and not chunks and not iteration.reloads:
             drafting = reloading = 0

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "calibrate": ("simctl.calibrate", "Learn the rates of a GPU from measurements, with held-out error."),
     "run": ("simctl.run", "Answer the question of a scenario file, over its whole sweep."),
     "measure": ("simctl.measure", "Measure this machine: floors, an engine iteration by iteration, a server under load."),
+    "gates": ("simctl.gates", "Do two running servers say the same? Top-1 agreement, KL, perplexity."),
     "loop": ("simctl.loop", "Close the loop on this machine: measure, calibrate, predict, measure again."),
     "knees": ("simctl.knees", "Where batching stops paying, in measured curves or the published study."),
     "validate": ("simctl.validate", "How wrong are we on served runs the calibration never saw?"),

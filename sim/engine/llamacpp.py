@@ -2,13 +2,14 @@
 
 Every slot owns its share of the context, so nothing is preempted; a request waits for a free slot. The batch holds
 one token of each generating slot and then prompt tokens, slot after slot, until `n_batch` tokens are in it; the
-device computes it in micro-batches of `n_ubatch`. A model with recurrent state has its prompt's last few tokens
-computed in an iteration of their own, because the server checkpoints the state before them.
+device computes it in micro-batches of `n_ubatch`, of consecutive slots and equal shares (sim.engine.microbatch). A
+model with recurrent state has its prompt's last few tokens computed in an iteration of their own, because the server
+checkpoints the state before them.
 
 Beside the stock behaviour: a budget for the whole batch, a cap on one slot's prompt tokens, and prefill-first (while
-prompts wait, hold decodes back so that first tokens come sooner), with a limit on how many are held back and a number
-of waiting prompts below which none are. The admission counters and histograms are those of the GB10 reference
-(scenarios/data/reference/gb10, Phases 52 to 58).
+prompts wait, hold decodes back so that first tokens come sooner), with a limit on how many are held back (the first
+in slot order) and a number of waiting prompts below which none are. The admission counters and histograms are those
+of the GB10 reference (scenarios/data/reference/gb10, Phases 52 to 58).
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class LlamaCppOptions:
     max_model_len.
 
     Tokens; 0 switches a limit off. `prompt_tail_tokens` are computed in an iteration of their own (recurrent models;
-    inferred from the reference's traces, which values from 1 to 4 reproduce).
+    inferred from the reference's traces, which values from 1 to 4 reproduce). `kv_unified`: one KV buffer for all slots;
+    without it, as where the number of slots is given, each slot has a stream of its own.
     """
 
     n_ubatch: int = 512
@@ -43,15 +45,12 @@ class LlamaCppOptions:
     max_defer: int = 0
     min_waiting: int = 0
     slot_similarity: float = 0.1
+    kv_unified: bool = False
 
     @classmethod
     def of(cls, config: EngineConfig) -> LlamaCppOptions:
         """The options of a config. Raises UsageError for one that does not exist or is out of range."""
-        known = [each.name for each in fields(cls)]
-        unknown = sorted(set(config.options) - set(known))
-        if unknown:
-            raise UsageError(f"llamacpp has no option {unknown[0]!r}; known: {', '.join(known)}")
-        options = cls(**config.options)
+        options = cls(**config.own_options({each.name: each.default for each in fields(cls)}))
         if options.n_ubatch < 1 or min(options.prompt_tail_tokens, options.max_batch_tokens, options.prefill_cap) < 0:
             raise UsageError("llamacpp: n_ubatch must be at least 1 and token limits must not be negative")
         if min(options.max_defer, options.min_waiting) < 0:
@@ -152,7 +151,7 @@ class LlamaCppScheduler:
         prompts = [request for request in busy if not request.generated_tokens]
         held = self._held_back(len(decoding), len(prompts))
         budget = self.options.max_batch_tokens or self.config.max_num_batched_tokens
-        chosen = [(request, 1) for request in decoding[: max(len(decoding) - held, 0)]]
+        chosen = [(request, 1) for request in decoding[held:]]
         budget -= len(chosen)
         shares: list[tuple[Request, int]] = []
         for request in prompts:
@@ -165,7 +164,9 @@ class LlamaCppScheduler:
             started = sum(request.computed_tokens == request.cached_tokens for request, _ in shares)
             self.trace.record(len(chosen), held, started, [tokens for _, tokens in shares])
         scheduled = chosen + shares
-        return Iteration(scheduled, admitted, [], sum(tokens for _, tokens in scheduled))
+        place = {slot: number for number, slot in enumerate(self.slots) if slot is not None}
+        places = [place[request] for request, _ in scheduled]
+        return Iteration(scheduled, admitted, [], sum(tokens for _, tokens in scheduled), places=places)
 
     def complete(self, iteration: Iteration) -> Outcome:
         """Advance the requests that ran, sample where everything known is computed, free the slots of the finished."""

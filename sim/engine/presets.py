@@ -44,7 +44,8 @@ def step_settings(config: EngineConfig, host: HostWork = NO_WORK) -> dict[str, A
     """
     options = config.options
     if config.scheduler == "llamacpp":
-        return {"micro_batch": LlamaCppOptions.of(config).n_ubatch}
+        own = LlamaCppOptions.of(config)
+        return {"micro_batch": own.n_ubatch, "streams": not own.kv_unified}
     graphs = capture_sizes(int(options.get("cuda_graph_max_bs", 0)))
     return {
         "capture_sizes": graphs,

@@ -79,14 +79,15 @@ class StepTime:
 
     With `micro_batch`, an iteration is computed as batches of at most that many tokens, one after the other
     (llama.cpp's n_ubatch), of equal share for every request where the model keeps recurrent state; their size is their
-    own. Otherwise iterations run the graph captured for the next size up: their linear layers compute that many rows,
-    and one beyond the largest runs unpadded. `capture_sizes` are those of an engine that captures decode batches
-    only; without them they are vLLM's. An iteration that verifies drafts
-    costs `verify_s` more (a draft head, graphs that cannot be reused), and as many decode steps of the model of
-    `draft` as it verifies drafts per request. KV blocks brought back from `tiers` cost their transfer, less what
-    hides behind the share `tier_overlap` of the iteration's own time. `host` is work that the rates leave out because
-    an engine may do it while the GPU computes the iteration before: it shows as far as it exceeds the head start with
-    which an iteration is priced (sim.engine.overlap), as the launching of kernels does.
+    own. With `streams`, requests keep a KV stream each, and batches are of equal share and consecutive slots. Otherwise
+    iterations run the graph captured for the next size up: their linear layers compute that many rows, and one beyond
+    the largest runs unpadded. `capture_sizes` are those of an engine that captures decode batches only; without them
+    they are vLLM's. An iteration that verifies drafts costs `verify_s` more (a draft head, graphs that cannot be
+    reused), and as many decode steps of the model of `draft` as it verifies drafts per request. KV blocks brought back
+    from `tiers` cost their transfer, less what hides behind the share `tier_overlap` of the iteration's own time.
+    `host` is work that the rates leave out because an engine may do it while the GPU computes the iteration before: it
+    shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the launching
+    of kernels does.
 
     `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse policies
     and KV in host RAM make the price depend on each sequence's context or bend within a chord; such iterations are
@@ -102,6 +103,7 @@ class StepTime:
         tp: int = 1,
         policy: AttentionPolicy = DENSE,
         micro_batch: int = 0,
+        streams: bool = False,
         capture_sizes: Sequence[int] = (),
         draft: StepTime | None = None,
         verify_s: float = 0.0,
@@ -114,6 +116,7 @@ class StepTime:
         self.policy = policy
         self.jumps = policy.kind == "dense" and policy.placement == "hbm" and not model.window and not micro_batch
         self._micro_batch = micro_batch
+        self._streams = streams
         self._capture_sizes = sorted(capture_sizes)
         self._draft = draft
         self._verify_s = verify_s
@@ -133,7 +136,7 @@ class StepTime:
         shown, left = self.shown(len(iteration.scheduled), bool(chunks), head_start)
         if self.jumps and not chunks and not iteration.reloads:
             return shown + self.stretch(len(contexts), sum(contexts)).first
-        own = sum(self.priced(self.launched_late(shape, left)) for shape in self.shapes(contexts, chunks))
+        own = sum(self.priced(self.launched_late(shape, left)) for shape in self.shapes(contexts, chunks, iteration.places))
         return shown + own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
 
     def preparing(self, sequences: int, prefill: bool) -> int:
@@ -154,11 +157,13 @@ class StepTime:
         """`occupied` of an iteration as decided, its requests at whatever stage."""
         return self.occupied(len(iteration.scheduled), iteration.total_tokens, any(tokens > 1 for _, tokens in iteration.scheduled))
 
-    def shapes(self, contexts: list[int], chunks: list[Chunk]) -> list[Shape]:
-        """The batches that the iteration is computed as."""
+    def shapes(self, contexts: list[int], chunks: list[Chunk], places: Sequence[int] = ()) -> list[Shape]:
+        """The batches that the iteration is computed as; `places` are slot numbers of the decodes, then of the chunks."""
         if self._micro_batch:
-            cut = equal_micro_batches if self.model.state_layers else micro_batches
-            parts = cut(contexts, chunks, self._micro_batch)
+            if self._streams:
+                parts = equal_micro_batches(contexts, chunks, self._micro_batch, places)
+            else:
+                parts = (equal_micro_batches if self.model.state_layers else micro_batches)(contexts, chunks, self._micro_batch)
             return [replace(shape_of(self.model, *part, self.policy), padding=0.0) for part in parts]
         return [self._padded(shape_of(self.model, contexts, chunks, self.policy))]
 

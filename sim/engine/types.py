@@ -52,16 +52,18 @@ class Iteration:
     preempted: list[Request] = field(default_factory=list)
     total_tokens: int = 0
     reloads: tuple[int, ...] = ()  # KV blocks brought back from each tier below HBM; empty when none
+    places: Sequence[int] = ()  # slot numbers of `scheduled`, of engines whose requests have a place of their own
 
 
 @dataclass(slots=True, eq=False)
 class Outcome:
-    """What an iteration produced: one sampled token for each of `sampled`; `finished` are done and their blocks are
-    free.
+    """What an iteration produced: one sampled token for each of `sampled`, and `drafts_kept` draft tokens over all of
+    them; `finished` are done and their blocks are free.
     """
 
     sampled: list[Request]
     finished: list[Request]
+    drafts_kept: int = 0
 
 
 class Scheduler(Protocol):

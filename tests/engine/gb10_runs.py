@@ -1,13 +1,19 @@
 """The served runs of the GB10 reference, re-enacted: n clients that send one prompt each at once to a llama.cpp server.
 
-What the traces imply and the tables do not say: about a quarter of 128 requests are in slots when the first iteration
-is decided (any number from 28 to 36 gives the same counters), the rest by the second; and the prompt's last few
-tokens run in an iteration of their own, as the server does for models with recurrent state.
+What the traces imply and the tables do not say: how many of the requests are in slots when the first iteration is
+decided, the rest by the second (in the traced runs a quarter of 128: any number from 28 to 36 gives the same
+counters); and the prompt's last few tokens run in an iteration of their own, as the server does for models with
+recurrent state.
+
+The first is a matter of milliseconds and differs from run to run: one variant, run in Phases 58 and 59, held back 220
+and 279 decodes, as it does here with 25 to 39 and 84 to 98 requests in time. So each run is re-enacted with the
+numbers that its own count of held-back decodes allows, and where it has none, with those of the traces.
 """
 
 from __future__ import annotations
 
 import csv
+import functools
 from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
@@ -17,8 +23,9 @@ from sim.engine.llamacpp import AdmissionTrace, LlamaCppScheduler
 from sim.engine.steptime import TICK_S
 from sim.engine.types import Iteration, Request
 
-IN_TIME_FOR_THE_FIRST = 32
+TRACED = range(28, 37)  # in time for the first iteration
 GENERATED = 64
+PROMPTS = {("dense", "128"): 22913, ("dense", "32"): 5704, ("moe", "128"): 17794}
 NAMES = {
     "LLAMA_TTFT_PREFILL_FIRST": "prefill_first",
     "MAX_DEFER": "max_defer",
@@ -42,10 +49,33 @@ def options(variant: str) -> dict[str, Any]:
     return {NAMES[name]: value == "1" if NAMES[name] == "prefill_first" else int(value) for name, value in pairs}
 
 
+@functools.cache
+def _starts(n: int, prompts: int, variant: str, recorded: int) -> list[int]:
+    settings = options(variant)
+    counts = ((first, served(n, prompts, settings, first=first)[0].ttft_deferred_decode_slots) for first in range(1, n + 1))
+    return [first for first, count in counts if abs(count - recorded) <= 1]
+
+
+def in_time(row: dict[str, str]) -> list[int]:
+    """How many requests may have been in slots at the first decision of a served run: all numbers that reproduce its
+    count of held-back decodes to one, or those of the traces where it held none back; empty when no number does.
+    """
+    n, prompts = int(row["n_concurrent"]), PROMPTS[row["model"], row["n_concurrent"]]
+    if not int(row["deferred_decode_slots"] or 0):
+        return [min(first, n) for first in TRACED]
+    return _starts(n, prompts, row["variant"], int(row["deferred_decode_slots"]))
+
+
 def served(
-    concurrency: int, prompt_tokens: int, settings: dict[str, Any], ticks_of: Callable[[Iteration], int] | None = None
+    concurrency: int,
+    prompt_tokens: int,
+    settings: dict[str, Any],
+    ticks_of: Callable[[Iteration], int] | None = None,
+    first: int = 32,
 ) -> tuple[AdmissionTrace, dict[str, float]]:
-    """(admission trace, served metrics under the reference's names; empty without step times)."""
+    """(admission trace, served metrics under the reference's names; empty without step times), with `first` requests
+    in slots at the first decision.
+    """
     config = EngineConfig(
         scheduler="llamacpp",
         max_num_seqs=concurrency,
@@ -56,9 +86,9 @@ def served(
     scheduler = LlamaCppScheduler(config)
     shares = [prompt_tokens * (i + 1) // concurrency - prompt_tokens * i // concurrency for i in range(concurrency)]
     requests = [Request(str(i), 0.0, share, GENERATED) for i, share in enumerate(shares)]
-    for request in requests[:IN_TIME_FOR_THE_FIRST]:
+    for request in requests[:first]:
         scheduler.add(request)
-    late = requests[IN_TIME_FOR_THE_FIRST:]
+    late = requests[first:]
     now, first_s = 0, {}
     while scheduler.unfinished():
         iteration = scheduler.schedule()

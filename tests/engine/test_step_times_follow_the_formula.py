@@ -90,21 +90,30 @@ def test_micro_batches_hold_the_same_work(contexts: list[int], chunks: list[tupl
     contexts=st.lists(st.integers(1, 5000), max_size=40),
     chunks=st.lists(st.tuples(st.integers(1, 900), st.integers(0, 500), st.booleans()), max_size=5),
     size=st.integers(1, 512),
+    slots=st.permutations(range(60)) | st.none(),
 )
 def test_equal_micro_batches_hold_the_same_work_in_equal_shares(
-    contexts: list[int], chunks: list[tuple[int, int, bool]], size: int
+    contexts: list[int], chunks: list[tuple[int, int, bool]], size: int, slots: list[int] | None
 ) -> None:
     whole = [(n, n + past, int(samples)) for n, past, samples in chunks]
-    parts = equal_micro_batches(contexts, whole, size)
+    places = [*sorted(slots[: len(contexts)]), *sorted(slots[45 : 45 + len(chunks)])] if slots else []
+    parts = equal_micro_batches(contexts, whole, size, places)
     for part_contexts, part in parts:
         shares = {n for n, _, _ in part} | ({1} if part_contexts else set())
         assert len(shares) == 1
         assert len(part_contexts) + sum(n for n, _, _ in part) <= max(size, 1)
-    assert [c for part, _ in parts for c in part] == contexts
+    assert sorted(c for part, _ in parts for c in part) == sorted(contexts)
     together = mixed_shape(QWEN_7B, contexts, whole)
     apart = [mixed_shape(QWEN_7B, c, p) for c, p in parts]
     for name in ("prefill_tokens", "prefill_pairs", "sampled", "decode_context"):
         assert sum(getattr(shape, name) for shape in apart) == getattr(together, name)
+
+
+def test_a_micro_batch_with_streams_holds_consecutive_slots() -> None:
+    # slots 3, 4 and 9 decode; 5 and 6 have prompts
+    parts = equal_micro_batches([10, 20, 30], [(3, 3, 1), (3, 3, 1)], 512, [3, 4, 9, 5, 6])
+    assert parts == [([10, 20], [(1, 1, 0), (1, 1, 0)]), ([30], []), ([], [(2, 3, 1), (2, 3, 1)])]
+    assert equal_micro_batches([10, 20, 30], [(3, 3, 1), (3, 3, 1)], 512)[0] == ([10, 20, 30], [(1, 1, 0), (1, 1, 0)])
 
 
 def test_one_decode_beside_prompts_costs_a_batch_of_one_token_of_everybody() -> None:

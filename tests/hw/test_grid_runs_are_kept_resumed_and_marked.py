@@ -116,6 +116,15 @@ def test_out_of_budget_is_marked_unfinished(tmp_path: Path) -> None:
     assert attrs["finished"] == 0
 
 
+def test_a_run_that_stops_just_before_its_budget_is_unfinished_and_one_that_ends_just_after_it_is_not(tmp_path: Path) -> None:
+    stopped = run(PretendEngine(), Journal(tmp_path / "a", {}), Budget(10.0, clock=iter([0.0] + [7.5] * 1000).__next__))
+    assert stopped["finished"] == 0
+    journal = Journal(tmp_path / "b", {})
+    late = Budget(10.0, clock=lambda: 11.0 if any(r["role"] == "again" for r in journal.records) else 0.0)
+    assert run(PretendEngine(), journal, late)["finished"] == 1
+    assert late.over()
+
+
 def test_a_journal_cut_mid_line_loses_that_line_only(tmp_path: Path) -> None:
     path = tmp_path / "j"
     journal = Journal(path, {"run": 1})

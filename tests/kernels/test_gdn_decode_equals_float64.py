@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from kernels import reference
+from kernels import gdn_drift, reference
 from kernels.gdn_decode import ERROR_BOUND, STATE_ERROR_BOUND, gdn_decode
 from tests.kernels.caches import DEVICE
 
@@ -62,6 +62,19 @@ def test_slots_name_states_and_a_negative_slot_is_padding() -> None:
     assert torch.equal(pool[[0, 2, 3]], before[[0, 2, 3]])
 
 
+def test_states_more_than_two_to_the_31_elements_apart_are_addressed() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("reserves address space, which only a CPU gives away for nothing")
+    qkv, decay, beta, near = inputs(5, 2, 1, 2, 16, 16, torch.float32)
+    apart = 2**31 + 512
+    far = torch.empty(apart + near[0].numel()).as_strided((2, 2, 16, 16), (apart, 256, 16, 1))
+    far.copy_(near)
+    out = gdn_decode(qkv, decay, beta, far, key_heads=1, scale=1.0, l2norm=False)
+    want, want_state = reference.gdn_decode(*split(qkv, 1, 2, 16, 16), decay, beta, near, 1.0, False)
+    assert reference.relative_error(out, want) <= ERROR_BOUND[torch.float32]
+    assert reference.relative_error(far, want_state) <= STATE_ERROR_BOUND[torch.float32]
+
+
 def test_tilings_that_keep_the_order_of_the_sums_are_bit_identical() -> None:
     qkv, decay, beta, state = inputs(5, 2, 1, 2, 32, 64, torch.bfloat16)
     results = []
@@ -85,3 +98,16 @@ def test_a_bf16_state_must_be_asked_for_and_costs_accuracy_every_step() -> None:
         gdn_decode(qkv, decay, beta, half, key_heads=1, scale=1.0, allow_bf16_state=True)
     error = reference.relative_error(half, exact)
     assert STATE_ERROR_BOUND[torch.float32] < error <= STATE_ERROR_BOUND[torch.bfloat16] * 4
+
+
+def test_a_float32_state_stays_exact_over_steps() -> None:
+    found = gdn_drift.errors(0.01, (1, 8), DEVICE, kernel=True)
+    assert all(row["state float32"] <= STATE_ERROR_BOUND[torch.float32] for row in found.values())
+    assert found[1]["state bf16"] <= STATE_ERROR_BOUND[torch.bfloat16]
+
+
+def test_a_bf16_state_drifts_where_gates_forget_slowly() -> None:
+    slow, fast = (gdn_drift.errors(rate, (1, 64), "cpu", kernel=False) for rate in (0.001, 0.5))
+    assert slow[64]["state bf16"] > 4 * slow[1]["state bf16"]
+    assert fast[64]["state bf16"] < 2 * fast[1]["state bf16"]
+    assert slow[64]["state float32"] < 1e-5

@@ -50,12 +50,13 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
     k=st.integers(1, 9),
     sink=st.integers(0, 2),
     local=st.integers(1, 3),
+    group=st.integers(1, 8),
     kind=st.sampled_from(summaries.KINDS),
     seed=st.integers(0, 2**20),
 )
-def test_any_batch(lens: list[int], k: int, sink: int, local: int, kind: str, seed: int) -> None:
+def test_any_batch(lens: list[int], k: int, sink: int, local: int, group: int, kind: str, seed: int) -> None:
     lens = [max(lens[0], 16 * k), *lens[1:]]
-    check(caches.make(seed, lens, heads_kv=1, group=2, d=16), kind, k, sink, local)
+    check(caches.make(seed, lens, heads_kv=1, group=group, d=16), kind, k, sink, local)
 
 
 def test_ties_go_to_the_lower_block() -> None:
@@ -95,6 +96,21 @@ def test_appending_token_by_token_equals_building_at_once(kind: str) -> None:
     tolerance = 2e-2 if kind == "mean" else 0.0
     for mine, theirs in zip(grown.dequantised(), whole.dequantised(), strict=True):
         assert torch.allclose(mine, theirs, rtol=0, atol=tolerance)
+
+
+def test_keys_beyond_two_to_the_31_elements_are_summarised_and_appended() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("the GPU benchmark summarises caches of this size whole")
+    near, k = caches.far_apart(13, 40)
+    want = built(near, "minmax")
+    got = summaries.allocate(1, 1, want.blocks, 16, kind="minmax", dtype=torch.bfloat16, device="cpu", block=BLOCK)
+    summaries.build(got, k, near.seq_lens, near.table)
+    assert torch.equal(got.data, want.data)
+    token = torch.full((1, 1, 16), 9.0, dtype=torch.bfloat16)
+    for made, cache in ((want, near.k), (got, k)):
+        summaries.append(made, token, token, cache, cache, near.seq_lens + 1, near.table)
+    assert torch.equal(got.data, want.data)
+    assert torch.equal(got.data[0, 0, 2, 1], token[0, 0])
 
 
 def test_fp8_bounds_contain_the_keys_at_any_magnitude() -> None:

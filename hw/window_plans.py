@@ -1,0 +1,99 @@
+"""What a window of GPU time is for: its steps, most informative first. A step is one command of this project and its seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`command` follows the interpreter (or names a program, with `program`); `{out}` is the step's folder, `{budget}` its seconds of
+    measuring: what it gets less `start_s`, which engines take to start. Not begun with less than `least_s` left; `needs` are importable."""
+
+    name: str
+    command: tuple[str, ...]
+    most_s: float
+    least_s: float
+    start_s: float = 10.0
+    program: str = ""
+    needs: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One window: the device it is for (None: a CPU), how many of them, and the question its data answer."""
+
+    about: str
+    gpu: str | None
+    gpus: int
+    steps: tuple[Step, ...]
+
+
+def _measure(suite: str, *more: str, hw: str = "cuda") -> tuple[str, ...]:
+    return ("-m", "hw", "--hw", hw, "--suite", suite, "-o", "{out}", "--budget", "{budget}", "--resume", *more)
+
+
+def _grid(gpu: str, model: str, *more: str, most_s: float = 240.0, env: tuple[tuple[str, str], ...] = ()) -> Step:
+    command = _measure("engine-grid", "--model", model, "--expect-gpu", gpu, *more)
+    return Step(f"grid-{model.replace(':', '-')}", command, most_s, 140.0, 110.0, needs=("vllm",), env=env)
+
+
+def _served(gpu: str, model: str, name: str, *more: str, most_s: float, least_s: float) -> Step:
+    """A served suite starts up to two servers, of which only the measuring counts against its budget."""
+    command = _measure("served", "--model", model, "--expect-gpu", gpu, "--rates", "2,8,16,24", *more)
+    return Step(name, command, most_s, least_s, 200.0 if not more else 100.0, needs=("vllm",))
+
+
+def _checked(tool: str) -> Step:
+    """Every kernel once on small shapes, under one of the memory checker's tools."""
+    command = ("--tool", tool, "--error-exitcode", "9", "{python}", "-m", "kernels.smoke")
+    return Step(tool, command, 90.0, 40.0, program="compute-sanitizer", needs=("triton",))
+
+
+_KERNELS = (
+    Step("kernels", ("-m", "kernels.bench", "-o", "{out}", "--host-step", "--budget", "{budget}"), 330.0, 60.0, 25.0, needs=("triton",)),
+    Step("tests", ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernels"), 150.0, 60.0, needs=("pytest", "hypothesis")),
+    _checked("memcheck"),
+    _checked("racecheck"),
+    Step("drift", ("-m", "kernels.gdn_drift"), 60.0, 20.0, needs=("triton",)),
+)
+_SMALL = ("--model", "tiny-25m", "--max-num-seqs", "16", "--max-num-batched-tokens", "512")
+# The all-reduce floors committed here were taken without NVLink multicast; a grid to put beside them must be too.
+_NO_MULTICAST = (("NCCL_NVLS_ENABLE", "0"), ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"), ("NVSHMEM_DISABLE_NVLS", "1"))
+
+PLANS = {
+    "h200-kernels": Plan("every kernel on an H200, contexts to 2M; tests, memory and race checks on the GPU", "h200", 1, _KERNELS),
+    "h100-kernels": Plan("the same on an H100", "h100", 1, _KERNELS),
+    "h100-served": Plan(
+        "a second served model: four loads, sessions, ladder, KV-starved burst; then the burst of the first", "h100", 1,
+        (
+            _served("h100", "llama3.1-8b", "served-llama3.1-8b", most_s=400.0, least_s=260.0),
+            _served("h100", "qwen2.5-7b", "burst-qwen2.5-7b", "--experiments", "burst", most_s=170.0, least_s=135.0),
+        ),
+    ),
+    "h200-served": Plan(
+        "the served 7B on an H200", "h200", 1,
+        (_served("h200", "qwen2.5-7b", "served-qwen2.5-7b", most_s=420.0, least_s=260.0),),
+    ),
+    "h100-fp8": Plan(
+        "engine grids with fp8 weights", "h100", 1,
+        (_grid("h100", "qwen2.5-7b:fp8"), _grid("h100", "llama3.1-8b:fp8")),
+    ),
+    "h200-tp2": Plan(
+        "a model over two GPUs: the grid with its all-reduces, all-reduce alone, a larger model", "h200", 2,
+        (
+            _grid("h200", "qwen2.5-7b", "--tp", "2", env=_NO_MULTICAST),
+            Step("floor", _measure("floor", "--expect-gpu", "h200"), 60.0, 40.0, env=_NO_MULTICAST),
+            _grid("h200", "qwen3-14b", "--tp", "2", env=_NO_MULTICAST, most_s=200.0),
+        ),
+    ),
+    "cpu": Plan(
+        "the same on a machine without a GPU: to see a window run before one is paid for", None, 0,
+        (
+            Step("floor", _measure("floor", hw="cpu"), 60.0, 40.0, 5.0),
+            Step("grid-tiny-25m", _measure("engine-grid", *_SMALL, hw="cpu"), 150.0, 90.0, 50.0, needs=("vllm",)),
+            Step("served-tiny-25m", _measure("served", *_SMALL, "--rates", "0.5,1.5", hw="cpu"), 180.0, 110.0, 70.0, needs=("vllm",)),
+        ),
+    ),
+}  # fmt: skip
