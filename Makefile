@@ -106,3 +106,8 @@ clean:
 .PHONY: bench-calibrate
 bench-calibrate: $(VENV)/.test
 	bash -c 'time $(BIN)/simctl calibrate --hw h100'
+
+# Truths drawn from every model's prior, each with its own data and posterior: about an hour on two idle cores.
+.PHONY: sbc
+sbc: $(VENV)/.test
+	$(BIN)/python -m calibrate.sbc --runs 100

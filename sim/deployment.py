@@ -10,7 +10,8 @@ from sim.admission import batch_cap
 from sim.bill import DENSE, decode_shape, iteration_bill
 from sim.engine.config import EngineConfig
 from sim.errors import SimctlError, UsageError
-from sim.memory import DEFAULT_UTILIZATION, Memory, device_memory, kv_block_count, sequence_bytes
+from sim.memory import DEFAULT_UTILIZATION, Memory, block_bytes, device_memory, loaded_weight_bytes, sequence_bytes
+from sim.policy import AttentionPolicy
 from sim.precision import Precision
 from sim.price import step_time_s
 from sim.rates import Rates
@@ -26,7 +27,11 @@ STATE_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the user sets of an engine, None where its default applies. Names are vLLM's; `options` are the engine's own settings."""
+    """What the user sets of an engine, None where its default applies. Names are vLLM's; `options` are the engine's own settings.
+
+    `attention` says what a decode reads and where KV lives, `host_kv_bytes` how much host RAM a replica has for it there. `draft` is the
+    model that proposes drafts: its weights and its KV share the GPU.
+    """
 
     engine: str = "vllm"
     max_num_seqs: int | None = None
@@ -37,6 +42,10 @@ class Limits:
     num_gpu_blocks: int | None = None
     enable_prefix_caching: bool | None = None
     long_prefill_token_threshold: int = 0
+    policy: str = "fcfs"
+    attention: AttentionPolicy = DENSE
+    host_kv_bytes: float = 0.0
+    draft: ModelSpec | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -54,13 +63,19 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
     """
     if not 0.0 < limits.gpu_memory_utilization <= 1.0:
         raise UsageError(f"gpu memory utilization must lie in (0, 1], got {limits.gpu_memory_utilization:g}")
+    if limits.attention.placement == "host":
+        if gpu.unified_memory:
+            raise UsageError(f"{gpu.name} has one memory for CPU and GPU: KV cannot be kept in host RAM")
+        if not model.kv_layers:
+            raise UsageError(f"{model.name} has no KV that grows with the context: nothing to keep in host RAM")
     seqs, budget = default_batch_limits(gpu)
     seqs = limits.max_num_seqs or min(seqs, limits.max_num_batched_tokens or seqs)
     budget = limits.max_num_batched_tokens or max(budget, seqs)
 
     def memory_of(sequences: int) -> Memory:
         util = limits.gpu_memory_utilization
-        return device_memory(model, gpu, precision, tp=tp, utilization=util, token_budget=budget, max_num_seqs=sequences)
+        alone = device_memory(model, gpu, precision, tp=tp, utilization=util, token_budget=budget, max_num_seqs=sequences)
+        return replace(alone, weights=alone.weights + loaded_weight_bytes(limits.draft, precision, tp)) if limits.draft else alone
 
     memory = memory_of(seqs)
     blocks = limits.num_gpu_blocks
@@ -72,7 +87,11 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
                 seqs = max(1, min(seqs, int(STATE_SHARE * max(memory.free, 0.0) / state)))
             memory = memory_of(seqs)
             memory = replace(memory, activations=memory.activations + seqs * state)
-        blocks = kv_block_count(memory, model, precision, limits.block_size, tp)
+        blocks = _block_count(memory, model, precision, tp, limits)
+        if blocks < 2 and limits.attention.placement == "host" and memory.free > 0:
+            raise SimctlError(
+                f"{model.name}: {format_bytes(limits.host_kv_bytes)} of host RAM hold no KV block of {limits.block_size} tokens"
+            )
         if blocks < 2:
             needs = format_bytes(memory.weights + memory.activations)
             what = f"weights, activations and {seqs} slots of recurrent state" if state else "weights and activations"
@@ -91,9 +110,19 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
         # a prefix's KV is of no use without the recurrent state at its end, which engines do not keep by default
         enable_prefix_caching=not model.state_layers if limits.enable_prefix_caching is None else limits.enable_prefix_caching,
         long_prefill_token_threshold=limits.long_prefill_token_threshold,
+        policy=limits.policy,
         options=dict(limits.options),
     )
     return config, memory
+
+
+def _block_count(memory: Memory, model: ModelSpec, precision: Precision, tp: int, limits: Limits) -> int:
+    """KV blocks for which there is room, in HBM and, where KV lives there, in host RAM."""
+    in_hbm, in_host = block_bytes(model, precision, limits.block_size, limits.attention, tp)
+    if limits.draft is not None:
+        in_hbm += sum(block_bytes(limits.draft, precision, limits.block_size, DENSE, tp))
+    room = [max(0.0, memory.free) // in_hbm] if in_hbm else []
+    return int(min(room + ([limits.host_kv_bytes / tp // in_host] if in_host else []), default=0))
 
 
 def kv_block_interval(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, limits: Limits) -> tuple[int, int] | None:
@@ -113,11 +142,13 @@ def kv_block_interval(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: 
             max_num_seqs=config.max_num_seqs,
             share=share,
         )
-        counts.append(kv_block_count(memory, model, precision, limits.block_size, tp))
+        counts.append(_block_count(memory, model, precision, tp, limits))
     return counts[0], counts[1]
 
 
-def cap_at_knee(trace: Trace, model: ModelSpec, precision: Precision, rates: Rates, tp: int, tau: float) -> int:
+def cap_at_knee(
+    trace: Trace, model: ModelSpec, precision: Precision, rates: Rates, tp: int, tau: float, policy: AttentionPolicy = DENSE
+) -> int:
     """The batch cap that keeps per-request decode efficiency t(1)/t(B) at `tau` or above, at the workload's mean context.
 
     The mean is over decode steps: a request of p prompt and n output tokens takes n of them at p + n/2. At most MOST_SEQS.
@@ -126,7 +157,7 @@ def cap_at_knee(trace: Trace, model: ModelSpec, precision: Precision, rates: Rat
     context = float((outputs * (trace.prompt_tokens + outputs / 2)).sum() / outputs.sum())
 
     def step_s(batch: int) -> float:
-        shape = decode_shape(model, float(batch), context)
-        return float(step_time_s(iteration_bill(model, shape, precision, tp=tp), rates))
+        shape = decode_shape(model, float(batch), context, policy)
+        return float(step_time_s(iteration_bill(model, shape, precision, policy, tp), rates))
 
     return batch_cap(step_s, tau, MOST_SEQS)

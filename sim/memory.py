@@ -14,7 +14,7 @@ from typing import Any
 
 from sim.bill import coefficients
 from sim.errors import SimctlError
-from sim.policy import AttentionPolicy
+from sim.policy import AttentionPolicy, dense
 from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
@@ -150,8 +150,20 @@ def n_max(memory: Memory, bytes_per_sequence: float) -> float:
     return max(0.0, memory.free) / bytes_per_sequence
 
 
-def kv_block_count(memory: Memory, model: ModelSpec, precision: Precision, block_size: int, tp: int = 1) -> int:
-    """KV blocks of `block_size` tokens that fit in what is left (all layers' KV counted at full length, as paged caches allot them)."""
+def block_bytes(
+    model: ModelSpec, precision: Precision, block_size: int, policy: AttentionPolicy | None = None, tp: int = 1
+) -> tuple[float, float]:
+    """(bytes in HBM, bytes in host RAM) of one KV block of `block_size` tokens, per GPU: all layers' KV at full length, as paged caches
+    allot them, and the summaries that a selecting policy keeps beside it.
+    """
+    policy = policy or dense()
     c = coefficients(model, precision, tp)
-    per_block = block_size * (c.kv_token_bytes + c.window_token_bytes)
+    summaries = c.summary_unit_bytes / policy.unit_tokens if policy.selects else 0.0
+    hbm, full = block_size * (c.window_token_bytes + summaries), block_size * c.kv_token_bytes
+    return (hbm, full) if policy.placement == "host" else (hbm + full, 0.0)
+
+
+def kv_block_count(memory: Memory, model: ModelSpec, precision: Precision, block_size: int, tp: int = 1) -> int:
+    """KV blocks of `block_size` tokens that fit in what is left."""
+    per_block, _ = block_bytes(model, precision, block_size, None, tp)
     return int(max(0.0, memory.free) // per_block) if per_block else 0

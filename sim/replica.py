@@ -16,7 +16,10 @@ from sim.engine.overlap import Pipeline
 from sim.engine.plain import next_iteration
 from sim.engine.steptime import TICK_S
 from sim.engine.types import DecidesAhead, Iteration, Request, Scheduler
+from sim.errors import SimctlError
 from sim.runlog import RunLog
+
+MOST_FRUITLESS = 1000  # iterations in a row, beside those that unfinished requests have tokens for
 
 
 class StepPrice(NamedTuple):
@@ -60,11 +63,14 @@ class Replica:
         self._log = log
         self._on_finish = on_finish
         self._idle: simpy.Event | None = None
+        self._fruitless = 0  # iterations in a row without a token for anybody
+        self._owed = 0  # tokens of all unfinished requests: an iteration computes one at least
         clock.process(self._run_ahead(scheduler) if isinstance(scheduler, DecidesAhead) else self._run())
 
     def submit(self, request: Request) -> None:
         """Hand the request to the engine. Raises UsageError when it can never fit."""
         self.scheduler.add(request)
+        self._owed += request.prompt_tokens + request.output_tokens
         if self._idle is not None:
             self._clock.fire(self._idle, self._clock.ticks, DECISION)
             self._idle = None
@@ -126,6 +132,9 @@ class Replica:
         assert price is not None
         end = clock.ticks
         outcome = self.scheduler.complete(decision.iteration)
+        self._fruitless = 0 if outcome.sampled else self._fruitless + 1
+        if self._fruitless > 2 * self._owed + MOST_FRUITLESS:
+            raise SimctlError(f"the scheduler does not finish: {self._fruitless} iterations in a row, and none gave a request a token")
         self._log.iteration(
             self.index,
             start * TICK_S,
@@ -140,6 +149,7 @@ class Replica:
             terms=price.terms,
         )
         for request in outcome.finished:
+            self._owed -= request.prompt_tokens + request.output_tokens
             self._on_finish(request, self.index)
         if clock.peek() <= end:
             yield clock.at(end, DECISION)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.types import Iteration, Outcome, Request
+from sim.spill import SpillingTable
 
 ITERATION_COLUMNS = (
     "start_s",
@@ -73,7 +74,8 @@ class RunLog:
     """Takes what happens and turns it into a RunRecord.
 
     Tokens reach the client `response_s` after the end of the iteration that sampled them. `on_first_token(request, replica)` is called
-    at that iteration's end. Without `keep_iterations`, the iteration log stays empty and memory grows with requests alone.
+    at that iteration's end. Without `keep_iterations`, the iteration log stays empty; with it, most of it lies in a temporary
+    file (sim.spill), so that memory grows with requests alone.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class RunLog:
         self._response_s = response_s
         self.on_first_token: Callable[[Request, int], None] | None = None
         self.term_names = tuple(term_names)
-        self._rows = array("d")
+        self._rows = SpillingTable(len(ITERATION_COLUMNS) + len(self.term_names))
         self._stalls = array("d")
         self._ids: list[str] = []
         self._sessions: list[str | None] = []
@@ -148,7 +150,7 @@ class RunLog:
                 self._floats["scheduled_s"][row] = decided_s
         gaps = self._sampled(replica, end_s, outcome)
         if self._keep:
-            self._rows.extend(
+            self._rows.append(
                 (
                     start_s,
                     end_s - start_s,
@@ -161,7 +163,7 @@ class RunLog:
                     kv_blocks_used,
                     len(iteration.admitted),
                     len(iteration.preempted),
-                    len(outcome.sampled),
+                    len(outcome.sampled) + outcome.drafts_kept,
                     gaps,
                     *terms,
                 )
@@ -208,8 +210,7 @@ class RunLog:
         """The columns. Requests that have not finished have NaN finish times and the tokens generated so far."""
         for request, row in self._resident.items():
             self._progress(request, row)
-        width = len(ITERATION_COLUMNS) + len(self.term_names)
-        table = np.frombuffer(self._rows, dtype=np.float64).reshape(-1, width)
+        table = self._rows.table()
         columns: dict[str, NDArray[np.generic]] = {name: np.frombuffer(values, dtype=np.float64) for name, values in self._floats.items()}
         columns |= {name: np.frombuffer(values, dtype=np.int64) for name, values in self._ints.items()}
         return RunRecord(

@@ -13,7 +13,7 @@ from sim.bill import mixed_shape
 from sim.deployment import Limits, plan_engine
 from sim.engine.config import EngineConfig
 from sim.engine.presets import make_scheduler, step_settings
-from sim.engine.steptime import TICK_S
+from sim.engine.steptime import TICK_S, StepTime
 from sim.engine.tiers import tier_hit_rates
 from sim.engine.types import Request, Scheduler
 from sim.engine.vllm import check_fits
@@ -126,6 +126,9 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
         "kv_dtype": study.precision.kv,
         "engine": config.scheduler,
         "gpu_memory_utilization": study.limits.gpu_memory_utilization,
+        "scheduling_policy": config.policy,
+        "attention": study.limits.attention.label,
+        "draft_model": study.limits.draft.name if study.limits.draft else "",
         **limits,
         "max_concurrency": study.max_concurrency or 0,
         "max_queue": study.admission.max_queue or 0,
@@ -198,7 +201,10 @@ def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | in
 
 
 def _cost(study: Study, config: EngineConfig, rates: Rates) -> BillCost:
-    return BillCost(study.model, study.precision, rates, tp=study.tp, **step_settings(config, study.host.work))
+    limits = study.limits
+    draft = StepTime(limits.draft, study.precision, rates, tp=study.tp) if limits.draft else None
+    settings = step_settings(config, study.host.work)
+    return BillCost(study.model, study.precision, rates, tp=study.tp, policy=limits.attention, draft=draft, **settings)
 
 
 def _admission(study: Study, config: EngineConfig, cost: BillCost) -> Admission | None:

@@ -64,7 +64,8 @@ def _simulated(arguments: tuple[str, ...], metric: str) -> tuple[Callable[[Any],
     from sim.rates import RateDraws
     from sim.serve import run_study
     from sim.served import IN_PROCESS, as_served
-    from simctl.simulate import command, study_of
+    from simctl.simulate import command
+    from simctl.study import study_of
 
     context = command.make_context("simulate", list(arguments))
     study = study_of(context, context.params)

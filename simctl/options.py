@@ -81,6 +81,22 @@ class BatchCap(click.ParamType):
         return number
 
 
+class Attention(click.ParamType):
+    """An attention policy: dense, sink-window, pages:K or blocks:K (K blocks' worth of 128 tokens). Returned as (kind, K)."""
+
+    name = "policy"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        kind, colon, k = str(value).partition(":")
+        if kind in ("dense", "sink-window") and not colon:
+            return kind, 0
+        if kind not in ("pages", "blocks") or not k.isdecimal() or not 1 <= int(k) <= 4096:
+            self.fail(f"none of dense, sink-window, pages:K and blocks:K with K from 1 to 4096: {value!r}", param, ctx)
+        return kind, int(k)
+
+
 class Duration(click.ParamType):
     """Seconds, or a number with a unit: 90, 120s, 2m, 1h. Returned in seconds."""
 

@@ -11,11 +11,13 @@ from typing import Any
 
 import click
 
+from sim.engine.config import POLICIES
 from sim.errors import UsageError
 from sim.router import ROUTERS
 from simctl import __version__
-from simctl.options import BatchCap, Fraction, Pair, TokenCount, deployment_options, writable
-from simctl.workload_options import workload, workload_options, workload_origin
+from simctl.options import Attention, BatchCap, Fraction, Pair, TokenCount, deployment_options, writable
+from simctl.study import study_of
+from simctl.workload_options import workload_options, workload_origin
 
 MOST_BLOCKS = 2**24  # 268 million tokens in blocks of 16: beyond any node, and a block costs the simulator some 100 bytes
 SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word
@@ -42,6 +44,19 @@ class GoodputCommand(click.Command):
 @deployment_options
 @click.option("--engine", default="vllm", show_default=True, help="vllm, sglang, llamacpp, or a scheduler class's dotted path.")
 @click.option("--engine-option", multiple=True, metavar="NAME=VALUE", help="A setting of that engine; may be repeated.")
+@click.option(
+    "--scheduling-policy",
+    "policy",
+    type=click.Choice(POLICIES),
+    default="fcfs",
+    show_default=True,
+    help="Order of waiting requests; priority: by the trace's priority, lower first.",
+)
+@click.option(
+    "--attention", type=Attention(), default="dense", show_default=True, help="dense, sink-window, pages:K or blocks:K, as in what-if."
+)
+@click.option("--host-kv", type=float, metavar="GB", help="Keep KV in this much host RAM and fetch over the link what a decode reads.")
+@click.option("--draft-model", help="Catalogue model that proposes the drafts of --engine-option draft_tokens=K.")
 @click.option("--max-num-seqs", type=BatchCap(), help="Most requests running; knee:0.65 caps at that efficiency. [default: vLLM's]")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Token budget of an iteration. [default: vLLM's]")
 @click.option("--gpu-memory-utilization", type=Fraction(closed=True), default=0.9, show_default=True, help="Share of memory to use.")
@@ -133,78 +148,6 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         click.echo(f"wrote {path}", err=True)
 
 
-def study_of(ctx: click.Context, options: dict[str, Any]) -> Any:
-    from dataclasses import replace
-
-    import numpy as np
-
-    from sim.admission import AdmissionLimits
-    from sim.deployment import Limits, cap_at_knee
-    from sim.host import NO_HOST, HostRates
-    from sim.metrics import parse_goodput
-    from sim.posterior import rates_for
-    from sim.precision import Precision
-    from sim.serve import Study
-    from sim.served import as_served
-    from sim.specs.gpus import get_gpu
-    from sim.specs.models import get_model
-
-    def given(name: str) -> bool:
-        return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-
-    model, gpu = get_model(options["model"]), get_gpu(options["gpu"])
-    precision = Precision(options["dtype"], options["kv_dtype"])
-    goodput = parse_goodput(options["goodput"])
-
-    limits = {name: options[name] for name in Limits.__dataclass_fields__ if name != "options"}
-    trace = workload(options, np.random.default_rng(options["seed"]), given)
-    rates = rates_for(gpu, precision, path=options["posterior"], draws=max(20, options["draws"] or 0), seed=options["seed"])
-    host = HostRates()
-    if options["served_path"]:
-        rates, host = as_served(rates)
-    if isinstance(limits["max_num_seqs"], float):
-        limits["max_num_seqs"] = cap_at_knee(trace, model, precision, rates.point, options["tp"], limits["max_num_seqs"])
-    limits["options"] = _engine_options(options["engine_option"])
-
-    return Study(
-        trace=trace,
-        redraw=None if options["trace"] else lambda repeat: workload(options, np.random.default_rng([options["seed"], repeat + 1]), given),
-        model=model,
-        gpu=gpu,
-        precision=precision,
-        rates=rates,
-        tp=options["tp"],
-        limits=Limits(**limits),
-        host=host if options["host_overhead"] else replace(NO_HOST, work=host.work),
-        replicas=options["replicas"],
-        router=options["router"],
-        max_concurrency=options["max_concurrency"],
-        admission=AdmissionLimits(
-            max_queue=options["max_queue"],
-            bucket=options["token_bucket"],
-            ttft_s=None if options["admit_ttft"] is None else options["admit_ttft"] / 1e3,
-        ),
-        goodput=goodput,
-    )
-
-
-def _engine_options(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """NAME=VALUE settings, values as YAML scalars (true, 512, 0.1)."""
-    import yaml
-
-    settings: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        try:
-            parsed = yaml.safe_load(value)
-        except yaml.YAMLError:
-            parsed = None
-        if not (name and equals) or not isinstance(parsed, bool | int | float):
-            raise UsageError(f"--engine-option needs NAME=VALUE with a number or true/false, got {pair!r}")
-        settings[name.replace("-", "_")] = parsed
-    return settings
-
-
 def _goal(result: Any, text: str) -> dict[str, Any]:
     from sim.intervals import chance_within
     from simctl.goal import read_goal
@@ -235,6 +178,16 @@ def _print(study: Any, result: Any) -> None:
         f"{study.model.name} on {each}{study.tp} x {study.gpu.name}, {study.precision.weights}, {config.num_gpu_blocks} KV blocks of "
         f"{config.block_size}, max_num_seqs {config.max_num_seqs}, max_num_batched_tokens {config.max_num_batched_tokens}"
     )
+    attention = study.limits.attention
+    if attention.kind != "dense" or attention.placement != "hbm":
+        say(f"attention: {attention.label}")
+        if attention.selects:
+            from sim.fidelity import risk_sentence
+
+            longest = int((study.trace.prompt_tokens + study.trace.output_tokens).max())
+            say(risk_sentence(attention.k, longest, study.model.name))
+    if study.limits.draft:
+        say(f"drafts: {config.options['draft_tokens']} tokens of {study.limits.draft.name}")
     say(f"rates: {study.rates.summary}")
     say(f"host overhead: {study.host.basis}")
     for note in study.trace.notes:

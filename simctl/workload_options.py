@@ -55,14 +55,16 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def workload(options: dict[str, Any], rng: Any, given: Callable[[str], bool]) -> Any:
-    """The trace that the options mean. `given(name)` says whether the user set an option. UsageError when they contradict each other."""
+def workload(options: dict[str, Any], rng: Any, given: Callable[[str], bool], most_tokens: int) -> Any:
+    """The trace that the options mean. `given(name)` says whether the user set an option; `most_tokens` is the longest prompt and output of
+    a call. UsageError when the options contradict each other.
+    """
     from sim.workload.arrivals import spread_buckets, with_arrivals
     from sim.workload.synthetic import Synthetic, draw, resampled, with_think_time
 
     rate = options["request_rate"]
     if options["trace"] is None:
-        return _drawn(options, rng, Synthetic, draw)
+        return _drawn(options, rng, Synthetic, draw, most_tokens)
     stray = [name for name in _DRAWN if given(name)]
     if stray:
         raise UsageError(f"--{stray[0].replace('_', '-')} is for requests that are drawn; the trace has its own")
@@ -82,7 +84,7 @@ def workload(options: dict[str, Any], rng: Any, given: Callable[[str], bool]) ->
     return with_think_time(trace, options["think_time"], rng)
 
 
-def _drawn(options: dict[str, Any], rng: Any, synthetic: Any, draw: Any) -> Any:
+def _drawn(options: dict[str, Any], rng: Any, synthetic: Any, draw: Any, most_tokens: int) -> Any:
     if options["num_prompts"] is None:
         raise UsageError("what to serve? give --trace FILE, or --num-prompts N to draw requests")
     if options["limit"] is not None or options["resample"] or options["rate_scale"] != 1.0 or options["spread_arrivals"]:
@@ -98,6 +100,7 @@ def _drawn(options: dict[str, Any], rng: Any, synthetic: Any, draw: Any) -> Any:
             think_s=options["think_time"],
             rate_per_s=math.inf if options["request_rate"] is None else options["request_rate"],
             burstiness=options["burstiness"],
+            most_tokens=most_tokens,
         ),
         rng,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +54,20 @@ class EngineConfig:
                 f"without chunked prefill max_num_batched_tokens ({self.max_num_batched_tokens}) must reach "
                 f"max_model_len ({self.max_model_len})"
             )
+
+    def own_options(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """`options`, checked against an engine's own names and the types of their defaults (a whole number may stand for a float). Raises
+        UsageError for one that does not exist or is of another type.
+        """
+        for name, value in self.options.items():
+            if name not in defaults:
+                raise UsageError(f"{self.scheduler} has no option {name!r}; known: {', '.join(defaults)}")
+            wanted = type(defaults[name])
+            fits = isinstance(value, wanted) or (wanted is float and isinstance(value, int))
+            if not fits or (isinstance(value, bool) and wanted is not bool):
+                kind = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}[wanted]
+                raise UsageError(f"{self.scheduler} option {name} must be {kind}, got {value!r}")
+        return dict(self.options)
 
     @property
     def overlaps(self) -> bool:

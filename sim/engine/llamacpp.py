@@ -50,11 +50,7 @@ class LlamaCppOptions:
     @classmethod
     def of(cls, config: EngineConfig) -> LlamaCppOptions:
         """The options of a config. Raises UsageError for one that does not exist or is out of range."""
-        known = [each.name for each in fields(cls)]
-        unknown = sorted(set(config.options) - set(known))
-        if unknown:
-            raise UsageError(f"llamacpp has no option {unknown[0]!r}; known: {', '.join(known)}")
-        options = cls(**config.options)
+        options = cls(**config.own_options({each.name: each.default for each in fields(cls)}))
         if options.n_ubatch < 1 or min(options.prompt_tail_tokens, options.max_batch_tokens, options.prefill_cap) < 0:
             raise UsageError("llamacpp: n_ubatch must be at least 1 and token limits must not be negative")
         if min(options.max_defer, options.min_waiting) < 0:

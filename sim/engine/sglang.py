@@ -47,11 +47,7 @@ class SglangOptions:
     @classmethod
     def of(cls, config: EngineConfig) -> SglangOptions:
         """The options of a config. Raises UsageError for one that does not exist or is out of range."""
-        known = [each.name for each in fields(cls)]
-        unknown = sorted(set(config.options) - set(known))
-        if unknown:
-            raise UsageError(f"sglang has no option {unknown[0]!r}; known: {', '.join(known)}")
-        options = cls(**config.options)
+        options = cls(**config.own_options({each.name: each.default for each in fields(cls)}))
         if options.schedule_policy not in SCHEDULE_POLICIES:
             raise UsageError(f"unknown schedule_policy {options.schedule_policy!r}; known: {', '.join(SCHEDULE_POLICIES)}")
         if not 0.0 <= options.min_new_token_ratio <= options.init_new_token_ratio <= 1.0:

@@ -4,7 +4,6 @@ it keeps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +14,9 @@ from sim.engine.tiers import TIER_OPTIONS
 from sim.engine.types import Request
 from sim.errors import UsageError
 
-_KNOWN = ("draft_tokens", "acceptance", "acceptance_decay", "draft_lookahead_tokens", "seed")
-_OF_OTHERS = ("async_scheduling", "verify_s", "cuda_graph_max_bs", *TIER_OPTIONS)  # read by sim.engine.presets and sim.engine.tiers
+_KNOWN = {"draft_tokens": 0, "acceptance": 0.7, "acceptance_decay": 1.0, "draft_lookahead_tokens": 0, "seed": 0}
+# read by sim.engine.presets and sim.engine.tiers
+_OF_OTHERS: dict[str, Any] = {"async_scheduling": True, "verify_s": 0.0, "cuda_graph_max_bs": 0, **TIER_OPTIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,8 @@ class Speculation:
         """The speculation options of a vllm config. Raises UsageError for one that does not exist or is out of
         range.
         """
-        options: Mapping[str, Any] = config.options
-        unknown = sorted(set(options) - set(_KNOWN + _OF_OTHERS))
-        if unknown:
-            raise UsageError(f"vllm has no option {unknown[0]!r}; known: {', '.join(_KNOWN + _OF_OTHERS)}")
-        found = cls(
-            int(options.get("draft_tokens", 0)),
-            float(options.get("acceptance", 0.7)),
-            float(options.get("acceptance_decay", 1.0)),
-            int(options.get("draft_lookahead_tokens", 0)),
-            int(options.get("seed", 0)),
-        )
+        options = _KNOWN | config.own_options(_KNOWN | _OF_OTHERS)
+        found = cls(*(options[name] for name in _KNOWN))
         if not 0 <= found.draft_tokens <= 64 or not 0 <= found.lookahead_tokens <= 64:
             raise UsageError(f"draft_tokens must lie between 0 and 64, got {found.draft_tokens}")
         if not 0.0 <= found.acceptance <= 1.0 or not 0.0 <= found.acceptance_decay <= 1.0:

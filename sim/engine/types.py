@@ -57,12 +57,13 @@ class Iteration:
 
 @dataclass(slots=True, eq=False)
 class Outcome:
-    """What an iteration produced: one sampled token for each of `sampled`; `finished` are done and their blocks are
-    free.
+    """What an iteration produced: one sampled token for each of `sampled`, and `drafts_kept` draft tokens over all of
+    them; `finished` are done and their blocks are free.
     """
 
     sampled: list[Request]
     finished: list[Request]
+    drafts_kept: int = 0
 
 
 class Scheduler(Protocol):

@@ -100,7 +100,7 @@ class VllmScheduler:
         """Advance the requests that ran, sample where everything known is computed, free the finished."""
         sampled: list[Request] = []
         finished: list[Request] = []
-        drafting = self.speculation.draft_tokens
+        drafting, drafts_kept = self.speculation.draft_tokens, 0
         for request, tokens in iteration.scheduled:
             request.computed_tokens += tokens
             verified = request.computed_tokens - request.known_tokens
@@ -110,7 +110,9 @@ class VllmScheduler:
             if verified:
                 accepted = 0 if request in self._blind else self.accept(request, verified)
                 request.computed_tokens -= verified - accepted
-                request.generated_tokens = min(request.generated_tokens + accepted, request.output_tokens)
+                accepted = min(accepted, request.output_tokens - request.generated_tokens)
+                request.generated_tokens += accepted
+                drafts_kept += accepted
             sampled.append(request)
             if request.generated_tokens >= request.output_tokens:
                 finished.append(request)
@@ -121,7 +123,7 @@ class VllmScheduler:
         if finished:
             gone = set(finished)
             self.running = [request for request in self.running if request not in gone]
-        return Outcome(sampled, finished)
+        return Outcome(sampled, finished, drafts_kept)
 
     def accept(self, request: Request, drafts: int) -> int:
         """How many of the request's `drafts` draft tokens the model accepts."""

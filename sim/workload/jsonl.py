@@ -3,7 +3,8 @@
     {"arrival_s": 0.0, "prompt_tokens": 512, "output_tokens": 128}
 
 Optional: `request_id`; `session_id` and `turn` (from 0); `prompt_token_ids` (its length is then the prompt's);
-`block_hashes` with `block_size` (any size; the last block may be partial). A later turn of a session may leave out
+`block_hashes` with `block_size` (any size; the last block may be partial); `priority` (lower comes first, for engines
+that schedule by it). A later turn of a session may leave out
 `arrival_s`: it arrives `think_s` (default 0) after the previous turn has finished. A turn without token ids or hashes
 is taken to repeat its session's previous prompt and output.
 """
@@ -22,7 +23,7 @@ from sim.workload.trace import Trace, TraceBuilder
 
 KEYS = frozenset(
     {"arrival_s", "prompt_tokens", "output_tokens", "request_id", "session_id", "turn", "think_s"}
-    | {"prompt_token_ids", "block_hashes", "block_size"}
+    | {"prompt_token_ids", "block_hashes", "block_size", "priority"}
 )
 MAX_TOKEN_ID = 2**31
 
@@ -53,6 +54,7 @@ def load_jsonl(path: Path, options: LoadOptions = DEFAULT) -> Trace:
             turn=whole_number(record["turn"], "turn", named) if "turn" in record else None,
             think_s=number(record.get("think_s", 0.0), "think_s", named),
             content=content,
+            priority=whole_number(record.get("priority", 0), "priority", named),
         )
     return builder.build()
 

@@ -67,6 +67,7 @@ class TraceSource:
             prompt_tokens=prompt,
             output_tokens=output,
             prompt_hashes=self._namer.names(trace.contents[i], prompt, output, session),
+            priority=trace.priorities[i] if trace.priorities else 0,
             session_id=session,
             turn=trace.turns[i],
         )

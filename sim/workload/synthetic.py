@@ -23,7 +23,8 @@ class Synthetic:
     Lengths are fixed, or log-normal with these means and the coefficient of variation `length_cv`. `prefix_tokens` are a system prompt
     that all share, in front of the input. With `turns` > 1, calls form sessions of that many: each turn's prompt is all that was said
     before plus its input, sent after the previous turn has finished and a think time, exponential with mean `think_s`.
-    Rate and burstiness are those of the sessions' (single calls') starts.
+    Rate and burstiness are those of the sessions' (single calls') starts. `most_tokens` is the longest prompt and output that the engine
+    takes (None: any): a session that outgrows it is found before the rest is drawn.
     """
 
     num_prompts: int
@@ -35,6 +36,7 @@ class Synthetic:
     think_s: float = 0.0
     rate_per_s: float = math.inf
     burstiness: float = 1.0
+    most_tokens: int | None = None
 
 
 def draw_lengths(mean: int, cv: float, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -74,6 +76,11 @@ def draw(spec: Synthetic, rng: np.random.Generator) -> Trace:
             content=Grown(context) if turn else system,
         )
         context = before + asked + answered
+        if turn and spec.most_tokens is not None and context > spec.most_tokens:
+            raise UsageError(
+                f"a session of {spec.turns} turns grows without end: {context} tokens after {turn + 1}, "
+                f"more than max_model_len {spec.most_tokens}"
+            )
     return with_arrivals(builder.build(), spec.rate_per_s, spec.burstiness, rng)
 
 

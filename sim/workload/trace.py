@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ class Trace:
     turns: Sequence[int]
     contents: Sequence[Content | None]
     notes: tuple[str, ...] = ()  # what the loader skipped or estimated, in words
+    priorities: Sequence[int] = ()  # lower comes first; empty: all 0
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -62,6 +63,7 @@ class Trace:
             [self.turns[i] for i in rows],
             [self.contents[i] for i in rows],
             self.notes,
+            [self.priorities[i] for i in rows] if self.priorities else (),
         )
 
     def head(self, count: int) -> Trace:
@@ -76,6 +78,7 @@ class Trace:
             self.turns[:count],
             self.contents[:count],
             self.notes,
+            self.priorities[:count],
         )
 
     def retimed(self, arrival_s: NDArray[np.float64]) -> Trace:
@@ -86,17 +89,7 @@ class Trace:
         latest = float(np.nanmax(arrival_s, initial=0.0))
         if latest > MAX_TIME_S:
             raise UsageError(f"arrivals would reach {latest:g} s: the rate is too low")
-        return Trace(
-            arrival_s,
-            self.prompt_tokens,
-            self.output_tokens,
-            self.think_s,
-            self.request_ids,
-            self.session_ids,
-            self.turns,
-            self.contents,
-            self.notes,
-        )
+        return replace(self, arrival_s=arrival_s)
 
     def rate_scaled(self, factor: float) -> Trace:
         """The same calls arriving `factor` times as fast; think times stay. Raises UsageError unless 0 < factor <
@@ -122,6 +115,7 @@ class TraceBuilder:
     _sessions: list[str | None] = field(default_factory=list)
     _turns: array[int] = field(default_factory=lambda: array("q"))
     _contents: list[Content | None] = field(default_factory=list)
+    _priorities: list[int] = field(default_factory=list)
     _notes: list[str] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
     _last_turn: dict[str, int] = field(default_factory=dict)
@@ -148,6 +142,7 @@ class TraceBuilder:
         turn: int | None = None,
         think_s: float = 0.0,
         content: Content | None = None,
+        priority: int = 0,
     ) -> None:
         """Append one call. `arrival_s` None means: after the session's previous turn. Raises UsageError naming
         `where`.
@@ -190,6 +185,7 @@ class TraceBuilder:
         self._sessions.append(session_id)
         self._turns.append(turn or 0)
         self._contents.append(content)
+        self._priorities.append(priority)
 
     def build(self) -> Trace:
         """The trace. Raises UsageError when it is empty."""
@@ -205,4 +201,5 @@ class TraceBuilder:
             self._turns,
             self._contents,
             tuple(self._notes),
+            self._priorities if any(self._priorities) else (),
         )

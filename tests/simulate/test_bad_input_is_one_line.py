@@ -1,10 +1,14 @@
 """Whatever is wrong with a simulate command: one line on stderr, exit 2 (usage) or 1 (the model says no), nothing written."""
 
+import json
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from sim.errors import UsageError
+from sim.workload.formats import FORMATS, load_trace
 from simctl.cli import main
 
 DATA = Path(__file__).parents[1] / "data"
@@ -113,6 +117,54 @@ def test_an_endless_line_is_not_read_whole(capsys, tmp_path):
     check(capsys, 2, "line 1: longer than 64 MiB", "--trace", trace, *ON_A10)
 
 
+# how a file of each format may begin, so that the endless part is reached
+BEGINNINGS = {"azure": HEADER.encode(), "burstgpt": b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"}
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_no_format_reads_ten_gigabytes_into_memory(tmp_path, name):
+    trace = tmp_path / "trace"
+    if name == "servegen":
+        trace.mkdir()
+        (trace / "chunk-0-dataset.json").write_text("{}")
+    with (trace / "chunk-0-trace.csv" if name == "servegen" else trace).open("wb") as file:
+        file.write(BEGINNINGS.get(name, b'[{"id": "' if name.startswith("sharegpt") else b'{"a": "'))
+        file.truncate(10 * 2**30)
+    tracemalloc.start()
+    with pytest.raises(UsageError, match="longer than 64 MiB"):
+        load_trace(trace, name)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 300 * 2**20
+
+
+def test_a_session_that_never_ends_is_refused_before_it_is_drawn(capsys):
+    endless = ("--num-prompts", 10_000_000, "--turns", 10_000_000, "--random-input-len", 1)
+    check(capsys, 2, "turns grows without end", *endless, *ON_A10)
+
+
+def test_a_session_that_outgrows_the_model_is_named_by_its_call(capsys, tmp_path):
+    turns = [{"prompt_tokens": 100 * (i + 1), "output_tokens": 50, "session_id": "s", "turn": i} for i in range(2000)]
+    turns[0]["arrival_s"] = 0.0
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("".join(json.dumps(turn) + "\n" for turn in turns))
+    check(capsys, 2, "request '310' needs 31150 tokens", "--trace", trace, *ON_A10, "--max-model-len", 31140)
+
+
+def test_a_think_time_without_end_is_named(capsys, tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(
+        GOOD.replace("}", ', "session_id": "s"}') + '{"think_s": 1e999, "prompt_tokens": 9, "output_tokens": 4, "session_id": "s"}'
+    )
+    check(capsys, 2, "line 2: think time must be a finite time", "--trace", trace, *ON_A10)
+
+
+@pytest.mark.parametrize(("engine", "message"), [("Idle", "the scheduler is stuck"), ("Endless", "the scheduler does not finish")])
+def test_a_scheduler_of_ones_own_that_never_ends_is_an_error(capsys, engine, message):
+    path = f"tests.simulate.endless_schedulers.{engine}"
+    check(capsys, 1, message, "--num-prompts", 3, "--engine", path, "--random-input-len", 100, *ON_A10)
+
+
 def test_text_that_is_no_text(capsys, tmp_path):
     trace = tmp_path / "trace.jsonl"
     trace.write_bytes(GOOD.encode() + b"\xff\xfe\n")
@@ -137,6 +189,11 @@ def test_text_that_is_no_text(capsys, tmp_path):
         ((*ON_A10, "--num-gpu-blocks", "8"), 2, "more than the 112 of the whole cache"),
         ((*ON_A10, "--max-model-len", "100"), 2, "more than max_model_len 100"),
         ((*ON_A10, "--max-num-batched-tokens", "4", "--max-num-seqs", "8"), 2, "must be at least max_num_seqs"),
+        ((*ON_A10, "--engine-option", "draft_tokens"), 2, "--engine-option needs NAME=VALUE"),
+        ((*ON_A10, "--engine-option", "draft_tokens=many"), 2, "draft_tokens must be a whole number, got 'many'"),
+        ((*ON_A10, "--engine-option", "async_scheduling=1"), 2, "async_scheduling must be true or false, got 1"),
+        ((*ON_A10, "--engine", "sglang", "--engine-option", "schedule_policy=lru"), 2, "unknown schedule_policy 'lru'; known: fcfs, lpm"),
+        ((*ON_A10, "--engine", "llamacpp", "--engine-option", "slots=3"), 2, "llamacpp has no option 'slots'"),
         ((*ON_A10, "--out", "/dev/null/run"), 2, "/dev/null: not a directory"),
         ((*ON_A10, "--out", str(AZURE)), 2, "not a directory"),
         ((*ON_A10, "--out", "/proc/run"), 2, "cannot write into /proc"),

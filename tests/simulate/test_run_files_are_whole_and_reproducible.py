@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,19 @@ def test_kill_9_in_the_middle_leaves_the_old_result(tmp_path):
     with replaced_directory(target, NAMES) as staging:  # and the next run is not in the way of its remains
         (staging / RUN_FILE).write_text("new")
     assert (target / RUN_FILE).read_text() == "new"
+
+
+def test_kill_9_of_a_first_run_leaves_no_result(tmp_path):
+    command = [sys.executable, "-m", "simctl", "simulate", *AZURE, "--draws", "1000", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 30
+    while not os.listdir(tmp_path) and time.monotonic() < deadline:  # the run has begun when its staging folder is there
+        time.sleep(0.01)
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=10)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_foreign_netcdf_is_refused(tmp_path):

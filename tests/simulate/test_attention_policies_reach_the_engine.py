@@ -1,0 +1,92 @@
+"""`--attention` and `--host-kv`: what a decode reads, where KV lives, and how much of it there is room for."""
+
+import json
+
+import pytest
+
+from sim.bill import DENSE, coefficients
+from sim.deployment import Limits, plan_engine
+from sim.memory import device_memory
+from sim.policy import blocks, dense, pages
+from sim.precision import Precision
+from sim.specs.gpus import get_gpu
+from sim.specs.models import get_model
+from tests.cli import run
+
+MODEL, BF16 = "Qwen2.5-7B-1M", Precision()
+LONG = ("--model", MODEL, "--num-prompts", "4", "--request-rate", "inf", "--random-input-len", "60000", "--random-output-len", "200")
+
+
+def simulated(*arguments: str) -> dict:
+    result = run("simulate", *arguments, "--json", "--draws", "0")
+    assert result.code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def block_count(gpu: str, **limits) -> int:
+    return plan_engine(get_model(MODEL), get_gpu(gpu), BF16, 1, Limits(max_num_batched_tokens=2048, max_num_seqs=64, **limits))[
+        0
+    ].num_gpu_blocks
+
+
+def test_blocks_are_those_of_the_smaller_memory():
+    model, gpu = get_model(MODEL), get_gpu("A10")
+    c = coefficients(model, BF16)
+    free = device_memory(model, gpu, BF16, token_budget=2048, max_num_seqs=64).free
+    assert block_count("A10") == free // (16 * c.kv_token_bytes)
+    # a page of 16 tokens has one summary beside it
+    assert block_count("A10", attention=pages(8)) == free // (16 * c.kv_token_bytes + c.summary_unit_bytes)
+    assert block_count("A10", attention=dense("host"), host_kv_bytes=50e9) == 50e9 // (16 * c.kv_token_bytes)
+    # with very much host RAM the summaries in HBM are what is scarce: one per block of 128 tokens
+    assert block_count("A10", attention=blocks(8, "host"), host_kv_bytes=1e15) == free // (16 / 128 * c.summary_unit_bytes)
+
+
+def test_host_ram_holds_what_hbm_cannot():
+    refused = run("simulate", "--gpu", "A10", *LONG, "--random-input-len", "200000")
+    assert refused.code == 2
+    assert "more than the" in refused.stderr
+    served = simulated("--gpu", "A10", *LONG, "--random-input-len", "200000", "--host-kv", "200", "--attention", "blocks:32")
+    assert served["completed"] == 4
+    assert served["bill_share"]["link"] > 0
+    assert served["provenance"]["attention"] == "block-128 top-32, host RAM"
+
+
+def test_selection_pays_at_long_contexts_and_costs_at_short_ones():
+    short = ("--random-input-len", "500")
+    times = {
+        (policy, length): simulated("--gpu", "H100", *LONG, *length, "--attention", policy)["median_itl_ms"]
+        for policy in ("dense", "blocks:8")
+        for length in ((), short)
+    }
+    assert times["blocks:8", ()] < times["dense", ()]
+    assert times["blocks:8", short] > times["dense", short]
+
+
+def test_dense_in_hbm_is_what_it_was_without_the_option():
+    base = ("--gpu", "H100", *LONG)
+    assert simulated(*base) == simulated(*base, "--attention", "dense")
+    assert Limits().attention == DENSE == dense()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--gpu", "A10", "--attention", "pages"), "none of dense, sink-window"),
+        (("--gpu", "A10", "--attention", "dense:8"), "none of dense, sink-window"),
+        (("--gpu", "A10", "--attention", "blocks:0"), "K from 1 to 4096"),
+        (("--gpu", "A10", "--host-kv", "nan"), "gigabytes above 0"),
+        (("--gpu", "A10", "--host-kv", "-1"), "gigabytes above 0"),
+        (("--gpu", "GB10", "--host-kv", "64"), "one memory for CPU and GPU"),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments, message):
+    result = run("simulate", *LONG, *arguments)
+    assert result.code == 2
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
+
+
+def test_too_little_host_ram_says_so():
+    result = run("simulate", *LONG, "--gpu", "A10", "--host-kv", "0.000001")
+    assert result.code == 1
+    assert "hold no KV block" in result.stderr
