@@ -13,7 +13,7 @@ SEEN_S = {
     ("weight-axis", "cuda"): (50, 15),
     ("weight-axis", "cpu"): (20, 60),
     ("served", "cuda"): (180, 120),  # two servers: the plan's and the starved one
-    ("served", "cpu"): (40, 60),
+    ("served", "cpu"): (60, 70),
 }
 
 

@@ -94,7 +94,7 @@ PLANS = {
         (
             Step("floor", _measure("floor", hw="cpu"), 60.0, 40.0, 5.0),
             Step("grid-tiny-25m", _measure("engine-grid", *_SMALL, hw="cpu"), 150.0, 90.0, 50.0, needs=("vllm",)),
-            Step("served-tiny-25m", _measure("served", *_SMALL, "--rates", "0.5,1.5", hw="cpu"), 180.0, 110.0, 70.0, needs=("vllm",)),
+            Step("served-tiny-25m", _measure("served", *_SMALL, "--rates", "0.5,1.5", hw="cpu"), 240.0, 160.0, 120.0, needs=("vllm",)),
         ),
     ),
 }  # fmt: skip

@@ -71,7 +71,7 @@ def _measure(suite: str, out: Path, model: str, budget: float, seed: int, rates:
     call = [sys.executable, "-m", "hw", "--hw", "cpu", "--suite", suite, "--model", model, "-o", str(out), "--budget", f"{budget:g}"]
     call += ["--seed", str(seed), "--max-num-seqs", str(LIMITS["max_num_seqs"])]
     call += ["--max-num-batched-tokens", str(LIMITS["max_num_batched_tokens"])]
-    call += ["--rates", ",".join(f"{r:g}" for r in rates)] if rates else []
+    call += ["--rates", ",".join(f"{r:g}" for r in rates), "--experiments", "ladder*,open*"] if rates else []
     log = out.with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as sink:
