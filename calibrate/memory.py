@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate import backend
+from calibrate.measurement import model_of, open_measurement, whole_number
 from calibrate.sampling import Compiled, Diagnostics, Settings, diagnose
 from sim.bill import coefficients
 from sim.errors import UsageError
@@ -73,19 +74,14 @@ class Fit:
 
 def read_run(path: Path) -> KvRun | None:
     """The engine start behind a measurement file; None when the file does not say how many blocks there were."""
-    import xarray as xr
-
-    from calibrate.steps.engine_grid import model_of
-
-    with xr.open_dataset(path, decode_timedelta=False) as opened:
-        attrs = dict(opened.attrs)
+    attrs = dict(open_measurement(path).attrs)
     if any(name not in attrs for name in NEEDED):
         return None
-    gpu, model = get_gpu(str(attrs["gpu_name"])), model_of(attrs)
+    gpu, model = get_gpu(str(attrs["gpu_name"])), model_of(attrs, path)
     weights, kv = (DTYPE.get(str(attrs.get(n, "bfloat16")), str(attrs.get(n, "bfloat16"))) for n in ("weight_dtype", "kv_dtype"))
     return kv_run(
-        path.stem, gpu.name, float(gpu.memory_bytes), model, Precision(weights, kv), int(attrs["kv_blocks"]),
-        int(attrs["block_size_tokens"]), int(attrs["max_num_batched_tokens"]), int(attrs["max_num_seqs"]),
+        path.stem, gpu.name, float(gpu.memory_bytes), model, Precision(weights, kv),
+        *(whole_number(attrs, n, 0, path) for n in ("kv_blocks", "block_size_tokens", "max_num_batched_tokens", "max_num_seqs")),
     )  # fmt: skip
 
 

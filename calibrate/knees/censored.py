@@ -37,7 +37,10 @@ class Ranked:
 
 
 def knee_model(batch: Array, censored: NDArray[np.bool_], score: Array) -> Any:
-    """pm.Model of n knees: batch [n] (the last tested one where `censored`), standardised score [n] as replaceable pm.Data."""
+    """pm.Model of n knees: batch [n] (the last tested one where `censored`) and standardised score [n].
+
+    pm.Data `score`, `log_batch` and `upper` may be replaced; a knee at its `upper` is one that lies beyond.
+    """
     if batch.size < 4 or (~censored).sum() < 3:
         raise UsageError(f"{int((~censored).sum())} finite knees of {batch.size} are too few to compare predictors: three are needed")
     if not (np.isfinite(batch).all() and (batch > 0).all()):
@@ -47,10 +50,10 @@ def knee_model(batch: Array, censored: NDArray[np.bool_], score: Array) -> Any:
     # pm.Censored reads a value at its bound as "at least that"; a finite knee gets a bound far above it
     upper = np.where(censored, log_batch, log_batch + 20.0)
     with pm.Model() as model:
-        x = pm.Data("score", score)
+        x, seen, bound = pm.Data("score", score), pm.Data("log_batch", log_batch), pm.Data("upper", upper)
         mean = pm.Normal("intercept", np.log(10.0), 1.5) + pm.Normal("slope", 0.5, 1.0) * x
         sigma = pm.HalfNormal("sigma", 0.7)
-        pm.Censored("log_knee", pm.Normal.dist(mean, sigma), lower=None, upper=upper, observed=log_batch)
+        pm.Censored("log_knee", pm.Normal.dist(mean, sigma), lower=None, upper=bound, observed=seen)
     return model
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 
 from calibrate.knees.curves import Cell, Curve, curves_from_points
+from calibrate.measurement import model_of, open_measurement
 from calibrate.steps.engine_grid import DTYPE, SCHEMA
 from sim.bill import coefficients, decode_shape
 from sim.errors import UsageError
 from sim.memory import resident_weight_bytes
 from sim.precision import Precision
 from sim.specs.gpus import get_gpu
-from sim.specs.hf_config import spec_from_config
 
 NEEDED = ("kind", "role", "status", "step_s_n", "step_s_median", "batch", "context_tokens")
 ATTRIBUTES = ("weight_dtype", "kv_dtype", "gpu_name", "model", "model_config")
@@ -23,13 +22,7 @@ SUITES = ("engine-grid", "weight-axis")
 
 def read_measured(path: str | Path) -> list[Curve]:
     """Curves of a measurement: one per context that was measured at batch 1 and at another. UsageError when it is none of ours."""
-    import xarray as xr
-
-    try:
-        with xr.open_dataset(path, decode_timedelta=False) as opened:
-            data = opened.load()
-    except (ValueError, KeyError) as error:
-        raise UsageError(f"{path}: not a netCDF measurement ({' '.join(str(error).split())[:80]})") from None
+    data = open_measurement(path)
     attrs = data.attrs
     if attrs.get("schema") != SCHEMA or attrs.get("suite") not in SUITES:
         raise UsageError(f"{path}: not a measurement of {' or '.join(SUITES)} (suite {attrs.get('suite')!r})")
@@ -38,7 +31,7 @@ def read_measured(path: str | Path) -> list[Curve]:
         raise UsageError(f"{path}: lacks {', '.join(missing)}")
     weights, kv = (DTYPE.get(str(attrs[name]), str(attrs[name])) for name in ("weight_dtype", "kv_dtype"))
     precision, gpu = Precision(weights, kv), get_gpu(str(attrs["gpu_name"]))
-    model = spec_from_config(json.loads(attrs["model_config"]), str(attrs["model"]), str(path))
+    model = model_of(attrs, path)
     c = coefficients(model, precision)
     pick = (data["kind"] == "decode") & (data["role"] == "grid") & (data["status"] == "ok") & (data["step_s_n"] > 0)
     points = []

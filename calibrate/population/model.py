@@ -89,7 +89,7 @@ def learn(kernels: Sequence[Estimate], engines: Sequence[Estimate], settings: Se
 
 
 def population_model(kernels: Sequence[Estimate], engines: Sequence[Estimate], gpus: Sequence[str]) -> Any:
-    """pm.Model with dims gpu, share and cost."""
+    """pm.Model with dims gpu, share and cost; pm.Data `kernel_values`, `engine_values` and `host_values` may be replaced."""
     pm = backend.pymc()
     share_median = np.log([SHARE_MEDIAN.get(rate, 0.8) for rate in SHARES])
     cost_median = np.log(list(COSTS.values()))
@@ -114,5 +114,5 @@ def population_model(kernels: Sequence[Estimate], engines: Sequence[Estimate], g
                 axis = list(COSTS) if name == "host" else list(SHARES)
                 rows, columns = [gpus.index(e.gpu) for e in seen], [axis.index(e.rate) for e in seen]
                 values, errors = np.array([e.log_share for e in seen]), np.array([e.error for e in seen])
-                pm.Normal(f"{name}_seen", surface[rows, columns], errors, observed=values)
+                pm.Normal(f"{name}_seen", surface[rows, columns], errors, observed=pm.Data(f"{name}_values", values))
     return model

@@ -27,7 +27,7 @@ BOUND_WIDTH = 0.002
 
 
 def recall_model(evidence: Evidence) -> Any:
-    """pm.Model of the evidence; dims haystack, model, cell. Raises UsageError when there are no counts."""
+    """pm.Model of the evidence; dims haystack, model, cell; the counts are pm.Data `found`. UsageError when there are none."""
     if not evidence.trials:
         raise UsageError("a recall model needs at least one count")
     pm, pt = backend.pymc(), backend.tensor()
@@ -56,7 +56,7 @@ def recall_model(evidence: Evidence) -> Any:
             return intercept[h] + offset[m] + budget[h] * k - context * n + cell_sd * cell[c]
 
         eta = logits(evidence.trials)
-        found = np.array([r.successes for r in evidence.trials])
+        found = pm.Data("found", np.array([float(r.successes) for r in evidence.trials]))
         asked = np.array([float(r.trials) for r in evidence.trials])
         # the binomial log-likelihood in logits; a count that is not whole (a rate whose n was not printed) is fine here
         pm.Potential("counts", (found * eta - asked * pt.softplus(eta)).sum())

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from calibrate.measurement import model_of, open_measurement
 from calibrate.sampling import Settings
 from calibrate.sources import packaged_measurements
 from calibrate.steps.cells import FIELDS, StepCells, concatenate, make_cells
-from calibrate.steps.engine_grid import model_of, repeat_sd
+from calibrate.steps.engine_grid import repeat_sd
 from calibrate.steps.fit import Posterior, StepFit
 from calibrate.steps.rates import unseen
 from sim.bill import Bill, decode_shape, iteration_bill
@@ -52,16 +53,16 @@ class Alone:
 
 
 def read_alone(path: str | Path, gpu: GpuSpec) -> tuple[str, StepCells] | None:
-    """(kind, cells) of a floor or decode measurement of `gpu`; None when there is nothing to learn. OSError when it cannot be read."""
-    import xarray as xr
+    """(kind, cells) of a floor or decode measurement of `gpu`; None when there is nothing to learn.
 
-    with xr.open_dataset(path, decode_timedelta=False) as opened:
-        data = opened.load()
+    Raises UsageError for a file that is no measurement, OSError when it cannot be read.
+    """
+    data = open_measurement(path)
     suite = data.attrs.get("suite")
     if suite not in ("floor", "decode") or get_gpu(str(data.attrs["gpu_name"])).name != gpu.name:
         return None
     if suite == "decode":
-        return "selection", _steps(data)
+        return "selection", _steps(data, path)
     rows = np.flatnonzero(data["what"].values.astype(str) == ALL_REDUCE) if "gpus" in data else np.zeros(0, int)
     return ("all-reduce", _all_reduces(data, rows)) if rows.size else None
 
@@ -108,13 +109,13 @@ def _all_reduces(data: Any, rows: Any) -> StepCells:
     )
 
 
-def _steps(data: Any) -> StepCells:
+def _steps(data: Any, path: str | Path) -> StepCells:
     """Whole decode steps. What selection reads is what the file says: its kernels keep blocks alone and one summary a block."""
     names = ("mode", "status", "batch", "context_tokens", "k_blocks", "block_tokens", "step_s_median", "step_s_p25", "step_s_p75",
              "step_s_n", "scan_bytes")  # fmt: skip
     rows = [dict(zip(names, values, strict=True)) for values in zip(*(data[n].values for n in names), strict=True)]
     rows = [row for row in rows if str(row["status"]) == "ok" and int(row["batch"]) == 1]
-    model = model_of(data.attrs)
+    model = model_of(data.attrs, path)
     return make_cells(
         [_step_bill(model, row) for row in rows],
         [float(row["step_s_median"]) for row in rows],

@@ -88,7 +88,7 @@ def make_cells(
     ):
         if bad.any():
             i = int(np.argmax(bad))
-            raise UsageError(f"cell {labels[2][i]!r} of {labels[1][i]}: {what} ({times[i]:g} s)")
+            raise UsageError(f"cell '{labels[2][i]}' of {labels[1][i]}: {what} ({times[i]:g} s)")
     return StepCells(matrix, times, spread, *labels)
 
 

@@ -6,20 +6,19 @@ Only grid cells that ran are learnt from; controls and repeats at the end are fo
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from calibrate.measurement import model_of, open_measurement, whole_number
 from calibrate.steps.cells import StepCells, make_cells
 from sim.bill import Bill, iteration_bill, mixed_shape
 from sim.errors import UsageError
 from sim.precision import Precision
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
-from sim.specs.hf_config import spec_from_config
 from sim.specs.model import ModelSpec
 
 SCHEMA, SUITE = "simctl-measurement/1", "engine-grid"
@@ -27,8 +26,8 @@ SUITES = (SUITE, "weight-axis")  # a weight axis is a grid of decodes alone
 KIND = {"decode": "decode", "ragged": "decode", "prefill": "prefill", "packed": "prefill", "mixed": "mixed"}
 DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
 SECONDS = ("step_s_median", "step_s_p25", "step_s_p75")
-NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", "decode_seqs_median", "decode_context_tokens_median", "chunks",
-          "chunk_tokens", "offset_tokens")  # fmt: skip
+COUNTS = ("decode_seqs_median", "decode_context_tokens_median", "chunks", "chunk_tokens", "offset_tokens")
+NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", *COUNTS)
 # Standard error of a median over that of a mean, for normal samples; quartiles span 1.349 standard deviations.
 MEDIAN_SE, QUARTILE_SPAN = 1.2533, 1.349
 
@@ -50,13 +49,7 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
 
     Raises UsageError naming the file and what is wrong with it; OSError when it cannot be read.
     """
-    import xarray as xr
-
-    try:
-        with xr.open_dataset(path, decode_timedelta=False) as opened:
-            data = opened.load()
-    except (ValueError, KeyError) as error:
-        raise UsageError(f"{path}: not a netCDF measurement ({' '.join(str(error).split())[:80]})") from None
+    data = open_measurement(path)
     attrs = data.attrs
     if attrs.get("schema") != SCHEMA or attrs.get("suite") not in SUITES:
         raise UsageError(f"{path}: not an {SUITE} measurement (schema {attrs.get('schema')!r}, suite {attrs.get('suite')!r})")
@@ -68,12 +61,21 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     for name in SECONDS:
         if (unit := data[name].attrs.get("units", "s")) != "s":
             raise UsageError(f"{path}: {name} is in {unit!r}, want 's'")
+    if words := [name for name in (*SECONDS, *COUNTS) if data[name].dtype.kind not in "iuf"]:
+        raise UsageError(f"{path}: {', '.join(words)} not in numbers")
     columns = {name: data[name].values for name in NEEDED}
     ran = (columns["role"].astype(str) == "grid") & (columns["status"].astype(str) == "ok") & (columns["step_s_n"] > 0)
     rows = [{name: column[i] for name, column in columns.items()} for i in np.flatnonzero(ran)]
-    model = model_of(attrs)
+    for row in rows:
+        for name in COUNTS:
+            if not (np.isfinite(row[name]) and row[name] >= 0):
+                raise UsageError(f"{path}: cell '{row['label']}': {name} is not a count ({row[name]:g})")
+        for name in ("step_s_p25", "step_s_p75"):
+            if row[name] < 0:
+                raise UsageError(f"{path}: cell '{row['label']}': {name} is negative ({row[name]:g} s)")
+    model = model_of(attrs, path)
     precision = Precision(_dtype(attrs["weight_dtype"]), _dtype(attrs.get("kv_dtype", "bfloat16")))
-    tp = int(attrs.get("tensor_parallel_size", 1))
+    tp = whole_number(attrs, "tensor_parallel_size", 1, path)
     label = f"{attrs['model']} {precision.weights}" + (f" tp{tp}" if tp > 1 else "")
     cells = make_cells(
         [_bill(model, precision, row, tp) for row in rows],
@@ -85,14 +87,6 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     )
     engine = f"{attrs.get('engine', 'unknown engine')} {attrs.get('engine_version', '')}".strip()
     return Grid(cells, gpu or get_gpu(str(attrs["gpu_name"])), model, precision, engine, f"{Path(path).name} ({label})")
-
-
-def model_of(attrs: dict[str, Any]) -> ModelSpec:
-    if "model_config" in attrs:
-        return spec_from_config(json.loads(attrs["model_config"]), str(attrs["model"]), "measurement file")
-    from sim.specs.models import get_model
-
-    return get_model(str(attrs["model"]))
 
 
 def _dtype(name: str) -> str:

@@ -13,10 +13,12 @@ from calibrate.sampling import Compiled, Diagnostics, Settings, diagnose
 from calibrate.steps.cells import StepCells, check_enough
 from calibrate.steps.model import free_rates, log_likelihood, log_price, model_data, predictive, step_model
 from calibrate.steps.rates import prior_draws
+from sim.errors import UsageError
 from sim.priors import Prior
 from sim.rates import UNITS, Rates
 
 Array = NDArray[np.float64]
+MIXED_UNITS = 100.0  # no engine is this far off its bill at one cell and not at others; milliseconds among seconds are
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class StepFit:
 
     def __init__(self, cells: StepCells, priors: Mapping[str, Prior], settings: Settings) -> None:
         check_enough(cells)
+        check_one_unit(cells, priors)
         self.cells, self.priors, self.settings = cells, priors, settings
         self.free = tuple(free_rates(cells))
         self._compiled = Compiled(step_model(cells, priors), settings.sampler)
@@ -114,6 +117,22 @@ class StepFit:
     def log_likelihood(self, posterior: Posterior) -> Array:
         """Pointwise log density [draw, n] of the cells, for LOO."""
         return log_likelihood(self.cells, log_price(self.cells, posterior.rates), posterior.sigma)
+
+
+def check_one_unit(cells: StepCells, priors: Mapping[str, Prior]) -> None:
+    """Raise UsageError when some times are so far from the rest, against the formula at the priors' medians, that units must be mixed."""
+    medians = Rates(**{name: priors[name].median for name in UNITS})
+    factor = np.log(cells.step_s) - log_price(cells, medians)[0]
+    order = np.argsort(factor)
+    gaps = np.diff(factor[order])
+    widest = int(np.argmax(gaps))
+    if gaps[widest] > np.log(MIXED_UNITS):
+        apart = order[widest + 1 :] if 2 * (widest + 1) >= len(order) else order[: widest + 1]
+        times = "longer" if apart[0] == order[widest + 1] else "shorter"
+        raise UsageError(
+            f"cell '{cells.cell[apart[0]]}' of {cells.model[apart[0]]} ({cells.step_s[apart[0]]:g} s) and {len(apart) - 1} others are "
+            f"{np.exp(gaps[widest]):.0f} times {times} than the rest, each against its bill: mixed units?"
+        )
 
 
 def intervals(cells: StepCells, rates: Rates, sigma: Array, rng: np.random.Generator) -> tuple[Array, Array, Array]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate.measurement import open_measurement
 from sim.errors import UsageError
 
 Array = NDArray[np.float64]
@@ -61,10 +62,7 @@ class Fit:
 
 def read_decode(path: str | Path) -> DecodeCells:
     """Dense and sparse cells that ran, of one file. Raises UsageError naming what is wrong with it."""
-    import xarray as xr
-
-    with xr.open_dataset(path, decode_timedelta=False) as opened:
-        data = opened.load()
+    data = open_measurement(path)
     if data.attrs.get("suite") != "decode":
         raise UsageError(f"{path}: not a decode measurement (suite {data.attrs.get('suite')!r})")
     if missing := [name for name in NEEDED if name not in data]:

@@ -94,6 +94,19 @@ def few(path):
     edit(path, status=lambda c: xr.where(np.arange(c.size) < 5, c, "error"))
 
 
+def one(path):
+    edit(path, status=lambda c: xr.where(np.arange(c.size) < 1, c, "error"))
+
+
+def nothing(path):
+    edit(path, status=lambda c: xr.where(np.arange(c.size) < 0, c, "error"))
+
+
+def flipped(path):
+    """Bits turned over in the middle of a structure."""
+    path.write_bytes(bytes(b ^ 0xFF if 4000 < i < 4400 else b for i, b in enumerate(path.read_bytes())))
+
+
 def one_composition(path):
     edit(path, status=lambda c: xr.where(np.arange(c.size) < 12, c, "error"), decode_seqs_median=lambda c: 0 * c + 1,
          decode_context_tokens_median=lambda c: 0 * c + 128)  # fmt: skip
@@ -115,7 +128,22 @@ def milliseconds(path):
         (lambda p: edit(p, step_s_median=put(-0.1)), "decode:8x128.*time is not positive"),
         (lambda p: edit(p, kind=put("speculative")), "kind is none of"),
         (lambda p: edit(p, decode_seqs_median=lambda c: c.rename(cell="iteration")), "not along the cell dimension"),
+        (lambda p: edit(p, step_s_median=put(np.inf)), "decode:8x128.*time is not a number"),
+        (lambda p: edit(p, step_s_median=put(0.0)), "decode:8x128.*time is not positive"),
+        (lambda p: edit(p, step_s_median=put(12.0)), "decode:8x128.* and 0 others are [0-9]+ times longer than the rest.*mixed units"),
+        (lambda p: edit(p, step_s_median=lambda c: xr.where(np.arange(c.size) % 3 == 0, 1000 * c, c)), "7 others are .* mixed units"),
+        (lambda p: edit(p, step_s_median=put(9e-6)), "shorter than the rest.*mixed units"),
+        (lambda p: edit(p, step_s_median=lambda c: c.astype(str)), "step_s_median not in numbers"),
+        (lambda p: edit(p, step_s_p25=put(-0.1)), "decode:8x128.*step_s_p25 is negative"),
+        (lambda p: edit(p, decode_seqs_median=put(-4.0)), "decode:8x128.*decode_seqs_median is not a count"),
+        (lambda p: edit(p, decode_seqs_median=put(np.nan)), "decode:8x128.*decode_seqs_median is not a count"),
+        (lambda p: edit(p, chunk_tokens=put(-5)), "decode:8x128.*chunk_tokens is not a count"),
+        (one, "1 cells are too few"),
+        (nothing, "0 cells are too few"),
         (lambda p: p.write_text("not a file"), "not a netCDF measurement"),
+        (lambda p: p.write_bytes(b""), "grid.nc: not a netCDF measurement"),
+        (lambda p: p.write_bytes(p.read_bytes()[:5000]), "grid.nc: not a netCDF measurement.*truncated"),
+        (flipped, "grid.nc: not a netCDF measurement"),
     ],
 )
 def test_measurements_that_cannot_be_learnt_from_are_refused_by_name(tmp_path, capsys, spoil, says):
@@ -137,6 +165,12 @@ def test_measurements_that_cannot_be_learnt_from_are_refused_by_name(tmp_path, c
         ({"suite": "floor"}, "not an engine-grid measurement"),
         ({"weight_dtype": None}, "lacks weight_dtype"),
         ({"weight_dtype": "int3"}, "unknown weight dtype"),
+        ({"weight_dtype": 5}, "unknown weight dtype '5'"),
+        ({"gpu_name": "Voodoo 2"}, "unknown GPU 'Voodoo 2'"),
+        ({"model_config": "{not json"}, "grid.nc: model_config is not JSON"),
+        ({"model_config": "[1]"}, "must be a mapping"),
+        ({"tensor_parallel_size": "two"}, "tensor_parallel_size is not a whole number"),
+        ({"tensor_parallel_size": 3}, "do not split over tensor-parallel size 3"),
     ],
 )
 def test_files_of_something_else_are_refused(tmp_path, capsys, changes, says):

@@ -1,0 +1,1 @@
+"""Simulation-based calibration: parameters drawn from a model's prior have uniform ranks among the posterior draws of their own data."""

@@ -1,0 +1,52 @@
+"""`python -m calibrate.sbc [--runs N] [--seed S] [MODEL...]`: the long calibration; a line per parameter, exit 1 when a model fails."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+import numpy as np
+
+from calibrate.sbc.ranks import LEAST_RUNS, family_p, judge
+from calibrate.sbc.sampled import QUICK
+from calibrate.sbc.studies import STUDIES
+from sim.errors import SimctlError, UsageError
+
+LEAST_P = 0.01  # of a whole model: one calibrated model in a hundred fails by chance
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m calibrate.sbc", description="Simulation-based calibration of every model.")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(STUDIES)}; none: all")
+    parser.add_argument("--runs", type=int, default=100, help="truths drawn from the prior, each with its own data and posterior")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args(arguments)
+    if unknown := sorted(set(given.models) - set(STUDIES)):
+        raise UsageError(f"unknown model {unknown[0]!r}; known: {', '.join(STUDIES)}")
+    if given.runs < LEAST_RUNS:
+        raise UsageError(f"{given.runs} runs are too few to call ranks uniform: {LEAST_RUNS} are needed")
+    failed = []
+    for name in given.models or STUDIES:
+        begin = time.perf_counter()
+        found = judge(STUDIES[name](given.runs, np.random.default_rng([given.seed, *name.encode()]), QUICK))
+        p, worst = family_p(found), found[0]
+        failed += [name] if p < LEAST_P else []
+        print(
+            f"{name:<11} {len(found):>3} parameters x {given.runs} runs  p {p:<6.3g} {'FAILED' if p < LEAST_P else 'uniform':<8}"
+            f" mean rank {np.mean([u.mean for u in found]):.3f} (0.5)  outer tenths {np.mean([u.ends for u in found]):.3f} (0.2)"
+            f"  worst {worst.parameter}: ECDF p {worst.ecdf_p:.2g}, histogram p {worst.histogram_p:.2g}, mean {worst.mean:.2f},"
+            f" outer {worst.ends:.2f}  [{time.perf_counter() - begin:.0f} s]",
+            flush=True,
+        )
+    if failed:
+        print(f"ranks not uniform: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except SimctlError as error:
+        print(f"sbc: {error}", file=sys.stderr)
+        sys.exit(getattr(error, "exit_code", 1))

@@ -1,0 +1,38 @@
+"""Compositions of iterations for made step-time data: what an engine grid holds, over two models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from calibrate.steps.cells import StepCells, make_cells
+from sim.bill import Bill, decode_shape, iteration_bill, mixed_shape
+from sim.precision import Precision
+from sim.specs.models import get_model
+
+MODELS = ("Qwen2.5-7B", "Qwen2.5-3B")
+
+
+def compositions(models: Sequence[str] = MODELS) -> Iterator[tuple[Bill, str, str, str]]:
+    """(bill, kind, model, label) over batch, context, prompt and mixed iterations."""
+    for name in models:
+        model = get_model(name)
+        for batch in (1, 8, 32, 128):
+            for context in (128, 2048, 16384):
+                shape = decode_shape(model, float(batch), float(context))
+                yield iteration_bill(model, shape, Precision()), "decode", name, f"{batch}x{context}"
+        for tokens in (64, 512, 2048, 8192):
+            for start in (0, 16384):
+                shape = mixed_shape(model, [], [(tokens, start + tokens, True)])
+                yield iteration_bill(model, shape, Precision()), "prefill", name, f"{tokens}@{start}"
+        for batch in (8, 64):
+            for tokens in (256, 2048):
+                shape = mixed_shape(model, [2048.0] * batch, [(tokens, tokens, True)])
+                yield iteration_bill(model, shape, Precision()), "mixed", name, f"{batch}+{tokens}"
+
+
+def step_cells(models: Sequence[str] = MODELS) -> StepCells:
+    """The compositions as cells of one second each: their times are to be replaced."""
+    bills, kinds, names, labels = zip(*compositions(models), strict=True)
+    return make_cells(bills, np.ones(len(bills)), kind=kinds, model=names, cell=labels)

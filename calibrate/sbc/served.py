@@ -1,0 +1,113 @@
+"""Simulation-based calibration of what is learnt from a server: the served path from its windows, and rates from its requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate.logs.learn import HOST, learn_rates
+from calibrate.logs.requests import Log
+from calibrate.sampling import Settings
+from calibrate.sbc.ranks import rank
+from calibrate.sbc.sampled import KEPT, QUICK
+from calibrate.served.path import learn_path
+from calibrate.served.replay import replay
+from calibrate.served.runs import Experiment, ServedRun
+from calibrate.steps.population import calibration_priors
+from calibrate.steps.rates import value
+from sim.bill import decode_shape, iteration_bill
+from sim.deployment import Limits
+from sim.host import HostRates
+from sim.precision import Precision
+from sim.price import step_time_s
+from sim.priors import prior_rates
+from sim.rates import UNITS, RateDraws, Rates
+from sim.served import hidden_work
+from sim.specs.gpus import get_gpu
+from sim.specs.models import get_model
+
+Array = NDArray[np.float64]
+CLIENTS = (1, 2, 4, 8, 16, 24)  # below a wave: the API server's share is not at stake here
+PROMPT, OUTPUT = 2048, 128
+LOW_LOAD = 12
+REQUESTS, RATES_PER_S = 160, (2.0, 8.0)
+NOISE = {"ttft": 0.05, "tpot": 0.01}  # log sd of single requests
+
+
+def made_run() -> ServedRun:
+    """The server that the data are made with."""
+    limits = Limits(max_num_seqs=256, max_num_batched_tokens=8192, max_model_len=32768)
+    return ServedRun("made", get_gpu("H100"), get_model("Qwen2.5-7B"), Precision(), limits, 1, "the simulator", ())
+
+
+def served_ranks(runs: int, rng: np.random.Generator, _: Settings = QUICK) -> dict[str, Array]:
+    """Ranks of the fixed cost as served and of the per-sequence cost that shows.
+
+    The truth's rates are one draw of what the grids left open; the path is learnt with the others. Windows are exact here, as the path
+    takes them: what is tested is that the rates' uncertainty comes through the solving at its right width.
+    """
+    run = made_run()
+    found: dict[str, list[float]] = {"c0_s": [], "c_seq_s": []}
+    for _run in range(runs):
+        every = prior_rates(run.gpu, run.precision, draws=KEPT + 1, seed=int(rng.integers(2**31)))
+        in_process = Rates(**{name: float(getattr(every.draws, name)[-1]) for name in UNITS})
+        rest = Rates(**{name: np.asarray(getattr(every.draws, name))[:-1] for name in UNITS})
+        shown = rng.uniform(0.2, 0.5)
+        served = replace(in_process, c0_s=rng.uniform(2e-3, 4e-3), c_seq_s=shown * in_process.c_seq_s)
+        host = HostRates(request_s=rng.uniform(2e-3, 9e-3), work=hidden_work(in_process, served))
+        learnt = learn_path(
+            run, replace(every, draws=rest), _low_load(run, served, host, rng), tuple(_rung(run, served, n) for n in CLIENTS)
+        )
+        for name, ranks in found.items():
+            ranks.append(rank(float(getattr(served, name)), getattr(learnt.rates.draws, name), rng))
+    return {name: np.array(ranks) for name, ranks in found.items()}
+
+
+def _held(rates: Rates) -> RateDraws:
+    return RateDraws(rates, rates, {}, "made")
+
+
+def _low_load(run: ServedRun, rates: Rates, host: HostRates, rng: np.random.Generator) -> Experiment:
+    blank = np.ones(LOW_LOAD)
+    arrival = np.cumsum(rng.exponential(1.0, LOW_LOAD))
+    made = Experiment("low", "open", arrival, np.full(LOW_LOAD, 512), np.full(LOW_LOAD, 32), blank, 2 * blank)
+    seen = replay(run, made, _held(rates), host, draws=0)
+    return replace(made, ttft_s=seen.ttft_s, e2el_s=seen.e2el_s)
+
+
+def _rung(run: ServedRun, rates: Rates, clients: int) -> Experiment:
+    shape = decode_shape(run.model, float(clients), PROMPT + OUTPUT / 2)
+    window = float(step_time_s(iteration_bill(run.model, shape, run.precision), rates))
+    ones = np.ones(clients)
+    lengths = np.full(clients, PROMPT), np.full(clients, OUTPUT)
+    return Experiment(f"n{clients}", "ladder", 0 * ones, *lengths, ones, 2 * ones, clients=clients, window_step_s=window)
+
+
+def request_ranks(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
+    """Ranks of the rates that a log shows and of the host's time per request."""
+    run, priors = made_run(), calibration_priors(get_gpu("H100"), Precision())
+    found: dict[str, list[float]] = {}
+    for _ in range(runs):
+        z = {name: float(rng.standard_normal()) for name in (*UNITS, "host")}
+        rates = Rates(**{name: float(value(priors[name], z[name])) for name in UNITS})
+        host_s = float(value(HOST, z["host"]))
+        log = _log(run, rates, HostRates(request_s=host_s), rng)
+        learnt = learn_rates(run, log, priors, replace(settings, seed=int(rng.integers(2**31))))
+        for name in learnt.free:
+            draws = np.asarray(getattr(learnt.rates, name), dtype=np.float64)[:: settings.draws // KEPT]
+            found.setdefault(name, []).append(rank(float(getattr(rates, name)), draws, rng))
+        found.setdefault("host_request_s", []).append(rank(host_s, learnt.request_s[:: settings.draws // KEPT], rng))
+    return {name: np.array(ranks) for name, ranks in found.items()}
+
+
+def _log(run: ServedRun, rates: Rates, host: HostRates, rng: np.random.Generator) -> Log:
+    gaps = np.concatenate([rng.exponential(1 / rate, REQUESTS // len(RATES_PER_S)) for rate in RATES_PER_S])
+    count = len(gaps)
+    lengths = rng.integers(100, 6000, count), rng.integers(20, 200, count)
+    made = Experiment("made", "open", np.cumsum(gaps) - gaps[0], *lengths, np.ones(count), np.full(count, 2.0))
+    seen = replay(run, made, _held(rates), host, draws=0)
+    ttft = seen.ttft_s * np.exp(NOISE["ttft"] * rng.standard_normal(count))
+    rest = (seen.e2el_s - seen.ttft_s) * np.exp(NOISE["tpot"] * rng.standard_normal(count))
+    return Log(replace(made, ttft_s=ttft, e2el_s=ttft + rest), np.ones(count, dtype=bool), np.full(count, np.nan), "made")

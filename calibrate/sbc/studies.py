@@ -1,0 +1,113 @@
+"""One simulation-based calibration for each model of the suite: a design of the size that the packaged data have, and runs over it.
+
+step        rates and model error of the step-time model, cells of two models
+population  hierarchy over GPUs: four with kernels, two of them with an engine
+knees       knees over a predictor's score, censored at batch 128
+recall      hierarchical logistic model, in the cells of the published trials
+memory      memory beside weights and KV, at the packaged engine starts
+served      what serving changes: c0, the share of host cost that shows, the API server's latency
+requests    rates learnt from a served log through the simulator (an approximation: see calibrate.logs.learn)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from calibrate.sampling import Settings
+from calibrate.sbc.sampled import QUICK, Sampled, sampled_ranks
+from calibrate.sbc.served import request_ranks, served_ranks
+
+Array = NDArray[np.float64]
+Study = Callable[[int, np.random.Generator, Settings], dict[str, Array]]
+KNEES, LAST_BATCH = 25, 128.0
+GPUS, WITH_ENGINE = ("A", "B", "C", "D"), ("A", "B")
+KERNEL_ERROR, ENGINE_ERROR = 0.06, 0.03
+
+
+def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
+    """Every rate that the cells show, and the three model errors."""
+    from calibrate.sbc.cells import step_cells
+    from calibrate.steps.model import free_rates, step_model
+    from sim.precision import Precision
+    from sim.priors import priors
+    from sim.specs.gpus import get_gpu
+
+    cells = step_cells()
+    model = step_model(cells, priors(get_gpu("H100"), Precision(), published=False))
+    return sampled_ranks(Sampled(model, [*free_rates(cells), "sigma"], {"log_step_s": "log_step"}), runs, rng, settings)
+
+
+def population(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
+    """Means and spreads over GPUs, the stack's loss, and the engine's share of a GPU seen only through kernels."""
+    from calibrate.population.kernels import Estimate
+    from calibrate.population.model import COSTS, SHARES, population_model
+
+    kernels = [Estimate(gpu, rate, 0.0, KERNEL_ERROR, 10) for gpu in GPUS for rate in SHARES]
+    engines = [Estimate(gpu, rate, 0.0, ENGINE_ERROR, 10) for gpu in WITH_ENGINE for rate in (*SHARES, *COSTS)]
+    model = population_model(kernels, engines, GPUS)
+    observed = {f"{name}_seen": f"{name}_values" for name in ("kernel", "engine", "host")}
+    parameters = ["share_mean", "share_sd", "stack", "cost_mean", "cost_sd", "log_engine"]
+    found = sampled_ranks(Sampled(model, parameters, observed), runs, rng, replace(settings, target_accept=0.99))
+    # of the engines' shares, those of the last GPU, which only its kernels tell
+    last = f"log_engine[{len(GPUS) - 1}]"
+    return {name: ranks for name, ranks in found.items() if not name.startswith("log_engine") or name.startswith(last)}
+
+
+def knees(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
+    """Intercept, slope and scatter, with every knee past batch 128 censored."""
+    from calibrate.knees.censored import knee_model, standardised
+
+    batch = np.geomspace(2.0, 100.0, KNEES)
+    model = knee_model(batch, np.zeros(KNEES, dtype=bool), standardised(rng.normal(size=KNEES)))
+    model["upper"].set_value(np.full(KNEES, np.log(LAST_BATCH)))
+    return sampled_ranks(Sampled(model, ["intercept", "slope", "sigma"], {"log_knee": "log_batch"}), runs, rng, settings)
+
+
+def recall(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
+    """Levels, slopes and spreads, from counts in the cells and of the size of the published ones."""
+    from calibrate.recall.model import REFERENCE_LOG2_CONTEXT, REFERENCE_LOG2_K, cell_label, recall_model
+    from calibrate.recall.trials import Evidence, published
+
+    trials = tuple(replace(t, successes=float(round(t.successes))) for t in published().trials)
+    model = recall_model(Evidence(trials, (), (), ()))
+    texts, models, cells = (list(model.coords[dim]) for dim in ("haystack", "model", "cell"))
+    h = np.array([texts.index(t.haystack) for t in trials])
+    m = np.array([models.index(t.model) for t in trials])
+    c = np.array([cells.index(cell_label(t.model, t.haystack, t.context_tokens, t.k_blocks)) for t in trials])
+    k = np.array([np.log2(t.k_blocks) - REFERENCE_LOG2_K for t in trials])
+    n = np.array([np.log2(t.context_tokens) - REFERENCE_LOG2_CONTEXT for t in trials])
+    asked = np.array([t.trials for t in trials])
+
+    def found(truth: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Any]:
+        eta = truth["intercept"][h] + truth["model_offset"][m] + truth["budget_slope"][h] * k - truth["context_slope"] * n
+        return {"found": rng.binomial(asked, expit(eta + truth["cell_sd"] * truth["cell_z"][c])).astype(float)}
+
+    parameters = ["level", "haystack_sd", "intercept", "budget_log_mean", "budget_log_sd", "budget_slope", "model_sd", "context_slope"]
+    study = Sampled(model, [*parameters, "cell_sd"], {}, ("model_offset", "cell_z"), found)
+    return sampled_ranks(study, runs, rng, replace(settings, target_accept=0.99))
+
+
+def memory(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
+    """The fixed part, copies of the two buffers and what the line misses."""
+    from calibrate.memory import memory_model, packaged_runs
+
+    model = memory_model(packaged_runs())
+    parameters = ["fixed", "mlp_copies", "logit_copies", "scale"]
+    return sampled_ranks(Sampled(model, parameters, {"overhead_gb": "overhead"}), runs, rng, replace(settings, target_accept=0.99))
+
+
+STUDIES: dict[str, Study] = {
+    "step": step,
+    "population": population,
+    "knees": knees,
+    "recall": recall,
+    "memory": memory,
+    "served": served_ranks,
+    "requests": request_ranks,
+}

@@ -1,0 +1,110 @@
+"""Before any data, no model says what nobody would believe: negative times, ten-second decode steps of a 7B, knees of no batch at all."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from calibrate.logs.learn import HOST
+from calibrate.memory import memory_model, packaged_runs
+from calibrate.population.kernels import Estimate
+from calibrate.population.model import COSTS, SHARES, population_model
+from calibrate.recall.model import recall_model
+from calibrate.recall.trials import published
+from calibrate.steps.population import calibration_priors
+from calibrate.steps.rates import prior_draws, value
+from sim.bill import decode_shape, iteration_bill, mixed_shape
+from sim.precision import Precision
+from sim.price import step_time_s
+from sim.priors import priors
+from sim.rates import UNITS, Rates
+from sim.specs.gpus import get_gpu, list_gpus
+from sim.specs.models import get_model
+
+DRAWS = 2000
+SEVEN_B = get_model("Qwen2.5-7B")
+
+
+def drawn(model, names):
+    import pymc as pm
+
+    return dict(zip(names, pm.draw([model[name] for name in names], draws=DRAWS, random_seed=1), strict=True))
+
+
+def decode_s(rates, batch=1.0, context=4096.0):
+    return step_time_s(iteration_bill(SEVEN_B, decode_shape(SEVEN_B, batch, context), Precision()), rates, np)
+
+
+@pytest.mark.parametrize("declared", [partial(priors, published=False), calibration_priors], ids=["datasheet", "population"])
+@pytest.mark.parametrize("name", list_gpus())
+def test_a_7b_decode_step_takes_as_long_as_its_weights_at_peak_at_least_and_less_than_a_second(name, declared):
+    gpu = get_gpu(name)
+    rates = prior_draws(declared(gpu, Precision()), DRAWS, np.random.default_rng(1))
+    times = decode_s(rates)
+    weights = iteration_bill(SEVEN_B, decode_shape(SEVEN_B, 1.0, 4096.0), Precision()).weight_bytes
+    assert (times > weights / gpu.memory_bandwidth).all()
+    assert np.quantile(times, 0.999) < 1.0
+    prefill = step_time_s(iteration_bill(SEVEN_B, mixed_shape(SEVEN_B, [], [(2048, 2048, True)]), Precision()), rates, np)
+    assert (prefill > 0).all()
+    assert np.quantile(prefill, 0.999) < 10.0
+
+
+def test_a_gpu_that_no_one_measured_has_shares_of_its_datasheet_and_a_step_below_a_second():
+    kernels = [Estimate("A", rate, 0.0, 0.05, 10) for rate in SHARES]
+    model = population_model(kernels, [], ["A"])
+    seen = drawn(model, ["log_engine", "log_cost"])
+    gpu = get_gpu("H100")
+    declared = priors(gpu, Precision(), published=False)
+    values = {name: np.full(DRAWS, declared[name].median) for name in UNITS}
+    for i, name in enumerate(SHARES):
+        share = np.exp(seen["log_engine"][:, 0, i])
+        assert 0.2 < np.median(share) < 1.0, name
+        values[name] = declared[name].upper * np.minimum(share, 1.0)
+    for i, name in enumerate(COSTS):
+        values[name] = np.exp(seen["log_cost"][:, 0, i])
+        assert (values[name] > 0).all()
+    times = decode_s(Rates(**values))
+    assert (times > 0).all()
+    assert np.quantile(times, 0.999) < 1.0
+
+
+def test_a_knee_lies_between_one_and_thousands():
+    import pymc as pm
+
+    from calibrate.knees.censored import knee_model
+
+    model = knee_model(np.full(20, 10.0), np.zeros(20, dtype=bool), np.linspace(-1.7, 1.7, 20))
+    model["upper"].set_value(np.full(20, np.log(512.0)))
+    knees = np.exp(pm.draw(model["log_knee"], draws=DRAWS, random_seed=1))
+    assert knees.max() <= 512.0 * (1 + 1e-12)  # what lies beyond is censored there
+    middle = knees[:, 9]
+    assert 3 < np.median(middle) < 40
+    assert np.mean((middle > 0.5) & (middle < 512)) > 0.9
+
+
+def test_recall_is_open_before_any_trial_and_falls_with_context():
+    evidence = published()
+    truth = drawn(recall_model(evidence), ["level", "haystack_sd", "context_slope", "budget_log_mean"])
+    rng = np.random.default_rng(0)
+    level = truth["level"] + truth["haystack_sd"] * rng.standard_normal(DRAWS)
+    near, far = (expit(level - truth["context_slope"] * (context - 15)) for context in (13, 20))
+    assert 0.05 < np.mean(near < 0.9) < 0.6  # neither sure of success nor of failure
+    assert np.mean(far < near) == 1.0
+    assert np.ptp(np.quantile(far, [0.05, 0.95])) > 0.8
+    assert np.quantile(np.exp(truth["budget_log_mean"]), 0.99) < 5  # a doubling of the budget is worth a few logits at most
+
+
+def test_an_engine_takes_gigabytes_beside_weights_and_never_all_of_the_card():
+    runs = packaged_runs()
+    overhead_gb = drawn(memory_model(runs), ["overhead_gb"])["overhead_gb"]
+    assert np.mean(overhead_gb > 0) > 0.98
+    assert np.quantile(overhead_gb, 0.99) < 12
+    blocks = np.array([(run.left_bytes - 1e9 * overhead_gb[:, i]) / run.block_bytes for i, run in enumerate(runs)])
+    assert np.quantile(blocks, 0.001) > 0
+
+
+def test_an_api_server_takes_milliseconds():
+    times = value(HOST, np.random.default_rng(0).standard_normal(DRAWS))
+    assert (times > 0).all()
+    assert np.quantile(times, 0.999) < 0.2
