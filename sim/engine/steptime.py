@@ -212,7 +212,7 @@ class StepTime:
                 self._unlaunched(left) if eager else 0.0,
                 0.0 if self._capture_sizes or self._micro_batch else captured_padding(tokens),
                 uneven(batch),
-                doublings(batch + part.prefill_seqs),
+                doublings(batch + len(chunks)),
             )
         )
 
