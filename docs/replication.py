@@ -1,6 +1,7 @@
 """The figures of docs/replication.md, computed from the committed data: `python docs/replication.py [--write]`.
 
-Prints one Markdown table per topic. `--write` puts each between its markers (`<!-- name -->` ... `<!-- /name -->`) in the page.
+Prints one Markdown table per topic. `--write` puts each between its markers (`<!-- name -->` ... `<!-- /name -->`) in the page, and draws
+the page's plots.
 """
 
 from __future__ import annotations
@@ -215,6 +216,14 @@ def sections() -> dict[str, str]:
     }
 
 
+def draw(folder: Path) -> None:
+    """The plots of the page into `folder`."""
+    import replication_plots as plots
+
+    plots.knees(published(), measured(), of_bill()[0], folder / "replication_knees.png")
+    plots.steps([DATA / f"measured/{gpu}/decode_qwen2.5-7b.nc" for gpu in ("h100", "h200")], folder / "replication_steps.png")
+
+
 def main(arguments: list[str]) -> None:
     page = ROOT / "docs" / "replication.md"
     body = page.read_text(encoding="utf-8")
@@ -227,6 +236,7 @@ def main(arguments: list[str]) -> None:
             raise SystemExit(f"{page}: {count} places for {name}")
     if "--write" in arguments:
         page.write_text(body, encoding="utf-8")
+        draw(ROOT / "docs" / "img")
 
 
 if __name__ == "__main__":

@@ -59,6 +59,8 @@ def write(dataset: xr.Dataset, path: Path, csv_dims: Mapping[str, str]) -> list[
         else:
             dataset.to_netcdf(temporary, engine="scipy")
         os.replace(temporary, path)
+    except OSError as error:
+        raise named(error, path) from error
     finally:
         temporary.unlink(missing_ok=True)
     for dim, suffix in csv_dims.items():
@@ -67,6 +69,11 @@ def write(dataset: xr.Dataset, path: Path, csv_dims: Mapping[str, str]) -> list[
             _write_csv(dataset, dim, target)
             written.append(target)
     return written
+
+
+def named(error: OSError, path: Path) -> OSError:
+    """The same error, saying which file it was and in the system's words: libraries leave out the one and bury the other."""
+    return OSError(error.errno, os.strerror(error.errno), str(path)) if error.errno else error
 
 
 def _write_csv(dataset: xr.Dataset, dim: str, path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hw import preflight, provenance
+from hw.estimate import expected
 from hw.journal import Journal
 from hw.signals import terminate_as_interrupt
 
@@ -72,10 +73,16 @@ def run(job: Job, out: Path, *, resume: bool = False) -> list[Path]:
     else:
         gates = preflight.check(job.device, job.expect_gpu)
         facts = provenance.collect(job.device) | gates
-    print(f"{job.stem}: {facts['gpu_name']}, budget {job.budget_s or 'none'} s", file=sys.stderr, flush=True)
+    time = expected(job.suite, job.device, job.budget_s, starts=not job.url)
+    print(f"{job.stem}: {facts['gpu_name']}, {time}, budget {job.budget_s or 'none'}", file=sys.stderr, flush=True)
     journal_path = out / f"{job.stem}.journal.jsonl"
     header = {k: v for k, v in asdict(job).items() if k != "budget_s"} | {"gpu": facts["gpu_name"]}
     with terminate_as_interrupt():
         journal = Journal(journal_path, header, resume=resume)
-        paths: list[Path] = importlib.import_module(SERVED_BY_URL if job.url else SUITES[job.suite]).run(job, out, journal, facts)
+        try:
+            paths: list[Path] = importlib.import_module(SERVED_BY_URL if job.url else SUITES[job.suite]).run(job, out, journal, facts)
+        except KeyboardInterrupt:
+            if journal.records:
+                print(f"{job.stem}: what was measured is kept in {out}; --resume goes on", file=sys.stderr, flush=True)
+            raise
         return paths

@@ -36,12 +36,15 @@ class Journal:
     def add(self, key: str, **content: Any) -> None:
         """Append one finished cell. Raises OSError (disk full, say); what was written before stays whole."""
         record = {"key": key, **content}
-        if not self._made:
-            self._make()
-        with self.path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            if not self._made:
+                self._make()
+            with self.path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
         self.records.append(record)
 
     def _make(self) -> None:

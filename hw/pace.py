@@ -45,4 +45,7 @@ def paced(items: Sequence[T], budget: Budget, name: str, *, reserve_s: float = 0
             return
         yield item
         if (index + 1) % tenth == 0 or index + 1 == len(items):
-            print(f"{name}: {index + 1}/{len(items)} cells, {budget.spent_s:.0f} s", file=out, flush=True)
+            spent = budget.spent_s
+            left = spent / (index + 1) * (len(items) - index - 1)
+            left = left if budget.seconds is None else max(min(left, budget.seconds - spent), 0.0)
+            print(f"{name}: {index + 1}/{len(items)} cells, {spent:.0f} s, about {left:.0f} s left", file=out, flush=True)

@@ -20,6 +20,7 @@ from sim.specs.model import ModelSpec
 from sim.units import format_bytes
 from sim.workload.trace import Trace
 
+LLAMACPP_SLOTS, LLAMACPP_BATCH = 4, 2048
 BIG_GPU_BYTES = 70 * 2**30
 MOST_SEQS = 4096
 STATE_SHARE = 0.5
@@ -49,8 +50,12 @@ class Limits:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def default_batch_limits(gpu: GpuSpec) -> tuple[int, int]:
-    """(max_num_seqs, max_num_batched_tokens) that vLLM 0.32's server takes on this GPU: larger from 70 GiB up, A100 excepted."""
+def default_batch_limits(gpu: GpuSpec, engine: str = "vllm") -> tuple[int, int]:
+    """(max_num_seqs, max_num_batched_tokens) that vLLM 0.32's server takes on this GPU: larger from 70 GiB up, A100 excepted. Those of
+    llama.cpp's server are its slots and n_batch, the same everywhere.
+    """
+    if engine == "llamacpp":
+        return LLAMACPP_SLOTS, LLAMACPP_BATCH
     if gpu.memory_bytes >= BIG_GPU_BYTES and "a100" not in gpu.name.casefold():
         return 1024, 8192
     return 256, 2048
@@ -68,7 +73,7 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
             raise UsageError(f"{gpu.name} has one memory for CPU and GPU: KV cannot be kept in host RAM")
         if not model.kv_layers:
             raise UsageError(f"{model.name} has no KV that grows with the context: nothing to keep in host RAM")
-    seqs, budget = default_batch_limits(gpu)
+    seqs, budget = default_batch_limits(gpu, limits.engine)
     seqs = limits.max_num_seqs or min(seqs, limits.max_num_batched_tokens or seqs)
     budget = limits.max_num_batched_tokens or max(budget, seqs)
 
@@ -100,13 +105,16 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
                 f"{model.name} does not fit on {tp} x {gpu.name}: {what} need {needs} per GPU, "
                 f"and {limits.gpu_memory_utilization:g} of its memory is {has}"
             )
+    longest = model.max_context
+    if limits.engine == "llamacpp":  # every slot owns its share of the context
+        longest = max(1, min(longest, (blocks - 1) * limits.block_size // seqs))
     config = EngineConfig(
         scheduler=limits.engine,
         num_gpu_blocks=blocks,
         block_size=limits.block_size,
         max_num_seqs=seqs,
         max_num_batched_tokens=budget,
-        max_model_len=limits.max_model_len or model.max_context,
+        max_model_len=limits.max_model_len or longest,
         # a prefix's KV is of no use without the recurrent state at its end, which engines do not keep by default
         enable_prefix_caching=not model.state_layers if limits.enable_prefix_caching is None else limits.enable_prefix_caching,
         long_prefill_token_threshold=limits.long_prefill_token_threshold,

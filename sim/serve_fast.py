@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.config import EngineConfig
-from sim.engine.fast import Arrivals, FastReplica, NeedsPlain, covers
+from sim.engine.fast import FastReplica, covers
+from sim.engine.fast_books import Arrivals
 from sim.engine.steptime import TICK_S, StepTime, to_ticks
 from sim.host import HostRates, departures
 from sim.price import Terms
@@ -20,8 +21,7 @@ from sim.workload.trace import Trace
 def run_fast(trace: Trace, config: EngineConfig, steps: StepTime, host: HostRates, replicas: int = 1) -> RunRecord | None:
     """The run with requests dealt to `replicas` in turn, or None where the fast path does not apply.
 
-    It does not where a call waits for another (sessions), where the scheduler or cost is not covered, and where a preempted request might
-    find its own blocks again.
+    It does not where a call waits for another (sessions), and where the scheduler or cost is not covered.
     """
     if np.isnan(trace.arrival_s).any() or not covers(config, steps):
         return None
@@ -42,10 +42,7 @@ def run_fast(trace: Trace, config: EngineConfig, steps: StepTime, host: HostRate
         if not len(mine):
             continue
         arrivals = Arrivals(ready[mine], trace.prompt_tokens[mine], trace.output_tokens[mine], [hashes[i] for i in mine] if named else ())
-        try:
-            record = FastReplica(arrivals, config, steps).run()
-        except NeedsPlain:
-            return None
+        record = FastReplica(arrivals, config, steps).run()
         columns["scheduled_s"][mine] = record.scheduled_s
         columns["first_token_s"][mine] = record.first_token_s + host.response_s
         columns["finish_s"][mine] = record.finish_s + host.response_s

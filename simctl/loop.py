@@ -16,6 +16,7 @@ from simctl.tables import table
 
 LIMITS = {"max_num_seqs": 16, "max_num_batched_tokens": 512}
 KNOWN_RATES, NEW_RATE = (0.5, 1.5), 1.0
+BUSY_LOAD = 1.0  # per core, over 5 minutes; the loop itself keeps one thread busy, and two for half a minute
 SERVED_BUDGET_S = 60.0  # ladder and three open loops of 12 s take about 45 s
 
 
@@ -56,12 +57,13 @@ def command(model: str, budget: float, seed: int, out: Path) -> None:
     second_file = _measure("served", out / "second", model, SERVED_BUDGET_S, seed, second_rates)
     rows, requests = steps.compare(learnt, predicted, second_file, f"open {NEW_RATE:g}/s")
     click.echo(f"{steps.describe(learnt)}\n")
-    click.echo(table(("load", "figure", "predicted", "90% rates", "measured", "error", "run-to-run"), rows))
-    click.echo(f"\nper request (new load, n = {requests['n']}): " + requests["text"])
-    load = os.getloadavg()
-    click.echo(
-        f"whole loop: {time.monotonic() - start:.0f} s; load average {load[0]:.1f} on {os.cpu_count()} cores (15 min: {load[2]:.1f})"
-    )
+    click.echo(table(("load", "figure", "predicted", "90% rates", "90% with noise", "measured", "error", "noise"), rows))
+    click.echo(f"\nper request (new load, n = {requests['n']}): {requests['text']}")
+    click.echo(f"the same request in two runs of the known loads: {requests['repeated']}")
+    load, cores = os.getloadavg(), os.cpu_count() or 1
+    click.echo(f"whole loop: {time.monotonic() - start:.0f} s; load average {load[0]:.1f} on {cores} cores (5 min: {load[1]:.1f})")
+    if load[1] > BUSY_LOAD * cores:
+        click.echo("this machine was busy with other work: the figures are not its own, repeat the loop when it is idle")
 
 
 def _measure(suite: str, out: Path, model: str, budget: float, seed: int, rates: tuple[float, ...] = ()) -> Path:
@@ -69,7 +71,7 @@ def _measure(suite: str, out: Path, model: str, budget: float, seed: int, rates:
     call = [sys.executable, "-m", "hw", "--hw", "cpu", "--suite", suite, "--model", model, "-o", str(out), "--budget", f"{budget:g}"]
     call += ["--seed", str(seed), "--max-num-seqs", str(LIMITS["max_num_seqs"])]
     call += ["--max-num-batched-tokens", str(LIMITS["max_num_batched_tokens"])]
-    call += ["--rates", ",".join(f"{r:g}" for r in rates)] if rates else []
+    call += ["--rates", ",".join(f"{r:g}" for r in rates), "--experiments", "ladder*,open*"] if rates else []
     log = out.with_suffix(".log")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as sink:

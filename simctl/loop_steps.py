@@ -134,21 +134,42 @@ def predict_open_loop(learnt: Learnt, rate: float, before: tuple[float, ...], se
 
 
 def compare(learnt: Learnt, predicted: dict[str, Any], second_file: Path, new: str) -> tuple[list[tuple[str, ...]], dict[str, Any]]:
-    """Rows of (load, figure, predicted, interval, measured, error, noise), and the per-request errors of the new load."""
+    """Rows of (load, figure, predicted, 90 % of the rates, 90 % with noise, measured, error, noise); per-request errors of the new load.
+
+    Noise is what the loads of the first run did when they were repeated beside the new one; the new load itself has no part in it.
+    """
     from hw.artifact import load
 
     second = load(second_file, "served")
-    rows = []
+    rows, repeated = [], []
     measured = _times(second, new)
     for figure, key in FIGURES.items():
         result = predicted["result"]
         low, high = result.rate_intervals[key]
         ours, theirs = result.summary[key], float(np.median(measured[figure]))
-        rows.append((new, f"median {figure}", f"{ours:.1f} ms", f"[{low:.1f}, {high:.1f}]", f"{theirs:.1f} ms",
-                     f"{ours / theirs - 1:+.1%}", _noise(learnt.first, second, figure)))  # fmt: skip
+        ratios = _repeats(learnt.first, second, figure)
+        wide = with_noise(ours, low, high, ratios)
+        noise = f"{np.expm1(np.sqrt(np.mean(ratios**2))):.1%}" if len(ratios) else "not repeated"
+        intervals = [f"[{low:.1f}, {high:.1f}]", f"[{wide[0]:.1f}, {wide[1]:.1f}]" if wide else "-"]
+        rows.append((new, f"median {figure}", f"{ours:.1f} ms", *intervals, f"{theirs:.1f} ms", f"{ours / theirs - 1:+.1%}", noise))
+        repeated.append(f"{figure} {_per_request(learnt.first, second, figure)}")
     errors = {f: np.abs(predicted["latencies"][f] / measured[f] - 1) for f in FIGURES}
     text = ", ".join(f"{f} median error {np.median(e):.1%}" for f, e in errors.items())
-    return rows, {"n": len(measured["e2el"]), "text": text}
+    return rows, {"n": len(measured["e2el"]), "text": text, "repeated": ", ".join(repeated)}
+
+
+def with_noise(centre: float, low: float, high: float, log_ratios: NDArray[np.float64]) -> tuple[float, float] | None:
+    """The 90 % interval [low, high] of `centre`, widened by what repeated runs differ (log ratios about 0); None if nothing was repeated.
+
+    Student's t allows for how few repeats there are. The two widths add as independent ones do.
+    """
+    if not len(log_ratios):
+        return None
+    from scipy.stats import t
+
+    noise = float(t.ppf(0.95, len(log_ratios)) * np.sqrt(np.mean(log_ratios**2)))
+    down, up = max(np.log(centre / low), 0.0), max(np.log(high / centre), 0.0)
+    return centre * float(np.exp(-np.hypot(down, noise))), centre * float(np.exp(np.hypot(up, noise)))
 
 
 def describe(learnt: Learnt) -> str:
@@ -161,10 +182,19 @@ def describe(learnt: Learnt) -> str:
     )
 
 
-def _noise(first: xr.Dataset, second: xr.Dataset, figure: str) -> str:
+def _repeated(first: xr.Dataset, second: xr.Dataset) -> list[str]:
+    return [n for n in first.name.values.astype(str) if n.startswith("open") and n in second.name.values.astype(str)]
+
+
+def _repeats(first: xr.Dataset, second: xr.Dataset, figure: str) -> NDArray[np.float64]:
+    """Log of the second run's median over the first's, of each load that both have."""
+    medians = [(np.median(_times(first, n)[figure]), np.median(_times(second, n)[figure])) for n in _repeated(first, second)]
+    return np.array([np.log(b / a) for a, b in medians])
+
+
+def _per_request(first: xr.Dataset, second: xr.Dataset, figure: str) -> str:
     """Median difference per request between two runs of the same loads."""
-    names = [n for n in first.name.values.astype(str) if n.startswith("open") and n in second.name.values.astype(str)]
-    pairs = [np.abs(_times(second, n)[figure] / _times(first, n)[figure] - 1) for n in names]
+    pairs = [np.abs(_times(second, n)[figure] / _times(first, n)[figure] - 1) for n in _repeated(first, second)]
     return f"{np.median(np.concatenate(pairs)):.1%}" if pairs else "not repeated"
 
 

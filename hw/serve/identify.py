@@ -40,6 +40,12 @@ async def describe(target: Target) -> dict[str, Any]:
     return facts | {"engine": "unknown"}
 
 
+async def counters(target: Target) -> dict[str, float]:
+    """`preemptions` since the server started, as vLLM's metrics count them; empty where nothing says."""
+    found = re.findall(r"^vllm:num_preemptions_total\{[^}]*\} (\S+)$", await _text(target, "/metrics"), re.MULTILINE)
+    return {"preemptions": sum(map(float, found))} if found else {}
+
+
 def _limits(models: dict[str, Any], name: str) -> dict[str, Any]:
     """`max_model_len` and `owned_by` of the model asked for, from the standard list of models."""
     listed = models.get("data")

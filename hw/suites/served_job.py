@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
 from fnmatch import fnmatch
@@ -14,23 +15,30 @@ from hw.engines.shapes import shape
 from hw.journal import Journal
 from hw.pace import Budget
 from hw.serve.client import Target
+from hw.serve.identify import counters
 from hw.suites import floor
 from hw.suites import served as suite
 from sim.errors import UsageError
 
-STARVED_BLOCKS = 1024  # 16384 KV tokens for a demand of 48 x (1024 + 128): the burst must queue and preempt
-GPU_MAX_MODEL_LEN = 8192  # above every prompt of the plan, below the KV of the starved server, which can then reuse the plan's compilation
+# The burst asks for more KV than its server has, in requests that outgrow their first blocks: it must queue and preempt.
+# cuda: 1024 blocks of 16 tokens for 48 x (1024 + 128); cpu: 12 blocks of 128 tokens for 24 x (96 + 64).
+STARVED_BLOCKS = {"cuda": 1024, "cpu": 12}
+BURST = {"cuda": (48, 1024, 128), "cpu": (24, 96, 64)}  # requests, prompt tokens, output tokens
+# Above every prompt of a phase and below the KV of the starved server. Equal for both on a GPU: the second server reuses the compilation.
+MAX_MODEL_LEN = {("cuda", "plan"): 8192, ("cuda", "starved"): 8192, ("cpu", "plan"): None, ("cpu", "starved"): 1024}
 
 
 def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Path]:
     if job.model is None:
         raise UsageError("served needs a model")
-    config, cuda = shape(job.model), job.device == "cuda"
+    config = shape(job.model)
     attrs: dict[str, Any] = facts | floor.headline(floor.measure(job.device, quick=True))
     attrs |= {"model": job.model, "model_config": json.dumps(config), "seed": job.seed, "finished": 0, "floor_library": floor.library()}
     attrs |= {"weight_dtype": job.quantization or config["torch_dtype"], "kv_dtype": config["torch_dtype"]}
     serve, flags = _engine(job)
-    phases = {"plan": flags, **({"starved": [*flags, "--num-gpu-blocks-override", str(STARVED_BLOCKS)]} if cuda else {})}
+    phases = {"plan": flags}
+    if job.engine == "vllm":  # the engine whose KV blocks can be set
+        phases["starved"] = [*flags, "--num-gpu-blocks-override", str(STARVED_BLOCKS[job.device])]
     chosen = chosen_of({e.name for phase in phases for e in work_of(phase, Target("http://none", ""), config["vocab_size"], job)}, job)
     try:
         for phase, phase_flags in phases.items():
@@ -39,13 +47,15 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
                 continue
             log = out / f"{job.stem}.{phase}.log"
             with tempfile.TemporaryDirectory() as folder, serve(
-                job.model, Path(folder), device=job.device, flags=phase_flags, log=log, max_model_len=GPU_MAX_MODEL_LEN if cuda else None
+                job.model, Path(folder), device=job.device, flags=phase_flags, log=log,
+                max_model_len=MAX_MODEL_LEN[job.device, phase],
             ) as server:  # fmt: skip
                 attrs |= {f"{phase}_{k}": v for k, v in server.facts.items()}
                 target = Target(server.url, server.model, temperature=1.0 if "num_experts" in config else 0.0)
                 work = [e for e in work_of(phase, target, config["vocab_size"], job) if e.name in chosen]
                 done = suite.measure(work, target, config["vocab_size"], journal, Budget(job.budget_s), job.stem)
                 attrs[f"finished_{phase}"] = done["finished"]
+                attrs |= {f"{phase}_{k}": v for k, v in asyncio.run(counters(target)).items()}
         attrs["finished"] = int(all(name in journal for name in chosen))
     finally:
         paths = []
@@ -63,7 +73,7 @@ def work_of(phase: str, target: Target, vocab: int, job: Any) -> list[suite.Expe
     if phase == "plan":
         rungs = (1, 2, 4, 8, 16, 32, 64, 128) if cuda else (1, 2, 4, 8)
         return suite.plan(target, vocab, job.seed, job.rates, rungs, suite.GPU_PLAN if cuda else suite.CPU_PLAN)
-    return [suite.burst(target, vocab, job.seed, 48, 1024, 128)]
+    return [suite.burst(target, vocab, job.seed, *BURST[job.device])]
 
 
 def chosen_of(names: set[str], job: Any) -> set[str]:

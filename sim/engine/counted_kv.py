@@ -2,8 +2,8 @@
 
 Blocks that only their own request can ask for are counted; blocks whose contents another request also asks for (see
 sim.engine.prefixes) have an identity. The eviction order is kept as a list of runs, so a request costs its shared
-blocks plus one entry however long it is. What a preempted request finds again of its private blocks is not kept: the
-caller must not preempt while prefix caching is on.
+blocks plus one entry however long it is. Of a preempted request's own blocks the last are evicted first, so what it finds
+again is how many are left.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class CountedKv:
         self._block_of: dict[Hashable, int] = {}
         self._copies_of: dict[Hashable, list[int]] = {}
         self._held: dict[int, list[int]] = {}  # request -> its shared blocks that are in the prefix cache, in order
+        self._own: dict[int, int] = {}  # preempted request -> key of its run in the eviction order
         self._serial = 0
 
     def hits(self, hashes: Sequence[Hashable], most: int) -> list[int]:
@@ -88,16 +89,27 @@ class CountedKv:
             if self._block_of.setdefault(content, block) != block:
                 self._copies_of.setdefault(content, []).append(block)
 
-    def release(self, request: int, tokens: int, caching: bool) -> None:
-        """Take the blocks of a request that computed `tokens` tokens."""
+    def own(self, request: int) -> int:
+        """How many of its own blocks a preempted request would find again."""
+        return self._evictable.get(self._own.get(request, 0), 0)
+
+    def take_back(self, request: int) -> None:
+        """Give a preempted request what it finds again of its own blocks."""
+        self.free -= self._evictable.pop(self._own.pop(request))
+
+    def release(self, request: int, tokens: int, full: int, *, comes_back: bool = False) -> None:
+        """Take the blocks of a request that computed `tokens` tokens, the first `full` of them findable by their
+        contents, and remember which they are if it `comes_back`.
+        """
         held = self._held.pop(request, ())
         total = -(-tokens // self.block_size)
-        full = tokens // self.block_size if caching else 0
         self._unhashed += total - full
         freed = total - len(held)
         if full > len(held):
             self._serial += 1
             self._evictable[-self._serial] = full - len(held)
+            if comes_back:
+                self._own[request] = -self._serial
         references = self._references
         for block in reversed(held):
             references[block] -= 1

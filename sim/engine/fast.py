@@ -7,45 +7,18 @@ one integer polynomial (sim.engine.steptime). Results equal those of sim.engine.
 a property test compares them.
 
 Not covered, and refused by `covers`: priorities and the long-prefill threshold (a decode may then have to wait).
-Preemption with prefix caching on raises `NeedsPlain`: what a preempted request finds again depends on the history of
-every block. So does any preemption with asynchronous scheduling.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from heapq import heappop, heappush
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
+from heapq import heappop
 
 from sim.engine.config import EngineConfig
-from sim.engine.counted_kv import CountedKv
+from sim.engine.fast_books import Books
 from sim.engine.microbatch import Chunk
-from sim.engine.overlap import Pipeline
-from sim.engine.prefixes import shared_depths
 from sim.engine.records import ReplicaRecord
-from sim.engine.steptime import TICK_S, StepTime, Stretch, elapsed, iterations_before, to_ticks
-from sim.engine.types import Request
-from sim.engine.vllm import check_fits
-
-
-class NeedsPlain(Exception):
-    """This workload leaves what the fast path covers; nothing was produced."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrivals:
-    """An open-loop workload as columns, in order of arrival; `hashes` as Request.prompt_hashes, or empty when
-    nothing is shared.
-    """
-
-    arrival_s: Sequence[float] | NDArray[np.float64]
-    prompt_tokens: Sequence[int] | NDArray[np.int64]
-    output_tokens: Sequence[int] | NDArray[np.int64]
-    hashes: Sequence[Sequence[Hashable]] = ()
+from sim.engine.steptime import TICK_S, StepTime, Stretch, elapsed, iterations_before
 
 
 def covers(config: EngineConfig, steps: StepTime) -> bool:
@@ -54,64 +27,11 @@ def covers(config: EngineConfig, steps: StepTime) -> bool:
     return plain_limits and steps.jumps and set(config.options) <= {"async_scheduling"}
 
 
-class FastReplica:
-    """One run of one replica. `run` may be called once.
-
-    Requests are numbered by arrival. As long as nobody is preempted they are admitted in that order, so where the
-    order of two requests within one iteration matters (what is evicted first, who fills a block first) their numbers
-    give it.
-    """
-
-    def __init__(self, arrivals: Arrivals, config: EngineConfig, steps: StepTime) -> None:
-        self.config = config
-        self.steps = steps
-        self._arrival = [to_ticks(seconds) for seconds in np.asarray(arrivals.arrival_s, dtype=np.float64).tolist()]
-        self._prompt: list[int] = np.asarray(arrivals.prompt_tokens).tolist()
-        self._output: list[int] = np.asarray(arrivals.output_tokens).tolist()
-        sharing = config.enable_prefix_caching and len(arrivals.hashes) > 0
-        self._depth = shared_depths(arrivals.hashes) if sharing else [0] * len(self._prompt)
-        self._hashes = arrivals.hashes
-        for row, (prompt, output) in enumerate(zip(self._prompt, self._output, strict=True)):
-            if not 1 <= prompt < prompt + output <= self._most_tokens(config):
-                check_fits(Request(f"row {row}", 0.0, prompt, output), config)
-        self._kv = CountedKv(config.num_gpu_blocks - 1, config.block_size)
-        self._watermark = int(config.watermark * config.num_gpu_blocks)
-
-        count = len(self._prompt)
-        self._queue: deque[int] = deque()
-        self._running: dict[int, None] = {}  # in order of admission, the partial prefill last
-        self._partial = -1  # the one running request whose known tokens are not all computed yet
-        self._partial_done = 0
-        self._batch = 0  # running decodes
-        self._context = 0  # their computed tokens
-        self._clock = 0  # decode iterations so far
-        self._offset = [0] * count  # computed tokens of a decode, less the clock
-        self._finishing: list[tuple[int, int, int]] = []  # (clock, request, preemptions then)
-        self._becoming_shared: list[tuple[int, int]] = []  # (clock, request): when a decode fills a shared block
-        # decodes that need a block when the clock, modulo the block size, is the index
-        self._due = [0] * config.block_size
-        self._generated = [0] * count  # at admission; kept only while waiting
-        self._preemptions = [0] * count
-        self._cached = [0] * count
-        self._started = [np.nan] * count
-        self._first = [np.nan] * count
-        self._finish = [np.nan] * count
-        self._iterations = 0
-        # asynchronous scheduling: what finishes in the iteration under way still holds its place and blocks at the
-        # next decision, and its tokens are sent when that is launched
-        self._overlap = config.overlaps
-        self._pipe = Pipeline()
-        self._leaving: list[tuple[int, int]] = []  # (request, computed tokens)
-        self._unsent: list[tuple[list[float], int]] = []  # (column, request): times of the iteration under way
-
-    @staticmethod
-    def _most_tokens(config: EngineConfig) -> int:
-        return min(config.max_model_len, config.kv_capacity_tokens + 1)
+class FastReplica(Books):
+    """One run of one replica. `run` may be called once."""
 
     def run(self) -> ReplicaRecord:
-        """Serve every request. Raises UsageError for one that can never fit, NeedsPlain on a preemption with prefix
-        caching on.
-        """
+        """Serve every request."""
         arrival, queue, running, kv, pipe = self._arrival, self._queue, self._running, self._kv, self._pipe
         most, block_size = self.config.max_num_seqs, self.config.block_size
         count, coming = len(arrival), 0
@@ -151,14 +71,7 @@ class FastReplica:
                 seen = coming < count and len(running) - len(self._leaving) < most
                 self._jump(arrival[coming] - pipe.ends if seen else None)
         self._settle()
-        return ReplicaRecord(
-            np.array(self._started),
-            np.array(self._first),
-            np.array(self._finish),
-            np.array(self._cached, dtype=np.int64),
-            np.array(self._preemptions, dtype=np.int64),
-            self._iterations,
-        )
+        return self._record()
 
     def _jump(self, wait: int | None, *, watch: bool = False) -> None:
         """Decode iterations up to the next change: a finish, an arrival in `wait` ticks (None: none that matters),
@@ -166,7 +79,7 @@ class FastReplica:
         already.
         """
         finishing, due, clock, batch, kv, pipe = self._finishing, self._due, self._clock, self._batch, self._kv, self._pipe
-        while finishing[0][2] != self._preemptions[finishing[0][1]]:
+        while self._admission[finishing[0][2]] != finishing[0][1]:
             heappop(finishing)
         stretch, host = self.steps.stretch(batch, self._context), self.steps.preparing(batch, False)
         exposed = 0
@@ -213,7 +126,7 @@ class FastReplica:
             blocks = more
         return most, blocks
 
-    def _mixed_iteration(self, plan: tuple[Sequence[int], int] | None) -> None:
+    def _mixed_iteration(self, plan: tuple[Sequence[int], int, int] | None) -> None:
         """One iteration with prefill: the partial prefill first, then admissions, the first of them as planned."""
         budget = self.config.max_num_batched_tokens - self._batch
         shares: list[tuple[int, int, int]] = []  # request, tokens, first position
@@ -229,17 +142,19 @@ class FastReplica:
                 plan = self._plan(request, budget)
                 if plan is None:
                     break
-            hits, tokens = plan
+            hits, own, tokens = plan
             plan = None
             self._queue.popleft()
-            self._running[request] = None
-            cached = len(hits) * self.config.block_size
+            self._admit(request)
+            cached = (len(hits) + own) * self.config.block_size
             if self._depth[request]:
                 self._kv.adopt(request, hits)
+            if own:
+                self._kv.take_back(request)
             if not self._preemptions[request]:
                 self._cached[request] = cached
                 self._started[request] = self._pipe.decides * TICK_S
-            blocks = -(-(cached + tokens) // self.config.block_size) - len(hits)
+            blocks = -(-(cached + tokens) // self.config.block_size) - len(hits) - own
             self._give(request, cached, tokens, blocks)
             shares.append((request, tokens, cached))
             budget -= tokens
@@ -248,16 +163,18 @@ class FastReplica:
 
     def _starved_iteration(self) -> None:
         """One iteration in which KV blocks run out: in order of admission, the last admitted leave until the others
-        have theirs.
+        have theirs. Nobody is admitted in it.
         """
-        if self.config.enable_prefix_caching or self._overlap:
-            raise NeedsPlain
+        self._fill_shared(self._clock - 1)
         order, block_size = list(self._running), self.config.block_size
+        leaving = {request for request, _ in self._leaving}  # their last token is on the way, and they need no more
         shares: list[tuple[int, int, int]] = []
         place = 0
         while place < len(order):
             request = order[place]
-            if request == self._partial:
+            if request in leaving:
+                needed = 0
+            elif request == self._partial:
                 tokens, needed = self._partial_share()
                 shares.append((request, tokens, self._partial_done))
             else:
@@ -267,17 +184,24 @@ class FastReplica:
             if len(order) > place:
                 self._kv.take(needed)
             place += 1
-        if order:
-            self._run_shares([share for share in shares if share[0] == self._partial])
+        self._release()
+        shares = [share for share in shares if share[0] == self._partial]
+        if self._batch or shares:
+            self._run_shares(shares)
+        else:
+            self._settle()
 
     def _run_shares(self, shares: list[tuple[int, int, int]]) -> None:
         """Let the time of one iteration pass: all decodes, and these shares of prefill."""
         batch, context = self._batch, self._context
+        total, several = batch, False
         chunks: list[Chunk] = []
         sampling: list[tuple[int, int]] = []
         self._partial = -1
         for request, tokens, start in shares:
             end = start + tokens
+            total += tokens
+            several = several or tokens > 1
             samples = end == self._prompt[request] + self._generated[request]
             if tokens == 1 and start >= self._prompt[request]:
                 batch, context = batch + 1, context + start
@@ -288,8 +212,7 @@ class FastReplica:
             else:
                 self._partial, self._partial_done = request, end
         steps, head_start = self.steps, self._pipe.head_start
-        tokens = self._batch + sum(tokens for _, tokens, _ in shares)
-        host = steps.occupied(batch + len(chunks), tokens, any(tokens > 1 for _, tokens, _ in shares))
+        host = steps.occupied(batch + len(chunks), total, several)
         if chunks:
             self._let_pass(host, steps.mixed(batch, context, 0, context, chunks, head_start))
         else:
@@ -304,105 +227,24 @@ class FastReplica:
         if not self._overlap:
             self._send(self._pipe.ends)
 
-    def _sample(self, request: int, computed: int) -> None:
-        """A prefill is complete: its first (or, resumed, next) token, then decoding, unless that was all."""
-        generated = self._generated[request] + 1
-        if generated == 1:
-            self._unsent.append((self._first, request))
-        if generated == self._output[request]:
-            self._leave(request, computed)
-            return
-        self._batch += 1
-        self._context += computed
-        offset = self._offset[request] = computed - self._clock
-        self._due[-offset % self.config.block_size] += 1
-        ends = self._clock + self._output[request] - generated
-        heappush(self._finishing, (ends, request, self._preemptions[request]))
-        self._expect_shared(request)
-
-    def _finish_decodes(self) -> None:
-        finishing, clock = self._finishing, self._clock
-        while finishing and finishing[0][0] <= clock:
-            _, request, preemptions = heappop(finishing)
-            if preemptions == self._preemptions[request]:
-                offset = self._offset[request]
-                self._batch -= 1
-                self._context -= offset + clock
-                self._due[-offset % self.config.block_size] -= 1
-                self._leave(request, offset + clock)
-
-    def _leave(self, request: int, computed: int) -> None:
-        self._unsent.append((self._finish, request))
-        self._leaving.append((request, computed))
-        if not self._overlap:
-            self._release()
-
-    def _let_pass(self, host: int, ticks: int, before_last: int = 0) -> None:
-        """Iterations of `ticks` in all, all but the last of them `before_last`, that keep the host for `host` each."""
-        pipe = self._pipe
-        if not self._overlap:
-            pipe.ends += ticks
-            pipe.decides = pipe.ends
-            return
-        if self._unsent:
-            self._send(pipe.sends(host))
-        pipe.launched(host, ticks)
-        pipe.decides += before_last
-
-    def _send(self, now: int) -> None:
-        """The tokens of the iteration under way reach their clients."""
-        for column, request in self._unsent:
-            column[request] = now * TICK_S
-        self._unsent.clear()
-
-    def _settle(self) -> None:
-        """Nothing follows the iteration under way: its tokens are sent, and the next decision made, at its end."""
-        self._send(self._pipe.ends)
-        self._pipe.idle_until(self._pipe.ends)
-
-    def _release(self) -> None:
-        """Take place and blocks from those who have finished."""
-        if not self._leaving:
-            return
-        self._fill_shared(self._clock - 1 + self._overlap)
-        for request, computed in self._leaving:
-            if self._depth[request]:
-                full = min(computed // self.config.block_size, self._depth[request])
-                self._kv.remember(request, self._hashes[request], full)
-            del self._running[request]
-            self._kv.release(request, computed, self.config.enable_prefix_caching)
-        self._leaving.clear()
-
-    def _preempt(self, request: int) -> None:
-        if request == self._partial:
-            computed = self._partial_done
-            self._partial = -1
-        else:
-            offset = self._offset[request]
-            computed = offset + self._clock
-            self._batch -= 1
-            self._context -= computed
-            self._due[-offset % self.config.block_size] -= 1
-            self._generated[request] = computed + 1 - self._prompt[request]
-        del self._running[request]
-        self._kv.release(request, computed, False)
-        self._preemptions[request] += 1
-        self._queue.appendleft(request)
-
-    def _plan(self, request: int, budget: int) -> tuple[Sequence[int], int] | None:
-        """(prefix hits, tokens) with which the request can start within `budget` tokens; None when it cannot."""
+    def _plan(self, request: int, budget: int) -> tuple[Sequence[int], int, int] | None:
+        """(shared blocks found, blocks of its own found again, tokens) with which the request can start within `budget`
+        tokens; None when it cannot.
+        """
         config, kv = self.config, self._kv
         known = self._prompt[request] + self._generated[request]
         depth = self._depth[request]
         hits = kv.hits(self._hashes[request], min(depth, (known - 1) // config.block_size)) if depth else []
-        tokens = known - len(hits) * config.block_size
+        own = kv.own(request) if self._preemptions[request] else 0
+        found = len(hits) + own
+        tokens = known - found * config.block_size
         if tokens > budget:
             if not config.enable_chunked_prefill:
                 return None
             tokens = budget
         room = kv.free - (self._watermark if self._running else 0)
-        reserve = known if config.reserve_full_prompt else len(hits) * config.block_size + tokens
-        return None if kv.needed(reserve, hits) > room else (hits, tokens)
+        reserve = known if config.reserve_full_prompt else found * config.block_size + tokens
+        return None if kv.needed(reserve, hits) > room else (hits, own, tokens)
 
     def _give(self, request: int, start: int, tokens: int, blocks: int) -> None:
         """Blocks for a share of prefill, and its full blocks made findable."""
@@ -420,21 +262,3 @@ class FastReplica:
         tokens = min(left, self.config.max_num_batched_tokens - self._batch)
         block_size = self.config.block_size
         return tokens, -(-(done + tokens) // block_size) + (-done // block_size)
-
-    def _expect_shared(self, request: int) -> None:
-        """Note when the decode will fill the next of its blocks that others may ask for."""
-        held = self._kv.shared_held(request)
-        end = (held + 1) * self.config.block_size
-        # with overlap a decode's token is known one decision later, and a last one only when the request leaves
-        if held < self._depth[request] and end < self._prompt[request] + self._output[request] - self._overlap:
-            heappush(self._becoming_shared, (end - 1 - self._offset[request] + self._overlap, request))
-
-    def _fill_shared(self, clock: int) -> None:
-        """Make findable what decodes have filled by the iteration at `clock`, that one included."""
-        expected = self._becoming_shared
-        while expected and expected[0][0] <= clock:
-            filled, request = heappop(expected)
-            if request in self._running:
-                full = (self._offset[request] + filled + 1 - self._overlap) // self.config.block_size
-                self._kv.remember(request, self._hashes[request], full)
-                self._expect_shared(request)

@@ -111,6 +111,11 @@ class LlamaCppScheduler:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.options = LlamaCppOptions.of(config)
+        if not self.options.kv_unified and config.max_num_seqs * config.max_model_len > config.kv_capacity_tokens:
+            raise UsageError(
+                f"llamacpp: {config.max_num_seqs} slots of {config.max_model_len} tokens each are more than the "
+                f"{config.kv_capacity_tokens} tokens of the whole KV cache; lower max_num_seqs or max_model_len"
+            )
         self.slots: list[Request | None] = [None] * config.max_num_seqs
         self.queue: deque[Request] = deque()
         self.trace = AdmissionTrace()

@@ -128,6 +128,8 @@ class StepTime:
         self._tp = tp
         self._chords: dict[tuple[int, int], tuple[int, int]] = {}
         self._preparing = (to_ticks(host.iteration_s), to_ticks(host.sequence_s), to_ticks(host.prefill_s))
+        self._works = any(self._preparing)
+        self._window = model.window
         self._launching = to_ticks(c.layers * rates.eager_layer_s + c.expert_layers * rates.eager_expert_layer_s)
 
     def iteration(self, iteration: Iteration, head_start: int = 0) -> int:
@@ -146,7 +148,7 @@ class StepTime:
 
     def shown(self, sequences: int, prefill: bool, head_start: int) -> tuple[int, int]:
         """(ticks of that work that the GPU waits for, head start left for launching)."""
-        preparing = self.preparing(sequences, prefill)
+        preparing = self.preparing(sequences, prefill) if self._works else 0
         return max(preparing - head_start, 0), max(head_start - preparing, 0)
 
     def occupied(self, sequences: int, tokens: int, prefill: bool) -> int:
@@ -191,24 +193,34 @@ class StepTime:
         """Ticks of `chunks` beside `batch` decodes of summed `context` (tokens), `near` of it in the window and
         `kept` read, with the host `head_start` ticks ahead.
         """
-        part = shape_of(self.model, (), chunks, self.policy)
         shown, left = self.shown(batch + len(chunks), True, head_start)
-        tokens = batch + part.prefill_tokens
-        eager = part.prefill_seqs > 0 and tokens > GRAPH_TOKENS
+        if self._window or (chunks and chunks[0][2] > 1):
+            part = shape_of(self.model, (), chunks, self.policy)
+            new, read, pairs, sampled = part.prefill_tokens, part.prefill_context, part.prefill_pairs, part.sampled
+            window_read, window_pairs, has_prefill = part.prefill_window_context, part.prefill_window_pairs, part.has_prefill
+        else:  # the same sums, without what a window adds
+            new, read, pairs, sampled, window_read, window_pairs, has_prefill = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, float(bool(chunks))
+            for n, end, rows in chunks:
+                new += n
+                read += end
+                pairs += n * end - n * (n - 1) / 2
+                sampled += rows
+        tokens = batch + new
+        eager = chunks and tokens > GRAPH_TOKENS
         return shown + self.priced(
             Shape(
                 float(batch),
                 float(context),
                 float(near),
                 float(kept),
-                part.prefill_seqs,
-                part.prefill_tokens,
-                part.prefill_context,
-                part.prefill_pairs,
-                part.prefill_window_context,
-                part.prefill_window_pairs,
-                batch + part.sampled,
-                part.has_prefill,
+                float(len(chunks)),
+                new,
+                read,
+                pairs,
+                window_read,
+                window_pairs,
+                batch + sampled,
+                has_prefill,
                 self._unlaunched(left) if eager else 0.0,
                 0.0 if self._capture_sizes or self._micro_batch else captured_padding(tokens),
             )

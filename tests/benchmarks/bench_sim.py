@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.engine.config import EngineConfig
-from sim.engine.fast import Arrivals, FastReplica
+from sim.engine.fast import FastReplica
+from sim.engine.fast_books import Arrivals
 from sim.engine.steptime import StepTime
 from sim.memory import device_memory, kv_block_count
 from sim.precision import Precision

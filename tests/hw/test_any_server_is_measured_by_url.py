@@ -14,7 +14,7 @@ import pytest
 from hw.artifact import load
 from hw.command import command
 from hw.serve.client import Target
-from hw.serve.identify import describe
+from hw.serve.identify import counters, describe
 from sim.errors import SimctlError, UsageError
 from tests.hw.toy_server import ToyServer, running
 from tests.hw.virtual_time import run_virtual
@@ -142,6 +142,22 @@ def test_the_file_says_what_the_server_says_of_itself(answers: dict[str, str], t
     async def program() -> dict[str, object]:
         async with running(ToyServer(answers=answers)) as url:
             return await describe(Target(url, "their/name"))
+
+    assert asyncio.run(program()) == told
+
+
+@pytest.mark.parametrize(
+    ("metrics", "told"),
+    [
+        ('vllm:num_preemptions_total{engine="0"} 3.0\nvllm:num_preemptions_total{engine="1"} 2.0\n', {"preemptions": 5.0}),
+        ('vllm:num_preemptions_created{engine="0"} 1.7e9\n', {}),
+        ("", {}),
+    ],
+)
+def test_preemptions_are_counted_over_the_engines_of_a_server(metrics: str, told: dict[str, float]) -> None:
+    async def program() -> dict[str, float]:
+        async with running(ToyServer(answers={"/metrics": metrics})) as url:
+            return await counters(Target(url, "m"))
 
     assert asyncio.run(program()) == told
 

@@ -43,7 +43,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_pattern_that_names_nothing_is_refused(tmp_path: Path, started: list[str]) -> None:
-    with pytest.raises(UsageError, match=r"names none of: closed 16x4, ladder c128 n1, .*open 2/s"):
+    with pytest.raises(UsageError, match=r"names none of: burst, closed 16x4, ladder c128 n1, .*open 2/s"):
         served_job.run(job("ladder c9*"), tmp_path, Journal(tmp_path / "j", {}), {})
     assert started == []
 
@@ -57,6 +57,39 @@ def test_only_what_is_named_runs_and_only_once(tmp_path: Path, started: list[str
     again.records = journal.records
     served_job.run(job("ladder c128 n[12]"), tmp_path, again, {"gpu_name": "none"})
     assert started == ["tiny-25m"]
+
+
+def test_the_burst_has_a_server_of_its_own_and_what_it_preempted_is_kept(
+    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def counted(target: Any) -> dict[str, float]:
+        return {"preemptions": 7.0}
+
+    monkeypatch.setattr(served_job, "counters", counted)
+    served_job.run(job("ladder c128 n1", "burst"), tmp_path, Journal(tmp_path / "j", {}), {"gpu_name": "none"})
+    data = load(tmp_path / "served_tiny-25m.nc", "served")
+    assert started == ["tiny-25m", "tiny-25m"]
+    assert data.name.values.astype(str).tolist() == ["ladder c128 n1", "burst"]
+    assert data.attrs["starved_preemptions"] == 7.0
+    assert (data.attrs["finished"], data.attrs["finished_plan"], data.attrs["finished_starved"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(("device", "block_tokens"), [("cuda", 16), ("cpu", 128)])
+def test_the_burst_asks_for_more_than_its_server_has_and_grows_while_it_runs(device: str, block_tokens: int) -> None:
+    """Blocks of 16 tokens on a GPU and of 128 on a CPU are vLLM's defaults."""
+    count, prompt, output = served_job.BURST[device]
+    blocks = served_job.STARVED_BLOCKS[device]
+    held, grown = (-(-tokens // block_tokens) for tokens in (prompt + 1, prompt + output))
+    assert count * held > blocks  # not all are admitted at once
+    assert grown > held  # and what is admitted outgrows the blocks it got
+    limit = served_job.MAX_MODEL_LEN[device, "starved"]
+    assert prompt + output <= limit <= blocks * block_tokens  # the engine starts with no less than one longest request
+
+
+def test_an_engine_whose_blocks_cannot_be_set_has_no_burst(tmp_path: Path, started: list[str]) -> None:
+    light = Job("served", "cpu", "tiny-25m", None, None, 0, engine="llamacpp", experiments=("burst",))
+    with pytest.raises(UsageError, match="names none of"):
+        served_job.run(light, tmp_path, Journal(tmp_path / "j", {}), {})
 
 
 @pytest.mark.parametrize("how", ["Ctrl-C", "termination signal"])

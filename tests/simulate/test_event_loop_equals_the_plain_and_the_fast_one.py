@@ -4,7 +4,8 @@ from functools import cache
 
 from hypothesis import given, settings
 
-from sim.engine.fast import Arrivals, FastReplica, NeedsPlain, covers
+from sim.engine.fast import FastReplica, covers
+from sim.engine.fast_books import Arrivals
 from sim.engine.overlap import HostWork
 from sim.engine.plain import run_plain
 from sim.engine.presets import make_scheduler
@@ -34,10 +35,7 @@ def test_per_request_times(requests, config):
     others = [run_plain(list(TraceSource(trace, config.block_size).arrivals()), make_scheduler(config), steps.iteration, steps.host)]
     if covers(config, steps):
         arrivals = Arrivals(trace.arrival_s, trace.prompt_tokens, trace.output_tokens)
-        try:
-            others.append(FastReplica(arrivals, config, steps).run())
-        except NeedsPlain:
-            assert config.enable_prefix_caching or config.overlaps
+        others.append(FastReplica(arrivals, config, steps).run())
     for other in others:
         assert ours["scheduled_s"].tolist() == other.scheduled_s.tolist()
         assert ours["first_token_s"].tolist() == other.first_token_s.tolist()

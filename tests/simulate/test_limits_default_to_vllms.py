@@ -1,9 +1,12 @@
 """Limits not given are what vLLM's server takes on that GPU, and KV blocks what its memory leaves."""
 
+from dataclasses import replace
+
 import pytest
 
 from sim.deployment import Limits, plan_engine
-from sim.errors import SimctlError
+from sim.engine.presets import make_scheduler
+from sim.errors import SimctlError, UsageError
 from sim.memory import activation_bytes, kv_block_count
 from sim.precision import Precision
 from sim.specs.gpus import get_gpu
@@ -22,6 +25,16 @@ def plan(gpu, model=LLAMA, tp=1, **limits):
 def test_batch_limits(gpu, expected):
     config, _ = plan(gpu)
     assert (config.max_num_seqs, config.max_num_batched_tokens) == expected
+
+
+def test_llamacpp_takes_its_servers_slots_and_each_has_its_share_of_the_kv():
+    config, _ = plan("A10", engine="llamacpp")
+    assert (config.max_num_seqs, config.max_num_batched_tokens) == (4, 2048)
+    assert config.max_model_len == config.kv_capacity_tokens // 4
+    make_scheduler(config)
+    with pytest.raises(UsageError, match=r"8 slots of \d+ tokens each are more than"):
+        make_scheduler(replace(config, max_num_seqs=8))
+    make_scheduler(replace(config, max_num_seqs=8, options={"kv_unified": True}))
 
 
 def test_one_limit_given_bends_the_other():
