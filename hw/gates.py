@@ -11,6 +11,7 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,10 @@ from sim.errors import SimctlError
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How two implementations compare over `steps` scored tokens. KL in nats per step, from the first to the second.
+    """How two implementations compare over `steps` tokens. KL in nats per step, from the first to the second.
 
-    `ppl_ratio_minus_1` is perplexity of the second over that of the first, less one, on the scored tokens.
+    `ppl_ratio_minus_1` is perplexity of the second over that of the first, less one, on the `scored` tokens: those that both gave a
+    log-probability for. NaN when that is less than half of them.
     """
 
     steps: int
@@ -32,6 +34,7 @@ class Agreement:
     kl_mean: float
     kl_max: float
     ppl_ratio_minus_1: float
+    scored: int
 
     def failures(self, *, top1: float = 0.99, kl: float = 0.01, ppl: float = 0.01) -> list[str]:
         """The gates that do not hold, in words; empty when all do. NaN never passes."""
@@ -40,7 +43,9 @@ class Agreement:
             found.append(f"top-1 agreement {self.top1:.4f} < {top1}")
         if not self.kl_mean <= kl:
             found.append(f"KL {self.kl_mean:.3g} nats per step > {kl}")
-        if not abs(self.ppl_ratio_minus_1) <= ppl:
+        if 2 * self.scored < self.steps:
+            found.append(f"perplexity is not known: only {self.scored} of {self.steps} tokens were scored by both")
+        elif not abs(self.ppl_ratio_minus_1) <= ppl:
             found.append(f"perplexity differs by {self.ppl_ratio_minus_1:+.3%}, more than {ppl:.1%}")
         return found
 
@@ -59,7 +64,7 @@ Top = Mapping[str, float]  # token -> log-probability, the k likeliest of one st
 
 
 def from_top(first: Sequence[Top], second: Sequence[Top], first_logp: Sequence[float], second_logp: Sequence[float]) -> Agreement:
-    """Compare top-k log-probabilities per step; `first_logp` and `second_logp` are those of the scored tokens.
+    """Compare top-k log-probabilities per step; `first_logp` and `second_logp` are those of the scored tokens, NaN where not told.
 
     KL is over the tokens both list, plus one bucket for all else, which makes it a lower bound of the true one.
     """
@@ -67,7 +72,9 @@ def from_top(first: Sequence[Top], second: Sequence[Top], first_logp: Sequence[f
         raise ValueError("both sides must score the same steps, at least one")
     same = np.array([max(a, key=a.__getitem__) == max(b, key=b.__getitem__) for a, b in zip(first, second, strict=True)])
     kl = np.array([_bucketed_kl(a, b) for a, b in zip(first, second, strict=True)])
-    return _agreement(same, kl, np.asarray(first_logp, dtype=float), np.asarray(second_logp, dtype=float))
+    a, b = np.asarray(first_logp, dtype=float), np.asarray(second_logp, dtype=float)
+    told = ~(np.isnan(a) | np.isnan(b))
+    return _agreement(same, kl, a[told], b[told])
 
 
 async def compare_servers(
@@ -75,7 +82,9 @@ async def compare_servers(
 ) -> Agreement:
     """Let both servers score the same token-id sequences. Raises SimctlError when one does not return log-probabilities.
 
-    Tokens are told apart by their text, which two ids may share; with `token_ids` (vLLM knows it) by their ids.
+    Tokens are told apart by their text, which two ids may share; with `token_ids` (vLLM and llama.cpp's server know them) by their ids.
+    A server that does not score prompts (llama.cpp's) is asked, by ids, for the next token of every prefix; the log-probability of the
+    token that really follows is then known only where it is among the k likeliest.
     """
     a, b = [], []
     for tokens in sequences:
@@ -86,20 +95,35 @@ async def compare_servers(
 
 
 async def _score(target: Target, tokens: Sequence[int], k: int, token_ids: bool) -> list[tuple[Top, float]]:
-    """(top-k, log-probability of the token) of every token after the first, by echoing the prompt."""
+    """(top-k, log-probability of the token) of every token after the first."""
     payload = {"model": target.model, "prompt": list(tokens), "max_tokens": 1, "temperature": 0.0, "echo": True, "logprobs": k}
     payload |= {"return_tokens_as_token_ids": True} if token_ids else {}
     try:
-        answer = await asyncio.wait_for(post_json(f"{target.url.rstrip('/')}/v1/completions", payload), target.first_token_timeout_s)
-        scored = answer["choices"][0]["logprobs"]
+        scored = await _logprobs(target, payload)
+        if token_ids and "content" in scored:
+            return [await _next(target, tokens, at, k) for at in range(1, len(tokens))]
         steps = list(zip(scored["top_logprobs"], scored["token_logprobs"], strict=True))[1 : len(tokens)]
         if len(steps) != len(tokens) - 1 or not all(steps):
             raise KeyError("too few steps")
         return [({str(t): float(v) for t, v in top.items()}, float(p)) for top, p in steps]
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
-        raise SimctlError(f"{target.url} does not score prompts (echo with logprobs): {error}") from error
+        hint = "" if token_ids else "; a server that tells token ids can be compared with --token-ids"
+        raise SimctlError(f"{target.url} does not score prompts (echo with logprobs): {error}{hint}") from error
     except (StreamError, OSError, TimeoutError) as error:
         raise SimctlError(f"{target.url}: {error or type(error).__name__}") from error
+
+
+async def _next(target: Target, tokens: Sequence[int], at: int, k: int) -> tuple[Top, float]:
+    """The same of token `at` alone, from the top k of what follows the tokens before it, in llama.cpp's form; NaN if not listed."""
+    payload = {"model": target.model, "prompt": list(tokens[:at]), "max_tokens": 1, "temperature": 0.0, "logprobs": k}
+    (step,) = (await _logprobs(target, payload))["content"][:1]
+    top = {f"token_id:{int(t['id'])}": float(t["logprob"]) for t in step["top_logprobs"]}
+    return top, top.get(f"token_id:{tokens[at]}", math.nan)
+
+
+async def _logprobs(target: Target, payload: dict[str, Any]) -> Any:
+    answer = await asyncio.wait_for(post_json(f"{target.url.rstrip('/')}/v1/completions", payload), target.first_token_timeout_s)
+    return answer["choices"][0]["logprobs"]
 
 
 def _log_softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -117,5 +141,5 @@ def _bucketed_kl(first: Top, second: Top) -> float:
 
 
 def _agreement(same: NDArray[np.bool_], kl: NDArray[np.float64], a: NDArray[np.float64], b: NDArray[np.float64]) -> Agreement:
-    ratio = math.exp(float(np.mean(a) - np.mean(b))) - 1.0
-    return Agreement(len(same), float(np.mean(same)), float(np.mean(kl)), float(np.max(kl)), ratio)
+    ratio = math.exp(float(np.mean(a) - np.mean(b))) - 1.0 if 2 * len(a) >= len(same) else math.nan
+    return Agreement(len(same), float(np.mean(same)), float(np.mean(kl)), float(np.max(kl)), ratio, len(a))

@@ -33,7 +33,7 @@ from sim.errors import UsageError
 @click.option("--top1", type=click.FloatRange(0, 1), default=0.99, show_default=True, help="Least top-1 agreement.")
 @click.option("--kl", type=click.FloatRange(min=0), default=0.01, show_default=True, help="Most KL, nats per step, mean.")
 @click.option("--ppl", type=click.FloatRange(min=0), default=0.01, show_default=True, help="Most perplexity difference, relative.")
-@click.option("--token-ids", is_flag=True, help="Compare by token id, not text (both servers vLLM): tokens of equal text stay apart.")
+@click.option("--token-ids", is_flag=True, help="Compare by token id, not text: for vLLM and llama.cpp's server, which tell them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     first: str, second: str, model: str, second_model: str | None, tokens: Path | None, sequences: int, length: int, vocab_size: int,
@@ -42,8 +42,9 @@ def command(
     """Compare the servers at the URLs FIRST and SECOND on the same tokens; exit 1 when a gate does not hold.
 
     Both score given sequences (teacher forcing), so that one early difference does not carry every later step away. The servers must return
-    log-probabilities of prompt tokens (vLLM, SGLang). KL is from FIRST to SECOND over the tokens both list and one bucket for all others:
-    a lower bound of the true one.
+    log-probabilities of prompt tokens (vLLM, SGLang), or with --token-ids those of the next token (llama.cpp's server: a request
+    per token, and perplexity over the tokens among the likeliest of both). KL is from FIRST to SECOND over the tokens both list and
+    one bucket for all others: a lower bound of the true one.
     """
     targets = [_target(first, model), _target(second, second_model or model)]
     prompts = Prompts(vocab_size, seed)
@@ -56,7 +57,7 @@ def command(
         click.echo(f"steps scored        {found.steps}")
         click.echo(f"top-1 agreement     {found.top1:.4f}   (at least {top1:g})")
         click.echo(f"KL, nats per step   {found.kl_mean:.3g} mean, {found.kl_max:.3g} worst   (mean at most {kl:g})")
-        click.echo(f"perplexity          {found.ppl_ratio_minus_1:+.3%}   (at most {ppl:.1%})")
+        click.echo(f"perplexity          {found.ppl_ratio_minus_1:+.3%} on {found.scored} tokens   (at most {ppl:.1%})")
         click.echo("\n".join(f"FAILED: {text}" for text in failures) or "all gates hold")
     sys.exit(1 if failures else 0)
 

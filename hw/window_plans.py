@@ -74,8 +74,11 @@ PLANS = {
         ),
     ),
     "h200-served": Plan(
-        "the served 7B on an H200", "h200", 1,
-        (_served("h200", "qwen2.5-7b", "served-qwen2.5-7b", most_s=420.0, least_s=260.0),),
+        "the served 7B on an H200; then the whole-step grid, of which the H200 has a third", "h200", 1,
+        (
+            _served("h200", "qwen2.5-7b", "served-qwen2.5-7b", most_s=420.0, least_s=260.0),
+            Step("decode", _measure("decode", "--model", "qwen2.5-7b", "--expect-gpu", "h200"), 160.0, 70.0, 20.0, needs=("triton",)),
+        ),
     ),
     "h100-fp8": Plan(
         "engine grids with fp8 weights", "h100", 1,

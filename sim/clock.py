@@ -1,6 +1,6 @@
 """Simulated time: a SimPy environment that counts integer ticks and orders the events of one instant.
 
-Time is in ticks of 2**-50 s (sim.engine.steptime): sums do not depend on their order, and an arrival is exactly when the trace says.
+Time is in ticks of 2**-50 s (sim.engine.ticks): sums do not depend on their order, and an arrival is exactly when the trace says.
 
 What happens at the same instant happens in this order: iterations complete, requests arrive, schedulers decide. So a request
 that arrives just as an iteration ends is seen by the very next decision, and sees the blocks that the iteration has freed.

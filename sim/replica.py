@@ -14,7 +14,7 @@ import simpy
 from sim.clock import COMPLETION, DECISION, Clock
 from sim.engine.overlap import Pipeline
 from sim.engine.plain import next_iteration
-from sim.engine.steptime import TICK_S
+from sim.engine.ticks import TICK_S
 from sim.engine.types import DecidesAhead, Iteration, Request, Scheduler
 from sim.errors import SimctlError
 from sim.runlog import RunLog

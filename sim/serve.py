@@ -13,7 +13,8 @@ from sim.bill import mixed_shape
 from sim.deployment import Limits, plan_engine
 from sim.engine.config import EngineConfig
 from sim.engine.presets import make_scheduler, step_settings
-from sim.engine.steptime import TICK_S, StepTime
+from sim.engine.steptime import StepTime
+from sim.engine.ticks import TICK_S
 from sim.engine.tiers import tier_hit_rates
 from sim.engine.types import Request, Scheduler
 from sim.engine.vllm import check_fits

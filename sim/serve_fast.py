@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from sim.engine.config import EngineConfig
 from sim.engine.fast import FastReplica, covers
 from sim.engine.fast_books import Arrivals
-from sim.engine.steptime import TICK_S, StepTime, to_ticks
+from sim.engine.steptime import StepTime
+from sim.engine.ticks import TICK_S, to_ticks
 from sim.host import HostRates, departures
 from sim.price import Terms
 from sim.runlog import REQUEST_INTS, RunRecord, empty_log

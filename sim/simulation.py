@@ -10,7 +10,7 @@ import simpy
 
 from sim.admission import Admission
 from sim.clock import ARRIVAL, COMPLETION, Clock
-from sim.engine.steptime import TICK_S, to_ticks
+from sim.engine.ticks import TICK_S, to_ticks
 from sim.engine.types import Request, Scheduler
 from sim.errors import SimctlError, UsageError
 from sim.host import NO_HOST, HostRates, SharedServer

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sim.bill import DENSE, Shape, iteration_bill
-from sim.engine.steptime import TICK_S, StepTime, split, to_ticks
+from sim.engine.steptime import StepTime, split
+from sim.engine.ticks import TICK_S, to_ticks
 from sim.engine.types import Iteration
 from sim.policy import AttentionPolicy
 from sim.precision import Precision

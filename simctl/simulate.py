@@ -76,6 +76,12 @@ class GoodputCommand(click.Command):
     help="Rates as a served engine shows them, or as the engine stepped in process does.",
 )
 @click.option("--host-overhead/--no-host-overhead", default=True, show_default=True, help="Charge the API server's time, too.")
+@click.option(
+    "--host-rate",
+    multiple=True,
+    metavar="NAME=SECONDS",
+    help="Set request_s, serial_s, prompt_token_s, response_s, or of an iteration iteration_s, sequence_s, prefill_s.",
+)
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router.")
 @click.option("--router", type=click.Choice(ROUTERS), default="round-robin", show_default=True, help="How requests find a replica.")
 @click.option("--max-queue", type=click.IntRange(1), help="Turn requests away while this many have no first token.")

@@ -58,7 +58,7 @@ def study_of(ctx: click.Context, options: dict[str, Any]) -> Any:
         rates=rates,
         tp=options["tp"],
         limits=Limits(**limits),
-        host=host if options["host_overhead"] else replace(NO_HOST, work=host.work),
+        host=_with_host_rates(host if options["host_overhead"] else replace(NO_HOST, work=host.work), options["host_rate"]),
         replicas=options["replicas"],
         router=options["router"],
         max_concurrency=options["max_concurrency"],
@@ -69,6 +69,29 @@ def study_of(ctx: click.Context, options: dict[str, Any]) -> Any:
         ),
         goodput=goodput,
     )
+
+
+def _with_host_rates(host: Any, pairs: tuple[str, ...]) -> Any:
+    """The host's rates (sim.host.HostRates) with those that the user sets."""
+    from dataclasses import fields, replace
+
+    from sim.host import UNITS
+
+    of_work = [field.name for field in fields(host.work)]
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if name not in UNITS and name not in of_work:
+            raise UsageError(f"--host-rate: no rate {name!r}; there are {', '.join([*UNITS, *of_work])}")
+        try:
+            seconds = float(value)
+        except ValueError:
+            raise UsageError(f"--host-rate needs NAME=SECONDS, got {pair!r}") from None
+        basis = f"{host.basis}; {name} as given"
+        if name in UNITS:
+            host = replace(host, basis=basis, **{name: seconds})
+        else:
+            host = replace(host, basis=basis, work=replace(host.work, **{name: seconds}))
+    return host
 
 
 def _attention(options: dict[str, Any]) -> dict[str, Any]:

@@ -128,13 +128,12 @@ def measure(
     before = engine.greedy(prompt, 16)
     control, anchors = checks(scale)
     _one(engine, anchors[0], journal, rng, "warm", measure_cell)  # first steps after start: compile, autotune
-    if engine.fits(control):
+    if control in cells:  # without its placed twin there is nothing to compare
         _one(engine, control, journal, rng, "control", measure_computed)
     for cell in paced([c for c in cells if f"grid {c.label}" not in journal], budget, name, reserve_s=3.0):
         _one(engine, cell, journal, rng, "grid", measure_cell, budget=budget)
-    for cell in anchors:
-        if engine.fits(cell):
-            _one(engine, cell, journal, rng, "again", measure_cell)
+    for cell in [c for c in anchors if c in cells] or cells[:1]:
+        _one(engine, cell, journal, rng, "again", measure_cell)
     after = engine.greedy(prompt, 16)
     agree = sum(a == b for a, b in zip(before, after, strict=True)) / len(before)
     return {"gate_top1_before_after": agree, "finished": int(all(f"grid {c.label}" in journal for c in cells))}

@@ -18,7 +18,8 @@ from sim.engine.config import EngineConfig
 from sim.engine.fast_books import Books
 from sim.engine.microbatch import Chunk
 from sim.engine.records import ReplicaRecord
-from sim.engine.steptime import TICK_S, StepTime, Stretch, elapsed, iterations_before
+from sim.engine.steptime import StepTime
+from sim.engine.ticks import TICK_S, Stretch, elapsed, iterations_before
 
 
 def covers(config: EngineConfig, steps: StepTime) -> bool:

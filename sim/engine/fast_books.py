@@ -17,7 +17,8 @@ from sim.engine.counted_kv import CountedKv
 from sim.engine.overlap import Pipeline
 from sim.engine.prefixes import shared_depths
 from sim.engine.records import ReplicaRecord
-from sim.engine.steptime import TICK_S, StepTime, to_ticks
+from sim.engine.steptime import StepTime
+from sim.engine.ticks import TICK_S, to_ticks
 from sim.engine.types import Request
 from sim.engine.vllm import check_fits
 

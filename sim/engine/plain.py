@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sim.engine.overlap import Pipeline
 from sim.engine.records import ReplicaRecord
-from sim.engine.steptime import TICK_S, to_ticks
+from sim.engine.ticks import TICK_S, to_ticks
 from sim.engine.types import DecidesAhead, Iteration, Request, Scheduler
 from sim.errors import SimctlError
 

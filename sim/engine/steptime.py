@@ -1,11 +1,10 @@
-"""Step times on an integer clock, so that any way of adding them up gives the same instant.
+"""Step times on the integer clock (sim.engine.ticks).
 
-Time is counted in ticks of 2**-50 s (0.9 fs). An iteration is priced by the one formula (sim.price) and rounded to
-ticks, except that a pure decode iteration of dense attention in HBM is read off the chords of the formula: for each
-batch the price is taken at mean contexts 1, 2, 4, ... and is linear in the summed context in between. The formula
-stays within 1e-4 of its chords (1e-6 for plain attention; a test holds both), and the time of any number of unchanged
-decode iterations becomes an integer polynomial: a simulator that jumps over them and one that takes them one by one
-agree to the last tick.
+An iteration is priced by the one formula (sim.price) and rounded to ticks, except that a pure decode iteration of dense
+attention in HBM is read off the chords of the formula: for each batch the price is taken at mean contexts 1, 2, 4, ...
+and is linear in the summed context in between. The formula stays within 1e-4 of its chords (1e-6 for plain attention; a
+test holds both), and the time of any number of unchanged decode iterations becomes an integer polynomial: a simulator
+that jumps over them and one that takes them one by one agree to the last tick.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from sim.bill import DENSE, GRAPH_TOKENS, Shape, bill_from, captured_padding, coefficients, mixed_shape
 from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
+from sim.engine.ticks import Stretch, to_ticks
 from sim.engine.tiers import Tier
 from sim.engine.types import Iteration
 from sim.policy import AttentionPolicy
@@ -25,24 +24,6 @@ from sim.precision import Precision
 from sim.price import step_time_s
 from sim.rates import Rates
 from sim.specs.model import ModelSpec
-
-TICKS_PER_S = 2**50
-TICK_S = 2.0**-50
-
-
-class Stretch(NamedTuple):
-    """Decode iterations of one batch: the first takes `first` ticks, each next `increment` more, for `most`
-    iterations at most.
-    """
-
-    first: int
-    increment: int
-    most: int
-
-
-def to_ticks(seconds: float) -> int:
-    """The tick nearest to a time in seconds."""
-    return round(seconds * TICKS_PER_S)
 
 
 def split(iteration: Iteration) -> tuple[list[int], list[Chunk]]:
@@ -269,22 +250,3 @@ class StepTime:
         if shape.prefill_seqs or place == len(self._capture_sizes):
             return replace(shape, padding=0.0)
         return replace(shape, padding=self._capture_sizes[place] - tokens)
-
-
-def iterations_before(stretch: Stretch, wait: int) -> int:
-    """How many iterations of the stretch begin less than `wait` ticks (above 0) after its beginning."""
-    first, increment, _ = stretch
-    # a real root of first*n + increment*n*(n-1)/2 = wait as a guess, then exact integers
-    linear = first - increment / 2
-    guess = wait / first if not increment else ((linear * linear + 2 * increment * wait) ** 0.5 - linear) / increment
-    n = max(int(guess), 1)
-    while n > 1 and elapsed(stretch, n - 1) >= wait:
-        n -= 1
-    while elapsed(stretch, n) < wait:
-        n += 1
-    return n
-
-
-def elapsed(stretch: Stretch, n: int) -> int:
-    """Ticks that the first `n` iterations of the stretch take."""
-    return n * stretch.first + stretch.increment * (n * (n - 1) // 2)

@@ -20,7 +20,7 @@ from typing import Any
 
 from sim.engine.config import EngineConfig
 from sim.engine.llamacpp import AdmissionTrace, LlamaCppScheduler
-from sim.engine.steptime import TICK_S
+from sim.engine.ticks import TICK_S
 from sim.engine.types import Iteration, Request
 
 TRACED = range(28, 37)  # in time for the first iteration

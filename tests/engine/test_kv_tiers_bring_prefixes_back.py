@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sim.engine.config import EngineConfig
 from sim.engine.presets import step_settings
-from sim.engine.steptime import TICK_S, StepTime
+from sim.engine.steptime import StepTime
+from sim.engine.ticks import TICK_S
 from sim.engine.tiers import TieredKvCacheManager, tiers_of
 from sim.engine.types import Request
 from sim.engine.vllm import VllmScheduler

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sim.engine.config import EngineConfig
 from sim.engine.plain import run_plain
 from sim.engine.records import ReplicaRecord
-from sim.engine.steptime import TICKS_PER_S
+from sim.engine.ticks import TICKS_PER_S
 from sim.engine.types import Iteration, Request
 from sim.engine.vllm import VllmScheduler
 from tests.simulate.runs import AffinePrice, run, trace_of

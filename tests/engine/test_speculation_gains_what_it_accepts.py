@@ -13,7 +13,8 @@ from sim.engine.config import EngineConfig
 from sim.engine.plain import run_plain
 from sim.engine.presets import capture_sizes
 from sim.engine.speculation import Speculation
-from sim.engine.steptime import TICK_S, StepTime, split
+from sim.engine.steptime import StepTime, split
+from sim.engine.ticks import TICK_S
 from sim.engine.types import Iteration, Request
 from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sim.bill import iteration_bill, mixed_shape
 from sim.engine.microbatch import equal_micro_batches, micro_batches
-from sim.engine.steptime import TICK_S, StepTime, Stretch, elapsed, iterations_before
+from sim.engine.steptime import StepTime
+from sim.engine.ticks import TICK_S, Stretch, elapsed, iterations_before
 from sim.policy import dense, pages
 from sim.precision import Precision
 from sim.price import step_time_s

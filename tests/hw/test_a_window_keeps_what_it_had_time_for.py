@@ -129,6 +129,12 @@ def test_every_plan_is_made_of_commands_that_parse(name: str, tmp_path: Path) ->
     assert not (tmp_path / "none").exists()
 
 
+def test_the_page_lists_every_plan() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "measure.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == list(PLANS)
+
+
 def test_a_window_for_a_gpu_is_refused_where_there_is_none(tmp_path: Path) -> None:
     result = click.testing.CliRunner().invoke(window.command, ["h100-fp8", "-o", str(tmp_path / "none")])
     import torch

@@ -125,6 +125,17 @@ def test_a_run_that_stops_just_before_its_budget_is_unfinished_and_one_that_ends
     assert late.over()
 
 
+def test_checks_are_made_of_cells_that_the_run_has(tmp_path: Path) -> None:
+    """An anchor or a control without its twin in the grid compares nothing, and may be beyond the engine's limits."""
+    asked = [Cell("decode", (300,) * 2), Cell("decode", (600,) * 4)]
+    journal = Journal(tmp_path / "j", {})
+    attrs = suite.measure(PretendEngine(), asked, journal, Budget(None), np.random.default_rng(0), "test")
+    assert [r["key"] for r in journal.records if not r["key"].startswith("warm")] == [
+        "grid decode:2x300", "grid decode:4x600", "again decode:2x300",
+    ]  # fmt: skip
+    assert suite.dataset(journal.records, attrs).attrs["drift_again_over_first"] == pytest.approx(1.0, abs=0.01)
+
+
 def test_a_journal_cut_mid_line_loses_that_line_only(tmp_path: Path) -> None:
     path = tmp_path / "j"
     journal = Journal(path, {"run": 1})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from sim.engine.config import EngineConfig
-from sim.engine.steptime import to_ticks
+from sim.engine.ticks import to_ticks
 from sim.engine.types import Iteration, Outcome, Request
 from sim.engine.vllm import VllmScheduler
 from sim.replica import StepPrice

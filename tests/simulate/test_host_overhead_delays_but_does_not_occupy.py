@@ -1,5 +1,7 @@
 """Host latencies come before the engine and after it; they are in TTFT once each, in TPOT and ITL not at all."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from sim.engine.config import EngineConfig
 from sim.errors import UsageError
 from sim.host import HostRates
 from sim.metrics import pooled_itl_ms, request_latencies_ms
+from tests.cli import run as cli
 from tests.simulate.runs import run, trace_of
 
 HOST = HostRates(request_s=0.004, prompt_token_s=0.0001, response_s=0.002, serial_s=0.0)
@@ -38,3 +41,53 @@ def test_absurd_rates_are_refused():
     for wrong in ({"request_s": -1.0}, {"response_s": float("nan")}, {"prompt_token_s": float("inf")}):
         with pytest.raises(UsageError, match="must be a finite time"):
             HostRates(**wrong)
+
+
+ONE = (
+    "--gpu",
+    "H100",
+    "--model",
+    "Llama-3.1-8B",
+    "--num-prompts",
+    "1",
+    "--random-input-len",
+    "100",
+    "--random-output-len",
+    "11",
+    "--draws",
+    "0",
+)
+
+
+def simulated(*rates: str) -> dict:
+    result = cli("simulate", *ONE, "--json", *(part for rate in rates for part in ("--host-rate", rate)))
+    assert result.code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_each_rate_can_be_set_by_its_name():
+    base = simulated("request_s=0.001", "prompt_token_s=0", "response_s=0", "serial_s=0")
+    slow = simulated("request_s=0.021", "prompt_token_s=0.0001", "response_s=0.005", "serial_s=0")
+    assert slow["mean_ttft_ms"] - base["mean_ttft_ms"] == pytest.approx(20.0 + 10.0 + 5.0)
+    assert slow["mean_tpot_ms"] == pytest.approx(base["mean_tpot_ms"])
+    assert slow["provenance"]["host_request_s"] == 0.021
+    assert slow["provenance"]["host_basis"].endswith("serial_s as given")
+
+
+def test_an_engines_own_work_shows_where_the_gpu_waits_for_it():
+    # longer than any iteration of this model: nothing hides it
+    idle, busy = (simulated(f"iteration_s={seconds}", "sequence_s=0", "prefill_s=0") for seconds in (0, 0.05))
+    assert busy["median_itl_ms"] == pytest.approx(50.0)
+    # nothing follows the last iteration: its token waits for the GPU alone
+    assert busy["mean_tpot_ms"] == pytest.approx((9 * 50.0 + idle["mean_tpot_ms"]) / 10, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("rate", "message"),
+    [("speed_s=1", "no rate 'speed_s'"), ("request_s", "needs NAME=SECONDS"), ("request_s=-1", "must be a finite time")],
+)
+def test_a_wrong_rate_is_one_line(rate, message):
+    result = cli("simulate", *ONE, "--host-rate", rate)
+    assert result.code == 2
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
