@@ -13,6 +13,7 @@ help:
 	@echo 'make test-all         the slow tests, too; make test-vllm, test-sglang: against the engines'
 	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
 	@echo 'make bench-sim        speed of the simulator; also bench-start, bench-calibrate'
+	@echo 'make sbc              are all posteriors as wide as they should be? (half an hour)'
 	@echo 'make bench-kernels    the decode kernels, on a GPU host'
 	@echo 'make docs             print the documented commands into the docs again'
 
@@ -107,7 +108,7 @@ clean:
 bench-calibrate: $(VENV)/.test
 	bash -c 'time $(BIN)/simctl calibrate --hw h100'
 
-# Truths drawn from every model's prior, each with its own data and posterior: about an hour on two idle cores.
+# Truths drawn from every model's prior, each with its own data and posterior: half an hour on two idle cores.
 .PHONY: sbc
 sbc: $(VENV)/.test
-	$(BIN)/python -m calibrate.sbc --runs 100
+	$(BIN)/python -m calibrate.sbc

@@ -31,6 +31,7 @@ class RegimeMap:
     high: Floats
     dense_fits: npt.NDArray[np.bool_]
     sparse_fits: npt.NDArray[np.bool_]
+    draws: Floats  # [context, batch, draw], of which `low` and `high` are quantiles
 
 
 def regime_map(
@@ -71,4 +72,5 @@ def regime_map(
         high=np.asarray(high),
         dense_fits=fits(dense(policy.placement)),
         sparse_fits=fits(policy),
+        draws=np.asarray(ratio),
     )

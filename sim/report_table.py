@@ -49,13 +49,12 @@ def benchmark_table(
     kv_blocks: int | None = None,
 ) -> str:
     """The table. `noise` and `rates` hold 90 % intervals by summary key: from this run's own spread, and over draws of the rates."""
-    shown = dict(summary)
-    shown["prefix_hit_percent"] = 100 * shown["prefix_cache_hit_rate"]
-    shown |= {key.replace("rate", "percent"): 100 * value for key, value in summary.items() if key.startswith("kv_hit_rate_")}
-    if "busy_fraction" in shown:
-        shown["busy_percent"] = 100 * shown["busy_fraction"]
-    if kv_blocks and "max_kv_blocks_used" in shown:
-        shown["max_kv_percent"] = 100 * shown["max_kv_blocks_used"] / kv_blocks
+    percent = _percentages(summary, kv_blocks)
+    shown = dict(summary) | {name: factor * summary[key] for name, (key, factor) in percent.items()}
+    noise, rates = (
+        {**found, **{name: (factor * found[key][0], factor * found[key][1]) for name, (key, factor) in percent.items() if key in found}}
+        for found in (noise, rates or {})
+    )
     head = f"{'90 % intervals from':<40} {'':<10} {'run noise':<13}" + (" rates" if rates else "")
     lines = [f"{' Serving Benchmark Result ':=^{WIDTH}}", head.rstrip()]
 
@@ -78,6 +77,15 @@ def benchmark_table(
         line(label, key)
     lines.append("=" * WIDTH)
     return "\n".join(lines)
+
+
+def _percentages(summary: Mapping[str, float | int], kv_blocks: int | None) -> dict[str, tuple[str, float]]:
+    """Lines in per cent: name -> (the figure it is made of, factor)."""
+    out = {"prefix_hit_percent": ("prefix_cache_hit_rate", 100.0), "busy_percent": ("busy_fraction", 100.0)}
+    out |= {key.replace("rate", "percent"): (key, 100.0) for key in summary if key.startswith("kv_hit_rate_")}
+    if kv_blocks:
+        out["max_kv_percent"] = ("max_kv_blocks_used", 100.0 / kv_blocks)
+    return {name: (key, factor) for name, (key, factor) in out.items() if key in summary}
 
 
 def _value(value: float | int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ Interval = tuple[float, float]
 DEFAULT_DRAWS = 20
 REPEATS = 20
 REPEATS_UP_TO = 5_000  # requests
+LOGGED_UP_TO = 5_000  # iterations of the run; beyond, draws asked for keep no iteration log: it would cost minutes
 DEFAULT_DRAWS_UP_TO = 20_000  # requests; beyond, repeats take minutes and are left to be asked for
 Progress = Callable[[int, int], None]
 
@@ -79,8 +80,9 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
     """Simulate once at the median rates, and once more at each of the first `draws` draws (same workload: common random numbers).
 
     `draws` None means DEFAULT_DRAWS where they are cheap (the fast path applies, DEFAULT_DRAWS_UP_TO requests at most), else none.
-    Without `keep_iterations` the iteration log is left out, and with it ITL and the engine's figures; the draws never keep it. Such runs
-    take the fast path where it applies; per-request figures are the same, bit by bit.
+    Without `keep_iterations` the iteration log is left out, and with it ITL and the engine's figures. Such runs take the fast path where it
+    applies; per-request figures are the same, bit by bit. Draws and repeats keep the log, and with it intervals of those figures, where
+    draws are asked for and the run itself takes LOGGED_UP_TO iterations at most.
     Raises UsageError for a request that cannot fit, SimctlError when the model does not.
     """
     config, _ = plan_engine(study.model, study.gpu, study.precision, study.tp, study.limits)
@@ -88,16 +90,17 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
     schedulers = [make_scheduler(config) for _ in range(study.replicas)]
     record = _run(study, config, study.rates.point, keep_iterations, _scaled(on_progress, 0, (draws or 0) + 1), schedulers)
     summary = summarise(record, study.goodput) | tier_hit_rates(schedulers)
+    logged = keep_iterations and bool(draws) and len(record.iterations["start_s"]) <= LOGGED_UP_TO
     if draws is None:
         others = _fast_draws(study, config)
     else:
         others = [
-            summarise(_run(study, config, study.rates.draws.at(i), False, _scaled(on_progress, i + 1, draws + 1)), study.goodput)
+            summarise(_run(study, config, study.rates.draws.at(i), logged, _scaled(on_progress, i + 1, draws + 1)), study.goodput)
             for i in range(draws)
         ]
     figures = _columns(others)
     spread = rate_intervals(figures)
-    repeats = _repeats(study, config)
+    repeats = _repeats(study, config, logged)
     noise = repeat_intervals(repeats) if repeats else block_intervals(record)
     return Result(record, config, summary, noise, spread, figures, repeats, bill_shares(record))
 
@@ -170,8 +173,11 @@ def _run(
     )
 
 
-def _repeats(study: Study, config: EngineConfig) -> dict[str, list[float]]:
-    """Figures of REPEATS runs of other draws of the workload, at the median rates, where the fast path takes them all; else nothing."""
+def _repeats(study: Study, config: EngineConfig, logged: bool) -> dict[str, list[float]]:
+    """Figures of REPEATS runs of other draws of the workload, at the median rates, where the fast path takes them all; else nothing.
+
+    With `logged` they keep their iteration logs, whatever path that takes.
+    """
     if study.redraw is None or not _open_loop(study) or len(study.trace) > REPEATS_UP_TO:
         return {}
     figures: list[dict[str, float | int]] = []
@@ -179,6 +185,9 @@ def _repeats(study: Study, config: EngineConfig) -> dict[str, list[float]]:
     for repeat in range(REPEATS):
         trace = study.redraw(repeat)
         check_all_fit(trace, config)
+        if logged:
+            figures.append(summarise(_run(replace(study, trace=trace), config, study.rates.point, True, None), study.goodput))
+            continue
         record = run_fast(trace, config, steps, study.host, study.replicas)
         if record is None:
             return {}

@@ -16,7 +16,7 @@ from simctl.tables import table
 if TYPE_CHECKING:
     from calibrate.knees.by_bill import AxisScore
     from calibrate.knees.censored import Ranked
-    from calibrate.knees.published import Check
+    from calibrate.knees.checks import Check
     from calibrate.knees.study import Study
 
 

@@ -234,7 +234,8 @@ def _simulate(learnt: Learnt, trace: Trace, draws: int) -> Result:
     from sim.serve import Study, run_study
 
     limits = Limits(block_size=learnt.block_size, num_gpu_blocks=learnt.blocks, **learnt.limits)
-    return run_study(Study(trace, learnt.model, learnt.gpu, learnt.precision, learnt.rates, limits=limits, host=learnt.host), draws=draws)
+    study = Study(trace, learnt.model, learnt.gpu, learnt.precision, learnt.rates, limits=limits, host=learnt.host)
+    return run_study(study, draws=draws, keep_iterations=False)
 
 
 def _latencies(result: Result) -> dict[str, NDArray[np.float64]]:

@@ -24,6 +24,7 @@ from simctl.what_if import ENGINE_MEMORY
 )
 @click.option("--plot", metavar="FILE", help="Also draw the map with its break-even line to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the map as JSON on stdout.")
+@click.option("--out", metavar="FILE", help="Also write the speed-up at every draw (netCDF).")
 @click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
 @click.option("--draws", type=click.IntRange(20, 20_000), default=500, show_default=True, help="Draws behind the 5-95 % intervals.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws.")
@@ -49,7 +50,7 @@ def command(**options: Any) -> None:
     if options["kv_in"] == "host" and gpu.unified_memory:
         raise UsageError(f"{gpu.name} has one memory for CPU and GPU: there is no host tier to map")
     precision = Precision(options["dtype"], options["kv_dtype"])
-    target = writable(options["plot"])
+    target, out = writable(options["plot"]), writable(options["out"])
     contexts = tuple(options["ctx_min"] * 2**i for i in range(40) if options["ctx_min"] * 2**i <= options["ctx_max"])
     rates = rates_for(gpu, precision, path=options["posterior"], draws=options["draws"], seed=options["seed"])
     policy = blocks(options["k"], options["kv_in"])
@@ -64,6 +65,11 @@ def command(**options: Any) -> None:
         tp=options["tp"],
         utilization=ENGINE_MEMORY[options["engine"]],
     )
+    if out:
+        from simctl.draws_file import write_regime
+
+        asked = {name: options[name] for name in ("dtype", "kv_dtype", "tp", "draws", "seed")}
+        write_regime(out, result, {"model": model.name, "gpu": gpu.name, "policy": policy.label, **asked}, rates.summary)
     if target:
         from simctl.plots import plot_regime
 
@@ -72,8 +78,8 @@ def command(**options: Any) -> None:
         click.echo(json.dumps(_as_dict(result, model.name, gpu.name, options, rates.summary), indent=1))
     else:
         _render(result, f"{model.name} on {gpu.name}: speed-up of {policy.label} over dense", rates.summary)
-    if target:
-        click.echo(f"wrote {target}", err=True)
+    for written in filter(None, (out, target)):
+        click.echo(f"wrote {written}", err=True)
 
 
 def _render(result: Any, title: str, summary: str) -> None:

@@ -30,6 +30,7 @@ ENGINE_MEMORY = {"vllm": 0.90, "sglang": 0.82, "llamacpp": 0.95}
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON on stdout.")
 @click.option("--plot", metavar="FILE", help="Also draw tok/s over context, with intervals, to a PNG or SVG file.")
+@click.option("--out", metavar="FILE", help="Also write the step times of every option at every draw (netCDF).")
 @click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
 @click.option("--draws", type=click.IntRange(20, 100_000), default=1000, show_default=True, help="Draws behind the 5-95 % intervals.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws: same seed, same answer.")
@@ -49,10 +50,15 @@ def command(**options: Any) -> None:
     from sim.rate_source import rates_for
 
     question, plot = question_of(options)
+    out = writable(options["out"])
     rates = rates_for(question.gpu, question.precision, path=options["posterior"], draws=options["draws"], seed=options["seed"])
     from sim.whatif import answer
 
     result = answer(question, rates)
+    if out:
+        from simctl.draws_file import write_what_if
+
+        write_what_if(out, result, rates, as_dict(result, options)["question"])
     if plot:
         from simctl.plots import plot_what_if
 
@@ -63,8 +69,8 @@ def command(**options: Any) -> None:
         from simctl.what_if_text import render
 
         render(result)
-    if plot:
-        click.echo(f"wrote {plot}", err=True)
+    for written in filter(None, (out, plot)):
+        click.echo(f"wrote {written}", err=True)
 
 
 def question_of(options: dict[str, Any]) -> tuple[Any, Any]:

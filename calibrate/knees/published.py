@@ -1,17 +1,19 @@
 """Recompute the published knee study from its own tables, figure by figure, with the deviation beside each.
 
-Identifiers are those of scenarios/data/reference/checks.md. A check whose closed form misses says so: it is not hidden.
+Identifiers T are those of scenarios/data/reference/checks.md; K are recounts of printed rows (calibrate.knees.recounts). A check whose
+closed form misses says so: it is not hidden.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from statistics import median
 
 from calibrate.knees import audit, served, weight_axis
+from calibrate.knees.checks import Check
 from calibrate.knees.curves import Cell
 from calibrate.knees.ranks import factor_errors, spearman
+from calibrate.knees.recounts import recounts
 from calibrate.knees.weight_axis import Observation, Shape, closed_form, contrasts, observations, right_signs, shapes
 from calibrate.reference import table
 from sim.knee import closed_form_knee, eta
@@ -30,23 +32,8 @@ PAIRS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One figure: the largest deviation from print, the tolerance, and what was computed."""
-
-    name: str
-    statement: str
-    deviation: float
-    tolerance: float
-    detail: str = ""
-
-    @property
-    def holds(self) -> bool:
-        return self.deviation <= self.tolerance
-
-
 def reproduce() -> list[Check]:
-    """All recomputable figures, in the order of checks.md."""
+    """All recomputable figures: those of checks.md in its order, then the recounts."""
     return [
         _predicted_ratios(),
         _observed_ratios(),
@@ -60,6 +47,7 @@ def reproduce() -> list[Check]:
         _zero_parameter_baseline(),
         _post_hoc(),
         _uncrossed_cell(),
+        *recounts(),
     ]
 
 

@@ -57,7 +57,7 @@ def test_json_holds_the_same_knees_and_no_nan(tmp_path, capsys):
 def test_the_published_study_recomputes(capsys):
     code, out, _ = run(["tr164"], capsys)
     assert code == 0
-    assert out.count(" ok ") == 14
+    assert out.count(" ok ") == 18
     assert out.count("MISS") == 1
 
 
