@@ -6,6 +6,8 @@ and nothing is being timed, then waits for a line on its standard input.
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,6 +16,8 @@ from pathlib import Path
 
 from hw.engines import vllm_inprocess
 from hw.jobs import ENGINE_IN_PROCESS, Job
+
+WRITING_S = 60.0  # an interrupted child ends its server and writes its files
 
 
 def arguments(job: Job, out: Path, *, resume: bool = False) -> list[str]:
@@ -38,15 +42,35 @@ def arguments(job: Job, out: Path, *, resume: bool = False) -> list[str]:
 
 
 def run_each(jobs: Sequence[Job], out: Path, *, resume: bool = False) -> int:
-    """Do the jobs one after the other, whatever becomes of each. Returns the worst exit status."""
-    worst, ahead = 0, None
+    """Do the jobs one after the other, whatever becomes of each. Returns the worst exit status.
+
+    Ctrl-C reaches the running child by itself and is raised once that child has written what it has; a termination signal is handed on
+    to it, and the jobs after it are not begun.
+    """
+    worst, current, ahead, ended = 0, None, None, False
+
+    def hand_on(*_: object) -> None:
+        nonlocal ended
+        ended = True
+        if current is not None and current.poll() is None:
+            current.terminate()
+
+    before = signal.signal(signal.SIGTERM, hand_on)
     try:
         for job, following in zip_longest(jobs, jobs[1:]):
             current = ahead or _start(job, out, resume)
             _tell(current)
             ahead = _start(following, out, resume) if following else None
             worst = max(worst, abs(current.wait()))
+            if ended:
+                break
+    except KeyboardInterrupt:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if current is not None:
+                current.wait(WRITING_S)
+        raise
     finally:
+        signal.signal(signal.SIGTERM, before)
         if ahead is not None and ahead.poll() is None:
             ahead.terminate()
             ahead.communicate()

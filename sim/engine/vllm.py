@@ -133,24 +133,27 @@ class VllmScheduler:
         """Give each running request its tokens, preempting from the back while KV blocks are short. Returns the
         budget left.
         """
-        drafting = self.speculation.draft_tokens
+        drafting, lookahead = self.speculation.draft_tokens, self.speculation.lookahead_tokens
         self._uniform = drafting > 0  # whether no request in the middle of its prefill runs
+        kv, ahead, samples, block_size = self.kv, self._ahead, self._coming, self.config.block_size
         index = 0
         while index < len(self.running) and budget > 0:
             request = self.running[index]
-            start, coming = request.computed_tokens + self._ahead.get(request, 0), self._coming.get(request, 0)
+            start, coming = request.computed_tokens + ahead.get(request, 0), samples.get(request, 0)
             if coming and start + 2 - coming >= request.prompt_tokens + request.output_tokens:
                 index += 1  # its last token is on the way
                 continue
-            wanted = request.known_tokens + coming - start
+            known = request.prompt_tokens + request.generated_tokens
+            wanted = known + coming - start
             if drafting:
                 drafts = self._drafts.pop(request, 0)
                 self._uniform = self._uniform and drafts > 0
                 wanted = min(wanted + drafts, self.config.max_model_len - request.computed_tokens - 1)
-            tokens = _capped(wanted, budget, threshold)
+            tokens = _capped(wanted, budget, threshold) if wanted > 1 else wanted
             upto = start + tokens
-            room = min(upto + self.speculation.lookahead_tokens, self.config.max_model_len)
-            while self.kv.blocks_needed(request, room) > self.kv.free_blocks:
+            room = min(upto + lookahead, self.config.max_model_len)
+            grows = room > len(request.blocks) * block_size
+            while grows and kv.blocks_needed(request, room) > kv.free_blocks:
                 victim = self._victim()
                 position = self.running.index(victim)
                 del self.running[position]
@@ -161,8 +164,11 @@ class VllmScheduler:
                 preempted.append(victim)
                 if victim is request:
                     return budget
-            self.kv.allocate(request, room)
-            self.kv.remember(request, min(upto, request.known_tokens))
+            if grows:
+                kv.allocate(request, room)
+            findable = min(upto, known)
+            if findable >= (request.hashed_blocks + 1) * block_size:
+                kv.remember(request, findable)
             chosen[request] = tokens
             budget -= tokens
             index += 1

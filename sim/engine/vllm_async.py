@@ -69,6 +69,7 @@ class AsyncVllmScheduler(VllmScheduler):
         assert decided is iteration
         sampled: list[Request] = []
         finished: list[Request] = []
+        block_size = self.config.block_size
         for request, tokens in iteration.scheduled:
             stale = request in self._stale
             if stale:
@@ -82,8 +83,9 @@ class AsyncVllmScheduler(VllmScheduler):
             sampled.append(request)
             if not stale:
                 _less(self._coming, request, 1)
-                ahead = self._ahead.get(request, 0) - self._coming.get(request, 0)
-                self.kv.remember(request, request.computed_tokens + ahead)
+                known = request.computed_tokens + self._ahead.get(request, 0) - self._coming.get(request, 0)
+                if known >= (request.hashed_blocks + 1) * block_size:
+                    self.kv.remember(request, known)
             if request.generated_tokens >= request.output_tokens:
                 finished.append(request)
                 if stale:
@@ -103,12 +105,13 @@ class AsyncVllmScheduler(VllmScheduler):
     def _decide(self) -> None:
         iteration = super().schedule()
         sampling: set[Request] = set()
+        ahead, samples = self._ahead, self._coming
         for request, tokens in iteration.scheduled:
-            end = request.computed_tokens + self._ahead.get(request, 0) + tokens
-            self._ahead[request] = self._ahead.get(request, 0) + tokens
-            if end >= request.known_tokens + self._coming.get(request, 0):
+            ahead[request] = coming = ahead.get(request, 0) + tokens
+            sampled = samples.get(request, 0)
+            if request.computed_tokens + coming >= request.prompt_tokens + request.generated_tokens + sampled:
                 sampling.add(request)
-                self._coming[request] = self._coming.get(request, 0) + 1
+                samples[request] = sampled + 1
         if iteration.scheduled:
             iteration.preempted[:0] = self._take_evicted()
             self._decided.append((iteration, sampling))

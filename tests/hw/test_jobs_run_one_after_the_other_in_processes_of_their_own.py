@@ -1,7 +1,10 @@
 """Several jobs: each child is told exactly its job, the next one is started ahead but waits, and the worst exit status comes back."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click.testing
@@ -51,7 +54,7 @@ def test_an_interrupted_parent_ends_the_child_that_waits(tmp_path: Path, monkeyp
     monkeypatch.setattr(processes, "_start", start)
 
     def interrupted(self: subprocess.Popen[str], timeout: float | None = None) -> int:
-        if self is started[0]:
+        if self is started[0] and timeout is None:
             raise KeyboardInterrupt
         return wait(self, timeout)
 
@@ -63,3 +66,48 @@ def test_an_interrupted_parent_ends_the_child_that_waits(tmp_path: Path, monkeyp
     assert started[1].poll() is not None
     assert "2" not in ((tmp_path / "log").read_text() if (tmp_path / "log").exists() else "")
     started[0].wait()
+
+
+PARENT = """
+import subprocess, sys
+from pathlib import Path
+from hw import processes
+from hw.jobs import Job
+
+CHILD = '''
+import signal, sys, time
+log = open(sys.argv[1], "a", buffering=1)
+def stop(*_):
+    time.sleep(0.5)
+    log.write("kept " + sys.argv[2] + chr(10))
+    sys.exit(130)
+if sys.stdin.readline():
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    log.write("begin " + sys.argv[2] + chr(10))
+    time.sleep(60)
+'''
+def start(job, out, resume):
+    return subprocess.Popen([sys.executable, "-c", CHILD, sys.argv[1], str(job.seed)], stdin=subprocess.PIPE, text=True)
+
+processes._start = start
+try:
+    code = processes.run_each([Job("floor", "cpu", seed=n) for n in (1, 2)], Path("."))
+except KeyboardInterrupt:
+    code = 77
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(("sign", "whole_group", "code"), [(signal.SIGTERM, False, 130), (signal.SIGINT, True, 77)])
+def test_an_ending_waits_for_what_the_running_child_keeps(sign: int, whole_group: bool, code: int, tmp_path: Path) -> None:
+    """A termination signal comes to the parent alone, Ctrl-C to parent and child."""
+    log = tmp_path / "log"
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(log)], start_new_session=True)
+    for _ in range(600):
+        if log.exists() and "begin 1" in log.read_text():
+            break
+        time.sleep(0.05)
+    (os.killpg if whole_group else os.kill)(parent.pid, sign)
+    assert parent.wait(60) == code
+    assert log.read_text().splitlines() == ["begin 1", "kept 1"]
