@@ -42,7 +42,7 @@ class SglangOptions:
     ratio_decay_steps: int = 600
     clip_new_tokens: int = 4096
     retract_decode_steps: int = 20
-    cuda_graph_max_bs: int = 0  # decode batches up to this run padded graphs, larger ones eagerly; 0: no graphs
+    cuda_graph_max_bs: int = 0  # decode batches up to this run padded graphs, larger ones eagerly; 0: as vLLM does
 
     @classmethod
     def of(cls, config: EngineConfig) -> SglangOptions:

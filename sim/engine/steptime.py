@@ -59,20 +59,20 @@ class StepTime:
     """Ticks per iteration of one deployment at fixed rates (floats).
 
     With `micro_batch`, an iteration is computed as batches of at most that many tokens, one after the other
-    (llama.cpp's n_ubatch), of equal share for every request where the model keeps recurrent state; their size is their
-    own. With `streams`, requests keep a KV stream each, and batches are of equal share and consecutive slots. Otherwise
-    iterations run the graph captured for the next size up: their linear layers compute that many rows, and one beyond
-    the largest runs unpadded. `capture_sizes` are those of an engine that captures decode batches only; without them
-    they are vLLM's. An iteration that verifies drafts costs `verify_s` more (a draft head, graphs that cannot be
-    reused), and as many decode steps of the model of `draft` as it verifies drafts per request. KV blocks brought back
-    from `tiers` cost their transfer, less what hides behind the share `tier_overlap` of the iteration's own time.
-    `host` is work that the rates leave out because an engine may do it while the GPU computes the iteration before: it
-    shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the launching
-    of kernels does.
+    (llama.cpp's n_ubatch), of equal share for every request where the model keeps recurrent state; their size is
+    their own. With `streams`, requests keep a KV stream each, and batches are of equal share and consecutive slots.
+    Otherwise iterations run the graph captured for the next size up: their linear layers compute that many rows,
+    and one beyond the largest runs unpadded. `capture_sizes` are those of an engine that captures decode batches
+    only, and launches larger ones kernel by kernel; without them they are vLLM's. An iteration that verifies drafts
+    costs `verify_s` more (a draft head, graphs that cannot be reused), and as many decode steps of the model of
+    `draft` as it verifies drafts per request. KV blocks brought back from `tiers` cost their transfer, less what
+    hides behind the share `tier_overlap` of the iteration's own time. `host` is work that the rates leave out
+    because an engine may do it while the GPU computes the iteration before: it shows as far as it exceeds the head
+    start with which an iteration is priced (sim.engine.overlap), as the launching of kernels does.
 
-    `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse policies
-    and KV in host RAM make the price depend on each sequence's context or bend within a chord; such iterations are
-    all priced one by one.
+    `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse
+    policies, KV in host RAM and kernels launched one by one make the price depend on each sequence's context or
+    bend within a chord; such iterations are all priced one by one.
     """
 
     def __init__(
@@ -95,7 +95,8 @@ class StepTime:
     ) -> None:
         self.model = model
         self.policy = policy
-        self.jumps = policy.kind == "dense" and policy.placement == "hbm" and not model.window and not micro_batch
+        plain = policy.kind == "dense" and policy.placement == "hbm" and not model.window
+        self.jumps = plain and not micro_batch and not capture_sizes
         self._micro_batch = micro_batch
         self._streams = streams
         self._capture_sizes = sorted(capture_sizes)
@@ -247,6 +248,8 @@ class StepTime:
         if not self._capture_sizes:
             return replace(shape, padding=captured_padding(tokens))
         place = bisect_left(self._capture_sizes, tokens)
-        if shape.prefill_seqs or place == len(self._capture_sizes):
+        if shape.prefill_seqs:
             return replace(shape, padding=0.0)
+        if place == len(self._capture_sizes):  # no graph is that large: the host launches kernel by kernel
+            return replace(shape, padding=0.0, eager=1.0)
         return replace(shape, padding=self._capture_sizes[place] - tokens)

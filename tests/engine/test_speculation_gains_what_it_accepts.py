@@ -90,7 +90,15 @@ def test_decode_batches_are_padded_to_the_captured_size_and_run_eagerly_beyond()
 
     assert both(8)[0] == both(8)[1]
     assert both(9)[0] > 2 * both(9)[1]
-    assert both(65)[0] == both(65)[1]
+    # beyond the largest graph nothing is padded, and launching layer by layer shows where it outlasts the GPU
+    slow_host = StepTime(QWEN_7B, Precision(), replace(RATES, eager_layer_s=0.1), capture_sizes=[8, 64])
+    quick_host = StepTime(QWEN_7B, Precision(), replace(RATES, eager_layer_s=0.0), capture_sizes=[8, 64])
+    unpadded = StepTime(QWEN_7B, Precision(), replace(RATES, eager_layer_s=0.0), capture_sizes=range(1, 129))
+    many = [Request(str(i), 0.0, 100, 50, computed_tokens=109, generated_tokens=10) for i in range(65)]
+    iteration = Iteration([(request, 1) for request in many])
+    assert quick_host.iteration(iteration) == unpadded.iteration(iteration)
+    assert slow_host.iteration(iteration) * TICK_S == pytest.approx(0.1 * QWEN_7B.layers, rel=0.02)
+    assert slow_host.iteration(Iteration([(request, 1) for request in many[:64]])) * TICK_S < 0.1
 
 
 @pytest.mark.parametrize("options", [{"drafts": 1}, {"draft_tokens": -1}, {"draft_tokens": 100}, {"acceptance": 1.5}])
