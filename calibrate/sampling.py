@@ -125,10 +125,10 @@ def diagnose(posterior: Any) -> Diagnostics:
     with quiet():
         draws = posterior.posterior
         varying = [name for name, v in draws.data_vars.items() if float(v.std(dim=("chain", "draw")).max()) > 0]
-        rhat, bulk, tail = (f(draws[varying]) for f in (az.rhat, az.ess, lambda d: az.ess(d, method="tail")))
-    several = draws.sizes["chain"] > 1
+        bulk, tail = (f(draws[varying]) for f in (az.ess, lambda d: az.ess(d, method="tail")))
+        rhat = az.rhat(draws[varying]) if draws.sizes["chain"] > 1 else None  # of one chain there is none
     return Diagnostics(
-        rhat_max=max(float(rhat[name].max()) for name in varying) if several else float("nan"),
+        rhat_max=float("nan") if rhat is None else max(float(rhat[name].max()) for name in varying),
         ess_min=min(float(np.nanmin(e[name].values)) for e in (bulk, tail) for name in varying),
         divergences=int(posterior.sample_stats["diverging"].sum()),
     )

@@ -98,7 +98,7 @@ def _render(result: Any, title: str, summary: str) -> None:
             fits = result.dense_fits[i, j] and result.sparse_fits[i, j]
             cells.append(f"{result.speedup[i, j]:>8.2f}{doubt if fits else '!'}")
         click.echo(f"{format_tokens(int(context)):>8} |" + " ".join(cells))
-    click.echo("\n? interval includes 1 (of the rates alone: what the formula misses of a run cancels in a ratio)")
+    click.echo("\n? interval includes 1: of the rates alone, what the formula misses cancels here")
     click.echo("! the cache does not fit the GPU's memory")
 
 
