@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hw import netcdf3
 from sim.errors import SimctlError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def write(dataset: xr.Dataset, path: Path, csv_dims: Mapping[str, str]) -> list[
             packed = {n: {"zlib": True, "complevel": 5} for n, v in dataset.variables.items() if v.dtype.kind in "fiu"}
             dataset.to_netcdf(temporary, engine="h5netcdf", encoding=packed)
         else:
-            dataset.to_netcdf(temporary, engine="scipy")
+            temporary.write_bytes(netcdf3.content(dataset))
         os.replace(temporary, path)
     except OSError as error:
         raise named(error, path) from error

@@ -52,7 +52,9 @@ def options(variant: str) -> dict[str, Any]:
 @functools.cache
 def _starts(n: int, prompts: int, variant: str, recorded: int) -> list[int]:
     settings = options(variant)
-    counts = ((first, served(n, prompts, settings, first=first)[0].ttft_deferred_decode_slots) for first in range(1, n + 1))
+    counts = (
+        (first, served(n, prompts, settings, first=first, to_the_end=False)[0].ttft_deferred_decode_slots) for first in range(1, n + 1)
+    )
     return [first for first, count in counts if abs(count - recorded) <= 1]
 
 
@@ -72,9 +74,10 @@ def served(
     settings: dict[str, Any],
     ticks_of: Callable[[Iteration], int] | None = None,
     first: int = 32,
+    to_the_end: bool = True,
 ) -> tuple[AdmissionTrace, dict[str, float]]:
     """(admission trace, served metrics under the reference's names; empty without step times), with `first` requests
-    in slots at the first decision.
+    in slots at the first decision. Not `to_the_end`, it stops at the last first token, after which nothing is held back.
     """
     config = EngineConfig(
         scheduler="llamacpp",
@@ -90,7 +93,7 @@ def served(
         scheduler.add(request)
     late = requests[first:]
     now, first_s = 0, {}
-    while scheduler.unfinished():
+    while scheduler.unfinished() and (to_the_end or any(not request.generated_tokens for request in requests)):
         iteration = scheduler.schedule()
         now += ticks_of(iteration) if ticks_of else 0
         for request in scheduler.complete(iteration).sampled:

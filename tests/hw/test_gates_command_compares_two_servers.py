@@ -22,6 +22,7 @@ Answer = Callable[[list[int]], Any]  # prompt -> the `logprobs` of the answer
 def serving(*answers: Answer) -> Iterator[tuple[list[str], list[dict[str, Any]]]]:
     """One server per answer, on a thread of their own. Yields their URLs and what they were asked."""
     loop, up, down, urls, seen = asyncio.new_event_loop(), threading.Event(), asyncio.Event(), [], []
+    tasks: list[asyncio.Task[None]] = []
 
     def handler(answer: Answer) -> Any:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -31,10 +32,17 @@ def serving(*answers: Answer) -> Iterator[tuple[list[str], list[dict[str, Any]]]
             seen.append(asked)
             body = json.dumps({"choices": [{"text": "", "logprobs": answer(asked["prompt"])}]}).encode()
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-            await writer.drain()
             writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
-        return handle
+        async def tracked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            tasks.append(task)
+            await handle(reader, writer)
+
+        return tracked
 
     async def serve() -> None:
         servers = [await asyncio.start_server(handler(answer), "127.0.0.1", 0) for answer in answers]
@@ -43,6 +51,7 @@ def serving(*answers: Answer) -> Iterator[tuple[list[str], list[dict[str, Any]]]
         await down.wait()
         for server in servers:
             server.close()
+        await asyncio.gather(*tasks)
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()

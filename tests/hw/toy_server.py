@@ -40,6 +40,8 @@ class ToyServer:
             pass
         finally:
             writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
     async def _tell(self, path: str, writer: asyncio.StreamWriter) -> None:
         if self.manners == "hang":

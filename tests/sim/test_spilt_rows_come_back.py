@@ -1,12 +1,15 @@
 """A table that spills to a file gives back the rows it was given, however small its buffer."""
 
+import tracemalloc
+
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.spill import SpillingTable
 
 
+@settings(deadline=None)
 @given(rows=st.lists(st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False)), max_size=50), bytes_=st.integers(1, 200))
 def test_rows(rows, bytes_):
     table = SpillingTable(2, buffer_bytes=bytes_)
@@ -16,8 +19,6 @@ def test_rows(rows, bytes_):
 
 
 def test_little_stays_in_memory():
-    import tracemalloc
-
     tracemalloc.start()
     table = SpillingTable(10, buffer_bytes=2**16)
     for i in range(100_000):  # 8 MB
