@@ -87,6 +87,12 @@ def design(asked: Asked) -> Designed:
     found = candidates(decision.model, gpu, decision.precision, start.point())
     if asked.check:
         found = _measured_only(found, gpu)
+    left = asked.budget_s - found.checks_s
+    if left <= 0 or (found.cost_s > left).all():
+        raise UsageError(
+            f"a budget of {asked.budget_s:g} s is too little: the run's own checks take {found.checks_s:.1f} s, "
+            f"and the shortest cell {found.cost_s.min():.2f} s more"
+        )
     simulated = np.linspace(0, len(start.rates.beta) - 1, asked.simulations).round().astype(int)
     raw = np.array([decision.at(start.rates.at(int(d))) for d in simulated])
     logs = bool((raw > 0).all())
@@ -96,12 +102,6 @@ def design(asked: Asked) -> Designed:
     # every draw gets one of the residuals, the same for all sweep cells
     rest = missed[np.random.default_rng([asked.seed, 61]).integers(0, len(missed), len(figures))]
     problem = Problem(figures, rest.var(axis=0), start.log_times(found.cells), start.noise_var(found.cells), found.cost_s)
-    left = asked.budget_s - found.checks_s
-    if left <= 0 or (found.cost_s > left).all():
-        raise UsageError(
-            f"a budget of {asked.budget_s:g} s is too little: the run's own checks take {found.checks_s:.1f} s, "
-            f"and the shortest cell {found.cost_s.min():.2f} s more"
-        )
     order = range(len(found.asked))
     everything = follow(problem, order)
     chosen = _until_enough(choose(problem, left, _undecided(wanted, decision.limit, logs)), everything)

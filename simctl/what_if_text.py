@@ -47,7 +47,7 @@ def render(a: Answer) -> None:
     _say(_sources(a))
     _say(f"Knee (dense, efficiency {q.tau:g}): {_knee(a)}; two-term closed form {a.knee_closed_form:.3g}.")
     dense = next(o for o in a.options if o.policy.kind == "dense" and o.policy.placement == "hbm")
-    fit = "" if dense.n_max == float("inf") else f" [{_short(a.n_max_90[0])}-{_short(a.n_max_90[1])}]"
+    fit = "" if dense.n_max == float("inf") else f" [{a.n_max_90[0]:.3g}-{a.n_max_90[1]:.3g}]"
     _say(f"n_max: {_count(dense.n_max)}{fit} sequences of this context fit in HBM (dense).")
     for batch in dict.fromkeys(batch for _, batch in a.crossovers):
         parts = [_crossover(a, k, batch) for k in sorted({min(q.ks), max(q.ks)})]
