@@ -11,6 +11,7 @@ the shape may be a float, an array or a tensor; the same lines run for all.
     summaries  block-summary bytes scanned to select (per-channel minimum and maximum of each unit)
     link       bytes crossing the host link, when the KV cache lives in host RAM
     comm       tensor-parallel all-reduce traffic: two per layer
+    uneven     KV bytes of decodes whose contexts differ: the blocks of the longest finish last
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import log2
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,6 +61,8 @@ class Shape:
     has_prefill: Any = 0.0  # 1 when the iteration carries any prefill
     eager: Any = 0.0  # 1 when its kernels are launched one by one, outside a captured graph
     padding: Any = 0.0  # rows that the captured graph computes beyond the iteration's tokens
+    uneven: Any = 0.0  # 1 when decodes' contexts differ
+    doublings: Any = 0.0  # of one sequence, up to those of the iteration
 
 
 class Bill(NamedTuple):
@@ -89,6 +93,8 @@ class Bill(NamedTuple):
     expert_flops: Any  # routed experts' matrix products
     eager_layers: Any  # layers whose kernels the host launches one by one
     eager_expert_layers: Any  # mixture-of-experts layers among them
+    doublings: Any  # of one sequence, up to those of the iteration, in every layer
+    uneven_kv_bytes: Any  # the decodes' where their contexts differ
 
 
 class Coefficients(NamedTuple):
@@ -219,6 +225,13 @@ def iteration_bill(model: ModelSpec, shape: Shape, precision: Precision, policy:
     return bill_from(coefficients(model, precision, tp), shape, policy, tp)
 
 
+def doublings(sequences: Any) -> Any:
+    """How often one sequence doubles to give so many (a number or an array); 0 for none."""
+    if isinstance(sequences, (float, int)):
+        return log2(sequences) if sequences > 1 else 0.0
+    return np.log2(np.maximum(np.asarray(sequences, dtype=float), 1.0))
+
+
 def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp: int = 1) -> Bill:
     """The bill from coefficients already at hand, for those who ask for many."""
     tokens = shape.decode_seqs + shape.prefill_tokens
@@ -228,14 +241,16 @@ def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp
     local_bytes = shape.decode_window * c.window_token_bytes + shape.decode_seqs * written
     on_host = policy.placement == "host"
     finds = shape.decode_seqs * 0.0 + c.kv_layers if policy.selects else 0.0
+    # what arrives over the link is used from on-chip memory and is not read from HBM a second time
+    kv_bytes = local_bytes if on_host else local_bytes + kept_bytes
+    sequences = shape.decode_seqs + shape.prefill_seqs
     return Bill(
         iterations=1.0,
-        sequences=shape.decode_seqs + shape.prefill_seqs,
+        sequences=sequences,
         has_prefill=shape.has_prefill,
         weight_bytes=c.always_bytes + rows * c.embedding_row_bytes,
         linear_flops=rows * c.body_flops + shape.sampled * c.head_flops,
-        # what arrives over the link is used from on-chip memory and is not read from HBM a second time
-        kv_bytes=local_bytes if on_host else local_bytes + kept_bytes,
+        kv_bytes=kv_bytes,
         attention_flops=shape.decode_kept * c.pair_flops
         + shape.decode_window * c.window_pair_flops
         + shape.decode_seqs * c.state_token_flops,
@@ -246,7 +261,7 @@ def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp
         + shape.prefill_window_pairs * c.window_pair_flops
         + shape.prefill_tokens * c.state_token_flops,
         chunk_flops=shape.prefill_context * c.pair_flops + shape.prefill_window_context * c.window_pair_flops,
-        state_bytes=(shape.decode_seqs + shape.prefill_seqs) * c.state_seq_bytes,
+        state_bytes=sequences * c.state_seq_bytes,
         summary_bytes=shape.decode_context / policy.unit_tokens * c.summary_unit_bytes if policy.selects else 0.0,
         finds=finds,
         found_units=finds * policy.units,
@@ -261,6 +276,9 @@ def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp
         expert_flops=rows * c.expert_flops,
         eager_layers=shape.eager * c.layers,
         eager_expert_layers=shape.eager * c.expert_layers,
+        doublings=shape.doublings * c.layers,
+        # a keep-set is the same size for every long context
+        uneven_kv_bytes=0.0 if on_host or policy.selects else shape.uneven * kv_bytes,
     )
 
 
@@ -274,6 +292,7 @@ def decode_shape(model: ModelSpec, batch: Any, context: Any, policy: AttentionPo
         decode_kept=batch * policy.kept(context, xp),
         sampled=batch,
         padding=captured_padding(batch),
+        doublings=doublings(batch),
     )
 
 
@@ -301,8 +320,10 @@ def mixed_shape(
     """
     window = model.window
     seqs = context = kept = near = 0.0
+    lengths = set()
     for value in decode_contexts:
         seqs += 1
+        lengths.add(value)
         context += value
         kept += policy.kept(value, FLOAT)
         near += min(value, window) if window else 0.0
@@ -331,4 +352,6 @@ def mixed_shape(
         float(count > 0),
         float(count > 0 and seqs + tokens > GRAPH_TOKENS),
         captured_padding(seqs + tokens),
+        float(len(lengths) > 1),
+        doublings(seqs + count),
     )

@@ -56,4 +56,6 @@ def _scale(unit: str) -> float:
         return 1e12
     if unit.startswith("query tokens"):
         return 100.0
+    if unit.startswith("share"):
+        return 0.1
     return 3.0 if unit.startswith("exponent") else 1e-4

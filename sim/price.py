@@ -1,8 +1,8 @@
 """The price of a bill: the one formula, written once for floats, numpy and PyTensor.
 
-    t = c0 + c_expert*MoE layers + c_seq*sequences + c_prefill*[prefill]
+    t = c0 + c_expert*MoE layers + c_seq*sequences + c_double*layers*log2(sequences) + c_prefill*[prefill]
         + smax(weights/beta, linear flops/F) + smax(experts/beta_expert, expert flops/F_e)
-        + smax(KV/beta_kv, attention flops/F_a) of decodes + the same of prefill chunks + state/beta_state
+        + smax(KV*(1 + uneven)/beta_kv, attention flops/F_a) of decodes + the same of prefill chunks + state/beta_state
         + summaries/beta_kv + find + exposed link + exposed launches + comm
 
 smax(a, b) = (a**p + b**p)**(1/p) is a smooth maximum of a stage's memory and compute time; stages follow one another, so they add.
@@ -67,7 +67,8 @@ def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
     )
     # one kernel serves decodes and chunks, but its blocks take turns: the bytes of one do not hide behind the products of the other
     chunks = (bill.prefill_flops + rates.chunk_pad_tokens * bill.chunk_flops) / rates.attention_flops_per_s
-    kv = smooth_max(bill.kv_bytes / rates.beta_kv, bill.attention_flops / rates.attention_flops_per_s, p) + smooth_max(
+    decodes = (bill.kv_bytes + rates.uneven * bill.uneven_kv_bytes) / rates.beta_kv
+    kv = smooth_max(decodes, bill.attention_flops / rates.attention_flops_per_s, p) + smooth_max(
         bill.prefill_kv_bytes / rates.beta_kv, chunks, p
     )
     state = bill.state_bytes / rates.beta_state
@@ -77,7 +78,7 @@ def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
     host = bill.eager_layers * rates.eager_layer_s + bill.eager_expert_layers * rates.eager_expert_layer_s
     return Terms(
         fixed=bill.iterations * rates.c0_s + bill.expert_layers * rates.expert_layer_s,
-        sequences=bill.sequences * rates.c_seq_s,
+        sequences=bill.sequences * rates.c_seq_s + bill.doublings * rates.doubling_s,
         prefill=bill.has_prefill * rates.c_prefill_s,
         weights=weights,
         kv=kv,

@@ -105,6 +105,8 @@ def _generic() -> dict[str, Prior]:
         "gather_s": Prior(0.25e-3, 1.20, "prior, 0.25 ms per layer: from zero-copy reads to host-side gathers"),
         "comm_latency_s": Prior(15e-6, 0.50, "prior, 15 us per all-reduce"),
         "expert_layer_s": Prior(35e-6, 0.70, "prior, 35 us per mixture-of-experts layer"),
+        "doubling_s": Prior(1.8e-6, 0.70, "prior, 1.8 us per layer and doubling of the batch"),
+        "uneven": Prior(0.12, 0.70, "prior, 12 %"),
     }
 
 

@@ -28,6 +28,8 @@ UNITS: dict[str, str] = {
     "comm_latency_s": "s per all-reduce",
     "expert_layer_s": "s per mixture-of-experts layer",
     "expert_flops_per_s": "flop/s, routed experts",
+    "doubling_s": "s per layer and doubling of an iteration's sequences",
+    "uneven": "share by which unequal contexts slow the KV reads of decodes",
 }
 
 
@@ -57,6 +59,8 @@ class Rates:
     comm_latency_s: Any
     expert_layer_s: Any
     expert_flops_per_s: Any
+    doubling_s: Any
+    uneven: Any
 
     def names(self) -> tuple[str, ...]:
         return tuple(f.name for f in fields(self))

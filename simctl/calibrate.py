@@ -31,7 +31,7 @@ LOGS = (".json", ".jsonl", ".csv")
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
 @click.option("--thin", type=click.IntRange(100), help="Keep about this many draws in all, as float32 (packaged files).")
-@click.option("--draws", default=2000, show_default=True, type=click.IntRange(100), help="Draws per chain.")
+@click.option("--draws", default=1000, show_default=True, type=click.IntRange(100), help="Draws per chain.")
 @click.option("--chains", default=4, show_default=True, type=click.IntRange(2), help="Chains.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampler, the folds and the predictive draws.")
 @click.option("--folds", default=5, show_default=True, type=click.IntRange(0), help="Folds of held-out cells; 0 skips them.")
@@ -169,6 +169,7 @@ def command(
         return
     from calibrate.sampling import Settings
     from calibrate.sources import engine_grids
+    from calibrate.steps.alone import learn_alone, packaged_alone
     from calibrate.steps.cells import concatenate
     from calibrate.steps.engine_grid import read_engine_grid
     from calibrate.steps.fit import StepFit
@@ -187,9 +188,11 @@ def command(
         gpu = get_gpu(hw)
         grids = engine_grids(gpu, given)
     dtypes = sorted({g.precision.weights for g in grids})
-    table_of = concatenate([g.cells for g in grids])
-    fit = StepFit(table_of, calibration_priors(gpu, grids[0].precision), Settings(draws=draws, chains=chains, seed=seed, sampler=sampler))
-    result = calibrate(fit, folds, seed)
+    every = concatenate([g.cells for g in grids])
+    known, settings = calibration_priors(gpu, grids[0].precision), Settings(draws=draws, chains=chains, seed=seed, sampler=sampler)
+    fit = StepFit(every, known, settings)
+    apart = {} if given or collect is not None else packaged_alone(gpu)
+    result = calibrate(fit, folds, seed, [learn_alone(kind, few, known, settings) for kind, few in apart.items()])
     if as_json:
         click.echo(json.dumps(_plain(result, describe(grids)), indent=1))
     else:
@@ -219,6 +222,8 @@ def _show(result: Calibration, grids: list[Grid], title: str) -> None:
     click.echo(title)
     for grid in grids:
         click.echo(f"  {grid.source}: {len(grid.cells)} cells, {grid.engine}")
+    for alone in result.alone:
+        click.echo(f"  {', '.join(alone.rates)}: {alone.basis}")
     click.echo()
     rows = [
         (r.name, *(f"{v:.4g}" for v in r.prior), *(f"{v:.4g}" for v in r.posterior), r.unit, "" if r.learnt else "prior only")
@@ -227,6 +232,8 @@ def _show(result: Calibration, grids: list[Grid], title: str) -> None:
     click.echo(table(("rate", "prior 5%", "median", "95%", "post 5%", "median", "95%", "unit", ""), rows))
     click.echo()
     click.echo("model error by kind: " + ", ".join(f"{k} {v:.2%}" for k, v in result.sigma.items()))
+    middle, high, beyond = result.noise_floor
+    click.echo(f"noise floor, a cell's own repeats: median {middle:.2%}, 90 % of cells below {high:.2%}, {beyond} cells above 6 %")
     click.echo(f"elpd_loo {result.elpd_loo:.1f}, {result.bad_pareto_k} cells with Pareto k > 0.7")
     d = result.diagnostics
     click.echo(f"R-hat <= {d.rhat_max:.4f}, effective sample size >= {d.ess_min:.0f}, {d.divergences} divergences")

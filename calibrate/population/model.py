@@ -34,6 +34,8 @@ COSTS = {
     "chunk_pad_tokens": 110.0,
     "smooth_p": 3.0,
     "expert_layer_s": 35e-6,
+    "doubling_s": 1.8e-6,
+    "uneven": 0.12,
 }
 ENGINE_NOISE = 0.05  # log spread of an engine's share around its kernels' and the common stack
 NEW = "a GPU never measured"

@@ -6,7 +6,7 @@ Only grid cells that ran are learnt from; controls and repeats at the end are fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
 
 SCHEMA, SUITE = "simctl-measurement/1", "engine-grid"
+SUITES = (SUITE, "weight-axis")  # a weight axis is a grid of decodes alone
 KIND = {"decode": "decode", "ragged": "decode", "prefill": "prefill", "packed": "prefill", "mixed": "mixed"}
 DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
 SECONDS = ("step_s_median", "step_s_p25", "step_s_p75")
@@ -50,7 +51,7 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     """
     data = open_measurement(path)
     attrs = data.attrs
-    if attrs.get("schema") != SCHEMA or attrs.get("suite") != SUITE:
+    if attrs.get("schema") != SCHEMA or attrs.get("suite") not in SUITES:
         raise UsageError(f"{path}: not an {SUITE} measurement (schema {attrs.get('schema')!r}, suite {attrs.get('suite')!r})")
     missing = [name for name in NEEDED if name not in data] + [n for n in ("gpu_name", "model", "weight_dtype") if n not in attrs]
     if missing:
@@ -82,7 +83,7 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
         kind=[KIND.get(str(row["kind"]), "unknown") for row in rows],
         model=[label] * len(rows),
         cell=[str(row["label"]) for row in rows],
-        repeat_sd=[_repeat_sd(row) for row in rows],
+        repeat_sd=[repeat_sd(*(float(row[f"step_s_{q}"]) for q in ("p25", "p75", "n"))) for row in rows],
     )
     engine = f"{attrs.get('engine', 'unknown engine')} {attrs.get('engine_version', '')}".strip()
     return Grid(cells, gpu or get_gpu(str(attrs["gpu_name"])), model, precision, engine, f"{Path(path).name} ({label})")
@@ -98,12 +99,14 @@ def _bill(model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int) 
     context = float(row["decode_context_tokens_median"]) / seqs - 1 if seqs else 0.0
     tokens, start = float(row["chunk_tokens"]), float(row["offset_tokens"])
     chunks = [(tokens, start + tokens, True)] * int(row["chunks"])
-    return iteration_bill(model, mixed_shape(model, [context] * seqs, chunks), precision, tp=tp)
+    shape = mixed_shape(model, [context] * seqs, chunks)
+    if str(row["kind"]) == "ragged":  # the file holds the mean of contexts that differ
+        shape = replace(shape, uneven=1.0)
+    return iteration_bill(model, shape, precision, tp=tp)
 
 
-def _repeat_sd(row: dict[str, Any]) -> float:
-    """Standard error of the median's logarithm, from the quartiles of the repeats."""
-    low, high, n = float(row["step_s_p25"]), float(row["step_s_p75"]), float(row["step_s_n"])
+def repeat_sd(low: float, high: float, n: float) -> float:
+    """Standard error of the median's logarithm, from the quartiles of n repeats; 0 where they do not tell."""
     if not (0 < low <= high) or n < 2:
         return 0.0
     return MEDIAN_SE * float(np.log(high / low)) / QUARTILE_SPAN / float(np.sqrt(n))

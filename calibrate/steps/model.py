@@ -8,7 +8,7 @@ The price is sim.price.step_time_s itself, run by PyTensor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from sim.rates import UNITS, Rates
 Array = NDArray[np.float64]
 NU = 5.0  # Student-t degrees of freedom: one cell in a hundred may be off by several sigma without dragging the rates along
 SIGMA_SCALE = 0.05
+FLOOR_S = 1e-4  # of what the weights leave of a step, in the coordinates that are sampled
 # Bills below this are no cost, and zero would have no gradient in the smooth maximum's exponent.
 NEGLIGIBLE = 1.0
 SMOOTHED = (
@@ -45,7 +46,14 @@ def step_model(cells: StepCells, priors: Mapping[str, Prior]) -> Any:
         log_step = pm.Data("log_step", np.log(cells.step_s))
         repeat_sd = pm.Data("repeat_sd", cells.repeat_sd)
         kind = pm.Data("kind", kind_index(cells))
-        z = {name: pm.Normal(f"{name}_z") for name in free}
+        ridge = _ridge(cells, priors) if {"c0_s", "beta"} <= set(free) else None
+        z = {name: pm.Normal(f"{name}_z") for name in free if ridge is None or name != "c0_s"}
+        if ridge is not None:
+            # grids of one model show the sum of both well and each badly: a narrow bent valley that this straightens. A shift by a
+            # function of another variable leaves densities as they are.
+            off = pm.Flat("c0_s_off")
+            z["c0_s"] = pm.Deterministic("c0_s_z", off + ridge(value(priors["beta"], z["beta"], pt.exp), pt))
+            pm.Potential("c0_s_prior", -0.5 * z["c0_s"] ** 2)
         if {"beta", "beta_kv"} <= set(free):
             z["beta_kv"] = SHARED_MEMORY * z["beta"] + np.sqrt(1 - SHARED_MEMORY**2) * z["beta_kv"]
         rates = {name: priors[name].median for name in UNITS}
@@ -56,6 +64,24 @@ def step_model(cells: StepCells, priors: Mapping[str, Prior]) -> Any:
         scale = pt.sqrt(sigma[kind] ** 2 + repeat_sd**2)
         pm.StudentT("log_step_s", nu=NU, mu=pt.log(price), sigma=scale, observed=log_step)
     return model
+
+
+def _ridge(cells: StepCells, priors: Mapping[str, Prior]) -> Callable[[Any, Any], Any] | None:
+    """Standard score of the fixed cost at which the leanest decode takes as long as measured, given the bandwidth of weights; None without
+    decodes that read weights. Smoothly floored where that bandwidth alone takes longer.
+    """
+    weights = cells.bill[:, FIELDS.index("weight_bytes")]
+    lean = np.flatnonzero((cells.kind == "decode") & (weights > 0))
+    if not lean.size:
+        return None
+    first = lean[np.argmin(cells.step_s[lean])]
+    time_s, read, prior, soft = float(cells.step_s[first]), float(weights[first]), priors["c0_s"], FLOOR_S
+
+    def score(beta: Any, xp: Any) -> Any:
+        left = soft * xp.log1p(xp.exp((time_s - read / beta) / soft))
+        return (xp.log(left) - np.log(prior.median)) / prior.sigma
+
+    return score
 
 
 def _known_zeros(bill: Bill, cells: StepCells) -> Bill:

@@ -39,6 +39,8 @@ SEEN_THROUGH: dict[str, tuple[str, ...]] = {
     "comm_latency_s": ("comm_ops",),
     "expert_layer_s": ("expert_layers",),
     "expert_flops_per_s": ("expert_flops",),
+    "doubling_s": ("doublings",),
+    "uneven": ("uneven_kv_bytes",),
 }
 
 

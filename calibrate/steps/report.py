@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from calibrate import backend
 from calibrate.sampling import Diagnostics, Settings, quiet
+from calibrate.steps.alone import Alone, with_alone
 from calibrate.steps.cells import KINDS, StepCells
 from calibrate.steps.engine_grid import Grid
 from calibrate.steps.fit import Posterior, Scores, StepFit, cell_folds
@@ -18,6 +19,7 @@ from calibrate.steps.rates import prior_draws
 from sim.rates import UNITS
 
 Array = NDArray[np.float64]
+WORST_BAR = 0.06  # the worst held-out error aimed at: no model can promise it for a cell whose own repeats scatter by more
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,17 @@ class Calibration:
     held_out: list[HeldOutRow]
     elpd_loo: float
     bad_pareto_k: int
+    alone: tuple[Alone, ...] = ()
 
     @property
     def diagnostics(self) -> Diagnostics:
         return self.posterior.diagnostics
+
+    @property
+    def noise_floor(self) -> tuple[float, float, int]:
+        """Of the cells' own repeats: median and 90 % of the standard error of a cell (fraction), and cells above WORST_BAR."""
+        own = self.fit.cells.repeat_sd
+        return float(np.median(own)), float(np.quantile(own, 0.9)), int((own > WORST_BAR).sum())
 
     @property
     def sigma(self) -> dict[str, float]:
@@ -61,8 +70,10 @@ class Calibration:
         return dict(zip(KINDS, np.median(self.posterior.sigma, axis=0).tolist(), strict=True))
 
 
-def calibrate(fit: StepFit, folds: int, seed: int) -> Calibration:
-    """Fit, then predict held-out cells in `folds` folds of cells and, with two models or more, leaving each model out."""
+def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = ()) -> Calibration:
+    """Fit, take the rates that were learnt `alone`, then predict held-out cells in `folds` folds of cells and, with two models
+    or more, leaving each model out.
+    """
     posterior = fit.posterior()
     cells, quick = (
         fit.cells,
@@ -75,7 +86,9 @@ def calibrate(fit: StepFit, folds: int, seed: int) -> Calibration:
     if folds >= 2 and len(np.unique(cells.model)) > 1:
         held_out += _rows("leave one model out", fit, cells.model, quick, by_kind=False)
     loo = _loo(fit, posterior)
-    return Calibration(fit, posterior, rate_rows(fit, posterior), held_out, float(loo.elpd_loo), int((loo.pareto_k > 0.7).sum()))
+    posterior = with_alone(posterior, alone)
+    rates = rate_rows(fit, posterior)
+    return Calibration(fit, posterior, rates, held_out, float(loo.elpd_loo), int((loo.pareto_k > 0.7).sum()), tuple(alone))
 
 
 def rate_rows(fit: StepFit, posterior: Posterior) -> list[RateRow]:

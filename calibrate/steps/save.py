@@ -31,6 +31,10 @@ def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: s
     variables["sigma"] = (("chain", "draw", "kind"), posterior.sigma.reshape(*shape, len(KINDS)))
     learnt = f"learnt from {sum(len(g.cells) for g in grids)} measured cells"
     basis = {name: learnt if name in posterior.learnt else result.fit.priors[name].basis for name in UNITS}
+    parts = [g.cells for g in grids]
+    for alone in result.alone:
+        basis |= dict.fromkeys(alone.rates, alone.basis)
+        parts.append(alone.cells)
     groups = {"sample_stats": posterior.idata.sample_stats[["diverging"]].astype(np.int8)}
     if thin_to is None:
         groups["log_likelihood"] = posterior.idata.log_likelihood
@@ -41,7 +45,7 @@ def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: s
         gpu=grids[0].gpu.name,
         summary=describe(grids),
         basis=basis,
-        data_fingerprint=concatenate([g.cells for g in grids]).fingerprint(),
+        data_fingerprint=concatenate(parts).fingerprint(),
         diagnostics=result.diagnostics,
         settings=result.fit.settings,
         sampler=result.fit.settings.sampler or "nutpie",

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from sim.bill import DENSE, GRAPH_TOKENS, Shape, bill_from, captured_padding, coefficients, mixed_shape
+from sim.bill import DENSE, GRAPH_TOKENS, Shape, bill_from, captured_padding, coefficients, doublings, mixed_shape
 from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.ticks import Stretch, to_ticks
@@ -50,9 +50,16 @@ def split(iteration: Iteration) -> tuple[list[int], list[Chunk]]:
 def shape_of(model: ModelSpec, contexts: Iterable[int], chunks: Sequence[Chunk], policy: AttentionPolicy) -> Shape:
     """The sums the bill needs; verifying drafts is not prefill."""
     shape = mixed_shape(model, contexts, chunks, policy)  # type: ignore[arg-type]  # rows may exceed one
+    # aggregates do not tell equal contexts from others, and served requests hardly ever have them
+    shape = replace(shape, uneven=uneven(shape.decode_seqs))
     if chunks and chunks[0][2] > 1 and all(n == rows > 1 for n, _, rows in chunks):
         return replace(shape, has_prefill=0.0)
     return shape
+
+
+def uneven(decodes: float) -> float:
+    """Whether so many decodes are taken to differ in context: 1 or 0."""
+    return float(decodes > 1)
 
 
 class StepTime:
@@ -205,6 +212,8 @@ class StepTime:
                 has_prefill,
                 self._unlaunched(left) if eager else 0.0,
                 0.0 if self._capture_sizes or self._micro_batch else captured_padding(tokens),
+                uneven(batch),
+                doublings(batch + len(chunks)),
             )
         )
 
@@ -238,7 +247,8 @@ class StepTime:
 
     def _decode(self, batch: int, context: int) -> int:
         b, c = float(batch), float(context)
-        return self.priced(self._padded(Shape(decode_seqs=b, decode_context=c, decode_kept=c, sampled=b)))
+        shape = Shape(decode_seqs=b, decode_context=c, decode_kept=c, sampled=b, uneven=uneven(b), doublings=doublings(b))
+        return self.priced(self._padded(shape))
 
     def _padded(self, shape: Shape) -> Shape:
         """An iteration as the graph captured for it computes it: rows of padding pass the linear layers and read no KV."""

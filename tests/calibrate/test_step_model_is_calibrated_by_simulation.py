@@ -13,7 +13,7 @@ from calibrate.steps.model import SIGMA_SCALE, log_price, predictive
 from calibrate.steps.rates import prior_draws
 from tests.calibrate.steps import PRIORS
 
-RUNS, DRAWS = 24, 250
+RUNS, DRAWS = 32, 250
 
 
 @pytest.fixture(scope="module")

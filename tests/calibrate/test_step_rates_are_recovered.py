@@ -106,6 +106,7 @@ def test_rates_without_evidence_are_not_free(step_fit):
         "c_prefill_s",
         "eager_layer_s",
         "chunk_pad_tokens",
+        "doubling_s",
         "beta",
         "beta_kv",
         "linear_flops_per_s",

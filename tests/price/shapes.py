@@ -53,6 +53,8 @@ _SCALE = {
     "comm_latency_s": 1e-5,
     "expert_layer_s": 3e-5,
     "expert_flops_per_s": 3e14,
+    "doubling_s": 2e-6,
+    "uneven": 0.1,
 }
 assert set(_SCALE) == set(UNITS)
 
