@@ -133,10 +133,10 @@ class FastReplica(Books):
         shares: list[tuple[int, int, int]] = []  # request, tokens, first position
         if self._partial >= 0:
             tokens, blocks = self._partial_share()
+            self._fill_shared(self._clock)  # decodes come before it
             self._give(self._partial, self._partial_done, tokens, blocks)
             shares.append((self._partial, tokens, self._partial_done))
             budget -= tokens
-            self._fill_shared(self._clock)
         while self._queue and budget > 0 and len(self._running) < self.config.max_num_seqs:
             request = self._queue[0]
             if plan is None:

@@ -140,3 +140,23 @@ def test_a_place_that_frees_behind_a_decision_is_seen_by_the_next_arrival() -> N
         return [Request("a", 0.0, 40, 3), Request("b", 0.0, 50, 23), Request("c", 0.1, 82, 19)]
 
     same(fast(config, case(), STEPS[0]), plain(config, case(), STEPS[0]))
+
+
+def test_a_decode_fills_a_block_before_a_prompt_of_the_same_iteration_does() -> None:
+    # The last request repeats the text of the fifth, which is still writing it; both fill a block of it in one iteration.
+    # Preempted later, the last one finds the fifth's copy, which is in use: its own stays behind, to be evicted.
+    asks = [(0.0, 217, 65), (0.0, 37, 45), (0.0, 188, 8), (0.7, 182, 84), (1.4, 253, 54), (1.5, 12, 1), (2.2, 379, 23)]
+    config = EngineConfig(
+        num_gpu_blocks=30, max_num_seqs=12, max_num_batched_tokens=12, max_model_len=457, reserve_full_prompt=False, options={}
+    )
+
+    def case() -> list[Request]:
+        texts = [0, 1, 2, 3, 4, 5, 4]
+        return [
+            Request(str(row), at, prompt, output, [(texts[row], i) for i in range((prompt + output) // 16)])
+            for row, (at, prompt, output) in enumerate(asks)
+        ]
+
+    slow = plain(config, case(), STEPS[0])
+    assert slow.preemptions[6] == 1
+    same(fast(config, case(), STEPS[0]), slow)
