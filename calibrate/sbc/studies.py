@@ -33,14 +33,30 @@ KERNEL_ERROR, ENGINE_ERROR = 0.06, 0.03
 def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
     """Every rate that the cells show, and the three model errors."""
     from calibrate.sbc.cells import step_cells
-    from calibrate.steps.model import free_rates, step_model
+    from calibrate.steps.model import SIGMA_SCALE, free_rates, log_price, predictive, step_model
+    from calibrate.steps.rates import prior_draws
     from sim.precision import Precision
     from sim.priors import priors
+    from sim.rates import UNITS, Rates
     from sim.specs.gpus import get_gpu
 
-    cells = step_cells()
-    model = step_model(cells, priors(get_gpu("H100"), Precision(), published=False))
-    return sampled_ranks(Sampled(model, [*free_rates(cells), "sigma"], {"log_step_s": "log_step"}), runs, rng, settings)
+    declared = priors(get_gpu("H100"), Precision(), published=False)
+    medians = Rates(**{name: declared[name].median for name in UNITS})
+    # the model lays its coordinates along the times it is built with: they should be such as the prior expects
+    cells = replace(step_cells(), step_s=np.exp(log_price(step_cells(), medians)[0]))
+
+    def truths(runs: int, rng: np.random.Generator) -> dict[str, Array]:
+        drawn = prior_draws(declared, runs, rng)
+        sigma = np.abs(rng.normal(0.0, SIGMA_SCALE, (runs, 3)))
+        return {name: np.asarray(getattr(drawn, name), dtype=float) for name in UNITS} | {"sigma": sigma}
+
+    def times(truth: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Any]:
+        rates = Rates(**{name: float(truth[name]) for name in UNITS})
+        return {"log_step": np.log(predictive(cells, log_price(cells, rates), truth["sigma"][None], rng)[0])}
+
+    free = free_rates(cells)
+    study = Sampled(step_model(cells, declared), [*free, "sigma"], {}, [n for n in UNITS if n not in free], truths, times)
+    return sampled_ranks(study, runs, rng, settings)
 
 
 def population(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
@@ -89,7 +105,7 @@ def recall(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> d
         return {"found": rng.binomial(asked, expit(eta + truth["cell_sd"] * truth["cell_z"][c])).astype(float)}
 
     parameters = ["level", "haystack_sd", "intercept", "budget_log_mean", "budget_log_sd", "budget_slope", "model_sd", "context_slope"]
-    study = Sampled(model, [*parameters, "cell_sd"], {}, ("model_offset", "cell_z"), found)
+    study = Sampled(model, [*parameters, "cell_sd"], {}, ("model_offset", "cell_z"), data=found)
     return sampled_ranks(study, runs, rng, replace(settings, target_accept=0.99))
 
 

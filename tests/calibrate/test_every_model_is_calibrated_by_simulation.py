@@ -8,6 +8,7 @@ import pytest
 from calibrate.population.model import COSTS, SHARES
 from calibrate.sampling import Settings
 from calibrate.sbc.ranks import LEAST_RUNS, family_p, judge
+from calibrate.sbc.sampled import QUICK
 from calibrate.sbc.studies import STUDIES
 
 SHORT = Settings(draws=150, tune=300, chains=1, cores=1, target_accept=0.9)
@@ -22,3 +23,16 @@ def test_ranks_are_uniform(name):
     assert all(u.runs == LEAST_RUNS for u in found)
     # a fixed seed: one draw of a test that a calibrated sampler fails once in a thousand
     assert family_p(found) > 1e-3, found[0]
+
+
+@pytest.mark.slow
+def test_ranks_of_rates_learnt_from_requests_are_uniform():
+    found = judge(STUDIES["requests"](LEAST_RUNS, np.random.default_rng(3), QUICK))
+    assert {"host_request_s", "c0_s", "beta"} <= {u.parameter for u in found}
+    assert family_p(found) > 1e-3, found[0]
+
+
+def test_the_long_study_of_step_times_ranks_every_rate_its_cells_show():
+    found = STUDIES["step"](2, np.random.default_rng(3), SHORTER)
+    assert {"c0_s", "beta", "beta_kv", "smooth_p", "sigma[2]"} <= set(found)
+    assert all(((ranks >= 0) & (ranks <= 1)).all() and len(ranks) == 2 for ranks in found.values())
