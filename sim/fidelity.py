@@ -19,6 +19,9 @@ from sim.units import parse_tokens
 TABLE = "data/reference/brl07/needle_recall.csv"
 
 
+GOOD_RECALL = 0.9  # a needle missed more often than one time in ten: speed alone recommends nothing
+
+
 @dataclass(frozen=True, slots=True)
 class Recall:
     """One published measurement. `low`/`high` are the 5-95 % interval, or None where the trial count is not stated."""
@@ -98,16 +101,23 @@ def risk_sentence(k: int, context: int, model: str | None = None) -> str:
     return f"k={k}: not measured at this k, at any context{'; ' + predicted.removesuffix('; ') if predicted else ''}."
 
 
-def recall_warning(k: int, context: int, model: str | None = None) -> str:
-    """What a recommendation of this budget has to add: the recall on the hardest text, measured there or predicted."""
+def advice(k: int, context: int, model: str | None = None) -> tuple[str, str]:
+    """(whether to turn this budget on, what to add about its recall): of the hardest text, measured there or predicted.
+
+    Where recall is expected below GOOD_RECALL, being faster is no reason: the advice is then conditional.
+    """
     exact, _ = recall_at(k, context)
     if exact:
-        return f"Needle recall there was {_describe(exact[0], with_context=False)}: check yours on your own data first."
-    predictions = _predictions(k, context, model)
-    if not predictions:
-        return "Check its recall on your own data first."
-    _, text, low, middle, high = predictions[0]
-    return f"Its recall there is unmeasured, predicted {middle:.2f} [{low:.2f}-{high:.2f}] on {text}: check it on your own data first."
+        expected, said = exact[0].recall, f"Needle recall there was {_describe(exact[0], with_context=False)}"
+    else:
+        predictions = _predictions(k, context, model)
+        if not predictions:
+            return "turn it on", "Check its recall on your own data first."
+        expected, text, low, middle, high = predictions[0]
+        said = f"Its recall there is unmeasured, predicted {middle:.2f} [{low:.2f}-{high:.2f}] on {text}"
+    if expected < GOOD_RECALL:
+        return "turn it on only if your own data shows that it still finds what you need", f"{said}."
+    return "turn it on", f"{said}: check yours on your own data first."
 
 
 def _predictions(k: int, context: int, model: str | None) -> list[tuple[float, str, float, float, float]]:

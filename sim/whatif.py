@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sim.bill import decode_shape, iteration_bill
-from sim.fidelity import recall_warning, risk_sentence
+from sim.fidelity import advice, risk_sentence
 from sim.knee import Knee, closed_form_knee, continuous_knee, continuous_knees
 from sim.memory import Memory, device_memory, n_max, sequence_bytes
 from sim.namespaces import FLOAT
@@ -265,11 +265,11 @@ def _recommend(q: Question, options: list[Option], crossovers: dict[tuple[int, i
         until = f"; it pays from about {about_tokens(crossing)} tokens" if crossing else ""
         return f"{where} leave it off: {best.policy.label} would run at {best.speedup.point:.2f}x of {base.policy.label}{until}."
     # among budgets that cost at most a quarter of the gain, the largest keeps most of what matters
-    safest = max((o for o in chosen if o.speedup and o.speedup.point >= 0.75 * best.speedup.point), key=lambda o: o.policy.k)
+    safest = max((o for o in chosen if o.speedup and o.speedup.point - 1 >= 0.75 * (best.speedup.point - 1)), key=lambda o: o.policy.k)
     gain = safest.speedup or best.speedup
     sure = "" if gain.low > 1 else " (the interval includes no gain at all)"
+    verdict, recall = advice(safest.policy.k, q.context, q.model.name)
     return (
-        f"{where} turn it on: {safest.policy.label} gives {safest.tokens_per_s.point:.3g} tok/s per sequence, "
-        f"{gain.point:.3g}x [{gain.low:.3g}-{gain.high:.3g}] of {base.policy.label} ({base.tokens_per_s.point:.3g} tok/s){sure}. "
-        + recall_warning(safest.policy.k, q.context, q.model.name)
+        f"{where} {verdict}: {safest.policy.label} gives {safest.tokens_per_s.point:.3g} tok/s per sequence, "
+        f"{gain.point:.3g}x [{gain.low:.3g}-{gain.high:.3g}] of {base.policy.label} ({base.tokens_per_s.point:.3g} tok/s){sure}. {recall}"
     )

@@ -8,7 +8,7 @@ import pytest
 from calibrate.recall.package import write
 from calibrate.recall.trials import published
 from sim.errors import SimctlError, UsageError
-from sim.fidelity import recall_warning, risk_sentence
+from sim.fidelity import advice, risk_sentence
 from sim.recall import packaged_recall, parse_recall
 
 
@@ -62,7 +62,11 @@ def test_what_is_written_is_read_back_and_a_spoilt_file_is_refused(tmp_path):
 
 
 def test_a_recommendation_names_the_recall_it_rests_on():
-    assert "58/100" in recall_warning(8, 32768, "Qwen2.5-7B-1M")
-    far = recall_warning(8, 2**20, "Qwen2.5-7B-1M")
+    verdict, recall = advice(8, 32768, "Qwen2.5-7B-1M")
+    assert "58/100" in recall
+    assert "only if" in verdict
+    verdict, far = advice(8, 2**20, "Qwen2.5-7B-1M")
     assert "unmeasured, predicted" in far
     assert "real prose" in far
+    assert "only if" in verdict
+    assert advice(32, 32768, "Qwen2.5-7B-1M")[0] == "turn it on"

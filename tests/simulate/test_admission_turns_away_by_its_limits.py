@@ -78,7 +78,7 @@ def test_batch_cap_is_the_last_batch_above_tau(fixed, slope, tau):
         return fixed + slope * batch
 
     cap = batch_cap(step, tau, 500)
-    assert step(1) / step(cap) >= tau * (1 - 1e-12)
+    assert step(1) / step(cap) >= tau
     assert cap == 500 or step(1) / step(cap + 1) < tau
 
 

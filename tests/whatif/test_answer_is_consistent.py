@@ -109,3 +109,11 @@ def test_brackets_are_explained_in_words_and_context_counts_are_rounded():
     assert float(widest[1]) < 5
     assert re.search(r"Crossover, batch 1: .* from about \d+K tokens \[\d+K-\d+K\] \(top-8\)", flat)
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("context", "batch"), [(8192, 32), (32768, 8), (131072, 1), (2**20, 1)])
+def test_what_is_recommended_is_faster_than_dense(context, batch):
+    question = Question(get_model("Qwen2.5-7B-1M"), get_gpu("H100"), context, (batch,), (8, 32))
+    said = answer(question, rates_for(question.gpu, question.precision, draws=60)).recommendation[0]
+    assert "turn it on" in said
+    assert float(re.search(r"per sequence, ([\d.]+)x", said)[1]) > 1
