@@ -169,7 +169,7 @@ def command(
         return
     from calibrate.sampling import Settings
     from calibrate.sources import engine_grids
-    from calibrate.steps.alone import learn_alone, packaged_alone
+    from calibrate.steps.alone import learning_alone, packaged_alone
     from calibrate.steps.cells import concatenate
     from calibrate.steps.engine_grid import read_engine_grid
     from calibrate.steps.fit import StepFit
@@ -189,10 +189,11 @@ def command(
         grids = engine_grids(gpu, given)
     dtypes = sorted({g.precision.weights for g in grids})
     every = concatenate([g.cells for g in grids])
-    known, settings = calibration_priors(gpu, grids[0].precision), Settings(draws=draws, chains=chains, seed=seed, sampler=sampler)
-    fit = StepFit(every, known, settings)
+    known, settings = calibration_priors(gpu, grids[0].precision), Settings(draws=draws, tune=1000, chains=chains, seed=seed, sampler=sampler)
     apart = {} if given or collect is not None else packaged_alone(gpu)
-    result = calibrate(fit, folds, seed, [learn_alone(kind, few, known, settings) for kind, few in apart.items()])
+    with learning_alone(apart, known, settings) as alone:
+        fit = StepFit(every, known, settings)
+        result = calibrate(fit, folds, seed, alone())
     if as_json:
         click.echo(json.dumps(_plain(result, describe(grids)), indent=1))
     else:

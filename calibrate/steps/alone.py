@@ -8,8 +8,11 @@ cost here: those kernels' other costs are not an engine's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +85,17 @@ def learn_alone(kind: str, cells: StepCells, priors: Mapping[str, Prior], settin
     posterior.diagnostics.require()
     taken = tuple(name for name in RATES[kind] if name in posterior.learnt)
     return Alone(posterior, cells, taken, f"learnt from {len(cells)} {WHAT[kind]}")
+
+
+@contextmanager
+def learning_alone(every: Mapping[str, StepCells], priors: Mapping[str, Prior], settings: Settings) -> Iterator[Callable[[], list[Alone]]]:
+    """`learn_alone` of every kind in a process beside this one, which has a model of its own to compile; call what it yields to wait."""
+    if not every:
+        yield list
+        return
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        found = [pool.submit(learn_alone, kind, cells, priors, settings) for kind, cells in every.items()]
+        yield lambda: [one.result() for one in found]
 
 
 def with_alone(posterior: Posterior, several: Sequence[Alone]) -> Posterior:
