@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from calibrate.steps.report import Calibration
 
 LOGS = (".json", ".jsonl", ".csv")
+DRAWS_OF_CAPACITY = 4000  # a dozen starts hardly tell three kinds of memory apart: its chains mix slowly, and draws are cheap
 
 
 @click.command("calibrate")
@@ -31,7 +32,7 @@ LOGS = (".json", ".jsonl", ".csv")
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
 @click.option("--thin", type=click.IntRange(100), help="Keep about this many draws in all, as float32 (packaged files).")
-@click.option("--draws", default=1000, show_default=True, type=click.IntRange(100), help="Draws per chain.")
+@click.option("--draws", type=click.IntRange(100), help="Draws per chain.  [default: 1000; 4000 with --kv-capacity]")
 @click.option("--chains", default=4, show_default=True, type=click.IntRange(2), help="Chains.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampler, the folds and the predictive draws.")
 @click.option("--folds", default=5, show_default=True, type=click.IntRange(0), help="Folds of held-out cells; 0 skips them.")
@@ -71,7 +72,7 @@ def command(
     given: tuple[Path, ...],
     out: Path | None,
     thin: int | None,
-    draws: int,
+    draws: int | None,
     chains: int,
     seed: int,
     folds: int,
@@ -118,6 +119,7 @@ def command(
     if list_only:
         _list(as_json)
         return
+    draws = draws or (DRAWS_OF_CAPACITY if kv_capacity else 1000)
     if kv_capacity:
         from simctl.kv_capacity import run as learn_capacity
 
