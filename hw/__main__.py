@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
-import click
-
 from hw.command import command
-from sim.errors import SimctlError
+from hw.exits import call
 
 
 def main() -> None:
-    """Run the command; expected failures become one line on stderr and their exit code."""
-    try:
-        command.main(prog_name="python -m hw", standalone_mode=False)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        click.echo("hw: interrupted; what was measured is kept", err=True)
-        sys.exit(130)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
-    except click.ClickException as error:
-        click.echo(f"hw: {error.format_message()}", err=True)
-        sys.exit(2)
-    except SimctlError as error:
-        click.echo(f"hw: {' '.join(str(error).split())}", err=True)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        click.echo(f"hw: {error.filename or ''} {error.strerror or error}", err=True)
-        sys.exit(1)
+    """Run the command."""
+    call(command, "python -m hw")
 
 
 if __name__ == "__main__":

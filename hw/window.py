@@ -23,10 +23,11 @@ from typing import Any
 import click
 
 from hw import preflight
+from hw.exits import call
 from hw.provenance import query_gpus
 from hw.signals import terminate_as_interrupt
 from hw.window_plans import PLANS, Plan, Step
-from sim.errors import SimctlError, UsageError
+from sim.errors import UsageError
 
 GRACE_S = 25.0  # from being asked to stop until being stopped: a served suite writes its files and ends its server
 RESERVE_S = 5.0  # packing
@@ -173,18 +174,8 @@ def _lack(step: Step) -> str:
 
 
 def main() -> None:
-    """Run the command; expected failures become one line on stderr and their exit code."""
-    try:
-        command.main(prog_name="python -m hw.window", standalone_mode=False)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        click.echo("hw: interrupted; what was measured is kept", err=True)
-        sys.exit(130)
-    except click.ClickException as error:
-        click.echo(f"hw: {error.format_message()}", err=True)
-        sys.exit(2)
-    except SimctlError as error:
-        click.echo(f"hw: {' '.join(str(error).split())}", err=True)
-        sys.exit(error.exit_code)
+    """Run the command."""
+    call(command, "python -m hw.window")
 
 
 if __name__ == "__main__":
