@@ -113,26 +113,22 @@ def advice(k: int, context: int, model: str | None = None) -> tuple[str, str]:
         predictions = _predictions(k, context, model)
         if not predictions:
             return "turn it on", "Check its recall on your own data first."
-        expected, text, low, middle, high = predictions[0]
-        said = f"Its recall there is unmeasured, predicted {middle:.2f} [{low:.2f}-{high:.2f}] on {text}"
+        text, low, expected, high = predictions[0]
+        said = f"Its recall there is unmeasured, predicted {expected:.2f} [{low:.2f}-{high:.2f}] on {text}"
     if expected < GOOD_RECALL:
         return "turn it on only if your own data shows that it still finds what you need", f"{said}."
     return "turn it on", f"{said}: check yours on your own data first."
 
 
-def _predictions(k: int, context: int, model: str | None) -> list[tuple[float, str, float, float, float]]:
-    """(median, haystack, 5 %, median, 95 %) of the packaged recall model, hardest text first; empty without one."""
+def _predictions(k: int, context: int, model: str | None) -> list[tuple[str, float, float, float]]:
+    """(haystack, 5 %, median, 95 %) of the packaged recall model, hardest text first; empty without one."""
     from sim.recall import packaged_recall
 
     recall = packaged_recall()
     if recall is None:
         return []
     known = _known_name(model, recall.offset)
-    rows = []
-    for text in recall.intercept:
-        low, middle, high = recall.interval(known, text, context, k)
-        rows.append((middle, text, low, middle, high))
-    return sorted(rows)
+    return sorted(((text, *recall.interval(known, text, context, k)) for text in recall.intercept), key=lambda row: row[2])
 
 
 def _known_name(model: str | None, known: Iterable[str]) -> str | None:
@@ -147,7 +143,7 @@ def _predicted(k: int, context: int, model: str | None) -> str:
     recall = packaged_recall()
     if recall is None:
         return ""
-    parts = [f"{middle:.2f} [{low:.2f}-{high:.2f}] on {text}" for _, text, low, middle, high in _predictions(k, context, model)]
+    parts = [f"{middle:.2f} [{low:.2f}-{high:.2f}] on {text}" for text, low, middle, high in _predictions(k, context, model)]
     whose = "" if _known_name(model, recall.offset) else " for a model never tried"
     return f"predicted{whose} {', '.join(parts)} ({recall.basis}); "
 
