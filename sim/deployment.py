@@ -76,13 +76,7 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
     seqs, budget = default_batch_limits(gpu, limits.engine)
     seqs = limits.max_num_seqs or min(seqs, limits.max_num_batched_tokens or seqs)
     budget = limits.max_num_batched_tokens or max(budget, seqs)
-
-    def memory_of(sequences: int) -> Memory:
-        util = limits.gpu_memory_utilization
-        alone = device_memory(model, gpu, precision, tp=tp, utilization=util, token_budget=budget, max_num_seqs=sequences)
-        return replace(alone, weights=alone.weights + loaded_weight_bytes(limits.draft, precision, tp)) if limits.draft else alone
-
-    memory = memory_of(seqs)
+    memory = _memory(model, gpu, precision, tp, limits, budget, seqs)
     blocks = limits.num_gpu_blocks
     if blocks is None:
         state = sequence_bytes(model, 0, precision, DENSE, tp)[0]
@@ -90,7 +84,7 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
             # each running request holds a slot of recurrent state; unasked, slots take no more than half of what is free
             if limits.max_num_seqs is None:
                 seqs = max(1, min(seqs, int(STATE_SHARE * max(memory.free, 0.0) / state)))
-            memory = memory_of(seqs)
+            memory = _memory(model, gpu, precision, tp, limits, budget, seqs)
             memory = replace(memory, activations=memory.activations + seqs * state)
         blocks = _block_count(memory, model, precision, tp, limits)
         if blocks < 2 and limits.attention.placement == "host" and memory.free > 0:
@@ -124,6 +118,15 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
     return config, memory
 
 
+def _memory(
+    model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, limits: Limits, budget: int, seqs: int, share: float = 0.5
+) -> Memory:
+    """`device_memory` under these limits, the draft model's weights with it; `share` as there."""
+    utilization = limits.gpu_memory_utilization
+    alone = device_memory(model, gpu, precision, tp=tp, utilization=utilization, token_budget=budget, max_num_seqs=seqs, share=share)
+    return replace(alone, weights=alone.weights + loaded_weight_bytes(limits.draft, precision, tp)) if limits.draft else alone
+
+
 def _block_count(memory: Memory, model: ModelSpec, precision: Precision, tp: int, limits: Limits) -> int:
     """KV blocks for which there is room, in HBM and, where KV lives there, in host RAM."""
     in_hbm, in_host = block_bytes(model, precision, limits.block_size, limits.attention, tp)
@@ -138,20 +141,12 @@ def kv_block_interval(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: 
     if limits.num_gpu_blocks is not None or sequence_bytes(model, 0, precision, DENSE, tp)[0]:
         return None
     config, _ = plan_engine(model, gpu, precision, tp, limits)
-    counts = []
-    for share in (0.95, 0.05):
-        memory = device_memory(
-            model,
-            gpu,
-            precision,
-            tp=tp,
-            utilization=limits.gpu_memory_utilization,
-            token_budget=config.max_num_batched_tokens,
-            max_num_seqs=config.max_num_seqs,
-            share=share,
-        )
-        counts.append(_block_count(memory, model, precision, tp, limits))
-    return counts[0], counts[1]
+    budget, seqs = config.max_num_batched_tokens, config.max_num_seqs
+    low, high = (
+        _block_count(_memory(model, gpu, precision, tp, limits, budget, seqs, share), model, precision, tp, limits)
+        for share in (0.95, 0.05)
+    )
+    return low, high
 
 
 def cap_at_knee(

@@ -85,6 +85,12 @@ def test_the_interval_holds_the_point_and_the_engine():
     assert kv_block_interval(model, H100, Precision(), 1, Limits(num_gpu_blocks=100)) is None
 
 
+def test_a_draft_model_takes_its_share_of_the_interval_too():
+    model, limits = get_model("Llama-3.1-8B"), Limits(draft=get_model("Llama-3.2-3B"))
+    low, high = kv_block_interval(model, H100, Precision(), 1, limits)
+    assert low < plan_engine(model, H100, Precision(), 1, limits)[0].num_gpu_blocks < high
+
+
 def test_layers_are_grouped_as_the_engine_did():
     # the engine reported 6, 7 and 7 groups of the Gemma 3 models
     assert [kv_groups(get_model(name))[0] for name in ("Gemma-3-12B", "Gemma-3-27B", "Gemma-3-4B")] == [6, 7, 7]
