@@ -67,11 +67,8 @@ def measure(call: list[str]) -> tuple[int, str]:
 
 def machine(grid: Path, out: Path) -> Any:
     """This machine's CPU as a GPU spec: the floors of the same run, with room above them."""
-    import xarray as xr
-
+    from calibrate.measurement import open_measurement
     from sim.specs.gpus import get_gpu
     from simctl.loop_steps import datasheet
 
-    with xr.open_dataset(grid, decode_timedelta=False) as opened:
-        attrs = dict(opened.attrs)
-    return get_gpu(str(datasheet(attrs, out / "this-machine.yaml")))
+    return get_gpu(str(datasheet(dict(open_measurement(grid).attrs), out / "this-machine.yaml")))

@@ -6,7 +6,6 @@ Two sources: a `served` measurement file (netCDF, one run of several experiments
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from dataclasses import dataclass, field, replace
@@ -16,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate.measurement import model_of, open_measurement
 from sim.deployment import Limits
 from sim.errors import UsageError
 from sim.precision import Precision
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
-from sim.specs.hf_config import spec_from_config
 from sim.specs.model import ModelSpec
 from sim.workload.content import Grown
 from sim.workload.trace import Trace, TraceBuilder
@@ -103,15 +102,7 @@ class ServedRun:
 
 def read_served(path: Path) -> ServedRun:
     """Read a `served` measurement. Raises UsageError naming the file and what is wrong with it; OSError when it cannot be read."""
-    import xarray as xr
-
-    with path.open("rb"):
-        pass  # a missing or unreadable file is an OSError with its name
-    try:
-        with xr.open_dataset(path, decode_timedelta=False) as opened:
-            data = opened.load()
-    except (ValueError, KeyError, OSError) as error:
-        raise UsageError(f"{path.name}: not a netCDF measurement ({' '.join(str(error).split())[:80]})") from None
+    data = open_measurement(path)
     attrs = data.attrs
     if attrs.get("schema") != SCHEMA or attrs.get("suite") != SUITE:
         raise UsageError(f"{path.name}: not a served measurement (schema {attrs.get('schema')!r}, suite {attrs.get('suite')!r})")
@@ -119,17 +110,11 @@ def read_served(path: Path) -> ServedRun:
     missing = [n for n in needed if n not in data] + [n for n in ("gpu_name", "model", "weight_dtype") if n not in attrs]
     if missing:
         raise UsageError(f"{path.name}: lacks {', '.join(missing)}")
-    if "model_config" in attrs:
-        model = spec_from_config(json.loads(attrs["model_config"]), str(attrs["model"]), "measurement file")
-    else:
-        from sim.specs.models import get_model
-
-        model = get_model(str(attrs["model"]))
     flags = str(attrs.get("plan_server_flags", ""))
     return ServedRun(
         name=path.stem,
         gpu=get_gpu(str(attrs["gpu_name"])),
-        model=model,
+        model=model_of(attrs, path),
         precision=Precision(_dtype(attrs["weight_dtype"]), _dtype(attrs.get("kv_dtype", "bfloat16"))),
         limits=limits_of_flags(flags),
         tp=int(_flag(flags, "tensor-parallel-size") or 1),
