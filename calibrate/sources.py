@@ -10,6 +10,8 @@ from calibrate.steps.engine_grid import SUITE, Grid, read_engine_grid
 from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec
 
+REPEAT = "_2"  # ends the name of a grid measured a second time: what is learnt is judged by it
+
 
 def packaged_measurements() -> list[Path]:
     """Packaged netCDF measurement files, sorted by name."""
@@ -39,5 +41,16 @@ def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
 
 
 def is_grid(path: Path) -> bool:
-    """Whether a packaged file is an engine grid, by its name."""
-    return path.name.startswith(SUITE)
+    """Whether a packaged file is an engine grid to learn from, by its name."""
+    return path.name.startswith(SUITE) and not path.stem.endswith(REPEAT)
+
+
+def repeated_grids(gpu: GpuSpec | None = None) -> list[tuple[Grid, Grid]]:
+    """Packaged grids measured again, on another machine of the same kind and another day's start: (what is learnt from, the repeat)."""
+    pairs = []
+    for path in packaged_measurements():
+        if path.name.startswith(SUITE) and path.stem.endswith(REPEAT):
+            again = read_engine_grid(path)
+            if gpu is None or again.gpu.name == gpu.name:
+                pairs.append((read_engine_grid(path.with_name(path.name.replace(REPEAT, ""))), again))
+    return pairs

@@ -6,7 +6,7 @@ Pure: nothing here touches a device. A cell says what one engine iteration carri
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ class Cell:
     kind: str  # "decode", "ragged", "prefill", "packed" or "mixed"
     contexts: tuple[int, ...]
     chunks: tuple[tuple[int, int], ...] = ()
-    priority: int = 0
+    priority: int = field(default=0, compare=False)  # when to measure it, not what it is
 
     @property
     def label(self) -> str:

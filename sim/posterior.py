@@ -31,6 +31,7 @@ STEP_TIME = "step-time"
 POPULATION = "*"
 DECODE = 0  # place of decode iterations in the model error's `kind` dimension
 MODEL_ERROR_NU = 5.0  # degrees of freedom of the model error, as it was fitted
+PRODUCTS = ("linear_flops_per_s", "expert_flops_per_s")  # whose share of the peak changes with the GPU's size
 REQUIRED = ("schema", "family", "gpu", "digest", "formula", "data", "converged", "basis", "summary")
 
 Array = NDArray[np.float64]
@@ -121,9 +122,11 @@ def rates_from_file(
         raise PosteriorError(f"{path}: a rate is missing or not positive ({', '.join(absent) or 'non-positive draws'})")
     if owner == POPULATION:
         # the population knows efficiencies: a rate with a datasheet peak is its share of that peak
+        larger = float(np.log(flops_for(gpu, "bf16")[0] / float(file.attrs["reference_flops"]))) if "slope" in values else 0.0
         for name in file.variables:
             if name in UNITS and np.isfinite(declared[name].upper):
-                values[name] = values[name] * declared[name].upper
+                share = values[name] * np.exp(values["slope"] * larger) if larger and name in PRODUCTS else values[name]
+                values[name] = np.minimum(share, 1.0) * declared[name].upper
                 basis[name] = f"datasheet x {basis[name]}"
     elif precision.weights != file.attrs.get("weight_dtype", "bf16"):
         measured = flops_for(gpu, str(file.attrs.get("weight_dtype", "bf16")))[0]
@@ -135,7 +138,7 @@ def rates_from_file(
     error = None
     if model_error and "sigma" in values:
         error = model_errors(values["sigma"][pick, DECODE], seed)
-        chosen = with_model_error(chosen, error)
+        chosen = with_model_error(chosen, error * run_effects(float(file.attrs.get("run_sd", 0.0)), len(pick), seed))
     facts = sorted({basis[n] for n in UNITS if basis[n].startswith(("published", "implied"))})
     mark = "".join(f"; {fact}" for fact in facts) if owner == POPULATION else ""
     mark += "" if int(file.attrs["converged"]) else " (NOT CONVERGED)"
@@ -152,6 +155,11 @@ def rates_from_file(
 def model_errors(sigma: Array, seed: int) -> Array:
     """One log-t factor per draw [draw]; `sigma` [draw] is the model error of a decode iteration."""
     return np.asarray(np.exp(sigma * np.random.default_rng([seed, 50]).standard_t(MODEL_ERROR_NU, size=sigma.size)))
+
+
+def run_effects(run_sd: float, draws: int, seed: int) -> Array:
+    """One log-normal factor per draw [draw]: what all iterations of one start of an engine, on one machine, have in common."""
+    return np.asarray(np.exp(run_sd * np.random.default_rng([seed, 51]).standard_normal(draws)))
 
 
 def with_model_error(rates: Mapping[str, Array], factor: Array) -> dict[str, Array]:

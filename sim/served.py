@@ -8,6 +8,7 @@ of the engine and its host, so it is carried to other GPUs whose rates were lear
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
@@ -22,23 +23,28 @@ from sim.host import HostRates
 from sim.rates import RateDraws, Rates
 
 PACKAGED = "data/posteriors/served_path.json"
-SCHEMA = "simctl-served-path/2"
+SCHEMA = "simctl-served-path/3"
 MIN_C0_S = 1e-5
 IN_PROCESS = "posterior for"  # how the summary of rates learnt from in-process grids begins
 
 
 @dataclass(frozen=True, slots=True)
 class ServedPath:
-    """Seconds of the fixed cost that serving hides, the share of per-sequence and per-prefill host cost that shows, and host latencies."""
+    """Seconds of the fixed cost that serving hides, the shares of per-sequence and per-prefill host cost that show, host latencies, and
+    how far single requests and whole runs lie off a replay (log sd).
+    """
 
     gpu: str
     engine: str
     hidden_c0_s: float
     shown: float
+    shown_prefill: float
     request_s: float
     prompt_token_s: float
     response_s: float
     serial_s: float
+    noise: Mapping[str, float]
+    run_noise: float
     learnt_on: str
     formula: str
     schema: str = SCHEMA
@@ -60,13 +66,13 @@ class ServedPath:
             rates.point,
             c0_s=max(MIN_C0_S, float(rates.point.c0_s) - self.hidden_c0_s),
             c_seq_s=rates.point.c_seq_s * self.shown,
-            c_prefill_s=rates.point.c_prefill_s * self.shown,
+            c_prefill_s=rates.point.c_prefill_s * self.shown_prefill,
         )
         draws = replace(
             rates.draws,
             c0_s=np.maximum(MIN_C0_S, rates.draws.c0_s - self.hidden_c0_s),
             c_seq_s=rates.draws.c_seq_s * self.shown,
-            c_prefill_s=rates.draws.c_prefill_s * self.shown,
+            c_prefill_s=rates.draws.c_prefill_s * self.shown_prefill,
         )
         why = f"as served by {self.engine} on {self.gpu}"
         basis = rates.basis | {name: f"{rates.basis[name]}; {why}" for name in ("c0_s", "c_seq_s", "c_prefill_s")}
@@ -106,8 +112,12 @@ def parse_path(text: str, name: str) -> ServedPath:
         path = ServedPath(**{field.name: body[field.name] for field in fields(ServedPath)})
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise SimctlError(f"{name}: not a served path ({error})") from None
-    times = (path.hidden_c0_s, path.shown, path.request_s, path.prompt_token_s, path.response_s, path.serial_s)
-    if path.schema != SCHEMA or not all(isinstance(t, float | int) and np.isfinite(t) for t in times) or not 0 <= path.shown <= 1:
+    if not isinstance(path.noise, dict):
+        raise SimctlError(f"{name}: not a served path (noise)")
+    times = (path.hidden_c0_s, path.request_s, path.prompt_token_s, path.response_s, path.serial_s, path.run_noise, *path.noise.values())
+    shares = (path.shown, path.shown_prefill)
+    numbers = all(isinstance(t, float | int) and np.isfinite(t) for t in (*times, *shares))
+    if path.schema != SCHEMA or not numbers or not all(0 <= share <= 1 for share in shares):
         raise SimctlError(f"{name}: not a served path (schema {path.schema!r})")
     if path.formula != formula_fingerprint():
         raise SimctlError(f"{name}: learnt with another version of the formula: learn it again with `simctl validate --save-path`")

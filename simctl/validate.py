@@ -11,6 +11,7 @@ import click
 from simctl.options import writable
 
 PACKAGED = "data/measured"
+RATE_DRAWS = 200  # to solve a served path at; only --draws of them are replayed
 
 
 @click.command("validate")
@@ -23,6 +24,11 @@ PACKAGED = "data/measured"
 @click.option("--list", "list_runs", is_flag=True, help="List the packaged served runs and stop.")
 @click.option("--low-load", metavar="NAME", help="Experiment to learn the served path from. [default: the open loop with the lowest rate]")
 @click.option("--ladder/--no-ladder", default=True, show_default=True, help="Learn c0 and hidden host cost from true-decode windows too.")
+@click.option(
+    "--carried",
+    is_flag=True,
+    help="Learn nothing from the run: take the packaged served path, learnt on another, as it is. [default where a run has no open loop]",
+)
 @click.option("--known-blocks", type=click.IntRange(2), metavar="N", help="KV blocks the engine reported, instead of those predicted.")
 @click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
 @click.option("--model", help="Model of a CSV log: catalogue name or config.json.")
@@ -101,16 +107,24 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
     from dataclasses import replace
 
     from calibrate.served.compare import score
-    from calibrate.served.path import learn_path
+    from calibrate.served.path import carried, learn_path
     from calibrate.served.replay import replay
+    from sim.errors import UsageError
     from sim.posterior import rates_for
+    from sim.served import packaged_path
 
     run = _read(path, options)
     if options["known_blocks"]:
         run = replace(run, limits=replace(run.limits, num_gpu_blocks=options["known_blocks"]))
-    low, ladder, scored = _split(run, options)
-    rates = rates_for(run.gpu, run.precision, path=options["posterior"], draws=max(2, options["draws"]))
-    learnt = learn_path(run, rates, low, ladder)
+    rates = rates_for(run.gpu, run.precision, path=options["posterior"], draws=max(RATE_DRAWS, options["draws"]))
+    if options["carried"] or all(e.kind == "burst" for e in run.experiments):
+        packaged = packaged_path()
+        if packaged is None:
+            raise UsageError("no served path is packaged to be carried over")
+        learnt, scored = carried(packaged, rates), [e for e in run.experiments if e.kind != "ladder"]
+    else:
+        low, ladder, scored = _split(run, options)
+        learnt = learn_path(run, rates, low, ladder)
     pairs = [(e, replay(run, e, learnt.rates, learnt.host, draws=options["draws"])) for e in scored]
     return {
         "run": run,
@@ -178,6 +192,9 @@ def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
         engine=run.engine,
         hidden_c0_s=float(reports[0]["in_process"].point.c0_s - path.rates.point.c0_s),
         shown=path.shown,
+        shown_prefill=path.shown_prefill,
+        noise=path.noise,
+        run_noise=path.run_noise,
         request_s=path.host.request_s,
         prompt_token_s=path.host.prompt_token_s,
         response_s=path.host.response_s,
@@ -203,8 +220,9 @@ def _render(report: dict[str, Any]) -> None:
     click.echo(click.style(f"{run.name}: {run.model.name} on {run.gpu.name}, {run.engine}", bold=True))
     lines = [
         f"Rates: {path.rates.summary}.",
-        f"Learnt from {len(path.learnt_on)} experiments ({', '.join(path.learnt_on)}): c0 {1e3 * path.rates.point.c0_s:.2f} ms "
-        f"as served, {100 * path.shown:.0f} % of the per-sequence and per-prefill host cost shows, "
+        (f"Learnt from {len(path.learnt_on)} experiments ({', '.join(path.learnt_on)})" if path.learnt_on else "Carried over as packaged")
+        + f": c0 {1e3 * path.rates.point.c0_s:.2f} ms "
+        f"as served, {100 * path.shown:.0f} % of the per-sequence and {100 * path.shown_prefill:.0f} % of the per-prefill host cost show, "
         f"API server {1e3 * (path.host.request_s + path.host.serial_s):.1f} ms a request, {1e3 * path.host.serial_s:.1f} ms of it its own "
         f"time, shared by requests that come together. "
         f"Noise of single requests (log sd): "
@@ -263,6 +281,7 @@ def _as_dict(report: dict[str, Any]) -> dict[str, Any]:
         "host_request_s": path.host.request_s,
         "host_serial_s": path.host.serial_s,
         "shown": path.shown,
+        "shown_prefill": path.shown_prefill,
         "noise_log_sd": path.noise,
         "run_noise_log_sd": path.run_noise,
         "scores": [

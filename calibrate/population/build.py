@@ -19,22 +19,23 @@ from numpy.typing import NDArray
 
 from calibrate.artifacts import write_posterior
 from calibrate.population.kernels import Estimate, estimates
-from calibrate.population.model import COSTS, NEW, SHARES, Population, learn
+from calibrate.population.model import COSTS, REFERENCE, SHARES, SIZED, Population, learn, size
 from calibrate.population.published import Learnt, Published, learn_published, population_priors, published
 from calibrate.sampling import Settings
 from calibrate.sources import engine_grids
 from calibrate.steps.cells import KINDS, concatenate
 from calibrate.steps.fit import Scores, intervals, score
+from calibrate.steps.repeats import run_sd
 from sim.errors import SimctlError
 from sim.posterior import POPULATION, STEP_TIME, packaged_posterior, read_posterior
 from sim.precision import Precision
-from sim.priors import prior_rates, priors
+from sim.priors import flops_for, prior_rates, priors
 from sim.rates import UNITS, Rates
 from sim.specs.gpus import get_gpu
 
 Array = NDArray[np.float64]
 MEASURED = ("H100", "H200")
-SETTINGS = Settings(draws=2000, tune=2000, chains=4, seed=0, target_accept=0.99)
+SETTINGS = Settings(draws=1000, tune=1500, chains=4, seed=0, target_accept=0.97)
 KEPT_DRAWS = 800
 # An engine's rate is known to the formula's own fit, not better than this across runs of the machine.
 LEAST_ERROR = 0.03
@@ -69,7 +70,7 @@ def leave_one_out(kernels: Sequence[Estimate], engines: Sequence[Estimate], sett
     results = []
     for gpu in sorted({e.gpu for e in (*kernels, *engines)}):
         others = learn([e for e in kernels if e.gpu != gpu], [e for e in engines if e.gpu != gpu], settings)
-        rates = others.rates(NEW)
+        rates = others.rates(gpu)
         if gpu in MEASURED:
             results.append(LeftOut(gpu, "engine grid", _on_grid(gpu, rates)))
         else:
@@ -88,10 +89,11 @@ def _on_grid(gpu: str, found: Mapping[str, Array]) -> Scores:
 
 def _on_kernels(seen: Sequence[Estimate], others: Population) -> Scores:
     rng = np.random.default_rng(1)
-    draws = others.idata.posterior.stack(sample=("chain", "draw"))
     rows = []
     for estimate in seen:
-        mean, between = (np.asarray(draws[n].sel(share=estimate.rate).values) for n in ("share_mean", "share_sd"))
+        place = SHARES.index(estimate.rate)
+        mean, between, slope = (others.found[n][:, place] for n in ("share_mean", "share_sd", "slope"))
+        mean = mean + slope * size(estimate.gpu)
         noise = estimate.error * rng.standard_normal(mean.size)
         predicted = np.exp(-(mean + between * rng.standard_normal(mean.size) + noise))  # seconds per unit of work at the peak
         rows.append((np.exp(-estimate.log_share), *np.quantile(predicted, [0.05, 0.5, 0.95])))
@@ -119,11 +121,14 @@ def write(out: Path, gpu: str, population: Population, kernels: Sequence[Estimat
     """Posterior file of a GPU seen only through kernels, or (gpu `*`) of the population."""
     import xarray as xr
 
-    found = population.rates(NEW if gpu == POPULATION else gpu)
+    found = population.rates(gpu)
     size = len(found["beta"])
     values = dict(found) if gpu == POPULATION else _absolute(gpu, found, size)
     chains = population.settings.chains
     variables: dict[str, Any] = {n: (("chain", "draw"), np.asarray(v).reshape(chains, -1)) for n, v in values.items()}
+    if gpu == POPULATION:  # for a GPU of whatever size: how the shares of matrix products change with it
+        slope = population.found["slope"][:, int(np.argmax(SIZED))]
+        variables["slope"] = (("chain", "draw"), slope.reshape(chains, -1))
     variables |= {"sigma": (("chain", "draw", "kind"), _sigma(size).reshape(chains, -1, len(KINDS)))}
     calls = sum(e.calls for e in kernels if e.gpu == gpu)
     own = f"{calls} kernel latencies of {gpu} and " if calls else ""
@@ -143,6 +148,8 @@ def write(out: Path, gpu: str, population: Population, kernels: Sequence[Estimat
         sampler="nutpie",
         thin_to=KEPT_DRAWS,
         weight_dtype="bf16",
+        run_sd=run_sd(),
+        reference_flops=flops_for(get_gpu(REFERENCE), "bf16")[0],
     )
 
 
@@ -169,6 +176,7 @@ def write_published(out: Path, known: Published, learnt: Learnt, population: Pop
         thin_to=KEPT_DRAWS,
         engine=known.engine,
         weight_dtype=known.precision.weights,
+        run_sd=run_sd(),
     )
 
 
@@ -195,7 +203,7 @@ def main(argv: Sequence[str]) -> int:
     for gpu in (*only_kernels, POPULATION):
         print(f"wrote {write(out, gpu, population, kernels, fingerprint)}")
     for known in published():
-        learnt = learn_published(known, population, SETTINGS)
+        learnt = learn_published(known, population, SETTINGS, _sigma(4 * SETTINGS.draws))
         learnt.diagnostics.require()
         print(f"wrote {write_published(out, known, learnt, population, fingerprint)}")
     return 0

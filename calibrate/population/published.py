@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.population.model import NEW, Population
+from calibrate.population.model import Population
 from calibrate.reference import Row, table
 from calibrate.sampling import Compiled, Diagnostics, Settings, diagnose
 from calibrate.steps.cells import StepCells, make_cells
-from calibrate.steps.model import free_rates, step_model
+from calibrate.steps.model import NORMAL, free_rates, step_model
 from calibrate.steps.rates import prior_draws
 from sim.bill import decode_shape, iteration_bill, mixed_shape
 from sim.policy import blocks, dense
@@ -122,7 +122,7 @@ def population_priors(population: Population, gpu: str, precision: Precision) ->
     """The prior of every rate of a GPU: the population's for a card never measured where it has one, else the declared."""
     declared = priors(get_gpu(gpu), precision, published=False)
     chosen = dict(declared)
-    for name, draws in population.rates(NEW).items():
+    for name, draws in population.rates(gpu).items():
         upper = declared[name].upper
         peak = upper if np.isfinite(upper) else 1.0
         middle = min(float(np.median(draws)), 0.98 if np.isfinite(upper) else np.inf)
@@ -135,13 +135,19 @@ def population_priors(population: Population, gpu: str, precision: Precision) ->
     return chosen
 
 
-def learn_published(known: Published, population: Population, settings: Settings) -> Learnt:
-    """Sample the rates that the published numbers touch; the others are drawn from their priors."""
+def learn_published(known: Published, population: Population, settings: Settings, sigma: Array) -> Learnt:
+    """Sample the rates that the published numbers touch; the others are drawn from their priors.
+
+    So few numbers cannot tell how far the formula is off: that is taken from the GPUs measured, `sigma` [draw, kind], its median in what is
+    sampled. Learnt with it, two numbers leave a choice between a rate far from its prior and a formula wrong by half, between which
+    no chain passes. For the same reason their errors are taken as normal: a long tail would let a number be disbelieved.
+    """
     chosen = population_priors(population, known.gpu, known.precision)
-    idata: Any = Compiled(step_model(known.cells, chosen), settings.sampler).sample(settings)
+    model = step_model(known.cells, chosen, sigma=np.median(sigma, axis=0), nu=NORMAL)
+    idata: Any = Compiled(model, settings.sampler).sample(settings)
     draws = idata.posterior.stack(sample=("chain", "draw"))
     touched = tuple(free_rates(known.cells))
     rest = prior_draws(chosen, draws.sizes["sample"], np.random.default_rng([settings.seed, 1]))
     values = {name: np.asarray(getattr(rest, name), dtype=float) for name in UNITS}
     values |= {name: np.asarray(draws[name].values, dtype=float) for name in touched}
-    return Learnt(values, np.asarray(draws["sigma"].transpose("sample", "kind").values, dtype=float), touched, diagnose(idata))
+    return Learnt(values, sigma[: draws.sizes["sample"]], touched, diagnose(idata))

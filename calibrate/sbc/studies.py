@@ -26,7 +26,7 @@ from calibrate.sbc.served import request_ranks, served_ranks
 Array = NDArray[np.float64]
 Study = Callable[[int, np.random.Generator, Settings], dict[str, Array]]
 KNEES, LAST_BATCH = 25, 128.0
-GPUS, WITH_ENGINE = ("A", "B", "C", "D"), ("A", "B")
+GPUS, WITH_ENGINE = ("A10", "A100-80G", "H100", "B200"), ("A100-80G", "H100")
 KERNEL_ERROR, ENGINE_ERROR = 0.06, 0.03
 
 
@@ -60,19 +60,16 @@ def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dic
 
 
 def population(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
-    """Means and spreads over GPUs, the stack's loss, and the engine's share of a GPU seen only through kernels."""
+    """Means and spreads over GPUs, the stack's loss and how shares change with size; a GPU's own are integrated out (see its tests)."""
     from calibrate.population.kernels import Estimate
     from calibrate.population.model import COSTS, SHARES, population_model
 
     kernels = [Estimate(gpu, rate, 0.0, KERNEL_ERROR, 10) for gpu in GPUS for rate in SHARES]
     engines = [Estimate(gpu, rate, 0.0, ENGINE_ERROR, 10) for gpu in WITH_ENGINE for rate in (*SHARES, *COSTS)]
-    model = population_model(kernels, engines, GPUS)
+    model = population_model(kernels, engines)
     observed = {f"{name}_seen": f"{name}_values" for name in ("kernel", "engine", "host")}
-    parameters = ["share_mean", "share_sd", "stack", "cost_mean", "cost_sd", "log_engine"]
-    found = sampled_ranks(Sampled(model, parameters, observed), runs, rng, replace(settings, target_accept=0.99))
-    # of the engines' shares, those of the last GPU, which only its kernels tell
-    last = f"log_engine[{len(GPUS) - 1}]"
-    return {name: ranks for name, ranks in found.items() if not name.startswith("log_engine") or name.startswith(last)}
+    parameters = ["share_mean", "share_sd", "stack", "slope_of_products", "cost_mean", "cost_sd"]
+    return sampled_ranks(Sampled(model, parameters, observed), runs, rng, replace(settings, target_accept=0.95))
 
 
 def knees(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:

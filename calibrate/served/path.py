@@ -1,17 +1,20 @@
 """What serving changes about a rate learnt in process: async scheduling hides host work, the API server adds latency.
 
 Engine grids are stepped in process with a device synchronisation after every iteration, so the host's work per iteration, per sequence and
-per prefill shows in full. A served engine prepares the next iteration while the GPU runs this one (sim.engine.overlap). Four unknowns
+per prefill shows in full. A served engine prepares the next iteration while the GPU runs this one (sim.engine.overlap). Five unknowns
 carry the difference:
 
     c0            the fixed cost as served
-    shown         the share of the per-sequence and per-prefill host cost that shows even so (0..1)
+    shown         the share of the per-sequence host cost that shows even so (0..1)
+    shown_prefill that of the cost of iterations that carry prefill
     serial_s      the API server's own time per request, shared by requests that come together
     request_s     the rest of its latency per request
 
 With a concurrency ladder, c0 and `shown` are linear in its true-decode windows, so they are solved draw by draw; `serial_s` is how much
-later the first token of a large wave comes for each of its clients; `request_s` closes the median TTFT of one run at low load, whose
-per-request residuals also give the noise that intervals of single requests need. From the low load alone, c0 closes its median TPOT,
+later the first token of a large wave comes for each of its clients; `shown_prefill` is how long the low load's prompts hold up the
+streams beside them, where the file says when tokens came (calibrate.served.stalls), and `shown` elsewhere; `request_s` closes the
+median TTFT of one run at low load, whose per-request residuals also give the noise that intervals of single requests need.
+From the low load alone, c0 closes its median TPOT,
 `serial_s` its median TTFT, and the rest follows from the schedule: an engine that decides ahead shows no host work.
 """
 
@@ -24,12 +27,14 @@ from numpy.typing import NDArray
 
 from calibrate.served.replay import Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
+from calibrate.served.stalls import prefill_seen
 from sim.bill import decode_shape, iteration_bill
 from sim.deployment import plan_engine
 from sim.errors import UsageError
 from sim.host import HostRates
-from sim.price import step_terms, step_time_s
+from sim.price import step_terms
 from sim.rates import RateDraws, Rates
+from sim.served import ServedPath as PackagedPath
 from sim.served import hidden_work
 
 Array = NDArray[np.float64]
@@ -46,6 +51,7 @@ class ServedPath:
     rates: RateDraws
     host: HostRates
     shown: float
+    shown_prefill: float
     noise: dict[str, float]
     run_noise: float  # log sd of what all requests of a run have in common, beyond the draws
     learnt_on: tuple[str, ...]
@@ -60,12 +66,19 @@ def learn_path(run: ServedRun, rates: RateDraws, low_load: Experiment, ladder: t
     if len(low_load.ttft_s) < 5:
         raise UsageError(f"{low_load.name}: {len(low_load.ttft_s)} requests are too few to learn a served path from; 5 or more are needed")
     in_process, overlaps = rates.point, plan_engine(run.model, run.gpu, run.precision, run.tp, run.limits)[0].overlaps
-    shown, run_noise = (0.0 if overlaps else 1.0), 0.0
+    uncut, shown, run_noise = rates, (0.0 if overlaps else 1.0), 0.0
     rungs = tuple(e for e in ladder if np.isfinite(e.window_step_s) and e.clients > 0)
     if len(rungs) >= 2:
         rates, shown, run_noise = _from_windows(run, rates, rungs)
     else:
         rates = _showing(rates, shown)
+    shown_prefill = shown
+    seen_prefill = prefill_seen(run, low_load, rates.point) if float(in_process.c_prefill_s) > 0 else None
+    if seen_prefill is not None:
+        middle, error = (value / float(in_process.c_prefill_s) for value in seen_prefill)
+        shown_prefill = float(np.clip(middle, 0.0, 1.0))
+        z = np.random.default_rng(11).standard_normal(np.size(uncut.draws.c_prefill_s))
+        rates = _with_prefill(rates, uncut, shown_prefill, np.clip(middle + error * z, 0.0, 1.0))
     host = HostRates(basis=f"learnt on {low_load.name}", work=hidden_work(in_process, rates.point))
     waves = tuple(e for e in rungs if e.clients >= MIN_WAVE)
     if waves:
@@ -83,7 +96,7 @@ def learn_path(run: ServedRun, rates: RateDraws, low_load: Experiment, ladder: t
         closes = "request_s" if waves else "serial_s"
         host = replace(host, **{closes: max(0.0, getattr(host, closes) + gap)})
     noise = _noise(low_load, replay(run, low_load, rates, host, draws=0))
-    return ServedPath(rates, host, shown, noise, run_noise, (low_load.name, *(e.name for e in rungs)))
+    return ServedPath(rates, host, shown, shown_prefill, noise, run_noise, (low_load.name, *(e.name for e in rungs)))
 
 
 def _serial(run: ServedRun, rates: RateDraws, host: HostRates, waves: tuple[Experiment, ...]) -> float:
@@ -101,7 +114,7 @@ def _serial(run: ServedRun, rates: RateDraws, host: HostRates, waves: tuple[Expe
 def _from_windows(run: ServedRun, rates: RateDraws, rungs: tuple[Experiment, ...]) -> tuple[RateDraws, float, float]:
     """Solve window = rest + c0 + shown * c_seq * n for (c0, shown), in relative error, at the point and at every draw.
 
-    Third comes the log sd that the grids gave a step time before that: their model error. Windows pin decode iterations of equal contexts;
+    Third comes the log sd of what the formula misses of one run, as the grids give it. Windows pin decode iterations of equal contexts;
     of iterations that carry prefill, and of unequal contexts, nothing but the grids says how far off the formula is.
     """
     n = np.array([float(e.clients) for e in rungs])
@@ -121,9 +134,8 @@ def _from_windows(run: ServedRun, rates: RateDraws, rungs: tuple[Experiment, ...
         return np.maximum(c0, MIN_C0_S), np.clip(shown, 0.0, 1.0)
 
     c0, shown = solve(rates.point)
-    before = np.broadcast_to(np.asarray(step_time_s(bill, rates.draws, np), float), (len(n), np.size(rates.draws.c0_s)))
-    low, high = np.quantile(np.log(before), [0.05, 0.95], axis=1)
-    left = float(np.median(high - low) / (2 * 1.645))
+    low, high = np.quantile(np.log(rates.error), [0.05, 0.95]) if rates.error is not None else (0.0, 0.0)
+    left = float(high - low) / (2 * 1.645)
     c0_draws, shown_draws = solve(rates.draws)
     solved = replace(
         rates,
@@ -145,6 +157,23 @@ def _showing(rates: RateDraws, shown: float, at_draws: Array | None = None) -> R
         draws=replace(rates.draws, **{name: getattr(rates.draws, name) * shares for name in names}),
         basis=rates.basis | {name: f"{rates.basis[name]}; {100 * shown:.0f} % of it shows when served" for name in names},
     )
+
+
+def _with_prefill(rates: RateDraws, uncut: RateDraws, shown: float, at_draws: Array) -> RateDraws:
+    """Rates of which another share of the cost of iterations that carry prefill shows."""
+    name = "c_prefill_s"
+    return replace(
+        rates,
+        point=replace(rates.point, c_prefill_s=float(uncut.point.c_prefill_s) * shown),
+        draws=replace(rates.draws, c_prefill_s=uncut.draws.c_prefill_s * at_draws),
+        basis=rates.basis | {name: f"{uncut.basis[name]}; {100 * shown:.0f} % of it shows when served"},
+    )
+
+
+def carried(path: PackagedPath, rates: RateDraws) -> ServedPath:
+    """A packaged path as it is, for a run that it was not learnt on."""
+    host = path.host(rates)
+    return ServedPath(path.applied(rates), host, path.shown, path.shown_prefill, dict(path.noise), path.run_noise, ())
 
 
 def _shift_c0(rates: RateDraws, shift_s: float) -> RateDraws:

@@ -57,7 +57,7 @@ def replay(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostR
         precision=run.precision,
         rates=rates,
         tp=run.tp,
-        limits=run.limits,
+        limits=experiment.limits or run.limits,
         host=host,
         max_concurrency=experiment.clients if closed else None,
     )

@@ -38,7 +38,7 @@ class Experiment:
     """Requests in order of sending; every array has shape [request], seconds and tokens. `ttft_s` and `e2el_s` count from sending."""
 
     name: str
-    kind: str  # "ladder", "open", "closed", "sessions"
+    kind: str  # "ladder", "open", "closed", "sessions", "burst"
     arrival_s: Array
     prompt_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
@@ -49,6 +49,10 @@ class Experiment:
     session: NDArray[np.int64] | None = None
     clients: int = 0  # of a ladder or closed loop
     window_step_s: float = math.nan  # true-decode window of a ladder rung: seconds per step
+    token_s: tuple[Array, ...] | None = (
+        None  # when each token of each request came, from the first sending; None where nobody wrote it down
+    )
+    limits: Limits | None = None  # of the server it ran on, where that is not the run's
 
     @property
     def tpot_s(self) -> Array:
@@ -106,11 +110,11 @@ def read_served(path: Path) -> ServedRun:
     attrs = data.attrs
     if attrs.get("schema") != SCHEMA or attrs.get("suite") != SUITE:
         raise UsageError(f"{path.name}: not a served measurement (schema {attrs.get('schema')!r}, suite {attrs.get('suite')!r})")
-    needed = ("experiment_index", *LOG_COLUMNS, "name", "kind", "n", "window_step_s")
+    needed = ("experiment_index", *LOG_COLUMNS, "name", "kind", "n")
     missing = [n for n in needed if n not in data] + [n for n in ("gpu_name", "model", "weight_dtype") if n not in attrs]
     if missing:
         raise UsageError(f"{path.name}: lacks {', '.join(missing)}")
-    flags = str(attrs.get("plan_server_flags", ""))
+    flags = str(attrs.get("plan_server_flags", "")) or re.sub(r"--num-gpu-blocks-override[ =]\d+", "", _starved_flags(data))
     return ServedRun(
         name=path.stem,
         gpu=get_gpu(str(attrs["gpu_name"])),
@@ -191,7 +195,7 @@ def _experiment(data: Any, index: int) -> Experiment:
     cached = data["cached_tokens"].values[where].astype(float) if "cached_tokens" in data else np.full(len(where), np.nan)
     return Experiment(
         name=str(data["name"].values[index]),
-        kind=str(data["kind"].values[index]),
+        kind=(kind := str(data["kind"].values[index])),
         arrival_s=column["arrival_s"],
         prompt_tokens=column["prompt_tokens"].astype(np.int64),
         output_tokens=column["output_tokens"].astype(np.int64),
@@ -200,7 +204,26 @@ def _experiment(data: Any, index: int) -> Experiment:
         cached_tokens=None if np.isnan(cached).all() else cached,
         session=_sessions(data, where),
         clients=0 if math.isnan(clients) else int(clients),
-        window_step_s=float(data["window_step_s"].values[index]),
+        window_step_s=float(data["window_step_s"].values[index]) if "window_step_s" in data else math.nan,
+        token_s=_token_times(data, where),
+        limits=limits_of_flags(starved) if kind == "burst" and (starved := _starved_flags(data)) else None,
+    )
+
+
+def _starved_flags(data: Any) -> str:
+    """Flags of the second server, with little KV, on which a burst ran."""
+    return str(data.attrs.get("starved_server_flags", ""))
+
+
+def _token_times(data: Any, where: NDArray[np.int64]) -> tuple[Array, ...] | None:
+    """Arrival of every token of these requests, from the first one sent; None in files without."""
+    if "token_time_s" not in data:
+        return None
+    every, ends = data["token_time_s"].values.astype(float), np.cumsum(data["output_tokens"].values.astype(np.int64))
+    return (
+        None
+        if not ends.size or ends[-1] != every.size
+        else tuple(every[ends[i] - int(data["output_tokens"].values[i]) : ends[i]] for i in where)
     )
 
 

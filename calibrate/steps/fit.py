@@ -135,9 +135,13 @@ def check_one_unit(cells: StepCells, priors: Mapping[str, Prior]) -> None:
         )
 
 
-def intervals(cells: StepCells, rates: Rates, sigma: Array, rng: np.random.Generator) -> tuple[Array, Array, Array]:
-    """5 %, 50 % and 95 % of what a new measurement of each cell would read, seconds [n]."""
+def intervals(
+    cells: StepCells, rates: Rates, sigma: Array, rng: np.random.Generator, common: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """5 %, 50 % and 95 % of what a new measurement of each cell would read, seconds [n]; `common` [draw] is a factor of all of its run."""
     draws = predictive(cells, log_price(cells, rates), sigma, rng)
+    if common is not None:
+        draws = draws * common[:, None]
     low, median, high = np.quantile(draws, [0.05, 0.5, 0.95], axis=0)
     return low, median, high
 

@@ -25,6 +25,7 @@ from sim.rates import UNITS, Rates
 
 Array = NDArray[np.float64]
 NU = 5.0  # Student-t degrees of freedom: one cell in a hundred may be off by several sigma without dragging the rates along
+NORMAL = 1e3  # degrees of freedom of what is as good as normal
 SIGMA_SCALE = 0.05
 FLOOR_S = 1e-4  # of what the weights leave of a step, in the coordinates that are sampled
 # Bills below this are no cost, and zero would have no gradient in the smooth maximum's exponent.
@@ -34,10 +35,11 @@ SMOOTHED = (
 )  # fmt: skip
 
 
-def step_model(cells: StepCells, priors: Mapping[str, Prior]) -> Any:
+def step_model(cells: StepCells, priors: Mapping[str, Prior], *, sigma: Array | None = None, nu: float = NU) -> Any:
     """pm.Model of the cells. pm.Data `bill`, `log_step`, `repeat_sd`, `kind` may be replaced, in number too.
 
-    Rates that no cell shows are not in the model (`free_rates` tells); they keep their priors.
+    Rates that no cell shows are not in the model (`free_rates` tells); they keep their priors. `sigma` [kind] is the model error
+    where it is known, and `nu` its degrees of freedom.
     """
     pm, pt = backend.pymc(), backend.tensor()
     free = free_rates(cells)
@@ -59,10 +61,10 @@ def step_model(cells: StepCells, priors: Mapping[str, Prior]) -> Any:
         rates = {name: priors[name].median for name in UNITS}
         for name in free:
             rates[name] = pm.Deterministic(name, value(priors[name], z[name], pt.exp))
-        sigma = pm.HalfNormal("sigma", SIGMA_SCALE, dims="kind")
+        error = pm.HalfNormal("sigma", SIGMA_SCALE, dims="kind") if sigma is None else pt.as_tensor(sigma)
         price = step_time_s(_known_zeros(bill_of(bill), cells), Rates(**rates), pt)
-        scale = pt.sqrt(sigma[kind] ** 2 + repeat_sd**2)
-        pm.StudentT("log_step_s", nu=NU, mu=pt.log(price), sigma=scale, observed=log_step)
+        scale = pt.sqrt(error[kind] ** 2 + repeat_sd**2)
+        pm.StudentT("log_step_s", nu=nu, mu=pt.log(price), sigma=scale, observed=log_step)
     return model
 
 

@@ -14,8 +14,9 @@ from calibrate.sampling import Diagnostics, Settings, quiet
 from calibrate.steps.alone import Alone, with_alone
 from calibrate.steps.cells import KINDS, StepCells
 from calibrate.steps.engine_grid import Grid
-from calibrate.steps.fit import Posterior, Scores, StepFit, cell_folds
+from calibrate.steps.fit import Posterior, Scores, StepFit, cell_folds, intervals, score
 from calibrate.steps.rates import prior_draws
+from calibrate.steps.repeats import run_sd
 from sim.rates import UNITS
 
 Array = NDArray[np.float64]
@@ -70,9 +71,9 @@ class Calibration:
         return dict(zip(KINDS, np.median(self.posterior.sigma, axis=0).tolist(), strict=True))
 
 
-def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = ()) -> Calibration:
+def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = (), repeats: Sequence[tuple[Grid, Grid]] = ()) -> Calibration:
     """Fit, take the rates that were learnt `alone`, then predict held-out cells in `folds` folds of cells and, with two models
-    or more, leaving each model out.
+    or more, leaving each model out; and, where grids were `repeats` of those learnt from, what another run measured.
     """
     posterior = fit.posterior()
     cells, quick = (
@@ -85,10 +86,21 @@ def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = ()) 
         held_out += _rows(f"{folds}-fold by cell", fit, labels, quick, by_kind=True)
     if folds >= 2 and len(np.unique(cells.model)) > 1:
         held_out += _rows("leave one model out", fit, cells.model, quick, by_kind=False)
+    held_out += _another_run(posterior, repeats, seed)
     loo = _loo(fit, posterior)
     posterior = with_alone(posterior, alone)
     rates = rate_rows(fit, posterior)
     return Calibration(fit, posterior, rates, held_out, float(loo.elpd_loo), int((loo.pareto_k > 0.7).sum()), tuple(alone))
+
+
+def _another_run(posterior: Posterior, repeats: Sequence[tuple[Grid, Grid]], seed: int) -> list[HeldOutRow]:
+    """Whole runs that nothing was learnt from, of models that were; intervals allow for what runs have in common."""
+    rows, spread = [], run_sd(repeats)
+    for _, again in repeats:
+        common = np.exp(spread * np.random.default_rng([seed, 4]).standard_normal(posterior.draws))
+        low, median, high = intervals(again.cells, posterior.rates, posterior.sigma, np.random.default_rng([seed, 5]), common)
+        rows.append(HeldOutRow("another run", again.source, score(again.cells.step_s, low, median, high)))
+    return rows
 
 
 def rate_rows(fit: StepFit, posterior: Posterior) -> list[RateRow]:

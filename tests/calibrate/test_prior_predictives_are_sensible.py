@@ -9,7 +9,8 @@ from scipy.special import expit
 from calibrate.logs.learn import HOST
 from calibrate.memory import memory_model, packaged_runs
 from calibrate.population.kernels import Estimate
-from calibrate.population.model import COSTS, SHARES, population_model
+from calibrate.population.model import COSTS, PARAMETERS, SHARES, population_model
+from calibrate.population.model import drawn as shares_and_costs
 from calibrate.recall.model import recall_model
 from calibrate.recall.trials import published
 from calibrate.steps.population import calibration_priors
@@ -51,18 +52,18 @@ def test_a_7b_decode_step_takes_as_long_as_its_weights_at_peak_at_least_and_less
 
 
 def test_a_gpu_that_no_one_measured_has_shares_of_its_datasheet_and_a_step_below_a_second():
-    kernels = [Estimate("A", rate, 0.0, 0.05, 10) for rate in SHARES]
-    model = population_model(kernels, [], ["A"])
-    seen = drawn(model, ["log_engine", "log_cost"])
-    gpu = get_gpu("H100")
+    kernels = [Estimate("H100", rate, 0.0, 0.05, 10) for rate in SHARES]
+    found = drawn(population_model(kernels, []), PARAMETERS)
+    log_engine, log_cost = shares_and_costs(found, "L40S", (), (), np.random.default_rng(0))
+    gpu = get_gpu("L40S")
     declared = priors(gpu, Precision(), published=False)
     values = {name: np.full(DRAWS, declared[name].median) for name in UNITS}
     for i, name in enumerate(SHARES):
-        share = np.exp(seen["log_engine"][:, 0, i])
+        share = np.exp(log_engine[:, i])
         assert 0.2 < np.median(share) < 1.0, name
         values[name] = declared[name].upper * np.minimum(share, 1.0)
     for i, name in enumerate(COSTS):
-        values[name] = np.exp(seen["log_cost"][:, 0, i])
+        values[name] = np.exp(log_cost[:, i])
         assert (values[name] > 0).all()
     times = decode_s(Rates(**values))
     assert (times > 0).all()
