@@ -27,14 +27,18 @@ def resolved(path: Path) -> Path:
 
 
 def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
-    """Engine grids of `gpu`: the files given, else the packaged ones. Raises UsageError when there are none, or of another GPU."""
+    """Engine grids of `gpu`: the files given, else the packaged ones of one GPU (the host of several works otherwise: docs/calibrate.md).
+
+    Raises UsageError when there are none, or of another GPU.
+    """
     if given:
         grids = [read_engine_grid(path) for path in given]
         for grid in grids:
             if grid.gpu.name != gpu.name:
                 raise UsageError(f"{grid.source}: measured on {grid.gpu.name}, not on {gpu.name}")
         return grids
-    grids = [grid for grid in (read_engine_grid(path) for path in packaged_measurements() if is_grid(path)) if grid.gpu.name == gpu.name]
+    every = (read_engine_grid(path) for path in packaged_measurements() if is_grid(path))
+    grids = [grid for grid in every if grid.gpu.name == gpu.name and grid.tp == 1]
     if not grids:
         raise UsageError(f"no packaged engine grid of {gpu.name}; give files with --from, or measure with `simctl measure`")
     return grids
@@ -43,6 +47,17 @@ def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
 def is_grid(path: Path) -> bool:
     """Whether a packaged file is an engine grid to learn from, by its name."""
     return path.name.startswith(SUITE) and not path.stem.endswith(REPEAT)
+
+
+def spread_grids(gpu: GpuSpec) -> list[Grid]:
+    """Packaged grids of a model over several GPUs of this kind."""
+    every = (read_engine_grid(path) for path in packaged_measurements() if is_grid(path))
+    return [grid for grid in every if grid.gpu.name == gpu.name and grid.tp > 1]
+
+
+def unseen_grids(gpu: GpuSpec) -> list[tuple[str, Grid]]:
+    """(what it is, the grid) of packaged grids that nothing is learnt from."""
+    return [("another run", again) for _, again in repeated_grids(gpu)] + [("several GPUs", grid) for grid in spread_grids(gpu)]
 
 
 def repeated_grids(gpu: GpuSpec | None = None) -> list[tuple[Grid, Grid]]:

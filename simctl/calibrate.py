@@ -170,7 +170,7 @@ def command(
         )
         return
     from calibrate.sampling import Settings
-    from calibrate.sources import engine_grids, repeated_grids
+    from calibrate.sources import engine_grids, unseen_grids
     from calibrate.steps.alone import learning_alone, packaged_alone
     from calibrate.steps.cells import concatenate
     from calibrate.steps.engine_grid import read_engine_grid
@@ -196,7 +196,7 @@ def command(
     apart = {} if given or collect is not None else packaged_alone(gpu)
     with learning_alone(apart, known, settings) as alone:
         fit = StepFit(every, known, settings)
-        result = calibrate(fit, folds, seed, alone(), () if given or collect is not None else repeated_grids(gpu))
+        result = calibrate(fit, folds, seed, alone(), () if given or collect is not None else unseen_grids(gpu))
     if as_json:
         click.echo(json.dumps(_plain(result, describe(grids)), indent=1))
     else:

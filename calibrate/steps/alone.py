@@ -99,11 +99,14 @@ def learning_alone(every: Mapping[str, StepCells], priors: Mapping[str, Prior], 
 
 
 def with_alone(posterior: Posterior, several: Sequence[Alone]) -> Posterior:
-    """The posterior with rates learnt alone in place of their priors, draw by draw (the fits are independent)."""
+    """The posterior with rates learnt alone in place of their priors, draw by draw (the fits are independent). What an engine's own
+    iterations show is kept: an all-reduce inside one waits for both GPUs, alone it does not.
+    """
     for seed, alone in enumerate(several):
+        taken = [name for name in alone.rates if name not in posterior.learnt]
         pick = np.random.default_rng([5, seed]).integers(0, alone.posterior.draws, posterior.draws)
-        rates = replace(posterior.rates, **{name: getattr(alone.posterior.rates, name)[pick] for name in alone.rates})
-        posterior = replace(posterior, rates=rates, learnt=(*posterior.learnt, *alone.rates))
+        rates = replace(posterior.rates, **{name: getattr(alone.posterior.rates, name)[pick] for name in taken})
+        posterior = replace(posterior, rates=rates, learnt=(*posterior.learnt, *taken))
     return posterior
 
 

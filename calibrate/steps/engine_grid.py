@@ -42,6 +42,7 @@ class Grid:
     precision: Precision
     engine: str
     source: str
+    tp: int = 1
 
 
 def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
@@ -86,7 +87,7 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
         repeat_sd=[repeat_sd(*(float(row[f"step_s_{q}"]) for q in ("p25", "p75", "n"))) for row in rows],
     )
     engine = f"{attrs.get('engine', 'unknown engine')} {attrs.get('engine_version', '')}".strip()
-    return Grid(cells, gpu or get_gpu(str(attrs["gpu_name"])), model, precision, engine, f"{Path(path).name} ({label})")
+    return Grid(cells, gpu or get_gpu(str(attrs["gpu_name"])), model, precision, engine, f"{Path(path).name} ({label})", tp)
 
 
 def _dtype(name: str) -> str:

@@ -27,6 +27,7 @@ Array = NDArray[np.float64]
 NU = 5.0  # Student-t degrees of freedom: one cell in a hundred may be off by several sigma without dragging the rates along
 NORMAL = 1e3  # degrees of freedom of what is as good as normal
 SIGMA_SCALE = 0.05
+FAR_SCORES = 4.0
 FLOOR_S = 1e-4  # of what the weights leave of a step, in the coordinates that are sampled
 # Bills below this are no cost, and zero would have no gradient in the smooth maximum's exponent.
 NEGLIGIBLE = 1.0
@@ -80,10 +81,12 @@ def _ridge(cells: StepCells, priors: Mapping[str, Prior]) -> Callable[[Any, Any]
     time_s, read, prior, soft = float(cells.step_s[first]), float(weights[first]), priors["c0_s"], FLOOR_S
 
     def score(beta: Any, xp: Any) -> Any:
-        left = soft * xp.log1p(xp.exp((time_s - read / beta) / soft))
+        left = time_s - read / beta
+        left = 0.5 * (left + xp.sqrt(left**2 + soft**2))
         return (xp.log(left) - np.log(prior.median)) / prior.sigma
 
-    return score
+    # a step most of which is neither weights nor fixed cost (a cache behind a link) says nothing of their sum
+    return score if abs(score(priors["beta"].median, np)) < FAR_SCORES else None
 
 
 def _known_zeros(bill: Bill, cells: StepCells) -> Bill:

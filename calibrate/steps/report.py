@@ -71,9 +71,9 @@ class Calibration:
         return dict(zip(KINDS, np.median(self.posterior.sigma, axis=0).tolist(), strict=True))
 
 
-def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = (), repeats: Sequence[tuple[Grid, Grid]] = ()) -> Calibration:
+def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = (), unseen: Sequence[tuple[str, Grid]] = ()) -> Calibration:
     """Fit, take the rates that were learnt `alone`, then predict held-out cells in `folds` folds of cells and, with two models
-    or more, leaving each model out; and, where grids were `repeats` of those learnt from, what another run measured.
+    or more, leaving each model out; and grids that nothing was learnt from, `unseen`: (what they are, the grid).
     """
     posterior = fit.posterior()
     cells, quick = (
@@ -86,20 +86,20 @@ def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = (), 
         held_out += _rows(f"{folds}-fold by cell", fit, labels, quick, by_kind=True)
     if folds >= 2 and len(np.unique(cells.model)) > 1:
         held_out += _rows("leave one model out", fit, cells.model, quick, by_kind=False)
-    held_out += _another_run(posterior, repeats, seed)
     loo = _loo(fit, posterior)
     posterior = with_alone(posterior, alone)
+    held_out += _unseen(posterior, unseen, seed)
     rates = rate_rows(fit, posterior)
     return Calibration(fit, posterior, rates, held_out, float(loo.elpd_loo), int((loo.pareto_k > 0.7).sum()), tuple(alone))
 
 
-def _another_run(posterior: Posterior, repeats: Sequence[tuple[Grid, Grid]], seed: int) -> list[HeldOutRow]:
-    """Whole runs that nothing was learnt from, of models that were; intervals allow for what runs have in common."""
-    rows, spread = [], run_sd(repeats)
-    for _, again in repeats:
-        common = np.exp(spread * np.random.default_rng([seed, 4]).standard_normal(posterior.draws))
-        low, median, high = intervals(again.cells, posterior.rates, posterior.sigma, np.random.default_rng([seed, 5]), common)
-        rows.append(HeldOutRow("another run", again.source, score(again.cells.step_s, low, median, high)))
+def _unseen(posterior: Posterior, unseen: Sequence[tuple[str, Grid]], seed: int) -> list[HeldOutRow]:
+    """Whole runs that nothing was learnt from; intervals allow for what a run's iterations have in common."""
+    common = np.exp((run_sd() if unseen else 0.0) * np.random.default_rng([seed, 4]).standard_normal(posterior.draws))
+    rows = []
+    for what, grid in unseen:
+        low, median, high = intervals(grid.cells, posterior.rates, posterior.sigma, np.random.default_rng([seed, 5]), common)
+        rows.append(HeldOutRow(what, grid.source, score(grid.cells.step_s, low, median, high)))
     return rows
 
 

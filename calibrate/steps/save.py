@@ -34,7 +34,7 @@ def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: s
     basis = {name: learnt if name in posterior.learnt else result.fit.priors[name].basis for name in UNITS}
     parts = [g.cells for g in grids]
     for alone in result.alone:
-        basis |= dict.fromkeys(alone.rates, alone.basis)
+        basis |= {name: alone.basis for name in alone.rates if name not in result.fit.free}
         parts.append(alone.cells)
     groups = {"sample_stats": posterior.idata.sample_stats[["diverging"]].astype(np.int8)}
     if thin_to is None:

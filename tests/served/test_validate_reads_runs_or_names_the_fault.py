@@ -88,6 +88,31 @@ def test_the_packaged_run_is_complete():
         assert len(e.trace()) == len(e.arrival_s)
 
 
+def test_a_burst_ran_on_the_server_with_little_kv():
+    from pathlib import Path
+
+    root = Path(__file__).resolve().parents[2] / "scenarios" / "data" / "measured" / "h100"
+    for name in ("served_llama3.1-8b", "served_qwen2.5-7b_burst"):
+        run_ = read_served(root / f"{name}.nc")
+        (burst,) = [e for e in run_.experiments if e.kind == "burst"]
+        assert run_.limits.num_gpu_blocks is None
+        assert burst.limits is not None
+        assert burst.limits.num_gpu_blocks == 1024
+        assert run_.limits.max_num_seqs == burst.limits.max_num_seqs == 256
+        assert burst.token_s is not None
+        assert [len(t) for t in burst.token_s] == burst.output_tokens.tolist()
+        np.testing.assert_allclose([t[0] for t in burst.token_s], burst.arrival_s + burst.ttft_s, atol=1e-5)
+
+
+def test_a_run_without_a_low_load_takes_the_packaged_path():
+    result = run("validate", "--run", "h100/served_qwen2.5-7b_burst", "--draws", "2", "--json")
+    (report,) = json.loads(result.stdout)
+    assert report["learnt_on"] == []
+    by_metric = {s["metric"]: s for s in report["scores"]}
+    assert by_metric["e2el_s"]["bound"] == 0.05
+    assert by_metric["e2el_s"]["within"]
+
+
 def test_flags_become_limits():
     limits = limits_of_flags("--max-num-seqs 64 --gpu-memory-utilization=0.8 --num-gpu-blocks-override 512 --no-enable-prefix-caching")
     assert (limits.max_num_seqs, limits.gpu_memory_utilization, limits.num_gpu_blocks) == (64, 0.8, 512)
