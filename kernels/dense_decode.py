@@ -154,6 +154,9 @@ def dense_decode(
     per_sm: int | None = None,
     bulk: bool | None = None,
     heads: int | None = None,
+    queued: float | None = None,
+    chunks: int | None = None,
+    halves: bool = False,
     dependent: bool | None = None,
 ) -> torch.Tensor:
     """Attention of one query token per sequence over its whole context, or over a sink and a window of it.
@@ -196,17 +199,26 @@ def dense_decode(
         per_sm = (1 if bulk and tile > 64 else 2) if per_sm is None else per_sm
         splits = splits_for(rows, reach * heads, tile, _programs(q.device, per_sm))
     checks.at_least("splits", splits, 1)
+    programs = _programs(q.device, 1 if per_sm is None else per_sm)
+    queued = 0.0 if queued is None else queued
+    if not 0 <= queued <= 1 or (queued and not bulk):
+        raise ValueError(f"queued: {queued} is not a share, or bulk copies are off")
+    chunks = (0 if not queued else max(1, 4 * programs // rows)) if chunks is None else checks.at_least("chunks", chunks, 0)
+    if bool(chunks) != bool(queued):
+        raise ValueError(f"chunks: {chunks} of a queued share of {queued}")
+    parts = splits + chunks
     out = torch.empty_like(q) if out is None else checks.tensor("out", out, q.shape, [q.dtype], q, contiguous=True)
     if workspace is None:
-        workspace = partials.Workspace.allocate(rows, splits, group * heads, d, q.device)
-    workspace.check(rows, splits, group * heads, d, q)
+        workspace = partials.Workspace.allocate(rows, parts, group * heads, d, q.device)
+    workspace.check(rows, parts, group * heads, d, q)
     table = seq_lens if page_table is None else page_table
     dependent = launch.has_dependent_launch() if dependent is None else dependent
     scale_log2 = (d**-0.5 if scale is None else scale) * LOG2E
     if bulk:
         dense_bulk.launch_bulk(
             q, k_cache, v_cache, table, seq_lens, out, workspace, paged=page_table is not None, scale_log2=scale_log2, splits=splits,
-            tile=tile, heads=heads, stages=stages, num_warps=num_warps, dependent=dependent,
+            chunks=chunks, queued=queued, programs=programs, tile=tile, heads=heads, halves=halves, stages=stages, num_warps=num_warps,
+            dependent=dependent,
         )  # fmt: skip
     else:
         _dense[(splits, rows)](
@@ -216,6 +228,6 @@ def dense_decode(
             WHOLE=splits == 1, PAGED=page_table is not None, WINDOWED=window is not None, STAGES=stages,
             PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=num_warps, **launch.options(dependent),
         )  # fmt: skip
-    if splits > 1:
-        partials.merge(workspace, out, rows, splits, group * heads, dependent)
+    if parts > 1:
+        partials.merge(workspace, out, rows, parts, group * heads, dependent)
     return out
