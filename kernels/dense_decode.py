@@ -102,12 +102,14 @@ def _programs(device: torch.device, per_sm: int) -> int:
     return per_sm * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
-def _bulk_plan(heads_kv: int, page: int | None) -> tuple[int, int]:
-    """(KV heads per program, tile) of bulk copies: one head and whole tiles, or as many heads as make up for a small page."""
+def _bulk_plan(k_cache: torch.Tensor, paged: bool) -> tuple[int, int]:
+    """(KV heads per program, tile) of bulk copies: one head and whole tiles, or, where the heads of a page lie in a run, as many as make
+    up for a small page."""
+    heads_kv, page, d = k_cache.shape[1:]
     heads = 1
-    while page is not None and heads * page < BULK_TILE and heads_kv % (2 * heads) == 0:
+    while paged and k_cache.stride(1) == page * d and heads * page < BULK_TILE and heads_kv % (2 * heads) == 0:
         heads *= 2
-    return heads, BULK_TILE if page is None else min(BULK_TILE, heads * page)
+    return heads, min(BULK_TILE, heads * page) if paged else BULK_TILE
 
 
 def check_cache(
@@ -182,7 +184,7 @@ def dense_decode(
         checks.at_least("window", window, 1)
     max_tokens = capacity if max_tokens is None else checks.at_least("max_tokens", max_tokens, 1)
     reach = max_tokens if window is None else min(max_tokens, sink + window + 512)
-    best = _bulk_plan(heads_kv, None if page_table is None else k_cache.shape[2])
+    best = _bulk_plan(k_cache, page_table is not None)
     if bulk is None:
         fits = dense_bulk.can(k_cache, v_cache, best[1] if tile is None else tile, best[0] if heads is None else heads)
         bulk = q.is_cuda and d * q.element_size() <= 256 and window is None and fits
