@@ -171,9 +171,11 @@ def dense_decode(
     is read. `workspace` and `out` make the call allocation-free, as in a CUDA graph; `splits`, `tile`, `num_warps`,
     `stages`, `per_sm` tune. `bulk` fetches tiles with the bulk copy engine (default: where layout and GPU allow), `heads` KV heads
     a program (default: one, more where a page of one head is smaller than a tile).
+    `queued` of every row is cut in `chunks` pieces that programs claim as they finish, instead of the fixed share each begins with.
     `dependent` launches as a dependent of the previous kernel (default: where the GPU can).
 
-    Returns [B, HQ, D] in q's dtype; zeros for a sequence of length 0. `ValueError` naming the argument on bad input.
+    Returns [B, HQ, D] in q's dtype; zeros for a sequence of length 0; the same bits at every call. `ValueError` naming the argument
+    on bad input. What lies on the device, lengths and page numbers, is not read back to be checked.
     """
     heads_kv, capacity = check_cache(q, k_cache, v_cache, seq_lens, page_table)
     batch, heads_q, d = q.shape
