@@ -104,7 +104,7 @@ def _span(
     full = tl.maximum(lo, tl.minimum(hi, whole))
     for i in tl.range(lo, full, num_stages=STAGES):
         row = i % PER * BN
-        at = page * stride_p + i_h * stride_h + row
+        at = page * stride_p + (i_h + row // PAGE) * stride_h + row % PAGE if HEADS > 1 else page * stride_p + i_h * stride_h + row
         if PAGED:
             page = tl.load(row_of + (i + 1) // PER, mask=i + 1 < tiles, other=0)
         b_k, b_v = k.load([at, 0]), v.load([at, 0])
@@ -113,7 +113,7 @@ def _span(
     # A page that is not full: the copies bring rows that hold no token, so values are masked as well.
     for i in tl.range(full, hi, num_stages=min(STAGES, 3)):
         row = i % PER * BN
-        at = page * stride_p + i_h * stride_h + row
+        at = page * stride_p + (i_h + row // PAGE) * stride_h + row % PAGE if HEADS > 1 else page * stride_p + i_h * stride_h + row
         if PAGED:
             page = tl.load(row_of + (i + 1) // PER, mask=i + 1 < tiles, other=0)
         ok = i // PER * PAGE + (row + o_n) % PAGE < n
@@ -127,32 +127,44 @@ def _span(
 def _bulk(
     q, k, v, table, lens, out, o_parts, ml_parts, scale_log2, heads_kv, splits, stride_table, stride_p, stride_h,
     GROUP: tl.constexpr, HEADS: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
-    WHOLE: tl.constexpr, PAGED: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    WHOLE: tl.constexpr, PAGED: tl.constexpr, HALVES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     PER: tl.constexpr = HEADS * PAGE // BN
     QUERIES: tl.constexpr = HEADS * GROUP
     i_s, i_row = tl.program_id(0), tl.program_id(1)
     i_b, i_h = i_row // (heads_kv // HEADS), i_row % (heads_kv // HEADS) * HEADS
-    o_g, o_d = tl.arange(0, GP), tl.arange(0, D)
+    if HALVES:
+        o_g, o_d = tl.arange(0, 16) % 8, tl.arange(0, D // 2)[None, :] + tl.arange(0, 16)[:, None] // 8 * (D // 2)
+    else:
+        o_g, o_d = tl.arange(0, GP), tl.arange(0, D)[None, :]
     launch.wait_for_previous(PDL)
     n = tl.load(lens + i_b)
     if HEADS == 1:
         tiles, whole = tl.cdiv(n, BN), n // BN
     else:
         tiles, whole = tl.cdiv(n, PAGE) * PER, n // PAGE * PER
-    p_q = q + (i_row.to(tl.int64) * QUERIES + o_g[:, None]) * D + o_d[None, :]
+    p_q = q + (i_row.to(tl.int64) * QUERIES + o_g[:, None]) * D + o_d
     b_q = tl.load(p_q, mask=o_g[:, None] < QUERIES, other=0.0)
     lo = (i_s.to(tl.int64) * tiles // splits).to(tl.int32)
     hi = ((i_s + 1).to(tl.int64) * tiles // splits).to(tl.int32)
     row_of = table + i_b.to(tl.int64) * stride_table
-    b_m, b_l, b_o = _span(
-        k, v, row_of, b_q, i_b, i_h, lo, hi, tiles, whole, n, stride_p, stride_h, scale_log2,
-        GROUP, HEADS, GP, D, PAGE, BN, PAGED, STAGES, PRECISION,
-    )  # fmt: skip
+    if HALVES:
+        b_m, b_l, b_o = _span_halves(
+            k, v, row_of, b_q, i_b, i_h, lo, hi, tiles, whole, n, stride_p, stride_h, scale_log2, D, PAGE, BN, PAGED, STAGES, PRECISION,
+        )  # fmt: skip
+    else:
+        b_m, b_l, b_o = _span(
+            k, v, row_of, b_q, i_b, i_h, lo, hi, tiles, whole, n, stride_p, stride_h, scale_log2,
+            GROUP, HEADS, GP, D, PAGE, BN, PAGED, STAGES, PRECISION,
+        )  # fmt: skip
     if WHOLE:
-        b_o = b_o / tl.where(b_l == 0.0, 1.0, b_l)[:, None]
-        p_out = out + i_row.to(tl.int64) * QUERIES * D
-        tl.store(p_out + o_g[:, None] * D + o_d[None, :], b_o.to(out.dtype.element_ty), mask=o_g[:, None] < QUERIES)
+        b_l = tl.where(b_l == 0.0, 1.0, b_l)
+        if HALVES:
+            b_l = tl.reshape(tl.broadcast_to(b_l[None, :], [2, 8]), [16])
+        p_out = out + (i_row.to(tl.int64) * QUERIES + o_g[:, None]) * D + o_d
+        tl.store(p_out, (b_o / b_l[:, None]).to(out.dtype.element_ty), mask=o_g[:, None] < QUERIES)
+    elif HALVES:
+        partials.leave_halves(o_parts, ml_parts, i_row * splits + i_s, b_o, b_m, b_l, QUERIES, D)
     else:
         partials.leave(o_parts, ml_parts, i_row * splits + i_s, b_o, b_m, b_l, QUERIES, GP, D)
 
@@ -208,14 +220,13 @@ def _queue(
 
 def can(k_cache: torch.Tensor, v_cache: torch.Tensor, tile: int, heads: int) -> bool:
     """Whether tiles of `tile` rows cut the caches without rest: rows [D] on a lattice of fewer than 2^31, tokens of a head next to
-    each other, keys and values laid out alike, whole tiles in what a program reads of a page (all its heads in a run)."""
+    each other, keys and values laid out alike, whole tiles in what a program reads of a page (a run, if a tile spans heads)."""
     pages, heads_kv, page, d = k_cache.shape
     stride = k_cache.stride()
     lattice = stride == v_cache.stride() and stride[3] == 1 and stride[2] == d and stride[0] % d == 0 and stride[1] % d == 0
     aligned = all(x.data_ptr() % 16 == 0 for x in (k_cache, v_cache)) and d * k_cache.element_size() % 16 == 0
-    run = heads == 1 or stride[1] == page * d
     few = (pages - 1) * stride[0] + (heads_kv - 1) * stride[1] + page * d < 2**31 * d
-    return lattice and aligned and run and few and heads * page % tile == 0 and (heads > 1 or page >= tile)
+    return lattice and aligned and few and heads * page % tile == 0 and (page >= tile or (heads > 1 and stride[1] == page * d))
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
@@ -250,5 +261,19 @@ def launch_bulk(
         )  # fmt: skip
     else:
         _bulk[(splits, rows)](
-            q, k, v, table, seq_lens, out, workspace.o, workspace.ml, scale_log2, heads_kv, splits, *strides, WHOLE=splits == 1, **common
+            q,
+            k,
+            v,
+            table,
+            seq_lens,
+            out,
+            workspace.o,
+            workspace.ml,
+            scale_log2,
+            heads_kv,
+            splits,
+            *strides,
+            WHOLE=splits == 1,
+            HALVES=halves,
+            **common,
         )

@@ -49,7 +49,7 @@ def test_the_answer_does_not_depend_on_who_claims_and_the_queue_is_full_again(le
 def test_keys_beside_values_of_one_pool() -> None:
     cache = caches.make(2, [70, 33], heads_kv=2, group=3, d=32, page=32)
     beside = torch.stack([cache.k, cache.v], dim=2)  # pages, KV heads, 2, page, D
-    for options in ({"splits": 2}, {"splits": 2, "chunks": 3, "queued": 0.4}):
-        options |= {"bulk": True, "heads": 1, "tile": 16}
+    for options in ({"heads": 1}, {"heads": 1, "chunks": 3, "queued": 0.4}, {"heads": 2}, {"heads": 1, "halves": True}):
+        options |= {"splits": 2, "bulk": True, "tile": 16}
         out = dense_decode(cache.q, beside[:, :, 0], beside[:, :, 1], cache.seq_lens, cache.table, **options)
         assert torch.equal(out, dense_decode(*cache.args, **options))
