@@ -73,19 +73,22 @@ def leave_halves(o, ml, i_part, b_o, b_m, b_l, GROUP: tl.constexpr, D: tl.conste
 
 
 @triton.jit
-def _merge(o, ml, claims, out, parts, GROUP: tl.constexpr, D: tl.constexpr, PARTS_P2: tl.constexpr, STEP: tl.constexpr, PDL: tl.constexpr):
-    """One query head of one row a program. Parts that saw no token have m = -inf and l = 0; a row of only those gives zeros.
-    What was claimed from a queue is given back, so that the next call, or the next replay of a graph, finds it full."""
+def _merge(
+    o, ml, claims, out, parts,
+    GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PARTS_P2: tl.constexpr, STEP: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """WIDTH channels of one query head of one row a program. Parts that saw no token have m = -inf and l = 0; a row of only those gives
+    zeros. What was claimed from a queue is given back, so that the next call, or the next replay of a graph, finds it full."""
     i_row, i_g = tl.program_id(0) // GROUP, tl.program_id(0) % GROUP
-    o_p, o_s, o_d = tl.arange(0, PARTS_P2), tl.arange(0, STEP), tl.arange(0, D)
+    o_p, o_s, o_d = tl.arange(0, PARTS_P2), tl.arange(0, STEP), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     first = i_row.to(tl.int64) * parts
     launch.wait_for_previous(PDL)
-    if tl.program_id(0) == 0:
+    if tl.program_id(0) + tl.program_id(1) == 0:
         tl.store(claims, 0)
     p_ml = ml + (first + o_p) * 2 * GROUP + i_g
     b_m = tl.load(p_ml, mask=o_p < parts, other=-float("inf"))
     b_l = tl.load(p_ml + GROUP, mask=o_p < parts, other=0.0)
-    b_o = tl.zeros([STEP, D], dtype=tl.float32)
+    b_o = tl.zeros([STEP, WIDTH], dtype=tl.float32)
     m = tl.max(b_m, 0)
     m = tl.where(m == -float("inf"), 0.0, m)
     for p in range(0, PARTS_P2, STEP):
@@ -102,7 +105,9 @@ def merge(work: Workspace, out: torch.Tensor, rows: int, parts: int, group: int,
     """Merge `parts` parts of each of `rows` rows into out [B, HQ, D], whose rows are rows * group heads in order."""
     d = out.shape[-1]
     bucket = max(8, triton.next_power_of_2(parts))
-    _merge[(rows * group,)](
-        work.o, work.ml, work.claims, out, parts, GROUP=group, D=d, PARTS_P2=bucket, STEP=min(bucket, 128),
+    # Many parts of few heads: the channels are shared out, or a few multiprocessors would read them all.
+    width = min(d, 32) if bucket >= 64 and rows * group < 256 else d
+    _merge[(rows * group, d // width)](
+        work.o, work.ml, work.claims, out, parts, GROUP=group, D=d, WIDTH=width, PARTS_P2=bucket, STEP=min(bucket, 128),
         num_warps=4 if bucket <= 64 else 8, **launch.options(dependent),
     )  # fmt: skip

@@ -26,42 +26,33 @@ CELLS = [(8, M), (32, 128 * K), (1, M), (8, 128 * K), (2, 128 * K), (32, 32 * K)
          (1, 128 * K), (1, 2 * M), (1, 32 * K), (4, 32 * K), (32, M)]  # fmt: skip
 COLUMNS = ("batch", "context", "variant", "median_s", "p10_s", "p90_s", "over_library", "error")
 
-# Options of dense_decode; besides, `beside`: keys and values of a page and head next to each other; `each`: queue entries per program.
+# Options of dense_decode; besides, `apart`: keys and values in pools of their own; `each`: queue entries per program.
 VARIANTS: dict[str, dict[str, object]] = {
-    "split": {},
-    "split halves": {"halves": True},
-    "split beside": {"beside": True},
-    "split beside halves": {"beside": True, "halves": True},
-    "split beside halves 8 warps": {"beside": True, "halves": True, "num_warps": 8},
-    "2 heads 8 warps": {"heads": 2, "num_warps": 8},
-    "2 heads beside 8 warps": {"heads": 2, "beside": True, "num_warps": 8},
-    "4 heads 8 warps": {"heads": 4, "num_warps": 8},
-    "4 heads beside": {"heads": 4, "beside": True},
-    "4 heads beside 8 warps": {"heads": 4, "beside": True, "num_warps": 8},
-    "4 heads beside 8 warps 4 stages": {"heads": 4, "beside": True, "num_warps": 8, "stages": 4},
-    "queue 1/32 by 2 beside halves": {"queued": 1 / 32, "each": 2, "beside": True, "halves": True},
-    "queue 1/16 by 2 beside halves": {"queued": 1 / 16, "each": 2, "beside": True, "halves": True},
-    "queue 1/8 by 8 beside halves": {"queued": 1 / 8, "each": 8, "beside": True, "halves": True},
+    "fixed apart": {"apart": True},
+    "fixed": {},
+    "fixed 8 warps": {"num_warps": 8},
+    "fixed 4 heads": {"heads": 4},
+    "queue 1/32 by 2": {"queued": 1 / 32, "each": 2},
+    "queue 1/16 by 2": {"queued": 1 / 16, "each": 2},
+    "queue 1/16 by 4": {"queued": 1 / 16, "each": 4},
+    "queue 1/8 by 4": {"queued": 1 / 8, "each": 4},
+    "queue 1/8 by 8": {"queued": 1 / 8, "each": 8},
+    "queue 1/8 by 16": {"queued": 1 / 8, "each": 16},
+    "queue 1/8 by 8 whole tokens": {"queued": 1 / 8, "each": 8, "halves": False},
+    "queue 1/8 by 8 apart": {"queued": 1 / 8, "each": 8, "apart": True},
 }
 
 
-def beside(flat: torch.Tensor, i: int, numel: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Set `i` of caches of `numel` keys in `flat`, as pages [pages, KV heads, 2, page, D]: views of its keys and of its values."""
-    both = flat[2 * i * numel : 2 * (i + 1) * numel].view(-1, HEADS_KV, 2, pools.PAGE, D)
-    return both[:, :, 0], both[:, :, 1]
-
-
-def candidates(cell: pools.Cell, flat: torch.Tensor, names: list[str]) -> tuple[dict[str, list[timing.Work]], dict[str, torch.Tensor]]:
+def candidates(cell: pools.Cell, names: list[str]) -> tuple[dict[str, list[timing.Work]], dict[str, torch.Tensor]]:
     """Calls of every variant and of the library by name, and the exact answer of each variant's first call."""
     rows, sms = cell.batch * HEADS_KV, torch.cuda.get_device_properties(0).multi_processor_count
     work, out = partials.Workspace.allocate(rows, 16 * sms // rows + 65, HEADS_Q // HEADS_KV, D, "cuda"), torch.empty_like(cell.q[0])
-    apart = [(cell.k_pages[i], cell.v_pages[i]) for i in range(cell.sets)]
-    near = [beside(flat, i, apart[0][0].numel()) for i in range(cell.sets)]
-    exact = {at is near: pools.exact_dense(cell.q[0], *at[0], cell.table) for at in (apart, near)}
+    layouts = {True: [cell.pages_apart(i) for i in range(cell.sets)], False: [cell.pages(i) for i in range(cell.sets)]}
+    exact = {apart: pools.exact_dense(cell.q[0], *caches[0], cell.table) for apart, caches in layouts.items()}
     calls: dict[str, list[timing.Work]] = {}
     for name in names:
-        options = dict(VARIANTS[name])
-        caches = near if options.pop("beside", False) else apart
+        options = {"queued": 0.0, **VARIANTS[name]}
+        caches = layouts[bool(options.pop("apart", False))]
         if "each" in options:
             options = {"splits": max(1, sms // rows), "chunks": max(1, round(options.pop("each") * sms / rows)), **options}  # type: ignore[operator]
 
@@ -69,14 +60,14 @@ def candidates(cell: pools.Cell, flat: torch.Tensor, names: list[str]) -> tuple[
             return dense_decode(cell.q[i], *caches[i], cell.seq_lens, cell.table, out=out, workspace=work, **options)
 
         calls[name] = [lambda i=i, call=call: call(i) for i in range(cell.sets)]
-    refs = {name: exact[bool(VARIANTS[name].get("beside"))] for name in calls}
+    refs = {name: exact["apart" in VARIANTS[name]] for name in calls}
     calls["library"] = [alternatives.sdpa(cell.q[i], *cell.contiguous(i))["sdpa_cudnn_gqa"] for i in range(cell.sets)]
     return calls, refs
 
 
-def measure(cell: pools.Cell, flat: torch.Tensor, names: list[str], repeats: int, log: Callable[[str], None]) -> list[dict[str, object]]:
+def measure(cell: pools.Cell, names: list[str], repeats: int, log: Callable[[str], None]) -> list[dict[str, object]]:
     """One row per variant that met its bound before and after it was timed; the others are named in the log."""
-    calls, refs = candidates(cell, flat, names)
+    calls, refs = candidates(cell, names)
     for name in list(refs):
         try:
             error = reference.relative_error(calls[name][0](), refs[name])
@@ -130,7 +121,6 @@ def main(argv: list[str] | None = None) -> int:
     cells = [(b, c) for b, c in CELLS if b * c * HEADS_KV * D * 4 <= free]
     tokens = max(b * c for b, c in cells)
     flat = pools.pool(2 * tokens, HEADS_KV, D)
-    k_pool, v_pool = flat.chunk(2)
     rows: list[dict[str, object]] = []
 
     def log(text: str) -> None:
@@ -141,8 +131,8 @@ def main(argv: list[str] | None = None) -> int:
         if time.monotonic() - start > args.budget:
             log(f"B={batch} C={context}: not begun")
             continue
-        cell = pools.cell(k_pool, v_pool, batch, context, HEADS_Q, HEADS_KV, D)
-        found = measure(cell, flat, args.only, args.repeats, log)
+        cell = pools.cell(flat, batch, context, HEADS_Q, HEADS_KV, D)
+        found = measure(cell, args.only, args.repeats, log)
         rows += found
         for r in found:
             log(f"B={batch:<3} C={context:<8} {r['variant']:32} {float(r['median_s']) * 1e6:10.2f} us {r['over_library']:.4f}")  # type: ignore[arg-type]

@@ -49,7 +49,22 @@ def test_the_answer_does_not_depend_on_who_claims_and_the_queue_is_full_again(le
 def test_keys_beside_values_of_one_pool() -> None:
     cache = caches.make(2, [70, 33], heads_kv=2, group=3, d=32, page=32)
     beside = torch.stack([cache.k, cache.v], dim=2)  # pages, KV heads, 2, page, D
-    for options in ({"heads": 1}, {"heads": 1, "chunks": 3, "queued": 0.4}, {"heads": 2}, {"heads": 1, "halves": True}):
+    for options in ({"heads": 1}, {"heads": 1, "chunks": 3, "queued": 0.4}, {"heads": 2}):
         options |= {"splits": 2, "bulk": True, "tile": 16}
         out = dense_decode(cache.q, beside[:, :, 0], beside[:, :, 1], cache.seq_lens, cache.table, **options)
         assert torch.equal(out, dense_decode(*cache.args, **options))
+
+
+@pytest.mark.parametrize("group", [1, 7, 8])
+def test_tokens_fetched_as_two_halves(group: int) -> None:
+    cache = caches.make(3, [70, 33, 1], heads_kv=2, group=group, d=128, page=32)
+    options = {"bulk": True, "heads": 1, "tile": 32, "splits": 1, "chunks": 2, "queued": 0.4}
+    want = reference.dense_decode(*cache.args)
+    for halves in (True, False):
+        assert reference.relative_error(dense_decode(*cache.args, halves=halves, **options), want) <= ERROR_BOUND[torch.bfloat16]
+
+
+def test_tokens_that_are_no_two_halves_are_refused() -> None:
+    cache = caches.make(3, [33], heads_kv=2, group=9, d=128, page=32)
+    with pytest.raises(ValueError, match=r"^halves:"):
+        dense_decode(*cache.args, bulk=True, heads=1, tile=32, chunks=2, queued=0.4, halves=True)
