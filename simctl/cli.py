@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sim.errors import SimctlError
+from sim.errors import SimctlError, ending
 from simctl import __version__
 
 # command name -> (module, one-line help); the help stands here so that `simctl --help` imports no command.
@@ -61,18 +61,9 @@ def main(argv: list[str] | None = None) -> Any:
     """Entry point: run the group, and turn any expected failure into one line on stderr and its exit code."""
     try:
         return group.main(args=argv, prog_name="simctl", standalone_mode=False) or 0
-    except click.exceptions.Abort:
-        click.echo("simctl: interrupted", err=True)
-        sys.exit(130)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
-    except click.ClickException as error:
-        click.echo(f"simctl: {' '.join(error.format_message().split())}", err=True)
-        sys.exit(2)
-    except SimctlError as error:
-        click.echo(f"simctl: {' '.join(str(error).split())}", err=True)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"simctl: {where}{error.strerror or error}", err=True)
-        sys.exit(1)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except (click.Abort, click.ClickException, SimctlError, OSError) as error:
+        code, text = ending(error)
+        click.echo(f"simctl: {text}", err=True)
+        sys.exit(code)

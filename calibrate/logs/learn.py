@@ -123,9 +123,9 @@ def learn_rates(
 
 
 def shown_rates(run: ServedRun, log: Log) -> tuple[str, ...]:
-    """Rates that iterations of this workload show: a decode of its mean context, and a prompt of its mean length."""
-    prompt = float(np.mean(log.experiment.prompt_tokens))
-    shape = mixed_shape(run.model, [prompt], [(prompt, prompt, True), (8192.0, 8192.0, True)])
+    """Rates that iterations of this workload show: decodes of unequal contexts, and a prompt of its mean length beside a long one."""
+    prompt, output = (float(np.mean(n)) for n in (log.experiment.prompt_tokens, log.experiment.output_tokens))
+    shape = mixed_shape(run.model, [prompt, prompt + output], [(prompt, prompt, True), (8192.0, 8192.0, True)])
     bill = {name: np.asarray(v, dtype=float) for name, v in iteration_bill(run.model, shape, run.precision, tp=run.tp)._asdict().items()}
     hidden = unseen(bill)
     return tuple(name for name in UNITS if name not in hidden)
