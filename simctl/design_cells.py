@@ -70,14 +70,14 @@ def candidates(model: Any, gpu: Any, precision: Any, rates: Rates) -> Candidates
     if not asked:
         raise UsageError(f"no cell of an engine grid fits {name} on {gpu.name}")
     cells = as_cells(asked, name, spec, precision)
-    control, anchors = checks()
-    again = as_cells((anchors[0], *anchors, control), name, spec, precision)
+    controls, anchors = checks()
+    again = as_cells((anchors[0], *anchors, controls[0]), name, spec, precision)
     return Candidates(
         name,
         tuple(asked),
         cells,
         cost_s(asked, cells, rates, spec, precision),
-        float(cost_s((anchors[0], *anchors, control), again, rates, spec, precision).sum()),
+        float(cost_s((anchors[0], *anchors, controls[0]), again, rates, spec, precision).sum()),
     )
 
 
@@ -101,7 +101,7 @@ def cost_s(asked: Any, cells: StepCells, rates: Rates, spec: Any, precision: Any
     """Seconds to measure each cell under the grid's protocol, by the formula at `rates`."""
     from calibrate.steps.model import log_price
     from hw.cells import Cell
-    from hw.suites.engine_grid import CHUNK_REPEATS, DECODE_REPEATS, WARM
+    from hw.suites.engine_grid import CHUNK_REPEATS, DECODE_REPEATS, WARM, repeats
 
     step = np.exp(log_price(cells, rates)[0])
     beside = [Cell("decode", c.contexts) for c in asked if c.contexts and c.chunks]
@@ -111,10 +111,10 @@ def cost_s(asked: Any, cells: StepCells, rates: Rates, spec: Any, precision: Any
     out = []
     for cell, seconds in zip(asked, step, strict=True):
         if not cell.chunks:
-            out.append((WARM + DECODE_REPEATS) * seconds)
+            out.append((WARM + repeats(seconds, DECODE_REPEATS)) * seconds)
         else:
             between = decode.get(cell.contexts, 0.0)
-            out.append((CHUNK_REPEATS + 1) * (seconds + between) + (WARM * between if cell.contexts else 0.0))
+            out.append((repeats(seconds, CHUNK_REPEATS) + 1) * (seconds + between) + (WARM * between if cell.contexts else 0.0))
     return np.array(out) + SETUP_S
 
 

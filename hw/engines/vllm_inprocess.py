@@ -20,6 +20,7 @@ import numpy as np
 
 from hw.cells import HEADROOM_TOKENS, Cell
 from hw.composition import composition
+from hw.engines.kv_noise import NOISE_TOKENS, fill_like_written, keys_and_values
 from hw.engines.shapes import shape, write_model
 from sim.errors import SimctlError, UsageError
 
@@ -45,6 +46,7 @@ class VllmEngine:
     temperature: float
     settings: dict[str, Any]
     load_s: float
+    kv_noise: list[float] = field(default_factory=list)  # standard deviation by layer, of keys and values
     _serial: int = 0
     _log: list[Any] = field(default_factory=list)
 
@@ -84,18 +86,23 @@ class VllmEngine:
             "attention_backend": os.environ.get("VLLM_ATTENTION_BACKEND", "engine default"),
             "temperature": self.temperature,
             "weights": "random",
+            "kv_noise_sd_median": float(np.median(self.kv_noise)) if self.kv_noise else float("nan"),
             "engine_start_s": round(self.load_s, 2),
         }
 
     def fill_kv(self) -> None:
-        """Fill the KV pool with noise: zeros draw less power and can run faster than real keys do."""
+        """Fill the KV pool with noise of the size that this model writes: zeros draw less power and can run faster than real keys do, and
+        values far larger than its own drown what tells tokens apart, so that all of a chunk route to the same experts.
+        """
+        tokens = min(NOISE_TOKENS, int(self.settings["max_model_len"]) - 1)
+        self.greedy(np.random.default_rng(self.seed).integers(10, shape(self.model)["vocab_size"] - 10, tokens).tolist(), 1)
+        blocks = int(self.llm.llm_engine.vllm_config.cache_config.num_gpu_blocks)
 
-        def noise(worker: Any) -> None:
-            for cache in getattr(worker.model_runner, "kv_caches", []):
-                if hasattr(cache, "is_floating_point") and cache.is_floating_point() and cache.element_size() > 1:
-                    cache.normal_()
+        def noise(worker: Any) -> list[float]:
+            caches = getattr(worker.model_runner, "kv_caches", [])
+            return [fill_like_written(part, blocks) for cache in caches for part in keys_and_values(cache, blocks)]
 
-        self.llm.collective_rpc(noise)
+        self.kv_noise = [sd for each in self.llm.collective_rpc(noise) for sd in each]
 
     def add(self, prompt: Sequence[int], *, cached: int = 0, output_tokens: int = 1) -> str:
         """Queue a request of token ids of which the first `cached` count as already computed. Returns its external id."""

@@ -22,6 +22,7 @@ from hw.pace import Budget
 from hw.signals import terminate_as_interrupt
 from hw.suites import engine_grid as suite
 from hw.suites import floor
+from hw.suites.engine_grid_table import dataset
 from sim.errors import UsageError
 
 # No torch.compile: hand-written kernels instead of generated ones, full CUDA graphs for decodes. Starts in half the time.
@@ -72,7 +73,7 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
         paths = []
         cells_done = [r for r in journal.records if "rows" in r]
         if cells_done:
-            data = suite.dataset(cells_done, attrs, job.suite)
+            data = dataset(cells_done, attrs, job.suite)
             paths = write(data, out / f"{job.stem}.nc", {"cell": "", "iteration": ".iterations"})
             if attrs["finished"]:
                 journal.path.unlink(missing_ok=True)
@@ -101,4 +102,4 @@ def recover(journal_path: Path) -> list[Path]:
     if not cells_done:
         raise UsageError(f"{journal_path}: no finished cell in it")
     target = journal_path.with_name(journal_path.name.removesuffix(".journal.jsonl") + ".nc")
-    return write(suite.dataset(cells_done, attrs | {"finished": 0}, header["suite"]), target, {"cell": "", "iteration": ".iterations"})
+    return write(dataset(cells_done, attrs | {"finished": 0}, header["suite"]), target, {"cell": "", "iteration": ".iterations"})

@@ -1,6 +1,8 @@
 """The grid over a pretend engine: warm-up by rule, failures recorded, a cut run kept, a resumed run complete, drift and control seen."""
 
+import gc
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from hw.composition import composition
 from hw.journal import Journal, read_journal
 from hw.pace import Budget
 from hw.suites import engine_grid as suite
+from hw.suites.engine_grid_table import dataset
 from sim.errors import UsageError
 
 
@@ -61,6 +64,22 @@ class PretendEngine:
         return list(range(tokens))
 
 
+@dataclass
+class ChunkingEngine(PretendEngine):
+    """Prefills what is added in chunks of its budget, one at a time."""
+
+    budget: int = 8192
+
+    def add(self, prompt: list[int], *, output_tokens: int) -> None:
+        edges = [*range(0, len(prompt), self.budget), len(prompt)]
+        self.waiting = [(a, b - a) for a, b in pairwise(edges)]
+
+    def step(self) -> tuple[Step | None, list[Any]]:
+        if getattr(self, "waiting", None):
+            self.chunks = [self.waiting.pop(0)]
+        return super().step() if self.chunks or self.placed else (None, [])
+
+
 CELLS = [Cell("decode", (128,)), Cell("decode", (2048,) * 16), Cell("prefill", (), ((0, 512),)), Cell("mixed", (64,) * 4, ((128, 256),))]
 
 
@@ -71,15 +90,15 @@ def run(engine: PretendEngine, journal: Journal, budget: Budget) -> dict[str, An
 def test_medians_are_of_counted_target_iterations(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j", {"run": 1})
     attrs = run(PretendEngine(), journal, Budget(None))
-    data = suite.dataset(journal.records, attrs)
+    data = dataset(journal.records, attrs)
     assert attrs == {"gate_top1_before_after": 1.0, "finished": 1}
     by_label = {(str(k), str(r)): v for k, r, v in zip(data.label.values, data.role.values, data.step_s_median.values, strict=True)}
-    # 12 counted steps after 3 warm ones: the context attended to grows from 128 + 4 to 128 + 15, median 137.5
-    assert by_label["decode:1x128", "grid"] == pytest.approx(5e-3 + 137.5e-6, rel=1e-12)
+    # 40 counted steps after 3 warm ones: the context attended to grows from 128 + 4 to 128 + 43, median 151.5
+    assert by_label["decode:1x128", "grid"] == pytest.approx(5e-3 + 151.5e-6, rel=1e-12)
     assert by_label["prefill:0+1x512@0", "grid"] == pytest.approx(5e-3 + 5.12e-3, rel=1e-12)
     assert data.attrs["drift_again_over_first"] == pytest.approx(1.0)
     mixed = data.cell_index.values == list(data.kind.values.astype(str)).index("mixed")
-    assert data.target.values[mixed].sum() == 1 + suite.CHUNK_REPEATS
+    assert data.target.values[mixed].sum() == 1 + suite.CHUNK_REPEATS[1]
     assert (data.prefill_seqs.values[mixed] == data.target.values[mixed]).all()
     paths = write(data, tmp_path / "grid.nc", {"cell": "", "iteration": ".iterations"})
     assert [p.name for p in paths] == ["grid.nc", "grid.csv", "grid.iterations.csv"]
@@ -92,7 +111,7 @@ def test_medians_are_of_counted_target_iterations(tmp_path: Path) -> None:
 def test_a_failing_cell_is_recorded_and_the_sweep_goes_on(tmp_path: Path, failure: Exception, status: str) -> None:
     journal = Journal(tmp_path / "j", {"run": 1})
     run(PretendEngine(fails={16: failure}), journal, Budget(None))
-    data = suite.dataset(journal.records, {})
+    data = dataset(journal.records, {})
     grid = data.status.values[data.role.values.astype(str) == "grid"].astype(str).tolist()
     assert grid == ["ok", status, "ok", "ok"]
     assert np.isnan(data.step_s_median.values[data.status.values.astype(str) == status]).all()
@@ -133,7 +152,36 @@ def test_checks_are_made_of_cells_that_the_run_has(tmp_path: Path) -> None:
     assert [r["key"] for r in journal.records if not r["key"].startswith("warm")] == [
         "grid decode:2x300", "grid decode:4x600", "again decode:2x300",
     ]  # fmt: skip
-    assert suite.dataset(journal.records, attrs).attrs["drift_again_over_first"] == pytest.approx(1.0, abs=0.01)
+    assert dataset(journal.records, attrs).attrs["drift_again_over_first"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_chunk_is_also_reached_by_a_real_prefill_and_compared(tmp_path: Path) -> None:
+    asked = [suite.checks()[0][1]]
+    journal = Journal(tmp_path / "j", {})
+    suite.measure(ChunkingEngine(), asked, journal, Budget(None), np.random.default_rng(0), "test")
+    control = next(r for r in journal.records if r["role"] == "control")
+    assert [row["prefill_tokens"] for row in control["rows"]] == [64] * (1 + suite.CONTROL_REPEATS)
+    assert dataset(journal.records, {}).attrs["control_computed_over_placed_chunk"] == pytest.approx(1.0)
+    odd = ChunkingEngine(budget=10_000)
+    journal = Journal(tmp_path / "k", {})
+    suite.measure(odd, asked, journal, Budget(None), np.random.default_rng(0), "test")
+    control = next(r for r in journal.records if r["role"] == "control")
+    assert (control["status"], control["rows"]) == ("error", [])
+    assert "cuts its prompts elsewhere" in control["error"]
+
+
+def test_collections_wait_until_a_cell_is_done(tmp_path: Path) -> None:
+    seen = []
+
+    class Watching(PretendEngine):
+        def step(self) -> tuple[Step, list[Any]]:
+            seen.append(gc.isenabled())
+            return super().step()
+
+    run(Watching(fails={16: ValueError("no kernel")}), Journal(tmp_path / "j", {}), Budget(None))
+    assert seen
+    assert not any(seen)
+    assert gc.isenabled()
 
 
 def test_a_journal_cut_mid_line_loses_that_line_only(tmp_path: Path) -> None:

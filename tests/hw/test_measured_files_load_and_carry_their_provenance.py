@@ -10,7 +10,7 @@ import pytest
 
 from hw.artifact import load
 from hw.curves import write_curves
-from hw.suites.engine_grid import ITERATION
+from hw.suites.engine_grid_table import ITERATION
 from sim.errors import SimctlError
 from sim.knee import continuous_knee
 
