@@ -192,7 +192,7 @@ def command(
     dtypes = sorted({g.precision.weights for g in grids})
     every = concatenate([g.cells for g in grids])
     known = calibration_priors(gpu, grids[0].precision)
-    settings = Settings(draws=draws, tune=1000, chains=chains, seed=seed, sampler=sampler)
+    settings = Settings(draws=draws, tune=600, chains=chains, seed=seed, sampler=sampler)
     apart = {} if given or collect is not None else packaged_alone(gpu)
     with learning_alone(apart, known, settings) as alone:
         fit = StepFit(every, known, settings)

@@ -76,7 +76,7 @@ def test_engine_starts_measured_after_the_packaged_overhead_was_learnt_are_predi
 
 
 def test_the_interval_holds_the_point_and_the_engine():
-    limits = Limits(max_num_seqs=256, max_num_batched_tokens=8192)
+    limits = Limits(max_num_seqs=256, max_num_batched_tokens=8192, gpu_memory_utilization=0.9)
     model = get_model("Qwen2.5-7B")
     low, high = kv_block_interval(model, H100, Precision(), 1, limits)
     point = plan_engine(model, H100, Precision(), 1, limits)[0].num_gpu_blocks
