@@ -13,9 +13,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from sim.bill import DENSE, GRAPH_TOKENS, Shape, bill_from, captured_padding, coefficients, doublings, mixed_shape
+from sim.bill import DENSE, GRAPH_TOKENS, Bill, Shape, bill_from, captured_padding, coefficients, doublings, mixed_shape
 from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
+from sim.engine.prefill_fetch import prefill_read_where_it_lives
 from sim.engine.ticks import Stretch, to_ticks
 from sim.engine.tiers import Tier
 from sim.engine.types import Iteration
@@ -104,6 +105,7 @@ class StepTime:
         self.policy = policy
         plain = policy.kind == "dense" and policy.placement == "hbm" and not model.window
         self.jumps = plain and not micro_batch and not capture_sizes
+        self._from_host = policy.placement == "host"
         self._micro_batch = micro_batch
         self._streams = streams
         self._capture_sizes = sorted(capture_sizes)
@@ -231,7 +233,12 @@ class StepTime:
 
     def priced(self, shape: Shape) -> int:
         """The formula, rounded to ticks."""
-        return to_ticks(step_time_s(bill_from(self._coefficients, shape, self.policy, self._tp), self._rates))
+        return to_ticks(step_time_s(self.bill(shape), self._rates))
+
+    def bill(self, shape: Shape) -> Bill:
+        """What the iteration moves and computes."""
+        bill = bill_from(self._coefficients, shape, self.policy, self._tp)
+        return prefill_read_where_it_lives(bill, shape, self._coefficients, self.policy) if self._from_host else bill
 
     def launched_late(self, shape: Shape, head_start: int) -> Shape:
         """The shape without the share of its layers that the host launches in a head start of so many ticks."""
