@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ def read_run(path: Path) -> KvRun | None:
     )  # fmt: skip
 
 
-def _served_start(path: Path, attrs: Mapping[str, Any]) -> KvRun | None:
+def _served_start(path: Path, attrs: dict[str, Any]) -> KvRun | None:
     """A server's start, from the tokens it said it has room for; None for a hybrid model, whose tokens are not blocks."""
     served = read_served(path)
     if kv_groups(served.model)[0] > 1 or served.tp > 1:
@@ -153,7 +153,7 @@ def memory_model(runs: Sequence[KvRun]) -> Any:
 def learn(runs: Sequence[KvRun], settings: Settings) -> tuple[Fit, dict[str, Array]]:
     """(fit to all runs, predictive draws of the blocks of each run from a fit without its model). UsageError with too few runs."""
     if len(runs) < LEAST_RUNS:
-        raise UsageError(f"{len(runs)} engine starts are too few to learn an overhead from: at least {LEAST_RUNS} are needed")
+        raise UsageError(f"too few engine starts to learn an overhead from: {len(runs)}, at least {LEAST_RUNS} are needed")
     compiled = Compiled(memory_model(runs), settings.sampler)
     held = {}
     for name in sorted({run.model for run in runs}):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sim.errors import UsageError
-from simctl.options import Duration
+from simctl.options import Duration, writable
 from simctl.tables import table
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ def command(
     if list_only:
         _list(as_json)
         return
+    writable(str(out) if out else None)
     draws = draws or (DRAWS_OF_CAPACITY if kv_capacity else 1000)
     if kv_capacity:
         from simctl.kv_capacity import run as learn_capacity

@@ -168,8 +168,9 @@ def lay(z: Array, values: Array) -> Line:
     ridge = 1e-3 * len(z) * np.eye(z.shape[1])
     slope = np.linalg.solve(dz.T @ dz + ridge, dz.T @ (values - mean)).T
     missed = values - mean - dz @ slope.T
-    spare = max(1, len(z) - z.shape[1] - 1)
-    covariance = missed.T @ missed / spare
+    used = z.shape[1] + 1
+    # what is left of the simulations, and what their chance has put into the line itself
+    covariance = missed.T @ missed / max(1, len(z) - used) * (1 + used / len(z))
     # fewer simulations than statistics: drawn towards independence, which keeps it invertible
     covariance = (1 - SHRINK) * covariance + SHRINK * np.diag(np.diag(covariance))
     return Line(mean - slope @ centre, slope, covariance)

@@ -111,7 +111,7 @@ def milliseconds(path):
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (few, "5 cells are too few"),
+        (few, "too few cells to calibrate on: 5, at least"),
         (one_composition, "same one or two compositions"),
         (lambda p: edit(p, step_s_median=lambda c: 0 * c + 0.01), "zero variance"),
         (milliseconds, "step_s_median is in 'ms', want 's'"),
@@ -130,8 +130,8 @@ def milliseconds(path):
         (lambda p: edit(p, decode_seqs_median=put(-4.0)), "decode:8x128.*decode_seqs_median is not a count"),
         (lambda p: edit(p, decode_seqs_median=put(np.nan)), "decode:8x128.*decode_seqs_median is not a count"),
         (lambda p: edit(p, chunk_tokens=put(-5)), "decode:8x128.*chunk_tokens is not a count"),
-        (one, "1 cells are too few"),
-        (nothing, "0 cells are too few"),
+        (one, "too few cells to calibrate on: 1,"),
+        (nothing, "too few cells to calibrate on: 0,"),
         (lambda p: p.write_text("not a file"), "not a netCDF measurement"),
         (lambda p: p.write_bytes(b""), "grid.nc: not a netCDF measurement"),
         (lambda p: p.write_bytes(p.read_bytes()[:5000]), "grid.nc: not a netCDF measurement.*truncated"),
@@ -176,6 +176,13 @@ def test_an_unknown_gpu_a_missing_file_and_no_gpu_are_one_line(tmp_path):
     for argv, expected in ((["--hw", "H1OO"], 2), ([], 2), (["--hw", "H100", "--from", str(tmp_path / "no.nc")], 1)):
         code, out, err = run("calibrate", *argv)
         assert (code, out, err.count("\n")) == (expected, "", 1)
+
+
+@pytest.mark.parametrize("more", [[], ["--kv-capacity"], ["--recall"], ["--from", "log.csv", "--model", "Qwen2.5-7B"]])
+def test_a_place_that_cannot_be_written_is_found_before_anything_is_learnt(tmp_path, more):
+    said = run("calibrate", "--hw", "H100", *more, "--out", str(tmp_path / "none" / "p.nc"))
+    assert (said.code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+    assert "none is not a folder" in said.stderr
 
 
 def test_the_list_names_what_is_packaged():
