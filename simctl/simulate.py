@@ -71,6 +71,7 @@ class GoodputCommand(click.Command):
     default=None,
     help="Reuse KV of equal prefixes. [default: on; off with recurrent state]",
 )
+@click.option("--enable-chunked-prefill/--no-enable-chunked-prefill", default=True, help="Cut prompts at the token budget. [default: on]")
 @click.option("--long-prefill-token-threshold", type=click.IntRange(0), default=0, show_default=True, help="Prefill share cap; 0: none.")
 @click.option(
     "--served-path/--in-process",
