@@ -19,7 +19,7 @@ from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
 
-DEFAULT_UTILIZATION = 0.9
+DEFAULT_UTILIZATION = 0.92  # vLLM's, 0.23 to 0.32
 DEFAULT_TOKEN_BUDGET = 2048
 DEFAULT_SEQS = 256
 OVERHEAD, OVERHEAD_SCHEMA = "data/posteriors/memory.json", "simctl-memory/1"
