@@ -132,7 +132,7 @@ def test_gdn_decode(named: str, options: dict) -> None:
 
 @pytest.mark.parametrize(("named", "options"), [
     ("selected", {"selected": chosen(dtype=torch.int64)}), ("stage_page", {"stage_page": 10**6}), ("tile", {"tile": 12}),
-    ("page_table", {"page_table": good()["page_table"][:1]}),
+    ("programs", {"programs": 0}), ("page_table", {"page_table": good()["page_table"][:1]}),
 ])  # fmt: skip
 def test_stage(named: str, options: dict) -> None:
     a = good()
