@@ -54,7 +54,7 @@ ONE_HEAD = {"bulk": True, "heads": 1, "tile": 16}
 @pytest.mark.parametrize(("named", "options"), [
     ("sink", {"sink": 4}), ("sink", {"sink": -1, "window": 4}), ("window", {"window": 0}), ("splits", {"splits": 0}),
     ("max_tokens", {"max_tokens": 0}), ("heads", {"heads": 3}), ("heads", {"heads": 2, "bulk": False}), ("heads", {"heads": 0}),
-    ("tile", {"tile": 24}), ("per_sm", {"per_sm": 0}), ("queued", {"queued": 0.5}), ("queued", {**ONE_HEAD, "queued": 1.5}),
+    ("tile", {"tile": 24}), ("per_sm", {"per_sm": 0}), ("queued", {"queued": 0.5, "bulk": False}), ("queued", {**ONE_HEAD, "queued": 1.5}),
     ("chunks", {"chunks": 3}), ("chunks", {**ONE_HEAD, "queued": 0.5, "chunks": 0}), ("halves", {"halves": True}),
     ("bulk", {"bulk": True, "tile": 64}), ("bulk", {"bulk": True, "window": 8}),
 ])  # fmt: skip
