@@ -78,13 +78,14 @@ test-vllm: $(VLLM_VENV)/.ready
 	$(VLLM_BIN)/python -m pytest -q -m vllm -p no:cacheprovider --hypothesis-show-statistics \
 	    tests/engine/test_decisions_equal_vllm.py tests/specs/test_params_equal_transformers.py
 
-# SGLang's radix cache, beside what vLLM's CPU build has brought: of its own requirements none is needed, and some need CUDA.
+# SGLang's scheduler and radix cache, beside what vLLM's CPU build has brought: of its own requirements none is needed, and some need CUDA.
 $(VLLM_VENV)/.sglang: $(VLLM_VENV)/.ready
 	$(VLLM_BIN)/pip install --quiet --disable-pip-version-check --no-deps sglang==0.5.23
 	touch $@
 
 test-sglang: $(VLLM_VENV)/.sglang
-	$(VLLM_BIN)/python -m pytest -q -m sglang -p no:cacheprovider tests/engine/test_radix_cache_equals_sglang.py
+	$(VLLM_BIN)/python -m pytest -q -m sglang -p no:cacheprovider --hypothesis-show-statistics \
+	    tests/engine/test_radix_cache_equals_sglang.py tests/engine/test_decisions_equal_sglang.py
 
 bench-sim: $(VENV)/.base
 	$(BIN)/python -m tests.benchmarks.bench_sim

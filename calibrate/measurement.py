@@ -10,13 +10,17 @@ from sim.errors import UsageError
 from sim.specs.hf_config import spec_from_config
 from sim.specs.model import ModelSpec
 
+NETCDF = (b"\x89HDF\r\n\x1a\n", b"CDF")  # how netCDF-4 and netCDF-3 files begin
+
 
 def open_measurement(path: str | Path) -> Any:
     """The whole xarray.Dataset of a netCDF file. UsageError when it is none or is damaged, OSError when it cannot be read at all."""
     import xarray as xr
 
-    with open(path, "rb"):
-        pass  # a missing or unreadable file is an OSError with its name
+    with open(path, "rb") as file:  # a missing or unreadable file is an OSError with its name
+        begins = file.read(8)
+    if not begins.startswith(NETCDF):
+        raise UsageError(f"{path}: not a netCDF measurement (it does not begin as one)")
     try:
         with xr.open_dataset(path, decode_timedelta=False) as opened:
             return opened.load()

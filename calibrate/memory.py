@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 from calibrate import backend
 from calibrate.measurement import model_of, open_measurement, whole_number
 from calibrate.sampling import Compiled, Diagnostics, Settings, diagnose
+from calibrate.served.runs import read_served
 from sim.bill import coefficients
+from sim.deployment import default_batch_limits
 from sim.errors import UsageError
 from sim.memory import OVERHEAD_SCHEMA, buffers, kv_groups, loaded_weight_bytes
 from sim.precision import Precision
@@ -31,7 +33,7 @@ from sim.specs.model import ModelSpec
 
 Array = NDArray[np.float64]
 GB = 1e9
-UTILIZATION = 0.9  # what the measuring engine asks for (hw.engines.vllm_inprocess)
+UTILIZATION = 0.9  # what the engine stepped in process asks for (hw.engines.vllm_inprocess); servers take vLLM's default unless told
 LEAST_RUNS = 4
 DTYPE = {"bfloat16": "bf16", "float16": "fp16"}
 PACKAGED_DRAWS = 200
@@ -40,7 +42,9 @@ NEEDED = ("kv_blocks", "block_size_tokens", "max_num_seqs", "max_num_batched_tok
 
 @dataclass(frozen=True, slots=True)
 class KvRun:
-    """One engine start: the blocks it got, bytes of one block, bytes left for KV and overhead, and the two buffers' bytes."""
+    """One engine start: the blocks it got, bytes of one block, bytes left for KV and overhead, and the two buffers' bytes, each of one of
+    its `tp` GPUs.
+    """
 
     name: str
     gpu: str
@@ -50,6 +54,7 @@ class KvRun:
     left_bytes: float
     mlp_bytes: float
     logit_bytes: float
+    tp: int = 1
 
     @property
     def overhead_bytes(self) -> float:
@@ -75,36 +80,75 @@ class Fit:
 def read_run(path: Path) -> KvRun | None:
     """The engine start behind a measurement file; None when the file does not say how many blocks there were."""
     attrs = dict(open_measurement(path).attrs)
+    if "plan_kv_tokens" in attrs:
+        return _served_start(path, attrs)
     if any(name not in attrs for name in NEEDED):
         return None
     gpu, model = get_gpu(str(attrs["gpu_name"])), model_of(attrs, path)
     weights, kv = (DTYPE.get(str(attrs.get(n, "bfloat16")), str(attrs.get(n, "bfloat16"))) for n in ("weight_dtype", "kv_dtype"))
+    counts = ("kv_blocks", "block_size_tokens", "max_num_batched_tokens", "max_num_seqs")
+    blocks, size, budget, seqs = (whole_number(attrs, name, 0, path) for name in counts)
+    tp, memory, precision = whole_number(attrs, "tensor_parallel_size", 1, path), float(gpu.memory_bytes), Precision(weights, kv)
+    return kv_run(path.stem, gpu.name, memory, model, precision, blocks, size, budget, seqs, tp)
+
+
+def _served_start(path: Path, attrs: dict[str, Any]) -> KvRun | None:
+    """A server's start, from the tokens it said it has room for; None for a hybrid model, whose tokens are not blocks."""
+    served = read_served(path)
+    if kv_groups(served.model)[0] > 1:
+        return None
+    limits = served.limits
+    seqs, budget = default_batch_limits(served.gpu)
+    blocks = whole_number(attrs, "plan_kv_tokens", 0, path) // limits.block_size
+    seqs, budget = limits.max_num_seqs or seqs, limits.max_num_batched_tokens or budget
+    memory = float(served.gpu.memory_bytes)
+    share = limits.gpu_memory_utilization
     return kv_run(
-        path.stem, gpu.name, float(gpu.memory_bytes), model, Precision(weights, kv),
-        *(whole_number(attrs, n, 0, path) for n in ("kv_blocks", "block_size_tokens", "max_num_batched_tokens", "max_num_seqs")),
-    )  # fmt: skip
+        served.name, served.gpu.name, memory, served.model, served.precision, blocks, limits.block_size, budget, seqs, served.tp, share
+    )
 
 
 def kv_run(
-    name: str, gpu: str, memory_bytes: float, model: ModelSpec, precision: Precision, blocks: int, block_size: int, budget: int, seqs: int
+    name: str,
+    gpu: str,
+    memory_bytes: float,
+    model: ModelSpec,
+    precision: Precision,
+    blocks: int,
+    block_size: int,
+    budget: int,
+    seqs: int,
+    tp: int = 1,
+    utilization: float = UTILIZATION,
 ) -> KvRun:
-    """A run from its shape; a block holds one group of layers (sim.memory.kv_groups). Raises UsageError for impossible blocks."""
-    c = coefficients(model, precision)
+    """A run from its shape, all bytes those of one GPU; a block holds one group of layers (sim.memory.kv_groups). Raises UsageError for
+    impossible blocks.
+    """
+    c = coefficients(model, precision, tp)
     _, layers = kv_groups(model)
     per_layer = (c.kv_token_bytes + c.window_token_bytes) / (model.kv_layers + model.window_layers)
-    mlp, logits = buffers(model, budget, seqs)
-    left = UTILIZATION * memory_bytes - loaded_weight_bytes(model, precision)
-    run = KvRun(name, gpu, model.name, blocks, block_size * layers * per_layer, left, mlp, logits)
+    mlp, logits = buffers(model, budget, seqs, tp)
+    left = utilization * memory_bytes - loaded_weight_bytes(model, precision, tp)
+    run = KvRun(name, gpu, model.name, blocks, block_size * layers * per_layer, left, mlp, logits, tp)
     if blocks < 1 or run.overhead_bytes < 0:
         raise UsageError(f"{name}: {blocks} KV blocks of {run.block_bytes:.0f} bytes do not fit in what {gpu} has beside the weights")
     return run
 
 
 def packaged_runs() -> list[KvRun]:
-    """Every packaged measurement that says how many blocks its engine got."""
+    """Every packaged measurement that says how many blocks its engine got, on one GPU."""
     from calibrate.sources import packaged_measurements
 
-    return [run for path in packaged_measurements() if "kernels" not in path.name and (run := read_run(path)) is not None]
+    found = [run for path in packaged_measurements() if "kernels" not in path.name and (run := read_run(path)) is not None]
+    return distinct([run for run in found if run.tp == 1])
+
+
+def distinct(runs: Sequence[KvRun]) -> list[KvRun]:
+    """The runs without repeats: the same engine started again, on another machine too, gets the very same blocks."""
+    first: dict[KvRun, KvRun] = {}
+    for run in runs:
+        first.setdefault(replace(run, name=""), run)
+    return list(first.values())
 
 
 def memory_model(runs: Sequence[KvRun]) -> Any:
@@ -124,7 +168,7 @@ def memory_model(runs: Sequence[KvRun]) -> Any:
 def learn(runs: Sequence[KvRun], settings: Settings) -> tuple[Fit, dict[str, Array]]:
     """(fit to all runs, predictive draws of the blocks of each run from a fit without its model). UsageError with too few runs."""
     if len(runs) < LEAST_RUNS:
-        raise UsageError(f"{len(runs)} engine starts are too few to learn an overhead from: at least {LEAST_RUNS} are needed")
+        raise UsageError(f"too few engine starts to learn an overhead from: {len(runs)}, at least {LEAST_RUNS} are needed")
     compiled = Compiled(memory_model(runs), settings.sampler)
     held = {}
     for name in sorted({run.model for run in runs}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 
 
@@ -49,12 +50,15 @@ def _checked(tool: str) -> Step:
     """Every kernel once on small shapes, under one of the memory checker's tools."""
     command = ("--tool", tool, "--error-exitcode", "9", "{python}", "-m", "kernels.smoke")
     uncached = (("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),)  # an access past a tensor is then one past an allocation
-    return Step(tool, command, 90.0, 40.0, program="compute-sanitizer", needs=("triton",), env=uncached)
+    return Step(tool, command, 110.0, 50.0, program="compute-sanitizer", needs=("triton",), env=uncached)
 
 
+# On a GPU the tests mostly wait for the compiler: eight at a time where pytest can.
+_AT_ONCE = ("-n", "8") if importlib.util.find_spec("xdist") else ()
+_TESTED_WITH = ("pytest", "hypothesis")
 _KERNELS = (
-    Step("kernels", ("-m", "kernels.bench", "-o", "{out}", "--host-step", "--budget", "{budget}"), 330.0, 60.0, 25.0, needs=("triton",)),
-    Step("tests", ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernels"), 150.0, 60.0, needs=("pytest", "hypothesis")),
+    Step("kernels", ("-m", "kernels.bench", "-o", "{out}", "--host-step", "--budget", "{budget}"), 300.0, 60.0, 25.0, needs=("triton",)),
+    Step("tests", ("-m", "pytest", "-q", "-p", "no:cacheprovider", *_AT_ONCE, "tests/kernels"), 120.0, 60.0, needs=_TESTED_WITH),
     _checked("memcheck"),
     _checked("racecheck"),
     Step("drift", ("-m", "kernels.gdn_drift"), 60.0, 20.0, needs=("triton",)),

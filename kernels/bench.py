@@ -29,7 +29,7 @@ REST = [(1, 512 * K), (2, M), (4, M), (2, 128 * K), (4, 128 * K), (8, 8 * K), (8
 
 
 def attention(suites: list[str], timer: bench_attention.Timer, quick: bool) -> Iterator[Callable[[], list[Row]]]:
-    """Dense and sparse cells that fit this GPU, over one pair of pools."""
+    """Dense and sparse cells that fit this GPU, over one pool."""
     heads_q, heads, d = bench_attention.HEADS_Q, bench_attention.HEADS_KV, bench_attention.D
     free = torch.cuda.mem_get_info()[0] - 4 * 2**30
     grid = [(b, c) for b, c in FIRST + REST if b * c * heads * d * 4 <= free]
@@ -40,7 +40,7 @@ def attention(suites: list[str], timer: bench_attention.Timer, quick: bool) -> I
     def cell(batch: int, context: int) -> pools.Cell:
         if not shared:
             tokens = max(b * c for b, c in grid)
-            shared.extend(pools.pool(tokens, heads, d) for _ in range(2))
+            shared.append(pools.pool(2 * tokens, heads, d))
         return pools.cell(*shared, batch, context, heads_q, heads, d)
 
     for batch, context in grid:

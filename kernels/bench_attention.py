@@ -69,38 +69,41 @@ def measured(
 
 
 def dense(cell: pools.Cell, timer: Timer, variants: bool = False) -> list[Row]:
-    """Dense decode of a cell: ours, paged and contiguous, and the alternatives; with `variants` also
-    pages of 16 and 256 tokens, and pages in the order of the sequence (otherwise their order is random)."""
+    """Dense decode of a cell: ours, paged and contiguous, and the alternatives. Pages are of 128 tokens in random order, keys beside
+    values; with `variants` also of 256 tokens, in the order of the sequence, with keys and values apart, these of 16 tokens, too, and
+    with every program's share fixed."""
     heads = HEADS_KV
     refs: dict[str, torch.Tensor] = {}
     calls: dict[str, list[timing.Work]] = {}
     work = partials.Workspace.allocate(cell.batch * heads, 256, HEADS_Q // heads, D, "cuda")
     out = torch.empty_like(cell.q[0])
-    exact = pools.exact_dense(cell.q[0], cell.k_pages[0], cell.v_pages[0], cell.table)
+    exact = pools.exact_dense(cell.q[0], *cell.pages(0), cell.table)
     pages = cell.context // PAGE
     in_order = torch.arange(cell.batch * pages * heads, device="cuda", dtype=torch.int32).view(cell.batch, heads, pages)
 
-    def ours(i: int, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor | None) -> timing.Work:
-        return lambda: dense_decode(cell.q[i], k, v, cell.seq_lens, table, out=out, workspace=work)
+    def ours(i: int, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor | None, **options: float) -> timing.Work:
+        return lambda: dense_decode(cell.q[i], k, v, cell.seq_lens, table, out=out, workspace=work, **options)
 
     sets = range(cell.sets)
-    calls["paged"] = [ours(i, cell.k_pages[i], cell.v_pages[i], cell.table) for i in sets]
+    calls["paged"] = [ours(i, *cell.pages(i), cell.table) for i in sets]
     refs["paged"] = exact
     if variants:
-        small = [cell.small_pages(i, 16) for i in sets]
-        calls["paged_16"] = [ours(i, *small[i]) for i in sets]
-        refs["paged_16"] = pools.exact_dense(cell.q[0], *small[0], step=2048)
-        large = [cell.small_pages(i, 256) for i in sets]
-        calls["paged_256"] = [ours(i, *large[i]) for i in sets]
-        refs["paged_256"] = pools.exact_dense(cell.q[0], *large[0], step=128)
+        calls["paged_fixed"], refs["paged_fixed"] = [ours(i, *cell.pages(i), cell.table, queued=0.0) for i in sets], exact
         ordered = torch.arange(cell.batch * pages, device="cuda", dtype=torch.int32).view(cell.batch, -1)
-        calls["paged_in_order"] = [ours(i, cell.k_pages[i], cell.v_pages[i], ordered) for i in sets]
-        refs["paged_in_order"] = pools.exact_dense(cell.q[0], cell.k_pages[0], cell.v_pages[0], ordered)
+        of_16, of_256 = cell.random_table(16), cell.random_table(256)
+        for name, caches, table in (
+            ("paged_apart", [cell.pages_apart(i) for i in sets], cell.table),
+            ("paged_in_order", [cell.pages(i) for i in sets], ordered),
+            ("paged_16", [cell.pages_apart(i, 16) for i in sets], of_16),
+            ("paged_256", [cell.pages(i, 256) for i in sets], of_256),
+        ):
+            calls[name] = [ours(i, *caches[i], table) for i in sets]
+            refs[name] = pools.exact_dense(cell.q[0], *caches[0], table, step=256 * PAGE // caches[0][0].shape[2])
     # Contiguous [B, KV heads, N, D] is the same memory as pages of one head each; its exact result is computed that way.
     flat_exact = torch.empty_like(exact)
     for h in range(heads):
         rows = slice(h * HEADS_Q // heads, (h + 1) * HEADS_Q // heads)
-        k, v = (x.view(-1, 1, PAGE, D) for x in (cell.k_pages[0], cell.v_pages[0]))
+        k, v = (x.view(-1, 1, PAGE, D) for x in cell.pages_apart(0))
         flat_exact[:, rows] = pools.exact_dense(cell.q[0][:, rows].contiguous(), k, v, in_order[:, h], step=1024)
     calls["contiguous"] = [ours(i, *cell.contiguous(i), None) for i in sets]
     refs["contiguous"] = flat_exact
@@ -108,7 +111,7 @@ def dense(cell: pools.Cell, timer: Timer, variants: bool = False) -> list[Row]:
     for name in per_set[0]:
         calls[name] = [found[name] for found in per_set]
         refs[name] = flat_exact
-    token_major = [[x.view(-1, PAGE, heads, D) for x in (cell.k_pages[i], cell.v_pages[i])] for i in sets]
+    token_major = [[x.view(-1, PAGE, heads, D) for x in cell.pages_apart(i)] for i in sets]
     engine = [alternatives.fa3_paged(cell.q[i], *token_major[i], cell.table, cell.seq_lens) for i in sets]
     for name in engine[0]:
         calls[name] = [found[name] for found in engine]
@@ -135,8 +138,7 @@ def sparse(cell: pools.Cell, timer: Timer, k: int, kinds: tuple[str, ...] = ("mi
             return selector.select(cell.q[i], made[i], cell.seq_lens, k, out=chosen, workspace=work)
 
         def gather(i: int, chosen=chosen, out=out) -> torch.Tensor:
-            kv = cell.k_pages[i], cell.v_pages[i]
-            return gather_decode.gather_decode(cell.q[i], *kv, cell.seq_lens, chosen, cell.table, out=out, workspace=parts)
+            return gather_decode.gather_decode(cell.q[i], *cell.pages(i), cell.seq_lens, chosen, cell.table, out=out, workspace=parts)
 
         def both(i: int, select=select, gather=gather) -> torch.Tensor:
             select(i)
@@ -180,7 +182,7 @@ def _random_blocks(cell: pools.Cell, k: int, valid: int) -> torch.Tensor:
 
 def _summaries(cell: pools.Cell, i: int, kind: str) -> summaries.Summaries:
     empty = summaries.allocate(cell.batch, HEADS_KV, cell.context // PAGE, D, kind=kind, dtype=BF16, device="cuda")
-    return summaries.build(empty, cell.k_pages[i], cell.seq_lens, cell.table)
+    return summaries.build(empty, cell.pages(i)[0], cell.seq_lens, cell.table)
 
 
 def _checked_selection(cell: pools.Cell, made: summaries.Summaries, k: int, chosen: torch.Tensor) -> tuple[torch.Tensor, str]:

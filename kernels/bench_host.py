@@ -56,8 +56,8 @@ def _gathers(timer: Timer, link: float, host: list[torch.Tensor], pages: int, k:
         return gather_decode.gather_decode(q, *device, lens, chosen[i], table, k_host=host[0], v_host=host[1], out=out, workspace=work,
                                            tile=tile, num_warps=2 if tile < 128 else 4)  # fmt: skip
 
-    def stage(i: int) -> None:
-        host_gather.stage(*host, table, chosen[i], *device, 3)
+    def stage(i: int, programs: int | None = None) -> None:
+        host_gather.stage(*host, table, chosen[i], *device, 3, programs=programs)
 
     def staged(i: int) -> torch.Tensor:
         stage(i)
@@ -97,19 +97,24 @@ def _overlap(timer: Timer, stage, moved: int, k: int) -> list[Row]:
     """The staged copy on a side stream beside a matrix-vector product that keeps the device memory busy."""
     x, w = torch.randn(1, 4096, device="cuda").bfloat16(), torch.randn(65536, 4096, device="cuda").bfloat16()
     y = torch.empty(1, 65536, dtype=torch.bfloat16, device="cuda")
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream(priority=-1)  # its programs are placed as others end, not after the last of them
 
     def compute() -> None:
         model_ops.linear(x, w, y)
 
-    def together() -> None:
+    def together(programs: int | None) -> None:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            stage(0)
+            stage(0, programs)
         compute()
         torch.cuda.current_stream().wait_stream(side)
 
-    calls = {"copy_alone": [lambda: stage(0)], "compute_alone": [compute], "copy_beside_compute": [together]}
+    calls: dict[str, list[timing.Work]] = {"copy_alone": [lambda: stage(0)], "compute_alone": [compute]}
+    for programs in (None, 16, 32, 64):
+        name = "" if programs is None else f"_{programs}"
+        calls[f"copy_beside_compute{name}"] = [functools.partial(together, programs)]
+        if programs is not None:
+            calls[f"copy_alone{name}"] = [functools.partial(stage, 0, programs)]
     rows = []
     for name, values in timing.interleaved(calls, timer.repeats, timer.graph_s, timer.deadline).items():
         stats = timing.spread(values)

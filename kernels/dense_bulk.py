@@ -32,39 +32,26 @@ def absorb(b_q, b_k, b_v, seen, b_m, b_l, b_o, scale_log2, PRECISION: tl.constex
     return m_new, b_l, b_o
 
 
-@triton.jit(do_not_specialize=["heads_kv", "splits", "stride_table"])
-def _bulk(
-    q, k, v, table, lens, out, o_parts, ml_parts, scale_log2, heads_kv, splits, stride_table,
+@triton.jit
+def span(
+    k, v, row_of, b_q, i_b, i_h, lo, hi, tiles, whole, n, stride_p, stride_h, scale_log2,
     GROUP: tl.constexpr, HEADS: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
-    WHOLE: tl.constexpr, PAGED: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    PAGED: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """Maxima, sums and outputs of queries b_q over tiles lo to hi of one sequence; strides in rows of the cache."""
     PER: tl.constexpr = HEADS * PAGE // BN  # tiles per page
-    QUERIES: tl.constexpr = HEADS * GROUP
-    i_s, i_row = tl.program_id(0), tl.program_id(1)
-    i_b, i_h = i_row // (heads_kv // HEADS), i_row % (heads_kv // HEADS) * HEADS
-    o_g, o_d, o_n = tl.arange(0, GP), tl.arange(0, D), tl.arange(0, BN)
-    launch.wait_for_previous(PDL)
-    n = tl.load(lens + i_b)
-    if HEADS == 1:
-        tiles, whole = tl.cdiv(n, BN), n // BN
-    else:
-        tiles, whole = tl.cdiv(n, PAGE) * PER, n // PAGE * PER
-    p_q = q + (i_row.to(tl.int64) * QUERIES + o_g[:, None]) * D + o_d[None, :]
-    b_q = tl.load(p_q, mask=o_g[:, None] < QUERIES, other=0.0)
+    o_g, o_n = tl.arange(0, GP), tl.arange(0, BN)
     b_m = tl.full([GP], -float("inf"), dtype=tl.float32)
     b_l = tl.zeros([GP], dtype=tl.float32)
     b_o = tl.zeros([GP, D], dtype=tl.float32)
-    lo = (i_s.to(tl.int64) * tiles // splits).to(tl.int32)
-    hi = ((i_s + 1).to(tl.int64) * tiles // splits).to(tl.int32)
     # The table entry of the next tile is fetched while this one is computed: a tile's address never waits on a load.
-    row_of = table + i_b.to(tl.int64) * stride_table
     page = i_b
     if PAGED:
         page = tl.load(row_of + lo // PER, mask=lo < tiles, other=0)
     full = tl.maximum(lo, tl.minimum(hi, whole))
     for i in tl.range(lo, full, num_stages=STAGES):
         row = i % PER * BN
-        at = (page * heads_kv + i_h) * PAGE + row
+        at = page * stride_p + (i_h + row // PAGE) * stride_h + row % PAGE if HEADS > 1 else page * stride_p + i_h * stride_h + row
         if PAGED:
             page = tl.load(row_of + (i + 1) // PER, mask=i + 1 < tiles, other=0)
         b_k, b_v = k.load([at, 0]), v.load([at, 0])
@@ -73,41 +60,89 @@ def _bulk(
     # A page that is not full: the copies bring rows that hold no token, so values are masked as well.
     for i in tl.range(full, hi, num_stages=min(STAGES, 3)):
         row = i % PER * BN
-        at = (page * heads_kv + i_h) * PAGE + row
+        at = page * stride_p + (i_h + row // PAGE) * stride_h + row % PAGE if HEADS > 1 else page * stride_p + i_h * stride_h + row
         if PAGED:
             page = tl.load(row_of + (i + 1) // PER, mask=i + 1 < tiles, other=0)
         ok = i // PER * PAGE + (row + o_n) % PAGE < n
         mine = o_g[:, None] // GROUP == (row + o_n[None, :]) // PAGE if HEADS > 1 else (o_n >= 0)[None, :]
         b_k, b_v = k.load([at, 0]), tl.where(ok[:, None], v.load([at, 0]), 0.0)
         b_m, b_l, b_o = absorb(b_q, b_k, b_v, mine & ok[None, :], b_m, b_l, b_o, scale_log2, PRECISION)
+    return b_m, b_l, b_o
+
+
+@triton.jit(do_not_specialize=["heads_kv", "splits", "stride_table"])
+def _bulk(
+    q, k, v, table, lens, out, o_parts, ml_parts, scale_log2, heads_kv, splits, stride_table, stride_p, stride_h,
+    GROUP: tl.constexpr, HEADS: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
+    WHOLE: tl.constexpr, PAGED: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    PER: tl.constexpr = HEADS * PAGE // BN
+    QUERIES: tl.constexpr = HEADS * GROUP
+    i_s, i_row = tl.program_id(0), tl.program_id(1)
+    i_b, i_h = i_row // (heads_kv // HEADS), i_row % (heads_kv // HEADS) * HEADS
+    o_g, o_d = tl.arange(0, GP), tl.arange(0, D)[None, :]
+    launch.wait_for_previous(PDL)
+    n = tl.load(lens + i_b)
+    if HEADS == 1:
+        tiles, whole = tl.cdiv(n, BN), n // BN
+    else:
+        tiles, whole = tl.cdiv(n, PAGE) * PER, n // PAGE * PER
+    p_q = q + (i_row.to(tl.int64) * QUERIES + o_g[:, None]) * D + o_d
+    b_q = tl.load(p_q, mask=o_g[:, None] < QUERIES, other=0.0)
+    lo = (i_s.to(tl.int64) * tiles // splits).to(tl.int32)
+    hi = ((i_s + 1).to(tl.int64) * tiles // splits).to(tl.int32)
+    row_of = table + i_b.to(tl.int64) * stride_table
+    b_m, b_l, b_o = span(
+        k, v, row_of, b_q, i_b, i_h, lo, hi, tiles, whole, n, stride_p, stride_h, scale_log2,
+        GROUP, HEADS, GP, D, PAGE, BN, PAGED, STAGES, PRECISION,
+    )  # fmt: skip
     if WHOLE:
         b_o = b_o / tl.where(b_l == 0.0, 1.0, b_l)[:, None]
-        p_out = out + i_row.to(tl.int64) * QUERIES * D
-        tl.store(p_out + o_g[:, None] * D + o_d[None, :], b_o.to(out.dtype.element_ty), mask=o_g[:, None] < QUERIES)
+        p_out = out + (i_row.to(tl.int64) * QUERIES + o_g[:, None]) * D + o_d
+        tl.store(p_out, b_o.to(out.dtype.element_ty), mask=o_g[:, None] < QUERIES)
     else:
         partials.leave(o_parts, ml_parts, i_row * splits + i_s, b_o, b_m, b_l, QUERIES, GP, D)
 
 
 def can(k_cache: torch.Tensor, v_cache: torch.Tensor, tile: int, heads: int) -> bool:
-    """Whether tiles of `tile` rows cut the caches without rest: dense arrays of fewer than 2^31 rows, whole tiles in what a program
-    reads of a page."""
-    rows = k_cache.numel() // k_cache.shape[-1]
-    dense = k_cache.is_contiguous() and v_cache.is_contiguous()
-    return dense and rows < 2**31 and heads * k_cache.shape[2] % tile == 0 and (heads > 1 or k_cache.shape[2] >= tile)
+    """Whether tiles of `tile` rows cut the caches without rest: rows [D] on a lattice of fewer than 2^31, tokens of a head next to
+    each other, keys and values laid out alike, whole tiles in what a program reads of a page (a run, if a tile spans heads)."""
+    pages, heads_kv, page, d = k_cache.shape
+    stride = k_cache.stride()
+    lattice = stride == v_cache.stride() and stride[3] == 1 and stride[2] == d and stride[0] % d == 0 and stride[1] % d == 0
+    aligned = all(x.data_ptr() % 16 == 0 for x in (k_cache, v_cache)) and d * k_cache.element_size() % 16 == 0
+    few = (pages - 1) * stride[0] + (heads_kv - 1) * stride[1] + page * d < 2**31 * d
+    return lattice and aligned and few and heads * page % tile == 0 and (page >= tile or (heads > 1 and stride[1] == page * d))
 
 
-def launch_bulk(
+def tiles_of(x: torch.Tensor, tile: int, width: int) -> TensorDescriptor:
+    """A cache as rows [width] from its first token to its last, what lies between its pages included, fetched by `tile` tokens."""
+    pages, heads_kv, page, d = x.shape
+    rows = (pages - 1) * x.stride(0) // d + (heads_kv - 1) * x.stride(1) // d + page
+    return TensorDescriptor.from_tensor(x.as_strided((rows * d // width, width), (width, 1)), [tile * d // width, width])
+
+
+def constants(
+    q: torch.Tensor, k_cache: torch.Tensor, paged: bool, tile: int, heads: int, stages: int, num_warps: int, dependent: bool
+) -> dict[str, object]:
+    """What the kernels over bulk copies are compiled for."""
+    group = q.shape[1] // k_cache.shape[1]
+    return {
+        "GROUP": group, "HEADS": heads, "GP": max(16, triton.next_power_of_2(group * heads)), "D": q.shape[2], "PAGE": k_cache.shape[2],
+        "BN": tile, "PAGED": paged, "STAGES": stages, "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32", "num_warps": num_warps,
+        **launch.options(dependent),
+    }  # fmt: skip
+
+
+def launch_split(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, table: torch.Tensor, seq_lens: torch.Tensor, out: torch.Tensor,
     workspace: partials.Workspace, *, paged: bool, scale_log2: float, splits: int, tile: int, heads: int, stages: int, num_warps: int,
     dependent: bool,
 ) -> None:  # fmt: skip
     """Leave the attention of `dense_decode` in `out`, or with several splits its parts in `workspace`. Arguments are checked there."""
     heads_kv, d = k_cache.shape[1], q.shape[2]
-    group = q.shape[1] // heads_kv
-    k, v = (TensorDescriptor.from_tensor(x.view(-1, d), [tile, d]) for x in (k_cache, v_cache))
     _bulk[(splits, q.shape[0] * heads_kv // heads)](
-        q, k, v, table, seq_lens, out, workspace.o, workspace.ml, scale_log2, heads_kv, splits, table.stride(0),
-        GROUP=group, HEADS=heads, GP=max(16, triton.next_power_of_2(group * heads)), D=d, PAGE=k_cache.shape[2], BN=tile,
-        WHOLE=splits == 1, PAGED=paged, STAGES=stages, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=num_warps, **launch.options(dependent),
+        q, tiles_of(k_cache, tile, d), tiles_of(v_cache, tile, d), table, seq_lens, out, workspace.o, workspace.ml, scale_log2, heads_kv,
+        splits, table.stride(0), k_cache.stride(0) // d, k_cache.stride(1) // d, WHOLE=splits == 1,
+        **constants(q, k_cache, paged, tile, heads, stages, num_warps, dependent),
     )  # fmt: skip

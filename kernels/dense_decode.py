@@ -12,12 +12,13 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import checks, dense_bulk, launch, paging, partials
+from kernels import checks, dense_bulk, dense_queue, launch, paging, partials
 
 # The probabilities are rounded to the cache's dtype before they meet V, the output to the query's.
 ERROR_BOUND = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 2e-5}
 LOG2E = 1.4426950408889634
 BULK_TILE = 128  # rows; fewer or more bytes in flight read slower, see docs/kernels.md
+QUEUE_FROM = 700  # tiles per program from which claims and more parts to merge cost less than they save, see docs/kernels.md
 
 
 @triton.jit
@@ -102,12 +103,14 @@ def _programs(device: torch.device, per_sm: int) -> int:
     return per_sm * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
-def _bulk_plan(heads_kv: int, page: int | None) -> tuple[int, int]:
-    """(KV heads per program, tile) of bulk copies: one head and whole tiles, or as many heads as make up for a small page."""
+def _bulk_plan(k_cache: torch.Tensor, paged: bool) -> tuple[int, int]:
+    """(KV heads per program, tile) of bulk copies: one head and whole tiles, or, where the heads of a page lie in a run, as many as make
+    up for a small page."""
+    heads_kv, page, d = k_cache.shape[1:]
     heads = 1
-    while page is not None and heads * page < BULK_TILE and heads_kv % (2 * heads) == 0:
+    while paged and k_cache.stride(1) == page * d and heads * page < BULK_TILE and heads_kv % (2 * heads) == 0:
         heads *= 2
-    return heads, BULK_TILE if page is None else min(BULK_TILE, heads * page)
+    return heads, min(BULK_TILE, heads * page) if paged else BULK_TILE
 
 
 def check_cache(
@@ -154,6 +157,9 @@ def dense_decode(
     per_sm: int | None = None,
     bulk: bool | None = None,
     heads: int | None = None,
+    queued: float | None = None,
+    chunks: int | None = None,
+    halves: bool | None = None,
     dependent: bool | None = None,
 ) -> torch.Tensor:
     """Attention of one query token per sequence over its whole context, or over a sink and a window of it.
@@ -166,9 +172,12 @@ def dense_decode(
     is read. `workspace` and `out` make the call allocation-free, as in a CUDA graph; `splits`, `tile`, `num_warps`,
     `stages`, `per_sm` tune. `bulk` fetches tiles with the bulk copy engine (default: where layout and GPU allow), `heads` KV heads
     a program (default: one, more where a page of one head is smaller than a tile).
+    The last `queued` of every row is cut in `chunks` pieces that programs claim as they finish (default: an eighth of long work, in
+    eight chunks a program), there with tokens fetched as two `halves` (default: where they fit).
     `dependent` launches as a dependent of the previous kernel (default: where the GPU can).
 
-    Returns [B, HQ, D] in q's dtype; zeros for a sequence of length 0. `ValueError` naming the argument on bad input.
+    Returns [B, HQ, D] in q's dtype; zeros for a sequence of length 0; the same bits at every call. `ValueError` naming the argument
+    on bad input. What lies on the device, lengths and page numbers, is not read back to be checked.
     """
     heads_kv, capacity = check_cache(q, k_cache, v_cache, seq_lens, page_table)
     batch, heads_q, d = q.shape
@@ -179,7 +188,7 @@ def dense_decode(
         checks.at_least("window", window, 1)
     max_tokens = capacity if max_tokens is None else checks.at_least("max_tokens", max_tokens, 1)
     reach = max_tokens if window is None else min(max_tokens, sink + window + 512)
-    best = _bulk_plan(heads_kv, None if page_table is None else k_cache.shape[2])
+    best = _bulk_plan(k_cache, page_table is not None)
     if bulk is None:
         fits = dense_bulk.can(k_cache, v_cache, best[1] if tile is None else tile, best[0] if heads is None else heads)
         bulk = q.is_cuda and d * q.element_size() <= 256 and window is None and fits
@@ -189,25 +198,42 @@ def dense_decode(
     if heads_kv % checks.at_least("heads", heads, 1) or (heads > 1 and (not bulk or page_table is None)):
         raise ValueError(f"heads: {heads} of {heads_kv} KV heads a program; more than one needs a page table and bulk copies")
     if bulk and (window is not None or not dense_bulk.can(k_cache, v_cache, tile, heads)):
-        raise ValueError("bulk: needs contiguous caches of fewer than 2^31 rows, pages of whole tiles and no window")
+        raise ValueError("bulk: needs keys and values laid out alike in fewer than 2^31 rows, pages of whole tiles and no window")
     rows = batch * heads_kv // heads
+    # Few large bulk copies in flight read best; where they cannot be used, more and smaller tiles. Measured on an H100.
+    programs = _programs(q.device, ((1 if bulk and tile > 64 else 2) if per_sm is None else checks.at_least("per_sm", per_sm, 1)))
+    if queued is None:
+        long = bulk and heads == 1 and splits is None and chunks is None and rows * reach >= QUEUE_FROM * tile * programs
+        queued = 1 / 8 if long else 0.0
+    if not 0 <= queued <= 1 or (queued and not bulk):
+        raise ValueError(f"queued: {queued} is not a share, or bulk copies are off")
     if splits is None:
-        # Few large bulk copies in flight read best; where they cannot be used, more and smaller tiles. Measured on an H100.
-        per_sm = (1 if bulk and tile > 64 else 2) if per_sm is None else per_sm
-        splits = splits_for(rows, reach * heads, tile, _programs(q.device, per_sm))
+        splits = max(1, programs // rows) if queued else splits_for(rows, reach * heads, tile, programs)
     checks.at_least("splits", splits, 1)
+    if chunks is None:
+        chunks = max(1, min(-(-8 * programs // rows), 256 - splits)) if queued else 0
+    if bool(checks.at_least("chunks", chunks, 0)) != bool(queued):
+        raise ValueError(f"chunks: {chunks} of a queued share of {queued}")
+    parts = splits + chunks
+    fits = bool(queued) and dense_queue.can_halve(q, k_cache, heads)
+    halves = fits if halves is None else halves
+    if halves and not fits:
+        raise ValueError("halves: needs a queue, one KV head a program with up to 8 queries, and tokens of 256 bytes")
     out = torch.empty_like(q) if out is None else checks.tensor("out", out, q.shape, [q.dtype], q, contiguous=True)
     if workspace is None:
-        workspace = partials.Workspace.allocate(rows, splits, group * heads, d, q.device)
-    workspace.check(rows, splits, group * heads, d, q)
+        workspace = partials.Workspace.allocate(rows, parts, group * heads, d, q.device)
+    workspace.check(rows, parts, group * heads, d, q)
     table = seq_lens if page_table is None else page_table
     dependent = launch.has_dependent_launch() if dependent is None else dependent
     scale_log2 = (d**-0.5 if scale is None else scale) * LOG2E
-    if bulk:
-        dense_bulk.launch_bulk(
-            q, k_cache, v_cache, table, seq_lens, out, workspace, paged=page_table is not None, scale_log2=scale_log2, splits=splits,
-            tile=tile, heads=heads, stages=stages, num_warps=num_warps, dependent=dependent,
-        )  # fmt: skip
+    walk = {"paged": page_table is not None, "scale_log2": scale_log2, "splits": splits, "tile": tile, "heads": heads, "stages": stages,
+            "num_warps": num_warps, "dependent": dependent}  # fmt: skip
+    if queued:
+        dense_queue.launch_queue(
+            q, k_cache, v_cache, table, seq_lens, workspace, chunks=chunks, queued=queued, programs=programs, halves=halves, **walk
+        )
+    elif bulk:
+        dense_bulk.launch_split(q, k_cache, v_cache, table, seq_lens, out, workspace, **walk)
     else:
         _dense[(splits, rows)](
             q, k_cache, v_cache, table, seq_lens, out, workspace.o, workspace.ml, scale_log2, sink, 0 if window is None else window,
@@ -216,6 +242,6 @@ def dense_decode(
             WHOLE=splits == 1, PAGED=page_table is not None, WINDOWED=window is not None, STAGES=stages,
             PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=num_warps, **launch.options(dependent),
         )  # fmt: skip
-    if splits > 1:
-        partials.merge(workspace, out, rows, splits, group * heads, dependent)
+    if parts > 1:
+        partials.merge(workspace, out, rows, parts, group * heads, dependent)
     return out

@@ -17,17 +17,18 @@ from kernels import checks, launch, paging
 
 @triton.jit
 def _stage(
-    k_host, v_host, table, selected, k, v, heads_kv, stage_page, stride_table, kh_p, kh_h, kh_t, vh_p, vh_h, vh_t,
+    k_host, v_host, table, selected, k, v, rows, heads_kv, stage_page, stride_table, kh_p, kh_h, kh_t, vh_p, vh_h, vh_t,
     k_p, k_h, k_t, v_p, v_h, v_t,
     D: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr, K: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    i_t, i_k, i_row = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    i_b, i_h = i_row // heads_kv, i_row % heads_kv
-    o_t, o_d = i_t * BN + tl.arange(0, BN), tl.arange(0, D)
+    o_d = tl.arange(0, D)
     launch.wait_for_previous(PDL)
-    block = tl.load(selected + i_row * K + i_k)
-    if block >= 0:
-        entry = tl.load(table + i_b.to(tl.int64) * stride_table + block)
+    for item in range(tl.program_id(0), rows * K * (PAGE // BN), tl.num_programs(0)):
+        i_k, i_row = item // (PAGE // BN) % K, item // (PAGE // BN) // K
+        i_b, i_h = i_row // heads_kv, i_row % heads_kv
+        o_t = item % (PAGE // BN) * BN + tl.arange(0, BN)
+        block = tl.load(selected + i_row * K + i_k)
+        entry = tl.load(table + i_b.to(tl.int64) * stride_table + block, mask=block >= 0, other=0)
         if entry < 0:
             page = -1 - entry
             to = stage_page + i_b * K + i_k
@@ -47,13 +48,15 @@ def stage(
     stage_page: int,
     *,
     tile: int = 32,
+    programs: int | None = None,
     dependent: bool | None = None,
 ) -> None:
     """Copy selected block j of sequence b, for each KV head its own, into page stage_page + b k + j of the device cache.
 
     k_host, v_host [host pages, KV heads, page, D] pinned; k_cache, v_cache [pages, KV heads, page, D]; page_table [B, pages]
     int32, whose selected entries are all < 0 (page ~e of the host); selected [B, KV heads, k] int32, -1 for none; a block is a
-    page. `tile` tokens per program. `ValueError` naming the argument on bad input.
+    page. `tile` tokens at a time; `programs` (default: one per tile) bounds the multiprocessors a copy beside other work takes: the link
+    needs only about 0.1 MB on the way. `ValueError` naming the argument on bad input.
     """
     checks.tensor("selected", selected, [None, None, None], [torch.int32], contiguous=True)
     batch, heads, k = selected.shape
@@ -68,8 +71,10 @@ def stage(
     if not checks.is_power_of_two(tile) or tile > page:
         raise ValueError(f"tile: {tile} is not a power of two up to the page of {page} tokens")
     dependent = launch.has_dependent_launch() if dependent is None else dependent
-    _stage[(page // tile, k, batch * heads)](
-        k_host, v_host, page_table, selected, k_cache, v_cache, heads, stage_page, page_table.stride(0),
+    items = page // tile * k * batch * heads
+    programs = items if programs is None else min(items, checks.at_least("programs", programs, 1))
+    _stage[(programs,)](
+        k_host, v_host, page_table, selected, k_cache, v_cache, batch * heads, heads, stage_page, page_table.stride(0),
         *k_host.stride()[:3], *v_host.stride()[:3], *k_cache.stride()[:3], *v_cache.stride()[:3],
         D=d, PAGE=page, BN=tile, K=k, num_warps=4, **launch.options(dependent),
     )  # fmt: skip

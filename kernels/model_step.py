@@ -132,7 +132,9 @@ class Step:
             small = (self.batch * (self.sink + self.ring), *size[1:])
             self.cache = [tuple(torch.zeros(small, dtype=self.dtype, device=self.device) for _ in range(2)) for _ in range(s.layers)]
         else:
-            self.cache = [(self._random(*size), self._random(*size)) for _ in range(s.layers)]
+            # Keys of a page and head beside its values: what is read together lies together.
+            beside = [self._random(*size[:2], 2, *size[2:]) for _ in range(s.layers)]
+            self.cache = [(both[:, :, 0], both[:, :, 1]) for both in beside]
         order = torch.arange(pages, dtype=torch.int32, device=self.device)
         if not self.tiered:
             order = torch.randperm(pages, generator=self.gen, device=self.device).int()

@@ -23,17 +23,20 @@ from kernels import launch
 class Workspace:
     """Scratch of one split attention call; reusable by later calls on the same stream of equal or smaller shape.
 
-    o: [rows, parts, G, D] float32; ml: [rows, parts, 2, G] float32, maxima then sums.
+    o: [rows, parts, G, D] float32; ml: [rows, parts, 2, G] float32, maxima then sums; claims [1] int32, how many parts were claimed
+    from a queue, zero between calls.
     """
 
     o: torch.Tensor
     ml: torch.Tensor
+    claims: torch.Tensor
 
     @classmethod
     def allocate(cls, rows: int, parts: int, group: int, head_dim: int, device: torch.device | str) -> Workspace:
         return cls(
             torch.empty(rows * parts * group * head_dim, dtype=torch.float32, device=device),
             torch.empty(rows * parts * 2 * group, dtype=torch.float32, device=device),
+            torch.zeros(1, dtype=torch.int32, device=device),
         )
 
     def check(self, rows: int, parts: int, group: int, head_dim: int, like: torch.Tensor) -> Workspace:
@@ -59,16 +62,33 @@ def leave(o, ml, i_part, b_o, b_m, b_l, GROUP: tl.constexpr, GP: tl.constexpr, D
 
 
 @triton.jit
-def _merge(o, ml, out, parts, GROUP: tl.constexpr, D: tl.constexpr, PARTS_P2: tl.constexpr, STEP: tl.constexpr, PDL: tl.constexpr):
-    """One query head of one row a program. Parts that saw no token have m = -inf and l = 0; a row of only those gives zeros."""
+def leave_halves(o, ml, i_part, b_o, b_m, b_l, GROUP: tl.constexpr, D: tl.constexpr):
+    """`leave` for b_o [16, D / 2], the first halves of eight outputs, then the second ones; b_m, b_l [8]."""
+    o_r, o_d, o_g = tl.arange(0, 16), tl.arange(0, D // 2), tl.arange(0, 8)
+    base = i_part.to(tl.int64) * GROUP
+    p_o = o + (base + o_r[:, None] % 8) * D + o_r[:, None] // 8 * (D // 2) + o_d[None, :]
+    tl.store(p_o, b_o, mask=o_r[:, None] % 8 < GROUP)
+    tl.store(ml + base * 2 + o_g, b_m, mask=o_g < GROUP)
+    tl.store(ml + base * 2 + GROUP + o_g, b_l, mask=o_g < GROUP)
+
+
+@triton.jit
+def _merge(
+    o, ml, claims, out, parts,
+    GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PARTS_P2: tl.constexpr, STEP: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """WIDTH channels of one query head of one row a program. Parts that saw no token have m = -inf and l = 0; a row of only those gives
+    zeros. What was claimed from a queue is given back, so that the next call, or the next replay of a graph, finds it full."""
     i_row, i_g = tl.program_id(0) // GROUP, tl.program_id(0) % GROUP
-    o_p, o_s, o_d = tl.arange(0, PARTS_P2), tl.arange(0, STEP), tl.arange(0, D)
+    o_p, o_s, o_d = tl.arange(0, PARTS_P2), tl.arange(0, STEP), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     first = i_row.to(tl.int64) * parts
     launch.wait_for_previous(PDL)
+    if tl.program_id(0) + tl.program_id(1) == 0:
+        tl.store(claims, 0)
     p_ml = ml + (first + o_p) * 2 * GROUP + i_g
     b_m = tl.load(p_ml, mask=o_p < parts, other=-float("inf"))
     b_l = tl.load(p_ml + GROUP, mask=o_p < parts, other=0.0)
-    b_o = tl.zeros([STEP, D], dtype=tl.float32)
+    b_o = tl.zeros([STEP, WIDTH], dtype=tl.float32)
     m = tl.max(b_m, 0)
     m = tl.where(m == -float("inf"), 0.0, m)
     for p in range(0, PARTS_P2, STEP):
@@ -85,7 +105,9 @@ def merge(work: Workspace, out: torch.Tensor, rows: int, parts: int, group: int,
     """Merge `parts` parts of each of `rows` rows into out [B, HQ, D], whose rows are rows * group heads in order."""
     d = out.shape[-1]
     bucket = max(8, triton.next_power_of_2(parts))
-    _merge[(rows * group,)](
-        work.o, work.ml, out, parts, GROUP=group, D=d, PARTS_P2=bucket, STEP=min(bucket, 128),
+    # Many parts of few heads: the channels are shared out, or a few multiprocessors would read them all.
+    width = min(d, 32) if bucket >= 64 and rows * group < 256 else d
+    _merge[(rows * group, d // width)](
+        work.o, work.ml, work.claims, out, parts, GROUP=group, D=d, WIDTH=width, PARTS_P2=bucket, STEP=min(bucket, 128),
         num_warps=4 if bucket <= 64 else 8, **launch.options(dependent),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Inputs of a benchmark: one random key pool and one value pool, cut into as many independent caches as a cell needs."""
+"""Inputs of a benchmark: one random pool of keys and values, cut into as many independent caches as a cell needs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ PAGE = 128
 
 @dataclass(frozen=True)
 class Cell:
-    """One (batch, context) point: `sets` caches over disjoint parts of the pools, so that repeated calls miss the L2 cache."""
+    """One (batch, context) point: `sets` caches over disjoint parts of one pool, so that repeated calls miss the L2 cache.
+
+    The memory of a set is read in two ways: as pages that hold the keys, then the values of each of their heads, and, by its halves,
+    as keys and values apart.
+    """
 
     batch: int
     context: int
     q: list[torch.Tensor]  # [B, HQ, D] each
-    k_pages: list[torch.Tensor]  # [B pages, KV heads, PAGE, D]
-    v_pages: list[torch.Tensor]
+    memory: list[torch.Tensor]  # [2 B context KV heads D] each
+    heads_kv: int
     table: torch.Tensor  # [B, pages] int32, a random order
     seq_lens: torch.Tensor
 
@@ -29,19 +33,31 @@ class Cell:
 
     @property
     def kv_bytes(self) -> int:
-        return 2 * self.k_pages[0].numel() * self.k_pages[0].element_size()
+        return self.memory[0].numel() * self.memory[0].element_size()
+
+    @property
+    def d(self) -> int:
+        return self.q[0].shape[2]
+
+    def pages(self, i: int, page: int = PAGE) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of set `i` beside each other: views [B pages, KV heads, page, D] of pages [KV heads, 2, page, D]."""
+        both = self.memory[i].view(-1, self.heads_kv, 2, page, self.d)
+        return both[:, :, 0], both[:, :, 1]
+
+    def pages_apart(self, i: int, page: int = PAGE) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys [B pages, KV heads, page, D] of set `i` in one half of its memory, values in the other."""
+        k, v = self.memory[i].view(2, -1, self.heads_kv, page, self.d)
+        return k, v
 
     def contiguous(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The same memory of set `i` read as contiguous caches [B, KV heads, context, D]."""
-        heads, _, d = self.k_pages[i].shape[1:]
-        return tuple(x.view(self.batch, heads, self.context, d) for x in (self.k_pages[i], self.v_pages[i]))
+        """Set `i` as contiguous caches [B, KV heads, context, D]."""
+        k, v = self.memory[i].view(2, self.batch, self.heads_kv, self.context, self.d)
+        return k, v
 
-    def small_pages(self, i: int, page: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The same memory as pages of `page` tokens, with a page table in random order."""
-        heads, _, d = self.k_pages[i].shape[1:]
-        k, v = (x.view(-1, heads, page, d) for x in (self.k_pages[i], self.v_pages[i]))
-        order = torch.randperm(k.shape[0], device=k.device, dtype=torch.int32)
-        return k, v, order.view(self.batch, -1)
+    def random_table(self, page: int) -> torch.Tensor:
+        """A page table in random order for pages of `page` tokens."""
+        count = self.batch * self.context // page
+        return torch.randperm(count, device=self.table.device, dtype=torch.int32).view(self.batch, -1)
 
 
 def pool(tokens: int, heads_kv: int, d: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -52,15 +68,15 @@ def pool(tokens: int, heads_kv: int, d: int, dtype: torch.dtype = torch.bfloat16
     return out
 
 
-def cell(k_pool: torch.Tensor, v_pool: torch.Tensor, batch: int, context: int, heads_q: int, heads_kv: int, d: int) -> Cell:
-    """Cut a cell out of the pools: enough sets to exceed the L2 cache four times where the pools allow it."""
-    numel = batch * context * heads_kv * d
-    want = -(-200_000_000 // (4 * numel))
-    sets = max(1, min(want, 16, k_pool.numel() // numel))
-    q = [torch.randn(batch, heads_q, d, device="cuda").to(k_pool.dtype) for _ in range(sets)]
-    k, v = ([p[i * numel : (i + 1) * numel].view(-1, heads_kv, PAGE, d) for i in range(sets)] for p in (k_pool, v_pool))
+def cell(flat: torch.Tensor, batch: int, context: int, heads_q: int, heads_kv: int, d: int) -> Cell:
+    """Cut a cell out of a pool: enough sets to exceed the L2 cache four times where the pool allows it."""
+    numel = 2 * batch * context * heads_kv * d
+    want = -(-200_000_000 // (2 * numel))
+    sets = max(1, min(want, 16, flat.numel() // numel))
+    q = [torch.randn(batch, heads_q, d, device="cuda").to(flat.dtype) for _ in range(sets)]
+    memory = [flat[i * numel : (i + 1) * numel] for i in range(sets)]
     table = torch.randperm(batch * context // PAGE, device="cuda", dtype=torch.int32).view(batch, -1)
-    return Cell(batch, context, q, k, v, table, torch.full((batch,), context, dtype=torch.int32, device="cuda"))
+    return Cell(batch, context, q, memory, heads_kv, table, torch.full((batch,), context, dtype=torch.int32, device="cuda"))
 
 
 def exact_dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor, step: int = 256) -> torch.Tensor:
@@ -84,7 +100,8 @@ def exact_dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, table: torch.
 
 def exact_sparse(c: Cell, i: int, selected: torch.Tensor, sink_blocks: int = 1, local_blocks: int = 2) -> torch.Tensor:
     """Float64 attention of set `i` over sink, local and selected blocks of PAGE tokens, row by row."""
-    heads, d = c.k_pages[i].shape[1], c.q[i].shape[2]
+    k_pages, v_pages = c.pages(i)
+    heads, d = c.heads_kv, c.d
     n = c.context // PAGE
     always = [*range(sink_blocks), *range(max(sink_blocks, n - local_blocks), n)]
     out = torch.empty(c.q[i].shape, dtype=torch.float64, device="cuda")
@@ -93,7 +110,7 @@ def exact_sparse(c: Cell, i: int, selected: torch.Tensor, sink_blocks: int = 1, 
         for h in range(heads):
             kept = always + [x for x in selected[b, h].tolist() if x >= 0]
             pages = c.table[b, torch.tensor(kept, device="cuda")].long()
-            k, v = (x[pages, h].reshape(1, -1, d) for x in (c.k_pages[i], c.v_pages[i]))
+            k, v = (x[pages, h].reshape(1, -1, d) for x in (k_pages, v_pages))
             keep = torch.ones(1, k.shape[1], dtype=torch.bool, device="cuda")
             rows = slice(h * group, (h + 1) * group)
             out[b, rows] = reference.attend(c.q[i][b, rows], k, v, keep, d**-0.5)

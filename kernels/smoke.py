@@ -34,6 +34,14 @@ def attention() -> dict[str, float]:
         "dense": reference.relative_error(dense_decode(q, k, v, n, table, splits=3, tile=32), exact),
         "dense bulk": reference.relative_error(dense_decode(q, k, v, n, table, splits=3, tile=16, bulk=True), exact),
     }
+    queue = {"splits": 2, "tile": 16, "bulk": True, "heads": 1, "queued": 0.5, "chunks": 5}
+    errors["dense queue"] = reference.relative_error(dense_decode(q, k, v, n, table, **queue), exact)
+    wide, both = (
+        torch.randn(2, heads * group, 128, device="cuda").to(BF16),
+        torch.randn(sum(pages), heads, 2, page, 128, device="cuda").to(BF16),
+    )
+    beside = (wide, both[:, :, 0], both[:, :, 1], n, table)
+    errors["dense halves"] = reference.relative_error(dense_decode(*beside, **queue), reference.dense_decode(*beside))
     windowed = reference.dense_decode(q, k, v, n, table, sink=4, window=50)
     errors["window"] = reference.relative_error(dense_decode(q, k, v, n, table, sink=4, window=50), windowed)
     host = [x.cpu().pin_memory() for x in (k, v)]

@@ -37,6 +37,9 @@ class AdmissionLimits:
         return (self.max_queue, self.bucket, self.ttft_s) != (None, None, None)
 
 
+QUEUE, TTFT, BUCKET = 1, 2, 3  # which limit turned a request away
+
+
 class Admission:
     """Applies the limits, from what a front door knows: what it let in, and what has produced a first token."""
 
@@ -50,22 +53,26 @@ class Admission:
 
     def admits(self, request: Request, now_s: float) -> bool:
         """Whether `request` may be sent now; if so, it counts from this moment."""
+        return not self.turns_away(request, now_s)
+
+    def turns_away(self, request: Request, now_s: float) -> int:
+        """The limit (QUEUE, TTFT or BUCKET, in that order) that `request` meets if sent now, or 0; then it counts from this moment."""
         limits = self._limits
         if limits.max_queue is not None and self._queued >= limits.max_queue:
-            return False
+            return QUEUE
         if limits.ttft_s is not None and self._prompt_tokens + request.prompt_tokens > limits.ttft_s * self._rate:
-            return False
+            return TTFT
         if limits.bucket is not None:
             rate, burst = limits.bucket
             self._level = min(burst, self._level + rate * (now_s - self._filled_s))
             self._filled_s = now_s
             asked = request.prompt_tokens + request.output_tokens
             if asked > self._level:
-                return False
+                return BUCKET
             self._level -= asked
         self._queued += 1
         self._prompt_tokens += request.prompt_tokens
-        return True
+        return 0
 
     def first_token(self, request: Request) -> None:
         """An admitted request produced its first token."""

@@ -42,6 +42,7 @@ class Limits:
     max_model_len: int | None = None
     num_gpu_blocks: int | None = None
     enable_prefix_caching: bool | None = None
+    enable_chunked_prefill: bool = True
     long_prefill_token_threshold: int = 0
     policy: str = "fcfs"
     attention: AttentionPolicy = DENSE
@@ -75,7 +76,8 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
             raise UsageError(f"{model.name} has no KV that grows with the context: nothing to keep in host RAM")
     seqs, budget = default_batch_limits(gpu, limits.engine)
     seqs = limits.max_num_seqs or min(seqs, limits.max_num_batched_tokens or seqs)
-    budget = limits.max_num_batched_tokens or max(budget, seqs)
+    whole = 0 if limits.enable_chunked_prefill else limits.max_model_len or model.max_context
+    budget = limits.max_num_batched_tokens or max(budget, seqs, whole)  # a prompt that is not cut must fit
     memory = _memory(model, gpu, precision, tp, limits, budget, seqs)
     blocks = limits.num_gpu_blocks
     if blocks is None:
@@ -111,6 +113,7 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
         max_model_len=limits.max_model_len or longest,
         # a prefix's KV is of no use without the recurrent state at its end, which engines do not keep by default
         enable_prefix_caching=not model.state_layers if limits.enable_prefix_caching is None else limits.enable_prefix_caching,
+        enable_chunked_prefill=limits.enable_chunked_prefill,
         long_prefill_token_threshold=limits.long_prefill_token_threshold,
         policy=limits.policy,
         options=dict(limits.options),

@@ -1,4 +1,6 @@
-"""The two ways an answer can fail, as exceptions the command line turns into one line on stderr."""
+"""The two ways an answer can fail, as exceptions, and what every program says and returns for a failure that it expects."""
+
+INTERRUPTED = 130
 
 
 class SimctlError(Exception):
@@ -11,3 +13,20 @@ class UsageError(SimctlError, ValueError):
     """The input itself is wrong (unknown name, absurd number, malformed file). Exit code 2."""
 
     exit_code = 2
+
+
+def ending(error: BaseException) -> tuple[int, str]:
+    """(exit code, the one line to say) for an expected failure.
+
+    An error of the command line's own parser is known by its `format_message`, so that no such parser is imported here; what is none of
+    these is an interruption.
+    """
+    if isinstance(error, SimctlError):
+        code, text = error.exit_code, str(error)
+    elif isinstance(error, OSError):
+        code, text = 1, f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+    elif (message := getattr(error, "format_message", None)) is not None:
+        code, text = UsageError.exit_code, message()
+    else:
+        code, text = INTERRUPTED, "interrupted"
+    return code, " ".join(text.split())

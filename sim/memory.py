@@ -19,7 +19,7 @@ from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
 
-DEFAULT_UTILIZATION = 0.9
+DEFAULT_UTILIZATION = 0.92  # vLLM's, 0.23 to 0.32
 DEFAULT_TOKEN_BUDGET = 2048
 DEFAULT_SEQS = 256
 OVERHEAD, OVERHEAD_SCHEMA = "data/posteriors/memory.json", "simctl-memory/1"
@@ -71,9 +71,13 @@ class Overhead:
 
 
 def buffers(model: ModelSpec, token_budget: int, max_num_seqs: int, tp: int = 1) -> tuple[float, float]:
-    """Bytes of (the widest MLP activation of `token_budget` tokens, the logits of `max_num_seqs` sequences), per GPU."""
+    """Bytes of (the widest MLP activation of `token_budget` tokens, the logits of `max_num_seqs` sequences), per GPU.
+
+    A mixture of experts keeps, besides what its experts compute inside, the output of every chosen expert until they are summed.
+    """
     width = max(
-        (g.mlp.top_k * g.mlp.intermediate + g.mlp.shared_intermediate) if g.mlp.kind == "moe" else g.mlp.intermediate for g in model.groups
+        (g.mlp.top_k * (g.mlp.intermediate + model.hidden) + g.mlp.shared_intermediate) if g.mlp.kind == "moe" else g.mlp.intermediate
+        for g in model.groups
     )
     return token_budget * width * ACTIVATION_BYTES / tp, min(token_budget, max_num_seqs) * model.vocab * 4.0 / tp
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.admission import BUCKET, QUEUE, TTFT
 from sim.errors import UsageError
 from sim.runlog import RunRecord
 
@@ -108,6 +109,7 @@ def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> 
         "num_prompts": len(done),
         "completed": completed,
         "failed": len(done) - completed,
+        **_turned_away(np.asarray(requests["rejected"])),
         "duration": duration,
         "total_input_tokens": inputs,
         "total_output_tokens": generated,
@@ -141,6 +143,12 @@ def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> 
         "preemptions": int(np.asarray(requests["preemptions"]).sum()),
     }
     return out | engine_figures(record, duration)
+
+
+def _turned_away(limits: NDArray[np.int64]) -> dict[str, int]:
+    """How many requests each limit of admission turned away; empty when none did."""
+    names = {"rejected_full_queue": QUEUE, "rejected_ttft_goal": TTFT, "rejected_token_bucket": BUCKET}
+    return {name: int((limits == limit).sum()) for name, limit in names.items()} if limits.any() else {}
 
 
 def engine_figures(record: RunRecord, duration_s: float) -> dict[str, float | int]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.bill import decode_shape, iteration_bill
-from sim.memory import device_memory, sequence_bytes
+from sim.memory import DEFAULT_UTILIZATION, device_memory, sequence_bytes
 from sim.policy import AttentionPolicy, dense
 from sim.precision import Precision
 from sim.price import step_time_s
@@ -44,7 +44,7 @@ def regime_map(
     *,
     precision: Precision | None = None,
     tp: int = 1,
-    utilization: float = 0.9,
+    utilization: float = DEFAULT_UTILIZATION,
 ) -> RegimeMap:
     """Dense over sparse step time at every (context, batch); cells that do not fit are priced all the same and marked."""
     used = precision or Precision()

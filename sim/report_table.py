@@ -15,6 +15,9 @@ _TITLES = {
 _COUNTS = (
     ("Successful requests:", "completed"),
     ("Failed requests:", "failed"),
+    ("  turned away, full queue:", "rejected_full_queue"),
+    ("  turned away, TTFT goal:", "rejected_ttft_goal"),
+    ("  turned away, token bucket:", "rejected_token_bucket"),
     ("Benchmark duration (s):", "duration"),
     ("Total input tokens:", "total_input_tokens"),
     ("Total generated tokens:", "total_output_tokens"),

@@ -105,9 +105,9 @@ class RunLog:
         self._resident[request] = len(self._ids)
         self._open(request, replica, 0)
 
-    def rejected(self, request: Request) -> None:
-        """A client sent `request`, and admission turned it away."""
-        self._open(request, -1, 1)
+    def rejected(self, request: Request, limit: int) -> None:
+        """A client sent `request`, and admission turned it away at this `limit`."""
+        self._open(request, -1, limit)
 
     def _open(self, request: Request, replica: int, rejected: int) -> None:
         self._ids.append(request.request_id)

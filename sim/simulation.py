@@ -91,8 +91,8 @@ class Clients:
             self._admission.first_token(request)
 
     def _send(self, request: Request) -> None:
-        if self._admission is not None and not self._admission.admits(request, request.arrival_s):
-            self._log.rejected(request)  # its session, if any, goes no further
+        if self._admission is not None and (limit := self._admission.turns_away(request, request.arrival_s)):
+            self._log.rejected(request, limit)  # its session, if any, goes no further
             return
         self._free -= 1
         index = self._router.pick(request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.bill import DENSE, Shape, iteration_bill
+from sim.bill import DENSE, Shape
 from sim.engine.steptime import StepTime, split
 from sim.engine.ticks import TICK_S, to_ticks
 from sim.engine.types import Iteration
@@ -29,11 +29,7 @@ class BillCost:
     ) -> None:
         """`more` are further settings of StepTime: micro-batches, graph sizes, the cost of drafting."""
         self.steps = StepTime(model, precision, rates, tp=tp, policy=policy, **more)
-        self._model = model
-        self._precision = precision
         self._rates = rates
-        self._tp = tp
-        self._policy = policy
 
     def host(self, iteration: Iteration) -> int:
         """Ticks for which the iteration keeps the host."""
@@ -58,4 +54,4 @@ class BillCost:
         return StepPrice(shown + own + drafting + reloading, terms, sum(n for n, _, rows in chunks if rows <= 1))
 
     def _terms(self, shape: Shape) -> Terms:
-        return step_terms(iteration_bill(self._model, shape, self._precision, self._policy, self._tp), self._rates)
+        return step_terms(self.steps.bill(shape), self._rates)

@@ -16,7 +16,7 @@ import numpy as np
 from sim.bill import decode_shape, iteration_bill
 from sim.fidelity import advice, risk_sentence
 from sim.knee import Knee, closed_form_knee, continuous_knee, continuous_knees
-from sim.memory import Memory, device_memory, n_max, sequence_bytes
+from sim.memory import DEFAULT_UTILIZATION, Memory, device_memory, n_max, sequence_bytes
 from sim.namespaces import FLOAT
 from sim.policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
 from sim.precision import Precision
@@ -51,7 +51,7 @@ class Question:
     precision: Precision = field(default_factory=Precision)
     tp: int = 1
     tau: float = 0.65
-    utilization: float = 0.9
+    utilization: float = DEFAULT_UTILIZATION
 
 
 @dataclass(frozen=True, slots=True)

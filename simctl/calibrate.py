@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sim.errors import UsageError
-from simctl.options import Duration
+from simctl.options import Duration, writable
 from simctl.tables import table
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ def command(
     if list_only:
         _list(as_json)
         return
+    writable(str(out) if out else None)
     draws = draws or (DRAWS_OF_CAPACITY if kv_capacity else 1000)
     if kv_capacity:
         from simctl.kv_capacity import run as learn_capacity
@@ -192,7 +193,7 @@ def command(
     dtypes = sorted({g.precision.weights for g in grids})
     every = concatenate([g.cells for g in grids])
     known = calibration_priors(gpu, grids[0].precision)
-    settings = Settings(draws=draws, tune=1000, chains=chains, seed=seed, sampler=sampler)
+    settings = Settings(draws=draws, tune=600, chains=chains, seed=seed, sampler=sampler)
     apart = {} if given or collect is not None else packaged_alone(gpu)
     with learning_alone(apart, known, settings) as alone:
         fit = StepFit(every, known, settings)

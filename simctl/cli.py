@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
-from sim.errors import SimctlError
+from sim.errors import SimctlError, UsageError, ending
+from sim.specs.lookup import did_you_mean
 from simctl import __version__
 
 # command name -> (module, one-line help); the help stands here so that `simctl --help` imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
     "what-if": ("simctl.what_if", "Can this GPU serve this context, how fast, and what binds?"),
     "regime-map": ("simctl.regime_map", "Where sparse decode beats dense, over context and batch."),
-    "simulate": ("simctl.simulate", "Replay a request trace through a simulated engine replica."),
+    "simulate": ("simctl.simulate", "Serve a workload, replayed or drawn, on simulated engine replicas."),
     "calibrate": ("simctl.calibrate", "Learn the rates of a GPU from measurements, with held-out error."),
     "run": ("simctl.run", "Answer the question of a scenario file, over its whole sweep."),
     "measure": ("simctl.measure", "Measure this machine: floors, an engine iteration by iteration, a server under load."),
@@ -40,6 +41,12 @@ class LazyGroup(click.Group):
         command: click.Command = importlib.import_module(COMMANDS[name][0]).command
         return command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, with a suggestion for a mistyped name."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            raise UsageError(f"no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}; see simctl --help")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
@@ -61,18 +68,12 @@ def main(argv: list[str] | None = None) -> Any:
     """Entry point: run the group, and turn any expected failure into one line on stderr and its exit code."""
     try:
         return group.main(args=argv, prog_name="simctl", standalone_mode=False) or 0
-    except click.exceptions.Abort:
-        click.echo("simctl: interrupted", err=True)
-        sys.exit(130)
-    except click.exceptions.Exit as error:
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)
-    except click.ClickException as error:
-        click.echo(f"simctl: {' '.join(error.format_message().split())}", err=True)
-        sys.exit(2)
-    except SimctlError as error:
-        click.echo(f"simctl: {' '.join(str(error).split())}", err=True)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"simctl: {where}{error.strerror or error}", err=True)
-        sys.exit(1)
+    except (click.Abort, click.ClickException, SimctlError, OSError) as error:
+        code, text = ending(error)
+        click.echo(f"simctl: {text}", err=True)
+        sys.exit(code)

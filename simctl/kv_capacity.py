@@ -14,13 +14,16 @@ def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed
     """Learn from the files given, else the packaged ones; print predicted against got, and write the JSON to `out`."""
     import numpy as np
 
-    from calibrate.memory import learn, packaged_runs, read_run, write
+    from calibrate.memory import distinct, learn, packaged_runs, read_run, write
     from calibrate.sampling import Settings
     from sim.errors import UsageError
 
     runs = packaged_runs() if not given else [read_run(path) for path in given]
     if lacking := [path.name for path, found in zip(given, runs, strict=False) if found is None]:
         raise UsageError(f"{', '.join(lacking)}: does not say how many KV blocks its engine got")
+    runs = distinct([run for run in runs if run is not None])
+    if spread := [run.name for run in runs if run.tp > 1]:
+        raise UsageError(f"{', '.join(spread)}: over several GPUs, which keep buffers of their own to speak to each other: not learnt from")
     fit, held = learn(runs, Settings(draws=draws, chains=chains, seed=seed, sampler=sampler, target_accept=0.99))
     d = fit.diagnostics
     rows = []
@@ -29,7 +32,13 @@ def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed
         inside = "" if low <= r.blocks <= high else "outside"
         rows.append((r.name, r.gpu, r.blocks, f"{middle:.0f}", f"{low:.0f} - {high:.0f}", f"{middle / r.blocks - 1:+.2%}", inside))
     click.echo(table(("engine start", "GPU", "blocks got", "predicted", "90% interval", "error", ""), rows))
-    click.echo("each predicted without any start of its own model\n")
+    off = [abs(float(np.median(held[f"{r.name}@{r.gpu}"])) - r.blocks) for r in runs]
+    share = [blocks / r.blocks for blocks, r in zip(off, runs, strict=True)]
+    click.echo("each predicted without any start of its own model")
+    click.echo(
+        f"left out: median error {np.median(off):.0f} blocks ({np.median(share):.2%}), worst {max(off):.0f} ({max(share):.2%}); "
+        f"{sum(not row[-1] for row in rows)} of {len(rows)} inside\n"
+    )
     names = (("fixed (graphs, workspaces, driver)", fit.fixed / 1e9, "GB"), ("copies of the widest MLP activation", fit.mlp, ""),
              ("copies of the float32 logits", fit.logits, ""), ("missed by the line (sd)", fit.scale / 1e9, "GB"))  # fmt: skip
     rows = [(name, *(f"{v:.3g}" for v in np.quantile(values, [0.05, 0.5, 0.95])), unit) for name, values, unit in names]

@@ -56,8 +56,10 @@ def load_scenario(path: Path, overrides: dict[str, str] | None = None) -> Scenar
     Raises UsageError naming the file and the key at fault.
     """
     if not path.exists():
-        packaged = Path(str(files("scenarios"))) / f"{path.name}.yaml"
-        path = packaged if packaged.is_file() else path
+        packaged = {file.stem: file for file in sorted(Path(str(files("scenarios"))).glob("*.yaml"))}
+        if path.name not in packaged:
+            raise UsageError(f"{path}: no such scenario file{_hint(path.name, tuple(packaged))}; those of simctl: {', '.join(packaged)}")
+        path = packaged[path.name]
     body = _read(path)
     for key in body:
         if key not in KEYS:

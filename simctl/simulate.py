@@ -13,6 +13,7 @@ import click
 
 from sim.engine.config import POLICIES
 from sim.errors import UsageError
+from sim.memory import DEFAULT_UTILIZATION
 from sim.router import ROUTERS
 from simctl import __version__
 from simctl.options import Attention, BatchCap, Fraction, Pair, TokenCount, deployment_options, writable
@@ -59,7 +60,9 @@ class GoodputCommand(click.Command):
 @click.option("--draft-model", help="Catalogue model that proposes the drafts of --engine-option draft_tokens=K.")
 @click.option("--max-num-seqs", type=BatchCap(), help="Most requests running; knee:0.65 caps at that efficiency. [default: vLLM's]")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Token budget of an iteration. [default: vLLM's]")
-@click.option("--gpu-memory-utilization", type=Fraction(closed=True), default=0.9, show_default=True, help="Share of memory to use.")
+@click.option(
+    "--gpu-memory-utilization", type=Fraction(closed=True), default=DEFAULT_UTILIZATION, show_default=True, help="Share of memory to use."
+)
 @click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block.")
 @click.option("--max-model-len", type=TokenCount(), help="Longest prompt + output. [default: the model's]")
 @click.option("--num-gpu-blocks", type=click.IntRange(2, MOST_BLOCKS), help="KV blocks, instead of those predicted from memory.")
@@ -68,6 +71,7 @@ class GoodputCommand(click.Command):
     default=None,
     help="Reuse KV of equal prefixes. [default: on; off with recurrent state]",
 )
+@click.option("--enable-chunked-prefill/--no-enable-chunked-prefill", default=True, help="Cut prompts at the token budget. [default: on]")
 @click.option("--long-prefill-token-threshold", type=click.IntRange(0), default=0, show_default=True, help="Prefill share cap; 0: none.")
 @click.option(
     "--served-path/--in-process",

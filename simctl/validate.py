@@ -99,7 +99,7 @@ def _chosen(name: str | None, packaged: dict[str, Path]) -> list[Path]:
     if Path(name).is_file():
         return [Path(name)]
     close = get_close_matches(name, packaged, 1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = f"; did you mean {close[0]!r}?" if close else ";"
     raise UsageError(f"unknown run {name!r}{hint} known: {', '.join(packaged) or 'none'}; or the path of a file")
 
 

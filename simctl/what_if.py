@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
+from sim.memory import DEFAULT_UTILIZATION
 from simctl.options import Fraction, IntList, TokenCount, deployment_options, writable
 
-# Share of device memory an engine takes by default: vLLM 0.9; SGLang's mem-fraction-static as published in tr164;
+# Share of device memory an engine takes by default: vLLM's own; SGLang's mem-fraction-static as published in tr164;
 # llama.cpp takes what it needs.
-ENGINE_MEMORY = {"vllm": 0.90, "sglang": 0.82, "llamacpp": 0.95}
+ENGINE_MEMORY = {"vllm": DEFAULT_UTILIZATION, "sglang": 0.82, "llamacpp": 0.95}
 
 
 @click.command("what-if")
@@ -26,7 +27,7 @@ ENGINE_MEMORY = {"vllm": 0.90, "sglang": 0.82, "llamacpp": 0.95}
     type=click.Choice(list(ENGINE_MEMORY)),
     default="vllm",
     show_default=True,
-    help="Whose default share of device memory applies (0.90, 0.82, 0.95).",
+    help=f"Whose default share of device memory applies ({', '.join(f'{share:.2f}' for share in ENGINE_MEMORY.values())}).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON on stdout.")
 @click.option("--plot", metavar="FILE", help="Also draw tok/s over context, with intervals, to a PNG or SVG file.")

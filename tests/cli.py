@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from simctl.cli import main
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     code: int
     stdout: str
     stderr: str

@@ -123,9 +123,9 @@ def learn_rates(
 
 
 def shown_rates(run: ServedRun, log: Log) -> tuple[str, ...]:
-    """Rates that iterations of this workload show: a decode of its mean context, and a prompt of its mean length."""
-    prompt = float(np.mean(log.experiment.prompt_tokens))
-    shape = mixed_shape(run.model, [prompt], [(prompt, prompt, True), (8192.0, 8192.0, True)])
+    """Rates that iterations of this workload show: decodes of unequal contexts, and a prompt of its mean length beside a long one."""
+    prompt, output = (float(np.mean(n)) for n in (log.experiment.prompt_tokens, log.experiment.output_tokens))
+    shape = mixed_shape(run.model, [prompt, prompt + output], [(prompt, prompt, True), (8192.0, 8192.0, True)])
     bill = {name: np.asarray(v, dtype=float) for name, v in iteration_bill(run.model, shape, run.precision, tp=run.tp)._asdict().items()}
     hidden = unseen(bill)
     return tuple(name for name in UNITS if name not in hidden)
@@ -168,8 +168,9 @@ def lay(z: Array, values: Array) -> Line:
     ridge = 1e-3 * len(z) * np.eye(z.shape[1])
     slope = np.linalg.solve(dz.T @ dz + ridge, dz.T @ (values - mean)).T
     missed = values - mean - dz @ slope.T
-    spare = max(1, len(z) - z.shape[1] - 1)
-    covariance = missed.T @ missed / spare
+    used = z.shape[1] + 1
+    # what is left of the simulations, and what their chance has put into the line itself
+    covariance = missed.T @ missed / max(1, len(z) - used) * (1 + used / len(z))
     # fewer simulations than statistics: drawn towards independence, which keeps it invertible
     covariance = (1 - SHRINK) * covariance + SHRINK * np.diag(np.diag(covariance))
     return Line(mean - slope @ centre, slope, covariance)

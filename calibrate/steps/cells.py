@@ -102,7 +102,7 @@ def concatenate(parts: Sequence[StepCells]) -> StepCells:
 def check_enough(cells: StepCells, least: int = 8) -> None:
     """Raise UsageError when there is too little to learn from: few cells, one composition, or times that do not vary."""
     if len(cells) < least:
-        raise UsageError(f"{len(cells)} cells are too few to calibrate on: at least {least} are needed")
+        raise UsageError(f"too few cells to calibrate on: {len(cells)}, at least {least} are needed")
     if len(np.unique(cells.bill, axis=0)) < 3:
         raise UsageError("all cells measure the same one or two compositions: nothing separates the rates")
     if np.ptp(np.log(cells.step_s)) < 1e-6:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
@@ -20,6 +21,13 @@ from sim.errors import UsageError
 def _vllm(config: EngineConfig) -> Scheduler:
     return AsyncVllmScheduler(config) if config.overlaps else VllmScheduler(config)
 
+
+# limits that the other presets do not know, as a user calls them
+VLLM_ALONE = {
+    "policy": "scheduling policy but first come first served",
+    "long_prefill_token_threshold": "long-prefill token threshold",
+    "watermark": "admission watermark",
+}
 
 PRESETS: dict[str, Callable[[EngineConfig], Scheduler]] = {
     "vllm": _vllm,
@@ -50,6 +58,7 @@ def step_settings(config: EngineConfig, host: HostWork = NO_WORK) -> dict[str, A
     return {
         "capture_sizes": graphs,
         "verify_s": float(options.get("verify_s", 0.0)),
+        "graph_reuse": bool(options.get("graph_reuse", True)),
         "tiers": tiers_of(config) if config.scheduler == "vllm" else (),
         "tier_overlap": float(options.get("tier_overlap", 0.0)),
         "block_size": config.block_size,
@@ -58,8 +67,16 @@ def step_settings(config: EngineConfig, host: HostWork = NO_WORK) -> dict[str, A
 
 
 def make_scheduler(config: EngineConfig) -> Scheduler:
-    """The scheduler that `config.scheduler` names. Raises UsageError when there is no such preset or class."""
+    """The scheduler that `config.scheduler` names. Raises UsageError when there is no such preset or class, or when a preset has no use
+    for a limit that is set.
+    """
     name = config.scheduler
+    if name in PRESETS and name != "vllm":
+        if name == "llamacpp" and not config.enable_chunked_prefill:
+            raise UsageError("llamacpp cuts prompts at its batch, always")
+        for field in fields(EngineConfig):
+            if field.name in VLLM_ALONE and getattr(config, field.name) != field.default:
+                raise UsageError(f"{name} has no {VLLM_ALONE[field.name]}; vllm has")
     if name in PRESETS:
         return PRESETS[name](config)
     module_name, _, class_name = name.rpartition(".")

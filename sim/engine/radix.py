@@ -1,7 +1,7 @@
 """SGLang's radix cache: KV pages in a tree of shared prefixes, least recently used leaves evicted first.
 
-Matching, inserting, splitting, locking and the order of eviction are those of SGLang 0.5.23's RadixCache, which
-tests/engine/test_radix_cache_equals_sglang.py steps beside this one. A whole leaf goes at a time, so an eviction may free
+Matching, inserting, splitting, locking and the order of eviction are those of SGLang 0.5.23's UnifiedRadixCache, its default,
+which tests/engine/test_radix_cache_equals_sglang.py steps beside this one. A whole leaf goes at a time, so an eviction may free
 more than it was asked for. Pages, not tokens, are counted, and contents are compared page by page.
 """
 
@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from sim.engine.types import Request
 
+STEP = 1e-5  # how much older than its child a matched node is
+
 
 @dataclass(slots=True, eq=False)
 class Node:
@@ -20,7 +22,7 @@ class Node:
 
     pages: list[Hashable]
     parent: Node | None
-    used: int
+    used: float
     locks: int = 0
     children: dict[Hashable, Node] = field(default_factory=dict)
 
@@ -38,22 +40,31 @@ class RadixTree:
         self.protected = 0
 
     def match(self, contents: Sequence[Hashable]) -> tuple[int, Node]:
-        """(pages of the longest cached prefix, the node that ends there); a node is split where the prefix ends inside it."""
-        now, node, done = self._tick(), self._root, 0
+        """(pages of the longest cached prefix, the node that ends there); a node is split where the prefix ends inside it, and
+        what is left of it counts as used, too.
+        """
+        node, done = self._root, 0
         while done < len(contents) and (child := node.children.get(contents[done])) is not None:
-            child.used = now
             common = _common(child.pages, contents, done)
             done += common
             if common < len(child.pages):
-                return done, self._split(child, common)
+                node = self._split(child, common)
+                break
             node = child
+        if contents:
+            used: float = self._tick()
+            on_path: Node | None = node
+            while on_path is not None:
+                on_path.used = used
+                used -= STEP
+                on_path = on_path.parent
         return done, node
 
     def insert(self, contents: Sequence[Hashable]) -> tuple[int, Node]:
         """Add what is not there yet: (pages that were, the node that ends `contents`)."""
-        now, node, done = self._tick(), self._root, 0
+        node, done = self._root, 0
         while done < len(contents) and (child := node.children.get(contents[done])) is not None:
-            child.used = now
+            child.used = self._tick()
             common = _common(child.pages, contents, done)
             done += common
             node = child if common == len(child.pages) else self._split(child, common)
@@ -105,6 +116,7 @@ class RadixTree:
         front = Node(child.pages[:at], parent, self._tick(), child.locks, {child.pages[at]: child})
         parent.children[child.pages[0]] = front
         child.parent, child.pages = front, child.pages[at:]
+        child.used = self._tick()
         return front
 
     def _nodes(self) -> list[Node]:
@@ -121,10 +133,8 @@ class RadixTree:
 
 
 class RadixKv:
-    """KV pages of requests, private ones and those in the tree, behind the methods that schedulers use of KvCacheManager.
-
-    `pages` can be held. A request's `blocks` only count: pages have no names here. Room is made for exactly what a request takes (the
-    engine asks for a page per request more than that, so it may evict a little sooner).
+    """KV pages of requests, private ones and those in the tree. `pages` can be held. A request's `blocks` only count: pages have no
+    names here.
     """
 
     def __init__(self, pages: int, page_tokens: int, *, prefix_caching: bool) -> None:
@@ -132,52 +142,55 @@ class RadixKv:
         self.page_tokens = page_tokens
         self.prefix_caching = prefix_caching
         self.tree = RadixTree()
-        self._unused = pages
+        self.unused = pages
         self._ends: dict[Request, Node] = {}  # where in the tree each request's cached pages end
 
     @property
     def free_blocks(self) -> int:
         """Pages that can be handed out now, evictable contents included."""
-        return self._unused + self.tree.evictable
+        return self.unused + self.tree.evictable
 
     @property
     def used_blocks(self) -> int:
         """Pages held by requests."""
         return self.pages - self.free_blocks
 
-    def find_hits(self, request: Request) -> list[Node]:
-        """The longest cached prefix short of the last known token: for each page the node it is in."""
-        if not self.prefix_caching:
-            return []
-        count, node = self.tree.match(self._contents(request, (request.known_tokens - 1) // self.page_tokens))
-        hits: list[Node] = []
-        while len(hits) < count:
-            hits.extend([node] * len(node.pages))
-            assert node.parent is not None
+    def match(self, request: Request, short_of: int = 0) -> tuple[int, Node]:
+        """(pages of the longest cached prefix of what the request knows, less its last `short_of` tokens; the node that ends it)."""
+        full = (request.known_tokens - short_of) // self.page_tokens if self.prefix_caching else 0
+        return self.tree.match(self.contents(request, full))
+
+    def unlocked(self, node: Node) -> int:
+        """Pages on the path to `node` that no request holds."""
+        count = 0
+        while node.parent is not None:
+            count += 0 if node.locks else len(node.pages)
             node = node.parent
-        return hits[::-1]
+        return count
 
-    def evictable(self, hit: Node) -> bool:
-        """Whether no request holds the page."""
-        return not hit.locks
+    def blocks_needed(self, request: Request, tokens: int) -> int:
+        """Pages that the request lacks to hold `tokens` tokens."""
+        return max(-(-tokens // self.page_tokens) - len(request.blocks), 0)
 
-    def blocks_needed(self, request: Request, tokens: int, hits: Sequence[Node] = ()) -> int:
-        """How much `free_blocks` would shrink if the request held `tokens` tokens, `hits` among them."""
-        fresh = -(-tokens // self.page_tokens) - len(request.blocks) - len(hits)
-        return max(fresh, 0) + sum(1 for hit in hits if not hit.locks)
+    def hold(self, request: Request, count: int, node: Node) -> None:
+        """Give the request the `count` cached pages that end at `node`."""
+        self._lock(request, node)
+        request.hashed_blocks = count
+        request.blocks = [0] * count
 
-    def allocate(self, request: Request, tokens: int, hits: Sequence[Node] = ()) -> None:
-        """Give the request the `hits` and then fresh pages until it can hold `tokens` tokens."""
-        if hits:
-            self._hold(request, hits[-1])
-            request.hashed_blocks = len(hits)
-            request.blocks.extend([0] * len(hits))
-        fresh = -(-tokens // self.page_tokens) - len(request.blocks)
-        if fresh <= 0:
-            return
-        if fresh > self._unused:
-            self._unused += self.tree.evict(fresh - self._unused)
-        self._unused -= fresh
+    def make_room(self, tokens: int) -> bool:
+        """Evict until `tokens` tokens' worth of pages are unused or nothing can go; returns whether they are."""
+        pages = -(-tokens // self.page_tokens)
+        if pages > self.unused:
+            self.unused += self.tree.evict(pages - self.unused)
+        return pages <= self.unused
+
+    def allocate(self, request: Request, tokens: int) -> None:
+        """Give the request fresh pages until it can hold `tokens` tokens."""
+        fresh = self.blocks_needed(request, tokens)
+        if fresh > self.unused:
+            self.make_room(fresh * self.page_tokens)
+        self.unused -= fresh
         request.blocks.extend([0] * fresh)
 
     def remember(self, request: Request, tokens: int) -> None:
@@ -185,37 +198,37 @@ class RadixKv:
         there already are given back.
         """
         full = tokens // self.page_tokens
-        if not self.prefix_caching or full <= request.hashed_blocks:
+        if not self.prefix_caching:
             return
-        contents = self._contents(request, full)
-        there, _ = self.tree.insert(contents)
+        contents = self.contents(request, full)
+        there, node = self.tree.insert(contents)
         prompt = request.prompt_tokens // self.page_tokens
         if 0 < prompt < full:
             self.tree.insert(contents[:prompt])
-        self._unused += max(there - request.hashed_blocks, 0)
-        _, node = self.tree.match(contents)
-        self._hold(request, node)
+        self.unused += max(there - request.hashed_blocks, 0)
+        self._lock(request, node)
         request.hashed_blocks = full
 
     def free(self, request: Request) -> None:
         """Take all pages from the request; those in the tree stay findable until they are evicted."""
-        self._unused += len(request.blocks) - request.hashed_blocks
+        self.unused += len(request.blocks) - request.hashed_blocks
         node = self._ends.pop(request, None)
         if node is not None:
             self.tree.unlock(node)
         request.blocks = []
         request.hashed_blocks = 0
 
-    def _hold(self, request: Request, node: Node) -> None:
+    def contents(self, request: Request, count: int) -> list[Hashable]:
+        """What is in the request's first `count` pages."""
+        hashes = request.prompt_hashes
+        return [hashes[i] if i < len(hashes) else (request.request_id, i) for i in range(count)]
+
+    def _lock(self, request: Request, node: Node) -> None:
         before = self._ends.get(request)
         if before is not None:
             self.tree.unlock(before)
         self.tree.lock(node)
         self._ends[request] = node
-
-    def _contents(self, request: Request, count: int) -> list[Hashable]:
-        hashes = request.prompt_hashes
-        return [hashes[i] if i < len(hashes) else (request.request_id, i) for i in range(count)]
 
 
 def _common(pages: Sequence[Hashable], contents: Sequence[Hashable], start: int) -> int:

@@ -5,19 +5,20 @@ and its next chunk opens the next prefill batch. Whether a request fits is a bet
 running requests may still generate only a share, `new_token_ratio`, which shrinks with every decode iteration. When
 the bet is lost, requests with the fewest generated tokens are retracted to the queue, and the share is raised.
 
-Described after SGLang 0.5. The radix cache (sim.engine.radix) is compared with the engine's own operation by operation, the
-scheduler is not. It is kept at page granularity (`block_size`): prompts enter it when their prefill is complete, generated
-tokens when the request finishes.
+Decisions are those of SGLang 0.5.23 without its overlap mode, which tests/engine/test_decisions_equal_sglang.py steps beside
+this one. The radix cache (sim.engine.radix) is kept at page granularity (`block_size`): prompts enter it when a chunk of them is
+computed, generated tokens when the request finishes. One thing is more lenient: where a chunk finds no room left, the engine fails, and
+here decodes go on.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from sim.engine.config import EngineConfig
 from sim.engine.radix import RadixKv
+from sim.engine.sglang_admission import Endings, PrefillBudget, QueueOrder
 from sim.engine.types import Iteration, Outcome, Request
 from sim.engine.vllm import check_fits
 from sim.errors import UsageError
@@ -42,6 +43,7 @@ class SglangOptions:
     ratio_decay_steps: int = 600
     clip_new_tokens: int = 4096
     retract_decode_steps: int = 20
+    ignore_eos: bool = False  # requests say so, as benchmarks do: nothing is bet on an early end
     cuda_graph_max_bs: int = 0  # decode batches up to this run padded graphs, larger ones eagerly; 0: as vLLM does
 
     @classmethod
@@ -64,21 +66,25 @@ class SglangScheduler:
         self.config = config
         self.options = SglangOptions.of(config)
         self.kv = RadixKv(config.num_gpu_blocks - 1, config.block_size, prefix_caching=config.enable_prefix_caching)
-        self.queue: deque[Request] = deque()
+        self.queue: list[Request] = []
         self.running: list[Request] = []
         self.ratio = self.options.init_new_token_ratio
+        self._order = QueueOrder(self.kv, self.options.schedule_policy)
         self._chunked: Request | None = None
         self._prefilling: list[Request] = []
+        self._unpublished: Request | None = None  # its last chunk enters the cache when the next batch is decided
         self._full = False  # no use looking at the queue before a running request finishes
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises UsageError when it can never fit."""
         check_fits(request, self.config)
         total = request.prompt_tokens + min(request.output_tokens, self.options.clip_new_tokens)
-        if total >= self.config.kv_capacity_tokens:
+        if self.options.ignore_eos and not self.config.enable_prefix_caching:  # this admission counts whole pages, and a token more
+            total = -(-(request.prompt_tokens + request.output_tokens) // self.config.block_size) * self.config.block_size + 1
+        if total + self.config.block_size >= self.config.kv_capacity_tokens:
             raise UsageError(
-                f"request {request.request_id!r} needs {total} tokens and is admitted only below the "
-                f"{self.config.kv_capacity_tokens} of the whole cache"
+                f"request {request.request_id!r} needs {total + self.config.block_size} tokens, a spare page included, and is admitted "
+                f"only below the {self.config.kv_capacity_tokens} of the whole cache"
             )
         self.queue.append(request)
 
@@ -96,6 +102,9 @@ class SglangScheduler:
 
     def schedule(self) -> Iteration:
         """A prefill batch when there is one to run, else a decode step."""
+        if self._unpublished is not None:
+            self.kv.remember(self._unpublished, self._unpublished.computed_tokens)
+            self._unpublished = None
         prefill = self._prefill_batch()
         if prefill is not None:
             return prefill
@@ -108,89 +117,104 @@ class SglangScheduler:
         """Advance the requests that ran, sample where everything known is computed, free the finished."""
         sampled: list[Request] = []
         finished: list[Request] = []
+        prefill = bool(self._prefilling)
         for request, tokens in iteration.scheduled:
             request.computed_tokens += tokens
-            if request in self._prefilling:
-                self.kv.remember(request, request.computed_tokens)
-            if request.computed_tokens < request.known_tokens:
+            if request is self._chunked:
+                self._unpublished = request
                 continue
             request.generated_tokens += 1
             sampled.append(request)
-            if request.generated_tokens >= request.output_tokens:
+            done = request.generated_tokens >= request.output_tokens
+            if prefill or done:
                 self.kv.remember(request, request.computed_tokens)
+            if done:
                 self.kv.free(request)
                 finished.append(request)
-        gone = set(finished)
-        self.running.extend(r for r in self._prefilling if r is not self._chunked)
-        if gone:
-            self.running = [request for request in self.running if request not in gone]
+        if finished or (prefill and (self._unpublished is not None or not self.running)):
             self._full = False
+        gone = set(finished)
+        self.running = [request for request in (*self.running, *self._prefilling) if request not in gone and request is not self._chunked]
         self._prefilling = []
         return Outcome(sampled, finished)
 
     def _prefill_batch(self) -> Iteration | None:
-        if self._chunked is None and (self._full or not self.queue):
-            return None
-        page, options = self.config.block_size, self.options
-        to_come = sum(self._yet_to_come(request) for request in self.running)
-        room = self.kv.free_blocks * page - self.ratio * to_come
-        chunk, inputs = self.config.max_num_batched_tokens, options.max_prefill_tokens
+        config = self.config
+        if not self.running:
+            self._full = False
+        if self._chunked is None:
+            if self._full or not self.queue:
+                return None
+            if len(self.running) >= config.max_num_seqs:
+                self._full = True
+                return None
+        self._order.arrange(self.queue)
+        ratio = 1.0 if self.options.ignore_eos else self.ratio
+        committed = sum(self._yet_to_come(request) * ratio for request in self.running)
+        chunk = config.max_num_batched_tokens if config.enable_chunked_prefill else None
+        budget = PrefillBudget(self.kv, committed, self.options.max_prefill_tokens, chunk)
         shares: list[tuple[Request, int]] = []
-        admitted: list[Request] = []
         if self._chunked is not None:
             request = self._chunked
-            tokens = min(request.known_tokens - request.computed_tokens, chunk, inputs)
+            tokens = budget.next_chunk(request.known_tokens - request.computed_tokens)
             if self.kv.blocks_needed(request, request.computed_tokens + tokens) > self.kv.free_blocks:
-                return None  # decodes have eaten the room it was promised; they go on, or are retracted
-            self._chunked = request if request.computed_tokens + tokens < request.known_tokens else None
-            self.kv.allocate(request, request.computed_tokens + tokens)
+                return None
             shares.append((request, tokens))
-            chunk, inputs, room = chunk - tokens, inputs - tokens, room - tokens
-            if self._chunked is None:
-                room -= self._yet_to_come(request)
-        if options.schedule_policy == "lpm" and self.config.enable_prefix_caching:
-            self.queue = deque(sorted(self.queue, key=lambda request: -len(self.kv.find_hits(request))))
-        while self.queue and self._chunked is None and chunk > 0 and inputs > 0:
-            if len(self.running) + len(shares) >= self.config.max_num_seqs:
+            if request.computed_tokens + tokens == request.known_tokens:
+                self._chunked = None
+            budget.reserve(tokens, 0 if self._chunked else self._at_most(request))
+        admitted: list[Request] = []
+        endings = Endings(self.running) if self.options.ignore_eos and not config.enable_prefix_caching else None
+        for request in self.queue:
+            if budget.spent:
+                break
+            if len(self.running) + len(shares) >= config.max_num_seqs:
                 self._full = True
                 break
-            request = self.queue[0]
-            hits = self.kv.find_hits(request)
-            cached = len(hits) * page
+            count, node = self.kv.match(request, short_of=1)
+            cached = count * config.block_size
             tokens = request.known_tokens - cached
-            locked = page * sum(1 for block in hits if self.kv.evictable(block))
-            rounded = -(-tokens // page) * page
-            if rounded + self._yet_to_come(request) + locked >= room:
+            if endings is not None:
+                fits = endings.leave_room(request, [each for each, _ in shares], budget)
+            else:
+                fits = budget.admits(tokens + self._yet_to_come(request), locks=self.kv.unlocked(node))
+            if not fits:
                 self._full = bool(self.running or shares)
                 break
-            if tokens > inputs and shares:
+            share = budget.share(tokens, first=not shares) if endings is None else budget.exact_share(tokens)
+            if not share:
                 break
-            if tokens > chunk:
-                tokens = chunk // page * page
-                if tokens <= 0:
-                    break
+            if share < tokens:
                 self._chunked = request
-            self.queue.popleft()
-            self.kv.allocate(request, cached + tokens, hits)
+            self.kv.hold(request, count, node)
             request.computed_tokens = cached
             if not request.preemptions:
                 request.cached_tokens = cached
             admitted.append(request)
-            shares.append((request, tokens))
-            room -= -(-tokens // page) * page + locked
-            chunk, inputs = chunk - tokens, inputs - tokens
-            if self._chunked is None:
-                room -= self._yet_to_come(request)
+            shares.append((request, share))
+            budget.reserve(share, 0 if share < tokens else self._at_most(request))
+            if not budget.has_room:
+                self._full = True
+                break
         if not shares:
             return None
+        del self.queue[: len(admitted)]
+        new = sum(tokens for _, tokens in shares)
+        # the engine makes room for a page more of every request than it needs
+        self.kv.make_room(new + (len(shares) * config.block_size if config.block_size > 1 else 0))
+        for request, tokens in shares:
+            self.kv.allocate(request, request.computed_tokens + tokens)
         self._prefilling = [request for request, _ in shares]
-        return Iteration(shares, admitted, [], sum(tokens for _, tokens in shares))
+        return Iteration(shares, admitted, [], new)
 
     def _decode_batch(self) -> Iteration:
-        retracted = self._retract() if self._pages_due(self.running) > self.kv.free_blocks else []
-        if not retracted:
+        retracted: list[Request] = []
+        if self._fits(self.running):
             decay = (self.options.init_new_token_ratio - self.options.min_new_token_ratio) / self.options.ratio_decay_steps
             self.ratio = max(self.ratio - decay, self.options.min_new_token_ratio)
+        else:
+            retracted = self._retract()
+        self.kv.make_room(len(self.running) * self.config.block_size)
         for request in self.running:
             self.kv.allocate(request, request.known_tokens)
         return Iteration([(request, 1) for request in self.running], [], retracted, len(self.running))
@@ -201,29 +225,33 @@ class SglangScheduler:
         """
         order = sorted(self.running, key=lambda request: (-request.generated_tokens, request.prompt_tokens))
         retracted: list[Request] = []
-        while len(order) > 1 and self._pages_due(order) > self.kv.free_blocks:
+        while len(order) > 1 and not (retracted and self._fits(order)):
             request = order.pop()
-            self.kv.free(request)
-            request.computed_tokens = 0
-            request.preemptions += 1
-            retracted.append(request)
-        if self._pages_due(order) > self.kv.free_blocks and self._chunked is not None:
-            self.kv.free(self._chunked)
-            self._chunked.computed_tokens = 0
-            self._chunked.preemptions += 1
-            retracted.append(self._chunked)
+            self._send_back(request, retracted)
+            self.kv.make_room(len(order) * self.options.retract_decode_steps)
+        if self._chunked is not None and not self._fits(order):
+            self._send_back(self._chunked, retracted)
             self._chunked = None
-        left = set(order)
-        self.running = [request for request in self.running if request in left]
+        self.running = order
         self.queue.extend(retracted)
         self._full = False
-        generated = sum(request.generated_tokens for request in self.running)
-        asked = sum(request.output_tokens for request in self.running)
-        self.ratio = min(1.0, (generated + self.options.retract_decode_steps * len(self.running)) / asked)
+        generated = sum(request.generated_tokens for request in order)
+        asked = sum(request.output_tokens for request in order)
+        self.ratio = min(1.0, (generated + self.options.retract_decode_steps * len(order)) / (asked + 1))
         return retracted
 
-    def _pages_due(self, requests: Sequence[Request]) -> int:
-        return sum(self.kv.blocks_needed(request, request.known_tokens) for request in requests)
+    def _send_back(self, request: Request, retracted: list[Request]) -> None:
+        self.kv.free(request)
+        request.computed_tokens = 0
+        request.preemptions += 1
+        retracted.append(request)
+
+    def _fits(self, requests: Sequence[Request]) -> bool:
+        due = sum(self.kv.blocks_needed(request, request.known_tokens) for request in requests)
+        return self.kv.make_room(due * self.config.block_size)
 
     def _yet_to_come(self, request: Request) -> int:
         return min(request.output_tokens - request.generated_tokens, self.options.clip_new_tokens)
+
+    def _at_most(self, request: Request) -> int:
+        return min(request.output_tokens, self.options.clip_new_tokens)

@@ -13,9 +13,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from sim.bill import DENSE, GRAPH_TOKENS, Shape, bill_from, captured_padding, coefficients, doublings, mixed_shape
+from sim.bill import DENSE, GRAPH_TOKENS, Bill, Shape, bill_from, captured_padding, coefficients, doublings, mixed_shape
 from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
+from sim.engine.prefill_fetch import prefill_read_where_it_lives
 from sim.engine.ticks import Stretch, to_ticks
 from sim.engine.tiers import Tier
 from sim.engine.types import Iteration
@@ -71,11 +72,12 @@ class StepTime:
     Otherwise iterations run the graph captured for the next size up: their linear layers compute that many rows,
     and one beyond the largest runs unpadded. `capture_sizes` are those of an engine that captures decode batches
     only, and launches larger ones kernel by kernel; without them they are vLLM's. An iteration that verifies drafts
-    costs `verify_s` more (a draft head, graphs that cannot be reused), and as many decode steps of the model of
-    `draft` as it verifies drafts per request. KV blocks brought back from `tiers` cost their transfer, less what
-    hides behind the share `tier_overlap` of the iteration's own time. `host` is work that the rates leave out
-    because an engine may do it while the GPU computes the iteration before: it shows as far as it exceeds the head
-    start with which an iteration is priced (sim.engine.overlap), as the launching of kernels does.
+    costs `verify_s` more (a draft head), and as many decode steps of the model of `draft` as it verifies drafts per
+    request; without `graph_reuse` no captured graph holds it, and all its kernels are launched one by one. KV blocks
+    brought back from `tiers` cost their transfer, less what hides behind the share `tier_overlap` of the iteration's
+    own time. `host` is work that the rates leave out because an engine may do it while the GPU computes the iteration
+    before: it shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the
+    launching of kernels does.
 
     `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse
     policies, KV in host RAM and kernels launched one by one make the price depend on each sequence's context or
@@ -95,6 +97,7 @@ class StepTime:
         capture_sizes: Sequence[int] = (),
         draft: StepTime | None = None,
         verify_s: float = 0.0,
+        graph_reuse: bool = True,
         tiers: Sequence[Tier] = (),
         tier_overlap: float = 0.0,
         block_size: int = 16,
@@ -104,11 +107,13 @@ class StepTime:
         self.policy = policy
         plain = policy.kind == "dense" and policy.placement == "hbm" and not model.window
         self.jumps = plain and not micro_batch and not capture_sizes
+        self._from_host = policy.placement == "host"
         self._micro_batch = micro_batch
         self._streams = streams
         self._capture_sizes = sorted(capture_sizes)
         self._draft = draft
         self._verify_s = verify_s
+        self._graph_reuse = graph_reuse
         self._tiers = tuple(tiers)
         self._tier_overlap = tier_overlap
         self._coefficients = c = coefficients(model, precision, tp)
@@ -156,7 +161,10 @@ class StepTime:
             else:
                 parts = (equal_micro_batches if self.model.state_layers else micro_batches)(contexts, chunks, self._micro_batch)
             return [replace(shape_of(self.model, *part, self.policy), padding=0.0) for part in parts]
-        return [self._padded(shape_of(self.model, contexts, chunks, self.policy))]
+        shape = self._padded(shape_of(self.model, contexts, chunks, self.policy))
+        if not self._graph_reuse and any(rows > 1 for _, _, rows in chunks):
+            shape = replace(shape, padding=0.0, eager=1.0)
+        return [shape]
 
     def drafting(self, contexts: list[int], chunks: list[Chunk]) -> int:
         """Ticks spent on proposing the drafts that the iteration verifies."""
@@ -231,7 +239,12 @@ class StepTime:
 
     def priced(self, shape: Shape) -> int:
         """The formula, rounded to ticks."""
-        return to_ticks(step_time_s(bill_from(self._coefficients, shape, self.policy, self._tp), self._rates))
+        return to_ticks(step_time_s(self.bill(shape), self._rates))
+
+    def bill(self, shape: Shape) -> Bill:
+        """What the iteration moves and computes."""
+        bill = bill_from(self._coefficients, shape, self.policy, self._tp)
+        return prefill_read_where_it_lives(bill, shape, self._coefficients, self.policy) if self._from_host else bill
 
     def launched_late(self, shape: Shape, head_start: int) -> Shape:
         """The shape without the share of its layers that the host launches in a head start of so many ticks."""

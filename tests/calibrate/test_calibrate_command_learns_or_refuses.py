@@ -10,26 +10,18 @@ from calibrate.sampling import Diagnostics
 from calibrate.steps import fit
 from sim.posterior import rates_from_file
 from sim.specs.gpus import get_gpu
-from simctl.cli import main
 from tests.calibrate.grids import write_grid
 from tests.calibrate.steps import TRUE
+from tests.cli import run
 
 
-def run(argv, capsys):
-    try:
-        code = main(["calibrate", *argv])
-    except SystemExit as stop:
-        code = stop.code
-    return code, *capsys.readouterr()
-
-
-def test_a_grid_becomes_a_posterior_with_held_out_errors(tmp_path, capsys, monkeypatch):
+def test_a_grid_becomes_a_posterior_with_held_out_errors(tmp_path, monkeypatch):
     # one compilation for the three runs: they learn from the same cells
     monkeypatch.setattr(fit, "StepFit", cache_by_cells(fit.StepFit))
     rng = np.random.default_rng(0)
     files = [write_grid(tmp_path / f"{m}.nc", rng, m) for m in ("Qwen2.5-7B", "Llama-3.2-3B")]
     argv = ["--hw", "H100", "--draws", "700", "--folds", "2", "--out", str(tmp_path / "p.nc"), "--json"]
-    code, out, err = run([*argv, *(a for f in files for a in ("--from", str(f)))], capsys)
+    code, out, err = run("calibrate", *argv, *(a for f in files for a in ("--from", str(f))))
     assert (code, err.count("\n")) == (0, 1)
     report = json.loads(out)
     assert {row["folds"] for row in report["held_out"]} == {"2-fold by cell", "leave one model out"}
@@ -53,11 +45,11 @@ def test_a_grid_becomes_a_posterior_with_held_out_errors(tmp_path, capsys, monke
         "--out",
         str(tmp_path / "bad.nc"),
     ]
-    code, out, err = run(bad, capsys)
+    code, out, err = run("calibrate", *bad)
     assert code == 1
     assert err == "simctl: the posterior did not converge: R-hat 1.300 > 1.01; effective sample size 12 < 400; 4 divergent transitions\n"
     assert not (tmp_path / "bad.nc").exists()
-    code, out, err = run([*bad, "--allow-unconverged"], capsys)
+    code, out, err = run("calibrate", *bad, "--allow-unconverged")
     assert code == 0
     assert "NOT CONVERGED" in rates_from_file(tmp_path / "bad.nc", get_gpu("H100")).summary
 
@@ -119,7 +111,7 @@ def milliseconds(path):
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (few, "5 cells are too few"),
+        (few, "too few cells to calibrate on: 5, at least"),
         (one_composition, "same one or two compositions"),
         (lambda p: edit(p, step_s_median=lambda c: 0 * c + 0.01), "zero variance"),
         (milliseconds, "step_s_median is in 'ms', want 's'"),
@@ -138,18 +130,18 @@ def milliseconds(path):
         (lambda p: edit(p, decode_seqs_median=put(-4.0)), "decode:8x128.*decode_seqs_median is not a count"),
         (lambda p: edit(p, decode_seqs_median=put(np.nan)), "decode:8x128.*decode_seqs_median is not a count"),
         (lambda p: edit(p, chunk_tokens=put(-5)), "decode:8x128.*chunk_tokens is not a count"),
-        (one, "1 cells are too few"),
-        (nothing, "0 cells are too few"),
+        (one, "too few cells to calibrate on: 1,"),
+        (nothing, "too few cells to calibrate on: 0,"),
         (lambda p: p.write_text("not a file"), "not a netCDF measurement"),
         (lambda p: p.write_bytes(b""), "grid.nc: not a netCDF measurement"),
         (lambda p: p.write_bytes(p.read_bytes()[:5000]), "grid.nc: not a netCDF measurement.*truncated"),
         (flipped, "grid.nc: not a netCDF measurement"),
     ],
 )
-def test_measurements_that_cannot_be_learnt_from_are_refused_by_name(tmp_path, capsys, spoil, says):
+def test_measurements_that_cannot_be_learnt_from_are_refused_by_name(tmp_path, spoil, says):
     path = write_grid(tmp_path / "grid.nc", np.random.default_rng(0))
     spoil(path)
-    code, out, err = run(["--hw", "h100", "--from", str(path), "--out", str(tmp_path / "p.nc")], capsys)
+    code, out, err = run("calibrate", "--hw", "h100", "--from", str(path), "--out", str(tmp_path / "p.nc"))
     assert (code, out, err.count("\n")) == (2, "", 1)
     import re
 
@@ -173,20 +165,27 @@ def test_measurements_that_cannot_be_learnt_from_are_refused_by_name(tmp_path, c
         ({"tensor_parallel_size": 3}, "do not split over tensor-parallel size 3"),
     ],
 )
-def test_files_of_something_else_are_refused(tmp_path, capsys, changes, says):
+def test_files_of_something_else_are_refused(tmp_path, changes, says):
     path = write_grid(tmp_path / "grid.nc", np.random.default_rng(0), **changes)
-    code, _, err = run(["--hw", "h100", "--from", str(path)], capsys)
+    code, _, err = run("calibrate", "--hw", "h100", "--from", str(path))
     assert code == 2
     assert says in err
 
 
-def test_an_unknown_gpu_a_missing_file_and_no_gpu_are_one_line(tmp_path, capsys):
+def test_an_unknown_gpu_a_missing_file_and_no_gpu_are_one_line(tmp_path):
     for argv, expected in ((["--hw", "H1OO"], 2), ([], 2), (["--hw", "H100", "--from", str(tmp_path / "no.nc")], 1)):
-        code, out, err = run(argv, capsys)
+        code, out, err = run("calibrate", *argv)
         assert (code, out, err.count("\n")) == (expected, "", 1)
 
 
-def test_the_list_names_what_is_packaged(capsys):
-    code, out, _ = run(["--list"], capsys)
+@pytest.mark.parametrize("more", [[], ["--kv-capacity"], ["--recall"], ["--from", "log.csv", "--model", "Qwen2.5-7B"]])
+def test_a_place_that_cannot_be_written_is_found_before_anything_is_learnt(tmp_path, more):
+    said = run("calibrate", "--hw", "H100", *more, "--out", str(tmp_path / "none" / "p.nc"))
+    assert (said.code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+    assert "none is not a folder" in said.stderr
+
+
+def test_the_list_names_what_is_packaged():
+    code, out, _ = run("calibrate", "--list")
     assert code == 0
     assert out.startswith("measurements: ")

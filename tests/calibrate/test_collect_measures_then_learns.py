@@ -7,17 +7,8 @@ import pytest
 
 from calibrate.steps import fit
 from simctl import collect
-from simctl.cli import main
 from tests.calibrate.grids import write_grid
-
-
-def run(argv, capsys):
-    try:
-        code = main(["calibrate", *argv])
-    except SystemExit as stop:
-        code = stop.code
-    return code, *capsys.readouterr()
-
+from tests.cli import run
 
 FLOORS = {"floor_copy_bytes_per_s": 2e12, "floor_read_bytes_per_s": 2.5e12, "floor_matmul_fp32_flop_per_s": 4e14}
 
@@ -55,11 +46,11 @@ class Stop(Exception):
         ("cpu", [], ["--hw", "cpu", "--model", "tiny-25m", "--max-num-seqs", "16"]),
     ],
 )
-def test_it_measures_what_was_asked_and_learns_from_that_file(tmp_path, capsys, monkeypatch, calls, hw, extra, wants):
+def test_it_measures_what_was_asked_and_learns_from_that_file(tmp_path, monkeypatch, calls, hw, extra, wants):
     # the fit itself is another test's: here it must be handed the 24 good cells of the collected file
     monkeypatch.setattr(fit, "StepFit", Fitted)
     with pytest.raises(Stop, match="24"):
-        run(["--hw", hw, "--collect", str(tmp_path / "c"), *extra], capsys)
+        run("calibrate", "--hw", hw, "--collect", str(tmp_path / "c"), *extra)
     (call,) = calls
     text = " ".join(call)
     for option, value in zip(wants[::2], wants[1::2], strict=True):
@@ -67,16 +58,16 @@ def test_it_measures_what_was_asked_and_learns_from_that_file(tmp_path, capsys, 
     assert (tmp_path / "c" / "this-machine.yaml").exists() == (hw == "cpu")
 
 
-def test_a_cells_file_is_passed_on(tmp_path, capsys, monkeypatch, calls):
+def test_a_cells_file_is_passed_on(tmp_path, monkeypatch, calls):
     monkeypatch.setattr(fit, "StepFit", Fitted)
     with pytest.raises(Stop):
-        run(["--hw", "cpu", "--collect", str(tmp_path), "--cells", "cells.json"], capsys)
+        run("calibrate", "--hw", "cpu", "--collect", str(tmp_path), "--cells", "cells.json")
     assert "cells.json" in calls[0][calls[0].index("--cells") + 1]
 
 
-def test_a_measurement_that_fails_is_one_line_and_exit_1(tmp_path, capsys, monkeypatch):
+def test_a_measurement_that_fails_is_one_line_and_exit_1(tmp_path, monkeypatch):
     monkeypatch.setattr(collect, "measure", lambda call: (1, "hw: the device is busy"))
-    code, out, err = run(["--hw", "cpu", "--collect", str(tmp_path)], capsys)
+    code, out, err = run("calibrate", "--hw", "cpu", "--collect", str(tmp_path))
     assert (code, out) == (1, "")
     assert err.splitlines()[-1] == "simctl: measuring failed: hw: the device is busy"
 
@@ -90,9 +81,9 @@ def test_a_measurement_that_fails_is_one_line_and_exit_1(tmp_path, capsys, monke
         (["--hw", "h100", "--cells", "c.json"], "needs --collect"),
     ],
 )
-def test_requests_that_make_no_sense_measure_nothing(tmp_path, monkeypatch, capsys, calls, argv, says):
+def test_requests_that_make_no_sense_measure_nothing(tmp_path, monkeypatch, calls, argv, says):
     monkeypatch.chdir(tmp_path)
-    code, _, err = run(argv, capsys)
+    code, _, err = run("calibrate", *argv)
     assert code == 2
     assert says in err
     assert calls == []

@@ -17,8 +17,8 @@ from sim.errors import UsageError
 from sim.precision import Precision
 from sim.price import step_time_s
 from sim.specs.models import get_model
-from simctl.cli import main
 from tests.calibrate.steps import PRIORS, TRUE_RATES
+from tests.cli import run
 
 MODEL = get_model("Qwen2.5-7B")
 
@@ -109,18 +109,10 @@ report: [best.1.tok_s]
 """
 
 
-def run(argv, capsys):
-    try:
-        code = main(["calibrate", *argv])
-    except SystemExit as stop:
-        code = stop.code
-    return code, *capsys.readouterr()
-
-
-def test_the_command_designs_for_a_gpu_never_measured_and_writes_the_cells(tmp_path, capsys):
+def test_the_command_designs_for_a_gpu_never_measured_and_writes_the_cells(tmp_path):
     (tmp_path / "s.yaml").write_text(SCENARIO)
     argv = ["--hw", "L40S", "--budget", "20s", "--for", str(tmp_path / "s.yaml"), "--cells-out", str(tmp_path / "c.json"), "--json"]
-    code, out, _ = run(argv, capsys)
+    code, out, _ = run("calibrate", *argv)
     assert code == 0
     report = json.loads(out)
     assert "GPUs never measured" in report["known_now"]
@@ -145,10 +137,10 @@ def test_the_command_designs_for_a_gpu_never_measured_and_writes_the_cells(tmp_p
         (["--budget", "9s", "--for", "s.yaml", "--cells-out", "no/c.json"], "not a folder"),
     ],
 )
-def test_designs_that_make_no_sense_are_one_line(tmp_path, monkeypatch, capsys, argv, says):
+def test_designs_that_make_no_sense_are_one_line(tmp_path, monkeypatch, argv, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.yaml").write_text(SCENARIO)
-    code, out, err = run(["--hw", "H100", *argv], capsys)
+    code, out, err = run("calibrate", "--hw", "H100", *argv)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert says in err
     assert [p.name for p in tmp_path.iterdir()] == ["s.yaml"]

@@ -10,9 +10,9 @@ from sim.knee import eta
 from sim.precision import Precision
 from sim.price import step_time_s
 from sim.specs.models import get_model
-from simctl.cli import main
 from tests.calibrate.grids import write_grid
 from tests.calibrate.steps import TRUE_RATES
+from tests.cli import run
 
 HEADER = "model,gpu,context_tokens,batch,step_s,weight_bytes,kv_bytes,memory_bytes\n"
 
@@ -31,31 +31,23 @@ def rows(alpha=1.0):
                 yield (model, "H100", context, batch, step, weight, kv, 80e9)
 
 
-def run(argv, capsys):
-    try:
-        code = main(["knees", *argv])
-    except SystemExit as stop:
-        code = stop.code
-    return code, *capsys.readouterr()
-
-
-def test_prints_tables_of_a_measured_grid(tmp_path, capsys):
-    code, out, err = run([write(tmp_path / "grid.csv", rows()), "--resamples", "200"], capsys)
+def test_prints_tables_of_a_measured_grid(tmp_path):
+    code, out, err = run("knees", write(tmp_path / "grid.csv", rows()), "--resamples", "200")
     assert (code, err) == (0, "")
     assert "knees at tau 0.65 (n = 4 curves)" in out
     assert "Ck/W closed-form" in out
 
 
-def test_json_holds_the_same_knees_and_no_nan(tmp_path, capsys):
-    code, out, _ = run([write(tmp_path / "grid.csv", rows(alpha=0.2)), "--json", "--resamples", "200"], capsys)
+def test_json_holds_the_same_knees_and_no_nan(tmp_path):
+    code, out, _ = run("knees", write(tmp_path / "grid.csv", rows(alpha=0.2)), "--json", "--resamples", "200")
     assert code == 0
     result = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert len(result["curves"]) == 4
     assert result["alpha"]["H100"] == pytest.approx(0.2, rel=0.15)
 
 
-def test_the_published_study_recomputes(capsys):
-    code, out, _ = run(["tr164"], capsys)
+def test_the_published_study_recomputes():
+    code, out, _ = run("knees", "tr164")
     assert code == 0
     assert out.count(" ok ") == 18
     assert out.count("MISS") == 1
@@ -70,25 +62,25 @@ def test_the_published_study_recomputes(capsys):
         (("a", "H100", 4096, 2, 0.1, 8e9, "", 80e9), ":3: give all of weight_bytes"),
     ],
 )
-def test_a_malformed_line_is_named_on_one_line_of_stderr(tmp_path, capsys, bad, says):
+def test_a_malformed_line_is_named_on_one_line_of_stderr(tmp_path, bad, says):
     good = ("a", "H100", 4096, 1, 0.1, 8e9, 1e9, 80e9)
-    code, out, err = run([write(tmp_path / "bad.csv", [good, bad])], capsys)
+    code, out, err = run("knees", write(tmp_path / "bad.csv", [good, bad]))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert says in err
 
 
-def test_a_curve_without_batch_one_and_a_missing_file_are_refused(tmp_path, capsys):
+def test_a_curve_without_batch_one_and_a_missing_file_are_refused(tmp_path):
     lone = [("a", "H100", 4096, b, 0.1, 8e9, 1e9, 80e9) for b in (2, 4)]
-    code, _, err = run([write(tmp_path / "lone.csv", lone)], capsys)
+    code, _, err = run("knees", write(tmp_path / "lone.csv", lone))
     assert code == 2
     assert "needs batch 1" in err
-    assert run([write(tmp_path / "empty.csv", [])], capsys)[0] == 2
-    assert run([str(tmp_path / "absent.csv")], capsys)[0] == 1
+    assert run("knees", write(tmp_path / "empty.csv", []))[0] == 2
+    assert run("knees", str(tmp_path / "absent.csv"))[0] == 1
 
 
-def test_our_own_grids_are_read(tmp_path, capsys):
+def test_our_own_grids_are_read(tmp_path):
     grid = write_grid(tmp_path / "engine-grid_x.nc", np.random.default_rng(0), sigma=1e-6)
-    code, out, _ = run([str(grid), "--json", "--resamples", "200"], capsys)
+    code, out, _ = run("knees", str(grid), "--json", "--resamples", "200")
     assert code == 0
     rows = {row["curve"]["cell"]["context_tokens"]: row for row in json.loads(out)["curves"]}
     assert sorted(rows) == [128, 2048, 16384]
@@ -98,9 +90,9 @@ def test_our_own_grids_are_read(tmp_path, capsys):
     assert rows[2048]["curve"]["etas"] == pytest.approx([alone / t for t in times], rel=1e-3)
 
 
-def test_a_netcdf_that_is_no_measurement_is_refused(tmp_path, capsys):
+def test_a_netcdf_that_is_no_measurement_is_refused(tmp_path):
     path = tmp_path / "x.nc"
     path.write_text("not one")
-    code, _, err = run([str(path)], capsys)
+    code, _, err = run("knees", str(path))
     assert (code, err.count("\n")) == (2, 1)
     assert "not a netCDF measurement" in err

@@ -52,43 +52,42 @@ class _Stand(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 @cache
-def engine() -> Any:
-    """The engine's module, with what it lacks stood in for."""
+def engine() -> None:
+    """Make the engine importable, with what it lacks stood in for, and publish its default configuration."""
     sys.meta_path.append(_Stand())
-    import sglang.srt.mem_cache.radix_cache as module
+    from sglang.srt.runtime_context import publish
+    from sglang.srt.server_args import ServerArgs
 
-    return module
-
-
-class Freed:
-    """The allocator behind the cache: takes pages back, and does nothing with them."""
-
-    device = "cpu"
-
-    def free_segment(self, *_: Any, **__: Any) -> None: ...
+    publish(ServerArgs(model_path="none", device="cpu", disable_overlap_schedule=True), role="scheduler")
 
 
 def steps_of_engine(ops: Sequence[Op]) -> list[list[int]]:
     """What each operation gives, and then the evictable and protected pages."""
-    module = engine()
+    engine()
+    import torch
+    from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
     from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    cache_ = module.RadixCache.create_simulated(mock_allocator=Freed(), page_size=PAGE)
+    allocator = PagedTokenToKVPoolAllocator(4096 * PAGE, PAGE, torch.float16, "cpu", None, False)
+    cache_ = UnifiedRadixCache(CacheInitParams(False, None, allocator, PAGE, tree_components=(ComponentType.FULL,)))
     locks: list[Any] = []
     log = []
     for name, what in ops:
         if name in ("match", "lock"):
-            found = cache_.match_prefix(MatchPrefixParams(key=_key(module, what)))
+            found = cache_.match_prefix(MatchPrefixParams(key=_key(what)))
             given = found.device_prefix_len // PAGE
             if name == "lock":
-                cache_.inc_lock_ref(found.last_device_node)
-                locks.append(found.last_device_node)
+                locks.append(cache_.lock(found.last_device_node))
         elif name == "insert":
-            given = cache_.insert(InsertParams(key=_key(module, what))).prefix_len // PAGE
+            value = allocator.alloc(len(what) * PAGE)
+            given = cache_.insert(InsertParams(key=_key(what), value=value)).prefix_len // PAGE
         elif name == "unlock":
             given = 0
             if locks:
-                cache_.dec_lock_ref(locks.pop(what % len(locks)))
+                cache_.unlock(locks.pop(what % len(locks)))
         else:
             given = cache_.evict(EvictParams(num_tokens=what * PAGE)).num_tokens_evicted // PAGE
         log.append([given, cache_.evictable_size() // PAGE, cache_.protected_size() // PAGE])
@@ -120,5 +119,7 @@ def steps_of_ours(ops: Sequence[Op]) -> list[list[int]]:
     return log
 
 
-def _key(module: Any, pages: Sequence[int]) -> Any:
-    return module.RadixKey(array("q", [1000 * page + i for page in pages for i in range(PAGE)]))
+def _key(pages: Sequence[int]) -> Any:
+    from sglang.srt.mem_cache.radix_cache import RadixKey
+
+    return RadixKey(array("q", [1000 * page + i for page in pages for i in range(PAGE)]))

@@ -44,6 +44,20 @@ def test_a_class_of_the_users_own_is_found_by_its_path() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "limits", "reason"),
+    [
+        ("sglang", {"policy": "priority"}, "scheduling policy"),
+        ("sglang", {"watermark": 0.1}, "watermark"),
+        ("llamacpp", {"long_prefill_token_threshold": 64}, "threshold"),
+        ("llamacpp", {"enable_chunked_prefill": False, "max_num_batched_tokens": 512}, "always"),
+    ],
+)
+def test_limits_that_a_preset_does_not_know_are_refused(name: str, limits: dict[str, object], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        make_scheduler(EngineConfig(scheduler=name, max_model_len=512, **limits))
+
+
+@pytest.mark.parametrize(
     ("name", "reason"),
     [
         ("vlm", "known: vllm"),

@@ -43,9 +43,18 @@ def test_the_rest_of_a_chunk_is_filled_from_the_queue() -> None:
     for name, prompt in (("a", 200), ("b", 40), ("c", 40)):
         scheduler.add(Request(name, 0.0, prompt, 2))
     assert shares(step(scheduler)) == [("a", 128)]
-    # 72 of a, 40 of b, and of the 16 left one page of c
-    assert shares(step(scheduler)) == [("a", 72), ("b", 40), ("c", 16)]
-    assert shares(step(scheduler)) == [("c", 24)]
+    # 72 of a and 40 of b are charged as whole pages, 80 and 48: nothing is left for c
+    assert shares(step(scheduler)) == [("a", 72), ("b", 40)]
+    assert shares(step(scheduler)) == [("c", 40)]
+
+
+def test_a_prompt_is_cut_at_a_page() -> None:
+    scheduler = SglangScheduler(config(max_num_batched_tokens=140))
+    for name, prompt in (("a", 80), ("b", 90)):
+        scheduler.add(Request(name, 0.0, prompt, 2))
+    # 60 are left, three pages and a bit
+    assert shares(step(scheduler)) == [("a", 80), ("b", 48)]
+    assert shares(step(scheduler)) == [("b", 42)]
 
 
 def test_admission_bets_on_a_share_of_what_is_still_to_come() -> None:

@@ -19,6 +19,7 @@ from sim.engine.types import Iteration, Request
 from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError
 from sim.precision import Precision
+from tests.engine.gb10_runs import table
 from tests.price.shapes import QWEN_7B, plausible_rates
 
 RATES = plausible_rates()
@@ -43,6 +44,37 @@ def test_tokens_per_verification_follow_the_acceptance(k: int, acceptance: float
     mean, error = float(np.mean(gained)), float(np.std(gained, ddof=1) / np.sqrt(len(gained)))
     # the last verification may be cut by the end of the request: at most k of 500 tokens
     assert abs(mean - expected) < 3.2 * error + expected * k / 500
+
+
+def test_acceptance_by_position_is_what_engines_log() -> None:
+    # three draft tokens as the GB10 reference counted them (Phase 62): 3.33 tokens per verification
+    row = next(row for row in table("mtp_counters.csv") if row["acc_rate_pos1"])
+    shares = [float(row[f"acc_rate_pos{position}"]) for position in (1, 2, 3)]
+    options = {"draft_tokens": 3, "acceptance_per_position": ",".join(map(str, shares))}
+    drafts = Speculation.of(EngineConfig(options=options))
+    assert drafts.expected_tokens() == pytest.approx(float(row["mean_acceptance_len"]), abs=0.01)
+    luck = [drafts.accepted(Request(str(i), 0.0, 64, 400, generated_tokens=i), 3) for i in range(4000)]
+    for position, share in enumerate(shares):
+        assert np.mean([kept > position for kept in luck]) == pytest.approx(share, abs=4 * (share * (1 - share) / 4000) ** 0.5)
+
+
+@pytest.mark.parametrize("shares", ["0.5", "0.5,0.6", "1.2,0.5", "0.5,-0.1", "a,b", "0.5,nan"])
+def test_acceptance_by_position_that_cannot_be_is_refused(shares: str) -> None:
+    with pytest.raises(UsageError, match="acceptance_per_position"):
+        Speculation.of(EngineConfig(options={"draft_tokens": 2, "acceptance_per_position": shares}))
+
+
+def test_lost_graphs_launch_every_kernel_of_a_verification_and_of_nothing_else() -> None:
+    lost = StepTime(QWEN_7B, Precision(), RATES, graph_reuse=False)
+    verifying = Iteration([(Request("r", 0.0, 100, 50, computed_tokens=109, generated_tokens=10), 4)])
+    plain = Iteration([(Request("r", 0.0, 100, 50, computed_tokens=109, generated_tokens=10), 1)])
+    assert lost.iteration(plain) == STEPS.iteration(plain)
+    (shape,) = lost.shapes(*split(verifying))
+    assert (shape.eager, shape.padding) == (1.0, 0.0)
+    launching_s = QWEN_7B.layers * RATES.eager_layer_s
+    longer_s = (lost.iteration(verifying) - STEPS.iteration(verifying)) * TICK_S
+    # what launching takes shows as far as it outlasts the GPU
+    assert 0.0 < longer_s < launching_s
 
 
 def test_without_drafts_nothing_changes() -> None:

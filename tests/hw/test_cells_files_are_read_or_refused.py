@@ -9,8 +9,8 @@ from hw.cell_file import read_cells
 from hw.cells import Cell
 from hw.suites.engine_grid_job import _asked
 from sim.errors import UsageError
-from simctl.cli import main
 from simctl.design_cells import write_cells
+from tests.cli import run
 
 CELLS = [Cell("decode", (128,) * 3), Cell("prefill", (), ((0, 512),)), Cell("mixed", (64, 64), ((4096, 256),)), Cell("decode", (90_000,))]
 LIMITS = {"token_budget": 2048, "max_context": 32768, "max_seqs": 16}
@@ -57,10 +57,8 @@ def test_bad_files_are_refused_by_name(tmp_path, text, says):
         read_cells(path)
 
 
-def test_cells_are_for_the_grid_alone(tmp_path, capsys):
+def test_cells_are_for_the_grid_alone(tmp_path):
     write_cells(tmp_path / "c.json", "qwen2.5-7b", CELLS, "")
-    argv = ["measure", "--hw", "cpu", "--suite", "served", "--cells", str(tmp_path / "c.json"), "-o", str(tmp_path)]
-    with pytest.raises(SystemExit) as stop:
-        main(argv)
-    assert stop.value.code == 2
-    assert "--cells is for the suite engine-grid alone" in capsys.readouterr().err
+    said = run("measure", "--hw", "cpu", "--suite", "served", "--cells", str(tmp_path / "c.json"), "-o", str(tmp_path))
+    assert said.code == 2
+    assert "--cells is for the suite engine-grid alone" in said.stderr

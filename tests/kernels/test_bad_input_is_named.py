@@ -48,10 +48,15 @@ def test_dense_decode(named: str, change: Callable[[dict], dict]) -> None:
         dense_decode(**change(good()))
 
 
+ONE_HEAD = {"bulk": True, "heads": 1, "tile": 16}
+
+
 @pytest.mark.parametrize(("named", "options"), [
     ("sink", {"sink": 4}), ("sink", {"sink": -1, "window": 4}), ("window", {"window": 0}), ("splits", {"splits": 0}),
     ("max_tokens", {"max_tokens": 0}), ("heads", {"heads": 3}), ("heads", {"heads": 2, "bulk": False}), ("heads", {"heads": 0}),
-    ("tile", {"tile": 24}),  ("bulk", {"bulk": True, "tile": 64}), ("bulk", {"bulk": True, "window": 8}),
+    ("tile", {"tile": 24}), ("per_sm", {"per_sm": 0}), ("queued", {"queued": 0.5, "bulk": False}), ("queued", {**ONE_HEAD, "queued": 1.5}),
+    ("chunks", {"chunks": 3}), ("chunks", {**ONE_HEAD, "queued": 0.5, "chunks": 0}), ("halves", {"halves": True}),
+    ("bulk", {"bulk": True, "tile": 64}), ("bulk", {"bulk": True, "window": 8}),
 ])  # fmt: skip
 def test_dense_decode_options(named: str, options: dict) -> None:
     with pytest.raises(ValueError, match=f"^{named}:"):
@@ -127,7 +132,7 @@ def test_gdn_decode(named: str, options: dict) -> None:
 
 @pytest.mark.parametrize(("named", "options"), [
     ("selected", {"selected": chosen(dtype=torch.int64)}), ("stage_page", {"stage_page": 10**6}), ("tile", {"tile": 12}),
-    ("page_table", {"page_table": good()["page_table"][:1]}),
+    ("programs", {"programs": 0}), ("page_table", {"page_table": good()["page_table"][:1]}),
 ])  # fmt: skip
 def test_stage(named: str, options: dict) -> None:
     a = good()

@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from kernels import host_gather, reference
@@ -7,7 +8,8 @@ from tests.kernels import caches
 from tests.kernels.test_gather_decode_equals_float64 import random_blocks
 
 
-def test_staged_blocks_give_the_bits_of_blocks_read_in_place() -> None:
+@pytest.mark.parametrize("programs", [None, 1, 5])
+def test_staged_blocks_give_the_bits_of_blocks_read_in_place(programs: int | None) -> None:
     cache = caches.make(1, [170, 60], page=16)
     k = 3
     selected = random_blocks(cache, k, 16, 2)
@@ -23,7 +25,7 @@ def test_staged_blocks_give_the_bits_of_blocks_read_in_place() -> None:
             table[b, block] = page
             for mine, theirs in zip(device, (cache.k, cache.v), strict=True):
                 mine[page] = theirs[page]
-    host_gather.stage(*host, table, selected, *device, first, tile=16)
+    host_gather.stage(*host, table, selected, *device, first, tile=16, programs=programs)
     options = {"block": 16, "tile": 16}
     staged = gather_decode(cache.q, *device, cache.seq_lens, selected, table, stage_page=first, **options)
     read = gather_decode(cache.q, *device, cache.seq_lens, selected, table, k_host=host[0], v_host=host[1], **options)

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from calibrate.logs.learn import HOST as HOST_PRIOR
-from calibrate.logs.learn import lay, learn_rates, update
+from calibrate.logs.learn import lay, learn_rates, shown_rates, update
 from calibrate.logs.requests import Log
 from calibrate.sampling import Settings
 from sim.posterior import rates_from_file
+from sim.rates import UNITS
 from sim.served import as_served
-from simctl.cli import main
+from tests.cli import run
 from tests.logs.made import GPU, HOST, PRIORS, RUN, as_csv, made, rates_at
 
 TRUE = {"c0_s": 1.0, "linear_flops_per_s": 0.6, "attention_flops_per_s": -0.7, "beta": -0.8, "c_prefill_s": -0.5}
@@ -48,6 +49,15 @@ def test_the_hosts_time_is_found(learnt):
     assert np.std(np.log(learnt.request_s)) < 0.8 * HOST_PRIOR.sigma
 
 
+def test_rates_that_are_not_learnt_change_no_answer(truth):
+    base = made(truth, count=40)
+    free = shown_rates(RUN, log_of(base))
+    assert {"uneven", "doubling_s", "c_seq_s"} <= set(free)
+    for name in set(UNITS) - set(free):
+        other = made(dataclasses.replace(truth, **{name: 2 * getattr(truth, name)}), count=40)
+        np.testing.assert_array_equal(other.e2el_s, base.e2el_s, err_msg=name)
+
+
 def test_a_line_finds_a_linear_dependence_and_the_update_is_the_normal_one():
     rng = np.random.default_rng(0)
     z = rng.standard_normal((200, 2))
@@ -70,18 +80,10 @@ def test_waits_pull_towards_slower_rates(truth):
         assert 0.005 < (getattr(censored.rates, name) < getattr(truth, name)).mean() < 0.995, name
 
 
-def run(argv, capsys):
-    try:
-        code = main(["calibrate", "--hw", "H100", *argv])
-    except SystemExit as stop:
-        code = stop.code
-    return code, *capsys.readouterr()
-
-
-def test_the_command_writes_rates_as_served(tmp_path, capsys, truth):
+def test_the_command_writes_rates_as_served(tmp_path, truth):
     (tmp_path / "log.csv").write_text(as_csv(made(truth)))
     argv = ["--from", str(tmp_path / "log.csv"), "--model", "Qwen2.5-7B", "--max-num-seqs", "256", "--max-num-batched-tokens", "8192"]
-    code, out, _ = run([*argv, "--out", str(tmp_path / "p.nc"), "--json", "--draws", "1000"], capsys)
+    code, out, _ = run("calibrate", "--hw", "H100", *argv, "--out", str(tmp_path / "p.nc"), "--json", "--draws", "1000")
     assert code == 0
     report = json.loads(out)
     replayed = {row["figure"]: row for row in report["replayed"]}
@@ -106,11 +108,11 @@ def test_the_command_writes_rates_as_served(tmp_path, capsys, truth):
         (["--from", "bad.csv", "--model", "Qwen2.5-7B", "--out", "p.nc"], "lacks the columns"),
     ],
 )
-def test_bad_requests_are_one_line_and_leave_nothing(tmp_path, monkeypatch, capsys, truth, argv, says):
+def test_bad_requests_are_one_line_and_leave_nothing(tmp_path, monkeypatch, truth, argv, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.csv").write_text(as_csv(made(truth, count=30)))
     (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
-    code, out, err = run(argv, capsys)
+    code, out, err = run("calibrate", "--hw", "H100", *argv)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert says in err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.csv", "log.csv"]

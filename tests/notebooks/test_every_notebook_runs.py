@@ -16,7 +16,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 def test_runs_and_ends_with_a_number(path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT)}}).execute()
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(ROOT)}}).execute()
     assert notebook.cells[0].source.startswith("# ")
     assert "?" in notebook.cells[0].source.splitlines()[0]
     last = notebook.cells[-1].outputs[-1]["text"]

@@ -1,14 +1,19 @@
 """`--attention` and `--host-kv`: what a decode reads, where KV lives, and how much of it there is room for."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from sim.bill import DENSE, coefficients
+from sim.bill import DENSE, bill_from, coefficients, mixed_shape
 from sim.deployment import Limits, plan_engine
+from sim.engine.steptime import StepTime
+from sim.engine.ticks import TICK_S
 from sim.memory import device_memory
-from sim.policy import blocks, dense, pages
+from sim.policy import blocks, dense, pages, sink_window
 from sim.precision import Precision
+from sim.price import step_time_s
+from sim.priors import prior_rates
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from tests.cli import run
@@ -49,6 +54,37 @@ def test_host_ram_holds_what_hbm_cannot():
     assert served["completed"] == 4
     assert served["bill_share"]["link"] > 0
     assert served["provenance"]["attention"] == "block-128 top-32, host RAM"
+
+
+@pytest.mark.parametrize("policy", [dense("host"), blocks(8, "host"), sink_window("host")], ids=lambda policy: policy.kind)
+def test_prefill_fetches_what_earlier_chunks_left_in_host_ram(policy):
+    model, rates = get_model(MODEL), prior_rates(get_gpu("A10"), BF16, draws=2).point
+    c = coefficients(model, BF16)
+    steps = StepTime(model, BF16, rates, policy=policy)
+    first, later = (mixed_shape(model, [], [(2048, end, False)], policy) for end in (2048, 102_400))
+    assert steps.bill(first) == bill_from(c, first, policy)
+    bill, without = steps.bill(later), bill_from(c, later, policy)
+    past = (102_400 - 2048) * c.kv_token_bytes
+    assert bill.link_bytes == past
+    assert bill.prefill_kv_bytes == pytest.approx(without.prefill_kv_bytes - past)
+    # streamed layer by layer, all of it may hide behind the layers' work; over a slow link it cannot
+    assert bill.link_overlap == 1.0
+    slow = StepTime(model, BF16, replace(rates, link_bytes_per_s=1e9), policy=policy)
+    compute_s = step_time_s(without, rates) - c.kv_layers * rates.link_latency_s
+    fetch_s = past / 1e9 + c.kv_layers * rates.link_latency_s
+    # the fetch hides all of the layers' work; per-iteration costs stay beside it
+    assert fetch_s < slow.priced(later) * TICK_S < fetch_s + 0.2 * compute_s
+
+
+def test_decodes_that_select_still_wait_for_what_they_select_beside_prefill():
+    model, policy = get_model(MODEL), blocks(8, "host")
+    steps = StepTime(model, BF16, prior_rates(get_gpu("A10"), BF16, draws=2).point, policy=policy)
+    beside = mixed_shape(model, [50_000.0], [(512, 4096, False)], policy)
+    alone = mixed_shape(model, [50_000.0], [], policy)
+    bill = steps.bill(beside)
+    assert bill.link_bytes > steps.bill(alone).link_bytes > 0.0
+    assert steps.bill(alone).link_overlap == 0.0
+    assert 0.0 < bill.link_overlap < 1.0
 
 
 def test_selection_pays_at_long_contexts_and_costs_at_short_ones():

@@ -9,7 +9,7 @@ import pytest
 
 from sim.errors import UsageError
 from sim.workload.formats import FORMATS, load_trace
-from simctl.cli import main
+from tests.cli import run
 
 DATA = Path(__file__).parents[1] / "data"
 AZURE = DATA / "small_azure.csv"
@@ -17,18 +17,8 @@ HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 ROW = "2023-11-16 18:17:03.9799600,48,10\n"
 
 
-def outcome(capsys, *args):
-    """(exit code, stderr) of a simctl command."""
-    code = 0
-    try:
-        main(["simulate", *map(str, args)])
-    except SystemExit as stop:
-        code = stop.code
-    return code, capsys.readouterr().err
-
-
-def check(capsys, code, message, *args):
-    got, err = outcome(capsys, *args)
+def check(code, message, *args):
+    got, _, err = run("simulate", *map(str, args))
     assert err.count("\n") == 1, err
     assert err.startswith("simctl: ")
     assert message in err
@@ -56,10 +46,10 @@ ON_A10 = ("--model", "Llama-3.1-8B", "--gpu", "A10")
         (HEADER + ROW + "2023-11-16 18:17:0", "line 3: expected 3 cells, got 1"),
     ],
 )
-def test_malformed_csv_is_named_by_its_line(capsys, tmp_path, text, message):
+def test_malformed_csv_is_named_by_its_line(tmp_path, text, message):
     trace = tmp_path / "trace.csv"
     trace.write_text(text)
-    check(capsys, 2, message, "--trace", trace, "--trace-format", "azure", *ON_A10, "--out", tmp_path / "run")
+    check(2, message, "--trace", trace, "--trace-format", "azure", *ON_A10, "--out", tmp_path / "run")
     assert os.listdir(tmp_path) == ["trace.csv"]
 
 
@@ -103,18 +93,18 @@ GOOD = '{"arrival_s": 0.5, "prompt_tokens": 32, "output_tokens": 4}\n'
         ('{"arrival_s": ' + "9" * 5000 + ', "prompt_tokens": 9, "output_tokens": 4}', "line 2: not a JSON object"),
     ],
 )
-def test_malformed_json_lines_are_named(capsys, tmp_path, line, message):
+def test_malformed_json_lines_are_named(tmp_path, line, message):
     trace = tmp_path / "trace.jsonl"
     trace.write_text(GOOD + line)
-    check(capsys, 2, message, "--trace", trace, *ON_A10, "--out", tmp_path / "run")
+    check(2, message, "--trace", trace, *ON_A10, "--out", tmp_path / "run")
     assert os.listdir(tmp_path) == ["trace.jsonl"]
 
 
-def test_an_endless_line_is_not_read_whole(capsys, tmp_path):
+def test_an_endless_line_is_not_read_whole(tmp_path):
     trace = tmp_path / "trace.jsonl"
     with trace.open("wb") as file:
         file.truncate(10 * 2**30)  # sparse: ten gigabytes of zeros, no line end
-    check(capsys, 2, "line 1: longer than 64 MiB", "--trace", trace, *ON_A10)
+    check(2, "line 1: longer than 64 MiB", "--trace", trace, *ON_A10)
 
 
 # how a file of each format may begin, so that the endless part is reached
@@ -138,37 +128,37 @@ def test_no_format_reads_ten_gigabytes_into_memory(tmp_path, name):
     assert peak < 300 * 2**20
 
 
-def test_a_session_that_never_ends_is_refused_before_it_is_drawn(capsys):
+def test_a_session_that_never_ends_is_refused_before_it_is_drawn():
     endless = ("--num-prompts", 10_000_000, "--turns", 10_000_000, "--random-input-len", 1)
-    check(capsys, 2, "turns grows without end", *endless, *ON_A10)
+    check(2, "turns grows without end", *endless, *ON_A10)
 
 
-def test_a_session_that_outgrows_the_model_is_named_by_its_call(capsys, tmp_path):
+def test_a_session_that_outgrows_the_model_is_named_by_its_call(tmp_path):
     turns = [{"prompt_tokens": 100 * (i + 1), "output_tokens": 50, "session_id": "s", "turn": i} for i in range(2000)]
     turns[0]["arrival_s"] = 0.0
     trace = tmp_path / "trace.jsonl"
     trace.write_text("".join(json.dumps(turn) + "\n" for turn in turns))
-    check(capsys, 2, "request '310' needs 31150 tokens", "--trace", trace, *ON_A10, "--max-model-len", 31140)
+    check(2, "request '310' needs 31150 tokens", "--trace", trace, *ON_A10, "--max-model-len", 31140)
 
 
-def test_a_think_time_without_end_is_named(capsys, tmp_path):
+def test_a_think_time_without_end_is_named(tmp_path):
     trace = tmp_path / "trace.jsonl"
     trace.write_text(
         GOOD.replace("}", ', "session_id": "s"}') + '{"think_s": 1e999, "prompt_tokens": 9, "output_tokens": 4, "session_id": "s"}'
     )
-    check(capsys, 2, "line 2: think time must be a finite time", "--trace", trace, *ON_A10)
+    check(2, "line 2: think time must be a finite time", "--trace", trace, *ON_A10)
 
 
 @pytest.mark.parametrize(("engine", "message"), [("Idle", "the scheduler is stuck"), ("Endless", "the scheduler does not finish")])
-def test_a_scheduler_of_ones_own_that_never_ends_is_an_error(capsys, engine, message):
+def test_a_scheduler_of_ones_own_that_never_ends_is_an_error(engine, message):
     path = f"tests.simulate.endless_schedulers.{engine}"
-    check(capsys, 1, message, "--num-prompts", 3, "--engine", path, "--random-input-len", 100, *ON_A10)
+    check(1, message, "--num-prompts", 3, "--engine", path, "--random-input-len", 100, *ON_A10)
 
 
-def test_text_that_is_no_text(capsys, tmp_path):
+def test_text_that_is_no_text(tmp_path):
     trace = tmp_path / "trace.jsonl"
     trace.write_bytes(GOOD.encode() + b"\xff\xfe\n")
-    check(capsys, 2, "line 2: not UTF-8 text", "--trace", trace, *ON_A10)
+    check(2, "line 2: not UTF-8 text", "--trace", trace, *ON_A10)
 
 
 @pytest.mark.parametrize(
@@ -199,15 +189,15 @@ def test_text_that_is_no_text(capsys, tmp_path):
         ((*ON_A10, "--out", "/proc/run"), 2, "cannot write into /proc"),
     ],
 )
-def test_wrong_options(capsys, arguments, code, message):
-    check(capsys, code, message, "--trace", AZURE, "--trace-format", "azure", *arguments)
+def test_wrong_options(arguments, code, message):
+    check(code, message, "--trace", AZURE, "--trace-format", "azure", *arguments)
 
 
-def test_a_missing_trace(capsys, tmp_path):
-    check(capsys, 2, "does not exist", "--trace", tmp_path / "none.csv", "--trace-format", "azure", *ON_A10)
+def test_a_missing_trace(tmp_path):
+    check(2, "does not exist", "--trace", tmp_path / "none.csv", "--trace-format", "azure", *ON_A10)
 
 
-def test_an_unwritable_place_is_found_before_the_trace_is_read(capsys, tmp_path):
+def test_an_unwritable_place_is_found_before_the_trace_is_read(tmp_path):
     trace = tmp_path / "trace.jsonl"
     trace.write_text("nonsense")
-    check(capsys, 2, "not a directory", "--trace", trace, *ON_A10, "--out", "/dev/null/run")
+    check(2, "not a directory", "--trace", trace, *ON_A10, "--out", "/dev/null/run")

@@ -7,72 +7,63 @@ import pytest
 
 from sim.specs.gpus import get_gpu, list_gpus, load_gpus
 from sim.specs.models import catalogue_config, get_model, list_models
-from simctl.cli import main
 from simctl.gpus import command as gpus
 from simctl.models import _count
 from simctl.models import command as models
-
-
-def run(argv, capsys):
-    try:
-        code = main(argv)
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capsys.readouterr()
-    return code, out, err
+from tests.cli import run
 
 
 @pytest.mark.parametrize(
     "argv", [["models"], ["gpus"], ["models", "gpt-oss-20b"], ["models", "q36-27b"], ["models", "deepseek-v3"], ["gpus", "gb200"]]
 )
-def test_text_fits_80_columns(argv, capsys):
-    code, out, err = run(argv, capsys)
+def test_text_fits_80_columns(argv):
+    code, out, err = run(*argv)
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_lists_name_everything(capsys):
-    _, out, _ = run(["models"], capsys)
+def test_lists_name_everything():
+    _, out, _ = run("models")
     assert [line.split()[0] for line in out.splitlines()[1:]] == list_models()
-    _, out, _ = run(["gpus"], capsys)
+    _, out, _ = run("gpus")
     assert [line.split()[0] for line in out.split("\n\n")[0].splitlines()[1:]] == list_gpus()
 
 
-def test_model_json_carries_the_bytes(capsys):
-    _, out, _ = run(["models", "Qwen2.5-7B", "--json"], capsys)
+def test_model_json_carries_the_bytes():
+    _, out, _ = run("models", "Qwen2.5-7B", "--json")
     data = json.loads(out)
     assert data["params"] == 7615616512
     assert data["kv_bytes_per_token"] == {"bf16": 57344, "fp8": 28672}
     assert data["weight_bytes"]["bf16"] == 2 * 7615616512
     assert data["state_bytes_per_sequence"] == 0
-    _, out, _ = run(["models", "q36-27b", "--json"], capsys)
+    _, out, _ = run("models", "q36-27b", "--json")
     assert json.loads(out)["state_bytes_per_sequence"] == 4 * 48 * 48 * 128 * 128
 
 
-def test_shown_model_states_what_the_spec_says(capsys):
-    _, out, _ = run(["models", "Gemma-3-4B"], capsys)
+def test_shown_model_states_what_the_spec_says():
+    _, out, _ = run("models", "Gemma-3-4B")
     spec = get_model("Gemma-3-4B")
     for text in (f"{spec.params:,}", f"{spec.active_params:,}", "29 x attention (window 1024)", "20,480 / 10,240 bytes", "8.6 GB"):
         assert text in out
 
 
-def test_json_lists(capsys):
-    _, out, _ = run(["models", "--json"], capsys)
+def test_json_lists():
+    _, out, _ = run("models", "--json")
     assert [row["name"] for row in json.loads(out)] == list_models()
-    _, out, _ = run(["gpus", "--json"], capsys)
+    _, out, _ = run("gpus", "--json")
     assert [row["name"] for row in json.loads(out)] == list_gpus()
 
 
-def test_model_from_a_file(tmp_path, capsys):
+def test_model_from_a_file(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(catalogue_config("Qwen3-8B")))
-    code, out, _ = run(["models", str(file), "--json"], capsys)
+    code, out, _ = run("models", str(file), "--json")
     assert (code, json.loads(out)["params"]) == (0, 8190735360)
 
 
 @pytest.mark.parametrize("name", list_gpus())
-def test_gpu_yaml_reads_back(name, tmp_path, capsys):
-    _, out, _ = run(["gpus", name, "--yaml"], capsys)
+def test_gpu_yaml_reads_back(name, tmp_path):
+    _, out, _ = run("gpus", name, "--yaml")
     file = tmp_path / "one.yaml"
     file.write_text(out)
     back, spec = get_gpu(str(file)), get_gpu(name)
@@ -81,15 +72,15 @@ def test_gpu_yaml_reads_back(name, tmp_path, capsys):
             assert getattr(back, field) == getattr(spec, field), field
 
 
-def test_gpus_of_a_file_come_first_and_marked(tmp_path, capsys):
+def test_gpus_of_a_file_come_first_and_marked(tmp_path):
     file = tmp_path / "my.yaml"
     file.write_text("{name: Mine, memory_bytes: 24e9, memory_bandwidth: 700e9, flops: {fp16: 1e14}, host_link_bandwidth: 31.5e9}")
-    _, out, _ = run(["gpus", "--file", str(file)], capsys)
+    _, out, _ = run("gpus", "--file", str(file))
     assert out.splitlines()[1].split()[:3] == ["Mine*", "24.0", "700"]
     assert len(out.split("\n\n")[0].splitlines()) == len(list_gpus()) + 2
-    _, out, _ = run(["gpus", "mine", "--file", str(file)], capsys)
+    _, out, _ = run("gpus", "mine", "--file", str(file))
     assert "datasheet prior, wide interval" in " ".join(out.split())
-    _, out, _ = run(["gpus", "--file", str(file), "--yaml"], capsys)
+    _, out, _ = run("gpus", "--file", str(file), "--yaml")
     again = tmp_path / "again.yaml"
     again.write_text(out)
     assert [gpu.name for gpu in load_gpus(again)] == ["Mine"]
@@ -108,8 +99,8 @@ def test_gpus_of_a_file_come_first_and_marked(tmp_path, capsys):
         (["models", "absent.json"], "simctl: absent.json: No such file"),
     ],
 )
-def test_refusals_are_one_line(argv, says, capsys):
-    code, out, err = run(argv, capsys)
+def test_refusals_are_one_line(argv, says):
+    code, out, err = run(*argv)
     assert (code, out) == (2, "")
     assert err.startswith(says)
     assert err.count("\n") == 1

@@ -1,0 +1,33 @@
+"""No command, a mistyped one, or a name that is not there: the answer says what there is."""
+
+import pytest
+
+from simctl.cli import COMMANDS
+from tests.cli import run
+
+
+def test_no_command_prints_the_help_as_it_is_laid_out():
+    said = run()
+    assert (said.code, said.stdout) == (2, "")
+    assert said.stderr.startswith("Usage: simctl [OPTIONS] COMMAND [ARGS]...\n")
+    for name in COMMANDS:
+        assert f"\n  {name} " in said.stderr
+    assert max(map(len, said.stderr.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["waht-if", "--ctx", "1M"], "no command 'waht-if'; did you mean 'what-if'?"),
+        (["zzz"], "no command 'zzz'; see simctl --help"),
+        (
+            ["run", "batch_cap"],
+            "batch_cap: no such scenario file; did you mean 'batch_cap_on_an_a10'?; those of simctl: ",
+        ),
+        (["validate", "--run", "zzz"], "unknown run 'zzz'; known: h100/served_"),
+    ],
+)
+def test_what_is_not_there_is_answered_with_what_is(arguments, says):
+    said = run(*arguments)
+    assert (said.code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+    assert says in said.stderr
