@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri, stdtrit
 
 from sim.errors import SimctlError
 from sim.formula import formula_fingerprint
@@ -135,10 +136,11 @@ def rates_from_file(
         basis["linear_flops_per_s"] = f"{basis['linear_flops_per_s']}; scaled to {used} by the datasheet"
     pick = _pick(len(values["beta"]), draws, seed)
     chosen = {name: values[name][pick] for name in UNITS}
-    error = None
+    error = effect = None
     if model_error and "sigma" in values:
-        error = model_errors(values["sigma"][pick, DECODE], seed)
-        chosen = with_model_error(chosen, error * run_effects(float(file.attrs.get("run_sd", 0.0)), len(pick), seed))
+        effect = run_effects(float(file.attrs.get("run_sd", 0.0)), len(pick), seed)
+        error = model_errors(values["sigma"][pick, DECODE], seed) * effect
+        chosen = with_model_error(chosen, error)
     facts = sorted({basis[n] for n in UNITS if basis[n].startswith(("published", "implied"))})
     mark = "".join(f"; {fact}" for fact in facts) if owner == POPULATION else ""
     mark += "" if int(file.attrs["converged"]) else " (NOT CONVERGED)"
@@ -148,18 +150,24 @@ def rates_from_file(
         basis={name: str(basis[name]) for name in UNITS},
         summary=f"{file.attrs['summary']}{mark}",
         error=error,
+        run_effect=effect,
         host_request_s=float(file.attrs["host_request_s"]) if "host_request_s" in file.attrs else None,
     )
 
 
 def model_errors(sigma: Array, seed: int) -> Array:
     """One log-t factor per draw [draw]; `sigma` [draw] is the model error of a decode iteration."""
-    return np.asarray(np.exp(sigma * np.random.default_rng([seed, 50]).standard_t(MODEL_ERROR_NU, size=sigma.size)))
+    return np.asarray(np.exp(sigma * stdtrit(MODEL_ERROR_NU, _strata(sigma.size, seed, 50))))
 
 
 def run_effects(run_sd: float, draws: int, seed: int) -> Array:
     """One log-normal factor per draw [draw]: what all iterations of one start of an engine, on one machine, have in common."""
-    return np.asarray(np.exp(run_sd * np.random.default_rng([seed, 51]).standard_normal(draws)))
+    return np.asarray(np.exp(run_sd * ndtri(_strata(draws, seed, 51))))
+
+
+def _strata(count: int, seed: int, stream: int) -> Array:
+    """Middles of `count` equal parts of (0, 1), in random order: of few draws, too, the median is the middle."""
+    return np.asarray((np.random.default_rng([seed, stream]).permutation(count) + 0.5) / count)
 
 
 def with_model_error(rates: Mapping[str, Array], factor: Array) -> dict[str, Array]:

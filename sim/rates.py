@@ -78,8 +78,10 @@ class RateDraws:
     draws: Rates
     basis: dict[str, str]  # rate name -> where its value comes from
     summary: str  # one line: posterior or prior, on what
-    # [draw] what the formula misses of one run, as a factor that is already in the draws' times: prices over it are the rates alone
+    # [draw] what the formula misses of one run and what runs differ by, as a factor that is already in the draws' times: prices over it are
+    # the rates alone
     error: Any = None
+    run_effect: Any = None  # [draw] the second of the two
     host_request_s: float | None = None  # the API server's time per request, where the rates were learnt together with it
 
     @property

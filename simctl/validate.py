@@ -121,6 +121,8 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
         packaged = packaged_path()
         if packaged is None:
             raise UsageError("no served path is packaged to be carried over")
+        # no window pins these draws: as few of them as are replayed, so that their middle is the posterior's
+        rates = rates_for(run.gpu, run.precision, path=options["posterior"], draws=max(2, options["draws"]))
         learnt, scored = carried(packaged, rates), [e for e in run.experiments if e.kind != "ladder"]
     else:
         low, ladder, scored = _split(run, options)

@@ -134,7 +134,8 @@ def _from_windows(run: ServedRun, rates: RateDraws, rungs: tuple[Experiment, ...
         return np.maximum(c0, MIN_C0_S), np.clip(shown, 0.0, 1.0)
 
     c0, shown = solve(rates.point)
-    low, high = np.quantile(np.log(rates.error), [0.05, 0.95]) if rates.error is not None else (0.0, 0.0)
+    missed = None if rates.error is None else rates.error / (1.0 if rates.run_effect is None else rates.run_effect)
+    low, high = np.quantile(np.log(missed), [0.05, 0.95]) if missed is not None else (0.0, 0.0)
     left = float(high - low) / (2 * 1.645)
     c0_draws, shown_draws = solve(rates.draws)
     solved = replace(
