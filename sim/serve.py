@@ -25,7 +25,7 @@ from sim.precision import Precision
 from sim.rates import RateDraws, Rates
 from sim.router import make_router
 from sim.runlog import RunRecord
-from sim.serve_fast import run_fast
+from sim.serve_fast import run_fast, run_fast_clients
 from sim.simulation import simulate
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
@@ -154,8 +154,8 @@ def _run(
     schedulers: Sequence[Scheduler] = (),
 ) -> RunRecord:
     cost = _cost(study, config, rates)
-    if not keep_iterations and _open_loop(study):
-        record = run_fast(study.trace, config, cost.steps, study.host, study.replicas)
+    if not keep_iterations:
+        record = _fast(study, study.trace, config, cost.steps)
         if record is not None:
             if on_progress is not None:
                 on_progress(len(study.trace), len(study.trace))
@@ -178,7 +178,7 @@ def _repeats(study: Study, config: EngineConfig, logged: bool) -> dict[str, list
 
     With `logged` they keep their iteration logs, whatever path that takes.
     """
-    if study.redraw is None or not _open_loop(study) or len(study.trace) > REPEATS_UP_TO:
+    if study.redraw is None or not _may_be_fast(study) or len(study.trace) > REPEATS_UP_TO:
         return {}
     figures: list[dict[str, float | int]] = []
     steps = _cost(study, config, study.rates.point).steps
@@ -188,7 +188,7 @@ def _repeats(study: Study, config: EngineConfig, logged: bool) -> dict[str, list
         if logged:
             figures.append(summarise(_run(replace(study, trace=trace), config, study.rates.point, True, None), study.goodput))
             continue
-        record = run_fast(trace, config, steps, study.host, study.replicas)
+        record = _fast(study, trace, config, steps)
         if record is None:
             return {}
         figures.append(summarise(record, study.goodput))
@@ -202,8 +202,8 @@ def _columns(figures: list[dict[str, float | int]]) -> dict[str, list[float]]:
 def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | int]]:
     """Figures at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
     figures: list[dict[str, float | int]] = []
-    for draw in range(DEFAULT_DRAWS if _open_loop(study) and len(study.trace) <= DEFAULT_DRAWS_UP_TO else 0):
-        record = run_fast(study.trace, config, _cost(study, config, study.rates.draws.at(draw)).steps, study.host, study.replicas)
+    for draw in range(DEFAULT_DRAWS if _may_be_fast(study) and len(study.trace) <= DEFAULT_DRAWS_UP_TO else 0):
+        record = _fast(study, study.trace, config, _cost(study, config, study.rates.draws.at(draw)).steps)
         if record is None:
             return []
         figures.append(summarise(record, study.goodput))
@@ -225,9 +225,19 @@ def _admission(study: Study, config: EngineConfig, cost: BillCost) -> Admission 
     return Admission(study.admission, study.replicas * budget / full_s)
 
 
-def _open_loop(study: Study) -> bool:
-    """Whether no request's time or place depends on another's finish."""
-    return study.max_concurrency is None and not study.admission.any and (study.replicas == 1 or study.router == "round-robin")
+def _may_be_fast(study: Study) -> bool:
+    """Whether the fast path may apply: one replica, or several that no request chooses between by what others do."""
+    dealt = study.router == "round-robin" and study.max_concurrency is None
+    return not study.admission.any and (study.replicas == 1 or dealt)
+
+
+def _fast(study: Study, trace: Trace, config: EngineConfig, steps: StepTime) -> RunRecord | None:
+    """The run on the fast path; None where that does not apply."""
+    if not _may_be_fast(study):
+        return None
+    if study.max_concurrency is None and not np.isnan(trace.arrival_s).any():
+        return run_fast(trace, config, steps, study.host, study.replicas)
+    return run_fast_clients(trace, config, steps, study.host, study.max_concurrency) if study.replicas == 1 else None
 
 
 def _scaled(report: Progress | None, run: int, runs: int) -> Progress | None:

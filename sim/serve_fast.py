@@ -1,4 +1,4 @@
-"""Open-loop runs on the fast path: the same requests, the same times, no iteration log."""
+"""Runs on the fast path: the same requests, the same times, no iteration log."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.client_feed import ClientFeed
 from sim.engine.config import EngineConfig
 from sim.engine.fast import FastReplica, covers
 from sim.engine.fast_books import Arrivals
 from sim.engine.steptime import StepTime
 from sim.engine.ticks import TICK_S, to_ticks
+from sim.errors import UsageError
 from sim.host import HostRates, departures
 from sim.price import Terms
 from sim.runlog import REQUEST_INTS, RunRecord, empty_log
@@ -52,6 +54,40 @@ def run_fast(trace: Trace, config: EngineConfig, steps: StepTime, host: HostRate
     columns |= {"arrival_s": trace.arrival_s, "prompt_tokens": trace.prompt_tokens, "output_tokens": trace.output_tokens}
     columns |= {"generated_tokens": trace.output_tokens, "replica": replica, "turn": np.asarray(trace.turns)}
     return empty_log(trace.request_ids, trace.session_ids, columns, Terms._fields)
+
+
+def run_fast_clients(
+    trace: Trace, config: EngineConfig, steps: StepTime, host: HostRates, max_concurrency: int | None = None
+) -> RunRecord | None:
+    """The run on one replica where what is sent depends on what has finished: sessions, and clients with a limit of requests in flight.
+
+    None where the fast path does not apply: the scheduler or cost is not covered. Raises UsageError for a limit below 1.
+    """
+    if max_concurrency is not None and max_concurrency < 1:
+        raise UsageError(f"max concurrency must be at least 1, got {max_concurrency}")
+    if not covers(config, steps):
+        return None
+    named = any(content is not None for content in trace.contents) or any(session is not None for session in trace.session_ids)
+    feed = ClientFeed(trace, host, max_concurrency)
+    arrivals = Arrivals((), trace.prompt_tokens, trace.output_tokens, TraceSource(trace, config.block_size).named() if named else ())
+    record = FastReplica(arrivals, config, steps, feed).run()
+    # in the order in which they were sent, as a log has them
+    rows = np.array([row for row, _ in feed.sent], dtype=np.int64)
+    columns: dict[str, NDArray[Any]] = {
+        "arrival_s": np.array([seconds for _, seconds in feed.sent]),
+        "scheduled_s": record.scheduled_s[rows],
+        "first_token_s": record.first_token_s[rows] + host.response_s,
+        "finish_s": record.finish_s[rows] + host.response_s,
+        "cached_tokens": record.cached_tokens[rows],
+        "preemptions": record.preemptions[rows],
+        "prompt_tokens": trace.prompt_tokens[rows],
+        "output_tokens": trace.output_tokens[rows],
+        "generated_tokens": trace.output_tokens[rows],
+        "turn": np.asarray(trace.turns)[rows],
+    }
+    columns |= {name: np.zeros(len(rows), dtype=np.int64) for name in REQUEST_INTS if name not in columns}
+    order = rows.tolist()
+    return empty_log([trace.request_ids[i] for i in order], [trace.session_ids[i] for i in order], columns, Terms._fields)
 
 
 def _through(arrival_s: NDArray[np.float64], replica: NDArray[np.int64], replicas: int, work: int) -> NDArray[np.float64]:

@@ -35,16 +35,22 @@ class FastReplica(Books):
         """Serve every request."""
         arrival, queue, running, kv, pipe = self._arrival, self._queue, self._running, self._kv, self._pipe
         most, block_size = self.config.max_num_seqs, self.config.block_size
+        rows, feed = self._rows, self._feed
         count, coming = len(arrival), 0
         while True:
+            if feed is not None:
+                feed.advance(pipe.decides)
+                count = len(arrival)
             while coming < count and arrival[coming] <= pipe.decides:
-                queue.append(coming)
+                queue.append(rows[coming])
                 coming += 1
             if not running and not queue:
-                if pipe.decides < pipe.ends:
+                if pipe.decides < pipe.ends or (feed is not None and self._unsent):
                     self._settle()  # nothing could be decided: look again at its end
                     continue
                 if coming == count:
+                    if feed is not None and feed.step():
+                        continue
                     break
                 pipe.idle_until(arrival[coming])
                 continue
@@ -69,8 +75,9 @@ class FastReplica(Books):
             elif queue:
                 self._jump(None, watch=len(running) < most)
             else:
-                seen = coming < count and len(running) - len(self._leaving) < most
-                self._jump(arrival[coming] - pipe.ends if seen else None)
+                following = arrival[coming] if coming < count else feed.next_event() if feed is not None else None
+                seen = following is not None and len(running) - len(self._leaving) < most
+                self._jump(following - pipe.ends if seen and following is not None else None)
         self._settle()
         return self._record()
 
@@ -93,8 +100,8 @@ class FastReplica(Books):
         if wait is not None:
             n = min(n, (iterations_before(stretch, wait) if wait > 0 else 0) + self._overlap)
         if self._leaving:
-            if self._queue:
-                n = 1  # the next decision has what they leave
+            if self._queue or self._feed is not None:
+                n = 1  # the next decision has what they leave, and who follows them may come before it
             self._release()
         if watch and self._becoming_shared:
             n = min(n, max(self._becoming_shared[0][0] - clock, 1))

@@ -5,9 +5,10 @@ when tokens are sent. What is decided from them is in sim.engine.fast.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from sim.engine.vllm import check_fits
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """An open-loop workload as columns, in order of arrival; `hashes` as Request.prompt_hashes, or empty when
+    """A workload as columns, in order of arrival where no feed says when they come; `hashes` as Request.prompt_hashes, or empty when
     nothing is shared.
     """
 
@@ -35,15 +36,41 @@ class Arrivals:
     hashes: Sequence[Sequence[Hashable]] = ()
 
 
+class Feed(Protocol):
+    """Where requests come from when their times depend on what finishes (sim.client_feed)."""
+
+    submit: Callable[[int, int], None]  # set by the replica: a row of the workload, and the tick at which the engine has it
+
+    def next_event(self) -> int | None:
+        """Ticks before which nothing is submitted, unless something finishes; None when nothing will be."""
+
+    def advance(self, now: int) -> None:
+        """Submit what is ready by `now`."""
+
+    def step(self) -> bool:
+        """Go on to the next event; False when there is none."""
+
+    def finished(self, row: int, now: int) -> None:
+        """The last token of a request was sent at `now`."""
+
+
 class Books:
-    """State of one replica. Requests are numbered by arrival; where the order of two within one iteration matters (what
-    is evicted first, who fills a block first), the order of their admission gives it.
+    """State of one replica. Where the order of two requests within one iteration matters (what is evicted first, who
+    fills a block first), the order of their admission gives it, not their number. With a `feed`, requests come when it
+    says, and `arrivals.arrival_s` is not looked at.
     """
 
-    def __init__(self, arrivals: Arrivals, config: EngineConfig, steps: StepTime) -> None:
+    def __init__(self, arrivals: Arrivals, config: EngineConfig, steps: StepTime, feed: Feed | None = None) -> None:
         self.config = config
         self.steps = steps
-        self._arrival = [to_ticks(seconds) for seconds in np.asarray(arrivals.arrival_s, dtype=np.float64).tolist()]
+        self._feed = feed
+        self._arrival: list[int] = []
+        self._rows: Sequence[int] | list[int] = []
+        if feed is None:
+            self._arrival = [to_ticks(seconds) for seconds in np.asarray(arrivals.arrival_s, dtype=np.float64).tolist()]
+            self._rows = range(len(self._arrival))
+        else:
+            feed.submit = self._submit
         self._prompt: list[int] = np.asarray(arrivals.prompt_tokens).tolist()
         self._output: list[int] = np.asarray(arrivals.output_tokens).tolist()
         sharing = config.enable_prefix_caching and len(arrivals.hashes) > 0
@@ -88,6 +115,11 @@ class Books:
     @staticmethod
     def _most_tokens(config: EngineConfig) -> int:
         return min(config.max_model_len, config.kv_capacity_tokens + 1)
+
+    def _submit(self, row: int, ticks: int) -> None:
+        self._arrival.append(ticks)
+        assert isinstance(self._rows, list)
+        self._rows.append(row)
 
     def _record(self) -> ReplicaRecord:
         return ReplicaRecord(
@@ -148,6 +180,10 @@ class Books:
         """The tokens of the iteration under way reach their clients."""
         for column, request in self._unsent:
             column[request] = now * TICK_S
+        if self._feed is not None:
+            for column, request in self._unsent:
+                if column is self._finish:
+                    self._feed.finished(request, now)
         self._unsent.clear()
 
     def _settle(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -28,16 +29,19 @@ class Source(Protocol):
 
 
 class TraceSource:
-    """Replays a trace: calls with an arrival time arrive then, a turn without one follows its session's previous turn."""
+    """Replays a trace: calls with an arrival time arrive then, a turn without one follows the one before it in its session."""
 
     def __init__(self, trace: Trace, block_size: int) -> None:
         self._trace = trace
         self._namer = BlockNamer(block_size)
-        self._turns: dict[str, deque[int]] = {}
+        self._unnamed: dict[str, deque[int]] = {}  # calls of each session whose KV blocks have no names yet
         for i, session in enumerate(trace.session_ids):
             if session is not None:
-                self._turns.setdefault(session, deque()).append(i)
+                self._unnamed.setdefault(session, deque()).append(i)
+        self._named: dict[int, Sequence[Hashable]] = {}  # of calls not made yet
         self._waits = np.isnan(trace.arrival_s)
+        self._followers = followers(trace)
+        self._rows: dict[Request, int] = {}  # requests that another follows
 
     @property
     def total(self) -> int:
@@ -49,31 +53,58 @@ class TraceSource:
             yield self._request(int(i), float(arrival_s[i]))
 
     def after(self, request: Request, now_s: float) -> Request | None:
-        if request.session_id is None:
+        row = self._rows.pop(request, None)
+        if row is None:
             return None
-        rest = self._turns[request.session_id]
-        if not rest or not self._waits[rest[0]]:
-            return None
-        i = rest[0]
+        i = self._followers[row]
         return self._request(i, now_s + float(self._trace.think_s[i]))
+
+    def named(self) -> list[Sequence[Hashable]]:
+        """Names of the KV blocks of every call, in the trace's order. Of a source that has given no request yet."""
+        return [self._names(i) for i in range(len(self._trace))]
 
     def _request(self, i: int, arrival_s: float) -> Request:
         trace = self._trace
-        session = trace.session_ids[i]
-        prompt, output = int(trace.prompt_tokens[i]), int(trace.output_tokens[i])
         request = Request(
             request_id=trace.request_ids[i],
             arrival_s=arrival_s,
-            prompt_tokens=prompt,
-            output_tokens=output,
-            prompt_hashes=self._namer.names(trace.contents[i], prompt, output, session),
+            prompt_tokens=int(trace.prompt_tokens[i]),
+            output_tokens=int(trace.output_tokens[i]),
+            prompt_hashes=self._names(i),
             priority=trace.priorities[i] if trace.priorities else 0,
-            session_id=session,
+            session_id=trace.session_ids[i],
             turn=trace.turns[i],
         )
-        if session is not None:
-            rest = self._turns[session]
-            rest.popleft()
-            if not rest:
-                self._namer.forget(session)
+        if i in self._followers:
+            self._rows[request] = i
         return request
+
+    def _names(self, i: int) -> Sequence[Hashable]:
+        """Names of a call's KV blocks. Those of a session are named in its order, whichever call is made first."""
+        session = self._trace.session_ids[i]
+        if session is None:
+            return self._name(i)
+        unnamed = self._unnamed[session]
+        while i not in self._named:
+            row = unnamed.popleft()
+            self._named[row] = self._name(row)
+            if not unnamed:
+                self._namer.forget(session)
+        return self._named.pop(i)
+
+    def _name(self, i: int) -> Sequence[Hashable]:
+        trace = self._trace
+        return self._namer.names(trace.contents[i], int(trace.prompt_tokens[i]), int(trace.output_tokens[i]), trace.session_ids[i])
+
+
+def followers(trace: Trace) -> dict[int, int]:
+    """For every call that the next one of its session waits for, that one: rows of the trace."""
+    latest: dict[str, int] = {}
+    found: dict[int, int] = {}
+    for i, (session, arrival_s) in enumerate(zip(trace.session_ids, trace.arrival_s.tolist(), strict=True)):
+        if session is None:
+            continue
+        if math.isnan(arrival_s) and session in latest:
+            found[latest[session]] = i
+        latest[session] = i
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import resource
 import subprocess
 import sys
@@ -20,12 +21,19 @@ import numpy as np
 from sim.engine.config import EngineConfig
 from sim.engine.fast import FastReplica
 from sim.engine.fast_books import Arrivals
+from sim.engine.presets import make_scheduler
 from sim.engine.steptime import StepTime
+from sim.host import HostRates
 from sim.memory import device_memory, kv_block_count
 from sim.precision import Precision
 from sim.priors import prior_rates
+from sim.serve_fast import run_fast_clients
+from sim.simulation import simulate
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.stepcost import BillCost
+from sim.workload.sources import TraceSource
+from sim.workload.synthetic import Synthetic, draw
 
 DAY_S = 86_400.0
 
@@ -50,6 +58,14 @@ CASES = {
     "10,000 at 20/s": Case(10_000, 20.0, bar_s=0.3),
     "100,000 at 80/s, 4 replicas, 256-token prefix": Case(100_000, 80.0, bar_s=4.0, bar_mb=400, replicas=4, prefix_tokens=256),
     "1,000,000 over a day": Case(1_000_000, 1e6 / DAY_S, bar_s=40.0, bar_mb=1500, day=True),
+}
+
+
+# a workload, and clients with one request in flight each (None: as many as come)
+CLIENT_CASES: dict[str, tuple[Synthetic, int | None]] = {
+    "10,000 in a closed loop of 64 clients": (Synthetic(10_000, 512, 128, rate_per_s=math.inf), 64),
+    "10,000 in sessions of 4 turns, 20/s, 2 s between": (Synthetic(10_000, 512, 128, turns=4, think_s=2.0, rate_per_s=20.0), None),
+    "10,000 in a closed loop of 256, lengths vary": (Synthetic(10_000, 512, 128, length_cv=1.0, rate_per_s=math.inf), 256),
 }
 
 
@@ -111,14 +127,33 @@ def measure(case: Case) -> dict[str, float]:
     }
 
 
+def measure_clients(name: str) -> dict[str, float]:
+    """Run a case whose arrivals depend on finishes here, on the fast path and on the event loop; the same requests, or it fails."""
+    spec, clients = CLIENT_CASES[name]
+    config, steps = deployment()
+    trace = draw(spec, np.random.default_rng(0))
+    began = time.process_time()
+    fast = run_fast_clients(trace, config, steps, HostRates(), clients)
+    took_s = time.process_time() - began
+    assert fast is not None
+    model, gpu, precision = get_model("llama-3.1-8b"), get_gpu("h100"), Precision()
+    cost = BillCost(model, precision, prior_rates(gpu, precision, draws=2).point)
+    began = time.process_time()
+    source, scheduler = TraceSource(trace, config.block_size), make_scheduler(config)
+    slow = simulate(source, [scheduler], cost, host=HostRates(), max_concurrency=clients, keep_iterations=False)
+    loop_s = time.process_time() - began
+    np.testing.assert_array_equal(fast.requests["finish_s"], slow.requests["finish_s"])
+    return {"took_s": took_s, "loop_s": loop_s, "requests": len(trace)}
+
+
 def main() -> None:
     """Print a line per case; with --case, measure that one here and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", choices=CASES)
+    parser.add_argument("--case", choices=[*CASES, *CLIENT_CASES])
     parser.add_argument("--repeats", type=int, default=3, help="runs per case; the fastest counts")
     options = parser.parse_args()
     if options.case:
-        print(json.dumps(measure(CASES[options.case])))
+        print(json.dumps(measure(CASES[options.case]) if options.case in CASES else measure_clients(options.case)))
         return
     print(f"{'case':46} {'wall s':>8} {'CPU s':>8} {'bar':>5} {'iterations/s':>13} {'requests/s':>11} {'peak MB':>8} {'bar':>5}  verdict")
     for name, case in CASES.items():
@@ -135,6 +170,12 @@ def main() -> None:
             f"{case.requests / best['took_s']:11,.0f} {best['peak_mb']:8,.0f} {case.bar_mb or '-':>5}  {verdict}",
             flush=True,
         )
+    print(f"\n{'arrivals that depend on finishes':46} {'CPU s':>8} {'requests/s':>11} {'event loop CPU s':>17} {'times':>6}")
+    for name in CLIENT_CASES:
+        command = [sys.executable, "-m", "tests.benchmarks.bench_sim", "--case", name]
+        run = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        rate, times = run["requests"] / run["took_s"], run["loop_s"] / run["took_s"]
+        print(f"{name:46} {run['took_s']:8.3f} {rate:11,.0f} {run['loop_s']:17.2f} {times:6.0f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A study without the iteration log takes the fast path and gives the same requests, bit by bit; draws are common random numbers."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from sim.deployment import Limits
 from sim.precision import Precision
 from sim.rate_source import rates_for
 from sim.serve import Study, run_study
-from sim.serve_fast import run_fast
+from sim.serve_fast import run_fast, run_fast_clients
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.stepcost import BillCost
@@ -28,6 +29,10 @@ CASES = {
     "three in turn": study(replace(OPEN, rate_per_s=12.0), replicas=3),
     "starved": study(OPEN, limits=Limits(num_gpu_blocks=150, enable_prefix_caching=False, options={"async_scheduling": False})),
     "starved, with prefixes, ahead": study(OPEN, limits=Limits(num_gpu_blocks=150)),
+    "sessions": study(replace(OPEN, turns=4, think_s=0.5)),
+    "closed loop": study(replace(OPEN, rate_per_s=math.inf), max_concurrency=8),
+    "closed loop of sessions": study(replace(OPEN, turns=3, think_s=0.2, rate_per_s=9.0), max_concurrency=5),
+    "sessions, starved": study(replace(OPEN, turns=3, rate_per_s=20.0), limits=Limits(num_gpu_blocks=260)),
     "ahead": study(OPEN, limits=Limits(options={"async_scheduling": True})),
     "no caching": study(OPEN, limits=Limits(enable_prefix_caching=False, max_num_seqs=4)),
 }
@@ -41,7 +46,7 @@ def test_same_requests(name):
     assert not len(fast.iterations["start_s"])
     for column, values in logged.requests.items():
         assert np.array_equal(values, fast.requests[column]), column
-    if name.startswith("starved"):
+    if "starved" in name:
         assert logged.requests["preemptions"].sum() > 0
 
 
@@ -50,15 +55,25 @@ def test_it_really_was_the_fast_path(name):
     case = CASES[name]
     config = run_study(case, draws=0).config
     steps = BillCost(case.model, case.precision, case.rates.point).steps
-    assert run_fast(case.trace, config, steps, case.host, case.replicas) is not None
+    if case.max_concurrency is not None or np.isnan(case.trace.arrival_s).any():
+        assert run_fast_clients(case.trace, config, steps, case.host, case.max_concurrency) is not None
+    else:
+        assert run_fast(case.trace, config, steps, case.host, case.replicas) is not None
 
 
-def test_sessions_take_the_event_loop():
-    case = study(replace(OPEN, turns=4, think_s=0.5))
+def test_sessions_on_several_replicas_take_the_event_loop():
+    case = study(replace(OPEN, turns=4, think_s=0.5), replicas=2)
     logged, short = (run_study(case, keep_iterations=keep) for keep in (True, False))
     assert not len(short.record.iterations["start_s"])
     assert np.array_equal(logged.record.requests["finish_s"], short.record.requests["finish_s"])
     assert not logged.rate_intervals  # twenty repeats are not cheap here, and nobody asked
+
+
+def test_sessions_and_closed_loops_have_intervals_without_being_asked():
+    for case in (CASES["sessions"], CASES["closed loop"]):
+        result = run_study(case)
+        low, high = result.rate_intervals["mean_tpot_ms"]
+        assert low < result.summary["mean_tpot_ms"] < high
 
 
 def test_intervals_over_draws_hold_the_workload_fixed():
