@@ -188,6 +188,8 @@ def _print(study: Any, result: Any) -> None:
         f"{study.model.name} on {each}{study.tp} x {study.gpu.name}, {study.precision.weights}, {config.num_gpu_blocks} KV blocks of "
         f"{config.block_size}, max_num_seqs {config.max_num_seqs}, max_num_batched_tokens {config.max_num_batched_tokens}"
     )
+    for note in _engine_notes(study, config):
+        say(note)
     attention = study.limits.attention
     if attention.kind != "dense" or attention.placement != "hbm":
         say(f"attention: {attention.label}")
@@ -211,6 +213,28 @@ def _print(study: Any, result: Any) -> None:
         say(f"saturated: {behind} requests still waited when the last one arrived; latencies say how long the workload is")
     if not result.rate_intervals:
         say("rates held at their medians; --draws 20 adds what is not known about them")
+
+
+def _engine_notes(study: Any, config: Any) -> list[str]:
+    """What the limits above do not say of the engine."""
+    from sim.bill import DENSE
+    from sim.memory import sequence_bytes
+    from sim.units import format_bytes
+
+    notes = []
+    if config.scheduler != "vllm":
+        notes.append(f"engine: the decisions of {config.scheduler}; what they cost is told by the rates below, whichever engine gave them")
+    state = sequence_bytes(study.model, 0, study.precision, DENSE, study.tp)[0]
+    if state:
+        notes.append(f"recurrent state: {format_bytes(state)} a running request on each GPU, {config.max_num_seqs} slots")
+    tiers = [
+        f"{config.options[name]} on {where}"
+        for name, where in (("host_blocks", "host RAM"), ("disk_blocks", "disk"))
+        if config.options.get(name)
+    ]
+    if tiers:
+        notes.append(f"KV blocks kept beyond HBM: {', '.join(tiers).replace('on host', 'in host')}")
+    return notes
 
 
 @contextmanager

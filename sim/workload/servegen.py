@@ -58,7 +58,9 @@ def load_servegen(path: Path, options: LoadOptions = DEFAULT) -> Trace:
         raise UsageError("the ServeGen window needs start >= 0 s and a finite duration > 0 s")
     files = [path] if path.is_file() else sorted(path.glob("chunk-*-trace.csv"), key=_client)
     if not files:
-        raise UsageError(f"{path}: holds no chunk-N-trace.csv")
+        # the set's folder holds one per category and model
+        below = sorted({file.parent for deep in ("*", "*/*", "*/*/*") for file in path.glob(f"{deep}/chunk-*-trace.csv")})
+        raise UsageError(f"{path}: holds no chunk-N-trace.csv" + (f"; there are some in {', '.join(map(str, below[:3]))}" if below else ""))
     drawn = []
     for file in files:
         rng = np.random.default_rng([options.seed, _client(file)])

@@ -1,0 +1,38 @@
+"""What is not plain from the limits is said above the table: whose decisions, slots of recurrent state, tiers of KV."""
+
+import pytest
+
+from tests.cli import run
+
+COMMON = ("simulate", "--gpu", "H100", "--num-prompts", "4", "--request-rate", "inf", "--random-input-len", "64", "--draws", "0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--model", "Llama-3.1-8B", "--engine", "sglang"), "engine: the decisions of sglang"),
+        (("--model", "Llama-3.1-8B", "--engine", "llamacpp"), "engine: the decisions of llamacpp"),
+        (("--model", "Qwen3.6-27B", "--max-num-seqs", "7"), "a running request on each GPU, 7 slots"),
+        (("--model", "Llama-3.1-8B", "--engine-option", "host_blocks=90"), "KV blocks kept beyond HBM: 90 in host RAM"),
+        (("--model", "Llama-3.1-8B", "--engine-option", "disk_blocks=80"), "KV blocks kept beyond HBM: 80 on disk"),
+    ],
+)
+def test_what_is_not_vllms_plain_engine_is_said(arguments, said):
+    result = run(*COMMON, *arguments)
+    assert result.code == 0, result.stderr
+    above = result.stdout[: result.stdout.index("Serving Benchmark Result")]
+    assert said in above
+    assert max(map(len, above.splitlines())) <= 80
+
+
+def test_a_plain_engine_needs_no_words():
+    above = run(*COMMON, "--model", "Llama-3.1-8B").stdout
+    assert not any(word in above for word in ("engine:", "recurrent state", "beyond HBM"))
+
+
+def test_a_servegen_folder_one_level_up_says_where_to_look(tmp_path):
+    (tmp_path / "data" / "reason").mkdir(parents=True)
+    (tmp_path / "data" / "reason" / "chunk-0-trace.csv").write_text("")
+    result = run(*COMMON[:3], "--trace", str(tmp_path), "--trace-format", "servegen")
+    assert (result.code, result.stderr.count("\n")) == (2, 1)
+    assert str(tmp_path / "data" / "reason") in result.stderr
