@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -79,4 +80,26 @@ def block_tokens(size: int, name: str) -> int:
 def at_least(name: str, value: int, least: int) -> int:
     if not isinstance(value, int) or value < least:
         raise ValueError(f"{name}: {value!r} is not an integer of at least {least}")
+    return value
+
+
+def pairs(name: str, batch: int, heads: int) -> int:
+    """Pairs of sequence and head, each a row of programs: at most the 65535 a launch can hold."""
+    if batch * heads > 65535:
+        raise ValueError(f"{name}: {batch} sequences of {heads} heads are more than the 65535 pairs a launch can hold")
+    return batch * heads
+
+
+def tuning(num_warps: int, stages: int = 1) -> None:
+    """Warps per program, a power of two up to 32, and buffered tiles, at least one."""
+    if not isinstance(num_warps, int) or not is_power_of_two(num_warps) or num_warps > 32:
+        raise ValueError(f"num_warps: {num_warps!r} is not a power of two up to 32")
+    at_least("stages", stages, 1)
+
+
+def softmax_scale(scale: float | None, head_dim: int) -> float:
+    """The factor of the scores: by default head_dim^-0.5; it must be finite."""
+    value = head_dim**-0.5 if scale is None else scale
+    if not math.isfinite(value):
+        raise ValueError(f"scale: {scale!r} is not finite")
     return value

@@ -127,6 +127,7 @@ def check_cache(
     checks.tensor("k_cache", k_cache, [None, None, None, d], [q.dtype], q)
     checks.tensor("v_cache", v_cache, list(k_cache.shape), [q.dtype], q)
     checks.head_group(heads_q, k_cache.shape[1])
+    checks.pairs("q", batch, k_cache.shape[1])
     checks.tensor("seq_lens", seq_lens, [batch], [torch.int32], q)
     if page_table is None:
         if k_cache.shape[0] != batch:
@@ -188,10 +189,11 @@ def dense_decode(
         checks.at_least("window", window, 1)
     max_tokens = capacity if max_tokens is None else checks.at_least("max_tokens", max_tokens, 1)
     reach = max_tokens if window is None else min(max_tokens, sink + window + 512)
+    checks.tuning(num_warps, stages)
     best = _bulk_plan(k_cache, page_table is not None)
     if bulk is None:
         fits = dense_bulk.can(k_cache, v_cache, best[1] if tile is None else tile, best[0] if heads is None else heads)
-        bulk = q.is_cuda and d * q.element_size() <= 256 and window is None and fits
+        bulk = q.is_cuda and d * q.element_size() <= 256 and window is None and fits and best[1] >= 32
     heads = (best[0] if bulk else 1) if heads is None else heads
     tile = (best[1] if bulk else 64) if tile is None else tile
     checks.block_tokens(tile, "tile")
@@ -225,7 +227,7 @@ def dense_decode(
     workspace.check(rows, parts, group * heads, d, q)
     table = seq_lens if page_table is None else page_table
     dependent = launch.has_dependent_launch() if dependent is None else dependent
-    scale_log2 = (d**-0.5 if scale is None else scale) * LOG2E
+    scale_log2 = checks.softmax_scale(scale, d) * LOG2E
     walk = {"paged": page_table is not None, "scale_log2": scale_log2, "splits": splits, "tile": tile, "heads": heads, "stages": stages,
             "num_warps": num_warps, "dependent": dependent}  # fmt: skip
     if queued:

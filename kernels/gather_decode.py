@@ -116,6 +116,7 @@ def gather_decode(
     group, rows = heads_q // heads_kv, batch * heads_kv
     checks.block_tokens(block, "block")
     checks.block_tokens(tile, "tile")
+    checks.tuning(num_warps)
     checks.at_least("sink_blocks", sink_blocks, 0)
     checks.at_least("local_blocks", local_blocks, 1)
     checks.tensor("selected", selected, [batch, heads_kv, None], [torch.int32], q, contiguous=True)
@@ -144,7 +145,7 @@ def gather_decode(
     dependent = launch.has_dependent_launch() if dependent is None else dependent
     _gather[(parts, rows)](
         q, k_cache, v_cache, k_host, v_host, table, seq_lens, selected, workspace.o, workspace.ml,
-        (d**-0.5 if scale is None else scale) * LOG2E, heads_kv, 0 if stage_page is None else stage_page, table.stride(0),
+        checks.softmax_scale(scale, d) * LOG2E, heads_kv, 0 if stage_page is None else stage_page, table.stride(0),
         *k_cache.stride()[:3], *v_cache.stride()[:3], *k_host.stride()[:3], *v_host.stride()[:3],
         GROUP=group, GP=max(16, triton.next_power_of_2(group)), D=d,
         PAGE=k_cache.shape[2], BLOCK=block, BN=tile, SINK=sink_blocks, LOCAL=local_blocks, K=k, SLOTS=slots,

@@ -112,6 +112,7 @@ def gdn_decode(
     checks.head_dim(v, "state V")
     if state.stride()[1:] != (v * k, k, 1):
         raise ValueError(f"state: each slot must be contiguous, strides are {state.stride()}")
+    checks.pairs("qkv", batch, heads_v)
     checks.at_least("key_heads", key_heads, 1)
     checks.head_group(heads_v, key_heads, "key_heads")
     if qkv.shape[1] != 2 * key_heads * k + heads_v * v:
@@ -138,7 +139,7 @@ def gdn_decode(
     dependent = launch.has_dependent_launch() if dependent is None else dependent
     _gdn[(v // tile_v, batch * heads_v)](
         qkv, decay, beta, a_log if raw else decay, dt_bias if raw else decay, state, decay if slots is None else slots, out,
-        k**-0.5 if scale is None else scale, qkv.stride(0), state.stride(0),
+        checks.softmax_scale(scale, k), qkv.stride(0), state.stride(0),
         HK=key_heads, HV=heads_v, K=k, V=v, BV=tile_v, L2NORM=l2norm, RAW=raw, PER_CHANNEL=per_channel,
         SLOTTED=slots is not None, num_warps=num_warps, **launch.options(dependent),
     )  # fmt: skip

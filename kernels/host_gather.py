@@ -2,7 +2,8 @@
 
 Zero-copy: `gather_decode` reads host pages over the link as it needs them (page table entries < 0). Staged: `stage` copies
 the selected blocks into spare device pages, on any stream, and `gather_decode(stage_page=...)` reads them there; the copy can
-run beside other work. Both move the keep-set once: 2 k block D KV heads itemsize bytes per sequence and layer over the link.
+run beside other work, which hides it if the copy keeps to few programs. Both move the keep-set once: 2 k block D KV heads
+itemsize bytes per sequence and layer over the link.
 Choosing the blocks needs the layer's own query, so within one layer of one sequence there is nothing to hide the link behind.
 """
 
@@ -55,8 +56,8 @@ def stage(
 
     k_host, v_host [host pages, KV heads, page, D] pinned; k_cache, v_cache [pages, KV heads, page, D]; page_table [B, pages]
     int32, whose selected entries are all < 0 (page ~e of the host); selected [B, KV heads, k] int32, -1 for none; a block is a
-    page. `tile` tokens at a time; `programs` (default: one per tile) bounds the multiprocessors a copy beside other work takes: the link
-    needs only about 0.1 MB on the way. `ValueError` naming the argument on bad input.
+    page. `tile` tokens at a time; `programs` (default: one per tile) bounds the multiprocessors a copy beside other work takes: 16 fill
+    the link and leave the others to that work (docs/kernels.md). `ValueError` naming the argument on bad input.
     """
     checks.tensor("selected", selected, [None, None, None], [torch.int32], contiguous=True)
     batch, heads, k = selected.shape

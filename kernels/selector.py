@@ -161,7 +161,8 @@ def select(
         raise ValueError(f"chunk: {chunk} is not a power of two from 16 up")
     # fp8 values are converted in registers: fewer warps leave each more of them in flight. Measured on an H100.
     num_warps = (2 if summaries.scale is not None else 4) if num_warps is None else num_warps
-    rows, chunks = batch * heads_kv, triton.cdiv(blocks, chunk)
+    checks.tuning(num_warps)
+    rows, chunks = checks.pairs("q", batch, heads_kv), triton.cdiv(blocks, chunk)
     shape = [batch, heads_kv, k]
     out = q.new_empty(shape, dtype=torch.int32) if out is None else checks.tensor("out", out, shape, [torch.int32], q, contiguous=True)
     if scores is not None:

@@ -170,6 +170,7 @@ def _append(
 def _check(summaries: Summaries, k_cache: torch.Tensor, seq_lens: torch.Tensor, page_table: torch.Tensor | None) -> torch.Tensor:
     batch, heads_kv, _, _, d = summaries.data.shape
     checks.tensor("k_cache", k_cache, [None, heads_kv, None, d], checks.FLOATS, summaries.data)
+    checks.pairs("summaries", batch, heads_kv)
     checks.head_dim(d, "k_cache")
     checks.tensor("seq_lens", seq_lens, [batch], [torch.int32], k_cache)
     if page_table is None:

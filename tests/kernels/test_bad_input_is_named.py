@@ -56,7 +56,8 @@ ONE_HEAD = {"bulk": True, "heads": 1, "tile": 16}
     ("max_tokens", {"max_tokens": 0}), ("heads", {"heads": 3}), ("heads", {"heads": 2, "bulk": False}), ("heads", {"heads": 0}),
     ("tile", {"tile": 24}), ("per_sm", {"per_sm": 0}), ("queued", {"queued": 0.5, "bulk": False}), ("queued", {**ONE_HEAD, "queued": 1.5}),
     ("chunks", {"chunks": 3}), ("chunks", {**ONE_HEAD, "queued": 0.5, "chunks": 0}), ("halves", {"halves": True}),
-    ("bulk", {"bulk": True, "tile": 64}), ("bulk", {"bulk": True, "window": 8}),
+    ("bulk", {"bulk": True, "tile": 64}), ("bulk", {"bulk": True, "window": 8}), ("scale", {"scale": float("nan")}),
+    ("num_warps", {"num_warps": 3}), ("stages", {"stages": 0}),
 ])  # fmt: skip
 def test_dense_decode_options(named: str, options: dict) -> None:
     with pytest.raises(ValueError, match=f"^{named}:"):
@@ -78,7 +79,8 @@ def test_gather_decode(named: str, change: Callable[[dict], dict]) -> None:
     ("selected", {"selected": chosen(400)}), ("block", {"selected": chosen(), "block": 20}),
     ("tile", {"selected": chosen(), "tile": 8}), ("sink_blocks", {"selected": chosen(), "sink_blocks": -1}),
     ("local_blocks", {"selected": chosen(), "local_blocks": 0}), ("v_host", {"selected": chosen(), "k_host": good()["k_cache"].cpu()}),
-    ("stage_page", {"selected": chosen(), "stage_page": 0}),
+    ("stage_page", {"selected": chosen(), "stage_page": 0}), ("scale", {"selected": chosen(), "scale": float("inf")}),
+    ("num_warps", {"selected": chosen(), "num_warps": 0}),
     ("stage_page", {"selected": chosen(), "block": 16, "stage_page": 10**6}),
 ])  # fmt: skip
 def test_gather_decode_options(named: str, options: dict) -> None:
@@ -96,7 +98,7 @@ def made(kind: str = "minmax", dtype: torch.dtype = torch.bfloat16) -> summaries
     ("k", {"k": 0}), ("k", {"k": 5}), ("q", {"q": caches.make(0, [9, 9]).q[:, :5].contiguous()}), ("q", {"q": None}),
     ("summaries", {"summaries": made(dtype=torch.float16)}), ("summaries", {"q": caches.make(0, [9]).q}),
     ("seq_lens", {"seq_lens": torch.ones(2, device=caches.DEVICE)}), ("sink_blocks", {"sink_blocks": -1}),
-    ("local_blocks", {"local_blocks": 0}), ("chunk", {"chunk": 24}), ("out", {"out": chosen(3)}),
+    ("local_blocks", {"local_blocks": 0}), ("chunk", {"chunk": 24}), ("num_warps", {"num_warps": 5}), ("out", {"out": chosen(3)}),
     ("scores", {"scores": torch.zeros(2, 2, 3, device=caches.DEVICE)}),
     ("workspace", {"workspace": selector.Workspace.allocate(1, 1, 16, caches.DEVICE)}),
 ])  # fmt: skip
@@ -121,7 +123,8 @@ def test_summaries(named: str, options: dict) -> None:
     ("state", {"state": torch.zeros(3, 1, 16, 16)}), ("state", {"state": torch.zeros(2, 1, 16, 32, device=caches.DEVICE)[..., :16]}),
     ("state K", {"state": torch.zeros(2, 1, 16, 20)}), ("key_heads", {"key_heads": 0}), ("key_heads", {"key_heads": 3}),
     ("decay", {"decay": torch.zeros(2, 2)}), ("beta", {"beta": torch.zeros(1, 1)}), ("dt_bias", {"a_log": torch.zeros(1)}),
-    ("slots", {"slots": torch.zeros(2)}), ("tile_v", {"tile_v": 12}), ("out", {"out": torch.zeros(2, 1, 8)}),
+    ("slots", {"slots": torch.zeros(2)}), ("tile_v", {"tile_v": 12}), ("scale", {"scale": float("nan")}),
+    ("out", {"out": torch.zeros(2, 1, 8)}),
 ])  # fmt: skip
 def test_gdn_decode(named: str, options: dict) -> None:
     args = {"qkv": torch.zeros(2, 48), "decay": torch.zeros(2, 1), "beta": torch.zeros(2, 1), "state": torch.zeros(2, 1, 16, 16)}
@@ -141,3 +144,15 @@ def test_stage(named: str, options: dict) -> None:
             "v_cache": a["v_cache"], "stage_page": 0, "tile": 16, **options}  # fmt: skip
     with pytest.raises(ValueError, match=f"^{named}:"):
         host_gather.stage(**args)
+
+
+def test_more_pairs_of_sequence_and_head_than_a_launch_can_hold() -> None:
+    batch = 2**15
+    q, cache = (torch.zeros(batch if i == 0 else 1, 2, 16, 16)[:, :, : 1 if i == 0 else 16] for i in range(2))
+    lens, table = (torch.ones(shape, dtype=torch.int32) for shape in ((batch,), (batch, 1)))
+    with pytest.raises(ValueError, match=r"^q: 32768 sequences of 2 heads"):
+        dense_decode(q[:, :, 0].contiguous(), cache, cache, lens, table)
+    with pytest.raises(ValueError, match=r"^qkv: 65536 sequences of 1 heads"):
+        gdn_decode(
+            torch.zeros(2 * batch, 48), lens.repeat(2)[:, None].float(), torch.zeros(2 * batch, 1), torch.zeros(1, 1, 16, 16), key_heads=1
+        )
