@@ -10,7 +10,8 @@ from typing import Any
 from sim.engine.config import EngineConfig
 from sim.engine.llamacpp import LlamaCppOptions, LlamaCppScheduler
 from sim.engine.overlap import NO_WORK, HostWork
-from sim.engine.sglang import SglangScheduler
+from sim.engine.sglang import OverlapSglangScheduler, SglangScheduler
+from sim.engine.sglang_options import SglangOptions
 from sim.engine.tiers import tiers_of
 from sim.engine.types import Scheduler
 from sim.engine.vllm import VllmScheduler
@@ -29,9 +30,14 @@ VLLM_ALONE = {
     "watermark": "admission watermark",
 }
 
+
+def _sglang(config: EngineConfig) -> Scheduler:
+    return (OverlapSglangScheduler if SglangOptions.of(config).overlap_schedule else SglangScheduler)(config)
+
+
 PRESETS: dict[str, Callable[[EngineConfig], Scheduler]] = {
     "vllm": _vllm,
-    "sglang": SglangScheduler,
+    "sglang": _sglang,
     "llamacpp": LlamaCppScheduler,
 }
 

@@ -5,58 +5,24 @@ and its next chunk opens the next prefill batch. Whether a request fits is a bet
 running requests may still generate only a share, `new_token_ratio`, which shrinks with every decode iteration. When
 the bet is lost, requests with the fewest generated tokens are retracted to the queue, and the share is raised.
 
-Decisions are those of SGLang 0.5.23 without its overlap mode, which tests/engine/test_decisions_equal_sglang.py steps beside
-this one. The radix cache (sim.engine.radix) is kept at page granularity (`block_size`): prompts enter it when a chunk of them is
-computed, generated tokens when the request finishes. One thing is more lenient: where a chunk finds no room left, the engine fails, and
-here decodes go on.
+Decisions are those of SGLang 0.5.23, with its overlap mode or without, which tests/engine/test_decisions_equal_sglang.py steps
+beside this one. The radix cache (sim.engine.radix) is kept at page granularity (`block_size`): prompts enter it when a chunk of them
+is computed, generated tokens when the request finishes. One thing is more lenient: where a chunk finds no room left, the engine fails,
+and here decodes go on.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 
 from sim.engine.config import EngineConfig
 from sim.engine.radix import RadixKv
 from sim.engine.sglang_admission import Endings, PrefillBudget, QueueOrder
+from sim.engine.sglang_options import SglangOptions
 from sim.engine.types import Iteration, Outcome, Request
 from sim.engine.vllm import check_fits
 from sim.errors import UsageError
-
-SCHEDULE_POLICIES = ("fcfs", "lpm")
-
-
-@dataclass(frozen=True, slots=True)
-class SglangOptions:
-    """Settings of `EngineConfig.options`. chunked_prefill_size is max_num_batched_tokens, max_running_requests is
-    max_num_seqs.
-
-    `schedule_policy` lpm takes the longest cached prefix first. The new-token ratio starts at `init_new_token_ratio`,
-    falls to `min_new_token_ratio` over `ratio_decay_steps` decode iterations, and counts at most `clip_new_tokens`
-    tokens of a request.
-    """
-
-    max_prefill_tokens: int = 16384
-    schedule_policy: str = "fcfs"
-    init_new_token_ratio: float = 0.7
-    min_new_token_ratio: float = 0.098
-    ratio_decay_steps: int = 600
-    clip_new_tokens: int = 4096
-    retract_decode_steps: int = 20
-    ignore_eos: bool = False  # requests say so, as benchmarks do: nothing is bet on an early end
-    cuda_graph_max_bs: int = 0  # decode batches up to this run padded graphs, larger ones eagerly; 0: as vLLM does
-
-    @classmethod
-    def of(cls, config: EngineConfig) -> SglangOptions:
-        """The options of a config. Raises UsageError for one that does not exist or is out of range."""
-        options = cls(**config.own_options({each.name: each.default for each in fields(cls)}))
-        if options.schedule_policy not in SCHEDULE_POLICIES:
-            raise UsageError(f"unknown schedule_policy {options.schedule_policy!r}; known: {', '.join(SCHEDULE_POLICIES)}")
-        if not 0.0 <= options.min_new_token_ratio <= options.init_new_token_ratio <= 1.0:
-            raise UsageError("sglang: 0 <= min_new_token_ratio <= init_new_token_ratio <= 1 must hold")
-        if min(options.max_prefill_tokens, options.ratio_decay_steps, options.clip_new_tokens) < 1:
-            raise UsageError("sglang: max_prefill_tokens, ratio_decay_steps and clip_new_tokens must be at least 1")
-        return options
 
 
 class SglangScheduler:
@@ -71,8 +37,10 @@ class SglangScheduler:
         self.ratio = self.options.init_new_token_ratio
         self._order = QueueOrder(self.kv, self.options.schedule_policy)
         self._chunked: Request | None = None
-        self._prefilling: list[Request] = []
-        self._unpublished: Request | None = None  # its last chunk enters the cache when the next batch is decided
+        self._prefilled: list[Request] = []  # of the latest prefill batch, until the next decision
+        self._under_way: deque[tuple[Iteration, bool, Request | None]] = deque()  # batch, whether prefill, whose prompt goes on
+        self._ahead: dict[Request, int] = {}  # tokens that batches under way compute
+        self._dropped: set[Request] = set()  # retracted while a batch with them is under way: what it gives them is lost
         self._full = False  # no use looking at the queue before a running request finishes
 
     def add(self, request: Request) -> None:
@@ -90,7 +58,10 @@ class SglangScheduler:
 
     def unfinished(self) -> int:
         """Requests waiting or running."""
-        return len(self.queue) + len(self.running) + (self._chunked is not None)
+        known = {*self.running, *self._prefilled, *self._ahead}
+        if self._chunked is not None:
+            known.add(self._chunked)
+        return len(self.queue) + sum(not _done(request) for request in known)
 
     def waiting(self) -> int:
         """Requests queued (retracted ones included)."""
@@ -102,41 +73,65 @@ class SglangScheduler:
 
     def schedule(self) -> Iteration:
         """A prefill batch when there is one to run, else a decode step."""
-        if self._unpublished is not None:
-            self.kv.remember(self._unpublished, self._unpublished.computed_tokens)
-            self._unpublished = None
-        prefill = self._prefill_batch()
-        if prefill is not None:
-            return prefill
-        if self.running:
-            return self._decode_batch()
-        self.ratio = self.options.init_new_token_ratio
-        return Iteration([])
+        iteration = self._decide()
+        if iteration is None:
+            self.ratio = self.options.init_new_token_ratio
+        return iteration or Iteration([])
 
     def complete(self, iteration: Iteration) -> Outcome:
         """Advance the requests that ran, sample where everything known is computed, free the finished."""
+        decided, prefill, unfinished = self._under_way.popleft()
+        assert decided is iteration
         sampled: list[Request] = []
         finished: list[Request] = []
-        prefill = bool(self._prefilling)
         for request, tokens in iteration.scheduled:
+            if request in self._dropped:
+                self._dropped.remove(request)
+                continue
             request.computed_tokens += tokens
-            if request is self._chunked:
-                self._unpublished = request
+            self._ahead[request] -= tokens
+            if not self._ahead[request]:
+                del self._ahead[request]
+            if request is unfinished:
                 continue
             request.generated_tokens += 1
             sampled.append(request)
-            done = request.generated_tokens >= request.output_tokens
-            if prefill or done:
+            if prefill or _done(request):
                 self.kv.remember(request, request.computed_tokens)
-            if done:
+            if _done(request):
                 self.kv.free(request)
                 finished.append(request)
-        if finished or (prefill and (self._unpublished is not None or not self.running)):
-            self._full = False
-        gone = set(finished)
-        self.running = [request for request in (*self.running, *self._prefilling) if request not in gone and request is not self._chunked]
-        self._prefilling = []
         return Outcome(sampled, finished)
+
+    def _decide(self) -> Iteration | None:
+        self._take_in_prefilled()
+        iteration = self._prefill_batch()
+        prefill = iteration is not None
+        if iteration is None and self.running:
+            iteration = self._decode_batch()
+        if iteration is not None:
+            for request, tokens in iteration.scheduled:
+                self._ahead[request] = self._ahead.get(request, 0) + tokens
+            self._under_way.append((iteration, prefill, self._chunked if prefill else None))
+        return iteration
+
+    def _take_in_prefilled(self) -> None:
+        """The latest prefill batch joins those that decode, its unfinished prompt enters the cache, and the finished leave."""
+        chunked, joining = self._chunked, [request for request in self._prefilled if not _done(request) and request is not self._chunked]
+        if chunked is not None and chunked in self._prefilled:
+            self.kv.remember(chunked, self._computed(chunked))
+        if len(joining) < len(self._prefilled) or (joining and not self.running):
+            self._full = False
+        self._prefilled = []
+        here = len(self.running)
+        self.running = [request for request in self.running if not _done(request)]
+        if len(self.running) < here:
+            self._full = False
+        self.running.extend(joining)
+
+    def _computed(self, request: Request) -> int:
+        """Tokens whose KV is in the cache when what is under way has run."""
+        return request.computed_tokens + self._ahead.get(request, 0)
 
     def _prefill_batch(self) -> Iteration | None:
         config = self.config
@@ -156,11 +151,11 @@ class SglangScheduler:
         shares: list[tuple[Request, int]] = []
         if self._chunked is not None:
             request = self._chunked
-            tokens = budget.next_chunk(request.known_tokens - request.computed_tokens)
-            if self.kv.blocks_needed(request, request.computed_tokens + tokens) > self.kv.free_blocks:
+            tokens = budget.next_chunk(request.known_tokens - self._computed(request))
+            if self.kv.blocks_needed(request, self._computed(request) + tokens) > self.kv.free_blocks:
                 return None
             shares.append((request, tokens))
-            if request.computed_tokens + tokens == request.known_tokens:
+            if self._computed(request) + tokens == request.known_tokens:
                 self._chunked = None
             budget.reserve(tokens, 0 if self._chunked else self._at_most(request))
         admitted: list[Request] = []
@@ -203,20 +198,30 @@ class SglangScheduler:
         # the engine makes room for a page more of every request than it needs
         self.kv.make_room(new + (len(shares) * config.block_size if config.block_size > 1 else 0))
         for request, tokens in shares:
-            self.kv.allocate(request, request.computed_tokens + tokens)
-        self._prefilling = [request for request, _ in shares]
+            self.kv.allocate(request, self._computed(request) + tokens)
+        self._prefilled = [request for request, _ in shares]
         return Iteration(shares, admitted, [], new)
 
-    def _decode_batch(self) -> Iteration:
+    def _decode_batch(self) -> Iteration | None:
+        finishing = [
+            request for request in self.running if request in self._ahead and request.generated_tokens + 1 >= request.output_tokens
+        ]
+        if finishing:  # the batch under way gives them their last token
+            self._full = False
+            self.running = [request for request in self.running if request not in finishing]
+            if not self.running:
+                return None
         retracted: list[Request] = []
         if self._fits(self.running):
             decay = (self.options.init_new_token_ratio - self.options.min_new_token_ratio) / self.options.ratio_decay_steps
             self.ratio = max(self.ratio - decay, self.options.min_new_token_ratio)
+        elif finishing:
+            return None  # they will make room
         else:
             retracted = self._retract()
         self.kv.make_room(len(self.running) * self.config.block_size)
         for request in self.running:
-            self.kv.allocate(request, request.known_tokens)
+            self.kv.allocate(request, self._computed(request) + 1)
         return Iteration([(request, 1) for request in self.running], [], retracted, len(self.running))
 
     def _retract(self) -> list[Request]:
@@ -243,11 +248,13 @@ class SglangScheduler:
     def _send_back(self, request: Request, retracted: list[Request]) -> None:
         self.kv.free(request)
         request.computed_tokens = 0
+        if self._ahead.pop(request, 0):
+            self._dropped.add(request)
         request.preemptions += 1
         retracted.append(request)
 
     def _fits(self, requests: Sequence[Request]) -> bool:
-        due = sum(self.kv.blocks_needed(request, request.known_tokens) for request in requests)
+        due = sum(self.kv.blocks_needed(request, self._computed(request) + 1) for request in requests)
         return self.kv.make_room(due * self.config.block_size)
 
     def _yet_to_come(self, request: Request) -> int:
@@ -255,3 +262,15 @@ class SglangScheduler:
 
     def _at_most(self, request: Request) -> int:
         return min(request.output_tokens, self.options.clip_new_tokens)
+
+
+class OverlapSglangScheduler(SglangScheduler):
+    """SGLang's default mode: a batch is decided while the one before it runs, before what it gives is known."""
+
+    def ahead(self) -> Iteration | None:
+        """Decide what runs after the batch under way; None when nothing can. Called before its `complete`."""
+        return self._decide()
+
+
+def _done(request: Request) -> bool:
+    return request.generated_tokens >= request.output_tokens

@@ -24,6 +24,7 @@ OPTIONS = {
     "max_prefill_tokens": 16384,
     "schedule_policy": "fcfs",
     "ignore_eos": False,
+    "overlap_schedule": False,
 }
 BET = {"init_new_token_ratio": 1.0, "min_new_token_ratio": 0.0, "ratio_decay_steps": 5}
 # Each stresses one rule: limits, options
@@ -36,6 +37,9 @@ CASES: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "pages of one token": ({"block_size": 1, "num_gpu_blocks": 625}, BET),
     "few sequences": ({"max_num_seqs": 2}, {}),
     "fast decay of the ratio": (STARVED, {"ratio_decay_steps": 5}),
+    "overlapping": ({}, {"overlap_schedule": True}),
+    "overlapping, kv starvation": (STARVED, {**BET, "overlap_schedule": True}),
+    "overlapping, pages of one token": ({"block_size": 1, "num_gpu_blocks": 625}, {**BET, "overlap_schedule": True}),
     "whole prompts": ({"enable_chunked_prefill": False, "max_num_batched_tokens": 2000}, {"max_prefill_tokens": 200}),
     "ignoring the end of sequence": (STARVED, {"ignore_eos": True}),
     "the same without prefix caching": ({**STARVED, "enable_prefix_caching": False}, {"ignore_eos": True}),

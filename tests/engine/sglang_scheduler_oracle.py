@@ -3,7 +3,7 @@
 The engine side runs `Scheduler.get_next_batch_to_run` with what it needs and no model: its schedule policy, prefill adder,
 batches, radix cache (the unified one, which it uses by default), page allocator and result processor are the package's own,
 on a CPU; a token stands in for what the model would sample, and the process around the scheduler (sockets, metrics, streams)
-is left out. The event loop is the one without overlap. Nothing here imports the engine at module level.
+is left out. Both event loops are stepped, with overlap and without. Nothing here imports the engine at module level.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from sim.engine.config import EngineConfig
-from sim.engine.sglang import SglangScheduler
-from sim.engine.types import Request
+from sim.engine.presets import make_scheduler
+from sim.engine.sglang import OverlapSglangScheduler
+from sim.engine.types import Iteration, Request
 from tests.engine.sglang_oracle import engine
 from tests.engine.vllm_oracle import Workload, block_hashes
 
@@ -70,7 +71,6 @@ NOT_THERE = (
     "min_free_slots_delayer",
     "_pending_chunked_abort_req",
     "prefill_delayer",
-    "result_queue",
     "scheduler_stage_metrics",
     "truncation_align_size",
 )
@@ -80,10 +80,8 @@ SWITCHED_OFF = (
     "enable_hisparse",
     "enable_lmcache",
     "enable_lora",
-    "enable_overlap",
     "enable_priority_preemption",
     "enable_priority_scheduling",
-    "enable_skip_finishing_decode",
     "enable_unified_cache_external_linker",
     "is_hybrid_swa",
     "is_mixed_chunk",
@@ -105,6 +103,7 @@ class _Engine:
         import torch
 
         p = _package()
+        self.overlap = config.options["overlap_schedule"]
         size, page = config.kv_capacity_tokens, config.block_size
         p.get_parallel().override_permanently(pp_max_micro_batch_size=config.max_num_seqs)
         self.rows = p.ReqToTokenPool(config.max_num_seqs, config.max_model_len + page, "cpu", False)
@@ -150,6 +149,9 @@ class _Engine:
             prefill_decode_interval=0,
             _prefill_decode_interval_remaining=0,
             forward_ct=0,
+            result_queue=deque(),
+            enable_overlap=self.overlap,
+            enable_skip_finishing_decode=self.overlap,
         )
         s._add_request_to_queue = self._queue  # type: ignore[method-assign]
         reporter = Nothing()
@@ -157,7 +159,7 @@ class _Engine:
         self.results = p.SchedulerBatchResultProcessor(
             is_generation=True,
             disaggregation_mode=s.disaggregation_mode,
-            enable_overlap=False,
+            enable_overlap=self.overlap,
             enable_overlap_mlx=False,
             model_config=s.model_config,
             token_to_kv_pool_allocator=self.allocator,
@@ -183,27 +185,38 @@ class _Engine:
             self.retracted.append(request.rid)
 
     def step(self, output_of: Any) -> list[Any] | None:
-        """One turn of the event loop; None when it was idle."""
-        import torch
-
-        p, s = _package(), self.scheduler
+        """One turn of the event loop; None when it decided nothing."""
+        s = self.scheduler
         self.retracted = []
         before = {request.rid for request in s.waiting_queue}
         plan = s.get_next_batch_to_run(running_batch=s.running_batch, last_batch=self.last)
         s.running_batch, batch = plan.running_batch, plan.batch_to_run
-        self.last = batch
+        before_this, self.last = self.last, batch
         if batch is None:
-            s.new_token_ratio_tracker.reset()
+            if self.overlap and before_this is not None:
+                self._results(output_of)
+            else:
+                s.new_token_ratio_tracker.reset()
             return None
         prefill = batch.forward_mode.is_extend()
         shares = [[r.rid, r.extend_len if prefill else 1] for r in batch.reqs]
         began = [[r.rid, r.prefix_len] for r in batch.reqs if r.rid in before] if prefill else []
-        tokens = torch.tensor([output_of(r.rid, len(r.output_ids)) for r in batch.reqs])
-        result = p.GenerationBatchResult(next_token_ids=tokens)
-        (self.results.process_batch_result_prefill if prefill else self.results.process_batch_result_decode)(batch, result)
+        s.result_queue.append((batch.copy() if self.overlap else batch, None))
+        if not self.overlap or before_this is not None:
+            self._results(output_of)
         s.forward_ct += 1
         free, kept = self.allocator.available_size(), self.tree.evictable_size()
         return [shares, began, sorted(self.retracted), s.new_token_ratio_tracker.current, free, kept]
+
+    def _results(self, output_of: Any) -> None:
+        """Process what the longest running batch gave."""
+        import torch
+
+        batch, _ = self.scheduler.result_queue.popleft()
+        tokens = torch.tensor([output_of(r.rid, len(r.output_ids)) for r in batch.reqs])
+        result = _package().GenerationBatchResult(next_token_ids=tokens)
+        process = self.results.process_batch_result_prefill if batch.forward_mode.is_extend() else self.results.process_batch_result_decode
+        process(batch, result)
 
 
 def steps_of_engine(workload: Workload) -> Log:
@@ -234,7 +247,7 @@ def steps_of_engine(workload: Workload) -> Log:
 
 def steps_of_ours(workload: Workload) -> Log:
     """The same of the preset."""
-    scheduler = SglangScheduler(workload.config)
+    scheduler = make_scheduler(workload.config)
     page = workload.config.block_size
     coming: deque[tuple[int, Request]] = deque()
     at = 0
@@ -243,17 +256,26 @@ def steps_of_ours(workload: Workload) -> Log:
         coming.append((at, Request(str(index), 0.0, len(prompt), len(output), block_hashes(prompt + output, page))))
     log: Log = []
     turn = 0
-    while coming or scheduler.unfinished():
+    under_way: Iteration | None = None
+    while coming or scheduler.unfinished() or under_way is not None:
         while coming and coming[0][0] <= turn:
             scheduler.add(coming.popleft()[1])
-        iteration = scheduler.schedule()
         turn += 1
-        if not iteration.scheduled:
-            continue
-        shares = [[request.request_id, tokens] for request, tokens in iteration.scheduled]
-        began = [[request.request_id, request.computed_tokens] for request in iteration.admitted]
-        scheduler.complete(iteration)
-        kv = scheduler.kv
-        retracted = sorted(request.request_id for request in iteration.preempted)
-        log.append([shares, began, retracted, scheduler.ratio, kv.unused * page, kv.tree.evictable * page])
+        iteration = scheduler.schedule() if under_way is None else scheduler.ahead()
+        entry = None
+        if iteration is not None and iteration.scheduled:
+            entry = [
+                [[request.request_id, tokens] for request, tokens in iteration.scheduled],
+                [[request.request_id, request.computed_tokens] for request in iteration.admitted],
+                sorted(request.request_id for request in iteration.preempted),
+                scheduler.ratio,
+            ]
+        if isinstance(scheduler, OverlapSglangScheduler):
+            if under_way is not None:
+                scheduler.complete(under_way)
+            under_way = iteration if entry is not None else None
+        elif entry is not None:
+            scheduler.complete(iteration)
+        if entry is not None:
+            log.append([*entry, scheduler.kv.unused * page, scheduler.kv.tree.evictable * page])
     return log

@@ -58,6 +58,7 @@ def workloads(draw: st.DrawFn) -> Workload:
             "max_prefill_tokens": draw(st.sampled_from([16384, 6 * unit])),
             "schedule_policy": draw(st.sampled_from(["fcfs", "lpm"])),
             "ignore_eos": draw(st.sampled_from([False, False, True])),
+            "overlap_schedule": draw(st.booleans()),
         },
     }
     return workload
@@ -66,7 +67,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 @pytest.mark.sglang
 @pytest.mark.filterwarnings("ignore")  # the engine's own imports
 @settings(
-    max_examples=1000,
+    max_examples=1500,
     deadline=None,
     database=None,
     derandomize=True,
@@ -85,6 +86,7 @@ def test_every_iteration_is_decided_alike(workload: Workload) -> None:
     event("prefix hits" if any(cached for step in theirs for _, cached in step[1]) else "no hits")
     event(f"page of {workload.limits['block_size']}")
     event(f"{options['schedule_policy']}, {'' if options['ignore_eos'] else 'not '}ignoring the end of sequence")
+    event("with overlap" if options["overlap_schedule"] else "without overlap")
     event("chunked" if workload.limits["enable_chunked_prefill"] else "whole prompts")
 
 

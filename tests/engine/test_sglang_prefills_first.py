@@ -8,7 +8,10 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from sim.engine.config import EngineConfig
-from sim.engine.sglang import SglangScheduler
+from sim.engine.plain import run_plain
+from sim.engine.presets import make_scheduler
+from sim.engine.sglang import OverlapSglangScheduler, SglangScheduler
+from sim.engine.ticks import to_ticks
 from sim.engine.types import Iteration, Request
 
 
@@ -67,7 +70,7 @@ def test_admission_bets_on_a_share_of_what_is_still_to_come() -> None:
         step(scheduler)
         scheduler.add(Request("b", 0.0, 100, 420))
         step(scheduler)
-        return len(scheduler.running)
+        return len(step(scheduler).scheduled)
 
     assert admitted(1.0) == 1
     assert admitted(0.1) == 2
@@ -130,3 +133,30 @@ def test_everybody_is_served_and_every_page_comes_back(asks: list[tuple[int, int
     assert [request.generated_tokens for request in requests] == [output for _, output, _ in asks]
     assert scheduler.kv.free_blocks == pages
     event("retracts" if any(request.preemptions for request in requests) else "no retraction")
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    asks=st.lists(st.tuples(st.integers(1, 150), st.integers(1, 120), st.integers(0, 5)), min_size=1, max_size=20),
+    pages=st.integers(19, 80),
+    chunk=st.sampled_from([16, 48, 128]),
+    ratio=st.sampled_from([0.0, 0.3, 1.0]),
+    ignore_eos=st.booleans(),
+    caching=st.booleans(),
+)
+def test_so_is_everybody_whose_batches_are_decided_ahead(
+    asks: list[tuple[int, int, int]], pages: int, chunk: int, ratio: float, ignore_eos: bool, caching: bool
+) -> None:
+    options = {"init_new_token_ratio": ratio, "min_new_token_ratio": ratio, "ignore_eos": ignore_eos}
+    scheduler = make_scheduler(
+        config(num_gpu_blocks=pages + 1, max_num_batched_tokens=chunk, enable_prefix_caching=caching, options=options)
+    )
+    assert isinstance(scheduler, OverlapSglangScheduler)
+    requests = [
+        Request(str(i), 1e-3 * i, prompt, output, [(text, block) for block in range(prompt // 16)])
+        for i, (prompt, output, text) in enumerate(asks)
+    ]
+    record = run_plain(requests, scheduler, lambda iteration, head_start: to_ticks(1e-3))
+    assert [request.generated_tokens for request in requests] == [output for _, output, _ in asks]
+    assert scheduler.kv.free_blocks == pages
+    event("retracts" if record.preemptions.any() else "no retraction")

@@ -86,7 +86,7 @@ def plain(trace: Trace, config: EngineConfig, cost: BillCost, host: HostRates, c
     return simulate(source, [scheduler], cost, host=host, max_concurrency=clients, keep_iterations=False)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(cases(), st.sampled_from(COSTS), st.sampled_from(HOSTS))
 def test_same_requests_to_the_last_bit(case: tuple[Trace, EngineConfig, int | None], cost: BillCost, host: HostRates) -> None:
     trace, config, clients = case
