@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtrit
 
 from sim.errors import SimctlError
 from sim.formula import formula_fingerprint
 from sim.precision import Precision
 from sim.priors import flops_for, prior_rates, priors
+from sim.quantiles import normal_quantile, t5_quantile
 from sim.rates import UNITS, RateDraws, Rates
 from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import key
@@ -31,7 +31,6 @@ SCHEMA = "simctl-posterior/1"
 STEP_TIME = "step-time"
 POPULATION = "*"
 DECODE = 0  # place of decode iterations in the model error's `kind` dimension
-MODEL_ERROR_NU = 5.0  # degrees of freedom of the model error, as it was fitted
 PRODUCTS = ("linear_flops_per_s", "expert_flops_per_s")  # whose share of the peak changes with the GPU's size
 REQUIRED = ("schema", "family", "gpu", "digest", "formula", "data", "converged", "basis", "summary")
 
@@ -156,13 +155,13 @@ def rates_from_file(
 
 
 def model_errors(sigma: Array, seed: int) -> Array:
-    """One log-t factor per draw [draw]; `sigma` [draw] is the model error of a decode iteration."""
-    return np.asarray(np.exp(sigma * stdtrit(MODEL_ERROR_NU, _strata(sigma.size, seed, 50))))
+    """One log-t factor per draw [draw], of five degrees of freedom as it was fitted; `sigma` [draw] is a decode iteration's model error."""
+    return np.asarray(np.exp(sigma * t5_quantile(_strata(sigma.size, seed, 50))))
 
 
 def run_effects(run_sd: float, draws: int, seed: int) -> Array:
     """One log-normal factor per draw [draw]: what all iterations of one start of an engine, on one machine, have in common."""
-    return np.asarray(np.exp(run_sd * ndtri(_strata(draws, seed, 51))))
+    return np.asarray(np.exp(run_sd * normal_quantile(_strata(draws, seed, 51))))
 
 
 def _strata(count: int, seed: int, stream: int) -> Array:

@@ -235,6 +235,10 @@ def test_every_cell_asked_for_is_within_the_engine() -> None:
     assert all(sum(c.contexts) < 100_000 and c.new_tokens <= 8192 and len(c.contexts) <= 256 for c in small)
     assert len({c.label for c in small}) == len(small)
     assert [c.priority for c in small] == sorted(c.priority for c in small)
+    whole, (controls, anchors) = engine_grid(np.random.default_rng(0), fits=lambda c: True, **limits), suite.checks()
+    assert all(
+        cell in whole for cell in (*controls, *anchors)
+    )  # whatever their place in the order: what to measure first is not what they are
     ladder = weight_axis(fits=lambda c: True, **limits)
     assert {c.contexts[0] for c in ladder} == {2048, 8192, 32000}
     assert [c.contexts for c in ladder[:3]] == [(2048,), (8192,), (32000,)]
