@@ -21,6 +21,7 @@ from sim.namespaces import FLOAT
 from sim.policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
 from sim.precision import Precision
 from sim.price import binding_term, step_terms, step_time_s
+from sim.rate_source import tensor_parallel_notes
 from sim.rates import RateDraws, Rates
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
@@ -124,6 +125,7 @@ def answer(question: Question, rates: RateDraws) -> Answer:
         notes.append(f"{q.context} tokens exceed the {q.model.max_context} that {q.model.name} declares; costs are priced, quality is not.")
     if q.gpu.unified_memory:
         notes.append(f"{q.gpu.name} has one memory for CPU and GPU: there is no separate host tier.")
+    notes += tensor_parallel_notes(q.tp)
     return Answer(
         question=q,
         memory=memory,

@@ -77,18 +77,20 @@ def command(**options: Any) -> None:
     if options["as_json"]:
         click.echo(json.dumps(_as_dict(result, model.name, gpu.name, options, rates.summary), indent=1))
     else:
-        _render(result, f"{model.name} on {gpu.name}: speed-up of {policy.label} over dense", rates.summary)
+        _render(result, f"{model.name} on {gpu.name}: speed-up of {policy.label} over dense", rates.summary, options["tp"])
     for written in filter(None, (out, target)):
         click.echo(f"wrote {written}", err=True)
 
 
-def _render(result: Any, title: str, summary: str) -> None:
+def _render(result: Any, title: str, summary: str, tp: int) -> None:
     import textwrap
 
+    from sim.rate_source import tensor_parallel_notes
     from sim.units import format_tokens
 
     click.echo(click.style(title, bold=True))
-    click.echo("\n".join(textwrap.wrap(f"Rates: {summary}.", 80)))
+    for line in [f"Rates: {summary}.", *(f"Note: {note}" for note in tensor_parallel_notes(tp))]:
+        click.echo("\n".join(textwrap.wrap(line, 80)))
     click.echo()
     click.echo(f"{'context':>8} |" + "".join(f"{'b=' + format(int(b)):>9} " for b in result.batches))
     for i, context in enumerate(result.contexts):

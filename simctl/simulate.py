@@ -178,6 +178,7 @@ def _goal_line(goal: dict[str, Any]) -> str:
 def _print(study: Any, result: Any) -> None:
     import textwrap
 
+    from sim.rate_source import tensor_parallel_notes
     from sim.report_table import benchmark_table
 
     def say(text: str) -> None:
@@ -202,6 +203,8 @@ def _print(study: Any, result: Any) -> None:
         say(f"drafts: {config.options['draft_tokens']} tokens of {study.limits.draft.name}")
     say(f"rates: {study.rates.summary}")
     say(f"host overhead: {study.host.basis}")
+    for note in tensor_parallel_notes(study.tp):
+        say(f"rates: {note}")
     for note in study.trace.notes:
         say(f"trace: {note}")
     click.echo(benchmark_table(result.summary, result.noise, result.rate_intervals or None, config.num_gpu_blocks - 1))
