@@ -20,6 +20,6 @@ def tensor_parallel_notes(tp: int) -> list[str]:
     if tp == 1:
         return []
     return [
-        f"a step over {tp} GPUs is priced from one GPU's rates and the all-reduce; what the engine's host takes to drive several is not in it. "
-        "The grid measured over two was slower than that, by more than the intervals hold (docs/calibrate.md)."
+        f"a step over {tp} GPUs is priced from one GPU's rates and the all-reduce; what the engine's host takes to drive several is not in "
+        "it. The grid measured over two was slower than that, by more than the intervals hold (docs/calibrate.md)."
     ]
