@@ -37,8 +37,7 @@ def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
             if grid.gpu.name != gpu.name:
                 raise UsageError(f"{grid.source}: measured on {grid.gpu.name}, not on {gpu.name}")
         return grids
-    every = (read_engine_grid(path) for path in packaged_measurements() if is_grid(path))
-    grids = [grid for grid in every if grid.gpu.name == gpu.name and grid.tp == 1]
+    grids = [grid for grid in _packaged_grids(gpu) if grid.tp == 1]
     if not grids:
         raise UsageError(f"no packaged engine grid of {gpu.name}; give files with --from, or measure with `simctl measure`")
     return grids
@@ -51,8 +50,7 @@ def is_grid(path: Path) -> bool:
 
 def spread_grids(gpu: GpuSpec) -> list[Grid]:
     """Packaged grids of a model over several GPUs of this kind."""
-    every = (read_engine_grid(path) for path in packaged_measurements() if is_grid(path))
-    return [grid for grid in every if grid.gpu.name == gpu.name and grid.tp > 1]
+    return [grid for grid in _packaged_grids(gpu) if grid.tp > 1]
 
 
 def unseen_grids(gpu: GpuSpec) -> list[tuple[str, Grid]]:
@@ -61,7 +59,7 @@ def unseen_grids(gpu: GpuSpec) -> list[tuple[str, Grid]]:
 
 
 def repeated_grids(gpu: GpuSpec | None = None) -> list[tuple[Grid, Grid]]:
-    """Packaged grids measured again, on another machine of the same kind and another day's start: (what is learnt from, the repeat)."""
+    """Packaged grids measured again, by another start of the engine on another such machine: (what is learnt from, the repeat)."""
     pairs = []
     for path in packaged_measurements():
         if path.name.startswith(SUITE) and path.stem.endswith(REPEAT):
@@ -69,3 +67,8 @@ def repeated_grids(gpu: GpuSpec | None = None) -> list[tuple[Grid, Grid]]:
             if gpu is None or again.gpu.name == gpu.name:
                 pairs.append((read_engine_grid(path.with_name(path.name.replace(REPEAT, ""))), again))
     return pairs
+
+
+def _packaged_grids(gpu: GpuSpec) -> list[Grid]:
+    every = (read_engine_grid(path) for path in packaged_measurements() if is_grid(path))
+    return [grid for grid in every if grid.gpu.name == gpu.name]
