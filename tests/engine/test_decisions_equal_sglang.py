@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tests.engine.sglang_scheduler_oracle import steps_of_engine, steps_of_ours
+from tests.engine.steps_alike import assert_steps_alike, over_workloads
 from tests.engine.vllm_oracle import Ask, Workload
 
 RECORD: dict[str, Any] = json.loads(gzip.decompress((Path(__file__).parent / "data/sglang_decisions.json.gz").read_bytes()))
@@ -66,21 +67,13 @@ def workloads(draw: st.DrawFn) -> Workload:
 
 @pytest.mark.sglang
 @pytest.mark.filterwarnings("ignore")  # the engine's own imports
-@settings(
-    max_examples=1500,
-    deadline=None,
-    database=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@over_workloads(1500)
 @given(workloads())
 def test_every_iteration_is_decided_alike(workload: Workload) -> None:
     logging.disable(logging.CRITICAL)  # the engine warns of every retraction
     ours, theirs = steps_of_ours(workload), steps_of_engine(workload)
     logging.disable(logging.NOTSET)
-    for number, (our_step, their_step) in enumerate(zip(ours, theirs, strict=False)):
-        assert our_step == their_step, f"iteration {number} of {len(theirs)}"
-    assert len(ours) == len(theirs)
+    assert_steps_alike(ours, theirs)
     options = workload.limits["options"]
     event("retracts" if any(step[2] for step in theirs) else "no retraction")
     event("prefix hits" if any(cached for step in theirs for _, cached in step[1]) else "no hits")

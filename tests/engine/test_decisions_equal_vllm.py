@@ -5,9 +5,10 @@ iteration by iteration.
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
+from tests.engine.steps_alike import assert_steps_alike, over_workloads
 from tests.engine.vllm_oracle import Ask, Workload, steps_of_engine, steps_of_ours
 
 # The engine's own imports warn about their dependencies; that is not what is tested here.
@@ -57,9 +58,7 @@ def workloads(draw: st.DrawFn, speculative: bool = True) -> Workload:
 
 def alike(workload: Workload, overlap: bool) -> None:
     ours, theirs = steps_of_ours(workload, overlap), steps_of_engine(workload, overlap)
-    for number, (our_step, their_step) in enumerate(zip(ours, theirs, strict=False)):
-        assert our_step == their_step, f"iteration {number} of {len(theirs)}"
-    assert len(ours) == len(theirs)
+    assert_steps_alike(ours, theirs)
     event("preempts" if any(step[2] for step in theirs) else "no preemption")
     event("prefix hits" if any(cached for step in theirs for _, cached in step[1]) else "no hits")
     event(f"drafts {workload.limits['options'].get('draft_tokens', 0)}")
@@ -67,25 +66,13 @@ def alike(workload: Workload, overlap: bool) -> None:
     event("max_num_seqs binds" if any(len(step[0]) == workload.limits["max_num_seqs"] for step in theirs) else "seqs free")
 
 
-@settings(
-    max_examples=1500,
-    deadline=None,
-    database=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@over_workloads(1500)
 @given(workloads())
 def test_every_iteration_is_decided_alike(workload: Workload) -> None:
     alike(workload, overlap=False)
 
 
-@settings(
-    max_examples=1000,
-    deadline=None,
-    database=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@over_workloads(1000)
 @given(workloads(speculative=False))
 def test_overlapping_iterations_are_decided_alike(workload: Workload) -> None:
     alike(workload, overlap=True)
