@@ -23,7 +23,7 @@ from sim.host import HostRates
 from sim.rates import RateDraws, Rates
 
 PACKAGED = "data/posteriors/served_path.json"
-SCHEMA = "simctl-served-path/3"
+SCHEMA = "simctl-served-path/4"
 MIN_C0_S = 1e-5
 IN_PROCESS = "posterior for"  # how the summary of rates learnt from in-process grids begins
 
@@ -43,6 +43,7 @@ class ServedPath:
     prompt_token_s: float
     response_s: float
     serial_s: float
+    token_s: float
     noise: Mapping[str, float]
     run_noise: float
     learnt_on: str
@@ -57,7 +58,8 @@ class ServedPath:
             self.response_s,
             self.serial_s,
             f"served {self.engine} on {self.gpu}",
-            hidden_work(rates.point, self.applied(rates).point),
+            token_s=self.token_s,
+            work=hidden_work(rates.point, self.applied(rates).point),
         )
 
     def applied(self, rates: RateDraws) -> RateDraws:
@@ -114,7 +116,7 @@ def parse_path(text: str, name: str) -> ServedPath:
         raise SimctlError(f"{name}: not a served path ({error})") from None
     if not isinstance(path.noise, dict):
         raise SimctlError(f"{name}: not a served path (noise)")
-    times = (path.hidden_c0_s, path.request_s, path.prompt_token_s, path.response_s, path.serial_s, path.run_noise, *path.noise.values())
+    times = (path.hidden_c0_s, path.request_s, path.prompt_token_s, path.response_s, path.serial_s, path.token_s, path.run_noise, *path.noise.values())
     shares = (path.shown, path.shown_prefill)
     numbers = all(isinstance(t, float | int) and np.isfinite(t) for t in (*times, *shares))
     if path.schema != SCHEMA or not numbers or not all(0 <= share <= 1 for share in shares):

@@ -201,6 +201,7 @@ def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
         prompt_token_s=path.host.prompt_token_s,
         response_s=path.host.response_s,
         serial_s=path.host.serial_s,
+        token_s=path.host.token_s,
         learnt_on=f"{run.name}: {', '.join(path.learnt_on)}",
         formula=formula_fingerprint(),
     )
@@ -226,7 +227,7 @@ def _render(report: dict[str, Any]) -> None:
         + f": c0 {1e3 * path.rates.point.c0_s:.2f} ms "
         f"as served, {100 * path.shown:.0f} % of the per-sequence and {100 * path.shown_prefill:.0f} % of the per-prefill host cost show, "
         f"API server {1e3 * (path.host.request_s + path.host.serial_s):.1f} ms a request, {1e3 * path.host.serial_s:.1f} ms of it its own "
-        f"time, shared by requests that come together. "
+        f"time, shared by requests that come together, and {1e6 * path.host.token_s:.0f} us a token sent. "
         f"Noise of single requests (log sd): "
         + ", ".join(f"{LABEL[m]} {100 * v:.1f} %" for m, v in path.noise.items())
         + (f"; what a run's requests have in common {100 * path.run_noise:.1f} %, the grids' model error" if path.run_noise else "")
@@ -282,6 +283,7 @@ def _as_dict(report: dict[str, Any]) -> dict[str, Any]:
         "c0_s": path.rates.point.c0_s,
         "host_request_s": path.host.request_s,
         "host_serial_s": path.host.serial_s,
+        "host_token_s": path.host.token_s,
         "shown": path.shown,
         "shown_prefill": path.shown_prefill,
         "noise_log_sd": path.noise,

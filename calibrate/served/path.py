@@ -1,7 +1,7 @@
 """What serving changes about a rate learnt in process: async scheduling hides host work, the API server adds latency.
 
 Engine grids are stepped in process with a device synchronisation after every iteration, so the host's work per iteration, per sequence and
-per prefill shows in full. A served engine prepares the next iteration while the GPU runs this one (sim.engine.overlap). Five unknowns
+per prefill shows in full. A served engine prepares the next iteration while the GPU runs this one (sim.engine.overlap). Six unknowns
 carry the difference:
 
     c0            the fixed cost as served
@@ -9,9 +9,11 @@ carry the difference:
     shown_prefill that of the cost of iterations that carry prefill
     serial_s      the API server's own time per request, shared by requests that come together
     request_s     the rest of its latency per request
+    token_s       its time per token sent, which tokens of an iteration wait for in turn
 
 With a concurrency ladder, c0 and `shown` are linear in its true-decode windows, so they are solved draw by draw; `serial_s` is how much
-later the first token of a large wave comes for each of its clients; `shown_prefill` is how long the low load's prompts hold up the
+later the first token of a large wave comes for each of its clients; `token_s` is how far apart streams that decode together get the
+tokens of an iteration (calibrate.served.sending); `shown_prefill` is how long the low load's prompts hold up the
 streams beside them, where the file says when tokens came (calibrate.served.stalls), and `shown` elsewhere; `request_s` closes the
 median TTFT of one run at low load, whose per-request residuals also give the noise that intervals of single requests need.
 From the low load alone, c0 closes its median TPOT,
@@ -27,6 +29,7 @@ from numpy.typing import NDArray
 
 from calibrate.served.replay import Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
+from calibrate.served.sending import sending_s
 from calibrate.served.stalls import prefill_seen
 from sim.bill import decode_shape, iteration_bill
 from sim.deployment import plan_engine
@@ -79,7 +82,7 @@ def learn_path(run: ServedRun, rates: RateDraws, low_load: Experiment, ladder: t
         shown_prefill = float(np.clip(middle, 0.0, 1.0))
         z = np.random.default_rng(11).standard_normal(np.size(uncut.draws.c_prefill_s))
         rates = _with_prefill(rates, uncut, shown_prefill, np.clip(middle + error * z, 0.0, 1.0))
-    host = HostRates(basis=f"learnt on {low_load.name}", work=hidden_work(in_process, rates.point))
+    host = HostRates(basis=f"learnt on {low_load.name}", token_s=sending_s(rungs), work=hidden_work(in_process, rates.point))
     waves = tuple(e for e in rungs if e.clients >= MIN_WAVE)
     if waves:
         host = replace(host, serial_s=_serial(run, rates, host, waves))
