@@ -195,6 +195,8 @@ def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
         hidden_c0_s=float(reports[0]["in_process"].point.c0_s - path.rates.point.c0_s),
         shown=path.shown,
         shown_prefill=path.shown_prefill,
+        launch=path.launch.factor,
+        launch_sd=path.launch.sd,
         noise=path.noise,
         run_noise=path.run_noise,
         request_s=path.host.request_s,
@@ -226,6 +228,7 @@ def _render(report: dict[str, Any]) -> None:
         (f"Learnt from {len(path.learnt_on)} experiments ({', '.join(path.learnt_on)})" if path.learnt_on else "Carried over as packaged")
         + f": c0 {1e3 * path.rates.point.c0_s:.2f} ms "
         f"as served, {100 * path.shown:.0f} % of the per-sequence and {100 * path.shown_prefill:.0f} % of the per-prefill host cost show, "
+        f"launching takes {path.launch.factor:.2f} times what it does in process, "
         f"API server {1e3 * (path.host.request_s + path.host.serial_s):.1f} ms a request, {1e3 * path.host.serial_s:.1f} ms of it its own "
         f"time, shared by requests that come together, and {1e6 * path.host.token_s:.0f} us a token sent. "
         f"Noise of single requests (log sd): "
@@ -286,6 +289,8 @@ def _as_dict(report: dict[str, Any]) -> dict[str, Any]:
         "host_token_s": path.host.token_s,
         "shown": path.shown,
         "shown_prefill": path.shown_prefill,
+        "launch_factor": path.launch.factor,
+        "launch_log_sd": path.launch.sd,
         "noise_log_sd": path.noise,
         "run_noise_log_sd": path.run_noise,
         "scores": [
