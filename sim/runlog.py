@@ -74,9 +74,9 @@ class _ReplicaState:
 class RunLog:
     """Takes what happens and turns it into a RunRecord.
 
-    The token at a place (0 the first) of an iteration reaches its client `after_s(place)` after the end of it. `on_first_token(request, replica)` is called
-    at that iteration's end. Without `keep_iterations`, the iteration log stays empty; with it, most of it lies in a temporary
-    file (sim.spill), so that memory grows with requests alone.
+    The token at a place (0 the first) of an iteration reaches its client `after_s(place)` after the end of it.
+    `on_first_token(request, replica)` is called at that iteration's end. Without `keep_iterations`, the iteration log stays empty; with
+    it, most of it lies in a temporary file (sim.spill), so that memory grows with requests alone.
     """
 
     def __init__(

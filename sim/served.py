@@ -31,8 +31,8 @@ IN_PROCESS = "posterior for"  # how the summary of rates learnt from in-process 
 
 @dataclass(frozen=True, slots=True)
 class ServedPath:
-    """Seconds of the fixed cost that serving hides, the shares of per-sequence and per-prefill host cost that show, what launching takes over
-    the grids' rate, host latencies, and how far single requests and whole runs lie off a replay (log sd).
+    """Seconds of the fixed cost that serving hides, the shares of per-sequence and per-prefill host cost that show, what
+    launching takes over the grids' rate, host latencies, and how far single requests and whole runs lie off a replay (log sd).
     """
 
     gpu: str
@@ -41,7 +41,7 @@ class ServedPath:
     shown: float
     shown_prefill: float
     launch: float  # how much longer the host takes to launch what no captured graph holds
-    launch_sd: float  # of its logarithm
+    launch_sd: float  # of its logarithm, on another host than it was learnt on
     request_s: float
     prompt_token_s: float
     response_s: float
@@ -122,10 +122,21 @@ def parse_path(text: str, name: str) -> ServedPath:
         raise SimctlError(f"{name}: not a served path ({error})") from None
     if not isinstance(path.noise, dict):
         raise SimctlError(f"{name}: not a served path (noise)")
-    times = (path.hidden_c0_s, path.request_s, path.prompt_token_s, path.response_s, path.serial_s, path.token_s, path.launch, path.launch_sd, path.run_noise, *path.noise.values())
+    times = (
+        path.hidden_c0_s,
+        path.request_s,
+        path.prompt_token_s,
+        path.response_s,
+        path.serial_s,
+        path.token_s,
+        path.launch,
+        path.launch_sd,
+        path.run_noise,
+        *path.noise.values(),
+    )
     shares = (path.shown, path.shown_prefill)
     numbers = all(isinstance(t, float | int) and np.isfinite(t) for t in (*times, *shares))
-    if path.schema != SCHEMA or not numbers or not all(0 <= share <= 1 for share in shares):
+    if path.schema != SCHEMA or not numbers or not all(0 <= share <= 1 for share in shares) or path.launch <= 0:
         raise SimctlError(f"{name}: not a served path (schema {path.schema!r})")
     if path.formula != formula_fingerprint():
         raise SimctlError(f"{name}: learnt with another version of the formula: learn it again with `simctl validate --save-path`")

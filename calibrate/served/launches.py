@@ -2,8 +2,8 @@
 
 An engine that decides ahead sends the tokens of an iteration once the next one is launched (sim.engine.overlap). Before a prompt longer
 than the captured graphs, the streams that decode therefore wait for its launch: the gap before their token of its iteration is the
-host's own time, read directly. Hosts differ more than GPUs do: of two with the same GPU one took 12 ms and the other 22 (docs/validation.md).
-What one run shows is weighed against the grids' rate by how far hosts differ and how far its prompts disagree.
+host's own time, read directly. Hosts differ more than GPUs do: of two with the same GPU one took 12 ms and the other 22
+(docs/validation.md). What one run shows is weighed against the grids' rate by how far hosts differ and how far its prompts disagree.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from sim.engine.overlap import HostWork
 Array = NDArray[np.float64]
 ALONE_S = 0.07  # from any other first token, whose launch it could be
 LEAST_PROMPTS = 5
-# log sd of a host's speed about that of the grids: two hosts differed by 1.7 in a token sent, by 2 in a request received, by 1.2 to 1.4 in
-# cells of the same grid that launching bounds
-HOSTS_SD = 0.3
+# log sd of a host's time to launch about that of the grids: cells that launching bounds (512 tokens beside 8, 32 and 128 decodes of two
+# models) differed by 0.09 to 0.36 in the logarithm between two hosts, 0.25 rms, which is sqrt(2) of one
+HOSTS_SD = 0.18
 
 
 @dataclass(frozen=True)
