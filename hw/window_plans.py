@@ -99,6 +99,15 @@ PLANS = {
             Step("decode", _measure("decode", "--model", "qwen2.5-7b", "--expect-gpu", "h200"), 160.0, 70.0, 20.0, needs=("triton",)),
         ),
     ),
+    "h100-grids": Plan(
+        "engine grids of every bf16 model that the H100's posterior is learnt from, on one host", "h100", 1,
+        (
+            _grid("h100", "qwen2.5-7b", most_s=260.0),
+            _grid("h100", "llama3.1-8b", most_s=275.0),
+            _grid("h100", "qwen3-14b", most_s=300.0),
+            _grid("h100", "qwen3-coder-30b-a3b", most_s=330.0),
+        ),
+    ),
     "h100-fp8": Plan(
         "engine grids with fp8 weights", "h100", 1,
         (_grid("h100", "qwen2.5-7b:fp8"), _grid("h100", "llama3.1-8b:fp8")),
