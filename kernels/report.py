@@ -1,8 +1,8 @@
 """`python -m kernels.report [DATA] [--doc docs/kernels.md] [--check]`: tables, bars and plots from the committed measurements.
 
 Reads every `kernels_*.csv` and `tune_dense_*.csv` of DATA (default scenarios/data/measured/kernels), prints the tables, and puts
-them between the markers `<!-- begin NAME -->` and `<!-- end NAME -->` of the document, with the plots beside it. `--check` writes nothing and
-exits 1 where the document differs from what the data say.
+them between the markers `<!-- begin NAME -->` and `<!-- end NAME -->` of the document, with the plots beside it. `--check` writes
+nothing and exits 1 where the document differs from what the data say.
 """
 
 from __future__ import annotations
