@@ -38,7 +38,7 @@ class Budget:
 def paced(items: Sequence[T], budget: Budget, name: str, *, reserve_s: float = 0.0, stream: TextIO | None = None) -> Iterator[T]:
     """Yield items until the budget runs out, with a line of progress on stderr about every tenth of the way."""
     out = sys.stderr if stream is None else stream
-    tenth = max(1, len(items) // 10)
+    tenth, before = max(1, len(items) // 10), budget.spent_s
     for index, item in enumerate(items):
         if budget.over(reserve_s):
             print(f"{name}: budget spent after {index} of {len(items)} cells", file=out, flush=True)
@@ -46,6 +46,6 @@ def paced(items: Sequence[T], budget: Budget, name: str, *, reserve_s: float = 0
         yield item
         if (index + 1) % tenth == 0 or index + 1 == len(items):
             spent = budget.spent_s
-            left = spent / (index + 1) * (len(items) - index - 1)
+            left = (spent - before) / (index + 1) * (len(items) - index - 1)
             left = left if budget.seconds is None else max(min(left, budget.seconds - spent), 0.0)
             print(f"{name}: {index + 1}/{len(items)} cells, {spent:.0f} s, about {left:.0f} s left", file=out, flush=True)

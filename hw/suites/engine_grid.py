@@ -1,10 +1,11 @@
 """engine-grid: the time and the composition of every iteration of a real engine, over batch, context and prefill length.
 
-Protocol (engine-grid/2). A cell is repeated for REPEAT_S, within a least and a most number of times: a host that stutters for some
-iterations must not be half of what is counted. The first WARM iterations of a decode cell and the first repeat of every chunk are
-warm-up by rule and marked, never dropped. Prefill chunks are one iteration each. The first anchors are measured again at the end
-(drift), a decode and a chunk are also reached by a real prefill (control), and a greedy continuation is compared before and after
-(gate). Python's garbage collector waits while a cell runs. Version 1 repeated decodes 12 and chunks 4 times, and let it run.
+Protocol (engine-grid/3). The whole grid is gone through VISITS times, later times in a drawn order: a host that is slower for some seconds
+slows all repeats of the cell it meets (by a third, as seen), and only another visit tells. A visit repeats its cell for REPEAT_S, within a
+least and a most number of times. The first WARM iterations of a decode visit and the first repeat of every chunk are warm-up by rule and
+marked, never dropped. Prefill chunks are one iteration each. The first anchors are measured again at the end (drift), a decode and a chunk
+are also reached by a real prefill (control), and a greedy continuation is compared before and after (gate). Python's garbage collector
+waits while a cell runs. Version 2 went through the grid once, with more repeats; version 1 had fewer and let the collector run.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from hw.journal import Journal
 from hw.pace import Budget, paced
 from sim.errors import SimctlError
 
-PROTOCOL = "engine-grid/2"
+PROTOCOL = "engine-grid/3"
+VISITS = 3  # of each cell, far apart in time
 WARM = 3  # iterations of a decode cell that do not count
-REPEAT_S = 0.4  # of counted iterations, in which a cell is repeated
-DECODE_REPEATS = (12, 40)  # at least, at most
-CHUNK_REPEATS = (4, 20)  # counted ones; one more goes before them
+REPEAT_S = 0.2  # of counted iterations in a visit
+DECODE_REPEATS = (8, 20)  # at least, at most
+CHUNK_REPEATS = (3, 10)  # counted ones; one more goes before them
 CONTROL_REPEATS = 3
 OUTPUT_TOKENS = WARM + max(DECODE_REPEATS[1], 2 * (CHUNK_REPEATS[1] + 1)) + 1  # below HEADROOM_TOKENS: what a decode may grow by
 
@@ -159,7 +161,8 @@ def measure(
 ) -> dict[str, Any]:
     """Run the grid into the journal until done or out of budget. Returns the gates as attributes.
 
-    An out-of-memory or engine error in one cell is recorded as that cell's status; the sweep goes on.
+    An out-of-memory or engine error in one cell is recorded as that cell's status; the sweep goes on. A run is finished when every cell
+    was visited once; how often each was, the cells say.
     """
     with engine_set_aside():
         prompt = np.random.default_rng(7).integers(10, 1000, 64).tolist()
@@ -168,17 +171,26 @@ def measure(
         _one(engine, anchors[0], journal, rng, "warm", measure_cell)  # first steps after start: compile, autotune
         for control in (c for c in controls if c in cells):  # without its placed twin there is nothing to compare
             _one(engine, control, journal, rng, "control", measure_computed)
-        for cell in paced([c for c in cells if f"grid {c.label}" not in journal], budget, name, reserve_s=3.0):
-            _one(engine, cell, journal, rng, "grid", measure_cell, budget=budget)
+        for visit in range(VISITS):
+            order = cells if visit == 0 else [cells[i] for i in rng.permutation(len(cells))]
+            left = [c for c in order if _key("grid", c, visit) not in journal]
+            if visit and budget.over(reserve_s=3.0):
+                break
+            for cell in paced(left, budget, f"{name}, visit {visit + 1}", reserve_s=3.0):
+                _one(engine, cell, journal, rng, "grid", measure_cell, visit=visit, budget=budget)
         for cell in [c for c in anchors if c in cells] or cells[:1]:
             _one(engine, cell, journal, rng, "again", measure_cell)
         after = engine.greedy(prompt, 16)
     agree = sum(a == b for a, b in zip(before, after, strict=True)) / len(before)
-    return {"gate_top1_before_after": agree, "finished": int(all(f"grid {c.label}" in journal for c in cells))}
+    return {"gate_top1_before_after": agree, "finished": int(all(_key("grid", c) in journal for c in cells))}
 
 
-def _one(engine: Any, cell: Cell, journal: Journal, rng: np.random.Generator, role: str, how: Any, **more: Any) -> None:
-    key = f"{role} {cell.label}"
+def _key(role: str, cell: Cell, visit: int = 0) -> str:
+    return f"{role} {cell.label}" + (f" visit {visit + 1}" if visit else "")
+
+
+def _one(engine: Any, cell: Cell, journal: Journal, rng: np.random.Generator, role: str, how: Any, *, visit: int = 0, **more: Any) -> None:
+    key = _key(role, cell, visit)
     if key in journal:
         return
     try:
@@ -187,4 +199,5 @@ def _one(engine: Any, cell: Cell, journal: Journal, rng: np.random.Generator, ro
     except Exception as failure:  # an engine may raise anything; what it says is kept, KeyboardInterrupt is not caught
         text = f"{type(failure).__name__}: {failure}"
         rows, status, error = [], "oom" if "out of memory" in text.lower() else "error", text[:300]
+    rows = [{"visit": visit, **row} for row in rows]
     journal.add(key, role=role, kind=cell.kind, status=status, error=error, cell=cell.record(), rows=rows)

@@ -14,7 +14,8 @@ from hw.suites.engine_grid import PROTOCOL, WARM
 CONTROLS = (("control_computed_over_placed", False), ("control_computed_over_placed_chunk", True))  # of the decode, of the chunk
 ITERATION = {
     "cell_index": ("index into the cell dimension", "1"),
-    "repeat": ("order within the cell", "1"),
+    "visit": ("which time round the grid", "1"),
+    "repeat": ("order within the visit", "1"),
     "warmup": ("excluded by rule", "bool"),
     "target": ("carries what the cell asked for (a decode between two chunks does not)", "bool"),
     "step_s": ("wall time of the engine step, scheduling to outputs", "s"),
@@ -31,11 +32,13 @@ CELL = {
     "chunks": ("prefill chunks asked for", "1"),
     "chunk_tokens": ("tokens of each chunk", "tokens"),
     "offset_tokens": ("tokens cached before each chunk", "tokens"),
-    "step_s_median": ("median step time of counted target iterations", "s"),
+    "step_s_median": ("median over visits of the median step time of counted target iterations", "s"),
     "step_s_p25": ("lower quartile", "s"),
     "step_s_p75": ("upper quartile", "s"),
     "step_s_n": ("counted target iterations", "1"),
-    "model_s_median": ("median model part", "s"),
+    "model_s_median": ("the same of the model part", "s"),
+    "visits": ("times the cell was visited", "1"),
+    "step_s_visits_sd": ("standard deviation of the logarithm of the visits' medians, nan for one visit", "1"),
     **{f"{name}_median": (f"median of counted target iterations: {text}", unit) for name, (text, unit) in FIELDS.items()},
 }
 
@@ -47,9 +50,9 @@ def dataset(records: list[dict[str, Any]], attrs: dict[str, Any], suite: str = "
     from hw.artifact import SCHEMA, table
 
     iterations, cells = [], []
-    for index, record in enumerate(r for r in records if r["role"] != "warm"):
-        iterations += [{"cell_index": index, **row} for row in record["rows"]]
-        cells.append(_cell_row(record))
+    for index, visits in enumerate(_by_cell(records)):
+        iterations += [{"cell_index": index, **row} for record in visits for row in record["rows"]]
+        cells.append(_cell_row(visits))
     derived = {
         "protocol": PROTOCOL if suite == "engine-grid" else f"{suite}/1 over {PROTOCOL}",
         **{
@@ -64,12 +67,27 @@ def dataset(records: list[dict[str, Any]], attrs: dict[str, Any], suite: str = "
     return xr.Dataset(variables, attrs={"schema": SCHEMA, "suite": suite, **derived, **attrs})
 
 
-def _cell_row(record: dict[str, Any]) -> dict[str, Any]:
+def _by_cell(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The visits of each cell together, cells in the order of their first; warm-up records left out."""
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        if record["role"] != "warm":
+            cells.setdefault(record["key"].split(" visit ")[0], []).append(record)
+    return list(cells.values())
+
+
+def _cell_row(visits: list[dict[str, Any]]) -> dict[str, Any]:
+    """One cell. A visit that failed takes nothing from those that did not; a cell failed when none ran."""
+    record = next((v for v in visits if v["status"] == "ok"), visits[0])
     cell = record["cell"]
     contexts, chunks = cell["contexts"], cell["chunks"]
-    counted = [r for r in record["rows"] if r["target"] and not r["warmup"]]
+    counted = [[r for r in v["rows"] if r["target"] and not r["warmup"]] for v in visits]
+    counted = [rows for rows in counted if rows]
+    pooled = [r for rows in counted for r in rows]
     label = Cell(cell["kind"], tuple(contexts), tuple(map(tuple, chunks))).label
-    medians = {f"{k}_median": float(np.median([r[k] for r in counted])) if counted else float("nan") for k in FIELDS}
+    medians = {f"{k}_median": float(np.median([r[k] for r in pooled])) if pooled else float("nan") for k in FIELDS}
+    by_visit = {k: np.array([np.median([r[k] for r in rows]) for rows in counted]) for k in ("step_s", "model_s")}
+    typical = {f"{k}_median": float(np.median(v)) if v.size else float("nan") for k, v in by_visit.items()}
     return {
         "label": label,
         "kind": cell["kind"],
@@ -80,9 +98,11 @@ def _cell_row(record: dict[str, Any]) -> dict[str, Any]:
         "chunks": len(chunks),
         "chunk_tokens": chunks[0][1] if chunks else 0,
         "offset_tokens": chunks[0][0] if chunks else 0,
-        **summarize([r["step_s"] for r in counted], "step_s"),
-        **summarize([r["model_s"] for r in counted], "model_s"),
+        **summarize([r["step_s"] for r in pooled], "step_s"),
+        "visits": len(counted),
+        "step_s_visits_sd": float(np.log(by_visit["step_s"]).std(ddof=1)) if len(counted) > 1 else float("nan"),
         **medians,
+        **typical,
     }
 
 
