@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
@@ -18,21 +19,23 @@ from sim.host import HostRates
 from sim.posterior import with_model_error
 from sim.rates import RateDraws, Rates
 
+Array = NDArray[np.float64]
 KNOWN_TO = 0.005  # log sd of the step time
 RUNS = 12
 
 
 def phase_floor(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates) -> float:
     """Median relative TTFT error, over requests and runs."""
-    z = np.random.default_rng(13).standard_normal(RUNS)
-    ttft = np.array(
-        [
-            replay(run, experiment, replace(rates, point=slowed(rates.point, float(np.exp(KNOWN_TO * each)))), host, draws=0).ttft_s
-            for each in z
-        ]
-    )
+    ttft = out_of_phase(run, experiment, rates, host)
     errors = [np.abs(np.median(np.delete(ttft, k, axis=0), axis=0) / ttft[k] - 1) for k in range(RUNS)]
     return float(np.median(errors))
+
+
+def out_of_phase(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates) -> Array:
+    """TTFT in seconds of RUNS such runs, [run, request]."""
+    factors = np.exp(KNOWN_TO * np.random.default_rng(13).standard_normal(RUNS)).tolist()
+    each = [replace(rates, point=slowed(rates.point, factor)) for factor in factors]
+    return np.array([replay(run, experiment, own, host, draws=0).ttft_s for own in each])
 
 
 def slowed(rates: Rates, factor: float) -> Rates:

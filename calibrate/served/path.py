@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate.served.floor import out_of_phase
 from calibrate.served.launches import Launching, launching
 from calibrate.served.replay import Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
@@ -97,12 +98,12 @@ def learn_path(run: ServedRun, rates: RateDraws, low_load: Experiment, ladder: t
     else:
         host = replace(host, request_s=0.0)
     for _ in range(ROUNDS):
-        seen = replay(run, low_load, rates, host, draws=0)
         if len(rungs) < 2:
+            seen = replay(run, low_load, rates, host, draws=0)
             rates = _shift_c0(rates, float(np.nanmedian(low_load.tpot_s) - np.nanmedian(seen.tpot_s)))
             host = replace(host, work=hidden_work(in_process, rates.point))
-            seen = replay(run, low_load, rates, host, draws=0)
-        gap = float(np.median(low_load.ttft_s) - np.median(seen.ttft_s))
+        # of few requests, one run's median jumps with the iterations that they happen to meet
+        gap = float(np.median(low_load.ttft_s) - np.median(out_of_phase(run, low_load, rates, host)))
         # without waves to tell them apart, all of the latency is taken as the API server's own time
         closes = "request_s" if waves else "serial_s"
         host = replace(host, **{closes: max(0.0, getattr(host, closes) + gap)})
