@@ -27,7 +27,7 @@ def resolved(path: Path) -> Path:
 
 
 def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
-    """Engine grids of `gpu`: the files given, else the packaged ones of one GPU (the host of several works otherwise: docs/calibrate.md).
+    """Engine grids of `gpu`: the files given, else the packaged ones, those of a model over several such GPUs among them.
 
     Raises UsageError when there are none, or of another GPU.
     """
@@ -37,7 +37,7 @@ def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
             if grid.gpu.name != gpu.name:
                 raise UsageError(f"{grid.source}: measured on {grid.gpu.name}, not on {gpu.name}")
         return grids
-    grids = [grid for grid in _packaged_grids(gpu) if grid.tp == 1]
+    grids = _packaged_grids(gpu)
     if not grids:
         raise UsageError(f"no packaged engine grid of {gpu.name}; give files with --from, or measure with `simctl measure`")
     return grids
@@ -48,14 +48,9 @@ def is_grid(path: Path) -> bool:
     return path.name.startswith(SUITE) and not path.stem.endswith(REPEAT)
 
 
-def spread_grids(gpu: GpuSpec) -> list[Grid]:
-    """Packaged grids of a model over several GPUs of this kind."""
-    return [grid for grid in _packaged_grids(gpu) if grid.tp > 1]
-
-
 def unseen_grids(gpu: GpuSpec) -> list[tuple[str, Grid]]:
     """(what it is, the grid) of packaged grids that nothing is learnt from."""
-    return [("another run", again) for _, again in repeated_grids(gpu)] + [("several GPUs", grid) for grid in spread_grids(gpu)]
+    return [("another run", again) for _, again in repeated_grids(gpu)]
 
 
 def repeated_grids(gpu: GpuSpec | None = None) -> list[tuple[Grid, Grid]]:
