@@ -13,7 +13,7 @@ the shape may be a float, an array or a tensor; the same lines run for all.
     comm       tensor-parallel all-reduce traffic: two per layer
     uneven     KV bytes of decodes whose contexts differ: the blocks of the longest finish last
     last turn  attention flops that multiprocessors without a block could have done in a chunk's last turn (sim.turns)
-    spread     what the host does for several GPUs: iterations, and layers that no full graph holds
+    spread     layers of an iteration over several GPUs that no full graph holds: what the host launches for all of them
     intake     prompt tokens of requests that the iteration takes in, where that falls into its time
 """
 
@@ -103,7 +103,6 @@ class Bill(NamedTuple):
     uneven_kv_bytes: Any  # the decodes' where their contexts differ
     last_turn_flops: Any  # idle in the last turn of prefill chunks' attention blocks
     intake_tokens: Any  # prompt tokens taken in
-    spread_iterations: Any  # 1 over several GPUs
     spread_layers: Any  # layers that no full graph holds, over several GPUs
     spread_eager_layers: Any  # those of them that are launched kernel by kernel
     spread_intake_tokens: Any  # prompt tokens taken in over several GPUs
@@ -295,7 +294,6 @@ def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp
         uneven_kv_bytes=0.0 if on_host or policy.selects else shape.uneven * kv_bytes,
         last_turn_flops=shape.prefill_idle_pairs * c.pair_flops,
         intake_tokens=shape.intake_tokens,
-        spread_iterations=several,
         spread_layers=several * ungraphed * c.layers,
         spread_eager_layers=several * shape.eager * c.layers,
         spread_intake_tokens=several * shape.intake_tokens,
@@ -337,7 +335,8 @@ def mixed_shape(
 ) -> Shape:
     """An iteration of decodes (each reading `context` tokens) and prefill chunks (tokens, context at the chunk's end, whether it samples).
 
-    `tp` is how many GPUs share the heads. Prefill attention is dense under every policy. Plain floats: this is the readable definition the fast paths are held to.
+    `tp` is how many GPUs share the heads. Prefill attention is dense under every policy. Plain floats: this is the readable definition the
+    fast paths are held to.
     """
     window = model.window
     seqs = context = kept = near = 0.0

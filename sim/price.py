@@ -3,7 +3,7 @@
     t = c0 + c_expert*MoE layers + c_seq*sequences + c_double*layers*log2(sequences) + c_prefill*[prefill]
         + smax(weights/beta, linear flops/F) + smax(experts/beta_expert, expert flops/F_e)
         + smax(KV*(1 + uneven)/beta_kv, attention flops/F_a) of decodes + the same of prefill chunks + state/beta_state
-        + summaries/beta_kv + find + exposed link + exposed launches + comm + spread [several GPUs] + intake*prompt tokens taken in
+        + summaries/beta_kv + find + exposed link + exposed launches + comm + intake*prompt tokens taken in
 
 smax(a, b) = (a**p + b**p)**(1/p) is a smooth maximum of a stage's memory and compute time; stages follow one another, so they add.
 The published three-parameter form (c0, beta, c1) is this with beta_kv = beta and the compute terms far below the memory terms.
@@ -80,7 +80,7 @@ def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
     host = host + bill.spread_layers * rates.spread_layer_s + bill.spread_eager_layers * rates.spread_eager_layer_s
     taken = bill.intake_tokens * rates.intake_s + bill.spread_intake_tokens * rates.spread_intake_s
     return Terms(
-        fixed=bill.iterations * rates.c0_s + bill.expert_layers * rates.expert_layer_s + bill.spread_iterations * rates.spread_s + taken,
+        fixed=bill.iterations * rates.c0_s + bill.expert_layers * rates.expert_layer_s + taken,
         sequences=bill.sequences * rates.c_seq_s + bill.doublings * rates.doubling_s,
         prefill=bill.has_prefill * rates.c_prefill_s,
         weights=weights,

@@ -20,8 +20,8 @@ def tensor_parallel_notes(tp: int, basis: Mapping[str, str]) -> list[str]:
     """What an answer for `tp` GPUs must say of its rates, whose `basis` tells where each comes from; empty for one GPU."""
     if tp == 1:
         return []
-    learnt = basis["spread_s"].startswith("learnt")
-    source = "learnt from one model over two of these GPUs" if learnt else "a prior " + basis["spread_s"].partition("ms, ")[2]
+    learnt = basis["spread_layer_s"].startswith("learnt")
+    source = "learnt from one model over two of these GPUs" if learnt else "a prior " + basis["spread_layer_s"].partition("ms, ")[2]
     more = "" if tp == 2 else f" It is taken to be the same for {tp} as for two."
     wide = "" if learnt else ", with a wide interval"
     return [f"what the engine's host takes to drive several GPUs is {source}{wide}; no server over several was measured.{more}"]

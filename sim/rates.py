@@ -32,7 +32,6 @@ UNITS: dict[str, str] = {
     "uneven": "share by which unequal contexts slow the KV reads of decodes",
     "last_turn": "share of the idle in the last turn of a chunk's attention blocks that shows",
     "intake_s": "s per prompt token of a request taken in",
-    "spread_s": "s more per iteration over several GPUs",
     "spread_layer_s": "s per layer outside a full graph over several GPUs (host time, overlaps the GPU's)",
     "spread_eager_layer_s": "s more per such layer launched outside any captured graph",
     "spread_intake_s": "s more per prompt token of a request taken in over several GPUs",
@@ -69,7 +68,6 @@ class Rates:
     uneven: Any
     last_turn: Any
     intake_s: Any
-    spread_s: Any
     spread_layer_s: Any
     spread_eager_layer_s: Any
     spread_intake_s: Any

@@ -127,7 +127,8 @@ def visit_sd(data: Any, ran: NDArray[np.bool_], rows: Sequence[Mapping[str, Any]
     if not several.any():
         return within
     free = np.where(several, visits - 1, 0.0)
-    typical = float(np.sqrt(np.median(sd[several] ** 2)))
+    # robust against the few that stutter: a sample variance of f degrees of freedom has about this median
+    typical = float(np.sqrt(np.median(sd[several] ** 2 / (1.0 - 2.0 / (9.0 * free[several])) ** 3)))
     spread = np.sqrt((free * np.nan_to_num(sd) ** 2 + POOLED * typical**2) / (free + POOLED))
     # a median of three is worth less than their mean
     error = np.where(visits > 2, MEDIAN_SE, 1.0) * spread / np.sqrt(np.maximum(visits, 1.0))

@@ -43,7 +43,6 @@ SEEN_THROUGH: dict[str, tuple[str, ...]] = {
     "uneven": ("uneven_kv_bytes",),
     "last_turn": ("last_turn_flops",),
     "intake_s": ("intake_tokens",),
-    "spread_s": ("spread_iterations",),
     "spread_layer_s": ("spread_layers",),
     "spread_eager_layer_s": ("spread_eager_layers",),
     "spread_intake_s": ("spread_intake_tokens",),

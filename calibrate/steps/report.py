@@ -130,6 +130,8 @@ def _rows(name: str, fit: StepFit, labels: NDArray[np.str_], settings: Settings,
     rows = [HeldOutRow(name, "all", held.scores(cells))]
     if by_kind:
         rows += [HeldOutRow(name, k, held.scores(cells, cells.kind == k)) for k in KINDS if (cells.kind == k).any()]
+        several = cells.as_bill().comm_ops > 0
+        rows += [HeldOutRow(name, "several GPUs", held.scores(cells, several))] if several.any() else []
     else:
         rows += [HeldOutRow(name, str(m), held.scores(cells, cells.model == m)) for m in np.unique(cells.model)]
     return rows

@@ -57,7 +57,6 @@ _SCALE = {
     "uneven": 0.1,
     "last_turn": 0.45,
     "intake_s": 3e-8,
-    "spread_s": 5e-4,
     "spread_layer_s": 2e-4,
     "spread_eager_layer_s": 1e-4,
     "spread_intake_s": 1e-7,
