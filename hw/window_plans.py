@@ -53,13 +53,19 @@ def _checked(tool: str) -> Step:
     return Step(tool, command, 110.0, 50.0, program="compute-sanitizer", needs=("triton",), env=uncached)
 
 
-# On a GPU the tests mostly wait for the compiler: eight at a time where pytest can.
-_AT_ONCE = ("-n", "8") if importlib.util.find_spec("xdist") else ()
-# A machine's own plugins may warn, and a warning is an error here: pytest-benchmark does, beside others at a time.
-_WITHOUT = ("-p", "no:cacheprovider", "-p", "no:benchmark")
+# On a GPU the tests mostly wait for the compiler: twelve at a time where pytest can.
+_AT_ONCE = ("-p", "xdist.plugin", "-n", "12") if importlib.util.find_spec("xdist") else ()
+# A machine's own plugins may warn, and a warning is an error here (pytest-benchmark warns beside xdist): none comes unasked.
+_NO_PLUGINS = (("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"),)
+_TESTS = Step(
+    "tests", ("-m", "pytest", "-v", "-p", "no:cacheprovider", *_AT_ONCE, "tests/kernels"), 150.0, 60.0, needs=("pytest",), env=_NO_PLUGINS
+)
+# How a paged cache is walked: the order of its pages first, then what is queued.
+_ORDERS = ("fixed", "queue 1/8 by 8", "sorted fixed", "sorted queue 1/8 by 8", "sorted queue 1/16 by 2", "sorted by head fixed",
+           "in turn fixed", "ascending fixed")  # fmt: skip
 _KERNELS = (
     Step("kernels", ("-m", "kernels.bench", "-o", "{out}", "--host-step", "--budget", "{budget}"), 300.0, 60.0, 25.0, needs=("triton",)),
-    Step("tests", ("-m", "pytest", "-q", *_WITHOUT, *_AT_ONCE, "tests/kernels"), 120.0, 60.0, needs=("pytest", "hypothesis")),
+    _TESTS,
     _checked("memcheck"),
     _checked("racecheck"),
     Step("drift", ("-m", "kernels.gdn_drift"), 60.0, 20.0, needs=("triton",)),
@@ -71,6 +77,14 @@ _NO_MULTICAST = (("NCCL_NVLS_ENABLE", "0"), ("TORCH_SYMM_MEM_DISABLE_MULTICAST",
 PLANS = {
     "h200-kernels": Plan("every kernel on an H200, contexts to 2M; tests, memory and race checks on the GPU", "h200", 1, _KERNELS),
     "h100-kernels": Plan("the same on an H100", "h100", 1, _KERNELS),
+    "h100-pages": Plan(
+        "orders of the pages of a dense cache; the gated delta rule beside an engine's; tests on the GPU", "h100", 1,
+        (
+            Step("orders", ("-m", "kernels.tune_dense", "-o", "{out}", "--budget", "{budget}", "--only", *_ORDERS), 90.0, 50.0),
+            Step("gdn", ("-m", "kernels.bench", "-o", "{out}", "--suites", "gdn", "--budget", "{budget}"), 60.0, 45.0, needs=("triton",)),
+            _TESTS,
+        ),
+    ),
     "h100-served": Plan(
         "a second served model: four loads, sessions, ladder, KV-starved burst; then the burst of the first", "h100", 1,
         (

@@ -112,9 +112,10 @@ def gated_delta(
         from vllm.model_executor.layers.fla.ops import fused_recurrent_gated_delta_rule as engine_rule
     except Exception:
         return calls
-    slots = torch.arange(batch, dtype=torch.int32, device=qkv.device)
+    # Slot 0 is the engine's null block: a sequence there is skipped and its output left as the memory was.
+    slots = torch.arange(1, batch + 1, dtype=torch.int32, device=qkv.device)
     starts = torch.arange(batch + 1, dtype=torch.int32, device=qkv.device)
-    own = state.clone()
+    own = torch.cat([torch.zeros_like(state[:1]), state])
 
     def engine_call() -> torch.Tensor:
         out, _ = engine_rule(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from kernels import alternatives, gather_decode, partials, pools, reference, selector, summaries, timing
+from kernels import alternatives, gather_decode, page_order, partials, pools, reference, selector, summaries, timing
 from kernels.dense_decode import ERROR_BOUND, dense_decode
 from kernels.results import Row, row
 
@@ -69,9 +71,9 @@ def measured(
 
 
 def dense(cell: pools.Cell, timer: Timer, variants: bool = False) -> list[Row]:
-    """Dense decode of a cell: ours, paged and contiguous, and the alternatives. Pages are of 128 tokens in random order, keys beside
-    values; with `variants` also of 256 tokens, in the order of the sequence, with keys and values apart, these of 16 tokens, too, and
-    with every program's share fixed."""
+    """Dense decode of a cell: ours, paged and contiguous, and the alternatives. Pages are of 128 tokens, keys beside values: in random
+    order, the same sorted, and each sequence's in a run; with `variants` also in random order of 256 tokens, with keys and values apart,
+    these of 16 tokens, too, and with every program's share fixed; and handed out in turn. What sorting takes has a row of its own."""
     heads = HEADS_KV
     refs: dict[str, torch.Tensor] = {}
     calls: dict[str, list[timing.Work]] = {}
@@ -81,19 +83,25 @@ def dense(cell: pools.Cell, timer: Timer, variants: bool = False) -> list[Row]:
     pages = cell.context // PAGE
     in_order = torch.arange(cell.batch * pages * heads, device="cuda", dtype=torch.int32).view(cell.batch, heads, pages)
 
-    def ours(i: int, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor | None, **options: float) -> timing.Work:
+    def ours(
+        i: int, k: torch.Tensor, v: torch.Tensor, table: torch.Tensor | page_order.SortedPages | None, **options: float
+    ) -> timing.Work:
         return lambda: dense_decode(cell.q[i], k, v, cell.seq_lens, table, out=out, workspace=work, **options)
 
     sets = range(cell.sets)
     calls["paged"] = [ours(i, *cell.pages(i), cell.table) for i in sets]
-    refs["paged"] = exact
+    ascending = cell.sorted_table()
+    calls["paged_sorted"] = [ours(i, *cell.pages(i), ascending) for i in sets]
+    refs["paged"] = refs["paged_sorted"] = exact  # the same pages
+    ordered = cell.ascending_table()
+    calls["paged_in_order"] = [ours(i, *cell.pages(i), ordered) for i in sets]
+    refs["paged_in_order"] = pools.exact_dense(cell.q[0], *cell.pages(0), ordered)
     if variants:
         calls["paged_fixed"], refs["paged_fixed"] = [ours(i, *cell.pages(i), cell.table, queued=0.0) for i in sets], exact
-        ordered = torch.arange(cell.batch * pages, device="cuda", dtype=torch.int32).view(cell.batch, -1)
         of_16, of_256 = cell.random_table(16), cell.random_table(256)
         for name, caches, table in (
             ("paged_apart", [cell.pages_apart(i) for i in sets], cell.table),
-            ("paged_in_order", [cell.pages(i) for i in sets], ordered),
+            ("paged_in_turn", [cell.pages(i) for i in sets], cell.ascending_table(in_turn=True)),
             ("paged_16", [cell.pages_apart(i, 16) for i in sets], of_16),
             ("paged_256", [cell.pages(i, 256) for i in sets], of_256),
         ):
@@ -118,7 +126,22 @@ def dense(cell: pools.Cell, timer: Timer, variants: bool = False) -> list[Row]:
         refs[name] = pools.exact_dense(cell.q[0], *(x.transpose(1, 2) for x in token_major[0]), cell.table)
     moved = dict.fromkeys(calls, cell.kv_bytes)
     labels = {"batch": cell.batch, "context": cell.context, "dtype": "bfloat16"}
-    return measured(timer, "dense", "dense_decode", calls, refs, moved, **labels)
+    return [*measured(timer, "dense", "dense_decode", calls, refs, moved, **labels), _sorting(cell, timer)]
+
+
+def _sorting(cell: pools.Cell, timer: Timer) -> Row:
+    """What it takes to sort the page table of a cell, once for all layers and steps: host seconds until it is done, launches included."""
+    times = np.empty(timer.repeats + 2)
+    for i in range(times.size):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        cell.sorted_table()
+        torch.cuda.synchronize()
+        times[i] = time.perf_counter() - start
+    stats = timing.spread(times[2:])
+    found = {"median": stats["median_s"], "p10": stats["p10_s"], "p90": stats["p90_s"], "repeats": stats["repeats"]}
+    timer.log(f"{'sort_pages':14} {'':24} B={cell.batch:<3} C={cell.context:<8} {stats['median_s'] * 1e6:10.2f} us")
+    return row("pages", "sort_pages", "sort_pages", dtype="int32", batch=cell.batch, context=cell.context, **found)
 
 
 def sparse(cell: pools.Cell, timer: Timer, k: int, kinds: tuple[str, ...] = ("minmax_fp8", "minmax")) -> list[Row]:

@@ -70,28 +70,42 @@ def span(
     return b_m, b_l, b_o
 
 
+@triton.jit
+def open_row(
+    q, lens, table, i_row, o_g, o_d, heads_kv, stride_table,
+    GROUP: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """What a program needs of row `i_row` of (sequence, HEADS KV heads): sequence, first KV head, tokens, tiles, tiles that are full, its
+    place in the page table, and queries [o_g, o_d]."""
+    i_b, i_h = i_row // (heads_kv // HEADS), i_row % (heads_kv // HEADS) * HEADS
+    n = tl.load(lens + i_b)
+    if HEADS == 1:
+        tiles, whole = tl.cdiv(n, BN), n // BN
+    else:
+        tiles, whole = tl.cdiv(n, PAGE) * (HEADS * PAGE // BN), n // PAGE * (HEADS * PAGE // BN)
+    p_q = q + (i_row.to(tl.int64) * (HEADS * GROUP) + o_g[:, None]) * D + o_d
+    b_q = tl.load(p_q, mask=o_g[:, None] < HEADS * GROUP, other=0.0)
+    return i_b, i_h, n, tiles, whole, table + i_b.to(tl.int64) * stride_table, b_q
+
+
+@triton.jit
+def share(i, length, of):
+    """Where share `i` of `length` tiles begins and ends, of `of` equal ones."""
+    return (i.to(tl.int64) * length // of).to(tl.int32), ((i + 1).to(tl.int64) * length // of).to(tl.int32)
+
+
 @triton.jit(do_not_specialize=["heads_kv", "splits", "stride_table"])
 def _bulk(
     q, k, v, table, lens, out, o_parts, ml_parts, scale_log2, heads_kv, splits, stride_table, stride_p, stride_h,
     GROUP: tl.constexpr, HEADS: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
     WHOLE: tl.constexpr, PAGED: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    PER: tl.constexpr = HEADS * PAGE // BN
     QUERIES: tl.constexpr = HEADS * GROUP
     i_s, i_row = tl.program_id(0), tl.program_id(1)
-    i_b, i_h = i_row // (heads_kv // HEADS), i_row % (heads_kv // HEADS) * HEADS
     o_g, o_d = tl.arange(0, GP), tl.arange(0, D)[None, :]
     launch.wait_for_previous(PDL)
-    n = tl.load(lens + i_b)
-    if HEADS == 1:
-        tiles, whole = tl.cdiv(n, BN), n // BN
-    else:
-        tiles, whole = tl.cdiv(n, PAGE) * PER, n // PAGE * PER
-    p_q = q + (i_row.to(tl.int64) * QUERIES + o_g[:, None]) * D + o_d
-    b_q = tl.load(p_q, mask=o_g[:, None] < QUERIES, other=0.0)
-    lo = (i_s.to(tl.int64) * tiles // splits).to(tl.int32)
-    hi = ((i_s + 1).to(tl.int64) * tiles // splits).to(tl.int32)
-    row_of = table + i_b.to(tl.int64) * stride_table
+    i_b, i_h, n, tiles, whole, row_of, b_q = open_row(q, lens, table, i_row, o_g, o_d, heads_kv, stride_table, GROUP, HEADS, D, PAGE, BN)
+    lo, hi = share(i_s, tiles, splits)
     b_m, b_l, b_o = span(
         k, v, row_of, b_q, i_b, i_h, lo, hi, tiles, whole, n, stride_p, stride_h, scale_log2,
         GROUP, HEADS, GP, D, PAGE, BN, PAGED, STAGES, PRECISION,

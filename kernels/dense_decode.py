@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from kernels import checks, dense_bulk, dense_queue, launch, paging, partials
+from kernels.page_order import SortedPages
 
 # The probabilities are rounded to the cache's dtype before they meet V, the output to the query's.
 ERROR_BOUND = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 2e-5}
@@ -143,7 +144,7 @@ def dense_decode(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     seq_lens: torch.Tensor,
-    page_table: torch.Tensor | None = None,
+    page_table: torch.Tensor | SortedPages | None = None,
     *,
     scale: float | None = None,
     sink: int = 0,
@@ -167,7 +168,8 @@ def dense_decode(
 
     q [B, HQ, D] contiguous, bf16, fp16 or fp32; k_cache, v_cache [pages, KV heads, page, D] of the same dtype, any strides
     but the last (pass a permuted view for token-major pages), page a power of two from 16 to 256; page_table [B, max pages]
-    int32, or None for contiguous KV [B, KV heads, N, D]; seq_lens [B] int32 on the device, tokens to attend to (the newest
+    int32, the same with its full pages sorted (`page_order.sort_pages`; not with a window, which counts positions), or None for
+    contiguous KV [B, KV heads, N, D]; seq_lens [B] int32 on the device, tokens to attend to (the newest
     included). HQ / KV heads query heads share a KV head. `window` keeps the first `sink` and the last `window` tokens.
     `max_tokens` (default: what the table can hold) bounds seq_lens and sets the number of splits; it does not limit what
     is read. `workspace` and `out` make the call allocation-free, as in a CUDA graph; `splits`, `tile`, `num_warps`,
@@ -180,6 +182,10 @@ def dense_decode(
     Returns [B, HQ, D] in q's dtype; zeros for a sequence of length 0; the same bits at every call. `ValueError` naming the argument
     on bad input. What lies on the device, lengths and page numbers, is not read back to be checked.
     """
+    if isinstance(page_table, SortedPages):
+        if window is not None:
+            raise ValueError("page_table: sorted pages have lost the positions a window needs")
+        page_table = page_table.table
     heads_kv, capacity = check_cache(q, k_cache, v_cache, seq_lens, page_table)
     batch, heads_q, d = q.shape
     group = heads_q // heads_kv

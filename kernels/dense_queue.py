@@ -77,7 +77,6 @@ def _queue(
     GROUP: tl.constexpr, HEADS: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, BN: tl.constexpr,
     PAGED: tl.constexpr, HALVES: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    PER: tl.constexpr = HEADS * PAGE // BN
     QUERIES: tl.constexpr = HEADS * GROUP
     if HALVES:
         o_g, o_d = tl.arange(0, 16) % 8, tl.arange(0, D // 2)[None, :] + tl.arange(0, 16)[:, None] // 8 * (D // 2)
@@ -91,23 +90,17 @@ def _queue(
         i_row, i_part = item % rows, item // rows
         # What comes next is claimed now, so that its number is there when this item is done.
         item = tl.num_programs(0) + tl.atomic_add(claims, 1, sem="relaxed")
-        i_b, i_h = i_row // (heads_kv // HEADS), i_row % (heads_kv // HEADS) * HEADS
-        n = tl.load(lens + i_b)
-        if HEADS == 1:
-            tiles, whole = tl.cdiv(n, BN), n // BN
-        else:
-            tiles, whole = tl.cdiv(n, PAGE) * PER, n // PAGE * PER
+        i_b, i_h, n, tiles, whole, row_of, b_q = dense_bulk.open_row(
+            q, lens, table, i_row, o_g, o_d, heads_kv, stride_table, GROUP, HEADS, D, PAGE, BN
+        )
         last = (tiles.to(tl.int64) * queued // 1024).to(tl.int32)
         first = tiles - last
         if i_part < splits:
             begin, length, i_s, of = first * 0, first, i_part, splits
         else:
             begin, length, i_s, of = first, last, i_part - splits, chunks
-        lo = begin + (i_s.to(tl.int64) * length // of).to(tl.int32)
-        hi = begin + ((i_s + 1).to(tl.int64) * length // of).to(tl.int32)
-        row_of = table + i_b.to(tl.int64) * stride_table
-        p_q = q + (i_row.to(tl.int64) * QUERIES + o_g[:, None]) * D + o_d
-        b_q = tl.load(p_q, mask=o_g[:, None] < QUERIES, other=0.0)
+        lo, hi = dense_bulk.share(i_s, length, of)
+        lo, hi = begin + lo, begin + hi
         if HALVES:
             b_m, b_l, b_o = _span_halves(
                 k, v, row_of, b_q, i_b, i_h, lo, hi, tiles, whole, n, stride_p, stride_h, scale_log2, D, PAGE, BN, PAGED, STAGES, PRECISION,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels import reference
+from kernels import page_order, reference
 
 PAGE = 128
 
@@ -49,10 +49,24 @@ class Cell:
         k, v = self.memory[i].view(2, -1, self.heads_kv, page, self.d)
         return k, v
 
+    def pages_by_head(self, i: int, page: int = PAGE) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of set `i` beside each other, all pages of a head before those of the next: neighbouring pages are one run."""
+        both = self.memory[i].view(self.heads_kv, -1, 2, page, self.d).transpose(0, 1)
+        return both[:, :, 0], both[:, :, 1]
+
     def contiguous(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Set `i` as contiguous caches [B, KV heads, context, D]."""
         k, v = self.memory[i].view(2, self.batch, self.heads_kv, self.context, self.d)
         return k, v
+
+    def sorted_table(self) -> page_order.SortedPages:
+        """The table with the pages of every sequence ascending: with gaps, where the other sequences have theirs."""
+        return page_order.sort_pages(self.table, self.seq_lens, PAGE)
+
+    def ascending_table(self, in_turn: bool = False) -> torch.Tensor:
+        """What a fresh pool hands out: each sequence its pages in a run, or, `in_turn`, a page to every sequence before the next one."""
+        ids = torch.arange(self.table.numel(), device=self.table.device, dtype=torch.int32)
+        return ids.view(-1, self.batch).t().contiguous() if in_turn else ids.view(self.batch, -1)
 
     def random_table(self, page: int) -> torch.Tensor:
         """A page table in random order for pages of `page` tokens."""

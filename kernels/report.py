@@ -36,16 +36,36 @@ def dense(t: Table) -> str:
     for b, c in cells(t, "dense"):
         best, engine = best_of(t, "sdpa", b, c), best_of(t, "fa3", b, c)
         row: list[object] = [int(b), context_text(c)]
-        variants = ("paged", "paged_fixed", "paged_apart", "paged_16", "paged_256", "paged_in_order", "contiguous")
+        variants = (
+            "paged",
+            "paged_sorted",
+            "paged_in_order",
+            "contiguous",
+            "paged_in_turn",
+            "paged_fixed",
+            "paged_apart",
+            "paged_16",
+            "paged_256",
+        )
         row += [time_text(t.value(suite="dense", batch=b, context=c, variant=v)) for v in variants]
         floor = t.value("of_floor", suite="dense", batch=b, context=c, variant="paged") or float("nan")
         other = [f"{time_text(best['median'])} {str(best['variant']).removeprefix('sdpa_')}" if best else ""]  # type: ignore[arg-type]
         ratio = row[2] and best and float(t.value(suite="dense", batch=b, context=c, variant="paged") or 0) / float(best["median"])  # type: ignore[arg-type]
         other += [f"{ratio:.3f}x" if ratio else "", time_text(engine["median"]) if engine else ""]  # type: ignore[arg-type]
         rows.append([*row, f"{floor * 100:.1f} %", *other])
-    head = ["B", "context", "paged 128, random", "no queue", "K, V apart", "16, apart", "paged 256", "128 in order", "contiguous"]
-    head += ["paged of read floor"]
-    head += ["best SDPA", "paged in its time", "FA3 paged"]
+    head = [
+        "B",
+        "context",
+        "paged 128, random",
+        "sorted",
+        "in order",
+        "contiguous",
+        "in turn",
+        "random, no queue",
+        "K, V apart",
+        "16, apart",
+    ]
+    head += ["paged 256", "random of read floor", "best SDPA", "random in its time", "FA3 paged"]
     return markdown(head, rows)
 
 

@@ -21,7 +21,7 @@ Row = dict[str, object]
 
 # Column: (units, what it is). Text columns have no units.
 COLUMNS: dict[str, tuple[str, str]] = {
-    "suite": ("", "floor, dense, sparse, gdn, host or step"),
+    "suite": ("", "floor, dense, pages, sparse, gdn, host or step"),
     "op": ("", "what is computed; rows of equal op, batch, context, k and dtype are comparable"),
     "variant": ("", "which implementation"),
     "dtype": ("", "dtype of cache, operands or state"),

@@ -26,10 +26,18 @@ CELLS = [(8, M), (32, 128 * K), (1, M), (8, 128 * K), (2, 128 * K), (32, 32 * K)
          (1, 128 * K), (1, 2 * M), (1, 32 * K), (4, 32 * K), (32, M)]  # fmt: skip
 COLUMNS = ("batch", "context", "variant", "median_s", "p10_s", "p90_s", "over_library", "error")
 
-# Options of dense_decode; besides, `apart`: keys and values in pools of their own; `each`: queue entries per program.
+# Options of dense_decode; besides, `layout` of the cache (default: keys beside values), `order` of the page table (default: random),
+# `each`: queue entries per program.
 VARIANTS: dict[str, dict[str, object]] = {
-    "fixed apart": {"apart": True},
+    "fixed apart": {"layout": "apart"},
     "fixed": {},
+    "sorted fixed": {"order": "sorted"},
+    "sorted queue 1/8 by 8": {"order": "sorted", "queued": 1 / 8, "each": 8},
+    "sorted queue 1/16 by 2": {"order": "sorted", "queued": 1 / 16, "each": 2},
+    "sorted by head fixed": {"order": "sorted", "layout": "by head"},
+    "sorted by head queue 1/16 by 2": {"order": "sorted", "layout": "by head", "queued": 1 / 16, "each": 2},
+    "in turn fixed": {"order": "in turn"},
+    "ascending fixed": {"order": "ascending"},
     "fixed 8 warps": {"num_warps": 8},
     "fixed 4 heads": {"heads": 4},
     "queue 1/32 by 2": {"queued": 1 / 32, "each": 2},
@@ -39,28 +47,44 @@ VARIANTS: dict[str, dict[str, object]] = {
     "queue 1/8 by 8": {"queued": 1 / 8, "each": 8},
     "queue 1/8 by 16": {"queued": 1 / 8, "each": 16},
     "queue 1/8 by 8 whole tokens": {"queued": 1 / 8, "each": 8, "halves": False},
-    "queue 1/8 by 8 apart": {"queued": 1 / 8, "each": 8, "apart": True},
+    "queue 1/8 by 8 apart": {"queued": 1 / 8, "each": 8, "layout": "apart"},
 }
+
+
+ALONE = ("layout", "order", "each")  # what is no option of dense_decode
 
 
 def candidates(cell: pools.Cell, names: list[str]) -> tuple[dict[str, list[timing.Work]], dict[str, torch.Tensor]]:
     """Calls of every variant and of the library by name, and the exact answer of each variant's first call."""
     rows, sms = cell.batch * HEADS_KV, torch.cuda.get_device_properties(0).multi_processor_count
     work, out = partials.Workspace.allocate(rows, 16 * sms // rows + 65, HEADS_Q // HEADS_KV, D, "cuda"), torch.empty_like(cell.q[0])
-    layouts = {True: [cell.pages_apart(i) for i in range(cell.sets)], False: [cell.pages(i) for i in range(cell.sets)]}
-    exact = {apart: pools.exact_dense(cell.q[0], *caches[0], cell.table) for apart, caches in layouts.items()}
+    views = {"beside": cell.pages, "apart": cell.pages_apart, "by head": cell.pages_by_head}
+    tables = {
+        "random": cell.table,
+        "sorted": cell.sorted_table(),
+        "in turn": cell.ascending_table(True),
+        "ascending": cell.ascending_table(),
+    }
+    exact: dict[tuple[str, str], torch.Tensor] = {}
     calls: dict[str, list[timing.Work]] = {}
+    refs: dict[str, torch.Tensor] = {}
     for name in names:
-        options = {"queued": 0.0, **VARIANTS[name]}
-        caches = layouts[bool(options.pop("apart", False))]
-        if "each" in options:
-            options = {"splits": max(1, sms // rows), "chunks": max(1, round(options.pop("each") * sms / rows)), **options}  # type: ignore[operator]
+        variant = VARIANTS[name]
+        layout, order = str(variant.get("layout", "beside")), str(variant.get("order", "random"))
+        caches, table = [views[layout](i) for i in range(cell.sets)], tables[order]
+        options = {"queued": 0.0, **{key: value for key, value in variant.items() if key not in ALONE}}
+        if "each" in variant:
+            options = {"splits": max(1, sms // rows), "chunks": max(1, round(variant["each"] * sms / rows)), **options}  # type: ignore[operator]
 
-        def call(i: int, caches=caches, options=options) -> torch.Tensor:
-            return dense_decode(cell.q[i], *caches[i], cell.seq_lens, cell.table, out=out, workspace=work, **options)
+        def call(i: int, caches=caches, table=table, options=options) -> torch.Tensor:
+            return dense_decode(cell.q[i], *caches[i], cell.seq_lens, table, out=out, workspace=work, **options)
 
         calls[name] = [lambda i=i, call=call: call(i) for i in range(cell.sets)]
-    refs = {name: exact["apart" in VARIANTS[name]] for name in calls}
+        # Sorted, the pages are those of the random table: so is the answer.
+        same = "random" if order == "sorted" else order
+        if (layout, same) not in exact:
+            exact[layout, same] = pools.exact_dense(cell.q[0], *caches[0], tables[same])
+        refs[name] = exact[layout, same]
     calls["library"] = [alternatives.sdpa(cell.q[i], *cell.contiguous(i))["sdpa_cudnn_gqa"] for i in range(cell.sets)]
     return calls, refs
 

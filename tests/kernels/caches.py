@@ -69,6 +69,19 @@ def make(
     return Cache(q, k, v, seq_lens, None if table is None else table.to(DEVICE))
 
 
+def random_blocks(cache: Cache, k: int, block: int, seed: int, sink: int = 1, local: int = 2) -> torch.Tensor:
+    """Distinct candidate blocks for every row, -1 where a sequence has fewer."""
+    gen = torch.Generator().manual_seed(seed)
+    batch, heads = cache.q.shape[0], cache.k.shape[1]
+    selected = torch.full((batch, heads, k), -1, dtype=torch.int32)
+    for b in range(batch):
+        candidates = torch.arange(sink, max(sink, -(-int(cache.seq_lens[b]) // block) - local), dtype=torch.int32)
+        for h in range(heads):
+            chosen = candidates[torch.randperm(len(candidates), generator=gen)[:k]]
+            selected[b, h, : len(chosen)] = chosen
+    return selected.to(DEVICE)
+
+
 def far_apart(seed: int, tokens: int, d: int = 16) -> tuple[Cache, torch.Tensor]:
     """A sequence of three pages, and its keys once more in a cache whose pages are 2^31 elements from end to end by stride, in an
     address space that is reserved and barely touched. The table names pages of both caches; what holds no token is NaN."""

@@ -9,6 +9,7 @@ from kernels import host_gather, partials, selector, summaries
 from kernels.dense_decode import dense_decode
 from kernels.gather_decode import gather_decode
 from kernels.gdn_decode import gdn_decode
+from kernels.page_order import SortedPages, sort_pages
 from tests.kernels import caches
 
 
@@ -46,6 +47,30 @@ ATTENTION: list[tuple[str, Callable[[dict], dict]]] = [
 def test_dense_decode(named: str, change: Callable[[dict], dict]) -> None:
     with pytest.raises(ValueError, match=f"^{named}:"):
         dense_decode(**change(good()))
+
+
+def test_sorted_pages_are_refused_where_positions_count() -> None:
+    arguments = good()
+    arguments["page_table"] = sort_pages(arguments["page_table"], arguments["seq_lens"], 16)
+    with pytest.raises(ValueError, match=r"^page_table:"):
+        dense_decode(**arguments, sink=1, window=8)
+    with pytest.raises(ValueError, match=r"^page_table:"):
+        gather_decode(**arguments, selected=chosen())
+    with pytest.raises(ValueError, match=r"^page_table:"):
+        summaries.build(made(), arguments["k_cache"], arguments["seq_lens"], arguments["page_table"])
+    with pytest.raises(ValueError, match=r"^page_table:"):
+        dense_decode(**good() | {"page_table": SortedPages(good()["page_table"].long())})
+
+
+@pytest.mark.parametrize(("named", "change"), [
+    ("page_table", lambda a: a | {"page_table": a["page_table"].long()}), ("page_table", lambda a: a | {"page_table": a["page_table"][0]}),
+    ("seq_lens", lambda a: a | {"seq_lens": a["seq_lens"][:1]}), ("seq_lens", lambda a: a | {"seq_lens": a["seq_lens"].long()}),
+    ("seq_lens", lambda a: a | {"seq_lens": a["seq_lens"].to("meta")}), ("page_tokens", lambda a: a | {"page_tokens": 24}),
+])  # fmt: skip
+def test_sort_pages(named: str, change: Callable[[dict], dict]) -> None:
+    arguments = {"page_table": good()["page_table"], "seq_lens": good()["seq_lens"], "page_tokens": 16}
+    with pytest.raises(ValueError, match=f"^{named}:"):
+        sort_pages(**change(arguments))
 
 
 ONE_HEAD = {"bulk": True, "heads": 1, "tile": 16}

@@ -9,19 +9,6 @@ from kernels.gather_decode import gather_decode
 from tests.kernels import caches
 
 
-def random_blocks(cache: caches.Cache, k: int, block: int, seed: int, sink: int = 1, local: int = 2) -> torch.Tensor:
-    """Distinct candidate blocks for every row, -1 where a sequence has fewer."""
-    gen = torch.Generator().manual_seed(seed)
-    batch, heads = cache.q.shape[0], cache.k.shape[1]
-    selected = torch.full((batch, heads, k), -1, dtype=torch.int32)
-    for b in range(batch):
-        candidates = torch.arange(sink, max(sink, -(-int(cache.seq_lens[b]) // block) - local), dtype=torch.int32)
-        for h in range(heads):
-            chosen = candidates[torch.randperm(len(candidates), generator=gen)[:k]]
-            selected[b, h, : len(chosen)] = chosen
-    return selected.to(caches.DEVICE)
-
-
 def error(cache: caches.Cache, selected: torch.Tensor, **options) -> float:
     keep = {k: options[k] for k in ("block", "sink_blocks", "local_blocks", "scale") if k in options}
     args = (cache.q, cache.k, cache.v, cache.seq_lens, selected, cache.table)
@@ -34,7 +21,7 @@ def error(cache: caches.Cache, selected: torch.Tensor, **options) -> float:
 @pytest.mark.parametrize("group", range(1, 9))
 def test_every_group_size_and_dtype(dtype: torch.dtype, group: int) -> None:
     cache = caches.make(group, [90, 50], heads_kv=1, group=group, dtype=dtype)
-    selected = random_blocks(cache, 2, 16, group)
+    selected = caches.random_blocks(cache, 2, 16, group)
     assert error(cache, selected, block=16, tile=16) <= ERROR_BOUND[dtype]
 
 
@@ -43,7 +30,7 @@ def test_every_group_size_and_dtype(dtype: torch.dtype, group: int) -> None:
 @pytest.mark.parametrize("tile", [16, 64])
 def test_blocks_pages_and_tiles_need_not_agree(page: int | None, block: int, tile: int) -> None:
     cache = caches.make(4, [333, 20], page=page, token_major=block == 32)
-    selected = random_blocks(cache, 3, block, 5)
+    selected = caches.random_blocks(cache, 3, block, 5)
     assert error(cache, selected, block=block, tile=tile) <= ERROR_BOUND[torch.bfloat16]
 
 
@@ -58,7 +45,7 @@ def test_blocks_pages_and_tiles_need_not_agree(page: int | None, block: int, til
 def test_any_keep_set(lens: list[int], k: int, sink: int, local: int, seed: int) -> None:
     lens = [max(lens[0], 16 * k), *lens[1:]]
     cache = caches.make(seed, lens, heads_kv=1, group=2, d=16)
-    selected = random_blocks(cache, k, 16, seed, sink, local)
+    selected = caches.random_blocks(cache, k, 16, seed, sink, local)
     bound = ERROR_BOUND[torch.bfloat16]
     assert error(cache, selected, block=16, sink_blocks=sink, local_blocks=local, tile=32) <= bound
 
@@ -82,7 +69,7 @@ def test_blocks_that_are_sink_or_local_or_beyond_the_end_are_read_once_or_not_at
 
 def test_pages_in_host_memory_give_the_same_bits_as_pages_on_the_device() -> None:
     cache = caches.make(7, [200, 77])
-    selected = random_blocks(cache, 3, 16, 8)
+    selected = caches.random_blocks(cache, 3, 16, 8)
     host_k, host_v = (x.cpu().pin_memory() if torch.cuda.is_available() else x.clone() for x in (cache.k, cache.v))
     on_device = gather_decode(cache.q, cache.k, cache.v, cache.seq_lens, selected, cache.table, block=16)
     mixed = torch.where(torch.arange(cache.table.shape[1], device=caches.DEVICE) % 3 > 0, -1 - cache.table, cache.table)

@@ -5,14 +5,13 @@ from kernels import host_gather, reference
 from kernels.dense_decode import ERROR_BOUND
 from kernels.gather_decode import gather_decode
 from tests.kernels import caches
-from tests.kernels.test_gather_decode_equals_float64 import random_blocks
 
 
 @pytest.mark.parametrize("programs", [None, 1, 5])
 def test_staged_blocks_give_the_bits_of_blocks_read_in_place(programs: int | None) -> None:
     cache = caches.make(1, [170, 60], page=16)
     k = 3
-    selected = random_blocks(cache, k, 16, 2)
+    selected = caches.random_blocks(cache, k, 16, 2)
     host = [x.cpu().pin_memory() if torch.cuda.is_available() else x.clone() for x in (cache.k, cache.v)]
     first = cache.k.shape[0]
     spare = torch.full((2 * k, *cache.k.shape[1:]), float("nan"), dtype=cache.k.dtype, device=cache.k.device)

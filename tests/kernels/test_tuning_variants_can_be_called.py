@@ -12,9 +12,8 @@ from tests.kernels import caches
 def test_variant(name: str) -> None:
     cache = caches.make(4, [70], heads_kv=4, group=2, d=16, page=32)
     options = {"queued": 0.0, "bulk": True, "heads": 1, "tile": 32, "splits": 1, **tune_dense.VARIANTS[name]}
-    options.pop("apart", False)
-    if "each" in options:
-        options["chunks"] = int(options.pop("each")) // 2
+    chunks = {"chunks": int(options["each"]) // 2} if "each" in options else {}
+    options = {key: value for key, value in options.items() if key not in tune_dense.ALONE} | chunks
     assert (
         reference.relative_error(dense_decode(*cache.args, **options), reference.dense_decode(*cache.args)) <= ERROR_BOUND[torch.bfloat16]
     )
