@@ -11,9 +11,11 @@ from sim.rates import RateDraws
 from sim.specs.gpu import GpuSpec
 
 
-def rates_for(gpu: GpuSpec, precision: Precision, *, path: Path | None = None, draws: int = 1000, seed: int = 0) -> RateDraws:
-    """Draws of the rates of one GPU at one precision, with their basis; from the posterior file at `path` where one is given."""
-    return posterior.rates_for(gpu, precision, path=path, draws=draws, seed=seed)
+def rates_for(gpu: GpuSpec, precision: Precision, *, path: Path | None = None, draws: int = 1000, seed: int = 0, tp: int = 1) -> RateDraws:
+    """Draws of the rates of one GPU at one precision, for answers over `tp` of them, with their basis; from the posterior file at `path`
+    where one is given.
+    """
+    return posterior.rates_for(gpu, precision, path=path, draws=draws, seed=seed, tp=tp)
 
 
 def tensor_parallel_notes(tp: int, basis: Mapping[str, str]) -> list[str]:

@@ -55,7 +55,7 @@ def command(**options: Any) -> None:
     precision = Precision(options["dtype"], options["kv_dtype"])
     target, out = writable(options["plot"]), writable(options["out"])
     contexts = tuple(options["ctx_min"] * 2**i for i in range(40) if options["ctx_min"] * 2**i <= options["ctx_max"])
-    rates = rates_for(gpu, precision, path=options["posterior"], draws=options["draws"], seed=options["seed"])
+    rates = rates_for(gpu, precision, path=options["posterior"], draws=options["draws"], seed=options["seed"], tp=options["tp"])
     policy = blocks(options["k"], options["kv_in"])
     result = regime_map(
         model,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.measurement import model_of, open_measurement, whole_number
-from calibrate.steps.cells import StepCells, make_cells
+from calibrate.steps.cells import SPREAD, StepCells, make_cells
 from sim.bill import Bill, iteration_bill, mixed_shape
 from sim.errors import UsageError
 from sim.precision import Precision
@@ -85,7 +85,7 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     cells = make_cells(
         [_bill(model, precision, row, tp) for row in rows],
         [float(row["step_s_median"]) for row in rows],
-        kind=[KIND.get(str(row["kind"]), "unknown") for row in rows],
+        kind=[SPREAD if tp > 1 and row["kind"] in KIND else KIND.get(str(row["kind"]), "unknown") for row in rows],
         model=[label] * len(rows),
         cell=[str(row["label"]) for row in rows],
         repeat_sd=visit_sd(data, ran, rows),

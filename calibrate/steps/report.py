@@ -67,8 +67,9 @@ class Calibration:
 
     @property
     def sigma(self) -> dict[str, float]:
-        """Median model error (fraction) by kind of iteration."""
-        return dict(zip(KINDS, np.median(self.posterior.sigma, axis=0).tolist(), strict=True))
+        """Median model error (fraction) by kind of iteration that was learnt from."""
+        each = dict(zip(KINDS, np.median(self.posterior.sigma, axis=0).tolist(), strict=True))
+        return {kind: size for kind, size in each.items() if (self.fit.cells.kind == kind).any()}
 
 
 def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = (), unseen: Sequence[tuple[str, Grid]] = ()) -> Calibration:
@@ -130,8 +131,6 @@ def _rows(name: str, fit: StepFit, labels: NDArray[np.str_], settings: Settings,
     rows = [HeldOutRow(name, "all", held.scores(cells))]
     if by_kind:
         rows += [HeldOutRow(name, k, held.scores(cells, cells.kind == k)) for k in KINDS if (cells.kind == k).any()]
-        several = cells.as_bill().comm_ops > 0
-        rows += [HeldOutRow(name, "several GPUs", held.scores(cells, several))] if several.any() else []
     else:
         rows += [HeldOutRow(name, str(m), held.scores(cells, cells.model == m)) for m in np.unique(cells.model)]
     return rows
