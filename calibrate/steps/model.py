@@ -2,7 +2,8 @@
 
     log step_s ~ StudentT(NU, log price(bill, rates), sqrt(sigma[kind]**2 + repeat_sd**2))
 
-`sigma[kind]` is model error, separate for decode, prefill and mixed iterations and for those over several GPUs; `repeat_sd` is the noise floor, known from repeats.
+`sigma[kind]` is model error, separate for decode, prefill and mixed iterations and for those over several GPUs; `repeat_sd` is the noise
+floor, known from repeats.
 The price is sim.price.step_time_s itself, run by PyTensor.
 """
 
@@ -62,8 +63,8 @@ def step_model(cells: StepCells, priors: Mapping[str, Prior], *, sigma: Array | 
             if latency is not None:
                 # the same again: a grid over several GPUs shows the sum of fixed cost and all-reduces
                 off = pm.Flat("comm_latency_s_off")
-                known = (value(priors[name], z[name], pt.exp) for name in ("c0_s", "beta"))
-                z["comm_latency_s"] = pm.Deterministic("comm_latency_s_z", off + latency(*known, pt))
+                c0, beta = (value(priors[name], z[name], pt.exp) for name in ("c0_s", "beta"))
+                z["comm_latency_s"] = pm.Deterministic("comm_latency_s_z", off + latency(c0, beta, pt))
                 pm.Potential("comm_latency_s_prior", -0.5 * z["comm_latency_s"] ** 2)
         if {"beta", "beta_kv"} <= set(free):
             z["beta_kv"] = SHARED_MEMORY * z["beta"] + np.sqrt(1 - SHARED_MEMORY**2) * z["beta_kv"]
@@ -106,12 +107,8 @@ def _latency_ridge(cells: StepCells, priors: Mapping[str, Prior]) -> Callable[[A
     if not lean.size:
         return None
     first = lean[np.argmin(cells.step_s[lean])]
-    time_s, read, ops, prior = (
-        float(cells.step_s[first]),
-        float(bill.weight_bytes[first]),
-        float(bill.comm_ops[first]),
-        priors["comm_latency_s"],
-    )
+    time_s, read, ops = (float(v[first]) for v in (cells.step_s, bill.weight_bytes, bill.comm_ops))
+    prior = priors["comm_latency_s"]
 
     def score(c0: Any, beta: Any, xp: Any) -> Any:
         left = time_s - c0 - read / beta
