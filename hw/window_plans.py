@@ -63,8 +63,14 @@ _TESTS = Step(
 # How a paged cache is walked: the order of its pages first, then what is queued.
 _ORDERS = ("fixed", "queue 1/8 by 8", "sorted fixed", "sorted queue 1/8 by 8", "sorted queue 1/16 by 2", "sorted by head fixed",
            "in turn fixed", "ascending fixed")  # fmt: skip
+_ORDER = Step(
+    "orders", ("-m", "kernels.tune_dense", "-o", "{out}", "--budget", "{budget}", "--only", *_ORDERS), 90.0, 50.0, needs=("triton",)
+)
+_SHAPES = Step("shapes", ("-m", "kernels.tune_shapes", "-o", "{out}"), 75.0, 50.0, needs=("triton",))
 _KERNELS = (
     Step("kernels", ("-m", "kernels.bench", "-o", "{out}", "--host-step", "--budget", "{budget}"), 300.0, 60.0, 25.0, needs=("triton",)),
+    _ORDER,
+    _SHAPES,
     _TESTS,
     _checked("memcheck"),
     _checked("racecheck"),
@@ -80,8 +86,9 @@ PLANS = {
     "h100-pages": Plan(
         "orders of the pages of a dense cache; the gated delta rule beside an engine's; tests on the GPU", "h100", 1,
         (
-            Step("orders", ("-m", "kernels.tune_dense", "-o", "{out}", "--budget", "{budget}", "--only", *_ORDERS), 90.0, 50.0),
+            _ORDER,
             Step("gdn", ("-m", "kernels.bench", "-o", "{out}", "--suites", "gdn", "--budget", "{budget}"), 60.0, 45.0, needs=("triton",)),
+            _SHAPES,
             _TESTS,
         ),
     ),

@@ -1,8 +1,8 @@
 """`python -m kernels.report [DATA] [--doc docs/kernels.md] [--check]`: tables, bars and plots from the committed measurements.
 
-Reads every `kernels_*.csv` of DATA (default scenarios/data/measured/kernels), prints the tables, and puts them between the
-markers `<!-- begin NAME -->` and `<!-- end NAME -->` of the document, with the plots beside it. `--check` writes nothing and
-exits 1 where the document differs from what the data say.
+Reads every `kernels_*.csv` and `tune_dense_*.csv` of DATA (default scenarios/data/measured/kernels), prints the tables, and puts
+them between the markers `<!-- begin NAME -->` and `<!-- end NAME -->` of the document, with the plots beside it. `--check` writes
+nothing and exits 1 where the document differs from what the data say.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from kernels import report_plots
+from kernels import report_plots, report_tuning
 from kernels.report_bars import bars
 from kernels.report_table import Table, best_dense, best_of, cells, context_text, load, markdown, share_text, time_text
 from kernels.results import Row
@@ -110,14 +110,17 @@ SECTIONS: dict[str, Callable[[Table], str]] = {
 }  # fmt: skip
 
 
-def fill(text: str, tables: list[Table]) -> str:
+def bodies(tables: list[Table], tunings: list[report_tuning.Tuning]) -> dict[str, str]:
+    """What every part SECTION TABLE of a document says."""
+    found = {f"{name} {t.name}": section(t) for t in tables for name, section in SECTIONS.items()}
+    return found | {f"{name} {t.name}": section(t) for t in tunings for name, section in report_tuning.SECTIONS.items()}
+
+
+def fill(text: str, parts: dict[str, str]) -> str:
     """The document with every marked part replaced by what the data say; a part is named SECTION TABLE."""
 
     def part(match: re.Match[str]) -> str:
-        section, name = match[1].split(" ")
-        table = next((t for t in tables if t.name == name), None)
-        body = SECTIONS[section](table) if table else "not measured"
-        return f"<!-- begin {match[1]} -->\n{body}\n<!-- end {match[1]} -->"
+        return f"<!-- begin {match[1]} -->\n{parts.get(match[1], 'not measured')}\n<!-- end {match[1]} -->"
 
     return re.sub(r"<!-- begin (\w+ \w+) -->\n.*?<!-- end \1 -->", part, text, flags=re.DOTALL)
 
@@ -129,14 +132,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where the document is stale")
     args = parser.parse_args(argv)
     tables = [load(p) for p in sorted(args.data.glob("kernels_*.csv"))]
+    parts = bodies(tables, [report_tuning.load(p) for p in sorted(args.data.glob("tune_dense_*.csv"))])
     old = args.doc.read_text()
-    new = fill(old, tables)
+    new = fill(old, parts)
     if args.check:
         return int(old != new)
     args.doc.write_text(new)
+    for name, body in parts.items():
+        print(f"\n## {name}\n\n{body}")
     for table in tables:
-        for name, section in SECTIONS.items():
-            print(f"\n## {table.name}: {name}\n\n{section(table)}")
         report_plots.write(table, args.doc.parent / "img")
     return 0
 
