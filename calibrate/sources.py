@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +11,7 @@ from calibrate.steps.engine_grid import SUITE, Grid, read_engine_grid
 from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec
 
-REPEAT = "_2"  # ends the name of a grid measured a second time: what is learnt is judged by it
+REPEAT = re.compile(r"_\d$")  # ends the name of further runs of a grid: what is learnt is judged by them
 
 
 def packaged_measurements() -> list[Path]:
@@ -45,7 +46,7 @@ def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
 
 def is_grid(path: Path) -> bool:
     """Whether a packaged file is an engine grid to learn from, by its name."""
-    return path.name.startswith(SUITE) and not path.stem.endswith(REPEAT)
+    return path.name.startswith(SUITE) and not REPEAT.search(path.stem)
 
 
 def unseen_grids(gpu: GpuSpec) -> list[tuple[str, Grid]]:
@@ -54,13 +55,13 @@ def unseen_grids(gpu: GpuSpec) -> list[tuple[str, Grid]]:
 
 
 def repeated_grids(gpu: GpuSpec | None = None) -> list[tuple[Grid, Grid]]:
-    """Packaged grids measured again, by another start of the engine on another such machine: (what is learnt from, the repeat)."""
+    """Packaged grids measured again, by another start of the engine on another such machine: (what is learnt from, the other run)."""
     pairs = []
     for path in packaged_measurements():
-        if path.name.startswith(SUITE) and path.stem.endswith(REPEAT):
+        if path.name.startswith(SUITE) and REPEAT.search(path.stem):
             again = read_engine_grid(path)
             if gpu is None or again.gpu.name == gpu.name:
-                pairs.append((read_engine_grid(path.with_name(path.name.replace(REPEAT, ""))), again))
+                pairs.append((read_engine_grid(path.with_stem(REPEAT.sub("", path.stem))), again))
     return pairs
 
 
