@@ -1,7 +1,8 @@
 """What two runs of one grid differ by: another start of the engine, on another machine of the same kind, on another occasion.
 
-A grid's own repeats are taken on one host, within a second of each other or, in several visits, within minutes. They say nothing of what the next machine will do, which is
-what somebody who asks about a GPU will have. Several runs of the same cells do: the median log ratio is what a run has in common.
+A grid's own repeats are taken on one host, within a second of each other or, in several visits, within minutes. They say nothing of what
+the next machine will do, which is what somebody who asks about a GPU will have. Several runs of the same cells do: the median log ratio is
+what a run has in common.
 """
 
 from __future__ import annotations
