@@ -74,12 +74,12 @@ class Compiled:
         self.model = model
         self.sampler: Sampler = sampler or ("nutpie" if nutpie else "pymc")
         if self.sampler == "nutpie" and nutpie is not None:
-            with quiet():
+            with quiet(), backend.exact():
                 self._ready = nutpie.compile_pymc_model(model)
 
     def sample(self, settings: Settings, data: Mapping[str, np.ndarray] | None = None) -> Any:
         """InferenceData of the posterior. `data` replaces values of pm.Data by name; shapes must stay the same."""
-        with quiet():
+        with quiet(), backend.exact():
             if self.sampler == "nutpie":
                 nutpie = backend.nutpie()
                 assert nutpie is not None

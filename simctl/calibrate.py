@@ -175,7 +175,7 @@ def command(
     from calibrate.steps.alone import learning_alone, packaged_alone
     from calibrate.steps.cells import concatenate
     from calibrate.steps.engine_grid import read_engine_grid
-    from calibrate.steps.fit import StepFit
+    from calibrate.steps.fit import StepFit, target_accept
     from calibrate.steps.population import calibration_priors
     from calibrate.steps.report import calibrate, describe
     from sim.specs.gpus import get_gpu
@@ -196,7 +196,7 @@ def command(
     settings = Settings(draws=draws, tune=600, chains=chains, seed=seed, sampler=sampler)
     apart = {} if given or collect is not None else packaged_alone(gpu)
     with learning_alone(apart, known, settings) as alone:
-        fit = StepFit(every, known, settings)
+        fit = StepFit(every, known, dataclasses.replace(settings, target_accept=target_accept(every)))
         result = calibrate(fit, folds, seed, alone(), () if given or collect is not None else unseen_grids(gpu))
     if as_json:
         click.echo(json.dumps(_plain(result, describe(grids)), indent=1))

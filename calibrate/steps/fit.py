@@ -18,6 +18,7 @@ from sim.priors import Prior
 from sim.rates import UNITS, Rates
 
 Array = NDArray[np.float64]
+TARGET_ACCEPT = {"one model": 0.95, "several": 0.9}
 MIXED_UNITS = 100.0  # no engine is this far off its bill at one cell and not at others; milliseconds among seconds are
 
 
@@ -117,6 +118,13 @@ class StepFit:
     def log_likelihood(self, posterior: Posterior) -> Array:
         """Pointwise log density [draw, n] of the cells, for LOO."""
         return log_likelihood(self.cells, log_price(self.cells, posterior.rates), posterior.sigma)
+
+
+def target_accept(cells: StepCells) -> float:
+    """Acceptance that the sampler aims at. Cells of one model hardly tell fixed cost from bandwidth, and long steps diverge there;
+    cells of several do not, and long steps take half as many gradients to as large an effective sample.
+    """
+    return TARGET_ACCEPT["one model" if len(np.unique(cells.model)) == 1 else "several"]
 
 
 def check_one_unit(cells: StepCells, priors: Mapping[str, Prior]) -> None:

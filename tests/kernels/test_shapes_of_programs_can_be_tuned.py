@@ -7,12 +7,14 @@ from kernels import timing, tune_shapes
 from tests.kernels.caches import DEVICE
 
 
-@pytest.mark.parametrize("names", [list(tune_shapes.SELECT)[::5], list(tune_shapes.SELECT)[-3:]])
-def test_selection(names: list[str]) -> None:
-    calls, moved, refused = tune_shapes.selections(1, 128 * 200, DEVICE)
-    assert moved == 4 * 200 * (2 * 128 + 4)
-    assert [refused(name) for name in names] == [""] * len(names)
+def test_selection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune_shapes, "HEADS_KV", 1)
+    monkeypatch.setattr(tune_shapes, "HEADS_Q", 7)
+    calls, moved, refused = tune_shapes.selections(1, 128 * 150, DEVICE)
+    assert moved == 150 * (2 * 128 + 4)
     assert list(calls) == list(tune_shapes.SELECT)
+    names = ["chunk 128, 8 warps", "chunk 64, 2 warps, pick by 8", "chunk 32, 2 warps, 4 in 2 stages"]
+    assert [refused(name) for name in names] == [""] * 3
 
 
 def test_a_shape_that_is_wrong_is_not_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
