@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -10,7 +11,7 @@ from calibrate.steps.engine_grid import SUITE, Grid, read_engine_grid
 from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec
 
-REPEAT = "_2"  # ends the name of a grid measured a second time: what is learnt is judged by it
+REPEAT = re.compile(r"_\d$")  # ends the name of further runs of a grid: what is learnt is judged by them
 
 
 def packaged_measurements() -> list[Path]:
@@ -27,7 +28,7 @@ def resolved(path: Path) -> Path:
 
 
 def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
-    """Engine grids of `gpu`: the files given, else the packaged ones of one GPU (the host of several works otherwise: docs/calibrate.md).
+    """Engine grids of `gpu`: the files given, else the packaged ones, those of a model over several such GPUs among them.
 
     Raises UsageError when there are none, or of another GPU.
     """
@@ -37,7 +38,7 @@ def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
             if grid.gpu.name != gpu.name:
                 raise UsageError(f"{grid.source}: measured on {grid.gpu.name}, not on {gpu.name}")
         return grids
-    grids = [grid for grid in _packaged_grids(gpu) if grid.tp == 1]
+    grids = _packaged_grids(gpu)
     if not grids:
         raise UsageError(f"no packaged engine grid of {gpu.name}; give files with --from, or measure with `simctl measure`")
     return grids
@@ -45,27 +46,22 @@ def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
 
 def is_grid(path: Path) -> bool:
     """Whether a packaged file is an engine grid to learn from, by its name."""
-    return path.name.startswith(SUITE) and not path.stem.endswith(REPEAT)
-
-
-def spread_grids(gpu: GpuSpec) -> list[Grid]:
-    """Packaged grids of a model over several GPUs of this kind."""
-    return [grid for grid in _packaged_grids(gpu) if grid.tp > 1]
+    return path.name.startswith(SUITE) and not REPEAT.search(path.stem)
 
 
 def unseen_grids(gpu: GpuSpec) -> list[tuple[str, Grid]]:
     """(what it is, the grid) of packaged grids that nothing is learnt from."""
-    return [("another run", again) for _, again in repeated_grids(gpu)] + [("several GPUs", grid) for grid in spread_grids(gpu)]
+    return [("another run", again) for _, again in repeated_grids(gpu)]
 
 
 def repeated_grids(gpu: GpuSpec | None = None) -> list[tuple[Grid, Grid]]:
-    """Packaged grids measured again, by another start of the engine on another such machine: (what is learnt from, the repeat)."""
+    """Packaged grids measured again, by another start of the engine on another such machine: (what is learnt from, the other run)."""
     pairs = []
     for path in packaged_measurements():
-        if path.name.startswith(SUITE) and path.stem.endswith(REPEAT):
+        if path.name.startswith(SUITE) and REPEAT.search(path.stem):
             again = read_engine_grid(path)
             if gpu is None or again.gpu.name == gpu.name:
-                pairs.append((read_engine_grid(path.with_name(path.name.replace(REPEAT, ""))), again))
+                pairs.append((read_engine_grid(path.with_stem(REPEAT.sub("", path.stem))), again))
     return pairs
 
 

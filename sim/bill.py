@@ -12,6 +12,9 @@ the shape may be a float, an array or a tensor; the same lines run for all.
     link       bytes crossing the host link, when the KV cache lives in host RAM
     comm       tensor-parallel all-reduce traffic: two per layer
     uneven     KV bytes of decodes whose contexts differ: the blocks of the longest finish last
+    last turn  attention flops that multiprocessors without a block could have done in a chunk's last turn (sim.turns)
+    spread     layers of an iteration over several GPUs that no full graph holds: what the host launches for all of them
+    intake     prompt tokens of requests that the iteration takes in, where that falls into its time
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from sim.namespaces import FLOAT
 from sim.policy import AttentionPolicy, dense
 from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
 from sim.specs.model import ModelSpec
+from sim.turns import idle_share, query_heads
 
 DENSE = dense()
 # Engines replay CUDA graphs captured for these numbers of tokens (vLLM's sizes): an iteration runs the next size up, and its linear layers
@@ -63,6 +67,8 @@ class Shape:
     padding: Any = 0.0  # rows that the captured graph computes beyond the iteration's tokens
     uneven: Any = 0.0  # 1 when decodes' contexts differ
     doublings: Any = 0.0  # of one sequence, up to those of the iteration
+    prefill_idle_pairs: Any = 0.0  # query-key pairs that the last turn of each chunk's blocks leaves undone
+    intake_tokens: Any = 0.0  # of prompts that the iteration takes in, placed context included
 
 
 class Bill(NamedTuple):
@@ -95,6 +101,11 @@ class Bill(NamedTuple):
     eager_expert_layers: Any  # mixture-of-experts layers among them
     doublings: Any  # of one sequence, up to those of the iteration, in every layer
     uneven_kv_bytes: Any  # the decodes' where their contexts differ
+    last_turn_flops: Any  # idle in the last turn of prefill chunks' attention blocks
+    intake_tokens: Any  # prompt tokens taken in
+    spread_layers: Any  # layers that no full graph holds, over several GPUs
+    spread_eager_layers: Any  # those of them that are launched kernel by kernel
+    spread_intake_tokens: Any  # prompt tokens taken in over several GPUs
 
 
 class Coefficients(NamedTuple):
@@ -244,6 +255,8 @@ def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp
     # what arrives over the link is used from on-chip memory and is not read from HBM a second time
     kv_bytes = local_bytes if on_host else local_bytes + kept_bytes
     sequences = shape.decode_seqs + shape.prefill_seqs
+    several = 1.0 if tp > 1 else 0.0
+    ungraphed = shape.has_prefill + shape.eager - shape.has_prefill * shape.eager  # either
     return Bill(
         iterations=1.0,
         sequences=sequences,
@@ -279,6 +292,11 @@ def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp
         doublings=shape.doublings * c.layers,
         # a keep-set is the same size for every long context
         uneven_kv_bytes=0.0 if on_host or policy.selects else shape.uneven * kv_bytes,
+        last_turn_flops=shape.prefill_idle_pairs * c.pair_flops,
+        intake_tokens=shape.intake_tokens,
+        spread_layers=several * ungraphed * c.layers,
+        spread_eager_layers=several * shape.eager * c.layers,
+        spread_intake_tokens=several * shape.intake_tokens,
     )
 
 
@@ -313,10 +331,12 @@ def mixed_shape(
     decode_contexts: Iterable[float],
     chunks: Iterable[tuple[float, float, bool]],
     policy: AttentionPolicy = DENSE,
+    tp: int = 1,
 ) -> Shape:
     """An iteration of decodes (each reading `context` tokens) and prefill chunks (tokens, context at the chunk's end, whether it samples).
 
-    Prefill attention is dense under every policy. Plain floats: this is the readable definition the fast paths are held to.
+    `tp` is how many GPUs share the heads. Prefill attention is dense under every policy. Plain floats: this is the readable definition the
+    fast paths are held to.
     """
     window = model.window
     seqs = context = kept = near = 0.0
@@ -327,12 +347,15 @@ def mixed_shape(
         context += value
         kept += policy.kept(value, FLOAT)
         near += min(value, window) if window else 0.0
-    count = tokens = read = pairs = window_read = window_pairs = sampled = 0.0
+    heads = query_heads(model, tp)
+    count = tokens = read = pairs = window_read = window_pairs = sampled = idle = 0.0
     for n, end, samples in chunks:
         count += 1
         tokens += n
         read += end
-        pairs += chunk_pairs(n, end)
+        own = chunk_pairs(n, end)
+        pairs += own
+        idle += own * idle_share(heads, n)
         sampled += samples
         if window:
             window_read += min(end, window + n)
@@ -354,4 +377,5 @@ def mixed_shape(
         captured_padding(seqs + tokens),
         float(len(lengths) > 1),
         doublings(seqs + count),
+        idle,
     )

@@ -6,6 +6,7 @@ It hashes prices of fixed iterations, not source text: renaming or reformatting 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from functools import cache
 
 from sim.bill import decode_shape, iteration_bill, mixed_shape
@@ -41,8 +42,8 @@ def formula_fingerprint() -> str:
         for tp in (1, 2):
             for shape in (
                 decode_shape(PROBE, 3.0, 5000.0, policy),
-                mixed_shape(PROBE, [100.0, 70_000.0], [(300, 900, True)], policy),
-                mixed_shape(PROBE, [100.0], [(700, 1900, False)], policy),
+                mixed_shape(PROBE, [100.0, 70_000.0], [(300, 900, True)], policy, tp),
+                replace(mixed_shape(PROBE, [100.0], [(1500, 1900, False)], policy, tp), intake_tokens=1900.0),
             ):
                 terms = step_terms(iteration_bill(PROBE, shape, Precision("fp8", "bf16"), policy, tp), rates)
                 lines += [f"{name} {value:.{SIGNIFICANT}e}" for name, value in zip(terms._fields, terms, strict=True)]

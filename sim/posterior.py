@@ -30,7 +30,7 @@ from sim.specs.lookup import key
 SCHEMA = "simctl-posterior/1"
 STEP_TIME = "step-time"
 POPULATION = "*"
-DECODE = 0  # place of decode iterations in the model error's `kind` dimension
+DECODE, SPREAD = 0, 3  # places of decodes, and of iterations over several GPUs, in the model error's `kind` dimension
 PRODUCTS = ("linear_flops_per_s", "expert_flops_per_s")  # whose share of the peak changes with the GPU's size
 REQUIRED = ("schema", "family", "gpu", "digest", "formula", "data", "converged", "basis", "summary")
 
@@ -98,10 +98,13 @@ def rates_from_file(
     draws: int | None = None,
     seed: int = 0,
     model_error: bool = True,
+    tp: int = 1,
 ) -> RateDraws:
     """Rates of `gpu` from a posterior file of it, or of the population of GPUs. PosteriorError when it is of another GPU.
 
     Without `model_error` the draws are what is known of the rates alone, for those who ask what measuring could still tell.
+
+    `tp` is how many GPUs the answer is for: what the formula misses of an iteration over several is more.
 
     Matrix rates of a weight dtype other than the one measured are scaled by the datasheet; the basis says so.
     """
@@ -138,7 +141,7 @@ def rates_from_file(
     error = effect = None
     if model_error and "sigma" in values:
         effect = run_effects(float(file.attrs.get("run_sd", 0.0)), len(pick), seed)
-        error = model_errors(values["sigma"][pick, DECODE], seed) * effect
+        error = model_errors(values["sigma"][pick, DECODE if tp == 1 else SPREAD], seed) * effect
         chosen = with_model_error(chosen, error)
     facts = sorted({basis[n] for n in UNITS if basis[n].startswith(("published", "implied"))})
     mark = "".join(f"; {fact}" for fact in facts) if owner == POPULATION else ""
@@ -155,7 +158,7 @@ def rates_from_file(
 
 
 def model_errors(sigma: Array, seed: int) -> Array:
-    """One log-t factor per draw [draw], of five degrees of freedom as it was fitted; `sigma` [draw] is a decode iteration's model error."""
+    """One log-t factor per draw [draw], of five degrees of freedom as it was fitted; `sigma` [draw] is an iteration's model error."""
     return np.asarray(np.exp(sigma * t5_quantile(_strata(sigma.size, seed, 50))))
 
 
@@ -183,13 +186,13 @@ def with_model_error(rates: Mapping[str, Array], factor: Array) -> dict[str, Arr
 
 
 def rates_for(
-    gpu: GpuSpec, precision: Precision | None = None, *, path: str | Path | None = None, draws: int = 1000, seed: int = 0
+    gpu: GpuSpec, precision: Precision | None = None, *, path: str | Path | None = None, draws: int = 1000, seed: int = 0, tp: int = 1
 ) -> RateDraws:
     """The best rates there are for a GPU: the file given, its packaged posterior, the population's, else declared priors."""
     chosen = path or best_posterior(gpu)
     if chosen is None:
         return prior_rates(gpu, precision, draws=draws, seed=seed)
-    return rates_from_file(chosen, gpu, precision, draws=draws, seed=seed)
+    return rates_from_file(chosen, gpu, precision, draws=draws, seed=seed, tp=tp)
 
 
 def best_posterior(gpu: GpuSpec) -> Path | None:

@@ -3,7 +3,7 @@
     t = c0 + c_expert*MoE layers + c_seq*sequences + c_double*layers*log2(sequences) + c_prefill*[prefill]
         + smax(weights/beta, linear flops/F) + smax(experts/beta_expert, expert flops/F_e)
         + smax(KV*(1 + uneven)/beta_kv, attention flops/F_a) of decodes + the same of prefill chunks + state/beta_state
-        + summaries/beta_kv + find + exposed link + exposed launches + comm
+        + summaries/beta_kv + find + exposed link + exposed launches + comm + intake*prompt tokens taken in
 
 smax(a, b) = (a**p + b**p)**(1/p) is a smooth maximum of a stage's memory and compute time; stages follow one another, so they add.
 The published three-parameter form (c0, beta, c1) is this with beta_kv = beta and the compute terms far below the memory terms.
@@ -66,7 +66,8 @@ def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
         bill.expert_bytes / rates.beta_expert, bill.expert_flops / rates.expert_flops_per_s, p
     )
     # one kernel serves decodes and chunks, but its blocks take turns: the bytes of one do not hide behind the products of the other
-    chunks = (bill.prefill_flops + rates.chunk_pad_tokens * bill.chunk_flops) / rates.attention_flops_per_s
+    rows = bill.prefill_flops + rates.chunk_pad_tokens * bill.chunk_flops + rates.last_turn * bill.last_turn_flops
+    chunks = rows / rates.attention_flops_per_s
     decodes = (bill.kv_bytes + rates.uneven * bill.uneven_kv_bytes) / rates.beta_kv
     kv = smooth_max(decodes, bill.attention_flops / rates.attention_flops_per_s, p) + smooth_max(
         bill.prefill_kv_bytes / rates.beta_kv, chunks, p
@@ -76,8 +77,10 @@ def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
     busy = weights + kv + state
     hidden = bill.link_overlap * xp.minimum(link, busy)
     host = bill.eager_layers * rates.eager_layer_s + bill.eager_expert_layers * rates.eager_expert_layer_s
+    host = host + bill.spread_layers * rates.spread_layer_s + bill.spread_eager_layers * rates.spread_eager_layer_s
+    taken = bill.intake_tokens * rates.intake_s + bill.spread_intake_tokens * rates.spread_intake_s
     return Terms(
-        fixed=bill.iterations * rates.c0_s + bill.expert_layers * rates.expert_layer_s,
+        fixed=bill.iterations * rates.c0_s + bill.expert_layers * rates.expert_layer_s + taken,
         sequences=bill.sequences * rates.c_seq_s + bill.doublings * rates.doubling_s,
         prefill=bill.has_prefill * rates.c_prefill_s,
         weights=weights,

@@ -30,6 +30,11 @@ UNITS: dict[str, str] = {
     "expert_flops_per_s": "flop/s, routed experts",
     "doubling_s": "s per layer and doubling of an iteration's sequences",
     "uneven": "share by which unequal contexts slow the KV reads of decodes",
+    "last_turn": "share of the idle in the last turn of a chunk's attention blocks that shows",
+    "intake_s": "s per prompt token of a request taken in",
+    "spread_layer_s": "s per layer outside a full graph over several GPUs (host time, overlaps the GPU's)",
+    "spread_eager_layer_s": "s more per such layer launched outside any captured graph",
+    "spread_intake_s": "s more per prompt token of a request taken in over several GPUs",
 }
 
 
@@ -61,6 +66,11 @@ class Rates:
     expert_flops_per_s: Any
     doubling_s: Any
     uneven: Any
+    last_turn: Any
+    intake_s: Any
+    spread_layer_s: Any
+    spread_eager_layer_s: Any
+    spread_intake_s: Any
 
     def names(self) -> tuple[str, ...]:
         return tuple(f.name for f in fields(self))

@@ -221,7 +221,7 @@ def _admission(study: Study, config: EngineConfig, cost: BillCost) -> Admission 
     if not study.admission.any:
         return None
     budget = config.max_num_batched_tokens
-    full_s = cost.steps.priced(mixed_shape(study.model, (), [(float(budget), float(budget), True)])) * TICK_S
+    full_s = cost.steps.priced(mixed_shape(study.model, (), [(float(budget), float(budget), True)], tp=study.tp)) * TICK_S
     return Admission(study.admission, study.replicas * budget / full_s)
 
 

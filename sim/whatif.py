@@ -125,7 +125,7 @@ def answer(question: Question, rates: RateDraws) -> Answer:
         notes.append(f"{q.context} tokens exceed the {q.model.max_context} that {q.model.name} declares; costs are priced, quality is not.")
     if q.gpu.unified_memory:
         notes.append(f"{q.gpu.name} has one memory for CPU and GPU: there is no separate host tier.")
-    notes += tensor_parallel_notes(q.tp)
+    notes += tensor_parallel_notes(q.tp, rates.basis)
     return Answer(
         question=q,
         memory=memory,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,10 +87,10 @@ def as_cells(asked: Any, name: str, spec: Any, precision: Any) -> StepCells:
     from calibrate.steps.engine_grid import KIND
     from sim.bill import iteration_bill, mixed_shape
 
-    bills = [
-        iteration_bill(spec, mixed_shape(spec, map(float, c.contexts), [(float(t), float(o + t), True) for o, t in c.chunks]), precision)
-        for c in asked
-    ]
+    bills = []
+    for c in asked:
+        shape = mixed_shape(spec, map(float, c.contexts), [(float(t), float(o + t), True) for o, t in c.chunks])
+        bills.append(iteration_bill(spec, replace(shape, intake_tokens=float(sum(o + t for o, t in c.chunks))), precision))
     label = f"{name} {precision.weights}"
     return make_cells(
         bills, np.ones(len(bills)), kind=[KIND[c.kind] for c in asked], model=[label] * len(bills), cell=[c.label for c in asked]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from simctl.options import IntList, TokenCount, deployment_options, writable
 from simctl.what_if import ENGINE_MEMORY
+
+if TYPE_CHECKING:
+    from sim.rates import RateDraws
 
 
 @click.command("regime-map")
@@ -52,7 +55,7 @@ def command(**options: Any) -> None:
     precision = Precision(options["dtype"], options["kv_dtype"])
     target, out = writable(options["plot"]), writable(options["out"])
     contexts = tuple(options["ctx_min"] * 2**i for i in range(40) if options["ctx_min"] * 2**i <= options["ctx_max"])
-    rates = rates_for(gpu, precision, path=options["posterior"], draws=options["draws"], seed=options["seed"])
+    rates = rates_for(gpu, precision, path=options["posterior"], draws=options["draws"], seed=options["seed"], tp=options["tp"])
     policy = blocks(options["k"], options["kv_in"])
     result = regime_map(
         model,
@@ -77,19 +80,19 @@ def command(**options: Any) -> None:
     if options["as_json"]:
         click.echo(json.dumps(_as_dict(result, model.name, gpu.name, options, rates.summary), indent=1))
     else:
-        _render(result, f"{model.name} on {gpu.name}: speed-up of {policy.label} over dense", rates.summary, options["tp"])
+        _render(result, f"{model.name} on {gpu.name}: speed-up of {policy.label} over dense", rates, options["tp"])
     for written in filter(None, (out, target)):
         click.echo(f"wrote {written}", err=True)
 
 
-def _render(result: Any, title: str, summary: str, tp: int) -> None:
+def _render(result: Any, title: str, rates: RateDraws, tp: int) -> None:
     import textwrap
 
     from sim.rate_source import tensor_parallel_notes
     from sim.units import format_tokens
 
     click.echo(click.style(title, bold=True))
-    for line in [f"Rates: {summary}.", *(f"Note: {note}" for note in tensor_parallel_notes(tp))]:
+    for line in [f"Rates: {rates.summary}.", *(f"Note: {note}" for note in tensor_parallel_notes(tp, rates.basis))]:
         click.echo("\n".join(textwrap.wrap(line, 80)))
     click.echo()
     click.echo(f"{'context':>8} |" + "".join(f"{'b=' + format(int(b)):>9} " for b in result.batches))

@@ -203,7 +203,7 @@ def _print(study: Any, result: Any) -> None:
         say(f"drafts: {config.options['draft_tokens']} tokens of {study.limits.draft.name}")
     say(f"rates: {study.rates.summary}")
     say(f"host overhead: {study.host.basis}")
-    for note in tensor_parallel_notes(study.tp):
+    for note in tensor_parallel_notes(study.tp, study.rates.basis):
         say(f"rates: {note}")
     for note in study.trace.notes:
         say(f"trace: {note}")

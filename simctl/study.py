@@ -38,7 +38,8 @@ def study_of(ctx: click.Context, options: dict[str, Any]) -> Any:
     limits |= _attention(options) | _drafting(options)
     longest = options["max_model_len"] or model.max_context
     trace = workload(options, np.random.default_rng(options["seed"]), given, longest)
-    rates = rates_for(gpu, precision, path=options["posterior"], draws=max(20, options["draws"] or 0), seed=options["seed"])
+    draws, seed, tp = (options[name] for name in ("draws", "seed", "tp"))
+    rates = rates_for(gpu, precision, path=options["posterior"], draws=max(20, draws or 0), seed=seed, tp=tp)
     host = HostRates()
     if options["served_path"]:
         rates, host = as_served(rates)

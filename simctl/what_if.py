@@ -52,7 +52,8 @@ def command(**options: Any) -> None:
 
     question, plot = question_of(options)
     out = writable(options["out"])
-    rates = rates_for(question.gpu, question.precision, path=options["posterior"], draws=options["draws"], seed=options["seed"])
+    draws, seed = options["draws"], options["seed"]
+    rates = rates_for(question.gpu, question.precision, path=options["posterior"], draws=draws, seed=seed, tp=question.tp)
     from sim.whatif import answer
 
     result = answer(question, rates)

@@ -80,7 +80,7 @@ def leave_one_out(kernels: Sequence[Estimate], engines: Sequence[Estimate], sett
 
 def _on_grid(gpu: str, found: Mapping[str, Array]) -> Scores:
     spec = get_gpu(gpu)
-    cells = concatenate([g.cells for g in engine_grids(spec)])
+    cells = concatenate([g.cells for g in engine_grids(spec) if g.tp == 1])
     size = len(found["beta"])
     rates = Rates(**_absolute(spec.name, found, size))
     low, median, high = intervals(cells, rates, _sigma(size, exclude=gpu), np.random.default_rng(1))

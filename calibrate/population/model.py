@@ -39,7 +39,7 @@ COSTS = {
     "c_prefill_s": 1e-3,
     "eager_layer_s": 0.4e-3,
     "eager_expert_layer_s": 0.35e-3,
-    "chunk_pad_tokens": 110.0,
+    "chunk_pad_tokens": 30.0,
     "smooth_p": 3.0,
     "expert_layer_s": 35e-6,
     "doubling_s": 1.8e-6,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,13 +23,13 @@ def compositions(models: Sequence[str] = MODELS) -> Iterator[tuple[Bill, str, st
             for context in (128, 2048, 16384):
                 shape = decode_shape(model, float(batch), float(context))
                 yield iteration_bill(model, shape, Precision()), "decode", name, f"{batch}x{context}"
-        for tokens in (64, 512, 2048, 8192):
+        for tokens in (64, 640, 2048, 8192):  # 640 tokens of 28 heads are a few blocks more than one turn
             for start in (0, 16384):
-                shape = mixed_shape(model, [], [(tokens, start + tokens, True)])
+                shape = replace(mixed_shape(model, [], [(tokens, start + tokens, True)]), intake_tokens=float(start + tokens))
                 yield iteration_bill(model, shape, Precision()), "prefill", name, f"{tokens}@{start}"
         for batch in (8, 64):
             for tokens in (256, 2048):
-                shape = mixed_shape(model, [2048.0] * batch, [(tokens, tokens, True)])
+                shape = replace(mixed_shape(model, [2048.0] * batch, [(tokens, tokens, True)]), intake_tokens=float(tokens))
                 yield iteration_bill(model, shape, Precision()), "mixed", name, f"{batch}+{tokens}"
 
 

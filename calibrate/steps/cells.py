@@ -16,7 +16,8 @@ from sim.errors import UsageError
 Array = NDArray[np.float64]
 Labels = NDArray[np.str_]
 FIELDS = Bill._fields
-KINDS = ("decode", "prefill", "mixed")
+SPREAD = "spread"  # an iteration of whatever composition, over several GPUs: its host is another, and so is what the formula misses of it
+KINDS = ("decode", "prefill", "mixed", SPREAD)
 # Longest and shortest step that can be an engine's: outside, the unit is wrong.
 SHORTEST_S, LONGEST_S = 1e-6, 600.0
 
@@ -26,7 +27,7 @@ class StepCells:
     """n measured iterations.
 
     bill [n, field]: the terms of sim.bill.Bill per GPU, in its order; step_s [n]: median seconds over repeats; repeat_sd [n]:
-    standard error of the median's logarithm; kind [n]: decode, prefill or mixed; model, cell [n]: labels for held-out folds.
+    standard error of the median's logarithm; kind [n]: decode, prefill, mixed or spread; model, cell [n]: labels for held-out folds.
     """
 
     bill: Array

@@ -1,19 +1,22 @@
 """Engine-grid measurements as step-time cells.
 
 A file holds one (GPU, engine, model, dtype): medians of counted iterations per cell, with the composition the engine really ran.
-Only grid cells that ran are learnt from; controls and repeats at the end are for drift, not for fitting.
+Only grid cells that ran are learnt from; controls and repeats at the end are for drift, not for fitting. Where a cell was visited several
+times, its noise floor is what visits differ by: a host that is slow for seconds slows all repeats of one visit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrate.measurement import model_of, open_measurement, whole_number
-from calibrate.steps.cells import StepCells, make_cells
+from calibrate.steps.cells import SPREAD, StepCells, make_cells
 from sim.bill import Bill, iteration_bill, mixed_shape
 from sim.errors import UsageError
 from sim.precision import Precision
@@ -28,6 +31,7 @@ DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32
 SECONDS = ("step_s_median", "step_s_p25", "step_s_p75")
 COUNTS = ("decode_seqs_median", "decode_context_tokens_median", "chunks", "chunk_tokens", "offset_tokens")
 NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", *COUNTS)
+POOLED = 2.0  # visits' worth of the whole grid in what one cell's visits differ by
 # Standard error of a median over that of a mean, for normal samples; quartiles span 1.349 standard deviations.
 MEDIAN_SE, QUARTILE_SPAN = 1.2533, 1.349
 
@@ -81,10 +85,10 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     cells = make_cells(
         [_bill(model, precision, row, tp) for row in rows],
         [float(row["step_s_median"]) for row in rows],
-        kind=[KIND.get(str(row["kind"]), "unknown") for row in rows],
+        kind=[SPREAD if tp > 1 and row["kind"] in KIND else KIND.get(str(row["kind"]), "unknown") for row in rows],
         model=[label] * len(rows),
         cell=[str(row["label"]) for row in rows],
-        repeat_sd=[repeat_sd(*(float(row[f"step_s_{q}"]) for q in ("p25", "p75", "n"))) for row in rows],
+        repeat_sd=visit_sd(data, ran, rows),
     )
     engine = f"{attrs.get('engine', 'unknown engine')} {attrs.get('engine_version', '')}".strip()
     return Grid(cells, gpu or get_gpu(str(attrs["gpu_name"])), model, precision, engine, f"{Path(path).name} ({label})", tp)
@@ -100,10 +104,35 @@ def _bill(model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int) 
     context = float(row["decode_context_tokens_median"]) / seqs - 1 if seqs else 0.0
     tokens, start = float(row["chunk_tokens"]), float(row["offset_tokens"])
     chunks = [(tokens, start + tokens, True)] * int(row["chunks"])
-    shape = mixed_shape(model, [context] * seqs, chunks)
+    shape = mixed_shape(model, [context] * seqs, chunks, tp=tp)
+    # every repeat of a chunk is a new request, whose placed context arrives as a prompt
+    shape = replace(shape, intake_tokens=len(chunks) * (start + tokens))
     if str(row["kind"]) == "ragged":  # the file holds the mean of contexts that differ
         shape = replace(shape, uneven=1.0)
     return iteration_bill(model, shape, precision, tp=tp)
+
+
+def visit_sd(data: Any, ran: NDArray[np.bool_], rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Noise floor of each cell that ran: standard error of its median's logarithm, from its visits where the file has several, and never
+    below what its repeats within visits say.
+
+    Two or three visits make a poor standard deviation, so that of a cell is pooled with the whole grid's as if that were POOLED visits
+    more.
+    """
+    within = [repeat_sd(*(float(row[f"step_s_{q}"]) for q in ("p25", "p75", "n"))) for row in rows]
+    if "step_s_visits_sd" not in data or "visits" not in data:
+        return within
+    visits, sd = (np.asarray(data[name].values, dtype=float)[ran] for name in ("visits", "step_s_visits_sd"))
+    several = (visits > 1) & np.isfinite(sd)
+    if not several.any():
+        return within
+    free = np.where(several, visits - 1, 0.0)
+    # robust against the few that stutter: a sample variance of f degrees of freedom has about this median
+    typical = float(np.sqrt(np.median(sd[several] ** 2 / (1.0 - 2.0 / (9.0 * free[several])) ** 3)))
+    spread = np.sqrt((free * np.nan_to_num(sd) ** 2 + POOLED * typical**2) / (free + POOLED))
+    # a median of three is worth less than their mean
+    error = np.where(visits > 2, MEDIAN_SE, 1.0) * spread / np.sqrt(np.maximum(visits, 1.0))
+    return np.maximum(error, within).tolist()  # type: ignore[no-any-return]
 
 
 def repeat_sd(low: float, high: float, n: float) -> float:

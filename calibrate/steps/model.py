@@ -2,7 +2,8 @@
 
     log step_s ~ StudentT(NU, log price(bill, rates), sqrt(sigma[kind]**2 + repeat_sd**2))
 
-`sigma[kind]` is model error, separate for decode, prefill and mixed iterations; `repeat_sd` is the noise floor, known from repeats.
+`sigma[kind]` is model error, separate for decode, prefill and mixed iterations and for those over several GPUs; `repeat_sd` is the noise
+floor, known from repeats.
 The price is sim.price.step_time_s itself, run by PyTensor.
 """
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from calibrate import backend
-from calibrate.steps.cells import FIELDS, KINDS, StepCells, bill_of
+from calibrate.steps.cells import FIELDS, KINDS, SPREAD, StepCells, bill_of
 from calibrate.steps.rates import SHARED_MEMORY, unseen, value
 from sim.bill import Bill
 from sim.price import step_time_s
@@ -50,13 +51,21 @@ def step_model(cells: StepCells, priors: Mapping[str, Prior], *, sigma: Array | 
         repeat_sd = pm.Data("repeat_sd", cells.repeat_sd)
         kind = pm.Data("kind", kind_index(cells))
         ridge = _ridge(cells, priors) if {"c0_s", "beta"} <= set(free) else None
-        z = {name: pm.Normal(f"{name}_z") for name in free if ridge is None or name != "c0_s"}
+        straight = set() if ridge is None else {"c0_s"} if _latency_ridge(cells, priors) is None else {"c0_s", "comm_latency_s"}
+        z = {name: pm.Normal(f"{name}_z") for name in free if name not in straight}
         if ridge is not None:
             # grids of one model show the sum of both well and each badly: a narrow bent valley that this straightens. A shift by a
             # function of another variable leaves densities as they are.
             off = pm.Flat("c0_s_off")
             z["c0_s"] = pm.Deterministic("c0_s_z", off + ridge(value(priors["beta"], z["beta"], pt.exp), pt))
             pm.Potential("c0_s_prior", -0.5 * z["c0_s"] ** 2)
+            latency = _latency_ridge(cells, priors)
+            if latency is not None:
+                # the same again: a grid over several GPUs shows the sum of fixed cost and all-reduces
+                off = pm.Flat("comm_latency_s_off")
+                c0, beta = (value(priors[name], z[name], pt.exp) for name in ("c0_s", "beta"))
+                z["comm_latency_s"] = pm.Deterministic("comm_latency_s_z", off + latency(c0, beta, pt))
+                pm.Potential("comm_latency_s_prior", -0.5 * z["comm_latency_s"] ** 2)
         if {"beta", "beta_kv"} <= set(free):
             z["beta_kv"] = SHARED_MEMORY * z["beta"] + np.sqrt(1 - SHARED_MEMORY**2) * z["beta_kv"]
         rates = {name: priors[name].median for name in UNITS}
@@ -87,6 +96,26 @@ def _ridge(cells: StepCells, priors: Mapping[str, Prior]) -> Callable[[Any, Any]
 
     # a step most of which is neither weights nor fixed cost (a cache behind a link) says nothing of their sum
     return score if abs(score(priors["beta"].median, np)) < FAR_SCORES else None
+
+
+def _latency_ridge(cells: StepCells, priors: Mapping[str, Prior]) -> Callable[[Any, Any, Any], Any] | None:
+    """Standard score of the all-reduce's latency at which the leanest decode over several GPUs takes as long as measured, given fixed cost
+    and the bandwidth of weights; None without such a decode.
+    """
+    bill = cells.as_bill()
+    lean = np.flatnonzero((cells.kind == SPREAD) & (bill.has_prefill == 0) & (bill.comm_ops > 0))
+    if not lean.size:
+        return None
+    first = lean[np.argmin(cells.step_s[lean])]
+    time_s, read, ops = (float(v[first]) for v in (cells.step_s, bill.weight_bytes, bill.comm_ops))
+    prior = priors["comm_latency_s"]
+
+    def score(c0: Any, beta: Any, xp: Any) -> Any:
+        left = time_s - c0 - read / beta
+        left = 0.5 * (left + xp.sqrt(left**2 + FLOOR_S**2))
+        return (xp.log(left / ops) - np.log(prior.median)) / prior.sigma
+
+    return score
 
 
 def _known_zeros(bill: Bill, cells: StepCells) -> Bill:

@@ -41,6 +41,11 @@ SEEN_THROUGH: dict[str, tuple[str, ...]] = {
     "expert_flops_per_s": ("expert_flops",),
     "doubling_s": ("doublings",),
     "uneven": ("uneven_kv_bytes",),
+    "last_turn": ("last_turn_flops",),
+    "intake_s": ("intake_tokens",),
+    "spread_layer_s": ("spread_layers",),
+    "spread_eager_layer_s": ("spread_eager_layers",),
+    "spread_intake_s": ("spread_intake_tokens",),
 }
 
 

@@ -1,7 +1,8 @@
 """What two runs of one grid differ by: another start of the engine, on another machine of the same kind, on another occasion.
 
-A grid's own repeats are taken within a second of each other, on one host. They say nothing of what the next machine will do, which is
-what somebody who asks about a GPU will have. Two runs of the same cells do: the median log ratio is what a run has in common.
+A grid's own repeats are taken on one host, within a second of each other or, in several visits, within minutes. They say nothing of what
+the next machine will do, which is what somebody who asks about a GPU will have. Several runs of the same cells do: the median log ratio is
+what a run has in common.
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ def log_ratios(first: Grid, again: Grid) -> Array:
 
 
 def run_sd(pairs: Sequence[tuple[Grid, Grid]] | None = None) -> float:
-    """Standard deviation of the logarithm of what a run has in common; 0 without a repeat. A difference of two runs has twice a run's
-    variance.
+    """Standard deviation of the logarithm of what a run has in common; 0 without a repeat. Pairs of one first grid are runs of one model:
+    their variance is pooled over models, each with one degree of freedom less than it has runs.
     """
-    shifts = [float(np.median(log_ratios(*pair))) for pair in (repeated_grids() if pairs is None else pairs)]
-    return float(np.sqrt(np.mean(np.square(shifts)) / 2)) if shifts else 0.0
+    runs: dict[str, list[float]] = {}
+    for first, again in repeated_grids() if pairs is None else pairs:
+        runs.setdefault(first.source, [0.0]).append(float(np.median(log_ratios(first, again))))
+    free = sum(len(shifts) - 1 for shifts in runs.values())
+    squares = sum(float(np.var(shifts)) * len(shifts) for shifts in runs.values())
+    return float(np.sqrt(squares / free)) if free else 0.0

@@ -67,8 +67,9 @@ class Calibration:
 
     @property
     def sigma(self) -> dict[str, float]:
-        """Median model error (fraction) by kind of iteration."""
-        return dict(zip(KINDS, np.median(self.posterior.sigma, axis=0).tolist(), strict=True))
+        """Median model error (fraction) by kind of iteration that was learnt from."""
+        each = dict(zip(KINDS, np.median(self.posterior.sigma, axis=0).tolist(), strict=True))
+        return {kind: size for kind, size in each.items() if (self.fit.cells.kind == kind).any()}
 
 
 def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = (), unseen: Sequence[tuple[str, Grid]] = ()) -> Calibration:

@@ -25,6 +25,7 @@ from sim.precision import Precision
 from sim.price import step_time_s
 from sim.rates import Rates
 from sim.specs.model import ModelSpec
+from sim.turns import idle_share, query_heads
 
 
 def split(iteration: Iteration) -> tuple[list[int], list[Chunk]]:
@@ -48,9 +49,9 @@ def split(iteration: Iteration) -> tuple[list[int], list[Chunk]]:
     return contexts, chunks
 
 
-def shape_of(model: ModelSpec, contexts: Iterable[int], chunks: Sequence[Chunk], policy: AttentionPolicy) -> Shape:
+def shape_of(model: ModelSpec, contexts: Iterable[int], chunks: Sequence[Chunk], policy: AttentionPolicy, tp: int = 1) -> Shape:
     """The sums the bill needs; verifying drafts is not prefill."""
-    shape = mixed_shape(model, contexts, chunks, policy)  # type: ignore[arg-type]  # rows may exceed one
+    shape = mixed_shape(model, contexts, chunks, policy, tp)  # type: ignore[arg-type]  # rows may exceed one
     # aggregates do not tell equal contexts from others, and served requests hardly ever have them
     shape = replace(shape, uneven=uneven(shape.decode_seqs))
     if chunks and chunks[0][2] > 1 and all(n == rows > 1 for n, _, rows in chunks):
@@ -124,6 +125,7 @@ class StepTime:
         self._preparing = (to_ticks(host.iteration_s), to_ticks(host.sequence_s), to_ticks(host.prefill_s))
         self._works = any(self._preparing)
         self._window = model.window
+        self._heads = query_heads(model, tp)
         self._launching = to_ticks(c.layers * rates.eager_layer_s + c.expert_layers * rates.eager_expert_layer_s)
 
     def iteration(self, iteration: Iteration, head_start: int = 0) -> int:
@@ -160,8 +162,8 @@ class StepTime:
                 parts = equal_micro_batches(contexts, chunks, self._micro_batch, places)
             else:
                 parts = (equal_micro_batches if self.model.state_layers else micro_batches)(contexts, chunks, self._micro_batch)
-            return [replace(shape_of(self.model, *part, self.policy), padding=0.0) for part in parts]
-        shape = self._padded(shape_of(self.model, contexts, chunks, self.policy))
+            return [replace(shape_of(self.model, *part, self.policy, self._tp), padding=0.0) for part in parts]
+        shape = self._padded(shape_of(self.model, contexts, chunks, self.policy, self._tp))
         if not self._graph_reuse and any(rows > 1 for _, _, rows in chunks):
             shape = replace(shape, padding=0.0, eager=1.0)
         return [shape]
@@ -175,7 +177,7 @@ class StepTime:
         if self._draft is not None:
             steps = max(n for n, _ in verified) - 1
             behind = [*contexts, *(end - n for n, end in verified)]
-            ticks += steps * self._draft.priced(shape_of(self._draft.model, behind, [], self._draft.policy))
+            ticks += steps * self._draft.priced(shape_of(self._draft.model, behind, [], self._draft.policy, self._tp))
         return ticks
 
     def reloading(self, iteration: Iteration, own: int) -> int:
@@ -192,15 +194,19 @@ class StepTime:
         """
         shown, left = self.shown(batch + len(chunks), True, head_start)
         if self._window or (chunks and chunks[0][2] > 1):
-            part = shape_of(self.model, (), chunks, self.policy)
+            part = shape_of(self.model, (), chunks, self.policy, self._tp)
             new, read, pairs, sampled = part.prefill_tokens, part.prefill_context, part.prefill_pairs, part.sampled
             window_read, window_pairs, has_prefill = part.prefill_window_context, part.prefill_window_pairs, part.has_prefill
+            idle = part.prefill_idle_pairs
         else:  # the same sums, without what a window adds
             new, read, pairs, sampled, window_read, window_pairs, has_prefill = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, float(bool(chunks))
+            idle, heads = 0.0, self._heads
             for n, end, rows in chunks:
                 new += n
                 read += end
-                pairs += n * end - n * (n - 1) / 2
+                own = n * end - n * (n - 1) / 2
+                pairs += own
+                idle += own * idle_share(heads, n)
                 sampled += rows
         tokens = batch + new
         eager = chunks and tokens > GRAPH_TOKENS
@@ -222,6 +228,7 @@ class StepTime:
                 0.0 if self._capture_sizes or self._micro_batch else captured_padding(tokens),
                 uneven(batch),
                 doublings(batch + len(chunks)),
+                idle,
             )
         )
 

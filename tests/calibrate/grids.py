@@ -1,6 +1,7 @@
 """Write synthetic engine-grid measurement files, as a measuring machine would."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import xarray as xr
@@ -21,6 +22,7 @@ def write_grid(path, rng, model="Qwen2.5-7B", sigma=0.01, **changes):
     wanted += [("mixed", b, 2048, 1, n, 0) for b in (8, 64) for n in (256, 2048)]
     for kind, batch, context, chunks, tokens, start in wanted:
         shape = mixed_shape(spec, [float(context)] * batch, [(float(tokens), float(start + tokens), True)] * chunks)
+        shape = replace(shape, intake_tokens=float(chunks * (start + tokens)))
         cell = make_cells([iteration_bill(spec, shape, Precision())], [1.0], kind=[kind], model=[model], cell=["x"])
         step = float(np.exp(log_price(cell, TRUE_RATES)[0, 0] + sigma * rng.standard_normal()))
         rows.append(

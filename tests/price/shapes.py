@@ -55,6 +55,11 @@ _SCALE = {
     "expert_flops_per_s": 3e14,
     "doubling_s": 2e-6,
     "uneven": 0.1,
+    "last_turn": 0.45,
+    "intake_s": 3e-8,
+    "spread_layer_s": 2e-4,
+    "spread_eager_layer_s": 1e-4,
+    "spread_intake_s": 1e-7,
 }
 assert set(_SCALE) == set(UNITS)
 

@@ -1,0 +1,67 @@
+"""Query blocks beyond the multiprocessors make a turn of their own; over several GPUs a chunk has fewer, and a host launches for all."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.bill import decode_shape, iteration_bill, mixed_shape
+from sim.precision import Precision
+from sim.price import step_terms, step_time_s
+from sim.specs.model import Attention, DenseMlp, LayerGroup, ModelSpec
+from sim.turns import BLOCK_ROWS, MULTIPROCESSORS, idle_share, query_heads
+from tests.price.shapes import HYBRID_MOE, LATENT, QWEN_7B, SLIDING, plausible_rates
+
+FORTY = ModelSpec("forty heads", 5120, 152064, (LayerGroup(40, Attention(40, 8, 128), DenseMlp(17408)),), False, 2**17)
+RATES = plausible_rates()
+
+
+def chunk(model, tokens, past, tp=1):
+    return iteration_bill(model, mixed_shape(model, [], [(tokens, past + tokens, True)], tp=tp), Precision(), tp=tp)
+
+
+def test_heads_are_those_of_full_context_attention_per_gpu():
+    assert query_heads(FORTY) == (8, 5)
+    assert query_heads(FORTY, 8) == (1, 5)
+    assert query_heads(QWEN_7B, 7) == (1, 4)  # KV heads fewer than GPUs are replicated
+    assert query_heads(SLIDING) == (4, 2)
+    assert query_heads(HYBRID_MOE) == (2, 8)
+    assert query_heads(LATENT) == (0, 0)
+
+
+def test_512_tokens_of_40_heads_take_two_turns_and_of_28_one():
+    assert idle_share((8, 5), 512.0) == pytest.approx(2 * 132 / 160 - 1)
+    assert idle_share((4, 7), 512.0) == 0.0
+    assert idle_share((0, 0), 512.0) == 0.0
+    wide, narrow = chunk(FORTY, 512.0, 1e5), chunk(FORTY, 512.0, 1e5, tp=2)
+    assert wide.last_turn_flops == pytest.approx((2 * 132 / 160 - 1) * wide.prefill_flops)
+    assert narrow.last_turn_flops == 0.0  # 80 blocks a GPU
+
+
+@given(kv_heads=st.integers(1, 16), group=st.integers(1, 16), tokens=st.integers(1, 8192))
+def test_work_and_idle_are_whole_turns_and_never_less_for_more_tokens(kv_heads, group, tokens):
+    heads = (kv_heads, group)
+    share = idle_share(heads, float(tokens))
+    assert share >= 0.0
+    turn = MULTIPROCESSORS * BLOCK_ROWS / (kv_heads * group)  # tokens
+    if share:
+        turns = tokens * (1 + share) / turn
+        assert turns == pytest.approx(round(turns), rel=1e-9)
+        assert round(turns) >= 2
+    assert (tokens + 1) * (1 + idle_share(heads, tokens + 1.0)) >= tokens * (1 + share) * (1 - 1e-12)
+
+
+def test_a_host_of_several_gpus_is_priced_for_several_only():
+    decode = iteration_bill(QWEN_7B, decode_shape(QWEN_7B, 4.0, 1000.0), Precision(), tp=2)
+    small, large = (chunk(QWEN_7B, tokens, 0.0, tp=2) for tokens in (64.0, 600.0))
+    assert (decode.spread_layers, small.spread_layers, large.spread_layers) == (0.0, 28.0, 28.0)
+    assert (decode.spread_eager_layers, small.spread_eager_layers, large.spread_eager_layers) == (0.0, 0.0, 28.0)
+    assert not any(getattr(chunk(QWEN_7B, 600.0, 0.0), name) for name in small._fields if name.startswith("spread"))
+    assert step_terms(small, RATES).launch > step_terms(small._replace(spread_layers=0.0), RATES).launch
+
+
+def test_taking_in_a_prompt_costs_by_its_tokens_and_more_over_several():
+    one = chunk(QWEN_7B, 64.0, 0.0)._replace(intake_tokens=1e5)
+    two = one._replace(spread_intake_tokens=1e5)
+    nothing = one._replace(intake_tokens=0.0)
+    assert step_time_s(one, RATES) - step_time_s(nothing, RATES) == pytest.approx(1e5 * RATES.intake_s)
+    assert step_time_s(two, RATES) - step_time_s(one, RATES) == pytest.approx(1e5 * RATES.spread_intake_s)

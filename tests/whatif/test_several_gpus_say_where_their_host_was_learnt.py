@@ -1,0 +1,34 @@
+"""Answers for several GPUs say where the host's part of them comes from; answers for one do not. Their intervals are the wider ones."""
+
+import numpy as np
+import pytest
+
+from sim.posterior import rates_for
+from sim.specs.gpus import get_gpu
+from tests.cli import run
+
+ASKED = {
+    "what-if": ["what-if", "--ctx", "8K", "--draws", "20"],
+    "regime-map": ["regime-map", "--draws", "20"],
+    "simulate": ["simulate", "--model", "Llama-3.1-8B", "--num-prompts", "3", "--request-rate", "1", "--draws", "0"],
+}
+SAID = {
+    "H200": "is learnt from one model over two of these GPUs; no server over several was measured.",
+    "H100": "is a prior around what one model over two H200s showed, with a wide interval; no server over several was measured.",
+}
+
+
+@pytest.mark.parametrize("command", ASKED)
+@pytest.mark.parametrize("gpu", SAID)
+def test_said_for_several_and_not_for_one(command, gpu):
+    one, two, four = (run(*ASKED[command], "--gpu", gpu, "--tp", str(tp)) for tp in (1, 2, 4))
+    assert one.code == two.code == four.code == 0
+    texts = [" ".join(answer.stdout.split()) for answer in (one, two, four)]
+    assert [SAID[gpu] in text for text in texts] == [False, True, True]
+    assert ["taken to be the same for 4 as for two" in text for text in texts] == [False, False, True]
+
+
+@pytest.mark.parametrize("gpu", ["H200", "H100", "A100-80G", "L4"])
+def test_what_the_formula_misses_is_more_over_several(gpu):
+    one, two = (rates_for(get_gpu(gpu), draws=400, tp=tp) for tp in (1, 2))
+    assert np.std(np.log(two.error)) > np.std(np.log(one.error))
