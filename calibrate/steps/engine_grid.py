@@ -31,7 +31,7 @@ DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32
 SECONDS = ("step_s_median", "step_s_p25", "step_s_p75")
 COUNTS = ("decode_seqs_median", "decode_context_tokens_median", "chunks", "chunk_tokens", "offset_tokens")
 NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", *COUNTS)
-# Standard deviation of the logarithm of a visit's median, typical of the four H100 grids that visited cells several times (a test holds it).
+# Standard deviation of the logarithm of a visit's median, typical of the four H100 grids of several visits (a test holds it).
 ONE_VISIT = 0.024
 POOLED = 2.0  # visits' worth of the whole grid in what one cell's visits differ by
 # Standard error of a median over that of a mean, for normal samples; quartiles span 1.349 standard deviations.
