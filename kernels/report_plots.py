@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernels.report_table import best_of, cells, context_text
+
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from kernels.report_table import Table
 
 LINES = {
@@ -17,10 +21,17 @@ LINES = {
     "minmax_fp8": ("sparse k=8, fp8 bounds", "C3", "^-"),
     "minmax": ("sparse k=8, bf16 bounds", "C4", "^-"),
 }
+ORDERS = {
+    "paged": ("pages in random order", "C3", "o"),
+    "paged_sorted": ("the same, sorted", "C4", "D"),
+    "paged_in_order": ("in the sequence's order", "C0", "s"),
+    "contiguous": ("contiguous", "C2", "^"),
+}
 
 
 def write(table: Table, folder: Path) -> None:
-    """`folder`/<table>_attention.png: time of one layer's attention against context, batch 1 and 8."""
+    """`folder`/<table>_attention.png: time of one layer's attention against context, batch 1 and 8; <table>_orders.png: dense decode
+    over the best SDPA backend by tokens in the batch, for orders of its pages."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -50,3 +61,24 @@ def write(table: Table, folder: Path) -> None:
     figure.tight_layout()
     figure.savefig(folder / f"{table.name}_attention.png", dpi=90, metadata={"Software": ""})
     plt.close(figure)
+    figure, axis = plt.subplots(figsize=(9, 3.4))
+    _orders(table, axis)
+    figure.tight_layout()
+    figure.savefig(folder / f"{table.name}_orders.png", dpi=90, metadata={"Software": ""})
+    plt.close(figure)
+
+
+def _orders(table: Table, axis: Axes) -> None:
+    """One column of points per cell from 32K up, cells by tokens in the batch."""
+    held = sorted(((b, c) for b, c in cells(table, "dense") if c >= 2**15 and best_of(table, "sdpa", b, c)), key=lambda x: (x[0] * x[1], x))
+    for variant, (label, colour, marker) in ORDERS.items():
+        times = [table.value(suite="dense", batch=b, context=c, variant=variant) for b, c in held]
+        points = [(i, t / float(best_of(table, "sdpa", *at)["median"])) for i, (at, t) in enumerate(zip(held, times, strict=True)) if t]  # type: ignore[index,arg-type]
+        if len(points) == len(held):
+            axis.plot(*zip(*points, strict=True), marker, color=colour, label=label, markersize=5)
+    axis.axhline(1.0, color="black", linewidth=0.8)
+    axis.set_xticks(range(len(held)), [f"{int(b)} x {context_text(c)}" for b, c in held], rotation=60, fontsize=7)
+    axis.set_ylabel("time over the best SDPA's")
+    axis.set_title(f"{table.attributes['gpu']}: dense decode, sequences x context", fontsize=9)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=7)

@@ -60,69 +60,44 @@ def _index(key):
 
 
 @triton.jit
-def _score_chunk(
-    data, scale, scores, keys, i_row, i_c, b_q, q_scale, last_block, blocks, chunks,
-    GROUP: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, CHUNK: tl.constexpr, SINK: tl.constexpr, KIND: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Scores of one chunk of blocks, and the best of them, for queries b_q [D, GP]."""
-    o_d, o_g = tl.arange(0, D), tl.arange(0, GP)
-    o_block = i_c * CHUNK + tl.arange(0, CHUNK)
-    ok = (o_block >= SINK) & (o_block < last_block)
-    flat = i_row.to(tl.int64) * blocks + o_block
-    if KIND == 2:
-        b_mean = tl.load(data + flat[:, None] * D + o_d[None, :], mask=ok[:, None], other=0.0)
-        s = launch.dot(b_mean, b_q, tl.zeros([CHUNK, GP], dtype=tl.float32), PRECISION)
-    else:
-        p_low = data + flat[:, None] * 2 * D + o_d[None, :]
-        b_low = tl.load(p_low, mask=ok[:, None], other=0.0).to(b_q.dtype)
-        b_high = tl.load(p_low + D, mask=ok[:, None], other=0.0).to(b_q.dtype)
-        wide = b_q.to(tl.float32)
-        b_minus, b_plus = tl.minimum(wide, 0.0).to(b_q.dtype), tl.maximum(wide, 0.0).to(b_q.dtype)
-        s = launch.dot(b_low, b_minus, tl.zeros([CHUNK, GP], dtype=tl.float32), PRECISION)
-        s = launch.dot(b_high, b_plus, s, PRECISION)
-    score = tl.max(tl.where(o_g[None, :] < GROUP, s, -float("inf")), 1)
-    if KIND == 1:
-        score = score * tl.load(scale + flat, mask=ok, other=0.0) * q_scale
-    tl.store(scores + flat, score, mask=ok)
-    tl.store(keys + i_row * chunks + i_c, tl.max(tl.where(ok, _key(score, o_block), NONE), 0))
-
-
-@triton.jit
 def _score(
     q, data, scale, lens, scores, keys, heads_kv, blocks, chunks,
     GROUP: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, SINK: tl.constexpr,
-    LOCAL: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr, RUN: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    LOCAL: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    i_p, i_row = tl.program_id(0), tl.program_id(1)
+    i_c, i_row = tl.program_id(0), tl.program_id(1)
     o_d, o_g = tl.arange(0, D), tl.arange(0, GP)
     launch.wait_for_previous(PDL)
     last_block = tl.cdiv(tl.load(lens + i_row // heads_kv), BLOCK) - LOCAL
-    first, end = i_p * RUN, tl.minimum((i_p + 1) * RUN, chunks)
-    # Chunks past the sequence have no candidate.
-    full = tl.maximum(first, tl.minimum(end, tl.cdiv(last_block, CHUNK)))
-    for i_c in range(full, end):
-        tl.store(keys + i_row * chunks + i_c, tl.full([], NONE, dtype=tl.int64))
-    if first < full:
+    o_block = i_c * CHUNK + tl.arange(0, CHUNK)
+    ok = (o_block >= SINK) & (o_block < last_block)
+    best = tl.full([], NONE, dtype=tl.int64)
+    if i_c * CHUNK < last_block:
         p_q = q + (i_row.to(tl.int64) * GROUP + o_g[None, :]) * D + o_d[:, None]
         b_q = tl.load(p_q, mask=o_g[None, :] < GROUP, other=0.0)
-        q_scale = 1.0
         if KIND == 1:
             # e4m3 is exact in float16; the query is brought below 1 by a power of two first, so that it fits float16 too.
             most = tl.max(tl.max(tl.abs(b_q.to(tl.float32)), 1), 0)
             q_scale = tl.exp2(tl.ceil(tl.log2(tl.where(most > 0, most, 1.0))))
             b_q = (b_q.to(tl.float32) / q_scale).to(tl.float16)
-        if RUN == 1:
-            _score_chunk(
-                data, scale, scores, keys, i_row, first, b_q, q_scale, last_block, blocks, chunks,
-                GROUP, GP, D, CHUNK, SINK, KIND, PRECISION,
-            )  # fmt: skip
+        flat = i_row.to(tl.int64) * blocks + o_block
+        if KIND == 2:
+            b_mean = tl.load(data + flat[:, None] * D + o_d[None, :], mask=ok[:, None], other=0.0)
+            s = launch.dot(b_mean, b_q, tl.zeros([CHUNK, GP], dtype=tl.float32), PRECISION)
         else:
-            for i_c in tl.range(first, full, num_stages=STAGES):
-                _score_chunk(
-                    data, scale, scores, keys, i_row, i_c, b_q, q_scale, last_block, blocks, chunks,
-                    GROUP, GP, D, CHUNK, SINK, KIND, PRECISION,
-                )  # fmt: skip
+            p_low = data + flat[:, None] * 2 * D + o_d[None, :]
+            b_low = tl.load(p_low, mask=ok[:, None], other=0.0).to(b_q.dtype)
+            b_high = tl.load(p_low + D, mask=ok[:, None], other=0.0).to(b_q.dtype)
+            wide = b_q.to(tl.float32)
+            b_minus, b_plus = tl.minimum(wide, 0.0).to(b_q.dtype), tl.maximum(wide, 0.0).to(b_q.dtype)
+            s = launch.dot(b_low, b_minus, tl.zeros([CHUNK, GP], dtype=tl.float32), PRECISION)
+            s = launch.dot(b_high, b_plus, s, PRECISION)
+        score = tl.max(tl.where(o_g[None, :] < GROUP, s, -float("inf")), 1)
+        if KIND == 1:
+            score = score * tl.load(scale + flat, mask=ok, other=0.0) * q_scale
+        tl.store(scores + flat, score, mask=ok)
+        best = tl.max(tl.where(ok, _key(score, o_block), NONE), 0)
+    tl.store(keys + i_row * chunks + i_c, best)
 
 
 @triton.jit
@@ -158,8 +133,6 @@ def select(
     scores: torch.Tensor | None = None,
     workspace: Workspace | None = None,
     chunk: int = 64,
-    run: int = 1,
-    stages: int = 1,
     num_warps: int | None = None,
     pick_warps: int = 4,
     dependent: bool | None = None,
@@ -168,8 +141,7 @@ def select(
 
     q [B, HQ, D] contiguous; summaries of the same batch, heads and D; seq_lens [B] int32, tokens in the cache. `scores`
     [B, KV heads, blocks] float32 receives the scores of the candidates (other entries are left as they are).
-    `chunk` blocks at a time (a power of two from 16), `run` chunks a program, `stages` of them buffered; k from 1 to 128 and no more
-    than `summaries.blocks`.
+    `chunk` blocks per program (a power of two from 16); k from 1 to 128 and no more than `summaries.blocks`.
     `ValueError` naming the argument on bad input.
     """
     checks.tensor("q", q, [None, None, None], checks.FLOATS, contiguous=True)
@@ -189,8 +161,7 @@ def select(
         raise ValueError(f"chunk: {chunk} is not a power of two from 16 up")
     # fp8 values are converted in registers: fewer warps leave each more of them in flight. Measured on an H100.
     num_warps = (2 if summaries.scale is not None else 4) if num_warps is None else num_warps
-    checks.tuning(num_warps, stages)
-    checks.at_least("run", run, 1)
+    checks.tuning(num_warps)
     rows, chunks = checks.pairs("q", batch, heads_kv), triton.cdiv(blocks, chunk)
     shape = [batch, heads_kv, k]
     out = q.new_empty(shape, dtype=torch.int32) if out is None else checks.tensor("out", out, shape, [torch.int32], q, contiguous=True)
@@ -201,11 +172,11 @@ def select(
         raise ValueError(f"workspace: holds {work.scores.numel()} scores, the call needs {rows * blocks} in {rows * chunks} chunks")
     scores = work.scores if scores is None else scores
     dependent = launch.has_dependent_launch() if dependent is None else dependent
-    _score[(triton.cdiv(chunks, run), rows)](
+    _score[(chunks, rows)](
         q, summaries.data, seq_lens if summaries.scale is None else summaries.scale, seq_lens, scores, work.keys, heads_kv,
         blocks, chunks, GROUP=group, GP=max(16, triton.next_power_of_2(group)), D=d, BLOCK=summaries.block, CHUNK=chunk,
         SINK=sink_blocks, LOCAL=local_blocks, KIND=KINDS.index(summaries.kind),
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", RUN=run, STAGES=stages, num_warps=num_warps, **launch.options(dependent),
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=num_warps, **launch.options(dependent),
     )  # fmt: skip
     k_padded = max(2, triton.next_power_of_2(k))  # the compiler's top-k leaves no tensor for one
     _pick[(rows,)](

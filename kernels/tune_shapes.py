@@ -21,22 +21,9 @@ from kernels.gdn_decode import ERROR_BOUND, STATE_ERROR_BOUND, gdn_decode
 HEADS_Q, HEADS_KV, D, K_BLOCKS = 28, 4, 128, 8
 KEY_HEADS, HEADS_V = 16, 48
 BEYOND_L2 = 200_000_000  # bytes of all input sets of a candidate
-SELECT = (
-    {f"chunk {chunk}, {warps} warps": {"chunk": chunk, "num_warps": warps} for chunk in (32, 64, 128) for warps in (1, 2, 4, 8)}
-    | {f"chunk 64, 2 warps, pick by {warps}": {"chunk": 64, "num_warps": 2, "pick_warps": warps} for warps in (1, 2, 8)}
-    | {
-        f"chunk {chunk}, {warps} warps, {run} in {stages} stages": {"chunk": chunk, "num_warps": warps, "run": run, "stages": stages}
-        for chunk, warps, run, stages in (
-            (32, 1, 8, 2),
-            (32, 2, 4, 2),
-            (32, 2, 8, 3),
-            (64, 2, 4, 2),
-            (64, 2, 8, 3),
-            (64, 4, 4, 3),
-            (64, 4, 8, 4),
-        )
-    }
-)
+SELECT = {f"chunk {chunk}, {warps} warps": {"chunk": chunk, "num_warps": warps} for chunk in (32, 64, 128) for warps in (1, 2, 4, 8)} | {
+    f"chunk 64, 2 warps, pick by {warps}": {"chunk": 64, "num_warps": 2, "pick_warps": warps} for warps in (1, 2, 8)
+}
 GDN = {f"{rows} rows, {warps} warps": {"tile_v": rows, "num_warps": warps} for rows in (8, 16, 32, 64, 128) for warps in (1, 2, 4, 8)}
 COLUMNS = ("op", "batch", "size", "variant", "median_s", "p10_s", "p90_s", "of_floor")
 

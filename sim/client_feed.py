@@ -36,7 +36,6 @@ class ClientFeed:
         self._followers = followers(trace)
         self._open = deque(np.flatnonzero(~np.isnan(trace.arrival_s)).tolist())  # rows that wait for nobody
         self._host = host
-        self._response = to_ticks(host.response_s)
         self._server = SharedServer(to_ticks(host.serial_s)) if to_ticks(host.serial_s) else None
         self._at_server: deque[int] = deque()
         self._free = math.inf if max_concurrency is None else max_concurrency
@@ -64,13 +63,13 @@ class ClientFeed:
         action()
         return True
 
-    def finished(self, row: int, now: int) -> None:
-        """The engine sent the last token of a request at `now`."""
+    def finished(self, row: int, now: int, place: int) -> None:
+        """The engine sent the last token of a request at `now`, at this place of its iteration."""
         events = self._events
         while events and events[0][:2] < (now, ARRIVAL):
             self.step()
         self._now = now
-        self._after(now + self._response, lambda: self._came_through(row))
+        self._after(now + to_ticks(self._host.after_s(place)), lambda: self._came_through(row))
 
     def _arrivals(self) -> None:
         """Send what is due of the requests that wait for nobody, and look again when the next one is."""

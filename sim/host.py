@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.errors import UsageError
@@ -19,13 +20,16 @@ UNITS = {
     "serial_s": "s of the API server's own time per request: requests that come together share it",
     "prompt_token_s": "s per prompt token: tokenise",
     "response_s": "s per token sent, as latency: detokenise, stream",
+    "token_s": "s of the API server's own time per token sent: those of an iteration go out one after another",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class HostRates:
     """Host latencies in seconds. All delay a request before its engine sees it, or its tokens on their way out; only `serial_s` also
-    occupies: an API server is one process that turns to all its requests by turns.
+    occupies requests: an API server is one process that turns to all its requests by turns. It sends the tokens of an iteration in the
+    engine's order, those of new requests last, so a first token waits for the tokens of all that decode beside it. That the server
+    reads requests more slowly while it sends tokens is left out.
     """
 
     request_s: float = 4e-3
@@ -33,6 +37,7 @@ class HostRates:
     response_s: float = 1e-3
     serial_s: float = 1e-3
     basis: str = "declared prior"
+    token_s: float = 0.0  # nothing is declared of a host that nobody has seen sending
     work: HostWork = NO_WORK  # of the engine itself, per iteration: what the rates leave out because it can hide behind the GPU
 
     def __post_init__(self) -> None:
@@ -44,6 +49,10 @@ class HostRates:
     def before_s(self, prompt_tokens: float) -> float:
         """Seconds from a client sending a request to its engine having it, the API server's own time left out."""
         return self.request_s + prompt_tokens * self.prompt_token_s
+
+    def after_s(self, place: Any) -> Any:
+        """Seconds from the end of an iteration to the client having the token at this place (0 the first; a number or an array) of it."""
+        return self.response_s + place * self.token_s
 
 
 NO_HOST = HostRates(0.0, 0.0, 0.0, 0.0, "none: the engine alone")

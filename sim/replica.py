@@ -45,7 +45,9 @@ class StepCost(Protocol):
 
 
 class Replica:
-    """One engine behind a router. `on_finish(request, index)` is told of every request that completes, and where."""
+    """One engine behind a router. `on_finish(request, index, place)` is told of every request that completes, where, and which of its
+    iteration's tokens was its last (0 the first).
+    """
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class Replica:
         scheduler: Scheduler,
         cost: StepCost,
         log: RunLog,
-        on_finish: Callable[[Request, int], None],
+        on_finish: Callable[[Request, int, int], None],
     ) -> None:
         self.index = index
         self.scheduler = scheduler
@@ -150,7 +152,7 @@ class Replica:
         )
         for request in outcome.finished:
             self._owed -= request.prompt_tokens + request.output_tokens
-            self._on_finish(request, self.index)
+            self._on_finish(request, self.index, outcome.sampled.index(request))
         if clock.peek() <= end:
             yield clock.at(end, DECISION)
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.types import Iteration, Outcome, Request
+from sim.host import NO_HOST
 from sim.spill import SpillingTable
 
 ITERATION_COLUMNS = (
@@ -73,9 +74,9 @@ class _ReplicaState:
 class RunLog:
     """Takes what happens and turns it into a RunRecord.
 
-    Tokens reach the client `response_s` after the end of the iteration that sampled them. `on_first_token(request, replica)` is called
-    at that iteration's end. Without `keep_iterations`, the iteration log stays empty; with it, most of it lies in a temporary
-    file (sim.spill), so that memory grows with requests alone.
+    The token at a place (0 the first) of an iteration reaches its client `after_s(place)` after the end of it.
+    `on_first_token(request, replica)` is called at that iteration's end. Without `keep_iterations`, the iteration log stays empty; with
+    it, most of it lies in a temporary file (sim.spill), so that memory grows with requests alone.
     """
 
     def __init__(
@@ -84,10 +85,10 @@ class RunLog:
         replicas: int = 1,
         *,
         keep_iterations: bool = True,
-        response_s: float = 0.0,
+        after_s: Callable[[int], float] = NO_HOST.after_s,
     ) -> None:
         self._keep = keep_iterations
-        self._response_s = response_s
+        self._after_s = after_s
         self.on_first_token: Callable[[Request, int], None] | None = None
         self.term_names = tuple(term_names)
         self._rows = SpillingTable(len(ITERATION_COLUMNS) + len(self.term_names))
@@ -169,7 +170,7 @@ class RunLog:
                 )
             )
         for request in outcome.finished:
-            self._close(request, end_s + self._response_s)
+            self._close(request, end_s + self._after_s(outcome.sampled.index(request)))
 
     def _sampled(self, replica: int, end_s: float, outcome: Outcome) -> int:
         """Book first tokens and stalls; return how many gaps equal the time since the replica's last iteration."""
@@ -180,11 +181,11 @@ class RunLog:
             for request in before - sampled:
                 state.stalled_since[request] = state.last_end_s
         if gaps != len(sampled):
-            for request in outcome.sampled:
+            for place, request in enumerate(outcome.sampled):
                 if request in before:
                     continue
                 if request.generated_tokens <= 1:
-                    self._floats["first_token_s"][self._resident[request]] = end_s + self._response_s
+                    self._floats["first_token_s"][self._resident[request]] = end_s + self._after_s(place)
                     if self.on_first_token is not None:
                         self.on_first_token(request, replica)
                 else:

@@ -141,7 +141,7 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
         "rates_basis": study.rates.summary,
         **{f"rate_{name}": float(getattr(study.rates.point, name)) for name in study.rates.point.names()},
         "host_basis": study.host.basis,
-        **{f"host_{name}": getattr(study.host, name) for name in ("request_s", "prompt_token_s", "response_s", "serial_s")},
+        **{f"host_{name}": getattr(study.host, name) for name in ("request_s", "prompt_token_s", "response_s", "serial_s", "token_s")},
     }
 
 

@@ -47,8 +47,8 @@ def run_fast(trace: Trace, config: EngineConfig, steps: StepTime, host: HostRate
         arrivals = Arrivals(ready[mine], trace.prompt_tokens[mine], trace.output_tokens[mine], [hashes[i] for i in mine] if named else ())
         record = FastReplica(arrivals, config, steps).run()
         columns["scheduled_s"][mine] = record.scheduled_s
-        columns["first_token_s"][mine] = record.first_token_s + host.response_s
-        columns["finish_s"][mine] = record.finish_s + host.response_s
+        columns["first_token_s"][mine] = record.first_token_s + host.after_s(record.first_place)
+        columns["finish_s"][mine] = record.finish_s + host.after_s(record.finish_place)
         columns["cached_tokens"][mine] = record.cached_tokens
         columns["preemptions"][mine] = record.preemptions
     columns |= {"arrival_s": trace.arrival_s, "prompt_tokens": trace.prompt_tokens, "output_tokens": trace.output_tokens}
@@ -76,8 +76,8 @@ def run_fast_clients(
     columns: dict[str, NDArray[Any]] = {
         "arrival_s": np.array([seconds for _, seconds in feed.sent]),
         "scheduled_s": record.scheduled_s[rows],
-        "first_token_s": record.first_token_s[rows] + host.response_s,
-        "finish_s": record.finish_s[rows] + host.response_s,
+        "first_token_s": record.first_token_s[rows] + host.after_s(record.first_place[rows]),
+        "finish_s": record.finish_s[rows] + host.after_s(record.finish_place[rows]),
         "cached_tokens": record.cached_tokens[rows],
         "preemptions": record.preemptions[rows],
         "prompt_tokens": trace.prompt_tokens[rows],

@@ -23,15 +23,16 @@ from sim.host import HostRates
 from sim.rates import RateDraws, Rates
 
 PACKAGED = "data/posteriors/served_path.json"
-SCHEMA = "simctl-served-path/3"
+SCHEMA = "simctl-served-path/4"
 MIN_C0_S = 1e-5
+LAUNCHING = ("eager_layer_s", "eager_expert_layer_s")
 IN_PROCESS = "posterior for"  # how the summary of rates learnt from in-process grids begins
 
 
 @dataclass(frozen=True, slots=True)
 class ServedPath:
-    """Seconds of the fixed cost that serving hides, the shares of per-sequence and per-prefill host cost that show, host latencies, and
-    how far single requests and whole runs lie off a replay (log sd).
+    """Seconds of the fixed cost that serving hides, the shares of per-sequence and per-prefill host cost that show, what
+    launching takes over the grids' rate, host latencies, and how far single requests and whole runs lie off a replay (log sd).
     """
 
     gpu: str
@@ -39,10 +40,13 @@ class ServedPath:
     hidden_c0_s: float
     shown: float
     shown_prefill: float
+    launch: float  # how much longer the host takes to launch what no captured graph holds
+    launch_sd: float  # of its logarithm, on another host than it was learnt on
     request_s: float
     prompt_token_s: float
     response_s: float
     serial_s: float
+    token_s: float
     noise: Mapping[str, float]
     run_noise: float
     learnt_on: str
@@ -57,7 +61,8 @@ class ServedPath:
             self.response_s,
             self.serial_s,
             f"served {self.engine} on {self.gpu}",
-            hidden_work(rates.point, self.applied(rates).point),
+            token_s=self.token_s,
+            work=hidden_work(rates.point, self.applied(rates).point),
         )
 
     def applied(self, rates: RateDraws) -> RateDraws:
@@ -67,15 +72,18 @@ class ServedPath:
             c0_s=max(MIN_C0_S, float(rates.point.c0_s) - self.hidden_c0_s),
             c_seq_s=rates.point.c_seq_s * self.shown,
             c_prefill_s=rates.point.c_prefill_s * self.shown_prefill,
+            **{name: getattr(rates.point, name) * self.launch for name in LAUNCHING},
         )
+        factors = self.launch * np.exp(self.launch_sd * np.random.default_rng(12).standard_normal(rates.count))
         draws = replace(
             rates.draws,
             c0_s=np.maximum(MIN_C0_S, rates.draws.c0_s - self.hidden_c0_s),
             c_seq_s=rates.draws.c_seq_s * self.shown,
             c_prefill_s=rates.draws.c_prefill_s * self.shown_prefill,
+            **{name: getattr(rates.draws, name) * factors for name in LAUNCHING},
         )
         why = f"as served by {self.engine} on {self.gpu}"
-        basis = rates.basis | {name: f"{rates.basis[name]}; {why}" for name in ("c0_s", "c_seq_s", "c_prefill_s")}
+        basis = rates.basis | {name: f"{rates.basis[name]}; {why}" for name in ("c0_s", "c_seq_s", "c_prefill_s", *LAUNCHING)}
         return replace(
             rates, point=point, draws=draws, basis=basis, summary=f"{rates.summary}; served path of {self.engine} measured on {self.gpu}"
         )
@@ -114,10 +122,21 @@ def parse_path(text: str, name: str) -> ServedPath:
         raise SimctlError(f"{name}: not a served path ({error})") from None
     if not isinstance(path.noise, dict):
         raise SimctlError(f"{name}: not a served path (noise)")
-    times = (path.hidden_c0_s, path.request_s, path.prompt_token_s, path.response_s, path.serial_s, path.run_noise, *path.noise.values())
+    times = (
+        path.hidden_c0_s,
+        path.request_s,
+        path.prompt_token_s,
+        path.response_s,
+        path.serial_s,
+        path.token_s,
+        path.launch,
+        path.launch_sd,
+        path.run_noise,
+        *path.noise.values(),
+    )
     shares = (path.shown, path.shown_prefill)
     numbers = all(isinstance(t, float | int) and np.isfinite(t) for t in (*times, *shares))
-    if path.schema != SCHEMA or not numbers or not all(0 <= share <= 1 for share in shares):
+    if path.schema != SCHEMA or not numbers or not all(0 <= share <= 1 for share in shares) or path.launch <= 0:
         raise SimctlError(f"{name}: not a served path (schema {path.schema!r})")
     if path.formula != formula_fingerprint():
         raise SimctlError(f"{name}: learnt with another version of the formula: learn it again with `simctl validate --save-path`")

@@ -43,7 +43,6 @@ class Clients:
         self._router = router
         self._admission = admission
         self._host = host
-        self._response = to_ticks(host.response_s)
         self._serial = to_ticks(host.serial_s)
         self._servers: defaultdict[int, SharedServer] = defaultdict(lambda: SharedServer(self._serial))
         self._at_server: defaultdict[int, deque[Request]] = defaultdict(deque)
@@ -58,9 +57,9 @@ class Clients:
                 yield self._clock.at(arrival, ARRIVAL)
             self._due(request)
 
-    def engine_finished(self, request: Request, replica: int) -> None:
-        """A replica finished `request`: its client hears of it when the last token has come through."""
-        self._after(self._clock.ticks + self._response, lambda: self._finished(request, replica))
+    def engine_finished(self, request: Request, replica: int, place: int) -> None:
+        """A replica finished `request`: its client hears of it when the last token, at this place of its iteration, has come through."""
+        self._after(self._clock.ticks + to_ticks(self._host.after_s(place)), lambda: self._finished(request, replica))
 
     def _finished(self, request: Request, replica: int) -> None:
         """The client's place is free, and its session may go on."""
@@ -150,7 +149,7 @@ def simulate(
         raise UsageError(f"max concurrency must be at least 1, got {max_concurrency}")
     router = router or RoundRobin(len(schedulers))
     clock = Clock()
-    log = RunLog(cost.terms, len(schedulers), keep_iterations=keep_iterations, response_s=host.response_s)
+    log = RunLog(cost.terms, len(schedulers), keep_iterations=keep_iterations, after_s=host.after_s)
     clients = Clients(clock, source, log, router, host, max_concurrency, admission)
     log.on_first_token = clients.first_token
     clients.on_progress = on_progress

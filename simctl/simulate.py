@@ -84,7 +84,7 @@ class GoodputCommand(click.Command):
     "--host-rate",
     multiple=True,
     metavar="NAME=SECONDS",
-    help="Set request_s, serial_s, prompt_token_s, response_s, or of an iteration iteration_s, sequence_s, prefill_s.",
+    help="Set request_s, serial_s, prompt_token_s, response_s, token_s, or of an iteration iteration_s, sequence_s, prefill_s.",
 )
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router.")
 @click.option("--router", type=click.Choice(ROUTERS), default="round-robin", show_default=True, help="How requests find a replica.")

@@ -29,6 +29,7 @@ RATE_DRAWS = 200  # to solve a served path at; only --draws of them are replayed
     is_flag=True,
     help="Learn nothing from the run: take the packaged served path, learnt on another, as it is. [default where a run has no open loop]",
 )
+@click.option("--path", "path_file", metavar="FILE", help="Carry this served path over (from --save-path), instead of the packaged one.")
 @click.option("--known-blocks", type=click.IntRange(2), metavar="N", help="KV blocks the engine reported, instead of those predicted.")
 @click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
 @click.option("--model", help="Model of a CSV log: catalogue name or config.json.")
@@ -109,21 +110,17 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
     from calibrate.served.compare import score
     from calibrate.served.path import carried, learn_path
     from calibrate.served.replay import replay
-    from sim.errors import UsageError
     from sim.posterior import rates_for
-    from sim.served import packaged_path
 
     run = _read(path, options)
     if options["known_blocks"]:
         run = replace(run, limits=replace(run.limits, num_gpu_blocks=options["known_blocks"]))
     rates = rates_for(run.gpu, run.precision, path=options["posterior"], draws=max(RATE_DRAWS, options["draws"]))
-    if options["carried"] or all(e.kind == "burst" for e in run.experiments):
-        packaged = packaged_path()
-        if packaged is None:
-            raise UsageError("no served path is packaged to be carried over")
+    if options["carried"] or options["path_file"] or all(e.kind == "burst" for e in run.experiments):
+        given = _path_to_carry(options["path_file"])
         # no window pins these draws: as few of them as are replayed, so that their middle is the posterior's
         rates = rates_for(run.gpu, run.precision, path=options["posterior"], draws=max(2, options["draws"]))
-        learnt, scored = carried(packaged, rates), [e for e in run.experiments if e.kind != "ladder"]
+        learnt, scored = carried(given, rates), [e for e in run.experiments if e.kind != "ladder"]
     else:
         low, ladder, scored = _split(run, options)
         learnt = learn_path(run, rates, low, ladder)
@@ -135,6 +132,18 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
         "pairs": pairs,
         "scores": [s for experiment, predicted in pairs for s in score(experiment, predicted, learnt.noise, learnt.run_noise)],
     }
+
+
+def _path_to_carry(file: str | None) -> Any:
+    from sim.errors import UsageError
+    from sim.served import packaged_path, parse_path
+
+    if file:
+        return parse_path(Path(file).read_text(encoding="utf-8"), file)
+    packaged = packaged_path()
+    if packaged is None:
+        raise UsageError("no served path is packaged to be carried over")
+    return packaged
 
 
 def _read(path: Path, options: dict[str, Any]) -> Any:
@@ -181,7 +190,9 @@ def _split(run: Any, options: dict[str, Any]) -> tuple[Any, tuple[Any, ...], lis
 def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
     import os
     from dataclasses import asdict
+    from math import hypot
 
+    from calibrate.served.launches import HOSTS_SD
     from sim.errors import UsageError
     from sim.formula import formula_fingerprint
     from sim.served import ServedPath
@@ -195,12 +206,15 @@ def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
         hidden_c0_s=float(reports[0]["in_process"].point.c0_s - path.rates.point.c0_s),
         shown=path.shown,
         shown_prefill=path.shown_prefill,
+        launch=path.launch.factor,
+        launch_sd=hypot(path.launch.sd, HOSTS_SD),  # another run is another host
         noise=path.noise,
         run_noise=path.run_noise,
         request_s=path.host.request_s,
         prompt_token_s=path.host.prompt_token_s,
         response_s=path.host.response_s,
         serial_s=path.host.serial_s,
+        token_s=path.host.token_s,
         learnt_on=f"{run.name}: {', '.join(path.learnt_on)}",
         formula=formula_fingerprint(),
     )
@@ -216,17 +230,18 @@ LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p9
 def _render(report: dict[str, Any]) -> None:
     import textwrap
 
-    from calibrate.served.compare import phase_floor
+    from calibrate.served.floor import phase_floor
 
     run, path = report["run"], report["path"]
     click.echo(click.style(f"{run.name}: {run.model.name} on {run.gpu.name}, {run.engine}", bold=True))
     lines = [
         f"Rates: {path.rates.summary}.",
-        (f"Learnt from {len(path.learnt_on)} experiments ({', '.join(path.learnt_on)})" if path.learnt_on else "Carried over as packaged")
+        (f"Learnt from {len(path.learnt_on)} experiments ({', '.join(path.learnt_on)})" if path.learnt_on else "Carried over as it is")
         + f": c0 {1e3 * path.rates.point.c0_s:.2f} ms "
         f"as served, {100 * path.shown:.0f} % of the per-sequence and {100 * path.shown_prefill:.0f} % of the per-prefill host cost show, "
+        f"launching takes {path.launch.factor:.2f} times what it does in process, "
         f"API server {1e3 * (path.host.request_s + path.host.serial_s):.1f} ms a request, {1e3 * path.host.serial_s:.1f} ms of it its own "
-        f"time, shared by requests that come together. "
+        f"time, shared by requests that come together, and {1e6 * path.host.token_s:.0f} us a token sent. "
         f"Noise of single requests (log sd): "
         + ", ".join(f"{LABEL[m]} {100 * v:.1f} %" for m, v in path.noise.items())
         + (f"; what a run's requests have in common {100 * path.run_noise:.1f} %, the grids' model error" if path.run_noise else "")
@@ -245,7 +260,7 @@ def _render(report: dict[str, Any]) -> None:
             f"{100 * s.bias:>+8.1f}%{inside:>9}{verdict:>10}".rstrip()
         )
     for experiment, _ in report["pairs"]:
-        floor = 100 * phase_floor(experiment)
+        floor = 100 * phase_floor(run, experiment, path.rates, path.host)
         click.echo(f"{experiment.name}: TTFT error of a perfect model with unknown iteration phase {floor:.1f} % (median)")
     for experiment, predicted in report["pairs"]:
         if experiment.cached_tokens is not None:
@@ -282,8 +297,11 @@ def _as_dict(report: dict[str, Any]) -> dict[str, Any]:
         "c0_s": path.rates.point.c0_s,
         "host_request_s": path.host.request_s,
         "host_serial_s": path.host.serial_s,
+        "host_token_s": path.host.token_s,
         "shown": path.shown,
         "shown_prefill": path.shown_prefill,
+        "launch_factor": path.launch.factor,
+        "launch_log_sd": path.launch.sd,
         "noise_log_sd": path.noise,
         "run_noise_log_sd": path.run_noise,
         "scores": [

@@ -76,15 +76,6 @@ def interval_scores(measured: Array, predicted: Prediction, metric: str, noise: 
         return np.asarray(np.abs(np.log(measured / point)) / np.sqrt(np.square(spread) + noise[metric] ** 2 + run_noise**2))
 
 
-def phase_floor(experiment: Experiment) -> float:
-    """Median relative TTFT error of a perfect model that does not know where in an iteration each request arrives.
-
-    A request waits for the iteration in flight. The best guess of its place in it is the middle, from which a uniform place is a quarter
-    of a step away in the median; the step is the median TPOT. (Two clocks out of phase are 1 - 1/sqrt(2) of a step apart.)
-    """
-    return float(0.25 * np.nanmedian(experiment.tpot_s) / np.median(experiment.ttft_s))
-
-
 def reliability(pairs: list[tuple[Experiment, Prediction]], noise: dict[str, float], run_noise: float = 0.0) -> dict[str, Array]:
     """Share of requests inside the interval of each nominal level, by metric: shape [level], levels in LEVELS."""
     from scipy.special import ndtri

@@ -1,17 +1,21 @@
 """What serving changes about a rate learnt in process: async scheduling hides host work, the API server adds latency.
 
 Engine grids are stepped in process with a device synchronisation after every iteration, so the host's work per iteration, per sequence and
-per prefill shows in full. A served engine prepares the next iteration while the GPU runs this one (sim.engine.overlap). Five unknowns
+per prefill shows in full. A served engine prepares the next iteration while the GPU runs this one (sim.engine.overlap). Seven unknowns
 carry the difference:
 
     c0            the fixed cost as served
     shown         the share of the per-sequence host cost that shows even so (0..1)
     shown_prefill that of the cost of iterations that carry prefill
+    launch        how much longer than in process the host takes to launch an iteration that no captured graph holds
     serial_s      the API server's own time per request, shared by requests that come together
     request_s     the rest of its latency per request
+    token_s       its time per token sent, which tokens of an iteration wait for in turn
 
 With a concurrency ladder, c0 and `shown` are linear in its true-decode windows, so they are solved draw by draw; `serial_s` is how much
-later the first token of a large wave comes for each of its clients; `shown_prefill` is how long the low load's prompts hold up the
+later the first token of a large wave comes for each of its clients; `launch` is how long the low load's streams wait before a prompt
+beyond the captured graphs joins them (calibrate.served.launches); `token_s` is how far apart streams that decode together get the
+tokens of an iteration (calibrate.served.sending); `shown_prefill` is how long the low load's prompts hold up the
 streams beside them, where the file says when tokens came (calibrate.served.stalls), and `shown` elsewhere; `request_s` closes the
 median TTFT of one run at low load, whose per-request residuals also give the noise that intervals of single requests need.
 From the low load alone, c0 closes its median TPOT,
@@ -25,10 +29,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate.served.floor import out_of_phase
+from calibrate.served.launches import Launching, launching
 from calibrate.served.replay import Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
+from calibrate.served.sending import sending_s
 from calibrate.served.stalls import prefill_seen
-from sim.bill import decode_shape, iteration_bill
+from sim.bill import coefficients, decode_shape, iteration_bill
 from sim.deployment import plan_engine
 from sim.errors import UsageError
 from sim.host import HostRates
@@ -52,6 +59,7 @@ class ServedPath:
     host: HostRates
     shown: float
     shown_prefill: float
+    launch: Launching
     noise: dict[str, float]
     run_noise: float  # log sd of what all requests of a run have in common, beyond the draws
     learnt_on: tuple[str, ...]
@@ -79,24 +87,28 @@ def learn_path(run: ServedRun, rates: RateDraws, low_load: Experiment, ladder: t
         shown_prefill = float(np.clip(middle, 0.0, 1.0))
         z = np.random.default_rng(11).standard_normal(np.size(uncut.draws.c_prefill_s))
         rates = _with_prefill(rates, uncut, shown_prefill, np.clip(middle + error * z, 0.0, 1.0))
-    host = HostRates(basis=f"learnt on {low_load.name}", work=hidden_work(in_process, rates.point))
+    host = HostRates(basis=f"learnt on {low_load.name}", token_s=sending_s(rungs), work=hidden_work(in_process, rates.point))
+    model = coefficients(run.model, run.precision, run.tp)
+    launches_s = model.layers * float(in_process.eager_layer_s) + model.expert_layers * float(in_process.eager_expert_layer_s)
+    launch = launching(low_load, launches_s, host.work) if overlaps else Launching()
+    rates = _launched(rates, launch)
     waves = tuple(e for e in rungs if e.clients >= MIN_WAVE)
     if waves:
         host = replace(host, serial_s=_serial(run, rates, host, waves))
     else:
         host = replace(host, request_s=0.0)
     for _ in range(ROUNDS):
-        seen = replay(run, low_load, rates, host, draws=0)
         if len(rungs) < 2:
+            seen = replay(run, low_load, rates, host, draws=0)
             rates = _shift_c0(rates, float(np.nanmedian(low_load.tpot_s) - np.nanmedian(seen.tpot_s)))
             host = replace(host, work=hidden_work(in_process, rates.point))
-            seen = replay(run, low_load, rates, host, draws=0)
-        gap = float(np.median(low_load.ttft_s) - np.median(seen.ttft_s))
+        # of few requests, one run's median jumps with the iterations that they happen to meet
+        gap = float(np.median(low_load.ttft_s) - np.median(out_of_phase(run, low_load, rates, host)))
         # without waves to tell them apart, all of the latency is taken as the API server's own time
         closes = "request_s" if waves else "serial_s"
         host = replace(host, **{closes: max(0.0, getattr(host, closes) + gap)})
     noise = _noise(low_load, replay(run, low_load, rates, host, draws=0))
-    return ServedPath(rates, host, shown, shown_prefill, noise, run_noise, (low_load.name, *(e.name for e in rungs)))
+    return ServedPath(rates, host, shown, shown_prefill, launch, noise, run_noise, (low_load.name, *(e.name for e in rungs)))
 
 
 def _serial(run: ServedRun, rates: RateDraws, host: HostRates, waves: tuple[Experiment, ...]) -> float:
@@ -171,10 +183,24 @@ def _with_prefill(rates: RateDraws, uncut: RateDraws, shown: float, at_draws: Ar
     )
 
 
+def _launched(rates: RateDraws, launch: Launching) -> RateDraws:
+    """Rates with the host's time to launch as served."""
+    if not launch.seen:
+        return rates
+    names, factors = ("eager_layer_s", "eager_expert_layer_s"), launch.draws(rates.count)
+    return replace(
+        rates,
+        point=replace(rates.point, **{name: float(getattr(rates.point, name)) * launch.factor for name in names}),
+        draws=replace(rates.draws, **{name: getattr(rates.draws, name) * factors for name in names}),
+        basis=rates.basis | {name: f"{rates.basis[name]}; x {launch.factor:.2f} as served" for name in names},
+    )
+
+
 def carried(path: PackagedPath, rates: RateDraws) -> ServedPath:
     """A packaged path as it is, for a run that it was not learnt on."""
     host = path.host(rates)
-    return ServedPath(path.applied(rates), host, path.shown, path.shown_prefill, dict(path.noise), path.run_noise, ())
+    launch = Launching(float(np.log(path.launch)), path.launch_sd, 0)
+    return ServedPath(path.applied(rates), host, path.shown, path.shown_prefill, launch, dict(path.noise), path.run_noise, ())
 
 
 def _shift_c0(rates: RateDraws, shift_s: float) -> RateDraws:

@@ -228,10 +228,11 @@ class FastReplica(Books):
         self._clock += 1
         self._context += self._batch
         self._iterations += 1
+        decodes = self._batch  # their tokens come first
         if self._finishing and self._finishing[0][0] <= self._clock:
             self._finish_decodes()
-        for request, computed in sampling:
-            self._sample(request, computed)
+        for place, (request, computed) in enumerate(sampling, start=decodes):
+            self._sample(request, computed, place)
         if not self._overlap:
             self._send(self._pipe.ends)
 

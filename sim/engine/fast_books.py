@@ -50,8 +50,8 @@ class Feed(Protocol):
     def step(self) -> bool:
         """Go on to the next event; False when there is none."""
 
-    def finished(self, row: int, now: int) -> None:
-        """The last token of a request was sent at `now`."""
+    def finished(self, row: int, now: int, place: int) -> None:
+        """The last token of a request was sent at `now`, at this place (0 the first) of its iteration."""
 
 
 class Books:
@@ -104,6 +104,8 @@ class Books:
         self._started = [np.nan] * count
         self._first = [np.nan] * count
         self._finish = [np.nan] * count
+        self._first_place = [0] * count  # of the first token among those of its iteration
+        self._finish_place = [0] * count
         self._iterations = 0
         # asynchronous scheduling: what finishes in the iteration under way still holds its place and blocks at the
         # next decision, and its tokens are sent when that is launched
@@ -129,15 +131,20 @@ class Books:
             np.array(self._cached, dtype=np.int64),
             np.array(self._preemptions, dtype=np.int64),
             self._iterations,
+            np.array(self._first_place, dtype=np.int64),
+            np.array(self._finish_place, dtype=np.int64),
         )
 
-    def _sample(self, request: int, computed: int) -> None:
-        """A prefill is complete: its first (or, resumed, next) token, then decoding, unless that was all."""
+    def _sample(self, request: int, computed: int, place: int) -> None:
+        """A prefill is complete: its first (or, resumed, next) token, at this place of the iteration's, then decoding,
+        unless that was all.
+        """
         generated = self._generated[request] + 1
         if generated == 1:
+            self._first_place[request] = place
             self._unsent.append((self._first, request))
         if generated == self._output[request]:
-            self._leave(request, computed)
+            self._leave(request, computed, place)
             return
         self._batch += 1
         self._context += computed
@@ -149,6 +156,7 @@ class Books:
 
     def _finish_decodes(self) -> None:
         finishing, clock = self._finishing, self._clock
+        gone = 0  # those of this iteration that have given up their place already came before
         while finishing and finishing[0][0] <= clock:
             _, admission, request = heappop(finishing)
             if admission == self._admission[request]:
@@ -156,9 +164,12 @@ class Books:
                 self._batch -= 1
                 self._context -= offset + clock
                 self._due[-offset % self.config.block_size] -= 1
-                self._leave(request, offset + clock)
+                place = next(place for place, each in enumerate(self._running) if each == request)
+                self._leave(request, offset + clock, place + gone)
+                gone += not self._overlap
 
-    def _leave(self, request: int, computed: int) -> None:
+    def _leave(self, request: int, computed: int, place: int) -> None:
+        self._finish_place[request] = place
         self._unsent.append((self._finish, request))
         self._leaving.append((request, computed))
         if not self._overlap:
@@ -183,7 +194,7 @@ class Books:
         if self._feed is not None:
             for column, request in self._unsent:
                 if column is self._finish:
-                    self._feed.finished(request, now)
+                    self._feed.finished(request, now, self._finish_place[request])
         self._unsent.clear()
 
     def _settle(self) -> None:

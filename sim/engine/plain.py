@@ -90,6 +90,7 @@ class _Run:
         self._arrivals = [to_ticks(request.arrival_s) for request in requests]
         self._row = {request: index for index, request in enumerate(requests)}
         self._scheduled, self._first, self._finish = (np.full(len(requests), np.nan) for _ in range(3))
+        self._first_place, self._finish_place = (np.zeros(len(requests), dtype=np.int64) for _ in range(2))
         self._coming = self._iterations = 0
 
     @property
@@ -110,11 +111,13 @@ class _Run:
     def complete(self, iteration: Iteration, now: int) -> None:
         self._iterations += 1
         outcome = self._scheduler.complete(iteration)
-        for request in outcome.sampled:
+        for place, request in enumerate(outcome.sampled):
             if request.generated_tokens == 1:
                 self._first[self._row[request]] = now * TICK_S
+                self._first_place[self._row[request]] = place
         for request in outcome.finished:
             self._finish[self._row[request]] = now * TICK_S
+            self._finish_place[self._row[request]] = outcome.sampled.index(request)
 
     def record(self) -> ReplicaRecord:
         return ReplicaRecord(
@@ -124,6 +127,8 @@ class _Run:
             _column([request.cached_tokens for request in self._requests]),
             _column([request.preemptions for request in self._requests]),
             self._iterations,
+            self._first_place,
+            self._finish_place,
         )
 
 

@@ -123,8 +123,7 @@ def made(kind: str = "minmax", dtype: torch.dtype = torch.bfloat16) -> summaries
     ("k", {"k": 0}), ("k", {"k": 5}), ("q", {"q": caches.make(0, [9, 9]).q[:, :5].contiguous()}), ("q", {"q": None}),
     ("summaries", {"summaries": made(dtype=torch.float16)}), ("summaries", {"q": caches.make(0, [9]).q}),
     ("seq_lens", {"seq_lens": torch.ones(2, device=caches.DEVICE)}), ("sink_blocks", {"sink_blocks": -1}),
-    ("local_blocks", {"local_blocks": 0}), ("chunk", {"chunk": 24}), ("run", {"run": 0}), ("stages", {"stages": 0}),
-    ("num_warps", {"num_warps": 5}), ("out", {"out": chosen(3)}),
+    ("local_blocks", {"local_blocks": 0}), ("chunk", {"chunk": 24}), ("num_warps", {"num_warps": 5}), ("out", {"out": chosen(3)}),
     ("scores", {"scores": torch.zeros(2, 2, 3, device=caches.DEVICE)}),
     ("workspace", {"workspace": selector.Workspace.allocate(1, 1, 16, caches.DEVICE)}),
 ])  # fmt: skip

@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrate.served.compare import interval_scores, phase_floor, score
+from calibrate.served.compare import interval_scores, score
+from calibrate.served.floor import KNOWN_TO, phase_floor
 from calibrate.served.path import learn_path
 from calibrate.served.replay import replay
+from calibrate.served.runs import Experiment
 from sim.errors import UsageError
-from tests.served.made import C0_S, HOST, IN_PROCESS, REQUEST_S, RUN, SERIAL_S, SHOWN, as_served, open_loop, rung
+from tests.served.made import C0_S, HOST, IN_PROCESS, REQUEST_S, RUN, SERIAL_S, SHOWN, as_served, open_loop, rung, served
 
 LOW = open_loop("low", 1.0, 30)
 RUNGS = tuple(rung(n) for n in (1, 4, 16, 32, 64))
@@ -82,12 +84,19 @@ def test_an_engine_that_decides_when_it_is_done_shows_all_of_its_host_work():
     assert learn_path(waits, IN_PROCESS, LOW, ()).shown == 1.0
 
 
-def test_phase_floor_is_the_median_distance_from_the_middle_of_an_iteration():
+def test_phase_floor_is_what_an_unknown_place_in_an_iteration_costs(learnt):
+    """Alone a request meets no iteration in flight. Beside a stream that never ends it does, and the best guess of its place in it, the
+    middle, is a quarter of a step away in the median.
+    """
+    path = learnt.rates, learnt.host
+    apart = replace(LOW, arrival_s=10.0 * np.arange(30))
+    assert phase_floor(RUN, apart, *path) < 2 * KNOWN_TO
     rng = np.random.default_rng(0)
-    step, ttft = 6e-3, 24e-3
-    a, b = rng.uniform(0, step, 200_000), step / 2
-    e = replace(LOW, ttft_s=np.full(30, ttft), e2el_s=np.full(30, ttft + 63 * step))
-    assert phase_floor(e) == pytest.approx(np.median(np.abs(a - b)) / ttft, rel=0.01)
+    arrival = np.concatenate([[0.0], 5 + np.cumsum(rng.uniform(0.1, 0.2, 150))])
+    prompts, outputs = np.full(151, 256), np.array([6000] + [2] * 150)
+    beside = served(Experiment("beside", "open", arrival, prompts, outputs, np.ones(151), np.full(151, 2.0)))
+    step = beside.tpot_s[0]
+    assert phase_floor(RUN, beside, *path) == pytest.approx(0.25 * step / np.median(beside.ttft_s), rel=0.25)
 
 
 def test_too_few_requests_are_refused():

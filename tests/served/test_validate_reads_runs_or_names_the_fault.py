@@ -118,3 +118,15 @@ def test_flags_become_limits():
     assert (limits.max_num_seqs, limits.gpu_memory_utilization, limits.num_gpu_blocks) == (64, 0.8, 512)
     assert not limits.enable_prefix_caching
     assert limits_of_flags("").enable_prefix_caching
+
+
+def test_a_path_of_another_run_is_carried_over(log, tmp_path):
+    path = tmp_path / "path.json"
+    own = run("validate", "--run", str(log), *ARGUMENTS, "--save-path", str(path))
+    assert "wrote" in own.stderr
+    (report,) = json.loads(run("validate", "--run", str(log), *ARGUMENTS, "--path", str(path), "--json").stdout)
+    assert report["learnt_on"] == []
+    assert {s["experiment"] for s in report["scores"]} == {"production"}
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    assert report["host_request_s"] == saved["request_s"]
+    assert run("validate", "--run", str(log), *ARGUMENTS, "--path", str(log)).code == 1

@@ -27,7 +27,13 @@ from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
 # steps take about 10 ms
 WORK = (NO_WORK, HostWork(1e-3, 2e-5, 1e-3), HostWork(5e-3, 5e-4, 4e-3), HostWork(0.02, 0.0, 0.0))
 COSTS = [BillCost(model, Precision(), plausible_rates(), host=work) for model in (QWEN_7B, HYBRID_MOE) for work in WORK]
-HOSTS = (NO_HOST, HostRates(), HostRates(2e-3, 1e-5, 0.0, 0.0), HostRates(0.0, 0.0, 3e-3, 7e-3))
+HOSTS = (
+    NO_HOST,
+    HostRates(),
+    HostRates(2e-3, 1e-5, 0.0, 0.0),
+    HostRates(0.0, 0.0, 3e-3, 7e-3),
+    HostRates(2e-3, 0.0, 1e-3, 1e-3, token_s=4e-4),
+)
 
 
 @st.composite

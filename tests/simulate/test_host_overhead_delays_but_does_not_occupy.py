@@ -91,3 +91,15 @@ def test_a_wrong_rate_is_one_line(rate, message):
     assert result.code == 2
     assert result.stderr.count("\n") == 1
     assert message in result.stderr
+
+
+def test_tokens_of_an_iteration_go_out_one_after_another_those_of_new_requests_last():
+    # two still decode when the last one comes: its first token waits for theirs; who moves up is served sooner
+    calls = [(0.0, 10, 5), (0.0, 10, 30), (0.0, 10, 30), (0.1, 10, 20)]
+    alike, apart = (
+        run(trace_of(calls), EngineConfig(num_gpu_blocks=64), host=HostRates(1e-3, 0.0, 1e-3, 0.0, token_s=token_s))[0].requests
+        for token_s in (0.0, 1e-3)
+    )
+    waits = {name: 1e3 * (apart[name] - alike[name]) for name in ("first_token_s", "finish_s")}
+    assert waits["first_token_s"] == pytest.approx([0.0, 1.0, 2.0, 2.0])
+    assert waits["finish_s"] == pytest.approx([0.0, 0.0, 1.0, 2.0])

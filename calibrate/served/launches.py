@@ -1,0 +1,79 @@
+"""How long a served engine's host takes to launch an iteration that no captured graph holds, seen from the streams beside it.
+
+An engine that decides ahead sends the tokens of an iteration once the next one is launched (sim.engine.overlap). Before a prompt longer
+than the captured graphs, the streams that decode therefore wait for its launch: the gap before their token of its iteration is the
+host's own time, read directly. Hosts differ more than GPUs do: of two with the same GPU one took 12 ms and the other 22
+(docs/validation.md). What one run shows is weighed against the grids' rate by how far hosts differ and how far its prompts disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate.served.runs import Experiment
+from sim.bill import GRAPH_TOKENS
+from sim.engine.overlap import HostWork
+
+Array = NDArray[np.float64]
+ALONE_S = 0.07  # from any other first token, whose launch it could be
+LEAST_PROMPTS = 5
+# log sd of a host's time to launch about that of the grids: cells that launching bounds (512 tokens beside 8, 32 and 128 decodes of two
+# models) differed by 0.09 to 0.36 in the logarithm between two hosts, 0.25 rms, which is sqrt(2) of one
+HOSTS_SD = 0.18
+
+
+@dataclass(frozen=True)
+class Launching:
+    """Log of the host's time to launch over what the grids say, and its standard deviation; `seen` prompts were learnt from."""
+
+    log_factor: float = 0.0
+    sd: float = 0.0
+    seen: int = 0
+
+    @property
+    def factor(self) -> float:
+        return float(np.exp(self.log_factor))
+
+    def draws(self, count: int) -> Array:
+        """Factors [count]."""
+        return np.asarray(np.exp(self.log_factor + self.sd * np.random.default_rng(12).standard_normal(count)))
+
+
+def launching(experiment: Experiment, in_process_s: float, work: HostWork) -> Launching:
+    """What a run says of launching all layers, which takes `in_process_s` by the grids, besides preparing the iteration (`work`).
+
+    No change, and no uncertainty of it, where it says nothing: no token times, or fewer than LEAST_PROMPTS prompts beyond the graphs.
+    """
+    found = launches(experiment)
+    if len(found) < LEAST_PROMPTS or in_process_s <= 0:
+        return Launching()
+    preparing = np.array([work.iteration_s + (streams + 1) * work.sequence_s + work.prefill_s for _, streams in found])
+    logs = np.log(np.maximum(np.array([gap for gap, _ in found]) - preparing, 0.1 * in_process_s) / in_process_s)
+    low, middle, high = np.quantile(logs, [0.25, 0.5, 0.75])
+    error = 1.2533 * (high - low) / 1.349 / np.sqrt(len(logs))
+    weight = HOSTS_SD**2 / (HOSTS_SD**2 + error**2)
+    return Launching(float(weight * middle), float(np.sqrt(weight) * error), len(found))
+
+
+def launches(experiment: Experiment) -> list[tuple[float, int]]:
+    """(seconds, streams) of the launch of each prompt beyond the captured graphs that came in alone beside streams that decode."""
+    times = experiment.token_s
+    if times is None:
+        return []
+    first = np.array([t[0] if len(t) else np.nan for t in times])
+    found = []
+    for i in np.flatnonzero(experiment.prompt_tokens > GRAPH_TOKENS):
+        apart = np.abs(np.delete(first, i) - first[i])
+        if not np.isfinite(first[i]) or (apart.size and np.nanmin(apart) < ALONE_S):
+            continue
+        waits = []
+        for j, t in enumerate(times):
+            k = int(np.argmin(np.abs(t - first[i]))) if j != i and len(t) > 2 and t[0] < first[i] <= t[-1] else 0
+            if k >= 2:
+                waits.append(float(t[k - 1] - t[k - 2]))
+        if waits:
+            found.append((float(np.median(waits)), len(waits)))
+    return found
