@@ -107,8 +107,8 @@ class StepFit:
         progress: Callable[[str], None] = lambda _: None,
         run_sd: float = 0.0,
     ) -> HeldOut:
-        """Predict each fold (labels [n]) from a fit to the others. `run_sd` (of a logarithm) is what a fold's cells have in common where it is
-        a run of its own; intervals allow for it.
+        """Predict each fold (labels [n]) from a fit to the others. `run_sd` (of a logarithm) is what a fold's cells have in common where it
+        is a run of its own; intervals allow for it.
         """
         how = settings or self.settings
         low, median, high = (np.full(len(self.cells), np.nan) for _ in range(3))
