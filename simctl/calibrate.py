@@ -228,7 +228,8 @@ def _show(result: Calibration, grids: list[Grid], title: str) -> None:
     for grid in grids:
         click.echo(f"  {grid.source}: {len(grid.cells)} cells, {grid.engine}")
     for alone in result.alone:
-        click.echo(f"  {', '.join(alone.rates)}: {alone.basis}")
+        if taken := [name for name in alone.rates if name not in result.fit.free]:
+            click.echo(f"  {', '.join(taken)}: {alone.basis}")
     click.echo()
     rows = [
         (r.name, *(f"{v:.4g}" for v in r.prior), *(f"{v:.4g}" for v in r.posterior), r.unit, "" if r.learnt else "prior only")

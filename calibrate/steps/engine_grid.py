@@ -31,6 +31,8 @@ DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32
 SECONDS = ("step_s_median", "step_s_p25", "step_s_p75")
 COUNTS = ("decode_seqs_median", "decode_context_tokens_median", "chunks", "chunk_tokens", "offset_tokens")
 NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", *COUNTS)
+# Standard deviation of the logarithm of a visit's median, typical of the four H100 grids of several visits (a test holds it).
+ONE_VISIT = 0.024
 POOLED = 2.0  # visits' worth of the whole grid in what one cell's visits differ by
 # Standard error of a median over that of a mean, for normal samples; quartiles span 1.349 standard deviations.
 MEDIAN_SE, QUARTILE_SPAN = 1.2533, 1.349
@@ -114,18 +116,18 @@ def _bill(model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int) 
 
 def visit_sd(data: Any, ran: NDArray[np.bool_], rows: Sequence[Mapping[str, Any]]) -> list[float]:
     """Noise floor of each cell that ran: standard error of its median's logarithm, from its visits where the file has several, and never
-    below what its repeats within visits say.
+    below what its repeats within visits say. Of a cell visited once it is what a visit is off by elsewhere, beside its repeats.
 
     Two or three visits make a poor standard deviation, so that of a cell is pooled with the whole grid's as if that were POOLED visits
     more.
     """
     within = [repeat_sd(*(float(row[f"step_s_{q}"]) for q in ("p25", "p75", "n"))) for row in rows]
     if "step_s_visits_sd" not in data or "visits" not in data:
-        return within
+        return np.hypot(within, ONE_VISIT).tolist()  # type: ignore[no-any-return]
     visits, sd = (np.asarray(data[name].values, dtype=float)[ran] for name in ("visits", "step_s_visits_sd"))
     several = (visits > 1) & np.isfinite(sd)
     if not several.any():
-        return within
+        return np.hypot(within, ONE_VISIT).tolist()  # type: ignore[no-any-return]
     free = np.where(several, visits - 1, 0.0)
     # robust against the few that stutter: a sample variance of f degrees of freedom has about this median
     typical = float(np.sqrt(np.median(sd[several] ** 2 / (1.0 - 2.0 / (9.0 * free[several])) ** 3)))

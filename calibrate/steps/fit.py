@@ -101,17 +101,24 @@ class StepFit:
         return Posterior(Rates(**values), sigma, self.free, diagnose(idata), idata)
 
     def held_out(
-        self, folds: NDArray[np.str_], settings: Settings | None = None, progress: Callable[[str], None] = lambda _: None
+        self,
+        folds: NDArray[np.str_],
+        settings: Settings | None = None,
+        progress: Callable[[str], None] = lambda _: None,
+        run_sd: float = 0.0,
     ) -> HeldOut:
-        """Predict each fold (labels [n]) from a fit to the others."""
+        """Predict each fold (labels [n]) from a fit to the others. `run_sd` (of a logarithm) is what a fold's cells have in common where it
+        is a run of its own; intervals allow for it.
+        """
         how = settings or self.settings
         low, median, high = (np.full(len(self.cells), np.nan) for _ in range(3))
         for i, label in enumerate(np.unique(folds)):
             progress(str(label))
             out = folds == label
             posterior = self.posterior(self.cells.take(~out), how)
+            common = np.exp(run_sd * np.random.default_rng([how.seed, 4, i]).standard_normal(posterior.draws))
             low[out], median[out], high[out] = intervals(
-                self.cells.take(out), posterior.rates, posterior.sigma, np.random.default_rng([how.seed, 2, i])
+                self.cells.take(out), posterior.rates, posterior.sigma, np.random.default_rng([how.seed, 2, i]), common
             )
         return HeldOut(low, median, high, folds)
 

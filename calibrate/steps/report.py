@@ -127,7 +127,7 @@ def describe(grids: Sequence[Grid]) -> str:
 
 def _rows(name: str, fit: StepFit, labels: NDArray[np.str_], settings: Settings, by_kind: bool) -> list[HeldOutRow]:
     cells: StepCells = fit.cells
-    held = fit.held_out(labels, settings)
+    held = fit.held_out(labels, settings, run_sd=0.0 if by_kind else run_sd())  # every model was measured in a run of its own
     rows = [HeldOutRow(name, "all", held.scores(cells))]
     if by_kind:
         rows += [HeldOutRow(name, k, held.scores(cells, cells.kind == k)) for k in KINDS if (cells.kind == k).any()]

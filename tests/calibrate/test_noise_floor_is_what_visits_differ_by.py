@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from calibrate.steps.engine_grid import read_engine_grid
+from calibrate.measurement import open_measurement
+from calibrate.sources import packaged_measurements
+from calibrate.steps.engine_grid import ONE_VISIT, read_engine_grid, repeat_sd
 from tests.calibrate.grids import write_grid
 
 
@@ -23,10 +25,26 @@ def plain(tmp_path):
     return write_grid(tmp_path / "a.nc", np.random.default_rng(0))
 
 
-def test_files_without_visits_and_of_one_visit_keep_what_repeats_say(plain, tmp_path):
+def test_one_visit_is_off_by_what_visits_are_beside_its_repeats(plain, tmp_path):
+    repeats = repeat_sd(0.999, 1.001, 12)
     before = read_engine_grid(plain).cells.repeat_sd
+    np.testing.assert_allclose(before, np.hypot(repeats, ONE_VISIT))
     once = with_visits(plain, tmp_path / "b.nc", 1, np.nan).repeat_sd
     np.testing.assert_array_equal(once, before)
+
+
+def test_what_one_visit_is_off_by_is_what_packaged_grids_show():
+    found = []
+    for path in packaged_measurements():
+        data = open_measurement(path)
+        if data.attrs.get("protocol") == "engine-grid/3":
+            sd, visits = data["step_s_visits_sd"].values, data["visits"].values
+            several = (visits > 1) & (data["role"].values.astype(str) == "grid")
+            # over the median of a chi-square, as the floor is pooled
+            share = (1 - 2 / (9 * (visits[several] - 1))) ** 3
+            found.append(np.sqrt(np.median(sd[several] ** 2 / share)))
+    assert len(found) >= 4
+    assert np.median(found) == pytest.approx(ONE_VISIT, rel=0.1)
 
 
 def test_visits_that_differ_raise_the_floor_to_their_standard_error(plain, tmp_path):
