@@ -244,7 +244,7 @@ def _render(report: dict[str, Any]) -> None:
         f"time, shared by requests that come together, and {1e6 * path.host.token_s:.0f} us a token sent. "
         f"Noise of single requests (log sd): "
         + ", ".join(f"{LABEL[m]} {100 * v:.1f} %" for m, v in path.noise.items())
-        + (f"; what a run's requests have in common {100 * path.run_noise:.1f} %, the grids' model error" if path.run_noise else "")
+        + (f"; what a run's requests have in common {100 * path.run_noise:.1f} %" if path.run_noise else "")
         + ".",
     ]
     lines.append(_blocks(run))

@@ -61,7 +61,7 @@ class ServedPath:
     shown_prefill: float
     launch: Launching
     noise: dict[str, float]
-    run_noise: float  # log sd of what all requests of a run have in common, beyond the draws
+    run_noise: float  # log sd of what all requests of a run have in common, beyond the draws: the grids' word for it, or the ladder's
     learnt_on: tuple[str, ...]
 
 
@@ -108,6 +108,7 @@ def learn_path(run: ServedRun, rates: RateDraws, low_load: Experiment, ladder: t
         closes = "request_s" if waves else "serial_s"
         host = replace(host, **{closes: max(0.0, getattr(host, closes) + gap)})
     noise = _noise(low_load, replay(run, low_load, rates, host, draws=0))
+    run_noise = max(run_noise, _whole_rungs(run, rates, host, rungs))
     return ServedPath(rates, host, shown, shown_prefill, launch, noise, run_noise, (low_load.name, *(e.name for e in rungs)))
 
 
@@ -121,6 +122,18 @@ def _serial(run: ServedRun, rates: RateDraws, host: HostRates, waves: tuple[Expe
         late = measured - seen
         serial_s = max(0.0, serial_s + float(np.polyfit(clients, late, 1)[0] if len(waves) > 1 else late[0] / clients[0]))
     return serial_s
+
+
+def _whole_rungs(run: ServedRun, rates: RateDraws, host: HostRates, rungs: tuple[Experiment, ...]) -> float:
+    """Log sd of what a replay of a whole rung misses in common: its median TPOT, prompts that come in beside decodes included. The path was
+    solved from windows without them, so these runs say how far off one may be; one client alone has no such company.
+    """
+    missed = [
+        float(np.nanmedian(np.log(e.tpot_s / replay(run, e, rates, host, draws=0).tpot_s)))
+        for e in rungs
+        if e.clients > 1 and np.isfinite(e.tpot_s).any()
+    ]
+    return float(np.sqrt(np.mean(np.square(missed)))) if missed else 0.0
 
 
 def _from_windows(run: ServedRun, rates: RateDraws, rungs: tuple[Experiment, ...]) -> tuple[RateDraws, float, float]:
