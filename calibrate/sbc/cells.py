@@ -27,6 +27,8 @@ def compositions(models: Sequence[str] = MODELS) -> Iterator[tuple[Bill, str, st
             for start in (0, 16384):
                 shape = replace(mixed_shape(model, [], [(tokens, start + tokens, True)]), intake_tokens=float(start + tokens))
                 yield iteration_bill(model, shape, Precision()), "prefill", name, f"{tokens}@{start}"
+        later = mixed_shape(model, [], [(64, 16448, True)])  # of a prompt taken in before
+        yield iteration_bill(model, later, Precision()), "prefill", name, "64@16384 later"
         for batch in (8, 64):
             for tokens in (256, 2048):
                 shape = replace(mixed_shape(model, [2048.0] * batch, [(tokens, tokens, True)]), intake_tokens=float(tokens))

@@ -112,6 +112,8 @@ def test_rates_without_evidence_are_not_free(step_fit):
         "linear_flops_per_s",
         "attention_flops_per_s",
         "smooth_p",
+        "last_turn",
+        "intake_s",
     }
 
 
