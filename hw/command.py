@@ -11,7 +11,7 @@ import click
 
 from hw import preflight
 from hw.cell_file import read_cells
-from hw.engines.shapes import shape
+from hw.engines.shapes import named, shape
 from hw.jobs import ENGINE_IN_PROCESS, MODEL_FREE, NEEDS_CUDA, SUITES, Job, run
 from hw.processes import run_each, wait_until_told
 from hw.serve.http_stream import split_url
@@ -95,6 +95,7 @@ def command(
         for target in targets:
             name, _, quantization = (target or "").partition(":")
             if name:
+                name = named(name)
                 shape(name)
             if tensor_parallel > 1 and suite not in ENGINE_IN_PROCESS:
                 raise UsageError(f"suite {suite} runs on one GPU; --tp is for {', '.join(sorted(ENGINE_IN_PROCESS))}")

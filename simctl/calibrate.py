@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from calibrate.steps.report import Calibration
 
 LOGS = (".json", ".jsonl", ".csv")
-DRAWS_OF_CAPACITY = 4000  # a dozen starts hardly tell three kinds of memory apart: its chains mix slowly, and draws are cheap
+# A dozen starts hardly tell three kinds of memory apart, nor two texts how much texts differ: chains mix slowly, and draws are cheap.
+DRAWS = {"capacity": 4000, "recall": 3000, "rates": 1000}
 
 
 @click.command("calibrate")
@@ -32,7 +33,7 @@ DRAWS_OF_CAPACITY = 4000  # a dozen starts hardly tell three kinds of memory apa
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
 @click.option("--thin", type=click.IntRange(100), help="Keep about this many draws in all, as float32 (packaged files).")
-@click.option("--draws", type=click.IntRange(100), help="Draws per chain.  [default: 1000; 4000 with --kv-capacity]")
+@click.option("--draws", type=click.IntRange(100), help="Draws per chain.  [default: 1000; 4000 with --kv-capacity, 3000 with --recall]")
 @click.option("--chains", default=4, show_default=True, type=click.IntRange(2), help="Chains.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampler, the folds and the predictive draws.")
 @click.option("--folds", default=5, show_default=True, type=click.IntRange(0), help="Folds of held-out cells; 0 skips them.")
@@ -120,7 +121,7 @@ def command(
         _list(as_json)
         return
     writable(str(out) if out else None)
-    draws = draws or (DRAWS_OF_CAPACITY if kv_capacity else 1000)
+    draws = draws or DRAWS["capacity" if kv_capacity else "recall" if recall else "rates"]
     if kv_capacity:
         from simctl.kv_capacity import run as learn_capacity
 

@@ -83,6 +83,15 @@ SHAPES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+def named(name: str) -> str:
+    """The shape's name here, given as the catalogue of models writes it, too: 'Llama-3.1-8B' is llama3.1-8b. Unknown names stay."""
+    return next((known for known in SHAPES if _plain(known) == _plain(name)), name)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "")
+
+
 def shape(name: str) -> dict[str, Any]:
     """The config.json of a model by name. Raises UsageError for an unknown name, listing the known ones."""
     if name not in SHAPES:
