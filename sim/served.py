@@ -74,7 +74,9 @@ class ServedPath:
             c_prefill_s=rates.point.c_prefill_s * self.shown_prefill,
             **{name: getattr(rates.point, name) * self.launch for name in LAUNCHING},
         )
-        factors = self.launch * np.exp(self.launch_sd * np.random.default_rng(12).standard_normal(rates.count))
+        # rates of floats are one draw, and its factor the middle one
+        spread = np.random.default_rng(12).standard_normal(rates.count) if np.ndim(rates.draws.beta) else 0.0
+        factors = self.launch * np.exp(self.launch_sd * spread)
         draws = replace(
             rates.draws,
             c0_s=np.maximum(MIN_C0_S, rates.draws.c0_s - self.hidden_c0_s),

@@ -67,3 +67,9 @@ def test_simulate_says_which_path_it_took():
 def test_a_damaged_or_foreign_file_is_refused_by_name(text):
     with pytest.raises(SimctlError, match=r"path\.json"):
         parse_path(text, "path.json")
+
+
+def test_rates_of_floats_are_one_draw_of_it():
+    known = rates_for(get_gpu("H100"))
+    alone, _ = as_served(replace(known, draws=known.point))
+    assert alone.draws == alone.point
