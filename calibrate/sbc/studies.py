@@ -31,8 +31,9 @@ KERNEL_ERROR, ENGINE_ERROR = 0.06, 0.03
 
 
 def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
-    """Every rate that the cells show, and the three model errors."""
+    """Every rate that the cells show, and the model errors."""
     from calibrate.sbc.cells import step_cells
+    from calibrate.steps.cells import KINDS
     from calibrate.steps.model import SIGMA_SCALE, free_rates, log_price, predictive, step_model
     from calibrate.steps.rates import prior_draws
     from sim.precision import Precision
@@ -47,7 +48,7 @@ def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dic
 
     def truths(runs: int, rng: np.random.Generator) -> dict[str, Array]:
         drawn = prior_draws(declared, runs, rng)
-        sigma = np.abs(rng.normal(0.0, SIGMA_SCALE, (runs, 3)))
+        sigma = np.abs(rng.normal(0.0, SIGMA_SCALE, (runs, len(KINDS))))
         return {name: np.asarray(getattr(drawn, name), dtype=float) for name in UNITS} | {"sigma": sigma}
 
     def times(truth: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Any]:
