@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,32 +93,30 @@ class StepFit:
         """Sample on all cells, or on the part of them given."""
         how = settings or self.settings
         idata = self._compiled.sample(how, None if cells is None else model_data(cells))
-        stacked = idata.posterior.stack(sample=("chain", "draw"))
-        size = stacked.sizes["sample"]
-        values = _columns(prior_draws(self.priors, size, np.random.default_rng([how.seed, 1])))
-        values |= {name: np.asarray(stacked[name].values, dtype=float) for name in self.free}
-        sigma = np.asarray(stacked["sigma"].transpose("sample", "kind").values, dtype=float)
-        return Posterior(Rates(**values), sigma, self.free, diagnose(idata), idata)
+        rates, sigma = self._draws(idata, how.seed)
+        return Posterior(rates, sigma, self.free, diagnose(idata), idata)
 
-    def held_out(
-        self,
-        folds: NDArray[np.str_],
-        settings: Settings | None = None,
-        progress: Callable[[str], None] = lambda _: None,
-        run_sd: float = 0.0,
-    ) -> HeldOut:
+    def _draws(self, idata: Any, seed: int) -> tuple[Rates, Array]:
+        """Rates, arrays [draw], those not sampled from their priors; model error [draw, kind]."""
+        stacked = idata.posterior.stack(sample=("chain", "draw"))
+        values = _columns(prior_draws(self.priors, stacked.sizes["sample"], np.random.default_rng([seed, 1])))
+        values |= {name: np.asarray(stacked[name].values, dtype=float) for name in self.free}
+        return Rates(**values), np.asarray(stacked["sigma"].transpose("sample", "kind").values, dtype=float)
+
+    def held_out(self, folds: NDArray[np.str_], settings: Settings | None = None, run_sd: float = 0.0) -> HeldOut:
         """Predict each fold (labels [n]) from a fit to the others. `run_sd` (of a logarithm) is what a fold's cells have in common where it
         is a run of its own; intervals allow for it.
         """
         how = settings or self.settings
         low, median, high = (np.full(len(self.cells), np.nan) for _ in range(3))
-        for i, label in enumerate(np.unique(folds)):
-            progress(str(label))
+        labels = np.unique(folds)
+        fits = self._compiled.sample_each(how, [model_data(self.cells.take(folds != label)) for label in labels])
+        for i, (label, idata) in enumerate(zip(labels, fits, strict=True)):
             out = folds == label
-            posterior = self.posterior(self.cells.take(~out), how)
-            common = np.exp(run_sd * np.random.default_rng([how.seed, 4, i]).standard_normal(posterior.draws))
+            rates, sigma = self._draws(idata, how.seed)
+            common = np.exp(run_sd * np.random.default_rng([how.seed, 4, i]).standard_normal(len(sigma)))
             low[out], median[out], high[out] = intervals(
-                self.cells.take(out), posterior.rates, posterior.sigma, np.random.default_rng([how.seed, 2, i]), common
+                self.cells.take(out), rates, sigma, np.random.default_rng([how.seed, 2, i]), common
             )
         return HeldOut(low, median, high, folds)
 

@@ -79,7 +79,7 @@ def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = (), 
     posterior = fit.posterior()
     cells, quick = (
         fit.cells,
-        Settings(draws=200, tune=250, chains=2, seed=seed, target_accept=0.9, cores=fit.settings.cores, sampler=fit.settings.sampler),
+        Settings(draws=400, tune=250, chains=1, seed=seed, target_accept=0.9, cores=fit.settings.cores, sampler=fit.settings.sampler),
     )
     held_out = []
     if folds >= 2:
