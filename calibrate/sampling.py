@@ -94,38 +94,22 @@ class Compiled:
                 return list(pool.map(lambda each: self._sample(settings, each), data))
 
     def _sample(self, settings: Settings, data: Mapping[str, np.ndarray] | None) -> Any:
+        how = {name: getattr(settings, name) for name in ("draws", "tune", "chains", "target_accept")}
+        how["cores"] = min(settings.cores, settings.chains)
         if self.sampler == "nutpie":
             nutpie = backend.nutpie()
             assert nutpie is not None
             ready = self._ready.with_data(**data) if data else self._ready
+            # fixed cost against bandwidth and rate against exponent are strongly correlated: a diagonal metric mixes
+            # three times slower on the step-time model
             return nutpie.sample(
-                ready,
-                draws=settings.draws,
-                tune=settings.tune,
-                chains=settings.chains,
-                cores=min(settings.cores, settings.chains),
-                seed=settings.seed,
-                target_accept=settings.target_accept,
-                # fixed cost against bandwidth and rate against exponent are strongly correlated: a diagonal metric mixes
-                # three times slower on the step-time model
-                low_rank_modified_mass_matrix=True,
-                progress_bar=False,
-                save_warmup=False,
+                ready, seed=settings.seed, low_rank_modified_mass_matrix=True, progress_bar=False, save_warmup=False, **how
             )
         pm = backend.pymc()
         with self.model:
             if data:
                 pm.set_data(dict(data))
-            return pm.sample(
-                draws=settings.draws,
-                tune=settings.tune,
-                chains=settings.chains,
-                cores=min(settings.cores, settings.chains),
-                random_seed=settings.seed,
-                target_accept=settings.target_accept,
-                progressbar=False,
-                compute_convergence_checks=False,
-            )
+            return pm.sample(random_seed=settings.seed, progressbar=False, compute_convergence_checks=False, **how)
 
 
 def sample(model: Any, settings: Settings) -> Any:

@@ -115,12 +115,12 @@ def packaged_path() -> ServedPath | None:
     return parse_path(source.read_text(encoding="utf-8"), PACKAGED)
 
 
-def parse_path(text: str, name: str) -> ServedPath:
-    """Check and build a path. Raises SimctlError naming the file."""
+def parse_path(text: str | bytes, name: str) -> ServedPath:
+    """Check and build a path from the JSON of its file. Raises SimctlError naming the file."""
     try:
         body: dict[str, Any] = json.loads(text)
         path = ServedPath(**{field.name: body[field.name] for field in fields(ServedPath)})
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # not JSON, or not even text, is a ValueError
         raise SimctlError(f"{name}: not a served path ({error})") from None
     if not isinstance(path.noise, dict):
         raise SimctlError(f"{name}: not a served path (noise)")

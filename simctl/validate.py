@@ -139,7 +139,7 @@ def _path_to_carry(file: str | None) -> Any:
     from sim.served import packaged_path, parse_path
 
     if file:
-        return parse_path(Path(file).read_text(encoding="utf-8"), file)
+        return parse_path(Path(file).read_bytes(), file)
     packaged = packaged_path()
     if packaged is None:
         raise UsageError("no served path is packaged to be carried over")

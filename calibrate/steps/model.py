@@ -51,7 +51,8 @@ def step_model(cells: StepCells, priors: Mapping[str, Prior], *, sigma: Array | 
         repeat_sd = pm.Data("repeat_sd", cells.repeat_sd)
         kind = pm.Data("kind", kind_index(cells))
         ridge = _ridge(cells, priors) if {"c0_s", "beta"} <= set(free) else None
-        straight = set() if ridge is None else {"c0_s"} if _latency_ridge(cells, priors) is None else {"c0_s", "comm_latency_s"}
+        latency = None if ridge is None else _latency_ridge(cells, priors)
+        straight = {name for name, way in (("c0_s", ridge), ("comm_latency_s", latency)) if way is not None}
         z = {name: pm.Normal(f"{name}_z") for name in free if name not in straight}
         if ridge is not None:
             # grids of one model show the sum of both well and each badly: a narrow bent valley that this straightens. A shift by a
@@ -59,7 +60,6 @@ def step_model(cells: StepCells, priors: Mapping[str, Prior], *, sigma: Array | 
             off = pm.Flat("c0_s_off")
             z["c0_s"] = pm.Deterministic("c0_s_z", off + ridge(value(priors["beta"], z["beta"], pt.exp), pt))
             pm.Potential("c0_s_prior", -0.5 * z["c0_s"] ** 2)
-            latency = _latency_ridge(cells, priors)
             if latency is not None:
                 # the same again: a grid over several GPUs shows the sum of fixed cost and all-reduces
                 off = pm.Flat("comm_latency_s_off")

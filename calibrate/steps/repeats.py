@@ -8,6 +8,7 @@ what a run has in common.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,17 @@ def run_sd(pairs: Sequence[tuple[Grid, Grid]] | None = None) -> float:
     """Standard deviation of the logarithm of what a run has in common; 0 without a repeat. Pairs of one first grid are runs of one model:
     their variance is pooled over models, each with one degree of freedom less than it has runs.
     """
+    return _packaged_run_sd() if pairs is None else _pooled_sd(pairs)
+
+
+@cache
+def _packaged_run_sd() -> float:
+    return _pooled_sd(repeated_grids())  # reads a dozen files, and one calibration asks three times
+
+
+def _pooled_sd(pairs: Sequence[tuple[Grid, Grid]]) -> float:
     runs: dict[str, list[float]] = {}
-    for first, again in repeated_grids() if pairs is None else pairs:
+    for first, again in pairs:
         runs.setdefault(first.source, [0.0]).append(float(np.median(log_ratios(first, again))))
     free = sum(len(shifts) - 1 for shifts in runs.values())
     squares = sum(float(np.var(shifts)) * len(shifts) for shifts in runs.values())

@@ -129,4 +129,9 @@ def test_a_path_of_another_run_is_carried_over(log, tmp_path):
     assert {s["experiment"] for s in report["scores"]} == {"production"}
     saved = json.loads(path.read_text(encoding="utf-8"))
     assert report["host_request_s"] == saved["request_s"]
-    assert run("validate", "--run", str(log), *ARGUMENTS, "--path", str(log)).code == 1
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\x7fELF\xd0\xff")
+    for other in (log, binary):
+        refused = run("validate", "--run", str(log), *ARGUMENTS, "--path", str(other))
+        assert refused.code == 1
+        assert refused.stderr.splitlines()[-1].startswith(f"simctl: {other}: not a served path")
