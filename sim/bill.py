@@ -11,7 +11,7 @@ the shape may be a float, an array or a tensor; the same lines run for all.
     summaries  block-summary bytes scanned to select (per-channel minimum and maximum of each unit)
     link       bytes crossing the host link, when the KV cache lives in host RAM
     comm       tensor-parallel all-reduce traffic: two per layer
-    uneven     KV bytes of decodes whose contexts differ: the blocks of the longest finish last
+    uneven     KV bytes of decodes as far as their contexts differ: the blocks of the longest finish last
     last turn  attention flops that multiprocessors without a block could have done in a chunk's last turn (sim.turns)
     spread     layers of an iteration over several GPUs that no full graph holds: what the host launches for all of them
     intake     prompt tokens of requests that the iteration takes in, where that falls into its time
@@ -20,10 +20,10 @@ the shape may be a float, an array or a tensor; the same lines run for all.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log2
+from math import log2, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +41,9 @@ DENSE = dense()
 CAPTURED = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
 GRAPH_TOKENS = CAPTURED[-1]
 _CAPTURED = np.array(CAPTURED, dtype=float)
+# Standard deviation of decodes' contexts, as a share of their mean, from which on they count as different altogether: pieces of attention
+# dealt out to multiprocessors one by one leave about as much idle then as with any larger (docs/adr/0008).
+UNEVEN = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Shape:
     has_prefill: Any = 0.0  # 1 when the iteration carries any prefill
     eager: Any = 0.0  # 1 when its kernels are launched one by one, outside a captured graph
     padding: Any = 0.0  # rows that the captured graph computes beyond the iteration's tokens
-    uneven: Any = 0.0  # 1 when decodes' contexts differ
+    uneven: Any = 0.0  # how far decodes' contexts differ: 0 equal, 1 by UNEVEN or more
     doublings: Any = 0.0  # of one sequence, up to those of the iteration
     prefill_idle_pairs: Any = 0.0  # query-key pairs that the last turn of each chunk's blocks leaves undone
     intake_tokens: Any = 0.0  # of prompts that the iteration takes in, placed context included
@@ -100,7 +103,7 @@ class Bill(NamedTuple):
     eager_layers: Any  # layers whose kernels the host launches one by one
     eager_expert_layers: Any  # mixture-of-experts layers among them
     doublings: Any  # of one sequence, up to those of the iteration, in every layer
-    uneven_kv_bytes: Any  # the decodes' where their contexts differ
+    uneven_kv_bytes: Any  # the decodes' as far as their contexts differ
     last_turn_flops: Any  # idle in the last turn of prefill chunks' attention blocks
     intake_tokens: Any  # prompt tokens taken in
     spread_layers: Any  # layers that no full graph holds, over several GPUs
@@ -231,6 +234,21 @@ def captured_padding(tokens: Any) -> Any:
     return np.where((several > 0) & (several <= GRAPH_TOKENS), size - several, 0.0)
 
 
+def spread(contexts: Sequence[float]) -> float:
+    """How far contexts differ: their number squared times their variance, n * sum(c**2) - sum(c)**2. A constant added to every context
+    changes nothing; of equal ones it is 0, rounded or not.
+    """
+    if not contexts or min(contexts) == max(contexts):
+        return 0.0
+    total = sum(contexts)
+    return len(contexts) * sum(c * c for c in contexts) - total * total
+
+
+def uneven(spread: float, total: float) -> float:
+    """The share of decodes' summed context of `total` tokens that is read unevenly, contexts being as far apart as `spread` says."""
+    return min(sqrt(spread) / (UNEVEN * total), 1.0) if spread > 0 else 0.0
+
+
 def iteration_bill(model: ModelSpec, shape: Shape, precision: Precision, policy: AttentionPolicy = DENSE, tp: int = 1) -> Bill:
     """The bill of one iteration, per GPU. Raises UsageError when the model does not split over `tp`."""
     return bill_from(coefficients(model, precision, tp), shape, policy, tp)
@@ -340,10 +358,9 @@ def mixed_shape(
     """
     window = model.window
     seqs = context = kept = near = 0.0
-    lengths = set()
-    for value in decode_contexts:
+    contexts = list(decode_contexts)
+    for value in contexts:
         seqs += 1
-        lengths.add(value)
         context += value
         kept += policy.kept(value, FLOAT)
         near += min(value, window) if window else 0.0
@@ -375,7 +392,7 @@ def mixed_shape(
         float(count > 0),
         float(count > 0 and seqs + tokens > GRAPH_TOKENS),
         captured_padding(seqs + tokens),
-        float(len(lengths) > 1),
+        uneven(spread(contexts), context),
         doublings(seqs + count),
         idle,
     )

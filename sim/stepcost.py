@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.bill import DENSE, Shape
+from sim.bill import DENSE, Shape, spread
 from sim.engine.steptime import StepTime, split
 from sim.engine.ticks import TICK_S, to_ticks
 from sim.engine.types import Iteration
@@ -45,7 +45,7 @@ class BillCost:
         terms = parts[0] if len(parts) == 1 else Terms(*map(sum, zip(*parts, strict=True)))
         if self.steps.jumps and not chunks and not iteration.reloads:
             drafting = reloading = 0
-            own = self.steps.stretch(len(contexts), sum(contexts)).first
+            own = self.steps.stretch(len(contexts), sum(contexts), spread(contexts)).first
         else:
             own, drafting = sum(to_ticks(sum(part)) for part in parts), self.steps.drafting(contexts, chunks)
             reloading = self.steps.reloading(iteration, own)

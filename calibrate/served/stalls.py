@@ -8,13 +8,14 @@ launch of this one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.served.runs import Experiment, ServedRun
-from sim.bill import GRAPH_TOKENS, Shape, iteration_bill, mixed_shape
+from sim.bill import GRAPH_TOKENS, iteration_bill, mixed_shape
 from sim.price import step_time_s
 from sim.rates import Rates
 
@@ -48,26 +49,23 @@ def stalls(run: ServedRun, experiment: Experiment, rates: Rates) -> Array:
         apart = np.abs(np.delete(first, i) - first[i])
         if not np.isfinite(first[i]) or (apart.size and np.nanmin(apart) < ALONE_S) or prompt > GRAPH_TOKENS:
             continue
-        waits, context = [], 0.0
+        waits: list[float] = []
+        contexts: list[float] = []
         for j, t in enumerate(times):
             if j == i or len(t) < 2 or not t[0] < first[i] < t[-1]:
                 continue
             k = int(np.argmin(np.abs(t - first[i])))
             if k >= BEFORE and k + AFTER < len(t):
                 waits.append(t[k + AFTER] - t[k - BEFORE])
-                context += experiment.prompt_tokens[j] + k
+                contexts.append(float(experiment.prompt_tokens[j] + k))
         if waits and len(waits) + prompt <= GRAPH_TOKENS:
-            priced = _priced(run, rates, len(waits), context, prompt)
+            priced = _priced(run, rates, contexts, prompt)
             found.append(float(np.median(waits)) - priced)
     return np.array(found)
 
 
-def _priced(run: ServedRun, rates: Rates, streams: int, context: float, prompt: int) -> float:
-    """Seconds of three decodes of so many streams and one iteration in which a whole prompt joins them."""
-    each = [context / streams] * streams
-    shapes: list[Shape] = [mixed_shape(run.model, each, []), mixed_shape(run.model, each, [(float(prompt), float(prompt), True)])]
-    uneven = float(streams > 1)
-    decode, mixed = (
-        float(step_time_s(iteration_bill(run.model, replace(shape, uneven=uneven), run.precision, tp=run.tp), rates)) for shape in shapes
-    )
+def _priced(run: ServedRun, rates: Rates, contexts: Sequence[float], prompt: int) -> float:
+    """Seconds of three decodes of streams of these contexts and one iteration in which a whole prompt joins them."""
+    shapes = [mixed_shape(run.model, contexts, []), mixed_shape(run.model, contexts, [(float(prompt), float(prompt), True)])]
+    decode, mixed = (float(step_time_s(iteration_bill(run.model, shape, run.precision, tp=run.tp), rates)) for shape in shapes)
     return BEFORE * decode + mixed

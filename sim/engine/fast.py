@@ -89,7 +89,9 @@ class FastReplica(Books):
         finishing, due, clock, batch, kv, pipe = self._finishing, self._due, self._clock, self._batch, self._kv, self._pipe
         while self._admission[finishing[0][2]] != finishing[0][1]:
             heappop(finishing)
-        stretch, host = self.steps.stretch(batch, self._context), self.steps.preparing(batch, False)
+        offsets = self._context - batch * clock
+        spread = batch * self._squares - offsets * offsets
+        stretch, host = self.steps.stretch(batch, self._context, spread), self.steps.preparing(batch, False)
         exposed = 0
         if not self._overlap:
             stretch = Stretch(stretch.first + host, stretch.increment, stretch.most)
@@ -201,7 +203,7 @@ class FastReplica(Books):
 
     def _run_shares(self, shares: list[tuple[int, int, int]]) -> None:
         """Let the time of one iteration pass: all decodes, and these shares of prefill."""
-        batch, context = self._batch, self._context
+        batch, context, squares = self._batch, self._context, self._squares
         total, several = batch, False
         chunks: list[Chunk] = []
         sampling: list[tuple[int, int]] = []
@@ -212,7 +214,7 @@ class FastReplica(Books):
             several = several or tokens > 1
             samples = end == self._prompt[request] + self._generated[request]
             if tokens == 1 and start >= self._prompt[request]:
-                batch, context = batch + 1, context + start
+                batch, context, squares = batch + 1, context + start, squares + (start - self._clock) ** 2
             else:
                 chunks.append((tokens, end, samples))
             if samples:
@@ -221,10 +223,11 @@ class FastReplica(Books):
                 self._partial, self._partial_done = request, end
         steps, head_start = self.steps, self._pipe.head_start
         host = steps.occupied(batch + len(chunks), total, several)
+        spread = batch * squares - (context - batch * self._clock) ** 2
         if chunks:
-            self._let_pass(host, steps.mixed(batch, context, 0, context, chunks, head_start))
+            self._let_pass(host, steps.mixed(batch, context, 0, context, chunks, head_start, spread))
         else:
-            self._let_pass(host, steps.shown(batch, False, head_start)[0] + steps.stretch(batch, context).first)
+            self._let_pass(host, steps.shown(batch, False, head_start)[0] + steps.stretch(batch, context, spread).first)
         self._clock += 1
         self._context += self._batch
         self._iterations += 1

@@ -89,6 +89,7 @@ class Books:
         self._partial_done = 0
         self._batch = 0  # running decodes
         self._context = 0  # their computed tokens
+        self._squares = 0  # of their offsets: how far their contexts differ
         self._clock = 0  # decode iterations so far
         self._offset = [0] * count  # computed tokens of a decode, less the clock
         self._admissions = 0
@@ -149,6 +150,7 @@ class Books:
         self._batch += 1
         self._context += computed
         offset = self._offset[request] = computed - self._clock
+        self._squares += offset * offset
         self._due[-offset % self.config.block_size] += 1
         ends = self._clock + self._output[request] - generated
         heappush(self._finishing, (ends, self._admission[request], request))
@@ -163,6 +165,7 @@ class Books:
                 offset = self._offset[request]
                 self._batch -= 1
                 self._context -= offset + clock
+                self._squares -= offset * offset
                 self._due[-offset % self.config.block_size] -= 1
                 place = next(place for place, each in enumerate(self._running) if each == request)
                 self._leave(request, offset + clock, place + gone)
@@ -240,6 +243,7 @@ class Books:
                 computed = offset + self._clock
                 self._batch -= 1
                 self._context -= computed
+                self._squares -= offset * offset
                 self._due[-offset % block_size] -= 1
                 self._generated[request] = computed + 1 - self._prompt[request]
             findable = max(computed - self._overlap, began)

@@ -12,8 +12,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import ceil, sqrt
 
-from sim.bill import DENSE, GRAPH_TOKENS, Bill, Shape, bill_from, captured_padding, coefficients, doublings, mixed_shape
+from sim.bill import (
+    DENSE,
+    GRAPH_TOKENS,
+    UNEVEN,
+    Bill,
+    Shape,
+    bill_from,
+    captured_padding,
+    coefficients,
+    doublings,
+    mixed_shape,
+    spread,
+    uneven,
+)
 from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.prefill_fetch import prefill_read_where_it_lives
@@ -52,16 +66,14 @@ def split(iteration: Iteration) -> tuple[list[int], list[Chunk]]:
 def shape_of(model: ModelSpec, contexts: Iterable[int], chunks: Sequence[Chunk], policy: AttentionPolicy, tp: int = 1) -> Shape:
     """The sums the bill needs; verifying drafts is not prefill."""
     shape = mixed_shape(model, contexts, chunks, policy, tp)  # type: ignore[arg-type]  # rows may exceed one
-    # aggregates do not tell equal contexts from others, and served requests hardly ever have them
-    shape = replace(shape, uneven=uneven(shape.decode_seqs))
     if chunks and chunks[0][2] > 1 and all(n == rows > 1 for n, _, rows in chunks):
         return replace(shape, has_prefill=0.0)
     return shape
 
 
-def uneven(decodes: float) -> float:
-    """Whether so many decodes are taken to differ in context: 1 or 0."""
-    return float(decodes > 1)
+# Decode iterations of one batch over an octave of mean contexts: (ticks at its start, ticks per token of summed context) of equal contexts
+# and of altogether different ones; and (bend, rise) at both its ends, where a share of unequal reading adds bend * share**2 + rise * share.
+_Chord = tuple[tuple[int, int], tuple[int, int], tuple[tuple[float, float], tuple[float, float]]]
 
 
 class StepTime:
@@ -121,7 +133,7 @@ class StepTime:
         self._block_bytes = block_size * (c.kv_token_bytes + c.window_token_bytes)
         self._rates = rates
         self._tp = tp
-        self._chords: dict[tuple[int, int], tuple[int, int]] = {}
+        self._chords: dict[tuple[int, int], _Chord] = {}
         self._preparing = (to_ticks(host.iteration_s), to_ticks(host.sequence_s), to_ticks(host.prefill_s))
         self._works = any(self._preparing)
         self._window = model.window
@@ -133,7 +145,7 @@ class StepTime:
         contexts, chunks = split(iteration)
         shown, left = self.shown(len(iteration.scheduled), bool(chunks), head_start)
         if self.jumps and not chunks and not iteration.reloads:
-            return shown + self.stretch(len(contexts), sum(contexts)).first
+            return shown + self.stretch(len(contexts), sum(contexts), spread(contexts)).first
         own = sum(self.priced(self.launched_late(shape, left)) for shape in self.shapes(contexts, chunks, iteration.places))
         return shown + own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
 
@@ -188,9 +200,9 @@ class StepTime:
         longest_s = max(tier.reload_s(blocks, self._block_bytes) for tier, blocks in transfers)
         return max(to_ticks(longest_s) - int(self._tier_overlap * own), 0)
 
-    def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Sequence[Chunk], head_start: int = 0) -> int:
+    def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Sequence[Chunk], head_start: int = 0, spread: float = 0) -> int:
         """Ticks of `chunks` beside `batch` decodes of summed `context` (tokens), `near` of it in the window and
-        `kept` read, with the host `head_start` ticks ahead.
+        `kept` read and as far apart as `spread` says (sim.bill), with the host `head_start` ticks ahead.
         """
         shown, left = self.shown(batch + len(chunks), True, head_start)
         if self._window or (chunks and chunks[0][2] > 1):
@@ -226,23 +238,34 @@ class StepTime:
                 has_prefill,
                 self._unlaunched(left) if eager else 0.0,
                 0.0 if self._capture_sizes or self._micro_batch else captured_padding(tokens),
-                uneven(batch),
+                uneven(spread, context),
                 doublings(batch + len(chunks)),
                 idle,
             )
         )
 
-    def stretch(self, batch: int, context: int) -> Stretch:
-        """The decode iterations of `batch` sequences that begin at summed `context` (at least `batch`), up to the
-        chord's end.
+    def stretch(self, batch: int, context: int, spread: float = 0) -> Stretch:
+        """The decode iterations of `batch` sequences that begin at summed `context` (at least `batch`), as far apart as `spread` says
+        (sim.bill), up to the chord's end, or to where they no longer count as different altogether.
         """
         octave = (context // batch).bit_length() - 1
         chord = self._chords.get((batch, octave))
         if chord is None:
             chord = self._chords[batch, octave] = self._chord(batch, octave)
-        start, slope = chord
-        from_node = context - (batch << octave)
-        return Stretch(start + slope * from_node, slope * batch, -(-((batch << octave) - from_node) // batch))
+        (start, slope), (full, full_slope), bumps = chord
+        node = batch << octave
+        most = -(-(2 * node - context) // batch)
+        if spread > 0:
+            unevenly = sqrt(spread) / UNEVEN  # tokens: as many while contexts grow, and so is what they cost
+            if unevenly > context:
+                start, slope, most = full, full_slope, min(most, ceil((unevenly - context) / batch))
+            else:
+                share = unevenly / node
+                (bend, rise), (later_bend, later_rise) = bumps
+                bump = share * (bend * share + rise)
+                later = 0.5 * share * (0.5 * later_bend * share + later_rise)
+                start, slope = start + round(bump), slope + round((later - bump) / node)
+        return Stretch(start + slope * (context - node), slope * batch, most)
 
     def priced(self, shape: Shape) -> int:
         """The formula, rounded to ticks."""
@@ -260,14 +283,18 @@ class StepTime:
     def _unlaunched(self, head_start: int) -> float:
         return max(1.0 - head_start / self._launching, 0.0) if self._launching else 0.0
 
-    def _chord(self, batch: int, octave: int) -> tuple[int, int]:
+    def _chord(self, batch: int, octave: int) -> _Chord:
         node = batch << octave
-        low, high = (self._decode(batch, node << step) for step in (0, 1))
-        return low, (high - low) // node
+        shares = (0.0, 0.5, 1.0) if batch > 1 else (0.0,) * 3
+        ends = [[self._decode(batch, node << step, share) for share in shares] for step in (0, 1)]
+        even, _, uneven = ((low, (high - low) // node) for low, high in zip(*ends, strict=True))
+        bends = [2.0 * (full - 2 * half + low) for low, half, full in ends]
+        first, last = ((bend, full - low - bend) for bend, (low, _, full) in zip(bends, ends, strict=True))
+        return even, uneven, (first, last)
 
-    def _decode(self, batch: int, context: int) -> int:
+    def _decode(self, batch: int, context: int, share: float) -> int:
         b, c = float(batch), float(context)
-        shape = Shape(decode_seqs=b, decode_context=c, decode_kept=c, sampled=b, uneven=uneven(b), doublings=doublings(b))
+        shape = Shape(decode_seqs=b, decode_context=c, decode_kept=c, sampled=b, uneven=share, doublings=doublings(b))
         return self.priced(self._padded(shape))
 
     def _padded(self, shape: Shape) -> Shape:

@@ -4,13 +4,11 @@ chord.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.bill import iteration_bill, mixed_shape
+from sim.bill import UNEVEN, iteration_bill, mixed_shape, spread, uneven
 from sim.engine.microbatch import equal_micro_batches, micro_batches
 from sim.engine.steptime import StepTime
 from sim.engine.ticks import TICK_S, Stretch, elapsed, iterations_before
@@ -25,8 +23,7 @@ BATCHES = st.lists(st.integers(1, 2**17), min_size=1, max_size=64)
 
 
 def formula_s(model: ModelSpec, rates: Rates, contexts: list[int], chunks: list[tuple[int, int, bool]]) -> float:
-    shape = replace(mixed_shape(model, contexts, chunks), uneven=float(len(contexts) > 1))  # equal contexts are not told from others
-    return float(step_time_s(iteration_bill(model, shape, Precision()), rates))
+    return float(step_time_s(iteration_bill(model, mixed_shape(model, contexts, chunks), Precision()), rates))
 
 
 @pytest.mark.parametrize(("model", "most"), [(QWEN_7B, 1e-6), (LATENT, 1e-5), (HYBRID_MOE, 1e-4)], ids=["attention", "latent", "hybrid"])
@@ -34,7 +31,7 @@ def formula_s(model: ModelSpec, rates: Rates, contexts: list[int], chunks: list[
 def test_a_decode_iteration_is_on_its_chord(model: ModelSpec, most: float, values: dict[str, float], contexts: list[int]) -> None:
     rates = Rates(**values)
     steps = StepTime(model, Precision(), rates)
-    ours = steps.stretch(len(contexts), sum(contexts)).first * TICK_S
+    ours = steps.stretch(len(contexts), sum(contexts), spread(contexts)).first * TICK_S
     assert ours == pytest.approx(formula_s(model, rates, contexts, []), rel=most)
 
 
@@ -42,18 +39,35 @@ def test_a_decode_iteration_is_on_its_chord(model: ModelSpec, most: float, value
 def test_a_mixed_iteration_is_the_formula(values: dict[str, float], contexts: list[int], tokens: int, past: int) -> None:
     rates = Rates(**values)
     chunks = [(tokens, past + tokens, True)]
-    ours = StepTime(QWEN_7B, Precision(), rates).mixed(len(contexts), sum(contexts), 0, sum(contexts), chunks) * TICK_S
+    total, apart = sum(contexts), spread(contexts)
+    ours = StepTime(QWEN_7B, Precision(), rates).mixed(len(contexts), total, 0, total, chunks, spread=apart) * TICK_S
     assert ours == pytest.approx(formula_s(QWEN_7B, rates, contexts, chunks), rel=1e-12)
 
 
-@given(batch=st.integers(1, 300), mean=st.integers(1, 5000), values=rate_values())
-def test_a_stretch_is_its_iterations_one_by_one(batch: int, mean: int, values: dict[str, float]) -> None:
+@given(batch=st.integers(1, 300), mean=st.integers(1, 5000), share=st.floats(0.0, 4.0), values=rate_values())
+def test_a_stretch_is_its_iterations_one_by_one(batch: int, mean: int, share: float, values: dict[str, float]) -> None:
+    apart = (UNEVEN * batch * mean * share) ** 2
     steps = StepTime(QWEN_7B, Precision(), Rates(**values))
-    whole = steps.stretch(batch, batch * mean)
+    whole = steps.stretch(batch, batch * mean, apart)
     count = min(whole.most, 40)
-    each = [steps.stretch(batch, batch * (mean + i)).first for i in range(count)]
+    each = [steps.stretch(batch, batch * (mean + i), apart).first for i in range(count)]
     assert [elapsed(whole, n) for n in range(count + 1)] == [sum(each[:n]) for n in range(count + 1)]
     assert whole.most >= 1
+
+
+@given(contexts=BATCHES, later=st.integers(0, 2**20))
+def test_contexts_differ_as_much_however_far_they_have_come(contexts: list[int], later: int) -> None:
+    grown = [c + later for c in contexts]
+    assert spread(grown) == spread(contexts)
+
+
+@given(batch=st.integers(2, 200), context=st.integers(1, 2**17), share=st.floats(0.0, 1.0))
+def test_unevenness_grows_from_equal_contexts_to_a_spread_of_their_mean(batch: int, context: int, share: float) -> None:
+    half = batch // 2
+    contexts = [context * (1 + share)] * half + [context * (1 - share)] * half  # standard deviation: `share` of the mean
+    found = uneven(spread(contexts), sum(contexts))
+    assert found == pytest.approx(min(share / UNEVEN, 1.0), abs=1e-6)
+    assert mixed_shape(QWEN_7B, contexts, []).uneven == found
 
 
 @given(first=st.integers(1, 10**14), increment=st.integers(0, 10**11), wait=st.integers(1, 10**17))

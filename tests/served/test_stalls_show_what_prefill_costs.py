@@ -22,7 +22,7 @@ def two_streams_and_a_prompt_now_and_then(extra_s: float, early_s: float = 0.0) 
 
     def price(seqs: int, context: float, chunk: int) -> float:
         shape = mixed_shape(RUN.model, [context] * seqs, [(float(chunk), float(chunk), True)] if chunk else [])
-        return float(step_time_s(iteration_bill(RUN.model, replace(shape, uneven=1.0), RUN.precision), RATES))
+        return float(step_time_s(iteration_bill(RUN.model, shape, RUN.precision), RATES))
 
     count = 30 * (PROMPTS + 1)
     times, now, firsts = [], 0.0, []
