@@ -107,7 +107,7 @@ PLANS = {
         ),
     ),
     "h200-grids": Plan(
-        "engine grids of two models on one H200, as many visits as there is time for", "h200", 1,
+        "engine grids of three models on one H200, as many visits as there is time for", "h200", 1,
         (_grid("h200", "qwen2.5-7b", most_s=330.0), _grid("h200", "llama3.1-8b", most_s=330.0), _grid("h200", "qwen3-14b", most_s=330.0)),
     ),
     "h100-grids": Plan(
