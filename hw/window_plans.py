@@ -102,9 +102,13 @@ PLANS = {
     "h200-served": Plan(
         "the served 7B on an H200; then the whole-step grid, of which the H200 has a third", "h200", 1,
         (
-            _served("h200", "qwen2.5-7b", "served-qwen2.5-7b", most_s=420.0, least_s=260.0),
+            _served("h200", "qwen2.5-7b", "served-qwen2.5-7b", most_s=520.0, least_s=260.0),
             Step("decode", _measure("decode", "--model", "qwen2.5-7b", "--expect-gpu", "h200"), 160.0, 70.0, 20.0, needs=("triton",)),
         ),
+    ),
+    "h200-grids": Plan(
+        "engine grids of three models on one H200, as many visits as there is time for", "h200", 1,
+        (_grid("h200", "qwen2.5-7b", most_s=330.0), _grid("h200", "llama3.1-8b", most_s=330.0), _grid("h200", "qwen3-14b", most_s=330.0)),
     ),
     "h100-grids": Plan(
         "engine grids of every bf16 model that the H100's posterior is learnt from, on one host", "h100", 1,

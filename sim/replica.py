@@ -134,6 +134,7 @@ class Replica:
         assert price is not None
         end = clock.ticks
         outcome = self.scheduler.complete(decision.iteration)
+        places = outcome.last_places()
         self._fruitless = 0 if outcome.sampled else self._fruitless + 1
         if self._fruitless > 2 * self._owed + MOST_FRUITLESS:
             raise SimctlError(f"the scheduler does not finish: {self._fruitless} iterations in a row, and none gave a request a token")
@@ -143,6 +144,7 @@ class Replica:
             end * TICK_S,
             decision.iteration,
             outcome,
+            places,
             decided_s=decision.now * TICK_S,
             running=decision.running,
             waiting=decision.waiting,
@@ -150,9 +152,9 @@ class Replica:
             kv_blocks_used=decision.kv_blocks_used,
             terms=price.terms,
         )
-        for request in outcome.finished:
+        for request, place in zip(outcome.finished, places, strict=True):
             self._owed -= request.prompt_tokens + request.output_tokens
-            self._on_finish(request, self.index, outcome.sampled.index(request))
+            self._on_finish(request, self.index, place)
         if clock.peek() <= end:
             yield clock.at(end, DECISION)
 

@@ -136,6 +136,7 @@ class RunLog:
         end_s: float,
         iteration: Iteration,
         outcome: Outcome,
+        places: Sequence[int],
         *,
         decided_s: float,
         running: int,
@@ -144,7 +145,9 @@ class RunLog:
         kv_blocks_used: int,
         terms: Sequence[float],
     ) -> None:
-        """An iteration of `replica` ran from `start_s` to `end_s`, when its tokens were sent; the counts are those at its decision."""
+        """An iteration of `replica` ran from `start_s` to `end_s`, when its tokens were sent. `places` are those of the finished among the
+        sampled (Outcome.last_places); the counts are those at its decision.
+        """
         for request in iteration.admitted:
             row = self._resident[request]
             if math.isnan(self._floats["scheduled_s"][row]):
@@ -169,8 +172,8 @@ class RunLog:
                     *terms,
                 )
             )
-        for request in outcome.finished:
-            self._close(request, end_s + self._after_s(outcome.sampled.index(request)))
+        for request, place in zip(outcome.finished, places, strict=True):
+            self._close(request, end_s + self._after_s(place))
 
     def _sampled(self, replica: int, end_s: float, outcome: Outcome) -> int:
         """Book first tokens and stalls; return how many gaps equal the time since the replica's last iteration."""

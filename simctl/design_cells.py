@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,14 +83,11 @@ def candidates(model: Any, gpu: Any, precision: Any, rates: Rates) -> Candidates
 
 def as_cells(asked: Any, name: str, spec: Any, precision: Any) -> StepCells:
     """The cells' bills as a table of step cells; their times (1 s) are unknown and must not be read."""
-    from calibrate.steps.cells import make_cells
+    from calibrate.steps.cells import grid_shape, make_cells
     from calibrate.steps.engine_grid import KIND
-    from sim.bill import iteration_bill, mixed_shape
+    from sim.bill import iteration_bill
 
-    bills = []
-    for c in asked:
-        shape = mixed_shape(spec, map(float, c.contexts), [(float(t), float(o + t), True) for o, t in c.chunks])
-        bills.append(iteration_bill(spec, replace(shape, intake_tokens=float(sum(o + t for o, t in c.chunks))), precision))
+    bills = [iteration_bill(spec, grid_shape(spec, c.contexts, [(t, o) for o, t in c.chunks]), precision) for c in asked]
     label = f"{name} {precision.weights}"
     return make_cells(
         bills, np.ones(len(bills)), kind=[KIND[c.kind] for c in asked], model=[label] * len(bills), cell=[c.label for c in asked]

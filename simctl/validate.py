@@ -53,6 +53,7 @@ def command(**options: Any) -> None:
     Exit 1 when a metric is outside its declared bound: TTFT 5 %, TPOT 2 %, E2EL 2 % (median), p99 TTFT 10 %.
     """
     from sim.errors import SimctlError
+    from simctl.validate_text import as_dict, render
 
     packaged = _packaged()
     if options["list_runs"]:
@@ -69,10 +70,10 @@ def command(**options: Any) -> None:
 
         plot_reliability({r["run"].name: (r["pairs"], r["path"].noise, r["path"].run_noise) for r in reports}, target)
     if options["as_json"]:
-        click.echo(json.dumps([_as_dict(r) for r in reports], indent=1))
+        click.echo(json.dumps([as_dict(r) for r in reports], indent=1))
     else:
         for report in reports:
-            _render(report)
+            render(report)
     missed = sum(not s.within for r in reports for s in r["scores"])
     if missed:
         total = sum(len(r["scores"]) for r in reports)
@@ -109,6 +110,7 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
 
     from calibrate.served.compare import score
     from calibrate.served.path import carried, learn_path
+    from calibrate.served.repeats import repeats
     from calibrate.served.replay import replay
     from sim.posterior import rates_for
 
@@ -122,14 +124,15 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
         rates = rates_for(run.gpu, run.precision, path=options["posterior"], draws=max(2, options["draws"]))
         learnt, scored = carried(given, rates), [e for e in run.experiments if e.kind != "ladder"]
     else:
-        low, ladder, scored = _split(run, options)
-        learnt = learn_path(run, rates, low, ladder)
+        lows, ladder, scored = _split(run, options)
+        learnt = learn_path(run, rates, lows, ladder)
     pairs = [(e, replay(run, e, learnt.rates, learnt.host, draws=options["draws"])) for e in scored]
     return {
         "run": run,
         "in_process": rates,
         "path": learnt,
         "pairs": pairs,
+        "repeats": repeats(run.experiments),
         "scores": [s for experiment, predicted in pairs for s in score(experiment, predicted, learnt.noise, learnt.run_noise)],
     }
 
@@ -162,29 +165,32 @@ def _read(path: Path, options: dict[str, Any]) -> Any:
     return read_log(path, get_gpu(options["gpu"]), get_model(options["model"]), Precision(), limits)
 
 
-def _split(run: Any, options: dict[str, Any]) -> tuple[Any, tuple[Any, ...], list[Any]]:
-    """(the low-load experiment, ladder rungs to learn from, experiments to score)."""
+def _split(run: Any, options: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any]]:
+    """(the low-load experiment and its repeat, ladder rungs to learn from, experiments to score)."""
+    from calibrate.served.repeats import again_of, is_repeat
     from calibrate.served.runs import first_part
     from sim.errors import UsageError
 
     if len(run.experiments) == 1:
         low, rest = first_part(run.experiments[0], 0.1)
-        return low, (), [rest]
+        return (low,), (), [rest]
     names = [e.name for e in run.experiments]
     if options["low_load"] is not None:
         if options["low_load"] not in names:
             raise UsageError(f"{run.name}: no experiment {options['low_load']!r}; it has {', '.join(names)}")
         low = run.experiments[names.index(options["low_load"])]
     else:
-        opens = [e for e in run.experiments if e.kind == "open"]
+        opens = [e for e in run.experiments if e.kind == "open" and not is_repeat(e, run.experiments)]
         if not opens:
             raise UsageError(f"{run.name}: no open-loop experiment to learn the served path from; name one with --low-load")
         low = min(opens, key=lambda e: len(e.arrival_s) / max(1e-9, float(e.arrival_s[-1] - e.arrival_s[0])))
     rungs = tuple(e for e in run.experiments if e.kind == "ladder") if options["ladder"] else ()
-    scored = [e for e in run.experiments if e is not low and e not in rungs]
+    repeat = again_of(low, run.experiments)
+    lows = (low,) if repeat is None else (low, repeat)
+    scored = [e for e in run.experiments if not any(e is learnt for learnt in (*lows, *rungs))]
     if not scored:
         raise UsageError(f"{run.name}: nothing is left to score")
-    return low, rungs, scored
+    return lows, rungs, scored
 
 
 def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
@@ -222,89 +228,3 @@ def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
     temporary.write_text(json.dumps(asdict(body), indent=1) + "\n", encoding="utf-8")
     os.replace(temporary, target)
     click.echo(f"wrote {target}", err=True)
-
-
-LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
-
-
-def _render(report: dict[str, Any]) -> None:
-    import textwrap
-
-    from calibrate.served.floor import phase_floor
-
-    run, path = report["run"], report["path"]
-    click.echo(click.style(f"{run.name}: {run.model.name} on {run.gpu.name}, {run.engine}", bold=True))
-    lines = [
-        f"Rates: {path.rates.summary}.",
-        (f"Learnt from {len(path.learnt_on)} experiments ({', '.join(path.learnt_on)})" if path.learnt_on else "Carried over as it is")
-        + f": c0 {1e3 * path.rates.point.c0_s:.2f} ms "
-        f"as served, {100 * path.shown:.0f} % of the per-sequence and {100 * path.shown_prefill:.0f} % of the per-prefill host cost show, "
-        f"launching takes {path.launch.factor:.2f} times what it does in process, "
-        f"API server {1e3 * (path.host.request_s + path.host.serial_s):.1f} ms a request, {1e3 * path.host.serial_s:.1f} ms of it its own "
-        f"time, shared by requests that come together, and {1e6 * path.host.token_s:.0f} us a token sent. "
-        f"Noise of single requests (log sd): "
-        + ", ".join(f"{LABEL[m]} {100 * v:.1f} %" for m, v in path.noise.items())
-        + (f"; what a run's requests have in common {100 * path.run_noise:.1f} %" if path.run_noise else "")
-        + ".",
-    ]
-    lines.append(_blocks(run))
-    lines += [f"Note of the measurement: {note}." for note in run.notes]
-    for line in lines:
-        click.echo("\n".join(textwrap.wrap(line, 80)))
-    click.echo(f"\n{'experiment':<18}{'metric':<10}{'n':>5}{'median':>9}{'p90':>9}{'bias':>9}{'in 90 %':>9}{'bound':>10}")
-    for s in report["scores"]:
-        inside = f"{100 * s.coverage:.0f} %" if s.coverage == s.coverage else "-"
-        verdict = f"{100 * s.bound:.0f} %" + ("" if s.within else " MISS")
-        click.echo(
-            f"{s.experiment[:17]:<18}{LABEL[s.metric]:<10}{s.requests:>5}{100 * s.median_abs:>8.1f}%{100 * s.p90_abs:>8.1f}%"
-            f"{100 * s.bias:>+8.1f}%{inside:>9}{verdict:>10}".rstrip()
-        )
-    for experiment, _ in report["pairs"]:
-        floor = 100 * phase_floor(run, experiment, path.rates, path.host)
-        click.echo(f"{experiment.name}: TTFT error of a perfect model with unknown iteration phase {floor:.1f} % (median)")
-    for experiment, predicted in report["pairs"]:
-        if experiment.cached_tokens is not None:
-            said = experiment.cached_tokens == experiment.cached_tokens
-            same = int((predicted.cached_tokens[said] == experiment.cached_tokens[said]).sum())
-            click.echo(f"{experiment.name}: cached tokens equal in {same} of {int(said.sum())} requests where the engine said")
-    click.echo()
-
-
-def _blocks(run: Any) -> str:
-    from sim.deployment import kv_block_interval, plan_engine
-
-    config, _ = plan_engine(run.model, run.gpu, run.precision, run.tp, run.limits)
-    span = kv_block_interval(run.model, run.gpu, run.precision, run.tp, run.limits)
-    told = f"predicted from memory, 90 % interval {span[0]} - {span[1]}" if span else "as given"
-    return f"KV blocks: {config.num_gpu_blocks}, {told}."
-
-
-def _as_dict(report: dict[str, Any]) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from sim.deployment import kv_block_interval, plan_engine
-
-    run, path = report["run"], report["path"]
-    return {
-        "num_gpu_blocks": plan_engine(run.model, run.gpu, run.precision, run.tp, run.limits)[0].num_gpu_blocks,
-        "num_gpu_blocks_90": kv_block_interval(run.model, run.gpu, run.precision, run.tp, run.limits),
-        "run": run.name,
-        "gpu": run.gpu.name,
-        "model": run.model.name,
-        "engine": run.engine,
-        "rates": path.rates.summary,
-        "learnt_on": list(path.learnt_on),
-        "c0_s": path.rates.point.c0_s,
-        "host_request_s": path.host.request_s,
-        "host_serial_s": path.host.serial_s,
-        "host_token_s": path.host.token_s,
-        "shown": path.shown,
-        "shown_prefill": path.shown_prefill,
-        "launch_factor": path.launch.factor,
-        "launch_log_sd": path.launch.sd,
-        "noise_log_sd": path.noise,
-        "run_noise_log_sd": path.run_noise,
-        "scores": [
-            asdict(s) | {"within": s.within, "coverage": None if s.coverage != s.coverage else s.coverage} for s in report["scores"]
-        ],
-    }

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from calibrate.steps.cells import StepCells, make_cells
-from sim.bill import Bill, decode_shape, iteration_bill, mixed_shape
+from calibrate.steps.cells import StepCells, grid_shape, make_cells
+from sim.bill import Bill, decode_shape, iteration_bill
 from sim.precision import Precision
 from sim.specs.models import get_model
 
@@ -25,13 +24,13 @@ def compositions(models: Sequence[str] = MODELS) -> Iterator[tuple[Bill, str, st
                 yield iteration_bill(model, shape, Precision()), "decode", name, f"{batch}x{context}"
         for tokens in (64, 640, 2048, 8192):  # 640 tokens of 28 heads are a few blocks more than one turn
             for start in (0, 16384):
-                shape = replace(mixed_shape(model, [], [(tokens, start + tokens, True)]), intake_tokens=float(start + tokens))
+                shape = grid_shape(model, [], [(tokens, start)])
                 yield iteration_bill(model, shape, Precision()), "prefill", name, f"{tokens}@{start}"
-        later = mixed_shape(model, [], [(64, 16448, True)])  # of a prompt taken in before
+        later = grid_shape(model, [], [(64, 16384)], intake=False)
         yield iteration_bill(model, later, Precision()), "prefill", name, "64@16384 later"
         for batch in (8, 64):
             for tokens in (256, 2048):
-                shape = replace(mixed_shape(model, [2048.0] * batch, [(tokens, tokens, True)]), intake_tokens=float(tokens))
+                shape = grid_shape(model, [2048.0] * batch, [(tokens, 0)])
                 yield iteration_bill(model, shape, Precision()), "mixed", name, f"{batch}+{tokens}"
 
 

@@ -58,7 +58,7 @@ def served_ranks(runs: int, rng: np.random.Generator, _: Settings = QUICK) -> di
         served = replace(in_process, c0_s=rng.uniform(2e-3, 4e-3), c_seq_s=shown * in_process.c_seq_s)
         host = HostRates(request_s=rng.uniform(2e-3, 9e-3), work=hidden_work(in_process, served))
         learnt = learn_path(
-            run, replace(every, draws=rest), _low_load(run, served, host, rng), tuple(_rung(run, served, n) for n in CLIENTS)
+            run, replace(every, draws=rest), (_low_load(run, served, host, rng),), tuple(_rung(run, served, n) for n in CLIENTS)
         )
         for name, ranks in found.items():
             ranks.append(rank(float(getattr(served, name)), getattr(learnt.rates.draws, name), rng))

@@ -42,12 +42,12 @@ class Launching:
         return np.asarray(np.exp(self.log_factor + self.sd * np.random.default_rng(12).standard_normal(count)))
 
 
-def launching(experiment: Experiment, in_process_s: float, work: HostWork) -> Launching:
+def launching(experiments: tuple[Experiment, ...], in_process_s: float, work: HostWork) -> Launching:
     """What a run says of launching all layers, which takes `in_process_s` by the grids, besides preparing the iteration (`work`).
 
     No change, and no uncertainty of it, where it says nothing: no token times, or fewer than LEAST_PROMPTS prompts beyond the graphs.
     """
-    found = launches(experiment)
+    found = [one for experiment in experiments for one in launches(experiment)]
     if len(found) < LEAST_PROMPTS or in_process_s <= 0:
         return Launching()
     preparing = np.array([work.iteration_s + (streams + 1) * work.sequence_s + work.prefill_s for _, streams in found])

@@ -65,14 +65,16 @@ class ServedPath:
     learnt_on: tuple[str, ...]
 
 
-def learn_path(run: ServedRun, rates: RateDraws, low_load: Experiment, ladder: tuple[Experiment, ...]) -> ServedPath:
-    """Learn the served path from ladder windows (two rungs or more) and one low-load experiment.
+def learn_path(run: ServedRun, rates: RateDraws, low_loads: tuple[Experiment, ...], ladder: tuple[Experiment, ...]) -> ServedPath:
+    """Learn the served path from ladder windows (two rungs or more) and a low-load experiment, sent once or several times.
 
     With fewer than two rungs, c0 closes the low load's median TPOT, and `shown` is what the schedule says: nothing of an engine that
-    decides ahead, all of one that does not. Raises UsageError for an empty low-load run.
+    decides ahead, all of one that does not. Raises UsageError for too short a low-load run.
     """
-    if len(low_load.ttft_s) < 5:
-        raise UsageError(f"{low_load.name}: {len(low_load.ttft_s)} requests are too few to learn a served path from; 5 or more are needed")
+    for low_load in low_loads:
+        if len(low_load.ttft_s) < 5:
+            count = len(low_load.ttft_s)
+            raise UsageError(f"{low_load.name}: {count} requests are too few to learn a served path from; 5 or more are needed")
     in_process, overlaps = rates.point, plan_engine(run.model, run.gpu, run.precision, run.tp, run.limits)[0].overlaps
     uncut, shown, run_noise = rates, (0.0 if overlaps else 1.0), 0.0
     rungs = tuple(e for e in ladder if np.isfinite(e.window_step_s) and e.clients > 0)
@@ -81,16 +83,16 @@ def learn_path(run: ServedRun, rates: RateDraws, low_load: Experiment, ladder: t
     else:
         rates = _showing(rates, shown)
     shown_prefill = shown
-    seen_prefill = prefill_seen(run, low_load, rates.point) if float(in_process.c_prefill_s) > 0 else None
+    seen_prefill = prefill_seen(run, low_loads, rates.point) if float(in_process.c_prefill_s) > 0 else None
     if seen_prefill is not None:
         middle, error = (value / float(in_process.c_prefill_s) for value in seen_prefill)
         shown_prefill = float(np.clip(middle, 0.0, 1.0))
         z = np.random.default_rng(11).standard_normal(np.size(uncut.draws.c_prefill_s))
         rates = _with_prefill(rates, uncut, shown_prefill, np.clip(middle + error * z, 0.0, 1.0))
-    host = HostRates(basis=f"learnt on {low_load.name}", token_s=sending_s(rungs), work=hidden_work(in_process, rates.point))
+    host = HostRates(basis=f"learnt on {low_loads[0].name}", token_s=sending_s(rungs), work=hidden_work(in_process, rates.point))
     model = coefficients(run.model, run.precision, run.tp)
     launches_s = model.layers * float(in_process.eager_layer_s) + model.expert_layers * float(in_process.eager_expert_layer_s)
-    launch = launching(low_load, launches_s, host.work) if overlaps else Launching()
+    launch = launching(low_loads, launches_s, host.work) if overlaps else Launching()
     rates = _launched(rates, launch)
     waves = tuple(e for e in rungs if e.clients >= MIN_WAVE)
     if waves:
@@ -99,17 +101,17 @@ def learn_path(run: ServedRun, rates: RateDraws, low_load: Experiment, ladder: t
         host = replace(host, request_s=0.0)
     for _ in range(ROUNDS):
         if len(rungs) < 2:
-            seen = replay(run, low_load, rates, host, draws=0)
-            rates = _shift_c0(rates, float(np.nanmedian(low_load.tpot_s) - np.nanmedian(seen.tpot_s)))
+            gaps = [np.nanmedian(e.tpot_s) - np.nanmedian(replay(run, e, rates, host, draws=0).tpot_s) for e in low_loads]
+            rates = _shift_c0(rates, float(np.mean(gaps)))
             host = replace(host, work=hidden_work(in_process, rates.point))
         # of few requests, one run's median jumps with the iterations that they happen to meet
-        gap = float(np.median(low_load.ttft_s) - np.median(out_of_phase(run, low_load, rates, host)))
+        gap = float(np.mean([np.median(e.ttft_s) - np.median(out_of_phase(run, e, rates, host)) for e in low_loads]))
         # without waves to tell them apart, all of the latency is taken as the API server's own time
         closes = "request_s" if waves else "serial_s"
         host = replace(host, **{closes: max(0.0, getattr(host, closes) + gap)})
-    noise = _noise(low_load, replay(run, low_load, rates, host, draws=0))
+    noise = _noise([(e, replay(run, e, rates, host, draws=0)) for e in low_loads])
     run_noise = max(run_noise, _whole_rungs(run, rates, host, rungs))
-    return ServedPath(rates, host, shown, shown_prefill, launch, noise, run_noise, (low_load.name, *(e.name for e in rungs)))
+    return ServedPath(rates, host, shown, shown_prefill, launch, noise, run_noise, tuple(e.name for e in (*low_loads, *rungs)))
 
 
 def _serial(run: ServedRun, rates: RateDraws, host: HostRates, waves: tuple[Experiment, ...]) -> float:
@@ -222,11 +224,11 @@ def _shift_c0(rates: RateDraws, shift_s: float) -> RateDraws:
     return RateDraws(point, draws, rates.basis | {"c0_s": "median TPOT at low load"}, rates.summary)
 
 
-def _noise(measured: Experiment, seen: Prediction) -> dict[str, float]:
+def _noise(pairs: list[tuple[Experiment, Prediction]]) -> dict[str, float]:
     """Standard deviation of the log residual of single requests, by metric, from quartiles (a few outliers are not the noise)."""
     out = {}
     for metric in ("ttft_s", "tpot_s", "e2el_s"):
-        residual = np.log(getattr(measured, metric) / getattr(seen, metric))
+        residual = np.concatenate([np.log(getattr(measured, metric) / getattr(seen, metric)) for measured, seen in pairs])
         low, high = np.nanquantile(residual, [0.05, 0.95])
         out[metric] = float((high - low) / (2 * 1.645))
     return out

@@ -25,12 +25,13 @@ LEAST_STALLS = 5
 BEFORE, AFTER = 3, 1  # gaps: the mixed iteration may end in any of the last two
 
 
-def prefill_seen(run: ServedRun, experiment: Experiment, rates: Rates) -> tuple[float, float] | None:
+def prefill_seen(run: ServedRun, experiments: tuple[Experiment, ...], rates: Rates) -> tuple[float, float] | None:
     """(seconds per iteration that carries prefill, its standard error); None without token times or with too few prompts to tell.
 
     `rates` are as served; their `c_prefill_s` is not used. Prompts beyond the captured graphs are left out: those wait for launches, too.
     """
-    found = stalls(run, experiment, replace(rates, c_prefill_s=0.0))
+    uncharged = replace(rates, c_prefill_s=0.0)
+    found = np.concatenate([stalls(run, experiment, uncharged) for experiment in experiments])
     if found.size < LEAST_STALLS:
         return None
     low, middle, high = np.quantile(found, [0.25, 0.5, 0.75])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.bill import Bill
+from sim.bill import Bill, Shape, mixed_shape
 from sim.errors import UsageError
+from sim.specs.model import ModelSpec
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.str_]
@@ -61,6 +62,18 @@ class StepCells:
 def bill_of(matrix: Any) -> Bill:
     """Bill whose terms are the columns of `matrix` [n, field] (array or tensor)."""
     return Bill(**{name: matrix[:, i] for i, name in enumerate(FIELDS)})
+
+
+def grid_shape(
+    model: ModelSpec, contexts: Iterable[float], chunks: Iterable[tuple[float, float]], *, tp: int = 1, intake: bool = True
+) -> Shape:
+    """An iteration of an engine grid: decodes at `contexts`, and chunks of (tokens, tokens placed before them).
+
+    A grid sends every chunk as a new request whose placed context arrives as part of its prompt, so that the host takes in both; without
+    `intake`, the prompts were taken in before.
+    """
+    ends = [(float(tokens), float(start + tokens), True) for tokens, start in chunks]
+    return replace(mixed_shape(model, map(float, contexts), ends, tp=tp), intake_tokens=sum(end for _, end, _ in ends) if intake else 0.0)
 
 
 def make_cells(

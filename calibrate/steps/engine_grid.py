@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.measurement import model_of, open_measurement, whole_number
-from calibrate.steps.cells import SPREAD, StepCells, make_cells
-from sim.bill import Bill, iteration_bill, mixed_shape
+from calibrate.steps.cells import SPREAD, StepCells, grid_shape, make_cells
+from sim.bill import Bill, iteration_bill
 from sim.errors import UsageError
 from sim.precision import Precision
 from sim.specs.gpu import GpuSpec
@@ -104,11 +104,8 @@ def _bill(model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int) 
     seqs = round(float(row["decode_seqs_median"]))
     # the engine counts keys attended to, the new token's own included
     context = float(row["decode_context_tokens_median"]) / seqs - 1 if seqs else 0.0
-    tokens, start = float(row["chunk_tokens"]), float(row["offset_tokens"])
-    chunks = [(tokens, start + tokens, True)] * int(row["chunks"])
-    shape = mixed_shape(model, [context] * seqs, chunks, tp=tp)
-    # every repeat of a chunk is a new request, whose placed context arrives as a prompt
-    shape = replace(shape, intake_tokens=len(chunks) * (start + tokens))
+    chunks = [(float(row["chunk_tokens"]), float(row["offset_tokens"]))] * int(row["chunks"])
+    shape = grid_shape(model, [context] * seqs, chunks, tp=tp)
     if str(row["kind"]) == "ragged":  # the file holds the mean of contexts that differ
         shape = replace(shape, uneven=1.0)
     return iteration_bill(model, shape, precision, tp=tp)
@@ -122,9 +119,10 @@ def visit_sd(data: Any, ran: NDArray[np.bool_], rows: Sequence[Mapping[str, Any]
     more.
     """
     within = [repeat_sd(*(float(row[f"step_s_{q}"]) for q in ("p25", "p75", "n"))) for row in rows]
-    if "step_s_visits_sd" not in data or "visits" not in data:
-        return np.hypot(within, ONE_VISIT).tolist()  # type: ignore[no-any-return]
-    visits, sd = (np.asarray(data[name].values, dtype=float)[ran] for name in ("visits", "step_s_visits_sd"))
+    told = "step_s_visits_sd" in data and "visits" in data
+    visits, sd = (
+        np.asarray(data[name].values, dtype=float)[ran] if told else np.zeros(len(rows)) for name in ("visits", "step_s_visits_sd")
+    )
     several = (visits > 1) & np.isfinite(sd)
     if not several.any():
         return np.hypot(within, ONE_VISIT).tolist()  # type: ignore[no-any-return]

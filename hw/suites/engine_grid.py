@@ -1,11 +1,13 @@
 """engine-grid: the time and the composition of every iteration of a real engine, over batch, context and prefill length.
 
-Protocol (engine-grid/3). The whole grid is gone through VISITS times, later times in a drawn order: a host that is slower for some seconds
-slows all repeats of the cell it meets (by a third, as seen), and only another visit tells. A visit repeats its cell for REPEAT_S, within a
-least and a most number of times. The first WARM iterations of a decode visit and the first repeat of every chunk are warm-up by rule and
+Protocol (engine-grid/4). The whole grid is gone through VISITS times, later times in a drawn order: a host that is slower for some seconds
+slows all repeats of the cell it meets (by a third, as seen), and only another visit tells. Then, as long as there is time, cells whose
+visits agree too little (`unsettled`) are visited again, MOST_VISITS at most. A visit repeats its cell for REPEAT_S, within a least and a
+most number of times. The first WARM iterations of a decode visit and the first repeat of every chunk are warm-up by rule and
 marked, never dropped. Prefill chunks are one iteration each. The first anchors are measured again at the end (drift), a decode and a chunk
 are also reached by a real prefill (control), and a greedy continuation is compared before and after (gate). Python's garbage collector
-waits while a cell runs. Version 2 went through the grid once, with more repeats; version 1 had fewer and let the collector run.
+waits while a cell runs. Version 3 ended with the VISITS. Version 2 went through the grid once, with more repeats; version 1 had fewer and
+let the collector run.
 """
 
 from __future__ import annotations
@@ -22,9 +24,13 @@ from hw.journal import Journal
 from hw.pace import Budget, paced
 from sim.errors import SimctlError
 
-PROTOCOL = "engine-grid/3"
+PROTOCOL = "engine-grid/4"
 VISITS = 3  # of each cell, far apart in time
+MOST_VISITS = 11
+SETTLED = 0.012  # standard error of the median of a cell's visits (of a logarithm) below which it is left alone
+AT_ONCE = 3  # one cell in so many, the least settled, is visited again before they are counted anew
 WARM = 3  # iterations of a decode cell that do not count
+MEDIAN_SE = 1.2533  # standard error of a median over that of a mean, for normal samples
 REPEAT_S = 0.2  # of counted iterations in a visit
 DECODE_REPEATS = (8, 20)  # at least, at most
 CHUNK_REPEATS = (3, 10)  # counted ones; one more goes before them
@@ -178,11 +184,37 @@ def measure(
                 break
             for cell in paced(left, budget, f"{name}, visit {visit + 1}", reserve_s=3.0):
                 _one(engine, cell, journal, rng, "grid", measure_cell, visit=visit, budget=budget)
+        while not budget.over(reserve_s=3.0) and (astray := unsettled(cells, journal)):
+            order = [astray[i] for i in rng.permutation(len(astray))]
+            for cell, visit in paced(order, budget, f"{name}, visited again", reserve_s=3.0):
+                _one(engine, cell, journal, rng, "grid", measure_cell, visit=visit, budget=budget)
         for cell in [c for c in anchors if c in cells] or cells[:1]:
             _one(engine, cell, journal, rng, "again", measure_cell)
         after = engine.greedy(prompt, 16)
     agree = sum(a == b for a, b in zip(before, after, strict=True)) / len(before)
     return {"gate_top1_before_after": agree, "finished": int(all(_key("grid", c) in journal for c in cells))}
+
+
+def unsettled(cells: list[Cell], journal: Journal) -> list[tuple[Cell, int]]:
+    """(cell, its next visit) of the cells whose visits differ most: those whose median has a standard error above SETTLED, at most one in
+    AT_ONCE of the grid, largest first. Cells that failed are left alone.
+    """
+    medians: dict[str, list[float]] = {}
+    visits: dict[str, int] = {}
+    for record in journal.records:
+        if record.get("role") == "grid":
+            key = record["key"].split(" visit ")[0]
+            counted = [row["step_s"] for row in record["rows"] if row["target"] and not row["warmup"]]
+            visits[key] = visits.get(key, 0) + 1
+            medians.setdefault(key, []).extend([float(np.median(counted))] if counted else [])
+    errors = []
+    for index, cell in enumerate(cells):
+        seen = medians.get(_key("grid", cell), [])
+        if len(seen) > 1 and visits[_key("grid", cell)] < MOST_VISITS:
+            error = MEDIAN_SE * float(np.log(seen).std(ddof=1)) / np.sqrt(len(seen))
+            if error > SETTLED:
+                errors.append((-error, index))
+    return [(cells[i], visits[_key("grid", cells[i])]) for _, i in sorted(errors)[: -(-len(cells) // AT_ONCE)]]
 
 
 def _key(role: str, cell: Cell, visit: int = 0) -> str:

@@ -1,16 +1,18 @@
 """served: a real server under load. A closed-loop ladder, open-loop Poisson streams, multi-turn sessions, a KV-starved burst.
 
-Protocol (served/1). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
+Protocol (served/2). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
 marked, never averaged. A wave of the ladder sends N distinct prompts at once; its decode throughput is read in the true-decode
-window. Before the first experiment the server answers warm-up waves of every
-prompt length to come, which are not recorded.
+window. At the end the open loops are sent again, on the same server: the same arrivals and sizes, other tokens (nothing is cached), which
+is what no model of the server could predict. Before the first experiment the server answers warm-up waves of every
+prompt length to come, the longest of the open loops among them, which are not recorded. Version 1 sent nothing again and warmed up
+with the medians.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,8 @@ from hw.serve import load, windows
 from hw.serve.client import Served, Target
 from hw.spread import summarize
 
-PROTOCOL = "served/1"
+PROTOCOL = "served/2"
+AGAIN = " again"  # ends the name of an open loop sent a second time
 
 REQUEST = {
     "experiment_index": ("index into the experiment dimension", "1"),
@@ -76,6 +79,7 @@ class Experiment:
 # A laptop core takes milliseconds per decoded token and per prompt token alike: short prompts, outputs long enough to time.
 CPU_PLAN = {"prompt_scale": 16, "output_scale": 4, "duration_s": 12.0}
 GPU_PLAN = {"prompt_scale": 1, "output_scale": 1, "duration_s": 20.0}
+AGAIN_PROMPTS = 5 * 10**9  # prompts of loops sent again begin here
 
 
 def ladder(target: Target, prompts: load.Prompts, rungs: tuple[int, ...], prompt_tokens: int, output_tokens: int) -> list[Experiment]:
@@ -106,9 +110,19 @@ def poisson(
 
 
 def open_loops(
-    target: Target, vocab: int, seed: int, rates: tuple[float, ...], *, prompt_scale: int, output_scale: int, duration_s: float
+    target: Target,
+    vocab: int,
+    seed: int,
+    rates: tuple[float, ...],
+    *,
+    prompt_scale: int,
+    output_scale: int,
+    duration_s: float,
+    again: bool = False,
 ) -> list[Experiment]:
-    """One Poisson stream per rate (requests/s), about `duration_s` each; the same seed and leading rates give the same loads."""
+    """One Poisson stream per rate (requests/s), about `duration_s` each; the same seed and leading rates give the same loads. Those sent
+    `again` have other prompts and another name.
+    """
     prompts, rng = load.Prompts(vocab, seed), np.random.default_rng(seed + 10)
     sizes = {
         "prompt_median": max(16, 512 // prompt_scale),
@@ -116,16 +130,15 @@ def open_loops(
         "output_median": max(16, 128 // output_scale),
         "output_max": max(16, 512 // output_scale),
     }
-    return [
-        poisson(target, prompts, rate, duration_s, rng, **sizes, first=10**9 + 10**6 * index)
-        for index, rate in enumerate(rates)
-    ]  # fmt: skip
+    first = AGAIN_PROMPTS if again else 10**9
+    loops = [poisson(target, prompts, rate, duration_s, rng, **sizes, first=first + 10**6 * index) for index, rate in enumerate(rates)]
+    return [replace(loop, name=loop.name + AGAIN) for loop in loops] if again else loops
 
 
 def plan(
     target: Target, vocab: int, seed: int, rates: tuple[float, ...], rungs: tuple[int, ...], sizing: dict[str, Any]
 ) -> list[Experiment]:
-    """The standard plan: ladder, open loops, sessions, closed loop. `sizing` is GPU_PLAN or CPU_PLAN."""
+    """The standard plan: ladder, open loops, sessions, closed loop, the open loops again. `sizing` is GPU_PLAN or CPU_PLAN."""
     prompts = load.Prompts(vocab, seed)
     prompt = lambda tokens: max(16, tokens // sizing["prompt_scale"])  # noqa: E731
     output = lambda tokens: max(16, tokens // sizing["output_scale"])  # noqa: E731
@@ -137,7 +150,7 @@ def plan(
     found.append(Experiment("sessions 8x4", "sessions", talk, 8, prompt(1024), output(64)))
     loop = lambda: load.closed_loop(target, prompts, 16, 4, prompt(1024), output(96), 3 * 10**9)  # noqa: E731
     found.append(Experiment("closed 16x4", "closed", loop, 16, prompt(1024), output(96)))
-    return found
+    return found + open_loops(target, vocab, seed, rates, **sizing, again=True)
 
 
 def burst(target: Target, vocab: int, seed: int, count: int, prompt_tokens: int, output_tokens: int) -> Experiment:
@@ -150,7 +163,8 @@ def burst(target: Target, vocab: int, seed: int, count: int, prompt_tokens: int,
 def measure(experiments: list[Experiment], target: Target, vocab: int, journal: Journal, budget: Budget, name: str) -> dict[str, Any]:
     """Run the experiments into the journal until done or out of budget. Returns attributes."""
     warm = load.Prompts(vocab, 99)
-    for index, tokens in enumerate(sorted({64, *(e.prompt_tokens for e in experiments)})):
+    longest = {max(prompt for prompt, _ in e.load[1]) for e in experiments if e.load}
+    for index, tokens in enumerate(sorted({64, *longest, *(e.prompt_tokens for e in experiments)})):
         asyncio.run(load.wave(target, warm, 4, tokens, 8, first=100 * index))
     waiting = [e for e in experiments if e.name not in journal]
     for experiment in paced(waiting, budget, name, reserve_s=2.0):

@@ -115,9 +115,9 @@ class _Run:
             if request.generated_tokens == 1:
                 self._first[self._row[request]] = now * TICK_S
                 self._first_place[self._row[request]] = place
-        for request in outcome.finished:
+        for request, place in zip(outcome.finished, outcome.last_places(), strict=True):
             self._finish[self._row[request]] = now * TICK_S
-            self._finish_place[self._row[request]] = outcome.sampled.index(request)
+            self._finish_place[self._row[request]] = place
 
     def record(self) -> ReplicaRecord:
         return ReplicaRecord(

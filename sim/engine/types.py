@@ -10,6 +10,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from sim.errors import SimctlError
+
 
 @dataclass(slots=True, eq=False)
 class Request:
@@ -64,6 +66,22 @@ class Outcome:
     sampled: list[Request]
     finished: list[Request]
     drafts_kept: int = 0
+
+    def last_places(self) -> list[int]:
+        """Places among `sampled` of the `finished`, in their order. Raises SimctlError for one that was not sampled."""
+        places: list[int] = []
+        after = 0
+        try:
+            for request in self.finished:
+                # schedulers of ours list both in the same order, so that one pass finds all
+                try:
+                    after = self.sampled.index(request, after)
+                except ValueError:
+                    after = self.sampled.index(request)
+                places.append(after)
+        except ValueError:
+            raise SimctlError(f"the scheduler finished request {request.request_id} in an iteration that gave it no token") from None
+        return places
 
 
 class Scheduler(Protocol):

@@ -1,10 +1,14 @@
 """The same seed and leading rates give the same arrivals and sizes, whatever rates follow: what is predicted is what will be sent."""
 
+import asyncio
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hw.serve.client import Target
+from hw.serve import load
+from hw.serve.client import Served, Target
 from hw.suites.served import CPU_PLAN, GPU_PLAN, open_loops, plan
 from simctl.loop import KNOWN_RATES, NEW_RATE
 
@@ -26,11 +30,31 @@ def test_the_predicted_load_is_the_one_the_served_run_will_send() -> None:
 
 
 def test_a_gpu_load_has_the_sizes_and_the_rate_it_names() -> None:
-    (load,) = open_loops(TARGET, 1000, 1, (400.0,), **(GPU_PLAN | {"duration_s": 25.0}))
-    assert load.load is not None
-    arrivals, sizes = load.load
-    assert len(arrivals) == len(sizes) == load.n == 10_000
+    (loop,) = open_loops(TARGET, 1000, 1, (400.0,), **(GPU_PLAN | {"duration_s": 25.0}))
+    assert loop.load is not None
+    arrivals, sizes = loop.load
+    assert len(arrivals) == len(sizes) == loop.n == 10_000
     assert abs(np.mean(np.diff(arrivals)) * 400 - 1) < 0.05
     assert abs(np.median([p for p, _ in sizes]) / 512 - 1) < 0.05
     assert abs(np.median([o for _, o in sizes]) / 128 - 1) < 0.05
     assert max(p for p, _ in sizes) <= 4096
+
+
+def test_open_loops_are_sent_again_with_the_same_arrivals_and_sizes_and_other_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: dict[str, list[int]] = {}
+
+    async def sent(target: Target, prompts: object, arrivals: list[float], sizes: list[tuple[int, int]], first: int = 0) -> list[Served]:
+        drawn[f"{first}"] = list(range(first, first + len(sizes)))
+        return []
+
+    monkeypatch.setattr(load, "open_loop", sent)
+    every = plan(TARGET, 8192, 0, (2.0, 8.0), (1, 2), GPU_PLAN)
+    loops = {e.name: e for e in every if e.kind == "open"}
+    assert list(loops) == ["open 2/s", "open 8/s", "open 2/s again", "open 8/s again"]
+    for rate in ("2", "8"):
+        assert loops[f"open {rate}/s again"].load == loops[f"open {rate}/s"].load
+    for loop in loops.values():
+        asyncio.run(loop.send())
+    prompts = [index for indices in drawn.values() for index in indices]
+    assert len(drawn) == 4
+    assert len(prompts) == len(set(prompts))

@@ -53,7 +53,7 @@ def test_few_streams_or_no_token_times_say_nothing_of_sending() -> None:
 
 
 def test_a_steady_launch_is_found() -> None:
-    seen = launching(low_load(np.full(12, 0.022)), IN_PROCESS_S, WORK)
+    seen = launching((low_load(np.full(12, 0.022)),), IN_PROCESS_S, WORK)
     assert seen.seen == 12
     own = 0.022 - (WORK.iteration_s + 3 * WORK.sequence_s + WORK.prefill_s)
     assert seen.factor == pytest.approx(own / IN_PROCESS_S, rel=1e-3)
@@ -61,8 +61,8 @@ def test_a_steady_launch_is_found() -> None:
 
 
 def test_prompts_that_disagree_leave_it_nearer_to_the_grids_and_less_certain() -> None:
-    apart = launching(low_load(np.tile([0.012, 0.022, 0.040], 4)), IN_PROCESS_S, WORK)
-    steady = launching(low_load(np.full(12, 0.022)), IN_PROCESS_S, WORK)
+    apart = launching((low_load(np.tile([0.012, 0.022, 0.040], 4)),), IN_PROCESS_S, WORK)
+    steady = launching((low_load(np.full(12, 0.022)),), IN_PROCESS_S, WORK)
     assert 0 < apart.log_factor < steady.log_factor
     assert 0 < apart.sd < HOSTS_SD
     factors = apart.draws(4000)
@@ -75,6 +75,6 @@ def test_prompts_that_a_graph_holds_or_that_come_together_say_nothing_of_launchi
     made = low_load(np.full(12, 0.022))
     assert made.token_s is not None
     together = tuple(t if i < 2 else made.token_s[2] + 0.1 * ALONE_S * i for i, t in enumerate(made.token_s))
-    assert launching(replace(made, token_s=together), IN_PROCESS_S, WORK).seen == 0
-    assert launching(low_load(np.full(4, 0.022)), IN_PROCESS_S, WORK).factor == 1.0
-    assert launching(replace(made, token_s=None), IN_PROCESS_S, WORK).factor == 1.0
+    assert launching((replace(made, token_s=together),), IN_PROCESS_S, WORK).seen == 0
+    assert launching((low_load(np.full(4, 0.022)),), IN_PROCESS_S, WORK).factor == 1.0
+    assert launching((replace(made, token_s=None),), IN_PROCESS_S, WORK).factor == 1.0

@@ -19,7 +19,7 @@ RUNGS = tuple(rung(n) for n in (1, 4, 16, 32, 64))
 
 @pytest.fixture(scope="module")
 def learnt():
-    return learn_path(RUN, IN_PROCESS, LOW, RUNGS)
+    return learn_path(RUN, IN_PROCESS, (LOW,), RUNGS)
 
 
 def test_c0_shown_and_request_latency(learnt):
@@ -52,7 +52,7 @@ def test_higher_loads_are_replayed_exactly(learnt):
 
 
 def test_without_a_ladder_c0_closes_the_low_load():
-    learnt = learn_path(RUN, IN_PROCESS, LOW, ())
+    learnt = learn_path(RUN, IN_PROCESS, (LOW,), ())
     assert learnt.shown == 0.0  # an engine that decides ahead hides it
     seen = replay(RUN, LOW, learnt.rates, learnt.host, draws=0)
     assert np.nanmedian(seen.tpot_s) == pytest.approx(np.nanmedian(LOW.tpot_s), rel=2e-3)
@@ -81,7 +81,7 @@ def test_coverage_of_known_noise_is_nominal():
 
 def test_an_engine_that_decides_when_it_is_done_shows_all_of_its_host_work():
     waits = replace(RUN, limits=replace(RUN.limits, options={"async_scheduling": False}))
-    assert learn_path(waits, IN_PROCESS, LOW, ()).shown == 1.0
+    assert learn_path(waits, IN_PROCESS, (LOW,), ()).shown == 1.0
 
 
 def test_phase_floor_is_what_an_unknown_place_in_an_iteration_costs(learnt):
@@ -102,4 +102,4 @@ def test_phase_floor_is_what_an_unknown_place_in_an_iteration_costs(learnt):
 def test_too_few_requests_are_refused():
     few = replace(LOW, **{k: getattr(LOW, k)[:3] for k in ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "e2el_s")})
     with pytest.raises(UsageError, match="too few"):
-        learn_path(RUN, IN_PROCESS, few, RUNGS)
+        learn_path(RUN, IN_PROCESS, (few,), RUNGS)

@@ -44,7 +44,7 @@ def two_streams_and_a_prompt_now_and_then(extra_s: float, early_s: float = 0.0) 
 @pytest.mark.parametrize("early_s", [0.0, 3e-3])
 @pytest.mark.parametrize("extra_s", [0.0, EXTRA_S])
 def test_the_cost_that_made_the_stalls_is_found(extra_s: float, early_s: float) -> None:
-    seen = prefill_seen(RUN, two_streams_and_a_prompt_now_and_then(extra_s, early_s), IN_PROCESS.point)
+    seen = prefill_seen(RUN, (two_streams_and_a_prompt_now_and_then(extra_s, early_s),), IN_PROCESS.point)
     assert seen is not None
     assert seen[0] == pytest.approx(extra_s, abs=2e-5)
     assert seen[1] < 1e-4
@@ -52,7 +52,7 @@ def test_the_cost_that_made_the_stalls_is_found(extra_s: float, early_s: float) 
 
 def test_nothing_is_said_without_token_times_or_with_prompts_together() -> None:
     made = two_streams_and_a_prompt_now_and_then(EXTRA_S)
-    assert prefill_seen(RUN, replace(made, token_s=None), IN_PROCESS.point) is None
+    assert prefill_seen(RUN, (replace(made, token_s=None),), IN_PROCESS.point) is None
     assert made.token_s is not None
     crowded = tuple(t if i < 2 else made.token_s[2] + 0.1 * ALONE_S * i for i, t in enumerate(made.token_s))
-    assert prefill_seen(RUN, replace(made, token_s=crowded), IN_PROCESS.point) is None
+    assert prefill_seen(RUN, (replace(made, token_s=crowded),), IN_PROCESS.point) is None

@@ -149,9 +149,16 @@ def test_a_think_time_without_end_is_named(tmp_path):
     check(2, "line 2: think time must be a finite time", "--trace", trace, *ON_A10)
 
 
-@pytest.mark.parametrize(("engine", "message"), [("Idle", "the scheduler is stuck"), ("Endless", "the scheduler does not finish")])
-def test_a_scheduler_of_ones_own_that_never_ends_is_an_error(engine, message):
-    path = f"tests.simulate.endless_schedulers.{engine}"
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ("Idle", "the scheduler is stuck"),
+        ("Endless", "the scheduler does not finish"),
+        ("Hasty", "the scheduler finished request 0 in an iteration that gave it no token"),
+    ],
+)
+def test_a_scheduler_of_ones_own_that_is_wrong_is_an_error(engine, message):
+    path = f"tests.simulate.wrong_schedulers.{engine}"
     check(1, message, "--num-prompts", 3, "--engine", path, "--random-input-len", 100, *ON_A10)
 
 

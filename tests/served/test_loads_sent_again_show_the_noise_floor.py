@@ -1,0 +1,108 @@
+"""Two measurements of the same requests lie as far apart as their noise says; a prediction of their middle misses 1 / sqrt(2) of that."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from calibrate.served.path import learn_path
+from calibrate.served.repeats import again_of, is_repeat, repeats
+from calibrate.served.runs import read_served
+from tests.cli import run
+from tests.served.made import IN_PROCESS, RUN, open_loop
+
+PACKAGED = Path(__file__).resolve().parents[2] / "scenarios" / "data" / "measured" / "h100" / "served_qwen2.5-7b.nc"
+FIRST = open_loop("open 8/s", 8.0, 400)
+NOISE = {"ttft_s": 0.06, "e2el_s": 0.004}
+MEDIAN = 0.6745  # of the absolute value of a standard normal
+
+
+def measured(experiment, name, seed):
+    """The experiment as measured once: log-normal noise on each request."""
+    rng = np.random.default_rng(seed)
+    times = {metric: getattr(experiment, metric) * np.exp(rng.normal(0, sd, len(experiment.ttft_s))) for metric, sd in NOISE.items()}
+    return replace(experiment, name=name, **times)
+
+
+def test_the_difference_is_that_of_two_noisy_measurements_and_the_floor_that_of_one():
+    pair = measured(FIRST, "open 8/s", 1), measured(FIRST, "open 8/s again", 2)
+    (found,) = repeats(pair)
+    assert (found.experiment, found.requests) == ("open 8/s", 400)
+    for metric, sd in NOISE.items():
+        assert found.apart[metric] == pytest.approx(MEDIAN * np.sqrt(2) * sd, rel=0.15)
+        truth = getattr(FIRST, metric)
+        missed = np.median(np.abs(np.log(truth / getattr(pair[0], metric))))  # by the truth, which knows the middle
+        assert found.floor[metric] == pytest.approx(missed, rel=0.2)
+
+
+def test_requests_are_told_apart_by_size_and_time_not_by_their_place_in_the_file():
+    arrival = FIRST.arrival_s.copy()
+    arrival[7] = arrival[8]
+    first = replace(FIRST, arrival_s=arrival, prompt_tokens=FIRST.prompt_tokens + np.arange(400))
+    swapped = np.arange(400)
+    swapped[[7, 8]] = 8, 7  # two that were sent almost together overtook one another
+    columns = {name: getattr(first, name)[swapped] for name in ("prompt_tokens", "ttft_s", "e2el_s")}
+    again = replace(first, name="open 8/s again", **columns)
+    (found,) = repeats((first, again))
+    assert found.apart["ttft_s"] == found.apart["e2el_s"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "open 8/s once more"},
+        {"prompt_tokens": FIRST.prompt_tokens + 1},
+        {"output_tokens": FIRST.output_tokens[::-1] + np.arange(400)},
+        {"arrival_s": 1.1 * FIRST.arrival_s},
+    ],
+)
+def test_another_load_is_no_repeat(change):
+    other = replace(FIRST, **{"name": "open 8/s again", **change})
+    assert repeats((FIRST, other)) == []
+    assert not is_repeat(other, (FIRST, other))
+    fewer = replace(FIRST, name="open 8/s again", **{n: getattr(FIRST, n)[:9] for n in ("arrival_s", "prompt_tokens", "output_tokens")})
+    assert again_of(FIRST, (FIRST, fewer)) is None
+
+
+def test_a_low_load_sent_twice_is_learnt_from_as_a_whole():
+    low = open_loop("low", 1.0, 12)
+    once, twice = (learn_path(RUN, IN_PROCESS, lows, ()) for lows in ((low,), (low, replace(low, name="low again"))))
+    assert twice.learnt_on == ("low", "low again")
+    assert twice.rates.point.c0_s == pytest.approx(once.rates.point.c0_s, rel=1e-9)
+    late = replace(low, name="low again", ttft_s=low.ttft_s + 2e-3, e2el_s=low.e2el_s + 2e-3)
+    middle = learn_path(RUN, IN_PROCESS, (low, late), ())
+    assert middle.host.serial_s - once.host.serial_s == pytest.approx(1e-3, abs=2e-4)
+    assert middle.noise["ttft_s"] > once.noise["ttft_s"]
+
+
+def test_validate_pairs_the_experiments_of_a_file_scores_both_and_prints_the_floor(tmp_path):
+    served, data = read_served(PACKAGED), xr.open_dataset(PACKAGED, decode_timedelta=False).load()
+    names = ["open 2/s", "open 8/s"]
+    keep = [[e.name for e in served.experiments].index(name) for name in names]
+    index, tokens = data["experiment_index"].values, data["output_tokens"].values
+    parts = []
+    for copy, (place, name) in enumerate((i, f"{n}{suffix}") for suffix in ("", " again") for i, n in zip(keep, names, strict=True)):
+        mine = index == place
+        one = data.isel(experiment=[place], request=np.flatnonzero(mine), token=np.flatnonzero(np.repeat(mine, tokens)))
+        one["experiment_index"] = one["experiment_index"] * 0 + copy
+        one["name"] = ("experiment", [name])
+        if name.endswith("again"):
+            one["first_token_s"] = one["first_token_s"] * np.exp(np.random.default_rng(copy).normal(0, 0.05, mine.sum()))
+        parts.append(one)
+    file = tmp_path / "served_twice.nc"
+    xr.merge(
+        [xr.concat([p[[v for v in p if p[v].dims == (d,)]] for p in parts], d) for d in ("experiment", "request", "token")]
+    ).assign_attrs(data.attrs).drop_encoding().to_netcdf(file)
+    arguments = ("validate", "--run", str(file), "--draws", "2")
+    (report,) = json.loads(run(*arguments, "--json").stdout)
+    assert report["learnt_on"] == ["open 2/s", "open 2/s again"]
+    assert {s["experiment"] for s in report["scores"]} == {"open 8/s", "open 8/s again"}
+    low, high = report["repeats"]
+    assert (low["experiment"], high["experiment"]) == ("open 2/s", "open 8/s")
+    assert 0.03 < high["apart"]["ttft_s"] < 0.07
+    assert high["floor"]["ttft_s"] == pytest.approx(high["apart"]["ttft_s"] / np.sqrt(2))
+    line = f"open 8/s: sent again, the same requests differ by {100 * high['apart']['ttft_s']:.1f} % (TTFT)"
+    assert line in run(*arguments).stdout
