@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -10,8 +9,6 @@ from pathlib import Path
 from calibrate.steps.engine_grid import SUITE, Grid, read_engine_grid
 from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec
-
-REPEAT = re.compile(r"_\d$")  # ends the name of further runs of a grid: what is learnt is judged by them
 
 
 def packaged_measurements() -> list[Path]:
@@ -28,7 +25,7 @@ def resolved(path: Path) -> Path:
 
 
 def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
-    """Engine grids of `gpu`: the files given, else the packaged ones, those of a model over several such GPUs among them.
+    """Engine grids of `gpu`: the files given, else the packaged ones, further runs of a grid and those over several such GPUs among them.
 
     Raises UsageError when there are none, or of another GPU.
     """
@@ -44,27 +41,6 @@ def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
     return grids
 
 
-def is_grid(path: Path) -> bool:
-    """Whether a packaged file is an engine grid to learn from, by its name."""
-    return path.name.startswith(SUITE) and not REPEAT.search(path.stem)
-
-
-def unseen_grids(gpu: GpuSpec) -> list[tuple[str, Grid]]:
-    """(what it is, the grid) of packaged grids that nothing is learnt from."""
-    return [("another run", again) for _, again in repeated_grids(gpu)]
-
-
-def repeated_grids(gpu: GpuSpec | None = None) -> list[tuple[Grid, Grid]]:
-    """Packaged grids measured again, by another start of the engine on another such machine: (what is learnt from, the other run)."""
-    pairs = []
-    for path in packaged_measurements():
-        if path.name.startswith(SUITE) and REPEAT.search(path.stem):
-            again = read_engine_grid(path)
-            if gpu is None or again.gpu.name == gpu.name:
-                pairs.append((read_engine_grid(path.with_stem(REPEAT.sub("", path.stem))), again))
-    return pairs
-
-
 def _packaged_grids(gpu: GpuSpec) -> list[Grid]:
-    every = (read_engine_grid(path) for path in packaged_measurements() if is_grid(path))
+    every = (read_engine_grid(path) for path in packaged_measurements() if path.name.startswith(SUITE))
     return [grid for grid in every if grid.gpu.name == gpu.name]

@@ -23,7 +23,7 @@ from sim.formula import formula_fingerprint
 from sim.precision import Precision
 from sim.priors import flops_for, prior_rates, priors
 from sim.quantiles import normal_quantile, t5_quantile
-from sim.rates import UNITS, RateDraws, Rates
+from sim.rates import UNITS, RateDraws, Rates, at_host
 from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import key
 
@@ -138,21 +138,21 @@ def rates_from_file(
         basis["linear_flops_per_s"] = f"{basis['linear_flops_per_s']}; scaled to {used} by the datasheet"
     pick = _pick(len(values["beta"]), draws, seed)
     chosen = {name: values[name][pick] for name in UNITS}
-    error = effect = None
+    error = host = None
     if model_error and "sigma" in values:
-        effect = run_effects(float(file.attrs.get("run_sd", 0.0)), len(pick), seed)
-        error = model_errors(values["sigma"][pick, DECODE if tp == 1 else SPREAD], seed) * effect
+        error = model_errors(values["sigma"][pick, DECODE if tp == 1 else SPREAD], seed)
+        host = host_factors(float(file.attrs.get("host_sd", 0.0)), len(pick), seed)
         chosen = with_model_error(chosen, error)
     facts = sorted({basis[n] for n in UNITS if basis[n].startswith(("published", "implied"))})
     mark = "".join(f"; {fact}" for fact in facts) if owner == POPULATION else ""
     mark += "" if int(file.attrs["converged"]) else " (NOT CONVERGED)"
     return RateDraws(
         point=Rates(**{name: float(np.median(values[name])) for name in UNITS}),
-        draws=Rates(**chosen),
+        draws=Rates(**chosen) if host is None else at_host(Rates(**chosen), host),
         basis={name: str(basis[name]) for name in UNITS},
         summary=f"{file.attrs['summary']}{mark}",
         error=error,
-        run_effect=effect,
+        host=host,
         host_request_s=float(file.attrs["host_request_s"]) if "host_request_s" in file.attrs else None,
     )
 
@@ -162,9 +162,9 @@ def model_errors(sigma: Array, seed: int) -> Array:
     return np.asarray(np.exp(sigma * t5_quantile(_strata(sigma.size, seed, 50))))
 
 
-def run_effects(run_sd: float, draws: int, seed: int) -> Array:
-    """One log-normal factor per draw [draw]: what all iterations of one start of an engine, on one machine, have in common."""
-    return np.asarray(np.exp(run_sd * normal_quantile(_strata(draws, seed, 51))))
+def host_factors(host_sd: float, draws: int, seed: int) -> Array:
+    """One log-normal factor per draw [draw]: how much longer than the middle one a host takes for what hosts do."""
+    return np.asarray(np.exp(host_sd * normal_quantile(_strata(draws, seed, 51))))
 
 
 def _strata(count: int, seed: int, stream: int) -> Array:

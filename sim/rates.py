@@ -80,6 +80,15 @@ class Rates:
         return replace(self, **{name: float(getattr(self, name)[draw]) for name in self.names()})
 
 
+# What the host does: another start of an engine, on another machine, does all of it slower or faster.
+OF_HOST = ("c0_s", "c_seq_s", "c_prefill_s", "eager_layer_s", "eager_expert_layer_s", "expert_layer_s", "doubling_s", "intake_s")
+
+
+def at_host(rates: Rates, factor: Any) -> Rates:
+    """The rates on a host that takes `factor` times as long (float, or an array that broadcasts with them)."""
+    return replace(rates, **{name: getattr(rates, name) * factor for name in OF_HOST})
+
+
 @dataclass(frozen=True, slots=True)
 class RateDraws:
     """Posterior or prior draws of the rates: `point` (the medians, floats), `draws` (arrays of shape [draws]), and where each came from."""
@@ -88,11 +97,14 @@ class RateDraws:
     draws: Rates
     basis: dict[str, str]  # rate name -> where its value comes from
     summary: str  # one line: posterior or prior, on what
-    # [draw] what the formula misses of one run and what runs differ by, as a factor that is already in the draws' times: prices over it are
-    # the rates alone
+    # [draw] what the formula misses of an iteration, as a factor that is already in the draws' times: prices over it are the rates alone
     error: Any = None
-    run_effect: Any = None  # [draw] the second of the two
+    host: Any = None  # [draw] how much longer than the middle one the draw's host takes for what hosts do, already in its rates
     host_request_s: float | None = None  # the API server's time per request, where the rates were learnt together with it
+
+    def at_middle_host(self) -> RateDraws:
+        """The draws without what hosts differ by, for those who are about to learn of a host."""
+        return self if self.host is None else replace(self, draws=at_host(self.draws, 1.0 / self.host), host=None)
 
     @property
     def count(self) -> int:

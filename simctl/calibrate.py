@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from calibrate.steps.engine_grid import Grid
     from calibrate.steps.report import Calibration
 
+TUNE, TARGET_ACCEPT = 400, 0.9
 LOGS = (".json", ".jsonl", ".csv")
 # A dozen starts hardly tell three kinds of memory apart, nor two texts how much texts differ: chains mix slowly, and draws are cheap.
-DRAWS = {"capacity": 4000, "recall": 3000, "rates": 1000}
+DRAWS = {"capacity": 4000, "recall": 3000, "rates": 800}
 
 
 @click.command("calibrate")
@@ -33,7 +34,7 @@ DRAWS = {"capacity": 4000, "recall": 3000, "rates": 1000}
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
 @click.option("--thin", type=click.IntRange(100), help="Keep about this many draws in all, as float32 (packaged files).")
-@click.option("--draws", type=click.IntRange(100), help="Draws per chain.  [default: 1000; 4000 with --kv-capacity, 3000 with --recall]")
+@click.option("--draws", type=click.IntRange(100), help="Draws per chain.  [default: 800; 4000 with --kv-capacity, 3000 with --recall]")
 @click.option("--chains", default=4, show_default=True, type=click.IntRange(2), help="Chains.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampler, the folds and the predictive draws.")
 @click.option("--folds", default=5, show_default=True, type=click.IntRange(0), help="Folds of held-out cells; 0 skips them.")
@@ -172,11 +173,11 @@ def command(
         )
         return
     from calibrate.sampling import Settings
-    from calibrate.sources import engine_grids, unseen_grids
+    from calibrate.sources import engine_grids
     from calibrate.steps.alone import learning_alone, packaged_alone
     from calibrate.steps.cells import concatenate
     from calibrate.steps.engine_grid import read_engine_grid
-    from calibrate.steps.fit import StepFit, target_accept
+    from calibrate.steps.fit import StepFit
     from calibrate.steps.population import calibration_priors
     from calibrate.steps.report import calibrate, describe
     from sim.specs.gpus import get_gpu
@@ -194,11 +195,10 @@ def command(
     dtypes = sorted({g.precision.weights for g in grids})
     every = concatenate([g.cells for g in grids])
     known = calibration_priors(gpu, grids[0].precision)
-    settings = Settings(draws=draws, tune=600, chains=chains, seed=seed, sampler=sampler)
+    settings = Settings(draws=draws, tune=TUNE, target_accept=TARGET_ACCEPT, chains=chains, seed=seed, sampler=sampler)
     apart = {} if given or collect is not None else packaged_alone(gpu)
     with learning_alone(apart, known, settings) as alone:
-        fit = StepFit(every, known, dataclasses.replace(settings, target_accept=target_accept(every)))
-        result = calibrate(fit, folds, seed, alone(), () if given or collect is not None else unseen_grids(gpu))
+        result = calibrate(StepFit(every, known, settings), folds, seed, alone())
     if as_json:
         click.echo(json.dumps(_plain(result, describe(grids)), indent=1))
     else:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.steps.cells import KINDS, StepCells
-from calibrate.steps.model import NU, SIGMA_SCALE, kind_index, log_price
+from calibrate.steps.cells import StepCells
+from calibrate.steps.model import NU, SIGMA_MEDIAN, kind_index, log_price
 from calibrate.steps.population import calibration_priors
 from calibrate.steps.rates import prior_draws
 from sim.posterior import best_posterior, rates_from_file, read_posterior
@@ -52,7 +52,7 @@ def start_from(gpu: GpuSpec, precision: Precision, path: Path | None, datasheet:
     source = path or (None if datasheet else best_posterior(gpu))
     if source is None:
         rates = prior_draws(calibration_priors(gpu, precision), DRAWS, np.random.default_rng([seed, 60]))
-        return Start(rates, np.full(len(KINDS), SIGMA_SCALE), f"the datasheet of {gpu.name} and weak host costs")
+        return Start(rates, SIGMA_MEDIAN, f"the datasheet of {gpu.name} and weak host costs")
     found: RateDraws = rates_from_file(source, gpu, precision, draws=DRAWS, seed=seed, model_error=False)
     sigma = read_posterior(source).variables["sigma"]
     return Start(found.draws, np.asarray(np.sqrt(np.mean(sigma**2, axis=0))), found.summary)

@@ -23,9 +23,9 @@ from calibrate.population.model import COSTS, REFERENCE, SHARES, SIZED, Populati
 from calibrate.population.published import Learnt, Published, learn_published, population_priors, published
 from calibrate.sampling import Settings
 from calibrate.sources import engine_grids
+from calibrate.steps.approximate import HOST_SD
 from calibrate.steps.cells import KINDS, concatenate
-from calibrate.steps.fit import Scores, intervals, score
-from calibrate.steps.repeats import run_sd
+from calibrate.steps.fit import Scores, hosts_of, intervals, score
 from sim.errors import SimctlError
 from sim.posterior import POPULATION, STEP_TIME, packaged_posterior, read_posterior
 from sim.precision import Precision
@@ -83,7 +83,8 @@ def _on_grid(gpu: str, found: Mapping[str, Array]) -> Scores:
     cells = concatenate([g.cells for g in engine_grids(spec) if g.tp == 1])
     size = len(found["beta"])
     rates = Rates(**_absolute(spec.name, found, size))
-    low, median, high = intervals(cells, rates, _sigma(size, exclude=gpu), np.random.default_rng(1))
+    hosts = hosts_of(cells, (), np.ones((size, 0)), HOST_SD, np.random.default_rng(2))
+    low, median, high = intervals(cells, rates, _sigma(size, exclude=gpu), np.random.default_rng(1), hosts)
     return score(cells.step_s, low, median, high)
 
 
@@ -148,7 +149,7 @@ def write(out: Path, gpu: str, population: Population, kernels: Sequence[Estimat
         sampler="nutpie",
         thin_to=KEPT_DRAWS,
         weight_dtype="bf16",
-        run_sd=run_sd(),
+        host_sd=HOST_SD,
         reference_flops=flops_for(get_gpu(REFERENCE), "bf16")[0],
     )
 
@@ -176,7 +177,7 @@ def write_published(out: Path, known: Published, learnt: Learnt, population: Pop
         thin_to=KEPT_DRAWS,
         engine=known.engine,
         weight_dtype=known.precision.weights,
-        run_sd=run_sd(),
+        host_sd=HOST_SD,
     )
 
 

@@ -33,8 +33,8 @@ KERNEL_ERROR, ENGINE_ERROR = 0.06, 0.03
 def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
     """Every rate that the cells show, and the model errors."""
     from calibrate.sbc.cells import step_cells
-    from calibrate.steps.cells import KINDS
-    from calibrate.steps.model import SIGMA_SCALE, free_rates, log_price, predictive, step_model
+    from calibrate.steps.approximate import approximate
+    from calibrate.steps.model import Bend, free_rates, log_price, predictive, sigma_draws, step_model
     from calibrate.steps.rates import prior_draws
     from sim.precision import Precision
     from sim.priors import priors
@@ -48,14 +48,15 @@ def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dic
 
     def truths(runs: int, rng: np.random.Generator) -> dict[str, Array]:
         drawn = prior_draws(declared, runs, rng)
-        sigma = np.abs(rng.normal(0.0, SIGMA_SCALE, (runs, len(KINDS))))
-        return {name: np.asarray(getattr(drawn, name), dtype=float) for name in UNITS} | {"sigma": sigma}
+        return {name: np.asarray(getattr(drawn, name), dtype=float) for name in UNITS} | {"sigma": sigma_draws(runs, rng)}
 
     def times(truth: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Any]:
         rates = Rates(**{name: float(truth[name]) for name in UNITS})
-        return {"log_step": np.log(predictive(cells, log_price(cells, rates), truth["sigma"][None], rng)[0])}
+        seen = replace(cells, step_s=predictive(cells, log_price(cells, rates), truth["sigma"][None], rng)[0])
+        return {"log_step": np.log(seen.step_s)} | bend.straight(approximate(seen, declared).lay)
 
     free = free_rates(cells)
+    bend = Bend.of(cells, declared, free)
     study = Sampled(step_model(cells, declared), [*free, "sigma"], {}, [n for n in UNITS if n not in free], truths, times)
     return sampled_ranks(study, runs, rng, settings)
 

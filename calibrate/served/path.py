@@ -75,6 +75,7 @@ def learn_path(run: ServedRun, rates: RateDraws, low_loads: tuple[Experiment, ..
         if len(low_load.ttft_s) < 5:
             count = len(low_load.ttft_s)
             raise UsageError(f"{low_load.name}: {count} requests are too few to learn a served path from; 5 or more are needed")
+    rates = rates.at_middle_host()  # this run's own is about to be learnt
     in_process, overlaps = rates.point, plan_engine(run.model, run.gpu, run.precision, run.tp, run.limits)[0].overlaps
     uncut, shown, run_noise = rates, (0.0 if overlaps else 1.0), 0.0
     rungs = tuple(e for e in ladder if np.isfinite(e.window_step_s) and e.clients > 0)
@@ -161,8 +162,7 @@ def _from_windows(run: ServedRun, rates: RateDraws, rungs: tuple[Experiment, ...
         return np.maximum(c0, MIN_C0_S), np.clip(shown, 0.0, 1.0)
 
     c0, shown = solve(rates.point)
-    missed = None if rates.error is None else rates.error / (1.0 if rates.run_effect is None else rates.run_effect)
-    low, high = np.quantile(np.log(missed), [0.05, 0.95]) if missed is not None else (0.0, 0.0)
+    low, high = np.quantile(np.log(rates.error), [0.05, 0.95]) if rates.error is not None else (0.0, 0.0)
     left = float(high - low) / (2 * 1.645)
     c0_draws, shown_draws = solve(rates.draws)
     solved = replace(

@@ -28,7 +28,8 @@ class StepCells:
     """n measured iterations.
 
     bill [n, field]: the terms of sim.bill.Bill per GPU, in its order; step_s [n]: median seconds over repeats; repeat_sd [n]:
-    standard error of the median's logarithm; kind [n]: decode, prefill, mixed or spread; model, cell [n]: labels for held-out folds.
+    standard error of the median's logarithm; kind [n]: decode, prefill, mixed or spread; model, cell [n]: labels for held-out folds; run
+    [n]: the start of an engine that it is of.
     """
 
     bill: Array
@@ -37,6 +38,7 @@ class StepCells:
     kind: Labels
     model: Labels
     cell: Labels
+    run: Labels
 
     def __len__(self) -> int:
         return int(self.step_s.size)
@@ -84,8 +86,9 @@ def make_cells(
     model: Iterable[str],
     cell: Iterable[str],
     repeat_sd: Iterable[float] | None = None,
+    run: str = "",
 ) -> StepCells:
-    """Cells from one Bill of floats each. Raises UsageError on NaN, non-positive or absurd times, naming the first cell."""
+    """Cells of one run from one Bill of floats each. Raises UsageError on NaN, non-positive or absurd times, naming the first cell."""
     matrix = np.array([[float(v) for v in b] for b in bills], dtype=float).reshape(len(bills), len(FIELDS))
     times = np.asarray(list(step_s), dtype=float)
     spread = np.zeros(times.size) if repeat_sd is None else np.nan_to_num(np.asarray(list(repeat_sd), dtype=float))
@@ -103,7 +106,7 @@ def make_cells(
         if bad.any():
             i = int(np.argmax(bad))
             raise UsageError(f"cell '{labels[2][i]}' of {labels[1][i]}: {what} ({times[i]:g} s)")
-    return StepCells(matrix, times, spread, *labels)
+    return StepCells(matrix, times, spread, labels[0], labels[1], labels[2], np.full(times.size, run))
 
 
 def concatenate(parts: Sequence[StepCells]) -> StepCells:

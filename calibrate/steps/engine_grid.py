@@ -91,6 +91,7 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
         model=[label] * len(rows),
         cell=[str(row["label"]) for row in rows],
         repeat_sd=visit_sd(data, ran, rows),
+        run=f"{Path(path).name} ({label})",
     )
     engine = f"{attrs.get('engine', 'unknown engine')} {attrs.get('engine_version', '')}".strip()
     return Grid(cells, gpu or get_gpu(str(attrs["gpu_name"])), model, precision, engine, f"{Path(path).name} ({label})", tp)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.sampling import Compiled, Diagnostics, Settings, diagnose
+from calibrate.steps.approximate import approximate, spread_of_hosts
 from calibrate.steps.cells import StepCells, check_enough
-from calibrate.steps.model import free_rates, log_likelihood, log_price, model_data, predictive, step_model
+from calibrate.steps.model import (
+    Bend,
+    Lay,
+    free_rates,
+    log_likelihood,
+    log_price,
+    model_data,
+    predictive,
+    run_index,
+    run_names,
+    step_model,
+)  # fmt: skip
 from calibrate.steps.rates import prior_draws
 from sim.errors import UsageError
 from sim.priors import Prior
 from sim.rates import UNITS, Rates
 
 Array = NDArray[np.float64]
-TARGET_ACCEPT = {"one model": 0.95, "several": 0.9}
+HELD_OUT_DRAWS = 1000
 MIXED_UNITS = 100.0  # no engine is this far off its bill at one cell and not at others; milliseconds among seconds are
 
 
@@ -26,7 +38,8 @@ MIXED_UNITS = 100.0  # no engine is this far off its bill at one cell and not at
 class Posterior:
     """Draws of all rates and of the model error, with what they were learnt from. Rates not in `learnt` are their prior's."""
 
-    rates: Rates  # arrays [draw]
+    rates: Rates  # arrays [draw], of a middle host
+    hosts: Array  # [draw, run]: factors of the hosts of several runs
     sigma: Array  # [draw, kind]
     learnt: tuple[str, ...]
     diagnostics: Diagnostics
@@ -80,56 +93,74 @@ def score(observed: Array, low: Array, median: Array, high: Array, keep: NDArray
 
 
 class StepFit:
-    """The step-time model of one set of cells, compiled once for the fit and all its folds."""
+    """The step-time model of one set of cells, compiled once. `host_sd` is what hosts differ by; learnt from the runs unless told."""
 
-    def __init__(self, cells: StepCells, priors: Mapping[str, Prior], settings: Settings) -> None:
+    def __init__(self, cells: StepCells, priors: Mapping[str, Prior], settings: Settings, host_sd: float | None = None) -> None:
         check_enough(cells)
         check_one_unit(cells, priors)
         self.cells, self.priors, self.settings = cells, priors, settings
-        self.free = tuple(free_rates(cells))
-        self._compiled = Compiled(step_model(cells, priors), settings.sampler)
+        self.free, self.runs = tuple(free_rates(cells)), tuple(run_names(cells))
+        self.host_sd = spread_of_hosts(cells, priors) if host_sd is None else host_sd
+        lay = self._lay(cells)
+        self._bend = Bend.of(cells, priors, self.free, lay)
+        self._compiled = Compiled(step_model(cells, priors, host_sd=self.host_sd, lay=lay), settings.sampler)
+
+    @property
+    def other_host_sd(self) -> float:
+        """What another host differs by from the one whose rates these are: of a single run's own both are unknown."""
+        return other_host_sd(self.host_sd, self.runs)
 
     def posterior(self, cells: StepCells | None = None, settings: Settings | None = None) -> Posterior:
         """Sample on all cells, or on the part of them given."""
-        how = settings or self.settings
-        idata = self._compiled.sample(how, None if cells is None else model_data(cells))
-        rates, sigma = self._draws(idata, how.seed)
-        return Posterior(rates, sigma, self.free, diagnose(idata), idata)
-
-    def _draws(self, idata: Any, seed: int) -> tuple[Rates, Array]:
-        """Rates, arrays [draw], those not sampled from their priors; model error [draw, kind]."""
+        how, data = settings or self.settings, None
+        if cells is not None:
+            data = model_data(cells, self.runs) | self._bend.straight(self._lay(cells))
+        idata = self._compiled.sample(how, data)
         stacked = idata.posterior.stack(sample=("chain", "draw"))
-        values = _columns(prior_draws(self.priors, stacked.sizes["sample"], np.random.default_rng([seed, 1])))
+        values = _columns(prior_draws(self.priors, stacked.sizes["sample"], np.random.default_rng([how.seed, 1])))
         values |= {name: np.asarray(stacked[name].values, dtype=float) for name in self.free}
-        return Rates(**values), np.asarray(stacked["sigma"].transpose("sample", "kind").values, dtype=float)
+        hosts = stacked["host"].transpose("sample", "run").values if self.runs else np.ones((stacked.sizes["sample"], 0))
+        sigma = np.asarray(stacked["sigma"].transpose("sample", "kind").values, dtype=float)
+        return Posterior(Rates(**values), np.asarray(hosts, dtype=float), sigma, self.free, diagnose(idata), idata)
 
-    def held_out(self, folds: NDArray[np.str_], settings: Settings | None = None, run_sd: float = 0.0) -> HeldOut:
-        """Predict each fold (labels [n]) from a fit to the others. `run_sd` (of a logarithm) is what a fold's cells have in common where it
-        is a run of its own; intervals allow for it.
-        """
-        how = settings or self.settings
-        low, median, high = (np.full(len(self.cells), np.nan) for _ in range(3))
-        labels = np.unique(folds)
-        fits = self._compiled.sample_each(how, [model_data(self.cells.take(folds != label)) for label in labels])
-        for i, (label, idata) in enumerate(zip(labels, fits, strict=True)):
-            out = folds == label
-            rates, sigma = self._draws(idata, how.seed)
-            common = np.exp(run_sd * np.random.default_rng([how.seed, 4, i]).standard_normal(len(sigma)))
-            low[out], median[out], high[out] = intervals(
-                self.cells.take(out), rates, sigma, np.random.default_rng([how.seed, 2, i]), common
-            )
-        return HeldOut(low, median, high, folds)
+    def _lay(self, cells: StepCells) -> Lay:
+        return approximate(cells, self.priors, self.host_sd, free=self.free, runs=self.runs).lay
 
     def log_likelihood(self, posterior: Posterior) -> Array:
         """Pointwise log density [draw, n] of the cells, for LOO."""
-        return log_likelihood(self.cells, log_price(self.cells, posterior.rates), posterior.sigma)
+        hosts = posterior.hosts[:, run_index(self.cells, self.runs)] if self.runs else None
+        return log_likelihood(self.cells, log_price(self.cells, posterior.rates, hosts), posterior.sigma)
 
 
-def target_accept(cells: StepCells) -> float:
-    """Acceptance that the sampler aims at. Cells of one model hardly tell fixed cost from bandwidth, and long steps diverge there;
-    cells of several do not, and long steps take half as many gradients to as large an effective sample.
+def other_host_sd(host_sd: float, runs: Sequence[str]) -> float:
+    """Log sd of another host's factor: of rates of a middle host (of several `runs`), or of a single run's own host."""
+    return host_sd if runs else host_sd * float(np.sqrt(2.0))
+
+
+def held_out(
+    cells: StepCells, priors: Mapping[str, Prior], folds: NDArray[np.str_], host_sd: float, seed: int, draws: int = HELD_OUT_DRAWS
+) -> HeldOut:
+    """Predict each fold (labels [n]) from an approximate fit (calibrate.steps.approximate) to the others. Cells of a run that others are of
+    are on its host; those of another on one drawn anew.
     """
-    return TARGET_ACCEPT["one model" if len(np.unique(cells.model)) == 1 else "several"]
+    low, median, high = (np.full(len(cells), np.nan) for _ in range(3))
+    for i, label in enumerate(np.unique(folds)):
+        out = folds == label
+        fit = approximate(cells.take(~out), priors, host_sd)
+        rng = np.random.default_rng([seed, 2, i])
+        rates, known, sigma = fit.draws(draws, rng)
+        hosts = hosts_of(cells.take(out), fit.runs, known, other_host_sd(host_sd, fit.runs), rng)
+        low[out], median[out], high[out] = intervals(cells.take(out), rates, sigma, rng, hosts)
+    return HeldOut(low, median, high, folds)
+
+
+def hosts_of(cells: StepCells, runs: Sequence[str], known: Array, spread: float, rng: np.random.Generator) -> Array:
+    """Factors [draw, n] of the hosts of cells: `known` [draw, run] of `runs`, log-normal of `spread` for each other run."""
+    factors = {run: known[:, i] for i, run in enumerate(runs)}
+    for run in np.unique(cells.run).tolist():
+        if run not in factors:
+            factors[run] = np.exp(spread * rng.standard_normal(len(known)))
+    return np.stack([factors[run] for run in cells.run.tolist()], axis=1)
 
 
 def check_one_unit(cells: StepCells, priors: Mapping[str, Prior]) -> None:
@@ -149,13 +180,10 @@ def check_one_unit(cells: StepCells, priors: Mapping[str, Prior]) -> None:
 
 
 def intervals(
-    cells: StepCells, rates: Rates, sigma: Array, rng: np.random.Generator, common: Array | None = None
+    cells: StepCells, rates: Rates, sigma: Array, rng: np.random.Generator, hosts: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """5 %, 50 % and 95 % of what a new measurement of each cell would read, seconds [n]; `common` [draw] is a factor of all of its run."""
-    draws = predictive(cells, log_price(cells, rates), sigma, rng)
-    if common is not None:
-        draws = draws * common[:, None]
-    low, median, high = np.quantile(draws, [0.05, 0.5, 0.95], axis=0)
+    """5 %, 50 % and 95 % of what a new measurement of each cell would read, seconds [n], on hosts of these factors ([draw, n])."""
+    low, median, high = np.quantile(predictive(cells, log_price(cells, rates, hosts), sigma, rng), [0.05, 0.5, 0.95], axis=0)
     return low, median, high
 
 

@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate import backend
-from calibrate.sampling import Diagnostics, Settings, quiet
+from calibrate.sampling import Diagnostics, quiet
 from calibrate.steps.alone import Alone, with_alone
-from calibrate.steps.cells import KINDS, StepCells
+from calibrate.steps.cells import KINDS
 from calibrate.steps.engine_grid import Grid
-from calibrate.steps.fit import Posterior, Scores, StepFit, cell_folds, intervals, score
+from calibrate.steps.fit import Posterior, Scores, StepFit, cell_folds, held_out
 from calibrate.steps.rates import prior_draws
-from calibrate.steps.repeats import run_sd
 from sim.rates import UNITS
 
 Array = NDArray[np.float64]
@@ -72,36 +71,22 @@ class Calibration:
         return {kind: size for kind, size in each.items() if (self.fit.cells.kind == kind).any()}
 
 
-def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = (), unseen: Sequence[tuple[str, Grid]] = ()) -> Calibration:
-    """Fit, take the rates that were learnt `alone`, then predict held-out cells in `folds` folds of cells and, with two models
-    or more, leaving each model out; and grids that nothing was learnt from, `unseen`: (what they are, the grid).
+def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = ()) -> Calibration:
+    """Fit, take the rates that were learnt `alone`, then predict held-out cells: in `folds` folds of cells and, with two or more of them,
+    leaving each model and each run out.
     """
-    posterior = fit.posterior()
-    cells, quick = (
-        fit.cells,
-        Settings(draws=400, tune=250, chains=1, seed=seed, target_accept=0.9, cores=fit.settings.cores, sampler=fit.settings.sampler),
-    )
-    held_out = []
+    posterior, cells, rows = fit.posterior(), fit.cells, []
     if folds >= 2:
-        labels = cell_folds(cells, folds, np.random.default_rng(seed))
-        held_out += _rows(f"{folds}-fold by cell", fit, labels, quick, by_kind=True)
-    if folds >= 2 and len(np.unique(cells.model)) > 1:
-        held_out += _rows("leave one model out", fit, cells.model, quick, by_kind=False)
+        rows += _rows(f"{folds}-fold by cell", fit, cell_folds(cells, folds, np.random.default_rng(seed)), cells.kind, seed)
+        rows += [
+            row
+            for what, labels in (("leave one model out", cells.model), ("leave one run out", cells.run))
+            if len(np.unique(labels)) > 1
+            for row in _rows(what, fit, labels, labels, seed)
+        ]
     loo = _loo(fit, posterior)
     posterior = with_alone(posterior, alone)
-    held_out += _unseen(posterior, unseen, seed)
-    rates = rate_rows(fit, posterior)
-    return Calibration(fit, posterior, rates, held_out, float(loo.elpd_loo), int((loo.pareto_k > 0.7).sum()), tuple(alone))
-
-
-def _unseen(posterior: Posterior, unseen: Sequence[tuple[str, Grid]], seed: int) -> list[HeldOutRow]:
-    """Whole runs that nothing was learnt from; intervals allow for what a run's iterations have in common."""
-    common = np.exp((run_sd() if unseen else 0.0) * np.random.default_rng([seed, 4]).standard_normal(posterior.draws))
-    rows = []
-    for what, grid in unseen:
-        low, median, high = intervals(grid.cells, posterior.rates, posterior.sigma, np.random.default_rng([seed, 5]), common)
-        rows.append(HeldOutRow(what, grid.source, score(grid.cells.step_s, low, median, high)))
-    return rows
+    return Calibration(fit, posterior, rate_rows(fit, posterior), rows, float(loo.elpd_loo), int((loo.pareto_k > 0.7).sum()), tuple(alone))
 
 
 def rate_rows(fit: StepFit, posterior: Posterior) -> list[RateRow]:
@@ -125,15 +110,12 @@ def describe(grids: Sequence[Grid]) -> str:
     return f"posterior for {grids[0].gpu.name} from {sum(len(g.cells) for g in grids)} measured cells ({engines}; {models})"
 
 
-def _rows(name: str, fit: StepFit, labels: NDArray[np.str_], settings: Settings, by_kind: bool) -> list[HeldOutRow]:
-    cells: StepCells = fit.cells
-    held = fit.held_out(labels, settings, run_sd=0.0 if by_kind else run_sd())  # every model was measured in a run of its own
-    rows = [HeldOutRow(name, "all", held.scores(cells))]
-    if by_kind:
-        rows += [HeldOutRow(name, k, held.scores(cells, cells.kind == k)) for k in KINDS if (cells.kind == k).any()]
-    else:
-        rows += [HeldOutRow(name, str(m), held.scores(cells, cells.model == m)) for m in np.unique(cells.model)]
-    return rows
+def _rows(name: str, fit: StepFit, folds: NDArray[np.str_], parts: NDArray[np.str_], seed: int) -> list[HeldOutRow]:
+    """Scores of all cells, and of each part of them (kinds in their own order)."""
+    cells = fit.cells
+    held = held_out(cells, fit.priors, folds, fit.host_sd, seed)
+    found = [k for k in KINDS if (parts == k).any()] or np.unique(parts).tolist()
+    return [HeldOutRow(name, "all", held.scores(cells)), *(HeldOutRow(name, part, held.scores(cells, parts == part)) for part in found)]
 
 
 def _loo(fit: StepFit, posterior: Posterior) -> Any:

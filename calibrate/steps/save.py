@@ -13,7 +13,6 @@ import numpy as np
 from calibrate.artifacts import write_posterior
 from calibrate.steps.cells import KINDS, concatenate
 from calibrate.steps.engine_grid import Grid
-from calibrate.steps.repeats import run_sd
 from calibrate.steps.report import Calibration, describe
 from sim.posterior import STEP_TIME
 from sim.rates import UNITS
@@ -54,6 +53,6 @@ def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: s
         groups=groups,
         engine=", ".join(sorted({g.engine for g in grids})),
         weight_dtype=weight_dtype,
-        run_sd=run_sd(),
+        host_sd=result.fit.other_host_sd,
         held_out=json.dumps([asdict(h) for h in result.held_out]),
     )
