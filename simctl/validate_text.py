@@ -95,6 +95,7 @@ def as_dict(report: dict[str, Any]) -> dict[str, Any]:
         "shown_prefill": path.shown_prefill,
         "launch_factor": path.launch.factor,
         "launch_log_sd": path.launch.sd,
+        "launch_waits_s": report["launches"],
         "noise_log_sd": path.noise,
         "run_noise_log_sd": path.run_noise,
         "floors": [asdict(f) for f in report["floors"]],
