@@ -131,7 +131,8 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
         lows, ladder, scored = _split(run, options)
         learnt = learn_path(run, rates, lows, ladder)
         scatter = scatter_of(run, lows, learnt.rates.point, learnt.host)
-    pairs = [(e, replay(run, e, learnt.rates, learnt.host, draws=options["draws"])) for e in scored]
+    draws = options["draws"]
+    pairs = [(e, replay(run, e, learnt.rates, learnt.host, draws=draws, hosts=learnt.hosts(draws))) for e in scored]
     return {
         "run": run,
         "in_process": rates,

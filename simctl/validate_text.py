@@ -90,6 +90,7 @@ def as_dict(report: dict[str, Any]) -> dict[str, Any]:
         "c0_s": path.rates.point.c0_s,
         "host_request_s": path.host.request_s,
         "host_serial_s": path.host.serial_s,
+        "host_serial_log_sd": path.serial_sd,
         "host_token_s": path.host.token_s,
         "shown": path.shown,
         "shown_prefill": path.shown_prefill,
