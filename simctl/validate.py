@@ -109,9 +109,11 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
     from dataclasses import replace
 
     from calibrate.served.compare import score
+    from calibrate.served.floor import floors
     from calibrate.served.path import carried, learn_path
-    from calibrate.served.repeats import repeats
+    from calibrate.served.repeats import is_repeat, repeats
     from calibrate.served.replay import replay
+    from calibrate.served.scatter import scatter_of
     from sim.posterior import rates_for
 
     run = _read(path, options)
@@ -122,10 +124,11 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
         given = _path_to_carry(options["path_file"])
         # no window pins these draws: as few of them as are replayed, so that their middle is the posterior's
         rates = rates_for(run.gpu, run.precision, path=options["posterior"], draws=max(2, options["draws"]))
-        learnt, scored = carried(given, rates), [e for e in run.experiments if e.kind != "ladder"]
+        learnt, scored, scatter = carried(given, rates), [e for e in run.experiments if e.kind != "ladder"], None
     else:
         lows, ladder, scored = _split(run, options)
         learnt = learn_path(run, rates, lows, ladder)
+        scatter = scatter_of(run, lows, learnt.rates.point, learnt.host)
     pairs = [(e, replay(run, e, learnt.rates, learnt.host, draws=options["draws"])) for e in scored]
     return {
         "run": run,
@@ -133,6 +136,7 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
         "path": learnt,
         "pairs": pairs,
         "repeats": repeats(run.experiments),
+        "floors": [floors(run, e, learnt.rates, learnt.host, scatter) for e in scored if not is_repeat(e, run.experiments)],
         "scores": [s for experiment, predicted in pairs for s in score(experiment, predicted, learnt.noise, learnt.run_noise)],
     }
 

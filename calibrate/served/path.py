@@ -13,7 +13,7 @@ carry the difference:
     token_s       its time per token sent, which tokens of an iteration wait for in turn
 
 With a concurrency ladder, c0 and `shown` are linear in its true-decode windows, so they are solved draw by draw; `serial_s` is how much
-later the first token of a large wave comes for each of its clients; `launch` is how long the low load's streams wait before a prompt
+later a large wave is first taken up for each of its clients; `launch` is how long the low load's streams wait before a prompt
 beyond the captured graphs joins them (calibrate.served.launches); `token_s` is how far apart streams that decode together get the
 tokens of an iteration (calibrate.served.sending); `shown_prefill` is how long the low load's prompts hold up the
 streams beside them, where the file says when tokens came (calibrate.served.stalls), and `shown` elsewhere; `request_s` closes the
@@ -35,11 +35,11 @@ from calibrate.served.replay import Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.sending import sending_s
 from calibrate.served.stalls import prefill_seen
-from sim.bill import coefficients, decode_shape, iteration_bill
+from sim.bill import coefficients, decode_shape, iteration_bill, mixed_shape
 from sim.deployment import plan_engine
 from sim.errors import UsageError
 from sim.host import HostRates
-from sim.price import step_terms
+from sim.price import step_terms, step_time_s
 from sim.rates import RateDraws, Rates
 from sim.served import ServedPath as PackagedPath
 from sim.served import hidden_work
@@ -48,7 +48,8 @@ Array = NDArray[np.float64]
 MIN_C0_S = 1e-5
 ROUNDS = 3
 WAVE_ROUNDS = 6
-MIN_WAVE = 32  # clients; of smaller waves several requests may be in time for the first iteration
+TOGETHER_S = 0.02  # first tokens no further apart come of one iteration: one of whole prompts takes longer, and sending its tokens less
+MIN_WAVE = 8  # clients; of smaller waves, waiting for one another is little of their time
 
 
 @dataclass(frozen=True)
@@ -115,15 +116,39 @@ def learn_path(run: ServedRun, rates: RateDraws, low_loads: tuple[Experiment, ..
 
 
 def _serial(run: ServedRun, rates: RateDraws, host: HostRates, waves: tuple[Experiment, ...]) -> float:
-    """The API server's own time per request, from how much later the first token of a wave of N comes for each of the N."""
+    """The API server's own time per request, from how much later a wave of N is first taken up for each of the N."""
     clients = np.array([float(e.clients) for e in waves])
-    measured = np.array([np.min(e.ttft_s) for e in waves])
+    measured = np.array([_taken_up_s(run, rates, e, e.ttft_s) for e in waves])
     serial_s = 0.0
     for _ in range(WAVE_ROUNDS):
-        seen = np.array([np.min(replay(run, e, rates, replace(host, serial_s=serial_s), draws=0).ttft_s) for e in waves])
+        own = replace(host, serial_s=serial_s)
+        seen = np.array([_taken_up_s(run, rates, e, replay(run, e, rates, own, draws=0).ttft_s) for e in waves])
         late = measured - seen
-        serial_s = max(0.0, serial_s + float(np.polyfit(clients, late, 1)[0] if len(waves) > 1 else late[0] / clients[0]))
+        serial_s = max(0.0, serial_s + (_median_slope(clients, late) if len(waves) > 1 else float(late[0] / clients[0])))
     return serial_s
+
+
+def _median_slope(x: Array, y: Array) -> float:
+    """The median of the slopes between all pairs of points: one wave that the engine took up an iteration late does not decide it."""
+    left, right = np.triu_indices(len(x), 1)
+    return float(np.median((y[right] - y[left]) / (x[right] - x[left])))
+
+
+def _taken_up_s(run: ServedRun, rates: RateDraws, wave: Experiment, ttft_s: Array) -> float:
+    """Seconds until the engine began to compute a wave: its earliest first token, less that iteration's own time. How many prompts were
+    there in time for it is an accident worth several prompts' time, and shows in how many first tokens come with it.
+    """
+    first = float(np.min(ttft_s))
+    together = int((wave.arrival_s - wave.arrival_s[0] + ttft_s <= np.min(wave.arrival_s - wave.arrival_s[0] + ttft_s) + TOGETHER_S).sum())
+    budget = plan_engine(run.model, run.gpu, run.precision, run.tp, run.limits)[0].max_num_batched_tokens
+    chunks, left = [], float(budget)
+    for prompt in np.sort(wave.prompt_tokens)[:together].tolist():
+        own = min(float(prompt), left)
+        if own > 0:
+            chunks.append((own, own, True))
+        left -= own
+    bill = iteration_bill(run.model, mixed_shape(run.model, [], chunks, tp=run.tp), run.precision, tp=run.tp)
+    return first - float(step_time_s(bill, rates.point))
 
 
 def _whole_rungs(run: ServedRun, rates: RateDraws, host: HostRates, rungs: tuple[Experiment, ...]) -> float:

@@ -30,6 +30,13 @@ def test_c0_shown_and_request_latency(learnt):
     assert set(learnt.learnt_on) == {"low", "n1", "n4", "n16", "n32", "n64"}
 
 
+def test_one_wave_taken_up_an_iteration_late_does_not_decide_the_servers_own_time(learnt):
+    late_s = 0.15
+    late = replace(RUNGS[-1], ttft_s=RUNGS[-1].ttft_s + late_s, e2el_s=RUNGS[-1].e2el_s + late_s)
+    found = learn_path(RUN, IN_PROCESS, (LOW,), (*RUNGS[:-1], rung(8), rung(24), late))
+    assert found.host.serial_s == pytest.approx(learnt.host.serial_s, rel=0.1)
+
+
 def test_every_draw_meets_the_windows(learnt):
     """What the windows pin down, every draw agrees on: its price of a rung is the measured window to a fraction of a percent."""
     from sim.bill import decode_shape, iteration_bill
