@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sim.errors import UsageError
+from sim.netcdf import DamagedFileError, whole
 from sim.specs.hf_config import spec_from_config
 from sim.specs.model import ModelSpec
 
@@ -25,27 +23,15 @@ def open_measurement(path: str | Path) -> Any:
         begins = file.read(8)
     if not begins.startswith(NETCDF):
         raise UsageError(f"{path}: not a netCDF measurement (it does not begin as one)")
-    damage = ""
-    with _quiet_destructors():
-        try:
-            with xr.open_dataset(path, decode_timedelta=False) as opened:
-                return opened.load()
-        except Exception as error:  # a library that reads damaged bytes fails wherever they lead it, with whatever error that makes
-            damage = " ".join(str(error).split())[:80] or type(error).__name__
-    raise UsageError(f"{path}: not a netCDF measurement ({damage})")
 
+    def loaded() -> Any:
+        with xr.open_dataset(path, decode_timedelta=False) as opened:
+            return opened.load()
 
-@contextmanager
-def _quiet_destructors() -> Iterator[None]:
-    """While a file is read: a library's file object that was never quite opened fails once more when it is thrown away, and Python prints
-    that as a traceback. Whatever is wrong with the file has been said by then.
-    """
-    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
-        yield
-        gc.collect()
-    finally:
-        sys.unraisablehook = before
+        return whole(loaded)
+    except DamagedFileError as damage:
+        raise UsageError(f"{path}: not a netCDF measurement ({damage})") from None
 
 
 def check_columns(
