@@ -158,7 +158,8 @@ def _path_to_carry(file: str | None) -> Any:
 
 
 def _read(path: Path, options: dict[str, Any]) -> Any:
-    from calibrate.served.runs import read_log, read_served
+    from calibrate.served.request_log import read_log
+    from calibrate.served.runs import read_served
     from sim.deployment import Limits
     from sim.errors import UsageError
     from sim.precision import Precision

@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from calibrate.served.runs import limits_of_flags, read_served
+from calibrate.served.flags import limits_of_flags
+from calibrate.served.runs import read_served
 from tests.cli import run
 from tests.served.made import open_loop
 
