@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sim.errors import UsageError
+from sim.netcdf import DamagedFileError, whole
 from sim.specs.hf_config import spec_from_config
 from sim.specs.model import ModelSpec
 
@@ -21,11 +23,39 @@ def open_measurement(path: str | Path) -> Any:
         begins = file.read(8)
     if not begins.startswith(NETCDF):
         raise UsageError(f"{path}: not a netCDF measurement (it does not begin as one)")
-    try:
+
+    def loaded() -> Any:
         with xr.open_dataset(path, decode_timedelta=False) as opened:
             return opened.load()
-    except (ValueError, KeyError, OSError, RuntimeError) as error:  # the HDF5 library raises RuntimeError where a structure is damaged
-        raise UsageError(f"{path}: not a netCDF measurement ({' '.join(str(error).split())[:80]})") from None
+
+    try:
+        return whole(loaded)
+    except DamagedFileError as damage:
+        raise UsageError(f"{path}: not a netCDF measurement ({damage})") from None
+
+
+def check_columns(
+    data: Any, path: str | Path, dim: str, needed: Sequence[str], *, numbers: Sequence[str] = (), seconds: Sequence[str] = ()
+) -> None:
+    """Raise UsageError unless the columns `needed` are there and lie along `dim`, `numbers` hold numbers, and `seconds` are in seconds."""
+    if missing := [name for name in needed if name not in data]:
+        raise UsageError(f"{path}: lacks {', '.join(missing)}")
+    if astray := [name for name in needed if data[name].dims != (dim,)]:
+        raise UsageError(f"{path}: {', '.join(astray)} not along the {dim} dimension")
+    for name in seconds:
+        if (unit := data[name].attrs.get("units", "s")) != "s":
+            raise UsageError(f"{path}: {name} is in {unit!r}, want 's'")
+    if words := [name for name in (*seconds, *numbers) if data[name].dtype.kind not in "iuf"]:
+        raise UsageError(f"{path}: {', '.join(words)} not in numbers")
+
+
+def check_attributes(attrs: dict[str, Any], path: str | Path, schema: str, suites: Sequence[str], needed: Sequence[str]) -> None:
+    """Raise UsageError unless a file is a measurement of one of `suites`, and says what it was measured on."""
+    said = {name: str(attrs.get(name)) for name in ("schema", "suite")}
+    if said["schema"] != schema or said["suite"] not in suites:
+        raise UsageError(f"{path}: not a measurement of {' or '.join(suites)} (schema {said['schema']!r}, suite {said['suite']!r})")
+    if missing := [name for name in needed if name not in attrs]:
+        raise UsageError(f"{path}: lacks {', '.join(missing)}")
 
 
 def model_of(attrs: dict[str, Any], path: str | Path) -> ModelSpec:

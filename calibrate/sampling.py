@@ -65,16 +65,19 @@ class Diagnostics:
             raise UnconvergedError(f"the posterior did not converge: {'; '.join(found)}")
 
 
+def chosen(sampler: Sampler | None) -> Sampler:
+    """The sampler asked for, else nutpie where it is installed. MissingSamplerError when the one asked for is not."""
+    if sampler == "nutpie" and backend.nutpie() is None:
+        raise backend.MissingSamplerError("nutpie")
+    return sampler or ("nutpie" if backend.nutpie() else "pymc")
+
+
 class Compiled:
     """A model made ready once and sampled many times, on its own data or on replacements of its pm.Data."""
 
     def __init__(self, model: Any, sampler: Sampler | None = None) -> None:
-        nutpie = backend.nutpie()
-        if sampler == "nutpie" and nutpie is None:
-            raise backend.MissingSamplerError("nutpie")
-        self.model = model
-        self.sampler: Sampler = sampler or ("nutpie" if nutpie else "pymc")
-        if self.sampler == "nutpie" and nutpie is not None:
+        self.model, self.sampler = model, chosen(sampler)
+        if self.sampler == "nutpie" and (nutpie := backend.nutpie()) is not None:
             with quiet(), backend.exact():
                 self._ready = nutpie.compile_pymc_model(model)
 

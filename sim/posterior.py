@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from sim.errors import SimctlError
 from sim.formula import formula_fingerprint
+from sim.netcdf import DamagedFileError, whole
 from sim.precision import Precision
 from sim.priors import flops_for, prior_rates, priors
 from sim.quantiles import normal_quantile, t5_quantile
@@ -47,6 +48,15 @@ class PosteriorFile:
 
     attrs: Mapping[str, Any]
     variables: Mapping[str, Array]
+    basis: Mapping[str, str]  # of each rate: what it was learnt from
+    path: str
+
+    def number(self, name: str, absent: float) -> float:
+        """An attribute that is a number from 0 up, or `absent`. PosteriorError when it is something else."""
+        value = self.attrs.get(name, absent)
+        if not (isinstance(value, int | float) and 0 <= value < float("inf")):
+            raise PosteriorError(f"{self.path}: {name} is not a number from 0 up: {value!r}")
+        return float(value)
 
 
 def digest(attrs: Mapping[str, Any], variables: Mapping[str, NDArray[Any]]) -> str:
@@ -66,14 +76,18 @@ def read_posterior(path: str | Path, family: str = STEP_TIME) -> PosteriorFile:
     with open(path, "rb") as handle:  # a missing or unreadable file is an OSError with its name
         if handle.read(8) != b"\x89HDF\r\n\x1a\n":
             raise PosteriorError(f"{path}: not a netCDF-4 file")
-    try:
+
+    def contents() -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, Any]]:
         with h5netcdf.File(path, "r") as file:
-            attrs = {k: _plain(v) for k, v in file.attrs.items()}
             group = file.groups.get("posterior")
-            raw = {} if group is None else {n: np.asarray(v[...]) for n, v in group.variables.items() if n not in group.dimensions}
-            labels = {} if group is None else {n: v.dimensions for n, v in group.variables.items()}
-    except (OSError, KeyError, ValueError, RuntimeError) as error:
-        raise PosteriorError(f"{path}: damaged file ({error})") from None
+            variables = {} if group is None else group.variables
+            raw = {n: np.asarray(v[...]) for n, v in variables.items() if n not in group.dimensions}
+            return {k: _plain(v) for k, v in file.attrs.items()}, raw, {n: v.dimensions for n, v in variables.items()}
+
+    try:
+        attrs, raw, labels = whole(contents)
+    except DamagedFileError as damage:
+        raise PosteriorError(f"{path}: damaged file ({damage})") from None
     if attrs.get("schema") != SCHEMA:
         raise PosteriorError(f"{path}: not a posterior of this project (schema {attrs.get('schema')!r}, want {SCHEMA!r})")
     missing = [name for name in REQUIRED if name not in attrs]
@@ -87,7 +101,11 @@ def read_posterior(path: str | Path, family: str = STEP_TIME) -> PosteriorFile:
         raise PosteriorError(f"{path}: learnt with another version of the formula: calibrate again")
     if any(labels[n][:2] != ("chain", "draw") for n in raw) or not all(np.isfinite(v).all() for v in raw.values()):
         raise PosteriorError(f"{path}: posterior variables must be finite and begin with (chain, draw)")
-    return PosteriorFile(attrs, {n: v.reshape(-1, *v.shape[2:]).astype(float) for n, v in raw.items()})
+    try:
+        basis = {str(name): str(said) for name, said in json.loads(str(attrs["basis"])).items()}
+    except (ValueError, AttributeError, RecursionError):
+        raise PosteriorError(f"{path}: does not say what its rates were learnt from (basis)") from None
+    return PosteriorFile(attrs, {n: v.reshape(-1, *v.shape[2:]).astype(float) for n, v in raw.items()}, basis, str(path))
 
 
 def rates_from_file(
@@ -114,18 +132,18 @@ def rates_from_file(
     if owner not in (POPULATION, gpu.name):
         raise PosteriorError(f"{path}: learnt on {owner}, not on {gpu.name}")
     declared = priors(gpu, precision)
-    values, basis = dict(file.variables), dict(json.loads(str(file.attrs["basis"])))
+    values, basis = dict(file.variables), dict(file.basis)
     if owner == POPULATION:
         # what engines of other GPUs cannot tell (host link, all-reduce, the price of finding) keeps this GPU's declared prior
         rest = prior_rates(gpu, precision, draws=len(values["beta"]), seed=seed)
         values = {n: np.asarray(getattr(rest.draws, n), dtype=float) for n in UNITS if n not in values} | values
         basis = {n: rest.basis[n] for n in UNITS} | basis
-    absent = [name for name in UNITS if name not in values]
-    if absent or any((values[name] <= 0).any() for name in UNITS):
+    absent = [name for name in UNITS if name not in values or name not in basis]
+    if absent or any((values[name] <= 0).any() for name in UNITS) or ("sigma" in values and (values["sigma"] < 0).any()):
         raise PosteriorError(f"{path}: a rate is missing or not positive ({', '.join(absent) or 'non-positive draws'})")
     if owner == POPULATION:
         # the population knows efficiencies: a rate with a datasheet peak is its share of that peak
-        larger = float(np.log(flops_for(gpu, "bf16")[0] / float(file.attrs["reference_flops"]))) if "slope" in values else 0.0
+        larger = float(np.log(flops_for(gpu, "bf16")[0] / file.number("reference_flops", float("nan")))) if "slope" in values else 0.0
         for name in file.variables:
             if name in UNITS and np.isfinite(declared[name].upper):
                 share = values[name] * np.exp(values["slope"] * larger) if larger and name in PRODUCTS else values[name]
@@ -141,11 +159,11 @@ def rates_from_file(
     error = host = None
     if model_error and "sigma" in values:
         error = model_errors(values["sigma"][pick, DECODE if tp == 1 else SPREAD], seed)
-        host = host_factors(float(file.attrs.get("host_sd", 0.0)), len(pick), seed)
+        host = host_factors(file.number("host_sd", 0.0), len(pick), seed)
         chosen = with_model_error(chosen, error)
     facts = sorted({basis[n] for n in UNITS if basis[n].startswith(("published", "implied"))})
     mark = "".join(f"; {fact}" for fact in facts) if owner == POPULATION else ""
-    mark += "" if int(file.attrs["converged"]) else " (NOT CONVERGED)"
+    mark += "" if file.number("converged", 0.0) else " (NOT CONVERGED)"
     return RateDraws(
         point=Rates(**{name: float(np.median(values[name])) for name in UNITS}),
         draws=Rates(**chosen) if host is None else at_host(Rates(**chosen), host),
@@ -153,7 +171,7 @@ def rates_from_file(
         summary=f"{file.attrs['summary']}{mark}",
         error=error,
         host=host,
-        host_request_s=float(file.attrs["host_request_s"]) if "host_request_s" in file.attrs else None,
+        host_request_s=file.number("host_request_s", 0.0) if "host_request_s" in file.attrs else None,
     )
 
 

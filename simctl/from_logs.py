@@ -178,6 +178,7 @@ def _save(asked: Asked, log: Any, learnt: Any, priors: Any, settings: Any) -> Pa
     import xarray as xr
 
     from calibrate.artifacts import write_posterior
+    from calibrate.sampling import chosen
     from calibrate.steps.cells import KINDS
     from sim.posterior import STEP_TIME
     from sim.rates import UNITS
@@ -206,8 +207,8 @@ def _save(asked: Asked, log: Any, learnt: Any, priors: Any, settings: Any) -> Pa
         basis={name: why if name in learnt.free else priors[name].basis for name in UNITS},
         data_fingerprint=mark.hexdigest(),
         diagnostics=learnt.diagnostics,
-        settings=replace(settings, sampler=settings.sampler or "nutpie"),
-        sampler=settings.sampler or "nutpie",
+        settings=settings,
+        sampler=chosen(settings.sampler),
         groups={"sample_stats": learnt.idata.sample_stats[["diverging"]].astype(np.int8)},
         engine=log.source,
         weight_dtype=asked.dtype,

@@ -109,9 +109,12 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
     from dataclasses import replace
 
     from calibrate.served.compare import score
+    from calibrate.served.floor import floors
+    from calibrate.served.launches import launches
     from calibrate.served.path import carried, learn_path
-    from calibrate.served.repeats import repeats
+    from calibrate.served.repeats import is_repeat, repeats
     from calibrate.served.replay import replay
+    from calibrate.served.scatter import scatter_of
     from sim.posterior import rates_for
 
     run = _read(path, options)
@@ -123,16 +126,21 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
         # no window pins these draws: as few of them as are replayed, so that their middle is the posterior's
         rates = rates_for(run.gpu, run.precision, path=options["posterior"], draws=max(2, options["draws"]))
         learnt, scored = carried(given, rates), [e for e in run.experiments if e.kind != "ladder"]
+        lows, scatter = (), None
     else:
         lows, ladder, scored = _split(run, options)
         learnt = learn_path(run, rates, lows, ladder)
-    pairs = [(e, replay(run, e, learnt.rates, learnt.host, draws=options["draws"])) for e in scored]
+        scatter = scatter_of(run, lows, learnt.rates.point, learnt.host)
+    draws = options["draws"]
+    pairs = [(e, replay(run, e, learnt.rates, learnt.host, draws=draws, hosts=learnt.hosts(draws))) for e in scored]
     return {
         "run": run,
         "in_process": rates,
         "path": learnt,
         "pairs": pairs,
         "repeats": repeats(run.experiments),
+        "launches": sorted(wait for e in lows for wait, _ in launches(e)),
+        "floors": [floors(run, e, learnt.rates, learnt.host, scatter) for e in scored if not is_repeat(e, run.experiments)],
         "scores": [s for experiment, predicted in pairs for s in score(experiment, predicted, learnt.noise, learnt.run_noise)],
     }
 
@@ -150,7 +158,8 @@ def _path_to_carry(file: str | None) -> Any:
 
 
 def _read(path: Path, options: dict[str, Any]) -> Any:
-    from calibrate.served.runs import read_log, read_served
+    from calibrate.served.request_log import read_log
+    from calibrate.served.runs import read_served
     from sim.deployment import Limits
     from sim.errors import UsageError
     from sim.precision import Precision
@@ -199,6 +208,7 @@ def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
     from math import hypot
 
     from calibrate.served.launches import HOSTS_SD
+    from calibrate.served.path import HOSTS_HIDDEN_SD_S
     from sim.errors import UsageError
     from sim.formula import formula_fingerprint
     from sim.served import ServedPath
@@ -210,6 +220,7 @@ def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
         gpu=run.gpu.name,
         engine=run.engine,
         hidden_c0_s=float(reports[0]["in_process"].point.c0_s - path.rates.point.c0_s),
+        hidden_c0_sd_s=HOSTS_HIDDEN_SD_S,
         shown=path.shown,
         shown_prefill=path.shown_prefill,
         launch=path.launch.factor,

@@ -12,8 +12,6 @@ LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p9
 def render(report: dict[str, Any]) -> None:
     import textwrap
 
-    from calibrate.served.floor import phase_floor
-
     run, path = report["run"], report["path"]
     click.echo(click.style(f"{run.name}: {run.model.name} on {run.gpu.name}, {run.engine}", bold=True))
     lines = [
@@ -41,11 +39,16 @@ def render(report: dict[str, Any]) -> None:
             f"{s.experiment[:17]:<18}{LABEL[s.metric]:<10}{s.requests:>5}{100 * s.median_abs:>8.1f}%{100 * s.p90_abs:>8.1f}%"
             f"{100 * s.bias:>+8.1f}%{inside:>9}{verdict:>10}".rstrip()
         )
-    for experiment, _ in report["pairs"]:
-        floor = 100 * phase_floor(run, experiment, path.rates, path.host)
-        click.echo(f"{experiment.name}: TTFT error of a perfect model with unknown iteration phase {floor:.1f} % (median)")
+    pooled = {metric: [s for s in report["scores"] if s.metric == metric and s.coverage == s.coverage] for metric in LABEL}
+    together = {m: sum(s.coverage * s.requests for s in own) / sum(s.requests for s in own) for m, own in pooled.items() if own}
+    click.echo("all experiments: " + ", ".join(f"{100 * v:.0f} % ({LABEL[m]})" for m, v in together.items()) + " of requests in their 90 %")
+    for floor in report["floors"]:
+        text = f"TTFT error of a perfect model with unknown iteration phase {100 * floor.phase:.1f} %"
+        if floor.scattered:
+            text += "; and with prefill that scatters as at low load " + _by_metric(floor.scattered)
+        click.echo(f"{floor.experiment}: {text} (median)")
     for repeat in report["repeats"]:
-        apart = ", ".join(f"{100 * value:.1f} % ({LABEL[metric]})" for metric, value in repeat.apart.items())
+        apart = _by_metric(repeat.apart)
         missed = ", ".join(f"{100 * value:.1f}" for value in repeat.floor.values())
         click.echo(f"{repeat.experiment}: sent again, the same requests differ by {apart}; a prediction of their middle misses {missed} %")
     for experiment, predicted in report["pairs"]:
@@ -54,6 +57,10 @@ def render(report: dict[str, Any]) -> None:
             same = int((predicted.cached_tokens[said] == experiment.cached_tokens[said]).sum())
             click.echo(f"{experiment.name}: cached tokens equal in {same} of {int(said.sum())} requests where the engine said")
     click.echo()
+
+
+def _by_metric(errors: dict[str, float]) -> str:
+    return ", ".join(f"{100 * value:.1f} % ({LABEL[metric]})" for metric, value in errors.items())
 
 
 def _blocks(run: Any) -> str:
@@ -83,13 +90,16 @@ def as_dict(report: dict[str, Any]) -> dict[str, Any]:
         "c0_s": path.rates.point.c0_s,
         "host_request_s": path.host.request_s,
         "host_serial_s": path.host.serial_s,
+        "host_serial_log_sd": path.serial_sd,
         "host_token_s": path.host.token_s,
         "shown": path.shown,
         "shown_prefill": path.shown_prefill,
         "launch_factor": path.launch.factor,
         "launch_log_sd": path.launch.sd,
+        "launch_waits_s": report["launches"],
         "noise_log_sd": path.noise,
         "run_noise_log_sd": path.run_noise,
+        "floors": [asdict(f) for f in report["floors"]],
         "repeats": [asdict(r) | {"floor": r.floor} for r in report["repeats"]],
         "scores": [
             asdict(s) | {"within": s.within, "coverage": None if s.coverage != s.coverage else s.coverage} for s in report["scores"]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from calibrate.text_files import Row, csv_rows, utf8
 from sim.errors import UsageError
 from sim.knee import Knee, continuous_knee, discrete_knee
 
 REQUIRED = ("model", "gpu", "context_tokens", "batch")
 SPEEDS = ("step_s", "decode_per_req_tps", "decode_agg_tps")
+LONGEST_CONTEXT = 2**40  # tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +64,12 @@ def read_curves(path: str | Path, facts: Facts) -> list[Curve]:
     weight_bytes, kv_bytes, memory_bytes, which otherwise come from `facts`. Repeats of a batch are reduced to their
     median. Raises UsageError naming the line on anything malformed, and when a curve lacks batch 1 or a larger one.
     """
-    with open(path, newline="", encoding="utf-8") as handle:
-        reader = csv.DictReader(handle)
-        columns = reader.fieldnames or []
-        missing = [name for name in REQUIRED if name not in columns]
-        speeds = [name for name in SPEEDS if name in columns]
-        if missing or len(speeds) != 1:
-            raise UsageError(f"{path}: needs columns {', '.join(REQUIRED)} and exactly one of {', '.join(SPEEDS)}")
-        points = [(_cell(row, facts, f"{path}:{reader.line_num}"), *_point(row, speeds[0], f"{path}:{reader.line_num}"))
-                  for row in reader]  # fmt: skip
+    columns, rows = csv_rows(utf8(path, str(path)), str(path))
+    missing = [name for name in REQUIRED if name not in columns]
+    speeds = [name for name in SPEEDS if name in columns]
+    if missing or len(speeds) != 1:
+        raise UsageError(f"{path}: needs columns {', '.join(REQUIRED)} and exactly one of {', '.join(SPEEDS)}")
+    points = [(_cell(row, facts, f"{path}:{line}"), *_point(row, speeds[0], f"{path}:{line}")) for line, row in rows]
     return curves_from_points(points, str(path))
 
 
@@ -92,8 +90,13 @@ def curves_from_points(points: Iterable[tuple[Cell, float, float]], where: str) 
     return curves
 
 
-def _cell(row: Mapping[str, str], facts: Facts, where: str) -> Cell:
+def _cell(row: Row, facts: Facts, where: str) -> Cell:
+    model, gpu = row["model"], row["gpu"]
+    if not model or not gpu:
+        raise UsageError(f"{where}: {'model' if not model else 'gpu'} is missing")
     context = int(_positive(row, "context_tokens", where))
+    if context > LONGEST_CONTEXT:
+        raise UsageError(f"{where}: context_tokens is beyond any model's: {row['context_tokens']}")
     decode = int(_positive(row, "decode_tokens", where)) if row.get("decode_tokens") else 0
     dtype = row.get("weight_dtype") or "bf16"
     given = [row.get(name) for name in ("weight_bytes", "kv_bytes", "memory_bytes")]
@@ -103,21 +106,21 @@ def _cell(row: Mapping[str, str], facts: Facts, where: str) -> Cell:
     elif any(given):
         raise UsageError(f"{where}: give all of weight_bytes, kv_bytes, memory_bytes, or none")
     else:
-        weight, kv, memory = facts(row["model"], row["gpu"], dtype, context)
-    return Cell(row["model"], row["gpu"], dtype, context, decode, weight, kv, memory)
+        weight, kv, memory = facts(model, gpu, dtype, context)
+    return Cell(model, gpu, dtype, context, decode, weight, kv, memory)
 
 
-def _point(row: Mapping[str, str], speed: str, where: str) -> tuple[float, float]:
+def _point(row: Row, speed: str, where: str) -> tuple[float, float]:
     batch, value = _positive(row, "batch", where), _positive(row, speed, where)
     if speed == "step_s":
         return batch, value
     return batch, 1 / value if speed == "decode_per_req_tps" else batch / value
 
 
-def _positive(row: Mapping[str, str], name: str, where: str) -> float:
+def _positive(row: Row, name: str, where: str) -> float:
     try:
-        value = float(row[name])
-    except (TypeError, ValueError):
+        value = float(row[name] or "")
+    except ValueError:
         raise UsageError(f"{where}: {name} is not a number: {row[name]!r}") from None
     if not (math.isfinite(value) and value > 0):
         raise UsageError(f"{where}: {name} must be positive and finite: {row[name]!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from calibrate.logs.requests import Log, Seen, assemble, checked
 from calibrate.logs.tools import aiperf, bench_serve, guidellm
 from calibrate.served.runs import LOG_COLUMNS
+from calibrate.text_files import csv_rows, utf8
 from sim.errors import UsageError
 
 SUFFIXES = (".json", ".jsonl", ".csv")
@@ -28,10 +28,7 @@ def read_any(path: Path, timeout_s: float | None = None) -> Log:
     """
     if path.stat().st_size > MOST_BYTES:
         raise UsageError(f"{path.name}: larger than {MOST_BYTES >> 20} MiB")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UsageError(f"{path.name}: not UTF-8 text") from None
+    text = utf8(path, path.name)
     if path.suffix.lower() == ".csv":
         return _csv(path.name, text)
     if path.suffix.lower() == ".jsonl":
@@ -40,6 +37,8 @@ def read_any(path: Path, timeout_s: float | None = None) -> Log:
         body = json.loads(text)
     except json.JSONDecodeError as error:
         raise UsageError(f"{path.name}: not JSON ({error.msg}, line {error.lineno})") from None
+    except RecursionError:
+        raise UsageError(f"{path.name}: not a benchmark result: nested too deep") from None
     if not isinstance(body, dict):
         raise UsageError(f"{path.name}: not a benchmark result: needs a JSON object")
     if "benchmarks" in body:
@@ -53,12 +52,12 @@ def read_any(path: Path, timeout_s: float | None = None) -> Log:
 
 def _csv(name: str, text: str) -> Log:
     """Our own columns; a row with gave_up_s (same clock) may leave first_token_s and finish_s blank: its client gave up then."""
-    reader = csv.DictReader(text.splitlines())
-    missing = [c for c in LOG_COLUMNS if c not in (reader.fieldnames or ())]
+    columns, rows = csv_rows(text, name)
+    missing = [c for c in LOG_COLUMNS if c not in columns]
     if missing:
         raise UsageError(f"{name}: line 1: lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}")
     seen = []
-    for number, row in enumerate(reader, start=2):
+    for number, row in rows:
         where = f"{name}: line {number}"
 
         def value(column: str, row: dict[str, str | None] = row, where: str = where) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.served.runs import Experiment
+from calibrate.served.runs import MOST_TOKENS, Experiment
 from sim.errors import UsageError
 
 Array = NDArray[np.float64]
@@ -102,8 +102,8 @@ def assemble(
 def checked(where: str, seen: Seen) -> Seen:
     """The request, if it can be one. Raises UsageError that begins with `where` (file and request)."""
     for name in ("prompt_tokens", "output_tokens"):
-        if getattr(seen, name) < 1:
-            raise UsageError(f"{where}: {name} must be at least 1, got {getattr(seen, name)}")
+        if not 1 <= getattr(seen, name) <= MOST_TOKENS:
+            raise UsageError(f"{where}: {name} must be at least 1 and a number that a request can have, got {getattr(seen, name):.6g}")
     if math.isfinite(seen.waited_s):
         if not 0 < seen.waited_s <= LONGEST_S:
             raise UsageError(f"{where}: was given up after {seen.waited_s:g} s: not a wait of 0 to a day (wrong unit?)")

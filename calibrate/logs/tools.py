@@ -110,6 +110,8 @@ def aiperf(name: str, text: str, timeout_s: float | None) -> Log:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise UsageError(f"{where}: not JSON ({error.msg})") from None
+        except RecursionError:
+            raise UsageError(f"{where}: nested too deep") from None
         if not isinstance(row, dict) or not isinstance(row.get("metadata"), dict):
             raise UsageError(f"{where}: lacks metadata: not a profile_export.jsonl record")
         meta, metrics = row["metadata"], row.get("metrics") or {}

@@ -7,7 +7,6 @@ published numbers alone, and `population.nc` for every other, and prints how wel
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from calibrate.artifacts import write_posterior
 from calibrate.population.kernels import Estimate, estimates
 from calibrate.population.model import COSTS, REFERENCE, SHARES, SIZED, Population, learn, size
 from calibrate.population.published import Learnt, Published, learn_published, population_priors, published
-from calibrate.sampling import Settings
+from calibrate.sampling import Settings, chosen
 from calibrate.sources import engine_grids
 from calibrate.steps.approximate import HOST_SD
 from calibrate.steps.cells import KINDS, concatenate
@@ -56,10 +55,9 @@ def from_posterior(gpu: str) -> list[Estimate]:
     if path is None:
         raise SimctlError(f"no packaged posterior of {gpu}: calibrate it first")
     file, declared = read_posterior(path), priors(get_gpu(gpu), Precision(), published=False)
-    basis = json.loads(str(file.attrs["basis"]))
     found = []
     for rate in (*SHARES, *COSTS):
-        if basis[rate].startswith("learnt"):
+        if file.basis[rate].startswith("learnt"):
             values = np.log(file.variables[rate] / (declared[rate].upper if rate in SHARES else 1.0))
             found.append(Estimate(gpu, rate, float(np.median(values)), max(float(np.std(values)), LEAST_ERROR), values.size))
     return found
@@ -146,7 +144,7 @@ def write(out: Path, gpu: str, population: Population, kernels: Sequence[Estimat
         data_fingerprint=fingerprint,
         diagnostics=population.diagnostics,
         settings=population.settings,
-        sampler="nutpie",
+        sampler=chosen(population.settings.sampler),
         thin_to=KEPT_DRAWS,
         weight_dtype="bf16",
         host_sd=HOST_SD,
@@ -173,7 +171,7 @@ def write_published(out: Path, known: Published, learnt: Learnt, population: Pop
         data_fingerprint=hashlib.sha256((fingerprint + known.cells.fingerprint()).encode()).hexdigest(),
         diagnostics=learnt.diagnostics,
         settings=population.settings,
-        sampler="nutpie",
+        sampler=chosen(population.settings.sampler),
         thin_to=KEPT_DRAWS,
         engine=known.engine,
         weight_dtype=known.precision.weights,

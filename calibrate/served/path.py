@@ -13,7 +13,7 @@ carry the difference:
     token_s       its time per token sent, which tokens of an iteration wait for in turn
 
 With a concurrency ladder, c0 and `shown` are linear in its true-decode windows, so they are solved draw by draw; `serial_s` is how much
-later the first token of a large wave comes for each of its clients; `launch` is how long the low load's streams wait before a prompt
+later a large wave is first taken up for each of its clients; `launch` is how long the low load's streams wait before a prompt
 beyond the captured graphs joins them (calibrate.served.launches); `token_s` is how far apart streams that decode together get the
 tokens of an iteration (calibrate.served.sending); `shown_prefill` is how long the low load's prompts hold up the
 streams beside them, where the file says when tokens came (calibrate.served.stalls), and `shown` elsewhere; `request_s` closes the
@@ -35,6 +35,7 @@ from calibrate.served.replay import Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.sending import sending_s
 from calibrate.served.stalls import prefill_seen
+from calibrate.served.waves import own_time_s
 from sim.bill import coefficients, decode_shape, iteration_bill
 from sim.deployment import plan_engine
 from sim.errors import UsageError
@@ -47,8 +48,9 @@ from sim.served import hidden_work
 Array = NDArray[np.float64]
 MIN_C0_S = 1e-5
 ROUNDS = 3
-WAVE_ROUNDS = 6
-MIN_WAVE = 32  # clients; of smaller waves several requests may be in time for the first iteration
+HOSTS_HIDDEN_SD_S = 0.24e-3  # sd of the fixed cost that another host hides: three that were measured hid 1.21, 1.23 and 0.80 ms
+HOSTS_SERIAL_SD = 0.2  # log sd of another server's own time per request: three that were measured took 1.9, 1.9 and 2.7 ms
+MIN_WAVE = 8  # clients; of smaller waves, waiting for one another is little of their time
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,16 @@ class ServedPath:
     shown_prefill: float
     launch: Launching
     noise: dict[str, float]
+    serial_sd: float  # of the logarithm of the API server's own time, of which waves say more or less
     run_noise: float  # log sd of what all requests of a run have in common, beyond the draws: the grids' word for it, or the ladder's
     learnt_on: tuple[str, ...]
+
+    def hosts(self, count: int) -> list[HostRates]:
+        """Host latencies [draw]. What a request takes alone is known better than how it divides, so that stays."""
+        spread = np.exp(self.serial_sd * np.random.default_rng(15).standard_normal(count))
+        whole = self.host.request_s + self.host.serial_s
+        own = [self.host.serial_s * float(f) for f in spread]
+        return [replace(self.host, serial_s=serial_s, request_s=max(0.0, whole - serial_s)) for serial_s in own]
 
 
 def learn_path(run: ServedRun, rates: RateDraws, low_loads: tuple[Experiment, ...], ladder: tuple[Experiment, ...]) -> ServedPath:
@@ -96,8 +106,10 @@ def learn_path(run: ServedRun, rates: RateDraws, low_loads: tuple[Experiment, ..
     launch = launching(low_loads, launches_s, host.work) if overlaps else Launching()
     rates = _launched(rates, launch)
     waves = tuple(e for e in rungs if e.clients >= MIN_WAVE)
+    serial_sd = 0.0
     if waves:
-        host = replace(host, serial_s=_serial(run, rates, host, waves))
+        serial_s, error_s = own_time_s(run, rates, host, waves)
+        host, serial_sd = replace(host, serial_s=serial_s), (error_s / serial_s if serial_s > 0 else 0.0)
     else:
         host = replace(host, request_s=0.0)
     for _ in range(ROUNDS):
@@ -112,19 +124,7 @@ def learn_path(run: ServedRun, rates: RateDraws, low_loads: tuple[Experiment, ..
         host = replace(host, **{closes: max(0.0, getattr(host, closes) + gap)})
     noise = _noise([(e, replay(run, e, rates, host, draws=0)) for e in low_loads])
     run_noise = max(run_noise, _whole_rungs(run, rates, host, rungs))
-    return ServedPath(rates, host, shown, shown_prefill, launch, noise, run_noise, tuple(e.name for e in (*low_loads, *rungs)))
-
-
-def _serial(run: ServedRun, rates: RateDraws, host: HostRates, waves: tuple[Experiment, ...]) -> float:
-    """The API server's own time per request, from how much later the first token of a wave of N comes for each of the N."""
-    clients = np.array([float(e.clients) for e in waves])
-    measured = np.array([np.min(e.ttft_s) for e in waves])
-    serial_s = 0.0
-    for _ in range(WAVE_ROUNDS):
-        seen = np.array([np.min(replay(run, e, rates, replace(host, serial_s=serial_s), draws=0).ttft_s) for e in waves])
-        late = measured - seen
-        serial_s = max(0.0, serial_s + float(np.polyfit(clients, late, 1)[0] if len(waves) > 1 else late[0] / clients[0]))
-    return serial_s
+    return ServedPath(rates, host, shown, shown_prefill, launch, noise, serial_sd, run_noise, tuple(e.name for e in (*low_loads, *rungs)))
 
 
 def _whole_rungs(run: ServedRun, rates: RateDraws, host: HostRates, rungs: tuple[Experiment, ...]) -> float:
@@ -215,7 +215,9 @@ def carried(path: PackagedPath, rates: RateDraws) -> ServedPath:
     """A packaged path as it is, for a run that it was not learnt on."""
     host = path.host(rates)
     launch = Launching(float(np.log(path.launch)), path.launch_sd, 0)
-    return ServedPath(path.applied(rates), host, path.shown, path.shown_prefill, launch, dict(path.noise), path.run_noise, ())
+    return ServedPath(
+        path.applied(rates), host, path.shown, path.shown_prefill, launch, dict(path.noise), HOSTS_SERIAL_SD, path.run_noise, ()
+    )
 
 
 def _shift_c0(rates: RateDraws, shift_s: float) -> RateDraws:

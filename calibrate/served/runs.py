@@ -1,11 +1,11 @@
 """Measured served runs as experiments: who sent what when, and when the tokens came back.
 
-Two sources: a `served` measurement file (netCDF, one run of several experiments) and a per-request log of any engine (CSV).
+Two sources: a `served` measurement file (netCDF, one run of several experiments), read here, and a per-request log of any engine
+(calibrate.served.request_log).
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.measurement import model_of, open_measurement
+from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement
+from calibrate.served.flags import limits_of_flags, whole_flag
 from sim.deployment import Limits
 from sim.errors import UsageError
 from sim.precision import Precision
@@ -28,7 +29,8 @@ from sim.workload.trace import Trace, TraceBuilder
 SCHEMA, SUITE = "simctl-measurement/1", "served"
 DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
 LOG_COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s")
-MAX_LINE = 1 << 16
+OPTIONAL = {"request": ("cached_tokens", "session"), "experiment": ("void", "window_step_s"), "token": ("token_time_s",)}
+MOST_CLIENTS, MOST_TOKENS, LONGEST_S = 2**20, 2**31, 1e7  # what a served run can be; beyond it a column means something else
 
 Array = NDArray[np.float64]
 
@@ -108,12 +110,17 @@ def read_served(path: Path) -> ServedRun:
     """Read a `served` measurement. Raises UsageError naming the file and what is wrong with it; OSError when it cannot be read."""
     data = open_measurement(path)
     attrs = data.attrs
-    if attrs.get("schema") != SCHEMA or attrs.get("suite") != SUITE:
-        raise UsageError(f"{path.name}: not a served measurement (schema {attrs.get('schema')!r}, suite {attrs.get('suite')!r})")
-    needed = ("experiment_index", *LOG_COLUMNS, "name", "kind", "n")
-    missing = [n for n in needed if n not in data] + [n for n in ("gpu_name", "model", "weight_dtype") if n not in attrs]
-    if missing:
-        raise UsageError(f"{path.name}: lacks {', '.join(missing)}")
+    check_attributes(attrs, path.name, SCHEMA, (SUITE,), ("gpu_name", "model", "weight_dtype"))
+    told = {name: [n for n in names if n in data] for name, names in OPTIONAL.items()}
+    times, counts = [n for n in LOG_COLUMNS if n.endswith("_s")], [n for n in LOG_COLUMNS if not n.endswith("_s")]
+    of_requests = ("experiment_index", *LOG_COLUMNS, *told["request"])
+    check_columns(data, path.name, "request", of_requests, numbers=(*counts, "experiment_index", *told["request"]), seconds=times)
+    windows = [n for n in told["experiment"] if n.endswith("_s")]
+    check_columns(data, path.name, "experiment", ("name", "kind", "n", *told["experiment"]), numbers=("n",), seconds=windows)
+    check_columns(data, path.name, "token", told["token"], seconds=told["token"])
+    complete = [i for i in range(data.sizes["experiment"]) if _complete(data, i)]
+    if not complete:
+        raise UsageError(f"{path.name}: no experiment that is not void")
     flags = str(attrs.get("plan_server_flags", "")) or re.sub(r"--num-gpu-blocks-override[ =]\d+", "", _starved_flags(data))
     return ServedRun(
         name=path.stem,
@@ -121,61 +128,11 @@ def read_served(path: Path) -> ServedRun:
         model=model_of(attrs, path),
         precision=Precision(_dtype(attrs["weight_dtype"]), _dtype(attrs.get("kv_dtype", "bfloat16"))),
         limits=limits_of_flags(flags),
-        tp=int(_flag(flags, "tensor-parallel-size") or 1),
+        tp=whole_flag(flags, "tensor-parallel-size") or 1,
         engine=f"{attrs.get('plan_engine', 'vllm')} {attrs.get('vllm_version', '')}".strip(),
-        experiments=tuple(_experiment(data, i) for i in range(data.sizes["experiment"]) if _complete(data, i)),
+        experiments=tuple(_experiment(data, i, path.name) for i in complete),
         notes=(str(attrs["note"]),) if attrs.get("note") else (),
     )
-
-
-def read_log(path: Path, gpu: GpuSpec, model: ModelSpec, precision: Precision, limits: Limits, tp: int = 1) -> ServedRun:
-    """Read a per-request log, CSV with the columns arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s (all absolute seconds
-    on one clock) and optionally cached_tokens. Raises UsageError naming the line.
-    """
-    rows: list[dict[str, float]] = []
-    with path.open(encoding="utf-8", newline="") as handle:
-        reader = csv.DictReader(handle)
-        missing = [c for c in LOG_COLUMNS if c not in (reader.fieldnames or ())]
-        if missing:
-            raise UsageError(f"{path.name}: line 1: lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}")
-        for number, row in enumerate(reader, start=2):
-            rows.append(_log_row(path.name, number, row))
-    if not rows:
-        raise UsageError(f"{path.name}: no requests")
-    rows.sort(key=lambda r: r["arrival_s"])
-    column = {name: np.array([r[name] for r in rows]) for name in LOG_COLUMNS}
-    cached = np.array([r["cached_tokens"] for r in rows]) if all("cached_tokens" in r for r in rows) else None
-    experiment = Experiment(
-        name=path.stem,
-        kind="open",
-        arrival_s=column["arrival_s"],
-        prompt_tokens=column["prompt_tokens"].astype(np.int64),
-        output_tokens=column["output_tokens"].astype(np.int64),
-        ttft_s=column["first_token_s"] - column["arrival_s"],
-        e2el_s=column["finish_s"] - column["arrival_s"],
-        cached_tokens=cached,
-    )
-    return ServedRun(path.stem, gpu, model, precision, limits, tp, "per-request log", (experiment,))
-
-
-def limits_of_flags(flags: str) -> Limits:
-    """The engine limits among a server's command-line flags; vLLM's defaults for the rest."""
-    whole = {
-        name: _flag(flags, name.replace("_", "-")) for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size")
-    }
-    chosen: dict[str, Any] = {name: int(value) for name, value in whole.items() if value is not None}
-    share, blocks = _flag(flags, "gpu-memory-utilization"), _flag(flags, "num-gpu-blocks-override")
-    if share is not None:
-        chosen["gpu_memory_utilization"] = float(share)
-    if blocks is not None:
-        chosen["num_gpu_blocks"] = int(blocks)
-    options = {"async_scheduling": False} if "--no-async-scheduling" in flags else {}
-    return Limits(**chosen, enable_prefix_caching="--no-enable-prefix-caching" not in flags, options=options)
-
-
-def _flag(flags: str, name: str) -> str | None:
-    found = re.search(rf"--{name}[ =](\S+)", flags)
-    return found[1] if found else None
 
 
 def _dtype(name: str) -> str:
@@ -187,11 +144,15 @@ def _complete(data: Any, index: int) -> bool:
     return not str(data["void"].values[index]) if "void" in data else True
 
 
-def _experiment(data: Any, index: int) -> Experiment:
+def _experiment(data: Any, index: int, file: str) -> Experiment:
+    name = f"{file}: experiment {str(data['name'].values[index])!r}"
     where = np.flatnonzero(data["experiment_index"].values == index)
     where = where[np.argsort(data["arrival_s"].values[where], kind="stable")]
     column = {name: data[name].values[where].astype(float) for name in LOG_COLUMNS}
+    _check_requests(column, where, name)
     clients = float(data["n"].values[index])
+    if not (math.isnan(clients) or 0 <= clients <= MOST_CLIENTS):
+        raise UsageError(f"{name}: n is not a number of clients ({clients:g})")
     cached = data["cached_tokens"].values[where].astype(float) if "cached_tokens" in data else np.full(len(where), np.nan)
     return Experiment(
         name=str(data["name"].values[index]),
@@ -202,12 +163,31 @@ def _experiment(data: Any, index: int) -> Experiment:
         ttft_s=column["first_token_s"],
         e2el_s=column["finish_s"],
         cached_tokens=None if np.isnan(cached).all() else cached,
-        session=_sessions(data, where),
+        session=_sessions(data, where, name),
         clients=0 if math.isnan(clients) else int(clients),
         window_step_s=float(data["window_step_s"].values[index]) if "window_step_s" in data else math.nan,
         token_s=_token_times(data, where),
         limits=limits_of_flags(starved) if kind == "burst" and (starved := _starved_flags(data)) else None,
     )
+
+
+def _check_requests(column: dict[str, Array], where: NDArray[np.int64], name: str) -> None:
+    """Raise UsageError unless there are requests, their tokens are counts, and each has its first token after it was sent, and its last
+    no sooner.
+    """
+    if not where.size:
+        raise UsageError(f"{name}: no requests")
+    counts = [column[n] for n in ("prompt_tokens", "output_tokens")]
+    counted = np.all([(c >= 1) & (c <= MOST_TOKENS) & (c == np.floor(c)) for c in counts], axis=0)
+    first, last = column["first_token_s"], column["finish_s"]
+    in_order = (np.abs(column["arrival_s"]) < LONGEST_S) & (first > 0) & (first <= last) & (last < LONGEST_S)
+    for right, says in (
+        (counted, "tokens are not whole numbers from 1 up"),
+        (in_order, "needs 0 < first_token_s <= finish_s, from sending"),
+    ):
+        if not right.all():
+            worst = int(where[np.flatnonzero(~right)[0]])
+            raise UsageError(f"{name}, request {worst + 1} of the file: {says}")
 
 
 def _starved_flags(data: Any) -> str:
@@ -227,35 +207,16 @@ def _token_times(data: Any, where: NDArray[np.int64]) -> tuple[Array, ...] | Non
     )
 
 
-def _sessions(data: Any, where: NDArray[np.int64]) -> NDArray[np.int64] | None:
+def _sessions(data: Any, where: NDArray[np.int64], name: str) -> NDArray[np.int64] | None:
     """Session of each request; None when the experiment has none, or none of more than one turn."""
     if "session" not in data:
         return None
-    sessions = data["session"].values[where].astype(np.int64)
+    told = data["session"].values[where]
+    if not (np.abs(told) <= MOST_CLIENTS).all():
+        raise UsageError(f"{name}: session is not a number of one ({told[~(np.abs(told) <= MOST_CLIENTS)][0]:g})")
+    sessions = told.astype(np.int64)
     kept = sessions[sessions >= 0]
     return sessions if len(kept) > len(np.unique(kept)) else None
-
-
-def _log_row(name: str, number: int, row: dict[str, str | None]) -> dict[str, float]:
-    values: dict[str, float] = {}
-    for column in (*LOG_COLUMNS, "cached_tokens"):
-        text = row.get(column)
-        if text is None or text == "":
-            if column == "cached_tokens":
-                continue
-            raise UsageError(f"{name}: line {number}: {column} is missing")
-        try:
-            values[column] = float(text)
-        except ValueError:
-            raise UsageError(f"{name}: line {number}: {column} must be a number, got {text[:40]!r}") from None
-        if not math.isfinite(values[column]):
-            raise UsageError(f"{name}: line {number}: {column} must be finite, got {text!r}")
-    for column in ("prompt_tokens", "output_tokens"):
-        if values[column] < 1 or values[column] != int(values[column]):
-            raise UsageError(f"{name}: line {number}: {column} must be a whole number from 1 up")
-    if not values["arrival_s"] <= values["first_token_s"] <= values["finish_s"]:
-        raise UsageError(f"{name}: line {number}: needs arrival_s <= first_token_s <= finish_s")
-    return values
 
 
 def first_part(experiment: Experiment, share: float) -> tuple[Experiment, Experiment]:
@@ -269,7 +230,7 @@ def first_part(experiment: Experiment, share: float) -> tuple[Experiment, Experi
 def _take(experiment: Experiment, part: slice, suffix: str) -> Experiment:
     columns = {
         name: getattr(experiment, name)[part]
-        for name in ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "e2el_s", "cached_tokens", "session")
+        for name in ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "e2el_s", "cached_tokens", "session", "token_s")
         if getattr(experiment, name) is not None
     }
     return replace(experiment, name=f"{experiment.name} ({suffix})", **columns)

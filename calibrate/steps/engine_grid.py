@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.measurement import model_of, open_measurement, whole_number
+from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, whole_number
 from calibrate.steps.cells import SPREAD, StepCells, grid_shape, make_cells
 from sim.bill import Bill, iteration_bill
 from sim.errors import UsageError
@@ -30,6 +30,8 @@ KIND = {"decode": "decode", "ragged": "decode", "prefill": "prefill", "packed": 
 DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
 SECONDS = ("step_s_median", "step_s_p25", "step_s_p75")
 COUNTS = ("decode_seqs_median", "decode_context_tokens_median", "chunks", "chunk_tokens", "offset_tokens")
+# of an iteration: far beyond any engine's, and small enough to be laid out one by one
+MOST = dict.fromkeys(COUNTS, 2.0**40) | {"decode_seqs_median": 2.0**20, "chunks": 2.0**20}
 NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", *COUNTS)
 # Standard deviation of the logarithm of a visit's median, typical of the four H100 grids of several visits (a test holds it).
 ONE_VISIT = 0.024
@@ -58,24 +60,14 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     """
     data = open_measurement(path)
     attrs = data.attrs
-    if attrs.get("schema") != SCHEMA or attrs.get("suite") not in SUITES:
-        raise UsageError(f"{path}: not an {SUITE} measurement (schema {attrs.get('schema')!r}, suite {attrs.get('suite')!r})")
-    missing = [name for name in NEEDED if name not in data] + [n for n in ("gpu_name", "model", "weight_dtype") if n not in attrs]
-    if missing:
-        raise UsageError(f"{path}: lacks {', '.join(missing)}")
-    if astray := [name for name in NEEDED if data[name].dims != ("cell",)]:
-        raise UsageError(f"{path}: {', '.join(astray)} not along the cell dimension")
-    for name in SECONDS:
-        if (unit := data[name].attrs.get("units", "s")) != "s":
-            raise UsageError(f"{path}: {name} is in {unit!r}, want 's'")
-    if words := [name for name in (*SECONDS, *COUNTS) if data[name].dtype.kind not in "iuf"]:
-        raise UsageError(f"{path}: {', '.join(words)} not in numbers")
+    check_attributes(attrs, path, SCHEMA, SUITES, ("gpu_name", "model", "weight_dtype"))
+    check_columns(data, path, "cell", NEEDED, numbers=("step_s_n", *COUNTS), seconds=SECONDS)
     columns = {name: data[name].values for name in NEEDED}
     ran = (columns["role"].astype(str) == "grid") & (columns["status"].astype(str) == "ok") & (columns["step_s_n"] > 0)
     rows = [{name: column[i] for name, column in columns.items()} for i in np.flatnonzero(ran)]
     for row in rows:
         for name in COUNTS:
-            if not (np.isfinite(row[name]) and row[name] >= 0):
+            if not 0 <= row[name] <= MOST[name]:
                 raise UsageError(f"{path}: cell '{row['label']}': {name} is not a count ({row[name]:g})")
         for name in ("step_s_p25", "step_s_p75"):
             if row[name] < 0:

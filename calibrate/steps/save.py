@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from calibrate.artifacts import write_posterior
+from calibrate.sampling import chosen
 from calibrate.steps.cells import KINDS, concatenate
 from calibrate.steps.engine_grid import Grid
 from calibrate.steps.report import Calibration, describe
@@ -48,7 +49,7 @@ def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: s
         data_fingerprint=concatenate(parts).fingerprint(),
         diagnostics=result.diagnostics,
         settings=result.fit.settings,
-        sampler=result.fit.settings.sampler or "nutpie",
+        sampler=chosen(result.fit.settings.sampler),
         thin_to=thin_to,
         groups=groups,
         engine=", ".join(sorted({g.engine for g in grids})),

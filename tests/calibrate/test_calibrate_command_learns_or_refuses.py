@@ -1,13 +1,18 @@
 """`simctl calibrate` turns measurement files into a posterior that the simulator reads; bad input leaves no artifact."""
 
+import contextlib
+import gc
 import json
+import sys
 
 import numpy as np
 import pytest
 import xarray as xr
 
+from calibrate.measurement import open_measurement
 from calibrate.sampling import Diagnostics
 from calibrate.steps import fit
+from sim.errors import UsageError
 from sim.posterior import rates_from_file
 from sim.specs.gpus import get_gpu
 from tests.calibrate.grids import write_grid
@@ -129,6 +134,9 @@ def milliseconds(path):
         (lambda p: edit(p, step_s_p25=put(-0.1)), "decode:8x128.*step_s_p25 is negative"),
         (lambda p: edit(p, decode_seqs_median=put(-4.0)), "decode:8x128.*decode_seqs_median is not a count"),
         (lambda p: edit(p, decode_seqs_median=put(np.nan)), "decode:8x128.*decode_seqs_median is not a count"),
+        (lambda p: edit(p, decode_seqs_median=put(1e12)), "decode:8x128.*decode_seqs_median is not a count .1e.12."),
+        (lambda p: edit(p, chunks=put(1e300)), "decode:8x128.*chunks is not a count"),
+        (lambda p: edit(p, step_s_n=lambda c: c.astype(str)), "step_s_n not in numbers"),
         (lambda p: edit(p, chunk_tokens=put(-5)), "decode:8x128.*chunk_tokens is not a count"),
         (one, "too few cells to calibrate on: 1,"),
         (nothing, "too few cells to calibrate on: 0,"),
@@ -136,6 +144,8 @@ def milliseconds(path):
         (lambda p: p.write_bytes(b""), "grid.nc: not a netCDF measurement"),
         (lambda p: p.write_bytes(p.read_bytes()[:5000]), "grid.nc: not a netCDF measurement.*truncated"),
         (flipped, "grid.nc: not a netCDF measurement"),
+        (lambda p: p.write_bytes(b"CDF"), "grid.nc: not a netCDF measurement"),
+        (lambda p: p.write_bytes(b"CDF\x01" + bytes(90)), "grid.nc"),
     ],
 )
 def test_measurements_that_cannot_be_learnt_from_are_refused_by_name(tmp_path, spoil, says):
@@ -149,12 +159,29 @@ def test_measurements_that_cannot_be_learnt_from_are_refused_by_name(tmp_path, s
     assert not (tmp_path / "p.nc").exists()
 
 
+def test_what_a_damaged_file_leaves_behind_is_thrown_away_in_silence(tmp_path, monkeypatch):
+    whole = write_grid(tmp_path / "grid.nc", np.random.default_rng(0)).read_bytes()
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    for seed in range(12):
+        rng, spoilt = np.random.default_rng(seed), bytearray(whole)
+        for place in rng.integers(0, len(spoilt), 200):
+            spoilt[place] = rng.integers(256)
+        path = tmp_path / f"{seed}.nc"
+        path.write_bytes(bytes(spoilt))
+        with contextlib.suppress(UsageError):
+            open_measurement(path)
+    gc.collect()
+    assert printed == []
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"gpu_name": "NVIDIA A100-SXM4-80GB"}, "not on H100"),
-        ({"schema": "other/1"}, "not an engine-grid measurement"),
-        ({"suite": "floor"}, "not an engine-grid measurement"),
+        ({"schema": "other/1"}, "not a measurement of engine-grid or weight-axis"),
+        ({"suite": np.array([1.0, 2.0])}, "not a measurement of engine-grid or weight-axis"),
+        ({"suite": "floor"}, "not a measurement of engine-grid or weight-axis"),
         ({"weight_dtype": None}, "lacks weight_dtype"),
         ({"weight_dtype": "int3"}, "unknown weight dtype"),
         ({"weight_dtype": 5}, "unknown weight dtype '5'"),

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from sim.bill import decode_shape, iteration_bill
 from sim.knee import eta
@@ -60,6 +61,8 @@ def test_the_published_study_recomputes():
         (("a", "H100", 4096, 2, -1, 8e9, 1e9, 80e9), ":3: step_s must be positive"),
         (("a", "H100", 4096, 2, "x", 8e9, 1e9, 80e9), ":3: step_s is not a number"),
         (("a", "H100", 4096, 2, 0.1, 8e9, "", 80e9), ":3: give all of weight_bytes"),
+        (("a", "", 4096, 2, 0.1, 8e9, 1e9, 80e9), ":3: gpu is missing"),
+        (("a", "H100", 1e300, 2, 0.1, 8e9, 1e9, 80e9), ":3: context_tokens is beyond any model's"),
     ],
 )
 def test_a_malformed_line_is_named_on_one_line_of_stderr(tmp_path, bad, says):
@@ -96,3 +99,27 @@ def test_a_netcdf_that_is_no_measurement_is_refused(tmp_path):
     code, _, err = run("knees", str(path))
     assert (code, err.count("\n")) == (2, 1)
     assert "not a netCDF measurement" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("step_s_median", 0.0, "cell 2: step_s_median must be positive and finite: 0"),
+        ("step_s_median", -0.1, "cell 2: step_s_median must be positive and finite: -0.1"),
+        ("step_s_median", np.nan, "cell 2: step_s_median must be positive and finite: nan"),
+        ("batch", np.inf, "cell 2: batch must be positive and finite: inf"),
+        ("context_tokens", np.nan, "cell 2: context_tokens must be positive and finite: nan"),
+        ("context_tokens", "many", "context_tokens not in numbers"),
+    ],
+)
+def test_a_grid_with_a_cell_that_cannot_be_is_refused(tmp_path, name, value, says):
+    path = write_grid(tmp_path / "engine-grid_x.nc", np.random.default_rng(0))
+    with xr.open_dataset(path) as opened:
+        data = opened.load()
+    column = data[name].astype(object if isinstance(value, str) else float)
+    column[1] = value
+    data[name] = column.astype(str) if isinstance(value, str) else column
+    data.to_netcdf(path, engine="h5netcdf")
+    code, out, err = run("knees", str(path))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err

@@ -1,6 +1,8 @@
 """A posterior file gives its draws back; a damaged, edited, foreign, outdated or misused one is a named error."""
 
+import gc
 import shutil
+import sys
 
 import h5netcdf
 import numpy as np
@@ -11,7 +13,7 @@ from calibrate.artifacts import write_posterior
 from calibrate.sampling import Diagnostics, Settings
 from sim.bill import decode_shape, iteration_bill
 from sim.errors import SimctlError
-from sim.posterior import PosteriorError, rates_for, rates_from_file, read_posterior
+from sim.posterior import PosteriorError, digest, rates_for, rates_from_file, read_posterior
 from sim.precision import Precision
 from sim.price import step_time_s
 from sim.rates import UNITS
@@ -219,3 +221,45 @@ def test_a_missing_file_is_an_operating_system_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_posterior(tmp_path / "none.nc")
     shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("basis", "not JSON", "does not say what its rates were learnt from"),
+        ("basis", "[1]", "does not say what its rates were learnt from"),
+        ("basis", "{}", "a rate is missing"),
+        ("host_sd", "wide", "host_sd is not a number from 0 up: 'wide'"),
+        ("host_sd", np.nan, "host_sd is not a number from 0 up: nan"),
+        ("converged", "maybe", "converged is not a number"),
+        ("host_request_s", -1.0, "host_request_s is not a number from 0 up: -1"),
+    ],
+)
+def test_attributes_that_cannot_be_are_refused_even_with_a_digest_that_matches(tmp_path, name, value, says):
+    posterior = draws()
+    posterior["sigma"] = (("chain", "draw", "kind"), np.full((4, 100, 4), 0.03))
+    path = write(tmp_path / "p.nc", posterior=posterior)
+    with h5netcdf.File(path, "a") as file:
+        file.attrs[name] = value
+        attrs = {k: v.item() if isinstance(v, np.generic) else v for k, v in file.attrs.items()}
+        held = file.groups["posterior"]
+        file.attrs["digest"] = digest(attrs, {n: np.asarray(v[...]) for n, v in held.variables.items() if n not in held.dimensions})
+    with pytest.raises(PosteriorError, match=says) as caught:
+        rates_from_file(path, H100)
+    assert str(path) in str(caught.value)
+
+
+def test_what_a_damaged_file_leaves_behind_is_thrown_away_in_silence(tmp_path, monkeypatch):
+    whole = write(tmp_path / "p.nc").read_bytes()
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    for seed in range(8):
+        rng, spoilt = np.random.default_rng(seed), bytearray(whole)
+        for place in rng.integers(0, len(spoilt), 300):
+            spoilt[place] = rng.integers(256)
+        path = tmp_path / f"{seed}.nc"
+        path.write_bytes(bytes(spoilt))
+        with pytest.raises(PosteriorError):
+            read_posterior(path)
+    gc.collect()
+    assert printed == []

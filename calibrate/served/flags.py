@@ -1,0 +1,39 @@
+"""What a served run's file says of its server: the command-line flags it was started with."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sim.deployment import Limits
+from sim.errors import UsageError
+
+
+def limits_of_flags(flags: str) -> Limits:
+    """The engine limits among a server's command-line flags; vLLM's defaults for the rest. UsageError where one is not a number."""
+    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size")
+    chosen: dict[str, Any] = {name: value for name in names if (value := whole_flag(flags, name.replace("_", "-"))) is not None}
+    if (blocks := whole_flag(flags, "num-gpu-blocks-override")) is not None:
+        chosen["num_gpu_blocks"] = blocks
+    if (share := _number(flags, "gpu-memory-utilization")) is not None:
+        chosen["gpu_memory_utilization"] = share
+    options = {"async_scheduling": False} if "--no-async-scheduling" in flags else {}
+    return Limits(**chosen, enable_prefix_caching="--no-enable-prefix-caching" not in flags, options=options)
+
+
+def whole_flag(flags: str, name: str) -> int | None:
+    """A flag that counts; None where it is not among them. UsageError unless it is a whole number from 1 up."""
+    value = _number(flags, name)
+    if value is not None and (value < 1 or value != value // 1):
+        raise UsageError(f"server flag --{name}: must be a whole number from 1 up, got {value:g}")
+    return None if value is None else int(value)
+
+
+def _number(flags: str, name: str) -> float | None:
+    found = re.search(rf"--{name}[ =](\S+)", flags)
+    if found is None:
+        return None
+    try:
+        return float(found[1])
+    except ValueError:
+        raise UsageError(f"server flag --{name}: not a number: {found[1]!r}") from None

@@ -1,0 +1,93 @@
+"""How far iterations that carry prefill lie from their price, one from another: what a server's streams show of it, and runs that have it.
+
+A host launches the same iteration in 15 ms now and in 30 a second later, and no request tells which it will be (docs/validation.md). What
+is seen is the time between tokens of streams beside a prompt that comes in alone, less what it is priced at: over the
+two iterations up to its first token where no captured graph holds the prompt (the first waits for its launch), over four where one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate.served.launches import ALONE_S
+from calibrate.served.runs import Experiment, ServedRun
+from calibrate.served.stalls import stalls
+from sim.bill import GRAPH_TOKENS
+from sim.engine.microbatch import Chunk
+from sim.engine.steptime import StepTime
+from sim.engine.ticks import TICK_S, to_ticks
+from sim.host import HostRates
+from sim.rates import Rates
+
+Array = NDArray[np.float64]
+LEAST_SEEN = 5
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Seconds by which iterations with prefill were longer than the middle one of their kind: those that a captured graph holds, and those
+    launched kernel by kernel.
+    """
+
+    held: Array
+    launched: Array
+
+
+def scatter_of(run: ServedRun, experiments: tuple[Experiment, ...], rates: Rates, host: HostRates) -> Scatter | None:
+    """What these experiments show at rates as served; None where they show too little: no token times, or LEAST_SEEN of neither kind."""
+    held = np.concatenate([stalls(run, e, rates) for e in experiments])
+    launched = np.concatenate([_launched(run, e, rates, host) for e in experiments])
+    if held.size < LEAST_SEEN or launched.size < LEAST_SEEN:
+        return None
+    return Scatter(held - np.median(held), launched - np.median(launched))
+
+
+def _launched(run: ServedRun, experiment: Experiment, rates: Rates, host: HostRates) -> Array:
+    """Seconds [prompt] over price of a decode and the iteration in which a prompt beyond the captured graphs joins it."""
+    times = experiment.token_s
+    if times is None:
+        return np.empty(0)
+    steps = StepTime(run.model, run.precision, rates, tp=run.tp, host=host.work)
+    first = np.array([t[0] if len(t) else np.nan for t in times])
+    found = []
+    for i in np.flatnonzero(experiment.prompt_tokens > GRAPH_TOKENS):
+        apart = np.abs(np.delete(first, i) - first[i])
+        if not np.isfinite(first[i]) or (apart.size and np.nanmin(apart) < ALONE_S):
+            continue
+        waits, context = [], 0
+        for j, t in enumerate(times):
+            k = int(np.argmin(np.abs(t - first[i]))) if j != i and len(t) > 2 and t[0] < first[i] <= t[-1] else 0
+            if k >= 2:
+                waits.append(float(t[k] - t[k - 2]))
+                context += int(experiment.prompt_tokens[j]) + k
+        if waits:
+            prompt = int(experiment.prompt_tokens[i])
+            decode = steps.stretch(len(waits), context).first
+            priced = decode + steps.mixed(len(waits), context, 0, context, [(prompt, prompt, 1)], decode)
+            found.append(float(np.median(waits)) - priced * TICK_S)
+    return np.array(found)
+
+
+class ScatteredSteps(StepTime):
+    """Step times of which every iteration with prefill is off by one that was seen, drawn at random; never below half its price."""
+
+    def __init__(self, *deployment: Any, scatter: Scatter, rng: np.random.Generator, **settings: Any) -> None:
+        super().__init__(*deployment, **settings)
+        self._scatter = [[to_ticks(float(s)) for s in kind] for kind in (scatter.held, scatter.launched)]
+        self._rng = rng
+
+    def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Sequence[Chunk], *more: Any) -> int:
+        """Ticks of chunks beside decodes, as priced and as it comes."""
+        priced: int = super().mixed(batch, context, near, kept, chunks, *more)
+        kind = self._scatter[batch + _tokens(chunks) > GRAPH_TOKENS]
+        ticks: int = max(priced + kind[int(self._rng.integers(len(kind)))], priced // 2)
+        return ticks
+
+
+def _tokens(chunks: Sequence[Chunk]) -> int:
+    return sum(n for n, _, _ in chunks)

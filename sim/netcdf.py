@@ -1,0 +1,32 @@
+"""Files of a library's format, read: whatever damaged bytes make the library do becomes one error that says what it was."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+
+class DamagedFileError(Exception):
+    """The library could not read the file; the text is its own word for it, on one line."""
+
+
+def whole(read: Callable[[], Value]) -> Value:
+    """What `read` returns. DamagedFileError for whatever it raises: what a library does with damaged bytes is wherever they lead it.
+
+    A file object that was never quite opened fails once more when it is thrown away, which Python prints as a traceback. What is wrong with
+    the file has been said by then, so that is kept quiet.
+    """
+    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        try:
+            return read()
+        except Exception as error:
+            damage = " ".join(str(error).split())[:80] or type(error).__name__
+        gc.collect()
+    finally:
+        sys.unraisablehook = before
+    raise DamagedFileError(damage)
