@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -85,16 +84,6 @@ class Compiled:
         """InferenceData of the posterior. `data` replaces values of pm.Data by name; shapes must stay the same."""
         with quiet(), backend.exact():
             return self._sample(settings, data)
-
-    def sample_each(self, settings: Settings, data: Iterable[Mapping[str, np.ndarray]]) -> list[Any]:
-        """One InferenceData for each replacement of the data, as `sample` gives it. Small fits of one chain leave cores idle: with nutpie
-        as many are sampled at a time as there are cores to use, and what comes out does not depend on that.
-        """
-        with quiet(), backend.exact():  # once, around all: both change what threads share
-            if self.sampler != "nutpie":
-                return [self._sample(settings, each) for each in data]
-            with ThreadPoolExecutor(max(settings.cores // settings.chains, 1)) as pool:
-                return list(pool.map(lambda each: self._sample(settings, each), data))
 
     def _sample(self, settings: Settings, data: Mapping[str, np.ndarray] | None) -> Any:
         how = {name: getattr(settings, name) for name in ("draws", "tune", "chains", "target_accept")}

@@ -34,7 +34,7 @@ from sim.specs.gpus import get_gpu
 
 Array = NDArray[np.float64]
 MEASURED = ("H100", "H200")
-SETTINGS = Settings(draws=1000, tune=1500, chains=4, seed=0, target_accept=0.97)
+SETTINGS = Settings(draws=1500, tune=1500, chains=4, seed=0, target_accept=0.97)
 KEPT_DRAWS = 800
 # An engine's rate is known to the formula's own fit, not better than this across runs of the machine.
 LEAST_ERROR = 0.03

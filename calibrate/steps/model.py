@@ -260,13 +260,15 @@ def free_rates(cells: StepCells) -> list[str]:
 
 def model_data(cells: StepCells, runs: Sequence[str]) -> dict[str, Any]:
     """Replacements for the pm.Data of `step_model` that hold what was measured."""
-    return {
+    data: dict[str, Any] = {
         "bill": floored(cells.bill),
         "log_step": np.log(cells.step_s),
         "repeat_sd": cells.repeat_sd,
         "kind": kind_index(cells),
-        "run": np.eye(max(len(runs), 1))[run_index(cells, runs)],
     }
+    if runs:  # as a matrix [n, run] of ones and zeros, whose product with factors is quicker to compile than picking them
+        data["run"] = np.eye(len(runs))[run_index(cells, runs)]
+    return data
 
 
 def floored(bill: Array) -> Array:

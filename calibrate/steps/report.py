@@ -81,7 +81,8 @@ def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = ()) 
         rows += [
             row
             for what, labels in (("leave one model out", cells.model), ("leave one run out", cells.run))
-            if len(np.unique(labels)) > 1
+            if len(np.unique(labels))
+            > (1 if labels is cells.model else len(np.unique(cells.model)))  # models of one run each are their runs
             for row in _rows(what, fit, labels, labels, seed)
         ]
     loo = _loo(fit, posterior)

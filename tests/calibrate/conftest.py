@@ -12,7 +12,7 @@ def step_fit():
     from calibrate.sampling import Settings
     from calibrate.steps.fit import StepFit
 
-    return StepFit(synthetic(np.random.default_rng(0)), PRIORS, Settings(draws=700, tune=700, chains=2, seed=1))
+    return StepFit(synthetic(np.random.default_rng(0)), PRIORS, Settings(draws=1000, tune=700, chains=2, seed=1))
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,7 @@ def test_only_the_named_rates_replace_their_priors(selection, step_posterior):
 
 
 def test_each_gpu_learns_from_its_own(selection):
-    assert set(packaged_alone(get_gpu("H200"))) == {"all-reduce"}  # its decode steps hold no tiered ones
+    assert set(packaged_alone(get_gpu("H200"))) == {"all-reduce", "selection"}
     assert packaged_alone(get_gpu("A10")) == {}
     reduced = packaged_alone(get_gpu("H200"))["all-reduce"].as_bill()
     # two GPUs: each sends and receives half of it once more than it holds

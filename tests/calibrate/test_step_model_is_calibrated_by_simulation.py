@@ -9,7 +9,7 @@ from scipy import stats
 from calibrate.sampling import Settings
 from calibrate.sbc.ranks import family_p, judge, rank
 from calibrate.sbc.sampled import KEPT
-from calibrate.steps.model import SIGMA_SCALE, log_price, predictive
+from calibrate.steps.model import log_price, predictive, sigma_draws
 from calibrate.steps.rates import prior_draws
 from tests.calibrate.steps import PRIORS
 
@@ -23,8 +23,7 @@ def ranks(step_fit):
     truths = prior_draws(PRIORS, RUNS, rng)
     found = {name: np.empty(RUNS) for name in step_fit.free}
     for run in range(RUNS):
-        sigma = np.abs(rng.normal(0, SIGMA_SCALE, size=(1, 3)))
-        times = predictive(step_fit.cells, log_price(step_fit.cells, truths.at(run)), sigma, rng)[0]
+        times = predictive(step_fit.cells, log_price(step_fit.cells, truths.at(run)), sigma_draws(1, rng), rng)[0]
         cells = dataclasses.replace(step_fit.cells, step_s=times)
         posterior = step_fit.posterior(cells, Settings(draws=DRAWS, tune=500, chains=1, cores=1, seed=int(rng.integers(2**31))))
         for name in step_fit.free:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from calibrate.sampling import Diagnostics, Settings, UnconvergedError
-from calibrate.steps.fit import cell_folds, intervals, score
-from calibrate.steps.model import SIGMA_SCALE, free_rates, log_likelihood, log_price, predictive
+from calibrate.steps.approximate import HOST_SD
+from calibrate.steps.fit import cell_folds, held_out, score
+from calibrate.steps.model import free_rates, log_likelihood, log_price, predictive, sigma_draws
 from calibrate.steps.rates import prior_draws, value
 from sim.rates import UNITS
 from tests.calibrate.steps import PRIORS, TRUE, TRUE_RATES, synthetic
@@ -40,19 +41,17 @@ def test_the_gates_pass_on_this_fit_and_fail_by_name_on_a_bad_one(step_posterior
 
 
 def test_a_fold_is_predicted_by_a_fit_that_did_not_see_it(step_fit):
-    quick = Settings(draws=200, tune=400, chains=2, seed=2)
     labels = cell_folds(step_fit.cells, 2, np.random.default_rng(0))
-    held = step_fit.held_out(labels, quick)
+    held = held_out(step_fit.cells, PRIORS, labels, HOST_SD, seed=2)
     scores = held.scores(step_fit.cells)
     assert scores.n == len(step_fit.cells)
     assert scores.median < 0.02
     assert 0.75 <= scores.coverage <= 1.0
     # changing a fold's own measurements must not change its prediction: it was not seen
     doubled = np.where(labels == "fold 1", 2 * step_fit.cells.step_s, step_fit.cells.step_s)
-    changed = dataclasses.replace(step_fit.cells, step_s=doubled)
-    others = step_fit.posterior(changed.take(labels != "fold 1"), quick)
-    again = intervals(changed.take(labels == "fold 1"), others.rates, others.sigma, np.random.default_rng([2, 2, 0]))[1]
-    np.testing.assert_allclose(again, held.median_s[labels == "fold 1"])
+    again = held_out(dataclasses.replace(step_fit.cells, step_s=doubled), PRIORS, labels, HOST_SD, seed=2)
+    np.testing.assert_array_equal(again.median_s[labels == "fold 1"], held.median_s[labels == "fold 1"])
+    assert not np.allclose(again.median_s[labels == "fold 2"], held.median_s[labels == "fold 2"])
 
 
 def test_the_same_seed_gives_the_same_draws(step_fit):
@@ -83,8 +82,7 @@ def test_prior_predictive_times_are_positive_and_a_7b_step_is_never_ten_seconds(
     cells = synthetic(np.random.default_rng(0), models=("Qwen2.5-7B",))
     rng = np.random.default_rng(1)
     rates = prior_draws(PRIORS, 500, rng)
-    sigma = np.abs(rng.normal(0, SIGMA_SCALE, size=(500, 3)))
-    times = predictive(cells, log_price(cells, rates), sigma, rng)
+    times = predictive(cells, log_price(cells, rates), sigma_draws(500, rng), rng)
     assert (times > 0).all()
     assert np.quantile(times, 0.999) < 10
     assert np.quantile(times[:, cells.kind == "decode"], 0.001) > 1e-3
