@@ -110,6 +110,7 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
 
     from calibrate.served.compare import score
     from calibrate.served.floor import floors
+    from calibrate.served.launches import launches
     from calibrate.served.path import carried, learn_path
     from calibrate.served.repeats import is_repeat, repeats
     from calibrate.served.replay import replay
@@ -124,18 +125,21 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
         given = _path_to_carry(options["path_file"])
         # no window pins these draws: as few of them as are replayed, so that their middle is the posterior's
         rates = rates_for(run.gpu, run.precision, path=options["posterior"], draws=max(2, options["draws"]))
-        learnt, scored, scatter = carried(given, rates), [e for e in run.experiments if e.kind != "ladder"], None
+        learnt, scored = carried(given, rates), [e for e in run.experiments if e.kind != "ladder"]
+        lows, scatter = (), None
     else:
         lows, ladder, scored = _split(run, options)
         learnt = learn_path(run, rates, lows, ladder)
         scatter = scatter_of(run, lows, learnt.rates.point, learnt.host)
-    pairs = [(e, replay(run, e, learnt.rates, learnt.host, draws=options["draws"])) for e in scored]
+    draws = options["draws"]
+    pairs = [(e, replay(run, e, learnt.rates, learnt.host, draws=draws, hosts=learnt.hosts(draws))) for e in scored]
     return {
         "run": run,
         "in_process": rates,
         "path": learnt,
         "pairs": pairs,
         "repeats": repeats(run.experiments),
+        "launches": sorted(wait for e in lows for wait, _ in launches(e)),
         "floors": [floors(run, e, learnt.rates, learnt.host, scatter) for e in scored if not is_repeat(e, run.experiments)],
         "scores": [s for experiment, predicted in pairs for s in score(experiment, predicted, learnt.noise, learnt.run_noise)],
     }

@@ -35,11 +35,12 @@ from calibrate.served.replay import Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.sending import sending_s
 from calibrate.served.stalls import prefill_seen
-from sim.bill import coefficients, decode_shape, iteration_bill, mixed_shape
+from calibrate.served.waves import own_time_s
+from sim.bill import coefficients, decode_shape, iteration_bill
 from sim.deployment import plan_engine
 from sim.errors import UsageError
 from sim.host import HostRates
-from sim.price import step_terms, step_time_s
+from sim.price import step_terms
 from sim.rates import RateDraws, Rates
 from sim.served import ServedPath as PackagedPath
 from sim.served import hidden_work
@@ -47,8 +48,7 @@ from sim.served import hidden_work
 Array = NDArray[np.float64]
 MIN_C0_S = 1e-5
 ROUNDS = 3
-WAVE_ROUNDS = 6
-TOGETHER_S = 0.02  # first tokens no further apart come of one iteration: one of whole prompts takes longer, and sending its tokens less
+HOSTS_SERIAL_SD = 0.2  # log sd of another server's own time per request: three that were measured took 1.9, 1.9 and 2.7 ms
 MIN_WAVE = 8  # clients; of smaller waves, waiting for one another is little of their time
 
 
@@ -62,8 +62,16 @@ class ServedPath:
     shown_prefill: float
     launch: Launching
     noise: dict[str, float]
+    serial_sd: float  # of the logarithm of the API server's own time, of which waves say more or less
     run_noise: float  # log sd of what all requests of a run have in common, beyond the draws: the grids' word for it, or the ladder's
     learnt_on: tuple[str, ...]
+
+    def hosts(self, count: int) -> list[HostRates]:
+        """Host latencies [draw]. What a request takes alone is known better than how it divides, so that stays."""
+        spread = np.exp(self.serial_sd * np.random.default_rng(15).standard_normal(count))
+        whole = self.host.request_s + self.host.serial_s
+        own = [self.host.serial_s * float(f) for f in spread]
+        return [replace(self.host, serial_s=serial_s, request_s=max(0.0, whole - serial_s)) for serial_s in own]
 
 
 def learn_path(run: ServedRun, rates: RateDraws, low_loads: tuple[Experiment, ...], ladder: tuple[Experiment, ...]) -> ServedPath:
@@ -96,8 +104,10 @@ def learn_path(run: ServedRun, rates: RateDraws, low_loads: tuple[Experiment, ..
     launch = launching(low_loads, launches_s, host.work) if overlaps else Launching()
     rates = _launched(rates, launch)
     waves = tuple(e for e in rungs if e.clients >= MIN_WAVE)
+    serial_sd = 0.0
     if waves:
-        host = replace(host, serial_s=_serial(run, rates, host, waves))
+        serial_s, error_s = own_time_s(run, rates, host, waves)
+        host, serial_sd = replace(host, serial_s=serial_s), (error_s / serial_s if serial_s > 0 else 0.0)
     else:
         host = replace(host, request_s=0.0)
     for _ in range(ROUNDS):
@@ -112,43 +122,7 @@ def learn_path(run: ServedRun, rates: RateDraws, low_loads: tuple[Experiment, ..
         host = replace(host, **{closes: max(0.0, getattr(host, closes) + gap)})
     noise = _noise([(e, replay(run, e, rates, host, draws=0)) for e in low_loads])
     run_noise = max(run_noise, _whole_rungs(run, rates, host, rungs))
-    return ServedPath(rates, host, shown, shown_prefill, launch, noise, run_noise, tuple(e.name for e in (*low_loads, *rungs)))
-
-
-def _serial(run: ServedRun, rates: RateDraws, host: HostRates, waves: tuple[Experiment, ...]) -> float:
-    """The API server's own time per request, from how much later a wave of N is first taken up for each of the N."""
-    clients = np.array([float(e.clients) for e in waves])
-    measured = np.array([_taken_up_s(run, rates, e, e.ttft_s) for e in waves])
-    serial_s = 0.0
-    for _ in range(WAVE_ROUNDS):
-        own = replace(host, serial_s=serial_s)
-        seen = np.array([_taken_up_s(run, rates, e, replay(run, e, rates, own, draws=0).ttft_s) for e in waves])
-        late = measured - seen
-        serial_s = max(0.0, serial_s + (_median_slope(clients, late) if len(waves) > 1 else float(late[0] / clients[0])))
-    return serial_s
-
-
-def _median_slope(x: Array, y: Array) -> float:
-    """The median of the slopes between all pairs of points: one wave that the engine took up an iteration late does not decide it."""
-    left, right = np.triu_indices(len(x), 1)
-    return float(np.median((y[right] - y[left]) / (x[right] - x[left])))
-
-
-def _taken_up_s(run: ServedRun, rates: RateDraws, wave: Experiment, ttft_s: Array) -> float:
-    """Seconds until the engine began to compute a wave: its earliest first token, less that iteration's own time. How many prompts were
-    there in time for it is an accident worth several prompts' time, and shows in how many first tokens come with it.
-    """
-    first = float(np.min(ttft_s))
-    together = int((wave.arrival_s - wave.arrival_s[0] + ttft_s <= np.min(wave.arrival_s - wave.arrival_s[0] + ttft_s) + TOGETHER_S).sum())
-    budget = plan_engine(run.model, run.gpu, run.precision, run.tp, run.limits)[0].max_num_batched_tokens
-    chunks, left = [], float(budget)
-    for prompt in np.sort(wave.prompt_tokens)[:together].tolist():
-        own = min(float(prompt), left)
-        if own > 0:
-            chunks.append((own, own, True))
-        left -= own
-    bill = iteration_bill(run.model, mixed_shape(run.model, [], chunks, tp=run.tp), run.precision, tp=run.tp)
-    return first - float(step_time_s(bill, rates.point))
+    return ServedPath(rates, host, shown, shown_prefill, launch, noise, serial_sd, run_noise, tuple(e.name for e in (*low_loads, *rungs)))
 
 
 def _whole_rungs(run: ServedRun, rates: RateDraws, host: HostRates, rungs: tuple[Experiment, ...]) -> float:
@@ -240,7 +214,9 @@ def carried(path: PackagedPath, rates: RateDraws) -> ServedPath:
     """A packaged path as it is, for a run that it was not learnt on."""
     host = path.host(rates)
     launch = Launching(float(np.log(path.launch)), path.launch_sd, 0)
-    return ServedPath(path.applied(rates), host, path.shown, path.shown_prefill, launch, dict(path.noise), path.run_noise, ())
+    return ServedPath(
+        path.applied(rates), host, path.shown, path.shown_prefill, launch, dict(path.noise), HOSTS_SERIAL_SD, path.run_noise, ()
+    )
 
 
 def _shift_c0(rates: RateDraws, shift_s: float) -> RateDraws:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,20 +41,22 @@ class Prediction:
         return float(np.median(np.quantile(runs, 0.99, axis=1)))
 
 
-def replay(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates, *, draws: int) -> Prediction:
-    """Simulate `experiment` at the point rates and at the first `draws` draws.
+def replay(
+    run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates, *, draws: int, hosts: Sequence[HostRates] = ()
+) -> Prediction:
+    """Simulate `experiment` at the point rates and at the first `draws` draws, each with its own of `hosts` where there are any.
 
     Clients that wait for their answers do so here too; a closed loop whose chains are not recorded is replayed with its number of
     clients; every other request is sent when it really was.
     """
     base = study_of(run, experiment, rates, host)
 
-    def at(point: Rates) -> tuple[Array, Array, Array, NDArray[np.int64]]:
-        record = run_study(replace(base, rates=replace(rates, point=point)), draws=0, keep_iterations=False).record
+    def at(point: Rates, own: HostRates) -> tuple[Array, Array, Array, NDArray[np.int64]]:
+        record = run_study(replace(base, rates=replace(rates, point=point), host=own), draws=0, keep_iterations=False).record
         return columns_of(record)
 
-    ttft, tpot, e2el, cached = at(rates.point)
-    rows = [at(rates.draws.at(d))[:3] for d in range(draws)]
+    ttft, tpot, e2el, cached = at(rates.point, host)
+    rows = [at(rates.draws.at(d), hosts[d] if hosts else host)[:3] for d in range(draws)]
     names = ("ttft_s", "tpot_s", "e2el_s")
     return Prediction(ttft, tpot, e2el, cached, {name: np.array([row[i] for row in rows]) for i, name in enumerate(names)})
 

@@ -37,6 +37,25 @@ def test_one_wave_taken_up_an_iteration_late_does_not_decide_the_servers_own_tim
     assert found.host.serial_s == pytest.approx(learnt.host.serial_s, rel=0.1)
 
 
+def test_waves_that_disagree_leave_the_servers_own_time_uncertain(learnt):
+    shifts = np.random.default_rng(1).normal(0.0, 0.01, 4)
+    waves = (rung(16), rung(24), rung(32), rung(64))
+    late = tuple(replace(w, ttft_s=w.ttft_s + s, e2el_s=w.e2el_s + s) for w, s in zip(waves, shifts, strict=True))
+    found = learn_path(RUN, IN_PROCESS, (LOW,), (*RUNGS[:2], *late))
+    assert found.serial_sd > max(5 * learnt.serial_sd, 0.02)
+    assert abs(np.log(found.host.serial_s / learnt.host.serial_s)) < 4 * found.serial_sd
+
+
+def test_draws_of_the_server_divide_what_a_request_takes_alone_otherwise(learnt):
+    hosts = replace(learnt, serial_sd=0.1).hosts(4000)
+    own = np.array([host.serial_s for host in hosts])
+    assert np.log(own).std() == pytest.approx(0.1, rel=0.1)
+    assert np.median(own) == pytest.approx(learnt.host.serial_s, rel=0.01)
+    np.testing.assert_allclose([host.request_s + host.serial_s for host in hosts], learnt.host.request_s + learnt.host.serial_s)
+    later = replay(RUN, RUNGS[-1], learnt.rates, learnt.host, draws=1, hosts=[replace(learnt.host, serial_s=2 * learnt.host.serial_s)])
+    assert later.draws["ttft_s"][0].min() > later.ttft_s.min()
+
+
 def test_every_draw_meets_the_windows(learnt):
     """What the windows pin down, every draw agrees on: its price of a rung is the measured window to a fraction of a percent."""
     from sim.bill import decode_shape, iteration_bill
