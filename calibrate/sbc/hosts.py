@@ -1,8 +1,10 @@
-"""Simulation-based calibration of what is read off token times: the host's time to launch, and what carrying prefill costs as served.
+"""Simulation-based calibration of what is read off times: the host's time to launch, what carrying prefill costs as served, and the API
+server's own time.
 
 Two streams decode; every SPACING tokens a prompt joins them, alone. One within the captured graphs holds them up for longer than its bytes
 and products say; of one beyond, their tokens before wait for its launch. As many prompts as a packaged low load has of each kind, and
-they scatter as those do. The rates of the GPU are taken as known: their uncertainty has a calibration of its own.
+they scatter as those do. Waves of clients that send at once are each taken up late by an accident. The rates of the GPU are taken as known:
+their uncertainty has a calibration of its own.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ from numpy.typing import NDArray
 
 from calibrate.sbc.ranks import rank
 from calibrate.served.launches import HOSTS_SD, launching
+from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.stalls import prefill_seen
+from calibrate.served.waves import own_time_s
 from sim.bill import GRAPH_TOKENS, coefficients, iteration_bill, mixed_shape
 from sim.engine.overlap import HostWork
+from sim.host import HostRates
 from sim.price import step_time_s
-from sim.rates import Rates
+from sim.rates import RateDraws, Rates
 
 Array = NDArray[np.float64]
 SPACING, CONTEXT, STREAMS = 30, 512, 2
@@ -28,7 +33,25 @@ PROMPTS = {SHORT: 23, LONG: 10}
 CARRYING_S = (0.0, 2e-3)  # of an iteration that carries prefill, as served
 STALL_SD_S = (1e-4, 1e-3)  # scatter of single prompts
 LAUNCH_SD = (0.05, 0.4)  # of the logarithm
+WAVES, WAVE_OUTPUT = (8, 16, 32, 64), 4  # clients, tokens
+OWN_S, WAVE_SD_S = (5e-4, 2e-3), (5e-4, 4e-3)
 DRAWS = 1000  # those of a factor are the same standard normals every time: of few, their gaps would show in the ranks
+
+
+def serial_rank(run: ServedRun, rates: RateDraws, rng: np.random.Generator) -> float:
+    """Rank of one truth of the API server's own time per request."""
+    host = HostRates(request_s=3e-3, serial_s=rng.uniform(*OWN_S))
+    late_s = rng.uniform(*WAVE_SD_S)
+
+    def wave(clients: int) -> Experiment:
+        blank, lengths = np.ones(clients), (np.full(clients, CONTEXT), np.full(clients, WAVE_OUTPUT))
+        made = Experiment(f"n{clients}", "ladder", 0 * blank, *lengths, blank, 2 * blank, clients=clients)
+        seen = replay(run, made, rates, host, draws=0)
+        return replace(made, ttft_s=seen.ttft_s + late_s * abs(rng.standard_normal()), e2el_s=seen.e2el_s + 1.0)
+
+    own_s, error_s = own_time_s(run, rates, replace(host, serial_s=0.0), tuple(wave(clients) for clients in WAVES))
+    spread = np.exp(error_s / own_s * rng.standard_normal(DRAWS)) if own_s > 0 else np.ones(DRAWS)
+    return rank(host.serial_s, own_s * spread, rng)
 
 
 def host_ranks(run: ServedRun, rates: Rates, rng: np.random.Generator) -> dict[str, float]:

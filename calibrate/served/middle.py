@@ -22,5 +22,11 @@ def middle(values: Array) -> tuple[float, float]:
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
     place = 1 + 0.25 * (n - 1)  # of the lower quartile, among the ordered
     span = -2 * stats.norm.ppf((place - 0.375) / (n + 0.25))
-    heavier = stats.t.ppf(0.95, QUARTILES_TELL * n) / stats.norm.ppf(0.95)
-    return float(median), float(heavier * MEDIAN_SE * (high - low) / span / np.sqrt(n))
+    return float(median), float(heavier(QUARTILES_TELL * n) * MEDIAN_SE * (high - low) / span / np.sqrt(n))
+
+
+def heavier(freedom: float) -> float:
+    """By how much a Student-t's 90 % interval of so many degrees of freedom is wider than a normal's."""
+    from scipy import stats
+
+    return float(stats.t.ppf(0.95, freedom) / stats.norm.ppf(0.95))
