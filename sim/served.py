@@ -23,7 +23,7 @@ from sim.host import HostRates
 from sim.rates import RateDraws, Rates
 
 PACKAGED = "data/posteriors/served_path.json"
-SCHEMA = "simctl-served-path/4"
+SCHEMA = "simctl-served-path/5"
 MIN_C0_S = 1e-5
 LAUNCHING = ("eager_layer_s", "eager_expert_layer_s")
 IN_PROCESS = "posterior for"  # how the summary of rates learnt from in-process grids begins
@@ -38,6 +38,7 @@ class ServedPath:
     gpu: str
     engine: str
     hidden_c0_s: float
+    hidden_c0_sd_s: float  # of it, on another host than it was learnt on
     shown: float
     shown_prefill: float
     launch: float  # how much longer the host takes to launch what no captured graph holds
@@ -74,12 +75,13 @@ class ServedPath:
             c_prefill_s=rates.point.c_prefill_s * self.shown_prefill,
             **{name: getattr(rates.point, name) * self.launch for name in LAUNCHING},
         )
-        # rates of floats are one draw, and its factor the middle one
-        spread = np.random.default_rng(12).standard_normal(rates.count) if np.ndim(rates.draws.beta) else 0.0
+        # rates of floats are one draw, and what hosts differ by is its middle
+        spread, hides = np.random.default_rng(12).standard_normal((2, rates.count)) if np.ndim(rates.draws.beta) else (0.0, 0.0)
         factors = self.launch * np.exp(self.launch_sd * spread)
+        hidden = np.maximum(self.hidden_c0_s + self.hidden_c0_sd_s * hides, 0.0)
         draws = replace(
             rates.draws,
-            c0_s=np.maximum(MIN_C0_S, rates.draws.c0_s - self.hidden_c0_s),
+            c0_s=np.maximum(MIN_C0_S, rates.draws.c0_s - hidden),
             c_seq_s=rates.draws.c_seq_s * self.shown,
             c_prefill_s=rates.draws.c_prefill_s * self.shown_prefill,
             **{name: getattr(rates.draws, name) * factors for name in LAUNCHING},
@@ -126,6 +128,7 @@ def parse_path(text: str | bytes, name: str) -> ServedPath:
         raise SimctlError(f"{name}: not a served path (noise)")
     times = (
         path.hidden_c0_s,
+        path.hidden_c0_sd_s,
         path.request_s,
         path.prompt_token_s,
         path.response_s,

@@ -208,6 +208,7 @@ def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
     from math import hypot
 
     from calibrate.served.launches import HOSTS_SD
+    from calibrate.served.path import HOSTS_HIDDEN_SD_S
     from sim.errors import UsageError
     from sim.formula import formula_fingerprint
     from sim.served import ServedPath
@@ -219,6 +220,7 @@ def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
         gpu=run.gpu.name,
         engine=run.engine,
         hidden_c0_s=float(reports[0]["in_process"].point.c0_s - path.rates.point.c0_s),
+        hidden_c0_sd_s=HOSTS_HIDDEN_SD_S,
         shown=path.shown,
         shown_prefill=path.shown_prefill,
         launch=path.launch.factor,

@@ -34,6 +34,16 @@ def test_it_makes_steps_cheaper_never_negative():
     assert "H100" in host.basis
 
 
+def test_what_another_host_hides_is_uncertain_by_the_amount_it_says():
+    path, before = packaged_path(), rates_for(get_gpu("H100"), draws=2000)
+    assert path.hidden_c0_sd_s > 0
+    hidden = before.draws.c0_s - path.applied(before).draws.c0_s
+    assert hidden.std() == pytest.approx(path.hidden_c0_sd_s, rel=0.1)
+    assert np.median(hidden) == pytest.approx(path.hidden_c0_s, rel=0.02)
+    known = replace(path, hidden_c0_sd_s=0.0).applied(before)
+    np.testing.assert_allclose(before.draws.c0_s - known.draws.c0_s, path.hidden_c0_s)
+
+
 def test_declared_priors_stay_as_they_are():
     rates = prior_rates(get_gpu("T4"))
     same, host = as_served(rates)
