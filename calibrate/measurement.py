@@ -60,6 +60,8 @@ def check_attributes(attrs: dict[str, Any], path: str | Path, schema: str, suite
 
 def model_of(attrs: dict[str, Any], path: str | Path) -> ModelSpec:
     """The model a file measured: its own config where it carries one, else the catalogue's. UsageError when it is neither."""
+    if "model" not in attrs:
+        raise UsageError(f"{path}: lacks model")
     if "model_config" not in attrs:
         from sim.specs.models import get_model
 

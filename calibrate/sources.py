@@ -30,7 +30,7 @@ def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
     Raises UsageError when there are none, or of another GPU.
     """
     if given:
-        grids = [read_engine_grid(path) for path in given]
+        grids = [read_engine_grid(resolved(path)) for path in given]
         for grid in grids:
             if grid.gpu.name != gpu.name:
                 raise UsageError(f"{grid.source}: measured on {grid.gpu.name}, not on {gpu.name}")

@@ -33,11 +33,26 @@ DRAWS = {"capacity": 4000, "recall": 3000, "rates": 800}
     help="Engine grid (.nc, repeatable) or served log (.json, .jsonl, .csv). [default: packaged]",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
-@click.option("--thin", type=click.IntRange(100), help="Keep about this many draws in all, as float32 (packaged files).")
+@click.option("--list", "list_only", is_flag=True, help="List packaged measurements and posteriors, then stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @click.option("--draws", type=click.IntRange(100), help="Draws per chain.  [default: 800; 4000 with --kv-capacity, 3000 with --recall]")
 @click.option("--chains", default=4, show_default=True, type=click.IntRange(2), help="Chains.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampler, the folds and the predictive draws.")
 @click.option("--folds", default=5, show_default=True, type=click.IntRange(0), help="Folds of held-out cells; 0 skips them.")
+@click.option("--sampler", type=click.Choice(["nutpie", "pymc"]), help="Default: nutpie where it is installed.")
+@click.option("--thin", type=click.IntRange(100), help="Keep about this many draws in all, as float32 (packaged files).")
+@click.option("--allow-unconverged", is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
+@click.option("--model", help="Served log: the model it served, catalogue name or config.json. Collect: shape to measure.")
+@click.option("--experiment", help="Served log: which experiment of a served measurement (.nc) of ours.")
+@click.option("--dtype", default="bf16", show_default=True, help="Served log: weight dtype.")
+@click.option("--tp", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="Served log: GPUs per replica.")
+@click.option("--max-num-seqs", type=click.IntRange(1), help="Served log: engine limit it was taken under. [default: vLLM's]")
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Served log: engine limit it was taken under. [default: vLLM's]")
+@click.option("--timeout", type=Duration(), help="Served log: how long clients waited, where it does not say; failures are then censored.")
+@click.option(
+    "--collect", type=click.Path(path_type=Path), metavar="DIR", help="Measure this machine first, into DIR; --hw cpu or its GPU."
+)
+@click.option("--cells", type=click.Path(path_type=Path), help="Collect: the cells of this file (see --cells-out) instead of a whole grid.")
 @click.option("--budget", type=Duration(), metavar="TIME", help="Design or collect: seconds of measuring to spend (90, 120s, 2m).")
 @click.option(
     "--for",
@@ -52,23 +67,8 @@ DRAWS = {"capacity": 4000, "recall": 3000, "rates": 800}
 @click.option("--check", is_flag=True, help="Design: from the datasheet, and put to the test on the packaged grid's own measurements.")
 @click.option("--sims", default=80, show_default=True, type=click.IntRange(30, 2000), help="Design: draws of the rates to simulate.")
 @click.option("--cells-out", type=click.Path(path_type=Path), help="Design: write the cells for `simctl measure --cells`.")
-@click.option("--sampler", type=click.Choice(["nutpie", "pymc"]), help="Default: nutpie where it is installed.")
-@click.option("--allow-unconverged", is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
-@click.option("--model", help="Served log: the model it served, catalogue name or config.json. Collect: shape to measure.")
-@click.option("--experiment", help="Served log: which experiment of a served measurement (.nc) of ours.")
-@click.option("--dtype", default="bf16", show_default=True, help="Served log: weight dtype.")
-@click.option("--tp", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="Served log: GPUs per replica.")
-@click.option("--max-num-seqs", type=click.IntRange(1), help="Served log: engine limit it was taken under. [default: vLLM's]")
-@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Served log: engine limit it was taken under. [default: vLLM's]")
-@click.option("--timeout", type=Duration(), help="Served log: how long clients waited, where it does not say; failures are then censored.")
 @click.option("--kv-capacity", is_flag=True, help="Learn instead what engines take beside weights and KV, from the blocks they got.")
-@click.option(
-    "--collect", type=click.Path(path_type=Path), metavar="DIR", help="Measure this machine first, into DIR; --hw cpu or its GPU."
-)
-@click.option("--cells", type=click.Path(path_type=Path), help="Collect: the cells of this file (see --cells-out) instead of a whole grid.")
 @click.option("--recall", is_flag=True, help="Learn instead the recall of sparse decoding, from the published needle trials.")
-@click.option("--list", "list_only", is_flag=True, help="List packaged measurements and posteriors, then stop.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def command(
     hw: str | None,
     given: tuple[Path, ...],
@@ -117,6 +117,14 @@ def command(
 
     With --budget and --for nothing is learnt: the cells of an engine grid are chosen that are expected to narrow the
     scenario's decision most, with what they cost and the interval they should leave, beside a grid of the same cost.
+
+    \b
+    Examples:
+      simctl calibrate --hw h100                        from packaged data
+      simctl calibrate --hw h100 --from GRID.nc --out posterior.nc
+      simctl calibrate --hw h100 --from LOG.json --model Llama-3.1-8B
+      simctl calibrate --hw h100 --budget 10s --for h100s_for_a_chat_load
+      simctl calibrate --hw cpu --collect out/          measure first
     """
     if list_only:
         _list(as_json)
@@ -216,12 +224,13 @@ def _list(as_json: bool) -> None:
     from calibrate.sources import packaged_measurements
     from sim.posterior import packaged_posteriors
 
-    found = {"measurements": [p.name for p in packaged_measurements()], "posteriors": [p.name for p in packaged_posteriors()]}
+    measured = [f"{p.parent.name}/{p.name}" for p in packaged_measurements()]
+    found = {"measurements": measured, "posteriors": [p.name for p in packaged_posteriors()]}
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
     for what, names in found.items():
-        click.echo(f"{what}: {', '.join(names) or 'none'}")
+        click.echo("\n  ".join([f"{what}:", *(names or ["none"])]))
 
 
 def _show(result: Calibration, grids: list[Grid], title: str) -> None:

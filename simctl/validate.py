@@ -50,7 +50,7 @@ def command(**options: Any) -> None:
     A CSV log needs the columns arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s (seconds on one clock) and may have
     cached_tokens; its own first tenth is the low load it is learnt from.
 
-    Exit 1 when a metric is outside its declared bound: TTFT 5 %, TPOT 2 %, E2EL 2 % (median), p99 TTFT 10 %.
+    Exit 1 when a metric is outside its declared bound: TTFT 5 %, TPOT 2 %, E2EL 2 % (median; 5 % in a burst), p99 TTFT 10 %.
     """
     from sim.errors import SimctlError
     from simctl.validate_text import as_dict, render

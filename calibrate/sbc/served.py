@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from calibrate.logs.learn import HOST, learn_rates
 from calibrate.logs.requests import Log
 from calibrate.sampling import Settings
+from calibrate.sbc.hosts import host_ranks, serial_rank
 from calibrate.sbc.ranks import rank
 from calibrate.sbc.sampled import KEPT, QUICK
 from calibrate.served.path import learn_path
@@ -29,7 +30,7 @@ from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 
 Array = NDArray[np.float64]
-CLIENTS = (1, 2, 4, 8, 16, 24)  # below a wave: the API server's share is not at stake here
+CLIENTS = (1, 2, 3, 4, 5, 6, 7)  # below a wave: the API server's share is not at stake here
 PROMPT, OUTPUT = 2048, 128
 LOW_LOAD = 12
 REQUESTS, RATES_PER_S = 160, (2.0, 8.0)
@@ -43,13 +44,14 @@ def made_run() -> ServedRun:
 
 
 def served_ranks(runs: int, rng: np.random.Generator, _: Settings = QUICK) -> dict[str, Array]:
-    """Ranks of the fixed cost as served and of the per-sequence cost that shows.
+    """Ranks of all that the path has draws of: the fixed cost as served, the per-sequence cost that shows, and what is read off times
+    (calibrate.sbc.hosts). The rest of the latency per request and the time per token sent are points: they have no draws to rank among.
 
     The truth's rates are one draw of what the grids left open; the path is learnt with the others. Windows are exact here, as the path
     takes them: what is tested is that the rates' uncertainty comes through the solving at its right width.
     """
     run = made_run()
-    found: dict[str, list[float]] = {"c0_s": [], "c_seq_s": []}
+    found: dict[str, list[float]] = {"c0_s": [], "c_seq_s": [], "c_prefill_s": [], "launch": [], "serial_s": []}
     for _run in range(runs):
         every = prior_rates(run.gpu, run.precision, draws=KEPT + 1, seed=int(rng.integers(2**31)))
         in_process = Rates(**{name: float(getattr(every.draws, name)[-1]) for name in UNITS})
@@ -60,8 +62,11 @@ def served_ranks(runs: int, rng: np.random.Generator, _: Settings = QUICK) -> di
         learnt = learn_path(
             run, replace(every, draws=rest), (_low_load(run, served, host, rng),), tuple(_rung(run, served, n) for n in CLIENTS)
         )
-        for name, ranks in found.items():
-            ranks.append(rank(float(getattr(served, name)), getattr(learnt.rates.draws, name), rng))
+        for name in ("c0_s", "c_seq_s"):
+            found[name].append(rank(float(getattr(served, name)), getattr(learnt.rates.draws, name), rng))
+        for name, own in host_ranks(run, in_process, rng).items():
+            found[name].append(own)
+        found["serial_s"].append(serial_rank(run, _held(in_process), rng))
     return {name: np.array(ranks) for name, ranks in found.items()}
 
 

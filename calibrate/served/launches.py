@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate.served.middle import middle
 from calibrate.served.runs import Experiment
 from sim.bill import GRAPH_TOKENS
 from sim.engine.overlap import HostWork
@@ -52,10 +53,9 @@ def launching(experiments: tuple[Experiment, ...], in_process_s: float, work: Ho
         return Launching()
     preparing = np.array([work.iteration_s + (streams + 1) * work.sequence_s + work.prefill_s for _, streams in found])
     logs = np.log(np.maximum(np.array([gap for gap, _ in found]) - preparing, 0.1 * in_process_s) / in_process_s)
-    low, middle, high = np.quantile(logs, [0.25, 0.5, 0.75])
-    error = 1.2533 * (high - low) / 1.349 / np.sqrt(len(logs))
+    median, error = middle(logs)
     weight = HOSTS_SD**2 / (HOSTS_SD**2 + error**2)
-    return Launching(float(weight * middle), float(np.sqrt(weight) * error), len(found))
+    return Launching(float(weight * median), float(np.sqrt(weight) * error), len(found))
 
 
 def launches(experiment: Experiment) -> list[tuple[float, int]]:

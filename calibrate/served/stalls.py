@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate.served.middle import middle
 from calibrate.served.runs import Experiment, ServedRun
 from sim.bill import GRAPH_TOKENS, iteration_bill, mixed_shape
 from sim.price import step_time_s
@@ -34,8 +35,7 @@ def prefill_seen(run: ServedRun, experiments: tuple[Experiment, ...], rates: Rat
     found = np.concatenate([stalls(run, experiment, uncharged) for experiment in experiments])
     if found.size < LEAST_STALLS:
         return None
-    low, middle, high = np.quantile(found, [0.25, 0.5, 0.75])
-    return float(middle), float(1.2533 * (high - low) / 1.349 / np.sqrt(found.size))
+    return middle(found)
 
 
 def stalls(run: ServedRun, experiment: Experiment, rates: Rates) -> Array:

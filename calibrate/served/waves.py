@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate.served.middle import heavier
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
 from sim.bill import iteration_bill, mixed_shape
@@ -34,8 +35,9 @@ def own_time_s(run: ServedRun, rates: RateDraws, host: HostRates, waves: tuple[E
         late = measured - np.array([taken_up_s(run, rates, e, replay(run, e, rates, own, draws=0).ttft_s) for e in waves])
         slopes = slopes_of(clients, late)
         serial_s = max(0.0, serial_s + float(np.median(slopes)))
-        # as far as pairs of waves disagree; each wave is in many pairs
-        error_s = 1.4826 * float(np.median(np.abs(slopes - np.median(slopes)))) / np.sqrt(max(len(waves) - 1, 1))
+        # as far as pairs of waves disagree; each wave is in many pairs, and so few waves tell little of how far waves scatter
+        free = max(len(waves) - 1, 1)
+        error_s = heavier(free) * 1.4826 * float(np.median(np.abs(slopes - np.median(slopes)))) / np.sqrt(free)
     return serial_s, error_s
 
 

@@ -78,13 +78,11 @@ def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = ()) 
     posterior, cells, rows = fit.posterior(), fit.cells, []
     if folds >= 2:
         rows += _rows(f"{folds}-fold by cell", fit, cell_folds(cells, folds, np.random.default_rng(seed)), cells.kind, seed)
-        rows += [
-            row
-            for what, labels in (("leave one model out", cells.model), ("leave one run out", cells.run))
-            if len(np.unique(labels))
-            > (1 if labels is cells.model else len(np.unique(cells.model)))  # models of one run each are their runs
-            for row in _rows(what, fit, labels, labels, seed)
-        ]
+        models, runs = len(np.unique(cells.model)), len(np.unique(cells.run))
+        if models > 1:
+            rows += _rows("leave one model out", fit, cells.model, cells.model, seed)
+        if runs > models:  # else every model is its run
+            rows += _rows("leave one run out", fit, cells.run, cells.run, seed)
     loo = _loo(fit, posterior)
     posterior = with_alone(posterior, alone)
     return Calibration(fit, posterior, rate_rows(fit, posterior), rows, float(loo.elpd_loo), int((loo.pareto_k > 0.7).sum()), tuple(alone))

@@ -13,7 +13,7 @@ from calibrate.measurement import open_measurement
 from calibrate.sampling import Diagnostics
 from calibrate.steps import fit
 from sim.errors import UsageError
-from sim.posterior import rates_from_file
+from sim.posterior import packaged_posteriors, rates_from_file
 from sim.specs.gpus import get_gpu
 from tests.calibrate.grids import write_grid
 from tests.calibrate.steps import TRUE
@@ -212,7 +212,15 @@ def test_a_place_that_cannot_be_written_is_found_before_anything_is_learnt(tmp_p
     assert "none is not a folder" in said.stderr
 
 
+def test_a_packaged_grid_goes_by_its_name_in_the_list():
+    code, _, err = run("calibrate", "--hw", "h100", "--from", "h200/engine-grid_qwen2.5-7b.nc")
+    assert code == 2
+    assert "measured on H200, not on H100" in err
+
+
 def test_the_list_names_what_is_packaged():
     code, out, _ = run("calibrate", "--list")
     assert code == 0
-    assert out.startswith("measurements: ")
+    assert out.startswith("measurements:\n  h100/decode_qwen2.5-7b.nc\n")
+    assert "  h200/engine-grid_qwen2.5-7b.nc\n" in out
+    assert out.endswith("posteriors:\n" + "".join(f"  {path.name}\n" for path in packaged_posteriors()))

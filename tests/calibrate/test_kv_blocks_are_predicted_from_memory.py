@@ -14,6 +14,7 @@ from sim.memory import kv_groups, packaged_overhead
 from sim.precision import Precision
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from tests.cli import run
 
 H100 = get_gpu("H100")
 TRUE = {"fixed": 0.8e9, "mlp": 2.5, "logits": 4.0, "scale": 0.05e9}
@@ -134,6 +135,14 @@ def test_impossible_or_too_few_starts_are_refused():
         kv_run("x", "H100", H100.memory_bytes, get_model("Qwen2.5-7B"), Precision(), 10**6, 16, 2048, 64)
     with pytest.raises(UsageError, match="too few engine starts to learn an overhead from: 3,"):
         learn(made(np.random.default_rng(0))[:3], SETTINGS)
+
+
+def test_a_start_that_does_not_say_of_which_model_is_refused(tmp_path):
+    path = tmp_path / "x.nc"
+    said = {"kv_blocks": 100, "block_size_tokens": 16, "max_num_seqs": 64, "max_num_batched_tokens": 2048}
+    xr.Dataset(attrs=said | {"gpu_name": "H100", "weight_dtype": "bfloat16"}).to_netcdf(path, engine="h5netcdf")
+    code, out, err = run("calibrate", "--kv-capacity", "--from", str(path))
+    assert (code, out, err) == (2, "", f"simctl: {path}: lacks model\n")
 
 
 def test_what_is_written_is_read_back(learnt, tmp_path, monkeypatch):

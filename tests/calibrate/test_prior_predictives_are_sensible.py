@@ -13,9 +13,14 @@ from calibrate.population.model import COSTS, PARAMETERS, SHARES, population_mod
 from calibrate.population.model import drawn as shares_and_costs
 from calibrate.recall.model import recall_model
 from calibrate.recall.trials import published
+from calibrate.sbc.cells import step_cells
+from calibrate.served.launches import HOSTS_SD, Launching
+from calibrate.steps.cells import KINDS
+from calibrate.steps.model import SIGMA_SCALE, log_price, predictive
 from calibrate.steps.population import calibration_priors
 from calibrate.steps.rates import prior_draws, value
-from sim.bill import decode_shape, iteration_bill, mixed_shape
+from sim.bill import DENSE, decode_shape, iteration_bill, mixed_shape
+from sim.policy import blocks
 from sim.precision import Precision
 from sim.price import step_time_s
 from sim.priors import priors
@@ -49,6 +54,52 @@ def test_a_7b_decode_step_takes_as_long_as_its_weights_at_peak_at_least_and_less
     prefill = step_time_s(iteration_bill(SEVEN_B, mixed_shape(SEVEN_B, [], [(2048, 2048, True)]), Precision()), rates, np)
     assert (prefill > 0).all()
     assert np.quantile(prefill, 0.999) < 10.0
+
+
+MOE = get_model("Qwen3-Coder-30B-A3B")
+HYBRID = get_model("Qwen3-Next-80B-A3B")
+MIXED = ([2048.0] * 8, [(512, 512, True)])
+# (model, iteration, attention, GPUs, the longest that anybody would believe in seconds)
+ITERATIONS = {
+    "decode over 2 GPUs": (SEVEN_B, decode_shape(SEVEN_B, 1.0, 4096.0), DENSE, 2, 1.0),
+    "mixed over 2 GPUs": (SEVEN_B, mixed_shape(SEVEN_B, *MIXED, tp=2), DENSE, 2, 2.0),
+    "prefill over 2 GPUs": (SEVEN_B, mixed_shape(SEVEN_B, [], [(2048, 2048, True)], tp=2), DENSE, 2, 10.0),
+    "decode of experts": (MOE, decode_shape(MOE, 1.0, 4096.0), DENSE, 1, 1.0),
+    "mixed of experts": (MOE, mixed_shape(MOE, *MIXED), DENSE, 1, 2.0),
+    "prefill of experts": (MOE, mixed_shape(MOE, [], [(2048, 2048, True)]), DENSE, 1, 10.0),
+    "mixed of experts over 2 GPUs": (MOE, mixed_shape(MOE, *MIXED, tp=2), DENSE, 2, 2.0),
+    "decode with recurrent state": (HYBRID, decode_shape(HYBRID, 1.0, 4096.0), DENSE, 1, 1.0),
+    "sparse decode at 1M": (SEVEN_B, decode_shape(SEVEN_B, 1.0, 2.0**20, blocks(8)), blocks(8), 1, 1.0),
+    "tiered decode at 1M": (SEVEN_B, decode_shape(SEVEN_B, 1.0, 2.0**20, blocks(8, "host")), blocks(8, "host"), 1, 2.0),
+}
+
+
+@pytest.mark.parametrize("declared", [partial(priors, published=False), calibration_priors], ids=["datasheet", "population"])
+@pytest.mark.parametrize("name", ITERATIONS)
+def test_iterations_of_every_kind_take_as_long_as_their_weights_at_peak_at_least_and_never_ten_seconds(name, declared):
+    model, shape, policy, tp, longest_s = ITERATIONS[name]
+    bill = iteration_bill(model, shape, Precision(), policy, tp)
+    for gpu in map(get_gpu, list_gpus()):
+        times = step_time_s(bill, prior_draws(declared(gpu, Precision()), DRAWS, np.random.default_rng(1)), np)
+        assert (times > (bill.weight_bytes + bill.expert_bytes) / gpu.memory_bandwidth).all(), gpu.name
+        assert np.quantile(times, 0.999) < longest_s, gpu.name
+
+
+def test_what_the_formula_misses_before_any_data_is_at_most_a_factor():
+    """Model error and noise floor as the step model draws them: log-t of five degrees of freedom about the price."""
+    rng = np.random.default_rng(2)
+    sigma = np.abs(rng.normal(0.0, SIGMA_SCALE, (DRAWS, len(KINDS))))
+    cells = step_cells()
+    price = log_price(cells, prior_draws(priors(get_gpu("H100"), Precision(), published=False), DRAWS, rng))
+    factor = predictive(cells, price, sigma, rng) / np.exp(price)
+    assert (factor > 0).all()
+    assert 0.5 < np.quantile(factor, 0.005) < np.quantile(factor, 0.995) < 2.0
+
+
+def test_a_server_launches_within_a_factor_of_what_the_grids_say():
+    launch = Launching(0.0, HOSTS_SD, 5).draws(DRAWS)
+    assert (launch > 0).all()
+    assert 0.5 < np.quantile(launch, 0.001) < np.quantile(launch, 0.999) < 2.0
 
 
 def test_a_gpu_that_no_one_measured_has_shares_of_its_datasheet_and_a_step_below_a_second():
