@@ -67,7 +67,7 @@ class Option:
     host_bytes: float
     n_max: float
     step_s: Interval
-    step_s_rates: Interval  # of the rates alone; the rest of `step_s` is what the formula misses of one run
+    step_s_rates: Interval  # of the rates alone, hosts' differences among them; the rest of `step_s` is what the formula misses of one run
     tokens_per_s: Interval  # per sequence
     speedup: Interval | None  # over the best feasible dense
     binding: str

@@ -15,8 +15,7 @@ from calibrate.recall.model import recall_model
 from calibrate.recall.trials import published
 from calibrate.sbc.cells import step_cells
 from calibrate.served.launches import HOSTS_SD, Launching
-from calibrate.steps.cells import KINDS
-from calibrate.steps.model import SIGMA_SCALE, log_price, predictive
+from calibrate.steps.model import log_price, predictive, sigma_draws
 from calibrate.steps.population import calibration_priors
 from calibrate.steps.rates import prior_draws, value
 from sim.bill import DENSE, decode_shape, iteration_bill, mixed_shape
@@ -88,7 +87,7 @@ def test_iterations_of_every_kind_take_as_long_as_their_weights_at_peak_at_least
 def test_what_the_formula_misses_before_any_data_is_at_most_a_factor():
     """Model error and noise floor as the step model draws them: log-t of five degrees of freedom about the price."""
     rng = np.random.default_rng(2)
-    sigma = np.abs(rng.normal(0.0, SIGMA_SCALE, (DRAWS, len(KINDS))))
+    sigma = sigma_draws(DRAWS, rng)
     cells = step_cells()
     price = log_price(cells, prior_draws(priors(get_gpu("H100"), Precision(), published=False), DRAWS, rng))
     factor = predictive(cells, price, sigma, rng) / np.exp(price)

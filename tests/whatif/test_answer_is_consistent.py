@@ -1,6 +1,7 @@
 """Whatever is asked, the answer agrees with itself: intervals bracket, feasibility follows the bytes, same seed gives the same answer."""
 
 import json
+import math
 import re
 
 import pytest
@@ -78,15 +79,19 @@ def test_the_interval_splits_into_rates_and_what_the_formula_misses():
 
     gpu = get_gpu("H100")
     question = Question(get_model("Llama-3.1-8B"), gpu, 32768, (1, 8), (8,))
-    whole = rates_for(gpu, question.precision, draws=400)
+    everywhere = rates_for(gpu, question.precision, draws=400)
+    whole = everywhere.at_middle_host()
     alone = rates_from_file(best_posterior(gpu), gpu, draws=400, model_error=False)
     for with_error, without in zip(answer(question, whole).options, answer(question, alone).options, strict=True):
         assert with_error.step_s_rates.low == pytest.approx(without.step_s.low, rel=1e-9)
         assert with_error.step_s_rates.high == pytest.approx(without.step_s.high, rel=1e-9)
-        rates_alone = with_error.step_s_rates.high / with_error.step_s_rates.low
-        if rates_alone < 1.05:  # where the rates hardly matter the whole is what the formula misses; where they dominate it adds nothing
-            assert with_error.step_s.high / with_error.step_s.low > rates_alone + 0.02
+        both, rates, miss = (math.log(i.high / i.low) for i in (with_error.step_s, with_error.step_s_rates, answer(question, whole).miss))
+        assert both == pytest.approx(math.hypot(rates, miss), rel=0.1)  # independent of each other
         assert with_error.speedup == without.speedup or with_error.speedup.low == pytest.approx(without.speedup.low)
+    for any_host, middle in zip(answer(question, everywhere).options, answer(question, whole).options, strict=True):
+        # what hosts differ by belongs to the rates: it is no property of one run that a ratio would lose
+        if any_host.policy.placement == "hbm":
+            assert any_host.step_s_rates.high / any_host.step_s_rates.low > middle.step_s_rates.high / middle.step_s_rates.low
 
 
 def test_knee_crossover_and_capacity_have_intervals_that_hold_their_points():
