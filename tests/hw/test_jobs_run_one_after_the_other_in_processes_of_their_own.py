@@ -85,7 +85,8 @@ if sys.stdin.readline():
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     log.write("begin " + sys.argv[2] + chr(10))
-    time.sleep(60)
+    for _ in range(600):  # naps: a signal that comes right before a sleep begins is only looked at when it ends
+        time.sleep(0.1)
 '''
 def start(job, out, resume):
     return subprocess.Popen([sys.executable, "-c", CHILD, sys.argv[1], str(job.seed)], stdin=subprocess.PIPE, text=True)
@@ -109,5 +110,9 @@ def test_an_ending_waits_for_what_the_running_child_keeps(sign: int, whole_group
             break
         time.sleep(0.05)
     (os.killpg if whole_group else os.kill)(parent.pid, sign)
-    assert parent.wait(60) == code
+    try:
+        assert parent.wait(60) == code
+    finally:
+        parent.kill()
+        parent.wait()
     assert log.read_text().splitlines() == ["begin 1", "kept 1"]
