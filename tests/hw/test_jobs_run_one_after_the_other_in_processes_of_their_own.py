@@ -69,7 +69,7 @@ def test_an_interrupted_parent_ends_the_child_that_waits(tmp_path: Path, monkeyp
 
 
 PARENT = """
-import subprocess, sys
+import signal, subprocess, sys
 from pathlib import Path
 from hw import processes
 from hw.jobs import Job
@@ -91,6 +91,7 @@ if sys.stdin.readline():
 def start(job, out, resume):
     return subprocess.Popen([sys.executable, "-c", CHILD, sys.argv[1], str(job.seed)], stdin=subprocess.PIPE, text=True)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
 processes._start = start
 try:
     code = processes.run_each([Job("floor", "cpu", seed=n) for n in (1, 2)], Path("."))
