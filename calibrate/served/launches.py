@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate.served.joins import joins
 from calibrate.served.middle import middle
 from calibrate.served.runs import Experiment
 from sim.bill import GRAPH_TOKENS
 from sim.engine.overlap import HostWork
 
 Array = NDArray[np.float64]
-ALONE_S = 0.07  # from any other first token, whose launch it could be
 LEAST_PROMPTS = 5
 # log sd of a host's time to launch about that of the grids: cells that launching bounds (512 tokens beside 8, 32 and 128 decodes of two
 # models) differed by 0.09 to 0.36 in the logarithm between two hosts, 0.25 rms, which is sqrt(2) of one
@@ -60,20 +60,9 @@ def launching(experiments: tuple[Experiment, ...], in_process_s: float, work: Ho
 
 def launches(experiment: Experiment) -> list[tuple[float, int]]:
     """(seconds, streams) of the launch of each prompt beyond the captured graphs that came in alone beside streams that decode."""
-    times = experiment.token_s
-    if times is None:
-        return []
-    first = np.array([t[0] if len(t) else np.nan for t in times])
     found = []
-    for i in np.flatnonzero(experiment.prompt_tokens > GRAPH_TOKENS):
-        apart = np.abs(np.delete(first, i) - first[i])
-        if not np.isfinite(first[i]) or (apart.size and np.nanmin(apart) < ALONE_S):
-            continue
-        waits = []
-        for j, t in enumerate(times):
-            k = int(np.argmin(np.abs(t - first[i]))) if j != i and len(t) > 2 and t[0] < first[i] <= t[-1] else 0
-            if k >= 2:
-                waits.append(float(t[k - 1] - t[k - 2]))
-        if waits:
+    for i, beside in joins(experiment, 2):
+        if experiment.prompt_tokens[i] > GRAPH_TOKENS and experiment.token_s is not None:
+            waits = [float(experiment.token_s[j][k - 1] - experiment.token_s[j][k - 2]) for j, k in beside]
             found.append((float(np.median(waits)), len(waits)))
     return found

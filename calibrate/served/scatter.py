@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.served.launches import ALONE_S
+from calibrate.served.joins import joins
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.stalls import stalls
 from sim.bill import GRAPH_TOKENS
@@ -49,24 +49,13 @@ def scatter_of(run: ServedRun, experiments: tuple[Experiment, ...], rates: Rates
 
 def _launched(run: ServedRun, experiment: Experiment, rates: Rates, host: HostRates) -> Array:
     """Seconds [prompt] over price of a decode and the iteration in which a prompt beyond the captured graphs joins it."""
-    times = experiment.token_s
-    if times is None:
-        return np.empty(0)
     steps = StepTime(run.model, run.precision, rates, tp=run.tp, host=host.work)
-    first = np.array([t[0] if len(t) else np.nan for t in times])
     found = []
-    for i in np.flatnonzero(experiment.prompt_tokens > GRAPH_TOKENS):
-        apart = np.abs(np.delete(first, i) - first[i])
-        if not np.isfinite(first[i]) or (apart.size and np.nanmin(apart) < ALONE_S):
-            continue
-        waits, context = [], 0
-        for j, t in enumerate(times):
-            k = int(np.argmin(np.abs(t - first[i]))) if j != i and len(t) > 2 and t[0] < first[i] <= t[-1] else 0
-            if k >= 2:
-                waits.append(float(t[k] - t[k - 2]))
-                context += int(experiment.prompt_tokens[j]) + k
-        if waits:
-            prompt = int(experiment.prompt_tokens[i])
+    for i, beside in joins(experiment, 2):
+        prompt = int(experiment.prompt_tokens[i])
+        if prompt > GRAPH_TOKENS and experiment.token_s is not None:
+            waits = [float(experiment.token_s[j][k] - experiment.token_s[j][k - 2]) for j, k in beside]
+            context = sum(int(experiment.prompt_tokens[j]) + k for j, k in beside)
             decode = steps.stretch(len(waits), context).first
             priced = decode + steps.mixed(len(waits), context, 0, context, [(prompt, prompt, 1)], decode)
             found.append(float(np.median(waits)) - priced * TICK_S)

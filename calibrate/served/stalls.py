@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate.served.joins import joins
 from calibrate.served.middle import middle
 from calibrate.served.runs import Experiment, ServedRun
 from sim.bill import GRAPH_TOKENS, iteration_bill, mixed_shape
@@ -21,7 +22,6 @@ from sim.price import step_time_s
 from sim.rates import Rates
 
 Array = NDArray[np.float64]
-ALONE_S = 0.07  # from any other first token: of two prompts close together, who held up whom cannot be told
 LEAST_STALLS = 5
 BEFORE, AFTER = 3, 1  # gaps: the mixed iteration may end in any of the last two
 
@@ -40,28 +40,13 @@ def prefill_seen(run: ServedRun, experiments: tuple[Experiment, ...], rates: Rat
 
 def stalls(run: ServedRun, experiment: Experiment, rates: Rates) -> Array:
     """Seconds [prompt] by which streams waited longer than priced around the first token of each prompt that came in alone."""
-    times = experiment.token_s
-    if times is None:
-        return np.empty(0)
-    first = np.array([t[0] if len(t) else np.nan for t in times])
     found = []
-    for i in range(len(times)):
+    for i, beside in joins(experiment, BEFORE, AFTER):
         prompt = int(experiment.prompt_tokens[i])
-        apart = np.abs(np.delete(first, i) - first[i])
-        if not np.isfinite(first[i]) or (apart.size and np.nanmin(apart) < ALONE_S) or prompt > GRAPH_TOKENS:
-            continue
-        waits: list[float] = []
-        contexts: list[float] = []
-        for j, t in enumerate(times):
-            if j == i or len(t) < 2 or not t[0] < first[i] < t[-1]:
-                continue
-            k = int(np.argmin(np.abs(t - first[i])))
-            if k >= BEFORE and k + AFTER < len(t):
-                waits.append(t[k + AFTER] - t[k - BEFORE])
-                contexts.append(float(experiment.prompt_tokens[j] + k))
-        if waits and len(waits) + prompt <= GRAPH_TOKENS:
-            priced = _priced(run, rates, contexts, prompt)
-            found.append(float(np.median(waits)) - priced)
+        if len(beside) + prompt <= GRAPH_TOKENS and experiment.token_s is not None:
+            waits = [experiment.token_s[j][k + AFTER] - experiment.token_s[j][k - BEFORE] for j, k in beside]
+            contexts = [float(experiment.prompt_tokens[j] + k) for j, k in beside]
+            found.append(float(np.median(waits)) - _priced(run, rates, contexts, prompt))
     return np.array(found)
 
 

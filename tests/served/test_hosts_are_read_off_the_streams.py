@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrate.served.launches import ALONE_S, HOSTS_SD, launches, launching
+from calibrate.served.joins import ALONE_S
+from calibrate.served.launches import HOSTS_SD, launches, launching
 from calibrate.served.runs import Experiment
 from calibrate.served.sending import LEAST_STREAMS, sending_s
 from sim.bill import GRAPH_TOKENS

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from calibrate.served.joins import ALONE_S
 from calibrate.served.runs import Experiment
-from calibrate.served.stalls import ALONE_S, prefill_seen
+from calibrate.served.stalls import prefill_seen
 from sim.bill import iteration_bill, mixed_shape
 from sim.price import step_time_s
 from tests.served.made import IN_PROCESS, RUN
