@@ -45,6 +45,7 @@ from sim.errors import UsageError
 )
 @click.option("--fast-start", is_flag=True, help="vLLM without torch.compile: half the start time, other kernels. Recorded.")
 @click.option("--cells", type=click.Path(path_type=Path), help="Measure the engine-grid cells of this file instead of the suite's own.")
+@click.option("--label", default=None, help="Ends the names of the files, as in served_MODEL_LABEL.nc: part of a suite is not the whole.")
 @click.option("--when-told", is_flag=True, hidden=True, help="Import the engine, then wait for a line on standard input.")
 def command(
     device: str,
@@ -65,6 +66,7 @@ def command(
     tensor_parallel: int,
     fast_start: bool,
     cells: Path | None,
+    label: str | None,
     when_told: bool,
 ) -> None:
     """Measure this machine into labelled files (netCDF, and CSV beside it).
@@ -78,7 +80,7 @@ def command(
         models = models or meant or ""
     if url is not None:
         job = _job_by_url(url, device, _names(suites), models, vocab_size)
-        more = {"rates": _rates(rates), "experiments": tuple(_names(experiments)), "budget_s": budget, "seed": seed}
+        more = {"rates": _rates(rates), "experiments": tuple(_names(experiments)), "budget_s": budget, "seed": seed, "label": label}
         for path in run(replace(job, **more, expect_gpu=expect_gpu), out, resume=resume):
             click.echo(path)
         return
@@ -104,6 +106,7 @@ def command(
                 "max_num_batched_tokens": max_num_batched_tokens,
                 "fast_start": fast_start,
                 "tensor_parallel": tensor_parallel,
+                "label": label,
             }
             served: dict[str, Any] = {"rates": _rates(rates), "experiments": tuple(_names(experiments)), "engine": engine}
             served |= {"cells": str(cells.resolve()) if cells else None}

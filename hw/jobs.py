@@ -49,12 +49,20 @@ class Job:
     fast_start: bool = False
     tensor_parallel: int = 1
     cells: str | None = None  # a file of cells, instead of the engine-grid suite's own
+    label: str | None = None  # ends the file's name: a run of part of a suite is not taken for the whole
 
     @property
     def stem(self) -> str:
-        """File name without suffix: suite, model, engine where it is not our own vLLM, weight dtype, GPUs a model is spread over."""
+        """File name without suffix: suite, model, engine where it is not our own vLLM, weight dtype, GPUs a model is spread over, label."""
         engine = "url" if self.url else None if self.engine == "vllm" else self.engine
-        parts = [self.suite, self.model, engine, self.quantization, f"tp{self.tensor_parallel}" if self.tensor_parallel > 1 else None]
+        parts = [
+            self.suite,
+            self.model,
+            engine,
+            self.quantization,
+            f"tp{self.tensor_parallel}" if self.tensor_parallel > 1 else None,
+            self.label,
+        ]
         return "_".join(re.sub(r"[^a-z0-9.]+", "-", p.lower()) for p in parts if p)
 
 

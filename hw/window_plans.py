@@ -46,6 +46,12 @@ def _served(gpu: str, model: str, name: str, *more: str, most_s: float, least_s:
     return Step(name, command, most_s, least_s, 200.0 if not more else 100.0, needs=("vllm",))
 
 
+def _repeats(gpu: str, model: str) -> Step:
+    """On one server the lowest open loop and the ladder, which a host is learnt from, and what is sent several times in seconds."""
+    only = ("--experiments", "open 2/s,sessions*,closed*,ladder*", "--label", "repeats")
+    return _served(gpu, model, f"repeats-{model}", *only, most_s=240.0, least_s=185.0)
+
+
 def _checked(tool: str) -> Step:
     """Every kernel once on small shapes, under one of the memory checker's tools."""
     command = ("--tool", tool, "--error-exitcode", "9", "{python}", "-m", "kernels.smoke")
@@ -98,6 +104,11 @@ PLANS = {
             _served("h100", "llama3.1-8b", "served-llama3.1-8b", most_s=400.0, least_s=260.0),
             _served("h100", "qwen2.5-7b", "burst-qwen2.5-7b", "--experiments", "burst", most_s=170.0, least_s=135.0),
         ),
+    ),
+    "h100-repeats": Plan(
+        "sessions and closed loops sent four times, beside a low load and a ladder, of both served models: what no model could predict",
+        "h100", 1,
+        (_repeats("h100", "qwen2.5-7b"), _repeats("h100", "llama3.1-8b")),
     ),
     "h200-served": Plan(
         "the served 7B on an H200; then the whole-step grid, of which the H200 has a third", "h200", 1,

@@ -126,7 +126,7 @@ def _host(learnt: Learnt) -> HostRates:
 def predict_open_loop(learnt: Learnt, rate: float, before: tuple[float, ...], seed: int) -> dict[str, Any]:
     """Predict the open loop that the second served run will add: the same arrivals and sizes, drawn in the same order."""
     from hw.serve.client import Target
-    from hw.suites.served import CPU_PLAN, open_loops
+    from hw.suites.served_plan import CPU_PLAN, open_loops
 
     trace = _of_sizes(*open_loops(Target("http://unused", ""), 1000, seed, (*before, rate), **CPU_PLAN)[-1].load)
     result = _simulate(learnt, trace, draws=20)

@@ -1,18 +1,15 @@
 """served: a real server under load. A closed-loop ladder, open-loop Poisson streams, multi-turn sessions, a KV-starved burst.
 
-Protocol (served/2). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
+Protocol (served/3). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
 marked, never averaged. A wave of the ladder sends N distinct prompts at once; its decode throughput is read in the true-decode
-window. At the end the open loops are sent again, on the same server: the same arrivals and sizes, other tokens (nothing is cached), which
-is what no model of the server could predict. Before the first experiment the server answers warm-up waves of every
-prompt length to come, the longest of the open loops among them, which are not recorded. Version 1 sent nothing again and warmed up
-with the medians.
+window. At the end the open loops are sent again, on the same server, and sessions and the closed loop three times more
+(hw.suites.served_plan). Before the first experiment the server answers warm-up waves of every prompt length to come, the longest of the
+open loops among them, which are not recorded. Version 2 sent only the open loops again, version 1 nothing; it warmed up with the medians.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +19,9 @@ from hw.pace import Budget, paced
 from hw.serve import load, windows
 from hw.serve.client import Served, Target
 from hw.spread import summarize
+from hw.suites.served_plan import Experiment
 
-PROTOCOL = "served/2"
-AGAIN = " again"  # ends the name of an open loop sent a second time
+PROTOCOL = "served/3"
 
 REQUEST = {
     "experiment_index": ("index into the experiment dimension", "1"),
@@ -60,104 +57,6 @@ EXPERIMENT = {
     "window_s": ("length of the window", "s"),
     "eta": ("per-stream efficiency against the single stream of the same ladder", "1"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """One batch of streams: a name, what it is, and the coroutine that sends it."""
-
-    name: str
-    kind: str
-    send: Callable[[], Coroutine[Any, Any, list[Served]]]
-    n: int
-    prompt_tokens: int
-    output_tokens: int
-    rate_per_s: float = float("nan")
-    load: tuple[list[float], list[tuple[int, int]]] | None = None  # an open loop's arrivals (s) and (prompt, output) sizes
-
-
-# A laptop core takes milliseconds per decoded token and per prompt token alike: short prompts, outputs long enough to time.
-CPU_PLAN = {"prompt_scale": 16, "output_scale": 4, "duration_s": 12.0}
-GPU_PLAN = {"prompt_scale": 1, "output_scale": 1, "duration_s": 20.0}
-AGAIN_PROMPTS = 5 * 10**9  # prompts of loops sent again begin here
-
-
-def ladder(target: Target, prompts: load.Prompts, rungs: tuple[int, ...], prompt_tokens: int, output_tokens: int) -> list[Experiment]:
-    """One wave per rung, distinct prompts across the whole ladder; lowest and highest rungs first, so that a cut one still spans."""
-    order = sorted(rungs, key=lambda n: (n not in (min(rungs), max(rungs)), n))
-    found = []
-    for n in order:
-        first = sum(rungs[: rungs.index(n)]) + 100_000 * prompt_tokens
-        send = lambda n=n, first=first: load.wave(target, prompts, n, prompt_tokens, output_tokens, first)  # noqa: E731
-        found.append(Experiment(f"ladder c{prompt_tokens} n{n}", "ladder", send, n, prompt_tokens, output_tokens))
-    return found
-
-
-def poisson(
-    target: Target, prompts: load.Prompts, rate_per_s: float, duration_s: float, rng: np.random.Generator, *,
-    prompt_median: int, output_median: int, prompt_max: int, output_max: int, first: int,
-) -> Experiment:  # fmt: skip
-    """An open loop of `rate_per_s` over about `duration_s`, lognormal sizes of shape 0.6."""
-    count = max(4, round(rate_per_s * duration_s))
-    arrivals = load.poisson_arrivals(rate_per_s, count, rng)
-    sizes = load.lognormal_sizes(
-        count, rng, prompt_median=prompt_median, output_median=output_median, sigma=0.6, prompt_max=prompt_max, output_max=output_max
-    )
-    return Experiment(
-        f"open {rate_per_s:g}/s", "open", lambda: load.open_loop(target, prompts, arrivals, sizes, first), count,
-        prompt_median, output_median, rate_per_s, (arrivals, sizes),
-    )  # fmt: skip
-
-
-def open_loops(
-    target: Target,
-    vocab: int,
-    seed: int,
-    rates: tuple[float, ...],
-    *,
-    prompt_scale: int,
-    output_scale: int,
-    duration_s: float,
-    again: bool = False,
-) -> list[Experiment]:
-    """One Poisson stream per rate (requests/s), about `duration_s` each; the same seed and leading rates give the same loads. Those sent
-    `again` have other prompts and another name.
-    """
-    prompts, rng = load.Prompts(vocab, seed), np.random.default_rng(seed + 10)
-    sizes = {
-        "prompt_median": max(16, 512 // prompt_scale),
-        "prompt_max": max(16, 4096 // prompt_scale),
-        "output_median": max(16, 128 // output_scale),
-        "output_max": max(16, 512 // output_scale),
-    }
-    first = AGAIN_PROMPTS if again else 10**9
-    loops = [poisson(target, prompts, rate, duration_s, rng, **sizes, first=first + 10**6 * index) for index, rate in enumerate(rates)]
-    return [replace(loop, name=loop.name + AGAIN) for loop in loops] if again else loops
-
-
-def plan(
-    target: Target, vocab: int, seed: int, rates: tuple[float, ...], rungs: tuple[int, ...], sizing: dict[str, Any]
-) -> list[Experiment]:
-    """The standard plan: ladder, open loops, sessions, closed loop, the open loops again. `sizing` is GPU_PLAN or CPU_PLAN."""
-    prompts = load.Prompts(vocab, seed)
-    prompt = lambda tokens: max(16, tokens // sizing["prompt_scale"])  # noqa: E731
-    output = lambda tokens: max(16, tokens // sizing["output_scale"])  # noqa: E731
-    found = ladder(target, prompts, rungs, prompt(2048), output(128))
-    found += open_loops(target, vocab, seed, rates, **sizing)
-    talk = lambda: load.sessions(  # noqa: E731
-        target, prompts, 8, 4, first_tokens=prompt(1024), turn_tokens=prompt(128), output_tokens=output(64), think_s=0.2, first=2 * 10**9
-    )
-    found.append(Experiment("sessions 8x4", "sessions", talk, 8, prompt(1024), output(64)))
-    loop = lambda: load.closed_loop(target, prompts, 16, 4, prompt(1024), output(96), 3 * 10**9)  # noqa: E731
-    found.append(Experiment("closed 16x4", "closed", loop, 16, prompt(1024), output(96)))
-    return found + open_loops(target, vocab, seed, rates, **sizing, again=True)
-
-
-def burst(target: Target, vocab: int, seed: int, count: int, prompt_tokens: int, output_tokens: int) -> Experiment:
-    """`count` requests at once, sized by the caller to need more KV than the server has: it must queue or preempt."""
-    prompts = load.Prompts(vocab, seed)
-    send = lambda: load.wave(target, prompts, count, prompt_tokens, output_tokens, 4 * 10**9)  # noqa: E731
-    return Experiment("burst", "burst", send, count, prompt_tokens, output_tokens)
 
 
 def measure(experiments: list[Experiment], target: Target, vocab: int, journal: Journal, budget: Budget, name: str) -> dict[str, Any]:

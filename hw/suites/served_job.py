@@ -18,6 +18,7 @@ from hw.serve.client import Target
 from hw.serve.identify import counters
 from hw.suites import floor
 from hw.suites import served as suite
+from hw.suites import served_plan as plans
 from sim.errors import UsageError
 
 # The burst asks for more KV than its server has, in requests that outgrow their first blocks: it must queue and preempt.
@@ -67,13 +68,13 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
     return paths
 
 
-def work_of(phase: str, target: Target, vocab: int, job: Any) -> list[suite.Experiment]:
+def work_of(phase: str, target: Target, vocab: int, job: Any) -> list[plans.Experiment]:
     """The experiments of a phase, each phase being a server of its own; their names depend on no server."""
     cuda = job.device == "cuda"
     if phase == "plan":
         rungs = (1, 2, 4, 8, 16, 32, 64, 128) if cuda else (1, 2, 4, 8)
-        return suite.plan(target, vocab, job.seed, job.rates, rungs, suite.GPU_PLAN if cuda else suite.CPU_PLAN)
-    return [suite.burst(target, vocab, job.seed, *BURST[job.device])]
+        return plans.plan(target, vocab, job.seed, job.rates, rungs, plans.GPU_PLAN if cuda else plans.CPU_PLAN)
+    return [plans.burst(target, vocab, job.seed, *BURST[job.device])]
 
 
 def chosen_of(names: set[str], job: Any) -> set[str]:

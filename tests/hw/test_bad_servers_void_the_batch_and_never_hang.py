@@ -9,6 +9,7 @@ from hw.pace import Budget
 from hw.serve import load, windows
 from hw.serve.client import Target
 from hw.suites import served
+from hw.suites.served_plan import Experiment, ladder
 from tests.hw.toy_server import ToyServer, running
 from tests.hw.virtual_time import run_virtual
 
@@ -57,7 +58,7 @@ def test_a_void_batch_is_kept_marked_and_left_out_of_the_knee(tmp_path) -> None:
     async def program() -> list:
         server = ToyServer(manners="drop", bad=lambda number: number == 2)
         async with running(server) as url:
-            experiments = served.ladder(Target(url, "toy"), PROMPTS, (1, 2, 4), 16, 20)
+            experiments = ladder(Target(url, "toy"), PROMPTS, (1, 2, 4), 16, 20)
             return [served.summary(e, await e.send()) for e in experiments]
 
     data = served.dataset(run_virtual(program()), {})
@@ -85,13 +86,13 @@ def test_a_suite_over_budget_keeps_what_it_has(tmp_path) -> None:  # type: ignor
     """Time is up after the second experiment: two are in the journal, and resuming does only the rest."""
     done: list[str] = []
 
-    def experiment(name: str) -> served.Experiment:
+    def experiment(name: str) -> Experiment:
         async def send() -> list:
             done.append(name)
             async with running(ToyServer(ttft_s=lambda p: 0.0, gap_s=lambda n: 0.0)) as url:
                 return await load.wave(Target(url, "toy"), PROMPTS, 1, 4, 4)
 
-        return served.Experiment(name, "burst", send, 1, 4, 4)
+        return Experiment(name, "burst", send, 1, 4, 4)
 
     plan = [experiment(name) for name in ("a", "b", "c", "d")]
     ticks = iter([0.0, 0.0, 0.0, 1.0, 1.0, *[99.0] * 50])

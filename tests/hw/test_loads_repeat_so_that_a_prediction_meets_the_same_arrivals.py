@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from hw.serve import load
 from hw.serve.client import Served, Target
-from hw.suites.served import CPU_PLAN, GPU_PLAN, open_loops, plan
+from hw.suites.served_plan import CPU_PLAN, GPU_PLAN, LOCKSTEP_SENT, open_loops, plan
 from simctl.loop import KNOWN_RATES, NEW_RATE
+from tests.hw.virtual_time import run_virtual
 
 TARGET = Target("http://127.0.0.1:9", "toy")
 
@@ -58,3 +59,26 @@ def test_open_loops_are_sent_again_with_the_same_arrivals_and_sizes_and_other_pr
     prompts = [index for indices in drawn.values() for index in indices]
     assert len(drawn) == 4
     assert len(prompts) == len(set(prompts))
+
+
+def test_sessions_and_the_closed_loop_are_sent_again_with_the_same_sizes_and_other_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[list[int]] = []
+
+    async def complete(target: Target, prompt: list[int], output_tokens: int, session: int = -1, turn: int = 0) -> Served:
+        sent.append(prompt)
+        return Served(len(prompt), output_tokens, 0.0, session=session, turn=turn, token_s=[0.1] * output_tokens, finish_s=0.1)
+
+    monkeypatch.setattr(load, "complete", complete)
+    every = plan(TARGET, 8192, 0, (2.0, 8.0), (1, 2), CPU_PLAN)
+    sizes = {}
+    for kind, name in (("sessions", "sessions 8x4"), ("closed", "closed 16x4")):
+        waves = [e for e in every if e.kind == kind]
+        assert [e.name for e in waves] == [name, f"{name} again", *(f"{name} again {n}" for n in range(2, LOCKSTEP_SENT))]
+        told = [[(r.session, r.turn, r.prompt_tokens, r.asked_tokens) for r in run_virtual(e.send())] for e in waves]
+        assert all(one == told[0] for one in told)
+        sizes[kind] = len(told[0])
+    assert sizes == {"sessions": 32, "closed": 64}
+    # a turn begins with all that was said before: what no two conversations or requests share is how they begin
+    begins = {tuple(prompt[:16]) for prompt in sent}
+    assert len(sent) == LOCKSTEP_SENT * (32 + 64)
+    assert len(begins) == LOCKSTEP_SENT * (8 + 64)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hw.serve import load, windows
 from hw.serve.client import Target, complete
-from hw.suites import served
+from hw.suites import served, served_plan
 from tests.hw.toy_server import ToyServer, running
 from tests.hw.virtual_time import run_virtual
 
@@ -70,7 +70,7 @@ def test_ladder_finds_the_knee_of_the_server() -> None:
 
     async def program() -> list:
         async with running(ToyServer(gap_s=lambda streams: 0.010 + 0.001 * (streams - 1))) as url:
-            experiments = served.ladder(Target(url, "toy"), PROMPTS, (1, 2, 4, 8, 16), 32, 40)
+            experiments = served_plan.ladder(Target(url, "toy"), PROMPTS, (1, 2, 4, 8, 16), 32, 40)
             return [served.summary(e, await e.send()) for e in experiments]
 
     data = served.dataset(run_virtual(program()), {})

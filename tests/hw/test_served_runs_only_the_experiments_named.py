@@ -3,6 +3,7 @@
 import os
 import signal
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_pattern_that_names_nothing_is_refused(tmp_path: Path, started: list[str]) -> None:
-    with pytest.raises(UsageError, match=r"names none of: burst, closed 16x4, ladder c128 n1, .*open 2/s"):
+    with pytest.raises(UsageError, match=r"names none of: burst, closed 16x4, .*ladder c128 n1, .*open 2/s"):
         served_job.run(job("ladder c9*"), tmp_path, Journal(tmp_path / "j", {}), {})
     assert started == []
 
@@ -57,6 +58,12 @@ def test_only_what_is_named_runs_and_only_once(tmp_path: Path, started: list[str
     again.records = journal.records
     served_job.run(job("ladder c128 n[12]"), tmp_path, again, {"gpu_name": "none"})
     assert started == ["tiny-25m"]
+
+
+def test_a_label_ends_the_file_s_name(tmp_path: Path, started: list[str]) -> None:
+    part = replace(job("ladder c128 n1"), label="First rung")
+    served_job.run(part, tmp_path, Journal(tmp_path / "j", {}), {"gpu_name": "none"})
+    assert load(tmp_path / "served_tiny-25m_first-rung.nc", "served").sizes["experiment"] == 1
 
 
 def test_the_burst_has_a_server_of_its_own_and_what_it_preempted_is_kept(
