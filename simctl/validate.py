@@ -175,8 +175,8 @@ def _read(path: Path, options: dict[str, Any]) -> Any:
 
 
 def _split(run: Any, options: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any]]:
-    """(the low-load experiment and its repeat, ladder rungs to learn from, experiments to score)."""
-    from calibrate.served.repeats import again_of, is_repeat
+    """(the low-load experiment and its repeats, ladder rungs to learn from, experiments to score)."""
+    from calibrate.served.repeats import is_repeat, repeats_of
     from calibrate.served.runs import first_part
     from sim.errors import UsageError
 
@@ -194,8 +194,7 @@ def _split(run: Any, options: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[An
             raise UsageError(f"{run.name}: no open-loop experiment to learn the served path from; name one with --low-load")
         low = min(opens, key=lambda e: len(e.arrival_s) / max(1e-9, float(e.arrival_s[-1] - e.arrival_s[0])))
     rungs = tuple(e for e in run.experiments if e.kind == "ladder") if options["ladder"] else ()
-    repeat = again_of(low, run.experiments)
-    lows = (low,) if repeat is None else (low, repeat)
+    lows = (low, *repeats_of(low, run.experiments))
     scored = [e for e in run.experiments if not any(e is learnt for learnt in (*lows, *rungs))]
     if not scored:
         raise UsageError(f"{run.name}: nothing is left to score")

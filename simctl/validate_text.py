@@ -9,11 +9,18 @@ import click
 LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
 
 
-def render(report: dict[str, Any]) -> None:
-    import textwrap
+WIDTH = 80
+NO_BETTER = (
+    "floor: what a prediction of the middle of all sendings would miss where the same requests were sent again; ~ what, by simulation, a "
+    "perfect model misses that does not know how much of the iteration in flight is left when a request comes (phase) nor, where the low "
+    "load shows it, by how much prefill scatters."
+)
 
+
+def render(report: dict[str, Any]) -> None:
+    """Print a report, no line wider than WIDTH."""
     run, path = report["run"], report["path"]
-    click.echo(click.style(f"{run.name}: {run.model.name} on {run.gpu.name}, {run.engine}", bold=True))
+    click.echo(click.style(_wrapped(f"{run.name}: {run.model.name} on {run.gpu.name}, {run.engine}"), bold=True))
     lines = [
         f"Rates: {path.rates.summary}.",
         (f"Learnt from {len(path.learnt_on)} experiments ({', '.join(path.learnt_on)})" if path.learnt_on else "Carried over as it is")
@@ -30,37 +37,88 @@ def render(report: dict[str, Any]) -> None:
     lines.append(_blocks(run))
     lines += [f"Note of the measurement: {note}." for note in run.notes]
     for line in lines:
-        click.echo("\n".join(textwrap.wrap(line, 80)))
-    click.echo(f"\n{'experiment':<18}{'metric':<10}{'n':>5}{'median':>9}{'p90':>9}{'bias':>9}{'in 90 %':>9}{'bound':>10}")
-    for s in report["scores"]:
-        inside = f"{100 * s.coverage:.0f} %" if s.coverage == s.coverage else "-"
-        verdict = f"{100 * s.bound:.0f} %" + ("" if s.within else " MISS")
-        click.echo(
-            f"{s.experiment[:17]:<18}{LABEL[s.metric]:<10}{s.requests:>5}{100 * s.median_abs:>8.1f}%{100 * s.p90_abs:>8.1f}%"
-            f"{100 * s.bias:>+8.1f}%{inside:>9}{verdict:>10}".rstrip()
-        )
-    pooled = {metric: [s for s in report["scores"] if s.metric == metric and s.coverage == s.coverage] for metric in LABEL}
-    together = {m: sum(s.coverage * s.requests for s in own) / sum(s.requests for s in own) for m, own in pooled.items() if own}
-    click.echo("all experiments: " + ", ".join(f"{100 * v:.0f} % ({LABEL[m]})" for m, v in together.items()) + " of requests in their 90 %")
-    for floor in report["floors"]:
-        text = f"TTFT error of a perfect model with unknown iteration phase {100 * floor.phase:.1f} %"
-        if floor.scattered:
-            text += "; and with prefill that scatters as at low load " + _by_metric(floor.scattered)
-        click.echo(f"{floor.experiment}: {text} (median)")
-    for repeat in report["repeats"]:
-        apart = _by_metric(repeat.apart)
-        missed = ", ".join(f"{100 * value:.1f}" for value in repeat.floor.values())
-        click.echo(f"{repeat.experiment}: sent again, the same requests differ by {apart}; a prediction of their middle misses {missed} %")
-    for experiment, predicted in report["pairs"]:
-        if experiment.cached_tokens is not None:
-            said = experiment.cached_tokens == experiment.cached_tokens
-            same = int((predicted.cached_tokens[said] == experiment.cached_tokens[said]).sum())
-            click.echo(f"{experiment.name}: cached tokens equal in {same} of {int(said.sum())} requests where the engine said")
+        click.echo(_wrapped(line))
+    for line in (*_scores(report), *_floors(report)):
+        click.echo(line)
+    said = [(e.name, *_cached(e, predicted)) for e, predicted in report["pairs"] if e.cached_tokens is not None]
+    if said:
+        each = ", ".join(f"{same} of {of} ({name})" for name, same, of in said)
+        click.echo(_wrapped(f"cached tokens equal, of the requests where the engine said: {each}"))
     click.echo()
 
 
-def _by_metric(errors: dict[str, float]) -> str:
-    return ", ".join(f"{100 * value:.1f} % ({LABEL[metric]})" for metric, value in errors.items())
+def _wrapped(text: str) -> str:
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, WIDTH))
+
+
+def _scores(report: dict[str, Any]) -> list[str]:
+    """The table of scores, and the coverage of all together."""
+    least = _least(report)
+    lines = ["", f"{'experiment':<21}{'metric':<8}{'n':>5}{'median':>7}{'floor':>7}{'p90':>7}{'bias':>8}{'in 90%':>7}  bound"]
+    for s in report["scores"]:
+        inside = f"{100 * s.coverage:.0f}%" if s.coverage == s.coverage else "-"
+        verdict = f"{100 * s.bound:.0f}%" + ("" if s.within else " MISS")
+        lines.append(
+            f"{s.experiment[:20]:<21}{LABEL[s.metric]:<8}{s.requests:>5}{_percent(s.median_abs):>7}{least(s.experiment, s.metric):>7}"
+            f"{_percent(s.p90_abs):>7}{100 * s.bias:>+7.1f}%{inside:>7}  {verdict}"
+        )
+    pooled = {metric: [s for s in report["scores"] if s.metric == metric and s.coverage == s.coverage] for metric in LABEL}
+    together = {m: sum(s.coverage * s.requests for s in own) / sum(s.requests for s in own) for m, own in pooled.items() if own}
+    return [*lines, "in their 90 %, all experiments: " + ", ".join(f"{100 * v:.0f} % ({LABEL[m]})" for m, v in together.items())]
+
+
+def _least(report: dict[str, Any]) -> Any:
+    """What an experiment's error of a metric could least be, as text: by its repeats, else by simulation (~), else empty."""
+    from calibrate.served.repeats import AGAIN
+
+    measured = {r.experiment: r.floor for r in report["repeats"]}
+    simulated = {f.experiment: {"ttft_s": f.phase} | f.scattered for f in report["floors"]}
+
+    def least(experiment: str, metric: str) -> str:
+        again = AGAIN.fullmatch(experiment)
+        for name in (experiment, again[1] if again else experiment):
+            if name in measured:
+                return _percent(measured[name][metric])
+            if metric in simulated.get(name, {}):
+                return f"~{_percent(simulated[name][metric])}"
+        return ""
+
+    return least
+
+
+def _floors(report: dict[str, Any]) -> list[str]:
+    """What no prediction could do better, by experiment: a perfect model by simulation, and how far the same requests sent again differ."""
+    repeated = {r.experiment: r for r in report["repeats"]}
+    if not report["floors"] and not repeated:
+        return []
+    head = f"{'':<21}{'phase':>6}{'phase and scatter':>20}  {'sent again, they differ by':>29}"
+    lines = ["", *_wrapped(NO_BETTER).splitlines(), head]
+    lines.append(f"{'experiment':<21}{'TTFT':>6}{'TTFT':>8}{'TPOT':>6}{'E2EL':>6}{'times':>7}{'TTFT':>6}{'TPOT':>6}{'E2EL':>6}{'p99':>6}")
+    simulated = {f.experiment: f for f in report["floors"]}
+    for name in dict.fromkeys((*repeated, *simulated)):
+        floor, repeat = simulated.get(name), repeated.get(name)
+        scattered = floor.scattered if floor else {}
+        cells = [f"{_percent(floor.phase) if floor else '-':>6}", *(f"{_percent(scattered.get(m)):>{w}}" for m, w in _widths(8, 3))]
+        cells.append(f"{repeat.sent if repeat else '-':>7}")
+        cells += [f"{_percent(repeat.apart.get(m) if repeat else None):>{w}}" for m, w in _widths(6, 4)]
+        lines.append(f"{name[:20]:<21}{''.join(cells)}")
+    return [*lines, ""]
+
+
+def _widths(first: int, count: int) -> list[tuple[str, int]]:
+    return [(metric, first if i == 0 else 6) for i, metric in enumerate(LABEL) if i < count]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}%"
+
+
+def _cached(experiment: Any, predicted: Any) -> tuple[int, int]:
+    """(requests predicted to the token, requests) of those where the engine said how much it had cached."""
+    said = experiment.cached_tokens == experiment.cached_tokens
+    return int((predicted.cached_tokens[said] == experiment.cached_tokens[said]).sum()), int(said.sum())
 
 
 def _blocks(run: Any) -> str:

@@ -9,8 +9,8 @@ import pytest
 import xarray as xr
 
 from calibrate.served.path import learn_path
-from calibrate.served.repeats import again_of, is_repeat, repeats
-from calibrate.served.runs import read_served
+from calibrate.served.repeats import is_repeat, repeats, repeats_of
+from calibrate.served.runs import Experiment, read_served
 from tests.cli import run
 from tests.served.made import IN_PROCESS, RUN, open_loop
 
@@ -64,7 +64,33 @@ def test_another_load_is_no_repeat(change):
     assert repeats((FIRST, other)) == []
     assert not is_repeat(other, (FIRST, other))
     fewer = replace(FIRST, name="open 8/s again", **{n: getattr(FIRST, n)[:9] for n in ("arrival_s", "prompt_tokens", "output_tokens")})
-    assert again_of(FIRST, (FIRST, fewer)) is None
+    assert repeats_of(FIRST, (FIRST, fewer)) == ()
+
+
+def clients(name, seed, size=900):
+    """Eight clients of four turns each, noise on every time; what a client sends, it sends once its last answer is back."""
+    rng, turns = np.random.default_rng(seed), 4
+    session = np.repeat(np.arange(8), turns)
+    ttft_s, e2el_s = (value * np.exp(rng.normal(0, sd, 32)) for value, sd in ((0.1, NOISE["ttft_s"]), (0.9, NOISE["e2el_s"])))
+    arrival = np.concatenate([np.concatenate([[0.0], np.cumsum(own + 0.2)[:-1]]) for own in e2el_s.reshape(8, turns)])
+    order = np.argsort(arrival, kind="stable")
+    sizes = {"prompt_tokens": size + session, "output_tokens": np.full(32, 64)}
+    columns = {"arrival_s": arrival, "ttft_s": ttft_s, "e2el_s": e2el_s, "session": session} | sizes
+    return Experiment(name, "sessions", **{column: values[order] for column, values in columns.items()}, clients=8)
+
+
+def test_sendings_of_clients_that_wait_are_matched_client_by_client_and_all_pairs_count():
+    sendings = tuple(clients(f"sessions 8x4{again}", seed) for seed, again in enumerate(("", " again", " again 2", " again 3")))
+    assert repeats_of(sendings[0], sendings) == sendings[1:]
+    assert [is_repeat(e, sendings) for e in sendings] == [False, True, True, True]
+    (found,) = repeats(sendings)
+    assert (found.sent, found.requests) == (4, 32)
+    for metric, sd in NOISE.items():
+        assert found.apart[metric] == pytest.approx(MEDIAN * np.sqrt(2) * sd, rel=0.2)
+    swapped = sendings[1].session.copy()
+    swapped[[0, 1]] = swapped[[1, 0]]
+    for other in (clients("sessions 8x4 again", 1, size=901), replace(sendings[1], session=None), replace(sendings[1], session=swapped)):
+        assert repeats((sendings[0], other)) == []
 
 
 def test_a_low_load_sent_twice_is_learnt_from_as_a_whole():
@@ -104,5 +130,21 @@ def test_validate_pairs_the_experiments_of_a_file_scores_both_and_prints_the_flo
     assert (low["experiment"], high["experiment"]) == ("open 2/s", "open 8/s")
     assert 0.03 < high["apart"]["ttft_s"] < 0.07
     assert high["floor"]["ttft_s"] == pytest.approx(high["apart"]["ttft_s"] / np.sqrt(2))
-    line = f"open 8/s: sent again, the same requests differ by {100 * high['apart']['ttft_s']:.1f} % (TTFT)"
-    assert line in run(*arguments).stdout
+    printed = run(*arguments).stdout.splitlines()
+    assert max(map(len, printed)) <= 80
+    floor, apart = (f"{100 * high[kind]['ttft_s']:.1f}%" for kind in ("floor", "apart"))
+    end = next(line.index("floor") for line in printed if line.startswith("experiment")) + len("floor")
+    scored = [line for line in printed if line.startswith("open 8/s") and " TTFT " in line and "p99" not in line]
+    assert [line[:end].split()[-1] for line in scored] == [floor, floor]
+    differences = printed[next(i for i, line in enumerate(printed) if line.startswith("experiment") and "times" in line) :]
+    assert [line.split()[6:8] for line in differences if line.startswith("open 8/s ")] == [["2", apart]]
+
+
+def test_a_long_name_leaves_the_table_in_eighty_columns(tmp_path):
+    file = tmp_path / "served_on_a_server_whose_file_has_a_name_that_is_much_too_long_for_any_line_of_a_table.csv"
+    rows = ["arrival_s,prompt_tokens,output_tokens,first_token_s,finish_s"]
+    rows += [f"{0.5 * i},{200 + 9 * i},{20 + i},{0.5 * i + 0.03},{0.5 * i + 0.5}" for i in range(30)]
+    file.write_text("\n".join(rows) + "\n")
+    printed = run("validate", "--run", str(file), "--model", "qwen2.5-7b", "--gpu", "h100", "--draws", "2").stdout.splitlines()
+    assert len(printed) > 10
+    assert max(map(len, printed)) <= 80
