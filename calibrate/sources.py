@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
+
+import numpy as np
 
 from calibrate.steps.engine_grid import SUITE, Grid, read_engine_grid
 from sim.errors import UsageError
@@ -30,7 +35,7 @@ def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
     Raises UsageError when there are none, or of another GPU.
     """
     if given:
-        grids = [read_engine_grid(resolved(path)) for path in given]
+        grids = [on_machine(read_engine_grid(resolved(path)), resolved(path)) for path in given]
         for grid in grids:
             if grid.gpu.name != gpu.name:
                 raise UsageError(f"{grid.source}: measured on {grid.gpu.name}, not on {gpu.name}")
@@ -41,6 +46,21 @@ def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
     return grids
 
 
+def on_machine(grid: Grid, path: Path) -> Grid:
+    """The grid with the machine that the packaged list says it was measured on, where it says one and the file does not."""
+    label = machines().get(f"{path.parent.name}/{path.name}", "")
+    if not label or (grid.cells.machine != "").any():
+        return grid
+    return replace(grid, cells=replace(grid.cells, machine=np.full(len(grid.cells), label)))
+
+
+@cache
+def machines() -> dict[str, str]:
+    """Machines of packaged files (`h100/engine-grid_x.nc`), as far as they are known: letters, alike where it was the same."""
+    text = (files("scenarios") / "data" / "measured" / "machines.csv").read_text(encoding="utf-8")
+    return {row["file"]: row["machine"] for row in csv.DictReader(text.splitlines())}
+
+
 def _packaged_grids(gpu: GpuSpec) -> list[Grid]:
-    every = (read_engine_grid(path) for path in packaged_measurements() if path.name.startswith(SUITE))
+    every = (on_machine(read_engine_grid(path), path) for path in packaged_measurements() if path.name.startswith(SUITE))
     return [grid for grid in every if grid.gpu.name == gpu.name]

@@ -12,7 +12,7 @@ the shape may be a float, an array or a tensor; the same lines run for all.
     link       bytes crossing the host link, when the KV cache lives in host RAM
     comm       tensor-parallel all-reduce traffic: two per layer
     uneven     KV bytes of decodes as far as their contexts differ: the blocks of the longest finish last
-    last turn  attention flops that multiprocessors without a block could have done in a chunk's last turn (sim.turns)
+    last turn  attention flops that multiprocessors without a block could have done in a chunk's turns (sim.turns)
     spread     layers of an iteration over several GPUs that no full graph holds: what the host launches for all of them
     intake     prompt tokens of requests that the iteration takes in, where that falls into its time
 """
@@ -70,8 +70,9 @@ class Shape:
     padding: Any = 0.0  # rows that the captured graph computes beyond the iteration's tokens
     uneven: Any = 0.0  # how far decodes' contexts differ: 0 equal, 1 by UNEVEN or more
     doublings: Any = 0.0  # of one sequence, up to those of the iteration
-    prefill_idle_pairs: Any = 0.0  # query-key pairs that the last turn of each chunk's blocks leaves undone
+    prefill_idle_pairs: Any = 0.0  # query-key pairs that the turns of each chunk's blocks leave undone
     intake_tokens: Any = 0.0  # of prompts that the iteration takes in, placed context included
+    runner2_tokens: Any = 0.0  # those of them that vLLM's second model runner takes in
 
 
 class Bill(NamedTuple):
@@ -109,6 +110,7 @@ class Bill(NamedTuple):
     spread_layers: Any  # layers that no full graph holds, over several GPUs
     spread_eager_layers: Any  # those of them that are launched kernel by kernel
     spread_intake_tokens: Any  # prompt tokens taken in over several GPUs
+    runner2_intake_tokens: Any  # prompt tokens taken in by vLLM's second model runner
 
 
 class Coefficients(NamedTuple):
@@ -315,6 +317,7 @@ def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp
         spread_layers=several * ungraphed * c.layers,
         spread_eager_layers=several * shape.eager * c.layers,
         spread_intake_tokens=several * shape.intake_tokens,
+        runner2_intake_tokens=shape.runner2_tokens,
     )
 
 

@@ -43,7 +43,7 @@ def formula_fingerprint() -> str:
             for shape in (
                 decode_shape(PROBE, 3.0, 5000.0, policy),
                 mixed_shape(PROBE, [100.0, 70_000.0], [(300, 900, True)], policy, tp),
-                replace(mixed_shape(PROBE, [100.0], [(1500, 1900, False)], policy, tp), intake_tokens=1900.0),
+                replace(mixed_shape(PROBE, [100.0], [(1500, 1900, False)], policy, tp), intake_tokens=1900.0, runner2_tokens=700.0),
             ):
                 terms = step_terms(iteration_bill(PROBE, shape, Precision("fp8", "bf16"), policy, tp), rates)
                 lines += [f"{name} {value:.{SIGNIFICANT}e}" for name, value in zip(terms._fields, terms, strict=True)]

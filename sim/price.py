@@ -79,6 +79,7 @@ def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
     host = bill.eager_layers * rates.eager_layer_s + bill.eager_expert_layers * rates.eager_expert_layer_s
     host = host + bill.spread_layers * rates.spread_layer_s + bill.spread_eager_layers * rates.spread_eager_layer_s
     taken = bill.intake_tokens * rates.intake_s + bill.spread_intake_tokens * rates.spread_intake_s
+    taken = taken + bill.runner2_intake_tokens * rates.runner2_intake_s
     return Terms(
         fixed=bill.iterations * rates.c0_s + bill.expert_layers * rates.expert_layer_s + taken,
         sequences=bill.sequences * rates.c_seq_s + bill.doublings * rates.doubling_s,

@@ -99,7 +99,7 @@ def _generic() -> dict[str, Prior]:
         "c_prefill_s": Prior(1.0e-3, 0.70, "prior, 1 ms"),
         "eager_layer_s": Prior(0.4e-3, 0.40, "prior, 0.4 ms per layer launched outside a captured graph"),
         "eager_expert_layer_s": Prior(0.35e-3, 0.50, "prior, 0.35 ms more per mixture-of-experts layer launched so"),
-        "chunk_pad_tokens": Prior(30.0, 0.40, "prior, a part of a block of 128 query rows"),
+        "chunk_pad_tokens": Prior(8.0, 0.80, "prior, a small part of a block of 128 query rows"),
         "smooth_p": Prior(3.0, 0.15, "prior, 3"),
         "find_s": Prior(_FIND_S, 0.60, "prior around the published H100 c1(k); it does not transfer between platforms"),
         "find_unit_s": Prior(_FIND_UNIT_S, 0.60, "prior around the published H100 c1(k)"),
@@ -114,6 +114,7 @@ def _generic() -> dict[str, Prior]:
         "spread_layer_s": Prior(0.17e-3, 0.60, f"prior, 0.17 ms, {_SPREAD}"),
         "spread_eager_layer_s": Prior(0.1e-3, 0.80, f"prior, 0.1 ms, {_SPREAD}"),
         "spread_intake_s": Prior(0.1e-6, 1.00, f"prior, 0.1 us, {_SPREAD}"),
+        "runner2_intake_s": Prior(50e-9, 0.80, "prior, 50 ns a token"),
     }
 
 

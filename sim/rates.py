@@ -30,11 +30,12 @@ UNITS: dict[str, str] = {
     "expert_flops_per_s": "flop/s, routed experts",
     "doubling_s": "s per layer and doubling of an iteration's sequences",
     "uneven": "share by which unequal contexts slow the KV reads of decodes",
-    "last_turn": "share of the idle in the last turn of a chunk's attention blocks that shows",
+    "last_turn": "share of the idle in the turns of a chunk's attention blocks that shows",
     "intake_s": "s per prompt token of a request taken in",
     "spread_layer_s": "s per layer outside a full graph over several GPUs (host time, overlaps the GPU's)",
     "spread_eager_layer_s": "s more per such layer launched outside any captured graph",
     "spread_intake_s": "s more per prompt token of a request taken in over several GPUs",
+    "runner2_intake_s": "s more per prompt token of a request taken in by vLLM's second model runner",
 }
 
 
@@ -71,6 +72,7 @@ class Rates:
     spread_layer_s: Any
     spread_eager_layer_s: Any
     spread_intake_s: Any
+    runner2_intake_s: Any
 
     def names(self) -> tuple[str, ...]:
         return tuple(f.name for f in fields(self))
@@ -81,7 +83,10 @@ class Rates:
 
 
 # What the host does: another start of an engine, on another machine, does all of it slower or faster.
-OF_HOST = ("c0_s", "c_seq_s", "c_prefill_s", "eager_layer_s", "eager_expert_layer_s", "expert_layer_s", "doubling_s", "intake_s")
+OF_HOST = (
+    "c0_s", "c_seq_s", "c_prefill_s", "eager_layer_s", "eager_expert_layer_s", "expert_layer_s", "doubling_s", "intake_s",
+    "runner2_intake_s",
+)  # fmt: skip
 
 
 def at_host(rates: Rates, factor: Any) -> Rates:

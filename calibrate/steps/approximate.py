@@ -17,7 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.steps.cells import StepCells, bill_of
-from calibrate.steps.model import NU, SIGMA_MEDIAN, SIGMA_SPREAD, Lay, floored, free_rates, kind_index, run_index, run_names
+from calibrate.steps.model import (
+    NU,
+    SIGMA_MEDIAN,
+    SIGMA_SPREAD,
+    Lay,
+    floored,
+    free_rates,
+    host_precision,
+    kind_index,
+    machines_of,
+    run_index,
+    run_names,
+)
 from calibrate.steps.rates import SHARED_MEMORY, prior_draws, value
 from sim.price import step_time_s
 from sim.priors import Prior
@@ -30,9 +42,9 @@ LAPS_OF_SPREAD = 5
 SIGMAS = np.geomspace(3e-4, 0.4, 150)
 
 
-# Log standard deviation of what hosts differ by, typical of the H100's ten runs (a test holds it), and how many runs' worth that is to any
-# set of runs.
-HOST_SD, HOSTS_BEFORE = 0.11, 4.0
+# Log standard deviation of what hosts differ by, typical of the H100's fourteen runs (a test holds it), and how many runs' worth that is to
+# any set of runs.
+HOST_SD, HOSTS_BEFORE = 0.13, 4.0
 
 
 @dataclass(frozen=True)
@@ -71,11 +83,15 @@ def approximate(
     *,
     free: Sequence[str] | None = None,
     runs: Sequence[str] | None = None,
+    machines: Sequence[str] | None = None,
 ) -> Approximation:
-    """Fit the cells, whose runs' hosts differ by `host_sd` (log sd). `free` rates and `runs` are those that the cells show, unless told."""
+    """Fit the cells, whose runs' hosts differ by `host_sd` (log sd). `free` rates and `runs`, with
+    their `machines`, are those that the cells show, unless told: a run without cells is known as far as its machine is.
+    """
     free, runs = tuple(free_rates(cells) if free is None else free), tuple(run_names(cells) if runs is None else runs)
     fit = _Fit(cells, priors, free, runs)
-    precision = fit.prior_precision(host_sd)
+    machines = machines_of(cells, runs) if machines is None else machines
+    precision = fit.prior_precision(machines, host_sd)
     x, errors = np.zeros(len(precision)), _normed(_before())
     left, slopes = fit.missed(x), np.empty(0)
     for _ in range(LAPS):
@@ -113,9 +129,12 @@ class _Fit:
         self.observed, self.own = np.log(cells.step_s), np.square(cells.repeat_sd)
         self.plain = Rates(**{name: priors[name].median for name in UNITS})
 
-    def prior_precision(self, host_sd: float) -> Array:
+    def prior_precision(self, machines: Sequence[str], host_sd: float) -> Array:
         """Inverse covariance of the prior [x, x]."""
-        precision = np.diag(np.concatenate([np.ones(len(self.free)), np.full(len(self.runs), host_sd**-2.0)]))
+        size = len(self.free)
+        precision = np.eye(size + len(self.runs))
+        if self.runs:
+            precision[size:, size:] = host_precision(machines, host_sd)
         if {"beta", "beta_kv"} <= set(self.free):
             both = [self.free.index("beta"), self.free.index("beta_kv")]
             precision[np.ix_(both, both)] = np.linalg.inv([[1.0, SHARED_MEMORY], [SHARED_MEMORY, 1.0]])

@@ -29,8 +29,9 @@ class StepCells:
 
     bill [n, field]: the terms of sim.bill.Bill per GPU, in its order; step_s [n]: median seconds over repeats; repeat_sd [n]:
     standard error of the median's logarithm; kind [n]: decode, prefill, mixed or spread; model, cell [n]: labels for held-out folds; run
-    [n]: the start of an engine that it is of; within_sd [n]: the standard error by the repeats of visits alone; visits [n]: how often the
-    cell was visited, 0 where that is not known, and visits_sd [n] the standard deviation of its visits' logarithms.
+    [n]: the start of an engine that it is of; machine [n]: that it ran on, empty where that is not known; within_sd [n]: the standard error
+    by the repeats of visits alone; visits [n]: how often the cell was visited, 0 where that is not known, and visits_sd [n] the standard
+    deviation of its visits' logarithms.
     """
 
     bill: Array
@@ -40,6 +41,7 @@ class StepCells:
     model: Labels
     cell: Labels
     run: Labels
+    machine: Labels
     within_sd: Array
     visits: Array
     visits_sd: Array
@@ -71,15 +73,22 @@ def bill_of(matrix: Any) -> Bill:
 
 
 def grid_shape(
-    model: ModelSpec, contexts: Iterable[float], chunks: Iterable[tuple[float, float]], *, tp: int = 1, intake: bool = True
+    model: ModelSpec,
+    contexts: Iterable[float],
+    chunks: Iterable[tuple[float, float]],
+    *,
+    tp: int = 1,
+    intake: bool = True,
+    runner2: bool = False,
 ) -> Shape:
     """An iteration of an engine grid: decodes at `contexts`, and chunks of (tokens, tokens placed before them).
 
     A grid sends every chunk as a new request whose placed context arrives as part of its prompt, so that the host takes in both; without
-    `intake`, the prompts were taken in before.
+    `intake`, the prompts were taken in before. `runner2`: it is vLLM's second model runner that takes them in.
     """
     ends = [(float(tokens), float(start + tokens), True) for tokens, start in chunks]
-    return replace(mixed_shape(model, map(float, contexts), ends, tp=tp), intake_tokens=sum(end for _, end, _ in ends) if intake else 0.0)
+    taken = sum(end for _, end, _ in ends) if intake else 0.0
+    return replace(mixed_shape(model, map(float, contexts), ends, tp=tp), intake_tokens=taken, runner2_tokens=taken if runner2 else 0.0)
 
 
 def make_cells(
@@ -91,6 +100,7 @@ def make_cells(
     cell: Iterable[str],
     repeat_sd: Iterable[float] | None = None,
     run: str = "",
+    machine: str = "",
 ) -> StepCells:
     """Cells of one run from one Bill of floats each. Raises UsageError on NaN, non-positive or absurd times, naming the first cell."""
     matrix = np.array([[float(v) for v in b] for b in bills], dtype=float).reshape(len(bills), len(FIELDS))
@@ -111,7 +121,8 @@ def make_cells(
             i = int(np.argmax(bad))
             raise UsageError(f"cell '{labels[2][i]}' of {labels[1][i]}: {what} ({times[i]:g} s)")
     unknown = np.zeros(times.size)
-    return StepCells(matrix, times, spread, labels[0], labels[1], labels[2], np.full(times.size, run), spread, unknown, unknown)
+    ran = (np.full(times.size, run), np.full(times.size, machine))
+    return StepCells(matrix, times, spread, labels[0], labels[1], labels[2], *ran, spread, unknown, unknown)
 
 
 def concatenate(parts: Sequence[StepCells]) -> StepCells:

@@ -18,6 +18,7 @@ from calibrate.steps.model import (
     free_rates,
     log_likelihood,
     log_price,
+    machines_of,
     model_data,
     predictive,
     run_index,
@@ -143,12 +144,14 @@ def held_out(
     cells: StepCells, priors: Mapping[str, Prior], folds: NDArray[np.str_], host_sd: float, seed: int, draws: int = HELD_OUT_DRAWS
 ) -> HeldOut:
     """Predict each fold (labels [n]) from an approximate fit (calibrate.steps.approximate) to the others. Cells of a run that others are of
-    are on its host; those of another on one drawn anew.
+    are on its host; a run left out whole is on one that is known as far as other runs on its machine tell.
     """
+    runs = run_names(cells)
+    machines = machines_of(cells, runs)
     low, median, high = (np.full(len(cells), np.nan) for _ in range(3))
     for i, label in enumerate(np.unique(folds)):
         out = folds == label
-        fit = approximate(cells.take(~out), priors, host_sd)
+        fit = approximate(cells.take(~out), priors, host_sd, runs=runs, machines=machines)
         rng = np.random.default_rng([seed, 2, i])
         rates, known, sigma = fit.draws(draws, rng)
         hosts = hosts_of(cells.take(out), fit.runs, known, other_host_sd(host_sd, fit.runs), rng)

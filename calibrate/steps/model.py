@@ -4,7 +4,7 @@
 
 `sigma[kind]` is model error, separate for decode, prefill and mixed iterations and for those over several GPUs; `repeat_sd` is the noise
 floor, known from repeats. Where cells are of several runs, the host of each takes what hosts take (sim.rates.OF_HOST) by a factor of its
-own, log-normal around one; the rates are those of a host in the middle.
+own, log-normal around one and alike on one machine; the rates are those of a host in the middle.
 The price is sim.price.step_time_s itself, run by PyTensor.
 """
 
@@ -33,6 +33,8 @@ NU = 5.0  # Student-t degrees of freedom: one cell in a hundred may be off by se
 NORMAL = 1e3  # degrees of freedom of what is as good as normal
 # Model error before any cell is seen, by kind: log-normal. Over several GPUs the formula misses more.
 SIGMA_MEDIAN, SIGMA_SPREAD = np.array([0.015, 0.015, 0.015, 0.04]), 0.7
+# Part of the variance of hosts that starts of an engine on one machine have in common: of the packaged grids (a test holds it).
+SAME_MACHINE = 0.6
 FAR_SCORES = 4.0
 TINY = 1e-5  # of a score, for derivatives
 LATE_FLOOR = 0.3  # of what padding and intake take together, the same
@@ -88,7 +90,7 @@ def step_model(
         at = Rates(**rates)
         if hosts is not None:
             factors = pm.Deterministic("host", pt.exp(hosts), dims="run")
-            prior = prior + ((hosts / host_sd) ** 2).sum()
+            prior = prior + pt.dot(hosts, pt.dot(pt.as_tensor(host_precision(machines_of(cells, runs), host_sd)), hosts))
             at = at_host(at, given["run"] @ factors)
         pm.Potential("prior", -0.5 * prior)
         if sigma is None:
@@ -106,6 +108,20 @@ def run_names(cells: StepCells) -> list[str]:
     """The runs that cells are of, where they are of several: each has a host of its own. Of one run the rates are its own host's."""
     names: list[str] = np.unique(cells.run).tolist()
     return names if len(names) > 1 else []
+
+
+def machines_of(cells: StepCells, runs: Sequence[str]) -> list[str]:
+    """The machine of each run [run]; where it is not known, one of the run's own."""
+    known = {str(run): str(machine) for run, machine in zip(cells.run, cells.machine, strict=True) if machine}
+    return [known.get(run, f"that of {run}") for run in runs]
+
+
+def host_precision(machines: Sequence[str], host_sd: float) -> Array:
+    """Inverse prior covariance of the hosts' logarithms [run, run]: starts on one machine have SAME_MACHINE of their variance in common."""
+    labels = np.asarray(machines)
+    same = labels[:, None] == labels[None, :]
+    out: Array = np.linalg.inv(host_sd**2 * (SAME_MACHINE * same + (1 - SAME_MACHINE) * np.eye(len(labels))))
+    return out
 
 
 def run_index(cells: StepCells, runs: Sequence[str]) -> NDArray[np.int64]:
@@ -153,7 +169,7 @@ class _Late:
     def of(cls, cells: StepCells, priors: Mapping[str, Prior], free: Sequence[str], lay: Lay) -> _Late:
         """Of the cell that takes most in."""
         bill = cells.as_bill()
-        i = int(np.argmax(bill.intake_tokens - bill.spread_intake_tokens))
+        i = int(np.argmax(bill.intake_tokens - bill.spread_intake_tokens - bill.runner2_intake_tokens))
         pad, each, flops = (float(value(priors[name], lay.middle[list(free).index(name)])) for name in cls.NEEDS)
         pad_s, tokens = float(bill.chunk_flops[i]) / flops, max(float(bill.intake_tokens[i]), 1.0)
         return cls(pad * pad_s + each * tokens, pad_s, tokens, priors["intake_s"])

@@ -46,6 +46,7 @@ SEEN_THROUGH: dict[str, tuple[str, ...]] = {
     "spread_layer_s": ("spread_layers",),
     "spread_eager_layer_s": ("spread_eager_layers",),
     "spread_intake_s": ("spread_intake_tokens",),
+    "runner2_intake_s": ("runner2_intake_tokens",),
 }
 
 

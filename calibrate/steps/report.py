@@ -15,6 +15,7 @@ from calibrate.steps.alone import Alone, with_alone
 from calibrate.steps.cells import KINDS, StepCells
 from calibrate.steps.engine_grid import Grid
 from calibrate.steps.fit import HeldOut, Posterior, Scores, StepFit, cell_folds, held_out
+from calibrate.steps.model import machines_of
 from calibrate.steps.rates import prior_draws
 from calibrate.steps.together import CellError, Together, between_runs, cell_errors, together
 from sim.rates import UNITS
@@ -91,6 +92,9 @@ def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = ()) 
             rows += _rows("leave one model out", cells, held_out(cells, fit.priors, cells.model, fit.host_sd, seed), cells.model)
         if runs > models:  # else every model is its run
             rows += _rows("leave one run out", cells, held_out(cells, fit.priors, cells.run, fit.host_sd, seed), cells.run)
+        machines = _machines(cells)
+        if 1 < len(np.unique(machines)) < runs:
+            rows += _rows("leave one machine out", cells, held_out(cells, fit.priors, machines, fit.host_sd, seed), machines)
     loo = _loo(fit, posterior)
     posterior = with_alone(posterior, alone)
     return Calibration(
@@ -126,6 +130,13 @@ def describe(grids: Sequence[Grid]) -> str:
     engines = ", ".join(sorted({g.engine for g in grids}))
     models = ", ".join(sorted({str(m) for g in grids for m in np.unique(g.cells.model)}))
     return f"posterior for {grids[0].gpu.name} from {sum(len(g.cells) for g in grids)} measured cells ({engines}; {models})"
+
+
+def _machines(cells: StepCells) -> NDArray[np.str_]:
+    """The machine of each cell [n], a run's own where it is not known."""
+    runs = sorted(set(cells.run.tolist()))
+    known = dict(zip(runs, machines_of(cells, runs), strict=True))
+    return np.array([known[run] for run in cells.run.tolist()])
 
 
 def _rows(name: str, cells: StepCells, held: HeldOut, parts: NDArray[np.str_]) -> list[HeldOutRow]:

@@ -60,6 +60,7 @@ _SCALE = {
     "spread_layer_s": 2e-4,
     "spread_eager_layer_s": 1e-4,
     "spread_intake_s": 1e-7,
+    "runner2_intake_s": 6e-8,
 }
 assert set(_SCALE) == set(UNITS)
 

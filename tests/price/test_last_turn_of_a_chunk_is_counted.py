@@ -1,5 +1,8 @@
 """Query blocks beyond the multiprocessors make a turn of their own; over several GPUs a chunk has fewer, and a host launches for all."""
 
+import csv
+from importlib.resources import files
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +11,7 @@ from sim.bill import decode_shape, iteration_bill, mixed_shape
 from sim.precision import Precision
 from sim.price import step_terms, step_time_s
 from sim.specs.model import Attention, DenseMlp, LayerGroup, ModelSpec
-from sim.turns import BLOCK_ROWS, MULTIPROCESSORS, idle_share, query_heads
+from sim.turns import BLOCK_ROWS, MULTIPROCESSORS, idle_share, query_heads, turns
 from tests.price.shapes import HYBRID_MOE, LATENT, QWEN_7B, SLIDING, plausible_rates
 
 FORTY = ModelSpec("forty heads", 5120, 152064, (LayerGroup(40, Attention(40, 8, 128), DenseMlp(17408)),), False, 2**17)
@@ -28,26 +31,46 @@ def test_heads_are_those_of_full_context_attention_per_gpu():
     assert query_heads(LATENT) == (0, 0)
 
 
-def test_512_tokens_of_40_heads_take_two_turns_and_of_28_one():
+def test_512_tokens_of_40_heads_take_two_turns_and_of_32_one():
+    assert turns((8, 5), 512.0) == 2.0
     assert idle_share((8, 5), 512.0) == pytest.approx(2 * 132 / 160 - 1)
-    assert idle_share((4, 7), 512.0) == 0.0
+    assert turns((8, 4), 512.0) == 1.0
     assert idle_share((0, 0), 512.0) == 0.0
-    wide, narrow = chunk(FORTY, 512.0, 1e5), chunk(FORTY, 512.0, 1e5, tp=2)
+    wide = chunk(FORTY, 512.0, 1e5)
     assert wide.last_turn_flops == pytest.approx((2 * 132 / 160 - 1) * wide.prefill_flops)
-    assert narrow.last_turn_flops == 0.0  # 80 blocks a GPU
+    half = chunk(FORTY, 512.0, 1e5, tp=2)  # 80 blocks a GPU: their keys in two parts are 160
+    assert half.last_turn_flops == pytest.approx((132 / 80 - 1) * half.prefill_flops)
 
 
 @given(kv_heads=st.integers(1, 16), group=st.integers(1, 16), tokens=st.integers(1, 8192))
-def test_work_and_idle_are_whole_turns_and_never_less_for_more_tokens(kv_heads, group, tokens):
+def test_work_and_idle_are_whole_turns_of_parts(kv_heads, group, tokens):
     heads = (kv_heads, group)
     share = idle_share(heads, float(tokens))
     assert share >= 0.0
-    turn = MULTIPROCESSORS * BLOCK_ROWS / (kv_heads * group)  # tokens
-    if share:
-        turns = tokens * (1 + share) / turn
-        assert turns == pytest.approx(round(turns), rel=1e-9)
-        assert round(turns) >= 2
-    assert (tokens + 1) * (1 + idle_share(heads, tokens + 1.0)) >= tokens * (1 + share) * (1 - 1e-12)
+    blocks = kv_heads * -(-tokens * group // BLOCK_ROWS)
+    whole = turns(heads, float(tokens))
+    assert whole >= blocks / MULTIPROCESSORS
+    if blocks >= MULTIPROCESSORS:
+        assert whole == -(-blocks // MULTIPROCESSORS)
+    else:
+        assert whole <= 1.0  # splitting is never dearer than not
+    assert tokens * (1 + share) == pytest.approx(whole * MULTIPROCESSORS * BLOCK_ROWS / (kv_heads * group))
+
+
+def test_turns_are_those_of_the_attention_kernel_as_profiled():
+    """112,000 tokens of context, chunks of 64 to 2,048: the kernel's time in a layer, over that of one turn."""
+    table = files("scenarios") / "data" / "measured" / "h100" / "kernel-profile.csv"
+    rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
+    seen = 0
+    for row in rows:
+        if not row["cell"].startswith("prefill:0+1x") or not row["cell"].endswith("@112000"):
+            continue
+        heads = {"llama3.1-8b": (8, 4), "qwen2.5-7b": (4, 7)}[row["model"]]
+        tokens = float(row["cell"].split("x")[1].split("@")[0])
+        if 64 <= tokens <= 2048:  # below, the bytes of the cache take longer; above, contexts grow within the chunk
+            assert float(row["attention_us"]) / int(row["layers"]) / 1490 == pytest.approx(turns(heads, tokens), rel=0.09)
+            seen += 1
+    assert seen == 12
 
 
 def test_a_host_of_several_gpus_is_priced_for_several_only():
@@ -65,3 +88,5 @@ def test_taking_in_a_prompt_costs_by_its_tokens_and_more_over_several():
     nothing = one._replace(intake_tokens=0.0)
     assert step_time_s(one, RATES) - step_time_s(nothing, RATES) == pytest.approx(1e5 * RATES.intake_s)
     assert step_time_s(two, RATES) - step_time_s(one, RATES) == pytest.approx(1e5 * RATES.spread_intake_s)
+    second = one._replace(runner2_intake_tokens=1e5)
+    assert step_time_s(second, RATES) - step_time_s(one, RATES) == pytest.approx(1e5 * RATES.runner2_intake_s)
