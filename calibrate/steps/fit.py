@@ -24,6 +24,7 @@ from calibrate.steps.model import (
     run_names,
     step_model,
 )  # fmt: skip
+from calibrate.steps.noise import with_hosts_of_visits
 from calibrate.steps.rates import prior_draws
 from sim.errors import UsageError
 from sim.priors import Prior
@@ -98,7 +99,8 @@ class StepFit:
     def __init__(self, cells: StepCells, priors: Mapping[str, Prior], settings: Settings, host_sd: float | None = None) -> None:
         check_enough(cells)
         check_one_unit(cells, priors)
-        self.cells, self.priors, self.settings = cells, priors, settings
+        self.cells, self.priors, self.settings = with_hosts_of_visits(cells, priors), priors, settings
+        cells = self.cells
         self.free, self.runs = tuple(free_rates(cells)), tuple(run_names(cells))
         self.host_sd = spread_of_hosts(cells, priors) if host_sd is None else host_sd
         lay = self._lay(cells)

@@ -10,8 +10,9 @@ The price is sim.price.step_time_s itself, run by PyTensor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from sim.priors import Prior
 from sim.rates import UNITS, Rates, at_host
 
 Array = NDArray[np.float64]
+Shift = Callable[[Mapping[str, Any], Any, Any], Any]  # of scores, hosts and the namespace
 NU = 5.0  # Student-t degrees of freedom: one cell in a hundred may be off by several sigma without dragging the rates along
 NORMAL = 1e3  # degrees of freedom of what is as good as normal
 # Model error before any cell is seen, by kind: log-normal. Over several GPUs the formula misses more.
@@ -190,19 +192,35 @@ class Bend:
         late = _Late.of(cells, priors, free, lay) if lay is not None and set(_Late.NEEDS) <= set(free) else None
         return cls(free, priors, alone, None if alone is None else _Lean.of(cells, over, runs), late)
 
+    def shifts(self) -> list[tuple[str, Shift]]:
+        """By which function of other scores that of each rate is counted from another place; in an order in which those are known."""
+
+        def rate(name: str, z: Mapping[str, Any], xp: Any) -> Any:
+            return value(self.priors[name], z[name], xp.exp)
+
+        def taken_in(late: _Late, z: Mapping[str, Any], hosts: Any, xp: Any) -> Any:
+            return late.score(rate("chunk_pad_tokens", z, xp), xp)
+
+        def fixed(lean: _Lean, z: Mapping[str, Any], hosts: Any, xp: Any) -> Any:
+            return _fixed_score(lean, self.priors, rate("beta", z, xp), _host(hosts, lean), xp)
+
+        def latency(lean: _Lean, z: Mapping[str, Any], hosts: Any, xp: Any) -> Any:
+            return _latency_score(lean, self.priors, rate("c0_s", z, xp), rate("beta", z, xp), _host(hosts, lean), xp)
+
+        found: list[tuple[str, Shift]] = []
+        if self.late is not None:
+            found.append(("intake_s", partial(taken_in, self.late)))
+        if self.alone is not None:
+            found.append(("c0_s", partial(fixed, self.alone)))
+        if self.spread is not None:
+            found.append(("comm_latency_s", partial(latency, self.spread)))
+        return found
+
     def scores(self, places: Mapping[str, Any], hosts: Any, xp: Any) -> dict[str, Any]:
         """Standard scores at places, `hosts` being the logarithms of several runs' hosts (or None)."""
         z = dict(places)
-        if self.late is not None:
-            z["intake_s"] = z["intake_s"] + self.late.score(value(self.priors["chunk_pad_tokens"], z["chunk_pad_tokens"], xp.exp), xp)
-        if self.alone is not None:
-            beta = value(self.priors["beta"], z["beta"], xp.exp)
-            z["c0_s"] = z["c0_s"] + _fixed_score(self.alone, self.priors, beta, _host(hosts, self.alone), xp)
-            if self.spread is not None:
-                c0 = value(self.priors["c0_s"], z["c0_s"], xp.exp)
-                z["comm_latency_s"] = z["comm_latency_s"] + _latency_score(
-                    self.spread, self.priors, c0, beta, _host(hosts, self.spread), xp
-                )
+        for name, shift in self.shifts():
+            z[name] = z[name] + shift(z, hosts, xp)
         return z
 
     def straight(self, lay: Lay) -> dict[str, Array]:
@@ -212,14 +230,8 @@ class Bend:
         def places(scores: Array) -> Array:
             out, hosts = scores.copy(), scores[size:] if len(scores) > size else None
             z = dict(zip(self.free, scores[:size], strict=True))
-            if self.late is not None:
-                out[self.free.index("intake_s")] -= self.late.score(value(self.priors["chunk_pad_tokens"], z["chunk_pad_tokens"]), np)
-            if self.alone is not None:
-                c0, beta = (value(self.priors[name], z[name]) for name in ("c0_s", "beta"))
-                out[self.free.index("c0_s")] -= _fixed_score(self.alone, self.priors, beta, _host(hosts, self.alone), np)
-                if self.spread is not None:
-                    late = _latency_score(self.spread, self.priors, c0, beta, _host(hosts, self.spread), np)
-                    out[self.free.index("comm_latency_s")] -= late
+            for name, shift in self.shifts():
+                out[self.free.index(name)] -= shift(z, hosts, np)
             return out
 
         here = places(lay.middle)
