@@ -85,10 +85,15 @@ def test_visits_differ_as_far_as_the_host_is_waited_for():
         ratios.append(cells.visits_sd[several] ** 2 / usual / (REST_OF_VISIT**2 + (HOST_OF_VISIT * share[several]) ** 2))
     share, ratio = np.concatenate(shares), np.concatenate(ratios)
     assert len(share) > 600
+    over = {}
     for low, high in ((0.0, 0.1), (0.1, 0.2), (0.2, 0.35), (0.35, 0.6), (0.6, 1.01)):
         band = (share >= low) & (share < high)
         assert band.sum() >= 20
-        assert 0.5 < np.sqrt(np.median(ratio[band])) < 1.6, (low, high)
+        over[low] = np.sqrt(np.median(ratio[band]))
+    # launched kernel by kernel, an iteration is the host's for the most part, and scatters more than the host does elsewhere
+    assert 1.2 < over.pop(0.6) < 2.0
+    for low, size in over.items():
+        assert 0.6 < size < 1.4, low
 
 
 def test_a_cell_that_waits_for_its_host_is_noisier_than_one_of_the_gpu_alone():

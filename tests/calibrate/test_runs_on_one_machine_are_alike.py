@@ -1,0 +1,92 @@
+"""Starts of an engine on one machine have most of what hosts do in common: a run left out is known as far as its machine's others tell."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibrate.measurement import open_measurement
+from calibrate.sources import engine_grids, machines, packaged_measurements
+from calibrate.steps.approximate import approximate
+from calibrate.steps.cells import StepCells, concatenate
+from calibrate.steps.engine_grid import read_engine_grid, steps_with_runner2
+from calibrate.steps.fit import held_out
+from calibrate.steps.model import SAME_MACHINE, host_precision, machines_of, run_names
+from calibrate.steps.noise import with_hosts_of_visits
+from calibrate.steps.population import calibration_priors
+from sim.rates import at_host
+from sim.specs.gpus import get_gpu
+from tests.calibrate.steps import PRIORS, TRUE_RATES, synthetic
+
+SLOW, FAST = 1.3, 0.8
+RUNS = {"a": (SLOW, "one"), "b": (SLOW, "one"), "c": (FAST, "two"), "d": (1.0, "three")}
+
+
+def cells_of(machine_known: bool = True) -> StepCells:
+    rng = np.random.default_rng(0)
+    parts = []
+    for name, (factor, machine) in RUNS.items():
+        cells = synthetic(rng, rates=at_host(TRUE_RATES, factor))
+        label = machine if machine_known else ""
+        parts.append(replace(cells, run=np.full(len(cells), name), machine=np.full(len(cells), label)))
+    return concatenate(parts)
+
+
+def test_covariance_of_hosts_is_what_machines_share() -> None:
+    covariance = np.linalg.inv(host_precision(["x", "x", "y"], 0.2))
+    np.testing.assert_allclose(np.diag(covariance), 0.04)
+    assert covariance[0, 1] == pytest.approx(SAME_MACHINE * 0.04)
+    assert covariance[0, 2] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_run_is_on_a_machine_of_its_own_where_none_is_known() -> None:
+    assert machines_of(cells_of(), list(RUNS)) == ["one", "one", "two", "three"]
+    assert len(set(machines_of(cells_of(False), list(RUNS)))) == 4
+
+
+def test_a_run_left_out_follows_the_others_on_its_machine() -> None:
+    cells = cells_of()
+    runs = run_names(cells)
+    seen = cells.take(cells.run != "b")
+    told = approximate(seen, PRIORS, 0.2, runs=runs, machines=machines_of(cells, runs))
+    by_run = dict(zip(runs, told.hosts, strict=True))
+    assert by_run["b"] == pytest.approx(SAME_MACHINE * by_run["a"], rel=1e-6)
+    width = dict(zip(runs, np.sqrt(np.diag(told.lay.covariance))[len(told.free) :], strict=True))
+    assert width["a"] < width["b"] < 0.2
+    errors = [held_out(cells_of(known), PRIORS, cells.run, 0.2, seed=0).scores(cells, cells.run == "b").median for known in (True, False)]
+    assert errors[0] < errors[1]
+
+
+def test_the_common_part_is_that_of_the_packaged_runs() -> None:
+    shares = []
+    for name in ("H100", "H200"):
+        gpu = get_gpu(name)
+        grids = engine_grids(gpu)
+        priors = calibration_priors(gpu, grids[0].precision)
+        cells = with_hosts_of_visits(concatenate([grid.cells for grid in grids]), priors)
+        fit = approximate(cells, priors)
+        labels = np.array(machines_of(cells, list(fit.runs)))
+        groups = [fit.hosts[labels == label] for label in set(labels) if (labels == label).sum() > 1]
+        assert len(groups) >= 3
+        within = sum(np.square(g - g.mean()).sum() for g in groups) / sum(len(g) - 1 for g in groups)
+        shares.append(1 - within / np.square(fit.hosts).mean())
+    assert min(shares) - 0.05 < SAME_MACHINE < max(shares)
+
+
+def test_the_list_of_machines_names_packaged_grids_and_all_of_them() -> None:
+    names = {f"{p.parent.name}/{p.name}" for p in packaged_measurements() if p.name.startswith("engine-grid")}
+    assert set(machines()) == names
+    assert all(label.startswith(("H100 ", "H200 ")) for label in machines().values())
+
+
+def test_which_runner_steps_a_model_is_told_by_its_architecture() -> None:
+    seen = {}
+    for path in packaged_measurements():
+        if path.parent.name == "h100" and path.name.startswith("engine-grid"):
+            data = open_measurement(path)
+            grid = read_engine_grid(path)
+            seen[str(data.attrs["model"])] = steps_with_runner2(data.attrs)
+            bill = grid.cells.as_bill()
+            np.testing.assert_array_equal(bill.runner2_intake_tokens, bill.intake_tokens * seen[str(data.attrs["model"])])
+    assert seen == {"llama3.1-8b": True, "qwen3-14b": True, "qwen2.5-7b": False, "qwen3-coder-30b-a3b": False}
+    assert not steps_with_runner2({"engine": "sglang", "model_config": '{"architectures": ["LlamaForCausalLM"]}'})
