@@ -1,10 +1,13 @@
 """How much memory an engine takes beside weights and KV, learnt from the KV blocks that engines really got.
 
     overhead = utilization * device memory - weights - KV bytes got
-    overhead ~ Normal(fixed + mlp_copies * widest MLP activation + logit_copies * logits, scale)
+    overhead = fixed + kept * device memory + server * [as a server] + mlp_copies * widest MLP activation + logit_copies * logits
+               + Normal(0, scale) by build + Normal(0, noise) by start
 
-A fixed part (captured graphs, workspaces, what the driver keeps) and the two buffers that grow with the token budget and with the number
-of sequences. `scale` is what the line misses; it is part of every prediction.
+A fixed part (captured graphs, workspaces), what a driver keeps of a device and its page tables take, what a server takes that the same
+engine stepped in process does not, and two buffers that grow with the token budget and with the number of sequences. `scale` is what the
+line misses of one build (a model, its weights' dtype, its limits): started on another card, or as a server, it is off by the same, to
+within `noise`. So few megabytes that builds started twice tell `kept` and `server`, and the others the rest.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ NEEDED = ("kv_blocks", "block_size_tokens", "max_num_seqs", "max_num_batched_tok
 @dataclass(frozen=True, slots=True)
 class KvRun:
     """One engine start: the blocks it got, bytes of one block, bytes left for KV and overhead, and the two buffers' bytes, each of one of
-    its `tp` GPUs.
+    its `tp` GPUs, of `memory_bytes` each; `server` is 0 where the engine was stepped in process.
     """
 
     name: str
@@ -54,7 +57,15 @@ class KvRun:
     left_bytes: float
     mlp_bytes: float
     logit_bytes: float
+    memory_bytes: float
+    weight_dtype: str
+    server: int = 0
     tp: int = 1
+
+    @property
+    def build(self) -> tuple[str, str, float, float, int]:
+        """What starts of the same engine share, on whatever card."""
+        return self.model, self.weight_dtype, self.mlp_bytes, self.logit_bytes, self.tp
 
     @property
     def overhead_bytes(self) -> float:
@@ -63,18 +74,24 @@ class KvRun:
 
 @dataclass(frozen=True)
 class Fit:
-    """Draws [draw] in bytes and copies, `scale` in bytes."""
+    """Draws [draw] in bytes and copies, `scale` and `noise` in bytes, `kept` as a share of a device's memory."""
 
     fixed: Array
+    kept: Array
+    server: Array
     mlp: Array
     logits: Array
     scale: Array
+    noise: Array
     diagnostics: Diagnostics
 
     def blocks(self, run: KvRun, rng: np.random.Generator) -> Array:
         """Predictive draws of the blocks a run gets."""
-        mean = self.fixed + self.mlp * run.mlp_bytes + self.logits * run.logit_bytes
-        return np.asarray((run.left_bytes - mean - self.scale * rng.standard_normal(mean.size)) / run.block_bytes)
+        mean = (
+            self.fixed + self.kept * run.memory_bytes + self.server * run.server + self.mlp * run.mlp_bytes + self.logits * run.logit_bytes
+        )
+        miss = np.hypot(self.scale, self.noise) * rng.standard_normal(mean.size)
+        return np.asarray((run.left_bytes - mean - miss) / run.block_bytes)
 
 
 def read_run(path: Path) -> KvRun | None:
@@ -104,8 +121,8 @@ def _served_start(path: Path, attrs: dict[str, Any]) -> KvRun | None:
     memory = float(served.gpu.memory_bytes)
     share = limits.gpu_memory_utilization
     return kv_run(
-        served.name, served.gpu.name, memory, served.model, served.precision, blocks, limits.block_size, budget, seqs, served.tp, share
-    )
+        served.name, served.gpu.name, memory, served.model, served.precision, blocks, limits.block_size, budget, seqs, served.tp, share, 1
+    )  # fmt: skip
 
 
 def kv_run(
@@ -120,6 +137,7 @@ def kv_run(
     seqs: int,
     tp: int = 1,
     utilization: float = UTILIZATION,
+    server: int = 0,
 ) -> KvRun:
     """A run from its shape, all bytes those of one GPU; a block holds one group of layers (sim.memory.kv_groups). Raises UsageError for
     impossible blocks.
@@ -129,7 +147,9 @@ def kv_run(
     per_layer = (c.kv_token_bytes + c.window_token_bytes) / (model.kv_layers + model.window_layers)
     mlp, logits = buffers(model, budget, seqs, tp)
     left = utilization * memory_bytes - loaded_weight_bytes(model, precision, tp)
-    run = KvRun(name, gpu, model.name, blocks, block_size * layers * per_layer, left, mlp, logits, tp)
+    run = KvRun(
+        name, gpu, model.name, blocks, block_size * layers * per_layer, left, mlp, logits, memory_bytes, precision.weights, server, tp
+    )
     if blocks < 1 or run.overhead_bytes < 0:
         raise UsageError(f"{name}: {blocks} KV blocks of {run.block_bytes:.0f} bytes do not fit in what {gpu} has beside the weights")
     return run
@@ -152,16 +172,23 @@ def distinct(runs: Sequence[KvRun]) -> list[KvRun]:
 
 
 def memory_model(runs: Sequence[KvRun]) -> Any:
-    """pm.Model in GB; pm.Data `mlp`, `logits`, `overhead` may be replaced, in number too."""
+    """pm.Model in GB; all pm.Data (`_columns`) may be replaced, in number too."""
     pm, pt = backend.pymc(), backend.tensor()
     data = _columns(runs)
     with pm.Model() as model:
-        mlp, logits, overhead = (pm.Data(name, data[name]) for name in ("mlp", "logits", "overhead"))
+        seen = {name: pm.Data(name, values) for name, values in data.items()}
         fixed = pm.HalfNormal("fixed", 1.5)
+        kept = pm.HalfNormal("kept", 5e-3)
+        server = pm.HalfNormal("server", 0.3)
         mlp_copies = pm.LogNormal("mlp_copies", np.log(2.0), 0.7)
-        logit_copies = pm.LogNormal("logit_copies", np.log(3.0), 0.7)
+        # a sampler holds the logits, the same in order, their places in 64 bits, their odds and the sums of those: six times theirs
+        logit_copies = pm.LogNormal("logit_copies", np.log(6.0), 0.5)
         scale = pm.HalfNormal("scale", 0.3)
-        pm.Normal("overhead_gb", pt.as_tensor(fixed) + mlp_copies * mlp + logit_copies * logits, scale, observed=overhead)
+        noise = pm.HalfNormal("noise", 0.02)
+        mean = (
+            fixed * seen["one"] + kept * seen["memory"] + server * seen["serves"] + mlp_copies * seen["mlp"] + logit_copies * seen["logits"]
+        )
+        pm.Normal("overhead_gb", mean, pt.sqrt(scale**2 * seen["starts"] + noise**2), observed=seen["overhead"])
     return model
 
 
@@ -179,14 +206,19 @@ def learn(runs: Sequence[KvRun], settings: Settings) -> tuple[Fit, dict[str, Arr
 
 
 def write(path: Path, fit: Fit, runs: Sequence[KvRun]) -> None:
-    """The packaged form: draws of the overhead with the fit's own miss folded into the fixed part, whole or not at all."""
+    """The packaged form: draws of a server's overhead with the fit's own miss folded into the fixed part, whole or not at all."""
+    from scipy.stats import norm
+
     pick = np.linspace(0, fit.fixed.size - 1, PACKAGED_DRAWS).round().astype(int)
-    miss = fit.scale * np.random.default_rng(71).standard_normal(fit.scale.size)
+    # one of each quantile, in a drawn order: of so few draws, random ones would move the middle by several megabytes
+    miss = fit.scale[pick] * norm.ppf((np.random.default_rng(71).permutation(PACKAGED_DRAWS) + 0.5) / PACKAGED_DRAWS)
     gpus = " and ".join(sorted({run.gpu for run in runs}))
     body = {
         "schema": OVERHEAD_SCHEMA,
         "basis": f"learnt from the KV blocks of {len(runs)} engine starts on {gpus}",
-        "fixed_bytes": np.maximum(fit.fixed + miss, 0.0)[pick].round().tolist(),
+        "fixed_bytes": np.maximum(fit.fixed[pick] + miss, 0.0).round().tolist(),
+        "kept_share": fit.kept[pick].round(6).tolist(),
+        "server_bytes": fit.server[pick].round().tolist(),
         "mlp_copies": fit.mlp[pick].round(4).tolist(),
         "logit_copies": fit.logits[pick].round(4).tolist(),
     }
@@ -196,17 +228,35 @@ def write(path: Path, fit: Fit, runs: Sequence[KvRun]) -> None:
 
 
 def _columns(runs: Sequence[KvRun]) -> dict[str, Array]:
-    return {
-        "mlp": np.array([run.mlp_bytes / GB for run in runs]),
-        "logits": np.array([run.logit_bytes / GB for run in runs]),
-        "overhead": np.array([run.overhead_bytes / GB for run in runs]),
+    """The starts as rows of independent error, in GB: of each build the sum over the root of their number, which holds its miss (`starts`
+    is how many), and orthonormal contrasts among them, from which that has gone.
+    """
+    from scipy.linalg import helmert
+
+    builds = sorted({run.build for run in runs})
+    blocks = [[run for run in runs if run.build == build] for build in builds]
+    turned = [helmert(len(block), full=True) for block in blocks]
+    columns = {
+        "one": [1.0 for block in blocks for _ in block],
+        "memory": [run.memory_bytes / GB for block in blocks for run in block],
+        "serves": [float(run.server) for block in blocks for run in block],
+        "mlp": [run.mlp_bytes / GB for block in blocks for run in block],
+        "logits": [run.logit_bytes / GB for block in blocks for run in block],
+        "overhead": [run.overhead_bytes / GB for block in blocks for run in block],
     }
+    cuts = np.cumsum([len(block) for block in blocks])[:-1]
+
+    def rows(values: Sequence[float]) -> Array:
+        return np.concatenate([turn @ own for turn, own in zip(turned, np.split(np.array(values), cuts), strict=True)])
+
+    starts = np.concatenate([np.r_[float(len(block)), np.zeros(len(block) - 1)] for block in blocks])
+    return {name: rows(values) for name, values in columns.items()} | {"starts": starts}
 
 
 def _fit(compiled: Compiled, settings: Settings, runs: Sequence[KvRun]) -> Fit:
     idata = compiled.sample(settings, _columns(runs))
     draws = idata.posterior.stack(sample=("chain", "draw"))
-    fixed, mlp, logits, scale = (
-        np.asarray(draws[n].values, dtype=float) * f for n, f in (("fixed", GB), ("mlp_copies", 1.0), ("logit_copies", 1.0), ("scale", GB))
-    )
-    return Fit(fixed, mlp, logits, scale, diagnose(idata))
+    units = {"fixed": GB, "kept": 1.0, "server": GB, "mlp_copies": 1.0, "logit_copies": 1.0, "scale": GB, "noise": GB}
+    found = {name: np.asarray(draws[name].values, dtype=float) * unit for name, unit in units.items()}
+    mlp, logits = found.pop("mlp_copies"), found.pop("logit_copies")
+    return Fit(**found, mlp=mlp, logits=logits, diagnostics=diagnose(idata))

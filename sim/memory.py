@@ -22,7 +22,7 @@ from sim.specs.model import ModelSpec
 DEFAULT_UTILIZATION = 0.92  # vLLM's, 0.23 to 0.32
 DEFAULT_TOKEN_BUDGET = 2048
 DEFAULT_SEQS = 256
-OVERHEAD, OVERHEAD_SCHEMA = "data/posteriors/memory.json", "simctl-memory/1"
+OVERHEAD, OVERHEAD_SCHEMA = "data/posteriors/memory.json", "simctl-memory/2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +52,25 @@ def loaded_weight_bytes(model: ModelSpec, precision: Precision, tp: int = 1) -> 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What an engine takes beside weights and KV, as posterior draws [draw]: bytes for any model, and copies of two buffers it keeps.
+    """What a served engine takes beside weights and KV, as posterior draws [draw]: bytes for any model, and copies of two buffers it keeps.
 
-    `fixed_bytes` holds captured graphs, the driver's own share and workspaces; `mlp_copies` multiplies the widest MLP activation of a full
-    iteration (16-bit), `logit_copies` the float32 logits of all sequences.
+    `fixed_bytes` holds captured graphs and workspaces, `kept_share` is what a device of that memory keeps for itself, `server_bytes` what a
+    server takes more than the engine stepped in process; `mlp_copies` multiplies the widest MLP activation of a full iteration (16-bit),
+    `logit_copies` the float32 logits of all sequences.
     """
 
     fixed_bytes: tuple[float, ...]
+    kept_share: tuple[float, ...]
+    server_bytes: tuple[float, ...]
     mlp_copies: tuple[float, ...]
     logit_copies: tuple[float, ...]
     basis: str
 
-    def draws(self, model: ModelSpec, token_budget: int, max_num_seqs: int, tp: int = 1) -> list[float]:
-        """Bytes per GPU at every draw."""
+    def draws(self, model: ModelSpec, memory_bytes: float, token_budget: int, max_num_seqs: int, tp: int = 1) -> list[float]:
+        """Bytes per GPU of `memory_bytes` at every draw, sorted."""
         mlp, logits = buffers(model, token_budget, max_num_seqs, tp)
-        columns = zip(self.fixed_bytes, self.mlp_copies, self.logit_copies, strict=True)
-        return sorted(fixed + a * mlp + b * logits for fixed, a, b in columns)
+        columns = zip(self.fixed_bytes, self.kept_share, self.server_bytes, self.mlp_copies, self.logit_copies, strict=True)
+        return sorted(fixed + kept * memory_bytes + server + a * mlp + b * logits for fixed, kept, server, a, b in columns)
 
 
 def buffers(model: ModelSpec, token_budget: int, max_num_seqs: int, tp: int = 1) -> tuple[float, float]:
@@ -87,19 +90,28 @@ def packaged_overhead() -> Overhead:
     """The overhead learnt from packaged runs. Raises SimctlError when the file is damaged."""
     try:
         body: dict[str, Any] = json.loads(files("scenarios").joinpath(OVERHEAD).read_text(encoding="utf-8"))
-        fixed, mlp, logits = (tuple(float(v) for v in body[name]) for name in ("fixed_bytes", "mlp_copies", "logit_copies"))
-        if body["schema"] != OVERHEAD_SCHEMA or not len(fixed) == len(mlp) == len(logits) or min(*fixed, *mlp, *logits) < 0:
+        names = ("fixed_bytes", "kept_share", "server_bytes", "mlp_copies", "logit_copies")
+        columns = [tuple(float(v) for v in body[name]) for name in names]
+        if body["schema"] != OVERHEAD_SCHEMA or len({len(column) for column in columns}) != 1 or min(map(min, columns)) < 0:
             raise ValueError("schema or columns")
-        return Overhead(fixed, mlp, logits, str(body["basis"]))
+        fixed, kept, server, mlp, logits = columns
+        return Overhead(fixed, kept, server, mlp, logits, str(body["basis"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SimctlError(f"{OVERHEAD}: not an engine's memory overhead ({error})") from None
 
 
 def activation_bytes(
-    model: ModelSpec, token_budget: int = DEFAULT_TOKEN_BUDGET, tp: int = 1, max_num_seqs: int = DEFAULT_SEQS, share: float = 0.5
+    model: ModelSpec,
+    memory_bytes: float,
+    token_budget: int = DEFAULT_TOKEN_BUDGET,
+    tp: int = 1,
+    max_num_seqs: int = DEFAULT_SEQS,
+    share: float = 0.5,
 ) -> float:
-    """What an engine takes beside weights and KV, per GPU: the median over the draws, or the quantile `share` of them."""
-    draws = packaged_overhead().draws(model, token_budget, max_num_seqs, tp)
+    """What a served engine takes beside weights and KV, per GPU of `memory_bytes`: the median over the draws, or the quantile
+    `share` of them.
+    """
+    draws = packaged_overhead().draws(model, memory_bytes, token_budget, max_num_seqs, tp)
     return draws[min(len(draws) - 1, int(share * len(draws)))]
 
 
@@ -118,7 +130,7 @@ def device_memory(
     return Memory(
         allowed=utilization * gpu.memory_bytes,
         weights=loaded_weight_bytes(model, precision, tp),
-        activations=activation_bytes(model, token_budget, tp, max_num_seqs, share),
+        activations=activation_bytes(model, gpu.memory_bytes, token_budget, tp, max_num_seqs, share),
     )
 
 

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+# Standard error of a median over that of a mean, for normal samples.
+MEDIAN_SE = 1.2533
 NEWTON_STEPS = 60  # quadratic near the end; far out in the tails it first walks there
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ DRAWS = {"capacity": 4000, "recall": 3000, "rates": 800}
 @click.option("--chains", default=4, show_default=True, type=click.IntRange(2), help="Chains.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampler, the folds and the predictive draws.")
 @click.option("--folds", default=5, show_default=True, type=click.IntRange(0), help="Folds of held-out cells; 0 skips them.")
+@click.option("--worst", default=0, show_default=True, type=click.IntRange(0), help="Also list so many held-out cells, worst first.")
 @click.option("--sampler", type=click.Choice(["nutpie", "pymc"]), help="Default: nutpie where it is installed.")
 @click.option("--thin", type=click.IntRange(100), help="Keep about this many draws in all, as float32 (packaged files).")
 @click.option("--allow-unconverged", is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
@@ -87,6 +89,7 @@ def command(
     check: bool,
     sims: int,
     cells_out: Path | None,
+    worst: int,
     sampler: Any,
     allow_unconverged: bool,
     model: str | None,
@@ -210,7 +213,7 @@ def command(
     if as_json:
         click.echo(json.dumps(_plain(result, describe(grids)), indent=1))
     else:
-        _show(result, grids, describe(grids))
+        _show(result, grids, describe(grids), worst)
     if not allow_unconverged:
         result.diagnostics.require()
     if out is not None:
@@ -233,7 +236,7 @@ def _list(as_json: bool) -> None:
         click.echo("\n  ".join([f"{what}:", *(names or ["none"])]))
 
 
-def _show(result: Calibration, grids: list[Grid], title: str) -> None:
+def _show(result: Calibration, grids: list[Grid], title: str, worst: int) -> None:
     click.echo(title)
     for grid in grids:
         click.echo(f"  {grid.source}: {len(grid.cells)} cells, {grid.engine}")
@@ -261,6 +264,32 @@ def _show(result: Calibration, grids: list[Grid], title: str) -> None:
             for h in result.held_out
         ]  # fmt: skip
         click.echo(table(("held out", "cells", "n", "median", "p90", "worst", "bias", "90% interval covers"), rows))
+    if result.together:
+        _show_together(result, worst)
+
+
+def _show_together(result: Calibration, worst: int) -> None:
+    """Errors by cell, its runs together, beside what their noise alone would give."""
+    click.echo()
+    click.echo("held out by cell, its runs together: the prediction against the middle of all visits of all the cell's runs, each freed of")
+    click.echo("what its run's host does; beside it what the middles' own standard errors would give were every prediction exact")
+    rows = [
+        (t.part, t.n, *(f"{v:.2%}" for v in (t.errors.median, t.errors.p90, t.errors.worst)), f"{t.errors.within:.0%}",
+         *(f"{v:.2%}" for v in (t.noise.median, t.noise.p90, t.noise.worst)), f"{t.noise.within:.0%}",
+         t.significant, f"{t.worst_significant:.2%}" if t.significant else "-")
+        for t in result.together
+    ]  # fmt: skip
+    heads = ("cells", "n", "median", "p90", "worst", "in 6%", "noise: median", "p90", "worst", "in 6%", "beyond 3 se", "worst of them")
+    click.echo(table(heads, rows))
+    if math.isfinite(result.between_runs):  # there are repeats
+        click.echo(f"runs of one cell lie {result.between_runs:.2f} times as far apart as their noise says")
+    if worst:
+        click.echo()
+        rows = [
+            (e.model, e.cell, e.part, e.runs, e.visits, f"{e.error:+.1%}", f"{e.noise:.1%}", "beyond 3 se" if e.significant else "")
+            for e in result.cell_errors[:worst]
+        ]
+        click.echo(table(("model", "cell", "part", "runs", "visits", "predicted", "se", ""), rows))
 
 
 def _plain(result: Calibration, title: str) -> dict[str, Any]:
@@ -268,6 +297,8 @@ def _plain(result: Calibration, title: str) -> dict[str, Any]:
         "summary": title,
         "rates": [dataclasses.asdict(r) for r in result.rates],
         "held_out": [dataclasses.asdict(h) for h in result.held_out],
+        "held_out_cells": [dataclasses.asdict(c) for c in result.cell_errors],
+        "held_out_together": [dataclasses.asdict(t) for t in result.together],
         "model_error": result.sigma,
         "elpd_loo": result.elpd_loo,
         "bad_pareto_k": result.bad_pareto_k,

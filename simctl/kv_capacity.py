@@ -39,8 +39,10 @@ def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed
         f"left out: median error {np.median(off):.0f} blocks ({np.median(share):.2%}), worst {max(off):.0f} ({max(share):.2%}); "
         f"{sum(not row[-1] for row in rows)} of {len(rows)} inside\n"
     )
-    names = (("fixed (graphs, workspaces, driver)", fit.fixed / 1e9, "GB"), ("copies of the widest MLP activation", fit.mlp, ""),
-             ("copies of the float32 logits", fit.logits, ""), ("missed by the line (sd)", fit.scale / 1e9, "GB"))  # fmt: skip
+    names = (("fixed (graphs, workspaces)", fit.fixed / 1e9, "GB"), ("kept of a device's memory", 1e3 * fit.kept, "MB/GB"),
+             ("as a server", fit.server / 1e9, "GB"), ("copies of the widest MLP activation", fit.mlp, ""),
+             ("copies of the float32 logits", fit.logits, ""), ("missed by the line, by build (sd)", fit.scale / 1e9, "GB"),
+             ("from start to start (sd)", fit.noise / 1e9, "GB"))  # fmt: skip
     rows = [(name, *(f"{v:.3g}" for v in np.quantile(values, [0.05, 0.5, 0.95])), unit) for name, values, unit in names]
     click.echo(table(("memory beside weights and KV", "5%", "median", "95%", ""), rows))
     click.echo(f"R-hat <= {d.rhat_max:.4f}, effective sample size >= {d.ess_min:.0f}, {d.divergences} divergences")

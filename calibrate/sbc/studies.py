@@ -110,11 +110,11 @@ def recall(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> d
 
 
 def memory(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
-    """The fixed part, copies of the two buffers and what the line misses."""
+    """The fixed part, what devices and servers keep, copies of the two buffers, and what the line misses by build and by start."""
     from calibrate.memory import memory_model, packaged_runs
 
     model = memory_model(packaged_runs())
-    parameters = ["fixed", "mlp_copies", "logit_copies", "scale"]
+    parameters = ["fixed", "kept", "server", "mlp_copies", "logit_copies", "scale", "noise"]
     return sampled_ranks(Sampled(model, parameters, {"overhead_gb": "overhead"}), runs, rng, replace(settings, target_accept=0.99))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.quantiles import MEDIAN_SE
+
 Array = NDArray[np.float64]
-MEDIAN_SE = 1.2533  # of a median over that of a mean, for normal samples
 QUARTILES_TELL = 0.37  # of what all values would tell of their spread, quartiles do: degrees of freedom per value
 
 

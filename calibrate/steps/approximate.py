@@ -51,6 +51,12 @@ class Approximation:
         """Log factor of each run's host [run], at the mode."""
         return self.lay.middle[len(self.free) :]
 
+    @property
+    def rates(self) -> dict[str, float]:
+        """Rates of a middle host, at the mode; those that no cell shows at their priors' medians."""
+        known = _values(self.free, self.priors, self.lay.middle[: len(self.free)])
+        return {name: float(known.get(name, self.priors[name].median)) for name in UNITS}
+
     def draws(self, count: int, rng: np.random.Generator) -> tuple[Rates, Array, Array]:
         """(rates of a middle host, arrays [draw]; factors of the hosts seen [draw, run]; model error [draw, kind])."""
         x = rng.multivariate_normal(self.lay.middle, self.lay.covariance, size=count, method="cholesky")

@@ -29,7 +29,8 @@ class StepCells:
 
     bill [n, field]: the terms of sim.bill.Bill per GPU, in its order; step_s [n]: median seconds over repeats; repeat_sd [n]:
     standard error of the median's logarithm; kind [n]: decode, prefill, mixed or spread; model, cell [n]: labels for held-out folds; run
-    [n]: the start of an engine that it is of.
+    [n]: the start of an engine that it is of; within_sd [n]: the standard error by the repeats of visits alone; visits [n]: how often the
+    cell was visited, 0 where that is not known, and visits_sd [n] the standard deviation of its visits' logarithms.
     """
 
     bill: Array
@@ -39,6 +40,9 @@ class StepCells:
     model: Labels
     cell: Labels
     run: Labels
+    within_sd: Array
+    visits: Array
+    visits_sd: Array
 
     def __len__(self) -> int:
         return int(self.step_s.size)
@@ -106,7 +110,8 @@ def make_cells(
         if bad.any():
             i = int(np.argmax(bad))
             raise UsageError(f"cell '{labels[2][i]}' of {labels[1][i]}: {what} ({times[i]:g} s)")
-    return StepCells(matrix, times, spread, labels[0], labels[1], labels[2], np.full(times.size, run))
+    unknown = np.zeros(times.size)
+    return StepCells(matrix, times, spread, labels[0], labels[1], labels[2], np.full(times.size, run), spread, unknown, unknown)
 
 
 def concatenate(parts: Sequence[StepCells]) -> StepCells:

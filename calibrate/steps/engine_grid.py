@@ -17,13 +17,16 @@ from numpy.typing import NDArray
 
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, whole_number
 from calibrate.steps.cells import SPREAD, StepCells, grid_shape, make_cells
+from calibrate.steps.noise import floor
 from sim.bill import Bill, iteration_bill
 from sim.errors import UsageError
 from sim.precision import Precision
+from sim.quantiles import MEDIAN_SE
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
 
+Array = NDArray[np.float64]
 SCHEMA, SUITE = "simctl-measurement/1", "engine-grid"
 SUITES = (SUITE, "weight-axis")  # a weight axis is a grid of decodes alone
 KIND = {"decode": "decode", "ragged": "decode", "prefill": "prefill", "packed": "prefill", "mixed": "mixed"}
@@ -33,11 +36,10 @@ COUNTS = ("decode_seqs_median", "decode_context_tokens_median", "chunks", "chunk
 # of an iteration: far beyond any engine's, and small enough to be laid out one by one
 MOST = dict.fromkeys(COUNTS, 2.0**40) | {"decode_seqs_median": 2.0**20, "chunks": 2.0**20}
 NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", *COUNTS)
-# Standard deviation of the logarithm of a visit's median, typical of the four H100 grids of several visits (a test holds it).
+# Standard deviation of the logarithm of a visit's median, typical of the four H100 grids of several visits (a test holds it): a first
+# guess, until it is known what share of a cell is the host's (calibrate.steps.noise).
 ONE_VISIT = 0.024
-POOLED = 2.0  # visits' worth of the whole grid in what one cell's visits differ by
-# Standard error of a median over that of a mean, for normal samples; quartiles span 1.349 standard deviations.
-MEDIAN_SE, QUARTILE_SPAN = 1.2533, 1.349
+QUARTILE_SPAN = 1.349  # standard deviations between the quartiles of normal samples
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     model = model_of(attrs, path)
     precision = Precision(_dtype(attrs["weight_dtype"]), _dtype(attrs.get("kv_dtype", "bfloat16")))
     tp = whole_number(attrs, "tensor_parallel_size", 1, path)
+    within, visits, visits_sd = visits_of(data, ran, rows)
     label = f"{attrs['model']} {precision.weights}" + (f" tp{tp}" if tp > 1 else "")
     cells = make_cells(
         [_bill(model, precision, row, tp) for row in rows],
@@ -82,9 +85,10 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
         kind=[SPREAD if tp > 1 and row["kind"] in KIND else KIND.get(str(row["kind"]), "unknown") for row in rows],
         model=[label] * len(rows),
         cell=[str(row["label"]) for row in rows],
-        repeat_sd=visit_sd(data, ran, rows),
+        repeat_sd=floor(within, visits, visits_sd, ONE_VISIT),
         run=f"{Path(path).name} ({label})",
     )
+    cells = replace(cells, within_sd=within, visits=visits, visits_sd=visits_sd)
     engine = f"{attrs.get('engine', 'unknown engine')} {attrs.get('engine_version', '')}".strip()
     return Grid(cells, gpu or get_gpu(str(attrs["gpu_name"])), model, precision, engine, f"{Path(path).name} ({label})", tp)
 
@@ -104,28 +108,16 @@ def _bill(model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int) 
     return iteration_bill(model, shape, precision, tp=tp)
 
 
-def visit_sd(data: Any, ran: NDArray[np.bool_], rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Noise floor of each cell that ran: standard error of its median's logarithm, from its visits where the file has several, and never
-    below what its repeats within visits say. Of a cell visited once it is what a visit is off by elsewhere, beside its repeats.
-
-    Two or three visits make a poor standard deviation, so that of a cell is pooled with the whole grid's as if that were POOLED visits
-    more.
+def visits_of(data: Any, ran: NDArray[np.bool_], rows: Sequence[Mapping[str, Any]]) -> tuple[Array, Array, Array]:
+    """Of each cell that ran: the standard error of its median's logarithm by its repeats, how often it was visited (once, where the file
+    does not say), and the standard deviation of its visits' logarithms, 0 of a single one.
     """
-    within = [repeat_sd(*(float(row[f"step_s_{q}"]) for q in ("p25", "p75", "n"))) for row in rows]
-    told = "step_s_visits_sd" in data and "visits" in data
-    visits, sd = (
-        np.asarray(data[name].values, dtype=float)[ran] if told else np.zeros(len(rows)) for name in ("visits", "step_s_visits_sd")
-    )
-    several = (visits > 1) & np.isfinite(sd)
-    if not several.any():
-        return np.hypot(within, ONE_VISIT).tolist()  # type: ignore[no-any-return]
-    free = np.where(several, visits - 1, 0.0)
-    # robust against the few that stutter: a sample variance of f degrees of freedom has about this median
-    typical = float(np.sqrt(np.median(sd[several] ** 2 / (1.0 - 2.0 / (9.0 * free[several])) ** 3)))
-    spread = np.sqrt((free * np.nan_to_num(sd) ** 2 + POOLED * typical**2) / (free + POOLED))
-    # a median of three is worth less than their mean
-    error = np.where(visits > 2, MEDIAN_SE, 1.0) * spread / np.sqrt(np.maximum(visits, 1.0))
-    return np.maximum(error, within).tolist()  # type: ignore[no-any-return]
+    within = np.array([repeat_sd(*(float(row[f"step_s_{q}"]) for q in ("p25", "p75", "n"))) for row in rows])
+    if "step_s_visits_sd" not in data or "visits" not in data:
+        return within, np.ones(len(rows)), np.zeros(len(rows))
+    visits, sd = (np.asarray(data[name].values, dtype=float)[ran] for name in ("visits", "step_s_visits_sd"))
+    told = (visits > 1) & np.isfinite(sd)
+    return within, np.where(told, visits, 1.0), np.where(told, sd, 0.0)
 
 
 def repeat_sd(low: float, high: float, n: float) -> float:

@@ -14,6 +14,7 @@ from calibrate.steps.approximate import approximate, spread_of_hosts
 from calibrate.steps.bend import Lay, run_index, run_names
 from calibrate.steps.cells import StepCells, check_enough
 from calibrate.steps.model import free_rates, log_likelihood, log_price, model_data, predictive, step_model
+from calibrate.steps.noise import with_hosts_of_visits
 from calibrate.steps.rates import prior_draws
 from sim.errors import UsageError
 from sim.priors import Prior
@@ -88,7 +89,8 @@ class StepFit:
     def __init__(self, cells: StepCells, priors: Mapping[str, Prior], settings: Settings, host_sd: float | None = None) -> None:
         check_enough(cells)
         check_one_unit(cells, priors)
-        self.cells, self.priors, self.settings = cells, priors, settings
+        self.cells, self.priors, self.settings = with_hosts_of_visits(cells, priors), priors, settings
+        cells = self.cells
         self.free, self.runs = tuple(free_rates(cells)), tuple(run_names(cells))
         self.host_sd = spread_of_hosts(cells, priors) if host_sd is None else host_sd
         model = step_model(cells, priors, host_sd=self.host_sd, lay=self._lay(cells))

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from calibrate import backend
 from calibrate.sampling import Diagnostics, quiet
 from calibrate.steps.alone import Alone, with_alone
-from calibrate.steps.cells import KINDS
+from calibrate.steps.cells import KINDS, StepCells
 from calibrate.steps.engine_grid import Grid
-from calibrate.steps.fit import Posterior, Scores, StepFit, cell_folds, held_out
+from calibrate.steps.fit import HeldOut, Posterior, Scores, StepFit, cell_folds, held_out
 from calibrate.steps.rates import prior_draws
+from calibrate.steps.together import CellError, Together, between_runs, cell_errors, together
 from sim.rates import UNITS
 
 Array = NDArray[np.float64]
@@ -53,6 +54,9 @@ class Calibration:
     elpd_loo: float
     bad_pareto_k: int
     alone: tuple[Alone, ...] = ()
+    cell_errors: tuple[CellError, ...] = ()  # held out by cell, the runs of each together; worst first
+    together: tuple[Together, ...] = ()
+    between_runs: float = float("nan")  # how far runs of a cell lie apart, over what their noise says
 
     @property
     def diagnostics(self) -> Diagnostics:
@@ -76,16 +80,31 @@ def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = ()) 
     leaving each model and each run out.
     """
     posterior, cells, rows = fit.posterior(), fit.cells, []
+    errors: list[CellError] = []
+    apart = float("nan")
     if folds >= 2:
-        rows += _rows(f"{folds}-fold by cell", fit, cell_folds(cells, folds, np.random.default_rng(seed)), cells.kind, seed)
+        held = held_out(cells, fit.priors, cell_folds(cells, folds, np.random.default_rng(seed)), fit.host_sd, seed)
+        errors, apart = cell_errors(cells, held.median_s), between_runs(cells, held.median_s)
+        rows += _rows(f"{folds}-fold by cell", cells, held, cells.kind)
         models, runs = len(np.unique(cells.model)), len(np.unique(cells.run))
         if models > 1:
-            rows += _rows("leave one model out", fit, cells.model, cells.model, seed)
+            rows += _rows("leave one model out", cells, held_out(cells, fit.priors, cells.model, fit.host_sd, seed), cells.model)
         if runs > models:  # else every model is its run
-            rows += _rows("leave one run out", fit, cells.run, cells.run, seed)
+            rows += _rows("leave one run out", cells, held_out(cells, fit.priors, cells.run, fit.host_sd, seed), cells.run)
     loo = _loo(fit, posterior)
     posterior = with_alone(posterior, alone)
-    return Calibration(fit, posterior, rate_rows(fit, posterior), rows, float(loo.elpd_loo), int((loo.pareto_k > 0.7).sum()), tuple(alone))
+    return Calibration(
+        fit,
+        posterior,
+        rate_rows(fit, posterior),
+        rows,
+        float(loo.elpd_loo),
+        int((loo.pareto_k > 0.7).sum()),
+        tuple(alone),
+        tuple(errors),
+        tuple(together(errors, WORST_BAR, np.random.default_rng([seed, 4]))) if errors else (),
+        apart,
+    )
 
 
 def rate_rows(fit: StepFit, posterior: Posterior) -> list[RateRow]:
@@ -109,10 +128,8 @@ def describe(grids: Sequence[Grid]) -> str:
     return f"posterior for {grids[0].gpu.name} from {sum(len(g.cells) for g in grids)} measured cells ({engines}; {models})"
 
 
-def _rows(name: str, fit: StepFit, folds: NDArray[np.str_], parts: NDArray[np.str_], seed: int) -> list[HeldOutRow]:
+def _rows(name: str, cells: StepCells, held: HeldOut, parts: NDArray[np.str_]) -> list[HeldOutRow]:
     """Scores of all cells, and of each part of them (kinds in their own order)."""
-    cells = fit.cells
-    held = held_out(cells, fit.priors, folds, fit.host_sd, seed)
     found = [k for k in KINDS if (parts == k).any()] or np.unique(parts).tolist()
     return [HeldOutRow(name, "all", held.scores(cells)), *(HeldOutRow(name, part, held.scores(cells, parts == part)) for part in found)]
 

@@ -23,6 +23,7 @@ from hw.cells import Cell
 from hw.journal import Journal
 from hw.pace import Budget, paced
 from sim.errors import SimctlError
+from sim.quantiles import MEDIAN_SE
 
 PROTOCOL = "engine-grid/4"
 VISITS = 3  # of each cell, far apart in time
@@ -30,7 +31,6 @@ MOST_VISITS = 11
 SETTLED = 0.012  # standard error of the median of a cell's visits (of a logarithm) below which it is left alone
 AT_ONCE = 3  # one cell in so many, the least settled, is visited again before they are counted anew
 WARM = 3  # iterations of a decode cell that do not count
-MEDIAN_SE = 1.2533  # standard error of a median over that of a mean, for normal samples
 REPEAT_S = 0.2  # of counted iterations in a visit
 DECODE_REPEATS = (8, 20)  # at least, at most
 CHUNK_REPEATS = (3, 10)  # counted ones; one more goes before them

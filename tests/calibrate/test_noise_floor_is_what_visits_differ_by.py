@@ -1,13 +1,21 @@
-"""A cell visited several times has the noise floor of its visits, pooled with the grid's; one visited once keeps its repeats'."""
+"""A cell has the noise floor of its visits, pooled with what its host's share of the step lets expect; one visited once that of others."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import xarray as xr
 
 from calibrate.measurement import open_measurement
-from calibrate.sources import packaged_measurements
+from calibrate.sources import engine_grids, packaged_measurements
+from calibrate.steps.approximate import approximate
+from calibrate.steps.cells import concatenate
 from calibrate.steps.engine_grid import ONE_VISIT, read_engine_grid, repeat_sd
+from calibrate.steps.noise import HOST_OF_VISIT, REST_OF_VISIT, floor, host_share, with_hosts_of_visits
+from calibrate.steps.population import calibration_priors
+from sim.specs.gpus import get_gpu
 from tests.calibrate.grids import write_grid
+from tests.calibrate.steps import PRIORS, synthetic
 
 
 def with_visits(path, out, visits, sd):
@@ -48,9 +56,9 @@ def test_what_one_visit_is_off_by_is_what_packaged_grids_show():
 
 
 def test_visits_that_differ_raise_the_floor_to_their_standard_error(plain, tmp_path):
-    cells = with_visits(plain, tmp_path / "b.nc", 4, 0.05)
-    # four visits' medians that differ by 5 %: their median's error is 1.25 x 5 % / 2, and pooling with equals changes little
-    np.testing.assert_allclose(cells.repeat_sd, 1.2533 * 0.05 / 2, rtol=0.1)
+    cells = with_visits(plain, tmp_path / "b.nc", 11, 0.05)
+    # eleven visits' medians that differ by 5 %: their median's error is 1.25 x 5 % / 3.3, and two visits' worth of others changes little
+    np.testing.assert_allclose(cells.repeat_sd, 1.2533 * 0.05 / np.sqrt(11), rtol=0.1)
 
 
 def test_one_cell_that_stutters_stands_out_and_is_shrunk(plain, tmp_path):
@@ -63,10 +71,40 @@ def test_one_cell_that_stutters_stands_out_and_is_shrunk(plain, tmp_path):
     assert 0.6 * raw < found[3] < raw
 
 
-def test_the_floor_is_right_on_average(plain, tmp_path):
+def test_visits_differ_as_far_as_the_host_is_waited_for():
+    """Over the packaged grids, in bands of the host's share: the scatter of visits is what HOST_OF_VISIT and REST_OF_VISIT say."""
+    shares, ratios = [], []
+    for name in ("H100", "H200"):
+        gpu = get_gpu(name)
+        grids = engine_grids(gpu)
+        cells = concatenate([grid.cells for grid in grids])
+        share = host_share(cells, approximate(cells, calibration_priors(gpu, grids[0].precision)))
+        several = cells.visits > 1
+        usual = (1 - 2 / (9 * (cells.visits[several] - 1))) ** 3
+        shares.append(share[several])
+        ratios.append(cells.visits_sd[several] ** 2 / usual / (REST_OF_VISIT**2 + (HOST_OF_VISIT * share[several]) ** 2))
+    share, ratio = np.concatenate(shares), np.concatenate(ratios)
+    assert len(share) > 600
+    for low, high in ((0.0, 0.1), (0.1, 0.2), (0.2, 0.35), (0.35, 0.6), (0.6, 1.01)):
+        band = (share >= low) & (share < high)
+        assert band.sum() >= 20
+        assert 0.5 < np.sqrt(np.median(ratio[band])) < 1.6, (low, high)
+
+
+def test_a_cell_that_waits_for_its_host_is_noisier_than_one_of_the_gpu_alone():
+    cells = synthetic(np.random.default_rng(0))
+    seen = replace(cells, visits=np.ones(len(cells)))
+    noise = with_hosts_of_visits(seen, PRIORS).repeat_sd
+    share = host_share(seen, approximate(seen, PRIORS))
+    assert share.min() < 0.05
+    assert share.max() > 0.5
+    np.testing.assert_allclose(noise, np.hypot(REST_OF_VISIT, HOST_OF_VISIT * share), rtol=1e-6)
+    assert with_hosts_of_visits(cells, PRIORS) is cells
+
+
+def test_the_floor_is_right_on_average():
     rng = np.random.default_rng(2)
-    logs = 0.04 * rng.standard_normal((400, 3))
+    logs = 0.04 * rng.standard_normal((4000, 3))
     error = np.median(logs, axis=1).std()
-    n = len(read_engine_grid(plain).cells) + 2
-    found = [with_visits(plain, tmp_path / f"{i}.nc", 3, logs[i * n : (i + 1) * n].std(axis=1, ddof=1)).repeat_sd for i in range(8)]
-    assert np.sqrt(np.mean(np.square(np.concatenate(found)))) == pytest.approx(error, rel=0.15)
+    found = floor(np.zeros(4000), np.full(4000, 3.0), logs.std(axis=1, ddof=1), 0.04)
+    assert np.sqrt(np.mean(np.square(found))) == pytest.approx(error, rel=0.15)

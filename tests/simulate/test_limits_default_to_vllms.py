@@ -61,7 +61,7 @@ def test_recurrent_state_takes_slots_out_of_the_same_memory():
     config, memory = plan("B200", hybrid)
     slot = hybrid.state_elements * 4 + hybrid.conv_elements * 2
     assert config.max_num_seqs < 1024
-    bare = activation_bytes(hybrid, config.max_num_batched_tokens, 1, config.max_num_seqs)
+    bare = activation_bytes(hybrid, get_gpu("B200").memory_bytes, config.max_num_batched_tokens, 1, config.max_num_seqs)
     assert memory.activations - bare == pytest.approx(config.max_num_seqs * slot)
     assert memory.free >= 0.49 * (memory.free + config.max_num_seqs * slot)
     assert not config.enable_prefix_caching

@@ -1,0 +1,59 @@
+"""What a measured cell is off by itself: its repeats, its visits, and the host of each visit.
+
+Visits of one cell, minutes apart on one machine, differ by what the host takes: their scatter grows with the share of the step that waits
+for the host, and where the GPU is alone it is below a percent. So the scatter that a cell's few visits show is pooled with the one that its
+share lets expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate.steps.approximate import Approximation, approximate
+from calibrate.steps.bend import run_index
+from calibrate.steps.cells import StepCells
+from calibrate.steps.model import log_price
+from sim.priors import Prior
+from sim.quantiles import MEDIAN_SE
+from sim.rates import UNITS, Rates
+
+Array = NDArray[np.float64]
+# Standard deviation, from visit to visit, of the logarithm of what the host takes, and of what remains where nothing waits for it: typical
+# of the packaged grids of several visits (a test holds them).
+HOST_OF_VISIT, REST_OF_VISIT = 0.10, 0.009
+POOLED = 2.0  # visits' worth of what the share lets expect in what one cell's visits differ by
+STEP = 0.01  # of a host's logarithm, for shares
+
+
+def floor(within: Array, visits: Array, visits_sd: Array, typical: Array | float) -> Array:
+    """Standard error of the logarithm of each cell's median [n]: from its `visits` and their standard deviation, pooled with the
+    `typical` one, and never below what its repeats say (`within`). A single visit is off by the typical one beside its repeats.
+    """
+    several = (visits > 1) & np.isfinite(visits_sd)
+    free = np.where(several, visits - 1, 0.0)
+    spread = np.sqrt((free * np.nan_to_num(visits_sd) ** 2 + POOLED * np.square(typical)) / (free + POOLED))
+    # a median of three is worth less than their mean
+    error = np.where(visits > 2, MEDIAN_SE, 1.0) * spread / np.sqrt(np.maximum(visits, 1.0))
+    return np.where(several, np.maximum(error, within), np.hypot(within, typical))
+
+
+def host_share(cells: StepCells, fit: Approximation) -> Array:
+    """The share of each cell's time that follows the host's [n]: the slope of its log price in the logarithm of the host's factor."""
+    rates = Rates(**{name: fit.rates[name] for name in UNITS})
+    hosts = fit.hosts[run_index(cells, fit.runs)] if fit.runs else np.zeros(len(cells))
+    slower, faster = (log_price(cells, rates, np.exp(hosts + half)[None, :])[0] for half in (STEP / 2, -STEP / 2))
+    share: Array = (slower - faster) / STEP
+    return share
+
+
+def with_hosts_of_visits(cells: StepCells, priors: Mapping[str, Prior]) -> StepCells:
+    """The cells with the noise floor that their shares of the host let expect. Cells of which no visits are known keep theirs."""
+    visited = cells.visits > 0
+    if not visited.any():
+        return cells
+    typical = np.hypot(REST_OF_VISIT, HOST_OF_VISIT * host_share(cells, approximate(cells, priors)))
+    return replace(cells, repeat_sd=np.where(visited, floor(cells.within_sd, cells.visits, cells.visits_sd, typical), cells.repeat_sd))
