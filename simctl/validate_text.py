@@ -13,7 +13,8 @@ WIDTH = 80
 NO_BETTER = (
     "floor: what a prediction of the middle of all sendings would miss where the same requests were sent again; ~ what, by simulation, a "
     "perfect model misses that does not know how much of the iteration in flight is left when a request comes (phase) nor, where the low "
-    "load shows it, by how much prefill scatters."
+    "load shows it, by how much prefill scatters. Where clients wait for their answers it is chance, too, who is in time for an iteration: "
+    "only sending again shows by how much."
 )
 
 
@@ -70,11 +71,12 @@ def _scores(report: dict[str, Any]) -> list[str]:
 
 
 def _least(report: dict[str, Any]) -> Any:
-    """What an experiment's error of a metric could least be, as text: by its repeats, else by simulation (~), else empty."""
+    """What an experiment's error of a metric could least be, as text: by its repeats, else, of an open loop, by simulation (~)."""
     from calibrate.served.repeats import AGAIN
 
     measured = {r.experiment: r.floor for r in report["repeats"]}
-    simulated = {f.experiment: {"ttft_s": f.phase} | f.scattered for f in report["floors"]}
+    alone = {experiment.name for experiment, _ in report["pairs"] if experiment.kind == "open"}
+    simulated = {f.experiment: {"ttft_s": f.phase} | f.scattered for f in report["floors"] if f.experiment in alone}
 
     def least(experiment: str, metric: str) -> str:
         again = AGAIN.fullmatch(experiment)
