@@ -3,7 +3,7 @@
 A block holds BLOCK_ROWS query rows of the query heads that share a KV head. Where blocks are fewer than multiprocessors the kernel splits
 the keys, into as many parts as give each multiprocessor a tenth more than its even share at most; then blocks times parts go in whole
 turns, and where a few are left over most multiprocessors idle: 512 tokens of 40 heads are 160 blocks, two turns of 132, in the time of 264,
-and 128 tokens of 28 heads are 28 blocks in five parts, two turns of a fifth each (docs/adr/0011).
+and 128 tokens of 28 heads are 28 blocks in five parts, two turns of a fifth each (docs/adr/0012).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from calibrate.steps.alone import Alone, with_alone
 from calibrate.steps.cells import KINDS, StepCells
 from calibrate.steps.engine_grid import Grid
 from calibrate.steps.fit import HeldOut, Posterior, Scores, StepFit, cell_folds, held_out
-from calibrate.steps.model import machines_of
+from calibrate.steps.machines import machines_of
 from calibrate.steps.rates import prior_draws
 from calibrate.steps.together import CellError, Together, between_runs, cell_errors, together
 from sim.rates import UNITS

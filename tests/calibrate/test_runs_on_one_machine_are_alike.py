@@ -8,10 +8,11 @@ import pytest
 from calibrate.measurement import open_measurement
 from calibrate.sources import engine_grids, machines, packaged_measurements
 from calibrate.steps.approximate import approximate
+from calibrate.steps.bend import run_names
 from calibrate.steps.cells import StepCells, concatenate
 from calibrate.steps.engine_grid import read_engine_grid, steps_with_runner2
 from calibrate.steps.fit import held_out
-from calibrate.steps.model import SAME_MACHINE, host_precision, machines_of, run_names
+from calibrate.steps.machines import SAME_MACHINE, host_precision, machines_of
 from calibrate.steps.noise import with_hosts_of_visits
 from calibrate.steps.population import calibration_priors
 from sim.rates import at_host
