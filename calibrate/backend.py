@@ -37,6 +37,18 @@ def tensor() -> ModuleType:
     return _load("pytensor.tensor")
 
 
+@cache
+def gradient() -> ModuleType:
+    """pytensor.gradient."""
+    return _load("pytensor.gradient")
+
+
+@cache
+def numba() -> ModuleType:
+    """The numba module, with the settings that PyTensor's own functions are compiled with."""
+    return _load("numba")
+
+
 @contextmanager
 def exact() -> Iterator[None]:
     """While a model is compiled: additions are not reordered by the compiler.

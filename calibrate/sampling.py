@@ -72,13 +72,18 @@ def chosen(sampler: Sampler | None) -> Sampler:
 
 
 class Compiled:
-    """A model made ready once and sampled many times, on its own data or on replacements of its pm.Data."""
+    """A model made ready once and sampled many times, on its own data or on replacements of its pm.Data.
+
+    It is a pm.Model, or has `for_pymc` and `for_nutpie`, which give each sampler its own form of it.
+    """
 
     def __init__(self, model: Any, sampler: Sampler | None = None) -> None:
-        self.model, self.sampler = model, chosen(sampler)
-        if self.sampler == "nutpie" and (nutpie := backend.nutpie()) is not None:
-            with quiet(), backend.exact():
-                self._ready = nutpie.compile_pymc_model(model)
+        self.sampler = chosen(sampler)
+        with quiet(), backend.exact():
+            if self.sampler == "nutpie" and (nutpie := backend.nutpie()) is not None:
+                self._ready = model.for_nutpie() if hasattr(model, "for_nutpie") else nutpie.compile_pymc_model(model)
+            else:
+                self.model = model.for_pymc() if hasattr(model, "for_pymc") else model
 
     def sample(self, settings: Settings, data: Mapping[str, np.ndarray] | None = None) -> Any:
         """InferenceData of the posterior. `data` replaces values of pm.Data by name; shapes must stay the same."""

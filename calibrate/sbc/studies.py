@@ -34,7 +34,8 @@ def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dic
     """Every rate that the cells show, and the model errors."""
     from calibrate.sbc.cells import step_cells
     from calibrate.steps.approximate import approximate
-    from calibrate.steps.model import Bend, free_rates, log_price, predictive, sigma_draws, step_model
+    from calibrate.steps.bend import Bend
+    from calibrate.steps.model import free_rates, log_price, predictive, sigma_draws, step_model
     from calibrate.steps.rates import prior_draws
     from sim.precision import Precision
     from sim.priors import priors

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate.steps.bend import Lay, run_index, run_names
 from calibrate.steps.cells import StepCells, bill_of
-from calibrate.steps.model import NU, SIGMA_MEDIAN, SIGMA_SPREAD, Lay, floored, free_rates, kind_index, run_index, run_names
+from calibrate.steps.model import NU, SIGMA_MEDIAN, SIGMA_SPREAD, floored, free_rates, kind_index
 from calibrate.steps.rates import SHARED_MEMORY, prior_draws, value
 from sim.price import step_time_s
 from sim.priors import Prior

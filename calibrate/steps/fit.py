@@ -11,19 +11,9 @@ from numpy.typing import NDArray
 
 from calibrate.sampling import Compiled, Diagnostics, Settings, diagnose
 from calibrate.steps.approximate import approximate, spread_of_hosts
+from calibrate.steps.bend import Lay, run_index, run_names
 from calibrate.steps.cells import StepCells, check_enough
-from calibrate.steps.model import (
-    Bend,
-    Lay,
-    free_rates,
-    log_likelihood,
-    log_price,
-    model_data,
-    predictive,
-    run_index,
-    run_names,
-    step_model,
-)  # fmt: skip
+from calibrate.steps.model import free_rates, log_likelihood, log_price, model_data, predictive, step_model
 from calibrate.steps.noise import with_hosts_of_visits
 from calibrate.steps.rates import prior_draws
 from sim.errors import UsageError
@@ -103,9 +93,8 @@ class StepFit:
         cells = self.cells
         self.free, self.runs = tuple(free_rates(cells)), tuple(run_names(cells))
         self.host_sd = spread_of_hosts(cells, priors) if host_sd is None else host_sd
-        lay = self._lay(cells)
-        self._bend = Bend.of(cells, priors, self.free, lay)
-        self._compiled = Compiled(step_model(cells, priors, host_sd=self.host_sd, lay=lay), settings.sampler)
+        model = step_model(cells, priors, host_sd=self.host_sd, lay=self._lay(cells))
+        self._bend, self._compiled = model.bend, Compiled(model, settings.sampler)
 
     @property
     def other_host_sd(self) -> float:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.steps.approximate import Approximation, approximate
+from calibrate.steps.bend import run_index
 from calibrate.steps.cells import StepCells
-from calibrate.steps.model import log_price, run_index
+from calibrate.steps.model import log_price
 from sim.priors import Prior
 from sim.quantiles import MEDIAN_SE
 from sim.rates import UNITS, Rates

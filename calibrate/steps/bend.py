@@ -1,0 +1,224 @@
+"""Coordinates in which the step-time model's posterior is straight, for the sampler; they change nothing else.
+
+Grids of one model show the sum of fixed cost and weights well and each badly, so do grids over several GPUs that of fixed cost and
+all-reduces: bent valleys. A score there is counted from the one at which what is seen well comes out as measured, given the others,
+which is straight. A shift by a function of others leaves densities as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate.steps.cells import SPREAD, StepCells
+from calibrate.steps.rates import value
+from sim.priors import Prior
+
+Array = NDArray[np.float64]
+FAR_SCORES = 4.0
+TINY = 1e-5  # of a score, for derivatives
+LATE_FLOOR = 0.3  # of what padding and intake take together, the same
+FLOOR_S = 1e-4  # of what the weights leave of a step, in the coordinates that are sampled
+COSTS = ("_s", "_tokens")  # ends of the names of rates whose price is in proportion to them
+LEARNT, UNCERTAIN = 0.6, 0.1  # of a standard score, of a logarithm: standard deviations below and above which a cost is warped
+SHARP = 3.0  # how soon above zero a cost is in proportion to its place
+
+
+@dataclass(frozen=True)
+class Lay:
+    """Where the posterior is expected, in standard scores of the free rates and logarithms of the hosts: its middle [x], and covariance."""
+
+    middle: Array
+    covariance: Array
+
+
+class Shift(Protocol):
+    """A score that is counted from where others put it."""
+
+    @property
+    def name(self) -> str:
+        """The rate whose score it is."""
+
+    def score(self, z: Mapping[str, Any], hosts: Any, priors: Mapping[str, Prior], xp: Any) -> Any:
+        """Where it is counted from, given the scores of other rates and the logarithms of several runs' hosts (or None)."""
+
+
+@dataclass(frozen=True)
+class _Lean:
+    """A lean decode: how long it took, what it read and reduced, and the place of its run among several."""
+
+    time_s: float
+    read_bytes: float
+    comm_ops: float
+    run: int
+
+    @classmethod
+    def of(cls, cells: StepCells, which: NDArray[np.bool_], runs: Sequence[str]) -> _Lean | None:
+        """The leanest of those cells; without routed experts, where there are such."""
+        bill = cells.as_bill()
+        plain = which & (bill.expert_layers == 0)
+        found = np.flatnonzero(plain if plain.any() else which)
+        if not found.size:
+            return None
+        i = found[np.argmin(cells.step_s[found])]
+        return cls(float(cells.step_s[i]), float(bill.weight_bytes[i]), float(bill.comm_ops[i]), int(run_index(cells, runs)[i]))
+
+    def host(self, hosts: Any) -> Any:
+        """Logarithm of its run's host."""
+        return 0.0 if hosts is None else hosts[self.run]
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """Fixed cost, from that at which the decode takes as long as measured."""
+
+    lean: _Lean
+    name = "c0_s"
+
+    def score(self, z: Mapping[str, Any], hosts: Any, priors: Mapping[str, Prior], xp: Any) -> Any:
+        left = _floored(self.lean.time_s - self.lean.read_bytes / value(priors["beta"], z["beta"], xp.exp), FLOOR_S, xp)
+        return (xp.log(left) - self.lean.host(hosts) - np.log(priors[self.name].median)) / priors[self.name].sigma
+
+
+@dataclass(frozen=True)
+class _Latency:
+    """The same of the all-reduce's latency, given the fixed cost."""
+
+    lean: _Lean
+    name = "comm_latency_s"
+
+    def score(self, z: Mapping[str, Any], hosts: Any, priors: Mapping[str, Prior], xp: Any) -> Any:
+        c0, beta = (value(priors[name], z[name], xp.exp) for name in ("c0_s", "beta"))
+        left = _floored(self.lean.time_s - c0 * xp.exp(self.lean.host(hosts)) - self.lean.read_bytes / beta, FLOOR_S, xp)
+        return (xp.log(left / self.lean.comm_ops) - np.log(priors[self.name].median)) / priors[self.name].sigma
+
+
+@dataclass(frozen=True)
+class _Late:
+    """Taking a prompt in, from where it and the padding of a chunk late in a long prompt take together as long as expected."""
+
+    NEEDS = ("chunk_pad_tokens", "intake_s", "attention_flops_per_s")
+
+    together_s: float
+    pad_s: float  # by the padded token
+    tokens: float
+    name = "intake_s"
+
+    @classmethod
+    def of(cls, cells: StepCells, priors: Mapping[str, Prior], free: Sequence[str], lay: Lay) -> _Late:
+        """Of the cell that takes most in."""
+        bill = cells.as_bill()
+        i = int(np.argmax(bill.intake_tokens - bill.spread_intake_tokens))
+        pad, each, flops = (float(value(priors[name], lay.middle[list(free).index(name)])) for name in cls.NEEDS)
+        pad_s, tokens = float(bill.chunk_flops[i]) / flops, max(float(bill.intake_tokens[i]), 1.0)
+        return cls(pad * pad_s + each * tokens, pad_s, tokens)
+
+    def score(self, z: Mapping[str, Any], hosts: Any, priors: Mapping[str, Prior], xp: Any) -> Any:
+        pad = value(priors["chunk_pad_tokens"], z["chunk_pad_tokens"], xp.exp)
+        left = _floored(self.together_s - pad * self.pad_s, LATE_FLOOR * self.together_s, xp)
+        return (xp.log(left / self.tokens) - np.log(priors[self.name].median)) / priors[self.name].sigma
+
+
+@dataclass(frozen=True)
+class Warp:
+    """A cost that cells show as part of sums: normal in seconds, and not in its logarithm, which has a long tail towards nothing. Its place
+    is the cost over the expected one, as far as that is above zero: cost = softplus(place), so that a small one keeps a logarithm's room.
+    """
+
+    name: str
+    expected: float  # standard score
+    sigma: float  # of the prior's logarithm
+
+    def score(self, place: Any, xp: Any) -> tuple[Any, Any]:
+        """Standard score at a place, and the logarithm of its slope there, up to a constant."""
+        share = xp.log1p(xp.exp(SHARP * place)) / SHARP
+        return self.expected + xp.log(share) / self.sigma, xp.log(-xp.expm1(-SHARP * share) / share)
+
+    def place(self, score: Any) -> Any:
+        """The place of a score."""
+        share = np.exp(self.sigma * (score - self.expected))
+        return share + np.log(-np.expm1(-SHARP * share)) / SHARP
+
+
+@dataclass(frozen=True)
+class Bend:
+    """The shifts of a model's free rates, each given the scores that those before it have made; and warps of others."""
+
+    free: Sequence[str]
+    priors: Mapping[str, Prior]
+    shifts: Sequence[Shift]
+    warps: Sequence[Warp] = ()
+
+    @classmethod
+    def of(cls, cells: StepCells, priors: Mapping[str, Prior], free: Sequence[str], lay: Lay | None = None) -> Bend:
+        """Of cells that show these rates, expected where `lay` says."""
+        runs, bill, found = run_names(cells), cells.as_bill(), list[Shift]()
+        if lay is not None and set(_Late.NEEDS) <= set(free):
+            found.append(_Late.of(cells, priors, free, lay))
+        lean = _Lean.of(cells, (cells.kind == "decode") & (bill.weight_bytes > 0), runs) if {"c0_s", "beta"} <= set(free) else None
+        # a step most of which is neither weights nor fixed cost (a cache behind a link) says nothing of their sum
+        if lean is not None and abs(_Fixed(lean).score({"beta": 0.0}, None, priors, np)) <= FAR_SCORES:
+            found.append(_Fixed(lean))
+            several = _Lean.of(cells, (cells.kind == SPREAD) & (bill.has_prefill == 0) & (bill.comm_ops > 0), runs)
+            found += [] if several is None else [_Latency(several)]
+        return cls(free, priors, found, _warps(free, priors, {shift.name for shift in found}, lay) if lay is not None else ())
+
+    def scores(self, places: Mapping[str, Any], hosts: Any, xp: Any) -> tuple[dict[str, Any], Any]:
+        """Standard scores at places, `hosts` being the logarithms of several runs' hosts (or None), and the logarithm of the volume that a
+        volume of places becomes, up to a constant.
+        """
+        z, volume = dict(places), 0.0
+        for warp in self.warps:
+            z[warp.name], slope = warp.score(z[warp.name], xp)
+            volume = volume + slope
+        for shift in self.shifts:
+            z[shift.name] = z[shift.name] + shift.score(z, hosts, self.priors, xp)
+        return z, volume
+
+    def straight(self, lay: Lay) -> dict[str, Array]:
+        """`middle` and `width` of the places that `lay` says of scores."""
+        size = len(self.free)
+
+        def places(scores: Array) -> Array:
+            out, hosts = scores.copy(), scores[size:] if len(scores) > size else None
+            z = dict(zip(self.free, scores[:size], strict=True))
+            for shift in self.shifts:
+                out[self.free.index(shift.name)] -= shift.score(z, hosts, self.priors, np)
+            for warp in self.warps:
+                out[self.free.index(warp.name)] = warp.place(z[warp.name])
+            return out
+
+        here = places(lay.middle)
+        turn = np.stack([(places(lay.middle + TINY * unit) - here) / TINY for unit in np.eye(len(here))], axis=1)
+        width = np.asarray(np.linalg.cholesky(turn @ lay.covariance @ turn.T), dtype=float)
+        return {"middle": here, "width": width}
+
+
+def _warps(free: Sequence[str], priors: Mapping[str, Prior], shifted: Collection[str], lay: Lay) -> list[Warp]:
+    """Of costs that are not certain, but more so than before any cell was seen."""
+    spread = dict(zip(free, np.sqrt(np.diag(lay.covariance)), strict=False))
+    return [
+        Warp(name, float(lay.middle[i]), priors[name].sigma)
+        for i, name in enumerate(free)
+        if name.endswith(COSTS) and name not in shifted and spread[name] < LEARNT and spread[name] * priors[name].sigma > UNCERTAIN
+    ]
+
+
+def run_names(cells: StepCells) -> list[str]:
+    """The runs that cells are of, where they are of several: each has a host of its own. Of one run the rates are its own host's."""
+    names: list[str] = np.unique(cells.run).tolist()
+    return names if len(names) > 1 else []
+
+
+def run_index(cells: StepCells, runs: Sequence[str]) -> NDArray[np.int64]:
+    """Place of each cell's run among `runs` [n], zeros where there are none."""
+    return np.array([runs.index(run) if runs else 0 for run in cells.run], dtype=np.int64)
+
+
+def _floored(left: Any, floor: Any, xp: Any) -> Any:
+    """What is left, smoothly kept above zero."""
+    return 0.5 * (left + xp.sqrt(left**2 + floor**2))

@@ -1,0 +1,97 @@
+"""The loop over cells that nutpie samples is the model that PyMC samples: the same density and the same slopes, wherever one looks."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from calibrate import backend
+from calibrate.printed import NAMES, Printer, compiled
+from calibrate.steps.approximate import approximate
+from calibrate.steps.cells import KINDS, SPREAD, StepCells, concatenate
+from calibrate.steps.loop import log_density
+from calibrate.steps.model import NORMAL, StepModel, step_model
+from tests.calibrate.steps import PRIORS, synthetic
+
+HOST_SD = 0.2
+
+
+def model_of(what: str) -> StepModel:
+    one = synthetic(np.random.default_rng(0))
+    if what == "one run, known errors":
+        return step_model(one, PRIORS, sigma=np.full(len(KINDS), 0.02), nu=NORMAL)
+    several = concatenate([dataclasses.replace(one, run=np.full(len(one), name)) for name in ("a", "b")])
+    if what == "two GPUs":
+        several = over_two(several)
+    return step_model(several, PRIORS, host_sd=HOST_SD, lay=approximate(several, PRIORS, HOST_SD).lay)
+
+
+def over_two(cells: StepCells) -> StepCells:
+    """Cells the second half of which is over two GPUs: all rates of those, and its bends."""
+    bill, half = cells.as_bill(), np.arange(len(cells)) >= len(cells) // 2
+    terms = {"comm_bytes": 1e6, "comm_ops": 56.0, "spread_layers": 28.0, "spread_intake_tokens": 100.0}
+    matrix = np.stack(bill._replace(**{name: half * size for name, size in terms.items()}), axis=1)
+    return dataclasses.replace(cells, bill=matrix, kind=np.where(half, SPREAD, cells.kind))
+
+
+@pytest.mark.parametrize("what", ["one run, known errors", "several runs", "two GPUs"])
+def test_density_and_slopes_are_those_of_pymc(what: str) -> None:
+    model = model_of(what)
+    pymc, loop, rng = model.for_pymc(), log_density(model), np.random.default_rng(1)
+    theirs_of = pymc.compile_fn([pymc.logp(), pymc.dlogp()], mode="FAST_COMPILE")
+
+    def both(x: np.ndarray) -> tuple[float, np.ndarray, float, np.ndarray]:
+        point = {"place": x[: model.size]} | ({"sigma_z": x[model.size :]} if model.sigma is None else {})
+        return *theirs_of(point), *loop(x, **model.data())
+
+    constant = None
+    for x in rng.normal(size=(3, model.dimensions)):
+        theirs, their_slopes, ours, our_slopes = both(x)
+        np.testing.assert_allclose(our_slopes, their_slopes, rtol=1e-9, atol=1e-9 * np.abs(their_slopes).max())
+        constant = theirs - ours if constant is None else constant
+        assert theirs - ours == pytest.approx(constant, abs=1e-7)
+
+
+def test_other_cells_in_other_number_are_seen() -> None:
+    model = model_of("one run, known errors")
+    loop, fewer = log_density(model), model.cells.take(np.arange(10))
+    alone = log_density(dataclasses.replace(model, cells=fewer))
+    x = np.full(model.dimensions, 0.1)
+    of_ten = dataclasses.replace(model, cells=fewer).data()
+    assert loop(x, **of_ten)[0] == pytest.approx(alone(x, **of_ten)[0], rel=1e-12)
+    assert loop(x, **of_ten)[0] != pytest.approx(loop(x, **model.data())[0], rel=1e-3)
+
+
+def test_products_are_rounded_before_they_are_added() -> None:
+    """Fused into one rounding, or added in another order, digits would hang on the compiler's version."""
+    terms = np.random.default_rng(2).uniform(1.0, 2.0, 64)
+    lines = [
+        "def total(x, terms, products):",
+        "    out = 0.0",
+        "    for i in range(terms.size):",
+        "        out += x * terms[i] - products[i]",
+    ]
+    assert compiled("\n".join([*lines, "    return out"]), "total")(1.1, terms, 1.1 * terms) == 0.0
+
+
+@pytest.mark.parametrize(
+    "formula", ["x**y", "x**(y - 1)", "1 / (1 + exp(-x))", "log(1 + x * y)", "minimum(x, y) / y", "x**3 + x**0.5", "log(1 + exp(3 * x))"]
+)
+def test_what_is_printed_is_what_pytensor_computes(formula: str) -> None:
+    pt = backend.tensor()
+    x, y = pt.dscalar("x"), pt.dscalar("y")
+    value = eval(formula, {name: getattr(pt, name) for name in ("exp", "log", "minimum")} | {"x": x, "y": y})
+    slopes = backend.gradient().grad(value, [x, y], disconnected_inputs="ignore")
+    write = Printer()
+    outputs = write.print([value, *slopes], {x: "x", y: "y"})
+    for a, b in ((0.3, 2.5), (1.7, 0.6)):
+        names = NAMES | {"x": a, "y": b}
+        exec("\n".join(write.lines), names)
+        wanted = [float(v.eval({x: a, y: b}, mode="FAST_COMPILE", on_unused_input="ignore")) for v in (value, *slopes)]
+        assert [float(eval(out, names)) for out in outputs] == pytest.approx(wanted, rel=1e-12)
+
+
+def test_an_operation_that_cannot_be_printed_is_named() -> None:
+    x = backend.tensor().dscalar("x")
+    with pytest.raises(TypeError, match="Cosh"):
+        Printer().print([backend.tensor().cosh(x)], {x: "x"})
