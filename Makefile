@@ -105,9 +105,10 @@ loop: $(VENV)/.engine-cpu
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
+# The first time, with empty caches, and again; two minutes.
 .PHONY: bench-calibrate
 bench-calibrate: $(VENV)/.test
-	bash -c 'time $(BIN)/simctl calibrate --hw h100'
+	$(BIN)/python docs/bench_calibrate.py
 
 # Truths drawn from every model's prior, each with its own data and posterior: half an hour on two idle cores.
 .PHONY: sbc

@@ -227,30 +227,34 @@ def write(path: Path, fit: Fit, runs: Sequence[KvRun]) -> None:
     os.replace(temporary, path)
 
 
-def _columns(runs: Sequence[KvRun]) -> dict[str, Array]:
-    """The starts as rows of independent error, in GB: of each build the sum over the root of their number, which holds its miss (`starts`
-    is how many), and orthonormal contrasts among them, from which that has gone.
+def turned(runs: Sequence[KvRun]) -> Array:
+    """Orthonormal rows [row, start] whose errors are independent: of each build the sum of its starts over the root of their number, which
+    holds what the line misses of it, then contrasts among them, from which that has gone. `rows @ turned(runs)` are starts again.
     """
     from scipy.linalg import helmert
 
-    builds = sorted({run.build for run in runs})
-    blocks = [[run for run in runs if run.build == build] for build in builds]
-    turned = [helmert(len(block), full=True) for block in blocks]
+    rows = np.zeros((len(runs), len(runs)))
+    filled = 0
+    for build in sorted({run.build for run in runs}):
+        mine = [i for i, run in enumerate(runs) if run.build == build]
+        rows[filled : filled + len(mine), mine] = helmert(len(mine), full=True)
+        filled += len(mine)
+    return rows
+
+
+def _columns(runs: Sequence[KvRun]) -> dict[str, Array]:
+    """Rows of independent error in GB; `starts` is how many of them share the miss that a row holds, 0 for a contrast."""
     columns = {
-        "one": [1.0 for block in blocks for _ in block],
-        "memory": [run.memory_bytes / GB for block in blocks for run in block],
-        "serves": [float(run.server) for block in blocks for run in block],
-        "mlp": [run.mlp_bytes / GB for block in blocks for run in block],
-        "logits": [run.logit_bytes / GB for block in blocks for run in block],
-        "overhead": [run.overhead_bytes / GB for block in blocks for run in block],
+        "one": [1.0 for _ in runs],
+        "memory": [run.memory_bytes / GB for run in runs],
+        "serves": [float(run.server) for run in runs],
+        "mlp": [run.mlp_bytes / GB for run in runs],
+        "logits": [run.logit_bytes / GB for run in runs],
+        "overhead": [run.overhead_bytes / GB for run in runs],
     }
-    cuts = np.cumsum([len(block) for block in blocks])[:-1]
-
-    def rows(values: Sequence[float]) -> Array:
-        return np.concatenate([turn @ own for turn, own in zip(turned, np.split(np.array(values), cuts), strict=True)])
-
-    starts = np.concatenate([np.r_[float(len(block)), np.zeros(len(block) - 1)] for block in blocks])
-    return {name: rows(values) for name, values in columns.items()} | {"starts": starts}
+    rows = turned(runs)
+    sums = (rows >= 0).all(axis=1)
+    return {name: rows @ np.array(values) for name, values in columns.items()} | {"starts": np.where(sums, (rows > 0).sum(axis=1), 0.0)}
 
 
 def _fit(compiled: Compiled, settings: Settings, runs: Sequence[KvRun]) -> Fit:

@@ -71,6 +71,20 @@ def command(
 ) -> None:
     """Measure this machine into labelled files (netCDF, and CSV beside it).
 
+    \b
+    Suites:
+      floor        copies, reads, matrix products, launches, host link, all-reduce
+      kernels      our kernels beside the strongest alternatives present
+      decode       whole decode steps by our kernels
+      engine-grid  vLLM stepped in process, every iteration timed: for calibrate
+      weight-axis  engine-grid of decodes only, up to long contexts: for knees
+      served       a server under load: for validate, and for calibrate from a log
+
+    \b
+    Examples:
+      simctl measure --suite engine-grid --model qwen2.5-7b -o out/
+      simctl measure --suite served --url http://HOST:8000 --model NAME -o out/
+
     A suite cut short keeps what it had, marked finished = 0. Card settings are read, never changed.
     """
     if cells is not None:

@@ -7,8 +7,6 @@ from typing import Any
 import click
 
 LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
-
-
 WIDTH = 80
 NO_BETTER = (
     "floor: what a prediction of the middle of all sendings would miss where the same requests were sent again; ~ what, by simulation, a "

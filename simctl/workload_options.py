@@ -32,7 +32,11 @@ def workload_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the trace's first N requests."),
             click.option("--rate-scale", type=float, default=1.0, show_default=True, help="Let the trace arrive this many times as fast."),
             click.option(
-                "--spread-arrivals", type=float, default=0.0, show_default=True, help="Put arrivals off by up to this (Mooncake: 3)."
+                "--spread-arrivals",
+                type=float,
+                default=0.0,
+                show_default=True,
+                help="Put arrivals off by up to so many seconds, at random (Mooncake: 3).",
             ),
             click.option("--trace-start", type=float, default=0.0, show_default=True, help="ServeGen: draw from this second on."),
             click.option("--trace-duration", type=float, default=3600.0, show_default=True, help="ServeGen: draw this many seconds."),

@@ -13,7 +13,7 @@ let the collector run.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ from sim.errors import SimctlError
 from sim.quantiles import MEDIAN_SE
 
 PROTOCOL = "engine-grid/4"
+VISIT = " visit "  # in a key, before the number of one that is not the first
 VISITS = 3  # of each cell, far apart in time
 MOST_VISITS = 11
 SETTLED = 0.012  # standard error of the median of a cell's visits (of a logarithm) below which it is left alone
@@ -199,26 +200,33 @@ def unsettled(cells: list[Cell], journal: Journal) -> list[tuple[Cell, int]]:
     """(cell, its next visit) of the cells whose visits differ most: those whose median has a standard error above SETTLED, at most one in
     AT_ONCE of the grid, largest first. Cells that failed are left alone.
     """
-    medians: dict[str, list[float]] = {}
-    visits: dict[str, int] = {}
-    for record in journal.records:
-        if record.get("role") == "grid":
-            key = record["key"].split(" visit ")[0]
-            counted = [row["step_s"] for row in record["rows"] if row["target"] and not row["warmup"]]
-            visits[key] = visits.get(key, 0) + 1
-            medians.setdefault(key, []).extend([float(np.median(counted))] if counted else [])
+    visits = by_cell(record for record in journal.records if record.get("role") == "grid")
     errors = []
     for index, cell in enumerate(cells):
-        seen = medians.get(_key("grid", cell), [])
-        if len(seen) > 1 and visits[_key("grid", cell)] < MOST_VISITS:
+        made = visits.get(_key("grid", cell), [])
+        seen = [float(np.median([row["step_s"] for row in rows])) for rows in map(counted, made) if rows]
+        if len(seen) > 1 and len(made) < MOST_VISITS:
             error = MEDIAN_SE * float(np.log(seen).std(ddof=1)) / np.sqrt(len(seen))
             if error > SETTLED:
                 errors.append((-error, index))
-    return [(cells[i], visits[_key("grid", cells[i])]) for _, i in sorted(errors)[: -(-len(cells) // AT_ONCE)]]
+    return [(cells[i], len(visits[_key("grid", cells[i])])) for _, i in sorted(errors)[: -(-len(cells) // AT_ONCE)]]
+
+
+def by_cell(records: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The visits of each cell of a journal together, by the key of its first and in the order of those."""
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        cells.setdefault(record["key"].split(VISIT)[0], []).append(record)
+    return cells
+
+
+def counted(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a visit that are of its cell, past warming up."""
+    return [row for row in record["rows"] if row["target"] and not row["warmup"]]
 
 
 def _key(role: str, cell: Cell, visit: int = 0) -> str:
-    return f"{role} {cell.label}" + (f" visit {visit + 1}" if visit else "")
+    return f"{role} {cell.label}" + (f"{VISIT}{visit + 1}" if visit else "")
 
 
 def _one(engine: Any, cell: Cell, journal: Journal, rng: np.random.Generator, role: str, how: Any, *, visit: int = 0, **more: Any) -> None:

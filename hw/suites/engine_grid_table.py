@@ -9,7 +9,7 @@ import numpy as np
 from hw.cells import Cell
 from hw.composition import FIELDS
 from hw.spread import summarize
-from hw.suites.engine_grid import PROTOCOL, WARM
+from hw.suites.engine_grid import PROTOCOL, WARM, by_cell, counted
 
 CONTROLS = (("control_computed_over_placed", False), ("control_computed_over_placed_chunk", True))  # of the decode, of the chunk
 ITERATION = {
@@ -50,7 +50,7 @@ def dataset(records: list[dict[str, Any]], attrs: dict[str, Any], suite: str = "
     from hw.artifact import SCHEMA, table
 
     iterations, cells = [], []
-    for index, visits in enumerate(_by_cell(records)):
+    for index, visits in enumerate(by_cell(record for record in records if record["role"] != "warm").values()):
         iterations += [{"cell_index": index, **row} for record in visits for row in record["rows"]]
         cells.append(_cell_row(visits))
     derived = {
@@ -67,26 +67,16 @@ def dataset(records: list[dict[str, Any]], attrs: dict[str, Any], suite: str = "
     return xr.Dataset(variables, attrs={"schema": SCHEMA, "suite": suite, **derived, **attrs})
 
 
-def _by_cell(records: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The visits of each cell together, cells in the order of their first; warm-up records left out."""
-    cells: dict[str, list[dict[str, Any]]] = {}
-    for record in records:
-        if record["role"] != "warm":
-            cells.setdefault(record["key"].split(" visit ")[0], []).append(record)
-    return list(cells.values())
-
-
 def _cell_row(visits: list[dict[str, Any]]) -> dict[str, Any]:
     """One cell. A visit that failed takes nothing from those that did not; a cell failed when none ran."""
     record = next((v for v in visits if v["status"] == "ok"), visits[0])
     cell = record["cell"]
     contexts, chunks = cell["contexts"], cell["chunks"]
-    counted = [[r for r in v["rows"] if r["target"] and not r["warmup"]] for v in visits]
-    counted = [rows for rows in counted if rows]
-    pooled = [r for rows in counted for r in rows]
+    several = [rows for rows in map(counted, visits) if rows]
+    pooled = [r for rows in several for r in rows]
     label = Cell(cell["kind"], tuple(contexts), tuple(map(tuple, chunks))).label
     medians = {f"{k}_median": float(np.median([r[k] for r in pooled])) if pooled else float("nan") for k in FIELDS}
-    by_visit = {k: np.array([np.median([r[k] for r in rows]) for rows in counted]) for k in ("step_s", "model_s")}
+    by_visit = {k: np.array([np.median([r[k] for r in rows]) for rows in several]) for k in ("step_s", "model_s")}
     typical = {f"{k}_median": float(np.median(v)) if v.size else float("nan") for k, v in by_visit.items()}
     return {
         "label": label,
@@ -99,8 +89,8 @@ def _cell_row(visits: list[dict[str, Any]]) -> dict[str, Any]:
         "chunk_tokens": chunks[0][1] if chunks else 0,
         "offset_tokens": chunks[0][0] if chunks else 0,
         **summarize([r["step_s"] for r in pooled], "step_s"),
-        "visits": len(counted),
-        "step_s_visits_sd": float(np.log(by_visit["step_s"]).std(ddof=1)) if len(counted) > 1 else float("nan"),
+        "visits": len(several),
+        "step_s_visits_sd": float(np.log(by_visit["step_s"]).std(ddof=1)) if len(several) > 1 else float("nan"),
         **medians,
         **typical,
     }

@@ -13,7 +13,7 @@ from calibrate.sbc.studies import STUDIES
 
 SHORT = Settings(draws=150, tune=300, chains=1, cores=1, target_accept=0.9)
 SHORTER = replace(SHORT, draws=100, tune=200)  # 120 dimensions: the time of all others together
-PARAMETERS = {"knees": 3, "memory": 4, "served": 5, "recall": 11, "population": 3 * len(SHARES) + 1 + 2 * len(COSTS)}
+PARAMETERS = {"knees": 3, "memory": 7, "served": 5, "recall": 11, "population": 3 * len(SHARES) + 1 + 2 * len(COSTS)}
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
