@@ -74,15 +74,19 @@ def approximate(
     free: Sequence[str] | None = None,
     runs: Sequence[str] | None = None,
     machines: Sequence[str] | None = None,
+    near: Approximation | None = None,
 ) -> Approximation:
     """Fit the cells, whose runs' hosts differ by `host_sd` (log sd). `free` rates and `runs`, with
     their `machines`, are those that the cells show, unless told: a run without cells is known as far as its machine is.
+    The mode is looked for from that of another fit of the same cells, `near`, if there is one: it is found sooner there.
     """
     free, runs = tuple(free_rates(cells) if free is None else free), tuple(run_names(cells) if runs is None else runs)
     fit = _Fit(cells, priors, free, runs)
     machines = machines_of(cells, runs) if machines is None else machines
     precision = fit.prior_precision(machines, host_sd)
     x, errors = np.zeros(len(precision)), _normed(_before())
+    if near is not None:
+        x, errors = near.lay.middle, near.errors
     left, slopes = fit.missed(x), np.empty(0)
     for _ in range(LAPS):
         slopes = fit.slopes(x, left)
@@ -102,9 +106,9 @@ def approximate(
 
 def spread_of_hosts(cells: StepCells, priors: Mapping[str, Prior]) -> float:
     """Log standard deviation of what the hosts of these runs differ by, pooled with HOST_SD as if that were of HOSTS_BEFORE runs more."""
-    spread = HOST_SD
+    spread, found = HOST_SD, None
     for _ in range(LAPS_OF_SPREAD if run_names(cells) else 0):
-        found = approximate(cells, priors, spread)
+        found = approximate(cells, priors, spread, near=found)
         squares = found.hosts**2 + np.diag(found.lay.covariance)[len(found.free) :]
         spread = float(np.sqrt((HOSTS_BEFORE * HOST_SD**2 + squares.sum()) / (HOSTS_BEFORE + squares.size)))
     return spread
