@@ -33,6 +33,9 @@ def test_a_grid_becomes_a_posterior_with_held_out_errors(tmp_path, monkeypatch):
     everything = next(row["scores"] for row in report["held_out"] if row["part"] == "all")
     assert everything["n"] == 48  # the failed cell and the control were not learnt from
     assert everything["median"] < 0.02
+    whole = report["held_out_together"][0]  # each cell by itself here: one run of each model
+    assert (whole["part"], whole["n"], len(report["held_out_cells"])) == ("all", 48, 48)
+    assert whole["errors"]["median"] == pytest.approx(everything["median"], rel=0.02)
     rates = rates_from_file(tmp_path / "p.nc", get_gpu("H100"))
     assert rates.point.beta == pytest.approx(TRUE["beta"], rel=0.05)
     assert "48 measured cells" in rates.summary
