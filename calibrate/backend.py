@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 from sim.errors import SimctlError
 
@@ -57,6 +58,20 @@ def exact() -> Iterator[None]:
     functions were compiled just now or read from the cache of an earlier run. A figure must not depend on the state of a cache.
     """
     with _load("pytensor").config.change_flags(numba__fastmath=False):
+        yield
+
+
+@cache
+def _linear_algebra() -> Any:
+    return _load("threadpoolctl").ThreadpoolController()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Inside, linear algebra runs on one thread: products of a thousand rows by thirty take longer to share out than to add up (a fit four
+    times as long), and how they are shared, which hangs on the number of cores, changes their last digits.
+    """
+    with _linear_algebra().limit(limits=1):
         yield
 
 

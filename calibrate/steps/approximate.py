@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate import backend
 from calibrate.steps.bend import Lay, run_index, run_names
 from calibrate.steps.cells import StepCells, bill_of
 from calibrate.steps.machines import host_precision, machines_of
@@ -66,6 +67,7 @@ class Approximation:
         return rates, np.exp(x[:, len(self.free) :]), sigma
 
 
+@backend.one_thread()
 def approximate(
     cells: StepCells,
     priors: Mapping[str, Prior],
