@@ -53,6 +53,12 @@ class StepCells:
         """The cells selected by a mask or by indices."""
         return StepCells(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
 
+    def places(self) -> NDArray[np.intp]:
+        """Which distinct cell of which model each is [n], counted from 0: the same for repeats and runs of one cell."""
+        names = np.char.add(np.char.add(self.model, "|"), self.cell)
+        out: NDArray[np.intp] = np.unique(names, return_inverse=True)[1]
+        return out
+
     def as_bill(self) -> Bill:
         """The bill with one array [n] per term."""
         return bill_of(self.bill)

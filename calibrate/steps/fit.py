@@ -183,8 +183,8 @@ def intervals(
 
 def cell_folds(cells: StepCells, count: int, rng: np.random.Generator) -> NDArray[np.str_]:
     """`count` folds of distinct cells (repeats of a cell stay together), as even as can be, at random."""
-    names, index = np.unique(np.char.add(np.char.add(cells.model, "|"), cells.cell), return_inverse=True)
-    fold = rng.permutation(np.arange(names.size) % count)
+    index = cells.places()
+    fold = rng.permutation(np.arange(index.max() + 1) % count)
     return np.array([f"fold {f + 1}" for f in fold])[index]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -60,9 +61,16 @@ class StepModel:
     def free(self) -> Sequence[str]:
         return self.bend.free
 
-    @property
+    @cached_property  # asked for at every draw, as what follows from it
     def runs(self) -> list[str]:
         return run_names(self.cells)
+
+    @cached_property
+    def _alike(self) -> list[tuple[int, int, float]]:
+        """Pairs of hosts that the prior does not keep apart, and what their product counts in the squared distance from the middle."""
+        precision = host_precision(machines_of(self.cells, self.runs), self.host_sd)
+        pairs = [(i, j) for i in range(len(self.runs)) for j in range(i + 1) if precision[i, j]]
+        return [(i, j, (1.0 if i == j else 2.0) * float(precision[i, j])) for i, j in pairs]
 
     @property
     def size(self) -> int:
@@ -90,11 +98,7 @@ class StepModel:
 
     def _hosts_prior(self, hosts: Sequence[Any]) -> Any:
         """Squared standard distance of hosts from the middle one, those on one machine being alike."""
-        if not hosts:
-            return 0.0
-        precision = host_precision(machines_of(self.cells, self.runs), self.host_sd)
-        pairs = [(i, j) for i in range(len(hosts)) for j in range(i + 1) if precision[i, j]]
-        return sum((1.0 if i == j else 2.0) * float(precision[i, j]) * hosts[i] * hosts[j] for i, j in pairs)
+        return sum(weight * hosts[i] * hosts[j] for i, j, weight in self._alike) if hosts else 0.0
 
     def errors(self, scores: Sequence[Any], xp: Any) -> list[Any]:
         """Model errors [kind] of these scores."""

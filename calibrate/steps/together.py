@@ -73,7 +73,7 @@ def parts_of(cells: StepCells) -> Labels:
 
 def cell_errors(cells: StepCells, predicted_s: Array) -> list[CellError]:
     """One row for each (model, cell), worst first; `predicted_s` [n] is each run's own prediction, on its own host."""
-    names, index = np.unique(np.char.add(np.char.add(cells.model, "|"), cells.cell), return_inverse=True)
+    index = cells.places()
     weight = np.maximum(cells.repeat_sd, LEAST_SD) ** -2.0
     whole = np.bincount(index, weight)
     off = np.bincount(index, weight * np.log(predicted_s / cells.step_s)) / whole
@@ -89,7 +89,7 @@ def cell_errors(cells: StepCells, predicted_s: Array) -> list[CellError]:
             error=float(np.expm1(off[i])),
             noise=float(whole[i] ** -0.5),
         )
-        for i in range(names.size)
+        for i in range(whole.size)
     ]
     return sorted(rows, key=lambda row: -abs(row.error))
 
@@ -102,7 +102,7 @@ def together(rows: Sequence[CellError], bound: float, rng: np.random.Generator) 
 
 def between_runs(cells: StepCells, predicted_s: Array) -> float:
     """How far runs of one cell lie apart, over what their noise says (root of chi-square by its degrees of freedom); nan of one run."""
-    index = np.unique(np.char.add(np.char.add(cells.model, "|"), cells.cell), return_inverse=True)[1]
+    index = cells.places()
     weight, off = np.maximum(cells.repeat_sd, LEAST_SD) ** -2.0, np.log(predicted_s / cells.step_s)
     middle = np.bincount(index, weight * off) / np.bincount(index, weight)
     free = len(cells) - middle.size
