@@ -95,8 +95,12 @@ class Fit:
 
 
 def read_run(path: Path) -> KvRun | None:
-    """The engine start behind a measurement file; None when the file does not say how many blocks there were."""
+    """The engine start behind a measurement file; None when the file does not say how many blocks there were, or when a profiler held
+    device memory of its own beside the engine.
+    """
     attrs = dict(open_measurement(path).attrs)
+    if attrs.get("suite") == "profile":
+        return None
     if "plan_kv_tokens" in attrs:
         return _served_start(path, attrs)
     if any(name not in attrs for name in NEEDED):

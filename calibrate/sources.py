@@ -18,8 +18,11 @@ from sim.specs.gpu import GpuSpec
 
 def packaged_measurements() -> list[Path]:
     """Packaged netCDF measurement files, sorted by name."""
-    root = Path(str(files("scenarios") / "data" / "measured"))
-    return sorted(root.rglob("*.nc"))
+    return sorted(_root().rglob("*.nc"))
+
+
+def _root() -> Path:
+    return Path(str(files("scenarios") / "data" / "measured"))
 
 
 def resolved(path: Path) -> Path:
@@ -47,9 +50,9 @@ def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
 
 
 def on_machine(grid: Grid, path: Path) -> Grid:
-    """The grid with the machine that the packaged list says it was measured on, where it says one and the file does not."""
-    label = machines().get(f"{path.parent.name}/{path.name}", "")
-    if not label or (grid.cells.machine != "").any():
+    """The grid with the machine that the packaged list says a packaged file was measured on; of other files what they say themselves."""
+    label = machines().get(f"{path.parent.name}/{path.name}", "") if path.resolve().is_relative_to(_root().resolve()) else ""
+    if not label:
         return grid
     return replace(grid, cells=replace(grid.cells, machine=np.full(len(grid.cells), label)))
 
@@ -57,7 +60,7 @@ def on_machine(grid: Grid, path: Path) -> Grid:
 @cache
 def machines() -> dict[str, str]:
     """Machines of packaged files (`h100/engine-grid_x.nc`), as far as they are known: letters, alike where it was the same."""
-    text = (files("scenarios") / "data" / "measured" / "machines.csv").read_text(encoding="utf-8")
+    text = (_root() / "machines.csv").read_text(encoding="utf-8")
     return {row["file"]: row["machine"] for row in csv.DictReader(text.splitlines())}
 
 

@@ -12,7 +12,7 @@ import click
 from hw import preflight
 from hw.cell_file import read_cells
 from hw.engines.shapes import named, shape
-from hw.jobs import ENGINE_IN_PROCESS, MODEL_FREE, NEEDS_CUDA, SUITES, Job, run
+from hw.jobs import MODEL_FREE, NEEDS_CUDA, SPREADS, SUITES, Job, run
 from hw.processes import run_each, wait_until_told
 from hw.serve.http_stream import split_url
 from sim.errors import UsageError
@@ -44,7 +44,9 @@ from sim.errors import UsageError
     "--tp", "tensor_parallel", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs to spread a model over (engine-grid)."
 )
 @click.option("--fast-start", is_flag=True, help="vLLM without torch.compile: half the start time, other kernels. Recorded.")
-@click.option("--cells", type=click.Path(path_type=Path), help="Measure the engine-grid cells of this file instead of the suite's own.")
+@click.option(
+    "--cells", type=click.Path(path_type=Path), help="Measure the cells of this file instead of the suite's own (engine-grid, profile)."
+)
 @click.option("--label", default=None, help="Ends the names of the files, as in served_MODEL_LABEL.nc: part of a suite is not the whole.")
 @click.option("--when-told", is_flag=True, hidden=True, help="Import the engine, then wait for a line on standard input.")
 def command(
@@ -78,6 +80,7 @@ def command(
       decode       whole decode steps by our kernels
       engine-grid  vLLM stepped in process, every iteration timed: for calibrate
       weight-axis  engine-grid of decodes only, up to long contexts: for knees
+      profile      the kernels of the same iterations: where the GPU's time goes
       served       a server under load: for validate, and for calibrate from a log
 
     \b
@@ -88,8 +91,8 @@ def command(
     A suite cut short keeps what it had, marked finished = 0. Card settings are read, never changed.
     """
     if cells is not None:
-        if _names(suites) != ["engine-grid"]:
-            raise UsageError("--cells is for the suite engine-grid alone")
+        if _names(suites) not in (["engine-grid"], ["profile"]):
+            raise UsageError("--cells is for the suite engine-grid or profile, alone")
         meant, _ = read_cells(cells)
         models = models or meant or ""
     if url is not None:
@@ -113,8 +116,8 @@ def command(
             if name:
                 name = named(name)
                 shape(name)
-            if tensor_parallel > 1 and suite not in ENGINE_IN_PROCESS:
-                raise UsageError(f"suite {suite} runs on one GPU; --tp is for {', '.join(sorted(ENGINE_IN_PROCESS))}")
+            if tensor_parallel > 1 and suite not in SPREADS:
+                raise UsageError(f"suite {suite} runs on one GPU; --tp is for {', '.join(sorted(SPREADS))}")
             limits = {
                 "max_num_seqs": max_num_seqs,
                 "max_num_batched_tokens": max_num_batched_tokens,

@@ -12,6 +12,8 @@ SEEN_S = {
     ("engine-grid", "cpu"): (20, 45),
     ("weight-axis", "cuda"): (50, 15),
     ("weight-axis", "cpu"): (20, 60),
+    ("profile", "cuda"): (100, 40),
+    ("profile", "cpu"): (20, 30),
     ("served", "cuda"): (180, 120),  # two servers: the plan's and the starved one
     ("served", "cpu"): (60, 70),
 }

@@ -20,12 +20,14 @@ SUITES = {
     "decode": "hw.suites.decode_job",
     "engine-grid": "hw.suites.engine_grid_job",
     "weight-axis": "hw.suites.engine_grid_job",
+    "profile": "hw.suites.profile_job",
     "served": "hw.suites.served_job",
 }
 SERVED_BY_URL = "hw.suites.served_url_job"
 NEEDS_CUDA = frozenset({"kernels", "decode"})
 MODEL_FREE = frozenset({"floor", "kernels"})
-ENGINE_IN_PROCESS = frozenset({"engine-grid", "weight-axis"})
+SPREADS = frozenset({"engine-grid", "weight-axis"})  # over several GPUs
+ENGINE_IN_PROCESS = SPREADS | {"profile"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A Dataset of one-dimensional variables as a netCDF classic file (64-bit offset), with numpy alone: a GPU host may have no netCDF library.
+"""A Dataset as a netCDF classic file (64-bit offset), with numpy alone: a GPU host may have no netCDF library.
 
 xarray reads it back as it reads its own: text is UTF-8 in character arrays, 64-bit integers are 32-bit where they fit, else doubles.
 """
@@ -20,14 +20,15 @@ KINDS = {"i1": 1, "i2": 3, "i4": 4, "f4": 5, "f8": 6}  # numpy dtype -> external
 
 
 def content(dataset: xr.Dataset) -> bytes:
-    """The whole file. Raises ValueError for a variable of other than one dimension."""
+    """The whole file. Numbers may have any dimensions; raises ValueError for text of other than one, and for a variable of none."""
     sizes = {str(name): size for name, size in dataset.sizes.items()}
     variables = []
     for name, variable in dataset.variables.items():
-        if variable.ndim != 1:
-            raise ValueError(f"{name}: only variables of one dimension are written, this has {variable.ndim}")
-        dims, kind, data, attrs = [str(variable.dims[0])], 0, b"", dict(variable.attrs)
-        if variable.dtype.kind in "OU":
+        text = variable.dtype.kind in "OU"
+        if variable.ndim < 1 or (text and variable.ndim > 1):
+            raise ValueError(f"{name}: {'text' if text else 'a number'} of {variable.ndim} dimensions is not written")
+        dims, kind, data, attrs = [str(dim) for dim in variable.dims], 0, b"", dict(variable.attrs)
+        if text:
             texts = [str(v).encode() for v in variable.values]
             width = max([1, *map(len, texts)])
             dims.append(f"string{width}")

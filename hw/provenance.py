@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import platform
 import shutil
@@ -12,6 +13,7 @@ from typing import Any
 
 _QUERY = {
     "name": "gpu_name",
+    "uuid": "machine",
     "driver_version": "driver",
     "memory.total": "gpu_memory_mib",
     "memory.used": "gpu_memory_used_mib",
@@ -34,7 +36,13 @@ def query_gpus() -> list[dict[str, str]]:
     if done.returncode:
         return []
     rows = [line.split(", ") for line in done.stdout.strip().splitlines()]
-    return [dict(zip(_QUERY.values(), row, strict=True)) for row in rows if len(row) == len(_QUERY)]
+    found = [dict(zip(_QUERY.values(), row, strict=True)) for row in rows if len(row) == len(_QUERY)]
+    return [gpu | {"machine": machine(gpu["machine"])} for gpu in found]
+
+
+def machine(uuid: str) -> str:
+    """A hash of the GPU's identity: alike for runs on one machine, and says nothing else of it. Empty where the driver tells none."""
+    return hashlib.sha256(uuid.encode()).hexdigest()[:12] if uuid.startswith("GPU-") else ""
 
 
 def cpu_name() -> str:

@@ -40,6 +40,11 @@ def _grid(gpu: str, model: str, *more: str, most_s: float = 240.0, env: tuple[tu
     return Step(f"grid-{model.replace(':', '-')}", command, most_s, 140.0, 110.0, needs=("vllm",), env=env)
 
 
+def _profile(gpu: str, model: str) -> Step:
+    """Prefill and mixed cells come first: most of what a budget may cut are decodes, whose graphs are all alike."""
+    return Step(f"profile-{model}", _measure("profile", "--model", model, "--expect-gpu", gpu), 200.0, 150.0, 110.0, needs=("vllm",))
+
+
 def _served(gpu: str, model: str, name: str, *more: str, most_s: float, least_s: float) -> Step:
     """A served suite starts up to two servers, of which only the measuring counts against its budget."""
     command = _measure("served", "--model", model, "--expect-gpu", gpu, "--rates", "2,8,16,24", *more)
@@ -129,6 +134,10 @@ PLANS = {
             _grid("h100", "qwen3-14b", most_s=300.0),
             _grid("h100", "qwen3-coder-30b-a3b", most_s=330.0),
         ),
+    ),
+    "h100-profile": Plan(
+        "kernel profiles of the four models of the grids: which matrix products, how much attention, how long the GPU waits", "h100", 1,
+        tuple(_profile("h100", model) for model in ("qwen3-coder-30b-a3b", "qwen3-14b", "qwen2.5-7b", "llama3.1-8b")),
     ),
     "h100-fp8": Plan(
         "engine grids with fp8 weights", "h100", 1,

@@ -1,6 +1,7 @@
 """Starts of an engine on one machine have most of what hosts do in common: a run left out is known as far as its machine's others tell."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,6 +79,20 @@ def test_the_list_of_machines_names_packaged_grids_and_all_of_them() -> None:
     names = {f"{p.parent.name}/{p.name}" for p in packaged_measurements() if p.name.startswith("engine-grid")}
     assert set(machines()) == names
     assert all(label.startswith(("H100 ", "H200 ")) for label in machines().values())
+
+
+def test_a_file_of_ones_own_says_its_machine_itself(tmp_path: Path) -> None:
+    gpu = get_gpu("H100")
+    packaged = next(p for p in packaged_measurements() if p.name == "engine-grid_qwen3-14b.nc" and p.parent.name == "h100")
+    data = open_measurement(packaged)
+    own = tmp_path / "h100" / packaged.name  # named as a packaged one is
+    own.parent.mkdir()
+    for machine, expected in (("0123456789ab", "0123456789ab"), ("", "")):
+        data.assign_attrs(machine=machine).to_netcdf(own, engine="h5netcdf")
+        (grid,) = engine_grids(gpu, [own])
+        assert set(grid.cells.machine) == {expected}
+    (grid,) = engine_grids(gpu, [packaged])
+    assert set(grid.cells.machine) == {machines()["h100/engine-grid_qwen3-14b.nc"]}
 
 
 def test_which_runner_steps_a_model_is_told_by_its_architecture() -> None:

@@ -53,11 +53,18 @@ def test_every_kind_of_value_survives(
     assert read.attrs["a"] == attribute
 
 
-def test_large_integers_become_doubles_and_two_dimensions_are_refused(tmp_path: Path) -> None:
+def test_large_integers_become_doubles_and_numbers_have_any_dimensions(tmp_path: Path) -> None:
     data = xr.Dataset({"bytes": ("row", np.array([2**40, 1]))})
     assert back(data, tmp_path).bytes.values.tolist() == [2.0**40, 1.0]
-    with pytest.raises(ValueError, match=r"^x: only variables of one dimension"):
-        netcdf3.content(xr.Dataset({"x": (("a", "b"), np.zeros((2, 2)))}))
+    square = xr.Dataset({"x": (("a", "b"), np.arange(6, dtype=np.int32).reshape(2, 3)), "y": (("b", "a"), np.ones((3, 2), np.float32))})
+    xr.testing.assert_identical(back(square, tmp_path), square)
+
+
+def test_what_the_format_does_not_hold_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^x: text of 2 dimensions"):
+        netcdf3.content(xr.Dataset({"x": (("a", "b"), np.full((2, 2), "t", dtype=object))}))
+    with pytest.raises(ValueError, match=r"^x: a number of 0 dimensions"):
+        netcdf3.content(xr.Dataset({"x": ((), 1.0)}))
     with pytest.raises(ValueError, match="no complex128"):
         netcdf3.content(xr.Dataset({"x": ("a", np.zeros(2, dtype=complex))}))
 

@@ -7,7 +7,7 @@ import pytest
 
 from hw.cell_file import read_cells
 from hw.cells import Cell
-from hw.suites.engine_grid_job import _asked
+from hw.suites.in_process import asked
 from sim.errors import UsageError
 from simctl.design_cells import write_cells
 from tests.cli import run
@@ -24,10 +24,10 @@ def test_what_a_design_writes_is_read_back_whole(tmp_path):
 def test_cells_beyond_the_engines_limits_are_left_out_and_named(tmp_path, capsys):
     write_cells(tmp_path / "c.json", "qwen2.5-7b", CELLS, "")
     job = SimpleNamespace(cells=str(tmp_path / "c.json"), stem="grid")
-    assert _asked(job, lambda _: True, LIMITS) == CELLS[:3]
+    assert asked(job, lambda _: True, LIMITS) == CELLS[:3]
     assert "decode:1x90000 does not fit" in capsys.readouterr().err
     with pytest.raises(UsageError, match="none of its 4 cells fits"):
-        _asked(job, lambda _: False, LIMITS)
+        asked(job, lambda _: False, LIMITS)
 
 
 def spoilt(**change):
@@ -57,8 +57,8 @@ def test_bad_files_are_refused_by_name(tmp_path, text, says):
         read_cells(path)
 
 
-def test_cells_are_for_the_grid_alone(tmp_path):
+def test_cells_are_for_suites_of_cells_alone(tmp_path):
     write_cells(tmp_path / "c.json", "qwen2.5-7b", CELLS, "")
     said = run("measure", "--hw", "cpu", "--suite", "served", "--cells", str(tmp_path / "c.json"), "-o", str(tmp_path))
     assert said.code == 2
-    assert "--cells is for the suite engine-grid alone" in said.stderr
+    assert "--cells is for the suite engine-grid or profile, alone" in said.stderr

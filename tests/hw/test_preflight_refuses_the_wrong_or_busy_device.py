@@ -3,7 +3,7 @@
 import click.testing
 import pytest
 
-from hw import preflight
+from hw import preflight, provenance
 from hw.command import command
 from sim.errors import SimctlError, UsageError
 
@@ -74,7 +74,7 @@ def test_a_missing_engine_leaves_nothing_behind(tmp_path, monkeypatch: pytest.Mo
     from importlib.util import find_spec
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *more: None if name == "vllm" else find_spec(name, *more))
-    for suite in ("engine-grid", "served"):
+    for suite in ("engine-grid", "profile", "served"):
         arguments = ["--hw", "cpu", "--suite", suite, "--model", "tiny-25m", "-o", str(tmp_path)]
         result = click.testing.CliRunner().invoke(command, arguments)
         assert isinstance(result.exception, UsageError)
@@ -90,3 +90,20 @@ def test_a_missing_engine_names_the_extra(tmp_path, monkeypatch: pytest.MonkeyPa
         vllm_inprocess.start("tiny-25m", tmp_path, device="cpu")
     with pytest.raises(UsageError, match=r"llm-simctl\[engine\]"), vllm_server.serve("tiny-25m", tmp_path, device="cuda"):
         pass
+
+
+def test_a_machine_is_told_from_others_and_not_named(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    tool = tmp_path / "nvidia-smi"
+    fields = "NVIDIA H100 80GB HBM3, {uuid}, 580.1, 81559, 4, 0, 345, 2619, 1980, 70.1, 700.00, 30"
+    seen = []
+    for uuid in ("GPU-aaaa-1", "GPU-aaaa-1", "GPU-bbbb-2", "[N/A]"):
+        tool.write_text(f"#!/bin/sh\necho '{fields.format(uuid=uuid)}'\n")
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        (gpu,) = provenance.query_gpus()
+        assert gpu["gpu_name"] == "NVIDIA H100 80GB HBM3"
+        assert uuid not in gpu.values()
+        seen.append(gpu["machine"])
+    assert seen[0] == seen[1] != seen[2]
+    assert len(seen[0]) == 12
+    assert seen[3] == ""

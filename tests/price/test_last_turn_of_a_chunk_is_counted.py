@@ -1,9 +1,12 @@
 """Query blocks beyond the multiprocessors make a turn of their own; over several GPUs a chunk has fewer, and a host launches for all."""
 
-import csv
+import json
 from importlib.resources import files
+from pathlib import Path
 
+import numpy as np
 import pytest
+import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,17 +62,22 @@ def test_work_and_idle_are_whole_turns_of_parts(kv_heads, group, tokens):
 
 def test_turns_are_those_of_the_attention_kernel_as_profiled():
     """112,000 tokens of context, chunks of 64 to 2,048: the kernel's time in a layer, over that of one turn."""
-    table = files("scenarios") / "data" / "measured" / "h100" / "kernel-profile.csv"
-    rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
+    folder = Path(str(files("scenarios") / "data" / "measured" / "h100"))
     seen = 0
-    for row in rows:
-        if not row["cell"].startswith("prefill:0+1x") or not row["cell"].endswith("@112000"):
-            continue
-        heads = {"llama3.1-8b": (8, 4), "qwen2.5-7b": (4, 7)}[row["model"]]
-        tokens = float(row["cell"].split("x")[1].split("@")[0])
-        if 64 <= tokens <= 2048:  # below, the bytes of the cache take longer; above, contexts grow within the chunk
-            assert float(row["attention_us"]) / int(row["layers"]) / 1490 == pytest.approx(turns(heads, tokens), rel=0.09)
-            seen += 1
+    for name, heads in (("llama3.1-8b", (8, 4)), ("qwen2.5-7b", (4, 7))):
+        with xr.open_dataset(folder / f"profile_{name}.nc") as profile:
+            attention = np.char.find(profile.kernel_name.values.astype(str), "FlashAttnFwdSm90") >= 0
+            layers = json.loads(profile.attrs["model_config"])["num_hidden_layers"]
+            for cell in range(profile.sizes["cell"]):
+                of = profile.isel(cell=cell)
+                tokens = float(of.chunk_tokens)
+                if str(of.kind.values) != "prefill" or int(of["chunks"]) != 1 or int(of.offset_tokens) != 112000:
+                    continue
+                if 64 <= tokens <= 2048:  # below, the bytes of the cache take longer; above, contexts grow within the chunk
+                    per_layer = float(of.us.values[attention].sum()) / layers
+                    assert int(of.calls.values[attention].sum()) == layers
+                    assert per_layer / 1490 == pytest.approx(turns(heads, tokens), rel=0.09)
+                    seen += 1
     assert seen == 12
 
 

@@ -1,0 +1,60 @@
+"""PyTorch's profiler around one call: the kernels of a CUDA device, or the operators of a CPU with the time that is their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hw.suites.profile import Event, Recorder
+
+# Set before the first profile: CUPTI taken down between profiles loses the kernels of CUDA graphs captured before.
+_KEEP_CUPTI = {"DISABLE_CUPTI_LAZY_REINIT": "1", "TEARDOWN_CUPTI": "0"}
+
+
+def recorder(device: str) -> Recorder:
+    """A recorder for "cuda" or "cpu". Called before an engine starts: the profiler must be up before CUDA graphs are captured."""
+    os.environ.update(_KEEP_CUPTI)
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    on_gpu = device == "cuda"
+    activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
+    wait: Callable[[], Any] = torch.cuda.synchronize if on_gpu else lambda: None
+
+    def record(step: Callable[[], Any]) -> tuple[Any, list[Event]]:
+        wait()
+        with profile(activities=[activity]) as profiler:
+            result = step()
+            wait()
+        raw = [
+            (e.start_ns(), e.duration_ns(), e.name(), 0 if on_gpu else e.start_thread_id())
+            for e in profiler.profiler.kineto_results.events()
+            if not on_gpu or "CUDA" in str(e.device_type())
+        ]
+        if on_gpu:  # kernels run side by side, never inside one another
+            return result, [Event(s / 1e3, (s + d) / 1e3, d / 1e3, n) for s, d, n, _ in raw]
+        return result, own_times(raw)
+
+    record(lambda: torch.zeros(8, device=device).add_(1))
+    return record
+
+
+def own_times(raw: Sequence[tuple[int, int, str, int]]) -> list[Event]:
+    """Events from (start ns, duration ns, name, thread): operators call others on their thread, whose time is not their own."""
+    events = []
+    for thread in sorted({t for *_, t in raw}):
+        inside: list[list[Any]] = []  # the operators still open, each as [end, start, own, name]
+        for start, duration, name, _ in sorted((r for r in raw if r[3] == thread), key=lambda r: (r[0], -r[1])):
+            while inside and inside[-1][0] <= start:
+                events.append(_closed(inside.pop()))
+            if inside:
+                inside[-1][2] -= min(start + duration, inside[-1][0]) - start
+            inside.append([start + duration, start, duration, name])
+        events += [_closed(entry) for entry in inside]
+    return events
+
+
+def _closed(entry: list[Any]) -> Event:
+    end, start, own, name = entry
+    return Event(start / 1e3, end / 1e3, own / 1e3, name)
