@@ -13,6 +13,8 @@ the shape may be a float, an array or a tensor; the same lines run for all.
     comm       tensor-parallel all-reduce traffic: two per layer
     uneven     KV bytes of decodes as far as their contexts differ: the blocks of the longest finish last
     last turn  attention flops that multiprocessors without a block could have done in a chunk's turns (sim.turns)
+    tiles      linear flops of rows that the last tile of a matrix product lacks, where the library has few tiles to choose from
+    expert i/o what the rows of routed experts pass through memory between kernels
     spread     layers of an iteration over several GPUs that no full graph holds: what the host launches for all of them
     intake     prompt tokens of requests that the iteration takes in, where that falls into its time
 """
@@ -23,7 +25,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import log2, sqrt
+from math import ceil, log2, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +35,7 @@ from sim.namespaces import FLOAT
 from sim.policy import AttentionPolicy, dense
 from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
 from sim.specs.model import ModelSpec
-from sim.turns import idle_share, query_heads
+from sim.turns import BLOCK_ROWS, idle_share, query_heads
 
 DENSE = dense()
 # Engines replay CUDA graphs captured for these numbers of tokens (vLLM's sizes): an iteration runs the next size up, and its linear layers
@@ -41,6 +43,9 @@ DENSE = dense()
 CAPTURED = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
 GRAPH_TOKENS = CAPTURED[-1]
 _CAPTURED = np.array(CAPTURED, dtype=float)
+# Matrix products come in tiles of so many rows, from one of them up to eight: below, the library has narrower ones; above, as many heights
+# to choose from that the last tile lacks little (docs/adr/0015).
+TILE_ROWS, TILED_ROWS = 128, 1024
 # Standard deviation of decodes' contexts, as a share of their mean, from which on they count as different altogether: pieces of attention
 # dealt out to multiprocessors one by one leave about as much idle then as with any larger (docs/adr/0008).
 UNEVEN = 0.3
@@ -111,6 +116,9 @@ class Bill(NamedTuple):
     spread_eager_layers: Any  # those of them that are launched kernel by kernel
     spread_intake_tokens: Any  # prompt tokens taken in over several GPUs
     runner2_intake_tokens: Any  # prompt tokens taken in by vLLM's second model runner
+    runner2_prefill: Any  # 1 when the iteration carries prefill of a model that it steps
+    tile_flops: Any  # linear layers' of rows that the last tile lacks
+    expert_io_bytes: Any  # what rows of routed experts pass through memory between kernels
 
 
 class Coefficients(NamedTuple):
@@ -133,6 +141,9 @@ class Coefficients(NamedTuple):
     kv_layers: int
     layers: int
     hidden: int
+    mixed_fill: float  # query rows of a block beside chunks, over those that one decode has
+    expert_io_bytes: float  # per row
+    runner2: float  # 1 for a model that vLLM steps with its second model runner
 
 
 def check_tensor_parallel(model: ModelSpec, tp: int) -> None:
@@ -160,6 +171,7 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
     head_bytes = model.lm_head_params * max(w, ACTIVATION_BYTES)
     body = expert_body = 0.0
     expert_layers = 0
+    expert_io = 0.0
     experts: list[tuple[float, int, int]] = []
     kv = window = summary = state = conv = 0.0
     pair = window_pair = state_flops = 0.0
@@ -172,6 +184,8 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
             body += n * 2.0 * mlp.always_params(hidden)
             expert_body += n * 2.0 * mlp.top_k * mlp.expert_params(hidden)
             expert_layers += n
+            # between kernels: both halves of the gate and their product, every chosen expert's output twice, and the sum
+            expert_io += n * ACTIVATION_BYTES * (3.0 * mlp.top_k * mlp.intermediate / tp + (2.0 * mlp.top_k + 1.0) * hidden)
             always += n * mlp.always_params(hidden)
             experts.append((n * mlp.expert_bytes(hidden, w, model.expert_bits) / tp, mlp.experts, mlp.top_k))
         else:
@@ -193,6 +207,7 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
             # minimum and maximum per key channel, 16-bit: the bytes of two keys, that is of one token's K and V
             keys = mixer.kv_elements_per_token() if mixer.kind == "attention" else 2 * mixer.kv_elements_per_token()
             summary += n * keys * ACTIVATION_BYTES / shards
+    group_rows = query_heads(model, tp)[1]
     return Coefficients(
         always_bytes=(always * w + head_bytes) / tp,
         expert_bytes=tuple(experts),
@@ -211,6 +226,9 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
         kv_layers=model.kv_layers,
         layers=model.layers,
         hidden=hidden,
+        mixed_fill=ceil(group_rows / BLOCK_ROWS) * BLOCK_ROWS / group_rows if group_rows else 1.0,
+        expert_io_bytes=expert_io,
+        runner2=float(model.second_runner),
     )
 
 
@@ -234,6 +252,11 @@ def captured_padding(tokens: Any) -> Any:
     several = np.asarray(tokens, dtype=float)
     size = _CAPTURED[np.minimum(np.searchsorted(_CAPTURED, several), _CAPTURED.size - 1)]
     return np.where((several > 0) & (several <= GRAPH_TOKENS), size - several, 0.0)
+
+
+def tile_gap(rows: Any) -> Any:
+    """Rows (a number, array or tensor) that the last tile of a matrix product of so many lacks, where it may not be narrower."""
+    return (-rows % TILE_ROWS) * (rows > TILE_ROWS) * (rows <= TILED_ROWS)
 
 
 def spread(contexts: Sequence[float]) -> float:
@@ -284,7 +307,8 @@ def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp
         weight_bytes=c.always_bytes + rows * c.embedding_row_bytes,
         linear_flops=rows * c.body_flops + shape.sampled * c.head_flops,
         kv_bytes=kv_bytes,
-        attention_flops=shape.decode_kept * c.pair_flops
+        # beside chunks a decode's query rows get a block of their own, as wide as a chunk's
+        attention_flops=shape.decode_kept * c.pair_flops * (1.0 + shape.has_prefill * (c.mixed_fill - 1.0))
         + shape.decode_window * c.window_pair_flops
         + shape.decode_seqs * c.state_token_flops,
         prefill_kv_bytes=shape.prefill_context * c.kv_token_bytes
@@ -318,6 +342,9 @@ def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp
         spread_eager_layers=several * shape.eager * c.layers,
         spread_intake_tokens=several * shape.intake_tokens,
         runner2_intake_tokens=shape.runner2_tokens,
+        runner2_prefill=shape.has_prefill * c.runner2,
+        tile_flops=tile_gap(rows) * c.body_flops,
+        expert_io_bytes=rows * c.expert_io_bytes,
     )
 
 

@@ -1,7 +1,8 @@
 """The price of a bill: the one formula, written once for floats, numpy and PyTensor.
 
-    t = c0 + c_expert*MoE layers + c_seq*sequences + c_double*layers*log2(sequences) + c_prefill*[prefill]
+    t = c0 + c_expert*MoE layers + c_seq*sequences + c_double*layers*log2(sequences) + c_prefill*[prefill]*(1 + runner2)
         + smax(weights/beta, linear flops/F) + smax(experts/beta_expert, expert flops/F_e)
+        + expert i/o / beta_io
         + smax(KV*(1 + uneven)/beta_kv, attention flops/F_a) of decodes + the same of prefill chunks + state/beta_state
         + summaries/beta_kv + find + exposed link + exposed launches + comm + intake*prompt tokens taken in
 
@@ -51,7 +52,7 @@ MEANING = {
 
 # The host launches ahead of the GPU and shows only where the GPU would run dry. The exponent is a constant because most iterations launch
 # nothing, and 0**p has no gradient in p; the difference of two smooth maxima is exactly zero there.
-LAUNCH_P = 3.0
+LAUNCH_P = 6.0
 
 
 def smooth_max(a: Any, b: Any, p: Any) -> Any:
@@ -62,9 +63,11 @@ def smooth_max(a: Any, b: Any, p: Any) -> Any:
 def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
     """Seconds by term of one iteration. Bill and rates broadcast together; `xp` supplies minimum (FLOAT, numpy or pytensor.tensor)."""
     p = rates.smooth_p
-    weights = smooth_max(bill.weight_bytes / rates.beta, bill.linear_flops / rates.linear_flops_per_s, p) + smooth_max(
+    products = bill.linear_flops + rates.tile_share * bill.tile_flops
+    weights = smooth_max(bill.weight_bytes / rates.beta, products / rates.linear_flops_per_s, p) + smooth_max(
         bill.expert_bytes / rates.beta_expert, bill.expert_flops / rates.expert_flops_per_s, p
     )
+    weights = weights + bill.expert_io_bytes / rates.expert_io_bytes_per_s
     # one kernel serves decodes and chunks, but its blocks take turns: the bytes of one do not hide behind the products of the other
     rows = bill.prefill_flops + rates.chunk_pad_tokens * bill.chunk_flops + rates.last_turn * bill.last_turn_flops
     chunks = rows / rates.attention_flops_per_s
@@ -83,7 +86,7 @@ def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
     return Terms(
         fixed=bill.iterations * rates.c0_s + bill.expert_layers * rates.expert_layer_s + taken,
         sequences=bill.sequences * rates.c_seq_s + bill.doublings * rates.doubling_s,
-        prefill=bill.has_prefill * rates.c_prefill_s,
+        prefill=(bill.has_prefill + rates.runner2_prefill * bill.runner2_prefill) * rates.c_prefill_s,
         weights=weights,
         kv=kv,
         state=state,

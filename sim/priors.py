@@ -54,7 +54,8 @@ _EFFICIENCY: dict[str, tuple[float, float]] = {
     "attention_flops_per_s": (0.40, 0.30),
     "link_bytes_per_s": (0.78, 0.12),
     "comm_bytes_per_s": (0.60, 0.30),
-    "expert_flops_per_s": (0.35, 0.30),
+    "expert_flops_per_s": (0.50, 0.30),
+    "expert_io_bytes_per_s": (0.70, 0.50),
 }
 # What a host takes for several GPUs was measured once; elsewhere these stand with a spread of a factor of two to five to either side.
 _SPREAD = "around what one model over two H200s showed"
@@ -83,6 +84,7 @@ def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
         "link_bytes_per_s": (gpu.host_link_bandwidth, "host link"),
         "comm_bytes_per_s": (gpu.gpu_link_bandwidth or _NO_LINK_BYTES_PER_S, "GPU-GPU link"),
         "expert_flops_per_s": (linear, f"{used} dense flops"),
+        "expert_io_bytes_per_s": (gpu.memory_bandwidth, "memory bandwidth"),
     }
     out = {}
     for name, (peak, what) in peaks.items():
@@ -115,6 +117,8 @@ def _generic() -> dict[str, Prior]:
         "spread_eager_layer_s": Prior(0.1e-3, 0.80, f"prior, 0.1 ms, {_SPREAD}"),
         "spread_intake_s": Prior(0.1e-6, 1.00, f"prior, 0.1 us, {_SPREAD}"),
         "runner2_intake_s": Prior(50e-9, 0.80, "prior, 50 ns a token"),
+        "runner2_prefill": Prior(0.5, 0.70, "prior, half as long again"),
+        "tile_share": Prior(0.4, 0.40, "prior, 0.4", upper=1.0),
     }
 
 

@@ -36,6 +36,9 @@ UNITS: dict[str, str] = {
     "spread_eager_layer_s": "s more per such layer launched outside any captured graph",
     "spread_intake_s": "s more per prompt token of a request taken in over several GPUs",
     "runner2_intake_s": "s more per prompt token of a request taken in by vLLM's second model runner",
+    "runner2_prefill": "share by which that runner takes longer over an iteration that carries prefill",
+    "tile_share": "share of the rows that a matrix product's last tile lacks that shows",
+    "expert_io_bytes_per_s": "bytes/s, what rows of routed experts pass through memory between kernels",
 }
 
 
@@ -73,6 +76,9 @@ class Rates:
     spread_eager_layer_s: Any
     spread_intake_s: Any
     runner2_intake_s: Any
+    runner2_prefill: Any
+    tile_share: Any
+    expert_io_bytes_per_s: Any
 
     def names(self) -> tuple[str, ...]:
         return tuple(f.name for f in fields(self))

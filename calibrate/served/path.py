@@ -100,7 +100,8 @@ def learn_path(run: ServedRun, rates: RateDraws, low_loads: tuple[Experiment, ..
     shown_prefill = shown
     seen_prefill = prefill_seen(run, low_loads, rates.point) if float(in_process.c_prefill_s) > 0 else None
     if seen_prefill is not None:
-        middle, error = (value / float(in_process.c_prefill_s) for value in seen_prefill)
+        runner2 = float(in_process.runner2_prefill) if run.model.second_runner else 0.0
+        middle, error = (value / (float(in_process.c_prefill_s) * (1.0 + runner2)) for value in seen_prefill)
         shown_prefill = float(np.clip(middle, 0.0, 1.0))
         z = np.random.default_rng(11).standard_normal(np.size(uncut.draws.c_prefill_s))
         rates = _with_prefill(rates, uncut, shown_prefill, np.clip(middle + error * z, 0.0, 1.0))

@@ -7,7 +7,7 @@ share lets expect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,14 +19,14 @@ from calibrate.steps.cells import StepCells
 from calibrate.steps.model import log_price
 from sim.priors import Prior
 from sim.quantiles import MEDIAN_SE
-from sim.rates import UNITS, Rates
+from sim.rates import OF_HOST, UNITS, Rates
 
 Array = NDArray[np.float64]
-# Standard deviation, from visit to visit, of the logarithm of what the host takes, and of what remains where nothing waits for it: typical
-# of the packaged grids of several visits (a test holds them).
-HOST_OF_VISIT, REST_OF_VISIT = 0.10, 0.009
+# Standard deviation, from visit to visit, of the logarithm of what the host takes, of what it takes to launch kernel by kernel, and of what
+# remains where nothing waits for it: typical of the packaged grids of several visits (a test holds them).
+HOST_OF_VISIT, LAUNCH_OF_VISIT, REST_OF_VISIT = 0.10, 0.30, 0.009
+LAUNCHING = ("eager_layer_s", "eager_expert_layer_s")
 POOLED = 2.0  # visits' worth of what the share lets expect in what one cell's visits differ by
-STEP = 0.01  # of a host's logarithm, for shares
 
 
 def floor(within: Array, visits: Array, visits_sd: Array, typical: Array | float) -> Array:
@@ -41,13 +41,25 @@ def floor(within: Array, visits: Array, visits_sd: Array, typical: Array | float
     return np.where(several, np.maximum(error, within), np.hypot(within, typical))
 
 
-def host_share(cells: StepCells, fit: Approximation) -> Array:
-    """The share of each cell's time that follows the host's [n]: the slope of its log price in the logarithm of the host's factor."""
+def typical_scatter(cells: StepCells, fit: Approximation) -> Array:
+    """Standard deviation of the logarithm of each cell's visits [n] that its host lets expect. Launching is followed as far as it varies, as
+    the GPU hides a part that is another on a slow host than on a fast one.
+    """
     rates = Rates(**{name: fit.rates[name] for name in UNITS})
-    hosts = fit.hosts[run_index(cells, fit.runs)] if fit.runs else np.zeros(len(cells))
-    slower, faster = (log_price(cells, rates, np.exp(hosts + half)[None, :])[0] for half in (STEP / 2, -STEP / 2))
-    share: Array = (slower - faster) / STEP
-    return share
+    factors = np.exp(fit.hosts[run_index(cells, fit.runs)] if fit.runs else np.zeros(len(cells)))[None, :]
+    launching = _half(cells, rates, factors, LAUNCHING, LAUNCH_OF_VISIT)
+    host = _half(cells, rates, factors, [name for name in OF_HOST if name not in LAUNCHING], HOST_OF_VISIT)
+    out: Array = np.sqrt(REST_OF_VISIT**2 + host**2 + launching**2)
+    return out
+
+
+def _half(cells: StepCells, rates: Rates, hosts: Array, names: Sequence[str], by: float) -> Array:
+    """Half of what the log price [n] grows by between these rates `by` (in the logarithm) lower and higher."""
+    slower, faster = (
+        log_price(cells, replace(rates, **{name: getattr(rates, name) * np.exp(sign * by) for name in names}), hosts)[0] for sign in (1, -1)
+    )
+    out: Array = (slower - faster) / 2
+    return out
 
 
 def with_hosts_of_visits(cells: StepCells, priors: Mapping[str, Prior]) -> StepCells:
@@ -55,5 +67,5 @@ def with_hosts_of_visits(cells: StepCells, priors: Mapping[str, Prior]) -> StepC
     visited = cells.visits > 0
     if not visited.any():
         return cells
-    typical = np.hypot(REST_OF_VISIT, HOST_OF_VISIT * host_share(cells, approximate(cells, priors)))
+    typical = typical_scatter(cells, approximate(cells, priors))
     return replace(cells, repeat_sd=np.where(visited, floor(cells.within_sd, cells.visits, cells.visits_sd, typical), cells.repeat_sd))

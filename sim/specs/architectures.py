@@ -15,6 +15,11 @@ from sim.specs.stacks import FULL, LINEAR, attention, dense_mlp, expert_mlp, lay
 from sim.specs.vision import pixtral_projector_params, qwen_vision_params, siglip_projector_params
 
 
+# Decoders that vLLM 0.23 steps with its second model runner, told by the kernels in their profiles; Qwen2 and Qwen3's mixture of experts
+# with its first.
+SECOND_RUNNER = ("llama", "qwen3")
+
+
 def build(config: Fields) -> ModelSpec:
     """The ModelSpec (unnamed) of a configuration. Raises UsageError naming the field that is missing or unsupported."""
     kind = config.text("model_type")
@@ -30,7 +35,7 @@ def build(config: Fields) -> ModelSpec:
         return replace(spec, extra_params=extra)
     if kind not in DECODERS:
         raise config.fail("model_type", f"is unsupported: {kind!r} (supported: {', '.join(supported())})")
-    return DECODERS[kind](config)
+    return replace(DECODERS[kind](config), second_runner=kind in SECOND_RUNNER)
 
 
 def supported() -> list[str]:

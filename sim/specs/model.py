@@ -199,6 +199,7 @@ class ModelSpec:
     extra_params: int = 0
     expert_bits: float | None = None
     source: str = ""
+    second_runner: bool = False  # one of those that vLLM 0.23 steps with its second model runner
 
     @property
     def layers(self) -> int:

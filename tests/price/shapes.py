@@ -61,6 +61,9 @@ _SCALE = {
     "spread_eager_layer_s": 1e-4,
     "spread_intake_s": 1e-7,
     "runner2_intake_s": 6e-8,
+    "runner2_prefill": 0.6,
+    "tile_share": 0.4,
+    "expert_io_bytes_per_s": 1e12,
 }
 assert set(_SCALE) == set(UNITS)
 
