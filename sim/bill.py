@@ -116,7 +116,7 @@ class Bill(NamedTuple):
     spread_eager_layers: Any  # those of them that are launched kernel by kernel
     spread_intake_tokens: Any  # prompt tokens taken in over several GPUs
     runner2_intake_tokens: Any  # prompt tokens taken in by vLLM's second model runner
-    runner2_prefill: Any  # 1 when the iteration carries prefill of a model that it steps
+    second_runner_prefill: Any  # 1 when the iteration carries prefill of a model that it steps
     tile_flops: Any  # linear layers' of rows that the last tile lacks
     expert_io_bytes: Any  # what rows of routed experts pass through memory between kernels
 
@@ -342,7 +342,7 @@ def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp
         spread_eager_layers=several * shape.eager * c.layers,
         spread_intake_tokens=several * shape.intake_tokens,
         runner2_intake_tokens=shape.runner2_tokens,
-        runner2_prefill=shape.has_prefill * c.runner2,
+        second_runner_prefill=shape.has_prefill * c.runner2,
         tile_flops=tile_gap(rows) * c.body_flops,
         expert_io_bytes=rows * c.expert_io_bytes,
     )

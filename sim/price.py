@@ -86,7 +86,7 @@ def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
     return Terms(
         fixed=bill.iterations * rates.c0_s + bill.expert_layers * rates.expert_layer_s + taken,
         sequences=bill.sequences * rates.c_seq_s + bill.doublings * rates.doubling_s,
-        prefill=(bill.has_prefill + rates.runner2_prefill * bill.runner2_prefill) * rates.c_prefill_s,
+        prefill=(bill.has_prefill + rates.runner2_prefill * bill.second_runner_prefill) * rates.c_prefill_s,
         weights=weights,
         kv=kv,
         state=state,

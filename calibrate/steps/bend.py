@@ -23,7 +23,7 @@ FAR_SCORES = 4.0
 TINY = 1e-5  # of a score, for derivatives
 LATE_FLOOR = 0.3  # of what padding and intake take together, the same
 FLOOR_S = 1e-4  # of what the weights leave of a step, in the coordinates that are sampled
-COSTS = ("_s", "_tokens")  # ends of the names of rates whose price is in proportion to them
+COSTS = ("_s", "_tokens")  # ends of the names of rates whose price is in proportion to them, where they are no rate per second
 LEARNT, UNCERTAIN = 0.6, 0.1  # of a standard score, of a logarithm: standard deviations below and above which a cost is warped
 SHARP = 3.0  # how soon above zero a cost is in proportion to its place
 
@@ -204,7 +204,7 @@ def _warps(free: Sequence[str], priors: Mapping[str, Prior], shifted: Collection
     return [
         Warp(name, float(lay.middle[i]), priors[name].sigma)
         for i, name in enumerate(free)
-        if name.endswith(COSTS) and name not in shifted and spread[name] < LEARNT and spread[name] * priors[name].sigma > UNCERTAIN
+        if name.endswith(COSTS) and not name.endswith("_per_s") and name not in shifted and spread[name] < LEARNT and spread[name] * priors[name].sigma > UNCERTAIN
     ]
 
 

@@ -47,7 +47,7 @@ SEEN_THROUGH: dict[str, tuple[str, ...]] = {
     "spread_eager_layer_s": ("spread_eager_layers",),
     "spread_intake_s": ("spread_intake_tokens",),
     "runner2_intake_s": ("runner2_intake_tokens",),
-    "runner2_prefill": ("runner2_prefill",),
+    "runner2_prefill": ("second_runner_prefill",),
     "tile_share": ("tile_flops",),
     "expert_io_bytes_per_s": ("expert_io_bytes",),
 }
