@@ -14,6 +14,7 @@ NO_BETTER = (
     "load shows it, by how much prefill scatters. Where clients wait for their answers it is chance, too, who is in time for an iteration: "
     "only sending again shows by how much."
 )
+BOUND_BELOW_FLOOR = "* MISS, floor above: the same requests, sent again, lie so far apart that who knew their middle would miss, too."
 
 
 def render(report: dict[str, Any]) -> None:
@@ -30,6 +31,7 @@ def render(report: dict[str, Any]) -> None:
         f"time, shared by requests that come together, and {1e6 * path.host.token_s:.0f} us a token sent. "
         f"Noise of single requests (log sd): "
         + ", ".join(f"{LABEL[m]} {100 * v:.1f} %" for m, v in path.noise.items())
+        + (f", {', '.join(f'{100 * v:.1f}' for v in path.beyond.values())} of it beyond iterations' scatter" if path.scatter else "")
         + (f"; what a run's requests have in common {100 * path.run_noise:.1f} %" if path.run_noise else "")
         + ".",
     ]
@@ -58,32 +60,59 @@ def _scores(report: dict[str, Any]) -> list[str]:
     lines = ["", f"{'experiment':<21}{'metric':<8}{'n':>5}{'median':>7}{'floor':>7}{'p90':>7}{'bias':>8}{'in 90%':>7}  bound"]
     for s in report["scores"]:
         inside = f"{100 * s.coverage:.0f}%" if s.coverage == s.coverage else "-"
-        verdict = f"{100 * s.bound:.0f}%" + ("" if s.within else " MISS")
+        floor, sure = least(s.experiment, s.metric)
+        shown = "" if floor is None else f"{'' if sure else '~'}{_percent(floor)}"
         lines.append(
-            f"{s.experiment[:20]:<21}{LABEL[s.metric]:<8}{s.requests:>5}{_percent(s.median_abs):>7}{least(s.experiment, s.metric):>7}"
-            f"{_percent(s.p90_abs):>7}{100 * s.bias:>+7.1f}%{inside:>7}  {verdict}"
+            f"{s.experiment[:20]:<21}{LABEL[s.metric]:<8}{s.requests:>5}{_percent(s.median_abs):>7}{shown:>7}"
+            f"{_percent(s.p90_abs):>7}{100 * s.bias:>+7.1f}%{inside:>7}  {100 * s.bound:.0f}%{'' if s.within else ' MISS'}"
+            f"{'*' if above_floor(report, s) else ''}"
         )
-    pooled = {metric: [s for s in report["scores"] if s.metric == metric and s.coverage == s.coverage] for metric in LABEL}
-    together = {m: sum(s.coverage * s.requests for s in own) / sum(s.requests for s in own) for m, own in pooled.items() if own}
-    return [*lines, "in their 90 %, all experiments: " + ", ".join(f"{100 * v:.0f} % ({LABEL[m]})" for m, v in together.items())]
+    if any(above_floor(report, s) for s in report["scores"]):
+        lines += _wrapped(BOUND_BELOW_FLOOR).splitlines()
+    return [*lines, f"in their 90 %, all experiments: {_shares(coverage([report]))}"]
+
+
+def above_floor(report: dict[str, Any], score: Any) -> bool:
+    """Whether a score misses its bound where what the same requests, sent again, differ by lets nobody expect to hold it."""
+    floor, sure = _least(report)(score.experiment, score.metric)
+    return not score.within and sure and floor is not None and floor > score.bound
+
+
+def coverage(reports: list[dict[str, Any]]) -> dict[str, float]:
+    """The share of all requests of these runs inside their 90 % interval, by metric."""
+    every = [s for report in reports for s in report["scores"] if s.coverage == s.coverage]
+    by_metric = {metric: [s for s in every if s.metric == metric] for metric in LABEL}
+    return {m: sum(s.coverage * s.requests for s in own) / sum(s.requests for s in own) for m, own in by_metric.items() if own}
+
+
+def together(reports: list[dict[str, Any]]) -> str:
+    """The coverage of several runs, one by one and counted together: a run's requests have errors in common, so runs differ."""
+    lines = [f"in their 90 %: {_shares(coverage([r]))}: {r['run'].name} on {r['run'].gpu.name}" for r in reports]
+    return "\n".join([*lines, f"in their 90 %: {_shares(coverage(reports))}: all {len(reports)} runs"])
+
+
+def _shares(covered: dict[str, float]) -> str:
+    return ", ".join(f"{100 * v:.0f} % ({LABEL[m]})" for m, v in covered.items())
 
 
 def _least(report: dict[str, Any]) -> Any:
-    """What an experiment's error of a metric could least be, as text: by its repeats, else, of an open loop, by simulation (~)."""
+    """What an experiment's error of a metric could least be, and whether that was measured: by its repeats, else, of an open loop, by
+    simulation. None where nobody knows.
+    """
     from calibrate.served.repeats import AGAIN
 
     measured = {r.experiment: r.floor for r in report["repeats"]}
     alone = {experiment.name for experiment, _ in report["pairs"] if experiment.kind == "open"}
     simulated = {f.experiment: {"ttft_s": f.phase} | f.scattered for f in report["floors"] if f.experiment in alone}
 
-    def least(experiment: str, metric: str) -> str:
+    def least(experiment: str, metric: str) -> tuple[float | None, bool]:
         again = AGAIN.fullmatch(experiment)
         for name in (experiment, again[1] if again else experiment):
             if name in measured:
-                return _percent(measured[name][metric])
+                return measured[name][metric], True
             if metric in simulated.get(name, {}):
-                return f"~{_percent(simulated[name][metric])}"
-        return ""
+                return simulated[name][metric], False
+        return None, False
 
     return least
 
@@ -156,10 +185,13 @@ def as_dict(report: dict[str, Any]) -> dict[str, Any]:
         "launch_log_sd": path.launch.sd,
         "launch_waits_s": report["launches"],
         "noise_log_sd": path.noise,
+        "noise_beyond_scatter_log_sd": path.beyond,
         "run_noise_log_sd": path.run_noise,
         "floors": [asdict(f) for f in report["floors"]],
         "repeats": [asdict(r) | {"floor": r.floor} for r in report["repeats"]],
         "scores": [
-            asdict(s) | {"within": s.within, "coverage": None if s.coverage != s.coverage else s.coverage} for s in report["scores"]
+            asdict(s)
+            | {"within": s.within, "floor_above": above_floor(report, s), "coverage": None if s.coverage != s.coverage else s.coverage}
+            for s in report["scores"]
         ],
     }

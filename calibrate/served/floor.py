@@ -14,15 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.served.replay import columns_of, replay, study_of
+from calibrate.served.replay import replay, scattered, study_of
 from calibrate.served.runs import Experiment, ServedRun
-from calibrate.served.scatter import Scatter, ScatteredSteps
-from sim.deployment import plan_engine
-from sim.engine.presets import step_settings
+from calibrate.served.scatter import Scatter
 from sim.host import HostRates
 from sim.posterior import with_model_error
 from sim.rates import RateDraws, Rates
-from sim.serve_fast import run_fast, run_fast_clients
 
 Array = NDArray[np.float64]
 KNOWN_TO = 0.005  # log sd of the step time
@@ -59,20 +56,13 @@ def out_of_phase(run: ServedRun, experiment: Experiment, rates: RateDraws, host:
 
 def scattered_floor(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates, scatter: Scatter) -> dict[str, float] | None:
     """Median relative error by metric where iterations scatter, too; None where the fast path does not apply to the engine."""
-    study = study_of(run, experiment, rates, host)
-    config, _ = plan_engine(study.model, study.gpu, study.precision, study.tp, study.limits)
     rng, runs = np.random.default_rng(14), []
     for factor in _factors():
-        point = slowed(rates.point, factor)
-        settings = step_settings(config, host.work)
-        steps = ScatteredSteps(run.model, run.precision, point, tp=run.tp, scatter=scatter, rng=rng, **settings)
-        if study.max_concurrency is None and not np.isnan(study.trace.arrival_s).any():
-            record = run_fast(study.trace, config, steps, host)
-        else:
-            record = run_fast_clients(study.trace, config, steps, host, study.max_concurrency)
-        if record is None:
+        own = replace(rates, point=slowed(rates.point, factor))
+        columns = scattered(study_of(run, experiment, own, host), scatter, rng)
+        if columns is None:
             return None
-        runs.append(columns_of(record)[:3])
+        runs.append(columns[:3])
     return {metric: _own_error(np.array([columns[i] for columns in runs])) for i, metric in enumerate(("ttft_s", "tpot_s", "e2el_s"))}
 
 

@@ -31,8 +31,10 @@ from numpy.typing import NDArray
 
 from calibrate.served.floor import out_of_phase
 from calibrate.served.launches import Launching, launching
-from calibrate.served.replay import Prediction, replay
+from calibrate.served.noise import beyond_scatter, noise_of
+from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
+from calibrate.served.scatter import Scatter, scatter_of
 from calibrate.served.sending import sending_s
 from calibrate.served.stalls import prefill_seen
 from calibrate.served.waves import own_time_s
@@ -62,7 +64,9 @@ class ServedPath:
     shown: float
     shown_prefill: float
     launch: Launching
-    noise: dict[str, float]
+    noise: dict[str, float]  # all of it
+    beyond: dict[str, float]  # what of it is left where iterations scatter as `scatter` says
+    scatter: Scatter | None
     serial_sd: float  # of the logarithm of the API server's own time, of which waves say more or less
     run_noise: float  # log sd of what all requests of a run have in common, beyond the draws: the grids' word for it, or the ladder's
     learnt_on: tuple[str, ...]
@@ -122,9 +126,12 @@ def learn_path(run: ServedRun, rates: RateDraws, low_loads: tuple[Experiment, ..
         # without waves to tell them apart, all of the latency is taken as the API server's own time
         closes = "request_s" if waves else "serial_s"
         host = replace(host, **{closes: max(0.0, getattr(host, closes) + gap)})
-    noise = _noise([(e, replay(run, e, rates, host, draws=0)) for e in low_loads])
+    noise = noise_of([(e, replay(run, e, rates, host, draws=0)) for e in low_loads])
+    scatter = scatter_of(run, low_loads, rates.point, host)
+    beyond = noise if scatter is None else beyond_scatter(noise, run, low_loads, rates, host, scatter)
     run_noise = max(run_noise, _whole_rungs(run, rates, host, rungs))
-    return ServedPath(rates, host, shown, shown_prefill, launch, noise, serial_sd, run_noise, tuple(e.name for e in (*low_loads, *rungs)))
+    learnt_on = tuple(e.name for e in (*low_loads, *rungs))
+    return ServedPath(rates, host, shown, shown_prefill, launch, noise, beyond, scatter, serial_sd, run_noise, learnt_on)
 
 
 def _whole_rungs(run: ServedRun, rates: RateDraws, host: HostRates, rungs: tuple[Experiment, ...]) -> float:
@@ -215,8 +222,9 @@ def carried(path: PackagedPath, rates: RateDraws) -> ServedPath:
     """A packaged path as it is, for a run that it was not learnt on."""
     host = path.host(rates)
     launch = Launching(float(np.log(path.launch)), path.launch_sd, 0)
+    noise = dict(path.noise)
     return ServedPath(
-        path.applied(rates), host, path.shown, path.shown_prefill, launch, dict(path.noise), HOSTS_SERIAL_SD, path.run_noise, ()
+        path.applied(rates), host, path.shown, path.shown_prefill, launch, noise, noise, None, HOSTS_SERIAL_SD, path.run_noise, ()
     )
 
 
@@ -224,13 +232,3 @@ def _shift_c0(rates: RateDraws, shift_s: float) -> RateDraws:
     point = replace(rates.point, c0_s=max(MIN_C0_S, float(rates.point.c0_s) + shift_s))
     draws = replace(rates.draws, c0_s=np.maximum(MIN_C0_S, rates.draws.c0_s + shift_s))
     return RateDraws(point, draws, rates.basis | {"c0_s": "median TPOT at low load"}, rates.summary)
-
-
-def _noise(pairs: list[tuple[Experiment, Prediction]]) -> dict[str, float]:
-    """Standard deviation of the log residual of single requests, by metric, from quartiles (a few outliers are not the noise)."""
-    out = {}
-    for metric in ("ttft_s", "tpot_s", "e2el_s"):
-        residual = np.concatenate([np.log(getattr(measured, metric) / getattr(seen, metric)) for measured, seen in pairs])
-        low, high = np.nanquantile(residual, [0.05, 0.95])
-        out[metric] = float((high - low) / (2 * 1.645))
-    return out

@@ -9,12 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.served.runs import Experiment, ServedRun
+from calibrate.served.scatter import Scatter, ScatteredSteps
+from sim.deployment import plan_engine
+from sim.engine.presets import step_settings
 from sim.host import HostRates
 from sim.rates import RateDraws, Rates
 from sim.runlog import RunRecord
 from sim.serve import Study, run_study
+from sim.serve_fast import run_fast, run_fast_clients
 
 Array = NDArray[np.float64]
+Columns = tuple[Array, Array, Array, NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -42,23 +47,45 @@ class Prediction:
 
 
 def replay(
-    run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates, *, draws: int, hosts: Sequence[HostRates] = ()
+    run: ServedRun,
+    experiment: Experiment,
+    rates: RateDraws,
+    host: HostRates,
+    *,
+    draws: int,
+    hosts: Sequence[HostRates] = (),
+    scatter: Scatter | None = None,
 ) -> Prediction:
-    """Simulate `experiment` at the point rates and at the first `draws` draws, each with its own of `hosts` where there are any.
+    """Simulate `experiment` at the point rates and at the first `draws` draws, each with its own of `hosts` where there are any, and with
+    iterations that scatter as told.
 
     Clients that wait for their answers do so here too; a closed loop whose chains are not recorded is replayed with its number of
     clients; every other request is sent when it really was.
     """
     base = study_of(run, experiment, rates, host)
+    rng = np.random.default_rng(21)
 
-    def at(point: Rates, own: HostRates) -> tuple[Array, Array, Array, NDArray[np.int64]]:
-        record = run_study(replace(base, rates=replace(rates, point=point), host=own), draws=0, keep_iterations=False).record
-        return columns_of(record)
+    def at(point: Rates, own: HostRates, scatter: Scatter | None = None) -> Columns:
+        study = replace(base, rates=replace(rates, point=point), host=own)
+        found = scattered(study, scatter, rng) if scatter is not None else None
+        return found or columns_of(run_study(study, draws=0, keep_iterations=False).record)
 
     ttft, tpot, e2el, cached = at(rates.point, host)
-    rows = [at(rates.draws.at(d), hosts[d] if hosts else host)[:3] for d in range(draws)]
+    rows = [at(rates.draws.at(d), hosts[d] if hosts else host, scatter)[:3] for d in range(draws)]
     names = ("ttft_s", "tpot_s", "e2el_s")
     return Prediction(ttft, tpot, e2el, cached, {name: np.array([row[i] for row in rows]) for i, name in enumerate(names)})
+
+
+def scattered(study: Study, scatter: Scatter, rng: np.random.Generator) -> Columns | None:
+    """`columns_of` one run at the study's point rates with iterations that scatter; None where the fast path does not apply."""
+    config, _ = plan_engine(study.model, study.gpu, study.precision, study.tp, study.limits)
+    settings = step_settings(config, study.host.work)
+    steps = ScatteredSteps(study.model, study.precision, study.rates.point, tp=study.tp, scatter=scatter, rng=rng, **settings)
+    if study.max_concurrency is None and not np.isnan(study.trace.arrival_s).any():
+        record = run_fast(study.trace, config, steps, study.host)
+    else:
+        record = run_fast_clients(study.trace, config, steps, study.host, study.max_concurrency)
+    return columns_of(record) if record is not None else None
 
 
 def study_of(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates) -> Study:
@@ -78,7 +105,7 @@ def study_of(run: ServedRun, experiment: Experiment, rates: RateDraws, host: Hos
     )
 
 
-def columns_of(record: RunRecord) -> tuple[Array, Array, Array, NDArray[np.int64]]:
+def columns_of(record: RunRecord) -> Columns:
     """TTFT, TPOT, E2EL and cached tokens, in the experiment's order (ids are positions)."""
     order = np.argsort(np.array([int(i) for i in record.request_ids]))
     column = {name: np.asarray(record.requests[name])[order].astype(float) for name in ("arrival_s", "first_token_s", "finish_s")}

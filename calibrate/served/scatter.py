@@ -30,8 +30,8 @@ LEAST_SEEN = 5
 
 @dataclass(frozen=True)
 class Scatter:
-    """Seconds by which iterations with prefill were longer than the middle one of their kind: those that a captured graph holds, and those
-    launched kernel by kernel.
+    """Seconds by which iterations with prefill were longer than the mean of their kind: those that a captured graph holds, and those
+    launched kernel by kernel. About their mean, as a run adds them up; where that lies is learnt elsewhere (calibrate.served.path).
     """
 
     held: Array
@@ -44,7 +44,7 @@ def scatter_of(run: ServedRun, experiments: tuple[Experiment, ...], rates: Rates
     launched = np.concatenate([_launched(run, e, rates, host) for e in experiments])
     if held.size < LEAST_SEEN or launched.size < LEAST_SEEN:
         return None
-    return Scatter(held - np.median(held), launched - np.median(launched))
+    return Scatter(held - held.mean(), launched - launched.mean())
 
 
 def _launched(run: ServedRun, experiment: Experiment, rates: Rates, host: HostRates) -> Array:

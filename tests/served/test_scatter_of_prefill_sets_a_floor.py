@@ -44,7 +44,7 @@ def seen():
     return scatter_of(RUN, made, TRUTH.point, HOST)
 
 
-def test_the_scatter_that_made_the_times_is_found_about_its_middle(seen):
+def test_the_scatter_that_made_the_times_is_found_about_its_mean(seen):
     np.testing.assert_allclose(np.sort(seen.launched), EXTRA_S - 3e-3, atol=2e-5)
     np.testing.assert_allclose(np.sort(seen.held), EXTRA_S / 10 - 3e-4, atol=5e-5)
 
