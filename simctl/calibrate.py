@@ -127,7 +127,7 @@ def command(
     Examples:
       simctl calibrate --hw h100                        from packaged data
       simctl calibrate --hw h100 --from GRID.nc --out posterior.nc
-      simctl calibrate --predict --from GRID.nc         how well would it have known these?
+      simctl calibrate --predict --from GRID.nc         how far off was it?
       simctl calibrate --hw h100 --from LOG.json --model Llama-3.1-8B
       simctl calibrate --hw h100 --budget 10s --for h100s_for_a_chat_load
       simctl calibrate --hw cpu --collect out/          measure first
