@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from calibrate import backend
 from calibrate.measurement import model_of, open_measurement, whole_number
-from calibrate.sampling import Compiled, Diagnostics, Settings, diagnose
+from calibrate.sampling import Compiled, Diagnostics, Graph, Settings, diagnose
 from calibrate.served.runs import read_served
 from sim.bill import coefficients
 from sim.deployment import default_batch_limits
@@ -200,7 +200,7 @@ def learn(runs: Sequence[KvRun], settings: Settings) -> tuple[Fit, dict[str, Arr
     """(fit to all runs, predictive draws of the blocks of each run from a fit without its model). UsageError with too few runs."""
     if len(runs) < LEAST_RUNS:
         raise UsageError(f"too few engine starts to learn an overhead from: {len(runs)}, at least {LEAST_RUNS} are needed")
-    compiled = Compiled(memory_model(runs), settings.sampler)
+    compiled = Compiled(Graph(memory_model(runs)), settings.sampler)
     held = {}
     for name in sorted({run.model for run in runs}):
         others = _fit(compiled, settings, [run for run in runs if run.model != name])

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -71,19 +71,41 @@ def chosen(sampler: Sampler | None) -> Sampler:
     return sampler or ("nutpie" if backend.nutpie() else "pymc")
 
 
+class Model(Protocol):
+    """What can be sampled: it gives each sampler its own form of itself."""
+
+    def for_pymc(self) -> Any:
+        """A pm.Model."""
+
+    def for_nutpie(self) -> Any:
+        """A model that nutpie has compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A pm.Model, sampled as it is written."""
+
+    graph: Any
+
+    def for_pymc(self) -> Any:
+        return self.graph
+
+    def for_nutpie(self) -> Any:
+        nutpie = backend.nutpie()
+        assert nutpie is not None
+        return nutpie.compile_pymc_model(self.graph)
+
+
 class Compiled:
-    """A model made ready once and sampled many times, on its own data or on replacements of its pm.Data.
+    """A model made ready once and sampled many times, on its own data or on replacements of its pm.Data."""
 
-    It is a pm.Model, or has `for_pymc` and `for_nutpie`, which give each sampler its own form of it.
-    """
-
-    def __init__(self, model: Any, sampler: Sampler | None = None) -> None:
+    def __init__(self, model: Model, sampler: Sampler | None = None) -> None:
         self.sampler = chosen(sampler)
         with quiet(), backend.exact():
-            if self.sampler == "nutpie" and (nutpie := backend.nutpie()) is not None:
-                self._ready = model.for_nutpie() if hasattr(model, "for_nutpie") else nutpie.compile_pymc_model(model)
+            if self.sampler == "nutpie":
+                self._ready = model.for_nutpie()
             else:
-                self.model = model.for_pymc() if hasattr(model, "for_pymc") else model
+                self.model = model.for_pymc()
 
     def sample(self, settings: Settings, data: Mapping[str, np.ndarray] | None = None) -> Any:
         """InferenceData of the posterior. `data` replaces values of pm.Data by name; shapes must stay the same."""
@@ -109,9 +131,9 @@ class Compiled:
             return pm.sample(random_seed=settings.seed, progressbar=False, compute_convergence_checks=False, **how)
 
 
-def sample(model: Any, settings: Settings) -> Any:
-    """Compile and sample once."""
-    return Compiled(model, settings.sampler).sample(settings)
+def sample(graph: Any, settings: Settings) -> Any:
+    """Compile a pm.Model and sample it once."""
+    return Compiled(Graph(graph), settings.sampler).sample(settings)
 
 
 def diagnose(posterior: Any) -> Diagnostics:

@@ -48,9 +48,14 @@ def refreshed(text: str) -> str:
 
 
 def ran(arguments: str, folder: str) -> str:
-    """What `simctl ARGUMENTS`, run in `folder`, prints on stdout; of a failure also its line on stderr."""
+    """What `simctl ARGUMENTS`, run in `folder`, prints on stdout; of a failure also its line on stderr. Raises RuntimeError for an
+    ending that is not simctl's own (a traceback): no page shows one.
+    """
     command = [sys.executable, "-m", "simctl", *shlex.split(arguments)]
     done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1:] if done.returncode else []
+    if done.returncode and not (last and last[0].startswith("simctl: ")):
+        raise RuntimeError(f"simctl {arguments}: exit {done.returncode}: {last}")
     failure = f"{done.stderr.strip().splitlines()[-1]}\n(exit {done.returncode})\n" if done.returncode else ""
     return "".join(line.rstrip() + "\n" for line in done.stdout.rstrip().splitlines()) + failure
 

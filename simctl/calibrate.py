@@ -64,7 +64,8 @@ DRAWS = {"capacity": 4000, "recall": 3000, "rates": 800}
 )
 @click.option("--metric", help="Design: the figure that decides. [default: the first one the scenario reports]")
 @click.option("--goal", metavar="METRIC<=X", help="Design: the decision is where the figure meets this bound.")
-@click.option("--posterior", type=click.Path(path_type=Path), help="Design: what is known now. [default: the packaged posterior]")
+@click.option("--posterior", type=click.Path(path_type=Path), help="Design, predict: what is known now. [default: the packaged posterior]")
+@click.option("--predict", is_flag=True, help="Learn nothing: predict the grids of --from with --posterior, and say how far off that is.")
 @click.option("--from-datasheet", is_flag=True, help="Design: start from the datasheet, as a calibration does.")
 @click.option("--check", is_flag=True, help="Design: from the datasheet, and put to the test on the packaged grid's own measurements.")
 @click.option("--sims", default=80, show_default=True, type=click.IntRange(30, 2000), help="Design: draws of the rates to simulate.")
@@ -85,6 +86,7 @@ def command(
     metric: str | None,
     goal: str | None,
     posterior: Path | None,
+    predict: bool,
     from_datasheet: bool,
     check: bool,
     sims: int,
@@ -125,6 +127,7 @@ def command(
     Examples:
       simctl calibrate --hw h100                        from packaged data
       simctl calibrate --hw h100 --from GRID.nc --out posterior.nc
+      simctl calibrate --predict --from GRID.nc         how far off was it?
       simctl calibrate --hw h100 --from LOG.json --model Llama-3.1-8B
       simctl calibrate --hw h100 --budget 10s --for h100s_for_a_chat_load
       simctl calibrate --hw cpu --collect out/          measure first
@@ -133,6 +136,15 @@ def command(
         _list(as_json)
         return
     writable(str(out) if out else None)
+    if predict:
+        from simctl.predict import run as predict_grids
+
+        if out is not None or collect is not None or scenario is not None or kv_capacity or recall or experiment is not None:
+            raise UsageError("--predict learns nothing: it takes --from, --posterior, --hw, --worst, --seed and --json")
+        if any(path.suffix.lower() in LOGS for path in given):
+            raise UsageError("--predict is of engine grids (.nc); a served log is replayed by `simctl simulate`")
+        predict_grids(hw, given, posterior, seed, worst, as_json)
+        return
     draws = draws or DRAWS["capacity" if kv_capacity else "recall" if recall else "rates"]
     if kv_capacity:
         from simctl.kv_capacity import run as learn_capacity

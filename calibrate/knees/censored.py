@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
 from calibrate import backend
-from calibrate.sampling import Compiled, Settings, diagnose, quiet
+from calibrate.sampling import Compiled, Graph, Settings, diagnose, quiet
 from sim.errors import UsageError
 
 Array = NDArray[np.float64]
@@ -70,7 +70,7 @@ def compare(batch: Array, censored: NDArray[np.bool_], predictors: Mapping[str, 
     import xarray as xr
 
     az, scores = backend.arviz(), {name: standardised(np.asarray(v, dtype=float)) for name, v in predictors.items()}
-    compiled = Compiled(knee_model(batch, censored, next(iter(scores.values()))), settings.sampler)
+    compiled = Compiled(Graph(knee_model(batch, censored, next(iter(scores.values())))), settings.sampler)
     found: dict[str, tuple[Any, float]] = {}
     for name, score in scores.items():
         idata = compiled.sample(settings, {"score": score})

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate import backend
-from calibrate.sampling import Compiled, Settings
+from calibrate.sampling import Compiled, Model, Settings
 from calibrate.sbc.ranks import rank
 
 Array = NDArray[np.float64]
@@ -19,14 +19,14 @@ KEPT = 50  # draws a truth is ranked among: few, far apart, so that they are nea
 
 @dataclass(frozen=True)
 class Sampled:
-    """A pm.Model whose data are pm.Data, and how to make data at a truth.
+    """A model whose data are pm.Data, and how to make data at a truth.
 
     `parameters` are ranked, each scalar of them; `observed` names the observed variables and the pm.Data each is fed from. A likelihood
     written as a potential has no variable to draw: `data` then makes the pm.Data from a truth, for which `helpers` are drawn, too. A model
     in other coordinates than its prior cannot be drawn from at all: `truths` then draws the parameters, {name: [run, ...]}.
     """
 
-    model: Any
+    model: Model
     parameters: Sequence[str]
     observed: Mapping[str, str]
     helpers: Sequence[str] = ()
@@ -44,7 +44,8 @@ def sampled_ranks(study: Sampled, runs: int, rng: np.random.Generator, settings:
     if study.truths is not None:
         columns = dict(study.truths(runs, rng))
     else:  # the graph of the model is drawn from as it stands: truth and data of a run belong together
-        drawn = pm.draw([study.model[name] for name in names], draws=runs, random_seed=int(rng.integers(2**31)))
+        graph = study.model.for_pymc()
+        drawn = pm.draw([graph[name] for name in names], draws=runs, random_seed=int(rng.integers(2**31)))
         columns = dict(zip(names, (np.asarray(each, dtype=np.float64) for each in drawn), strict=True))
     compiled = Compiled(study.model, settings.sampler)
     found: dict[str, list[float]] = {}

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from calibrate.sampling import Settings
+from calibrate.sampling import Graph, Settings
 from calibrate.sbc.sampled import QUICK, Sampled, sampled_ranks
 from calibrate.sbc.served import request_ranks, served_ranks
 
@@ -72,7 +72,7 @@ def population(runs: int, rng: np.random.Generator, settings: Settings = QUICK) 
     model = population_model(kernels, engines)
     observed = {f"{name}_seen": f"{name}_values" for name in ("kernel", "engine", "host")}
     parameters = ["share_mean", "share_sd", "stack", "slope_of_products", "cost_mean", "cost_sd"]
-    return sampled_ranks(Sampled(model, parameters, observed), runs, rng, replace(settings, target_accept=0.95))
+    return sampled_ranks(Sampled(Graph(model), parameters, observed), runs, rng, replace(settings, target_accept=0.95))
 
 
 def knees(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
@@ -82,7 +82,7 @@ def knees(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> di
     batch = np.geomspace(2.0, 100.0, KNEES)
     model = knee_model(batch, np.zeros(KNEES, dtype=bool), standardised(rng.normal(size=KNEES)))
     model["upper"].set_value(np.full(KNEES, np.log(LAST_BATCH)))
-    return sampled_ranks(Sampled(model, ["intercept", "slope", "sigma"], {"log_knee": "log_batch"}), runs, rng, settings)
+    return sampled_ranks(Sampled(Graph(model), ["intercept", "slope", "sigma"], {"log_knee": "log_batch"}), runs, rng, settings)
 
 
 def recall(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
@@ -105,7 +105,7 @@ def recall(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> d
         return {"found": rng.binomial(asked, expit(eta + truth["cell_sd"] * truth["cell_z"][c])).astype(float)}
 
     parameters = ["level", "haystack_sd", "intercept", "budget_log_mean", "budget_log_sd", "budget_slope", "model_sd", "context_slope"]
-    study = Sampled(model, [*parameters, "cell_sd"], {}, ("model_offset", "cell_z"), data=found)
+    study = Sampled(Graph(model), [*parameters, "cell_sd"], {}, ("model_offset", "cell_z"), data=found)
     return sampled_ranks(study, runs, rng, replace(settings, target_accept=0.99))
 
 
@@ -115,7 +115,7 @@ def memory(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> d
 
     model = memory_model(packaged_runs())
     parameters = ["fixed", "kept", "server", "mlp_copies", "logit_copies", "scale", "noise"]
-    return sampled_ranks(Sampled(model, parameters, {"overhead_gb": "overhead"}), runs, rng, replace(settings, target_accept=0.99))
+    return sampled_ranks(Sampled(Graph(model), parameters, {"overhead_gb": "overhead"}), runs, rng, replace(settings, target_accept=0.99))
 
 
 STUDIES: dict[str, Study] = {

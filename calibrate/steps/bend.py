@@ -47,6 +47,11 @@ class Shift(Protocol):
         """Where it is counted from, given the scores of other rates and the logarithms of several runs' hosts (or None)."""
 
 
+def _score_of(logarithm: Any, prior: Prior) -> Any:
+    """The standard score at which a rate has this logarithm."""
+    return (logarithm - np.log(prior.median)) / prior.sigma
+
+
 @dataclass(frozen=True)
 class _Lean:
     """A lean decode: how long it took, what it read and reduced, and the place of its run among several."""
@@ -81,7 +86,7 @@ class _Fixed:
 
     def score(self, z: Mapping[str, Any], hosts: Any, priors: Mapping[str, Prior], xp: Any) -> Any:
         left = _floored(self.lean.time_s - self.lean.read_bytes / value(priors["beta"], z["beta"], xp.exp), FLOOR_S, xp)
-        return (xp.log(left) - self.lean.host(hosts) - np.log(priors[self.name].median)) / priors[self.name].sigma
+        return _score_of(xp.log(left) - self.lean.host(hosts), priors[self.name])
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ class _Latency:
     def score(self, z: Mapping[str, Any], hosts: Any, priors: Mapping[str, Prior], xp: Any) -> Any:
         c0, beta = (value(priors[name], z[name], xp.exp) for name in ("c0_s", "beta"))
         left = _floored(self.lean.time_s - c0 * xp.exp(self.lean.host(hosts)) - self.lean.read_bytes / beta, FLOOR_S, xp)
-        return (xp.log(left / self.lean.comm_ops) - np.log(priors[self.name].median)) / priors[self.name].sigma
+        return _score_of(xp.log(left / self.lean.comm_ops), priors[self.name])
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ class _Late:
     def score(self, z: Mapping[str, Any], hosts: Any, priors: Mapping[str, Prior], xp: Any) -> Any:
         pad = value(priors["chunk_pad_tokens"], z["chunk_pad_tokens"], xp.exp)
         left = _floored(self.together_s - pad * self.pad_s, LATE_FLOOR * self.together_s, xp)
-        return (xp.log(left / self.tokens) - np.log(priors[self.name].median)) / priors[self.name].sigma
+        return _score_of(xp.log(left / self.tokens), priors[self.name])
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,10 @@ class StepCells:
             digest.update(name.encode() + text)
         return digest.hexdigest()
 
+    def mark(self) -> str:
+        """A short hash of what was measured, labels and times alone: the same however the cells are priced."""
+        return hashlib.sha256("\n".join(self.cell.tolist()).encode() + np.ascontiguousarray(self.step_s).tobytes()).hexdigest()[:16]
+
 
 def bill_of(matrix: Any) -> Bill:
     """Bill whose terms are the columns of `matrix` [n, field] (array or tensor)."""

@@ -207,9 +207,15 @@ def log_price(cells: StepCells, rates: Rates, hosts: Array | None = None) -> Arr
     return out
 
 
+def noise_scale(cells: StepCells, sigma: Array) -> Array:
+    """Scale [draw, n] of what cells are off by: the formula's error sigma [draw, kind] and their own noise."""
+    out: Array = np.sqrt(sigma[:, kind_index(cells)] ** 2 + cells.repeat_sd**2)
+    return out
+
+
 def log_likelihood(cells: StepCells, log_price: Array, sigma: Array) -> Array:
     """Pointwise Student-t log density [draw, n] from log price [draw, n] and sigma [draw, kind]."""
-    scale = np.sqrt(sigma[:, kind_index(cells)] ** 2 + cells.repeat_sd**2)
+    scale = noise_scale(cells, sigma)
     t = (np.log(cells.step_s) - log_price) / scale
     constant = gammaln((NU + 1) / 2) - gammaln(NU / 2) - 0.5 * np.log(NU * np.pi)
     out: Array = constant - np.log(scale) - (NU + 1) / 2 * np.log1p(t**2 / NU)
@@ -218,6 +224,5 @@ def log_likelihood(cells: StepCells, log_price: Array, sigma: Array) -> Array:
 
 def predictive(cells: StepCells, log_price: Array, sigma: Array, rng: np.random.Generator) -> Array:
     """Draws of what a new measurement of each cell would read, seconds [draw, n]: rates, model error and noise together."""
-    scale = np.sqrt(sigma[:, kind_index(cells)] ** 2 + cells.repeat_sd**2)
-    out: Array = np.exp(log_price + scale * rng.standard_t(NU, size=log_price.shape))
+    out: Array = np.exp(log_price + noise_scale(cells, sigma) * rng.standard_t(NU, size=log_price.shape))
     return out

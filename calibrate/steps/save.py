@@ -55,5 +55,6 @@ def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: s
         engine=", ".join(sorted({g.engine for g in grids})),
         weight_dtype=weight_dtype,
         host_sd=result.fit.other_host_sd,
+        learnt_from=json.dumps([g.cells.mark() for g in grids]),
         held_out=json.dumps([asdict(h) for h in result.held_out]),
     )

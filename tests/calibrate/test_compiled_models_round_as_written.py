@@ -3,7 +3,7 @@
 import numpy as np
 
 from calibrate import backend
-from calibrate.sampling import Compiled
+from calibrate.sampling import Compiled, Graph
 
 FACTOR = 1.1
 TERMS = np.random.default_rng(1).uniform(1.0, 2.0, 64)
@@ -15,5 +15,5 @@ def test_products_are_rounded_before_they_are_added() -> None:
     with pm.Model() as model:
         x = pm.Flat("x")
         pm.Potential("left", (x * pm.Data("terms", TERMS) - pm.Data("products", FACTOR * TERMS)).sum())
-    density, _ = Compiled(model, "nutpie")._ready.logp_func(np.array([FACTOR]))
+    density, _ = Compiled(Graph(model), "nutpie")._ready.logp_func(np.array([FACTOR]))
     assert density == 0.0
