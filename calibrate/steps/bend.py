@@ -209,7 +209,11 @@ def _warps(free: Sequence[str], priors: Mapping[str, Prior], shifted: Collection
     return [
         Warp(name, float(lay.middle[i]), priors[name].sigma)
         for i, name in enumerate(free)
-        if name.endswith(COSTS) and not name.endswith("_per_s") and name not in shifted and spread[name] < LEARNT and spread[name] * priors[name].sigma > UNCERTAIN
+        if name.endswith(COSTS)
+        and not name.endswith("_per_s")
+        and name not in shifted
+        and spread[name] < LEARNT
+        and spread[name] * priors[name].sigma > UNCERTAIN
     ]
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.steps.approximate import Approximation, approximate
+from calibrate.steps.approximate import approximate
 from calibrate.steps.bend import run_index
 from calibrate.steps.cells import StepCells
 from calibrate.steps.model import log_price
@@ -41,19 +41,18 @@ def floor(within: Array, visits: Array, visits_sd: Array, typical: Array | float
     return np.where(several, np.maximum(error, within), np.hypot(within, typical))
 
 
-def typical_scatter(cells: StepCells, fit: Approximation) -> Array:
-    """Standard deviation of the logarithm of each cell's visits [n] that its host lets expect. Launching is followed as far as it varies, as
-    the GPU hides a part that is another on a slow host than on a fast one.
+def typical_scatter(cells: StepCells, rates: Rates, hosts: Array | None = None) -> Array:
+    """Standard deviation of the logarithm of each cell's visits [n] that its host lets expect, at rates of floats and on hosts that take
+    `hosts` [1, n] times as long. Launching is followed as far as it varies, as the GPU hides another part of it on a slow host than on a
+    fast one.
     """
-    rates = Rates(**{name: fit.rates[name] for name in UNITS})
-    factors = np.exp(fit.hosts[run_index(cells, fit.runs)] if fit.runs else np.zeros(len(cells)))[None, :]
-    launching = _half(cells, rates, factors, LAUNCHING, LAUNCH_OF_VISIT)
-    host = _half(cells, rates, factors, [name for name in OF_HOST if name not in LAUNCHING], HOST_OF_VISIT)
+    launching = _half(cells, rates, hosts, LAUNCHING, LAUNCH_OF_VISIT)
+    host = _half(cells, rates, hosts, [name for name in OF_HOST if name not in LAUNCHING], HOST_OF_VISIT)
     out: Array = np.sqrt(REST_OF_VISIT**2 + host**2 + launching**2)
     return out
 
 
-def _half(cells: StepCells, rates: Rates, hosts: Array, names: Sequence[str], by: float) -> Array:
+def _half(cells: StepCells, rates: Rates, hosts: Array | None, names: Sequence[str], by: float) -> Array:
     """Half of what the log price [n] grows by between these rates `by` (in the logarithm) lower and higher."""
     slower, faster = (
         log_price(cells, replace(rates, **{name: getattr(rates, name) * np.exp(sign * by) for name in names}), hosts)[0] for sign in (1, -1)
@@ -67,5 +66,7 @@ def with_hosts_of_visits(cells: StepCells, priors: Mapping[str, Prior]) -> StepC
     visited = cells.visits > 0
     if not visited.any():
         return cells
-    typical = typical_scatter(cells, approximate(cells, priors))
+    fit = approximate(cells, priors)
+    hosts = np.exp(fit.hosts[run_index(cells, fit.runs)])[None, :] if fit.runs else None
+    typical = typical_scatter(cells, Rates(**{name: fit.rates[name] for name in UNITS}), hosts)
     return replace(cells, repeat_sd=np.where(visited, floor(cells.within_sd, cells.visits, cells.visits_sd, typical), cells.repeat_sd))

@@ -17,7 +17,7 @@ from calibrate.steps.cells import KINDS, StepCells
 from calibrate.steps.engine_grid import Grid
 from calibrate.steps.fit import Scores, hosts_of, intervals, score
 from calibrate.steps.model import log_likelihood, log_price
-from calibrate.steps.noise import HOST_OF_VISIT, REST_OF_VISIT, STEP, floor
+from calibrate.steps.noise import floor, typical_scatter
 from sim.posterior import PosteriorError, PosteriorFile, rates_from_file, read_posterior
 from sim.rates import UNITS, Rates
 
@@ -107,8 +107,7 @@ def _with_noise(cells: StepCells, rates: Rates) -> StepCells:
     visited = cells.visits > 0
     if not visited.any():
         return cells
-    slower, faster = (log_price(cells, rates, np.full((1, 1), np.exp(half)))[0] for half in (STEP / 2, -STEP / 2))
-    typical = np.hypot(REST_OF_VISIT, HOST_OF_VISIT * (slower - faster) / STEP)
+    typical = typical_scatter(cells, rates)
     return replace(cells, repeat_sd=np.where(visited, floor(cells.within_sd, cells.visits, cells.visits_sd, typical), cells.repeat_sd))
 
 

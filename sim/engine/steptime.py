@@ -134,7 +134,11 @@ class StepTime:
         self._rates = rates
         self._tp = tp
         self._chords: dict[tuple[int, int], _Chord] = {}
-        self._preparing = (to_ticks(host.iteration_s), to_ticks(host.sequence_s), to_ticks(host.prefill_s * (1.0 + c.runner2 * rates.runner2_prefill)))
+        self._preparing = (
+            to_ticks(host.iteration_s),
+            to_ticks(host.sequence_s),
+            to_ticks(host.prefill_s * (1.0 + c.runner2 * rates.runner2_prefill)),
+        )
         self._works = any(self._preparing)
         self._window = model.window
         self._heads = query_heads(model, tp)

@@ -14,7 +14,6 @@ from sim.specs.model import Attention, DenseMlp, GatedDeltaNet, LatentAttention,
 from sim.specs.stacks import FULL, LINEAR, attention, dense_mlp, expert_mlp, layer_kinds, sparse_every, stack, windowed
 from sim.specs.vision import pixtral_projector_params, qwen_vision_params, siglip_projector_params
 
-
 # Decoders that vLLM 0.23 steps with its second model runner, told by the kernels in their profiles; Qwen2 and Qwen3's mixture of experts
 # with its first.
 SECOND_RUNNER = ("llama", "qwen3")

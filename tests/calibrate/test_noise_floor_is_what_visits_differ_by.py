@@ -1,6 +1,7 @@
 """A cell has the noise floor of its visits, pooled with what its host's share of the step lets expect; one visited once that of others."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ import xarray as xr
 from calibrate.measurement import open_measurement
 from calibrate.sources import engine_grids, packaged_measurements
 from calibrate.steps.approximate import approximate
-from calibrate.steps.cells import concatenate
+from calibrate.steps.bend import run_index
+from calibrate.steps.cells import FIELDS, concatenate
 from calibrate.steps.engine_grid import ONE_VISIT, read_engine_grid, repeat_sd
-from calibrate.steps.noise import HOST_OF_VISIT, REST_OF_VISIT, floor, host_share, with_hosts_of_visits
+from calibrate.steps.noise import LAUNCH_OF_VISIT, REST_OF_VISIT, floor, typical_scatter, with_hosts_of_visits
 from calibrate.steps.population import calibration_priors
+from sim.rates import Rates
 from sim.specs.gpus import get_gpu
 from tests.calibrate.grids import write_grid
 from tests.calibrate.steps import PRIORS, synthetic
@@ -72,39 +75,56 @@ def test_one_cell_that_stutters_stands_out_and_is_shrunk(plain, tmp_path):
 
 
 def test_visits_differ_as_far_as_the_host_is_waited_for():
-    """Over the packaged grids, in bands of the host's share: the scatter of visits is what HOST_OF_VISIT and REST_OF_VISIT say."""
-    shares, ratios = [], []
+    """Over the packaged grids, in bands of what is expected: the scatter of visits is what the host's, launching's and the rest's say."""
+    found = {False: ([], []), True: ([], [])}  # by whether kernels are launched one by one: expected, and squared ratio of seen to expected
     for name in ("H100", "H200"):
         gpu = get_gpu(name)
         grids = engine_grids(gpu)
         cells = concatenate([grid.cells for grid in grids])
-        share = host_share(cells, approximate(cells, calibration_priors(gpu, grids[0].precision)))
+        fit = approximate(cells, calibration_priors(gpu, grids[0].precision))
+        expected = typical_scatter(cells, Rates(**fit.rates), np.exp(fit.hosts[run_index(cells, fit.runs)])[None, :])
         several = cells.visits > 1
-        usual = (1 - 2 / (9 * (cells.visits[several] - 1))) ** 3
-        shares.append(share[several])
-        ratios.append(cells.visits_sd[several] ** 2 / usual / (REST_OF_VISIT**2 + (HOST_OF_VISIT * share[several]) ** 2))
-    share, ratio = np.concatenate(shares), np.concatenate(ratios)
-    assert len(share) > 600
-    over = {}
-    for low, high in ((0.0, 0.1), (0.1, 0.2), (0.2, 0.35), (0.35, 0.6), (0.6, 1.01)):
-        band = (share >= low) & (share < high)
-        assert band.sum() >= 20
-        over[low] = np.sqrt(np.median(ratio[band]))
-    # launched kernel by kernel, an iteration is the host's for the most part, and scatters more than the host does elsewhere
-    assert 1.2 < over.pop(0.6) < 2.0
-    for low, size in over.items():
-        assert 0.6 < size < 1.4, low
+        usual = (1 - 2 / (9 * (np.maximum(cells.visits, 2.0) - 1))) ** 3
+        ratio = np.square(cells.visits_sd / expected) / usual
+        launched = cells.as_bill().eager_layers > 0
+        for kind, (sizes, ratios) in found.items():
+            mine = several & (launched == kind)
+            sizes.append(expected[mine])
+            ratios.append(ratio[mine])
+    bands = {False: (0.0, 0.017, 0.024, 0.035, 1.0), True: (0.0, 0.0095, 0.012, 0.03, 1.0)}
+    for kind, (sizes, ratios) in found.items():
+        size, ratio = np.concatenate(sizes), np.concatenate(ratios)
+        assert len(size) > 400
+        for low, high in pairwise(bands[kind]):
+            band = (size >= low) & (size < high)
+            assert band.sum() >= 40, (kind, low)
+            assert 0.6 < np.sqrt(np.median(ratio[band])) < 1.4, (kind, low)
 
 
 def test_a_cell_that_waits_for_its_host_is_noisier_than_one_of_the_gpu_alone():
     cells = synthetic(np.random.default_rng(0))
     seen = replace(cells, visits=np.ones(len(cells)))
     noise = with_hosts_of_visits(seen, PRIORS).repeat_sd
-    share = host_share(seen, approximate(seen, PRIORS))
-    assert share.min() < 0.05
-    assert share.max() > 0.5
-    np.testing.assert_allclose(noise, np.hypot(REST_OF_VISIT, HOST_OF_VISIT * share), rtol=1e-6)
+    assert noise.min() < 1.2 * REST_OF_VISIT
+    bill = seen.as_bill()
+    lean = (bill.eager_layers == 0) & (bill.sequences == 1) & (bill.has_prefill == 0) & (bill.kv_bytes < 1e9)
+    assert lean.any()
+    assert noise[lean].min() > 2 * REST_OF_VISIT
     assert with_hosts_of_visits(cells, PRIORS) is cells
+
+
+def test_launching_scatters_as_far_as_it_shows():
+    """Of iterations whose GPU has next to nothing to do, all of the launching's scatter; of those that it is busy with, none."""
+    cells = synthetic(np.random.default_rng(0))
+    rates = Rates(**approximate(cells, PRIORS).rates)
+    launched = cells.take(np.flatnonzero(cells.as_bill().eager_layers > 0)[:1])
+    idle, busy = launched.bill.copy(), launched.bill.copy()
+    idle[:] = 0.0
+    idle[:, FIELDS.index("eager_layers")] = launched.as_bill().eager_layers
+    busy[:, FIELDS.index("linear_flops")] *= 1e3
+    alone, hidden = (typical_scatter(replace(launched, bill=bill), rates)[0] for bill in (idle, busy))
+    assert alone == pytest.approx(np.hypot(LAUNCH_OF_VISIT, REST_OF_VISIT), rel=0.02)
+    assert hidden == pytest.approx(REST_OF_VISIT, rel=0.05)
 
 
 def test_the_floor_is_right_on_average():
