@@ -261,6 +261,10 @@ def _show(result: Calibration, grids: list[Grid], title: str, worst: int) -> Non
         for r in result.rates
     ]
     click.echo(table(("rate", "prior 5%", "median", "95%", "post 5%", "median", "95%", "unit", ""), rows))
+    for alone in result.alone:
+        seen = [f"{name} {mid:.3g} [{low:.3g}-{high:.3g}]" for name, (low, mid, high) in alone.not_taken(result.fit.free).items()]
+        if seen:
+            click.echo(f"{alone.basis}, and not taken from there: {', '.join(seen)}")
     click.echo()
     click.echo("model error by kind: " + ", ".join(f"{k} {v:.2%}" for k, v in result.sigma.items()))
     middle, high, beyond = result.noise_floor
