@@ -36,7 +36,7 @@ RATE_DRAWS = 200  # to solve a served path at; only --draws of them are replayed
 @click.option("--gpu", help="GPU of a CSV log.")
 @click.option("--max-num-seqs", type=click.IntRange(1), help="Engine limit under which a CSV log was taken.")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Engine limit under which a CSV log was taken.")
-@click.option("--draws", type=click.IntRange(0, 1000), default=60, show_default=True, help="Draws of the rates behind the intervals.")
+@click.option("--draws", type=click.IntRange(0, 1000), default=40, show_default=True, help="Draws of the rates behind the intervals.")
 @click.option("--save-path", metavar="FILE", help="Write the served path learnt (JSON), for simulations to use.")
 @click.option("--plot", metavar="FILE", help="Also draw the reliability diagram to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print every score as JSON on stdout.")
