@@ -45,6 +45,10 @@ def command(
     log-probabilities of prompt tokens (vLLM, SGLang), or with --token-ids those of the next token (llama.cpp's server: a request
     per token, and perplexity over the tokens among the likeliest of both). KL is from FIRST to SECOND over the tokens both list and
     one bucket for all others: a lower bound of the true one.
+
+    \b
+    Example:
+      simctl gates http://A:8000 http://B:8000 --model NAME --token-ids
     """
     targets = [_target(first, model), _target(second, second_model or model)]
     prompts = Prompts(vocab_size, seed)

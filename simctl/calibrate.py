@@ -12,6 +12,7 @@ import click
 
 from sim.errors import UsageError
 from simctl.options import Duration, writable
+from simctl.sections import Sectioned
 from simctl.tables import table
 
 if TYPE_CHECKING:
@@ -24,14 +25,26 @@ LOGS = (".json", ".jsonl", ".csv")
 DRAWS = {"capacity": 4000, "recall": 3000, "rates": 800}
 
 
-@click.command("calibrate")
-@click.option("--hw", metavar="GPU", help="The GPU to calibrate: a catalogue name or alias.")
+SECTIONS = {
+    "Learn rates": ("hw", "from", "out", "folds", "worst", "draws", "chains", "sampler", "seed", "thin", "allow-unconverged"),
+    "Measure first, then learn": ("collect", "cells"),
+    "Learn from a served log (--from LOG)": ("model", "experiment", "dtype", "tp", "max-num-seqs", "max-num-batched-tokens", "timeout"),
+    "Judge a posterior on grids it has not seen (--predict)": ("predict", "posterior"),
+    "Choose which cells to measure (--budget and --for)": (
+        "budget", "for", "metric", "goal", "from-datasheet", "check", "sims", "cells-out",
+    ),
+    "Learn something else": ("kv-capacity", "recall"),
+}  # fmt: skip
+
+
+@click.command("calibrate", cls=Sectioned, sections=SECTIONS)
+@click.option("--hw", metavar="GPU", help="The GPU: a catalogue name or alias; cpu with --collect.")
 @click.option(
     "--from",
     "given",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Engine grid (.nc, repeatable) or served log (.json, .jsonl, .csv). [default: packaged]",
+    help="Engine grid (.nc; may be repeated) or a served log (.json, .jsonl, .csv). [default: the GPU's packaged grids]",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
 @click.option("--list", "list_only", is_flag=True, help="List packaged measurements and posteriors, then stop.")
@@ -40,38 +53,43 @@ DRAWS = {"capacity": 4000, "recall": 3000, "rates": 800}
 @click.option("--chains", default=4, show_default=True, type=click.IntRange(2), help="Chains.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampler, the folds and the predictive draws.")
 @click.option("--folds", default=5, show_default=True, type=click.IntRange(0), help="Folds of held-out cells; 0 skips them.")
-@click.option("--worst", default=0, show_default=True, type=click.IntRange(0), help="Also list so many held-out cells, worst first.")
-@click.option("--sampler", type=click.Choice(["nutpie", "pymc"]), help="Default: nutpie where it is installed.")
+@click.option(
+    "--worst", default=0, show_default=True, type=click.IntRange(0), help="Also list so many held-out or predicted cells, worst first."
+)
+@click.option("--sampler", type=click.Choice(["nutpie", "pymc"]), help="What samples. [default: nutpie where it is installed]")
 @click.option("--thin", type=click.IntRange(100), help="Keep about this many draws in all, as float32 (packaged files).")
 @click.option("--allow-unconverged", is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
-@click.option("--model", help="Served log: the model it served, catalogue name or config.json. Collect: shape to measure.")
-@click.option("--experiment", help="Served log: which experiment of a served measurement (.nc) of ours.")
-@click.option("--dtype", default="bf16", show_default=True, help="Served log: weight dtype.")
-@click.option("--tp", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="Served log: GPUs per replica.")
-@click.option("--max-num-seqs", type=click.IntRange(1), help="Served log: engine limit it was taken under. [default: vLLM's]")
-@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Served log: engine limit it was taken under. [default: vLLM's]")
-@click.option("--timeout", type=Duration(), help="Served log: how long clients waited, where it does not say; failures are then censored.")
+@click.option("--model", help="The model it served: catalogue name or config.json. With --collect: the shape to measure.")
+@click.option("--experiment", help="Which experiment, where LOG is a served measurement of ours (.nc).")
+@click.option("--dtype", default="bf16", show_default=True, help="Weight dtype.")
+@click.option("--tp", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="GPUs per replica.")
+@click.option("--max-num-seqs", type=click.IntRange(1), help="Engine limit it was taken under. [default: vLLM's]")
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Engine limit it was taken under. [default: vLLM's]")
+@click.option("--timeout", type=Duration(), help="How long clients waited, where the log does not say; failures are then censored.")
 @click.option(
-    "--collect", type=click.Path(path_type=Path), metavar="DIR", help="Measure this machine first, into DIR; --hw cpu or its GPU."
+    "--collect", type=click.Path(path_type=Path), metavar="DIR", help="Measure this machine into DIR: --hw cpu, or the GPU it has."
 )
-@click.option("--cells", type=click.Path(path_type=Path), help="Collect: the cells of this file (see --cells-out) instead of a whole grid.")
-@click.option("--budget", type=Duration(), metavar="TIME", help="Design or collect: seconds of measuring to spend (90, 120s, 2m).")
+@click.option("--cells", type=click.Path(path_type=Path), help="Measure the cells of this file (see --cells-out) instead of a whole grid.")
+@click.option("--budget", type=Duration(), metavar="TIME", help="Seconds of measuring to spend (90, 120s, 2m); with --collect, too.")
 @click.option(
     "--for",
     "scenario",
+    metavar="SCENARIO",
     type=click.Path(path_type=Path),
-    help="Design: the scenario whose decision the cells are for (a file, or the name of one that comes with simctl).",
+    help="The scenario whose decision the cells are for: a file, or the name of one that comes with simctl.",
 )
-@click.option("--metric", help="Design: the figure that decides. [default: the first one the scenario reports]")
-@click.option("--goal", metavar="METRIC<=X", help="Design: the decision is where the figure meets this bound.")
-@click.option("--posterior", type=click.Path(path_type=Path), help="Design, predict: what is known now. [default: the packaged posterior]")
-@click.option("--predict", is_flag=True, help="Learn nothing: predict the grids of --from with --posterior, and say how far off that is.")
-@click.option("--from-datasheet", is_flag=True, help="Design: start from the datasheet, as a calibration does.")
-@click.option("--check", is_flag=True, help="Design: from the datasheet, and put to the test on the packaged grid's own measurements.")
-@click.option("--sims", default=80, show_default=True, type=click.IntRange(30, 2000), help="Design: draws of the rates to simulate.")
-@click.option("--cells-out", type=click.Path(path_type=Path), help="Design: write the cells for `simctl measure --cells`.")
-@click.option("--kv-capacity", is_flag=True, help="Learn instead what engines take beside weights and KV, from the blocks they got.")
-@click.option("--recall", is_flag=True, help="Learn instead the recall of sparse decoding, from the published needle trials.")
+@click.option("--metric", help="The figure that decides. [default: the first one the scenario reports]")
+@click.option("--goal", metavar="METRIC<=X", help="The decision is where the figure meets this bound.")
+@click.option(
+    "--posterior", type=click.Path(path_type=Path), help="What is known now; of --budget and --for, too. [default: the packaged posterior]"
+)
+@click.option("--predict", is_flag=True, help="Learn nothing: predict the grids of --from, and say how far off that is.")
+@click.option("--from-datasheet", is_flag=True, help="Start from the datasheet, as a calibration does.")
+@click.option("--check", is_flag=True, help="From the datasheet, and put to the test on the packaged grid's own measurements.")
+@click.option("--sims", default=80, show_default=True, type=click.IntRange(30, 2000), help="Draws of the rates to simulate.")
+@click.option("--cells-out", type=click.Path(path_type=Path), help="Write the cells here, for `simctl measure --cells`.")
+@click.option("--kv-capacity", is_flag=True, help="What engines take beside weights and KV, from the blocks they got.")
+@click.option("--recall", is_flag=True, help="The recall of sparse decoding, from published needle trials.")
 def command(
     hw: str | None,
     given: tuple[Path, ...],
@@ -120,7 +138,9 @@ def command(
     columns arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s and optionally gave_up_s, seconds on one clock)
     is learnt from through the simulator, request by request.
 
-    With --budget and --for nothing is learnt: the cells of an engine grid are chosen that are expected to narrow the
+    With --predict nothing is learnt: a posterior is held against grids, by kind of iteration, and says how far off it is.
+
+    With --budget and --for nothing is learnt, either: the cells of an engine grid are chosen that are expected to narrow the
     scenario's decision most, with what they cost and the interval they should leave, beside a grid of the same cost.
 
     \b
@@ -261,6 +281,10 @@ def _show(result: Calibration, grids: list[Grid], title: str, worst: int) -> Non
         for r in result.rates
     ]
     click.echo(table(("rate", "prior 5%", "median", "95%", "post 5%", "median", "95%", "unit", ""), rows))
+    for alone in result.alone:
+        seen = [f"{name} {mid:.3g} [{low:.3g}-{high:.3g}]" for name, (low, mid, high) in alone.not_taken(result.fit.free).items()]
+        if seen:
+            click.echo(f"{alone.basis}, and not taken from there: {', '.join(seen)}")
     click.echo()
     click.echo("model error by kind: " + ", ".join(f"{k} {v:.2%}" for k, v in result.sigma.items()))
     middle, high, beyond = result.noise_floor

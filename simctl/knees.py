@@ -38,6 +38,11 @@ def command(data: tuple[str, ...], tau: float, resamples: int, seed: int, loo: b
     t(1)/t(B) per request; a curve that never falls below tau is right-censored, never given a number.
 
     Exits 1 when a published figure does not recompute, other than those listed as known misses.
+
+    \b
+    Examples:
+      simctl knees tr164
+      simctl knees engine-grid_qwen2.5-7b.nc my_curves.csv --tau 0.7
     """
     if data == ("tr164",):
         from calibrate.knees.published import KNOWN_MISSES, reproduce

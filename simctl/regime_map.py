@@ -36,6 +36,10 @@ def command(**options: Any) -> None:
 
     Each cell is dense step time over sparse step time, both with their KV cache in the same place. Above 1 sparse
     wins. `!` follows a value where the caches do not fit the GPU's memory, `?` one whose 5-95 % interval includes 1.
+
+    \b
+    Example:
+      simctl regime-map --gpu H100 --ctx-min 8K --batch 1,8,32 --plot map.png
     """
     from sim.errors import UsageError
     from sim.policy import blocks

@@ -17,6 +17,7 @@ from sim.memory import DEFAULT_UTILIZATION
 from sim.router import ROUTERS
 from simctl import __version__
 from simctl.options import Attention, BatchCap, Fraction, Pair, TokenCount, deployment_options, writable
+from simctl.sections import Sectioned
 from simctl.study import study_of
 from simctl.workload_options import workload_options, workload_origin
 
@@ -25,7 +26,7 @@ SATURATED = 0.05  # share of the requests waiting at the last arrival from which
 _GOAL = re.compile(r"\w+:[0-9.]+")
 
 
-class GoodputCommand(click.Command):
+class GoodputCommand(Sectioned):
     """Takes `--goodput ttft:200 tpot:50` as vLLM's benchmark does: all the pairs that follow belong to the option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -40,7 +41,25 @@ class GoodputCommand(click.Command):
         return super().parse_args(ctx, joined)
 
 
-@click.command("simulate", cls=GoodputCommand)
+SECTIONS = {
+    "Workload from a trace": ("trace", "trace-format", "limit", "rate-scale", "spread-arrivals", "trace-start", "trace-duration"),
+    "Workload drawn": (
+        "num-prompts", "resample", "request-rate", "burstiness", "max-concurrency", "random-input-len", "random-output-len",
+        "random-length-cv", "random-prefix-len", "turns", "think-time",
+    ),
+    "Model and GPU": ("model", "gpu", "dtype", "kv-dtype", "tp", "posterior"),
+    "Engine": (
+        "engine", "engine-option", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization", "block-size", "max-model-len",
+        "num-gpu-blocks", "enable-prefix-caching", "enable-chunked-prefill", "long-prefill-token-threshold", "scheduling-policy",
+        "attention", "host-kv", "draft-model",
+    ),
+    "Server": ("served-path", "host-overhead", "host-rate"),
+    "Fleet": ("replicas", "router", "max-queue", "token-bucket", "admit-ttft"),
+    "Answer": ("goodput", "goal", "draws", "seed", "iterations", "out", "plot", "chrome-trace", "json"),
+}  # fmt: skip
+
+
+@click.command("simulate", cls=GoodputCommand, sections=SECTIONS)
 @workload_options
 @deployment_options
 @click.option("--engine", default="vllm", show_default=True, help="vllm, sglang, llamacpp, or a scheduler class's dotted path.")

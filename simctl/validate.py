@@ -52,6 +52,12 @@ def command(**options: Any) -> None:
     cached_tokens; its own first tenth is the low load it is learnt from.
 
     Exit 1 when a metric is outside its declared bound: TTFT 5 %, TPOT 2 %, E2EL 2 % (median; 5 % in a burst), p99 TTFT 10 %.
+
+    \b
+    Examples:
+      simctl validate                                 all packaged runs
+      simctl validate --run served_llama3.1-8b.nc     one measured here
+      simctl validate --run LOG.csv --model Llama-3.1-8B --gpu H100
     """
     from sim.errors import SimctlError
     from simctl.validate_text import above_floor, as_dict, render, together

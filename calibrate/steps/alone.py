@@ -8,7 +8,7 @@ cost here: those kernels' other costs are not an engine's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -35,10 +35,11 @@ from sim.specs.gpus import get_gpu
 ALL_REDUCE = "all_reduce_graph"  # engines replay graphs; the launched rows carry the host's cost besides
 RATES = {
     "all-reduce": ("comm_bytes_per_s", "comm_latency_s"),
-    # find_s and find_unit_s are seen too and left behind: kernels of ours find several times faster than the published whole stack that
-    # an answer about sparse attention stands for (docs/calibrate.md)
     "selection": ("link_bytes_per_s", "link_latency_s", "gather_s"),
 }
+# Seen too and left behind: kernels of ours find several times faster than the published whole stack that an answer about sparse attention
+# stands for (docs/calibrate.md).
+LEFT = {"all-reduce": (), "selection": ("find_s", "find_unit_s")}
 WHAT = {"all-reduce": "sizes of all-reduce timed alone", "selection": "decode steps of one sequence, own kernels"}
 SHARED = ("sequences", "weight_bytes", "linear_flops", "attention_flops")
 # Published c1(k) and gathers are of other kernels: here they are only an order of magnitude.
@@ -53,6 +54,13 @@ class Alone:
     cells: StepCells
     rates: tuple[str, ...]
     basis: str
+    left: tuple[str, ...] = ()  # seen as well, and what is not taken whatever engines show
+
+    def not_taken(self, free: Collection[str]) -> dict[str, tuple[float, float, float]]:
+        """5 %, median and 95 % of rates seen here and not taken: those that engine iterations show (`free`), and those in `left`."""
+        names = [name for name in (*self.rates, *self.left) if name in free or name in self.left]
+        found = {name: np.quantile(np.asarray(getattr(self.posterior.rates, name)), (0.05, 0.5, 0.95)) for name in names}
+        return {name: (float(low), float(mid), float(high)) for name, (low, mid, high) in found.items()}
 
 
 def read_alone(path: str | Path, gpu: GpuSpec) -> tuple[str, StepCells] | None:
@@ -84,7 +92,8 @@ def learn_alone(kind: str, cells: StepCells, priors: Mapping[str, Prior], settin
     posterior = StepFit(cells, {**priors, **weak}, settings).posterior()
     posterior.diagnostics.require()
     taken = tuple(name for name in RATES[kind] if name in posterior.learnt)
-    return Alone(posterior, cells, taken, f"learnt from {len(cells)} {WHAT[kind]}")
+    left = tuple(name for name in LEFT[kind] if name in posterior.learnt)
+    return Alone(posterior, cells, taken, f"learnt from {len(cells)} {WHAT[kind]}", left)
 
 
 @contextmanager
