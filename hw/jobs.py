@@ -84,7 +84,8 @@ def run(job: Job, out: Path, *, resume: bool = False) -> list[Path]:
         gates = preflight.check(job.device, job.expect_gpu)
         facts = provenance.collect(job.device) | gates
     time = expected(job.suite, job.device, job.budget_s, starts=not job.url)
-    print(f"{job.stem}: {facts['gpu_name']}, {time}, budget {job.budget_s or 'none'}", file=sys.stderr, flush=True)
+    where = facts["gpu_name"] if facts["gpu_name"] != "none" else facts.get("cpu", "this CPU")
+    print(f"{job.stem}: {where}, {time}, budget {job.budget_s or 'none'}", file=sys.stderr, flush=True)
     journal_path = out / f"{job.stem}.journal.jsonl"
     header = {k: v for k, v in asdict(job).items() if k != "budget_s"} | {"gpu": facts["gpu_name"]}
     with terminate_as_interrupt():

@@ -23,7 +23,7 @@ from sim.rates import UNITS, Rates
 
 Array = NDArray[np.float64]
 DRAWS = 4000  # of the posterior's, repeated where it has fewer: noise is drawn anew each time
-WIDEST = 4.0  # standard deviations of hosts among which a file's own is looked for
+WIDEST = 6.0  # standard deviations of hosts among which a file's own is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _host(cells: StepCells, rates: Rates, sigma: Array, host_sd: float) -> float
     """The likeliest factor of the file's host, log-normal of `host_sd` before it was seen, at the middle of rates and of errors [kind]."""
     if not host_sd:
         return 1.0
-    logs = np.linspace(-WIDEST, WIDEST, 401) * host_sd
+    logs = np.linspace(-WIDEST, WIDEST, 601) * host_sd
     prices = log_price(cells, rates, np.exp(logs)[:, None])
     likely = log_likelihood(cells, prices, np.broadcast_to(sigma, (logs.size, sigma.size))).sum(axis=1) - np.square(logs / host_sd) / 2
     return float(np.exp(logs[np.argmax(likely)]))
