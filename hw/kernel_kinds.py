@@ -18,8 +18,10 @@ _SAYS = (
 
 
 def kind_of(name: str) -> str:
-    """One of KINDS. A kernel that writes keys and values into the cache is rest, whatever attention its name speaks of."""
+    """One of KINDS. A kernel that writes keys and values into the cache, or that torch.compile fused (named after all it was fused from,
+    products and attention never among it), is rest whatever else its name speaks of.
+    """
     lowered = name.lower()
-    if "reshape_and_cache" in lowered:
+    if "reshape_and_cache" in lowered or lowered.startswith(("triton_poi_", "triton_red_", "triton_per_")):
         return "rest"
     return next((kind for kind, words in _SAYS if any(word in lowered for word in words)), "rest")

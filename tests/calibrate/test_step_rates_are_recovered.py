@@ -112,6 +112,7 @@ def test_rates_without_evidence_are_not_free(step_fit):
         "smooth_p",
         "last_turn",
         "intake_s",
+        "tile_share",
     }
 
 

@@ -155,7 +155,7 @@ def test_operators_of_a_real_call_are_seen() -> None:
         ("fused_moe_kernel", "experts"),
         ("void vllm::moe::topkGating<8, 128>", "experts"),
         ("Memcpy HtoD (Pinned -> Device)", "copies"),
-        ("triton_red_fused_fused_add_rms_norm_0", "rest"),
+        ("triton_red_fused_fused_add_rms_norm_moe_forward_0", "rest"),
     ],
 )
 def test_kinds_are_told_by_names(name: str, kind: str) -> None:
