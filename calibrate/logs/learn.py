@@ -30,7 +30,7 @@ from calibrate.sampling import Diagnostics, Settings, diagnose, sample
 from calibrate.served.replay import replay
 from calibrate.served.runs import ServedRun
 from calibrate.steps.rates import unseen, value
-from sim.bill import iteration_bill, mixed_shape
+from sim.bill import TILE_ROWS, iteration_bill, mixed_shape
 from sim.errors import SimctlError
 from sim.host import HostRates
 from sim.priors import Prior
@@ -123,11 +123,14 @@ def learn_rates(
 
 
 def shown_rates(run: ServedRun, log: Log) -> tuple[str, ...]:
-    """Rates that iterations of this workload show: decodes of unequal contexts, and a prompt of its mean length beside a long one."""
+    """Rates that iterations of this workload show: decodes of unequal contexts, and prompts beside them, long and short."""
     prompt, output = (float(np.mean(n)) for n in (log.experiment.prompt_tokens, log.experiment.output_tokens))
-    shape = mixed_shape(run.model, [prompt, prompt + output], [(prompt, prompt, True), (8192.0, 8192.0, True)])
-    bill = {name: np.asarray(v, dtype=float) for name, v in iteration_bill(run.model, shape, run.precision, tp=run.tp)._asdict().items()}
-    hidden = unseen(bill)
+    shapes = [
+        mixed_shape(run.model, [prompt, prompt + output], [(prompt, prompt, True), (8192.0, 8192.0, True)]),
+        mixed_shape(run.model, [prompt], [(float(TILE_ROWS), float(TILE_ROWS), True)]),  # one row more than a tile
+    ]
+    bills = (iteration_bill(run.model, shape, run.precision, tp=run.tp)._asdict() for shape in shapes)
+    hidden = set.intersection(*(unseen({name: np.asarray(v, dtype=float) for name, v in bill.items()}) for bill in bills))
     return tuple(name for name in UNITS if name not in hidden)
 
 
