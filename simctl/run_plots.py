@@ -31,7 +31,8 @@ def plot_run(record: RunRecord, kv_blocks: int, title: str, target: Path) -> Non
     bill.set_ylabel("busy seconds per second")
     bill.set_xlabel("simulated time (s)")
     for axes in (batch, memory, latency, bill):
-        axes.legend(loc="upper left", fontsize=8, ncols=3)
+        # above the axes: inside, it hides the points of the first seconds
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=8, ncols=5, frameon=False, borderaxespad=0.1)
         axes.grid(alpha=0.3)
-    batch.set_title(title)
+    batch.set_title(title, loc="left")
     save(figure, target)
