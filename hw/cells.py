@@ -5,7 +5,7 @@ Pure: nothing here touches a device. A cell says what one engine iteration carri
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -45,6 +45,21 @@ class Cell:
 
     def record(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Cell:
+        """The cell that `record` wrote, which a journal may have turned into lists."""
+        return cls(record["kind"], tuple(record["contexts"]), tuple(map(tuple, record["chunks"])))
+
+    def row(self) -> dict[str, Any]:
+        """What tables of cells say of each: how many sequences and chunks it has, and of what size."""
+        return {
+            "batch": len(self.contexts),
+            "context_tokens": float(np.mean(self.contexts)) if self.contexts else 0.0,
+            "chunks": len(self.chunks),
+            "chunk_tokens": self.chunks[0][1] if self.chunks else 0,
+            "offset_tokens": self.chunks[0][0] if self.chunks else 0,
+        }
 
 
 def decode_cells(batches: tuple[int, ...] = BATCHES, contexts: tuple[int, ...] = CONTEXTS) -> list[Cell]:

@@ -61,12 +61,21 @@ def _half(cells: StepCells, rates: Rates, hosts: Array | None, names: Sequence[s
     return out
 
 
-def with_hosts_of_visits(cells: StepCells, priors: Mapping[str, Prior]) -> StepCells:
-    """The cells with the noise floor that their shares of the host let expect. Cells of which no visits are known keep theirs."""
+def with_scatter(cells: StepCells, rates: Rates, hosts: Array | None = None) -> StepCells:
+    """The cells with the noise floor that their shares of the host let expect, at rates of floats and on hosts as `typical_scatter` takes
+    them. Cells of which no visits are known keep theirs.
+    """
     visited = cells.visits > 0
     if not visited.any():
         return cells
+    noise = floor(cells.within_sd, cells.visits, cells.visits_sd, typical_scatter(cells, rates, hosts))
+    return replace(cells, repeat_sd=np.where(visited, noise, cells.repeat_sd))
+
+
+def with_hosts_of_visits(cells: StepCells, priors: Mapping[str, Prior]) -> StepCells:
+    """The cells with the noise floor that rates and hosts first learnt from themselves let expect."""
+    if not (cells.visits > 0).any():
+        return cells
     fit = approximate(cells, priors)
     hosts = np.exp(fit.hosts[run_index(cells, fit.runs)])[None, :] if fit.runs else None
-    typical = typical_scatter(cells, Rates(**{name: fit.rates[name] for name in UNITS}), hosts)
-    return replace(cells, repeat_sd=np.where(visited, floor(cells.within_sd, cells.visits, cells.visits_sd, typical), cells.repeat_sd))
+    return with_scatter(cells, Rates(**{name: fit.rates[name] for name in UNITS}), hosts)

@@ -7,7 +7,7 @@ held-out cells do. Told beside it: the same with one number learnt from the file
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from calibrate.steps.cells import KINDS, StepCells
 from calibrate.steps.engine_grid import Grid
 from calibrate.steps.fit import Scores, hosts_of, intervals, score
 from calibrate.steps.model import log_likelihood, log_price
-from calibrate.steps.noise import floor, typical_scatter
+from calibrate.steps.noise import with_scatter
 from sim.posterior import PosteriorError, PosteriorFile, rates_from_file, read_posterior
 from sim.rates import UNITS, Rates
 
@@ -74,7 +74,7 @@ def unseen(grid: Grid, path: Path, seed: int, draws: int = DRAWS) -> Unseen:
     rates = rates_from_file(path, grid.gpu, grid.precision, model_error=False, tp=grid.tp).draws
     sigma, host_sd = file.variables["sigma"], file.number("host_sd", 0.0)
     middle = Rates(**{name: float(np.median(getattr(rates, name))) for name in UNITS})
-    cells = _with_noise(grid.cells, middle)
+    cells = with_scatter(grid.cells, middle)  # nothing is fitted to them for it
     rng = np.random.default_rng([seed, 5])
     pick = np.resize(np.arange(len(sigma)), max(draws, len(sigma)))
     drawn, errors = Rates(**{name: np.asarray(getattr(rates, name))[pick] for name in UNITS}), sigma[pick]
@@ -100,15 +100,6 @@ def together(found: list[Unseen]) -> list[Part]:
     kind = np.array([c.kind for c in cells])
     parts = [Part(k, score(measured, low, middle, high, kind == k)) for k in KINDS if (kind == k).any()]
     return [Part("all", score(measured, low, middle, high)), *parts]
-
-
-def _with_noise(cells: StepCells, rates: Rates) -> StepCells:
-    """The cells with the noise floor that their shares of the host, at these rates, let expect: nothing is fitted to them for it."""
-    visited = cells.visits > 0
-    if not visited.any():
-        return cells
-    typical = typical_scatter(cells, rates)
-    return replace(cells, repeat_sd=np.where(visited, floor(cells.within_sd, cells.visits, cells.visits_sd, typical), cells.repeat_sd))
 
 
 def _host(cells: StepCells, rates: Rates, sigma: Array, host_sd: float) -> float:

@@ -70,24 +70,18 @@ def dataset(records: list[dict[str, Any]], attrs: dict[str, Any], suite: str = "
 def _cell_row(visits: list[dict[str, Any]]) -> dict[str, Any]:
     """One cell. A visit that failed takes nothing from those that did not; a cell failed when none ran."""
     record = next((v for v in visits if v["status"] == "ok"), visits[0])
-    cell = record["cell"]
-    contexts, chunks = cell["contexts"], cell["chunks"]
+    cell = Cell.of(record["cell"])
     several = [rows for rows in map(counted, visits) if rows]
     pooled = [r for rows in several for r in rows]
-    label = Cell(cell["kind"], tuple(contexts), tuple(map(tuple, chunks))).label
     medians = {f"{k}_median": float(np.median([r[k] for r in pooled])) if pooled else float("nan") for k in FIELDS}
     by_visit = {k: np.array([np.median([r[k] for r in rows]) for rows in several]) for k in ("step_s", "model_s")}
     typical = {f"{k}_median": float(np.median(v)) if v.size else float("nan") for k, v in by_visit.items()}
     return {
-        "label": label,
-        "kind": cell["kind"],
+        "label": cell.label,
+        "kind": cell.kind,
         "role": record["role"],
         "status": record["status"],
-        "batch": len(contexts),
-        "context_tokens": float(np.mean(contexts)) if contexts else 0.0,
-        "chunks": len(chunks),
-        "chunk_tokens": chunks[0][1] if chunks else 0,
-        "offset_tokens": chunks[0][0] if chunks else 0,
+        **cell.row(),
         **summarize([r["step_s"] for r in pooled], "step_s"),
         "visits": len(several),
         "step_s_visits_sd": float(np.log(by_visit["step_s"]).std(ddof=1)) if len(several) > 1 else float("nan"),

@@ -63,19 +63,14 @@ def dataset(records: Sequence[dict[str, Any]], attrs: dict[str, Any]) -> Any:
 
 
 def _cell_row(record: dict[str, Any]) -> dict[str, Any]:
-    cell, found = record["cell"], record["found"]
-    contexts, chunks = cell["contexts"], cell["chunks"]
+    cell, found = Cell.of(record["cell"]), record["found"]
     kernels = found.get("kernels", {})
     by_kind = {f"{kind}_us": float(sum(us for name, (_, us) in kernels.items() if kind_of(name) == kind)) for kind in KINDS}
     row = {
-        "label": Cell(cell["kind"], tuple(contexts), tuple(map(tuple, chunks))).label,
-        "kind": cell["kind"],
+        "label": cell.label,
+        "kind": cell.kind,
         "status": record["status"],
-        "batch": len(contexts),
-        "context_tokens": float(np.mean(contexts)) if contexts else 0.0,
-        "chunks": len(chunks),
-        "chunk_tokens": chunks[0][1] if chunks else 0,
-        "offset_tokens": chunks[0][0] if chunks else 0,
+        **cell.row(),
     }
     if not found:
         return row
