@@ -28,8 +28,10 @@ def pymc() -> ModuleType:
 
 @cache
 def arviz() -> ModuleType:
-    """The arviz module."""
-    return _load("arviz")
+    """The arviz module, which compiles nothing of its own: a variance of a few thousand draws is had sooner than compiled."""
+    module = _load("arviz")
+    module.Numba.disable_numba()
+    return module
 
 
 @cache
@@ -61,6 +63,13 @@ def exact() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def printing() -> Iterator[None]:
+    """While graphs are built to be printed: PyTensor does not note where each node was made, which takes it a fifth of the time."""
+    with _load("pytensor").config.change_flags(traceback__limit=0):
+        yield
+
+
 @cache
 def _linear_algebra() -> Any:
     return _load("threadpoolctl").ThreadpoolController()
@@ -82,6 +91,11 @@ def nutpie() -> ModuleType | None:
         return _load("nutpie")
     except MissingSamplerError:
         return None
+
+
+def imported() -> None:
+    """Import what samples, for a process that will want it."""
+    nutpie() or pymc()
 
 
 def _load(name: str) -> ModuleType:

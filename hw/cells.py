@@ -56,6 +56,7 @@ class Cell:
         return {
             "batch": len(self.contexts),
             "context_tokens": float(np.mean(self.contexts)) if self.contexts else 0.0,
+            "context_sd_tokens": float(np.std(self.contexts)) if self.contexts else 0.0,
             "chunks": len(self.chunks),
             "chunk_tokens": self.chunks[0][1] if self.chunks else 0,
             "offset_tokens": self.chunks[0][0] if self.chunks else 0,

@@ -29,6 +29,7 @@ CELL = {
     "status": ("ok, oom or error", ""),
     "batch": ("decoding sequences asked for", "1"),
     "context_tokens": ("cached tokens of each at the start, mean", "tokens"),
+    "context_sd_tokens": ("standard deviation of them over the sequences", "tokens"),
     "chunks": ("prefill chunks asked for", "1"),
     "chunk_tokens": ("tokens of each chunk", "tokens"),
     "offset_tokens": ("tokens cached before each chunk", "tokens"),
