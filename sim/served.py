@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.engine.boost import Boost
+from sim.engine.boost import NO_BOOST, Boost
 from sim.engine.overlap import HostWork
 from sim.errors import SimctlError, UsageError
 from sim.formula import formula_fingerprint
@@ -28,6 +28,7 @@ SCHEMA = "simctl-served-path/6"
 MIN_C0_S = 1e-5
 LAUNCHING = ("eager_layer_s", "eager_expert_layer_s")
 IN_PROCESS = "posterior for"  # how the summary of rates learnt from in-process grids begins
+OWN_GRIDS = "measured cells"  # in the summary of those learnt from grids of their own GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,9 @@ class ServedPath:
     schema: str = SCHEMA
 
     def host(self, rates: RateDraws) -> HostRates:
-        """The API server's latencies, and the engine's own host work that serving hides of rates learnt in process."""
+        """The API server's latencies, and the engine's own host work that serving hides of rates learnt in process. A GPU's own grids are
+        of one that had no rest; what power lets a GPU do that nobody measured is not known, so it has no boost.
+        """
         return HostRates(
             self.request_s,
             self.prompt_token_s,
@@ -67,7 +70,7 @@ class ServedPath:
             f"served {self.engine} on {self.gpu}",
             token_s=self.token_s,
             work=hidden_work(rates.point, self.applied(rates).point),
-            boost=self.boost,
+            boost=self.boost if OWN_GRIDS in rates.summary else NO_BOOST,
         )
 
     def applied(self, rates: RateDraws) -> RateDraws:
@@ -126,7 +129,7 @@ def parse_path(text: str | bytes, name: str) -> ServedPath:
     try:
         body: dict[str, Any] = json.loads(text)
         told = {field.name: body[field.name] for field in fields(ServedPath)}
-        path = ServedPath(**told | {"boost": Boost(**told["boost"])})
+        path = ServedPath(**told | {"boost": Boost(*(told["boost"][field.name] for field in fields(Boost)))})
     except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:  # not JSON, or not even text, is a ValueError
         raise SimctlError(f"{name}: not a served path ({error})") from None
     if not isinstance(path.noise, dict):
