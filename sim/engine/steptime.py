@@ -284,8 +284,8 @@ class StepTime:
             rows += n
             pairs += n * end - n * (n - 1) / 2
         body, expert, pair = self._product_s
-        linear, p = rows * body, self._rates.smooth_p
-        bound = linear * (linear**p / (linear**p + self._read_s**p))
+        linear = rows * body
+        bound = linear / (1.0 + (self._read_s / linear) ** self._rates.smooth_p)
         return to_ticks(bound + rows * expert + pairs * pair)
 
     def products_of(self, iteration: Iteration) -> int:
