@@ -91,8 +91,9 @@ class StepTime:
     brought back from `tiers` cost their transfer, less what hides behind the share `tier_overlap` of the iteration's
     own time. `host` is work that the rates leave out because an engine may do it while the GPU computes the iteration
     before: it shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the
-    launching of kernels does. `boost` is what a GPU that has rested computes faster: whoever runs iterations one after
-    another keeps the account of it (sim.engine.boost).
+    launching of kernels does. An engine without a `second_runner` steps every model as vLLM's first one does. `boost` is
+    what a GPU that has rested computes faster: whoever runs iterations one after another keeps the account of it
+    (sim.engine.boost).
 
     `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse
     policies, KV in host RAM and kernels launched one by one make the price depend on each sequence's context or
@@ -117,8 +118,11 @@ class StepTime:
         tier_overlap: float = 0.0,
         block_size: int = 16,
         host: HostWork = NO_WORK,
+        second_runner: bool = True,
         boost: Boost = NO_BOOST,
     ) -> None:
+        if not second_runner:
+            model = replace(model, second_runner=False)
         self.model = model
         self.policy = policy
         self.boost = boost
