@@ -39,9 +39,9 @@ def run_plain(
     """Serve `requests` (in order of arrival) to the end.
 
     At one instant, iterations complete before requests arrive, and requests arrive before the next decision. An
-    iteration takes `ticks_of(iteration)`; of a scheduler that decides ahead, `ticks_of(iteration, head_start, rested)`, and it
-    keeps the host for `host_of(iteration)`; whether it finds the GPU rested, `boost` says by its `products_of(iteration)`.
-    Raises UsageError for a request that can never fit.
+    iteration takes `ticks_of(iteration)`; of a scheduler that decides ahead, `ticks_of(iteration, head_start)`, and it keeps
+    the host for `host_of(iteration)`; where it finds the GPU rested, as `boost` says by its `products_of(iteration)`, it takes
+    `ticks_of(iteration, head_start, True)`. Raises UsageError for a request that can never fit.
     """
     run = _Run(requests, scheduler)
     if isinstance(scheduler, DecidesAhead):
@@ -64,7 +64,7 @@ def run_plain(
 def _run_ahead(
     run: _Run,
     scheduler: DecidesAhead,
-    ticks_of: Callable[[Iteration, int, bool], int],
+    ticks_of: Callable[..., int],
     host_of: Callable[[Iteration], int],
     products_of: Callable[[Iteration], int],
     pipe: Pipeline,
@@ -89,7 +89,8 @@ def _run_ahead(
             run.complete(under_way, pipe.sends(host))
         products = products_of(iteration)
         rested = pipe.rested(products)
-        pipe.launched(host, ticks_of(iteration, head_start, rested), products, rested)
+        ticks = ticks_of(iteration, head_start, True) if rested else ticks_of(iteration, head_start)
+        pipe.launched(host, ticks, products, rested)
         under_way = iteration
 
 
