@@ -1,19 +1,23 @@
 """served: a real server under load. A closed-loop ladder, open-loop Poisson streams, multi-turn sessions, a KV-starved burst.
 
-Protocol (served/3). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
+Protocol (served/4). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
 marked, never averaged. A wave of the ladder sends N distinct prompts at once; its decode throughput is read in the true-decode
 window. At the end the open loops are sent again, on the same server, and sessions and the closed loop three times more
 (hw.suites.served_plan). Before the first experiment the server answers warm-up waves of every prompt length to come, the longest of the
-open loops among them, which are not recorded. Version 2 sent only the open loops again, version 1 nothing; it warmed up with the medians.
+open loops among them, which are not recorded. While an experiment runs, the clock and the power of a GPU of this machine are read beside it
+(hw.clocks). Version 3 read no clocks, version 2 sent only the open loops again, version 1 nothing; it warmed up with the medians.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
+from hw.clocks import COLUMNS, clocks
+from hw.clocks import summary as of_clocks
 from hw.journal import Journal
 from hw.pace import Budget, paced
 from hw.serve import load, windows
@@ -21,7 +25,7 @@ from hw.serve.client import Served, Target
 from hw.spread import summarize
 from hw.suites.served_plan import Experiment
 
-PROTOCOL = "served/3"
+PROTOCOL = "served/4"
 
 REQUEST = {
     "experiment_index": ("index into the experiment dimension", "1"),
@@ -56,19 +60,26 @@ EXPERIMENT = {
     "window_step_s": ("mean time per token of a stream in the window", "s"),
     "window_s": ("length of the window", "s"),
     "eta": ("per-stream efficiency against the single stream of the same ladder", "1"),
+    **COLUMNS,
 }
 
 
-def measure(experiments: list[Experiment], target: Target, vocab: int, journal: Journal, budget: Budget, name: str) -> dict[str, Any]:
-    """Run the experiments into the journal until done or out of budget. Returns attributes."""
+def measure(
+    experiments: list[Experiment], target: Target, vocab: int, journal: Journal, budget: Budget, name: str, *, local: bool
+) -> dict[str, Any]:
+    """Run the experiments into the journal until done or out of budget. Returns attributes. Clocks are read of a `local` server only: of
+    one elsewhere, this machine's GPU says nothing.
+    """
     warm = load.Prompts(vocab, 99)
     longest = {max(prompt for prompt, _ in e.load[1]) for e in experiments if e.load}
     for index, tokens in enumerate(sorted({64, *longest, *(e.prompt_tokens for e in experiments)})):
         asyncio.run(load.wave(target, warm, 4, tokens, 8, first=100 * index))
     waiting = [e for e in experiments if e.name not in journal]
     for experiment in paced(waiting, budget, name, reserve_s=2.0):
-        records = asyncio.run(experiment.send())
-        journal.add(experiment.name, **summary(experiment, records))
+        with clocks() if local else nullcontext([]) as readings:
+            records = asyncio.run(experiment.send())
+        found = summary(experiment, records)
+        journal.add(experiment.name, **(found | {"row": found["row"] | of_clocks(readings)}))
     return {"finished": int(all(e.name in journal for e in experiments))}
 
 

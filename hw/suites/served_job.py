@@ -54,7 +54,7 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
                 attrs |= {f"{phase}_{k}": v for k, v in server.facts.items()}
                 target = Target(server.url, server.model, temperature=1.0 if "num_experts" in config else 0.0)
                 work = [e for e in work_of(phase, target, config["vocab_size"], job) if e.name in chosen]
-                done = suite.measure(work, target, config["vocab_size"], journal, Budget(job.budget_s), job.stem)
+                done = suite.measure(work, target, config["vocab_size"], journal, Budget(job.budget_s), job.stem, local=True)
                 attrs[f"finished_{phase}"] = done["finished"]
                 attrs |= {f"{phase}_{k}": v for k, v in asyncio.run(counters(target)).items()}
         attrs["finished"] = int(all(name in journal for name in chosen))

@@ -28,7 +28,7 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
         raise SimctlError(f"{job.url}: {error}")
     try:
         work = [e for e in experiments if e.name in chosen]
-        attrs |= suite.measure(work, target, job.vocab_size, journal, Budget(job.budget_s), job.stem)
+        attrs |= suite.measure(work, target, job.vocab_size, journal, Budget(job.budget_s), job.stem, local=False)
     finally:
         paths = []
         if journal.records:
