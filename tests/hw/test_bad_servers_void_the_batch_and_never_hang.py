@@ -102,10 +102,10 @@ def test_a_suite_over_budget_keeps_what_it_has(tmp_path) -> None:  # type: ignor
         async with running(ToyServer(ttft_s=lambda p: 0.0, gap_s=lambda n: 0.0)) as url:
             target = Target(url, "toy")
             budget = Budget(10.0, clock=lambda: next(ticks))
-            await asyncio.to_thread(served.measure, plan, target, 5000, Journal(path, {"run": 1}), budget, "test")
+            await asyncio.to_thread(served.measure, plan, target, 5000, Journal(path, {"run": 1}), budget, "test", local=False)
             assert done == ["a", "b"]
             rest = await asyncio.to_thread(
-                served.measure, plan, target, 5000, Journal(path, {"run": 1}, resume=True), Budget(None), "test"
+                served.measure, plan, target, 5000, Journal(path, {"run": 1}, resume=True), Budget(None), "test", local=False
             )  # fmt: skip
             assert rest == {"finished": 1}
 
