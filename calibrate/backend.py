@@ -28,8 +28,10 @@ def pymc() -> ModuleType:
 
 @cache
 def arviz() -> ModuleType:
-    """The arviz module."""
-    return _load("arviz")
+    """The arviz module, which compiles nothing of its own: a variance of a few thousand draws is had sooner than compiled."""
+    module = _load("arviz")
+    module.Numba.disable_numba()
+    return module
 
 
 @cache
@@ -82,6 +84,11 @@ def nutpie() -> ModuleType | None:
         return _load("nutpie")
     except MissingSamplerError:
         return None
+
+
+def imported() -> None:
+    """Import what samples, for a process that will want it."""
+    nutpie() or pymc()
 
 
 def _load(name: str) -> ModuleType:

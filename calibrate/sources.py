@@ -14,11 +14,12 @@ import numpy as np
 from calibrate.steps.engine_grid import SUITE, Grid, read_engine_grid
 from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec
+from sim.specs.lookup import key
 
 
-def packaged_measurements() -> list[Path]:
-    """Packaged netCDF measurement files, sorted by name."""
-    return sorted(_root().rglob("*.nc"))
+def packaged_measurements(gpu: GpuSpec | None = None) -> list[Path]:
+    """Packaged netCDF measurement files, sorted by name: all, or those in the folder of a GPU."""
+    return sorted((_root() / key(gpu.name) if gpu else _root()).rglob("*.nc"))
 
 
 def _root() -> Path:
@@ -65,5 +66,5 @@ def machines() -> dict[str, str]:
 
 
 def _packaged_grids(gpu: GpuSpec) -> list[Grid]:
-    every = (on_machine(read_engine_grid(path), path) for path in packaged_measurements() if path.name.startswith(SUITE))
+    every = (on_machine(read_engine_grid(path), path) for path in packaged_measurements(gpu) if path.name.startswith(SUITE))
     return [grid for grid in every if grid.gpu.name == gpu.name]

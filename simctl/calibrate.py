@@ -215,9 +215,11 @@ def command(
             as_json,
         )
         return
+    from calibrate.backend import imported
+    from calibrate.beside import begun, process_beside
     from calibrate.sampling import Settings
     from calibrate.sources import engine_grids
-    from calibrate.steps.alone import learning_alone, packaged_alone
+    from calibrate.steps.alone import learn_alone, packaged_alone
     from calibrate.steps.cells import concatenate
     from calibrate.steps.engine_grid import read_engine_grid
     from calibrate.steps.fit import StepFit
@@ -225,23 +227,26 @@ def command(
     from calibrate.steps.report import calibrate, describe
     from sim.specs.gpus import get_gpu
 
-    if collect is not None:
-        from simctl.collect import collect as measured
+    own = bool(given) or collect is not None
+    with process_beside() as beside:
+        if not own:
+            begun(beside, imported)  # there, while grids are read here
+        if collect is not None:
+            from simctl.collect import collect as measured
 
-        if given or scenario is not None:
-            raise UsageError("--collect measures what is learnt from: it takes neither --from nor --for")
-        found = measured(hw, model, collect, budget, cells.resolve() if cells else None, seed)
-        gpu, grids = found.gpu, [read_engine_grid(found.path, found.gpu)]
-    else:
-        gpu = get_gpu(hw)
-        grids = engine_grids(gpu, given)
-    dtypes = sorted({g.precision.weights for g in grids})
-    every = concatenate([g.cells for g in grids])
-    known = calibration_priors(gpu, grids[0].precision)
-    settings = Settings(draws=draws, tune=TUNE, target_accept=TARGET_ACCEPT, chains=chains, seed=seed, sampler=sampler)
-    apart = {} if given or collect is not None else packaged_alone(gpu)
-    with learning_alone(apart, known, settings) as alone:
-        result = calibrate(StepFit(every, known, settings), folds, seed, alone())
+            if given or scenario is not None:
+                raise UsageError("--collect measures what is learnt from: it takes neither --from nor --for")
+            found = measured(hw, model, collect, budget, cells.resolve() if cells else None, seed)
+            gpu, grids = found.gpu, [read_engine_grid(found.path, found.gpu)]
+        else:
+            gpu = get_gpu(hw)
+            grids = engine_grids(gpu, given)
+        every = concatenate([g.cells for g in grids])
+        known = calibration_priors(gpu, grids[0].precision)
+        settings = Settings(draws=draws, tune=TUNE, target_accept=TARGET_ACCEPT, chains=chains, seed=seed, sampler=sampler)
+        apart = {} if own else packaged_alone(gpu)
+        alone = [begun(beside, learn_alone, kind, timed, known, settings) for kind, timed in apart.items()]
+        result = calibrate(StepFit(every, known, settings), folds, seed, alone, beside)
     if as_json:
         click.echo(json.dumps(_plain(result, describe(grids)), indent=1))
     else:
@@ -251,7 +256,7 @@ def command(
     if out is not None:
         from calibrate.steps.save import save
 
-        path = save(out, result, grids, dtypes[0], thin)
+        path = save(out, result, grids, min(g.precision.weights for g in grids), thin)
         click.echo(f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB)", err=True)
 
 

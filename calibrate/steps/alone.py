@@ -8,11 +8,8 @@ cost here: those kernels' other costs are not an engine's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +77,7 @@ def read_alone(path: str | Path, gpu: GpuSpec) -> tuple[str, StepCells] | None:
 
 def packaged_alone(gpu: GpuSpec) -> dict[str, StepCells]:
     """All packaged cells of a GPU that were timed alone, by kind, where they show a rate worth taking."""
-    found = [read_alone(path, gpu) for path in packaged_measurements() if path.name.startswith(("floor", "decode"))]
+    found = [read_alone(path, gpu) for path in packaged_measurements(gpu) if path.name.startswith(("floor", "decode"))]
     kinds = {kind for kind, _ in filter(None, found)}
     every = {kind: concatenate([cells for k, cells in filter(None, found) if k == kind]) for kind in sorted(kinds)}
     return {kind: cells for kind, cells in every.items() if not unseen(cells.as_bill()._asdict()) >= set(RATES[kind])}
@@ -94,17 +91,6 @@ def learn_alone(kind: str, cells: StepCells, priors: Mapping[str, Prior], settin
     taken = tuple(name for name in RATES[kind] if name in posterior.learnt)
     left = tuple(name for name in LEFT[kind] if name in posterior.learnt)
     return Alone(posterior, cells, taken, f"learnt from {len(cells)} {WHAT[kind]}", left)
-
-
-@contextmanager
-def learning_alone(every: Mapping[str, StepCells], priors: Mapping[str, Prior], settings: Settings) -> Iterator[Callable[[], list[Alone]]]:
-    """`learn_alone` of every kind in a process beside this one, which has a model of its own to compile; call what it yields to wait."""
-    if not every:
-        yield list
-        return
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        found = [pool.submit(learn_alone, kind, cells, priors, settings) for kind, cells in every.items()]
-        yield lambda: [one.result() for one in found]
 
 
 def with_alone(posterior: Posterior, several: Sequence[Alone]) -> Posterior:

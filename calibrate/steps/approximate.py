@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +98,7 @@ def approximate(
         step *= min(1.0, FARTHEST / float(np.abs(step).max()))  # far from the mode a line is no guide
         x = x + step
         left = fit.missed(x)
-        errors = _of_errors(left, cells.repeat_sd, fit.kind)
+        errors = fit.errors(left)
         if float(np.abs(step).max()) < ENOUGH:
             break
     slopes = fit.slopes(x, left)
@@ -142,21 +143,34 @@ class _Fit:
         return out
 
     def missed(self, x: Array) -> Array:
-        """log(measured / price) [n]."""
-        rates = replace(self.plain, **_values(self.free, self.priors, x[: len(self.free)]))
+        """log(measured / price) [n] at one place x, or [place, n] at several."""
+        scores = np.moveaxis(x[..., : len(self.free), None], -2, 0)
+        rates = replace(self.plain, **_values(self.free, self.priors, scores))
         if self.runs:
-            rates = at_host(rates, np.exp(x[len(self.free) :])[self.run])
+            rates = at_host(rates, np.exp(x[..., len(self.free) :])[..., self.run])
         out: Array = self.observed - np.log(step_time_s(self.bill, rates, np))
         return out
 
     def slopes(self, x: Array, left: Array) -> Array:
         """Slopes of the log price [n, x], given what is missed at x."""
         size, units = len(self.free), np.eye(len(x))
-        columns = [(left - self.missed(x + STEP * unit)) / STEP for unit in units[:size]]
-        if self.runs:  # each cell knows one host
-            slope = (left - self.missed(x + STEP * units[size:].sum(axis=0))) / STEP
-            columns += [np.where(self.run == r, slope, 0.0) for r in range(len(self.runs))]
-        return np.stack(columns, axis=1)
+        ways = np.vstack([units[:size], units[size:].sum(axis=0)]) if self.runs else units  # each cell knows one host
+        every = (left - self.missed(x + STEP * ways)) / STEP
+        return np.stack([*every[:size], *(np.where(self.run == r, every[-1], 0.0) for r in range(len(self.runs)))], axis=1)
+
+    def errors(self, left: Array) -> Array:
+        """Posterior of the model error on the grid [kind, SIGMAS], from what the formula misses of each cell."""
+        total = _before()
+        for k, (mine, scale, logs) in self._scales.items():
+            total[k] += (-logs - (NU + 1) / 2 * np.log1p(np.square(left[mine] / scale) / NU)).sum(axis=1)
+        return _normed(total)
+
+    @cached_property
+    def _scales(self) -> dict[int, tuple[NDArray[np.bool_], Array, Array]]:
+        """Which cells are of each kind, the scale [SIGMAS, cell] of what is missed of them, and its logarithm."""
+        of_kind = {int(k): self.kind == k for k in np.unique(self.kind)}
+        scales = {k: np.sqrt(np.square(SIGMAS[:, None]) + self.own[mine]) for k, mine in of_kind.items()}
+        return {k: (mine, scales[k], np.log(scales[k])) for k, mine in of_kind.items()}
 
 
 def _values(free: tuple[str, ...], priors: Mapping[str, Prior], scores: Array) -> dict[str, Array]:
@@ -173,13 +187,3 @@ def _normed(log_weights: Array) -> Array:
     weights: Array = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
     return weights
-
-
-def _of_errors(left: Array, repeat_sd: Array, kind: NDArray[np.int64]) -> Array:
-    """Posterior of the model error on the grid [kind, SIGMAS], from what the formula misses of each cell."""
-    total = _before()
-    for k in np.unique(kind):
-        mine = kind == k
-        scale = np.sqrt(np.square(SIGMAS[:, None]) + np.square(repeat_sd[mine]))
-        total[k] += (-np.log(scale) - (NU + 1) / 2 * np.log1p(np.square(left[mine] / scale) / NU)).sum(axis=1)
-    return _normed(total)

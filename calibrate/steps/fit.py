@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,9 @@ def score(observed: Array, low: Array, median: Array, high: Array, keep: NDArray
 
 
 class StepFit:
-    """The step-time model of one set of cells, compiled once. `host_sd` is what hosts differ by; learnt from the runs unless told."""
+    """The step-time model of one set of cells, compiled once, when it is first sampled. `host_sd` is what hosts differ by; learnt from the
+    runs unless told.
+    """
 
     def __init__(self, cells: StepCells, priors: Mapping[str, Prior], settings: Settings, host_sd: float | None = None) -> None:
         check_enough(cells)
@@ -94,8 +97,11 @@ class StepFit:
         cells = self.cells
         self.free, self.runs = tuple(free_rates(cells)), tuple(run_names(cells))
         self.host_sd = spread_of_hosts(cells, priors) if host_sd is None else host_sd
-        model = step_model(cells, priors, host_sd=self.host_sd, lay=self._lay(cells))
-        self._bend, self._compiled = model.bend, Compiled(model, settings.sampler)
+        self._model = step_model(cells, priors, host_sd=self.host_sd, lay=self._lay(cells))
+
+    @cached_property
+    def _compiled(self) -> Compiled:
+        return Compiled(self._model, self.settings.sampler)
 
     @property
     def other_host_sd(self) -> float:
@@ -106,7 +112,7 @@ class StepFit:
         """Sample on all cells, or on the part of them given."""
         how, data = settings or self.settings, None
         if cells is not None:
-            data = model_data(cells, self.runs) | self._bend.straight(self._lay(cells))
+            data = model_data(cells, self.runs) | self._model.bend.straight(self._lay(cells))
         idata = self._compiled.sample(how, data)
         stacked = idata.posterior.stack(sample=("chain", "draw"))
         values = _columns(prior_draws(self.priors, stacked.sizes["sample"], np.random.default_rng([how.seed, 1])))

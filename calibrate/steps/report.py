@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate import backend
+from calibrate.beside import begun
 from calibrate.sampling import Diagnostics, quiet
 from calibrate.steps.alone import Alone, with_alone
 from calibrate.steps.cells import KINDS, StepCells
@@ -76,39 +78,56 @@ class Calibration:
         return {kind: size for kind, size in each.items() if (self.fit.cells.kind == kind).any()}
 
 
-def calibrate(fit: StepFit, folds: int, seed: int, alone: Sequence[Alone] = ()) -> Calibration:
-    """Fit, take the rates that were learnt `alone`, then predict held-out cells: in `folds` folds of cells and, with two or more of them,
-    leaving each model and each run out.
+def calibrate(
+    fit: StepFit, folds: int, seed: int, alone: Sequence[Callable[[], Alone]] = (), beside: Executor | None = None
+) -> Calibration:
+    """Fit, take the rates that were learnt `alone`, and predict held-out cells: in `folds` folds of cells and, with two or more of them,
+    leaving each model, each run and each machine out; in the process `beside` this one, where there is one.
     """
-    posterior, cells, rows = fit.posterior(), fit.cells, []
-    errors: list[CellError] = []
-    apart = float("nan")
-    if folds >= 2:
-        held = held_out(cells, fit.priors, cell_folds(cells, folds, np.random.default_rng(seed)), fit.host_sd, seed)
-        errors, apart = cell_errors(cells, held.median_s), between_runs(cells, held.median_s)
-        rows += _rows(f"{folds}-fold by cell", cells, held, cells.kind)
-        models, runs = len(np.unique(cells.model)), len(np.unique(cells.run))
-        if models > 1:
-            rows += _rows("leave one model out", cells, held_out(cells, fit.priors, cells.model, fit.host_sd, seed), cells.model)
-        if runs > models:  # else every model is its run
-            rows += _rows("leave one run out", cells, held_out(cells, fit.priors, cells.run, fit.host_sd, seed), cells.run)
-        machines = _machines(cells)
-        if 1 < len(np.unique(machines)) < runs:
-            rows += _rows("leave one machine out", cells, held_out(cells, fit.priors, machines, fit.host_sd, seed), machines)
+    cells = fit.cells
+    ways = _ways(cells, folds, seed) if folds >= 2 else []
+    predicted = [begun(beside, held_out, cells, fit.priors, way.labels, fit.host_sd, seed) for way in ways]
+    posterior = fit.posterior()
     loo = _loo(fit, posterior)
-    posterior = with_alone(posterior, alone)
+    found = [each() for each in alone]
+    posterior = with_alone(posterior, found)
+    held = [each() for each in predicted]
+    errors = cell_errors(cells, held[0].median_s) if held else []
     return Calibration(
         fit,
         posterior,
         rate_rows(fit, posterior),
-        rows,
+        [row for way, each in zip(ways, held, strict=True) for row in _rows(way, cells, each)],
         float(loo.elpd_loo),
         int((loo.pareto_k > 0.7).sum()),
-        tuple(alone),
+        tuple(found),
         tuple(errors),
         tuple(together(errors, WORST_BAR, np.random.default_rng([seed, 4]))) if errors else (),
-        apart,
+        between_runs(cells, held[0].median_s) if held else float("nan"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A way of holding cells out: the fold of each cell [n], and the parts [n] that are scored apart."""
+
+    name: str
+    labels: NDArray[np.str_]
+    parts: NDArray[np.str_]
+
+
+def _ways(cells: StepCells, folds: int, seed: int) -> list[_Way]:
+    """By cell first, then those that the cells allow."""
+    machines = _machines(cells)
+    models, runs = len(np.unique(cells.model)), len(np.unique(cells.run))
+    ways = [_Way(f"{folds}-fold by cell", cell_folds(cells, folds, np.random.default_rng(seed)), cells.kind)]
+    if models > 1:
+        ways.append(_Way("leave one model out", cells.model, cells.model))
+    if runs > models:  # else every model is its run
+        ways.append(_Way("leave one run out", cells.run, cells.run))
+    if 1 < len(np.unique(machines)) < runs:
+        ways.append(_Way("leave one machine out", machines, machines))
+    return ways
 
 
 def rate_rows(fit: StepFit, posterior: Posterior) -> list[RateRow]:
@@ -139,10 +158,11 @@ def _machines(cells: StepCells) -> NDArray[np.str_]:
     return np.array([known[run] for run in cells.run.tolist()])
 
 
-def _rows(name: str, cells: StepCells, held: HeldOut, parts: NDArray[np.str_]) -> list[HeldOutRow]:
+def _rows(way: _Way, cells: StepCells, held: HeldOut) -> list[HeldOutRow]:
     """Scores of all cells, and of each part of them (kinds in their own order)."""
-    found = [k for k in KINDS if (parts == k).any()] or np.unique(parts).tolist()
-    return [HeldOutRow(name, "all", held.scores(cells)), *(HeldOutRow(name, part, held.scores(cells, parts == part)) for part in found)]
+    found = [k for k in KINDS if (way.parts == k).any()] or np.unique(way.parts).tolist()
+    each = (HeldOutRow(way.name, part, held.scores(cells, way.parts == part)) for part in found)
+    return [HeldOutRow(way.name, "all", held.scores(cells)), *each]
 
 
 def _loo(fit: StepFit, posterior: Posterior) -> Any:

@@ -81,6 +81,13 @@ def test_the_list_of_machines_names_packaged_grids_and_all_of_them() -> None:
     assert all(label.startswith(("H100 ", "H200 ")) for label in machines().values())
 
 
+def test_packaged_grids_lie_in_the_folder_of_their_gpu() -> None:
+    for name in ("H100", "H200"):
+        grids = engine_grids(get_gpu(name))
+        assert len(grids) > 5
+        assert {grid.gpu.name for grid in grids} == {name}
+
+
 def test_a_file_of_ones_own_says_its_machine_itself(tmp_path: Path) -> None:
     gpu = get_gpu("H100")
     packaged = next(p for p in packaged_measurements() if p.name == "engine-grid_qwen3-14b.nc" and p.parent.name == "h100")
