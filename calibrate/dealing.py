@@ -2,7 +2,7 @@
 
     python -m calibrate.dealing sim/data/dealing.npy
 
-Every draw has exactly the mean and the standard deviation that it stands for, and begins anywhere in a block of keys. Takes five minutes.
+Every draw has exactly the mean and the standard deviation that it stands for, and begins anywhere in a block of keys. Takes minutes.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate import backend
-from sim.dealing import BATCHES, BLOCK_KEYS, KV_HEADS, OCTAVES, SHARES, idle_blocks
+from sim.dealing import BATCHES, BLOCK_KEYS, KV_HEADS, OCTAVES, SHARES, idle_share
 
 Array = NDArray[np.float64]
-# Sequences in the batches that a mean is of, of up to so many KV heads; and batches at the least.
-SEQUENCES, ENOUGH, LEAST = 16384, 4, 32
+# Sequences in the batches that a mean is of, of up to so many KV heads; and batches at the least and at the most.
+SEQUENCES, ENOUGH, LEAST, MOST = 16384, 4, 32, 512
 
 
-def batches(batch: int, share: float, rng: np.random.Generator) -> list[tuple[Array, float]]:
+def batches(batch: int, share: float, rng: np.random.Generator, count: int = MOST) -> list[tuple[Array, float]]:
     """(contexts [batch] over their mean, keys by which they are all longer) of every draw: log-normal, with a standard deviation of `share`
-    of the mean, or as much of it as so many can have.
+    of the mean, or as much of it as so many can have. At most `count` draws.
     """
     return [
         (_apart(rng.standard_normal(batch), share), float(rng.uniform(-0.5, 0.5)) * BLOCK_KEYS)
-        for _ in range(max(SEQUENCES // batch, LEAST))
+        for _ in range(min(max(SEQUENCES // batch, LEAST), count))
     ]
 
 
@@ -44,20 +44,18 @@ def _apart(scores: Array, share: float) -> Array:
     return out
 
 
-def shares(
-    draws: Sequence[tuple[Array, float]], kv_heads: int, mean: float, deal: Callable[[NDArray[np.int64], int], float] = idle_blocks
-) -> Array:
-    """Idle keys over the mean of the contexts and their number, of every draw."""
+def shares(draws: Sequence[tuple[Array, float]], kv_heads: int, mean: float, deal: Callable[..., float] = idle_share) -> Array:
+    """`idle_share` of every draw."""
     found = []
     for apart, shift in draws:
         keys = np.floor(np.maximum(apart * mean + shift, 1.0)) + 1.0
-        found.append(BLOCK_KEYS * deal(np.ceil(keys / BLOCK_KEYS).astype(np.int64), kv_heads) / (mean * len(keys)))
+        found.append(deal(np.ceil(keys / BLOCK_KEYS).astype(np.int64), kv_heads))
     return np.array(found)
 
 
 def build() -> NDArray[np.float16]:
     """The table [KV heads, sequences, octave, share]."""
-    deal = backend.numba().njit(error_model="numpy")(idle_blocks)
+    deal = backend.numba().njit(error_model="numpy")(idle_share)
     out = np.empty((len(KV_HEADS), len(BATCHES), len(OCTAVES), len(SHARES)))
     for b, batch in enumerate(BATCHES):
         for s, share in enumerate(SHARES):

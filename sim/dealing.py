@@ -26,8 +26,8 @@ from sim.turns import MARGIN, MULTIPROCESSORS
 
 BLOCK_KEYS = 128
 MOST_PARTS = 32  # of one sequence, in a captured graph
-# Multiprocessors that read as fast as the memory can, as a share of all: 0.44 in profiles of the kernel on the H100. What one reads by itself
-# does not grow with the memory's bandwidth, so that is 0.6 on the H200; where fewer are enough, less of the idle shows.
+# Multiprocessors that read as fast as the memory can, as a share of all: 0.44 in profiles of the kernel on the H100. What one reads by
+# itself does not grow with the bandwidth, so that is 0.6 on the H200; where fewer are enough, less of the idle shows.
 SATURATES = 0.6
 
 # Axes of the table: KV heads, sequences, mean context as a power of two, standard deviation as a share of the mean.
@@ -38,8 +38,8 @@ SHARES = (0.0, 0.0625, 0.125, 0.25, 0.5, 1.0, 2.0)  # doubling, so that an octav
 PACKAGED = "data/dealing.npy"
 
 
-def idle_blocks(blocks: Sequence[int], kv_heads: int) -> float:
-    """Blocks, per KV head, that multiprocessors could have read besides, while sequences of so many key blocks each were read.
+def idle_share(blocks: Sequence[int], kv_heads: int) -> float:
+    """What multiprocessors could have read besides, while sequences of so many key blocks each were read: as a share of these.
 
     The readable definition, and what the table is computed by (numba compiles it).
     """
@@ -62,16 +62,16 @@ def idle_blocks(blocks: Sequence[int], kv_heads: int) -> float:
     for done in range(MULTIPROCESSORS):  # so many are when the next one is
         time += (free[done] - before) * max(SATURATES, 1.0 - done / MULTIPROCESSORS)
         before = free[done]
-    return max(time * MULTIPROCESSORS / kv_heads - total, 0.0)
+    return max(time * MULTIPROCESSORS / (kv_heads * total) - 1.0, 0.0)
 
 
 def idle_when_dealt(contexts: Sequence[float], kv_heads: int) -> float:
-    """Keys, per KV head, that multiprocessors could have read besides, while decodes of these contexts were dealt out as they are."""
-    return BLOCK_KEYS * idle_blocks([ceil((context + 1) / BLOCK_KEYS) for context in contexts], kv_heads)
+    """Keys that multiprocessors could have read besides, while decodes of these contexts (at least one) were dealt out as they are."""
+    return sum(contexts) * idle_share([ceil((context + 1) / BLOCK_KEYS) for context in contexts], kv_heads)
 
 
 def idle_keys(kv_heads: int, batch: float, context: float, spread: float) -> float:
-    """What to expect of `idle_when_dealt` of `batch` decodes of summed `context` that are as far apart as `spread` says (their number squared
+    """What to expect of `idle_when_dealt` of `batch` decodes of summed `context`, as far apart as `spread` says (their number squared
     times their variance). 0 for a model without full-context attention (no `kv_heads`).
 
     Linear in the context within an octave of its mean, where the spread stays: as `sim.engine.steptime` needs it.
@@ -123,13 +123,12 @@ def node(kv_heads: int, batch: int, octave: int) -> tuple[float, ...]:
     corners = table()[h : h + 2, b : b + 2, OCTAVES.index(at)]  # [2, 2, share]
     share = (1 - more_heads) * ((1 - more) * corners[0, 0] + more * corners[0, 1])
     share = share + more_heads * ((1 - more) * corners[1, 0] + more * corners[1, 1])
-    # below the first octave a sequence is one block whatever its context, beyond the last its share of it stays
-    return tuple((share * 2.0 ** max(at, octave)).tolist())
+    return tuple((share * 2.0**octave).tolist())
 
 
 @cache
 def table() -> NDArray[np.float64]:
-    """Idle keys over the context [KV heads, sequences, octave, share]."""
+    """`idle_share`, the mean of many batches [KV heads, sequences, octave, share]. Beyond its ends it stays."""
     with files("sim").joinpath(PACKAGED).open("rb") as handle:
         stored: NDArray[np.float64] = np.load(handle).astype(float)
     return stored

@@ -22,7 +22,7 @@ from sim.specs.model import ModelSpec
 # The ragged cells of an engine grid: so many sequences, log-uniform from the shortest to the longest (hw.cells.ragged_cells).
 SIZES, SHORTEST, LONGEST = (8, 32, 96), 128, 32768
 LOG_UNIFORM = 1.34  # standard deviation of such contexts, as a share of their mean
-CELLS = ".cells.json"  # beside a table: the cells that were asked for, context by context
+CELLS = "*.cells.json"  # beside tables: cells that were asked for, context by context
 
 
 def with_idle(bill: Bill, model: ModelSpec, precision: Precision, tp: int, contexts: Sequence[float], apart: float = 0.0) -> Bill:
@@ -56,18 +56,22 @@ def contexts_of(row: Mapping[str, Any], mean: float, asked: Mapping[str, Sequenc
 
 
 def asked_of(path: Path, attrs: Mapping[str, Any]) -> dict[str, Sequence[float]]:
-    """Contexts by label of the unequal decodes of a measurement file, as far as they are known: drawn from its seed, or listed beside it."""
+    """Contexts by label of the unequal decodes of a measurement file, as far as they are known: drawn from its seed or listed beside."""
     seed = str(attrs.get("seed", ""))
     found = dict(_drawn(int(seed))) if seed.isdigit() else {}
-    beside = path.with_suffix(CELLS)
-    if beside.is_file():
-        each = [cell["contexts"] for cell in json.loads(beside.read_text(encoding="utf-8"))["cells"] if cell["kind"] == "ragged"]
-        found |= {_label(contexts): contexts for contexts in each}
+    for beside in sorted(path.parent.glob(CELLS)):
+        found |= _listed(beside)
     return found
 
 
 def _label(contexts: Sequence[float]) -> str:
     return f"ragged:{len(contexts)}ragged{int(sum(contexts))}"
+
+
+@cache
+def _listed(path: Path) -> dict[str, Sequence[float]]:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return {_label(cell["contexts"]): cell["contexts"] for cell in cells if cell["kind"] == "ragged"}
 
 
 @cache
