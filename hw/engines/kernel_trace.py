@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hw.suites.profile import Event, Recorder
@@ -27,17 +27,26 @@ def recorder(device: str) -> Recorder:
         with profile(activities=[activity]) as profiler:
             result = step()
             wait()
-        raw = [
+        raw = since_first(
             (e.start_ns(), e.duration_ns(), e.name(), 0 if on_gpu else e.start_thread_id())
             for e in profiler.profiler.kineto_results.events()
             if not on_gpu or "CUDA" in str(e.device_type())
-        ]
+        )
         if on_gpu:  # kernels run side by side, never inside one another
             return result, [Event(s / 1e3, (s + d) / 1e3, d / 1e3, n) for s, d, n, _ in raw]
         return result, own_times(raw)
 
     record(lambda: torch.zeros(8, device=device).add_(1))
     return record
+
+
+def since_first(raw: Iterable[tuple[int, int, str, int]]) -> list[tuple[int, int, str, int]]:
+    """The same (start ns, duration ns, name, thread), starts counted from the first: of the time since 1970, float microseconds hold
+    quarters only.
+    """
+    events = list(raw)
+    first = min((start for start, *_ in events), default=0)
+    return [(start - first, duration, name, thread) for start, duration, name, thread in events]
 
 
 def own_times(raw: Sequence[tuple[int, int, str, int]]) -> list[Event]:

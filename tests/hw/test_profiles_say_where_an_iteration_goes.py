@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hw.artifact import load, write
 from hw.cells import CHUNKS, OFFSETS, Cell
-from hw.engines.kernel_trace import own_times, recorder
+from hw.engines.kernel_trace import own_times, recorder, since_first
 from hw.journal import Journal
 from hw.kernel_kinds import KINDS, kind_of
 from hw.pace import Budget
@@ -129,6 +129,12 @@ def test_operators_inside_operators_keep_what_is_their_own() -> None:
     for event in own_times(raw):
         own[event.name] = own.get(event.name, 0.0) + event.own_us
     assert own == pytest.approx({"a": 0.3, "b": 0.6, "c": 0.1, "d": 0.3, "e": 0.05})
+
+
+def test_starts_keep_their_nanoseconds() -> None:
+    epoch = 1_795_348_407_617_434_123
+    events = own_times(since_first([(epoch, 300, "a", 0), (epoch + 101, 99, "b", 0)]))
+    assert {e.name: (e.start_us, e.own_us) for e in events} == {"a": (0.0, pytest.approx(0.201)), "b": (pytest.approx(0.101), 0.099)}
 
 
 def test_operators_of_a_real_call_are_seen() -> None:
