@@ -26,7 +26,7 @@ from sim.bill import (
     mixed_shape,
     spread,
 )
-from sim.dealing import SHARES, one_octave_on, share_place
+from sim.dealing import SHARES, node, one_octave_on, share_place
 from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.prefill_fetch import prefill_read_where_it_lives
@@ -290,9 +290,14 @@ class StepTime:
     def _node(self, batch: int, octave: int) -> _Node:
         b, c = float(batch), float(batch << octave)
         shape = self._padded(Shape(decode_seqs=b, decode_context=c, decode_kept=c, sampled=b, doublings=doublings(b)))
-        if batch == 1 or not self._heads[0]:
+        idle = node(self._heads[0], batch, octave) if batch > 1 and self._heads[0] else ()
+        least, most = (idle.index(found(idle)) for found in (min, max)) if idle else (0, 0)
+        if least == most:
             return (self.priced(shape),) * len(SHARES)
-        return tuple(self.priced(replace(shape, decode_spread=(share * c) ** 2)) for share in SHARES)
+        # the price is linear in idle
+        low, high = (self.priced(replace(shape, decode_spread=(SHARES[place] * c) ** 2)) for place in (least, most))
+        each = (high - low) / (idle[most] - idle[least])
+        return tuple(low + round(each * (keys - idle[least])) for keys in idle)
 
     def _padded(self, shape: Shape) -> Shape:
         """An iteration as the graph captured for it computes it: rows of padding pass the linear layers and read no KV."""
