@@ -63,6 +63,13 @@ def exact() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def printing() -> Iterator[None]:
+    """While graphs are built to be printed: PyTensor does not note where each node was made, which takes it a fifth of the time."""
+    with _load("pytensor").config.change_flags(traceback__limit=0):
+        yield
+
+
 @cache
 def _linear_algebra() -> Any:
     return _load("threadpoolctl").ThreadpoolController()

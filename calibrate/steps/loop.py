@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from calibrate import backend
 from calibrate.printed import Printer, compiled
 from calibrate.steps.cells import FIELDS, KINDS
+from calibrate.steps.shared import ARGUMENTS, Group, lay_out, split
 from sim.bill import Bill
 
 if TYPE_CHECKING:
@@ -28,13 +29,19 @@ def log_density(model: StepModel) -> Density:
     """Log density of a model, up to a constant, and its slopes: called with places [size], then scores of the model errors [kind] where
     they are unknown, and with the model's `data` by name.
     """
-    loop = compiled(source(model), "loop")
+    text, groups = source(model)
+    loop = compiled(text, "loop")
     size, hosts, kinds = model.size, (2, max(len(model.runs), 1)), (2, len(KINDS))
+    laid = lay_out(groups, model.data()["bill"])
 
     def density(x: Array, *, middle: Array, width: Array, repeat_sd: Array, run: Array | None = None, **seen: Array) -> tuple[float, Array]:
+        nonlocal laid
+        if (here := laid).bill is not seen["bill"]:
+            here = laid = lay_out(groups, seen["bill"])
         slopes, at = np.zeros(len(x)), np.concatenate([middle + width @ x[:size], x[size:]])
         which = np.zeros(len(repeat_sd), dtype=np.int64) if run is None else run
-        total = loop(at, slopes, np.empty(hosts), np.empty(kinds), which, repeat_sd, seen["bill"], seen["log_step"], seen["kind"])
+        shared = (np.empty(here.size), here.place, here.first, here.begin)
+        total = loop(at, slopes, np.empty(hosts), np.empty(kinds), which, repeat_sd, here.bill, seen["log_step"], seen["kind"], *shared)
         return total, np.concatenate([slopes[:size] @ width, slopes[size:]])
 
     density(np.zeros(model.dimensions), **model.data())  # compiled now, not by several chains at a time
@@ -77,8 +84,9 @@ def nutpie_model(model: StepModel) -> Any:
     )
 
 
-def source(model: StepModel) -> str:
-    """Python source of a function that adds up the log density and writes its slopes to `out`.
+@backend.printing()
+def source(model: StepModel) -> tuple[str, tuple[Group, ...]]:
+    """Python source of a function that adds up the log density and writes its slopes to `out`, and what cells share in it.
 
     Of `hosts` [2, run] and `errors` [2, kind] the first row becomes a host's factor and a squared model error, the second its slope.
     """
@@ -113,7 +121,9 @@ def source(model: StepModel) -> str:
     into = ["total", *(f"by_{name}" for name in rates), "errors[1, kind[i]]", "hosts[1, run[i]]"]
     cell = ["host, variance, log_step_s = hosts[0, run[i]], errors[0, kind[i]] + repeat_sd[i] ** 2, log_step[i]"] if hosts else []
     cell = cell or ["variance, log_step_s = errors[0, kind[i]] + repeat_sd[i] ** 2, log_step[i]"]
-    cell += [f"{field} = bill[i, {j}]" for j, field in enumerate(FIELDS)] + write.take()
+    parts = split(write.take(), FIELDS, ("host", "variance", "log_step_s"))
+    start += [*parts.once, *parts.loops]
+    cell += [f"{field} = bill[i, {j}]" for j, field in enumerate(FIELDS)] + parts.cell
     cell += [f"{name} += {value}" for name, value in zip(into, found, strict=False)]
 
     # and back to what is unknown
@@ -123,8 +133,8 @@ def source(model: StepModel) -> str:
     found = write.print(grad(total, [*places, *scores]), names)
     end += write.take() + [f"out[{i}] = {value}" for i, value in enumerate(found)]
 
-    lines = ["def loop(at, out, hosts, errors, run, repeat_sd, bill, log_step, kind):", *_in(start)]
-    return "\n".join([*lines, "    for i in range(log_step.size):", *_in(_in(cell)), *_in(end), "    return total", ""])
+    lines = [f"def loop(at, out, hosts, errors, run, repeat_sd, bill, log_step, kind, {ARGUMENTS}):", *_in(start)]
+    return "\n".join([*lines, "    for i in range(log_step.size):", *_in(_in(cell)), *_in(end), "    return total", ""]), parts.groups
 
 
 def _in(lines: Iterable[str]) -> list[str]:

@@ -11,6 +11,7 @@ from calibrate.steps.approximate import approximate
 from calibrate.steps.cells import KINDS, SPREAD, StepCells, concatenate
 from calibrate.steps.loop import log_density
 from calibrate.steps.model import NORMAL, StepModel, step_model
+from calibrate.steps.shared import Group, lay_out, split
 from tests.calibrate.steps import PRIORS, synthetic
 
 HOST_SD = 0.2
@@ -60,6 +61,42 @@ def test_other_cells_in_other_number_are_seen() -> None:
     of_ten = dataclasses.replace(model, cells=fewer).data()
     assert loop(x, **of_ten)[0] == pytest.approx(alone(x, **of_ten)[0], rel=1e-12)
     assert loop(x, **of_ten)[0] != pytest.approx(loop(x, **model.data())[0], rel=1e-3)
+
+
+def test_what_cells_share_is_worked_out_once_and_to_the_digit() -> None:
+    lines = [
+        "t0 = x * rate",
+        "t1 = log(t0)",
+        "t2 = exp(y * t1)",
+        "t3 = t2 * t0 + host",
+        "t4 = log(t3)",
+        "t5 = log(rate)",
+        "t6 = t4 * t5 + z",
+    ]
+    parts = split(lines, ("x", "y", "z"), ("host",))
+    assert parts.once == ["t5 = log(rate)"]
+    assert parts.groups == (Group((0,), ("t1",)), Group((0, 1), ("t2",)))  # the second looks the first one's up
+    assert [line for line in parts.cell if "log" in line or "exp" in line] == ["t4 = log(t3)"]
+    bill = np.random.default_rng(3).uniform(1.0, 2.0, (4, 3))[[0, 1, 0, 2, 1, 3]]
+    bill[4, 1] = 1.5  # its x is another's, its y is not
+    here = lay_out(parts.groups, bill)
+    assert here.size == 4 + 5
+    start = ["def loop(bill, rate, out, shared, place, first, begin):", *(f"    {line}" for line in (*parts.once, *parts.loops))]
+    cell = [f"{name} = bill[i, {j}]" for j, name in enumerate("xyz")] + ["host = 0.1 * i", *parts.cell, "out[i] = t6"]
+    names = dict(NAMES)
+    exec("\n".join([*start, "    for i in range(len(bill)):", *(f"        {line}" for line in cell)]), names)
+    out = np.empty(len(bill))
+    names["loop"](bill, 1.7, out, np.empty(here.size), here.place, here.first, here.begin)
+    for i, (x, y, z) in enumerate(bill.tolist()):
+        alone = NAMES | {"x": x, "y": y, "z": z, "rate": 1.7, "host": 0.1 * i}
+        exec("\n".join(lines), alone)
+        assert out[i] == alone["t6"]
+
+
+def test_more_runs_of_the_same_cells_share_what_one_has_worked_out() -> None:
+    one = model_of("one run, known errors").data()["bill"]
+    groups = (Group((3, 4), ("t1", "t2")), Group((5,), ("t3",)))
+    assert lay_out(groups, np.concatenate([one, one])).size == lay_out(groups, one).size
 
 
 def test_products_are_rounded_before_they_are_added() -> None:
