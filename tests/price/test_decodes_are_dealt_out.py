@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrate.dealing import batches, shares
@@ -61,12 +61,13 @@ def test_the_last_piece_begins_before_an_even_share_would_be_done(lengths, kv_he
     assert 0.0 <= idle_share(lengths, kv_heads) * total <= MULTIPROCESSORS * longest * (1 + 1e-9)
 
 
-@settings(max_examples=30, deadline=None)
-@given(batch=st.sampled_from(BATCHES[3:16]), octave=st.sampled_from(OCTAVES), share=st.sampled_from(SHARES), seed=st.integers(0, 2**31))
-def test_the_table_is_what_dealing_gives_on_average(batch, octave, share, seed):
-    found = shares(batches(batch, share, np.random.default_rng(seed), 40), 4, 2.0**octave)
+@pytest.mark.parametrize("batch", [3, 12, 40])
+@pytest.mark.parametrize("octave", [7, 10, 13])
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_the_table_is_what_dealing_gives_on_average(batch, octave, share):
+    found = shares(batches(batch, share, np.random.default_rng(1), 100), 4, 2.0**octave)
     said = idle_keys(4, batch, batch * 2.0**octave, (batch * share * 2.0**octave) ** 2) / (batch * 2.0**octave)
-    assert said == pytest.approx(found.mean(), abs=6 * found.std() / sqrt(len(found)) + 0.01)
+    assert said == pytest.approx(found.mean(), abs=5 * found.std() / sqrt(len(found)) + 1e-3)
 
 
 def test_an_entry_of_the_table_is_made_again_from_its_seed():
