@@ -17,6 +17,15 @@ ODD_BATCHES = (3, 5, 9, 17, 33, 70, 100, 180)  # between CUDA-graph capture size
 CHUNKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 OFFSETS = (4096, 16384, 65536, 112000)
 PACKS = ((4, 512), (16, 128), (64, 32), (8, 1024), (2, 4096), (3, 700))
+# What tables say of a cell: column, long name, unit.
+ASKED = {
+    "batch": ("decoding sequences asked for", "1"),
+    "context_tokens": ("cached tokens of each at the start, mean", "tokens"),
+    "context_sd_tokens": ("standard deviation of them over the sequences", "tokens"),
+    "chunks": ("prefill chunks asked for", "1"),
+    "chunk_tokens": ("tokens of each chunk", "tokens"),
+    "offset_tokens": ("tokens cached before each chunk", "tokens"),
+}
 HEADROOM_TOKENS = 64  # decode steps a cell may take past its context
 
 

@@ -14,6 +14,7 @@ from hw.artifact import load
 from hw.exits import call
 from hw.kernel_kinds import KINDS
 from sim.errors import UsageError
+from sim.netcdf import said
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -83,7 +84,7 @@ def opened(path: Path) -> Any:
     try:
         return load(path, "profile")
     except (ValueError, OSError) as error:
-        raise UsageError(f"{path}: not a netCDF file ({str(error).splitlines()[0][:80]})") from None
+        raise UsageError(f"{path}: not a netCDF file ({said(error)})") from None
 
 
 @click.command("profile_table", context_settings={"help_option_names": ["-h", "--help"]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from textwrap import shorten
 from typing import TypeVar
 
 Value = TypeVar("Value")
@@ -12,6 +13,11 @@ Value = TypeVar("Value")
 
 class DamagedFileError(Exception):
     """The library could not read the file; the text is its own word for it, on one line."""
+
+
+def said(error: Exception) -> str:
+    """What an error says, on one line of whole words; its type where it says nothing."""
+    return shorten(str(error), 80, placeholder=" ...").strip() or type(error).__name__
 
 
 def whole(read: Callable[[], Value]) -> Value:
@@ -25,7 +31,7 @@ def whole(read: Callable[[], Value]) -> Value:
         try:
             return read()
         except Exception as error:
-            damage = " ".join(str(error).split())[:80] or type(error).__name__
+            damage = said(error)
         gc.collect()
     finally:
         sys.unraisablehook = before

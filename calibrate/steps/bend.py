@@ -1,8 +1,9 @@
 """Coordinates in which the step-time model's posterior is straight, for the sampler; they change nothing else.
 
 Grids of one model show the sum of fixed cost and weights well and each badly, so do grids over several GPUs that of fixed cost and
-all-reduces: bent valleys. A score there is counted from the one at which what is seen well comes out as measured, given the others,
-which is straight. A shift by a function of others leaves densities as they are.
+all-reduces, and where every run is of a model of its own each shows its host's share of that sum: bent valleys. A score there is counted
+from the one at which what is seen well comes out as measured, given the others, which is straight. A shift by a function of others leaves
+densities as they are.
 """
 
 from __future__ import annotations
@@ -76,17 +77,34 @@ class _Lean:
         """Logarithm of its run's host."""
         return 0.0 if hosts is None else hosts[self.run]
 
+    def left_s(self, z: Mapping[str, Any], priors: Mapping[str, Prior], xp: Any) -> Any:
+        """What its weights leave of its time."""
+        return _floored(self.time_s - self.read_bytes / value(priors["beta"], z["beta"], xp.exp), FLOOR_S, xp)
+
 
 @dataclass(frozen=True)
 class _Fixed:
-    """Fixed cost, from that at which the decode takes as long as measured."""
+    """Fixed cost, from that at which the decode takes as long as measured: on its run's host, or on a middle one where hosts are counted
+    from the fixed cost in turn.
+    """
 
     lean: _Lean
+    on_middle_host: bool = False
     name = "c0_s"
 
     def score(self, z: Mapping[str, Any], hosts: Any, priors: Mapping[str, Prior], xp: Any) -> Any:
-        left = _floored(self.lean.time_s - self.lean.read_bytes / value(priors["beta"], z["beta"], xp.exp), FLOOR_S, xp)
-        return _score_of(xp.log(left) - self.lean.host(hosts), priors[self.name])
+        host = 0.0 if self.on_middle_host else self.lean.host(hosts)
+        return _score_of(xp.log(self.lean.left_s(z, priors, xp)) - host, priors[self.name])
+
+
+@dataclass(frozen=True)
+class _Start:
+    """The logarithm of a run's host, from that on which its lean decode takes as long as measured, given the fixed cost."""
+
+    lean: _Lean
+
+    def score(self, z: Mapping[str, Any], priors: Mapping[str, Prior], xp: Any) -> Any:
+        return xp.log(self.lean.left_s(z, priors, xp) / value(priors["c0_s"], z["c0_s"], xp.exp))
 
 
 @dataclass(frozen=True)
@@ -151,38 +169,49 @@ class Warp:
 
 @dataclass(frozen=True)
 class Bend:
-    """The shifts of a model's free rates, each given the scores that those before it have made; and warps of others."""
+    """The shifts of a model's free rates, each given the scores that those before it have made; warps of others; and, after them, the
+    shifts of hosts.
+    """
 
     free: Sequence[str]
     priors: Mapping[str, Prior]
     shifts: Sequence[Shift]
     warps: Sequence[Warp] = ()
+    starts: Sequence[_Start] = ()
 
     @classmethod
     def of(cls, cells: StepCells, priors: Mapping[str, Prior], free: Sequence[str], lay: Lay | None = None) -> Bend:
         """Of cells that show these rates, expected where `lay` says."""
-        runs, bill, found = run_names(cells), cells.as_bill(), list[Shift]()
+        runs, bill, found, starts = run_names(cells), cells.as_bill(), list[Shift](), list[_Start]()
         if lay is not None and set(_Late.NEEDS) <= set(free):
             found.append(_Late.of(cells, priors, free, lay))
-        lean = _Lean.of(cells, (cells.kind == "decode") & (bill.weight_bytes > 0), runs) if {"c0_s", "beta"} <= set(free) else None
+        decodes = (cells.kind == "decode") & (bill.weight_bytes > 0)
+        lean = _Lean.of(cells, decodes, runs) if {"c0_s", "beta"} <= set(free) else None
         # a step most of which is neither weights nor fixed cost (a cache behind a link) says nothing of their sum
         if lean is not None and abs(_Fixed(lean).score({"beta": 0.0}, None, priors, np)) <= FAR_SCORES:
-            found.append(_Fixed(lean))
+            each = [_Lean.of(cells, decodes & (cells.run == run), runs) for run in runs]
+            if len(np.unique(cells.model)) == len(runs):  # else a model's other runs tell its host from its weights
+                starts = [_Start(one) for one in each if one is not None]
+            found.append(_Fixed(lean, on_middle_host=bool(starts)))
             several = _Lean.of(cells, (cells.kind == SPREAD) & (bill.has_prefill == 0) & (bill.comm_ops > 0), runs)
             found += [] if several is None else [_Latency(several)]
-        return cls(free, priors, found, _warps(free, priors, {shift.name for shift in found}, lay) if lay is not None else ())
+        warps = _warps(free, priors, {shift.name for shift in found}, lay) if lay is not None else ()
+        return cls(free, priors, found, warps, starts)
 
-    def scores(self, places: Mapping[str, Any], hosts: Any, xp: Any) -> tuple[dict[str, Any], Any]:
-        """Standard scores at places, `hosts` being the logarithms of several runs' hosts (or None), and the logarithm of the volume that a
-        volume of places becomes, up to a constant.
+    def scores(self, places: Mapping[str, Any], hosts: Sequence[Any], xp: Any) -> tuple[dict[str, Any], list[Any], Any]:
+        """(standard scores, logarithms of several runs' hosts) at places, those of `hosts` among them; and the logarithm of the volume that
+        a volume of places becomes, up to a constant.
         """
         z, volume = dict(places), 0.0
         for warp in self.warps:
             z[warp.name], slope = warp.score(z[warp.name], xp)
             volume = volume + slope
         for shift in self.shifts:
-            z[shift.name] = z[shift.name] + shift.score(z, hosts, self.priors, xp)
-        return z, volume
+            z[shift.name] = z[shift.name] + shift.score(z, hosts or None, self.priors, xp)
+        logs = list(hosts)
+        for start in self.starts:
+            logs[start.lean.run] = logs[start.lean.run] + start.score(z, self.priors, xp)
+        return z, logs, volume
 
     def straight(self, lay: Lay) -> dict[str, Array]:
         """`middle` and `width` of the places that `lay` says of scores."""
@@ -193,6 +222,8 @@ class Bend:
             z = dict(zip(self.free, scores[:size], strict=True))
             for shift in self.shifts:
                 out[self.free.index(shift.name)] -= shift.score(z, hosts, self.priors, np)
+            for start in self.starts:
+                out[size + start.lean.run] -= start.score(z, self.priors, np)
             for warp in self.warps:
                 out[self.free.index(warp.name)] = warp.place(z[warp.name])
             return out

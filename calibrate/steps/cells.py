@@ -83,22 +83,17 @@ def bill_of(matrix: Any) -> Bill:
 
 
 def grid_shape(
-    model: ModelSpec,
-    contexts: Iterable[float],
-    chunks: Iterable[tuple[float, float]],
-    *,
-    tp: int = 1,
-    intake: bool = True,
-    runner2: bool = False,
+    model: ModelSpec, contexts: Iterable[float], chunks: Iterable[tuple[float, float]], *, tp: int = 1, intake: bool = True
 ) -> Shape:
     """An iteration of an engine grid: decodes at `contexts`, and chunks of (tokens, tokens placed before them).
 
     A grid sends every chunk as a new request whose placed context arrives as part of its prompt, so that the host takes in both; without
-    `intake`, the prompts were taken in before. `runner2`: it is vLLM's second model runner that takes them in.
+    `intake`, the prompts were taken in before.
     """
     ends = [(float(tokens), float(start + tokens), True) for tokens, start in chunks]
     taken = sum(end for _, end, _ in ends) if intake else 0.0
-    return replace(mixed_shape(model, map(float, contexts), ends, tp=tp), intake_tokens=taken, runner2_tokens=taken if runner2 else 0.0)
+    shape = mixed_shape(model, map(float, contexts), ends, tp=tp)
+    return replace(shape, intake_tokens=taken, runner2_tokens=taken if model.second_runner else 0.0)
 
 
 def make_cells(

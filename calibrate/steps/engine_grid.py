@@ -41,9 +41,6 @@ NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", *COUNTS)
 # Standard deviation of the logarithm of a visit's median, typical of the four H100 grids of several visits (a test holds it): a first
 # guess, until it is known what share of a cell is the host's (calibrate.steps.noise).
 ONE_VISIT = 0.024
-# Architectures that vLLM 0.23 steps with its second model runner, told by the kernels in their profiles; of Qwen2 and of Qwen3's mixture of
-# experts the first does.
-RUNNER2 = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 QUARTILE_SPAN = 1.349  # standard deviations between the quartiles of normal samples
 
 
@@ -80,13 +77,15 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
             if row[name] < 0:
                 raise UsageError(f"{path}: cell '{row['label']}': {name} is negative ({row[name]:g} s)")
     model = model_of(attrs, path)
+    if attrs.get("engine") != "vllm":
+        model = replace(model, second_runner=False)
     precision = Precision(_dtype(attrs["weight_dtype"]), _dtype(attrs.get("kv_dtype", "bfloat16")))
     tp = whole_number(attrs, "tensor_parallel_size", 1, path)
     within, visits, visits_sd = visits_of(data, ran, rows)
     asked = asked_of(Path(path), attrs)
     label = f"{attrs['model']} {precision.weights}" + (f" tp{tp}" if tp > 1 else "")
     cells = make_cells(
-        [_bill(model, precision, row, tp, asked, runner2=steps_with_runner2(attrs)) for row in rows],
+        [_bill(model, precision, row, tp, asked) for row in rows],
         [float(row["step_s_median"]) for row in rows],
         kind=[SPREAD if tp > 1 and row["kind"] in KIND else KIND.get(str(row["kind"]), "unknown") for row in rows],
         model=[label] * len(rows),
@@ -104,21 +103,12 @@ def _dtype(name: str) -> str:
     return DTYPE.get(str(name), str(name))
 
 
-def steps_with_runner2(attrs: Mapping[str, Any]) -> bool:
-    """Whether the engine that wrote these attributes steps the model with vLLM's second model runner."""
-    if attrs.get("engine") != "vllm":
-        return False
-    return any(name in str(attrs.get("model_config", "")) for name in RUNNER2)
-
-
-def _bill(
-    model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int, asked: Mapping[str, Sequence[float]], *, runner2: bool = False
-) -> Bill:
+def _bill(model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int, asked: Mapping[str, Sequence[float]]) -> Bill:
     seqs = round(float(row["decode_seqs_median"]))
     # the engine counts keys attended to, the new token's own included
     context = float(row["decode_context_tokens_median"]) / seqs - 1 if seqs else 0.0
     chunks = [(float(row["chunk_tokens"]), float(row["offset_tokens"]))] * int(row["chunks"])
-    bill = iteration_bill(model, grid_shape(model, [context] * seqs, chunks, tp=tp, runner2=runner2), precision, tp=tp)
+    bill = iteration_bill(model, grid_shape(model, [context] * seqs, chunks, tp=tp), precision, tp=tp)
     return with_idle(bill, model, precision, tp, *contexts_of(row, context, asked))
 
 

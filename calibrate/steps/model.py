@@ -90,8 +90,8 @@ class StepModel:
 
     def unknowns(self, places: Sequence[Any], xp: Any) -> tuple[dict[str, Any], list[Any], Any]:
         """(free rates, factors of hosts, log prior density) at places [size] of the sampler's, as numbers of `xp`."""
-        free, hosts = self.free, list(places[len(self.free) :])
-        z, volume = self.bend.scores(dict(zip(free, places, strict=False)), hosts or None, xp)
+        free = self.free
+        z, hosts, volume = self.bend.scores(dict(zip(free, places, strict=False)), list(places[len(free) :]), xp)
         prior = sum(z[name] ** 2 for name in free if name != "beta_kv") + self._hosts_prior(hosts)
         if "beta_kv" in free:
             beside = SHARED_MEMORY * z["beta"] if "beta" in free else 0.0

@@ -7,6 +7,7 @@ held-out cells do. Told beside it: the same with one number learnt from the file
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,24 +83,26 @@ def unseen(grid: Grid, path: Path, seed: int, draws: int = DRAWS) -> Unseen:
     low, median, high = intervals(cells, drawn, errors, rng, anew)
     host = _host(cells, middle, np.median(sigma, axis=0), host_sd)
     told = intervals(cells, drawn, errors, rng, np.full((1, 1), host))
-    kinds = [kind for kind in KINDS if (cells.kind == kind).any()]
-    parts = [Part("all", score(cells.step_s, low, median, high))]
-    parts += [Part(kind, score(cells.step_s, low, median, high, cells.kind == kind)) for kind in kinds if len(kinds) > 1]
     each = zip(cells.cell.tolist(), cells.kind.tolist(), cells.step_s, low, median, high, cells.repeat_sd, strict=True)
     rows = [Cell(name, kind, *(float(v) for v in values)) for name, kind, *values in each]
     return Unseen(
-        grid.source, grid.engine, tuple(parts), host, score(cells.step_s, *told), tuple(sorted(rows, key=lambda c: -abs(c.error))),
+        grid.source, grid.engine, tuple(_parts(rows)), host, score(cells.step_s, *told), tuple(sorted(rows, key=lambda c: -abs(c.error))),
         grid.cells.mark() in _marks(file),
     )  # fmt: skip
 
 
 def together(found: list[Unseen]) -> list[Part]:
     """Scores over the cells of several files, all and by kind."""
-    cells = [cell for each in found for cell in each.cells]
+    return _parts([cell for each in found for cell in each.cells])
+
+
+def _parts(cells: Sequence[Cell]) -> list[Part]:
+    """Scores of all cells and, where they are of several kinds, of each."""
     measured, low, middle, high = np.array([[c.measured_s, c.low_s, c.predicted_s, c.high_s] for c in cells]).T
     kind = np.array([c.kind for c in cells])
-    parts = [Part(k, score(measured, low, middle, high, kind == k)) for k in KINDS if (kind == k).any()]
-    return [Part("all", score(measured, low, middle, high)), *parts]
+    kinds = [k for k in KINDS if (kind == k).any()]
+    each = (Part(k, score(measured, low, middle, high, kind == k)) for k in kinds if len(kinds) > 1)
+    return [Part("all", score(measured, low, middle, high)), *each]
 
 
 def _host(cells: StepCells, rates: Rates, sigma: Array, host_sd: float) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hw.cells import Cell
+from hw.cells import ASKED, Cell
 from hw.composition import FIELDS
 from hw.spread import summarize
 from hw.suites.engine_grid import PROTOCOL, WARM, by_cell, counted
@@ -27,12 +27,7 @@ CELL = {
     "kind": ("decode, ragged, prefill, packed or mixed", ""),
     "role": ("grid, control (context computed, not placed) or again (drift check)", ""),
     "status": ("ok, oom or error", ""),
-    "batch": ("decoding sequences asked for", "1"),
-    "context_tokens": ("cached tokens of each at the start, mean", "tokens"),
-    "context_sd_tokens": ("standard deviation of them over the sequences", "tokens"),
-    "chunks": ("prefill chunks asked for", "1"),
-    "chunk_tokens": ("tokens of each chunk", "tokens"),
-    "offset_tokens": ("tokens cached before each chunk", "tokens"),
+    **ASKED,
     "step_s_median": ("median over visits of the median step time of counted target iterations", "s"),
     "step_s_p25": ("lower quartile", "s"),
     "step_s_p75": ("upper quartile", "s"),

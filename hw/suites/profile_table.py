@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hw.cells import Cell
+from hw.cells import ASKED, Cell
 from hw.composition import FIELDS
 from hw.kernel_kinds import KINDS, kind_of
 from hw.suites.profile import PROTOCOL
@@ -16,12 +16,7 @@ CELL = {
     "label": ("composition", ""),
     "kind": ("decode, ragged, prefill, packed or mixed", ""),
     "status": ("ok, oom or error", ""),
-    "batch": ("decoding sequences asked for", "1"),
-    "context_tokens": ("cached tokens of each at the start, mean", "tokens"),
-    "context_sd_tokens": ("standard deviation of them over the sequences", "tokens"),
-    "chunks": ("prefill chunks asked for", "1"),
-    "chunk_tokens": ("tokens of each chunk", "tokens"),
-    "offset_tokens": ("tokens cached before each chunk", "tokens"),
+    **ASKED,
     "wall_s": ("wall time of the engine step, the profiler's own cost in it", "s"),
     "model_s": ("part of it from schedule decided to tokens on the host", "s"),
     "span_us": ("first kernel's start to the last one's end", "us"),

@@ -54,12 +54,13 @@ def step_settings(config: EngineConfig, host: HostWork = NO_WORK) -> dict[str, A
     """What the engine's options say about the time of an iteration, as settings of sim.engine.steptime.StepTime.
 
     `host` is the work that a served vLLM hides behind the GPU; it shows where its schedule cannot. Of other engines it is
-    taken to be hidden always, since nothing here says when it is not.
+    taken to be hidden always, since nothing here says when it is not. Nor do the other presets have vLLM's second model runner:
+    what its iterations with prefill take longer is no cost of theirs.
     """
     options = config.options
     if config.scheduler == "llamacpp":
         own = LlamaCppOptions.of(config)
-        return {"micro_batch": own.n_ubatch, "streams": not own.kv_unified}
+        return {"micro_batch": own.n_ubatch, "streams": not own.kv_unified, "second_runner": False}
     graphs = capture_sizes(int(options.get("cuda_graph_max_bs", 0)))
     return {
         "capture_sizes": graphs,
@@ -69,6 +70,7 @@ def step_settings(config: EngineConfig, host: HostWork = NO_WORK) -> dict[str, A
         "tier_overlap": float(options.get("tier_overlap", 0.0)),
         "block_size": config.block_size,
         "host": host if config.scheduler == "vllm" else NO_WORK,
+        "second_runner": config.scheduler != "sglang",  # of an unknown class what holds for vLLM
     }
 
 

@@ -88,7 +88,7 @@ class StepTime:
     brought back from `tiers` cost their transfer, less what hides behind the share `tier_overlap` of the iteration's
     own time. `host` is work that the rates leave out because an engine may do it while the GPU computes the iteration
     before: it shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the
-    launching of kernels does.
+    launching of kernels does. An engine without a `second_runner` steps every model as vLLM's first one does.
 
     `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse
     policies, KV in host RAM and kernels launched one by one make the price depend on each sequence's context or
@@ -113,7 +113,10 @@ class StepTime:
         tier_overlap: float = 0.0,
         block_size: int = 16,
         host: HostWork = NO_WORK,
+        second_runner: bool = True,
     ) -> None:
+        if not second_runner:
+            model = replace(model, second_runner=False)
         self.model = model
         self.policy = policy
         plain = policy.kind == "dense" and policy.placement == "hbm" and not model.window

@@ -11,7 +11,7 @@ from calibrate.sources import engine_grids, machines, packaged_measurements
 from calibrate.steps.approximate import approximate
 from calibrate.steps.bend import run_names
 from calibrate.steps.cells import StepCells, concatenate
-from calibrate.steps.engine_grid import read_engine_grid, steps_with_runner2
+from calibrate.steps.engine_grid import read_engine_grid
 from calibrate.steps.fit import held_out
 from calibrate.steps.machines import SAME_MACHINE, host_precision, machines_of
 from calibrate.steps.noise import with_hosts_of_visits
@@ -102,14 +102,17 @@ def test_a_file_of_ones_own_says_its_machine_itself(tmp_path: Path) -> None:
     assert set(grid.cells.machine) == {machines()["h100/engine-grid_qwen3-14b.nc"]}
 
 
-def test_which_runner_steps_a_model_is_told_by_its_architecture() -> None:
+def test_which_runner_steps_a_model_is_told_by_its_architecture(tmp_path: Path) -> None:
     seen = {}
-    for path in packaged_measurements():
-        if path.parent.name == "h100" and path.name.startswith("engine-grid"):
-            data = open_measurement(path)
-            grid = read_engine_grid(path)
-            seen[str(data.attrs["model"])] = steps_with_runner2(data.attrs)
-            bill = grid.cells.as_bill()
-            np.testing.assert_array_equal(bill.runner2_intake_tokens, bill.intake_tokens * seen[str(data.attrs["model"])])
+    for grid in engine_grids(get_gpu("H100")):
+        seen[grid.model.name] = grid.model.second_runner
+        bill = grid.cells.as_bill()
+        np.testing.assert_array_equal(bill.runner2_intake_tokens, bill.intake_tokens * grid.model.second_runner)
     assert seen == {"llama3.1-8b": True, "qwen3-14b": True, "qwen2.5-7b": False, "qwen3-coder-30b-a3b": False}
-    assert not steps_with_runner2({"engine": "sglang", "model_config": '{"architectures": ["LlamaForCausalLM"]}'})
+    packaged = next(p for p in packaged_measurements() if p.name == "engine-grid_llama3.1-8b.nc" and p.parent.name == "h100")
+    other = tmp_path / "other.nc"
+    open_measurement(packaged).assign_attrs(engine="sglang").to_netcdf(other, engine="h5netcdf")
+    bill = read_engine_grid(other).cells.as_bill()
+    assert bill.has_prefill.any()
+    assert not bill.second_runner_prefill.any()
+    assert not bill.runner2_intake_tokens.any()

@@ -193,7 +193,7 @@ def test_the_table_of_a_cell_adds_up_to_its_span() -> None:
     [
         ("floor.nc", None, "holds suite 'floor'"),
         ("profile_qwen2.5-7b.nc", "decode:32x2047", "near it: decode:32x2048"),
-        ("profile_qwen2.5-7b.csv", None, "not a netCDF file"),
+        ("profile_qwen2.5-7b.csv", None, "not a netCDF file (did not find a match in any of xarray's currently installed IO backends ...)"),
     ],
 )
 def test_wrong_files_and_cells_are_one_line(file: str, cell: str | None, says: str) -> None:
