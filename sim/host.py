@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sim.engine.boost import NO_BOOST, Boost
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.errors import UsageError
 
@@ -39,6 +40,7 @@ class HostRates:
     basis: str = "declared prior"
     token_s: float = 0.0  # nothing is declared of a host that nobody has seen sending
     work: HostWork = NO_WORK  # of the engine itself, per iteration: what the rates leave out because it can hide behind the GPU
+    boost: Boost = NO_BOOST  # of the GPU, where rates were learnt from one that had no rest
 
     def __post_init__(self) -> None:
         for name in UNITS:

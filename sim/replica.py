@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import simpy
 
 from sim.clock import COMPLETION, DECISION, Clock
+from sim.engine.boost import Boost
 from sim.engine.overlap import Pipeline
 from sim.engine.plain import next_iteration
 from sim.engine.ticks import TICK_S
@@ -40,8 +41,17 @@ class StepCost(Protocol):
     def host(self, iteration: Iteration) -> int:
         """Ticks for which an iteration keeps the host, its requests at whatever stage."""
 
-    def __call__(self, iteration: Iteration, head_start: int = 0) -> StepPrice:
-        """Ticks of the iteration, begun on the host so many ticks before the GPU was free for it, and its seconds by term."""
+    @property
+    def boost(self) -> Boost:
+        """What products take less on a GPU that has rested."""
+
+    def products(self, iteration: Iteration) -> int:
+        """Ticks of products in the iteration as decided, before its requests advance."""
+
+    def __call__(self, iteration: Iteration, head_start: int = 0, rested: bool = False) -> StepPrice:
+        """Ticks of the iteration, begun on the host so many ticks before the GPU was free for it, which had rested or not, and its
+        seconds by term.
+        """
 
 
 class Replica:
@@ -91,7 +101,7 @@ class Replica:
             yield from self._complete(decision, start)
 
     def _run_ahead(self, scheduler: DecidesAhead) -> Generator[simpy.Event, None, None]:
-        clock, cost, pipe = self._clock, self._cost, Pipeline()
+        clock, cost, pipe = self._clock, self._cost, Pipeline(self._cost.boost)
         under_way: _Decision | None = None
         started = 0
         while True:
@@ -116,8 +126,10 @@ class Replica:
                 started = clock.ticks
                 if sends > started:
                     yield clock.at(sends, DECISION)
-            decision.price = cost(iteration, head_start)
-            pipe.launched(host, decision.price.ticks)
+            products = cost.products(iteration)
+            rested = pipe.rested(products)
+            decision.price = cost(iteration, head_start, rested)
+            pipe.launched(host, decision.price.ticks, products, rested)
             under_way = decision
 
     def _sleep(self) -> simpy.Event:

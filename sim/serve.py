@@ -213,7 +213,7 @@ def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | in
 def _cost(study: Study, config: EngineConfig, rates: Rates) -> BillCost:
     limits = study.limits
     draft = StepTime(limits.draft, study.precision, rates, tp=study.tp) if limits.draft else None
-    settings = step_settings(config, study.host.work)
+    settings = step_settings(config, study.host.work, study.host.boost)
     return BillCost(study.model, study.precision, rates, tp=study.tp, policy=limits.attention, draft=draft, **settings)
 
 

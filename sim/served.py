@@ -16,23 +16,26 @@ from typing import Any
 
 import numpy as np
 
+from sim.engine.boost import NO_BOOST, Boost
 from sim.engine.overlap import HostWork
-from sim.errors import SimctlError
+from sim.errors import SimctlError, UsageError
 from sim.formula import formula_fingerprint
 from sim.host import HostRates
 from sim.rates import RateDraws, Rates
 
 PACKAGED = "data/posteriors/served_path.json"
-SCHEMA = "simctl-served-path/5"
+SCHEMA = "simctl-served-path/6"
 MIN_C0_S = 1e-5
 LAUNCHING = ("eager_layer_s", "eager_expert_layer_s")
 IN_PROCESS = "posterior for"  # how the summary of rates learnt from in-process grids begins
+OWN_GRIDS = "measured cells"  # in the summary of those learnt from grids of their own GPU
 
 
 @dataclass(frozen=True, slots=True)
 class ServedPath:
     """Seconds of the fixed cost that serving hides, the shares of per-sequence and per-prefill host cost that show, what
-    launching takes over the grids' rate, host latencies, and how far single requests and whole runs lie off a replay (log sd).
+    launching takes over the grids' rate, what a rested GPU computes faster, host latencies, and how far single requests and whole runs lie
+    off a replay (log sd).
     """
 
     gpu: str
@@ -43,6 +46,7 @@ class ServedPath:
     shown_prefill: float
     launch: float  # how much longer the host takes to launch what no captured graph holds
     launch_sd: float  # of its logarithm, on another host than it was learnt on
+    boost: Boost  # what a rested GPU computes faster than one of the grids
     request_s: float
     prompt_token_s: float
     response_s: float
@@ -55,7 +59,9 @@ class ServedPath:
     schema: str = SCHEMA
 
     def host(self, rates: RateDraws) -> HostRates:
-        """The API server's latencies, and the engine's own host work that serving hides of rates learnt in process."""
+        """The API server's latencies, and the engine's own host work that serving hides of rates learnt in process. A GPU's own grids are
+        of one that had no rest; what power lets a GPU do that nobody measured is not known, so it has no boost.
+        """
         return HostRates(
             self.request_s,
             self.prompt_token_s,
@@ -64,6 +70,7 @@ class ServedPath:
             f"served {self.engine} on {self.gpu}",
             token_s=self.token_s,
             work=hidden_work(rates.point, self.applied(rates).point),
+            boost=self.boost if OWN_GRIDS in rates.summary else NO_BOOST,
         )
 
     def applied(self, rates: RateDraws) -> RateDraws:
@@ -121,8 +128,9 @@ def parse_path(text: str | bytes, name: str) -> ServedPath:
     """Check and build a path from the JSON of its file. Raises SimctlError naming the file."""
     try:
         body: dict[str, Any] = json.loads(text)
-        path = ServedPath(**{field.name: body[field.name] for field in fields(ServedPath)})
-    except (ValueError, KeyError, TypeError, RecursionError) as error:  # not JSON, or not even text, is a ValueError
+        told = {field.name: body[field.name] for field in fields(ServedPath)}
+        path = ServedPath(**told | {"boost": Boost(*(told["boost"][field.name] for field in fields(Boost)))})
+    except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:  # not JSON, or not even text, is a ValueError
         raise SimctlError(f"{name}: not a served path ({error})") from None
     if not isinstance(path.noise, dict):
         raise SimctlError(f"{name}: not a served path (noise)")

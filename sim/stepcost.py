@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sim.bill import DENSE, Shape, spread
+from sim.engine.boost import Boost
 from sim.engine.steptime import StepTime, split
 from sim.engine.ticks import TICK_S, to_ticks
 from sim.engine.types import Iteration
@@ -30,18 +31,31 @@ class BillCost:
         """`more` are further settings of StepTime: micro-batches, graph sizes, the cost of drafting."""
         self.steps = StepTime(model, precision, rates, tp=tp, policy=policy, **more)
         self._rates = rates
+        self._rested = self.steps.boost.rested(rates)
+
+    @property
+    def boost(self) -> Boost:
+        """What products take less on a GPU that has rested."""
+        return self.steps.boost
+
+    def products(self, iteration: Iteration) -> int:
+        """Ticks of products in the iteration as decided, before its requests advance."""
+        return self.steps.products_of(iteration)
 
     def host(self, iteration: Iteration) -> int:
         """Ticks for which the iteration keeps the host."""
         return self.steps.host(iteration)
 
-    def __call__(self, iteration: Iteration, head_start: int = 0) -> StepPrice:
-        """Ticks of the iteration with the host `head_start` ticks ahead, and its seconds by term (host work that shows and drafting
-        under the fixed cost, reloaded KV under the link).
+    def __call__(self, iteration: Iteration, head_start: int = 0, rested: bool = False) -> StepPrice:
+        """Ticks of the iteration with the host `head_start` ticks ahead, on a GPU that has `rested` or has not, and its seconds by term
+        (host work that shows and drafting under the fixed cost, reloaded KV under the link).
         """
+        rates = self._rested if rested else self._rates
         contexts, chunks = split(iteration)
         shown, left = self.steps.shown(len(iteration.scheduled), bool(chunks), head_start)
-        parts = [self._terms(self.steps.launched_late(shape, left)) for shape in self.steps.shapes(contexts, chunks, iteration.places)]
+        parts = [
+            self._terms(self.steps.launched_late(shape, left), rates) for shape in self.steps.shapes(contexts, chunks, iteration.places)
+        ]
         terms = parts[0] if len(parts) == 1 else Terms(*map(sum, zip(*parts, strict=True)))
         if self.steps.jumps and not chunks and not iteration.reloads:
             drafting = reloading = 0
@@ -53,5 +67,5 @@ class BillCost:
             terms = terms._replace(fixed=terms.fixed + (shown + drafting) * TICK_S, link=terms.link + reloading * TICK_S)
         return StepPrice(shown + own + drafting + reloading, terms, sum(n for n, _, rows in chunks if rows <= 1))
 
-    def _terms(self, shape: Shape) -> Terms:
-        return step_terms(self.steps.bill(shape), self._rates)
+    def _terms(self, shape: Shape, rates: Rates) -> Terms:
+        return step_terms(self.steps.bill(shape), rates)

@@ -59,7 +59,9 @@ def study_of(ctx: click.Context, options: dict[str, Any]) -> Any:
         rates=rates,
         tp=options["tp"],
         limits=Limits(**limits),
-        host=_with_host_rates(host if options["host_overhead"] else replace(NO_HOST, work=host.work), options["host_rate"]),
+        host=_with_host_rates(
+            host if options["host_overhead"] else replace(NO_HOST, work=host.work, boost=host.boost), options["host_rate"]
+        ),
         replicas=options["replicas"],
         router=options["router"],
         max_concurrency=options["max_concurrency"],

@@ -125,6 +125,7 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
     from calibrate.served.path import carried, learn_path
     from calibrate.served.repeats import is_repeat, repeats
     from calibrate.served.replay import replay
+    from calibrate.served.rested import BOOST
     from sim.posterior import rates_for
 
     run = _read(path, options)
@@ -139,7 +140,7 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
         lows = ()
     else:
         lows, ladder, scored = _split(run, options)
-        learnt = learn_path(run, rates, lows, ladder)
+        learnt = learn_path(run, rates, lows, ladder, BOOST)
     draws = options["draws"]
     pairs = [(e, replay(run, e, learnt.rates, learnt.host, draws=draws, hosts=learnt.hosts(draws), scatter=learnt.scatter)) for e in scored]
     return {
@@ -232,7 +233,8 @@ def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
         shown=path.shown,
         shown_prefill=path.shown_prefill,
         launch=path.launch.factor,
-        launch_sd=hypot(path.launch.sd, HOSTS_SD),  # another run is another host
+        launch_sd=hypot(path.launch.anywhere_sd, HOSTS_SD),  # another run is another host
+        boost=path.host.boost,
         noise=path.noise,
         run_noise=path.run_noise,
         request_s=path.host.request_s,

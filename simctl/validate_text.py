@@ -27,8 +27,9 @@ def render(report: dict[str, Any]) -> None:
         + f": c0 {1e3 * path.rates.point.c0_s:.2f} ms "
         f"as served, {100 * path.shown:.0f} % of the per-sequence and {100 * path.shown_prefill:.0f} % of the per-prefill host cost show, "
         f"launching takes {path.launch.factor:.2f} times what it does in process, "
-        f"API server {1e3 * (path.host.request_s + path.host.serial_s):.1f} ms a request, {1e3 * path.host.serial_s:.1f} ms of it its own "
-        f"time, shared by requests that come together, and {1e6 * path.host.token_s:.0f} us a token sent. "
+        + _boost(path.host.boost)
+        + f"API server {1e3 * (path.host.request_s + path.host.serial_s):.1f} ms a request, {1e3 * path.host.serial_s:.1f} ms of it its "
+        f"own time, shared by requests that come together, and {1e6 * path.host.token_s:.0f} us a token sent. "
         f"Noise of single requests (log sd): "
         + ", ".join(f"{LABEL[m]} {100 * v:.1f} %" for m, v in path.noise.items())
         + (f", {', '.join(f'{100 * v:.1f}' for v in path.beyond.values())} of it beyond iterations' scatter" if path.scatter else "")
@@ -46,6 +47,12 @@ def render(report: dict[str, Any]) -> None:
         each = ", ".join(f"{same} of {of} ({name})" for name, same, of in said)
         click.echo(_wrapped(f"cached tokens equal, of the requests where the engine said: {each}"))
     click.echo()
+
+
+def _boost(boost: Any) -> str:
+    if not boost.share:
+        return ""
+    return f"the first {boost.budget_s:.2f} s of products on a rested GPU are computed {100 * boost.share:.1f} % faster, "
 
 
 def _wrapped(text: str) -> str:
@@ -184,6 +191,7 @@ def as_dict(report: dict[str, Any]) -> dict[str, Any]:
         "launch_factor": path.launch.factor,
         "launch_log_sd": path.launch.sd,
         "launch_waits_s": report["launches"],
+        "boost": asdict(path.host.boost),
         "noise_log_sd": path.noise,
         "noise_beyond_scatter_log_sd": path.beyond,
         "run_noise_log_sd": path.run_noise,

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.sbc.ranks import rank
-from calibrate.served.launches import HOSTS_SD, launching
+from calibrate.served.launches import HOSTS_SD, LOAD_SD, launching
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.stalls import prefill_seen
-from calibrate.served.waves import own_time_s
+from calibrate.served.waves import HOSTS_SERIAL_S, HOSTS_SERIAL_SD, own_time_s, weighed
 from sim.bill import GRAPH_TOKENS, coefficients, iteration_bill, mixed_shape
 from sim.engine.overlap import HostWork
 from sim.host import HostRates
@@ -34,13 +34,13 @@ CARRYING_S = (0.0, 2e-3)  # of an iteration that carries prefill, as served
 STALL_SD_S = (1e-4, 1e-3)  # scatter of single prompts
 LAUNCH_SD = (0.05, 0.4)  # of the logarithm
 WAVES, WAVE_OUTPUT = (8, 16, 32, 64), 4  # clients, tokens
-OWN_S, WAVE_SD_S = (5e-4, 2e-3), (5e-4, 4e-3)
+WAVE_SD_S = (5e-4, 4e-3)
 DRAWS = 1000  # those of a factor are the same standard normals every time: of few, their gaps would show in the ranks
 
 
 def serial_rank(run: ServedRun, rates: RateDraws, rng: np.random.Generator) -> float:
-    """Rank of one truth of the API server's own time per request."""
-    host = HostRates(request_s=3e-3, serial_s=rng.uniform(*OWN_S))
+    """Rank of one truth of the API server's own time per request, one of those that servers take."""
+    host = HostRates(request_s=3e-3, serial_s=HOSTS_SERIAL_S * float(np.exp(HOSTS_SERIAL_SD * rng.standard_normal())))
     late_s = rng.uniform(*WAVE_SD_S)
 
     def wave(clients: int) -> Experiment:
@@ -49,9 +49,8 @@ def serial_rank(run: ServedRun, rates: RateDraws, rng: np.random.Generator) -> f
         seen = replay(run, made, rates, host, draws=0)
         return replace(made, ttft_s=seen.ttft_s + late_s * abs(rng.standard_normal()), e2el_s=seen.e2el_s + 1.0)
 
-    own_s, error_s = own_time_s(run, rates, replace(host, serial_s=0.0), tuple(wave(clients) for clients in WAVES))
-    spread = np.exp(error_s / own_s * rng.standard_normal(DRAWS)) if own_s > 0 else np.ones(DRAWS)
-    return rank(host.serial_s, own_s * spread, rng)
+    own_s, log_sd = weighed(*own_time_s(run, rates, replace(host, serial_s=0.0), tuple(wave(clients) for clients in WAVES)))
+    return rank(host.serial_s, own_s * np.exp(log_sd * rng.standard_normal(DRAWS)), rng)
 
 
 def host_ranks(run: ServedRun, rates: Rates, rng: np.random.Generator) -> dict[str, float]:
@@ -67,7 +66,8 @@ def host_ranks(run: ServedRun, rates: Rates, rng: np.random.Generator) -> dict[s
     launch, prefill = launching(seen, in_process_s, work), prefill_seen(run, seen, rates)
     assert prefill is not None
     return {
-        "launch": rank(float(np.exp(log_factor)), launch.draws(DRAWS), rng),
+        # at another load than the one that was learnt from
+        "launch": rank(float(np.exp(log_factor + LOAD_SD * rng.standard_normal())), launch.draws(DRAWS), rng),
         "c_prefill_s": rank(carrying_s, prefill[0] + prefill[1] * rng.standard_normal(DRAWS), rng),
     }
 

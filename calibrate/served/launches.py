@@ -21,9 +21,12 @@ from sim.engine.overlap import HostWork
 
 Array = NDArray[np.float64]
 LEAST_PROMPTS = 5
-# log sd of a host's time to launch about that of the grids: cells that launching bounds (512 tokens beside 8, 32 and 128 decodes of two
-# models) differed by 0.09 to 0.36 in the logarithm between two hosts, 0.25 rms, which is sqrt(2) of one
-HOSTS_SD = 0.18
+# log sd of a host's time to launch about that of the grids: low loads of six hosts show 0.29, 0.35, -0.04, -0.04, -0.03 and 0.37, 0.24 rms,
+# a tenth of which is their own error; cells that launching bounds differed by 0.25 between two hosts, which is sqrt(2) of one
+HOSTS_SD = 0.22
+# log sd of a host's time to launch at loads of 8, 16 and 24 requests/s about that at its low load: seven runs, one of which launches
+# faster by 0.35 (0.04 without it, 0.15 without any other); a host's low load does not say which way it will go
+LOAD_SD = 0.14
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,13 @@ class Launching:
         return float(np.exp(self.log_factor))
 
     def draws(self, count: int) -> Array:
-        """Factors [count]."""
-        return np.asarray(np.exp(self.log_factor + self.sd * np.random.default_rng(12).standard_normal(count)))
+        """Factors [count] at any load, not only at the one that was learnt from."""
+        return np.asarray(np.exp(self.log_factor + self.anywhere_sd * np.random.default_rng(12).standard_normal(count)))
+
+    @property
+    def anywhere_sd(self) -> float:
+        """Standard deviation of the logarithm at any load; 0 where nothing was learnt."""
+        return float(np.hypot(self.sd, LOAD_SD)) if self.seen else self.sd
 
 
 def launching(experiments: tuple[Experiment, ...], in_process_s: float, work: HostWork) -> Launching:

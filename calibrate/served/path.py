@@ -37,9 +37,10 @@ from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.scatter import Scatter, scatter_of
 from calibrate.served.sending import sending_s
 from calibrate.served.stalls import prefill_seen
-from calibrate.served.waves import own_time_s
+from calibrate.served.waves import HOSTS_SERIAL_SD, own_time_s, weighed
 from sim.bill import coefficients, decode_shape, iteration_bill
 from sim.deployment import plan_engine
+from sim.engine.boost import NO_BOOST, Boost
 from sim.errors import UsageError
 from sim.host import HostRates
 from sim.price import step_terms
@@ -51,7 +52,6 @@ Array = NDArray[np.float64]
 MIN_C0_S = 1e-5
 ROUNDS = 3
 HOSTS_HIDDEN_SD_S = 0.04e-3  # sd of the fixed cost that another host hides, by four that were measured: 1.26, 1.23, 1.19 and 1.20 ms
-HOSTS_SERIAL_SD = 0.25  # log sd of another server's own time per request: four that were measured took 1.5, 1.9, 1.9 and 2.7 ms
 MIN_WAVE = 8  # clients; of smaller waves, waiting for one another is little of their time
 
 
@@ -79,8 +79,11 @@ class ServedPath:
         return [replace(self.host, serial_s=serial_s, request_s=max(0.0, whole - serial_s)) for serial_s in own]
 
 
-def learn_path(run: ServedRun, rates: RateDraws, low_loads: tuple[Experiment, ...], ladder: tuple[Experiment, ...]) -> ServedPath:
-    """Learn the served path from ladder windows (two rungs or more) and a low-load experiment, sent once or several times.
+def learn_path(
+    run: ServedRun, rates: RateDraws, low_loads: tuple[Experiment, ...], ladder: tuple[Experiment, ...], boost: Boost = NO_BOOST
+) -> ServedPath:
+    """Learn the served path from ladder windows (two rungs or more) and a low-load experiment, sent once or several times, of a server
+    whose GPU has `boost` when it has rested; single prompts beside decodes find it so.
 
     With fewer than two rungs, c0 closes the low load's median TPOT, and `shown` is what the schedule says: nothing of an engine that
     decides ahead, all of one that does not. Raises UsageError for too short a low-load run.
@@ -98,14 +101,16 @@ def learn_path(run: ServedRun, rates: RateDraws, low_loads: tuple[Experiment, ..
     else:
         rates = _showing(rates, shown)
     shown_prefill = shown
-    seen_prefill = prefill_seen(run, low_loads, rates.point) if float(in_process.c_prefill_s) > 0 else None
+    seen_prefill = prefill_seen(run, low_loads, boost.rested(rates.point)) if float(in_process.c_prefill_s) > 0 else None
     if seen_prefill is not None:
         runner2 = float(in_process.runner2_prefill) if run.model.second_runner else 0.0
         middle, error = (value / (float(in_process.c_prefill_s) * (1.0 + runner2)) for value in seen_prefill)
         shown_prefill = float(np.clip(middle, 0.0, 1.0))
         z = np.random.default_rng(11).standard_normal(np.size(uncut.draws.c_prefill_s))
         rates = _with_prefill(rates, uncut, shown_prefill, np.clip(middle + error * z, 0.0, 1.0))
-    host = HostRates(basis=f"learnt on {low_loads[0].name}", token_s=sending_s(rungs), work=hidden_work(in_process, rates.point))
+    host = HostRates(
+        basis=f"learnt on {low_loads[0].name}", token_s=sending_s(rungs), work=hidden_work(in_process, rates.point), boost=boost
+    )
     model = coefficients(run.model, run.precision, run.tp)
     launches_s = model.layers * float(in_process.eager_layer_s) + model.expert_layers * float(in_process.eager_expert_layer_s)
     launch = launching(low_loads, launches_s, host.work) if overlaps else Launching()
@@ -113,8 +118,8 @@ def learn_path(run: ServedRun, rates: RateDraws, low_loads: tuple[Experiment, ..
     waves = tuple(e for e in rungs if e.clients >= MIN_WAVE)
     serial_sd = 0.0
     if waves:
-        serial_s, error_s = own_time_s(run, rates, host, waves)
-        host, serial_sd = replace(host, serial_s=serial_s), (error_s / serial_s if serial_s > 0 else 0.0)
+        serial_s, serial_sd = weighed(*own_time_s(run, rates, host, waves))
+        host = replace(host, serial_s=serial_s)
     else:
         host = replace(host, request_s=0.0)
     for _ in range(ROUNDS):

@@ -79,7 +79,7 @@ def replay(
 def scattered(study: Study, scatter: Scatter, rng: np.random.Generator) -> Columns | None:
     """`columns_of` one run at the study's point rates with iterations that scatter; None where the fast path does not apply."""
     config, _ = plan_engine(study.model, study.gpu, study.precision, study.tp, study.limits)
-    settings = step_settings(config, study.host.work)
+    settings = step_settings(config, study.host.work, study.host.boost)
     steps = ScatteredSteps(study.model, study.precision, study.rates.point, tp=study.tp, scatter=scatter, rng=rng, **settings)
     if study.max_concurrency is None and not np.isnan(study.trace.arrival_s).any():
         record = run_fast(study.trace, config, steps, study.host)

@@ -40,7 +40,7 @@ class Scatter:
 
 def scatter_of(run: ServedRun, experiments: tuple[Experiment, ...], rates: Rates, host: HostRates) -> Scatter | None:
     """What these experiments show at rates as served; None where they show too little: no token times, or LEAST_SEEN of neither kind."""
-    held = np.concatenate([stalls(run, e, rates) for e in experiments])
+    held = np.concatenate([stalls(run, e, host.boost.rested(rates)) for e in experiments])
     launched = np.concatenate([_launched(run, e, rates, host) for e in experiments])
     if held.size < LEAST_SEEN or launched.size < LEAST_SEEN:
         return None
@@ -49,7 +49,7 @@ def scatter_of(run: ServedRun, experiments: tuple[Experiment, ...], rates: Rates
 
 def _launched(run: ServedRun, experiment: Experiment, rates: Rates, host: HostRates) -> Array:
     """Seconds [prompt] over price of a decode and the iteration in which a prompt beyond the captured graphs joins it."""
-    steps = StepTime(run.model, run.precision, rates, tp=run.tp, host=host.work)
+    steps = StepTime(run.model, run.precision, rates, tp=run.tp, host=host.work, boost=host.boost)
     found = []
     for i, beside in joins(experiment, 2):
         prompt = int(experiment.prompt_tokens[i])
@@ -57,7 +57,7 @@ def _launched(run: ServedRun, experiment: Experiment, rates: Rates, host: HostRa
             waits = [float(experiment.token_s[j][k] - experiment.token_s[j][k - 2]) for j, k in beside]
             context = sum(int(experiment.prompt_tokens[j]) + k for j, k in beside)
             decode = steps.stretch(len(waits), context).first
-            priced = decode + steps.mixed(len(waits), context, 0, context, [(prompt, prompt, 1)], decode)
+            priced = decode + steps.mixed(len(waits), context, 0, context, [(prompt, prompt, 1)], decode, 0, True)
             found.append(float(np.median(waits)) - priced * TICK_S)
     return np.array(found)
 

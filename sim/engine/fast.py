@@ -225,7 +225,9 @@ class FastReplica(Books):
         host = steps.occupied(batch + len(chunks), total, several)
         spread = batch * squares - (context - batch * self._clock) ** 2
         if chunks:
-            self._let_pass(host, steps.mixed(batch, context, 0, context, chunks, head_start, spread))
+            products = steps.products(batch, chunks)
+            rested = self._overlap and self._pipe.rested(products)
+            self._let_pass(host, steps.mixed(batch, context, 0, context, chunks, head_start, spread, rested), 0, products, rested)
         else:
             self._let_pass(host, steps.shown(batch, False, head_start)[0] + steps.stretch(batch, context, spread).first)
         self._clock += 1

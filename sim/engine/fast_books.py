@@ -111,7 +111,7 @@ class Books:
         # asynchronous scheduling: what finishes in the iteration under way still holds its place and blocks at the
         # next decision, and its tokens are sent when that is launched
         self._overlap = config.overlaps
-        self._pipe = Pipeline()
+        self._pipe = Pipeline(steps.boost)
         self._leaving: list[tuple[int, int]] = []  # (request, computed tokens)
         self._unsent: list[tuple[list[float], int]] = []  # (column, request): times of the iteration under way
 
@@ -178,8 +178,10 @@ class Books:
         if not self._overlap:
             self._release()
 
-    def _let_pass(self, host: int, ticks: int, before_last: int = 0) -> None:
-        """Iterations of `ticks` in all, all but the last of them `before_last`, that keep the host for `host` each."""
+    def _let_pass(self, host: int, ticks: int, before_last: int = 0, products: int = 0, rested: bool = False) -> None:
+        """Iterations of `ticks` in all, all but the last of them `before_last`, that keep the host for `host` each; or one of so many
+        `products`, on a GPU that has rested or has not.
+        """
         pipe = self._pipe
         if not self._overlap:
             pipe.ends += ticks
@@ -187,7 +189,7 @@ class Books:
             return
         if self._unsent:
             self._send(pipe.sends(host))
-        pipe.launched(host, ticks)
+        pipe.launched(host, ticks, products, rested)
         pipe.decides += before_last
 
     def _send(self, now: int) -> None:

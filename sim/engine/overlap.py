@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from sim.engine.boost import NO_BOOST, Boost, Rested
 from sim.errors import UsageError
 
 
@@ -40,11 +41,12 @@ NO_WORK = HostWork()
 class Pipeline:
     """The two clocks of one replica, in ticks: `decides` is when the next decision is made, `ends` when the GPU is through."""
 
-    __slots__ = ("decides", "ends")
+    __slots__ = ("_rested", "decides", "ends")
 
-    def __init__(self) -> None:
+    def __init__(self, boost: Boost = NO_BOOST) -> None:
         self.decides = 0
         self.ends = 0
+        self._rested = Rested(boost)
 
     @property
     def head_start(self) -> int:
@@ -59,8 +61,16 @@ class Pipeline:
         """When the tokens of the iteration before are sent, if the next decision keeps the host for `host` ticks."""
         return max(self.ends, self.decides + host)
 
-    def launched(self, host: int, ticks: int) -> None:
-        """The decision was made: `host` ticks of the host's work and `ticks` of the GPU's, as priced with this head start."""
+    def rested(self, products: int) -> bool:
+        """Whether the next iteration, of which so many ticks are products, finds a GPU that has rested."""
+        return self._rested.covers(max(self.ends, self.decides), products)
+
+    def launched(self, host: int, ticks: int, products: int = 0, rested: bool = False) -> None:
+        """The decision was made: `host` ticks of the host's work and `ticks` of the GPU's, as priced with this head start, of a GPU that
+        has rested or has not, and its `products`.
+        """
         sent = self.sends(host)
-        self.ends = max(self.ends, self.decides) + ticks
+        start = max(self.ends, self.decides)
+        self._rested.computed(start, products, rested)
+        self.ends = start + ticks
         self.decides = sent

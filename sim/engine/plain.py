@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.engine.boost import NO_BOOST, Boost
 from sim.engine.overlap import Pipeline
 from sim.engine.records import ReplicaRecord
 from sim.engine.ticks import TICK_S, to_ticks
@@ -32,16 +33,19 @@ def run_plain(
     scheduler: Scheduler,
     ticks_of: Callable[..., int],
     host_of: Callable[[Iteration], int] = lambda _: 0,
+    products_of: Callable[[Iteration], int] = lambda _: 0,
+    boost: Boost = NO_BOOST,
 ) -> ReplicaRecord:
     """Serve `requests` (in order of arrival) to the end.
 
     At one instant, iterations complete before requests arrive, and requests arrive before the next decision. An
-    iteration takes `ticks_of(iteration)`; of a scheduler that decides ahead, `ticks_of(iteration, head_start)`, and it
-    keeps the host for `host_of(iteration)`. Raises UsageError for a request that can never fit.
+    iteration takes `ticks_of(iteration)`; of a scheduler that decides ahead, `ticks_of(iteration, head_start)`, and it keeps
+    the host for `host_of(iteration)`; where it finds the GPU rested, as `boost` says by its `products_of(iteration)`, it takes
+    `ticks_of(iteration, head_start, True)`. Raises UsageError for a request that can never fit.
     """
     run = _Run(requests, scheduler)
     if isinstance(scheduler, DecidesAhead):
-        _run_ahead(run, scheduler, ticks_of, host_of)
+        _run_ahead(run, scheduler, ticks_of, host_of, products_of, Pipeline(boost))
         return run.record()
     now = 0
     while True:
@@ -57,8 +61,14 @@ def run_plain(
         run.complete(iteration, now)
 
 
-def _run_ahead(run: _Run, scheduler: DecidesAhead, ticks_of: Callable[[Iteration, int], int], host_of: Callable[[Iteration], int]) -> None:
-    pipe = Pipeline()
+def _run_ahead(
+    run: _Run,
+    scheduler: DecidesAhead,
+    ticks_of: Callable[..., int],
+    host_of: Callable[[Iteration], int],
+    products_of: Callable[[Iteration], int],
+    pipe: Pipeline,
+) -> None:
     under_way: Iteration | None = None
     while True:
         run.arrive(pipe.decides)
@@ -77,7 +87,10 @@ def _run_ahead(run: _Run, scheduler: DecidesAhead, ticks_of: Callable[[Iteration
         host, head_start = host_of(iteration), pipe.head_start
         if under_way is not None:
             run.complete(under_way, pipe.sends(host))
-        pipe.launched(host, ticks_of(iteration, head_start))
+        products = products_of(iteration)
+        rested = pipe.rested(products)
+        ticks = ticks_of(iteration, head_start, True) if rested else ticks_of(iteration, head_start)
+        pipe.launched(host, ticks, products, rested)
         under_way = iteration
 
 

@@ -7,6 +7,7 @@ from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
+from sim.engine.boost import NO_BOOST, Boost
 from sim.engine.config import EngineConfig
 from sim.engine.llamacpp import LlamaCppOptions, LlamaCppScheduler
 from sim.engine.overlap import NO_WORK, HostWork
@@ -50,12 +51,13 @@ def capture_sizes(most: int) -> list[int]:
     return [size for size in sizes if size <= most]
 
 
-def step_settings(config: EngineConfig, host: HostWork = NO_WORK) -> dict[str, Any]:
+def step_settings(config: EngineConfig, host: HostWork = NO_WORK, boost: Boost = NO_BOOST) -> dict[str, Any]:
     """What the engine's options say about the time of an iteration, as settings of sim.engine.steptime.StepTime.
 
     `host` is the work that a served vLLM hides behind the GPU; it shows where its schedule cannot. Of other engines it is
     taken to be hidden always, since nothing here says when it is not. Nor do the other presets have vLLM's second model runner:
-    what its iterations with prefill take longer is no cost of theirs.
+    what its iterations with prefill take longer is no cost of theirs. `boost` is what a rested GPU computes faster, of an
+    engine that keeps its two clocks (sim.engine.overlap).
     """
     options = config.options
     if config.scheduler == "llamacpp":
@@ -71,6 +73,7 @@ def step_settings(config: EngineConfig, host: HostWork = NO_WORK) -> dict[str, A
         "block_size": config.block_size,
         "host": host if config.scheduler == "vllm" else NO_WORK,
         "second_runner": config.scheduler != "sglang",  # of an unknown class what holds for vLLM
+        "boost": boost if config.scheduler == "vllm" else NO_BOOST,
     }
 
 

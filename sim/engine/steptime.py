@@ -27,6 +27,7 @@ from sim.bill import (
     spread,
 )
 from sim.dealing import SHARES, node, one_octave_on, share_place
+from sim.engine.boost import NO_BOOST, Boost
 from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.prefill_fetch import prefill_read_where_it_lives
@@ -88,7 +89,9 @@ class StepTime:
     brought back from `tiers` cost their transfer, less what hides behind the share `tier_overlap` of the iteration's
     own time. `host` is work that the rates leave out because an engine may do it while the GPU computes the iteration
     before: it shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the
-    launching of kernels does. An engine without a `second_runner` steps every model as vLLM's first one does.
+    launching of kernels does. An engine without a `second_runner` steps every model as vLLM's first one does. `boost` is
+    what a GPU that has rested computes faster: whoever runs iterations one after another keeps the account of it
+    (sim.engine.boost).
 
     `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse
     policies, KV in host RAM and kernels launched one by one make the price depend on each sequence's context or
@@ -114,11 +117,13 @@ class StepTime:
         block_size: int = 16,
         host: HostWork = NO_WORK,
         second_runner: bool = True,
+        boost: Boost = NO_BOOST,
     ) -> None:
         if not second_runner:
             model = replace(model, second_runner=False)
         self.model = model
         self.policy = policy
+        self.boost = boost
         plain = policy.kind == "dense" and policy.placement == "hbm" and not model.window
         self.jumps = plain and not micro_batch and not capture_sizes
         self._from_host = policy.placement == "host"
@@ -133,6 +138,7 @@ class StepTime:
         self._coefficients = c = coefficients(model, precision, tp)
         self._block_bytes = block_size * (c.kv_token_bytes + c.window_token_bytes)
         self._rates = rates
+        self._rested = boost.rested(rates) if boost.share else rates
         self._tp = tp
         self._chords: dict[tuple[int, int], tuple[_Node, _Node]] = {}
         self._preparing = (
@@ -143,15 +149,23 @@ class StepTime:
         self._works = any(self._preparing)
         self._window = model.window
         self._heads = query_heads(model, tp)
+        self._product_s = (
+            c.body_flops / rates.linear_flops_per_s,
+            c.expert_flops / rates.expert_flops_per_s,
+            c.pair_flops / rates.attention_flops_per_s,
+        )
+        self._read_s = c.always_bytes / rates.beta
         self._launching = to_ticks(c.layers * rates.eager_layer_s + c.expert_layers * rates.eager_expert_layer_s)
 
-    def iteration(self, iteration: Iteration, head_start: int = 0) -> int:
-        """Ticks of an iteration as decided, before its requests advance, with the host `head_start` ticks ahead."""
+    def iteration(self, iteration: Iteration, head_start: int = 0, rested: bool = False) -> int:
+        """Ticks of an iteration as decided, before its requests advance, with the host `head_start` ticks ahead, on a GPU that has
+        `rested` or has not.
+        """
         contexts, chunks = split(iteration)
         shown, left = self.shown(len(iteration.scheduled), bool(chunks), head_start)
         if self.jumps and not chunks and not iteration.reloads:
             return shown + self.stretch(len(contexts), sum(contexts), spread(contexts)).first
-        own = sum(self.priced(self.launched_late(shape, left)) for shape in self.shapes(contexts, chunks, iteration.places))
+        own = sum(self.priced(self.launched_late(shape, left), rested) for shape in self.shapes(contexts, chunks, iteration.places))
         return shown + own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
 
     def preparing(self, sequences: int, prefill: bool) -> int:
@@ -205,9 +219,20 @@ class StepTime:
         longest_s = max(tier.reload_s(blocks, self._block_bytes) for tier, blocks in transfers)
         return max(to_ticks(longest_s) - int(self._tier_overlap * own), 0)
 
-    def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Sequence[Chunk], head_start: int = 0, spread: float = 0) -> int:
+    def mixed(
+        self,
+        batch: int,
+        context: int,
+        near: int,
+        kept: int,
+        chunks: Sequence[Chunk],
+        head_start: int = 0,
+        spread: float = 0,
+        rested: bool = False,
+    ) -> int:
         """Ticks of `chunks` beside `batch` decodes of summed `context` (tokens), `near` of it in the window and
-        `kept` read and as far apart as `spread` says (sim.bill), with the host `head_start` ticks ahead.
+        `kept` read and as far apart as `spread` says (sim.bill), with the host `head_start` ticks ahead, on a GPU
+        that has `rested` or has not.
         """
         shown, left = self.shown(batch + len(chunks), True, head_start)
         if self._window or (chunks and chunks[0][2] > 1):
@@ -246,8 +271,31 @@ class StepTime:
                 float(spread),
                 doublings(batch + len(chunks)),
                 idle,
-            )
+            ),
+            rested,
         )
+
+    def products(self, batch: int, chunks: Sequence[Chunk]) -> int:
+        """Ticks of an iteration in which matrix products are what it waits for: all rows' as far as they outlast the reading of weights,
+        and the attention of chunks. None without chunks.
+        """
+        if not chunks or not self.boost.share:
+            return 0
+        rows, pairs = batch, 0.0
+        for n, end, _ in chunks:
+            rows += n
+            pairs += n * end - n * (n - 1) / 2
+        body, expert, pair = self._product_s
+        linear = rows * body
+        bound = linear / (1.0 + (self._read_s / linear) ** self._rates.smooth_p)
+        return to_ticks(bound + rows * expert + pairs * pair)
+
+    def products_of(self, iteration: Iteration) -> int:
+        """`products` of an iteration as decided, before its requests advance."""
+        if not self.boost.share:
+            return 0
+        contexts, chunks = split(iteration)
+        return self.products(len(contexts), chunks)
 
     def stretch(self, batch: int, context: int, spread: float = 0) -> Stretch:
         """The decode iterations of `batch` sequences that begin at summed `context` (at least `batch`), as far apart as `spread` says
@@ -269,9 +317,9 @@ class StepTime:
         slope = (end - start) // node
         return Stretch(start + slope * (context - node), slope * batch, -(-(2 * node - context) // batch))
 
-    def priced(self, shape: Shape) -> int:
-        """The formula, rounded to ticks."""
-        return to_ticks(step_time_s(self.bill(shape), self._rates))
+    def priced(self, shape: Shape, rested: bool = False) -> int:
+        """The formula, rounded to ticks, of a GPU that has rested or has not."""
+        return to_ticks(step_time_s(self.bill(shape), self._rested if rested else self._rates))
 
     def bill(self, shape: Shape) -> Bill:
         """What the iteration moves and computes."""

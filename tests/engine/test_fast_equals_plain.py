@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from sim.engine.boost import NO_BOOST, Boost
 from sim.engine.config import EngineConfig
 from sim.engine.fast import FastReplica
 from sim.engine.fast_books import Arrivals
@@ -23,11 +24,17 @@ from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
 SYNC = {"async_scheduling": False}
 # steps take about 10 ms: host work that hides behind the GPU, work that shows in some iterations, work that takes longer than the GPU
 WORK = (NO_WORK, HostWork(1e-3, 2e-5, 1e-3), HostWork(5e-3, 5e-4, 4e-3), HostWork(0.02, 0.0, 0.0))
-STEPS = [StepTime(model, Precision(), plausible_rates(), host=host) for model in (QWEN_7B, HYBRID_MOE) for host in WORK]
+# a GPU that never rests, one whose rest lasts for a few iterations and comes back slowly, one that is rested again after every iteration
+BOOSTS = (NO_BOOST, Boost(0.3, 0.02, 0.1), Boost(0.1, 0.01, 3.0))
+STEPS = [
+    StepTime(model, Precision(), plausible_rates(), host=host, boost=boost)
+    for model in (QWEN_7B, HYBRID_MOE)
+    for host, boost in zip(WORK, (*BOOSTS, BOOSTS[1]), strict=True)
+]
 
 
 def plain(config: EngineConfig, requests: list[Request], steps: StepTime) -> ReplicaRecord:
-    return run_plain(requests, make_scheduler(config), steps.iteration, steps.host)
+    return run_plain(requests, make_scheduler(config), steps.iteration, steps.host, steps.products_of, steps.boost)
 
 
 def fast(config: EngineConfig, requests: list[Request], steps: StepTime) -> ReplicaRecord:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calibrate.served.joins import ALONE_S
-from calibrate.served.launches import HOSTS_SD, launches, launching
+from calibrate.served.launches import HOSTS_SD, LOAD_SD, launches, launching
 from calibrate.served.runs import Experiment
 from calibrate.served.sending import LEAST_STREAMS, sending_s
 from sim.bill import GRAPH_TOKENS
@@ -67,8 +67,8 @@ def test_prompts_that_disagree_leave_it_nearer_to_the_grids_and_less_certain() -
     assert 0 < apart.log_factor < steady.log_factor
     assert 0 < apart.sd < HOSTS_SD
     factors = apart.draws(4000)
-    assert np.log(factors).mean() == pytest.approx(apart.log_factor, abs=4 * apart.sd / np.sqrt(4000))
-    assert np.log(factors).std() == pytest.approx(apart.sd, rel=0.1)
+    assert np.log(factors).mean() == pytest.approx(apart.log_factor, abs=4 * apart.anywhere_sd / np.sqrt(4000))
+    assert np.log(factors).std() == pytest.approx(np.hypot(apart.sd, LOAD_SD), rel=0.1)
 
 
 def test_prompts_that_a_graph_holds_or_that_come_together_say_nothing_of_launching() -> None:

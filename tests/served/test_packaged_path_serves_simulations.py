@@ -6,6 +6,8 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
+from calibrate.served.rested import BOOST
+from sim.engine.boost import NO_BOOST
 from sim.errors import SimctlError
 from sim.posterior import rates_for
 from sim.priors import prior_rates
@@ -45,6 +47,11 @@ def test_what_another_host_hides_is_uncertain_by_the_amount_it_says():
     np.testing.assert_allclose(before.draws.c0_s - known.draws.c0_s, path.hidden_c0_s)
 
 
+def test_a_rested_gpu_is_faster_where_its_own_grids_were_measured():
+    assert as_served(rates_for(get_gpu("H100")))[1].boost == packaged_path().boost == BOOST
+    assert as_served(rates_for(get_gpu("A10")))[1].boost == NO_BOOST
+
+
 def test_declared_priors_stay_as_they_are():
     rates = prior_rates(get_gpu("T4"))
     same, host = as_served(rates)
@@ -67,6 +74,9 @@ def test_simulate_says_which_path_it_took():
         "[]",
         "{}",
         json.dumps(asdict(replace(packaged_path(), shown=1.5))),
+        json.dumps(asdict(packaged_path()) | {"boost": {"share": -0.1, "budget_s": 0.1, "refill": 1.0}}),
+        json.dumps(asdict(packaged_path()) | {"boost": {"share": 0.1}}),
+        json.dumps(asdict(packaged_path()) | {"boost": 0.1}),
         json.dumps(asdict(replace(packaged_path(), shown_prefill=-0.1))),
         json.dumps(asdict(replace(packaged_path(), noise={"ttft_s": float("inf")}))),
         json.dumps(asdict(replace(packaged_path(), noise=[0.1]))),

@@ -10,6 +10,8 @@ from calibrate.served.floor import KNOWN_TO, phase_floor
 from calibrate.served.path import learn_path
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment
+from calibrate.served.waves import HOSTS_SERIAL_S, HOSTS_SERIAL_SD, weighed
+from sim.engine.boost import NO_BOOST, Boost
 from sim.errors import UsageError
 from tests.served.made import C0_S, HOST, IN_PROCESS, REQUEST_S, RUN, SERIAL_S, SHOWN, as_served, open_loop, rung, served
 
@@ -129,3 +131,31 @@ def test_too_few_requests_are_refused():
     few = replace(LOW, **{k: getattr(LOW, k)[:3] for k in ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "e2el_s")})
     with pytest.raises(UsageError, match="too few"):
         learn_path(RUN, IN_PROCESS, (few,), RUNGS)
+
+
+def test_a_server_of_another_kind_of_time_is_weighed_by_how_servers_lie_apart():
+    """What waves say for sure stands; what they hardly say leaves the server where servers are."""
+    sure, sure_sd = weighed(5e-3, 1e-5)
+    assert sure == pytest.approx(5e-3, rel=1e-3)
+    assert sure_sd == pytest.approx(2e-3, rel=1e-3)
+    unsure, unsure_sd = weighed(5e-3, 50e-3)
+    assert unsure == pytest.approx(HOSTS_SERIAL_S, rel=0.02)
+    assert unsure_sd == pytest.approx(HOSTS_SERIAL_SD, rel=0.02)
+    assert weighed(0.0, 1e-3) == (0.0, 0.0)
+
+
+def test_a_path_is_found_again_beneath_a_gpu_that_rests():
+    """Of a server whose rested GPU prefills faster: its waves and a load of prompts one by one are replayed by who knows that it rests."""
+    boost = Boost(share=0.3, budget_s=0.3, refill=1.0)
+    truth = replace(HOST, boost=boost)
+
+    def seen(experiment):
+        times = replay(RUN, experiment, as_served(IN_PROCESS), truth, draws=0)
+        return replace(experiment, ttft_s=times.ttft_s, e2el_s=times.e2el_s)
+
+    low, rungs, wave = seen(LOW), tuple(seen(r) for r in RUNGS), seen(rung(24))
+    knows, ignores = (learn_path(RUN, IN_PROCESS, (low,), rungs, own) for own in (boost, NO_BOOST))
+    assert knows.host.serial_s == pytest.approx(SERIAL_S, rel=0.05)
+    off = [np.abs(replay(RUN, wave, p.rates, p.host, draws=0).ttft_s / wave.ttft_s - 1).max() for p in (knows, ignores)]
+    assert off[0] < 0.01
+    assert off[1] > 0.05

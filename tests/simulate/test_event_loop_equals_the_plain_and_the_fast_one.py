@@ -4,6 +4,7 @@ from functools import cache
 
 from hypothesis import given, settings
 
+from sim.engine.boost import Boost
 from sim.engine.fast import FastReplica, covers
 from sim.engine.fast_books import Arrivals
 from sim.engine.overlap import HostWork
@@ -22,7 +23,8 @@ from tests.simulate.runs import calls, configs, trace_of
 @cache
 def cost():
     gpu, precision = get_gpu("H100"), Precision()
-    return BillCost(get_model("Llama-3.1-8B"), precision, rates_for(gpu, precision, draws=20).point, host=HostWork(1e-3, 1e-4, 1e-3))
+    rates, work = rates_for(gpu, precision, draws=20).point, HostWork(1e-3, 1e-4, 1e-3)
+    return BillCost(get_model("Llama-3.1-8B"), precision, rates, host=work, boost=Boost(0.3, 0.02, 0.1))
 
 
 @given(calls, configs)
@@ -32,7 +34,8 @@ def test_per_request_times(requests, config):
     record = simulate(TraceSource(trace, config.block_size), [make_scheduler(config)], cost())
     ours = record.requests
     steps = cost().steps
-    others = [run_plain(list(TraceSource(trace, config.block_size).arrivals()), make_scheduler(config), steps.iteration, steps.host)]
+    requests = list(TraceSource(trace, config.block_size).arrivals())
+    others = [run_plain(requests, make_scheduler(config), steps.iteration, steps.host, steps.products_of, steps.boost)]
     if covers(config, steps):
         arrivals = Arrivals(trace.arrival_s, trace.prompt_tokens, trace.output_tokens)
         others.append(FastReplica(arrivals, config, steps).run())

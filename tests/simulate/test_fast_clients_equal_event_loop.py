@@ -9,6 +9,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from sim.engine.boost import NO_BOOST, Boost
 from sim.engine.config import EngineConfig
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.presets import make_scheduler
@@ -26,7 +27,12 @@ from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
 
 # steps take about 10 ms
 WORK = (NO_WORK, HostWork(1e-3, 2e-5, 1e-3), HostWork(5e-3, 5e-4, 4e-3), HostWork(0.02, 0.0, 0.0))
-COSTS = [BillCost(model, Precision(), plausible_rates(), host=work) for model in (QWEN_7B, HYBRID_MOE) for work in WORK]
+BOOSTS = (NO_BOOST, Boost(0.3, 0.02, 0.1), Boost(0.1, 0.01, 3.0), Boost(0.3, 0.05, 1.0))
+COSTS = [
+    BillCost(model, Precision(), plausible_rates(), host=work, boost=boost)
+    for model in (QWEN_7B, HYBRID_MOE)
+    for work, boost in zip(WORK, BOOSTS, strict=True)
+]
 HOSTS = (
     NO_HOST,
     HostRates(),

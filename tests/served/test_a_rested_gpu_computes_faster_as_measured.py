@@ -1,0 +1,72 @@
+"""The boost of a rested GPU is that of the packaged measurement: chunks in a row, after quiet and after decodes, the clocks beside."""
+
+import csv
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from calibrate.served.rested import BOOST
+
+MEASURED = files("scenarios").joinpath("data/measured/h100")
+STEADY_S = (0.2, 0.7)  # of chunks in a row: the first rest is used up, and the limit has not yet cut deep
+
+
+@pytest.fixture(scope="module")
+def rows_of():
+    """[(what, cell, seconds quiet before), (since_s, step_s)] of every row of iterations."""
+    with MEASURED.joinpath("clocks_llama3.1-8b.csv").open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    found = []
+    for row in rows:
+        if row["k"] == "0":
+            found.append(((row["what"], row["cell"], float(row["quiet_s"])), []))
+        found[-1][1].append((float(row["since_s"]), float(row["step_s"])))
+    return [(key, np.array(times).T) for key, times in found]
+
+
+def gains(rows_of, begins, quiet=None):
+    """By how much the first iteration of each such row is faster than its steady ones, shares."""
+    out = []
+    for (what, cell, quiet_s), (since, step) in rows_of:
+        if what.startswith(begins) and cell == "prefill:0+1x2048@0" and quiet in (None, quiet_s):
+            steady = np.median(step[(since >= STEADY_S[0]) & (since < STEADY_S[1])])
+            out.append(1 - step[0] / steady)
+    return np.array(out)
+
+
+def test_first_chunks_after_decodes_and_after_idleness_are_faster_by_about_the_share(rows_of):
+    decodes, idle = gains(rows_of, "after"), gains(rows_of, "prefill")
+    assert len(decodes) == 6
+    assert len(idle) == 4
+    assert (decodes > 0).all()
+    assert (idle > 0).all()
+    of_a_step = BOOST.share / (1 + BOOST.share)
+    for seen in (decodes, idle):
+        assert abs(seen.mean() - of_a_step) < 0.015
+
+
+def test_three_tenths_of_a_second_rest_as_well_as_two_seconds(rows_of):
+    short, long = gains(rows_of, "prefill", 0.3), gains(rows_of, "prefill", 2.0)
+    assert abs(short.mean() - long.mean()) < 0.02
+    assert BOOST.refill * 0.3 >= BOOST.budget_s
+
+
+def test_what_a_rest_saves_lies_between_chunks_of_2048_and_of_8192(rows_of):
+    """Less time than at the steady pace, over the first seven tenths of a second in a row."""
+    saved = {}
+    for (what, cell, _), (since, step) in rows_of:
+        if what == "prefill" and cell in ("prefill:0+1x2048@0", "prefill:0+1x8192@0"):
+            first = since < STEADY_S[1]
+            steady = np.median(step[first & (since >= STEADY_S[0])])
+            saved.setdefault(cell, []).append(float((steady - step[first & (since < STEADY_S[0])]).sum()))
+    short, long = (np.mean(saved[f"prefill:0+1x{tokens}@0"]) for tokens in (2048, 8192))
+    assert 0 < short < BOOST.share * BOOST.budget_s < 1.5 * long
+
+
+def test_the_clock_falls_within_two_tenths_of_a_second_of_prefill():
+    with MEASURED.joinpath("clocks_llama3.1-8b.smi.csv").open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    clock, power = (np.array([float(row[name]) for row in rows]) for name in ("sm_mhz", "power_w"))
+    assert clock[power < 150].max() == 1980
+    assert np.median(clock[power > 700]) < 0.9 * 1980
