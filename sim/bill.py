@@ -11,7 +11,7 @@ the shape may be a float, an array or a tensor; the same lines run for all.
     summaries  block-summary bytes scanned to select (per-channel minimum and maximum of each unit)
     link       bytes crossing the host link, when the KV cache lives in host RAM
     comm       tensor-parallel all-reduce traffic: two per layer
-    uneven     KV bytes of decodes as far as their contexts differ: the blocks of the longest finish last
+    idle       KV bytes of decodes that multiprocessors could have read when they had no more pieces of it (sim.dealing)
     last turn  attention flops that multiprocessors without a block could have done in a chunk's turns (sim.turns)
     tiles      linear flops of rows that the last tile of a matrix product lacks, where the library has few tiles to choose from
     expert i/o what the rows of routed experts pass through memory between kernels
@@ -25,11 +25,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, log2, sqrt
+from math import ceil, log2
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from sim.dealing import idle_keys_of
 from sim.errors import UsageError
 from sim.namespaces import FLOAT
 from sim.policy import AttentionPolicy, dense
@@ -46,9 +47,6 @@ _CAPTURED = np.array(CAPTURED, dtype=float)
 # Matrix products come in tiles of so many rows, from one of them up to eight: below, the library has narrower ones; above, as many heights
 # to choose from that the last tile lacks little (docs/adr/0015).
 TILE_ROWS, TILED_ROWS = 128, 1024
-# Standard deviation of decodes' contexts, as a share of their mean, from which on they count as different altogether: pieces of attention
-# dealt out to multiprocessors one by one leave about as much idle then as with any larger (docs/adr/0008).
-UNEVEN = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ class Shape:
     has_prefill: Any = 0.0  # 1 when the iteration carries any prefill
     eager: Any = 0.0  # 1 when its kernels are launched one by one, outside a captured graph
     padding: Any = 0.0  # rows that the captured graph computes beyond the iteration's tokens
-    uneven: Any = 0.0  # how far decodes' contexts differ: 0 equal, 1 by UNEVEN or more
+    decode_spread: Any = 0.0  # how far decodes' contexts differ: their number squared times their variance (tokens squared)
     doublings: Any = 0.0  # of one sequence, up to those of the iteration
     prefill_idle_pairs: Any = 0.0  # query-key pairs that the turns of each chunk's blocks leave undone
     intake_tokens: Any = 0.0  # of prompts that the iteration takes in, placed context included
@@ -109,7 +107,7 @@ class Bill(NamedTuple):
     eager_layers: Any  # layers whose kernels the host launches one by one
     eager_expert_layers: Any  # mixture-of-experts layers among them
     doublings: Any  # of one sequence, up to those of the iteration, in every layer
-    uneven_kv_bytes: Any  # the decodes' as far as their contexts differ
+    idle_kv_bytes: Any  # what multiprocessors without a piece of the decodes' left could have read besides
     last_turn_flops: Any  # idle in the last turn of prefill chunks' attention blocks
     intake_tokens: Any  # prompt tokens taken in
     spread_layers: Any  # layers that no full graph holds, over several GPUs
@@ -144,6 +142,7 @@ class Coefficients(NamedTuple):
     mixed_fill: float  # query rows of a block beside chunks, over those that one decode has
     expert_io_bytes: float  # per row
     runner2: float  # 1 for a model that vLLM steps with its second model runner
+    kv_heads: int  # of full-context attention
 
 
 def check_tensor_parallel(model: ModelSpec, tp: int) -> None:
@@ -207,7 +206,7 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
             # minimum and maximum per key channel, 16-bit: the bytes of two keys, that is of one token's K and V
             keys = mixer.kv_elements_per_token() if mixer.kind == "attention" else 2 * mixer.kv_elements_per_token()
             summary += n * keys * ACTIVATION_BYTES / shards
-    group_rows = query_heads(model, tp)[1]
+    kv_heads, group_rows = query_heads(model, tp)
     return Coefficients(
         always_bytes=(always * w + head_bytes) / tp,
         expert_bytes=tuple(experts),
@@ -229,6 +228,7 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
         mixed_fill=ceil(group_rows / BLOCK_ROWS) * BLOCK_ROWS / group_rows if group_rows else 1.0,
         expert_io_bytes=expert_io,
         runner2=float(model.second_runner),
+        kv_heads=kv_heads,
     )
 
 
@@ -267,11 +267,6 @@ def spread(contexts: Sequence[float]) -> float:
         return 0.0
     total = sum(contexts)
     return len(contexts) * sum(c * c for c in contexts) - total * total
-
-
-def uneven(spread: float, total: float) -> float:
-    """The share of decodes' summed context of `total` tokens that is read unevenly, contexts being as far apart as `spread` says."""
-    return min(sqrt(spread) / (UNEVEN * total), 1.0) if spread > 0 else 0.0
 
 
 def iteration_bill(model: ModelSpec, shape: Shape, precision: Precision, policy: AttentionPolicy = DENSE, tp: int = 1) -> Bill:
@@ -334,8 +329,10 @@ def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp
         eager_layers=shape.eager * c.layers,
         eager_expert_layers=shape.eager * c.expert_layers,
         doublings=shape.doublings * c.layers,
-        # a keep-set is the same size for every long context
-        uneven_kv_bytes=0.0 if on_host or policy.selects else shape.uneven * kv_bytes,
+        # keep-sets are read by kernels of their own
+        idle_kv_bytes=idle_keys_of(c.kv_heads, shape.decode_seqs, shape.decode_context, shape.decode_spread) * c.kv_token_bytes
+        if policy.kind == "dense" and not on_host
+        else 0.0,
         last_turn_flops=shape.prefill_idle_pairs * c.pair_flops,
         intake_tokens=shape.intake_tokens,
         spread_layers=several * ungraphed * c.layers,
@@ -422,7 +419,7 @@ def mixed_shape(
         float(count > 0),
         float(count > 0 and seqs + tokens > GRAPH_TOKENS),
         captured_padding(seqs + tokens),
-        uneven(spread(contexts), context),
+        spread(contexts),
         doublings(seqs + count),
         idle,
     )

@@ -3,7 +3,7 @@
     t = c0 + c_expert*MoE layers + c_seq*sequences + c_double*layers*log2(sequences) + c_prefill*[prefill]*(1 + runner2)
         + smax(weights/beta, linear flops/F) + smax(experts/beta_expert, expert flops/F_e)
         + expert i/o / beta_io
-        + smax(KV*(1 + uneven)/beta_kv, attention flops/F_a) of decodes + the same of prefill chunks + state/beta_state
+        + smax(KV/beta_kv, attention flops/F_a) of decodes + idle*decode_idle/beta_kv + the same smax of prefill chunks + state/beta_state
         + summaries/beta_kv + find + exposed link + exposed launches + comm + intake*prompt tokens taken in
 
 smax(a, b) = (a**p + b**p)**(1/p) is a smooth maximum of a stage's memory and compute time; stages follow one another, so they add.
@@ -71,10 +71,9 @@ def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
     # one kernel serves decodes and chunks, but its blocks take turns: the bytes of one do not hide behind the products of the other
     rows = bill.prefill_flops + rates.chunk_pad_tokens * bill.chunk_flops + rates.last_turn * bill.last_turn_flops
     chunks = rows / rates.attention_flops_per_s
-    decodes = (bill.kv_bytes + rates.uneven * bill.uneven_kv_bytes) / rates.beta_kv
-    kv = smooth_max(decodes, bill.attention_flops / rates.attention_flops_per_s, p) + smooth_max(
-        bill.prefill_kv_bytes / rates.beta_kv, chunks, p
-    )
+    kv = smooth_max(bill.kv_bytes / rates.beta_kv, bill.attention_flops / rates.attention_flops_per_s, p)
+    kv = kv + rates.decode_idle * bill.idle_kv_bytes / rates.beta_kv
+    kv = kv + smooth_max(bill.prefill_kv_bytes / rates.beta_kv, chunks, p)
     state = bill.state_bytes / rates.beta_state
     link = bill.link_bytes / rates.link_bytes_per_s + bill.link_ops * rates.link_latency_s + bill.gathers * rates.gather_s
     busy = weights + kv + state

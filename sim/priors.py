@@ -110,7 +110,7 @@ def _generic() -> dict[str, Prior]:
         "comm_latency_s": Prior(25e-6, 0.50, f"prior, 25 us per all-reduce of an iteration, {_SPREAD}"),
         "expert_layer_s": Prior(35e-6, 0.70, "prior, 35 us per mixture-of-experts layer"),
         "doubling_s": Prior(1.8e-6, 0.70, "prior, 1.8 us per layer and doubling of the batch"),
-        "uneven": Prior(0.12, 0.70, "prior, 12 %"),
+        "decode_idle": Prior(0.6, 0.40, "prior, 0.6", upper=1.0),
         "last_turn": Prior(0.6, 0.30, "prior, 0.6", upper=1.0),
         "intake_s": Prior(50e-9, 0.60, "prior, 50 ns a token"),
         "spread_layer_s": Prior(0.17e-3, 0.60, f"prior, 0.17 ms, {_SPREAD}"),

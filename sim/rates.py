@@ -29,7 +29,7 @@ UNITS: dict[str, str] = {
     "expert_layer_s": "s per mixture-of-experts layer",
     "expert_flops_per_s": "flop/s, routed experts",
     "doubling_s": "s per layer and doubling of an iteration's sequences",
-    "uneven": "share by which unequal contexts slow the KV reads of decodes",
+    "decode_idle": "share of the idle while the last pieces of decodes' KV are read that shows",
     "last_turn": "share of the idle in the turns of a chunk's attention blocks that shows",
     "intake_s": "s per prompt token of a request taken in",
     "spread_layer_s": "s per layer outside a full graph over several GPUs (host time, overlaps the GPU's)",
@@ -69,7 +69,7 @@ class Rates:
     expert_layer_s: Any
     expert_flops_per_s: Any
     doubling_s: Any
-    uneven: Any
+    decode_idle: Any
     last_turn: Any
     intake_s: Any
     spread_layer_s: Any

@@ -43,7 +43,6 @@ COSTS = {
     "smooth_p": 3.0,
     "expert_layer_s": 35e-6,
     "doubling_s": 1.8e-6,
-    "uneven": 0.12,
 }
 ENGINE_NOISE = 0.05  # log spread of an engine's share around its kernels' and the common stack
 SHARE_SPREAD, SLOPE_SPREAD = 0.2, 0.15

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, whole_number
 from calibrate.steps.cells import SPREAD, StepCells, grid_shape, make_cells
+from calibrate.steps.decodes import asked_of, contexts_of, with_idle
 from calibrate.steps.noise import floor
 from sim.bill import Bill, iteration_bill
 from sim.errors import UsageError
@@ -35,6 +36,7 @@ SECONDS = ("step_s_median", "step_s_p25", "step_s_p75")
 COUNTS = ("decode_seqs_median", "decode_context_tokens_median", "chunks", "chunk_tokens", "offset_tokens")
 # of an iteration: far beyond any engine's, and small enough to be laid out one by one
 MOST = dict.fromkeys(COUNTS, 2.0**40) | {"decode_seqs_median": 2.0**20, "chunks": 2.0**20}
+WELCOME = ("context_sd_tokens",)  # earlier tables do not say it
 NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", *COUNTS)
 # Standard deviation of the logarithm of a visit's median, typical of the four H100 grids of several visits (a test holds it): a first
 # guess, until it is known what share of a cell is the host's (calibrate.steps.noise).
@@ -64,7 +66,7 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     attrs = data.attrs
     check_attributes(attrs, path, SCHEMA, SUITES, ("gpu_name", "model", "weight_dtype"))
     check_columns(data, path, "cell", NEEDED, numbers=("step_s_n", *COUNTS), seconds=SECONDS)
-    columns = {name: data[name].values for name in NEEDED}
+    columns = {name: data[name].values for name in (*NEEDED, *(name for name in WELCOME if name in data))}
     ran = (columns["role"].astype(str) == "grid") & (columns["status"].astype(str) == "ok") & (columns["step_s_n"] > 0)
     rows = [{name: column[i] for name, column in columns.items()} for i in np.flatnonzero(ran)]
     for row in rows:
@@ -80,9 +82,10 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     precision = Precision(_dtype(attrs["weight_dtype"]), _dtype(attrs.get("kv_dtype", "bfloat16")))
     tp = whole_number(attrs, "tensor_parallel_size", 1, path)
     within, visits, visits_sd = visits_of(data, ran, rows)
+    asked = asked_of(Path(path), attrs)
     label = f"{attrs['model']} {precision.weights}" + (f" tp{tp}" if tp > 1 else "")
     cells = make_cells(
-        [_bill(model, precision, row, tp) for row in rows],
+        [_bill(model, precision, row, tp, asked) for row in rows],
         [float(row["step_s_median"]) for row in rows],
         kind=[SPREAD if tp > 1 and row["kind"] in KIND else KIND.get(str(row["kind"]), "unknown") for row in rows],
         model=[label] * len(rows),
@@ -100,15 +103,13 @@ def _dtype(name: str) -> str:
     return DTYPE.get(str(name), str(name))
 
 
-def _bill(model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int) -> Bill:
+def _bill(model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int, asked: Mapping[str, Sequence[float]]) -> Bill:
     seqs = round(float(row["decode_seqs_median"]))
     # the engine counts keys attended to, the new token's own included
     context = float(row["decode_context_tokens_median"]) / seqs - 1 if seqs else 0.0
     chunks = [(float(row["chunk_tokens"]), float(row["offset_tokens"]))] * int(row["chunks"])
-    shape = grid_shape(model, [context] * seqs, chunks, tp=tp)
-    if str(row["kind"]) == "ragged":  # the file holds the mean of contexts that differ
-        shape = replace(shape, uneven=1.0)
-    return iteration_bill(model, shape, precision, tp=tp)
+    bill = iteration_bill(model, grid_shape(model, [context] * seqs, chunks, tp=tp), precision, tp=tp)
+    return with_idle(bill, model, precision, tp, *contexts_of(row, context, asked))
 
 
 def visits_of(data: Any, ran: NDArray[np.bool_], rows: Sequence[Mapping[str, Any]]) -> tuple[Array, Array, Array]:

@@ -40,7 +40,7 @@ SEEN_THROUGH: dict[str, tuple[str, ...]] = {
     "expert_layer_s": ("expert_layers",),
     "expert_flops_per_s": ("expert_flops",),
     "doubling_s": ("doublings",),
-    "uneven": ("uneven_kv_bytes",),
+    "decode_idle": ("idle_kv_bytes",),
     "last_turn": ("last_turn_flops",),
     "intake_s": ("intake_tokens",),
     "spread_layer_s": ("spread_layers",),

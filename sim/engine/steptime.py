@@ -12,12 +12,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from math import ceil, sqrt
+from math import sqrt
 
 from sim.bill import (
     DENSE,
     GRAPH_TOKENS,
-    UNEVEN,
     Bill,
     Shape,
     bill_from,
@@ -26,8 +25,8 @@ from sim.bill import (
     doublings,
     mixed_shape,
     spread,
-    uneven,
 )
+from sim.dealing import SHARES, node, one_octave_on, share_place
 from sim.engine.boost import NO_BOOST, Boost
 from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
@@ -72,9 +71,8 @@ def shape_of(model: ModelSpec, contexts: Iterable[int], chunks: Sequence[Chunk],
     return shape
 
 
-# Decode iterations of one batch over an octave of mean contexts: (ticks at its start, ticks per token of summed context) of equal contexts
-# and of altogether different ones; and (bend, rise) at both its ends, where a share of unequal reading adds bend * share**2 + rise * share.
-_Chord = tuple[tuple[int, int], tuple[int, int], tuple[tuple[float, float], tuple[float, float]]]
+# Ticks of decode iterations of one batch and mean context, their standard deviation at SHARES of it.
+_Node = tuple[int, ...]
 
 
 class StepTime:
@@ -142,7 +140,7 @@ class StepTime:
         self._rates = rates
         self._rested = boost.rested(rates) if boost.share else rates
         self._tp = tp
-        self._chords: dict[tuple[int, int], _Chord] = {}
+        self._chords: dict[tuple[int, int], tuple[_Node, _Node]] = {}
         self._preparing = (
             to_ticks(host.iteration_s),
             to_ticks(host.sequence_s),
@@ -270,7 +268,7 @@ class StepTime:
                 has_prefill,
                 self._unlaunched(left) if eager else 0.0,
                 0.0 if self._capture_sizes or self._micro_batch else captured_padding(tokens),
-                uneven(spread, context),
+                float(spread),
                 doublings(batch + len(chunks)),
                 idle,
             ),
@@ -301,26 +299,23 @@ class StepTime:
 
     def stretch(self, batch: int, context: int, spread: float = 0) -> Stretch:
         """The decode iterations of `batch` sequences that begin at summed `context` (at least `batch`), as far apart as `spread` says
-        (sim.bill), up to the chord's end, or to where they no longer count as different altogether.
+        (sim.bill), up to the chord's end. Their standard deviation stays: at the chord's other end it is half the share of the mean.
         """
         octave = (context // batch).bit_length() - 1
         chord = self._chords.get((batch, octave))
         if chord is None:
             chord = self._chords[batch, octave] = self._chord(batch, octave)
-        (start, slope), (full, full_slope), bumps = chord
+        first, last = chord
         node = batch << octave
-        most = -(-(2 * node - context) // batch)
         if spread > 0:
-            unevenly = sqrt(spread) / UNEVEN  # tokens: as many while contexts grow, and so is what they cost
-            if unevenly > context:
-                start, slope, most = full, full_slope, min(most, ceil((unevenly - context) / batch))
-            else:
-                share = unevenly / node
-                (bend, rise), (later_bend, later_rise) = bumps
-                bump = share * (bend * share + rise)
-                later = 0.5 * share * (0.5 * later_bend * share + later_rise)
-                start, slope = start + round(bump), slope + round((later - bump) / node)
-        return Stretch(start + slope * (context - node), slope * batch, most)
+            place, within = share_place(sqrt(spread) / node)
+            after, further = one_octave_on(place, within)
+            start = first[place] + round(within * (first[place + 1] - first[place]))
+            end = last[after] + round(further * (last[after + 1] - last[after]))
+        else:
+            start, end = first[0], last[0]
+        slope = (end - start) // node
+        return Stretch(start + slope * (context - node), slope * batch, -(-(2 * node - context) // batch))
 
     def priced(self, shape: Shape, rested: bool = False) -> int:
         """The formula, rounded to ticks, of a GPU that has rested or has not."""
@@ -338,19 +333,22 @@ class StepTime:
     def _unlaunched(self, head_start: int) -> float:
         return max(1.0 - head_start / self._launching, 0.0) if self._launching else 0.0
 
-    def _chord(self, batch: int, octave: int) -> _Chord:
-        node = batch << octave
-        shares = (0.0, 0.5, 1.0) if batch > 1 else (0.0,) * 3
-        ends = [[self._decode(batch, node << step, share) for share in shares] for step in (0, 1)]
-        even, _, uneven = ((low, (high - low) // node) for low, high in zip(*ends, strict=True))
-        bends = [2.0 * (full - 2 * half + low) for low, half, full in ends]
-        first, last = ((bend, full - low - bend) for bend, (low, _, full) in zip(bends, ends, strict=True))
-        return even, uneven, (first, last)
+    def _chord(self, batch: int, octave: int) -> tuple[_Node, _Node]:
+        before = self._chords.get((batch, octave - 1))
+        first = before[1] if before else self._node(batch, octave)
+        return first, self._node(batch, octave + 1)
 
-    def _decode(self, batch: int, context: int, share: float) -> int:
-        b, c = float(batch), float(context)
-        shape = Shape(decode_seqs=b, decode_context=c, decode_kept=c, sampled=b, uneven=share, doublings=doublings(b))
-        return self.priced(self._padded(shape))
+    def _node(self, batch: int, octave: int) -> _Node:
+        b, c = float(batch), float(batch << octave)
+        shape = self._padded(Shape(decode_seqs=b, decode_context=c, decode_kept=c, sampled=b, doublings=doublings(b)))
+        idle = node(self._heads[0], batch, octave) if batch > 1 and self._heads[0] else ()
+        least, most = (idle.index(found(idle)) for found in (min, max)) if idle else (0, 0)
+        if least == most:
+            return (self.priced(shape),) * len(SHARES)
+        # the price is linear in idle
+        low, high = (self.priced(replace(shape, decode_spread=(SHARES[place] * c) ** 2)) for place in (least, most))
+        each = (high - low) / (idle[most] - idle[least])
+        return tuple(low + round(each * (keys - idle[least])) for keys in idle)
 
     def _padded(self, shape: Shape) -> Shape:
         """An iteration as the graph captured for it computes it: rows of padding pass the linear layers and read no KV."""

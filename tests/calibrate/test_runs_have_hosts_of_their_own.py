@@ -27,7 +27,7 @@ def run_on(factor: float, name: str, rng: np.random.Generator) -> StepCells:
 
 @pytest.fixture(scope="module")
 def runs() -> StepCells:
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(1)
     return concatenate([run_on(factor, name, rng) for name, factor in FACTORS.items()])
 
 

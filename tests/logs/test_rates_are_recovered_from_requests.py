@@ -53,7 +53,7 @@ def test_the_hosts_time_is_found(learnt):
 def test_rates_that_are_not_learnt_change_no_answer(truth):
     base = made(truth, count=40)
     free = shown_rates(RUN, log_of(base))
-    assert {"uneven", "doubling_s", "c_seq_s"} <= set(free)
+    assert {"decode_idle", "doubling_s", "c_seq_s"} <= set(free)
     for name in set(UNITS) - set(free):
         other = made(dataclasses.replace(truth, **{name: 2 * getattr(truth, name)}), count=40)
         np.testing.assert_array_equal(other.e2el_s, base.e2el_s, err_msg=name)

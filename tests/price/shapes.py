@@ -54,7 +54,7 @@ _SCALE = {
     "expert_layer_s": 3e-5,
     "expert_flops_per_s": 3e14,
     "doubling_s": 2e-6,
-    "uneven": 0.1,
+    "decode_idle": 0.5,
     "last_turn": 0.45,
     "intake_s": 3e-8,
     "spread_layer_s": 2e-4,
