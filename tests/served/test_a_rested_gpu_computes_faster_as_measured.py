@@ -70,3 +70,33 @@ def test_the_clock_falls_within_two_tenths_of_a_second_of_prefill():
     clock, power = (np.array([float(row[name]) for row in rows]) for name in ("sm_mhz", "power_w"))
     assert clock[power < 150].max() == 1980
     assert np.median(clock[power > 700]) < 0.9 * 1980
+
+
+def medians(rows_of, what):
+    """Median step of all such rows of iterations, their first three aside, by the decodes that they hold or join."""
+    steps = {}
+    for (kind, cell, _), (_, step) in rows_of:
+        if kind == what:
+            steps.setdefault(cell.removeprefix("decode:").partition("+")[0], []).append(np.median(step[3:]))
+    return {cell: float(np.mean(found)) for cell, found in steps.items()}
+
+
+@pytest.fixture(scope="module")
+def iterations():
+    """Rows as `rows_of` has them, of decodes before and between chunks of 2,048."""
+    with MEASURED.joinpath("clocks_llama3.1-8b.csv").open(encoding="utf-8") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["what"] in ("decode", "between")]
+    found = {}
+    for row in rows:
+        found.setdefault((row["what"], row["cell"], 0.0), []).append((0.0, float(row["step_s"])))
+    return [(key, np.array(times).T) for key, times in found.items()]
+
+
+def test_decodes_between_chunks_take_longer_than_decodes_among_themselves(iterations):
+    """No price knows of it: what waits for multiprocessors and not for memory takes longer at the clock that prefill leaves."""
+    alone, between = medians(iterations, "decode"), medians(iterations, "between")
+    assert alone.keys() == between.keys() == {"16x1024", "64x1024", "16x8192"}
+    longer = {cell: between[cell] / alone[cell] - 1 for cell in alone}
+    assert 0.05 < longer["16x1024"] < 0.10
+    assert 0.05 < longer["64x1024"] < 0.10
+    assert 0.03 < longer["16x8192"] < 0.07  # of a step that mostly waits for memory it is less
