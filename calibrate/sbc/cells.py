@@ -12,6 +12,7 @@ from sim.precision import Precision
 from sim.specs.models import get_model
 
 MODELS = ("Qwen2.5-7B", "Qwen2.5-3B")
+RAGGED, RAGGED_CONTEXTS = (4, 8, 16, 32), (128.0, 32768.0)
 
 
 def compositions(models: Sequence[str] = MODELS) -> Iterator[tuple[Bill, str, str, str]]:
@@ -32,6 +33,10 @@ def compositions(models: Sequence[str] = MODELS) -> Iterator[tuple[Bill, str, st
             for tokens in (256, 2048):
                 shape = grid_shape(model, [2048.0] * batch, [(tokens, 0)])
                 yield iteration_bill(model, shape, Precision()), "mixed", name, f"{batch}+{tokens}"
+    for name in models:  # equal contexts hardly tell how much of the idle of dealing shows
+        for batch in RAGGED:
+            shape = grid_shape(get_model(name), np.geomspace(*RAGGED_CONTEXTS, batch).tolist(), [])
+            yield iteration_bill(get_model(name), shape, Precision()), "decode", name, f"{batch} ragged"
 
 
 def step_cells(models: Sequence[str] = MODELS) -> StepCells:

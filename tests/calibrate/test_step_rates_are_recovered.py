@@ -107,6 +107,7 @@ def test_rates_without_evidence_are_not_free(step_fit):
         "doubling_s",
         "beta",
         "beta_kv",
+        "decode_idle",
         "linear_flops_per_s",
         "attention_flops_per_s",
         "smooth_p",
