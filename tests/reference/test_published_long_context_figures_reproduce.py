@@ -139,7 +139,7 @@ def test_find_rates_pass_through_both_published_points():
 
 
 def test_two_term_knee_is_the_formula_without_fixed_costs():
-    """With c0, per-sequence cost, idle and compute taken away, the formula's efficiency is the published eta: its knee is the closed form."""
+    """With c0, per-sequence cost, idle and compute taken away, the formula's efficiency is the published eta, its knee the closed form."""
     bare = replace(RATES, c0_s=0.0, c_seq_s=0.0, doubling_s=0.0, decode_idle=0.0, linear_flops_per_s=1e30, attention_flops_per_s=1e30)
     one = iteration_bill(MODEL, decode_shape(MODEL, 1.0, 8192.0), BF16)
     r = 8192 * 57344 / one.weight_bytes
