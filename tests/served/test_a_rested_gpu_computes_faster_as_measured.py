@@ -100,3 +100,33 @@ def test_decodes_between_chunks_take_longer_than_decodes_among_themselves(iterat
     assert 0.05 < longer["16x1024"] < 0.10
     assert 0.05 < longer["64x1024"] < 0.10
     assert 0.03 < longer["16x8192"] < 0.07  # of a step that mostly waits for memory it is less
+
+
+def after_chunks(table, iterations):
+    """By how much the decode iteration after a chunk is longer than the decode cell of the same 32 sequences at 8,192 tokens, by chunk."""
+    cells = [(row["kind"], row["role"], row["label"].partition(":")[2]) for row in csv.DictReader(table)]
+    steps = {}
+    for row in csv.DictReader(iterations):
+        kind, role, label = cells[int(row["cell_index"])]
+        decodes, _, chunk = label.partition("+")
+        alone = kind == "decode" and row["target"] == "1"
+        if role == "grid" and decodes == "32x8192" and row["warmup"] == "0" and (alone or (kind == "mixed" and row["target"] == "0")):
+            steps.setdefault(chunk, []).append(float(row["model_s"]))
+    return {chunk: np.median(found) / np.median(steps[""]) - 1 for chunk, found in steps.items() if chunk and "" in steps}
+
+
+def test_in_grids_the_decode_after_a_chunk_is_longer_the_longer_the_chunk():
+    """So it is the prefill that does it, and not that a request leaves."""
+    longer = {}
+    for path in MEASURED.parent.glob("h[12]00/engine-grid_*.iterations.csv"):
+        if "_tp" not in path.name:
+            model = path.name.removesuffix(".iterations.csv").rstrip("_0123456789")
+            with path.with_name(path.name.replace(".iterations", "")).open() as table, path.open() as iterations:
+                for chunk, share in after_chunks(table, iterations).items():
+                    longer.setdefault(chunk, {}).setdefault((path.parent.name, model), []).append(share)
+    shares = {chunk: [float(np.median(found)) for found in models.values()] for chunk, models in longer.items()}
+    short = [share for chunk in ("1x64@0", "1x256@0", "1x512@0") for share in shares[chunk]]
+    assert min(short) > -0.01
+    assert max(short) < 0.03
+    assert 0.0 < min(shares["1x2048@0"]) < max(shares["1x2048@0"]) < 0.10
+    assert 0.025 < min(shares["1x8160@0"]) < max(shares["1x8160@0"]) < 0.10
