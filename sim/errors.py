@@ -1,5 +1,8 @@
 """The two ways an answer can fail, as exceptions, and what every program says and returns for a failure that it expects."""
 
+from dataclasses import fields
+from typing import Any
+
 INTERRUPTED = 130
 
 
@@ -13,6 +16,14 @@ class UsageError(SimctlError, ValueError):
     """The input itself is wrong (unknown name, absurd number, malformed file). Exit code 2."""
 
     exit_code = 2
+
+
+def require_not_negative(record: Any, what: str, kind: str, unit: str = "") -> None:
+    """Raise UsageError unless every field of a dataclass is finite and >= 0, naming the field `what` it is of, and the `kind` asked for."""
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if not 0.0 <= value < float("inf"):
+            raise UsageError(f"{what} {field.name} must be a finite {kind} >= 0, got {value:g}{unit}")
 
 
 def ending(error: BaseException) -> tuple[int, str]:

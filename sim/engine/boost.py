@@ -10,10 +10,10 @@ who takes them one by one agree to the last tick.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from sim.engine.ticks import to_ticks
-from sim.errors import UsageError
+from sim.errors import require_not_negative
 from sim.rates import Rates
 
 PRODUCTS = ("linear_flops_per_s", "attention_flops_per_s", "expert_flops_per_s")
@@ -31,10 +31,7 @@ class Boost:
     refill: float = 0.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not 0.0 <= value < float("inf"):
-                raise UsageError(f"boost {field.name} must be a finite number >= 0, got {value:g}")
+        require_not_negative(self, "boost", "number")
 
     def rested(self, rates: Rates) -> Rates:
         """The rates of a GPU that has rested."""

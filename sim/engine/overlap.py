@@ -14,10 +14,10 @@ next decision. vLLM 0.23 as served on an H100 shows all three (docs/validation.m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from sim.engine.boost import NO_BOOST, Boost, Rested
-from sim.errors import UsageError
+from sim.errors import require_not_negative
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,7 @@ class HostWork:
     prefill_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not 0.0 <= value < float("inf"):
-                raise UsageError(f"host work {field.name} must be a finite time >= 0, got {value:g} s")
+        require_not_negative(self, "host work", "time", " s")
 
 
 NO_WORK = HostWork()
