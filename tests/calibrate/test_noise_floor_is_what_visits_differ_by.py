@@ -1,7 +1,10 @@
 """A cell has the noise floor of its visits, pooled with what its host's share of the step lets expect; one visited once that of others."""
 
+import csv
 from dataclasses import replace
+from importlib.resources import files
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +16,15 @@ from calibrate.steps.approximate import approximate
 from calibrate.steps.bend import run_index
 from calibrate.steps.cells import FIELDS, StepCells, concatenate
 from calibrate.steps.engine_grid import ONE_VISIT, read_engine_grid, repeat_sd
-from calibrate.steps.noise import LAUNCH_OF_VISIT, REST_OF_VISIT, floor, typical_scatter, with_hosts_of_visits
+from calibrate.steps.noise import LAUNCH_OF_VISIT, REST_OF_VISIT, SEQUENCES_OF_VISIT, floor, typical_scatter, with_hosts_of_visits
 from calibrate.steps.population import calibration_priors
+from sim.quantiles import MEDIAN_SE
 from sim.rates import Rates
 from sim.specs.gpus import get_gpu
 from tests.calibrate.grids import write_grid
 from tests.calibrate.steps import PRIORS, synthetic
+
+MEASURED = Path(str(files("scenarios") / "data" / "measured"))
 
 
 def with_visits(path, out, visits, sd):
@@ -155,3 +161,32 @@ def test_the_floor_is_right_on_average():
     error = np.median(logs, axis=1).std()
     found = floor(np.zeros(4000), np.full(4000, 3.0), logs.std(axis=1, ddof=1), 0.04)
     assert np.sqrt(np.mean(np.square(found))) == pytest.approx(error, rel=0.15)
+
+
+def test_outside_the_models_call_visits_differ_by_a_fifth():
+    """Of decodes of 64 sequences and more: what surrounds the model's call scatters from visit to visit as that work does, the call by less
+    than a fifth of it; what repeats of a visit scatter would let their medians differ by less than a third.
+    """
+    of_visits = {"outside": [], "call": [], "repeats": []}
+    for path in MEASURED.glob("h[12]00/engine-grid_*.iterations.csv"):
+        with path.with_name(path.name.replace(".iterations", "")).open() as table:
+            labels = [row["label"] if row["role"] == "grid" else "" for row in csv.DictReader(table)]
+        with path.open() as iterations:
+            rows = [row for row in csv.DictReader(iterations) if row["warmup"] == "0" and "visit" in row]
+        visits = {}
+        for row in rows:
+            label, seqs = labels[int(row["cell_index"])], int(row["decode_seqs"])
+            if "_tp" not in path.name and label.startswith("decode:") and seqs >= 64:
+                logs = np.log([float(row["step_s"]) - float(row["model_s"]), float(row["model_s"])])
+                visits.setdefault(label, {}).setdefault(row["visit"], []).append(logs)
+        for each in visits.values():
+            medians = np.array([np.median(logs, axis=0) for logs in each.values()])
+            if len(medians) > 1:
+                of_visits["outside"].append(np.var(medians[:, 0], ddof=1))
+                of_visits["call"].append(np.var(medians[:, 1], ddof=1))
+                of_visits["repeats"].append(np.mean([np.var([log[0] for log in logs], ddof=1) / len(logs) for logs in each.values()]))
+    assert len(of_visits["outside"]) > 150
+    outside, call = (float(np.sqrt(np.mean(of_visits[name]))) for name in ("outside", "call"))
+    assert outside == pytest.approx(SEQUENCES_OF_VISIT, abs=0.04)
+    assert call < outside / 5
+    assert MEDIAN_SE * np.sqrt(np.median(of_visits["repeats"])) < outside / 3
