@@ -14,6 +14,7 @@ from typing import Any
 from hw.engines.server_process import Server, free_port, running
 from hw.engines.shapes import shape, write_model
 from hw.serve.iterations import LOG_ENVIRONMENT
+from hw.serve.recording import SCHEDULER
 from sim.errors import UsageError
 
 
@@ -45,7 +46,7 @@ def serve(
     command += ["--enforce-eager"] if device == "cpu" else []
     environment = _environment(device)
     if iterations is not None:
-        command += ["--scheduler-cls", "hw.serve.recording_scheduler.Recording"]
+        command += ["--scheduler-cls", SCHEDULER]
         environment |= {LOG_ENVIRONMENT: str(iterations.resolve())}
     command += list(flags)
     url = f"http://127.0.0.1:{port}"

@@ -12,6 +12,7 @@ from typing import Any
 from hw.composition import work_of
 from hw.serve.iterations import LOG_ENVIRONMENT, line
 
+SCHEDULER = "hw.serve.recording.Recording"  # as `--scheduler-cls` takes it
 FLUSH_EVERY = 100  # lines: a server that is killed loses no more
 
 
@@ -47,3 +48,12 @@ def recording(scheduler: type[Any]) -> type[Any]:
             self._log.close()
 
     return Recording
+
+
+def __getattr__(name: str) -> Any:
+    """`Recording`, vLLM's asynchronous scheduler recording: what `--scheduler-cls` names. Only an engine's process can make it."""
+    if name != "Recording":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+    return recording(AsyncScheduler)

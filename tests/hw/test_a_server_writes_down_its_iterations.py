@@ -1,8 +1,10 @@
 """A server told so writes down what each iteration carried and when; a table keeps it by experiment, and who reads it knows its columns."""
 
+import importlib
+import sys
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from hw.jobs import Job
 from hw.journal import Journal
 from hw.processes import arguments
 from hw.serve.iterations import LOG_ENVIRONMENT, TABLE, by_experiment, line, write_table
-from hw.serve.recording import recording
+from hw.serve.recording import SCHEDULER, recording
 from hw.suites import served_job
 
 
@@ -83,6 +85,16 @@ def test_writer_and_reader_name_the_same_columns() -> None:
     assert tuple(TABLE) == COLUMNS
 
 
+def test_the_name_that_the_engine_is_given_leads_to_its_own_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("vllm", "vllm.v1", "vllm.v1.core", "vllm.v1.core.sched"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    engine = ModuleType("vllm.v1.core.sched.async_scheduler")
+    engine.AsyncScheduler = Scheduler  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, engine.__name__, engine)
+    module, _, name = SCHEDULER.rpartition(".")
+    assert issubclass(getattr(importlib.import_module(module), name), Scheduler)
+
+
 def test_the_server_is_started_with_the_scheduler_that_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[list[str], dict[str, str]]] = []
 
@@ -100,7 +112,7 @@ def test_the_server_is_started_with_the_scheduler_that_records(tmp_path: Path, m
             pass
     (plain, plain_env), (recorded, recorded_env) = calls
     flag = recorded.index("--scheduler-cls")
-    assert recorded[flag + 1] == "hw.serve.recording_scheduler.Recording"
+    assert recorded[flag + 1] == SCHEDULER
     assert recorded_env[LOG_ENVIRONMENT] == str(tmp_path / "log")
     assert "--scheduler-cls" not in plain
     assert LOG_ENVIRONMENT not in plain_env
