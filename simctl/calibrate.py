@@ -142,7 +142,8 @@ def command(
     """Learn the rates of the one formula for a GPU, and say how far to trust them.
 
     Learns from engine-grid measurements: those packaged for the GPU, or the files given with --from, eight cells at least. A GPU
-    without packaged grids starts from the hierarchy over GPUs, which a handful of its cells narrows. Prints every rate with its unit, prior against posterior (5 %, median, 95 %), and errors on cells and models that the fit did not see.
+    without packaged grids starts from the hierarchy over GPUs, which a handful of its cells narrows. Prints every rate with its unit,
+    prior against posterior (5 %, median, 95 %), and errors on cells and models that the fit did not see.
 
     A posterior is written only when R-hat <= 1.01, every effective sample size >= 400 and no transition diverged.
     Exits 1 when one of these gates fails.
