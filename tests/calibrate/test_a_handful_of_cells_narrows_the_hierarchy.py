@@ -1,4 +1,4 @@
-"""A GPU without packaged grids starts from the hierarchy over GPUs and a few of its cells narrow that; one with grids from its datasheet."""
+"""A GPU without packaged grids starts from the hierarchy over GPUs, which a few of its cells narrow; one with grids from its datasheet."""
 
 from dataclasses import replace
 
