@@ -42,11 +42,13 @@ def run(asked: Asked, as_json: bool) -> None:
     """Learn, print and write. Raises UsageError for a log that cannot be learnt from, UnconvergedError when a gate fails."""
     from calibrate.logs.learn import learn_rates
     from calibrate.sampling import Settings
+    from calibrate.served.units import check_times
     from calibrate.sources import resolved
     from calibrate.steps.population import calibration_priors
 
     asked = replace(asked, path=resolved(asked.path))
     log, served = _measured(asked) if asked.path.suffix == ".nc" else _logged(asked)
+    check_times(served)
     priors = calibration_priors(served.gpu, served.precision)
     settings = Settings(draws=asked.draws, chains=asked.chains, seed=asked.seed, sampler=asked.sampler)
     learnt = learn_rates(served, log, priors, settings, progress=lambda what: click.echo(what, err=True))

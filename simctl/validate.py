@@ -170,6 +170,7 @@ def _path_to_carry(file: str | None) -> Any:
 def _read(path: Path, options: dict[str, Any]) -> Any:
     from calibrate.served.request_log import read_log
     from calibrate.served.runs import read_served
+    from calibrate.served.units import check_times
     from sim.deployment import Limits
     from sim.errors import UsageError
     from sim.precision import Precision
@@ -177,11 +178,15 @@ def _read(path: Path, options: dict[str, Any]) -> Any:
     from sim.specs.models import get_model
 
     if path.suffix != ".csv":
-        return read_served(path)
+        run = read_served(path)
+        check_times(run)
+        return run
     if not options["model"] or not options["gpu"]:
         raise UsageError(f"{path.name}: a CSV log needs --model and --gpu")
     limits = Limits(max_num_seqs=options["max_num_seqs"], max_num_batched_tokens=options["max_num_batched_tokens"])
-    return read_log(path, get_gpu(options["gpu"]), get_model(options["model"]), Precision(), limits)
+    run = read_log(path, get_gpu(options["gpu"]), get_model(options["model"]), Precision(), limits)
+    check_times(run)
+    return run
 
 
 def _split(run: Any, options: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any]]:
