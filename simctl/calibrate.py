@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +21,22 @@ if TYPE_CHECKING:
     from calibrate.steps.report import Calibration
 
 TUNE, TARGET_ACCEPT = 400, 0.9
+# A few cells on top of the hierarchy over GPUs leave shares near their peaks, where steps must be small.
+CAREFUL, CAREFUL_DRAWS = 0.98, 2000
 LOGS = (".json", ".jsonl", ".csv")
 # A dozen starts hardly tell three kinds of memory apart, nor two texts how much texts differ: chains mix slowly, and draws are cheap.
 DRAWS = {"capacity": 4000, "recall": 3000, "rates": 800}
 
 
 SECTIONS = {
-    "Learn rates": ("hw", "from", "out", "folds", "worst", "draws", "chains", "sampler", "seed", "thin", "allow-unconverged"),
+    "Learn rates": (
+        "hw", "from", "out", "folds", "worst", "draws", "chains", "sampler", "seed", "thin", "from-datasheet", "allow-unconverged",
+    ),
     "Measure first, then learn": ("collect", "cells"),
     "Learn from a served log (--from LOG)": ("model", "experiment", "dtype", "tp", "max-num-seqs", "max-num-batched-tokens", "timeout"),
     "Judge a posterior on grids it has not seen (--predict)": ("predict", "posterior"),
     "Choose which cells to measure (--budget and --for)": (
-        "budget", "for", "metric", "goal", "from-datasheet", "check", "sims", "cells-out",
+        "budget", "for", "metric", "goal", "check", "sims", "cells-out",
     ),
     "Learn something else": ("kv-capacity", "recall"),
 }  # fmt: skip
@@ -49,7 +54,11 @@ SECTIONS = {
 @click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
 @click.option("--list", "list_only", is_flag=True, help="List packaged measurements and posteriors, then stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-@click.option("--draws", type=click.IntRange(100), help="Draws per chain.  [default: 800; 4000 with --kv-capacity, 3000 with --recall]")
+@click.option(
+    "--draws",
+    type=click.IntRange(100),
+    help="Draws per chain.  [default: 800; from the hierarchy 2000; 4000 with --kv-capacity, 3000 with --recall]",
+)
 @click.option("--chains", default=4, show_default=True, type=click.IntRange(2), help="Chains.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampler, the folds and the predictive draws.")
 @click.option("--folds", default=5, show_default=True, type=click.IntRange(0), help="Folds of held-out cells; 0 skips them.")
@@ -84,7 +93,11 @@ SECTIONS = {
     "--posterior", type=click.Path(path_type=Path), help="What is known now; of --budget and --for, too. [default: the packaged posterior]"
 )
 @click.option("--predict", is_flag=True, help="Learn nothing: predict the grids of --from, and say how far off that is.")
-@click.option("--from-datasheet", is_flag=True, help="Start from the datasheet, as a calibration does.")
+@click.option(
+    "--from-datasheet",
+    is_flag=True,
+    help="Start from the datasheet, not from the hierarchy over GPUs. [default where grids of the GPU are packaged]",
+)
 @click.option("--check", is_flag=True, help="From the datasheet, and put to the test on the packaged grid's own measurements.")
 @click.option("--sims", default=80, show_default=True, type=click.IntRange(30, 2000), help="Draws of the rates to simulate.")
 @click.option("--cells-out", type=click.Path(path_type=Path), help="Write the cells here, for `simctl measure --cells`.")
@@ -128,8 +141,9 @@ def command(
 ) -> None:
     """Learn the rates of the one formula for a GPU, and say how far to trust them.
 
-    Learns from engine-grid measurements: those packaged for the GPU, or the files given with --from. Prints every rate with
-    its unit, prior against posterior (5 %, median, 95 %), and errors on cells and models that the fit did not see.
+    Learns from engine-grid measurements: those packaged for the GPU, or the files given with --from, eight cells at least. A GPU
+    without packaged grids starts from the hierarchy over GPUs, which a handful of its cells narrows. Prints every rate with its unit,
+    prior against posterior (5 %, median, 95 %), and errors on cells and models that the fit did not see.
 
     A posterior is written only when R-hat <= 1.01, every effective sample size >= 400 and no transition diverged.
     Exits 1 when one of these gates fails.
@@ -165,6 +179,7 @@ def command(
             raise UsageError("--predict is of engine grids (.nc); a served log is replayed by `simctl simulate`")
         predict_grids(hw, given, posterior, seed, worst, as_json)
         return
+    asked_draws = draws
     draws = draws or DRAWS["capacity" if kv_capacity else "recall" if recall else "rates"]
     if kv_capacity:
         from simctl.kv_capacity import run as learn_capacity
@@ -210,6 +225,7 @@ def command(
                 chains=chains,
                 seed=seed,
                 sampler=sampler,
+                from_datasheet=from_datasheet,
                 allow_unconverged=allow_unconverged,
             ),
             as_json,
@@ -217,13 +233,13 @@ def command(
         return
     from calibrate.backend import imported
     from calibrate.beside import begun, process_beside
+    from calibrate.population.start import starting_priors
     from calibrate.sampling import Settings
     from calibrate.sources import engine_grids
     from calibrate.steps.alone import learn_alone, packaged_alone
     from calibrate.steps.cells import concatenate
     from calibrate.steps.engine_grid import read_engine_grid
     from calibrate.steps.fit import StepFit
-    from calibrate.steps.population import calibration_priors
     from calibrate.steps.report import calibrate, describe
     from sim.specs.gpus import get_gpu
 
@@ -242,15 +258,18 @@ def command(
             gpu = get_gpu(hw)
             grids = engine_grids(gpu, given)
         every = concatenate([g.cells for g in grids])
-        known = calibration_priors(gpu, grids[0].precision)
+        # a processor is no GPU: the hierarchy does not know it
+        known, start = starting_priors(gpu, grids[0].precision, datasheet=from_datasheet or hw.lower() == "cpu")
         settings = Settings(draws=draws, tune=TUNE, target_accept=TARGET_ACCEPT, chains=chains, seed=seed, sampler=sampler)
+        if start.pooled:
+            settings = replace(settings, draws=asked_draws or CAREFUL_DRAWS, target_accept=CAREFUL)
         apart = {} if own else packaged_alone(gpu)
         alone = [begun(beside, learn_alone, kind, timed, known, settings) for kind, timed in apart.items()]
         result = calibrate(StepFit(every, known, settings), folds, seed, alone, beside)
     if as_json:
-        click.echo(json.dumps(_plain(result, describe(grids)), indent=1))
+        click.echo(json.dumps(_plain(result, describe(grids), start.said), indent=1))
     else:
-        _show(result, grids, describe(grids), worst)
+        _show(result, grids, describe(grids), start.said, worst)
     if not allow_unconverged:
         result.diagnostics.require()
     if out is not None:
@@ -273,8 +292,9 @@ def _list(as_json: bool) -> None:
         click.echo("\n  ".join([f"{what}:", *(names or ["none"])]))
 
 
-def _show(result: Calibration, grids: list[Grid], title: str, worst: int) -> None:
+def _show(result: Calibration, grids: list[Grid], title: str, start: str, worst: int) -> None:
     click.echo(title)
+    click.echo(f"  before them: {start}")
     for grid in grids:
         click.echo(f"  {grid.source}: {len(grid.cells)} cells, {grid.engine}")
     for alone in result.alone:
@@ -333,14 +353,16 @@ def _show_together(result: Calibration, worst: int) -> None:
         click.echo(table(("model", "cell", "part", "runs", "visits", "predicted", "se", ""), rows))
 
 
-def _plain(result: Calibration, title: str) -> dict[str, Any]:
+def _plain(result: Calibration, title: str, start: str) -> dict[str, Any]:
     return {
         "summary": title,
+        "start": start,
         "rates": [dataclasses.asdict(r) for r in result.rates],
         "held_out": [dataclasses.asdict(h) for h in result.held_out],
         "held_out_cells": [dataclasses.asdict(c) for c in result.cell_errors],
         "held_out_together": [dataclasses.asdict(t) for t in result.together],
         "model_error": result.sigma,
+        "noise_floor": dict(zip(("median", "p90", "cells_above_6_percent"), result.noise_floor, strict=True)),
         "elpd_loo": result.elpd_loo,
         "bad_pareto_k": result.bad_pareto_k,
         **dataclasses.asdict(result.diagnostics),

@@ -35,25 +35,26 @@ class Asked:
     chains: int
     seed: int
     sampler: Any
+    from_datasheet: bool
     allow_unconverged: bool
 
 
 def run(asked: Asked, as_json: bool) -> None:
     """Learn, print and write. Raises UsageError for a log that cannot be learnt from, UnconvergedError when a gate fails."""
     from calibrate.logs.learn import learn_rates
+    from calibrate.population.start import starting_priors
     from calibrate.sampling import Settings
     from calibrate.served.units import check_times
     from calibrate.sources import resolved
-    from calibrate.steps.population import calibration_priors
 
     asked = replace(asked, path=resolved(asked.path))
     log, served = _measured(asked) if asked.path.suffix == ".nc" else _logged(asked)
     check_times(served)
-    priors = calibration_priors(served.gpu, served.precision)
+    priors, start = starting_priors(served.gpu, served.precision, datasheet=asked.from_datasheet)
     settings = Settings(draws=asked.draws, chains=asked.chains, seed=asked.seed, sampler=asked.sampler)
     learnt = learn_rates(served, log, priors, settings, progress=lambda what: click.echo(what, err=True))
     replayed = _replayed(served, log, learnt)
-    report = _report(asked, log, learnt, priors, replayed)
+    report = {"start": start.said, **_report(asked, log, learnt, priors, replayed)}
     if as_json:
         click.echo(json.dumps(report, indent=1))
     else:
@@ -156,6 +157,7 @@ def _report(asked: Asked, log: Any, learnt: Any, priors: Any, replayed: list[dic
 def _show(r: dict[str, Any]) -> None:
     gave_up = f", {r['given_up']} given up (censored)" if r["given_up"] else ""
     click.echo(f"{r['log']}: {r['source']}, {r['requests']} requests, {r['answered']} answered{gave_up}")
+    click.echo(f"  before them: {r['start']}")
     for note in r["notes"]:
         click.echo(f"  note: {note}")
     click.echo()

@@ -5,76 +5,134 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from simctl.tables import table
+from sim.errors import UsageError
+from simctl.options import Fraction, writable
 
 if TYPE_CHECKING:
     from calibrate.knees.by_bill import AxisScore
-    from calibrate.knees.censored import Ranked
-    from calibrate.knees.checks import Check
-    from calibrate.knees.study import Study
+    from calibrate.knees.curves import Curve
+    from calibrate.knees.left_out import LeftOut
+
+SAMPLED: dict[str, Any] = {"draws": 1000, "tune": 500, "target_accept": 0.9}  # of three to five parameters
 
 
 @click.command("knees")
 @click.argument("data", nargs=-1, required=True)
-@click.option("--tau", default=0.65, show_default=True, help="Efficiency threshold that defines the knee.")
+@click.option("--tau", default=0.65, show_default=True, type=Fraction(), help="Efficiency threshold that defines the knee.")
 @click.option("--resamples", default=10_000, show_default=True, type=click.IntRange(100), help="Bootstrap resamples.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the bootstrap.")
-@click.option("--loo", is_flag=True, help="tr164 only: compare predictors by left-out density, the uncrossed cell censored.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-def command(data: tuple[str, ...], tau: float, resamples: int, seed: int, loo: bool, as_json: bool) -> None:
+@click.option("--seed", default=0, show_default=True, help="Seed of the bootstrap and of --loo's sampler.")
+@click.option(
+    "--loo",
+    is_flag=True,
+    help="Also compare the eleven predictors and the bill by left-out density, censored knees as bounds, and learn each GPU's alpha so.",
+)
+@click.option("--plot", metavar="FILE", help="Also draw the efficiency curves and their knees to a PNG or SVG file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables, every curve in it.")
+def command(data: tuple[str, ...], tau: float, resamples: int, seed: int, loo: bool, plot: str | None, as_json: bool) -> None:
     """Analyse efficiency curves: knees, predictors, and where they fail.
 
-    DATA is one or more measurements (CSV, or our own .nc of engine-grid or weight-axis), or `tr164`: the published study,
-    recomputed from its own tables.
+    Efficiency is t(1)/t(B) per request; the knee is the first batch whose efficiency is below tau. A curve that never falls below
+    tau is right-censored (`> 64`), never given a number.
 
-    A CSV has columns model, gpu, context_tokens, batch and one of step_s, decode_per_req_tps, decode_agg_tps;
-    optionally weight_dtype, decode_tokens and weight_bytes, kv_bytes (per request), memory_bytes. Efficiency is
-    t(1)/t(B) per request; a curve that never falls below tau is right-censored, never given a number.
+    DATA is one or more files: our own measurements (.nc of engine-grid or weight-axis; the ladders of a served run give served
+    knees), by path or by the packaged name that `simctl calibrate --list` shows; or CSV. Runs of one cell are pooled: it counts once.
+    Or `tr164`: the published study, recomputed from its own tables.
 
-    Exits 1 when a published figure does not recompute, other than those listed as known misses.
+    A CSV has columns model, gpu, context_tokens, batch and one of step_s, decode_per_req_tps, decode_agg_tps; optionally
+    weight_dtype, decode_tokens and weight_bytes, kv_bytes (per request), memory_bytes.
+
+    With tr164, exits 1 when a published figure does not recompute, other than those listed as known misses.
 
     \b
     Examples:
-      simctl knees tr164
-      simctl knees engine-grid_qwen2.5-7b.nc my_curves.csv --tau 0.7
+      simctl knees tr164 --loo
+      simctl knees h100/engine-grid_qwen2.5-7b.nc h100/served_qwen2.5-7b.nc
+      simctl knees my_curves.csv --tau 0.7 --plot curves.png
     """
-    if data == ("tr164",):
-        from calibrate.knees.published import KNOWN_MISSES, reproduce
+    from simctl import knees_text
 
-        checks = reproduce()
-        out = {"checks": checks, "weight_axis": _weight_axis()} | ({"loo": _left_out(seed)} if loo else {})
-        _emit(out, as_json, _show_published)
-        if any(not c.holds and c.name not in KNOWN_MISSES for c in checks):
-            raise click.exceptions.Exit(1)
+    target = writable(plot)
+    if data == ("tr164",):
+        if target:
+            raise UsageError("--plot: the study prints no curves to draw")
+        _published(loo, seed, as_json)
         return
     import numpy as np
 
-    from calibrate.knees.curves import read_curves
-    from calibrate.knees.facts import knee_facts
-    from calibrate.knees.measured import read_measured
+    from calibrate.knees.served import against_static
     from calibrate.knees.study import study
 
-    curves = [c for path in map(Path, data) for c in (read_measured(path) if path.suffix == ".nc" else read_curves(path, knee_facts))]
-    _emit(study(curves, np.random.default_rng(seed), tau, resamples), as_json, _show_study)
+    static, served = _curves(data)
+    result: dict[str, Any] = {}
+    if static:
+        result |= dataclasses.asdict(found := study(static, np.random.default_rng(seed), tau, resamples))
+    rungs = against_static(served, static, tau)
+    if rungs:
+        result["served"] = [dataclasses.asdict(r) for r in rungs]
+    left_out = _left_out(static, tau, seed) if loo else None
+    if left_out:
+        result["loo"] = dataclasses.asdict(left_out)
+    if target:
+        from simctl.knee_plots import plot_curves
 
-
-def _emit(result: Any, as_json: bool, show: Callable[[Any], None]) -> None:
+        plot_curves(static, served, tau, target)
+        click.echo(f"wrote {target}", err=True)
     if as_json:
-        click.echo(json.dumps(_finite(_plain(result)), indent=1))
+        click.echo(json.dumps(_finite(result), indent=1))
+        return
+    if static:
+        knees_text.show_study(found)
+    if rungs:
+        knees_text.show_served(rungs, tau)
+    if left_out:
+        knees_text.show_left_out(left_out)
+
+
+def _curves(data: tuple[str, ...]) -> tuple[list[Curve], list[Curve]]:
+    """(curves of engines stepped in process and of CSV files, curves of served runs), one a cell. UsageError where no file has any."""
+    from calibrate.knees.curves import pooled, read_curves
+    from calibrate.knees.facts import knee_facts
+    from calibrate.knees.measured import is_served, read_measured, read_served_curves
+    from calibrate.sources import resolved
+
+    static: list[Curve] = []
+    served: list[Curve] = []
+    for path in (resolved(Path(name)) for name in data):
+        if path.suffix != ".nc":
+            static += read_curves(path, knee_facts)
+            continue
+        into, found = (served, read_served_curves(path)) if is_served(path) else (static, read_measured(path))
+        if not found:
+            click.echo(f"{path.name}: no decodes of one context at batch 1 and at another; left out", err=True)
+        into += found
+    if not static and not served:
+        raise UsageError(f"{', '.join(data)}: no efficiency curve: needs decodes of one context at batch 1 and at another")
+    return pooled(static), pooled(served)
+
+
+def _published(loo: bool, seed: int, as_json: bool) -> None:
+    from calibrate.knees.published import KNOWN_MISSES, reproduce
+    from simctl import knees_text
+
+    checks, axis = reproduce(), _weight_axis()
+    left_out = _study_left_out(seed) if loo else None
+    if as_json:
+        out = {"checks": [dataclasses.asdict(c) for c in checks], "weight_axis": [dataclasses.asdict(s) for s in axis]}
+        if left_out:
+            out |= {"loo": dataclasses.asdict(left_out)}  # type: ignore[dict-item]
+        click.echo(json.dumps(_finite(out), indent=1))
     else:
-        show(result)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: [dataclasses.asdict(r) for r in rows] for k, rows in value.items()}
-    return dataclasses.asdict(value)
+        knees_text.show_checks(checks)
+        knees_text.show_axis(axis)
+        if left_out:
+            knees_text.show_left_out(left_out)
+    if any(not c.holds and c.name not in KNOWN_MISSES for c in checks):
+        raise click.exceptions.Exit(1)
 
 
 def _weight_axis() -> list[AxisScore]:
@@ -86,22 +144,22 @@ def _weight_axis() -> list[AxisScore]:
     return study_scores(rates_for(get_gpu("H100"), STUDY).point, observations(), contrasts())
 
 
-def _left_out(seed: int) -> list[Ranked]:
-    import numpy as np
-
-    from calibrate.knees.by_bill import STUDY, predictor_values
-    from calibrate.knees.censored import compare
-    from calibrate.knees.weight_axis import observations, uncrossed
+def _study_left_out(seed: int) -> LeftOut:
+    from calibrate.knees.by_bill import STUDY
+    from calibrate.knees.left_out import of_study
     from calibrate.sampling import Settings
     from sim.posterior import rates_for
     from sim.specs.gpus import get_gpu
 
-    seen, (shape, context, last) = observations(), uncrossed()
-    cells = [*((o.shape, o.context_tokens) for o in seen), (shape, context)]
-    batch = np.array([*(o.knee for o in seen), last])
-    values = predictor_values(rates_for(get_gpu("H100"), STUDY).point, cells)
-    predictors = {name: np.array(v) for name, v in values.items()}
-    return compare(batch, np.arange(batch.size) == len(seen), predictors, Settings(seed=seed))
+    return of_study(rates_for(get_gpu("H100"), STUDY), Settings(seed=seed, **SAMPLED))
+
+
+def _left_out(curves: list[Curve], tau: float, seed: int) -> LeftOut:
+    from calibrate.knees.left_out import of_curves
+    from calibrate.sampling import Settings
+    from sim.posterior import rates_for
+
+    return of_curves(curves, tau, rates_for, Settings(seed=seed, **SAMPLED))
 
 
 def _finite(value: Any) -> Any:
@@ -111,90 +169,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _show_published(result: dict[str, list[Any]]) -> None:
-    _show_checks(result["checks"])
-    _table(
-        "weight axis, 25 knees and 17 contrasts; rates of the bill are the H100 posterior",
-        ("predictor", "right signs", "median x", "worst x", "Spearman"),
-        [
-            (s.name, f"{s.signs}/{s.contrasts}", *(_number(v) for v in (s.median_factor, s.worst_factor, s.spearman)))
-            for s in result["weight_axis"]
-        ],
-    )
-    if "loo" in result:
-        _table(
-            "left-out log density of 26 knees, one of them censored (two free numbers each)",
-            ("predictor", "elpd", "+-", "below best", "+-", "sigma", "bad k"),
-            [
-                (r.predictor, *(f"{v:.2f}" for v in (r.elpd, r.error, r.below_best, r.below_best_error, r.sigma)), r.bad_pareto_k)
-                for r in result["loo"]
-            ],
-        )
-
-
-def _show_checks(checks: list[Check]) -> None:
-    rows = [(c.name, "ok" if c.holds else "MISS", f"{c.deviation:.3g}", f"{c.tolerance:g}", c.statement, c.detail) for c in checks]
-    _table("published knee study, recomputed", ("id", "", "deviation", "tolerance", "figure", "computed"), rows)
-
-
-def _show_study(result: Study) -> None:
-    _table(
-        f"knees at tau {result.tau:g} (n = {len(result.curves)} curves)",
-        ("model", "gpu", "dtype", "context", "discrete", "knee", "closed form", "fit r", "R2"),
-        [
-            (
-                row.curve.cell.model,
-                row.curve.cell.gpu,
-                row.curve.cell.weight_dtype,
-                row.curve.cell.context_tokens,
-                _knee(row.discrete),
-                _knee(row.continuous),
-                _number(row.closed_form),
-                _number(row.fit.r),
-                _number(row.fit.r2),
-            )
-            for row in result.curves
-        ],
-    )
-    if result.scores:
-        _table(
-            "predictors (Spearman on finite knees with 95 % bootstrap; factor error of those that are batches)",
-            ("predictor", "Spearman", "low", "high", "imputed", "median x", "geomean x", "low on censored"),
-            [
-                (
-                    s.predictor,
-                    *(_number(v) for v in (s.spearman_finite, *s.interval, s.spearman_imputed)),
-                    _number(s.median_factor),
-                    _number(s.geomean_factor),
-                    s.underpredicted_censored,
-                )
-                for s in result.scores
-            ],
-        )
-    else:
-        click.echo("\npredictors: fewer than three finite knees, nothing to rank")
-    _table(
-        "threshold sweep of the closed form",
-        ("tau", "finite", "censored", "Spearman", "median x"),
-        [(f"{t.tau:g}", t.finite, t.censored, _number(t.spearman), _number(t.median_factor)) for t in result.taus],
-    )
-    alphas = ", ".join(f"{gpu} {value:.3g}" for gpu, value in result.alpha.items())
-    click.echo(f"\nper-GPU factor on the ratio: {alphas}")
-    for name, factor in result.leave_one_model_out.items():
-        click.echo(f"leave one model out, {name}: median factor {factor:.3g}")
-    counts = ", ".join(f"{name} {count}" for name, count in result.categories.most_common()) or "none"
-    click.echo(f"low-fit curves: {len(result.audit)} of {len(result.curves)} ({counts})")
-
-
-def _knee(knee: tuple[float, bool]) -> str:
-    return f"> {knee[0]:g}" if knee[1] else _number(knee[0])
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else "-"
-
-
-def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    click.echo(f"\n{title}\n{table(header, rows)}")

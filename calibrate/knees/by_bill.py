@@ -55,16 +55,19 @@ def knee_predictor(rates: Rates) -> Predictor:
     """Knee batch of a study model at one set of rates (floats)."""
 
     def predict(shape: Shape, context_tokens: int) -> float:
-        model = get_model(CATALOGUE[shape.name])
-        context = context_tokens + GENERATED / 2
-        alone = _step_s(model, context, 1.0, rates)
-        low, high = 1.0, LARGEST_BATCH
-        for _ in range(50):  # the price grows with the batch: bisect in log
-            middle = (low * high) ** 0.5
-            low, high = (low, middle) if alone / _step_s(model, context, middle, rates) < TAU else (middle, high)
-        return low
+        return knee_of_price(get_model(CATALOGUE[shape.name]), context_tokens + GENERATED / 2, STUDY, rates, TAU)
 
     return predict
+
+
+def knee_of_price(model: ModelSpec, context: float, precision: Precision, rates: Rates, tau: float, tp: int = 1) -> float:
+    """Batch at which the price of a decode step crosses `tau`, LARGEST_BATCH where it does not."""
+    alone = _step_s(model, context, 1.0, precision, rates, tp)
+    low, high = 1.0, LARGEST_BATCH
+    for _ in range(50):  # the price grows with the batch: bisect in log
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if alone / _step_s(model, context, middle, precision, rates, tp) < tau else (middle, high)
+    return low
 
 
 def fit_host(rates: Rates, seen: Sequence[Observation]) -> Rates:
@@ -99,9 +102,9 @@ def axis_score(name: str, predict: Predictor, seen: Sequence[Observation], pairs
     return AxisScore(name, signs, len(pairs), float(np.median(errors)), float(errors.max()), spearman(predicted, observed))
 
 
-def _step_s(model: ModelSpec, context: float, batch: float, rates: Rates) -> float:
+def _step_s(model: ModelSpec, context: float, batch: float, precision: Precision, rates: Rates, tp: int) -> float:
     shape = replace(decode_shape(model, batch, context), padding=0.0)
-    return float(step_time_s(iteration_bill(model, shape, STUDY), rates))
+    return float(step_time_s(iteration_bill(model, shape, precision, tp=tp), rates))
 
 
 def study_scores(rates: Rates, seen: Sequence[Observation], pairs: Sequence[Contrast]) -> list[AxisScore]:
@@ -112,16 +115,3 @@ def study_scores(rates: Rates, seen: Sequence[Observation], pairs: Sequence[Cont
         axis_score("bill, family left out", leave_family_out(rates, seen), seen, pairs),
         axis_score("bill, all knees (post hoc)", knee_predictor(fit_host(rates, seen)), seen, pairs),
     ]
-
-
-def predictor_values(rates: Rates, cells: Sequence[tuple[Shape, int]]) -> dict[str, list[float]]:
-    """What each predictor says of study cells (shape, context), larger for later knees; no knee is used."""
-    bill, published = knee_predictor(rates), closed_form()
-    return {
-        "bill, no knee seen": [bill(s, c) for s, c in cells],
-        "Ck/W closed-form": [published(s, c) for s, c in cells],
-        "Ck/W closed-form, sliding window": [closed_form(sliding=True)(s, c) for s, c in cells],
-        "context only 1/C": [1 / c for _, c in cells],
-        "KV traffic only 1/(Ck)": [1 / s.kv_bytes(c) for s, c in cells],
-        "W only": [float(s.params) for s, _ in cells],
-    }

@@ -21,6 +21,7 @@ from calibrate.sampling import Compiled, Graph, Settings, diagnose, quiet
 from sim.errors import UsageError
 
 Array = NDArray[np.float64]
+NEVER = 20.0  # pm.Censored reads a value at its bound as "at least that"; a finite knee gets a bound so far above it, in the logarithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +42,10 @@ def knee_model(batch: Array, censored: NDArray[np.bool_], score: Array) -> Any:
 
     pm.Data `score`, `log_batch` and `upper` may be replaced; a knee at its `upper` is one that lies beyond.
     """
-    if batch.size < 4 or (~censored).sum() < 3:
-        raise UsageError(f"{int((~censored).sum())} finite knees of {batch.size} are too few to compare predictors: three are needed")
-    if not (np.isfinite(batch).all() and (batch > 0).all()):
-        raise UsageError("knees must be positive batches")
+    few(batch, censored)
     pm = backend.pymc()
     log_batch = np.log(batch)
-    # pm.Censored reads a value at its bound as "at least that"; a finite knee gets a bound far above it
-    upper = np.where(censored, log_batch, log_batch + 20.0)
+    upper = np.where(censored, log_batch, log_batch + NEVER)
     with pm.Model() as model:
         x, seen, bound = pm.Data("score", score), pm.Data("log_batch", log_batch), pm.Data("upper", upper)
         mean = pm.Normal("intercept", np.log(10.0), 1.5) + pm.Normal("slope", 0.5, 1.0) * x
@@ -57,40 +54,63 @@ def knee_model(batch: Array, censored: NDArray[np.bool_], score: Array) -> Any:
     return model
 
 
+def few(batch: Array, censored: NDArray[np.bool_]) -> None:
+    """Raise UsageError for knees [n] that are too few to learn from, or no batches."""
+    if batch.size < 4 or (~censored).sum() < 3:
+        raise UsageError(f"{int((~censored).sum())} finite knees of {batch.size} are too few to compare predictors: three are needed")
+    if not (np.isfinite(batch).all() and (batch > 0).all()):
+        raise UsageError("knees must be positive batches")
+
+
 def standardised(values: Array) -> Array:
-    """Zero mean and unit spread, in log where all values are positive; zeros when constant."""
-    v = np.log(values) if (values > 0).all() else values.astype(float)
+    """Zero mean and unit spread, in log where all values have one sign; zeros when constant."""
+    one_sign = (values > 0).all() or (values < 0).all()
+    v = np.sign(values) * np.log(np.abs(values)) if one_sign else values.astype(float)
     spread = float(v.std())
-    out: Array = (v - v.mean()) / spread if spread > 0 else np.zeros(v.size)
+    out: Array = (v - v.mean()) / spread if spread > 1e-12 * float(np.abs(v).max()) else np.zeros(v.size)
     return out
 
 
-def compare(batch: Array, censored: NDArray[np.bool_], predictors: Mapping[str, Array], settings: Settings) -> list[Ranked]:
-    """Predictors from best to worst by leave-one-out log density. One compiled model serves all."""
-    import xarray as xr
+def compare(
+    batch: Array,
+    censored: NDArray[np.bool_],
+    predictors: Mapping[str, Array],
+    settings: Settings,
+    also: Mapping[str, tuple[Any, float]] | None = None,
+) -> list[Ranked]:
+    """Predictors from best to worst by leave-one-out log density. One compiled model serves all.
 
-    az, scores = backend.arviz(), {name: standardised(np.asarray(v, dtype=float)) for name, v in predictors.items()}
+    `also` ranks models of the same knees that are no predictor in this sense: name -> (what `loo` gave, log scatter).
+    """
+    scores = {name: standardised(np.asarray(v, dtype=float)) for name, v in predictors.items()}
     compiled = Compiled(Graph(knee_model(batch, censored, next(iter(scores.values())))), settings.sampler)
-    found: dict[str, tuple[Any, float]] = {}
+    found: dict[str, tuple[Any, float]] = dict(also or {})
     for name, score in scores.items():
         idata = compiled.sample(settings, {"score": score})
         diagnose(idata).require()
         p = idata.posterior
         mean = (p["intercept"].values + p["slope"].values * score[:, None, None]).transpose(1, 2, 0)
         values = log_density(np.log(batch), censored, mean, p["sigma"].values[..., None])
-        idata.add_groups(log_likelihood=xr.Dataset({"log_knee": (("chain", "draw", "cell"), values)}))
-        with quiet():
-            found[name] = (az.loo(idata, pointwise=True), float(np.median(p["sigma"].values)))
+        found[name] = (loo(idata, values), float(np.median(p["sigma"].values)))
     order = sorted(found, key=lambda n: -float(found[n][0].elpd_loo))
     best = found[order[0]][0]
     ranked = []
     for name in order:
-        loo, sigma = found[name]
-        gap = best.loo_i.values - loo.loo_i.values
+        left_out, sigma = found[name]
+        gap = best.loo_i.values - left_out.loo_i.values
         error = float(np.std(gap) * np.sqrt(gap.size))
-        bad = int((loo.pareto_k > 0.7).sum())
-        ranked.append(Ranked(name, float(loo.elpd_loo), float(loo.se), float(gap.sum()), error, sigma, bad))
+        bad = int((left_out.pareto_k > 0.7).sum())
+        ranked.append(Ranked(name, float(left_out.elpd_loo), float(left_out.se), float(gap.sum()), error, sigma, bad))
     return ranked
+
+
+def loo(idata: Any, values: Array) -> Any:
+    """ArviZ's pointwise leave-one-out estimate of log densities [chain, draw, n]."""
+    import xarray as xr
+
+    idata.add_groups(log_likelihood=xr.Dataset({"log_knee": (("chain", "draw", "cell"), values)}))
+    with quiet():
+        return backend.arviz().loo(idata, pointwise=True)
 
 
 def log_density(log_batch: Array, censored: NDArray[np.bool_], mean: Array, sigma: Array) -> Array:

@@ -10,8 +10,9 @@ from pathlib import Path
 from statistics import median
 
 from calibrate.text_files import Row, csv_rows, utf8
-from sim.errors import UsageError
+from sim.errors import SimctlError, UsageError
 from sim.knee import Knee, continuous_knee, discrete_knee
+from sim.specs.gpus import get_gpu
 
 REQUIRED = ("model", "gpu", "context_tokens", "batch")
 SPEEDS = ("step_s", "decode_per_req_tps", "decode_agg_tps")
@@ -34,6 +35,7 @@ class Cell:
     weight_bytes: float
     kv_bytes: float
     memory_bytes: float
+    tp: int = 1  # GPUs of a replica
 
     def n_max(self, utilization: float = 0.9) -> float:
         """Requests whose KV fits beside the weights; activations are not counted."""
@@ -42,11 +44,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Per-request efficiency t(1)/t(B) on an ascending ladder of batches that starts at 1."""
+    """Per-request efficiency t(1)/t(B) on an ascending ladder of batches that starts at 1; `runs` is of how many measurements."""
 
     cell: Cell
     batches: tuple[float, ...]
     etas: tuple[float, ...]
+    runs: int = 1
 
     def knee(self, tau: float = 0.65) -> Knee:
         return continuous_knee(self.batches, self.etas, tau)
@@ -102,6 +105,27 @@ def curves_from_points(points: Iterable[tuple[Cell, float, float]], where: str) 
     return curves
 
 
+def pooled(curves: Iterable[Curve]) -> list[Curve]:
+    """One curve per cell: of several runs the median efficiency at every batch that one of them tried, so that a cell counts once.
+
+    Efficiencies are pooled and not times: each run is divided by its own batch 1, on its own host.
+    """
+    found: dict[Cell, list[Curve]] = {}
+    for curve in curves:
+        found.setdefault(curve.cell, []).append(curve)
+    out = []
+    order = sorted(found, key=lambda c: (c.model, c.gpu, c.weight_dtype, c.tp, c.context_tokens, c.decode_tokens))
+    for cell in order:
+        runs = found[cell]
+        at: dict[float, list[float]] = {}
+        for run in runs:
+            for batch, eta in zip(run.batches, run.etas, strict=True):
+                at.setdefault(batch, []).append(eta)
+        batches = sorted(at)
+        out.append(Curve(cell, tuple(batches), tuple(median(at[b]) for b in batches), sum(run.runs for run in runs)))
+    return out
+
+
 def _cell(row: Row, facts: Facts, where: str) -> Cell:
     model, gpu = row["model"], row["gpu"]
     if not model or not gpu:
@@ -110,7 +134,7 @@ def _cell(row: Row, facts: Facts, where: str) -> Cell:
     if context > LONGEST_CONTEXT:
         raise UsageError(f"{where}: context_tokens is beyond any model's: {row['context_tokens']}")
     decode = int(_positive(row, "decode_tokens", where)) if row.get("decode_tokens") else 0
-    dtype = row.get("weight_dtype") or "bf16"
+    dtype, gpu = row.get("weight_dtype") or "bf16", _catalogue_name(gpu)
     given = [row.get(name) for name in ("weight_bytes", "kv_bytes", "memory_bytes")]
     if all(given):
         names = ("weight_bytes", "kv_bytes", "memory_bytes")
@@ -120,6 +144,14 @@ def _cell(row: Row, facts: Facts, where: str) -> Cell:
     else:
         weight, kv, memory = facts(model, gpu, dtype, context)
     return Cell(model, gpu, dtype, context, decode, weight, kv, memory)
+
+
+def _catalogue_name(gpu: str) -> str:
+    """The catalogue's name of a GPU, whatever alias the file has for it; one that it does not know keeps its own."""
+    try:
+        return get_gpu(gpu).name
+    except SimctlError:
+        return gpu
 
 
 def _point(row: Row, speed: str, where: str) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 step        rates and model error of the step-time model, cells of two models
 population  hierarchy over GPUs: four with kernels, two of them with an engine
 knees       knees over a predictor's score, censored at batch 128
+alpha       a factor on the ratio for each of two GPUs, knees censored at batch 128
 recall      hierarchical logistic model, in the cells of the published trials
 memory      memory beside weights and KV, at the packaged engine starts
 served      what serving changes: c0, the share of host cost that shows, the API server's latency
@@ -85,6 +86,16 @@ def knees(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> di
     return sampled_ranks(Sampled(Graph(model), ["intercept", "slope", "sigma"], {"log_knee": "log_batch"}), runs, rng, settings)
 
 
+def alpha(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
+    """Factors of two GPUs and scatter around the closed form, with every knee past batch 128 censored."""
+    from calibrate.knees.alpha import alpha_model
+
+    batch, ratio = np.geomspace(2.0, 100.0, KNEES), np.geomspace(5e-3, 0.5, KNEES)
+    model = alpha_model(batch, np.zeros(KNEES, dtype=bool), ratio, np.arange(KNEES) % 2, ["one", "other"], 0.65)
+    model["upper"].set_value(np.full(KNEES, np.log(LAST_BATCH)))
+    return sampled_ranks(Sampled(Graph(model), ["log_alpha", "common", "sigma"], {"log_knee": "log_batch"}), runs, rng, settings)
+
+
 def recall(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
     """Levels, slopes and spreads, from counts in the cells and of the size of the published ones."""
     from calibrate.recall.model import REFERENCE_LOG2_CONTEXT, REFERENCE_LOG2_K, cell_label, recall_model
@@ -122,6 +133,7 @@ STUDIES: dict[str, Study] = {
     "step": step,
     "population": population,
     "knees": knees,
+    "alpha": alpha,
     "recall": recall,
     "memory": memory,
     "served": served_ranks,

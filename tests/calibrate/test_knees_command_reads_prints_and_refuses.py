@@ -52,6 +52,7 @@ def test_the_published_study_recomputes():
     assert code == 0
     assert out.count(" ok ") == 18
     assert out.count("MISS") == 1
+    assert max(map(len, out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""A GPU without packaged grids starts from the hierarchy over GPUs, which a few of its cells narrow; one with grids from its datasheet."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibrate.population.start import like, starting_priors
+from calibrate.sampling import Settings
+from calibrate.sbc.cells import step_cells
+from calibrate.steps.fit import StepFit
+from calibrate.steps.model import log_price
+from calibrate.steps.rates import value
+from sim.posterior import rates_for
+from sim.precision import Precision
+from sim.rates import UNITS, Rates
+from sim.specs.gpus import get_gpu
+from tests.calibrate.grids import write_grid
+from tests.cli import run
+
+
+@pytest.mark.parametrize(("name", "pooled"), [("H100", False), ("H200", False), ("L4", True), ("A100-80G", True), ("A10", True)])
+def test_only_gpus_without_grids_of_their_own_start_from_the_hierarchy(name, pooled):
+    _, start = starting_priors(get_gpu(name), Precision())
+    assert start.pooled == pooled
+    assert ("hierarchy" if pooled else f"the datasheet of {name}") in start.said
+    assert not starting_priors(get_gpu(name), Precision(), datasheet=True)[1].pooled
+
+
+def test_a_prior_has_the_quantiles_of_the_draws_it_is_made_like():
+    rng = np.random.default_rng(0)
+    cost = 2e-3 * np.exp(0.4 * rng.standard_normal(4000))
+    share = 3e12 / (1 + np.exp(-(1.2 + 0.7 * rng.standard_normal(4000))))
+    for draws, upper in ((cost, np.inf), (share, 3e12)):
+        prior = like(draws, upper, 0.0, "made")
+        found = [float(value(prior, z)) for z in (-1.6449, 0.0, 1.6449)]
+        np.testing.assert_allclose(found, np.quantile(draws, [0.05, 0.5, 0.95]), rtol=0.04)
+    wider = like(cost, np.inf, 0.3, "made")
+    assert wider.sigma == pytest.approx(np.hypot(0.4, 0.3), rel=0.05)
+    at_the_peak = like(np.full(100, 3e12), 3e12, 0.0, "made")
+    assert 0.99 * 3e12 < at_the_peak.median < 3e12
+
+
+def test_products_of_a_dtype_that_no_engine_ran_keep_the_datasheet():
+    sixteen, eight = (starting_priors(get_gpu("L4"), Precision(dtype))[0] for dtype in ("bf16", "fp8"))
+    assert "hierarchy" in sixteen["linear_flops_per_s"].basis
+    assert eight["linear_flops_per_s"].basis.startswith("datasheet fp8")
+
+
+def test_eight_cells_narrow_what_the_hierarchy_says_and_hold_the_truth():
+    gpu = get_gpu("L4")
+    known = rates_for(gpu, draws=200, seed=3)
+    truth = Rates(**{name: float(getattr(known.draws, name)[17]) for name in UNITS})
+    priors, _ = starting_priors(gpu, Precision())
+    every = step_cells()
+    rng = np.random.default_rng(1)
+    seen = replace(every, step_s=np.exp(log_price(every, truth)[0] + 0.004 * rng.standard_normal(len(every))))
+    few = seen.take(np.linspace(0, len(seen) - 1, 8).round().astype(int))
+    settings = Settings(draws=600, tune=400, chains=2, seed=1, target_accept=0.95)
+    posterior = StepFit(few, priors, settings).posterior()
+    before = np.std(log_price(every, known.draws), axis=0)
+    after = np.std(log_price(every, posterior.rates), axis=0)
+    assert np.median(after / before) < 0.5
+    low, high = np.quantile(log_price(every, posterior.rates), [0.005, 0.995], axis=0)
+    inside = (low <= log_price(every, truth)[0]) & (log_price(every, truth)[0] <= high)
+    assert inside.mean() > 0.85
+
+
+def test_the_command_says_where_it_started(tmp_path):
+    grid = write_grid(tmp_path / "engine-grid_x.nc", np.random.default_rng(0), gpu_name="NVIDIA L4")
+    asked = ("calibrate", "--hw", "l4", "--from", str(grid), "--folds", "0", "--draws", "100", "--chains", "2")
+    assert "  before them: posterior for GPUs never measured from the hierarchy" in run(*asked, "--allow-unconverged").stdout
