@@ -50,6 +50,7 @@ class Job:
     url: str | None = None  # of a running server, instead of one of our own; `model` is then its name for the model
     vocab_size: int = 32000  # prompts sent to `url` hold token ids below this
     experiments: tuple[str, ...] = ()  # names or patterns of the served suite; none means all
+    iterations: bool = False  # of the served suite: write down what every iteration carried
     fast_start: bool = False
     tensor_parallel: int = 1
     cells: str | None = None  # a file of cells, instead of the engine-grid suite's own

@@ -37,6 +37,9 @@ RATE_DRAWS = 200  # to solve a served path at; only --draws of them are replayed
 @click.option("--max-num-seqs", type=click.IntRange(1), help="Engine limit under which a CSV log was taken.")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Engine limit under which a CSV log was taken.")
 @click.option("--draws", type=click.IntRange(0, 1000), default=40, show_default=True, help="Draws of the rates behind the intervals.")
+@click.option(
+    "--iterations", is_flag=True, help="Also hold each iteration to its price, of runs whose server wrote them down (measure --iterations)."
+)
 @click.option("--save-path", metavar="FILE", help="Write the served path learnt (JSON), for simulations to use.")
 @click.option("--plot", metavar="FILE", help="Also draw the reliability diagram to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print every score as JSON on stdout.")
@@ -59,7 +62,7 @@ def command(**options: Any) -> None:
       simctl validate --run served_llama3.1-8b.nc     one measured here
       simctl validate --run LOG.csv --model Llama-3.1-8B --gpu H100
     """
-    from sim.errors import SimctlError
+    from sim.errors import SimctlError, UsageError
     from simctl.validate_text import above_floor, as_dict, render, together
 
     packaged = _packaged()
@@ -70,6 +73,8 @@ def command(**options: Any) -> None:
     target, saved = writable(options["plot"]), writable(options["save_path"])
     paths = _chosen(options["run_name"], packaged)
     reports = [_validate(path, options) for path in paths]
+    if options["iterations"] and all(report["iterations"] is None for report in reports):
+        raise UsageError(f"no iterations were written down with {', '.join(report['run'].name for report in reports)}")
     if saved:
         _save_path(reports, saved)
     if target:
@@ -149,10 +154,19 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
         "path": learnt,
         "pairs": pairs,
         "repeats": repeats(run.experiments),
+        "iterations": _iterations(path, run, learnt) if options["iterations"] else None,
         "launches": sorted(wait for e in lows for wait, _ in launches(e)),
         "floors": [floors(run, e, learnt.rates, learnt.host, learnt.scatter) for e in scored if not is_repeat(e, run.experiments)],
         "scores": [s for experiment, predicted in pairs for s in score(experiment, predicted, learnt.beyond, learnt.run_noise)],
     }
+
+
+def _iterations(path: Path, run: Any, learnt: Any) -> dict[str, Any] | None:
+    from calibrate.served.iterations import beside, read_iterations
+    from simctl.iterations_text import held
+
+    found = beside(path)
+    return None if found is None else held(run, learnt, read_iterations(found, len(run.experiments)))
 
 
 def _path_to_carry(file: str | None) -> Any:
