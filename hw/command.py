@@ -12,7 +12,7 @@ import click
 from hw import preflight
 from hw.cell_file import read_cells
 from hw.engines.shapes import named, shape
-from hw.jobs import MODEL_FREE, NEEDS_CUDA, SPREADS, SUITES, Job, run
+from hw.jobs import MODEL_FREE, NEEDS_CUDA, OF_MODELS, SPREADS, SUITES, Job, run
 from hw.processes import run_each, wait_until_told
 from hw.serve.http_stream import split_url
 from sim.errors import UsageError
@@ -22,7 +22,7 @@ from sim.errors import UsageError
 @click.option("--hw", "device", default="auto", show_default=True, help="Device: auto, cpu or cuda.")
 @click.option("--suite", "suites", required=True, help=f"Suites, comma-separated: {', '.join(SUITES)}.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder for the result files.")
-@click.option("--model", "models", default="", help="Model shapes, comma-separated; NAME:fp8 quantises the weights.")
+@click.option("--model", "models", default="", help="Model shapes, comma-separated; NAME:fp8 quantises. None for products: all bf16 ones.")
 @click.option(
     "--budget", type=click.FloatRange(min=1), default=None, help="Seconds of measuring per suite and model, without engine start."
 )
@@ -40,6 +40,7 @@ from sim.errors import UsageError
     "--vocab-size", type=click.IntRange(min=100), default=32000, show_default=True, help="Token ids of prompts sent to --url stay below."
 )
 @click.option("--experiments", default="", help="Only these experiments of the served suite: names or patterns, comma-separated.")
+@click.option("--iterations", is_flag=True, help="Served suite, vLLM: also write down what every iteration carried, and when.")
 @click.option(
     "--tp", "tensor_parallel", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs to spread a model over (engine-grid)."
 )
@@ -65,6 +66,7 @@ def command(
     url: str | None,
     vocab_size: int,
     experiments: str,
+    iterations: bool,
     tensor_parallel: int,
     fast_start: bool,
     cells: Path | None,
@@ -81,6 +83,7 @@ def command(
       engine-grid  vLLM stepped in process, every iteration timed: for calibrate
       weight-axis  engine-grid of decodes only, up to long contexts: for knees
       profile      the kernels of the same iterations: where the GPU's time goes
+      products     matrix products of a layer by rows: which sizes are slow
       served       a server under load: for validate, and for calibrate from a log
 
     \b
@@ -96,6 +99,8 @@ def command(
         meant, _ = read_cells(cells)
         models = models or meant or ""
     if url is not None:
+        if iterations:
+            raise UsageError("--iterations needs a server of our own: --url has one already")
         job = _job_by_url(url, device, _names(suites), models, vocab_size)
         more = {"rates": _rates(rates), "experiments": tuple(_names(experiments)), "budget_s": budget, "seed": seed, "label": label}
         for path in run(replace(job, **more, expect_gpu=expect_gpu), out, resume=resume):
@@ -108,7 +113,7 @@ def command(
             raise UsageError(f"unknown suite {suite!r}; known: {', '.join(SUITES)}")
         if suite in NEEDS_CUDA and found != "cuda":
             raise UsageError(f"suite {suite} needs a CUDA device")
-        targets = [None] if suite in MODEL_FREE else _names(models)
+        targets = [None] if suite in MODEL_FREE | OF_MODELS else _names(models)
         if not targets:
             raise UsageError(f"suite {suite} needs --model")
         for target in targets:
@@ -125,7 +130,11 @@ def command(
                 "tensor_parallel": tensor_parallel,
                 "label": label,
             }
+            limits |= {"models": _shapes(models)} if suite in OF_MODELS else {}
             served: dict[str, Any] = {"rates": _rates(rates), "experiments": tuple(_names(experiments)), "engine": engine}
+            if iterations and (suite != "served" or engine != "vllm"):
+                raise UsageError("--iterations is for the suite served and engine vllm")
+            served |= {"iterations": iterations}
             served |= {"cells": str(cells.resolve()) if cells else None}
             jobs.append(Job(suite, found, name or None, quantization or None, budget, seed, expect_gpu, **served, **limits))
     if when_told and not wait_until_told(jobs[0]):
@@ -135,6 +144,16 @@ def command(
             click.echo(path)
         return
     sys.exit(run_each(jobs, out, resume=resume))
+
+
+def _shapes(text: str) -> tuple[str, ...]:
+    """Model shapes for one job, each once. Raises UsageError for an unknown one, and for a quantised one."""
+    found = tuple(dict.fromkeys(named(name) for name in _names(text)))
+    for name in found:
+        if ":" in name:
+            raise UsageError(f"{name}: suite products measures weights in the model's own dtype")
+        shape(name)
+    return found
 
 
 def _job_by_url(url: str, device: str, suites: list[str], model: str, vocab_size: int) -> Job:

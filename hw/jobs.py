@@ -21,11 +21,13 @@ SUITES = {
     "engine-grid": "hw.suites.engine_grid_job",
     "weight-axis": "hw.suites.engine_grid_job",
     "profile": "hw.suites.profile_job",
+    "products": "hw.suites.products_job",
     "served": "hw.suites.served_job",
 }
 SERVED_BY_URL = "hw.suites.served_url_job"
 NEEDS_CUDA = frozenset({"kernels", "decode"})
 MODEL_FREE = frozenset({"floor", "kernels"})
+OF_MODELS = frozenset({"products"})  # one job for all models named, or for all known
 SPREADS = frozenset({"engine-grid", "weight-axis"})  # over several GPUs
 ENGINE_IN_PROCESS = SPREADS | {"profile"}
 
@@ -48,18 +50,21 @@ class Job:
     url: str | None = None  # of a running server, instead of one of our own; `model` is then its name for the model
     vocab_size: int = 32000  # prompts sent to `url` hold token ids below this
     experiments: tuple[str, ...] = ()  # names or patterns of the served suite; none means all
+    iterations: bool = False  # of the served suite: write down what every iteration carried
     fast_start: bool = False
     tensor_parallel: int = 1
     cells: str | None = None  # a file of cells, instead of the engine-grid suite's own
     label: str | None = None  # ends the file's name: a run of part of a suite is not taken for the whole
+    models: tuple[str, ...] = ()  # of a suite of OF_MODELS, in place of `model`; none means all that are known
 
     @property
     def stem(self) -> str:
-        """File name without suffix: suite, model, engine where it is not our own vLLM, weight dtype, GPUs a model is spread over, label."""
+        """File name without suffix: suite, models, engine where not our own vLLM, weight dtype, GPUs a model is spread over, label."""
         engine = "url" if self.url else None if self.engine == "vllm" else self.engine
         parts = [
             self.suite,
             self.model,
+            *self.models,
             engine,
             self.quantization,
             f"tp{self.tensor_parallel}" if self.tensor_parallel > 1 else None,

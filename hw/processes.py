@@ -25,6 +25,8 @@ def arguments(job: Job, out: Path, *, resume: bool = False) -> list[str]:
     call = ["--hw", job.device, "--suite", job.suite, "-o", str(out), "--seed", str(job.seed)]
     call += ["--max-num-seqs", str(job.max_num_seqs), "--max-num-batched-tokens", str(job.max_num_batched_tokens)]
     call += ["--rates", ",".join(f"{rate:g}" for rate in job.rates)]
+    if job.models:
+        call += ["--model", ",".join(job.models)]
     if job.model:
         call += ["--model", f"{job.model}:{job.quantization}" if job.quantization else job.model]
     if job.budget_s:
@@ -34,10 +36,13 @@ def arguments(job: Job, out: Path, *, resume: bool = False) -> list[str]:
     if job.experiments:
         call += ["--experiments", ",".join(job.experiments)]
     call += ["--engine", job.engine]
+    call += ["--iterations"] if job.iterations else []
+    call += ["--label", job.label] if job.label else []
     if job.tensor_parallel > 1:
         call += ["--tp", str(job.tensor_parallel)]
     call += ["--fast-start"] if job.fast_start else []
     call += ["--cells", job.cells] if job.cells else []
+    call += ["--label", job.label] if job.label else []
     return call + (["--resume"] if resume else [])
 
 

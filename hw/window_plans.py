@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
+from importlib.resources import files
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,10 @@ _KERNELS = (
     _checked("racecheck"),
     Step("drift", ("-m", "kernels.gdn_drift"), 60.0, 20.0, needs=("triton",)),
 )
+# Sizes of the captured graphs, and between: products by rows first, then the same rows as whole iterations.
+_MEASURED = "qwen2.5-7b,llama3.1-8b,qwen3-14b,qwen3-coder-30b-a3b"
+_PRODUCTS = Step("products", _measure("products", "--model", _MEASURED, "--expect-gpu", "h100"), 85.0, 60.0, 25.0)
+_ROWS = ("--cells", str(files("scenarios") / "data" / "measured" / "h100" / "rows.cells.json"), "--label", "rows")
 _SMALL = ("--model", "tiny-25m", "--max-num-seqs", "16", "--max-num-batched-tokens", "512")
 # The all-reduce floors committed here were taken without NVLink multicast; a grid to put beside them must be too.
 _NO_MULTICAST = (("NCCL_NVLS_ENABLE", "0"), ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"), ("NVSHMEM_DISABLE_NVLS", "1"))
@@ -138,6 +143,10 @@ PLANS = {
     "h100-profile": Plan(
         "kernel profiles of the four models of the grids: which matrix products, how much attention, how long the GPU waits", "h100", 1,
         tuple(_profile("h100", model) for model in ("qwen3-coder-30b-a3b", "qwen3-14b", "qwen2.5-7b", "llama3.1-8b")),
+    ),
+    "h100-products": Plan(
+        "matrix products by rows, and iterations of as many tokens: at which sizes the library's choice of kernel costs time", "h100", 1,
+        (_PRODUCTS, *(_grid("h100", m, *_ROWS, most_s=195.0) for m in ("llama3.1-8b", "qwen2.5-7b", "qwen3-14b"))),
     ),
     "h100-fp8": Plan(
         "engine grids with fp8 weights", "h100", 1,

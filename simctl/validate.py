@@ -56,6 +56,9 @@ SECTIONS = {
 )
 @click.option("--prefix-block", default=512, show_default=True, type=click.IntRange(1), help="Tokens that one of prefix_ids stands for.")
 @click.option("--draws", type=click.IntRange(0, 1000), default=40, show_default=True, help="Draws of the rates behind the intervals.")
+@click.option(
+    "--iterations", is_flag=True, help="Also hold each iteration to its price, of runs whose server wrote them down (measure --iterations)."
+)
 @click.option("--save-path", metavar="FILE", help="Write the served path learnt (JSON), for simulations to use.")
 @click.option("--plot", metavar="FILE", help="Also draw the reliability diagram to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print every score as JSON on stdout.")
@@ -81,7 +84,7 @@ def command(**options: Any) -> None:
       simctl validate --run LOG.csv --model Llama-3.1-8B --gpu H100
       simctl validate --run LOG.csv --model Qwen3-14B --gpu H200 --engine sglang
     """
-    from sim.errors import SimctlError
+    from sim.errors import SimctlError, UsageError
     from simctl.validate_text import above_floor, as_dict, render, together
 
     packaged = _packaged()
@@ -92,6 +95,8 @@ def command(**options: Any) -> None:
     target, saved = writable(options["plot"]), writable(options["save_path"])
     paths = _chosen(options["run_name"], packaged)
     reports = [_validate(path, options) for path in paths]
+    if options["iterations"] and all(report["iterations"] is None for report in reports):
+        raise UsageError(f"no iterations were written down with {', '.join(report['run'].name for report in reports)}")
     if saved:
         _save_path(reports, saved)
     if target:
@@ -181,10 +186,19 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
         "path": learnt,
         "pairs": pairs,
         "repeats": repeats(run.experiments),
+        "iterations": _iterations(path, run, learnt) if options["iterations"] else None,
         "launches": sorted(wait for e in lows for wait, _ in launches(e)),
         "floors": [floors(run, e, learnt.rates, learnt.host, learnt.scatter) for e in scored if not is_repeat(e, run.experiments)],
         "scores": [s for experiment, predicted in pairs for s in score(experiment, predicted, learnt.beyond, learnt.run_noise)],
     }
+
+
+def _iterations(path: Path, run: Any, learnt: Any) -> dict[str, Any] | None:
+    from calibrate.served.iterations import beside, read_iterations
+    from simctl.iterations_text import held
+
+    found = beside(path)
+    return None if found is None else held(run, learnt, read_iterations(found, len(run.experiments)))
 
 
 def _path_to_carry(file: str | None) -> Any:

@@ -17,6 +17,7 @@ JOBS = [
     Job("served", "cpu", "tiny-25m", None, 30.0, 3, rates=(0.5, 1.5), experiments=("open*", "burst"), max_num_seqs=16, engine="llamacpp"),
     Job("engine-grid", "cpu", "qwen2.5-7b", "fp8", None, 0, max_num_batched_tokens=512, fast_start=True, tensor_parallel=2),
     Job("floor", "cpu", None, None, None, 7),
+    Job("products", "cpu", budget_s=4.0, models=("llama3.1-8b", "qwen3-14b"), label="two"),
 ]
 CHILD = "import sys\nlog = open(sys.argv[1], 'a', buffering=1)\nif sys.stdin.readline():\n  log.write('begin ' + sys.argv[2] + '\\n')\n  log.write('end ' + sys.argv[2] + '\\n')\nsys.exit(int(sys.argv[3]))"  # noqa: E501
 

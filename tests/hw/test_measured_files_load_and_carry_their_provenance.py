@@ -15,7 +15,9 @@ from sim.errors import SimctlError
 from sim.knee import continuous_knee
 
 MEASURED = Path(__file__).parents[2] / "scenarios" / "data" / "measured"
-OURS = sorted(p for p in MEASURED.glob("*/*.nc") if p.name.startswith(("floor", "engine-grid", "served", "weight-axis", "profile")))
+OURS = sorted(
+    p for p in MEASURED.glob("*/*.nc") if p.name.startswith(("floor", "engine-grid", "served", "weight-axis", "profile", "products"))
+)
 
 
 @pytest.mark.parametrize("path", OURS, ids=lambda p: f"{p.parent.name}/{p.stem}")

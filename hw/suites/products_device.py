@@ -1,0 +1,157 @@
+"""The products suite's calls on a device: weights that rotate, bursts behind a busy GPU, the profiler, a float64 product beside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from hw.suites.products import Point, Product, between
+from sim.errors import SimctlError
+
+BURST = ((512, 8), (1104, 4), (2304, 2))  # calls of a burst for rows up to the first number; one above
+BEYOND_L2 = 3  # copies of a weight hold so many times the L2 cache, and two at least
+HOLD = 3.0  # times as long as queueing a burst takes is the GPU kept busy before it
+REST = 1.0  # times as long as a burst does it rest after it
+NAME_LENGTH = 150  # of a kernel: templates go on for thousands of letters
+GATE_ROWS, GATE_COLUMNS = 5, 257
+CALIBRATION_CYCLES = 1_000_000
+
+
+def calls_of(rows: int) -> int:
+    """Calls of a burst: a short one for products that are long by themselves."""
+    return next((calls for most, calls in BURST if rows <= most), 1)
+
+
+class Calls:
+    """Random weights and activations of the products on "cuda" or "cpu"; holds device memory until it is dropped."""
+
+    def __init__(self, products: Iterable[Product], most_rows: int, device: str, seed: int) -> None:
+        """Raises SimctlError where the device does not hold the weights."""
+        import torch
+
+        self._torch, self._device, self._on_gpu = torch, device, device == "cuda"
+        torch.manual_seed(seed)
+        cache = int(torch.cuda.get_device_properties(0).L2_cache_size) if self._on_gpu else 0
+        self._weights: dict[Product, tuple[list[Any], Any]] = {}
+        self._inputs: dict[tuple[int, str], Any] = {}
+        try:
+            for product in products:
+                self._weights[product] = self._drawn(product, cache)
+                key = (product.k, product.dtype)
+                if key not in self._inputs:
+                    self._inputs[key] = torch.randn(most_rows, product.k, device=device, dtype=getattr(torch, product.dtype))
+        except torch.OutOfMemoryError as error:
+            raise SimctlError(f"{device} does not hold the weights of these products, name fewer models: {error}") from None
+        self._turn = 0
+        self._flags = torch.zeros(8, dtype=torch.uint8, device=device)
+        self._cycles, self.held_s = self._held() if self._on_gpu else (0, 0.0)  # for each call of a burst, and one more
+
+    def _drawn(self, product: Product, cache: int) -> tuple[list[Any], Any]:
+        torch = self._torch
+        dtype = getattr(torch, product.dtype)
+        copies = max(2, -(-BEYOND_L2 * cache // (product.k * product.n * dtype.itemsize)))
+        weights = [torch.randn(product.n, product.k, device=self._device, dtype=dtype).mul_(0.02) for _ in range(copies)]
+        return weights, torch.randn(product.n, device=self._device, dtype=dtype) if product.bias else None
+
+    def call(self, product: Product, rows: int) -> Any:
+        """One call, as an engine makes it; the next one takes the next copy of the weight."""
+        weights, bias = self._weights[product]
+        self._turn += 1
+        with self._torch.inference_mode():
+            return self._torch.nn.functional.linear(self._inputs[product.k, product.dtype][:rows], weights[self._turn % len(weights)], bias)
+
+    def time_s(self, product: Product, rows: int) -> tuple[float, bool]:
+        """(seconds of a call, whether its burst was queued too slowly to say)."""
+        if not self._on_gpu:
+            self.call(product, rows)
+            start = time.perf_counter()
+            self.call(product, rows)
+            return time.perf_counter() - start, False
+        count, cuda = calls_of(rows), self._torch.cuda
+        first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        self.call(product, rows)
+        begun = time.perf_counter()
+        cuda._sleep(self._cycles * (count + 1))
+        first.record()
+        for _ in range(count):
+            self.call(product, rows)
+        last.record()
+        late = time.perf_counter() - begun > self.held_s * (count + 1)
+        last.synchronize()
+        seconds = float(first.elapsed_time(last)) * 1e-3 / count
+        time.sleep(REST * seconds * (count + 1))
+        return seconds, late
+
+    def _held(self) -> tuple[int, float]:
+        """(cycles to keep the GPU busy for each call to come, their seconds): HOLD times as long as queueing one takes this host."""
+        cuda, product = self._torch.cuda, next(iter(self._weights))
+        queueing = []
+        for _ in range(20):
+            begun = time.perf_counter()
+            for _ in range(BURST[0][1]):
+                self.call(product, 1)
+            queueing.append((time.perf_counter() - begun) / BURST[0][1])
+            cuda.synchronize()
+        one = self._asleep_s(CALIBRATION_CYCLES) / CALIBRATION_CYCLES
+        cycles = int(HOLD * sorted(queueing)[len(queueing) // 2] / one)
+        return cycles, cycles * one
+
+    def _asleep_s(self, cycles: int) -> float:
+        """The least of three: a GPU that just woke clocks lower."""
+        cuda, found = self._torch.cuda, []
+        for _ in range(3):
+            first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+            first.record()
+            cuda._sleep(cycles)
+            last.record()
+            last.synchronize()
+            found.append(float(first.elapsed_time(last)) * 1e-3)
+        return min(found)
+
+    def kernels(self, points: Sequence[Point]) -> list[list[tuple[str, float]]]:
+        """(name, seconds) of every kernel of one call of each point (a CPU's operators), told apart by a kernel of another kind."""
+        from hw.engines.kernel_trace import recorder
+
+        def all_of() -> None:
+            for product, rows in points:
+                self._flags.bitwise_not_()
+                self.call(product, rows)
+
+        record = recorder(self._device)
+        _, alone = record(self._flags.bitwise_not_)
+        _, events = record(all_of)
+        mark = min(alone, key=lambda e: e.start_us).name
+        of_mark = frozenset(e.name for e in alone)
+        seen = between(((e.start_us, e.name, e.own_us * 1e-6) for e in events), mark, of_mark)
+        if len(seen) != len(points) or not all(seen):
+            raise RuntimeError(f"the profiler saw {sum(map(bool, seen))} of {len(points)} calls")
+        return [[(name[:NAME_LENGTH], seconds) for name, seconds in call] for call in seen]
+
+    def error(self, product: Product) -> float:
+        """Largest relative error (to the largest value) of some rows and columns against float64."""
+        weights, bias = self._weights[product]
+        found = self.call(product, GATE_ROWS)[:, :GATE_COLUMNS].double()
+        x = self._inputs[product.k, product.dtype][:GATE_ROWS].double()
+        want = x @ weights[self._turn % len(weights)][:GATE_COLUMNS].double().T
+        if bias is not None:
+            want = want + bias[:GATE_COLUMNS].double()
+        return float((found - want).abs().max() / want.abs().max())
+
+
+def described(device: str) -> dict[str, str]:
+    """What chooses the kernels: the libraries a product goes through, and their versions."""
+    import os
+
+    import torch
+
+    from hw.provenance import versions
+
+    if device != "cuda":
+        return {"blas": "mkldnn" if torch.backends.mkldnn.is_available() else "native"}
+    find: Callable[[], Any] | None = getattr(torch.backends.cuda, "preferred_blas_library", None)
+    return {
+        "blas": str(find()) if find else "unknown",
+        "cublas_workspace_config": os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""),
+        **versions("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13"),
+    }

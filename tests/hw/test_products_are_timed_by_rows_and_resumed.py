@@ -1,0 +1,261 @@
+"""The products suite: medians by rows come back, late bursts do not count, a failing point is recorded, an interrupted run goes on."""
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hw.artifact import load, write
+from hw.engines.shapes import SHAPES
+from hw.journal import Journal
+from hw.pace import Budget
+from hw.suites import products, products_device
+from hw.suites.products import Point, Product
+from sim.bill import CAPTURED
+from sim.errors import SimctlError, UsageError
+from tests.cli import run as simctl
+
+SMALL, WIDE = Product(64, 96, False, "bfloat16"), Product(64, 480, True, "bfloat16")
+USES = {SMALL: "a o", WIDE: "a qkv, b qkv"}
+POINTS = [(product, rows) for product in USES for rows in (1, 8, 448, 464)]
+
+
+@dataclass
+class PretendDevice:
+    """A microsecond a row and result column, half as much again at 448 rows; what is in `late` is so the first time it is met."""
+
+    late: set[Point] = field(default_factory=set)
+    fails: dict[Point, BaseException] = field(default_factory=dict)
+    loses: bool = False
+    met: Counter[Point] = field(default_factory=Counter)
+
+    def time_s(self, product: Product, rows: int) -> tuple[float, bool]:
+        self.met[product, rows] += 1
+        if failure := self.fails.get((product, rows)):
+            raise failure
+        late = (product, rows) in self.late and self.met[product, rows] == 1
+        return (9.0 if late else cost(product, rows)), late
+
+    def kernels(self, points: Sequence[Point]) -> list[list[tuple[str, float]]]:
+        if self.loses:
+            raise RuntimeError("the profiler saw 3 of 8 calls")
+        return [[("tile", cost(*point)), ("reduce", 1e-6)] for point in points]
+
+    def error(self, product: Product) -> float:
+        return 1e-3 * product.n / 96
+
+
+def cost(product: Product, rows: int) -> float:
+    return 1e-6 * rows * product.n * (1.5 if rows == 448 else 1.0)
+
+
+def measure(device: PretendDevice, journal: Journal, budget: Budget | None = None) -> dict[str, Any]:
+    return products.measure(device, POINTS, journal, budget or Budget(None), 0, "test", 1.0)
+
+
+def written(journal: Journal, attrs: dict[str, Any], folder: Path) -> Any:
+    (path,) = write(products.dataset(journal.records, USES, POINTS, {"finished": 0} | attrs), folder / "p.nc", {})
+    return load(path, "products")
+
+
+def test_medians_and_kernels_come_back_by_point(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j", {})
+    attrs = measure(PretendDevice(), journal)
+    data = written(journal, attrs, tmp_path)
+    assert data.sizes == {"point": len(POINTS), "visit": products.MOST_PASSES}
+    np.testing.assert_allclose(data.time_s_median, [cost(*point) for point in POINTS], rtol=1e-6)
+    assert data.time_s_n.values.tolist() == [products.MOST_PASSES] * len(POINTS)
+    assert set(data.kernel_names.values.astype(str)) == {"tile + reduce"}
+    np.testing.assert_allclose(data.kernel_s, [cost(*point) + 1e-6 for point in POINTS])
+    assert data.layers.values.astype(str)[-1] == "a qkv, b qkv"
+    assert (data.attrs["finished"], data.attrs["gate_passed"], data.attrs["kernels_lost"]) == (1, 1, "")
+    assert data.attrs["gate_error"] == pytest.approx(5e-3)
+
+
+def test_a_burst_queued_too_slowly_does_not_count(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j", {})
+    data = written(journal, measure(PretendDevice(late={POINTS[2]}), journal), tmp_path)
+    assert data.late_n.values.tolist() == [0, 0, 1, 0, 0, 0, 0, 0]
+    assert data.time_s_n.values[2] == products.MOST_PASSES - 1
+    assert float(data.time_s_median[2]) == pytest.approx(cost(*POINTS[2]), rel=1e-6)
+    assert np.isnan(data.time_s.values).sum() == 1
+    assert data.attrs["samples_late"] == 1
+
+
+@pytest.mark.parametrize(("failure", "status"), [(RuntimeError("CUDA out of memory. Tried"), "oom"), (ValueError("no"), "error")])
+def test_a_failing_point_is_recorded_once_and_the_sweep_goes_on(tmp_path: Path, failure: Exception, status: str) -> None:
+    journal, device = Journal(tmp_path / "j", {}), PretendDevice(fails={POINTS[1]: failure})
+    data = written(journal, measure(device, journal), tmp_path)
+    assert device.met[POINTS[1]] == 1
+    assert data.status.values.astype(str).tolist() == ["ok", status, *["ok"] * 6]
+    assert str(failure) in str(data.error.values[1])
+    assert math.isnan(data.time_s_median[1])
+    assert data.attrs["points_ok"] == 7
+
+
+def test_kernels_that_the_profiler_lost_are_said_to_be(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j", {})
+    data = written(journal, measure(PretendDevice(loses=True), journal), tmp_path)
+    assert data.attrs["kernels_lost"] == "RuntimeError: the profiler saw 3 of 8 calls"
+    assert set(data.kernel_names.values.astype(str)) == {""}
+    assert data.attrs["points_ok"] == 8
+
+
+def test_interrupted_then_resumed_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "PART", 3)
+    device = PretendDevice()
+    measure(device, Journal(tmp_path / "whole", {}))
+    once = device.met.total()
+    device = PretendDevice(fails={POINTS[5]: KeyboardInterrupt()})
+    with pytest.raises(KeyboardInterrupt):
+        measure(device, Journal(tmp_path / "j", {}))
+    kept = sum(len(r["samples"]) for r in Journal(tmp_path / "j", {}, resume=True).records)
+    device = PretendDevice()
+    journal = Journal(tmp_path / "j", {}, resume=True)
+    assert measure(device, journal)["finished"] == 1
+    assert kept + device.met.total() == once == len(POINTS) * products.MOST_PASSES
+    assert written(journal, {}, tmp_path).time_s_n.values.tolist() == [products.MOST_PASSES] * len(POINTS)
+
+
+@pytest.mark.parametrize(("passes", "finished"), [(1, 0), (2, 0), (3, 1), (4, 1)])
+def test_a_budget_ends_the_passes_and_three_make_it_whole(tmp_path: Path, passes: int, finished: int) -> None:
+    device, journal = PretendDevice(), Journal(tmp_path / "j", {})
+    budget = Budget(10.0, clock=lambda: 100.0 * (device.met.total() >= passes * len(POINTS)))
+    assert measure(device, journal, budget)["finished"] == finished
+    data = written(journal, {}, tmp_path)
+    assert data.sizes["visit"] == passes
+    assert str(data.kernel_names.values[0]) == "tile + reduce"
+
+
+def test_layers_are_fused_as_the_engine_fuses_them() -> None:
+    """Sizes of the kernels' own weights, by the model cards: heads, KV heads and their size; gate and up side by side."""
+    sizes = {
+        model: {name: (p.k, p.n, p.bias) for name, p in products.layers_of(SHAPES[model]).items()}
+        for model in ("qwen2.5-7b", "llama3.1-8b", "qwen3-coder-30b-a3b")
+    }
+    assert sizes["qwen2.5-7b"] == {
+        "qkv": (3584, 28 * 128 + 2 * 4 * 128, True),
+        "o": (3584, 3584, False),
+        "gate_up": (3584, 2 * 18944, False),
+        "down": (18944, 3584, False),
+    }
+    assert sizes["llama3.1-8b"]["qkv"] == (4096, 6144, False)
+    assert sizes["qwen3-coder-30b-a3b"] == {"qkv": (2048, 5120, False), "o": (4096, 2048, False)}
+    with pytest.raises(UsageError, match="knows no layers of 'mamba'"):
+        products.layers_of({**SHAPES["llama3.1-8b"], "model_type": "mamba"})
+
+
+def test_a_product_of_two_models_is_measured_once() -> None:
+    both = products.products_of({name: SHAPES[name] for name in ("llama3.1-8b", "mistral-7b")})
+    assert next(iter(both.values())) == "llama3.1-8b qkv, mistral-7b qkv"
+    assert len(both) == 4
+
+
+def test_rows_hold_every_captured_size_and_go_far_beyond() -> None:
+    rows = products.rows_of("cuda")
+    assert rows == sorted(set(rows))
+    assert set(CAPTURED) <= set(rows)
+    assert set(range(528, 1105, 16)) | {2304, 8192} <= set(rows)
+    assert sum(row % 2 for row in rows) >= 8
+    assert max(products.rows_of("cpu")) == 64
+
+
+def test_kernels_stand_between_marks() -> None:
+    events = [(3.0, "reduce", 0.2), (0.0, "mark", 0.1), (2.0, "tile", 1.0), (4.0, "mark", 0.1), (5.0, "other", 2.0), (4.5, "of mark", 9.0)]
+    assert products.between(events, "mark", frozenset({"mark", "of mark"})) == [[("tile", 1.0), ("reduce", 0.2)], [("other", 2.0)]]
+    with pytest.raises(SimctlError, match="saw 'tile' before"):
+        products.between([(0.0, "tile", 1.0), (1.0, "mark", 0.1)], "mark")
+
+
+class PretendCuda:
+    """A clock in place of a GPU: sleeping takes a microsecond a cycle, and the host a given time for every call."""
+
+    def __init__(self) -> None:
+        self.gpu_s = self.host_s = 0.0
+        self.asleep: list[int] = []
+
+    def _sleep(self, cycles: int) -> None:
+        self.asleep.append(cycles)
+        self.gpu_s += cycles * 1e-6
+
+    def synchronize(self) -> None:
+        pass
+
+    def Event(self, enable_timing: bool) -> Any:
+        event = SimpleNamespace(at=0.0, synchronize=lambda: None)
+        event.record = lambda: setattr(event, "at", self.gpu_s)
+        event.elapsed_time = lambda last: (last.at - event.at) * 1e3
+        return event
+
+
+def pretended(monkeypatch: pytest.MonkeyPatch) -> tuple[products_device.Calls, PretendCuda, list[float]]:
+    """Calls whose GPU takes 2 ms each, 3 of them held per call, and whose host takes what the list says."""
+    calls, cuda, host = products_device.Calls([SMALL], 16, "cpu", 0), PretendCuda(), [1e-5]
+
+    def one(product: Product, rows: int) -> None:
+        cuda.host_s += host[0]
+        cuda.gpu_s += 2e-3
+
+    monkeypatch.setattr(calls, "call", one)
+    monkeypatch.setattr(calls, "_torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(calls, "_on_gpu", True)
+    clock = SimpleNamespace(perf_counter=lambda: cuda.host_s, sleep=lambda s: None)
+    monkeypatch.setattr(products_device, "time", clock)
+    return calls, cuda, host
+
+
+def test_a_gpu_is_kept_busy_while_a_burst_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, cuda, host = pretended(monkeypatch)
+    calls._cycles, calls.held_s = calls._held()
+    assert calls.held_s == pytest.approx(products_device.HOLD * 1e-5, rel=1e-6)
+    seconds, late = calls.time_s(SMALL, 8)
+    assert (seconds, late) == (pytest.approx(2e-3), False)
+    assert cuda.asleep[-1] == calls._cycles * 9
+    host[0] = 1e-4
+    assert calls.time_s(SMALL, 8) == (pytest.approx(2e-3), True)
+
+
+def test_weights_take_turns_and_the_gate_compares_the_one_that_was_used() -> None:
+    calls = products_device.Calls([WIDE], 16, "cpu", 0)
+    weights, bias = calls._weights[WIDE]
+    results = [calls.call(WIDE, 3) for _ in range(2 * len(weights))]
+    assert len(weights) >= 2
+    assert bias is not None
+    assert torch.equal(results[0], results[len(weights)])
+    assert not torch.equal(results[0], results[1])
+    assert all(calls.error(WIDE) < products.GATE_BOUND for _ in range(3))
+    without = torch.nn.functional.linear(
+        calls._inputs[WIDE.k, WIDE.dtype][: products_device.GATE_ROWS], weights[calls._turn % len(weights)]
+    )
+    calls.call = lambda product, rows: without  # type: ignore[method-assign]
+    assert calls.error(WIDE) > products.GATE_BOUND  # no bias added
+
+
+def test_the_command_measures_a_small_model_on_this_cpu(tmp_path: Path) -> None:
+    done = simctl("measure", "--hw", "cpu", "--suite", "products", "--model", "tiny-25m", "-o", str(tmp_path), "--budget", "4")
+    assert done.code == 0, done.stderr
+    data = load(tmp_path / "products_tiny-25m.nc", "products")
+    expected = products.points_of(products.products_of({"tiny-25m": SHAPES["tiny-25m"]}), "cpu")
+    assert data.sizes["point"] == len(expected)
+    assert list(zip(data.k.values, data.n.values, data.rows.values, strict=True)) == [(p.k, p.n, r) for p, r in expected]
+    assert (data.time_s_median.values > 0).all()
+    assert data.attrs["gate_passed"] == 1
+    assert data.attrs["kernels_lost"] == ""
+    assert all("aten::" in name for name in data.kernel_names.values.astype(str))
+    with (tmp_path / "products_tiny-25m.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == data.sizes["point"]
+
+
+def test_quantised_and_unknown_models_are_refused(tmp_path: Path) -> None:
+    for model, says in (("llama3.1-8b:fp8", "in the model's own dtype"), ("llama9", "unknown model shape 'llama9'")):
+        result = simctl("measure", "--hw", "cpu", "--suite", "products", "--model", model, "-o", str(tmp_path))
+        assert result.code == 2
+        assert says in result.stderr
