@@ -149,7 +149,7 @@ PLANS = {
         tuple(_profile("h100", model) for model in ("qwen3-coder-30b-a3b", "qwen3-14b", "qwen2.5-7b", "llama3.1-8b")),
     ),
     "h100-duty": Plan(
-        "prefill after quiet, decodes near prefill at several duties, the card's clock beside: what an iteration leaves the next", "h100", 1,
+        "prefill after quiet, decodes near prefill at several duties, the card's clock beside: what iterations leave the next", "h100", 1,
         tuple(_duty("h100", model) for model in ("llama3.1-8b", "qwen2.5-7b")),
     ),
     "h100-products": Plan(
