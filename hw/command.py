@@ -40,6 +40,7 @@ from sim.errors import UsageError
     "--vocab-size", type=click.IntRange(min=100), default=32000, show_default=True, help="Token ids of prompts sent to --url stay below."
 )
 @click.option("--experiments", default="", help="Only these experiments of the served suite: names or patterns, comma-separated.")
+@click.option("--iterations", is_flag=True, help="Served suite, vLLM: also write down what every iteration carried, and when.")
 @click.option(
     "--tp", "tensor_parallel", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs to spread a model over (engine-grid)."
 )
@@ -65,6 +66,7 @@ def command(
     url: str | None,
     vocab_size: int,
     experiments: str,
+    iterations: bool,
     tensor_parallel: int,
     fast_start: bool,
     cells: Path | None,
@@ -81,6 +83,7 @@ def command(
       engine-grid  vLLM stepped in process, every iteration timed: for calibrate
       weight-axis  engine-grid of decodes only, up to long contexts: for knees
       profile      the kernels of the same iterations: where the GPU's time goes
+      duty         prefill after quiet, decodes near prefill, the card's clock beside
       products     matrix products of a layer by rows: which sizes are slow
       served       a server under load: for validate, and for calibrate from a log
 
@@ -97,6 +100,8 @@ def command(
         meant, _ = read_cells(cells)
         models = models or meant or ""
     if url is not None:
+        if iterations:
+            raise UsageError("--iterations needs a server of our own: --url has one already")
         job = _job_by_url(url, device, _names(suites), models, vocab_size)
         more = {"rates": _rates(rates), "experiments": tuple(_names(experiments)), "budget_s": budget, "seed": seed, "label": label}
         for path in run(replace(job, **more, expect_gpu=expect_gpu), out, resume=resume):
@@ -128,6 +133,9 @@ def command(
             }
             limits |= {"models": _shapes(models)} if suite in OF_MODELS else {}
             served: dict[str, Any] = {"rates": _rates(rates), "experiments": tuple(_names(experiments)), "engine": engine}
+            if iterations and (suite != "served" or engine != "vllm"):
+                raise UsageError("--iterations is for the suite served and engine vllm")
+            served |= {"iterations": iterations}
             served |= {"cells": str(cells.resolve()) if cells else None}
             jobs.append(Job(suite, found, name or None, quantization or None, budget, seed, expect_gpu, **served, **limits))
     if when_told and not wait_until_told(jobs[0]):

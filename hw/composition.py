@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 FIELDS = {
     "decode_seqs": ("sequences computing exactly one token", "1"),
@@ -34,3 +35,11 @@ def composition(work: Iterable[tuple[int, int]]) -> dict[str, int]:
             counts["prefill_pairs"] += new * cached + new * (new + 1) // 2
             counts["prefill_max_chunk_tokens"] = max(counts["prefill_max_chunk_tokens"], new)
     return counts
+
+
+def work_of(decision: Any) -> list[tuple[int, int]]:
+    """(new, cached) tokens of every sequence of a vLLM SchedulerOutput."""
+    scheduled = decision.num_scheduled_tokens
+    work = [(scheduled[r.req_id], r.num_computed_tokens) for r in decision.scheduled_new_reqs]
+    cached = decision.scheduled_cached_reqs
+    return work + [(scheduled[i], c) for i, c in zip(cached.req_ids, cached.num_computed_tokens, strict=True)]

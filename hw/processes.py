@@ -36,6 +36,8 @@ def arguments(job: Job, out: Path, *, resume: bool = False) -> list[str]:
     if job.experiments:
         call += ["--experiments", ",".join(job.experiments)]
     call += ["--engine", job.engine]
+    call += ["--iterations"] if job.iterations else []
+    call += ["--label", job.label] if job.label else []
     if job.tensor_parallel > 1:
         call += ["--tp", str(job.tensor_parallel)]
     call += ["--fast-start"] if job.fast_start else []

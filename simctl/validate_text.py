@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from simctl.iterations_text import lines as iteration_lines
+
 LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
 WIDTH = 80
 NO_BETTER = (
@@ -40,7 +42,7 @@ def render(report: dict[str, Any]) -> None:
     lines += [f"Note of the measurement: {note}." for note in run.notes]
     for line in lines:
         click.echo(_wrapped(line))
-    for line in (*_scores(report), *_floors(report)):
+    for line in (*_scores(report), *_floors(report), *(iteration_lines(report["iterations"]) if report["iterations"] else ())):
         click.echo(line)
     said = [(e.name, *_cached(e, predicted)) for e, predicted in report["pairs"] if e.cached_tokens is not None]
     if said:
@@ -181,6 +183,7 @@ def as_dict(report: dict[str, Any]) -> dict[str, Any]:
         "engine": run.engine,
         "rates": path.rates.summary,
         "learnt_on": list(path.learnt_on),
+        "iterations": report["iterations"],
         "c0_s": path.rates.point.c0_s,
         "host_request_s": path.host.request_s,
         "host_serial_s": path.host.serial_s,
@@ -196,6 +199,13 @@ def as_dict(report: dict[str, Any]) -> dict[str, Any]:
         "noise_beyond_scatter_log_sd": path.beyond,
         "run_noise_log_sd": path.run_noise,
         "floors": [asdict(f) for f in report["floors"]],
+        "notes": list(run.notes),
+        "cached_tokens": [
+            {"experiment": e.name, "equal": same, "of": of}
+            for e, predicted in report["pairs"]
+            if e.cached_tokens is not None
+            for same, of in [_cached(e, predicted)]
+        ],
         "repeats": [asdict(r) | {"floor": r.floor} for r in report["repeats"]],
         "scores": [
             asdict(s)

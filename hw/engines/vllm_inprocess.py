@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hw.cells import HEADROOM_TOKENS, Cell
-from hw.composition import composition
+from hw.composition import composition, work_of
 from hw.engines.kv_noise import NOISE_TOKENS, fill_like_written, keys_and_values
 from hw.engines.shapes import shape, write_model
 from sim.errors import SimctlError, UsageError
@@ -200,7 +200,7 @@ class VllmEngine:
 
         def watched_schedule(*args: Any, **kwargs: Any) -> Any:
             decision = schedule(*args, **kwargs)
-            log.append([_work(decision), time.perf_counter(), 0.0])
+            log.append([work_of(decision), time.perf_counter(), 0.0])
             return decision
 
         def watched_update(*args: Any, **kwargs: Any) -> Any:
@@ -208,15 +208,6 @@ class VllmEngine:
             return update(*args, **kwargs)
 
         scheduler.schedule, scheduler.update_from_output = watched_schedule, watched_update
-
-
-def _work(decision: Any) -> list[tuple[int, int]]:
-    """(new, cached) of every sequence in a vLLM SchedulerOutput."""
-    scheduled = decision.num_scheduled_tokens
-    work = [(scheduled[r.req_id], r.num_computed_tokens) for r in decision.scheduled_new_reqs]
-    cached = decision.scheduled_cached_reqs
-    work += [(scheduled[i], c) for i, c in zip(cached.req_ids, cached.num_computed_tokens, strict=True)]
-    return work
 
 
 def import_engine(device: str) -> None:

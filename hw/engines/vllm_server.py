@@ -13,6 +13,8 @@ from typing import Any
 
 from hw.engines.server_process import Server, free_port, running
 from hw.engines.shapes import shape, write_model
+from hw.serve.iterations import LOG_ENVIRONMENT
+from hw.serve.recording import SCHEDULER
 from sim.errors import UsageError
 
 
@@ -26,10 +28,12 @@ def serve(
     max_model_len: int | None = None,
     start_timeout_s: float = 300.0,
     log: Path | None = None,
+    iterations: Path | None = None,
 ) -> Iterator[Server]:
     """Start the server, wait until it is healthy, stop it at the end.
 
-    `flags` are the engine's own, appended last. Raises UsageError when vLLM is absent, SimctlError when it dies or does not get
+    `flags` are the engine's own, appended last. With `iterations` its scheduler appends to that file what every iteration carries
+    (hw.serve.iterations). Raises UsageError when vLLM is absent, SimctlError when it dies or does not get
     healthy in time; the end of its log is in the message.
     """
     if importlib.util.find_spec("vllm") is None:
@@ -40,9 +44,13 @@ def serve(
     command += ["--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", "--dtype", config["torch_dtype"]]
     command += ["--max-model-len", str(max_model_len or min(config["max_position_embeddings"], 131072)), "--enable-prompt-tokens-details"]
     command += ["--enforce-eager"] if device == "cpu" else []
+    environment = _environment(device)
+    if iterations is not None:
+        command += ["--scheduler-cls", SCHEDULER]
+        environment |= {LOG_ENVIRONMENT: str(iterations.resolve())}
     command += list(flags)
     url = f"http://127.0.0.1:{port}"
-    with running(command, url, log, _environment(device), start_timeout_s) as start_s:
+    with running(command, url, log, environment, start_timeout_s) as start_s:
         facts = log_facts(log.read_text(errors="replace"))
         facts |= {"path": "served", "server_start_s": round(start_s, 1), "server_flags": " ".join(command[5:])}
         yield Server(url, model, facts)

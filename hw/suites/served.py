@@ -1,16 +1,18 @@
 """served: a real server under load. A closed-loop ladder, open-loop Poisson streams, multi-turn sessions, a KV-starved burst.
 
-Protocol (served/4). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
+Protocol (served/5). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
 marked, never averaged. A wave of the ladder sends N distinct prompts at once; its decode throughput is read in the true-decode
 window. At the end the open loops are sent again, on the same server, and sessions and the closed loop three times more
 (hw.suites.served_plan). Before the first experiment the server answers warm-up waves of every prompt length to come, the longest of the
 open loops among them, which are not recorded. While an experiment runs, the clock and the power of a GPU of this machine are read beside it
-(hw.clocks). Version 3 read no clocks, version 2 sent only the open loops again, version 1 nothing; it warmed up with the medians.
+(hw.clocks), and a server of our own can be told to write down its iterations (hw.serve.iterations). Version 4 did not say when an
+experiment began, version 3 read no clocks, version 2 sent only the open loops again, version 1 nothing; it warmed up with the medians.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import nullcontext
 from typing import Any
 
@@ -25,7 +27,7 @@ from hw.serve.client import Served, Target
 from hw.spread import summarize
 from hw.suites.served_plan import Experiment
 
-PROTOCOL = "served/4"
+PROTOCOL = "served/5"
 
 REQUEST = {
     "experiment_index": ("index into the experiment dimension", "1"),
@@ -52,6 +54,7 @@ EXPERIMENT = {
     "output_tokens_asked": ("output tokens, or their median", "tokens"),
     "void": ("why the batch must not be used; empty if it may", ""),
     "requests": ("requests sent", "1"),
+    "began_unix_s": ("this machine's clock before its first request was sent", "s"),
     "duration_s": ("first send to last token", "s"),
     "ttft_s_median": ("median time to first token", "s"),
     "ttft_s_p25": ("lower quartile", "s"),
@@ -76,10 +79,11 @@ def measure(
         asyncio.run(load.wave(target, warm, 4, tokens, 8, first=100 * index))
     waiting = [e for e in experiments if e.name not in journal]
     for experiment in paced(waiting, budget, name, reserve_s=2.0):
+        began_s = time.time()
         with clocks() if local else nullcontext([]) as readings:
             records = asyncio.run(experiment.send())
         found = summary(experiment, records)
-        journal.add(experiment.name, **(found | {"row": found["row"] | of_clocks(readings)}))
+        journal.add(experiment.name, **(found | {"row": found["row"] | {"began_unix_s": began_s} | of_clocks(readings)}))
     return {"finished": int(all(e.name in journal for e in experiments))}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import tempfile
 from fnmatch import fnmatch
 from pathlib import Path
@@ -16,6 +17,7 @@ from hw.journal import Journal
 from hw.pace import Budget
 from hw.serve.client import Target
 from hw.serve.identify import counters
+from hw.serve.iterations import by_experiment, write_table
 from hw.suites import floor
 from hw.suites import served as suite
 from hw.suites import served_plan as plans
@@ -40,6 +42,8 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
     phases = {"plan": flags}
     if job.engine == "vllm":  # the engine whose KV blocks can be set
         phases["starved"] = [*flags, "--num-gpu-blocks-override", str(STARVED_BLOCKS[job.device])]
+    if not journal.records:
+        (out / f"{job.stem}.iterations.log").unlink(missing_ok=True)  # of a run that is not gone on with
     chosen = chosen_of({e.name for phase in phases for e in work_of(phase, Target("http://none", ""), config["vocab_size"], job)}, job)
     try:
         for phase, phase_flags in phases.items():
@@ -47,9 +51,10 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
             if all(name in journal for name in left):
                 continue
             log = out / f"{job.stem}.{phase}.log"
+            recorded = {"iterations": out / f"{job.stem}.iterations.log"} if job.iterations else {}
             with tempfile.TemporaryDirectory() as folder, serve(
                 job.model, Path(folder), device=job.device, flags=phase_flags, log=log,
-                max_model_len=MAX_MODEL_LEN[job.device, phase],
+                max_model_len=MAX_MODEL_LEN[job.device, phase], **recorded,
             ) as server:  # fmt: skip
                 attrs |= {f"{phase}_{k}": v for k, v in server.facts.items()}
                 target = Target(server.url, server.model, temperature=1.0 if "num_experts" in config else 0.0)
@@ -63,9 +68,22 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
         if journal.records:
             data = suite.dataset(journal.records, attrs)
             paths = write(data, out / f"{job.stem}.nc", {"experiment": "", "request": ".requests"})
+            paths += _iterations(out / f"{job.stem}.iterations.log", journal, keep=not attrs["finished"])
             if attrs["finished"]:
                 journal.path.unlink(missing_ok=True)
     return paths
+
+
+def _iterations(log: Path, journal: Journal, *, keep: bool) -> list[Path]:
+    """The servers' log as a table of the journal's experiments; nothing where they kept none."""
+    if not log.is_file():
+        return []
+    begins_s = [float(record["row"].get("began_unix_s", math.inf)) for record in journal.records]
+    with log.open(encoding="ascii") as lines:
+        table = write_table(by_experiment(lines, begins_s), log.with_suffix(".csv.gz"))
+    if not keep:
+        log.unlink()
+    return [table]
 
 
 def work_of(phase: str, target: Target, vocab: int, job: Any) -> list[plans.Experiment]:
