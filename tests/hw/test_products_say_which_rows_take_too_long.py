@@ -7,12 +7,13 @@ import click.testing
 import numpy as np
 import pytest
 
-from hw.artifact import write
+from hw.artifact import load, write
 from hw.engines.shapes import SHAPES
 from hw.products_table import Smooth, command, fit, work_of
 from hw.suites import products
 from sim.errors import SimctlError, UsageError
 
+MEASURED = Path(__file__).parents[2] / "scenarios" / "data" / "measured" / "h100"
 TRUE = Smooth(3.0e12, 650e12, 4.0)
 MODELS = ("llama3.1-8b", "qwen3-coder-30b-a3b")
 USES = products.products_of({name: SHAPES[name] for name in MODELS})
@@ -68,8 +69,8 @@ def test_points_that_failed_are_left_out(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_shown_is_one_line(tmp_path: Path) -> None:
-    measured = Path(__file__).parents[2] / "scenarios" / "data" / "measured" / "h100"
-    wrong = click.testing.CliRunner().invoke(command, [str(measured / "floor.nc")])
+
+    wrong = click.testing.CliRunner().invoke(command, [str(MEASURED / "floor.nc")])
     assert isinstance(wrong.exception, SimctlError)
     assert "holds suite 'floor'" in str(wrong.exception)
     other = shown(made(), tmp_path, "--model", "qwen3-14b")
@@ -77,3 +78,32 @@ def test_what_cannot_be_shown_is_one_line(tmp_path: Path) -> None:
     assert "no products of 'qwen3-14b' here; of llama3.1-8b, qwen3-coder-30b-a3b" in str(other.exception)
     with pytest.raises(UsageError, match="three measured points"):
         fit(np.ones(2), np.ones(2), np.ones(2))
+
+
+def profiled(model: str, rows: int) -> tuple[float, set[str]]:
+    """(microseconds of a layer's longest product in profiled chunks of so many rows, median; the kernels that compute it)."""
+    data = load(MEASURED / f"profile_{model}.nc", "profile")
+    layers = SHAPES[model]["num_hidden_layers"]
+    each = np.where(data.calls.values == layers, data.us.values / layers, 0.0)
+    each = each * (data.kernel_kind.values.astype(str) == "matmul")
+    cells = np.flatnonzero((data.decode_seqs.values + data.prefill_tokens.values == rows) & (data.prefill_tokens.values > 0))
+    names = data.kernel_name.values.astype(str)
+    return float(np.median(each[cells].max(axis=1))), {names[i] for i in each[cells].argmax(axis=1)}
+
+
+@pytest.mark.parametrize(
+    ("model", "us", "wide"),
+    [("llama3.1-8b", {264: 107, 288: 134, 512: 153, 520: 209}, {288, 520}), ("qwen2.5-7b", {264: 113, 288: 120, 512: 181, 520: 258}, {520}),
+     ("qwen3-14b", {264: 148, 288: 160, 512: 231, 520: 332}, {520})],
+)  # fmt: skip
+def test_profiles_of_the_engine_show_such_rows_and_their_kernel(model: str, us: dict[int, float], wide: set[int]) -> None:
+    """Gate and up by rows, as docs/measure.md has it: the slow ones are computed by tiles of 384 columns."""
+    for rows, time in us.items():
+        found, kernels = profiled(model, rows)
+        assert found == pytest.approx(time, abs=1.0)
+        assert all(("_384x" in kernel) == (rows in wide) for kernel in kernels)
+    data = load(MEASURED / f"profile_{model}.nc", "profile")
+    tiles = np.array(["_384x" in name for name in data.kernel_name.values.astype(str)])
+    in_layers = (data.calls.values * tiles >= SHAPES[model]["num_hidden_layers"]).any(axis=1)
+    rows = (data.decode_seqs.values + data.prefill_tokens.values)[in_layers].astype(int)
+    assert set(rows[rows > 128].tolist()) == wide
