@@ -50,6 +50,22 @@ def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
     return grids
 
 
+def of_engine(grids: Sequence[Grid], engine: str | None, given: bool) -> list[Grid]:
+    """Grids of one engine (`vllm`, or `vllm 0.23.0`), all of them where none is named.
+
+    UsageError where one that was given is of another, or where none is left.
+    """
+    if engine is None:
+        return list(grids)
+    kept = [grid for grid in grids if engine.casefold() in (grid.engine.casefold(), grid.engine.casefold().split(" ")[0])]
+    if given and len(kept) < len(grids):
+        other = next(grid for grid in grids if grid not in kept)
+        raise UsageError(f"{other.source}: measured on {other.engine}, not on {engine}")
+    if not kept:
+        raise UsageError(f"no packaged engine grid on {engine}; packaged: {', '.join(sorted({grid.engine for grid in grids}))}")
+    return kept
+
+
 def on_machine(grid: Grid, path: Path) -> Grid:
     """The grid with the machine that the packaged list says a packaged file was measured on; of other files what they say themselves."""
     label = machines().get(f"{path.parent.name}/{path.name}", "") if path.resolve().is_relative_to(_root().resolve()) else ""

@@ -30,10 +30,13 @@ DRAWS = {"capacity": 4000, "recall": 3000, "rates": 800}
 
 SECTIONS = {
     "Learn rates": (
-        "hw", "from", "out", "folds", "worst", "draws", "chains", "sampler", "seed", "thin", "from-datasheet", "allow-unconverged",
+        "hw", "engine", "from", "out", "folds", "worst", "draws", "chains", "sampler", "seed", "thin", "from-datasheet",
+        "allow-unconverged",
     ),
     "Measure first, then learn": ("collect", "cells"),
-    "Learn from a served log (--from LOG)": ("model", "experiment", "dtype", "tp", "max-num-seqs", "max-num-batched-tokens", "timeout"),
+    "Learn from a served log (--from LOG)": (
+        "model", "experiment", "dtype", "tp", "max-num-seqs", "max-num-batched-tokens", "prefix-block", "timeout",
+    ),
     "Judge a posterior on grids it has not seen (--predict)": ("predict", "posterior"),
     "Choose which cells to measure (--budget and --for)": (
         "budget", "for", "metric", "goal", "check", "sims", "cells-out",
@@ -74,6 +77,8 @@ SECTIONS = {
 @click.option("--tp", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="GPUs per replica.")
 @click.option("--max-num-seqs", type=click.IntRange(1), help="Engine limit it was taken under. [default: vLLM's]")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Engine limit it was taken under. [default: vLLM's]")
+@click.option("--engine", help="Only grids of this engine; of a served log, whose scheduler replays it.  [default: any; of a log vllm]")
+@click.option("--prefix-block", default=512, show_default=True, type=click.IntRange(1), help="Tokens that one of prefix_ids stands for.")
 @click.option("--timeout", type=Duration(), help="How long clients waited, where the log does not say; failures are then censored.")
 @click.option(
     "--collect", type=click.Path(path_type=Path), metavar="DIR", help="Measure this machine into DIR: --hw cpu, or the GPU it has."
@@ -129,6 +134,8 @@ def command(
     experiment: str | None,
     dtype: str,
     tp: int,
+    engine: str | None,
+    prefix_block: int,
     max_num_seqs: int | None,
     max_num_batched_tokens: int | None,
     timeout: float | None,
@@ -149,8 +156,8 @@ def command(
     Exits 1 when one of these gates fails.
 
     A served log (`vllm bench serve` JSON with --save-detailed, GuideLLM JSON, AIPerf profile_export.jsonl, or a CSV with the
-    columns arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s and optionally gave_up_s, seconds on one clock)
-    is learnt from through the simulator, request by request.
+    columns arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s and optionally gave_up_s, seconds on one clock, and
+    session or prefix_ids as in `simctl validate`) is learnt from through the simulator, request by request.
 
     With --predict nothing is learnt: a posterior is held against grids, by kind of iteration, and says how far off it is.
 
@@ -217,6 +224,8 @@ def command(
                 experiment=experiment,
                 dtype=dtype,
                 tp=tp,
+                engine=engine or "vllm",
+                prefix_block=prefix_block,
                 max_num_seqs=max_num_seqs,
                 max_num_batched_tokens=max_num_batched_tokens,
                 timeout_s=timeout,
@@ -235,7 +244,7 @@ def command(
     from calibrate.beside import begun, process_beside
     from calibrate.population.start import starting_priors
     from calibrate.sampling import Settings
-    from calibrate.sources import engine_grids
+    from calibrate.sources import engine_grids, of_engine
     from calibrate.steps.alone import learn_alone, packaged_alone
     from calibrate.steps.cells import concatenate
     from calibrate.steps.engine_grid import read_engine_grid
@@ -253,10 +262,10 @@ def command(
             if given or scenario is not None:
                 raise UsageError("--collect measures what is learnt from: it takes neither --from nor --for")
             found = measured(hw, model, collect, budget, cells.resolve() if cells else None, seed)
-            gpu, grids = found.gpu, [read_engine_grid(found.path, found.gpu)]
+            gpu, grids = found.gpu, of_engine([read_engine_grid(found.path, found.gpu)], engine, own)
         else:
             gpu = get_gpu(hw)
-            grids = engine_grids(gpu, given)
+            grids = of_engine(engine_grids(gpu, given), engine, own)
         every = concatenate([g.cells for g in grids])
         # a processor is no GPU: the hierarchy does not know it
         known, start = starting_priors(gpu, grids[0].precision, datasheet=from_datasheet or hw.lower() == "cpu")

@@ -27,6 +27,8 @@ class Asked:
     experiment: str | None
     dtype: str
     tp: int
+    engine: str
+    prefix_block: int
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
     timeout_s: float | None
@@ -44,10 +46,12 @@ def run(asked: Asked, as_json: bool) -> None:
     from calibrate.logs.learn import learn_rates
     from calibrate.population.start import starting_priors
     from calibrate.sampling import Settings
+    from calibrate.served.units import check_times
     from calibrate.sources import resolved
 
     asked = replace(asked, path=resolved(asked.path))
     log, served = _measured(asked) if asked.path.suffix == ".nc" else _logged(asked)
+    check_times(served)
     priors, start = starting_priors(served.gpu, served.precision, datasheet=asked.from_datasheet)
     settings = Settings(draws=asked.draws, chains=asked.chains, seed=asked.seed, sampler=asked.sampler)
     learnt = learn_rates(served, log, priors, settings, progress=lambda what: click.echo(what, err=True))
@@ -69,15 +73,22 @@ def _logged(asked: Asked) -> tuple[Any, Any]:
     from calibrate.logs.read import read_any
     from calibrate.served.runs import ServedRun
     from sim.deployment import Limits
+    from sim.memory import DEFAULT_UTILIZATION
     from sim.precision import Precision
     from sim.specs.gpus import get_gpu
     from sim.specs.models import get_model
+    from simctl.what_if import ENGINE_MEMORY
 
     if asked.model is None:
         raise UsageError(f"{asked.path.name}: a served log needs --model")
     gpu, model, precision = get_gpu(asked.gpu), get_model(asked.model), Precision(asked.dtype)
-    log = read_any(asked.path, asked.timeout_s)
-    limits = Limits(max_num_seqs=asked.max_num_seqs, max_num_batched_tokens=asked.max_num_batched_tokens)
+    log = read_any(asked.path, asked.timeout_s, asked.prefix_block)
+    limits = Limits(
+        engine=asked.engine,
+        max_num_seqs=asked.max_num_seqs,
+        max_num_batched_tokens=asked.max_num_batched_tokens,
+        gpu_memory_utilization=ENGINE_MEMORY.get(asked.engine, DEFAULT_UTILIZATION),
+    )
     return log, ServedRun(asked.path.name, gpu, model, precision, limits, asked.tp, log.source, (log.experiment,))
 
 

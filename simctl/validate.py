@@ -8,13 +8,23 @@ from typing import Any
 
 import click
 
-from simctl.options import writable
+from simctl.options import Fraction, writable
+from simctl.sections import Sectioned
 
 PACKAGED = "data/measured"
 RATE_DRAWS = 200  # to solve a served path at; only --draws of them are replayed
 
 
-@click.command("validate")
+LOG = ("model", "gpu", "dtype", "kv-dtype", "tp", "engine", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization",
+       "enable-prefix-caching", "prefix-block")  # fmt: skip
+SECTIONS = {
+    "What to validate": ("run", "list", "known-blocks", "posterior", "draws"),
+    "What is learnt from the run itself": ("low-load", "ladder", "carried", "path", "save-path"),
+    "What a CSV log does not say of its server (--run LOG.csv)": LOG,
+}
+
+
+@click.command("validate", cls=Sectioned, sections=SECTIONS)
 @click.option(
     "--run",
     "run_name",
@@ -32,10 +42,19 @@ RATE_DRAWS = 200  # to solve a served path at; only --draws of them are replayed
 @click.option("--path", "path_file", metavar="FILE", help="Carry this served path over (from --save-path), instead of the packaged one.")
 @click.option("--known-blocks", type=click.IntRange(2), metavar="N", help="KV blocks the engine reported, instead of those predicted.")
 @click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
-@click.option("--model", help="Model of a CSV log: catalogue name or config.json.")
-@click.option("--gpu", help="GPU of a CSV log.")
-@click.option("--max-num-seqs", type=click.IntRange(1), help="Engine limit under which a CSV log was taken.")
-@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Engine limit under which a CSV log was taken.")
+@click.option("--model", help="Model it served: catalogue name or config.json.  [required with a CSV log]")
+@click.option("--gpu", help="GPU it ran on.  [required with a CSV log]")
+@click.option("--dtype", default="bf16", show_default=True, help="Weight dtype.")
+@click.option("--kv-dtype", default="bf16", show_default=True, help="KV-cache dtype.")
+@click.option("--tp", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="GPUs per replica.")
+@click.option("--engine", default="vllm", show_default=True, help="vllm, sglang, llamacpp, or a scheduler class's dotted path.")
+@click.option("--max-num-seqs", type=click.IntRange(1), help="Engine limit it was taken under. [default: the engine's]")
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Engine limit it was taken under. [default: the engine's]")
+@click.option("--gpu-memory-utilization", type=Fraction(closed=True), help="Share of memory that the engine used. [default: the engine's]")
+@click.option(
+    "--enable-prefix-caching/--no-enable-prefix-caching", default=None, help="Whether it reused KV of equal prefixes. [default: on]"
+)
+@click.option("--prefix-block", default=512, show_default=True, type=click.IntRange(1), help="Tokens that one of prefix_ids stands for.")
 @click.option("--draws", type=click.IntRange(0, 1000), default=40, show_default=True, help="Draws of the rates behind the intervals.")
 @click.option(
     "--iterations", is_flag=True, help="Also hold each iteration to its price, of runs whose server wrote them down (measure --iterations)."
@@ -51,8 +70,10 @@ def command(**options: Any) -> None:
     median and 90th percentile of the absolute value, bias (the median), and the share of requests inside their 90 % interval. `MISS*` is
     a miss where loads sent again lie so far apart themselves that no prediction could be expected to hold the bound.
 
-    A CSV log needs the columns arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s (seconds on one clock) and may have
-    cached_tokens; its own first tenth is the low load it is learnt from.
+    A per-request log of any engine is a CSV with the columns arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s (seconds on
+    one clock). It may have cached_tokens, which are compared, and, of what prompts share, one of session (later requests of a session
+    repeat all that was said before) and prefix_ids (ids of the prompt's blocks of --prefix-block tokens, separated by spaces). Its first
+    tenth is what the served path is learnt from.
 
     Exit 1 when a metric is outside its declared bound: TTFT 5 %, TPOT 2 %, E2EL 2 % (median; 5 % in a burst), p99 TTFT 10 %.
 
@@ -61,6 +82,7 @@ def command(**options: Any) -> None:
       simctl validate                                 all packaged runs
       simctl validate --run served_llama3.1-8b.nc     one measured here
       simctl validate --run LOG.csv --model Llama-3.1-8B --gpu H100
+      simctl validate --run LOG.csv --model Qwen3-14B --gpu H200 --engine sglang
     """
     from sim.errors import SimctlError, UsageError
     from simctl.validate_text import above_floor, as_dict, render, together
@@ -124,6 +146,7 @@ def _chosen(name: str | None, packaged: dict[str, Path]) -> list[Path]:
 def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
     from dataclasses import replace
 
+    from calibrate.logs.prefixes import rest_of
     from calibrate.served.compare import score
     from calibrate.served.floor import floors
     from calibrate.served.launches import launches
@@ -147,7 +170,16 @@ def _validate(path: Path, options: dict[str, Any]) -> dict[str, Any]:
         lows, ladder, scored = _split(run, options)
         learnt = learn_path(run, rates, lows, ladder, BOOST)
     draws = options["draws"]
-    pairs = [(e, replay(run, e, learnt.rates, learnt.host, draws=draws, hosts=learnt.hosts(draws), scatter=learnt.scatter)) for e in scored]
+
+    def replayed(e: Any) -> Any:
+        return replay(run, e, learnt.rates, learnt.host, draws=draws, hosts=learnt.hosts(draws), scatter=learnt.scatter)
+
+    if lows and len(run.experiments) == 1:  # a log: what comes after is served by the server as its first part left it
+        whole, first = run.experiments[0], len(lows[0].arrival_s)
+        pairs = [rest_of(whole, replayed(whole), first)]
+        scored = [pairs[0][0]]
+    else:
+        pairs = [(e, replayed(e)) for e in scored]
     return {
         "run": run,
         "in_process": rates,
@@ -182,20 +214,36 @@ def _path_to_carry(file: str | None) -> Any:
 
 
 def _read(path: Path, options: dict[str, Any]) -> Any:
-    from calibrate.served.request_log import read_log
+    from calibrate.logs.prefixes import read_request_log
     from calibrate.served.runs import read_served
+    from calibrate.served.units import check_times
     from sim.deployment import Limits
     from sim.errors import UsageError
+    from sim.memory import DEFAULT_UTILIZATION
     from sim.precision import Precision
     from sim.specs.gpus import get_gpu
     from sim.specs.models import get_model
+    from simctl.what_if import ENGINE_MEMORY
 
     if path.suffix != ".csv":
-        return read_served(path)
+        run = read_served(path)
+        check_times(run)
+        return run
     if not options["model"] or not options["gpu"]:
         raise UsageError(f"{path.name}: a CSV log needs --model and --gpu")
-    limits = Limits(max_num_seqs=options["max_num_seqs"], max_num_batched_tokens=options["max_num_batched_tokens"])
-    return read_log(path, get_gpu(options["gpu"]), get_model(options["model"]), Precision(), limits)
+    share = options["gpu_memory_utilization"] or ENGINE_MEMORY.get(options["engine"], DEFAULT_UTILIZATION)
+    limits = Limits(
+        engine=options["engine"],
+        max_num_seqs=options["max_num_seqs"],
+        max_num_batched_tokens=options["max_num_batched_tokens"],
+        gpu_memory_utilization=share,
+        enable_prefix_caching=options["enable_prefix_caching"],
+    )
+    precision = Precision(options["dtype"], options["kv_dtype"])
+    gpu, model = get_gpu(options["gpu"]), get_model(options["model"])
+    run = read_request_log(path, gpu, model, precision, limits, options["tp"], options["prefix_block"])
+    check_times(run)
+    return run
 
 
 def _split(run: Any, options: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any]]:

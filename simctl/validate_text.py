@@ -199,6 +199,13 @@ def as_dict(report: dict[str, Any]) -> dict[str, Any]:
         "noise_beyond_scatter_log_sd": path.beyond,
         "run_noise_log_sd": path.run_noise,
         "floors": [asdict(f) for f in report["floors"]],
+        "notes": list(run.notes),
+        "cached_tokens": [
+            {"experiment": e.name, "equal": same, "of": of}
+            for e, predicted in report["pairs"]
+            if e.cached_tokens is not None
+            for same, of in [_cached(e, predicted)]
+        ],
         "repeats": [asdict(r) | {"floor": r.floor} for r in report["repeats"]],
         "scores": [
             asdict(s)

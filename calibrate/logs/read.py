@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
+from calibrate.logs.prefixes import BLOCK, with_prefixes
 from calibrate.logs.requests import Log, Seen, assemble, checked
 from calibrate.logs.tools import aiperf, bench_serve, guidellm
 from calibrate.served.runs import LOG_COLUMNS
@@ -21,8 +23,9 @@ def is_log(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def read_any(path: Path, timeout_s: float | None = None) -> Log:
-    """Read a log. `timeout_s` is what clients waited for at most, where the log does not say.
+def read_any(path: Path, timeout_s: float | None = None, block_tokens: int = BLOCK) -> Log:
+    """Read a log. `timeout_s` is what clients waited for at most, where the log does not say; `block_tokens` what one of a CSV's
+    `prefix_ids` stands for.
 
     Raises UsageError naming the file, the request and the field; OSError when it cannot be read.
     """
@@ -30,7 +33,7 @@ def read_any(path: Path, timeout_s: float | None = None) -> Log:
         raise UsageError(f"{path.name}: larger than {MOST_BYTES >> 20} MiB")
     text = utf8(path, path.name)
     if path.suffix.lower() == ".csv":
-        return _csv(path.name, text)
+        return _csv(path.name, text, block_tokens)
     if path.suffix.lower() == ".jsonl":
         return aiperf(path.name, text, timeout_s)
     try:
@@ -50,7 +53,7 @@ def read_any(path: Path, timeout_s: float | None = None) -> Log:
     raise UsageError(f"{path.name}: not a result of vllm bench serve (ttfts), GuideLLM (benchmarks) or AIPerf (.jsonl)")
 
 
-def _csv(name: str, text: str) -> Log:
+def _csv(name: str, text: str, block_tokens: int) -> Log:
     """Our own columns; a row with gave_up_s (same clock) may leave first_token_s and finish_s blank: its client gave up then."""
     columns, rows = csv_rows(text, name)
     missing = [c for c in LOG_COLUMNS if c not in columns]
@@ -78,4 +81,6 @@ def _csv(name: str, text: str) -> Log:
             seen.append(checked(where, Seen(arrival, prompt, output, waited_s=gave_up - arrival)))
         else:
             seen.append(checked(where, Seen(arrival, prompt, output, value("first_token_s") - arrival, value("finish_s") - arrival)))
-    return assemble(seen, name=name, source="per-request log")
+    log = assemble(seen, name=name, source="per-request log")
+    experiment, notes = with_prefixes(log.experiment, columns, rows, name, block_tokens)
+    return replace(log, experiment=experiment, notes=(*log.notes, *notes))

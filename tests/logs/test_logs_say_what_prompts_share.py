@@ -1,0 +1,170 @@
+"""A per-request log of any engine: sessions and block ids bring prefixes back in the replay, and what the server was is said by options."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibrate.logs.prefixes import BLOCK, read_request_log, rest_of
+from calibrate.logs.read import read_any
+from calibrate.served.replay import replay
+from calibrate.sources import engine_grids, of_engine
+from sim.errors import UsageError
+from sim.precision import Precision
+from tests.cli import run
+from tests.served.made import HOST, IN_PROCESS, RUN, as_served, open_loop
+
+COLUMNS = ["arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s", "cached_tokens"]
+ARGUMENTS = ["--model", "Qwen2.5-7B", "--gpu", "H100", "--max-num-seqs", "256", "--max-num-batched-tokens", "8192", "--draws", "2"]
+
+
+def written(path, experiment, extra, values, cached):
+    with path.open("w", newline="") as handle:
+        writer = csv.writer(handle)
+        writer.writerow([*COLUMNS, extra])
+        e = experiment
+        for i in range(len(e.arrival_s)):
+            start = 50.0 + e.arrival_s[i]
+            lengths = int(e.prompt_tokens[i]), int(e.output_tokens[i])
+            writer.writerow([start, *lengths, start + e.ttft_s[i], start + e.e2el_s[i], int(cached[i]), values[i]])
+    return path
+
+
+def read(path, block=BLOCK):
+    return read_request_log(path, RUN.gpu, RUN.model, Precision(), RUN.limits, 1, block)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """Prompts of 2,560 tokens: four blocks of one of five documents, then one of their own; as the simulator serves them."""
+    plain = open_loop("shared", 4.0, 60)
+    plain = replace(plain, prompt_tokens=np.full(60, 2560), output_tokens=np.full(60, 64))
+    ids = [" ".join([*(f"doc{i % 5}.{b}" for b in range(4)), f"own{i}"]) for i in range(60)]
+    path = tmp_path_factory.mktemp("shared") / "log.csv"
+    blank = read(written(path, plain, "prefix_ids", ids, np.zeros(60))).experiments[0]
+    seen = replay(RUN, blank, as_served(IN_PROCESS), HOST, draws=0)
+    served = replace(plain, ttft_s=seen.ttft_s, e2el_s=seen.e2el_s)
+    return written(path, served, "prefix_ids", ids, seen.cached_tokens), seen.cached_tokens
+
+
+def test_equal_block_ids_are_cached_where_one_came_before(shared):
+    _, cached = shared
+    assert (cached[:5] == 0).all()
+    assert set(cached[5:]) == {2048}
+
+
+def test_a_log_with_block_ids_replays_its_cached_tokens(shared):
+    path, _ = shared
+    (report,) = json.loads(run("validate", "--run", str(path), *ARGUMENTS, "--json").stdout)
+    assert report["cached_tokens"] == [{"experiment": "log (rest)", "equal": 54, "of": 54}]
+    assert report["notes"] == []
+
+
+def test_without_ids_cached_tokens_are_a_note_and_not_silence(shared, tmp_path):
+    path, _ = shared
+    with path.open(newline="") as handle:
+        rows = [row[:-1] for row in csv.reader(handle)]
+    bare = tmp_path / "bare.csv"
+    with bare.open("w", newline="") as handle:
+        csv.writer(handle).writerows(rows)
+    assert "neither session nor prefix_ids" in read(bare).notes[0]
+
+
+def test_a_smaller_block_shares_less_of_the_prompt(shared):
+    path, _ = shared
+    few = read(path, 256).experiments[0]
+    cached = replay(RUN, few, as_served(IN_PROCESS), HOST, draws=0).cached_tokens
+    assert set(cached[5:]) == {1024}
+
+
+def test_sessions_repeat_what_was_said_and_wait_for_their_answer(tmp_path):
+    plain = open_loop("sessions", 1.0, 12)
+    # three clients, four turns each, a second after the last answer
+    turn = np.arange(12) // 3
+    arrival = 0.1 * (np.arange(12) % 3) + turn * 3.0
+    e = replace(plain, arrival_s=arrival, prompt_tokens=400 + 500 * turn, output_tokens=np.full(12, 64))
+    path = written(tmp_path / "s.csv", e, "session", [f"client {i % 3}" for i in range(12)], np.zeros(12))
+    found = read(path).experiments[0]
+    trace = found.trace()
+    assert np.isnan(trace.arrival_s).sum() == 9
+    cached = replay(RUN, found, as_served(IN_PROCESS), HOST, draws=0).cached_tokens
+    assert (cached[:3] == 0).all()
+    # all that was said so far but the last token, whose KV nobody computed, in whole blocks of 16
+    assert (cached[3:6] == (400 + 64 - 1) // 16 * 16).all()
+
+
+@pytest.mark.parametrize(
+    ("extra", "values", "says"),
+    [
+        ("prefix_ids", lambda i: " ".join("abcdefgh"), "line 2: 8 prefix_ids of 512 tokens are more than a prompt of 512 has"),
+        ("session", lambda i: "one", "line 3: session 'one' sends this before its last answer came back"),
+    ],
+)
+def test_what_cannot_be_is_named_by_line(tmp_path, extra, values, says):
+    e = open_loop("x", 20.0, 12)
+    path = written(tmp_path / "x.csv", e, extra, [values(i) for i in range(12)], np.zeros(12))
+    code, _, err = run("validate", "--run", str(path), *ARGUMENTS)
+    assert (code, err.count("\n")) == (2, 1)
+    assert says in err
+
+
+def test_both_columns_are_refused(shared, tmp_path):
+    path, _ = shared
+    text = path.read_text().splitlines()
+    both = tmp_path / "both.csv"
+    both.write_text("\n".join([f"{text[0]},session", *(f"{line},a" for line in text[1:])]) + "\n")
+    assert "both say what prompts share" in run("validate", "--run", str(both), *ARGUMENTS).stderr
+
+
+def test_the_rest_is_the_tail_of_request_and_prediction(shared):
+    path, _ = shared
+    whole = read(path).experiments[0]
+    seen = replay(RUN, whole, as_served(IN_PROCESS), HOST, draws=2)
+    rest, predicted = rest_of(whole, seen, 10)
+    assert len(rest.arrival_s) == len(rest.content) == len(predicted.ttft_s) == 50
+    np.testing.assert_array_equal(rest.ttft_s, whole.ttft_s[10:])
+    np.testing.assert_array_equal(predicted.draws["ttft_s"], seen.draws["ttft_s"][:, 10:])
+
+
+def test_the_server_is_as_the_options_say(shared):
+    path, _ = shared
+    options = (*ARGUMENTS, "--json")
+    plain, cold, other = (
+        json.loads(run("validate", "--run", str(path), *options, *more).stdout)[0]
+        for more in ([], ["--no-enable-prefix-caching"], ["--gpu-memory-utilization", "0.5"])
+    )
+    assert cold["cached_tokens"][0]["equal"] == 0
+    assert other["num_gpu_blocks"] < 0.6 * plain["num_gpu_blocks"]
+    sglang = run("validate", "--run", str(path), *options, "--engine", "sglang")
+    assert json.loads(sglang.stdout)[0]["engine"] == "per-request log of sglang"
+    assert run("validate", "--run", str(path), *options, "--engine", "nope").code == 2
+
+
+def test_a_calibration_reads_the_same_columns(shared, tmp_path):
+    path, _ = shared
+    log = read_any(path)
+    assert [c.hashes[:1] for c in log.experiment.content[:2]] == [("doc0.0",), ("doc1.0",)]
+    assert read_any(path, block_tokens=256).experiment.content[0].block_size == 256
+    text = path.read_text().splitlines()
+    given_up = tmp_path / "gave_up.csv"
+    lines = [
+        f"{text[0].replace('prefix_ids', 'session')},gave_up_s",
+        *(f"{line.rsplit(',', 1)[0]},s{i}," for i, line in enumerate(text[1:])),
+    ]
+    lines[3] = "50.9,2560,64,,,0,s2,90"
+    given_up.write_text("\n".join(lines) + "\n")
+    with pytest.raises(UsageError, match="gave up"):
+        read_any(given_up)
+
+
+def test_grids_are_of_the_engine_asked_for():
+    code, out, err = run("calibrate", "--hw", "h100", "--engine", "sglang")
+    assert (code, out) == (2, "")
+    assert "no packaged engine grid on sglang; packaged: vllm 0.23.0" in err
+    err = run("calibrate", "--hw", "h100", "--engine", "sglang", "--from", "h100/engine-grid_qwen3-14b_3.nc").stderr
+    assert "measured on vllm 0.23.0, not on sglang" in err
+    grids = engine_grids(RUN.gpu, [Path("h100/engine-grid_qwen3-14b_3.nc")])
+    assert of_engine(grids, "VLLM", True) == of_engine(grids, "vllm 0.23.0", True) == of_engine(grids, None, True) == grids
