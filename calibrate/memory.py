@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -161,10 +162,15 @@ def kv_run(
 
 def packaged_runs() -> list[KvRun]:
     """Every packaged measurement that says how many blocks its engine got, on one GPU."""
+    return list(_packaged_runs())
+
+
+@cache  # sixty files
+def _packaged_runs() -> tuple[KvRun, ...]:
     from calibrate.sources import packaged_measurements
 
     found = [run for path in packaged_measurements() if "kernels" not in path.name and (run := read_run(path)) is not None]
-    return distinct([run for run in found if run.tp == 1])
+    return tuple(distinct([run for run in found if run.tp == 1]))
 
 
 def distinct(runs: Sequence[KvRun]) -> list[KvRun]:

@@ -83,6 +83,7 @@ def command(
       engine-grid  vLLM stepped in process, every iteration timed: for calibrate
       weight-axis  engine-grid of decodes only, up to long contexts: for knees
       profile      the kernels of the same iterations: where the GPU's time goes
+      duty         prefill after quiet, decodes near prefill, the clock beside
       products     matrix products of a layer by rows: which sizes are slow
       served       a server under load: for validate, and for calibrate from a log
 

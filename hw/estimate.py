@@ -14,6 +14,8 @@ SEEN_S = {
     ("weight-axis", "cpu"): (20, 60),
     ("profile", "cuda"): (100, 40),
     ("profile", "cpu"): (20, 30),
+    ("duty", "cuda"): (100, 65),
+    ("duty", "cpu"): (20, 70),
     ("products", "cuda"): (10, 60),
     ("products", "cpu"): (0, 10),
     ("served", "cuda"): (180, 120),  # two servers: the plan's and the starved one

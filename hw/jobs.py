@@ -21,6 +21,7 @@ SUITES = {
     "engine-grid": "hw.suites.engine_grid_job",
     "weight-axis": "hw.suites.engine_grid_job",
     "profile": "hw.suites.profile_job",
+    "duty": "hw.suites.duty_job",
     "products": "hw.suites.products_job",
     "served": "hw.suites.served_job",
 }
@@ -29,7 +30,7 @@ NEEDS_CUDA = frozenset({"kernels", "decode"})
 MODEL_FREE = frozenset({"floor", "kernels"})
 OF_MODELS = frozenset({"products"})  # one job for all models named, or for all known
 SPREADS = frozenset({"engine-grid", "weight-axis"})  # over several GPUs
-ENGINE_IN_PROCESS = SPREADS | {"profile"}
+ENGINE_IN_PROCESS = SPREADS | {"profile", "duty"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,10 @@ def _profile(gpu: str, model: str) -> Step:
     return Step(f"profile-{model}", _measure("profile", "--model", model, "--expect-gpu", gpu), 200.0, 150.0, 110.0, needs=("vllm",))
 
 
+def _duty(gpu: str, model: str) -> Step:
+    return Step(f"duty-{model}", _measure("duty", "--model", model, "--expect-gpu", gpu), 180.0, 150.0, 110.0, needs=("vllm",))
+
+
 def _served(gpu: str, model: str, name: str, *more: str, most_s: float, least_s: float) -> Step:
     """A served suite starts up to two servers, of which only the measuring counts against its budget."""
     command = _measure("served", "--model", model, "--expect-gpu", gpu, "--rates", "2,8,16,24", *more)
@@ -143,6 +147,10 @@ PLANS = {
     "h100-profile": Plan(
         "kernel profiles of the four models of the grids: which matrix products, how much attention, how long the GPU waits", "h100", 1,
         tuple(_profile("h100", model) for model in ("qwen3-coder-30b-a3b", "qwen3-14b", "qwen2.5-7b", "llama3.1-8b")),
+    ),
+    "h100-duty": Plan(
+        "prefill after quiet, decodes near prefill at several duties, the card's clock beside: what iterations leave the next", "h100", 1,
+        tuple(_duty("h100", model) for model in ("llama3.1-8b", "qwen2.5-7b")),
     ),
     "h100-products": Plan(
         "matrix products by rows, and iterations of as many tokens: at which sizes the library's choice of kernel costs time", "h100", 1,

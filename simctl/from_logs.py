@@ -47,10 +47,12 @@ def run(asked: Asked, as_json: bool) -> None:
     from calibrate.logs.learn import learn_rates
     from calibrate.population.start import starting_priors
     from calibrate.sampling import Settings
+    from calibrate.served.units import check_times
     from calibrate.sources import resolved
 
     asked = replace(asked, path=resolved(asked.path))
     log, served = _measured(asked) if asked.path.suffix == ".nc" else _logged(asked)
+    check_times(served)
     priors, start = starting_priors(served.gpu, served.precision, datasheet=asked.from_datasheet)
     settings = Settings(draws=asked.draws, chains=asked.chains, seed=asked.seed, sampler=asked.sampler)
     learnt = learn_rates(served, log, priors, settings, progress=lambda what: click.echo(what, err=True))

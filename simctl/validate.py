@@ -216,6 +216,7 @@ def _path_to_carry(file: str | None) -> Any:
 def _read(path: Path, options: dict[str, Any]) -> Any:
     from calibrate.logs.prefixes import read_request_log
     from calibrate.served.runs import read_served
+    from calibrate.served.units import check_times
     from sim.deployment import Limits
     from sim.errors import UsageError
     from sim.memory import DEFAULT_UTILIZATION
@@ -225,7 +226,9 @@ def _read(path: Path, options: dict[str, Any]) -> Any:
     from simctl.what_if import ENGINE_MEMORY
 
     if path.suffix != ".csv":
-        return read_served(path)
+        run = read_served(path)
+        check_times(run)
+        return run
     if not options["model"] or not options["gpu"]:
         raise UsageError(f"{path.name}: a CSV log needs --model and --gpu")
     share = options["gpu_memory_utilization"] or ENGINE_MEMORY.get(options["engine"], DEFAULT_UTILIZATION)
@@ -238,7 +241,9 @@ def _read(path: Path, options: dict[str, Any]) -> Any:
     )
     precision = Precision(options["dtype"], options["kv_dtype"])
     gpu, model = get_gpu(options["gpu"]), get_model(options["model"])
-    return read_request_log(path, gpu, model, precision, limits, options["tp"], options["prefix_block"])
+    run = read_request_log(path, gpu, model, precision, limits, options["tp"], options["prefix_block"])
+    check_times(run)
+    return run
 
 
 def _split(run: Any, options: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], list[Any]]:

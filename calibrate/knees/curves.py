@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -16,6 +17,7 @@ from sim.specs.gpus import get_gpu
 REQUIRED = ("model", "gpu", "context_tokens", "batch")
 SPEEDS = ("step_s", "decode_per_req_tps", "decode_agg_tps")
 LONGEST_CONTEXT = 2**40  # tokens
+MIXED_UNITS = 100.0  # no step is this much shorter than one of a smaller batch, or longer by more than the batch is
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,9 @@ def read_curves(path: str | Path, facts: Facts) -> list[Curve]:
 
 
 def curves_from_points(points: Iterable[tuple[Cell, float, float]], where: str) -> list[Curve]:
-    """Curves of (cell, batch, step time in s) points; repeats are reduced to their median. Errors as `read_curves`."""
+    """Curves of (cell, batch, step time in s) points; repeats are reduced to their median. Errors as `read_curves`, and where times are all
+    the same or in several units.
+    """
     steps: dict[Cell, dict[float, list[float]]] = {}
     for cell, batch, step_s in points:
         steps.setdefault(cell, {}).setdefault(batch, []).append(step_s)
@@ -86,10 +90,18 @@ def curves_from_points(points: Iterable[tuple[Cell, float, float]], where: str) 
         batches = sorted(ladder)
         if batches[0] != 1 or len(batches) < 2:
             raise UsageError(f"{where}: {cell.model} at {cell.context_tokens} tokens: needs batch 1 and a larger one")
-        first = median(ladder[1.0])
-        curves.append(Curve(cell, tuple(batches), tuple(first / median(ladder[b]) for b in batches)))
+        times = {batch: median(ladder[batch]) for batch in batches}
+        for before, batch in pairwise(batches):
+            if not 1 / MIXED_UNITS < times[batch] / times[before] < MIXED_UNITS * batch / before:
+                raise UsageError(
+                    f"{where}: {cell.model} at {cell.context_tokens} tokens: a step of batch {batch:g} takes {times[batch]:g} s and one of "
+                    f"{before:g} {times[before]:g} s: mixed units?"
+                )
+        curves.append(Curve(cell, tuple(batches), tuple(times[1.0] / times[batch] for batch in batches)))
     if not curves:
         raise UsageError(f"{where}: no measurements")
+    if len({time for ladder in steps.values() for same in ladder.values() for time in same}) == 1:
+        raise UsageError(f"{where}: all step times are equal: zero variance, no efficiency to tell")
     return curves
 
 

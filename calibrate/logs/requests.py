@@ -101,6 +101,8 @@ def assemble(
 
 def checked(where: str, seen: Seen) -> Seen:
     """The request, if it can be one. Raises UsageError that begins with `where` (file and request)."""
+    if seen.sent_s < 0:
+        raise UsageError(f"{where}: was sent at {seen.sent_s:g} s: negative")
     for name in ("prompt_tokens", "output_tokens"):
         if not 1 <= getattr(seen, name) <= MOST_TOKENS:
             raise UsageError(f"{where}: {name} must be at least 1 and a number that a request can have, got {getattr(seen, name):.6g}")

@@ -33,6 +33,7 @@ Array = NDArray[np.float64]
 CLIENTS = (1, 2, 3, 4, 5, 6, 7)  # below a wave: the API server's share is not at stake here
 PROMPT, OUTPUT = 2048, 128
 LOW_LOAD = 12
+BLOCKS = 4096  # more than these loads ever hold: to lay out an H100's sixty thousand takes longer than to serve them
 REQUESTS, RATES_PER_S = 160, (2.0, 8.0)
 NOISE = {"ttft": 0.05, "tpot": 0.01}  # log sd of single requests
 
@@ -50,7 +51,7 @@ def served_ranks(runs: int, rng: np.random.Generator, _: Settings = QUICK) -> di
     The truth's rates are one draw of what the grids left open; the path is learnt with the others. Windows are exact here, as the path
     takes them: what is tested is that the rates' uncertainty comes through the solving at its right width.
     """
-    run = made_run()
+    run = replace(made_run(), limits=replace(made_run().limits, num_gpu_blocks=BLOCKS))
     found: dict[str, list[float]] = {"c0_s": [], "c_seq_s": [], "c_prefill_s": [], "launch": [], "serial_s": []}
     for _run in range(runs):
         every = prior_rates(run.gpu, run.precision, draws=KEPT + 1, seed=int(rng.integers(2**31)))

@@ -62,8 +62,10 @@ def _log_row(name: str, number: int, row: Row) -> dict[str, float]:
     for column in ("prompt_tokens", "output_tokens"):
         if not 1 <= values[column] <= MOST_TOKENS or values[column] != int(values[column]):
             raise UsageError(f"{name}: line {number}: {column} must be a whole number from 1 up")
-    if not values["arrival_s"] <= values["first_token_s"] <= values["finish_s"]:
-        raise UsageError(f"{name}: line {number}: needs arrival_s <= first_token_s <= finish_s")
+    if values["arrival_s"] < 0:
+        raise UsageError(f"{name}: line {number}: arrival_s is negative ({values['arrival_s']:g} s)")
+    if not values["arrival_s"] < values["first_token_s"] <= values["finish_s"]:
+        raise UsageError(f"{name}: line {number}: needs arrival_s < first_token_s <= finish_s")
     if not values["finish_s"] - values["arrival_s"] < LONGEST_S:
         raise UsageError(f"{name}: line {number}: takes {values['finish_s'] - values['arrival_s']:g} s: not in seconds?")
     return values

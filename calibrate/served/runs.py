@@ -184,6 +184,7 @@ def _check_requests(column: dict[str, Array], where: NDArray[np.int64], name: st
     for right, says in (
         (counted, "tokens are not whole numbers from 1 up"),
         (in_order, "needs 0 < first_token_s <= finish_s, from sending"),
+        (column["arrival_s"] >= 0, "arrival_s is negative"),
     ):
         if not right.all():
             worst = int(where[np.flatnonzero(~right)[0]])

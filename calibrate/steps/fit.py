@@ -164,7 +164,9 @@ def hosts_of(cells: StepCells, runs: Sequence[str], known: Array, spread: float,
 
 
 def check_one_unit(cells: StepCells, priors: Mapping[str, Prior]) -> None:
-    """Raise UsageError when some times are so far from the rest, against the formula at the priors' medians, that units must be mixed."""
+    """Raise UsageError when some times are so far from the rest, against the formula at the priors' medians, that units must be mixed, or
+    all so much longer than it says that they are in another.
+    """
     medians = Rates(**{name: priors[name].median for name in UNITS})
     factor = np.log(cells.step_s) - log_price(cells, medians)[0]
     order = np.argsort(factor)
@@ -176,6 +178,13 @@ def check_one_unit(cells: StepCells, priors: Mapping[str, Prior]) -> None:
         raise UsageError(
             f"cell '{cells.cell[apart[0]]}' of {cells.model[apart[0]]} ({cells.step_s[apart[0]]:g} s) and {len(apart) - 1} others are "
             f"{np.exp(gaps[widest]):.0f} times {times} than the rest, each against its bill: mixed units?"
+        )
+    if (middle := float(np.median(factor))) > np.log(
+        MIXED_UNITS
+    ):  # shorter may be: alone, a link takes less than any iteration's fixed cost
+        raise UsageError(
+            f"step times are {np.exp(middle):.0f} times as long as the datasheet's usual rates give them (the middle one of {len(cells)} "
+            "cells): wrong unit?"
         )
 
 

@@ -27,8 +27,9 @@ from sim.errors import SimctlError, UsageError
 PROTOCOL = "products/1"
 LEAST_PASSES, MOST_PASSES = 3, 9
 PART = 400  # points between two entries of the journal
-BEYOND = (*range(528, 1105, 16), *range(1120, 2305, 32), *range(2560, 8193, 256))  # rows that no captured graph holds
-ODD = (43, 523, 531, 547, 571, 603, 661, 777, 905, 1029, 1500)
+# rows that no captured graph holds; as served, kernels change from 16 rows to the next 16 and for multiples of 16 themselves
+BEYOND = (*range(520, 1105, 8), *range(1120, 2305, 32), *range(1128, 2305, 64), *range(2560, 8193, 256))
+ODD = (43, 523, 531, 547, 571, 603, 661, 777, 905, 1029, 1500, 2056, 2100)  # the last two are profiled
 MOST_ROWS = {"cuda": 8192, "cpu": 64}
 NAMED, NAMED_TOO = 720, (1024, 2048, 4096, 8192)
 RESERVE_S = {"cuda": 4.0, "cpu": 2.0}  # for the kernels' names

@@ -82,6 +82,21 @@ def test_a_curve_without_batch_one_and_a_missing_file_are_refused(tmp_path):
     assert run("knees", str(tmp_path / "absent.csv"))[0] == 1
 
 
+@pytest.mark.parametrize("spoilt", [{1: 1e3}, {16: 1e-3}, {16: 1e3, 32: 1e3}, {8: 1e6}])
+def test_a_curve_in_several_units_is_refused(tmp_path, spoilt):
+    mixed = [(*row[:4], row[4] * spoilt.get(row[3], 1.0), *row[5:]) for row in rows()]
+    code, out, err = run("knees", write(tmp_path / "mixed.csv", mixed))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"simctl: {tmp_path}/mixed.csv: a at 4096 tokens: a step of batch ")
+    assert err.endswith("mixed units?\n")
+
+
+def test_steps_that_all_take_as_long_are_refused(tmp_path):
+    code, out, err = run("knees", write(tmp_path / "same.csv", [(*row[:4], 0.01, *row[5:]) for row in rows()]))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "all step times are equal: zero variance" in err
+
+
 def test_our_own_grids_are_read(tmp_path):
     grid = write_grid(tmp_path / "engine-grid_x.nc", np.random.default_rng(0), sigma=1e-6)
     code, out, _ = run("knees", str(grid), "--json", "--resamples", "200")

@@ -18,7 +18,7 @@ TAKEN = ("link_bytes_per_s", "link_latency_s", "gather_s")
 def selection():
     gpu = get_gpu("H100")
     cells = packaged_alone(gpu)["selection"]
-    return learn_alone("selection", cells, calibration_priors(gpu, Precision()), Settings(draws=1000, tune=1000, chains=4, seed=4))
+    return learn_alone("selection", cells, calibration_priors(gpu, Precision()), Settings(draws=1000, tune=1000, chains=2, seed=4))
 
 
 def test_every_step_timed_is_priced_within_four_percent(selection):

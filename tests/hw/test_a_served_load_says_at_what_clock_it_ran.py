@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hw import clocks
+from hw.clocks import Reading
 from hw.journal import Journal
 from hw.serve.client import Served, Target
 from hw.suites import served
@@ -30,7 +31,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTool:
     return put
 
 
-def wait_for(readings: list[tuple[float, float]], count: int) -> None:
+def wait_for(readings: list[Reading], count: int) -> None:
     deadline = time.monotonic() + 20.0
     while len(readings) < count and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -40,7 +41,8 @@ def test_readings_are_those_of_the_block_and_the_tool_ends_with_it(tool: FakeToo
     tool(f"echo $$ > {tmp_path}/pid; while :; do echo '1620, 701.5'; sleep 0.02; done")
     with clocks.clocks() as readings:
         wait_for(readings, 3)
-    assert set(readings) == {(1620.0, 701.5)}
+    assert {reading[:2] for reading in readings} == {(1620.0, 701.5)}
+    assert [r.at_s for r in readings] == sorted(r.at_s for r in readings)
     assert len(readings) >= 3
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
@@ -50,7 +52,7 @@ def test_lines_without_two_numbers_are_passed_over(tool: FakeTool) -> None:
     tool("echo 'No devices were found'; echo '1980, [N/A]'; echo '1980, 430'; exec sleep 30")
     with clocks.clocks() as readings:
         wait_for(readings, 1)
-    assert readings == [(1980.0, 430.0)]
+    assert [reading[:2] for reading in readings] == [(1980.0, 430.0)]
 
 
 def test_without_the_tool_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +64,7 @@ def test_without_the_tool_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_summary_has_middle_low_and_mean() -> None:
-    readings = [(1980.0, 400.0)] * 6 + [(1600.0, 700.0)] * 4
+    readings = [Reading(1980.0, 400.0, 0.0)] * 6 + [Reading(1600.0, 700.0, 0.0)] * 4
     assert clocks.summary(readings) == pytest.approx({"clock_sm_mhz_median": 1980.0, "clock_sm_mhz_p10": 1600.0, "power_w_mean": 520.0})
 
 

@@ -44,8 +44,8 @@ def test_selecting_every_block_is_the_dense_step_also_across_block_ends(mode: st
 def test_tiered_and_sparse_agree_when_the_budget_binds() -> None:
     """The tiers hold other random values, so the sparse step is given the host's."""
     options = {"k_blocks": 2, "block": 16, "headroom": 32, "dtype": torch.float32, "device": DEVICE}
-    tiered = Step(TINY, 1, 94, modes=("tiered",), **options)
-    sparse = Step(TINY, 1, 94, modes=("sparse",), **options)
+    tiered = Step(TINY, 1, 95, modes=("tiered",), **options)
+    sparse = Step(TINY, 1, 95, modes=("sparse",), **options)
     for name in ("embedding", "head", "layers"):
         setattr(sparse, name, getattr(tiered, name))
     for i in range(TINY.layers):
@@ -54,7 +54,7 @@ def test_tiered_and_sparse_agree_when_the_budget_binds() -> None:
         sparse.summaries[i] = tiered.summaries[i].__class__(
             **{k: (v.clone() if isinstance(v, torch.Tensor) else v) for k, v in vars(tiered.summaries[i]).items()}
         )
-    for _ in range(4):
+    for _ in range(3):
         tiered.run("tiered")
         sparse.run("sparse")
         assert torch.equal(tiered.selected, sparse.selected)

@@ -36,7 +36,7 @@ def check(cache: caches.Cache, kind: str, k: int, sink: int = 1, local: int = 2,
 @pytest.mark.parametrize("group", [1, 7])
 @pytest.mark.parametrize("k", [1, 5])
 def test_every_kind_group_and_budget(kind: str, group: int, k: int) -> None:
-    check(caches.make(group + k, [700, 333], group=group), kind, k)
+    check(caches.make(group + k, [400, 190], group=group), kind, k)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])

@@ -31,9 +31,28 @@ def truth():
 
 
 @pytest.fixture(scope="module")
-def learnt(truth):
+def answered(truth, tmp_path_factory):
+    """(result of the command, the posterior that it wrote, what it learnt on the way): one learning is enough for all that is asked."""
+    folder, kept = tmp_path_factory.mktemp("log"), []
+
+    def kept_too(*args, **named):
+        kept.append(learn_rates(*args, **named))
+        return kept[-1]
+
     # one log: ranks over many are `make sbc`'s. Of the host's time they were 0.99, 0.48 and 0.87 in the logs of seeds 0, 1 and 2
-    return learn_rates(RUN, log_of(made(truth, seed=1)), PRIORS, SETTINGS)
+    (folder / "log.csv").write_text(as_csv(made(truth, seed=1)))
+    argv = ["--from", str(folder / "log.csv"), "--model", "Qwen2.5-7B", "--max-num-seqs", "256", "--max-num-batched-tokens", "8192"]
+    how = ["--out", str(folder / "p.nc"), "--json", "--draws", "500", "--chains", "2", "--seed", "1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("calibrate.logs.learn.learn_rates", kept_too)
+        result = run("calibrate", "--hw", "H100", *argv, *how)
+    assert result.code == 0, result.stderr
+    return result, folder / "p.nc", kept[0]
+
+
+@pytest.fixture(scope="module")
+def learnt(answered):
+    return answered[2]
 
 
 def test_the_rates_lie_in_their_intervals_and_some_are_narrow(learnt, truth):
@@ -81,19 +100,17 @@ def test_waits_pull_towards_slower_rates(truth):
         assert 0.005 < (getattr(censored.rates, name) < getattr(truth, name)).mean() < 0.995, name
 
 
-def test_the_command_writes_rates_as_served(tmp_path, truth):
-    (tmp_path / "log.csv").write_text(as_csv(made(truth)))
-    argv = ["--from", str(tmp_path / "log.csv"), "--model", "Qwen2.5-7B", "--max-num-seqs", "256", "--max-num-batched-tokens", "8192"]
-    code, out, _ = run("calibrate", "--hw", "H100", *argv, "--out", str(tmp_path / "p.nc"), "--json", "--draws", "1000")
-    assert code == 0
-    report = json.loads(out)
+def test_the_command_writes_rates_as_served(answered, learnt):
+    result, path, _ = answered
+    report = json.loads(result.stdout)
     replayed = {row["figure"]: row for row in report["replayed"]}
     # the intervals are of the rates alone: medians should lie in them, a 99th percentile of 240 noisy requests need not
     for name, row in replayed.items():
         if name.startswith("p50"):
             assert 0.98 * row["low_s"] <= row["measured_s"] <= 1.02 * row["high_s"], row
         assert row["simulated_s"] == pytest.approx(row["measured_s"], rel=0.15), row
-    rates = rates_from_file(tmp_path / "p.nc", GPU)
+    rates = rates_from_file(path, GPU)
+    np.testing.assert_allclose(np.median(rates.draws.c0_s), np.median(learnt.rates.c0_s), rtol=0.05)
     served, host = as_served(rates)
     assert served is rates  # no path is applied a second time
     assert host.request_s == pytest.approx(HOST.request_s, rel=0.6)

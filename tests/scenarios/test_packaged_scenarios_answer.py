@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from simctl.scenario import load_scenario
 from tests.cli import run
@@ -12,7 +13,23 @@ FILES = sorted((Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_it_answers(path):
+def test_it_answers(path, tmp_path):
+    """At the first and the last value of all that it sweeps."""
+    body = yaml.safe_load(path.read_text())
+    ends = tmp_path / path.name
+    ends.write_text(yaml.safe_dump(body | {"sweep": {key: values[:: max(1, len(values) - 1)] for key, values in body["sweep"].items()}}))
+    whole, short = load_scenario(path), load_scenario(ends)
+    assert {tuple(short.runs[at].cell.items()) for at in (0, -1)} == {tuple(whole.runs[at].cell.items()) for at in (0, -1)}
+    answers(ends)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_every_cell_answers(path):
+    answers(path)
+
+
+def answers(path):
     scenario = load_scenario(path)
     assert scenario.report
     result = run("run", str(path))

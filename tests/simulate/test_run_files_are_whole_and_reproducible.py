@@ -158,14 +158,20 @@ def test_a_foreign_netcdf_is_refused(tmp_path):
         load_run(other)
 
 
+@pytest.fixture(scope="module")
+def with_intervals(tmp_path_factory):
+    out = tmp_path_factory.mktemp("intervals") / "run"
+    simulate("--gpu", "A10", "--model", "Llama-3.1-8B", "--num-prompts", 60, "--request-rate", 1, "--draws", 25, "--out", out)
+    return out
+
+
 @pytest.mark.parametrize("dim", ["draw", "repeat"])
-def test_intervals_derive_from_what_is_kept(tmp_path, dim):
+def test_intervals_derive_from_what_is_kept(with_intervals, dim):
     import xarray as xr
 
-    simulate("--gpu", "A10", "--model", "Llama-3.1-8B", "--num-prompts", 60, "--request-rate", 1, "--draws", 25, "--out", tmp_path / "run")
-    written = json.loads((tmp_path / "run" / SUMMARY_FILE).read_text())
+    written = json.loads((with_intervals / SUMMARY_FILE).read_text())
     key, intervals, count = {"draw": ("rates_90", rate_intervals, 25), "repeat": ("run_noise_90", repeat_intervals, 20)}[dim]
-    with xr.open_dataset(tmp_path / "run" / RUN_FILE, engine="h5netcdf") as run:
+    with xr.open_dataset(with_intervals / RUN_FILE, engine="h5netcdf") as run:
         table = run[f"{dim}_value"].load()
     assert table.sizes[dim] == count
     figures = {str(name): table.values[:, i] for i, name in enumerate(table[f"{dim}_figure"].values)}
