@@ -1,9 +1,9 @@
 """Coordinates in which the step-time model's posterior is straight, for the sampler; they change nothing else.
 
 Grids of one model show the sum of fixed cost and weights well and each badly, so do grids over several GPUs that of fixed cost and
-all-reduces, and where every run is of a model of its own each shows its host's share of that sum: bent valleys. A score there is counted
-from the one at which what is seen well comes out as measured, given the others, which is straight. A shift by a function of others leaves
-densities as they are.
+all-reduces, and where every run is of a model of its own each shows its host's share of that sum: bent valleys, as those of other pairs of
+rates (calibrate.steps.sums). A score there is counted from the one at which what is seen well comes out as measured, given the others,
+which is straight. A shift by a function of others leaves densities as they are.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from calibrate.steps.cells import SPREAD, StepCells
 from calibrate.steps.rates import value
+from calibrate.steps.sums import Io, Late, floored, score_of
 from sim.priors import Prior
 
 Array = NDArray[np.float64]
 FAR_SCORES = 4.0
 TINY = 1e-5  # of a score, for derivatives
-LATE_FLOOR = 0.3  # of what padding and intake take together, the same
 FLOOR_S = 1e-4  # of what the weights leave of a step, in the coordinates that are sampled
 COSTS = ("_s", "_tokens")  # ends of the names of rates whose price is in proportion to them, where they are no rate per second
 LEARNT, UNCERTAIN = 0.6, 0.1  # of a standard score, of a logarithm: standard deviations below and above which a cost is warped
@@ -46,11 +46,6 @@ class Shift(Protocol):
 
     def score(self, z: Mapping[str, Any], hosts: Any, priors: Mapping[str, Prior], xp: Any) -> Any:
         """Where it is counted from, given the scores of other rates and the logarithms of several runs' hosts (or None)."""
-
-
-def _score_of(logarithm: Any, prior: Prior) -> Any:
-    """The standard score at which a rate has this logarithm."""
-    return (logarithm - np.log(prior.median)) / prior.sigma
 
 
 @dataclass(frozen=True)
@@ -79,7 +74,7 @@ class _Lean:
 
     def left_s(self, z: Mapping[str, Any], priors: Mapping[str, Prior], xp: Any) -> Any:
         """What its weights leave of its time."""
-        return _floored(self.time_s - self.read_bytes / value(priors["beta"], z["beta"], xp.exp), FLOOR_S, xp)
+        return floored(self.time_s - self.read_bytes / value(priors["beta"], z["beta"], xp.exp), FLOOR_S, xp)
 
 
 @dataclass(frozen=True)
@@ -94,7 +89,7 @@ class _Fixed:
 
     def score(self, z: Mapping[str, Any], hosts: Any, priors: Mapping[str, Prior], xp: Any) -> Any:
         host = 0.0 if self.on_middle_host else self.lean.host(hosts)
-        return _score_of(xp.log(self.lean.left_s(z, priors, xp)) - host, priors[self.name])
+        return score_of(xp.log(self.lean.left_s(z, priors, xp)) - host, priors[self.name])
 
 
 @dataclass(frozen=True)
@@ -116,34 +111,8 @@ class _Latency:
 
     def score(self, z: Mapping[str, Any], hosts: Any, priors: Mapping[str, Prior], xp: Any) -> Any:
         c0, beta = (value(priors[name], z[name], xp.exp) for name in ("c0_s", "beta"))
-        left = _floored(self.lean.time_s - c0 * xp.exp(self.lean.host(hosts)) - self.lean.read_bytes / beta, FLOOR_S, xp)
-        return _score_of(xp.log(left / self.lean.comm_ops), priors[self.name])
-
-
-@dataclass(frozen=True)
-class _Late:
-    """Taking a prompt in, from where it and the padding of a chunk late in a long prompt take together as long as expected."""
-
-    NEEDS = ("chunk_pad_tokens", "intake_s", "attention_flops_per_s")
-
-    together_s: float
-    pad_s: float  # by the padded token
-    tokens: float
-    name = "intake_s"
-
-    @classmethod
-    def of(cls, cells: StepCells, priors: Mapping[str, Prior], free: Sequence[str], lay: Lay) -> _Late:
-        """Of the cell that takes most in."""
-        bill = cells.as_bill()
-        i = int(np.argmax(bill.intake_tokens - bill.spread_intake_tokens - bill.runner2_intake_tokens))
-        pad, each, flops = (float(value(priors[name], lay.middle[list(free).index(name)])) for name in cls.NEEDS)
-        pad_s, tokens = float(bill.chunk_flops[i]) / flops, max(float(bill.intake_tokens[i]), 1.0)
-        return cls(pad * pad_s + each * tokens, pad_s, tokens)
-
-    def score(self, z: Mapping[str, Any], hosts: Any, priors: Mapping[str, Prior], xp: Any) -> Any:
-        pad = value(priors["chunk_pad_tokens"], z["chunk_pad_tokens"], xp.exp)
-        left = _floored(self.together_s - pad * self.pad_s, LATE_FLOOR * self.together_s, xp)
-        return _score_of(xp.log(left / self.tokens), priors[self.name])
+        left = floored(self.lean.time_s - c0 * xp.exp(self.lean.host(hosts)) - self.lean.read_bytes / beta, FLOOR_S, xp)
+        return score_of(xp.log(left / self.lean.comm_ops), priors[self.name])
 
 
 @dataclass(frozen=True)
@@ -183,8 +152,9 @@ class Bend:
     def of(cls, cells: StepCells, priors: Mapping[str, Prior], free: Sequence[str], lay: Lay | None = None) -> Bend:
         """Of cells that show these rates, expected where `lay` says."""
         runs, bill, found, starts = run_names(cells), cells.as_bill(), list[Shift](), list[_Start]()
-        if lay is not None and set(_Late.NEEDS) <= set(free):
-            found.append(_Late.of(cells, priors, free, lay))
+        if lay is not None:
+            expected = {name: float(value(priors[name], score)) for name, score in zip(free, lay.middle, strict=False)}
+            found += [sort.of(cells, expected) for sort in (Late, Io) if set(sort.NEEDS) <= set(free)]
         decodes = (cells.kind == "decode") & (bill.weight_bytes > 0)
         lean = _Lean.of(cells, decodes, runs) if {"c0_s", "beta"} <= set(free) else None
         # a step most of which is neither weights nor fixed cost (a cache behind a link) says nothing of their sum
@@ -257,8 +227,3 @@ def run_names(cells: StepCells) -> list[str]:
 def run_index(cells: StepCells, runs: Sequence[str]) -> NDArray[np.int64]:
     """Place of each cell's run among `runs` [n], zeros where there are none."""
     return np.array([runs.index(run) if runs else 0 for run in cells.run], dtype=np.int64)
-
-
-def _floored(left: Any, floor: Any, xp: Any) -> Any:
-    """What is left, smoothly kept above zero."""
-    return 0.5 * (left + xp.sqrt(left**2 + floor**2))

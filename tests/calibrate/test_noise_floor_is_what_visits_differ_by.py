@@ -1,7 +1,10 @@
 """A cell has the noise floor of its visits, pooled with what its host's share of the step lets expect; one visited once that of others."""
 
+import csv
 from dataclasses import replace
+from importlib.resources import files
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,14 +14,17 @@ from calibrate.measurement import open_measurement
 from calibrate.sources import engine_grids, packaged_measurements
 from calibrate.steps.approximate import approximate
 from calibrate.steps.bend import run_index
-from calibrate.steps.cells import FIELDS, concatenate
+from calibrate.steps.cells import FIELDS, StepCells, concatenate
 from calibrate.steps.engine_grid import ONE_VISIT, read_engine_grid, repeat_sd
-from calibrate.steps.noise import LAUNCH_OF_VISIT, REST_OF_VISIT, floor, typical_scatter, with_hosts_of_visits
+from calibrate.steps.noise import LAUNCH_OF_VISIT, REST_OF_VISIT, SEQUENCES_OF_VISIT, floor, typical_scatter, with_hosts_of_visits
 from calibrate.steps.population import calibration_priors
+from sim.quantiles import MEDIAN_SE
 from sim.rates import Rates
 from sim.specs.gpus import get_gpu
 from tests.calibrate.grids import write_grid
 from tests.calibrate.steps import PRIORS, synthetic
+
+MEASURED = Path(str(files("scenarios") / "data" / "measured"))
 
 
 def with_visits(path, out, visits, sd):
@@ -74,23 +80,33 @@ def test_one_cell_that_stutters_stands_out_and_is_shrunk(plain, tmp_path):
     assert 0.6 * raw < found[3] < raw
 
 
-def test_visits_differ_as_far_as_the_host_is_waited_for():
-    """Over the packaged grids, in bands of what is expected: the scatter of visits is what the host's, launching's and the rest's say."""
-    found = {False: ([], []), True: ([], [])}  # by whether kernels are launched one by one: expected, and squared ratio of seen to expected
+@pytest.fixture(scope="module")
+def visited() -> list[tuple[StepCells, np.ndarray]]:
+    """Packaged cells of each GPU, and the scatter [n] of their visits that is expected."""
+    out = []
     for name in ("H100", "H200"):
         gpu = get_gpu(name)
         grids = engine_grids(gpu)
         cells = concatenate([grid.cells for grid in grids])
         fit = approximate(cells, calibration_priors(gpu, grids[0].precision))
-        expected = typical_scatter(cells, Rates(**fit.rates), np.exp(fit.hosts[run_index(cells, fit.runs)])[None, :])
-        several = cells.visits > 1
-        usual = (1 - 2 / (9 * (np.maximum(cells.visits, 2.0) - 1))) ** 3
-        ratio = np.square(cells.visits_sd / expected) / usual
+        out.append((cells, typical_scatter(cells, Rates(**fit.rates), np.exp(fit.hosts[run_index(cells, fit.runs)])[None, :])))
+    return out
+
+
+def seen_over_expected(cells: StepCells, expected: np.ndarray) -> np.ndarray:
+    """Squared ratio [n] of visits' scatter to the expected one, each over the median of its chi-square."""
+    return np.square(cells.visits_sd / expected) / (1 - 2 / (9 * (np.maximum(cells.visits, 2.0) - 1))) ** 3
+
+
+def test_visits_differ_as_far_as_the_host_is_waited_for(visited):
+    """Over the packaged grids, in bands of what is expected: the scatter of visits is what the host's, launching's and the rest's say."""
+    found = {False: ([], []), True: ([], [])}  # by whether kernels are launched one by one: expected, and squared ratio of seen to expected
+    for cells, expected in visited:
         launched = cells.as_bill().eager_layers > 0
         for kind, (sizes, ratios) in found.items():
-            mine = several & (launched == kind)
+            mine = (cells.visits > 1) & (launched == kind)
             sizes.append(expected[mine])
-            ratios.append(ratio[mine])
+            ratios.append(seen_over_expected(cells, expected)[mine])
     bands = {False: (0.0, 0.017, 0.024, 0.035, 1.0), True: (0.0, 0.0095, 0.012, 0.03, 1.0)}
     for kind, (sizes, ratios) in found.items():
         size, ratio = np.concatenate(sizes), np.concatenate(ratios)
@@ -99,6 +115,18 @@ def test_visits_differ_as_far_as_the_host_is_waited_for():
             band = (size >= low) & (size < high)
             assert band.sum() >= 40, (kind, low)
             assert 0.6 < np.sqrt(np.median(ratio[band])) < 1.4, (kind, low)
+
+
+@pytest.mark.parametrize(("least", "most"), [(1, 9), (16, 70), (96, 128), (180, 256)])
+def test_visits_of_many_decodes_differ_as_the_work_for_every_sequence_does(visited, least, most):
+    """One speed for all that a host does is 1.7 times too little for 180 sequences and more, and right for the leanest."""
+    ratios = []
+    for cells, expected in visited:
+        sequences = cells.as_bill().sequences
+        mine = (cells.kind == "decode") & (cells.visits > 1) & (sequences >= least) & (sequences <= most)
+        ratios.append(seen_over_expected(cells, expected)[mine])
+    assert sum(map(len, ratios)) > 80
+    assert np.sqrt(np.median(np.concatenate(ratios))) == pytest.approx(1.0, abs=0.2)
 
 
 def test_a_cell_that_waits_for_its_host_is_noisier_than_one_of_the_gpu_alone():
@@ -133,3 +161,32 @@ def test_the_floor_is_right_on_average():
     error = np.median(logs, axis=1).std()
     found = floor(np.zeros(4000), np.full(4000, 3.0), logs.std(axis=1, ddof=1), 0.04)
     assert np.sqrt(np.mean(np.square(found))) == pytest.approx(error, rel=0.15)
+
+
+def test_outside_the_models_call_visits_differ_by_a_fifth():
+    """Of decodes of 64 sequences and more: what surrounds the model's call scatters from visit to visit as that work does, the call by less
+    than a fifth of it; what repeats of a visit scatter would let their medians differ by less than a third.
+    """
+    of_visits = {"outside": [], "call": [], "repeats": []}
+    for path in MEASURED.glob("h[12]00/engine-grid_*.iterations.csv"):
+        with path.with_name(path.name.replace(".iterations", "")).open() as table:
+            labels = [row["label"] if row["role"] == "grid" else "" for row in csv.DictReader(table)]
+        with path.open() as iterations:
+            rows = [row for row in csv.DictReader(iterations) if row["warmup"] == "0" and "visit" in row]
+        visits = {}
+        for row in rows:
+            label, seqs = labels[int(row["cell_index"])], int(row["decode_seqs"])
+            if "_tp" not in path.name and label.startswith("decode:") and seqs >= 64:
+                logs = np.log([float(row["step_s"]) - float(row["model_s"]), float(row["model_s"])])
+                visits.setdefault(label, {}).setdefault(row["visit"], []).append(logs)
+        for each in visits.values():
+            medians = np.array([np.median(logs, axis=0) for logs in each.values()])
+            if len(medians) > 1:
+                of_visits["outside"].append(np.var(medians[:, 0], ddof=1))
+                of_visits["call"].append(np.var(medians[:, 1], ddof=1))
+                of_visits["repeats"].append(np.mean([np.var([log[0] for log in logs], ddof=1) / len(logs) for logs in each.values()]))
+    assert len(of_visits["outside"]) > 150
+    outside, call = (float(np.sqrt(np.mean(of_visits[name]))) for name in ("outside", "call"))
+    assert outside == pytest.approx(SEQUENCES_OF_VISIT, abs=0.04)
+    assert call < outside / 5
+    assert MEDIAN_SE * np.sqrt(np.median(of_visits["repeats"])) < outside / 3
