@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,8 @@ import click
 from sim.errors import UsageError
 from simctl.options import Duration, writable
 from simctl.sections import Sectioned
-from simctl.tables import table
 
 if TYPE_CHECKING:
-    from calibrate.steps.engine_grid import Grid
     from calibrate.steps.report import Calibration
 
 TUNE, TARGET_ACCEPT = 400, 0.9
@@ -191,12 +188,12 @@ def command(
     if kv_capacity:
         from simctl.kv_capacity import run as learn_capacity
 
-        learn_capacity(given, out, draws, chains, seed, sampler)
+        learn_capacity(given, out, draws, chains, seed, sampler, as_json)
         return
     if recall:
         from simctl.recall import run as learn_recall
 
-        learn_recall(out, draws, chains, seed, sampler)
+        learn_recall(out, draws, chains, seed, sampler, as_json)
         return
     if not hw:
         raise UsageError("which GPU? give --hw (or --list to see what is packaged)")
@@ -251,6 +248,7 @@ def command(
     from calibrate.steps.fit import StepFit
     from calibrate.steps.report import calibrate, describe
     from sim.specs.gpus import get_gpu
+    from simctl.calibrate_text import show
 
     own = bool(given) or collect is not None
     with process_beside() as beside:
@@ -278,7 +276,7 @@ def command(
     if as_json:
         click.echo(json.dumps(_plain(result, describe(grids), start.said), indent=1))
     else:
-        _show(result, grids, describe(grids), start.said, worst)
+        show(result, grids, describe(grids), start.said, worst)
     if not allow_unconverged:
         result.diagnostics.require()
     if out is not None:
@@ -288,78 +286,38 @@ def command(
         click.echo(f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB)", err=True)
 
 
+# What each suite of packaged files is for, by how its files' names begin.
+USES = {
+    "engine-grid": "engine grids: what --hw learns from, and --predict judges on",
+    "decode": "decode steps of own kernels, and all-reduces: rates that no engine iteration shows",
+    "floor": "floors: bandwidths and matrix products alone, all-reduces",
+    "served": "served runs: `simctl validate`; one --experiment of them is a log",
+    "weight-axis": "decodes in fp8 over models and contexts: `simctl knees`, or --from",
+    "profile": "kernels of an iteration, profiled",
+    "kernels": "the decode kernels of docs/kernels.md",
+}
+
+
 def _list(as_json: bool) -> None:
     from calibrate.sources import packaged_measurements
-    from sim.posterior import packaged_posteriors
+    from sim.posterior import packaged_posteriors, read_posterior
+    from simctl.calibrate_text import say
 
     measured = [f"{p.parent.name}/{p.name}" for p in packaged_measurements()]
-    found = {"measurements": measured, "posteriors": [p.name for p in packaged_posteriors()]}
+    posteriors = packaged_posteriors()
     if as_json:
-        click.echo(json.dumps(found, indent=1))
+        click.echo(json.dumps({"measurements": measured, "posteriors": [p.name for p in posteriors]}, indent=1))
         return
-    for what, names in found.items():
-        click.echo("\n  ".join([f"{what}:", *(names or ["none"])]))
-
-
-def _show(result: Calibration, grids: list[Grid], title: str, start: str, worst: int) -> None:
-    click.echo(title)
-    click.echo(f"  before them: {start}")
-    for grid in grids:
-        click.echo(f"  {grid.source}: {len(grid.cells)} cells, {grid.engine}")
-    for alone in result.alone:
-        if taken := [name for name in alone.rates if name not in result.fit.free]:
-            click.echo(f"  {', '.join(taken)}: {alone.basis}")
-    click.echo()
-    rows = [
-        (r.name, *(f"{v:.4g}" for v in r.prior), *(f"{v:.4g}" for v in r.posterior), r.unit, "" if r.learnt else "prior only")
-        for r in result.rates
-    ]
-    click.echo(table(("rate", "prior 5%", "median", "95%", "post 5%", "median", "95%", "unit", ""), rows))
-    for alone in result.alone:
-        seen = [f"{name} {mid:.3g} [{low:.3g}-{high:.3g}]" for name, (low, mid, high) in alone.not_taken(result.fit.free).items()]
-        if seen:
-            click.echo(f"{alone.basis}, and not taken from there: {', '.join(seen)}")
-    click.echo()
-    click.echo("model error by kind: " + ", ".join(f"{k} {v:.2%}" for k, v in result.sigma.items()))
-    middle, high, beyond = result.noise_floor
-    click.echo(f"noise floor, a cell's own repeats: median {middle:.2%}, 90 % of cells below {high:.2%}, {beyond} cells above 6 %")
-    click.echo(f"elpd_loo {result.elpd_loo:.1f}, {result.bad_pareto_k} cells with Pareto k > 0.7")
-    d = result.diagnostics
-    click.echo(f"R-hat <= {d.rhat_max:.4f}, effective sample size >= {d.ess_min:.0f}, {d.divergences} divergences")
-    if result.held_out:
-        click.echo()
-        rows = [
-            (h.folds, h.part, h.scores.n, *(f"{v:.2%}" for v in (h.scores.median, h.scores.p90, h.scores.worst, h.scores.bias)),
-             f"{h.scores.coverage:.0%}")
-            for h in result.held_out
-        ]  # fmt: skip
-        click.echo(table(("held out", "cells", "n", "median", "p90", "worst", "bias", "90% interval covers"), rows))
-    if result.together:
-        _show_together(result, worst)
-
-
-def _show_together(result: Calibration, worst: int) -> None:
-    """Errors by cell, its runs together, beside what their noise alone would give."""
-    click.echo()
-    click.echo("held out by cell, its runs together: the prediction against the middle of all visits of all the cell's runs, each freed of")
-    click.echo("what its run's host does; beside it what the middles' own standard errors would give were every prediction exact")
-    rows = [
-        (t.part, t.n, *(f"{v:.2%}" for v in (t.errors.median, t.errors.p90, t.errors.worst)), f"{t.errors.within:.0%}",
-         *(f"{v:.2%}" for v in (t.noise.median, t.noise.p90, t.noise.worst)), f"{t.noise.within:.0%}",
-         t.significant, f"{t.worst_significant:.2%}" if t.significant else "-")
-        for t in result.together
-    ]  # fmt: skip
-    heads = ("cells", "n", "median", "p90", "worst", "in 6%", "noise: median", "p90", "worst", "in 6%", "beyond 3 se", "worst of them")
-    click.echo(table(heads, rows))
-    if math.isfinite(result.between_runs):  # there are repeats
-        click.echo(f"runs of one cell lie {result.between_runs:.2f} times as far apart as their noise says")
-    if worst:
-        click.echo()
-        rows = [
-            (e.model, e.cell, e.part, e.runs, e.visits, f"{e.error:+.1%}", f"{e.noise:.1%}", "beyond 3 se" if e.significant else "")
-            for e in result.cell_errors[:worst]
-        ]
-        click.echo(table(("model", "cell", "part", "runs", "visits", "predicted", "se", ""), rows))
+    click.echo("measurements:")
+    for suite, use in USES.items():
+        names = [name for name in measured if Path(name).stem.split("_")[0] == suite]
+        if names:
+            say(f"  {use}", "  ")
+            for name in names:
+                click.echo(f"    {name}")
+    click.echo("posteriors (every other GPU has the one of the population):")
+    for path in posteriors:
+        say(f"  {path.name}: {read_posterior(path).attrs['summary']}", "    ")
 
 
 def _plain(result: Calibration, title: str, start: str) -> dict[str, Any]:

@@ -222,10 +222,10 @@ def _show(result: Designed, checked: list[dict[str, Any]]) -> None:
     import textwrap
 
     def say(text: str) -> None:
-        click.echo("\n".join(textwrap.wrap(text, 100, subsequent_indent="  ")))
+        click.echo("\n".join(textwrap.wrap(text, 80, subsequent_indent="  ")))
 
     d, found = result.decision, result.candidates
-    click.echo(click.style(d.question, bold=True))
+    click.echo(click.style("\n".join(textwrap.wrap(d.question, 80)), bold=True))
     say(f"decision: {d.metric}" + (f" <= {d.limit:g}" if d.limit is not None else "") + f" of {d.model.name} on {d.gpu.name}")
     say(f"known now: {result.basis} (rates alone: what the formula itself misses, no cell removes)")
     say(
@@ -237,37 +237,49 @@ def _show(result: Designed, checked: list[dict[str, Any]]) -> None:
     click.echo()
     shown = _columns(result)
     wrong = d.limit is not None
-    header = ["measure", "takes", "spent", *(f"{d.metric} at {d.cells[i]}" if len(d.cells) > 1 else d.metric for i in shown)]
+    header = ["measure", "spent", *(_value(d.cells[i]) if len(d.cells) > 1 else d.metric for i in shown)]
+    at = f", by {_swept(d.cells[shown[0]])}" if len(d.cells) > 1 else ""
 
-    def line(name: str, takes: str, spent: str, spread: Array) -> list[str]:
+    def line(name: str, spent: float, spread: Array) -> list[str]:
         intervals = result.interval(spread)
-        row = [name, takes, spent, *(f"{_short(intervals[i][0])} - {_short(intervals[i][1])}" for i in shown)]
+        row = [name, f"{spent:.1f} s" if spent else "", *(f"{_short(intervals[i][0])}-{_short(intervals[i][1])}" for i in shown)]
         chance = _chance_wrong(result, spread)
         return row + ([f"{chance:.1%}"] if chance is not None else [])
 
     chosen = result.chosen
-    rows = [line("(nothing yet)", "", "", chosen.spread[0])]
+    rows = [line("(nothing yet)", 0.0, chosen.spread[0])]
     spent = found.checks_s
     for cell, cost, spread in zip(chosen.cells, chosen.cost_s, chosen.spread[1:], strict=True):
         spent += cost
-        rows.append(line(str(found.cells.cell[cell]), f"{cost:.2f} s", f"{spent:.1f} s", spread))
-    rows.append(line(f"coarse grid, {len(result.grid.cells)} cells", f"{result.grid.total_s:.2f} s", "", result.grid.spread[-1]))
-    rows.append(line(f"whole grid, {len(found.asked)} cells", f"{result.everything.total_s:.2f} s", "", result.everything.spread[-1]))
+        rows.append(line(str(found.cells.cell[cell]), spent, spread))
+    for name, plan in (("coarse grid", result.grid), ("whole grid", result.everything)):
+        rows.append(line(f"{name}, {len(plan.cells)} cells", found.checks_s + plan.total_s, plan.spread[-1]))
     click.echo(table((*header, *(["wrong"] if wrong else [])), rows))
-    click.echo("\nintervals are expected ones, 5-95 %, before anything is measured")
+    say(f"intervals of {d.metric}{at}: expected ones, 5-95 %, before anything is measured")
     if not chosen.cells:
         say(f"no cells: all {len(found.asked)} together would narrow the interval by less than {ENOUGH:.0%}")
     if checked:
-        click.echo(f"\ncheck: the same cells as really measured on {d.gpu.name}, learnt from the datasheet up")
+        click.echo()
+        say(f"check: the same cells as really measured on {d.gpu.name}, learnt from the datasheet up: {d.metric}{at}, 5-95 % (median)")
         rows = [
-            [r["learnt_from"], r["cells"], *(f"{_short(r['low'][i])} - {_short(r['high'][i])} ({_short(r['median'][i])})" for i in shown)]
+            [r["learnt_from"], r["cells"], *(f"{_short(r['low'][i])}-{_short(r['high'][i])} ({_short(r['median'][i])})" for i in shown)]
             for r in checked
         ]
-        click.echo(table(("learnt from", "cells", *header[3:]), rows))
+        click.echo(table(("learnt from", "cells", *header[2:]), rows))
+
+
+def _swept(cell: str) -> str:
+    """What is swept (`replicas`), of a sweep cell's label (`replicas 2`); of several, all of them."""
+    return ", ".join(part.rsplit(" ", 1)[0] for part in cell.split(", "))
+
+
+def _value(cell: str) -> str:
+    return ", ".join(part.rsplit(" ", 1)[-1] for part in cell.split(", "))
 
 
 def _short(value: float) -> str:
-    return f"{value:.4g}"
+    """Four digits, as a whole number from 1,000 up."""
+    return f"{float(f'{value:.4g}'):.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def _plain(result: Designed, checked: list[dict[str, Any]]) -> dict[str, Any]:

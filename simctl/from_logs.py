@@ -11,6 +11,7 @@ import click
 import numpy as np
 
 from sim.errors import UsageError
+from simctl.calibrate_text import rate_table, say
 from simctl.tables import table
 
 CHECK_DRAWS = 20
@@ -165,17 +166,17 @@ def _report(asked: Asked, log: Any, learnt: Any, priors: Any, replayed: list[dic
 
 def _show(r: dict[str, Any]) -> None:
     gave_up = f", {r['given_up']} given up (censored)" if r["given_up"] else ""
-    click.echo(f"{r['log']}: {r['source']}, {r['requests']} requests, {r['answered']} answered{gave_up}")
-    click.echo(f"  before them: {r['start']}")
+    say(f"{r['log']}: {r['source']}, {r['requests']} requests, {r['answered']} answered{gave_up}")
+    say(f"  before them: {r['start']}", "    ")
     for note in r["notes"]:
-        click.echo(f"  note: {note}")
+        say(f"  note: {note}", "    ")
     click.echo()
-    rows = [(x["name"], *(f"{v:.4g}" for v in x["prior"]), *(f"{v:.4g}" for v in x["posterior"]), x["unit"]) for x in r["rates"]]
-    click.echo(table(("rate", "prior 5%", "median", "95%", "post 5%", "median", "95%", "unit"), rows))
+    for line in rate_table([(x["name"], x["unit"], x["prior"], x["posterior"]) for x in r["rates"]]):
+        click.echo(line)
     click.echo()
     misfit, line = (", ".join(f"{k} {v:.1%}" for k, v in r[which].items()) for which in ("misfit", "line_misses"))
-    click.echo(f"misfit of group means: {misfit}; what the line through simulations misses: {line}")
-    click.echo(f"R-hat <= {r['rhat_max']:.4f}, effective sample size >= {r['ess_min']:.0f}, {r['divergences']} divergences")
+    say(f"misfit of group means: {misfit}; what the line through simulations misses: {line}")
+    say(f"R-hat <= {r['rhat_max']:.4f}, effective sample size >= {r['ess_min']:.0f}, {r['divergences']} divergences")
     click.echo()
     rows = [
         (x["figure"], *(f"{1e3 * x[k]:.1f}" for k in ("measured_s", "simulated_s", "low_s", "high_s")),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from calibrate.steps.fit import Scores
     from calibrate.steps.unseen import Unseen
 
-HEADS = ("cells", "n", "median", "p90", "worst", "bias", "90% interval covers")
+HEADS = ("cells", "n", "median", "p90", "worst", "bias", "in 90")
 
 
 def run(hw: str | None, given: Sequence[Path], posterior: Path | None, seed: int, worst: int, as_json: bool) -> None:

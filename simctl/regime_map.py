@@ -92,6 +92,8 @@ def command(**options: Any) -> None:
 def _render(result: Any, title: str, rates: RateDraws, tp: int) -> None:
     import textwrap
 
+    import numpy as np
+
     from sim.rate_source import tensor_parallel_notes
     from sim.units import format_tokens
 
@@ -107,7 +109,11 @@ def _render(result: Any, title: str, rates: RateDraws, tp: int) -> None:
             fits = result.dense_fits[i, j] and result.sparse_fits[i, j]
             cells.append(f"{result.speedup[i, j]:>8.2f}{doubt if fits else '!'}")
         click.echo(f"{format_tokens(int(context)):>8} |" + " ".join(cells))
-    click.echo("\n? interval includes 1: of the rates alone, what the formula misses cancels here")
+    wide = (result.high - result.low) / (2 * result.speedup)
+    middle, most = float(np.median(wide)), float(np.max(wide))
+    text = f"5-95 % intervals: half their width is {middle:.1%} of the value (median over the map), {most:.1%} at most; each in --json"
+    click.echo("\n" + "\n".join(textwrap.wrap(text, 80)))
+    click.echo("? interval includes 1: of the rates alone, what the formula misses cancels here")
     click.echo("! the cache does not fit the GPU's memory")
 
 

@@ -25,10 +25,11 @@ def test_a_grid_becomes_a_posterior_with_held_out_errors(tmp_path, monkeypatch):
     monkeypatch.setattr(fit, "StepFit", cache_by_cells(fit.StepFit))
     rng = np.random.default_rng(0)
     files = [write_grid(tmp_path / f"{m}.nc", rng, m) for m in ("Qwen2.5-7B", "Llama-3.2-3B")]
-    argv = ["--hw", "H100", "--draws", "700", "--folds", "2", "--out", str(tmp_path / "p.nc"), "--json"]
+    argv = ["--hw", "H100", "--draws", "800", "--chains", "2", "--folds", "2", "--out", str(tmp_path / "p.nc"), "--json"]
     code, out, err = run("calibrate", *argv, *(a for f in files for a in ("--from", str(f))))
     assert (code, err.count("\n")) == (0, 1)
     report = json.loads(out)
+    assert set(report["noise_floor"]) == {"median", "p90", "cells_above_6_percent"}
     assert {row["folds"] for row in report["held_out"]} == {"2-fold by cell", "leave one model out"}
     everything = next(row["scores"] for row in report["held_out"] if row["part"] == "all")
     assert everything["n"] == 48  # the failed cell and the control were not learnt from
@@ -57,6 +58,8 @@ def test_a_grid_becomes_a_posterior_with_held_out_errors(tmp_path, monkeypatch):
     ]
     code, out, err = run("calibrate", *bad)
     assert code == 1
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.index("before them: the datasheet of H100") < out.index("posterior, 5-95 %") < out.index("elpd_loo")
     assert err == "simctl: the posterior did not converge: R-hat 1.300 > 1.01; effective sample size 12 < 400; 4 divergent transitions\n"
     assert not (tmp_path / "bad.nc").exists()
     code, out, err = run("calibrate", *bad, "--allow-unconverged")
@@ -227,6 +230,8 @@ def test_a_packaged_grid_goes_by_its_name_in_the_list():
 def test_the_list_names_what_is_packaged():
     code, out, _ = run("calibrate", "--list")
     assert code == 0
-    assert out.startswith("measurements:\n  h100/decode_qwen2.5-7b.nc\n")
+    assert out.startswith("measurements:\n")
+    assert "\n    h100/decode_qwen2.5-7b.nc\n" in out
     assert "  h200/engine-grid_qwen2.5-7b.nc\n" in out
-    assert out.endswith("posteriors:\n" + "".join(f"  {path.name}\n" for path in packaged_posteriors()))
+    told = out[out.index("posteriors (") :]
+    assert all(f"\n  {path.name}: posterior for " in told for path in packaged_posteriors())

@@ -13,7 +13,7 @@ from calibrate.steps.model import log_price, predictive, sigma_draws
 from calibrate.steps.rates import prior_draws
 from tests.calibrate.steps import PRIORS
 
-RUNS, DRAWS = 32, 250
+RUNS, DRAWS = 24, 250
 
 
 @pytest.fixture(scope="module")

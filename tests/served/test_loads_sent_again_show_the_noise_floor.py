@@ -143,7 +143,7 @@ def test_validate_pairs_the_experiments_of_a_file_scores_both_and_prints_the_flo
 def test_a_long_name_leaves_the_table_in_eighty_columns(tmp_path):
     file = tmp_path / "served_on_a_server_whose_file_has_a_name_that_is_much_too_long_for_any_line_of_a_table.csv"
     rows = ["arrival_s,prompt_tokens,output_tokens,first_token_s,finish_s"]
-    rows += [f"{0.5 * i},{200 + 9 * i},{20 + i},{0.5 * i + 0.03},{0.5 * i + 0.5}" for i in range(30)]
+    rows += [f"{0.5 * i},{200 + 9 * i},{20 + i},{0.5 * i + 0.03},{0.51 * i + 0.5}" for i in range(30)]
     file.write_text("\n".join(rows) + "\n")
     printed = run("validate", "--run", str(file), "--model", "qwen2.5-7b", "--gpu", "h100", "--draws", "2").stdout.splitlines()
     assert len(printed) > 10
