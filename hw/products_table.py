@@ -13,12 +13,10 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.artifact import load
 from hw.engines.shapes import SHAPES, shape
 from hw.exits import call
-from hw.profile_table import aligned
+from hw.profile_table import aligned, opened
 from sim.errors import UsageError
-from sim.netcdf import said
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -112,14 +110,6 @@ def table(layers: list[Layer], least: float) -> str:
     return aligned(lines, left=(5, 7))
 
 
-def opened(path: Path) -> xr.Dataset:
-    """A file of the suite products. Raises UsageError for one that is no netCDF, SimctlError for one of another suite."""
-    try:
-        return load(path, "products")
-    except (ValueError, OSError) as error:
-        raise UsageError(f"{path}: not a netCDF file ({said(error)})") from None
-
-
 @click.command("products_table", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--model", default=None, help="Only this model of the file.")
@@ -132,7 +122,7 @@ def command(file: Path, model: str | None, least: float) -> None:
     FILE is one of `--suite products`. A line is an iteration of so many rows: milliseconds of its layers' products, what a smooth
     maximum of bytes and flops says, what they take beyond, and the layer most of it is of.
     """
-    data = opened(file)
+    data = opened(file, "products")
     ok = data.isel(point=np.flatnonzero(~np.isnan(data.time_s_median.values)))
     smooth = fit(*work_of(ok), ok.time_s_median.values)
     on = data.attrs.get("gpu_name") if data.attrs.get("device") == "cuda" else data.attrs.get("cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -79,10 +79,10 @@ def aligned(rows: list[list[str]], left: tuple[int, ...] = (0,)) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def opened(path: Path) -> Any:
-    """The profile in `path`. Raises UsageError for what is none."""
+def opened(path: Path, suite: str) -> xr.Dataset:
+    """A file of this suite. Raises UsageError for one that is no netCDF, SimctlError for one of another suite."""
     try:
-        return load(path, "profile")
+        return load(path, suite)
     except (ValueError, OSError) as error:
         raise UsageError(f"{path}: not a netCDF file ({said(error)})") from None
 
@@ -97,7 +97,7 @@ def command(file: Path, cell: str | None, kernels: int) -> None:
     FILE is one of `--suite profile`. Without CELL, a line for every cell, in microseconds; CELL is a label as printed there, or a
     pattern (quote it): 'decode:*'. Of a single cell, shares by kind and the longest kernels are shown.
     """
-    data = opened(file)
+    data = opened(file, "profile")
     found = cells_named(data, cell or "*")
     if len(found) > 1:
         click.echo(overview(data, found))

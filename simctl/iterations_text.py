@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from dataclasses import asdict
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 
 WIDTH = 80
 LEAST_OFF_S = 1e-3  # of prefill in a bin of rows, to be named
-AGAIN = re.compile(r" again( \d+)?$")
 HEAD = (
     "iterations as the server wrote them down, each held to its own price (milliseconds: means, and the median of measured less priced); "
     "prefill where it comes alone, with what its launch keeps the decode before it waiting:"
@@ -21,12 +19,13 @@ HEAD = (
 def held(run: Any, path: Any, iterations: dict[int, Any]) -> dict[str, Any]:
     """Kinds of iterations by load (what is sent again belongs to it), rows of prefill that are off, and how long launches take (s)."""
     from calibrate.served.iterations import kinds, launches_s, priced_s, rows_off, step_times
+    from calibrate.served.repeats import load_of
 
     steps = step_times(run, path)
     prices = {index: priced_s(steps, seen) for index, seen in iterations.items()}
     loads: dict[str, list[int]] = {}
     for index in iterations:
-        loads.setdefault(AGAIN.sub("", run.experiments[index].name), []).append(index)
+        loads.setdefault(load_of(run.experiments[index].name), []).append(index)
     launches = launches_s(list(iterations.values()))
     return {
         "loads": {

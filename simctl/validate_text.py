@@ -108,15 +108,14 @@ def _least(report: dict[str, Any]) -> Any:
     """What an experiment's error of a metric could least be, and whether that was measured: by its repeats, else, of an open loop, by
     simulation. None where nobody knows.
     """
-    from calibrate.served.repeats import AGAIN
+    from calibrate.served.repeats import load_of
 
     measured = {r.experiment: r.floor for r in report["repeats"]}
     alone = {experiment.name for experiment, _ in report["pairs"] if experiment.kind == "open"}
     simulated = {f.experiment: {"ttft_s": f.phase} | f.scattered for f in report["floors"] if f.experiment in alone}
 
     def least(experiment: str, metric: str) -> tuple[float | None, bool]:
-        again = AGAIN.fullmatch(experiment)
-        for name in (experiment, again[1] if again else experiment):
+        for name in (experiment, load_of(experiment)):
             if name in measured:
                 return measured[name][metric], True
             if metric in simulated.get(name, {}):

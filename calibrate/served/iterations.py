@@ -7,9 +7,9 @@ from one idle moment of the engine to the next.
 
 from __future__ import annotations
 
-import csv
 import gzip
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from calibrate.served.path import ServedPath
 from calibrate.served.runs import ServedRun
+from calibrate.text_files import csv_rows
 from sim.bill import GRAPH_TOKENS
 from sim.deployment import plan_engine
 from sim.engine.overlap import Pipeline
@@ -35,6 +36,9 @@ DECODES_AFTER = ((1, 4), (5, 16), (17, None))  # iterations since the last with 
 PREFILL_ROWS = ((1, 256), (257, GRAPH_TOKENS), (GRAPH_TOKENS + 1, 1024), (1025, 2048), (2049, None))  # tokens that one computes
 ROWS_BIN = 16
 LEAST_SEEN = 5
+
+# decided, scheduled, collected, decodes, their contexts' sum and standard deviation, chunks
+_Row = tuple[float, float, float, int, int, float, tuple[tuple[int, int], ...]]
 
 
 @dataclass(frozen=True)
@@ -86,43 +90,51 @@ def beside(path: Path) -> Path | None:
 
 def read_iterations(path: Path, experiments: int) -> dict[int, Iterations]:
     """{index of the experiment: its iterations}. Raises UsageError naming file and line of what is none; OSError when it cannot be read."""
-    found: dict[int, list[tuple[float, float, float, int, int, float, tuple[tuple[int, int], ...]]]] = {}
-    for number, cells in enumerate(_lines(path), 2):
-        try:
-            index, times = int(cells[0]), (float(cells[1]), float(cells[2]), float(cells[3]))
-            seqs, context, apart = int(cells[4]), int(cells[5]), float(cells[6])
-            chunks = tuple((int(n), int(c)) for n, _, c in (chunk.partition("@") for chunk in cells[7].split()))
-            finite = all(np.isfinite([*times, apart])) and min(seqs, context, apart, *(min(c[0] - 1, c[1]) for c in chunks), 0) >= 0
-        except ValueError:
-            finite = False
-        if not finite or not 0 <= index < experiments or not times[0] <= times[1] <= times[2] or not seqs + len(chunks):
+    columns, rows = csv_rows(_text(path), path.name)
+    if columns != COLUMNS:
+        raise UsageError(f"{path.name}: its columns are not {', '.join(COLUMNS)}")
+    found: dict[int, list[_Row]] = {}
+    for number, row in rows:
+        cells = [row[column] for column in COLUMNS]
+        if None in row or None in cells:
+            raise UsageError(f"{path.name}, line {number}: not {len(COLUMNS)} columns")
+        index, one = _iteration([str(cell) for cell in cells])
+        if one is None or not 0 <= index < experiments:
             raise UsageError(f"{path.name}, line {number}: not an iteration of one of {experiments} experiments")
-        found.setdefault(index, []).append((*times, seqs, context, apart, chunks))
+        found.setdefault(index, []).append(one)
     if not found:
         raise UsageError(f"{path.name}: holds no iterations")
-    return {index: _columns(rows) for index, rows in found.items()}
+    return {index: _columns(own) for index, own in found.items()}
 
 
-def _lines(path: Path) -> Iterator[list[str]]:
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            with gzip.open(path) as packed:
-                data = packed.read(MOST_BYTES + 1)
-        except (EOFError, gzip.BadGzipFile) as error:
-            raise UsageError(f"{path.name}: not a whole gzip file") from error
+def _text(path: Path) -> str:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise UsageError(f"{path.name}: not a whole gzip file") from None
     if len(data) > MOST_BYTES:
         raise UsageError(f"{path.name}: larger than {MOST_BYTES >> 20} MiB")
-    rows = csv.reader(data.decode("utf-8", errors="replace").splitlines())
-    if tuple(next(rows, ())) != COLUMNS:
-        raise UsageError(f"{path.name}: its columns are not {', '.join(COLUMNS)}")
-    for number, cells in enumerate(rows, 2):
-        if len(cells) != len(COLUMNS):
-            raise UsageError(f"{path.name}, line {number}: {len(cells)} columns, not {len(COLUMNS)}")
-        yield cells
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"{path.name}: not UTF-8 text") from None
 
 
-def _columns(rows: Sequence[tuple[float, float, float, int, int, float, tuple[tuple[int, int], ...]]]) -> Iterations:
+def _iteration(cells: list[str]) -> tuple[int, _Row | None]:
+    """(index of the experiment, the iteration) of a line's cells; None for what can be none."""
+    try:
+        index, decided, scheduled, collected = int(cells[0]), float(cells[1]), float(cells[2]), float(cells[3])
+        seqs, context, apart = int(cells[4]), int(cells[5]), float(cells[6])
+        chunks = tuple((int(n), int(c)) for n, _, c in (chunk.partition("@") for chunk in cells[7].split()))
+    except ValueError:
+        return -1, None
+    in_order = decided <= scheduled <= collected and all(np.isfinite([decided, collected, apart]))
+    counted = min(seqs, context, apart) >= 0 and seqs + len(chunks) > 0 and all(n >= 1 and c >= 0 for n, c in chunks)
+    return index, (decided, scheduled, collected, seqs, context, apart, chunks) if in_order and counted else None
+
+
+def _columns(rows: Sequence[_Row]) -> Iterations:
     decided, scheduled, collected, seqs, context, apart, chunks = zip(*sorted(rows), strict=True)
     times = [np.array(column, dtype=np.float64) for column in (decided, scheduled, collected)]
     return Iterations(times[0], times[1], times[2], np.array(seqs), np.array(context), np.array(apart, dtype=np.float64), chunks)
@@ -173,8 +185,9 @@ def kinds(seen: Sequence[Iterations], priced: Sequence[Array]) -> list[Kind]:
         after, prefill, follows = _after(one), one.prefill, one.follows
         for place in np.flatnonzero(follows & ~prefill & ~np.append(prefill[1:], True)):
             _put(decodes, int(after[place]), (float(took[place]), float(costs[place])))
-        for i, difference, cost in alone(one, prices):
-            _put(prefills, int(one.rows[i]), (cost + difference, cost))
+        rows = one.rows
+        for i, pair in alone(one, prices):
+            _put(prefills, int(rows[i]), pair)
     found = [_kind(f"decodes {_span(span)} after prefill", pairs) for span, pairs in decodes.items()]
     found += [_kind(f"prefill of {_span(span)} rows", pairs) for span, pairs in prefills.items()]
     return [kind for kind in found if kind.count >= LEAST_SEEN]
@@ -185,23 +198,23 @@ def rows_off(seen: Sequence[Iterations], priced: Sequence[Array], least_s: float
     bins: dict[int, list[tuple[float, float]]] = {}
     for one, prices in zip(seen, priced, strict=True):
         rows = one.rows
-        for i, difference, cost in alone(one, prices):
-            bins.setdefault((int(rows[i]) - 1) // ROWS_BIN, []).append((cost + difference, cost))
+        for i, pair in alone(one, prices):
+            bins.setdefault((int(rows[i]) - 1) // ROWS_BIN, []).append(pair)
     found = [_kind(f"{place * ROWS_BIN + 1}-{(place + 1) * ROWS_BIN}", pairs) for place, pairs in sorted(bins.items())]
     return [kind for kind in found if kind.count >= LEAST_SEEN and abs(kind.off_s) >= least_s]
 
 
-def alone(one: Iterations, priced: Array) -> list[tuple[int, float, float]]:
-    """(iteration, seconds measured less priced, seconds priced) of those with prefill between two decodes and two more."""
+def alone(one: Iterations, priced: Array) -> list[tuple[int, tuple[float, float]]]:
+    """(iteration, (seconds it took, seconds it is priced at)) of those with prefill between two decodes and two more."""
     prefill, follows = one.prefill, one.follows
     costs = np.diff(priced, prepend=np.nan)
     found = []
     for i in np.flatnonzero(prefill):
         if 3 <= i < len(prefill) - 3 and not prefill[[i - 2, i - 1, i + 1, i + 2]].any() and follows[i - 2 : i + 3].all():
-            took, cost = (float(x[i + 1] - x[i - 2]) for x in (one.collected_s, priced))
             # a neighbour's price is that of the decode farther off
-            own = cost - float(costs[i - 2]) - float(costs[i + 2])
-            found.append((int(i), took - cost, own))
+            neighbours = float(costs[i - 2] + costs[i + 2])
+            took, cost = (float(x[i + 1] - x[i - 2]) - neighbours for x in (one.collected_s, priced))
+            found.append((int(i), (took, cost)))
     return found
 
 

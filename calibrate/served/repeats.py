@@ -49,6 +49,12 @@ def repeats_of(first: Experiment, experiments: tuple[Experiment, ...]) -> tuple[
     return tuple(e for e in experiments if (of := AGAIN.fullmatch(e.name)) and of[1] == first.name and _same_requests(first, e))
 
 
+def load_of(name: str) -> str:
+    """The name of the load that an experiment of this name sends, whether for the first time or again."""
+    again = AGAIN.fullmatch(name)
+    return again[1] if again else name
+
+
 def is_repeat(experiment: Experiment, experiments: tuple[Experiment, ...]) -> bool:
     """Whether it sends again what another one of these sent."""
     return any(e is experiment for first in experiments for e in repeats_of(first, experiments))

@@ -33,30 +33,29 @@ def rates(bend: Bend, places: np.ndarray) -> dict[str, float]:
     return {name: float(value(PRIORS[name], z[name])) for name in FREE}
 
 
+def moved(bend: Bend, lay: Lay, name: str, by: float) -> list[dict[str, float]]:
+    """Rates below, at and above the middle of the lay, along the coordinate of that name."""
+    middle, move = bend.straight(lay)["middle"], np.eye(len(FREE))[FREE.index(name)]
+    return [rates(bend, middle + step * move) for step in (-by, 0.0, by)]
+
+
+def only_the_parts_move(part: np.ndarray, together: np.ndarray) -> None:
+    assert np.ptp(part) > 0.1 * together[1], "what hardly moves would prove nothing"
+    assert np.ptp(together) < STRAIGHT * np.ptp(part)
+
+
 def test_products_of_routed_experts_and_what_their_rows_pass_take_together_as_long(bend: Bend, lay: Lay) -> None:
     io = next(shift for shift in bend.shifts if isinstance(shift, Io))
-    middle = bend.straight(lay)["middle"]
-    move = np.eye(len(FREE))[FREE.index("expert_flops_per_s")]
-    products, together = [], []
-    for step in (-0.4, 0.0, 0.4):
-        at = rates(bend, middle + step * move)
-        products.append(io.flops / at["expert_flops_per_s"])
-        together.append(products[-1] + io.io_bytes / at["expert_io_bytes_per_s"])
-    assert np.ptp(products) > 0.1 * together[1], "what hardly moves would prove nothing"
-    assert np.ptp(together) < STRAIGHT * np.ptp(products)
+    along = moved(bend, lay, "expert_flops_per_s", 0.4)
+    products = np.array([io.flops / at["expert_flops_per_s"] for at in along])
+    only_the_parts_move(products, products + [io.io_bytes / at["expert_io_bytes_per_s"] for at in along])
 
 
 def test_padding_and_intake_of_a_late_chunk_take_together_as_long(bend: Bend, lay: Lay) -> None:
     late = next(shift for shift in bend.shifts if isinstance(shift, Late))
-    middle = bend.straight(lay)["middle"]
-    move = np.eye(len(FREE))[FREE.index("chunk_pad_tokens")]
-    padded, together = [], []
-    for step in (-1.5, 0.0, 1.5):
-        at = rates(bend, middle + step * move)
-        padded.append(late.pad_s * at["chunk_pad_tokens"])
-        together.append(padded[-1] + late.tokens * at["intake_s"])
-    assert np.ptp(padded) > 0.1 * together[1], "what hardly moves would prove nothing"
-    assert np.ptp(together) < STRAIGHT * np.ptp(padded)
+    along = moved(bend, lay, "chunk_pad_tokens", 1.5)
+    padded = np.array([late.pad_s * at["chunk_pad_tokens"] for at in along])
+    only_the_parts_move(padded, padded + [late.tokens * at["intake_s"] for at in along])
 
 
 @pytest.mark.parametrize("score", [-6.0, -2.0, 2.0, 6.0])

@@ -112,6 +112,15 @@ def test_files_that_are_none_are_named(tmp_path):
     whole.write_bytes(whole.read_bytes()[:-20])
     with pytest.raises(UsageError, match="not a whole gzip file"):
         read_iterations(whole, 1)
+    damaged = table(tmp_path / "damaged.csv.gz", [(*GOOD[:1], 0.1 + i * 1e-4, *GOOD[2:]) for i in range(500)])
+    packed = bytearray(damaged.read_bytes())
+    packed[len(packed) // 2 : len(packed) // 2 + 40] = bytes(255 - byte for byte in packed[len(packed) // 2 : len(packed) // 2 + 40])
+    damaged.write_bytes(packed)
+    with pytest.raises(UsageError, match="not a whole gzip file"):
+        read_iterations(damaged, 1)
+    (tmp_path / "latin.csv").write_bytes(b"experiment\xe9\n")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        read_iterations(tmp_path / "latin.csv", 1)
     with pytest.raises(UsageError, match="holds no iterations"):
         read_iterations(table(tmp_path / "empty.csv", []), 1)
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
