@@ -6,6 +6,7 @@ one rate and one exponent for all products of the file; what a product takes bey
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 Array = NDArray[np.float64]
-EXPONENTS = np.arange(1.0, 16.01, 0.25)
+EXPONENTS = tuple(np.arange(1.0, 16.01, 0.25).tolist())
 ITEM_BYTES = {"float32": 4}  # others have two
 ROUNDS = 30  # of reweighting, towards least absolute errors
 
@@ -40,12 +41,12 @@ class Smooth(NamedTuple):
         return found
 
 
-def fit(weight_bytes: Array, flops: Array, seconds: Array) -> Smooth:
+def fit(weight_bytes: Array, flops: Array, seconds: Array, exponents: Iterable[float] = EXPONENTS) -> Smooth:
     """The rates and the exponent with the least mean absolute error of the logarithm. Raises UsageError for fewer than three points."""
     if len(seconds) < 3:
         raise UsageError("three measured points are the least to tell a bandwidth, a rate and an exponent")
     best, least = None, np.inf
-    for p in EXPONENTS:
+    for p in exponents:
         sides = np.stack([(weight_bytes / seconds) ** p, (flops / seconds) ** p], axis=1)
         scale = sides.max(axis=0)  # powers of large numbers
         sides, weight = sides / scale, np.ones(len(seconds))

@@ -14,6 +14,7 @@ the shape may be a float, an array or a tensor; the same lines run for all.
     idle       KV bytes of decodes that multiprocessors could have read when they had no more pieces of it (sim.dealing)
     last turn  attention flops that multiprocessors without a block could have done in a chunk's turns (sim.turns)
     tiles      linear flops of rows that the last tile of a matrix product lacks, where the library has few tiles to choose from
+    choice     weight bytes that could have been read while matrix products take longer than their weights and flops say (sim.products)
     expert i/o what the rows of routed experts pass through memory between kernels
     spread     layers of an iteration over several GPUs that no full graph holds: what the host launches for all of them
     intake     prompt tokens of requests that the iteration takes in, where that falls into its time
@@ -35,6 +36,7 @@ from sim.errors import UsageError
 from sim.namespaces import FLOAT
 from sim.policy import AttentionPolicy, dense
 from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
+from sim.products import Choice, choice, choice_bytes
 from sim.specs.model import ModelSpec
 from sim.turns import BLOCK_ROWS, idle_share, query_heads
 
@@ -116,6 +118,8 @@ class Bill(NamedTuple):
     runner2_intake_tokens: Any  # prompt tokens taken in by vLLM's second model runner
     second_runner_prefill: Any  # 1 when the iteration carries prefill of a model that it steps
     tile_flops: Any  # linear layers' of rows that the last tile lacks
+    choice_bytes: Any  # what products take beyond a smooth maximum, where they were measured
+    choice_known: float  # 1 where they were: what the last tile lacks is in it
     expert_io_bytes: Any  # what rows of routed experts pass through memory between kernels
 
 
@@ -143,6 +147,7 @@ class Coefficients(NamedTuple):
     expert_io_bytes: float  # per row
     runner2: float  # 1 for a model that vLLM steps with its second model runner
     kv_heads: int  # of full-context attention
+    choice: Choice | None  # by rows, where the products of the model's layers were measured
 
 
 def check_tensor_parallel(model: ModelSpec, tp: int) -> None:
@@ -161,8 +166,11 @@ def kv_shards(kv_heads: int, tp: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coefficients:
-    """Per-GPU coefficients of the bill. Raises UsageError when the heads do not split over `tp`."""
+def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: str = "") -> Coefficients:
+    """Per-GPU coefficients of the bill, on a GPU of a name that products were measured under (sim.products.known_to), or on any.
+
+    Raises UsageError when the heads do not split over `tp`.
+    """
     check_tensor_parallel(model, tp)
     hidden, w = model.hidden, precision.weight_bytes
     always = float(hidden)
@@ -229,6 +237,7 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1) -> Coeffic
         expert_io_bytes=expert_io,
         runner2=float(model.second_runner),
         kv_heads=kv_heads,
+        choice=choice(model, precision, tp, gpu) if gpu else None,
     )
 
 
@@ -269,9 +278,11 @@ def spread(contexts: Sequence[float]) -> float:
     return len(contexts) * sum(c * c for c in contexts) - total * total
 
 
-def iteration_bill(model: ModelSpec, shape: Shape, precision: Precision, policy: AttentionPolicy = DENSE, tp: int = 1) -> Bill:
+def iteration_bill(
+    model: ModelSpec, shape: Shape, precision: Precision, policy: AttentionPolicy = DENSE, tp: int = 1, gpu: str = ""
+) -> Bill:
     """The bill of one iteration, per GPU. Raises UsageError when the model does not split over `tp`."""
-    return bill_from(coefficients(model, precision, tp), shape, policy, tp)
+    return bill_from(coefficients(model, precision, tp, gpu), shape, policy, tp)
 
 
 def doublings(sequences: Any) -> Any:
@@ -341,6 +352,8 @@ def bill_from(c: Coefficients, shape: Shape, policy: AttentionPolicy = DENSE, tp
         runner2_intake_tokens=shape.runner2_tokens,
         second_runner_prefill=shape.has_prefill * c.runner2,
         tile_flops=tile_gap(rows) * c.body_flops,
+        choice_bytes=choice_bytes(c.choice, rows),
+        choice_known=float(c.choice is not None),
         expert_io_bytes=rows * c.expert_io_bytes,
     )
 

@@ -153,17 +153,18 @@ def kv_block_interval(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: 
 
 
 def cap_at_knee(
-    trace: Trace, model: ModelSpec, precision: Precision, rates: Rates, tp: int, tau: float, policy: AttentionPolicy = DENSE
+    trace: Trace, model: ModelSpec, precision: Precision, rates: Rates, tp: int, tau: float, policy: AttentionPolicy = DENSE, gpu: str = ""
 ) -> int:
     """The batch cap that keeps per-request decode efficiency t(1)/t(B) at `tau` or above, at the workload's mean context.
 
-    The mean is over decode steps: a request of p prompt and n output tokens takes n of them at p + n/2. At most MOST_SEQS.
+    The mean is over decode steps: a request of p prompt and n output tokens takes n of them at p + n/2. At most MOST_SEQS. `gpu` is the
+    name under which the model's products may have been measured (sim.products.known_to).
     """
     outputs = trace.output_tokens.astype(float)
     context = float((outputs * (trace.prompt_tokens + outputs / 2)).sum() / outputs.sum())
 
     def step_s(batch: int) -> float:
         shape = decode_shape(model, float(batch), context, policy)
-        return float(step_time_s(iteration_bill(model, shape, precision, policy, tp), rates))
+        return float(step_time_s(iteration_bill(model, shape, precision, policy, tp, gpu), rates))
 
     return batch_cap(step_s, tau, MOST_SEQS)

@@ -13,6 +13,7 @@ from sim.bill import decode_shape, iteration_bill, mixed_shape
 from sim.policy import blocks, dense, sink_window
 from sim.precision import Precision
 from sim.price import step_terms
+from sim.products import digest
 from sim.rates import UNITS, Rates
 from sim.specs.model import Attention, DenseMlp, GatedDeltaNet, LayerGroup, ModelSpec, MoeMlp
 
@@ -38,7 +39,7 @@ def formula_fingerprint() -> str:
     """sha256 of the priced probe iterations, as hex."""
     # distinct rates of comparable cost, so that no term hides behind another
     rates = Rates(**{name: _scale(unit) * (1 + i / 7) for i, (name, unit) in enumerate(UNITS.items())})
-    lines = []
+    lines = [f"products {digest()}"]
     for policy in (dense(), sink_window(), blocks(8), blocks(8, "host")):
         for tp in (1, 2):
             for shape in (

@@ -1,7 +1,7 @@
 """The price of a bill: the one formula, written once for floats, numpy and PyTensor.
 
     t = c0 + c_expert*MoE layers + c_seq*sequences + c_double*layers*log2(sequences) + c_prefill*[prefill]*(1 + runner2)
-        + smax(weights/beta, linear flops/F) + smax(experts/beta_expert, expert flops/F_e)
+        + smax(weights/beta, linear flops/F) + choice/beta + smax(experts/beta_expert, expert flops/F_e)
         + expert i/o / beta_io
         + smax(KV/beta_kv, attention flops/F_a) of decodes + idle*decode_idle/beta_kv + the same smax of prefill chunks + state/beta_state
         + summaries/beta_kv + find + exposed link + exposed launches + comm + intake*prompt tokens taken in
@@ -63,11 +63,11 @@ def smooth_max(a: Any, b: Any, p: Any) -> Any:
 def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:
     """Seconds by term of one iteration. Bill and rates broadcast together; `xp` supplies minimum (FLOAT, numpy or pytensor.tensor)."""
     p = rates.smooth_p
-    products = bill.linear_flops + rates.tile_share * bill.tile_flops
+    products = bill.linear_flops + rates.tile_share * (1.0 - bill.choice_known) * bill.tile_flops
     weights = smooth_max(bill.weight_bytes / rates.beta, products / rates.linear_flops_per_s, p) + smooth_max(
         bill.expert_bytes / rates.beta_expert, bill.expert_flops / rates.expert_flops_per_s, p
     )
-    weights = weights + bill.expert_io_bytes / rates.expert_io_bytes_per_s
+    weights = weights + bill.expert_io_bytes / rates.expert_io_bytes_per_s + rates.choice_share * bill.choice_bytes / rates.beta
     # one kernel serves decodes and chunks, but its blocks take turns: the bytes of one do not hide behind the products of the other
     rows = bill.prefill_flops + rates.chunk_pad_tokens * bill.chunk_flops + rates.last_turn * bill.last_turn_flops
     chunks = rows / rates.attention_flops_per_s

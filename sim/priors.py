@@ -119,6 +119,7 @@ def _generic() -> dict[str, Prior]:
         "runner2_intake_s": Prior(50e-9, 0.80, "prior, 50 ns a token"),
         "runner2_prefill": Prior(0.5, 0.70, "prior, half as long again"),
         "tile_share": Prior(0.4, 0.40, "prior, 0.4", upper=1.0),
+        "choice_share": Prior(1.0, 0.15, "prior, all of it"),
     }
 
 

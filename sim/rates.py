@@ -38,6 +38,7 @@ UNITS: dict[str, str] = {
     "runner2_intake_s": "s more per prompt token of a request taken in by vLLM's second model runner",
     "runner2_prefill": "share by which that runner takes longer over an iteration that carries prefill",
     "tile_share": "share of the rows that a matrix product's last tile lacks that shows",
+    "choice_share": "share of what matrix products take beyond a smooth maximum, each by itself, that shows",
     "expert_io_bytes_per_s": "bytes/s, what rows of routed experts pass through memory between kernels",
 }
 
@@ -78,6 +79,7 @@ class Rates:
     runner2_intake_s: Any
     runner2_prefill: Any
     tile_share: Any
+    choice_share: Any
     expert_io_bytes_per_s: Any
 
     def names(self) -> tuple[str, ...]:

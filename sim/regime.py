@@ -13,6 +13,7 @@ from sim.memory import DEFAULT_UTILIZATION, device_memory, sequence_bytes
 from sim.policy import AttentionPolicy, dense
 from sim.precision import Precision
 from sim.price import step_time_s
+from sim.products import known_to
 from sim.rates import RateDraws
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
@@ -53,7 +54,7 @@ def regime_map(
 
     def seconds(p: AttentionPolicy, draws: bool) -> Any:
         c, b = (grid_c[..., None], grid_b[..., None]) if draws else (grid_c, grid_b)
-        bill = iteration_bill(model, decode_shape(model, b, c, p, np), used, p, tp)
+        bill = iteration_bill(model, decode_shape(model, b, c, p, np), used, p, tp, known_to(gpu))
         return step_time_s(bill, rates.draws if draws else rates.point, np)
 
     ratio = seconds(dense(policy.placement), True) / seconds(policy, True)

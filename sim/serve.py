@@ -22,6 +22,7 @@ from sim.host import HostRates
 from sim.intervals import block_intervals, rate_intervals, repeat_intervals
 from sim.metrics import bill_shares, summarise
 from sim.precision import Precision
+from sim.products import known_to
 from sim.rates import RateDraws, Rates
 from sim.router import make_router
 from sim.runlog import RunRecord
@@ -211,10 +212,10 @@ def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | in
 
 
 def _cost(study: Study, config: EngineConfig, rates: Rates) -> BillCost:
-    limits = study.limits
-    draft = StepTime(limits.draft, study.precision, rates, tp=study.tp) if limits.draft else None
+    limits, gpu = study.limits, known_to(study.gpu)
+    draft = StepTime(limits.draft, study.precision, rates, tp=study.tp, gpu=gpu) if limits.draft else None
     settings = step_settings(config, study.host.work, study.host.boost)
-    return BillCost(study.model, study.precision, rates, tp=study.tp, policy=limits.attention, draft=draft, **settings)
+    return BillCost(study.model, study.precision, rates, tp=study.tp, policy=limits.attention, draft=draft, gpu=gpu, **settings)
 
 
 def _admission(study: Study, config: EngineConfig, cost: BillCost) -> Admission | None:

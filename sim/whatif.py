@@ -21,6 +21,7 @@ from sim.namespaces import FLOAT
 from sim.policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
 from sim.precision import Precision
 from sim.price import binding_term, step_terms, step_time_s
+from sim.products import known_to
 from sim.rate_source import tensor_parallel_notes
 from sim.rates import RateDraws, Rates
 from sim.specs.gpu import GpuSpec
@@ -116,7 +117,7 @@ def answer(question: Question, rates: RateDraws) -> Answer:
     for batch in q.batches:
         options += _options_at(q, batch, memory, rates)
     c_kv = sequence_bytes(q.model, q.context, q.precision, dense(), q.tp)[0]
-    alone = iteration_bill(q.model, decode_shape(q.model, 1.0, float(q.context)), q.precision, tp=q.tp)
+    alone = iteration_bill(q.model, decode_shape(q.model, 1.0, float(q.context)), q.precision, tp=q.tp, gpu=known_to(q.gpu))
     weights = alone.weight_bytes + alone.expert_bytes
     crossovers = {(k, b): crossover_context(q, blocks(k), b, rates.point) for k in q.ks for b in q.batches if q.model.kv_layers}
     fidelity = [risk_sentence(k, q.context, q.model.name) for k in q.ks]
@@ -147,7 +148,7 @@ def answer(question: Question, rates: RateDraws) -> Answer:
 
 def step_seconds(q: Question, policy: AttentionPolicy, batch: float, context: Any, rates: Rates, xp: Any = None) -> Any:
     """Decode step time of a uniform batch; pass numpy as `xp` for array rates."""
-    bill = iteration_bill(q.model, decode_shape(q.model, batch, context, policy, xp or FLOAT), q.precision, policy, q.tp)
+    bill = iteration_bill(q.model, decode_shape(q.model, batch, context, policy, xp or FLOAT), q.precision, policy, q.tp, known_to(q.gpu))
     return step_time_s(bill, rates, xp) if xp is not None else step_time_s(bill, rates)
 
 
@@ -214,7 +215,8 @@ def _options_at(q: Question, batch: int, memory: Memory, rates: RateDraws) -> li
             fits, reason = False, "no KV grows with the context"
         elif not fits:
             reason = f"needs {format_bytes(batch * hbm)} of KV, {format_bytes(max(0.0, memory.free))} free"
-        bill = iteration_bill(q.model, decode_shape(q.model, float(batch), float(q.context), policy), q.precision, policy, q.tp)
+        shape = decode_shape(q.model, float(batch), float(q.context), policy)
+        bill = iteration_bill(q.model, shape, q.precision, policy, q.tp, known_to(q.gpu))
         rows.append((policy, fits, reason, need, batch * host, n_max(memory, hbm), bill))
     timed = [(row, step_time_s(row[-1], rates.point), step_time_s(row[-1], rates.draws, np)) for row in rows]
     base = min((t for t in timed if t[0][0].kind == "dense" and t[0][1]), key=lambda t: t[1], default=None)

@@ -56,6 +56,7 @@ def candidates(model: Any, gpu: Any, precision: Any, rates: Rates) -> Candidates
     from hw.cells import engine_grid
     from hw.suites.engine_grid import checks
     from sim.deployment import Limits, plan_engine
+    from sim.products import known_to
 
     name, spec = measurable_shape(model)
     config, _ = plan_engine(spec, gpu, precision, 1, Limits(**SERVER_LIMITS))
@@ -69,32 +70,33 @@ def candidates(model: Any, gpu: Any, precision: Any, rates: Rates) -> Candidates
     )
     if not asked:
         raise UsageError(f"no cell of an engine grid fits {name} on {gpu.name}")
-    cells = as_cells(asked, name, spec, precision)
+    on = known_to(gpu)
+    cells = as_cells(asked, name, spec, precision, on)
     controls, anchors = checks()
-    again = as_cells((anchors[0], *anchors, controls[0]), name, spec, precision)
+    again = as_cells((anchors[0], *anchors, controls[0]), name, spec, precision, on)
     return Candidates(
         name,
         tuple(asked),
         cells,
-        cost_s(asked, cells, rates, spec, precision),
-        float(cost_s((anchors[0], *anchors, controls[0]), again, rates, spec, precision).sum()),
+        cost_s(asked, cells, rates, spec, precision, on),
+        float(cost_s((anchors[0], *anchors, controls[0]), again, rates, spec, precision, on).sum()),
     )
 
 
-def as_cells(asked: Any, name: str, spec: Any, precision: Any) -> StepCells:
+def as_cells(asked: Any, name: str, spec: Any, precision: Any, gpu: str) -> StepCells:
     """The cells' bills as a table of step cells; their times (1 s) are unknown and must not be read."""
     from calibrate.steps.cells import grid_shape, make_cells
     from calibrate.steps.engine_grid import KIND
     from sim.bill import iteration_bill
 
-    bills = [iteration_bill(spec, grid_shape(spec, c.contexts, [(t, o) for o, t in c.chunks]), precision) for c in asked]
+    bills = [iteration_bill(spec, grid_shape(spec, c.contexts, [(t, o) for o, t in c.chunks]), precision, gpu=gpu) for c in asked]
     label = f"{name} {precision.weights}"
     return make_cells(
         bills, np.ones(len(bills)), kind=[KIND[c.kind] for c in asked], model=[label] * len(bills), cell=[c.label for c in asked]
     )
 
 
-def cost_s(asked: Any, cells: StepCells, rates: Rates, spec: Any, precision: Any) -> Array:
+def cost_s(asked: Any, cells: StepCells, rates: Rates, spec: Any, precision: Any, gpu: str) -> Array:
     """Seconds to measure each cell under the grid's protocol, by the formula at `rates`."""
     from calibrate.steps.model import log_price
     from hw.cells import Cell
@@ -102,9 +104,8 @@ def cost_s(asked: Any, cells: StepCells, rates: Rates, spec: Any, precision: Any
 
     step = np.exp(log_price(cells, rates)[0])
     beside = [Cell("decode", c.contexts) for c in asked if c.contexts and c.chunks]
-    decode = dict(zip((c.contexts for c in beside), np.exp(log_price(as_cells(beside, "", spec, precision), rates)[0]), strict=True)) if (
-        beside
-    ) else {}  # fmt: skip
+    alone = np.exp(log_price(as_cells(beside, "", spec, precision, gpu), rates)[0]) if beside else ()
+    decode = dict(zip((c.contexts for c in beside), alone, strict=True))
     out = []
     for cell, seconds in zip(asked, step, strict=True):
         if not cell.chunks:

@@ -22,6 +22,7 @@ def study_of(ctx: click.Context, options: dict[str, Any]) -> Any:
     from sim.metrics import parse_goodput
     from sim.posterior import rates_for
     from sim.precision import Precision
+    from sim.products import known_to
     from sim.serve import Study
     from sim.served import as_served
     from sim.specs.gpus import get_gpu
@@ -45,7 +46,7 @@ def study_of(ctx: click.Context, options: dict[str, Any]) -> Any:
         rates, host = as_served(rates)
     if isinstance(limits["max_num_seqs"], float):
         limits["max_num_seqs"] = cap_at_knee(
-            trace, model, precision, rates.point, options["tp"], limits["max_num_seqs"], limits["attention"]
+            trace, model, precision, rates.point, tp, limits["max_num_seqs"], limits["attention"], known_to(gpu)
         )
 
     return Study(

@@ -34,6 +34,7 @@ from sim.bill import TILE_ROWS, iteration_bill, mixed_shape
 from sim.errors import SimctlError
 from sim.host import HostRates
 from sim.priors import Prior
+from sim.products import known_to
 from sim.rates import UNITS, RateDraws, Rates
 
 Array = NDArray[np.float64]
@@ -129,7 +130,7 @@ def shown_rates(run: ServedRun, log: Log) -> tuple[str, ...]:
         mixed_shape(run.model, [prompt, prompt + output], [(prompt, prompt, True), (8192.0, 8192.0, True)]),
         mixed_shape(run.model, [prompt], [(float(TILE_ROWS), float(TILE_ROWS), True)]),  # one row more than a tile
     ]
-    bills = (iteration_bill(run.model, shape, run.precision, tp=run.tp)._asdict() for shape in shapes)
+    bills = (iteration_bill(run.model, shape, run.precision, tp=run.tp, gpu=known_to(run.gpu))._asdict() for shape in shapes)
     hidden = set.intersection(*(unseen({name: np.asarray(v, dtype=float) for name, v in bill.items()}) for bill in bills))
     return tuple(name for name in UNITS if name not in hidden)
 

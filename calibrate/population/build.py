@@ -23,7 +23,7 @@ from calibrate.population.published import Learnt, Published, learn_published, p
 from calibrate.sampling import Settings, chosen
 from calibrate.sources import engine_grids
 from calibrate.steps.approximate import HOST_SD
-from calibrate.steps.cells import KINDS, concatenate
+from calibrate.steps.cells import KINDS, concatenate, unmeasured
 from calibrate.steps.fit import Scores, hosts_of, intervals, score
 from sim.errors import SimctlError
 from sim.posterior import POPULATION, STEP_TIME, packaged_posterior, read_posterior
@@ -78,7 +78,7 @@ def leave_one_out(kernels: Sequence[Estimate], engines: Sequence[Estimate], sett
 
 def _on_grid(gpu: str, found: Mapping[str, Array]) -> Scores:
     spec = get_gpu(gpu)
-    cells = concatenate([g.cells for g in engine_grids(spec) if g.tp == 1])
+    cells = unmeasured(concatenate([g.cells for g in engine_grids(spec) if g.tp == 1]))
     size = len(found["beta"])
     rates = Rates(**_absolute(spec.name, found, size))
     hosts = hosts_of(cells, (), np.ones((size, 0)), HOST_SD, np.random.default_rng(2))

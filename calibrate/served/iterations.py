@@ -26,6 +26,7 @@ from sim.engine.presets import step_settings
 from sim.engine.steptime import StepTime
 from sim.engine.ticks import TICK_S, to_ticks
 from sim.errors import UsageError
+from sim.products import known_to
 
 Array = NDArray[np.float64]
 COLUMNS = (
@@ -144,7 +145,7 @@ def step_times(run: ServedRun, path: ServedPath) -> StepTime:
     """Step times as this path serves the run."""
     config, _ = plan_engine(run.model, run.gpu, run.precision, run.tp, run.limits)
     settings = step_settings(config, path.host.work, path.host.boost)
-    return StepTime(run.model, run.precision, path.rates.point, tp=run.tp, **settings)
+    return StepTime(run.model, run.precision, path.rates.point, tp=run.tp, gpu=known_to(run.gpu), **settings)
 
 
 def priced_s(steps: StepTime, seen: Iterations) -> Array:

@@ -44,6 +44,7 @@ from sim.engine.boost import NO_BOOST, Boost
 from sim.errors import UsageError
 from sim.host import HostRates
 from sim.price import step_terms
+from sim.products import known_to
 from sim.rates import RateDraws, Rates
 from sim.served import ServedPath as PackagedPath
 from sim.served import hidden_work
@@ -162,7 +163,9 @@ def _from_windows(run: ServedRun, rates: RateDraws, rungs: tuple[Experiment, ...
     # the window opens at the last first token and closes at the last token: half the output has been added to the context by its middle
     context = np.array([float(np.mean(e.prompt_tokens) + np.mean(e.output_tokens) / 2) for e in rungs])
     windows = np.array([e.window_step_s for e in rungs])
-    bill = iteration_bill(run.model, decode_shape(run.model, n[:, None], context[:, None], xp=np), run.precision, tp=run.tp)
+    bill = iteration_bill(
+        run.model, decode_shape(run.model, n[:, None], context[:, None], xp=np), run.precision, tp=run.tp, gpu=known_to(run.gpu)
+    )
 
     def solve(r: Rates) -> tuple[Array, Array]:
         c_seq = np.atleast_1d(np.asarray(r.c_seq_s, float))

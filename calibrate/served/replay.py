@@ -13,6 +13,7 @@ from calibrate.served.scatter import Scatter, ScatteredSteps
 from sim.deployment import plan_engine
 from sim.engine.presets import step_settings
 from sim.host import HostRates
+from sim.products import known_to
 from sim.rates import RateDraws, Rates
 from sim.runlog import RunRecord
 from sim.serve import Study, run_study
@@ -80,7 +81,8 @@ def scattered(study: Study, scatter: Scatter, rng: np.random.Generator) -> Colum
     """`columns_of` one run at the study's point rates with iterations that scatter; None where the fast path does not apply."""
     config, _ = plan_engine(study.model, study.gpu, study.precision, study.tp, study.limits)
     settings = step_settings(config, study.host.work, study.host.boost)
-    steps = ScatteredSteps(study.model, study.precision, study.rates.point, tp=study.tp, scatter=scatter, rng=rng, **settings)
+    settings |= {"tp": study.tp, "gpu": known_to(study.gpu)}
+    steps = ScatteredSteps(study.model, study.precision, study.rates.point, scatter=scatter, rng=rng, **settings)
     if study.max_concurrency is None and not np.isnan(study.trace.arrival_s).any():
         record = run_fast(study.trace, config, steps, study.host)
     else:

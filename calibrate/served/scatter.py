@@ -22,6 +22,7 @@ from sim.engine.microbatch import Chunk
 from sim.engine.steptime import StepTime
 from sim.engine.ticks import TICK_S, to_ticks
 from sim.host import HostRates
+from sim.products import known_to
 from sim.rates import Rates
 
 Array = NDArray[np.float64]
@@ -49,7 +50,7 @@ def scatter_of(run: ServedRun, experiments: tuple[Experiment, ...], rates: Rates
 
 def _launched(run: ServedRun, experiment: Experiment, rates: Rates, host: HostRates) -> Array:
     """Seconds [prompt] over price of a decode and the iteration in which a prompt beyond the captured graphs joins it."""
-    steps = StepTime(run.model, run.precision, rates, tp=run.tp, host=host.work, boost=host.boost)
+    steps = StepTime(run.model, run.precision, rates, tp=run.tp, host=host.work, boost=host.boost, gpu=known_to(run.gpu))
     found = []
     for i, beside in joins(experiment, 2):
         prompt = int(experiment.prompt_tokens[i])

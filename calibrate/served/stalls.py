@@ -19,6 +19,7 @@ from calibrate.served.middle import middle
 from calibrate.served.runs import Experiment, ServedRun
 from sim.bill import GRAPH_TOKENS, iteration_bill, mixed_shape
 from sim.price import step_time_s
+from sim.products import known_to
 from sim.rates import Rates
 
 Array = NDArray[np.float64]
@@ -53,5 +54,7 @@ def stalls(run: ServedRun, experiment: Experiment, rates: Rates) -> Array:
 def _priced(run: ServedRun, rates: Rates, contexts: Sequence[float], prompt: int) -> float:
     """Seconds of three decodes of streams of these contexts and one iteration in which a whole prompt joins them."""
     shapes = [mixed_shape(run.model, contexts, []), mixed_shape(run.model, contexts, [(float(prompt), float(prompt), True)])]
-    decode, mixed = (float(step_time_s(iteration_bill(run.model, shape, run.precision, tp=run.tp), rates)) for shape in shapes)
+    decode, mixed = (
+        float(step_time_s(iteration_bill(run.model, shape, run.precision, tp=run.tp, gpu=known_to(run.gpu)), rates)) for shape in shapes
+    )
     return BEFORE * decode + mixed

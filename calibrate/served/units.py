@@ -9,6 +9,7 @@ from sim.bill import decode_shape, iteration_bill
 from sim.errors import UsageError
 from sim.price import step_time_s
 from sim.priors import priors
+from sim.products import known_to
 from sim.rates import UNITS, Rates
 
 LEAST_TOKENS = 8  # of an answer, so that one stall is not what its tokens take
@@ -37,7 +38,7 @@ def check_times(run: ServedRun) -> None:
         )
     declared = priors(run.gpu, run.precision)
     context = float(np.mean(np.concatenate([e.prompt_tokens for e in every])))
-    bill = iteration_bill(run.model, decode_shape(run.model, 1.0, context), run.precision, tp=run.tp)
+    bill = iteration_bill(run.model, decode_shape(run.model, 1.0, context), run.precision, tp=run.tp, gpu=known_to(run.gpu))
     alone = float(step_time_s(bill, Rates(**{name: declared[name].median for name in UNITS})))
     if (middle := float(np.median(times))) > WRONG_UNIT * alone:
         raise UsageError(

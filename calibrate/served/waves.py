@@ -16,6 +16,7 @@ from sim.bill import iteration_bill, mixed_shape
 from sim.deployment import plan_engine
 from sim.host import HostRates
 from sim.price import step_time_s
+from sim.products import known_to
 from sim.rates import RateDraws, Rates
 
 Array = NDArray[np.float64]
@@ -76,5 +77,5 @@ def taken_up_s(run: ServedRun, rates: Rates, wave: Experiment, ttft_s: Array) ->
         if own > 0:
             chunks.append((own, own, True))
         left -= own
-    bill = iteration_bill(run.model, mixed_shape(run.model, [], chunks, tp=run.tp), run.precision, tp=run.tp)
+    bill = iteration_bill(run.model, mixed_shape(run.model, [], chunks, tp=run.tp), run.precision, tp=run.tp, gpu=known_to(run.gpu))
     return float(ttft_s.min()) - float(step_time_s(bill, rates))

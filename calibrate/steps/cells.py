@@ -130,6 +130,13 @@ def make_cells(
     return StepCells(matrix, times, spread, labels[0], labels[1], labels[2], *ran, spread, unknown, unknown)
 
 
+def unmeasured(cells: StepCells) -> StepCells:
+    """The same cells, of a model or on a GPU whose matrix products nobody has measured (sim.products)."""
+    bill = cells.bill.copy()
+    bill[:, [FIELDS.index("choice_bytes"), FIELDS.index("choice_known")]] = 0.0
+    return replace(cells, bill=bill)
+
+
 def concatenate(parts: Sequence[StepCells]) -> StepCells:
     """All cells of several tables."""
     if not parts:

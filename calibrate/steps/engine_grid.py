@@ -22,6 +22,7 @@ from calibrate.steps.noise import floor
 from sim.bill import Bill, iteration_bill
 from sim.errors import UsageError
 from sim.precision import Precision
+from sim.products import known_to
 from sim.quantiles import MEDIAN_SE
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
@@ -83,9 +84,11 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     tp = whole_number(attrs, "tensor_parallel_size", 1, path)
     within, visits, visits_sd = visits_of(data, ran, rows)
     asked = asked_of(Path(path), attrs)
+    gpu = gpu or get_gpu(str(attrs["gpu_name"]))
+    on = known_to(gpu)
     label = f"{attrs['model']} {precision.weights}" + (f" tp{tp}" if tp > 1 else "")
     cells = make_cells(
-        [_bill(model, precision, row, tp, asked) for row in rows],
+        [_bill(model, precision, row, tp, asked, on) for row in rows],
         [float(row["step_s_median"]) for row in rows],
         kind=[SPREAD if tp > 1 and row["kind"] in KIND else KIND.get(str(row["kind"]), "unknown") for row in rows],
         model=[label] * len(rows),
@@ -96,19 +99,19 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     )
     cells = replace(cells, within_sd=within, visits=visits, visits_sd=visits_sd)
     engine = f"{attrs.get('engine', 'unknown engine')} {attrs.get('engine_version', '')}".strip()
-    return Grid(cells, gpu or get_gpu(str(attrs["gpu_name"])), model, precision, engine, f"{Path(path).name} ({label})", tp)
+    return Grid(cells, gpu, model, precision, engine, f"{Path(path).name} ({label})", tp)
 
 
 def _dtype(name: str) -> str:
     return DTYPE.get(str(name), str(name))
 
 
-def _bill(model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int, asked: Mapping[str, Sequence[float]]) -> Bill:
+def _bill(model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int, asked: Mapping[str, Sequence[float]], gpu: str) -> Bill:
     seqs = round(float(row["decode_seqs_median"]))
     # the engine counts keys attended to, the new token's own included
     context = float(row["decode_context_tokens_median"]) / seqs - 1 if seqs else 0.0
     chunks = [(float(row["chunk_tokens"]), float(row["offset_tokens"]))] * int(row["chunks"])
-    bill = iteration_bill(model, grid_shape(model, [context] * seqs, chunks, tp=tp), precision, tp=tp)
+    bill = iteration_bill(model, grid_shape(model, [context] * seqs, chunks, tp=tp), precision, tp=tp, gpu=gpu)
     return with_idle(bill, model, precision, tp, *contexts_of(row, context, asked))
 
 

@@ -136,11 +136,19 @@ def other_host_sd(host_sd: float, runs: Sequence[str]) -> float:
 
 
 def held_out(
-    cells: StepCells, priors: Mapping[str, Prior], folds: NDArray[np.str_], host_sd: float, seed: int, draws: int = HELD_OUT_DRAWS
+    cells: StepCells,
+    priors: Mapping[str, Prior],
+    folds: NDArray[np.str_],
+    host_sd: float,
+    seed: int,
+    draws: int = HELD_OUT_DRAWS,
+    judged: StepCells | None = None,
 ) -> HeldOut:
     """Predict each fold (labels [n]) from an approximate fit (calibrate.steps.approximate) to the others. Cells of a run that others are of
-    are on its host; a run left out whole is on one that is known as far as other runs on its machine tell.
+    are on its host; a run left out whole is on one that is known as far as other runs on its machine tell. `judged` are the cells as
+    what is left out knows them, where it knows less than a fit to them.
     """
+    judged = cells if judged is None else judged
     runs = run_names(cells)
     machines = machines_of(cells, runs)
     low, median, high = (np.full(len(cells), np.nan) for _ in range(3))
@@ -149,8 +157,8 @@ def held_out(
         fit = approximate(cells.take(~out), priors, host_sd, runs=runs, machines=machines)
         rng = np.random.default_rng([seed, 2, i])
         rates, known, sigma = fit.draws(draws, rng)
-        hosts = hosts_of(cells.take(out), fit.runs, known, other_host_sd(host_sd, fit.runs), rng)
-        low[out], median[out], high[out] = intervals(cells.take(out), rates, sigma, rng, hosts)
+        hosts = hosts_of(judged.take(out), fit.runs, known, other_host_sd(host_sd, fit.runs), rng)
+        low[out], median[out], high[out] = intervals(judged.take(out), rates, sigma, rng, hosts)
     return HeldOut(low, median, high, folds)
 
 

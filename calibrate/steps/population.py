@@ -13,7 +13,7 @@ SHOWN_BY_ENGINES = (
     "c0_s", "c_seq_s", "c_prefill_s", "eager_layer_s", "eager_expert_layer_s", "beta", "beta_expert", "beta_kv",
     "linear_flops_per_s", "attention_flops_per_s", "chunk_pad_tokens", "smooth_p", "expert_layer_s", "expert_flops_per_s",
     "doubling_s", "decode_idle", "last_turn", "intake_s", "spread_layer_s", "spread_eager_layer_s", "spread_intake_s",
-    "runner2_intake_s", "runner2_prefill", "tile_share", "expert_io_bytes_per_s",
+    "runner2_intake_s", "runner2_prefill", "tile_share", "choice_share", "expert_io_bytes_per_s",
 )  # fmt: skip
 WIDER = {
     "c0_s": (1.5e-3, 0.8),

@@ -49,8 +49,11 @@ SEEN_THROUGH: dict[str, tuple[str, ...]] = {
     "runner2_intake_s": ("runner2_intake_tokens",),
     "runner2_prefill": ("second_runner_prefill",),
     "tile_share": ("tile_flops",),
+    "choice_share": ("choice_bytes",),
     "expert_io_bytes_per_s": ("expert_io_bytes",),
 }
+# Terms that are charged for only where another is 0.
+UNLESS = {"tile_flops": "choice_known"}
 
 
 def value(prior: Prior, z: Any, exp: Any = np.exp) -> Any:
@@ -66,7 +69,11 @@ def value(prior: Prior, z: Any, exp: Any = np.exp) -> Any:
 
 def unseen(bill: Mapping[str, Array]) -> set[str]:
     """Rates that no term of the bill shows."""
-    return {rate for rate, terms in SEEN_THROUGH.items() if not any(np.any(bill[t] > 0) for t in terms)}
+
+    def charged(term: str) -> Any:
+        return bill[term] * (1.0 - bill[UNLESS[term]]) if term in UNLESS else bill[term]
+
+    return {rate for rate, terms in SEEN_THROUGH.items() if not any(np.any(charged(t) > 0) for t in terms)}
 
 
 def prior_scores(names: Collection[str], draws: int, rng: np.random.Generator) -> dict[str, Array]:

@@ -14,7 +14,7 @@ from calibrate import backend
 from calibrate.beside import begun
 from calibrate.sampling import Diagnostics, quiet
 from calibrate.steps.alone import Alone, with_alone
-from calibrate.steps.cells import KINDS, StepCells
+from calibrate.steps.cells import KINDS, StepCells, unmeasured
 from calibrate.steps.engine_grid import Grid
 from calibrate.steps.fit import HeldOut, Posterior, Scores, StepFit, cell_folds, held_out
 from calibrate.steps.machines import machines_of
@@ -86,7 +86,7 @@ def calibrate(
     """
     cells = fit.cells
     ways = _ways(cells, folds, seed) if folds >= 2 else []
-    predicted = [begun(beside, held_out, cells, fit.priors, way.labels, fit.host_sd, seed) for way in ways]
+    predicted = [begun(beside, held_out, cells, fit.priors, way.labels, fit.host_sd, seed, judged=way.judged) for way in ways]
     posterior = fit.posterior()
     loo = _loo(fit, posterior)
     found = [each() for each in alone]
@@ -114,6 +114,7 @@ class _Way:
     name: str
     labels: NDArray[np.str_]
     parts: NDArray[np.str_]
+    judged: StepCells | None = None  # where what is left out is known less well than what it is predicted from
 
 
 def _ways(cells: StepCells, folds: int, seed: int) -> list[_Way]:
@@ -122,7 +123,8 @@ def _ways(cells: StepCells, folds: int, seed: int) -> list[_Way]:
     models, runs = len(np.unique(cells.model)), len(np.unique(cells.run))
     ways = [_Way(f"{folds}-fold by cell", cell_folds(cells, folds, np.random.default_rng(seed)), cells.kind)]
     if models > 1:
-        ways.append(_Way("leave one model out", cells.model, cells.model))
+        # of a model that nobody has seen nobody has measured the products either
+        ways.append(_Way("leave one model out", cells.model, cells.model, unmeasured(cells)))
     if runs > models:  # else every model is its run
         ways.append(_Way("leave one run out", cells.run, cells.run))
     if 1 < len(np.unique(machines)) < runs:

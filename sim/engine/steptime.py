@@ -91,7 +91,7 @@ class StepTime:
     before: it shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the
     launching of kernels does. An engine without a `second_runner` steps every model as vLLM's first one does. `boost` is
     what a GPU that has rested computes faster: whoever runs iterations one after another keeps the account of it
-    (sim.engine.boost).
+    (sim.engine.boost). `gpu` is the name under which its matrix products may have been measured (sim.products.known_to).
 
     `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse
     policies, KV in host RAM and kernels launched one by one make the price depend on each sequence's context or
@@ -118,6 +118,7 @@ class StepTime:
         host: HostWork = NO_WORK,
         second_runner: bool = True,
         boost: Boost = NO_BOOST,
+        gpu: str = "",
     ) -> None:
         if not second_runner:
             model = replace(model, second_runner=False)
@@ -135,7 +136,8 @@ class StepTime:
         self._graph_reuse = graph_reuse
         self._tiers = tuple(tiers)
         self._tier_overlap = tier_overlap
-        self._coefficients = c = coefficients(model, precision, tp)
+        # micro-batches are those of an engine with kernels of its own
+        self._coefficients = c = coefficients(model, precision, tp, "" if micro_batch else gpu)
         self._block_bytes = block_size * (c.kv_token_bytes + c.window_token_bytes)
         self._rates = rates
         self._rested = boost.rested(rates) if boost.share else rates

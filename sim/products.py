@@ -1,0 +1,153 @@
+"""What matrix products take beyond a smooth maximum of reading their weights and of computing their flops, where that was measured.
+
+A library chooses a kernel for every size of a product, and for some numbers of rows it chooses badly: on the H100 448 rows of an 8B take a
+third longer than 432 and than 464 (docs/adr/0020). The choice is the library's own, the same on every card of a kind, and no formula
+tells it; so it is a table, times by rows of the products of a layer, each by itself (`python -m hw --suite products`). Every product has a
+smooth time, of a bandwidth and a rate of its own; what it takes beyond is told as bytes that could have been read meanwhile. How fast a
+product is where its kernel fits is left to the rates.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.precision import ACTIVATION_BYTES, Precision
+from sim.specs.gpu import GpuSpec
+from sim.specs.model import ModelSpec
+
+Array = NDArray[np.float64]
+PACKAGED = "data/products.npz"
+EXPONENT = 3.0  # of the smooth maximum: the formula's own, before anything is learnt
+MEASURED_AT = "bf16"
+# Up to here all sizes that graphs are captured for were measured, and the next one up stands for those between. Beyond, a number of rows
+# that was not measured is taken for the nearest that a tile does not divide either: those that it does may get kernels of their own.
+GRAPHS, TILE = 512, 8
+
+
+class Product(NamedTuple):
+    """One matrix product of a layer: [rows, k] times [k, n], with its bias or without."""
+
+    k: int
+    n: int
+    bias: bool
+
+
+class Measured(NamedTuple):
+    """A product's times on one GPU: seconds at `rows` [row], and the bandwidth and the rate of its smooth time."""
+
+    rows: Array
+    seconds: Array
+    bytes_per_s: float
+    flops_per_s: float
+
+
+class Choice(NamedTuple):
+    """What a model's products take beyond smooth, as bytes that could have been read: by rows, from 0 to the last measured."""
+
+    bytes: Array
+
+
+def smooth_s(product: Product, rows: Any, bytes_per_s: float, flops_per_s: float) -> Any:
+    """Seconds of a 16-bit product of so many rows where the choice of kernel does not matter."""
+    size = float(product.k) * product.n
+    sides = (ACTIVATION_BYTES * size / bytes_per_s) ** EXPONENT + (2.0 * size * rows / flops_per_s) ** EXPONENT
+    return sides ** (1.0 / EXPONENT)
+
+
+def products_of(model: ModelSpec, tp: int = 1) -> list[tuple[Product, int]]:
+    """(product, layers that compute it) of a model's layers as engines fuse them, per GPU of `tp`; routed experts are none. Empty for a
+    model with layers that are put together otherwise.
+    """
+    found: list[tuple[Product, int]] = []
+    for group in model.groups:
+        mixer, mlp, hidden = group.mixer, group.mlp, model.hidden
+        if mixer.kind != "attention" or mixer.output_gate:
+            return []
+        kv_heads = max(mixer.kv_heads // tp, 1)
+        found.append((Product(hidden, (mixer.heads // tp + 2 * kv_heads) * mixer.head_dim, mixer.qkv_bias), group.count))
+        found.append((Product(mixer.heads // tp * mixer.head_dim, hidden, mixer.out_bias), group.count))
+        if mlp.kind == "dense":
+            found.append((Product(hidden, 2 * mlp.intermediate // tp, mlp.bias), group.count))
+            found.append((Product(mlp.intermediate // tp, hidden, mlp.bias), group.count))
+        elif mlp.shared_intermediate:
+            return []
+    return found
+
+
+@lru_cache(maxsize=256)
+def choice(model: ModelSpec, precision: Precision, tp: int, gpu: str) -> Choice | None:
+    """What this model's products take beyond smooth on `gpu`; None where one of them was not measured."""
+    known = measured().get(gpu, {}) if precision.weights == MEASURED_AT else {}
+    wanted = products_of(model, tp)
+    if not wanted or any(product not in known for product, _ in wanted):
+        return None
+    rows = np.arange(min(known[product].rows[-1] for product, _ in wanted) + 1)
+    return Choice(sum((layers * bytes_beyond(product, known[product], rows) for product, layers in wanted), start=np.zeros(rows.size)))
+
+
+def bytes_beyond(product: Product, seen: Measured, rows: Array) -> Array:
+    """What a product takes beyond smooth at every number of rows [row], as bytes that could have been read; none where it takes less."""
+    share = np.maximum(seen.seconds / smooth_s(product, seen.rows, seen.bytes_per_s, seen.flops_per_s) - 1.0, 0.0)
+    smooth = smooth_s(product, rows, seen.bytes_per_s, seen.flops_per_s)
+    out: Array = np.where(rows > 0, share[nearest(seen.rows, rows)] * smooth * seen.bytes_per_s, 0.0)
+    return out
+
+
+def choice_bytes(found: Choice | None, rows: Any) -> Any:
+    """Those bytes of an iteration of so many rows (a number or an array); 0 where nothing was measured, and for more rows than were."""
+    if found is None:
+        return 0.0
+    last = found.bytes.size - 1
+    if isinstance(rows, (float, int)):
+        return float(found.bytes[int(rows)]) if rows <= last else 0.0
+    several = np.asarray(rows, dtype=float)
+    return np.where(several <= last, found.bytes[np.minimum(several, last).astype(np.intp)], 0.0)
+
+
+def known_to(gpu: GpuSpec) -> str:
+    """The name under which products of a GPU would be found: none of a user's own datasheet, whatever name it carries."""
+    return gpu.name if gpu.origin == "catalogue" else ""
+
+
+@cache
+def digest() -> str:
+    """sha256 of the packaged table, as hex: what is learnt from bills is learnt with it."""
+    return hashlib.sha256((files("sim") / PACKAGED).read_bytes()).hexdigest()
+
+
+@cache
+def measured() -> dict[str, dict[Product, Measured]]:
+    """Packaged products by GPU."""
+    with (files("sim") / PACKAGED).open("rb") as file, np.load(file, allow_pickle=False) as data:
+        columns = {name: data[name] for name in data.files}
+    found: dict[str, dict[Product, Measured]] = {}
+    for i, gpu in enumerate(columns["gpu"].tolist()):
+        product = Product(int(columns["k"][i]), int(columns["n"][i]), bool(columns["bias"][i]))
+        seconds = columns["seconds"][i].astype(float)
+        ran = np.isfinite(seconds)
+        rates = float(columns["bytes_per_s"][i]), float(columns["flops_per_s"][i])
+        found.setdefault(gpu, {})[product] = Measured(columns["rows"][ran].astype(float), seconds[ran], *rates)
+    return found
+
+
+def nearest(measured_rows: Array, rows: Array) -> NDArray[np.intp]:
+    """Which of the measured numbers of rows (ascending) stands for each."""
+    exact = np.searchsorted(measured_rows, rows).clip(max=measured_rows.size - 1)
+    beyond = np.flatnonzero(measured_rows > GRAPHS)
+    whole = beyond[measured_rows[beyond] % TILE > 0]
+    if not whole.size:
+        return exact
+    stand_in = np.union1d(whole, beyond[measured_rows[beyond] > measured_rows[whole[-1]]])
+    return np.where((measured_rows[exact] == rows) | (rows <= GRAPHS), exact, stand_in[_closest(measured_rows[stand_in], rows)])
+
+
+def _closest(values: Array, wanted: Array) -> NDArray[np.intp]:
+    above = np.searchsorted(values, wanted).clip(1, values.size - 1)
+    out: NDArray[np.intp] = np.where(wanted - values[above - 1] < values[above] - wanted, above - 1, above)
+    return out
