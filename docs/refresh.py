@@ -1,6 +1,7 @@
 """Run the commands shown in the documentation and write what they print beneath them.
 
-A fenced `console` block starts with one line `$ simctl ...`; all below it is that command's output.
+A fenced `console` block starts with one line `$ simctl ...`, or `$ python -m hw.X_table ...` of files here; all below it is
+that command's output.
 `python docs/refresh.py` rewrites the blocks, `python docs/refresh.py --check` exits 1 when one is stale. With documents named
 (*.md), it looks at those alone.
 
@@ -11,6 +12,7 @@ folder DIR that holds the traces; a failing command's line on stderr is shown wi
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import re
@@ -21,30 +23,39 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SLOW = re.compile(r"```text\n\$ simctl (?P<arguments>[^\n]*)\n(?P<output>.*?)```", re.DOTALL)
-BLOCK = re.compile(r"```console\n\$ simctl (?P<arguments>[^\n]*)\n(?P<output>.*?)```", re.DOTALL)
+BLOCK = re.compile(
+    r"```console\n\$ (?P<command>simctl|python -m (?P<module>hw\.\w+_table)) (?P<arguments>[^\n]*)\n(?P<output>.*?)```", re.DOTALL
+)
 
 
 def documents() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def printed(arguments: str) -> str:
-    """What `simctl ARGUMENTS` prints on stdout. Raises RuntimeError when it fails."""
-    from simctl.cli import main
-
+def printed(arguments: str, module: str | None = None) -> str:
+    """What `simctl ARGUMENTS`, or `python -m MODULE ARGUMENTS`, prints on stdout. Raises RuntimeError when it fails."""
     out = io.StringIO()
     try:
         with contextlib.redirect_stdout(out):
-            code = main(shlex.split(arguments))
+            code = _run(shlex.split(arguments), module)
     except SystemExit as stop:
         code = stop.code
     if code:
-        raise RuntimeError(f"simctl {arguments}: exit {code}")
+        raise RuntimeError(f"{module or 'simctl'} {arguments}: exit {code}")
     return "".join(line.rstrip() + "\n" for line in out.getvalue().splitlines())
 
 
+def _run(arguments: list[str], module: str | None) -> object:
+    if module is None:
+        from simctl.cli import main
+
+        return main(arguments)
+    with contextlib.chdir(ROOT):  # files are named from there
+        return importlib.import_module(module).command.main(arguments, standalone_mode=False)
+
+
 def refreshed(text: str) -> str:
-    return BLOCK.sub(lambda m: f"```console\n$ simctl {m['arguments']}\n{printed(m['arguments'])}```", text)
+    return BLOCK.sub(lambda m: f"```console\n$ {m['command']} {m['arguments']}\n{printed(m['arguments'], m['module'])}```", text)
 
 
 def ran(arguments: str, folder: str) -> str:

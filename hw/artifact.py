@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
 SCHEMA = "simctl-measurement/1"
+ZLIB = {"zlib": True, "complevel": 5}
+# by kind of type; text of any length is not compressed, arrays of characters are
+PACKED = {kind: ZLIB if kind in "fiu" else {"dtype": "S1", **ZLIB} for kind in "fiuOU"}
 
 
 def table(dim: str, rows: Sequence[Mapping[str, Any]], described: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
@@ -55,7 +58,7 @@ def write(dataset: xr.Dataset, path: Path, csv_dims: Mapping[str, str]) -> list[
     temporary = path.with_suffix(".nc.tmp")
     try:
         if importlib.util.find_spec("h5netcdf") and importlib.util.find_spec("h5py"):
-            packed = {n: {"zlib": True, "complevel": 5} for n, v in dataset.variables.items() if v.dtype.kind in "fiu"}
+            packed = {n: PACKED[v.dtype.kind] for n, v in dataset.variables.items() if v.dtype.kind in PACKED}
             dataset.to_netcdf(temporary, engine="h5netcdf", encoding=packed)
         else:
             temporary.write_bytes(netcdf3.content(dataset))

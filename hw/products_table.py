@@ -95,6 +95,11 @@ def work_of(data: xr.Dataset) -> tuple[Array, Array]:
     return k * n * item, 2.0 * k * n * data.rows.values
 
 
+def computing(kernels: str) -> str:
+    """Of the kernels of a product those that compute, as far as there is room: a library may clear its workspace first."""
+    return " + ".join(name for name in kernels.split(" + ") if not name.startswith("Memset"))[:60]
+
+
 def table(layers: list[Layer], least: float) -> str:
     """A line per number of rows that every layer was measured at and that takes `least` (a share) longer or shorter than it should."""
     common = sorted(set.intersection(*(set(layer.rows.tolist()) for layer in layers)))
@@ -107,7 +112,7 @@ def table(layers: list[Layer], least: float) -> str:
             continue
         most = int(np.argmax(np.abs(over)))
         figures = [f"{1e3 * (should + sum(over)):.2f}", f"{1e3 * should:.2f}", f"{1e3 * sum(over):+.2f}", f"{sum(over) / should:+.0%}"]
-        lines.append([f"{rows:.0f}", *figures, layers[most].name, f"{1e3 * over[most]:+.2f}", layers[most].kernels[at[most]][:60]])
+        lines.append([f"{rows:.0f}", *figures, layers[most].name, f"{1e3 * over[most]:+.2f}", computing(layers[most].kernels[at[most]])])
     return aligned(lines, left=(5, 7))
 
 

@@ -14,12 +14,12 @@ spec.loader.exec_module(refresh)
 def blocks():
     for path in refresh.documents():
         for match in refresh.BLOCK.finditer(path.read_text(encoding="utf-8")):
-            yield pytest.param(match["arguments"], match["output"], id=f"{path.name}: {match['arguments']}")
+            yield pytest.param(match["arguments"], match["module"], match["output"], id=f"{path.name}: {match['arguments']}")
 
 
-@pytest.mark.parametrize(("arguments", "shown"), list(blocks()))
-def test_block_is_current(arguments, shown):
-    assert refresh.printed(arguments) == shown
+@pytest.mark.parametrize(("arguments", "module", "shown"), list(blocks()))
+def test_block_is_current(arguments, module, shown):
+    assert refresh.printed(arguments, module) == shown
 
 
 def test_every_link_and_image_points_at_a_file():
