@@ -22,7 +22,7 @@ TUNE, TARGET_ACCEPT = 400, 0.9
 CAREFUL, CAREFUL_DRAWS = 0.98, 2000
 LOGS = (".json", ".jsonl", ".csv")
 # A dozen starts hardly tell three kinds of memory apart, nor two texts how much texts differ: chains mix slowly, and draws are cheap.
-DRAWS = {"capacity": 4000, "recall": 3000, "rates": 800}
+DRAWS = {"capacity": 4000, "recall": 3000, "rates": 600}
 
 
 SECTIONS = {
@@ -57,7 +57,7 @@ SECTIONS = {
 @click.option(
     "--draws",
     type=click.IntRange(100),
-    help="Draws per chain.  [default: 800; from the hierarchy 2000; 4000 with --kv-capacity, 3000 with --recall]",
+    help="Draws per chain.  [default: 600; from the hierarchy 2000; 4000 with --kv-capacity, 3000 with --recall]",
 )
 @click.option("--chains", default=4, show_default=True, type=click.IntRange(2), help="Chains.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampler, the folds and the predictive draws.")

@@ -114,6 +114,7 @@ def test_rates_without_evidence_are_not_free(step_fit):
         "last_turn",
         "intake_s",
         "tile_share",
+        "choice_share",
     }
 
 

@@ -63,6 +63,7 @@ _SCALE = {
     "runner2_intake_s": 6e-8,
     "runner2_prefill": 0.6,
     "tile_share": 0.4,
+    "choice_share": 1.0,
     "expert_io_bytes_per_s": 1e12,
 }
 assert set(_SCALE) == set(UNITS)
