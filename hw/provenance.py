@@ -40,6 +40,12 @@ def query_gpus() -> list[dict[str, str]]:
     return [gpu | {"machine": machine(gpu["machine"])} for gpu in found]
 
 
+def after(device: str) -> dict[str, str]:
+    """Clock, power and temperature of the first GPU once all is measured, as attributes `after_*`; none of a CPU."""
+    found = query_gpus()[:1] if device == "cuda" else []
+    return {f"after_{k}": v for gpu in found for k, v in gpu.items() if k.startswith(("clock_sm", "temp", "power_w"))}
+
+
 def machine(uuid: str) -> str:
     """A hash of the GPU's identity: alike for runs on one machine, and says nothing else of it. Empty where the driver tells none."""
     return hashlib.sha256(uuid.encode()).hexdigest()[:12] if uuid.startswith("GPU-") else ""

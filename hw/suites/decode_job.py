@@ -49,7 +49,7 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
         budget = Budget(job.budget_s)
         attrs |= suite.measure(open_step, gate, suite.grid(), journal, budget, job.stem)
         attrs["measuring_s"] = round(budget.spent_s, 1)
-        attrs |= {f"after_{k}": v for k, v in provenance.query_gpus()[0].items() if k.startswith(("clock_sm", "temp", "power_w"))}
+        attrs |= provenance.after("cuda")
     finally:
         paths = []
         if journal.records:

@@ -39,8 +39,7 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
             attrs |= suite.measure(calls, points, journal, budget, job.seed, job.stem, suite.RESERVE_S[job.device])
         attrs |= summary(readings)
         attrs["measuring_s"] = round(budget.spent_s, 1)
-        if job.device == "cuda":
-            attrs |= {f"after_{k}": v for k, v in provenance.query_gpus()[0].items() if k.startswith(("clock_sm", "temp", "power_w"))}
+        attrs |= provenance.after(job.device)
     finally:
         paths = []
         if journal.records:
