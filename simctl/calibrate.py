@@ -294,6 +294,7 @@ USES = {
     "served": "served runs: `simctl validate`; one --experiment of them is a log",
     "weight-axis": "decodes in fp8 over models and contexts: `simctl knees`, or --from",
     "profile": "kernels of an iteration, profiled",
+    "duty": "decodes near prefill, the clock beside: `python -m calibrate.served.owed`",
     "products": "matrix products by rows, and their kernels: `python -m hw.products_table`",
     "kernels": "the decode kernels of docs/kernels.md",
 }

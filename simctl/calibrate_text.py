@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from simctl.columns import aligned
+from simctl.wrap import fill
 
 if TYPE_CHECKING:
     from calibrate.steps.engine_grid import Grid
     from calibrate.steps.report import Calibration
 
-WIDTH = 80
 Interval = Sequence[float]  # 5, 50, 95 %
 # A unit as UNITS has it begins with one of these; the prefix is chosen by the size of what is printed.
 PREFIXES = {
@@ -27,7 +26,7 @@ PREFIXES = {
 
 def say(text: str, indent: str = "") -> None:
     """A line, wrapped."""
-    click.echo(textwrap.fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False))
+    click.echo(fill(text, later=indent, whole=True))
 
 
 def rate_table(rates: Iterable[tuple[str, str, Interval, Interval]]) -> list[str]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sim.errors import UsageError
 from simctl.tables import table
+from simctl.wrap import fill
 
 if TYPE_CHECKING:
     from calibrate.design.greedy import Plan
@@ -219,13 +220,11 @@ def _columns(result: Designed) -> list[int]:
 
 
 def _show(result: Designed, checked: list[dict[str, Any]]) -> None:
-    import textwrap
-
     def say(text: str) -> None:
-        click.echo("\n".join(textwrap.wrap(text, 80, subsequent_indent="  ")))
+        click.echo(fill(text, later="  "))
 
     d, found = result.decision, result.candidates
-    click.echo(click.style("\n".join(textwrap.wrap(d.question, 80)), bold=True))
+    click.echo(click.style(fill(d.question), bold=True))
     say(f"decision: {d.metric}" + (f" <= {d.limit:g}" if d.limit is not None else "") + f" of {d.model.name} on {d.gpu.name}")
     say(f"known now: {result.basis} (rates alone: what the formula itself misses, no cell removes)")
     say(
@@ -260,12 +259,19 @@ def _show(result: Designed, checked: list[dict[str, Any]]) -> None:
         say(f"no cells: all {len(found.asked)} together would narrow the interval by less than {ENOUGH:.0%}")
     if checked:
         click.echo()
-        say(f"check: the same cells as really measured on {d.gpu.name}, learnt from the datasheet up: {d.metric}{at}, 5-95 % (median)")
-        rows = [
-            [r["learnt_from"], r["cells"], *(f"{_short(r['low'][i])}-{_short(r['high'][i])} ({_short(r['median'][i])})" for i in shown)]
-            for r in checked
-        ]
-        click.echo(table(("learnt from", "cells", *header[2:]), rows))
+        say(
+            f"check: the same cells as really measured on {d.gpu.name}, learnt from the datasheet up: {d.metric}{at}, 5-95 %, medians below"
+        )
+        click.echo(_checked(checked, shown, header[2:]))
+
+
+def _checked(checked: list[dict[str, Any]], shown: list[int], names: list[str]) -> str:
+    """A line of intervals, and below it one of medians, for each set of cells that was learnt from."""
+    rows = []
+    for r in checked:
+        rows.append([r["learnt_from"], r["cells"], *(f"{_short(r['low'][i])}-{_short(r['high'][i])}" for i in shown)])
+        rows.append(["", "", *(_short(r["median"][i]) for i in shown)])
+    return table(("learnt from", "cells", *names), rows)
 
 
 def _swept(cell: str) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from simctl.columns import aligned, markdown
+from simctl.wrap import wrapped
 
 if TYPE_CHECKING:
     from sim.specs.gpu import GpuSpec
@@ -93,7 +93,7 @@ def _shown(spec: GpuSpec) -> list[str]:
         ("also", ", ".join(spec.aliases)),
     ):
         if text:
-            lines += textwrap.wrap(text, 78, initial_indent=f"  {what:<18}", subsequent_indent=" " * 20)
+            lines += wrapped(text, f"  {what:<18}", " " * 20)
     return lines
 
 

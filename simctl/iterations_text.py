@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-WIDTH = 80
+from simctl.wrap import wrapped
+
 LEAST_OFF_S = 1e-3  # of prefill in a bin of rows, to be named
 HEAD = (
     "iterations as the server wrote them down, each held to its own price (milliseconds: means, and the median of measured less priced); "
@@ -40,8 +40,8 @@ def held(run: Any, path: Any, iterations: dict[int, Any]) -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """The section, no line wider than WIDTH."""
-    out = [*textwrap.wrap(HEAD, WIDTH), f"{'load':<14}{'iterations':<32}{'n':>6}{'measured':>10}{'priced':>9}{'off':>8}"]
+    """The section, no line wider than a terminal."""
+    out = [*wrapped(HEAD), f"{'load':<14}{'iterations':<32}{'n':>6}{'measured':>10}{'priced':>9}{'off':>8}"]
     for load, own in found["loads"].items():
         out += [
             f"{load[:13]:<14}{kind['name'][:31]:<32}{kind['count']:>6}{1e3 * kind['measured_s']:>10.2f}{1e3 * kind['priced_s']:>9.2f}"
@@ -50,12 +50,12 @@ def lines(found: dict[str, Any]) -> list[str]:
         ]
     if found["rows_off"]:
         each = ", ".join(f"{kind['name']} {1e3 * kind['off_s']:+.1f} ms ({kind['count']})" for kind in found["rows_off"])
-        out += textwrap.wrap(f"prefill off by {1e3 * LEAST_OFF_S:.0f} ms or more, by rows: {each}", WIDTH)
+        out += wrapped(f"prefill off by {1e3 * LEAST_OFF_S:.0f} ms or more, by rows: {each}")
     if found["launch_s"]:
         low, middle, high = (1e3 * q for q in found["launch_s"])
         said = (
             f"the host launches an iteration beyond the captured graphs in {middle:.1f} ms (median of {found['launches']}; a tenth in less "
             f"than {low:.1f}, a tenth in more than {high:.1f}, waiting for what was under way included)"
         )
-        out += textwrap.wrap(said, WIDTH)
+        out += wrapped(said)
     return [*out, ""]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import click
 
 from sim.units import format_tokens
 from simctl.tables import table
+from simctl.wrap import fill
 
 if TYPE_CHECKING:
     from calibrate.knees.audit import Finding
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from calibrate.knees.served import ServedKnee
     from calibrate.knees.study import Study
 
-WIDTH = 80
-
 
 def show_checks(checks: list[Check]) -> None:
     """Every figure of the study with its deviation; what was computed, on a line below."""
@@ -30,7 +28,7 @@ def show_checks(checks: list[Check]) -> None:
     for c in checks:
         head = f"{c.name}  {'ok' if c.holds else 'MISS':<4}  {c.deviation:<9.3g}  {c.tolerance:<7g}  "
         told = f"{c.statement}: {c.detail}" if c.detail else c.statement
-        click.echo(textwrap.fill(head + told, WIDTH, subsequent_indent=" " * len(head), break_on_hyphens=False))
+        click.echo(fill(head + told, later=" " * len(head), whole=True))
 
 
 def show_axis(scores: list[AxisScore]) -> None:
@@ -163,7 +161,7 @@ def number(value: float) -> str:
 
 
 def _say(text: str) -> None:
-    click.echo(textwrap.fill(text, WIDTH))
+    click.echo(fill(text))
 
 
 def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

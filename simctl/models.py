@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sim.units import format_bytes, format_tokens
 from simctl.columns import aligned, markdown
+from simctl.wrap import wrapped
 
 if TYPE_CHECKING:
     from sim.specs.model import LayerGroup, ModelSpec
@@ -115,7 +115,7 @@ def _count(params: float) -> str:
 def _shown(spec: ModelSpec) -> list[str]:
     data = describe(spec)
     tables = "one table for input and output" if spec.tied_embeddings else "separate output table"
-    lines = [spec.name, *textwrap.wrap(f"source: {spec.source}", 78, initial_indent="  ", subsequent_indent="  ")]
+    lines = [spec.name, *wrapped(f"source: {spec.source}", "  ", "  ")]
     lines += [f"  hidden {spec.hidden}, vocabulary {spec.vocab} ({tables})"]
     lines += [f"  context declared: {format_tokens(spec.max_context)} tokens", "", "Layers"]
     for group in spec.groups:

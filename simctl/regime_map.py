@@ -10,6 +10,7 @@ import click
 
 from simctl.options import IntList, TokenCount, deployment_options, writable
 from simctl.what_if import ENGINE_MEMORY
+from simctl.wrap import fill
 
 if TYPE_CHECKING:
     from sim.rates import RateDraws
@@ -90,8 +91,6 @@ def command(**options: Any) -> None:
 
 
 def _render(result: Any, title: str, rates: RateDraws, tp: int) -> None:
-    import textwrap
-
     import numpy as np
 
     from sim.rate_source import tensor_parallel_notes
@@ -99,7 +98,7 @@ def _render(result: Any, title: str, rates: RateDraws, tp: int) -> None:
 
     click.echo(click.style(title, bold=True))
     for line in [f"Rates: {rates.summary}.", *(f"Note: {note}" for note in tensor_parallel_notes(tp, rates.basis))]:
-        click.echo("\n".join(textwrap.wrap(line, 80)))
+        click.echo(fill(line))
     click.echo()
     click.echo(f"{'context':>8} |" + "".join(f"{'b=' + format(int(b)):>9} " for b in result.batches))
     for i, context in enumerate(result.contexts):
@@ -112,7 +111,7 @@ def _render(result: Any, title: str, rates: RateDraws, tp: int) -> None:
     wide = (result.high - result.low) / (2 * result.speedup)
     middle, most = float(np.median(wide)), float(np.max(wide))
     text = f"5-95 % intervals: half their width is {middle:.1%} of the value (median over the map), {most:.1%} at most; each in --json"
-    click.echo("\n" + "\n".join(textwrap.wrap(text, 80)))
+    click.echo("\n" + fill(text))
     click.echo("? interval includes 1: of the rates alone, what the formula misses cancels here")
     click.echo("! the cache does not fit the GPU's memory")
 

@@ -20,6 +20,7 @@ from simctl.options import Attention, BatchCap, Fraction, Pair, TokenCount, depl
 from simctl.sections import Sectioned
 from simctl.study import study_of
 from simctl.workload_options import workload_options, workload_origin
+from simctl.wrap import fill
 
 MOST_BLOCKS = 2**24  # 268 million tokens in blocks of 16: beyond any node, and a block costs the simulator some 100 bytes
 SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word
@@ -195,13 +196,11 @@ def _goal_line(goal: dict[str, Any]) -> str:
 
 
 def _print(study: Any, result: Any) -> None:
-    import textwrap
-
     from sim.rate_source import tensor_parallel_notes
     from sim.report_table import benchmark_table
 
     def say(text: str) -> None:
-        click.echo("\n".join(textwrap.wrap(text, 80, subsequent_indent="  ")))
+        click.echo(fill(text, later="  "))
 
     config, each = result.config, f"{study.replicas} replicas of " if study.replicas > 1 else ""
     say(

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from simctl.iterations_text import lines as iteration_lines
+from simctl.wrap import fill, wrapped
 
 LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
-WIDTH = 80
 NO_BETTER = (
     "floor: what a prediction of the middle of all sendings would miss where the same requests were sent again; ~ what, by simulation, a "
     "perfect model misses that does not know how much of the iteration in flight is left when a request comes (phase) nor, where the low "
@@ -20,9 +20,9 @@ BOUND_BELOW_FLOOR = "* MISS, floor above: the same requests, sent again, lie so 
 
 
 def render(report: dict[str, Any]) -> None:
-    """Print a report, no line wider than WIDTH."""
+    """Print a report, no line wider than a terminal."""
     run, path = report["run"], report["path"]
-    click.echo(click.style(_wrapped(f"{run.name}: {run.model.name} on {run.gpu.name}, {run.engine}"), bold=True))
+    click.echo(click.style(fill(f"{run.name}: {run.model.name} on {run.gpu.name}, {run.engine}"), bold=True))
     lines = [
         f"Rates: {path.rates.summary}.",
         (f"Learnt from {len(path.learnt_on)} experiments ({', '.join(path.learnt_on)})" if path.learnt_on else "Carried over as it is")
@@ -41,13 +41,13 @@ def render(report: dict[str, Any]) -> None:
     lines.append(_blocks(run))
     lines += [f"Note of the measurement: {note}." for note in run.notes]
     for line in lines:
-        click.echo(_wrapped(line))
+        click.echo(fill(line))
     for line in (*_scores(report), *_floors(report), *(iteration_lines(report["iterations"]) if report["iterations"] else ())):
         click.echo(line)
     said = [(e.name, *_cached(e, predicted)) for e, predicted in report["pairs"] if e.cached_tokens is not None]
     if said:
         each = ", ".join(f"{same} of {of} ({name})" for name, same, of in said)
-        click.echo(_wrapped(f"cached tokens equal, of the requests where the engine said: {each}"))
+        click.echo(fill(f"cached tokens equal, of the requests where the engine said: {each}"))
     click.echo()
 
 
@@ -55,12 +55,6 @@ def _boost(boost: Any) -> str:
     if not boost.share:
         return ""
     return f"the first {boost.budget_s:.2f} s of products on a rested GPU are computed {100 * boost.share:.1f} % faster, "
-
-
-def _wrapped(text: str) -> str:
-    import textwrap
-
-    return "\n".join(textwrap.wrap(text, WIDTH))
 
 
 def _scores(report: dict[str, Any]) -> list[str]:
@@ -77,7 +71,7 @@ def _scores(report: dict[str, Any]) -> list[str]:
             f"{'*' if above_floor(report, s) else ''}"
         )
     if any(above_floor(report, s) for s in report["scores"]):
-        lines += _wrapped(BOUND_BELOW_FLOOR).splitlines()
+        lines += wrapped(BOUND_BELOW_FLOOR)
     return [*lines, f"in their 90 %, all experiments: {_shares(coverage([report]))}"]
 
 
@@ -131,7 +125,7 @@ def _floors(report: dict[str, Any]) -> list[str]:
     if not report["floors"] and not repeated:
         return []
     head = f"{'':<21}{'phase':>6}{'phase and scatter':>20}  {'sent again, they differ by':>29}"
-    lines = ["", *_wrapped(NO_BETTER).splitlines(), head]
+    lines = ["", *wrapped(NO_BETTER), head]
     lines.append(f"{'experiment':<21}{'TTFT':>6}{'TTFT':>8}{'TPOT':>6}{'E2EL':>6}{'times':>7}{'TTFT':>6}{'TPOT':>6}{'E2EL':>6}{'p99':>6}")
     simulated = {f.experiment: f for f in report["floors"]}
     for name in dict.fromkeys((*repeated, *simulated)):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import click
 
 from sim.units import about_tokens, format_bytes, format_seconds, format_tokens
 from sim.whatif import MAX_CROSSOVER, Answer, Interval, Option
+from simctl.wrap import fill
 
-WIDTH = 80
 # Short names of the formula's terms for a narrow column.
 BINDS = {
     "fixed": "fixed cost",
@@ -59,7 +57,7 @@ def render(a: Answer) -> None:
         _say("Note: " + line)
     click.echo()
     for line in a.recommendation:
-        click.echo("\n".join(textwrap.wrap("=> " + line[0].upper() + line[1:], WIDTH, subsequent_indent="   ")))
+        click.echo(fill("=> " + line[0].upper() + line[1:], later="   "))
 
 
 def _sources(a: Answer) -> str:
@@ -127,8 +125,4 @@ def _count(n: float) -> str:
 
 
 def _say(text: str, indent: str = "") -> None:
-    click.echo(
-        "\n".join(
-            textwrap.wrap(text, WIDTH, break_on_hyphens=False, initial_indent=indent, subsequent_indent=indent + ("  " if indent else ""))
-        )
-    )
+    click.echo(fill(text, indent, 2 * indent, whole=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from calibrate.served.replay import Prediction
 from calibrate.served.request_log import read_log
-from calibrate.served.runs import Experiment, ServedRun
+from calibrate.served.runs import Experiment, ServedRun, taken
 from calibrate.text_files import Row, csv_rows, utf8
 from sim.deployment import Limits
 from sim.errors import UsageError
@@ -19,22 +19,9 @@ from sim.precision import Precision
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
 from sim.workload.content import BlockHashes, Content
-from sim.workload.trace import Trace
 
 BLOCK = 512  # tokens of a block that an id stands for, unless told: Mooncake's
 SESSION, IDS = "session", "prefix_ids"
-
-
-@dataclass(frozen=True)
-class Prefixed(Experiment):
-    """An experiment whose prompts are told block by block: `content` has one entry a request, empty where nothing is told."""
-
-    content: tuple[Content | None, ...] = ()
-
-    def trace(self) -> Trace:
-        """The requests as a workload, with their blocks."""
-        plain = super().trace()
-        return replace(plain, contents=list(self.content)) if self.content else plain
 
 
 def read_request_log(
@@ -66,7 +53,7 @@ def with_prefixes(
         session = _sessions(experiment, [(n, row[SESSION]) for n, row in ordered], name)
         return replace(experiment, session=session, kind="sessions"), ()
     if IDS in columns:
-        return _prefixed(experiment, tuple(_blocks(name, n, row, block_tokens) for n, row in ordered)), ()
+        return replace(experiment, content=tuple(_blocks(name, n, row, block_tokens) for n, row in ordered)), ()
     cached = [row.get("cached_tokens") or "0" for _, row in ordered]
     if "cached_tokens" in columns and any(text not in ("0", "0.0") for text in cached):
         return experiment, (f"tokens were cached, and neither {SESSION} nor {IDS} says what prompts share: simulated as if nothing",)
@@ -75,19 +62,9 @@ def with_prefixes(
 
 def rest_of(experiment: Experiment, predicted: Prediction, learnt: int) -> tuple[Experiment, Prediction]:
     """Both without the first `learnt` requests: replayed, so that the server and its cache are as they were, and not scored."""
-    size = len(experiment.arrival_s)
-
-    def kept(value: object) -> object:
-        return value[learnt:] if isinstance(value, np.ndarray | tuple) and len(value) == size else value
-
-    columns = {f.name: kept(getattr(experiment, f.name)) for f in fields(experiment)}
     draws = {name: values[:, learnt:] if values.ndim == 2 else values for name, values in predicted.draws.items()}
     times = {name: getattr(predicted, name)[learnt:] for name in ("ttft_s", "tpot_s", "e2el_s", "cached_tokens")}
-    return type(experiment)(**columns | {"name": f"{experiment.name} (rest)"}), Prediction(**times, draws=draws)  # type: ignore[arg-type]
-
-
-def _prefixed(experiment: Experiment, content: tuple[Content | None, ...]) -> Prefixed:
-    return Prefixed(**{f.name: getattr(experiment, f.name) for f in fields(experiment)}, content=content)
+    return taken(experiment, slice(learnt, None), "rest"), Prediction(**times, draws=draws)
 
 
 def _sessions(experiment: Experiment, told: Sequence[tuple[int, str | None]], name: str) -> NDArray[np.int64]:

@@ -23,13 +23,14 @@ from sim.precision import Precision
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
-from sim.workload.content import Grown
+from sim.workload.content import Content, Grown
 from sim.workload.trace import Trace, TraceBuilder
 
 SCHEMA, SUITE = "simctl-measurement/1", "served"
 DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
 LOG_COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s")
 OPTIONAL = {"request": ("cached_tokens", "session"), "experiment": ("void", "window_step_s"), "token": ("token_time_s",)}
+OF_REQUESTS = ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "e2el_s", "cached_tokens", "session", "token_s", "content")
 MOST_CLIENTS, MOST_TOKENS, LONGEST_S = 2**20, 2**31, 1e7  # what a served run can be; beyond it a column means something else
 
 Array = NDArray[np.float64]
@@ -55,6 +56,7 @@ class Experiment:
         None  # when each token of each request came, from the first sending; None where nobody wrote it down
     )
     limits: Limits | None = None  # of the server it ran on, where that is not the run's
+    content: tuple[Content | None, ...] = ()  # of each prompt block by block, where that is told; None of one told nothing of
 
     @property
     def tpot_s(self) -> Array:
@@ -84,11 +86,17 @@ class Experiment:
                 output_tokens=output,
                 request_id=str(i),
                 session_id=None if session < 0 else str(session),
-                content=Grown(min(said[session], prompt)) if later and self.kind == "sessions" else None,
+                content=self._content(i, said[session] if later else 0),
             )
             if session >= 0:
                 said[session], back[session] = prompt + output, sent + float(self.e2el_s[i])
         return builder.build()
+
+    def _content(self, i: int, said: int) -> Content | None:
+        """What the prompt of request `i` shares, `said` tokens into its session."""
+        if self.content:
+            return self.content[i]
+        return Grown(min(said, int(self.prompt_tokens[i]))) if said and self.kind == "sessions" else None
 
 
 @dataclass(frozen=True)
@@ -225,13 +233,10 @@ def first_part(experiment: Experiment, share: float) -> tuple[Experiment, Experi
     count = max(5, int(len(experiment.arrival_s) * share))
     if count >= len(experiment.arrival_s):
         raise UsageError(f"{experiment.name}: {len(experiment.arrival_s)} requests are too few to learn from some and check the rest")
-    return _take(experiment, slice(0, count), "first"), _take(experiment, slice(count, None), "rest")
+    return taken(experiment, slice(0, count), "first"), taken(experiment, slice(count, None), "rest")
 
 
-def _take(experiment: Experiment, part: slice, suffix: str) -> Experiment:
-    columns = {
-        name: getattr(experiment, name)[part]
-        for name in ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "e2el_s", "cached_tokens", "session", "token_s")
-        if getattr(experiment, name) is not None
-    }
+def taken(experiment: Experiment, part: slice, suffix: str) -> Experiment:
+    """These requests of an experiment, which is then named `NAME (suffix)`."""
+    columns = {name: getattr(experiment, name)[part] for name in OF_REQUESTS if getattr(experiment, name) is not None}
     return replace(experiment, name=f"{experiment.name} ({suffix})", **columns)

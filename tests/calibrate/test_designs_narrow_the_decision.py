@@ -17,6 +17,7 @@ from sim.errors import UsageError
 from sim.precision import Precision
 from sim.price import step_time_s
 from sim.specs.models import get_model
+from simctl.design import _checked
 from tests.calibrate.steps import PRIORS, TRUE_RATES
 from tests.cli import run
 
@@ -144,3 +145,13 @@ def test_designs_that_make_no_sense_are_one_line(tmp_path, monkeypatch, argv, sa
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert says in err
     assert [p.name for p in tmp_path.iterdir()] == ["s.yaml"]
+
+
+def test_the_table_of_a_check_fits_a_terminal():
+    figures = {"low": [303.7, 1149.2, 0.2163], "median": [341.4, 1250.0, 0.2407], "high": [405.7, 1388.4, 0.2731]}
+    names = ("chosen cells", "coarse grid of the same cost", "whole grid")
+    lines = _checked([{"learnt_from": name, "cells": 113, **figures} for name in names], [0, 1, 2], ["2", "3", "4"]).splitlines()
+    assert len(lines) == 1 + 2 * len(names)
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split() == ["chosen", "cells", "113", "303.7-405.7", "1149-1388", "0.2163-0.2731"]
+    assert [lines[2].index(median) for median in ("341.4", "1250", "0.2407")] == [lines[0].index(f"  {column}") + 2 for column in "234"]

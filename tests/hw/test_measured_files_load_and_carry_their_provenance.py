@@ -16,7 +16,9 @@ from sim.knee import continuous_knee
 
 MEASURED = Path(__file__).parents[2] / "scenarios" / "data" / "measured"
 OURS = sorted(
-    p for p in MEASURED.glob("*/*.nc") if p.name.startswith(("floor", "engine-grid", "served", "weight-axis", "profile", "products"))
+    p
+    for p in MEASURED.glob("*/*.nc")
+    if p.name.startswith(("floor", "engine-grid", "served", "weight-axis", "profile", "products", "duty"))
 )
 
 

@@ -11,6 +11,7 @@ import pytest
 from calibrate.logs.prefixes import BLOCK, read_request_log, rest_of
 from calibrate.logs.read import read_any
 from calibrate.served.replay import replay
+from calibrate.served.runs import first_part
 from calibrate.sources import engine_grids, of_engine
 from sim.errors import UsageError
 from sim.precision import Precision
@@ -127,6 +128,13 @@ def test_the_rest_is_the_tail_of_request_and_prediction(shared):
     assert len(rest.arrival_s) == len(rest.content) == len(predicted.ttft_s) == 50
     np.testing.assert_array_equal(rest.ttft_s, whole.ttft_s[10:])
     np.testing.assert_array_equal(predicted.draws["ttft_s"], seen.draws["ttft_s"][:, 10:])
+
+
+def test_parts_of_a_log_keep_what_their_own_prompts_share(shared):
+    whole = read(shared[0]).experiments[0]
+    first, rest = first_part(whole, 0.1)
+    assert first.content + rest.content == whole.content
+    assert [part.trace().contents[0].hashes[-1] for part in (first, rest)] == ["own0", "own6"]
 
 
 def test_the_server_is_as_the_options_say(shared):
