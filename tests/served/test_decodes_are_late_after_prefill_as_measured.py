@@ -49,8 +49,13 @@ def test_an_account_of_one_model_holds_of_the_other(rows):
             assert missed_s(rows[model], account) < 0.6 * missed_s(rows[model], NONE), (learnt_on, model)
 
 
-def test_the_account_of_both_lies_within_the_grid_that_it_was_sought_in(rows):
+def test_the_account_of_both_is_that_of_the_record_and_within_the_grid_that_it_was_sought_in(rows):
     account = fit([row for model in MODELS for row in rows[model]])
+    assert 0.020 <= account.owed <= 0.0325
+    assert 1.1e-3 <= account.most_s <= 1.6e-3
+    assert 0.4 <= account.paid <= 0.5
+    left = [1e6 * float(missed_s(rows[model], each)) for model in MODELS for each in (account, NONE)]
+    assert left == pytest.approx([78, 200, 120, 263], rel=0.05)
     for value, grid in zip(account, (OWED, OWED_MOST_S, PAID), strict=True):
         assert grid[0] < value < grid[-1]
 
