@@ -46,6 +46,7 @@ class ServedPath:
     shown_prefill: float
     launch: float  # how much longer the host takes to launch what no captured graph holds
     launch_sd: float  # of its logarithm, on another host than it was learnt on
+    late_launch_s: float  # what that is later in the mean than in the middle
     boost: Boost  # what a rested GPU computes faster than one of the grids
     request_s: float
     prompt_token_s: float
@@ -69,7 +70,7 @@ class ServedPath:
             self.serial_s,
             f"served {self.engine} on {self.gpu}",
             token_s=self.token_s,
-            work=hidden_work(rates.point, self.applied(rates).point),
+            work=replace(hidden_work(rates.point, self.applied(rates).point), late_launch_s=self.late_launch_s),
             boost=self.boost if OWN_GRIDS in rates.summary else NO_BOOST,
         )
 
@@ -144,6 +145,7 @@ def parse_path(text: str | bytes, name: str) -> ServedPath:
         path.token_s,
         path.launch,
         path.launch_sd,
+        path.late_launch_s,
         path.run_noise,
         *path.noise.values(),
     )

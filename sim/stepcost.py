@@ -62,6 +62,9 @@ class BillCost:
             own = self.steps.stretch(len(contexts), sum(contexts), spread(contexts)).first
         else:
             own, drafting = sum(to_ticks(sum(part)) for part in parts), self.steps.drafting(contexts, chunks)
+            late = self.steps.late(len(contexts), chunks, own, left)
+            own += late
+            terms = terms._replace(launch=terms.launch + late * TICK_S)
             reloading = self.steps.reloading(iteration, own)
         if shown or drafting or reloading:
             terms = terms._replace(fixed=terms.fixed + (shown + drafting) * TICK_S, link=terms.link + reloading * TICK_S)

@@ -296,6 +296,7 @@ def _save_path(reports: list[dict[str, Any]], target: Path) -> None:
         shown_prefill=path.shown_prefill,
         launch=path.launch.factor,
         launch_sd=hypot(path.launch.anywhere_sd, HOSTS_SD),  # another run is another host
+        late_launch_s=path.host.work.late_launch_s,
         boost=path.host.boost,
         noise=path.noise,
         run_noise=path.run_noise,

@@ -34,7 +34,7 @@ from calibrate.served.launches import Launching, launching
 from calibrate.served.noise import beyond_scatter, noise_of
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
-from calibrate.served.scatter import Scatter, scatter_of
+from calibrate.served.scatter import Scatter, late_launch_s, scatter_of
 from calibrate.served.sending import sending_s
 from calibrate.served.stalls import prefill_seen
 from calibrate.served.waves import HOSTS_SERIAL_SD, own_time_s, weighed
@@ -133,6 +133,8 @@ def learn_path(
         # without waves to tell them apart, all of the latency is taken as the API server's own time
         closes = "request_s" if waves else "serial_s"
         host = replace(host, **{closes: max(0.0, getattr(host, closes) + gap)})
+    late_s = late_launch_s(run, low_loads, rates.point, host) if overlaps else 0.0
+    host = replace(host, work=replace(host.work, late_launch_s=late_s))
     noise = noise_of([(e, replay(run, e, rates, host, draws=0)) for e in low_loads])
     scatter = scatter_of(run, low_loads, rates.point, host)
     beyond = noise if scatter is None else beyond_scatter(noise, run, low_loads, rates, host, scatter)

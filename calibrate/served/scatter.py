@@ -27,6 +27,9 @@ from sim.rates import Rates
 
 Array = NDArray[np.float64]
 LEAST_SEEN = 5
+# What launched iterations are late in the mean of a low load, root mean square over eleven hosts, their own errors taken off; and what of it
+# loads of 8 to 24 requests/s show on the same hosts, whose spells come as often but find a GPU that is busy with more (docs/adr/0021).
+LATE_OF_HOSTS_S, LATE_UNDER_LOAD = 2.8e-3, 0.6
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,19 @@ def scatter_of(run: ServedRun, experiments: tuple[Experiment, ...], rates: Rates
     if held.size < LEAST_SEEN or launched.size < LEAST_SEEN:
         return None
     return Scatter(held - held.mean(), launched - launched.mean())
+
+
+def late_launch_s(run: ServedRun, experiments: tuple[Experiment, ...], rates: Rates, host: HostRates) -> float:
+    """Seconds by which iterations launched kernel by kernel are later than priced in the mean of these low loads, as much of it as is to be
+    expected under load: their price is learnt from middles, a run adds up means, and a host's spells only ever add. 0 where fewer than
+    LEAST_SEEN show it, or where they are no later.
+    """
+    found = np.concatenate([_launched(run, e, rates, host) for e in experiments])
+    if found.size < LEAST_SEEN:
+        return 0.0
+    error = float(found.std(ddof=1)) / found.size**0.5
+    weight = LATE_OF_HOSTS_S**2 / (LATE_OF_HOSTS_S**2 + error**2)
+    return max(LATE_UNDER_LOAD * weight * float(found.mean()), 0.0)
 
 
 def _launched(run: ServedRun, experiment: Experiment, rates: Rates, host: HostRates) -> Array:

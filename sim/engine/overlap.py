@@ -22,11 +22,14 @@ from sim.errors import require_not_negative
 
 @dataclass(frozen=True, slots=True)
 class HostWork:
-    """Seconds of host work per iteration, per sequence in it, and for carrying prefill, that can hide behind the GPU."""
+    """Seconds of host work per iteration, per sequence in it, and for carrying prefill, that can hide behind the GPU; and seconds by which an
+    iteration that is launched kernel by kernel is later in the mean than in the middle, because a host has spells: nothing hides those.
+    """
 
     iteration_s: float = 0.0
     sequence_s: float = 0.0
     prefill_s: float = 0.0
+    late_launch_s: float = 0.0
 
     def __post_init__(self) -> None:
         require_not_negative(self, "host work", "time", " s")

@@ -149,6 +149,7 @@ class StepTime:
             to_ticks(host.prefill_s * (1.0 + c.runner2 * rates.runner2_prefill)),
         )
         self._works = any(self._preparing)
+        self._late = to_ticks(host.late_launch_s)
         self._window = model.window
         self._heads = query_heads(model, tp)
         self._product_s = (
@@ -168,7 +169,17 @@ class StepTime:
         if self.jumps and not chunks and not iteration.reloads:
             return shown + self.stretch(len(contexts), sum(contexts), spread(contexts)).first
         own = sum(self.priced(self.launched_late(shape, left), rested) for shape in self.shapes(contexts, chunks, iteration.places))
+        own += self.late(len(contexts), chunks, own, left)
         return shown + own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
+
+    def late(self, batch: int, chunks: Sequence[Chunk], own: int, head_start: int) -> int:
+        """Ticks by which a host's spells make an iteration of `own` ticks later that no graph holds: all of them where launching with this
+        head start takes as long as it, none where launching twice as slowly would still be hidden behind it.
+        """
+        if not self._late or not chunks or batch + sum(n for n, _, _ in chunks) <= GRAPH_TOKENS:
+            return 0
+        beyond = max(self._launching - head_start, 0) + self._launching - own
+        return self._late * min(max(beyond, 0), self._launching) // self._launching
 
     def preparing(self, sequences: int, prefill: bool) -> int:
         """Ticks of host work before an iteration of so many sequences can be launched, beyond what the rates hold."""
@@ -254,7 +265,7 @@ class StepTime:
                 sampled += rows
         tokens = batch + new
         eager = chunks and tokens > GRAPH_TOKENS
-        return shown + self.priced(
+        price = self.priced(
             Shape(
                 float(batch),
                 float(context),
@@ -276,6 +287,7 @@ class StepTime:
             ),
             rested,
         )
+        return shown + price + (self.late(batch, chunks, price, left) if self._late else 0)
 
     def products(self, batch: int, chunks: Sequence[Chunk]) -> int:
         """Ticks of an iteration in which matrix products are what it waits for: all rows' as far as they outlast the reading of weights,
