@@ -23,7 +23,7 @@ from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
 
 SYNC = {"async_scheduling": False}
 # steps take about 10 ms: host work that hides behind the GPU, work that shows in some iterations, work that takes longer than the GPU
-WORK = (NO_WORK, HostWork(1e-3, 2e-5, 1e-3), HostWork(5e-3, 5e-4, 4e-3), HostWork(0.02, 0.0, 0.0))
+WORK = (NO_WORK, HostWork(1e-3, 2e-5, 1e-3, 9e-3), HostWork(5e-3, 5e-4, 4e-3), HostWork(0.02, 0.0, 0.0))
 # a GPU that never rests, one whose rest lasts for a few iterations and comes back slowly, one that is rested again after every iteration
 BOOSTS = (NO_BOOST, Boost(0.3, 0.02, 0.1), Boost(0.1, 0.01, 3.0))
 STEPS = [

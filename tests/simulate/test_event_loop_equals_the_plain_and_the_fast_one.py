@@ -23,7 +23,7 @@ from tests.simulate.runs import calls, configs, trace_of
 @cache
 def cost():
     gpu, precision = get_gpu("H100"), Precision()
-    rates, work = rates_for(gpu, precision, draws=20).point, HostWork(1e-3, 1e-4, 1e-3)
+    rates, work = rates_for(gpu, precision, draws=20).point, HostWork(1e-3, 1e-4, 1e-3, 8e-3)
     return BillCost(get_model("Llama-3.1-8B"), precision, rates, host=work, boost=Boost(0.3, 0.02, 0.1))
 
 

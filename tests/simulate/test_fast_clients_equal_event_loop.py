@@ -26,7 +26,7 @@ from sim.workload.trace import Trace, TraceBuilder
 from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
 
 # steps take about 10 ms
-WORK = (NO_WORK, HostWork(1e-3, 2e-5, 1e-3), HostWork(5e-3, 5e-4, 4e-3), HostWork(0.02, 0.0, 0.0))
+WORK = (NO_WORK, HostWork(1e-3, 2e-5, 1e-3, 9e-3), HostWork(5e-3, 5e-4, 4e-3), HostWork(0.02, 0.0, 0.0))
 BOOSTS = (NO_BOOST, Boost(0.3, 0.02, 0.1), Boost(0.1, 0.01, 3.0), Boost(0.3, 0.05, 1.0))
 COSTS = [
     BillCost(model, Precision(), plausible_rates(), host=work, boost=boost)
