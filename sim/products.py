@@ -1,7 +1,7 @@
 """What matrix products take beyond a smooth maximum of reading their weights and of computing their flops, where that was measured.
 
 A library chooses a kernel for every size of a product, and for some numbers of rows it chooses badly: on the H100 448 rows of an 8B take a
-third longer than 432 and than 464 (docs/adr/0020). The choice is the library's own, the same on every card of a kind, and no formula
+third longer than 432 and than 464 (docs/adr/0021). The choice is the library's own, the same on every card of a kind, and no formula
 tells it; so it is a table, times by rows of the products of a layer, each by itself (`python -m hw --suite products`). Every product has a
 smooth time, of a bandwidth and a rate of its own; what it takes beyond is told as bytes that could have been read meanwhile. How fast a
 product is where its kernel fits is left to the rates.

@@ -28,7 +28,7 @@ from sim.rates import Rates
 Array = NDArray[np.float64]
 LEAST_SEEN = 5
 # What launched iterations are late in the mean of a low load, root mean square over eleven hosts, their own errors taken off; and what of it
-# loads of 8 to 24 requests/s show on the same hosts, whose spells come as often but find a GPU that is busy with more (docs/adr/0021).
+# loads of 8 to 24 requests/s show on the same hosts, whose spells come as often but find a GPU that is busy with more (docs/adr/0022).
 LATE_OF_HOSTS_S, LATE_UNDER_LOAD = 2.8e-3, 0.6
 
 
