@@ -18,13 +18,14 @@ from hw.products_table import Array, Smooth, fit
 from hw.profile_table import opened
 from sim.errors import UsageError
 from sim.products import EXPONENT, Product, known_to
-from sim.specs.gpus import get_gpu
 
 DTYPE = "bfloat16"
 
 
 def packed(files: Sequence[Path]) -> dict[str, Any]:
     """The arrays of the packaged table, from files of the suite. Raises UsageError, naming the file, for one that is none."""
+    from sim.specs.gpus import get_gpu  # a bare host, which measures, need not have what reads the catalogue
+
     logs: dict[str, dict[tuple[Product, int], list[float]]] = {}
     for path in files:
         data = opened(path, "products")

@@ -262,10 +262,10 @@ def _show(result: Designed, checked: list[dict[str, Any]]) -> None:
         say(
             f"check: the same cells as really measured on {d.gpu.name}, learnt from the datasheet up: {d.metric}{at}, 5-95 %, medians below"
         )
-        click.echo(_checked(checked, shown, header[2:]))
+        click.echo(_checked_table(checked, shown, header[2:]))
 
 
-def _checked(checked: list[dict[str, Any]], shown: list[int], names: list[str]) -> str:
+def _checked_table(checked: list[dict[str, Any]], shown: list[int], names: list[str]) -> str:
     """A line of intervals, and below it one of medians, for each set of cells that was learnt from."""
     rows = []
     for r in checked:

@@ -12,7 +12,7 @@ from sim.precision import Precision
 from sim.specs.models import get_model
 
 MODELS = ("Qwen2.5-7B", "Qwen2.5-3B")
-CHOSEN, MEASURED_ON = (384, 448, 464, 512, 520, 1184), "H100"
+CHOSEN, MEASURED_ON = (384, 432, 448, 464, 512), "H100"
 RAGGED, RAGGED_CONTEXTS = (4, 8, 16, 32), (128.0, 32768.0)
 
 
@@ -39,10 +39,10 @@ def compositions(models: Sequence[str] = MODELS) -> Iterator[tuple[Bill, str, st
             shape = grid_shape(get_model(name), np.geomspace(*RAGGED_CONTEXTS, batch).tolist(), [])
             yield iteration_bill(get_model(name), shape, Precision()), "decode", name, f"{batch} ragged"
     for name in models:  # where products were measured: sizes whose kernels are well chosen and sizes whose are not
-        for tokens in CHOSEN:
-            bill = iteration_bill(get_model(name), grid_shape(get_model(name), [], [(tokens, 0)]), Precision(), gpu=MEASURED_ON)
+        for batch in CHOSEN:
+            bill = iteration_bill(get_model(name), decode_shape(get_model(name), float(batch), 128.0), Precision(), gpu=MEASURED_ON)
             if bill.choice_known:
-                yield bill, "prefill", name, f"{tokens}@0 chosen"
+                yield bill, "decode", name, f"{batch}x128 chosen"
 
 
 def step_cells(models: Sequence[str] = MODELS) -> StepCells:

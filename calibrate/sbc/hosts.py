@@ -24,6 +24,7 @@ from sim.bill import GRAPH_TOKENS, coefficients, iteration_bill, mixed_shape
 from sim.engine.overlap import HostWork
 from sim.host import HostRates
 from sim.price import step_time_s
+from sim.products import known_to
 from sim.rates import RateDraws, Rates
 
 Array = NDArray[np.float64]
@@ -78,7 +79,7 @@ def _streams(run: ServedRun, rates: Rates, stall_s: Array, wait_s: Array, rng: n
     def priced(token: int, prompt: int) -> float:
         chunks = [(float(prompt), float(prompt), True)] if prompt else []
         shape = mixed_shape(run.model, [float(CONTEXT + token)] * STREAMS, chunks)
-        return float(step_time_s(iteration_bill(run.model, shape, run.precision, tp=run.tp), rates))
+        return float(step_time_s(iteration_bill(run.model, shape, run.precision, tp=run.tp, gpu=known_to(run.gpu)), rates))
 
     coming = rng.permutation(np.repeat(list(PROMPTS), list(PROMPTS.values())))
     held, waits = iter(stall_s.tolist()), iter(wait_s.tolist())

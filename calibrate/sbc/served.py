@@ -24,6 +24,7 @@ from sim.host import HostRates
 from sim.precision import Precision
 from sim.price import step_time_s
 from sim.priors import prior_rates
+from sim.products import known_to
 from sim.rates import UNITS, RateDraws, Rates
 from sim.served import hidden_work
 from sim.specs.gpus import get_gpu
@@ -85,7 +86,7 @@ def _low_load(run: ServedRun, rates: Rates, host: HostRates, rng: np.random.Gene
 
 def _rung(run: ServedRun, rates: Rates, clients: int) -> Experiment:
     shape = decode_shape(run.model, float(clients), PROMPT + OUTPUT / 2)
-    window = float(step_time_s(iteration_bill(run.model, shape, run.precision), rates))
+    window = float(step_time_s(iteration_bill(run.model, shape, run.precision, gpu=known_to(run.gpu)), rates))
     ones = np.ones(clients)
     lengths = np.full(clients, PROMPT), np.full(clients, OUTPUT)
     return Experiment(f"n{clients}", "ladder", 0 * ones, *lengths, ones, 2 * ones, clients=clients, window_step_s=window)

@@ -27,9 +27,9 @@ from sim.rates import Rates
 
 Array = NDArray[np.float64]
 LEAST_SEEN = 5
-# What launched iterations are late in the mean of a low load, root mean square over eleven hosts, their own errors taken off; and what of it
-# loads of 8 to 24 requests/s show on the same hosts, whose spells come as often but find a GPU that is busy with more (docs/adr/0022).
-LATE_OF_HOSTS_S, LATE_UNDER_LOAD = 2.8e-3, 0.6
+# What launched iterations are later in the mean than in the middle at a low load: root mean square over eleven hosts, their own errors
+# taken off
+LATE_OF_HOSTS_S = 1.5e-3
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,16 @@ def scatter_of(run: ServedRun, experiments: tuple[Experiment, ...], rates: Rates
 
 
 def late_launch_s(run: ServedRun, experiments: tuple[Experiment, ...], rates: Rates, host: HostRates) -> float:
-    """Seconds by which iterations launched kernel by kernel are later than priced in the mean of these low loads, as much of it as is to be
-    expected under load: their price is learnt from middles, a run adds up means, and a host's spells only ever add. 0 where fewer than
-    LEAST_SEEN show it, or where they are no later.
+    """Seconds by which iterations launched kernel by kernel are later in the mean of these low loads than in their middle, less as far as
+    so few prompts leave it in doubt: their price is learnt from the middle, a run adds up means, and a host's spells only ever add. 0
+    where fewer than LEAST_SEEN show it.
     """
     found = np.concatenate([_launched(run, e, rates, host) for e in experiments])
     if found.size < LEAST_SEEN:
         return 0.0
-    error = float(found.std(ddof=1)) / found.size**0.5
+    error = float(found.std(ddof=1)) / float(found.size) ** 0.5
     weight = LATE_OF_HOSTS_S**2 / (LATE_OF_HOSTS_S**2 + error**2)
-    return max(LATE_UNDER_LOAD * weight * float(found.mean()), 0.0)
+    return float(max(weight * (found.mean() - np.median(found)), 0.0))
 
 
 def _launched(run: ServedRun, experiment: Experiment, rates: Rates, host: HostRates) -> Array:

@@ -22,8 +22,8 @@ from sim.errors import require_not_negative
 
 @dataclass(frozen=True, slots=True)
 class HostWork:
-    """Seconds of host work per iteration, per sequence in it, and for carrying prefill, that can hide behind the GPU; and seconds by which an
-    iteration that is launched kernel by kernel is later in the mean than in the middle, because a host has spells: nothing hides those.
+    """Seconds of host work per iteration, per sequence in it, and for carrying prefill, that can hide behind the GPU; and seconds by which
+    launching kernel by kernel is later in the mean than in the middle, because a host has spells.
     """
 
     iteration_s: float = 0.0

@@ -17,7 +17,7 @@ from sim.errors import UsageError
 from sim.precision import Precision
 from sim.price import step_time_s
 from sim.specs.models import get_model
-from simctl.design import _checked
+from simctl.design import _checked_table
 from tests.calibrate.steps import PRIORS, TRUE_RATES
 from tests.cli import run
 
@@ -150,7 +150,7 @@ def test_designs_that_make_no_sense_are_one_line(tmp_path, monkeypatch, argv, sa
 def test_the_table_of_a_check_fits_a_terminal():
     figures = {"low": [303.7, 1149.2, 0.2163], "median": [341.4, 1250.0, 0.2407], "high": [405.7, 1388.4, 0.2731]}
     names = ("chosen cells", "coarse grid of the same cost", "whole grid")
-    lines = _checked([{"learnt_from": name, "cells": 113, **figures} for name in names], [0, 1, 2], ["2", "3", "4"]).splitlines()
+    lines = _checked_table([{"learnt_from": name, "cells": 113, **figures} for name in names], [0, 1, 2], ["2", "3", "4"]).splitlines()
     assert len(lines) == 1 + 2 * len(names)
     assert max(map(len, lines)) <= 80
     assert lines[1].split() == ["chosen", "cells", "113", "303.7-405.7", "1149-1388", "0.2163-0.2731"]

@@ -11,6 +11,7 @@ from sim.deployment import Limits
 from sim.host import HostRates
 from sim.precision import Precision
 from sim.price import step_time_s
+from sim.products import known_to
 from sim.priors import prior_rates
 from sim.rates import RateDraws
 from sim.served import hidden_work
@@ -58,7 +59,7 @@ def rung(clients):
     """A ladder rung whose true-decode window is the price of its decode step."""
     prompt, output = 2048, 128
     shape = decode_shape(RUN.model, float(clients), prompt + output / 2)
-    window = step_time_s(iteration_bill(RUN.model, shape, RUN.precision), as_served(IN_PROCESS).point)
+    window = step_time_s(iteration_bill(RUN.model, shape, RUN.precision, gpu=known_to(RUN.gpu)), as_served(IN_PROCESS).point)
     ones = np.ones(clients)
     lengths = np.full(clients, prompt), np.full(clients, output)
     sent = 1e-4 * np.arange(clients)  # one after the other

@@ -157,12 +157,11 @@ def test_a_packaged_run_shows_decodes_longer_after_prefill_the_more_of_it_there_
     assert longer["open 2/s"] < 0.005 < longer["open 8/s"] < longer["open 24/s"] < 0.04
 
 
-def test_a_packaged_run_shows_which_rows_are_off(packaged):
-    """A captured graph of 448 rows takes a third longer than its price, its neighbours do not: no grid has such rows."""
-    off = {kind["name"]: kind["off_s"] for kind in packaged["rows_off"]}
-    assert off["433-448"] > 3e-3
-    assert not off.keys() & {"417-432", "465-480", "481-496", "497-512"}
-    assert len([name for name in off if 529 <= int(name.partition("-")[0]) < 660]) >= 5
+def test_no_size_of_a_captured_graph_is_off_in_a_packaged_run(packaged):
+    """A graph of 448 rows takes a third longer than its neighbours, and its price does, too; beyond the graphs a host's spells show."""
+    off = [kind["name"] for kind in packaged["rows_off"]]
+    assert off
+    assert all(int(name.partition("-")[0]) > 512 for name in off)
 
 
 def between(one, begin_s, end_s):

@@ -62,10 +62,11 @@ def test_every_draw_meets_the_windows(learnt):
     """What the windows pin down, every draw agrees on: its price of a rung is the measured window to a fraction of a percent."""
     from sim.bill import decode_shape, iteration_bill
     from sim.price import step_time_s
+    from sim.products import known_to
 
     for r in RUNGS:
         shape = decode_shape(RUN.model, float(r.clients), 2048.0 + 64)
-        prices = step_time_s(iteration_bill(RUN.model, shape, RUN.precision), learnt.rates.draws, np)
+        prices = step_time_s(iteration_bill(RUN.model, shape, RUN.precision, gpu=known_to(RUN.gpu)), learnt.rates.draws, np)
         assert np.abs(prices / r.window_step_s - 1).max() < 0.02
 
 

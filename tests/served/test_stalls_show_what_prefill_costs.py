@@ -10,6 +10,7 @@ from calibrate.served.runs import Experiment
 from calibrate.served.stalls import prefill_seen
 from sim.bill import iteration_bill, mixed_shape
 from sim.price import step_time_s
+from sim.products import known_to
 from tests.served.made import IN_PROCESS, RUN
 
 EXTRA_S, PROMPT, PROMPTS = 0.7e-3, 256, 12
@@ -23,7 +24,7 @@ def two_streams_and_a_prompt_now_and_then(extra_s: float, early_s: float = 0.0) 
 
     def price(seqs: int, context: float, chunk: int) -> float:
         shape = mixed_shape(RUN.model, [context] * seqs, [(float(chunk), float(chunk), True)] if chunk else [])
-        return float(step_time_s(iteration_bill(RUN.model, shape, RUN.precision), RATES))
+        return float(step_time_s(iteration_bill(RUN.model, shape, RUN.precision, gpu=known_to(RUN.gpu)), RATES))
 
     count = 30 * (PROMPTS + 1)
     times, now, firsts = [], 0.0, []
