@@ -11,8 +11,8 @@ from sim.deployment import Limits
 from sim.host import HostRates
 from sim.precision import Precision
 from sim.price import step_time_s
-from sim.products import known_to
 from sim.priors import prior_rates
+from sim.products import known_to
 from sim.rates import RateDraws
 from sim.served import hidden_work
 from sim.specs.gpus import get_gpu
