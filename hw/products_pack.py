@@ -6,6 +6,7 @@ those of other element types than bfloat16 are left out.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -71,8 +72,13 @@ def command(root: Path, out: Path) -> None:
     if not files:
         raise UsageError(f"{root}: holds no */products*.nc")
     arrays = packed(files)
-    with out.open("wb") as file:
-        np.savez_compressed(file, **arrays)
+    temporary = out.with_name(out.name + ".tmp")
+    try:
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+        os.replace(temporary, out)
+    finally:
+        temporary.unlink(missing_ok=True)
     click.echo(f"{len(files)} files, {arrays['seconds'].shape[0]} products at {arrays['rows'].size} numbers of rows: {out}")
 
 

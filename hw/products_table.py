@@ -18,6 +18,7 @@ from hw.engines.shapes import SHAPES, shape
 from hw.exits import call
 from hw.profile_table import aligned, opened
 from sim.errors import UsageError
+from sim.price import smooth_max
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -36,8 +37,7 @@ class Smooth(NamedTuple):
     exponent: float
 
     def seconds(self, weight_bytes: Array, flops: Array) -> Array:
-        p = self.exponent
-        found: Array = ((weight_bytes / self.bytes_per_s) ** p + (flops / self.flops_per_s) ** p) ** (1.0 / p)
+        found: Array = smooth_max(weight_bytes / self.bytes_per_s, flops / self.flops_per_s, self.exponent)
         return found
 
 

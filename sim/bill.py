@@ -30,13 +30,14 @@ from math import ceil, log2
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.dealing import idle_keys_of
 from sim.errors import UsageError
 from sim.namespaces import FLOAT
 from sim.policy import AttentionPolicy, dense
 from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
-from sim.products import Choice, choice, choice_bytes
+from sim.products import choice, choice_bytes
 from sim.specs.model import ModelSpec
 from sim.turns import BLOCK_ROWS, idle_share, query_heads
 
@@ -147,7 +148,7 @@ class Coefficients(NamedTuple):
     expert_io_bytes: float  # per row
     runner2: float  # 1 for a model that vLLM steps with its second model runner
     kv_heads: int  # of full-context attention
-    choice: Choice | None  # by rows, where the products of the model's layers were measured
+    choice: NDArray[np.float64] | None  # bytes by rows, where the products of the model's layers were measured
 
 
 def check_tensor_parallel(model: ModelSpec, tp: int) -> None:

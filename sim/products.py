@@ -47,12 +47,6 @@ class Measured(NamedTuple):
     flops_per_s: float
 
 
-class Choice(NamedTuple):
-    """What a model's products take beyond smooth, as bytes that could have been read: by rows, from 0 to the last measured."""
-
-    bytes: Array
-
-
 def smooth_s(product: Product, rows: Any, bytes_per_s: float, flops_per_s: float) -> Any:
     """Seconds of a 16-bit product of so many rows where the choice of kernel does not matter."""
     size = float(product.k) * product.n
@@ -81,14 +75,16 @@ def products_of(model: ModelSpec, tp: int = 1) -> list[tuple[Product, int]]:
 
 
 @lru_cache(maxsize=256)
-def choice(model: ModelSpec, precision: Precision, tp: int, gpu: str) -> Choice | None:
-    """What this model's products take beyond smooth on `gpu`; None where one of them was not measured."""
+def choice(model: ModelSpec, precision: Precision, tp: int, gpu: str) -> Array | None:
+    """What this model's products take beyond smooth on `gpu`, as bytes that could have been read, by rows from 0 to the last measured; None
+    where one of them was not measured.
+    """
     known = measured().get(gpu, {}) if precision.weights == MEASURED_AT else {}
     wanted = products_of(model, tp)
     if not wanted or any(product not in known for product, _ in wanted):
         return None
     rows = np.arange(min(known[product].rows[-1] for product, _ in wanted) + 1)
-    return Choice(sum((layers * bytes_beyond(product, known[product], rows) for product, layers in wanted), start=np.zeros(rows.size)))
+    return sum((layers * bytes_beyond(product, known[product], rows) for product, layers in wanted), start=np.zeros(rows.size))
 
 
 def bytes_beyond(product: Product, seen: Measured, rows: Array) -> Array:
@@ -99,15 +95,15 @@ def bytes_beyond(product: Product, seen: Measured, rows: Array) -> Array:
     return out
 
 
-def choice_bytes(found: Choice | None, rows: Any) -> Any:
+def choice_bytes(by_rows: Array | None, rows: Any) -> Any:
     """Those bytes of an iteration of so many rows (a number or an array); 0 where nothing was measured, and for more rows than were."""
-    if found is None:
+    if by_rows is None:
         return 0.0
-    last = found.bytes.size - 1
+    last = by_rows.size - 1
     if isinstance(rows, (float, int)):
-        return float(found.bytes[int(rows)]) if rows <= last else 0.0
+        return float(by_rows[int(rows)]) if rows <= last else 0.0
     several = np.asarray(rows, dtype=float)
-    return np.where(several <= last, found.bytes[np.minimum(several, last).astype(np.intp)], 0.0)
+    return np.where(several <= last, by_rows[np.minimum(several, last).astype(np.intp)], 0.0)
 
 
 def known_to(gpu: GpuSpec) -> str:

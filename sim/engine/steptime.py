@@ -176,7 +176,7 @@ class StepTime:
         """Ticks by which a host's spells make an iteration of `own` ticks later that no graph holds: all of them where launching with this
         head start takes as long as it, none where launching twice as slowly would still be hidden behind it.
         """
-        if not self._late or not chunks or batch + sum(n for n, _, _ in chunks) <= GRAPH_TOKENS:
+        if not self._late or not self._launching or not chunks or batch + sum(n for n, _, _ in chunks) <= GRAPH_TOKENS:
             return 0
         beyond = max(self._launching - head_start, 0) + self._launching - own
         return self._late * min(max(beyond, 0), self._launching) // self._launching
@@ -287,7 +287,7 @@ class StepTime:
             ),
             rested,
         )
-        return shown + price + (self.late(batch, chunks, price, left) if self._late else 0)
+        return shown + price + self.late(batch, chunks, price, left)
 
     def products(self, batch: int, chunks: Sequence[Chunk]) -> int:
         """Ticks of an iteration in which matrix products are what it waits for: all rows' as far as they outlast the reading of weights,

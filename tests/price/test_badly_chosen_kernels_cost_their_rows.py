@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.bill import CAPTURED, decode_shape, iteration_bill, mixed_shape
+from sim.bill import CAPTURED, GRAPH_TOKENS, decode_shape, iteration_bill, mixed_shape
 from sim.engine.steptime import StepTime
 from sim.engine.ticks import TICK_S
 from sim.precision import Precision
 from sim.price import step_time_s
-from sim.products import EXPONENT, Measured, Product, bytes_beyond, known_to, measured, nearest, products_of, smooth_s
+from sim.products import EXPONENT, GRAPHS, Measured, Product, bytes_beyond, known_to, measured, nearest, products_of, smooth_s
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from tests.price.shapes import plausible_rates
@@ -77,6 +77,7 @@ def test_arrays_are_billed_as_floats(rows: int, model: str, gpu: str) -> None:
 
 
 def test_every_captured_size_was_measured_and_stands_for_itself() -> None:
+    assert GRAPHS == GRAPH_TOKENS
     for products in measured().values():
         for seen in products.values():
             rows = np.array(CAPTURED, dtype=float)
