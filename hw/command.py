@@ -52,7 +52,7 @@ from sim.errors import UsageError
 )
 @click.option(
     "--products",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Suite products: measure those of this list (hw.products_list) instead of --model's.",
 )
 @click.option("--label", default=None, help="Ends the names of the files, as in served_MODEL_LABEL.nc: part of a suite is not the whole.")

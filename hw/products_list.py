@@ -5,7 +5,7 @@ It runs where the catalogue can be read; `python3 -m hw --hw cuda --suite produc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DTYPE = "bfloat16"
 
 
-def uses_of(models: Iterable[ModelSpec], tps: Sequence[int], fits: GpuSpec | None, unmeasured: GpuSpec | None) -> dict[Product, str]:
+def uses_of(models: Sequence[ModelSpec], tps: Sequence[int], fits: GpuSpec | None, unmeasured: GpuSpec | None) -> dict[Product, str]:
     """Every product of these models once and whose it is, by how many GPUs they are split over: "Qwen3-32B qkv", "Qwen3-32B/tp2 qkv".
 
     With `fits` only of models whose weights, split so, that GPU holds; with `unmeasured` none that the packaged table has of that GPU.

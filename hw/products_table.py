@@ -126,7 +126,7 @@ def overview(data: xr.Dataset, least: float) -> str:
         whose = uses[own][0].split(", ")
         of = whose[0] + (f" +{len(whose) - 1}" if len(whose) > 1 else "")
         lines.append([str(key[0]), str(key[1]), "b" if key[2] else "", *figures, *last, of])
-    text = aligned(lines, left=(10,))
+    text = aligned(lines, left=(10,), gap=" ")
     return "\n".join(line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in text.splitlines())
 
 

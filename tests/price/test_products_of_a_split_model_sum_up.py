@@ -1,4 +1,4 @@
-"""Every catalogue model's matrix products hold its weights, and over several GPUs each holds its part, KV heads where they do not suffice."""
+"""Every catalogue model's matrix products hold its weights; over several GPUs each holds its part, and KV heads are held twice if few."""
 
 import pytest
 
