@@ -39,8 +39,13 @@ def shown(*args: str) -> click.testing.Result:
     return click.testing.CliRunner().invoke(command, list(args))
 
 
-def test_a_line_each_within_80_columns_says_which_rows_are_slow(tmp_path: Path) -> None:
-    said = shown(str(made(tmp_path)))
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("whole"))
+
+
+def test_a_line_each_within_80_columns_says_which_rows_are_slow(whole: Path) -> None:
+    said = shown(str(whole))
     assert said.exit_code == 0, said.output
     lines = said.output.splitlines()[2:]
     assert len(lines) == 81
@@ -51,14 +56,8 @@ def test_a_line_each_within_80_columns_says_which_rows_are_slow(tmp_path: Path) 
     assert slow[0][2:4] == ["2600", "700"]
 
 
-def test_a_product_hardly_measured_has_no_rates(tmp_path: Path) -> None:
-    path = made(tmp_path, {Product(SLOW.k, SLOW.n, SLOW.bias): 2})
-    (line,) = [line.split() for line in shown(str(path)).output.splitlines() if f"{SLOW.n} " in line and "tp2 gate_up" in line]
-    assert line[2:] == ["0", "Qwen2.5-72B/tp2", "gate_up"]
-
-
-def test_a_model_of_the_list_is_shown_by_iterations(tmp_path: Path) -> None:
-    said = shown(str(made(tmp_path)), "--model", "Qwen2.5-72B/tp2")
+def test_a_model_of_the_list_is_shown_by_iterations(whole: Path) -> None:
+    said = shown(str(whole), "--model", "Qwen2.5-72B/tp2")
     assert said.exit_code == 0, said.output
     assert "qkv, o, gate_up, down of 80 layers" in said.output
     assert [line.split()[0] for line in said.output.splitlines()[5:]] == ["448"]
@@ -67,11 +66,14 @@ def test_a_model_of_the_list_is_shown_by_iterations(tmp_path: Path) -> None:
         depth("nobody")
 
 
-def test_products_hardly_measured_are_not_packed(tmp_path: Path) -> None:
-    few, enough = (Product(p.k, p.n, p.bias) for p in list(USES)[:2])
-    table = packed([made(tmp_path, {few: LEAST_ROWS - 1, enough: LEAST_ROWS})])
+def test_products_hardly_measured_have_no_rates_and_are_not_packed(tmp_path: Path) -> None:
+    two, few, enough = (Product(p.k, p.n, p.bias) for p in (SLOW, *list(USES)[:2]))
+    path = made(tmp_path, {two: 2, few: LEAST_ROWS - 1, enough: LEAST_ROWS})
+    (line,) = [line.split() for line in shown(str(path)).output.splitlines() if "Qwen2.5-72B/tp2 gate_up" in line]
+    assert line == [str(two.k), str(two.n), "0", "Qwen2.5-72B/tp2", "gate_up"]
+    table = packed([path])
     found = set(zip(table["k"].tolist(), table["n"].tolist(), table["bias"].tolist(), strict=True))
-    assert len(found) == len(USES) - 1
-    assert few not in found
+    assert len(found) == len(USES) - 2
     assert enough in found
+    assert not {two, few} & found
     np.testing.assert_allclose(table["bytes_per_s"][np.isfinite(table["seconds"]).sum(axis=1) > LEAST_ROWS], TRUE.bytes_per_s, rtol=0.01)
