@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sim.specs.gpu import GpuSpec
     from sim.specs.model import ModelSpec
 
-DTYPE = "bfloat16"
+DTYPE, MOST_GPUS = "bfloat16", 64
 
 
 def uses_of(models: Sequence[ModelSpec], tps: Sequence[int], fits: GpuSpec | None, unmeasured: GpuSpec | None) -> dict[Product, str]:
@@ -91,9 +91,9 @@ def command(
     names = list_models() if models.strip() == "all" else _parts(models)
     most = float("inf") if most_params is None else most_params
     specs = [spec for spec in map(get_model, names) if least_params <= spec.params / 1e9 <= most]
-    wanted = sorted({_gpus(text) for text in _parts(tps)})
-    if not specs or not wanted:
-        raise UsageError("no model of that size" if wanted else "--tp wants numbers of GPUs, comma-separated")
+    wanted = gpus_of(tps)
+    if not specs:
+        raise UsageError("no model of that size")
     uses = uses_of(specs, wanted, get_gpu(fits) if fits else None, get_gpu(unmeasured) if unmeasured else None)
     for path in without:
         for product in read_products(path):
@@ -110,10 +110,12 @@ def _parts(text: str) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
-def _gpus(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 64):
-        raise UsageError(f"--tp wants numbers of GPUs from 1 to 64, comma-separated, not {text!r}")
-    return int(text)
+def gpus_of(text: str) -> list[int]:
+    """Numbers of GPUs from "1,2,4", ascending. Raises UsageError for text that is none."""
+    parts = _parts(text)
+    if not parts or not all(part.isascii() and part.isdigit() and 1 <= int(part) <= MOST_GPUS for part in parts):
+        raise UsageError(f"--tp wants numbers of GPUs from 1 to {MOST_GPUS}, comma-separated, not {text!r}")
+    return sorted({int(part) for part in parts})
 
 
 def main() -> None:

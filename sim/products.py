@@ -10,9 +10,10 @@ product is where its kernel fits is left to the rates.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,7 +101,11 @@ def choice(model: ModelSpec, precision: Precision, tp: int, gpu: str) -> Array |
     where one of them was not measured.
     """
     known = measured().get(gpu, {}) if precision.weights == MEASURED_AT else {}
-    wanted = products_of(model, tp)
+    return beyond(products_of(model, tp), known)
+
+
+def beyond(wanted: Sequence[tuple[Product, int]], known: Mapping[Product, Measured]) -> Array | None:
+    """The bytes of `choice` for (product, layers) and what is known of products."""
     if not wanted or any(product not in known for product, _ in wanted):
         return None
     rows = np.arange(min(known[product].rows[-1] for product, _ in wanted) + 1)
@@ -140,7 +145,13 @@ def digest() -> str:
 @cache
 def measured() -> dict[str, dict[Product, Measured]]:
     """Packaged products by GPU."""
-    with (files("sim") / PACKAGED).open("rb") as file, np.load(file, allow_pickle=False) as data:
+    with (files("sim") / PACKAGED).open("rb") as file:
+        return read_table(file)
+
+
+def read_table(file: IO[bytes]) -> dict[str, dict[Product, Measured]]:
+    """Products by GPU, from a file of hw.products_pack."""
+    with np.load(file, allow_pickle=False) as data:
         columns = {name: data[name] for name in data.files}
     found: dict[str, dict[Product, Measured]] = {}
     for i, gpu in enumerate(columns["gpu"].tolist()):
