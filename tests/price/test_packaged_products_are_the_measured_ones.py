@@ -33,14 +33,16 @@ def test_the_products_of_the_models_of_the_grids_are_known(gpu, name):
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h200"])
-def test_two_cards_of_a_kind_agree(gpu):
+@pytest.mark.parametrize(("names", "points"), [(("products", "products_1"), 2000), (("products_1", "products_2"), 1400)])
+def test_two_cards_of_a_kind_agree(gpu, names, points):
+    """The last two by two protocols, and by the products of one model."""
     times = [{}, {}]
-    for one, path in zip(times, (ROOT / gpu / "products.nc", ROOT / gpu / "products_1.nc"), strict=True):
+    for one, path in zip(times, (ROOT / gpu / f"{name}.nc" for name in names), strict=True):
         data = opened(path, "products")
         columns = (data[name].values.tolist() for name in ("k", "n", "bias", "rows", "time_s_median"))
         one |= {(k, n, bias, rows): seconds for k, n, bias, rows, seconds in zip(*columns, strict=True) if np.isfinite(seconds)}
     ratios = np.log([times[0][key] / times[1][key] for key in times[0].keys() & times[1].keys()])
-    assert ratios.size > 2000
+    assert ratios.size > points
     assert abs(np.median(ratios)) < 0.03
     assert np.quantile(np.abs(ratios - np.median(ratios)), 0.9) < 0.03
 
