@@ -39,7 +39,8 @@ def test_the_price_changes_at_the_slow_rows_alone(model: str, tp: int, slow: flo
     assert 0.1 < most < 1.1
     cells = table([found], 0.02).splitlines()[1].split()
     assert cells[:2] == [model, str(tp)]
-    assert (cells[2:5] if graphs else cells[5:]) == ["1", f"{most:+.1%}", str(int(slow))]
+    assert found.read == pytest.approx(BANDWIDTH / RATES.beta)
+    assert (cells[2:5] if graphs else cells[5:8]) == ["1", f"{most:+.1%}", str(int(slow))]
 
 
 def test_a_model_with_a_product_not_measured_is_none_of_them() -> None:
