@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
-import numpy as np
 
 from hw.exits import call
 from hw.products_list import gpus_of
@@ -21,7 +20,7 @@ from sim.bill import CAPTURED, bill_from, coefficients, decode_shape, mixed_shap
 from sim.errors import UsageError
 from sim.precision import Precision
 from sim.price import step_time_s
-from sim.products import GRAPHS, Measured, Product, beyond, bytes_beyond, measured, products_of, read_table
+from sim.products import GRAPHS, Measured, Product, beyond, measured, products_of, read_table
 from sim.rates import Rates
 from sim.specs.model import ModelSpec
 
@@ -30,14 +29,11 @@ SHOWN = 12  # numbers of rows that are named
 
 
 class Change(NamedTuple):
-    """Of a model split over `tp` GPUs, by rows, what the price with measured products is of the price without; and of the time that they
-    take beyond smooth, over all rows, what reading its bytes at the rates' `beta` takes: they are bytes at the products' own bandwidth.
-    """
+    """Of a model split over `tp` GPUs, by rows, what the price with measured products is of the price without."""
 
     model: str
     tp: int
     by_rows: dict[int, float]
-    read: float
 
     def beyond(self, least: float, graphs: bool) -> list[int]:
         """The numbers of rows at which it changes by more than `least`, those that graphs are captured for or those above."""
@@ -62,20 +58,18 @@ def change(model: ModelSpec, tp: int, known: Mapping[Product, Measured], rates: 
         shape = decode_shape(model, float(r), CONTEXT) if r <= GRAPHS else mixed_shape(model, [], [(float(r), float(r), True)], tp=tp)
         with_it, bare = (float(step_time_s(bill_from(c, shape, tp=tp), rates)) for c in (without._replace(choice=by_rows), without))
         found[r] = with_it / bare
-    at = np.array(rows, dtype=float)
-    each = [(layers * bytes_beyond(product, known[product], at).sum(), known[product].bytes_per_s) for product, layers in products]
-    return Change(model.name, tp, found, sum(own for own, _ in each) / rates.beta / sum(own / bandwidth for own, bandwidth in each))
+    return Change(model.name, tp, found)
 
 
 def table(changes: Sequence[Change], least: float) -> str:
-    """A line per model and number of GPUs: how many sizes of graphs and numbers of rows above change by more, where most, `Change.read`."""
-    lines = [["model", "GPUs", "graphs", "most", "at", "beyond", "most", "at", "read"]]
+    """A line per model and number of GPUs: how many sizes of graphs and numbers of rows above change by more, where most."""
+    lines = [["model", "GPUs", "graphs", "most", "at", "beyond", "most", "at"]]
     for each in changes:
         cells = []
         for graphs in (True, False):
             rows, most = each.most(graphs)
             cells += [str(len(each.beyond(least, graphs))), f"{most:+.1%}", str(rows)]
-        lines.append([each.model, str(each.tp), *cells, f"{each.read:.2f}"])
+        lines.append([each.model, str(each.tp), *cells])
     return aligned(lines)
 
 
@@ -101,7 +95,7 @@ def command(gpu: str, tps: str, file: Path | None, least: float) -> None:
     """Show for which catalogue models measured matrix products change the price of an iteration, and at which rows.
 
     "graphs" are sizes of captured graphs, as decodes at 1,024 tokens; "beyond" are chunks of more rows. Counted are sizes at which the
-    price changes by more than --least. "read" is what the bytes that stand for the time beyond smooth take to be read, of that time.
+    price changes by more than --least.
     """
     from sim.products import known_to
     from sim.rate_source import rates_for

@@ -29,6 +29,9 @@ MEASURED_AT = "bf16"
 # Up to here all sizes that graphs are captured for were measured, and the next one up stands for those between. Beyond, a number of rows
 # that was not measured is taken for the nearest that a tile does not divide either: those that it does may get kernels of their own.
 GRAPHS, TILE = 512, 8
+# Weights from here on are read at about one bandwidth. Smaller ones seem to be read more slowly, as a product takes some time whatever its
+# size, so time is told in bytes at the bandwidth of large ones: that is what the price divides by.
+LARGE_BYTES = 1e8
 
 
 class Product(NamedTuple):
@@ -40,12 +43,15 @@ class Product(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A product's times on one GPU: seconds at `rows` [row], and the bandwidth and the rate of its smooth time."""
+    """A product's times on one GPU: seconds at `rows` [row], the bandwidth and the rate of its smooth time, and the bandwidth at which the
+    GPU reads large weights.
+    """
 
     rows: Array
     seconds: Array
     bytes_per_s: float
     flops_per_s: float
+    reads_bytes_per_s: float
 
 
 def smooth_s(product: Product, rows: Any, bytes_per_s: float, flops_per_s: float) -> Any:
@@ -116,7 +122,7 @@ def bytes_beyond(product: Product, seen: Measured, rows: Array) -> Array:
     """What a product takes beyond smooth at every number of rows [row], as bytes that could have been read; none where it takes less."""
     share = np.maximum(seen.seconds / smooth_s(product, seen.rows, seen.bytes_per_s, seen.flops_per_s) - 1.0, 0.0)
     smooth = smooth_s(product, rows, seen.bytes_per_s, seen.flops_per_s)
-    out: Array = np.where(rows > 0, share[nearest(seen.rows, rows)] * smooth * seen.bytes_per_s, 0.0)
+    out: Array = np.where(rows > 0, share[nearest(seen.rows, rows)] * smooth * seen.reads_bytes_per_s, 0.0)
     return out
 
 
@@ -159,8 +165,14 @@ def read_table(file: IO[bytes]) -> dict[str, dict[Product, Measured]]:
         seconds = columns["seconds"][i].astype(float)
         ran = np.isfinite(seconds)
         rates = float(columns["bytes_per_s"][i]), float(columns["flops_per_s"][i])
-        found.setdefault(gpu, {})[product] = Measured(columns["rows"][ran].astype(float), seconds[ran], *rates)
-    return found
+        found.setdefault(gpu, {})[product] = Measured(columns["rows"][ran].astype(float), seconds[ran], *rates, 0.0)
+    return {gpu: _read_alike(own) for gpu, own in found.items()}
+
+
+def _read_alike(own: Mapping[Product, Measured]) -> dict[Product, Measured]:
+    large = [seen.bytes_per_s for product, seen in own.items() if ACTIVATION_BYTES * product.k * product.n >= LARGE_BYTES]
+    reads = float(np.median(large)) if large else max(seen.bytes_per_s for seen in own.values())
+    return {product: seen._replace(reads_bytes_per_s=reads) for product, seen in own.items()}
 
 
 def nearest(measured_rows: Array, rows: Array) -> NDArray[np.intp]:

@@ -91,13 +91,13 @@ def test_beyond_the_graphs_other_numbers_take_the_nearest_that_no_multiple_of_ei
 
 
 @given(st.floats(0.5, 3.0), st.integers(1, 8))
-def test_bytes_beyond_smooth_are_the_time_beyond_at_the_products_own_bandwidth(factor: float, place: int) -> None:
+def test_bytes_beyond_smooth_are_the_time_beyond_at_the_bandwidth_of_large_weights(factor: float, place: int) -> None:
     product, rows = Product(1024, 4096, False), np.arange(8.0, 73.0, 8.0)
     smooth = smooth_s(product, rows, 1e12, 1e14)
     seconds = smooth.copy()
     seconds[place] *= factor
-    found = bytes_beyond(product, Measured(rows, seconds, 1e12, 1e14), rows)
-    assert found[place] == pytest.approx(max(factor - 1.0, 0.0) * smooth[place] * 1e12)
+    found = bytes_beyond(product, Measured(rows, seconds, 1e12, 1e14, 2e12), rows)
+    assert found[place] == pytest.approx(max(factor - 1.0, 0.0) * smooth[place] * 2e12)
     assert np.delete(found, place) == pytest.approx(0.0, abs=1e-3)
 
 
