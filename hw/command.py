@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from hw.cell_file import read_cells
 from hw.engines.shapes import named, shape
 from hw.jobs import MODEL_FREE, NEEDS_CUDA, OF_MODELS, SPREADS, SUITES, Job, run
 from hw.processes import run_each, wait_until_told
+from hw.products_file import read_products
 from hw.serve.http_stream import split_url
 from sim.errors import UsageError
 
@@ -48,6 +50,11 @@ from sim.errors import UsageError
 @click.option(
     "--cells", type=click.Path(path_type=Path), help="Measure the cells of this file instead of the suite's own (engine-grid, profile)."
 )
+@click.option(
+    "--products",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Suite products: measure those of this list (hw.products_list) instead of --model's.",
+)
 @click.option("--label", default=None, help="Ends the names of the files, as in served_MODEL_LABEL.nc: part of a suite is not the whole.")
 @click.option("--when-told", is_flag=True, hidden=True, help="Import the engine, then wait for a line on standard input.")
 def command(
@@ -70,6 +77,7 @@ def command(
     tensor_parallel: int,
     fast_start: bool,
     cells: Path | None,
+    products: Path | None,
     label: str | None,
     when_told: bool,
 ) -> None:
@@ -99,6 +107,12 @@ def command(
             raise UsageError("--cells is for the suite engine-grid or profile, alone")
         meant, _ = read_cells(cells)
         models = models or meant or ""
+    if products is not None:
+        if _names(suites) != ["products"]:
+            raise UsageError("--products is for the suite products, alone")
+        if _names(models):
+            raise UsageError("--products and --model both say what to measure: give one of them")
+        read_products(products)
     if url is not None:
         if iterations:
             raise UsageError("--iterations needs a server of our own: --url has one already")
@@ -131,7 +145,7 @@ def command(
                 "tensor_parallel": tensor_parallel,
                 "label": label,
             }
-            limits |= {"models": _shapes(models)} if suite in OF_MODELS else {}
+            limits |= {"models": _shapes(models), **_listed(products)} if suite in OF_MODELS else {}
             served: dict[str, Any] = {"rates": _rates(rates), "experiments": tuple(_names(experiments)), "engine": engine}
             if iterations and (suite != "served" or engine != "vllm"):
                 raise UsageError("--iterations is for the suite served and engine vllm")
@@ -155,6 +169,13 @@ def _shapes(text: str) -> tuple[str, ...]:
             raise UsageError(f"{name}: suite products measures weights in the model's own dtype")
         shape(name)
     return found
+
+
+def _listed(products: Path | None) -> dict[str, Any]:
+    """A job's fields for a list of products."""
+    if products is None:
+        return {}
+    return {"products": str(products.resolve()), "products_sha256": hashlib.sha256(products.read_bytes()).hexdigest()}
 
 
 def _job_by_url(url: str, device: str, suites: list[str], model: str, vocab_size: int) -> Job:

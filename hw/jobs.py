@@ -57,6 +57,8 @@ class Job:
     cells: str | None = None  # a file of cells, instead of the engine-grid suite's own
     label: str | None = None  # ends the file's name: a run of part of a suite is not taken for the whole
     models: tuple[str, ...] = ()  # of a suite of OF_MODELS, in place of `model`; none means all that are known
+    products: str | None = None  # a list of products, instead of `models`
+    products_sha256: str = ""  # of that list: a run is resumed with no other
 
     @property
     def stem(self) -> str:
@@ -66,6 +68,7 @@ class Job:
             self.suite,
             self.model,
             *self.models,
+            Path(self.products).stem.removeprefix("products_") if self.products else None,
             engine,
             self.quantization,
             f"tp{self.tensor_parallel}" if self.tensor_parallel > 1 else None,

@@ -1,12 +1,13 @@
 """`python -m hw.products_pack ROOT OUT`: the table of sim.products, from every measured file of the suite products below ROOT.
 
 Files of one GPU are taken together: a point's time is the geometric mean of what they say. Products are told by their sizes and their bias;
-those of other element types than bfloat16 are left out.
+those of other element types than bfloat16 are left out, and those that were hardly measured.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from sim.errors import UsageError
 from sim.products import EXPONENT, Product, known_to
 
 DTYPE = "bfloat16"
+LEAST_ROWS = 40  # numbers of rows that a product must have been measured at: few tell nothing of those between
 
 
 def packed(files: Sequence[Path]) -> dict[str, Any]:
@@ -37,6 +39,10 @@ def packed(files: Sequence[Path]) -> dict[str, Any]:
                 own.setdefault((Product(k, n, bool(bias)), rows), []).append(float(np.log(seconds)))
     if not any(logs.values()):
         raise UsageError(f"no {DTYPE} products were measured in these files")
+    for own in logs.values():
+        seen = Counter(product for product, _ in own)
+        for product, r in [key for key in own if seen[key[0]] < LEAST_ROWS]:
+            del own[product, r]
     rows = sorted({rows for own in logs.values() for _, rows in own})
     names = sorted({(gpu, product) for gpu, own in logs.items() for product, _ in own})
     seconds = np.full((len(names), len(rows)), np.nan)

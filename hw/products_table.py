@@ -1,11 +1,14 @@
 """`python -m hw.products_table FILE`: which rows take an iteration's matrix products longest, from a file of the suite products.
 
+Of a list of products (`hw.products_list`) a line each is shown, and with `--model` the iterations of one of its models.
+
 What a size should take is a smooth maximum of reading the weight and of computing its flops, (a**p + b**p)**(1/p), with one bandwidth,
 one rate and one exponent for all products of the file; what a product takes beyond is the choice of its kernel.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,9 +19,11 @@ from numpy.typing import NDArray
 
 from hw.engines.shapes import SHAPES, shape
 from hw.exits import call
+from hw.products_file import models_of
 from hw.profile_table import aligned, opened
 from sim.errors import UsageError
 from sim.price import smooth_max
+from sim.products import EXPONENT
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 EXPONENTS = tuple(np.arange(1.0, 16.01, 0.25).tolist())
 ITEM_BYTES = {"float32": 4}  # others have two
+SPLIT, WIDTH = re.compile(r"/tp\d+$"), 80
 ROUNDS = 30  # of reweighting, towards least absolute errors
 
 
@@ -78,7 +84,7 @@ def layers_of(data: xr.Dataset, model: str, smooth: Smooth) -> list[Layer]:
     names = list(dict.fromkeys(layer for use in uses for name, layer in use if name == model))
     if not names:
         raise UsageError(f"no products of {model!r} here; of {', '.join(sorted({name for use in uses for name, _ in use}))}")
-    times, count = data.time_s_median.values, shape(model)["num_hidden_layers"]
+    times, count = data.time_s_median.values, depth(model)
     should = smooth.seconds(*work_of(data))
     found = []
     for name in names:
@@ -86,6 +92,42 @@ def layers_of(data: xr.Dataset, model: str, smooth: Smooth) -> list[Layer]:
         kernels = data.kernel_names.values.astype(str)[at].tolist() if "kernel_names" in data else [""] * len(at)
         found.append(Layer(name, data.rows.values[at].astype(float), count * times[at], count * should[at], kernels))
     return found
+
+
+def depth(model: str) -> int:
+    """Layers of a model by its name here or in the catalogue, over however many GPUs it is split ("Qwen3-32B/tp2")."""
+    if model in SHAPES:
+        return int(shape(model)["num_hidden_layers"])
+    from sim.specs.models import get_model  # a list's models are the catalogue's
+
+    return get_model(SPLIT.sub("", model)).layers
+
+
+def overview(data: xr.Dataset, least: float) -> str:
+    """A line per product, within 80 columns: k, n, b for one with a bias, its bandwidth and rate, samples that were late, how far bursts of
+    a point differ (interquartile, median over points), how many numbers of rows take `least` (a share) and more beyond its own smooth
+    time, the worst of them, and whose it is.
+    """
+    lines = [["k", "n", "b", "GB/s", "Tf/s", "late", "iqr", f"+{least:.0%}", "most", "at", "of"]]
+    k, n, bias, rows = (data[name].values.astype(int) for name in ("k", "n", "bias", "rows"))
+    seconds, uses = data.time_s_median.values, data.layers.values.astype(str)
+    apart = (data.time_s_p75.values - data.time_s_p25.values) / seconds
+    for key in dict.fromkeys(zip(k.tolist(), n.tolist(), bias.tolist(), data.dtype.values.astype(str).tolist(), strict=True)):
+        own = (k == key[0]) & (n == key[1]) & (bias == key[2]) & (data.dtype.values.astype(str) == key[3])
+        at = np.flatnonzero(own & np.isfinite(seconds))
+        figures, last = ["", "", f"{int(data.late_n.values[own].sum())}"], ["", "", "", ""]
+        if at.size > 2:
+            one = data.isel(point=at)
+            smooth = fit(*work_of(one), seconds[at], exponents=(EXPONENT,))
+            over = seconds[at] / smooth.seconds(*work_of(one)) - 1.0
+            worst = int(over.argmax())
+            figures[:2] = [f"{smooth.bytes_per_s / 1e9:.0f}", f"{smooth.flops_per_s / 1e12:.0f}"]
+            last = [f"{np.nanmedian(apart[at]):.1%}", f"{int((over > least).sum())}", f"{over[worst]:+.0%}", f"{rows[at][worst]}"]
+        whose = uses[own][0].split(", ")
+        of = whose[0] + (f" +{len(whose) - 1}" if len(whose) > 1 else "")
+        lines.append([str(key[0]), str(key[1]), "b" if key[2] else "", *figures, *last, of])
+    text = aligned(lines, left=(10,), gap=" ")
+    return "\n".join(line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in text.splitlines())
 
 
 def work_of(data: xr.Dataset) -> tuple[Array, Array]:
@@ -126,18 +168,21 @@ def command(file: Path, model: str | None, least: float) -> None:
     """Show at which numbers of rows matrix products take longer than they should.
 
     FILE is one of `--suite products`. A line is an iteration of so many rows: milliseconds of its layers' products, what a smooth
-    maximum of bytes and flops says, what they take beyond, and the layer most of it is of.
+    maximum of bytes and flops says, what they take beyond, and the layer most of it is of. A file of a list of products shows a line
+    for each instead, without --model.
     """
     data = opened(file, "products")
+    names = models_of(data.layers.values.astype(str).tolist())
     ok = data.isel(point=np.flatnonzero(~np.isnan(data.time_s_median.values)))
     smooth = fit(*work_of(ok), ok.time_s_median.values)
     on = data.attrs.get("gpu_name") if data.attrs.get("device") == "cuda" else data.attrs.get("cpu")
     click.echo(f"{on}: {smooth.bytes_per_s / 1e9:.4g} GB/s, {smooth.flops_per_s / 1e12:.4g} Tflop/s, exponent {smooth.exponent:g}")
-    for name in [model] if model else str(data.attrs["model"]).split(", "):
-        if name not in SHAPES:
-            raise UsageError(f"unknown model shape {name!r}")
+    if not model and not SHAPES.keys() >= set(names):
+        click.echo("\n" + overview(data, least))
+        return
+    for name in [model] if model else names:
         layers = layers_of(ok, name, smooth)
-        click.echo(f"\n{name}, {', '.join(layer.name for layer in layers)} of {shape(name)['num_hidden_layers']} layers\n")
+        click.echo(f"\n{name}, {', '.join(layer.name for layer in layers)} of {depth(name)} layers\n")
         click.echo(table(layers, least))
 
 

@@ -72,10 +72,10 @@ def longest(data: xr.Dataset, cell: int, most: int) -> str:
     return aligned(rows, left=(3, 4))
 
 
-def aligned(rows: list[list[str]], left: tuple[int, ...] = (0,)) -> str:
+def aligned(rows: list[list[str]], left: tuple[int, ...] = (0,), gap: str = "  ") -> str:
     """Columns padded to their widest, numbers to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))) for row in rows]
+    lines = [gap.join(c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -95,6 +95,12 @@ _KERNELS = (
 # Sizes of the captured graphs, and between: products by rows first, then the same rows as whole iterations.
 _MEASURED = "qwen2.5-7b,llama3.1-8b,qwen3-14b,qwen3-coder-30b-a3b"
 _PRODUCTS = Step("products", _measure("products", "--model", _MEASURED, "--expect-gpu", "h100"), 85.0, 60.0, 25.0)
+# Of the catalogue's other models, whole, as `hw.products_list` lists them; and those of an 8B, which cards are compared by.
+_CATALOGUE = str(files("scenarios") / "data" / "measured" / "h100" / "catalogue.products.csv")
+_LISTED = {
+    gpu: Step("products", _measure("products", "--products", _CATALOGUE, "--expect-gpu", gpu), 240.0, 130.0, 25.0)
+    for gpu in ("h100", "h200")
+}
 _ROWS = ("--cells", str(files("scenarios") / "data" / "measured" / "h100" / "rows.cells.json"), "--label", "rows")
 _SMALL = ("--model", "tiny-25m", "--max-num-seqs", "16", "--max-num-batched-tokens", "512")
 # The all-reduce floors committed here were taken without NVLink multicast; a grid to put beside them must be too.
@@ -156,6 +162,8 @@ PLANS = {
         "matrix products by rows, and iterations of as many tokens: at which sizes the library's choice of kernel costs time", "h100", 1,
         (_PRODUCTS, *(_grid("h100", m, *_ROWS, most_s=195.0) for m in ("llama3.1-8b", "qwen2.5-7b", "qwen3-14b"))),
     ),
+    "h100-catalogue": Plan("matrix products by rows of every catalogue model that fits one H100", "h100", 1, (_LISTED["h100"],)),
+    "h200-catalogue": Plan("the same on an H200", "h200", 1, (_LISTED["h200"],)),
     "h100-fp8": Plan(
         "engine grids with fp8 weights", "h100", 1,
         (_grid("h100", "qwen2.5-7b:fp8"), _grid("h100", "llama3.1-8b:fp8")),

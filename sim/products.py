@@ -10,9 +10,10 @@ product is where its kernel fits is left to the rates.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,24 +55,44 @@ def smooth_s(product: Product, rows: Any, bytes_per_s: float, flops_per_s: float
     return sides ** (1.0 / EXPONENT)
 
 
-def products_of(model: ModelSpec, tp: int = 1) -> list[tuple[Product, int]]:
-    """(product, layers that compute it) of a model's layers as engines fuse them, per GPU of `tp`; routed experts are none. Empty for a
-    model with layers that are put together otherwise.
+class Layer(NamedTuple):
+    """A product by its name in a layer - qkv, o, gate_up, down - and how many layers of the model compute it."""
+
+    name: str
+    product: Product
+    layers: int
+
+
+def layers_of(model: ModelSpec, tp: int = 1) -> list[Layer]:
+    """The products of a model's layers as vLLM fuses them, per GPU of `tp`; routed experts are none. Empty for a model with layers that are
+    put together otherwise, and for one that engines do not split over so many GPUs.
+
+    KV heads that are fewer than GPUs are held several times. A bias of a sum over GPUs is added by the first of them: that one's.
     """
-    found: list[tuple[Product, int]] = []
+    found: list[Layer] = []
     for group in model.groups:
         mixer, mlp, hidden = group.mixer, group.mlp, model.hidden
         if mixer.kind != "attention" or mixer.output_gate:
             return []
+        if mixer.heads % tp or (mixer.kv_heads % tp and tp % mixer.kv_heads):
+            return []
         kv_heads = max(mixer.kv_heads // tp, 1)
-        found.append((Product(hidden, (mixer.heads // tp + 2 * kv_heads) * mixer.head_dim, mixer.qkv_bias), group.count))
-        found.append((Product(mixer.heads // tp * mixer.head_dim, hidden, mixer.out_bias), group.count))
+        qkv = Product(hidden, (mixer.heads // tp + 2 * kv_heads) * mixer.head_dim, mixer.qkv_bias)
+        found.append(Layer("qkv", qkv, group.count))
+        found.append(Layer("o", Product(mixer.heads // tp * mixer.head_dim, hidden, mixer.out_bias), group.count))
         if mlp.kind == "dense":
-            found.append((Product(hidden, 2 * mlp.intermediate // tp, mlp.bias), group.count))
-            found.append((Product(mlp.intermediate // tp, hidden, mlp.bias), group.count))
+            if mlp.intermediate % tp:
+                return []
+            found.append(Layer("gate_up", Product(hidden, 2 * mlp.intermediate // tp, mlp.bias), group.count))
+            found.append(Layer("down", Product(mlp.intermediate // tp, hidden, mlp.bias), group.count))
         elif mlp.shared_intermediate:
             return []
     return found
+
+
+def products_of(model: ModelSpec, tp: int = 1) -> list[tuple[Product, int]]:
+    """(product, layers that compute it) of `layers_of`."""
+    return [(product, layers) for _, product, layers in layers_of(model, tp)]
 
 
 @lru_cache(maxsize=256)
@@ -80,7 +101,11 @@ def choice(model: ModelSpec, precision: Precision, tp: int, gpu: str) -> Array |
     where one of them was not measured.
     """
     known = measured().get(gpu, {}) if precision.weights == MEASURED_AT else {}
-    wanted = products_of(model, tp)
+    return beyond(products_of(model, tp), known)
+
+
+def beyond(wanted: Sequence[tuple[Product, int]], known: Mapping[Product, Measured]) -> Array | None:
+    """The bytes of `choice` for (product, layers) and what is known of products."""
     if not wanted or any(product not in known for product, _ in wanted):
         return None
     rows = np.arange(min(known[product].rows[-1] for product, _ in wanted) + 1)
@@ -120,7 +145,13 @@ def digest() -> str:
 @cache
 def measured() -> dict[str, dict[Product, Measured]]:
     """Packaged products by GPU."""
-    with (files("sim") / PACKAGED).open("rb") as file, np.load(file, allow_pickle=False) as data:
+    with (files("sim") / PACKAGED).open("rb") as file:
+        return read_table(file)
+
+
+def read_table(file: IO[bytes]) -> dict[str, dict[Product, Measured]]:
+    """Products by GPU, from a file of hw.products_pack."""
+    with np.load(file, allow_pickle=False) as data:
         columns = {name: data[name] for name in data.files}
     found: dict[str, dict[Product, Measured]] = {}
     for i, gpu in enumerate(columns["gpu"].tolist()):

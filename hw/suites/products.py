@@ -1,13 +1,16 @@
 """products: how long each matrix product of a layer takes, by rows, as an engine calls it.
 
-Protocol (products/1). A product is `F.linear` of an activation [rows, k] with a weight [n, k], fused as vLLM fuses them (qkv, o,
-gate_up, down), with its bias where the model has one. The points - products by rows, those that vLLM captures graphs for and many beyond -
-are gone through LEAST_PASSES times, then as long as there is time, MOST_PASSES at most, each time in a drawn order. A sample is the mean
-of a burst of calls behind a GPU that is kept busy until all of them are queued: launching does not show, and a burst that the host queued
-too slowly is marked late and not counted. One uncounted call goes before a burst (its activation is then where the kernel before it
-would have left it, its library loaded), weights rotate through copies that the L2 cache does not hold, and after a burst the GPU rests as
-long as it worked, so that its power limit does not bite. Which kernels a product runs is looked at last, under PyTorch's profiler, for
-rows up to NAMED and a few above. A float64 product is compared before (gate).
+Protocol (products/2). A product is `F.linear` of an activation [rows, k] with a weight [n, k], fused as vLLM fuses them (qkv, o,
+gate_up, down), with its bias where the model has one. The points - products by rows, those that vLLM captures graphs for and many
+beyond - are gone through LEAST_PASSES times, each time in a drawn order: those of the rows that most iterations have (`is_first`), then the
+others; then all as long as there is time, MOST_PASSES times at most. A sample is the mean of a burst of calls behind a GPU that is
+kept busy until all of them are queued: launching does not show, and a burst that the host queued too slowly is marked late and not
+counted. A burst has fewer calls where they are long by themselves. One uncounted call goes before it (its activation is then where the
+kernel before it would have left it, its library loaded), a call's weight lies where several times the L2 cache was read since, and after
+a burst the GPU rests as long as it worked, so that its power limit does not bite. Which kernels a product runs is looked at last, under
+PyTorch's profiler, for rows up to NAMED and a few above. A float64 product is compared before (gate).
+
+In products/1 a burst had as many calls whatever they take, a product copies of its own, and every pass all points.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from hw.pace import Budget, paced
 from hw.spread import summarize
 from sim.bill import CAPTURED
 from sim.errors import SimctlError, UsageError
+from sim.products import GRAPHS
 
-PROTOCOL = "products/1"
+PROTOCOL = "products/2"
 LEAST_PASSES, MOST_PASSES = 3, 9
 PART = 400  # points between two entries of the journal
 # Rows that no captured graph holds. What a library picks for one multiple of 16 or 64 it may pick for no other number near it, and seven
@@ -33,7 +37,13 @@ BEYOND = (*range(520, 1105, 8), *range(1120, 2305, 32), *range(1128, 2305, 64), 
 ODD = (43, *(r + 1 + r // 8 % 7 for r in range(512, 1104, 8)), *(r + 1 + r // 16 % 7 for r in range(1104, 2304, 16)), 2100)
 MOST_ROWS = {"cuda": 8192, "cpu": 64}
 NAMED, NAMED_TOO = 720, (1024, 2048, 4096, 8192)
-RESERVE_S = {"cuda": 4.0, "cpu": 2.0}  # for the kernels' names
+RESERVE_S = {"cuda": 4.0, "cpu": 2.0}  # for the kernels' names: at least, and for every point of them
+NAMING_S = 1e-3
+BURST = ((512, 8), (1104, 4), (2304, 2))  # calls of a burst for rows up to the first number; one above
+BURST_S = 1e-3  # and no more calls than take about so long
+# What a pass takes is said before it starts: calls by a datasheet's worth of a roofline, a GPU kept busy, a host that queues and waits.
+ROOF_BYTES_PER_S, ROOF_FLOPS_PER_S = 2.9e12, 600e12
+HELD_S, SAMPLE_S = 60e-6, 0.5e-3
 GATE_BOUND = 2e-2  # bf16 inputs and output, against float64
 DENSE_KINDS = ("qwen2", "qwen3", "llama", "mistral", "gemma3_text")
 
@@ -111,6 +121,43 @@ def points_of(products: Iterable[Product], device: str) -> list[Point]:
     return [(product, rows) for product in products for rows in rows_of(device)]
 
 
+def calls_of(product: Product, rows: int) -> int:
+    """Calls of a burst: fewer of those that are long by themselves."""
+    most = next((calls for rows_to, calls in BURST if rows <= rows_to), 1)
+    return max(1, min(most, int(BURST_S / roof_s(product, rows))))
+
+
+def roof_s(product: Product, rows: int) -> float:
+    """About what a call takes on the GPUs measured so far (seconds)."""
+    size = 2.0 * product.k * product.n
+    return max(size / ROOF_BYTES_PER_S, size * rows / ROOF_FLOPS_PER_S)
+
+
+def pass_s(points: Iterable[Point]) -> float:
+    """About what a pass over these points takes on a GPU (seconds): bursts with the call before, the rest after, queueing."""
+    return sum((calls_of(*point) + 1) * (2.0 * roof_s(*point) + HELD_S) + SAMPLE_S for point in points)
+
+
+def is_first(rows: int) -> bool:
+    """Whether a number of rows is among those that most iterations have."""
+    return rows <= GRAPHS or rows in ODD
+
+
+def passes_of(points: Sequence[Point]) -> list[tuple[int, str, list[int]]]:
+    """(number of the pass, the name of its points, their places), in the order they are measured in."""
+    first = [i for i, (_, rows) in enumerate(points) if is_first(rows)]
+    rest = [i for i, (_, rows) in enumerate(points) if not is_first(rows)]
+    least = [(number, name, places) for name, places in (("first", first), ("rest", rest)) for number in range(LEAST_PASSES) if places]
+    return least + [(number, "all", [*range(len(points))]) for number in range(LEAST_PASSES, MOST_PASSES)]
+
+
+def described(points: Sequence[Point]) -> str:
+    """How many points, and about how long they take on a GPU."""
+    first, whole = (LEAST_PASSES * pass_s(p for p in points if is_first(p[1]) or rest) for rest in (False, True))
+    what = f"{len(dict(points))} products, {len(points)} points; {LEAST_PASSES} passes about {whole:.0f} s"
+    return f"{what}, {first:.0f} of them for the rows that come first"
+
+
 def named(points: Sequence[Point]) -> list[int]:
     """Places of the points whose kernels are looked at."""
     return [i for i, (_, rows) in enumerate(points) if rows <= NAMED or rows in NAMED_TOO]
@@ -126,19 +173,20 @@ def measure(
     gate = max(device.error(product) for product in dict(points))
     attrs: dict[str, Any] = {"gate_error": gate, "gate_bound": GATE_BOUND, "gate_passed": int(gate <= GATE_BOUND)}
     failed = {i for record in journal.records for i, _ in record.get("errors", ())}
-    for number in range(MOST_PASSES):
-        if number and budget.over(reserve_s):
-            break
-        order = np.random.default_rng((seed, number)).permutation(len(points)).tolist()
-        parts = {f"pass {number} part {at // PART}": order[at : at + PART] for at in range(0, len(order), PART)}
+    reserve_s, wanted = max(reserve_s, NAMING_S * len(named(points))), 0
+    for turn, (number, which, places) in enumerate(passes_of(points)):
+        order = np.random.default_rng((seed, turn)).permutation(places).tolist()
+        parts = {f"pass {number} {which} part {at // PART}": order[at : at + PART] for at in range(0, len(order), PART)}
+        wanted += len(parts) if number < LEAST_PASSES else 0
         left = [key for key in parts if key not in journal]
-        for key in paced(left, budget, f"{name}, pass {number + 1}", reserve_s=reserve_s):
+        if budget.over(reserve_s):
+            continue
+        for key in paced(left, budget, f"{name}, pass {number + 1} ({which})", reserve_s=reserve_s):
             samples, errors = _samples(device, points, [i for i in parts[key] if i not in failed])
             failed |= {i for i, _ in errors}
             journal.add(key, number=number, samples=samples, errors=errors)
     if "kernels" not in journal:
         journal.add("kernels", **_kernels(device, points, [i for i in named(points) if i not in failed]))
-    wanted = LEAST_PASSES * -(-len(points) // PART)
     done = sum(record.get("number", MOST_PASSES) < LEAST_PASSES for record in journal.records)
     return attrs | {"finished": int(done == wanted)}
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from hw.suites.products import Point, Product, between
+from hw.suites.products import BURST, Point, Product, between, calls_of
 from sim.errors import SimctlError
 
-BURST = ((512, 8), (1104, 4), (2304, 2))  # calls of a burst for rows up to the first number; one above
-BEYOND_L2 = 3  # copies of a weight hold so many times the L2 cache, and two at least
+BEYOND_L2 = 3  # so many times the L2 cache is read before a call finds a weight where another was
+ALIGNED = 1 << 21  # bytes: where a weight begins, as an allocator of the engine would have it
 HOLD = 3.0  # times as long as queueing a burst takes is the GPU kept busy before it
 REST = 1.0  # times as long as a burst does it rest after it
 NAME_LENGTH = 150  # of a kernel: templates go on for thousands of letters
@@ -18,13 +18,11 @@ GATE_ROWS, GATE_COLUMNS = 5, 257
 CALIBRATION_CYCLES = 1_000_000
 
 
-def calls_of(rows: int) -> int:
-    """Calls of a burst: a short one for products that are long by themselves."""
-    return next((calls for most, calls in BURST if rows <= most), 1)
-
-
 class Calls:
-    """Random weights and activations of the products on "cuda" or "cpu"; holds device memory until it is dropped."""
+    """Random weights and activations of the products on "cuda" or "cpu"; holds device memory until it is dropped.
+
+    The weights of an element type are all cut from one buffer, one after the other: it holds the largest twice, whatever there are.
+    """
 
     def __init__(self, products: Iterable[Product], most_rows: int, device: str, seed: int) -> None:
         """Raises SimctlError where the device does not hold the weights."""
@@ -33,33 +31,52 @@ class Calls:
         self._torch, self._device, self._on_gpu = torch, device, device == "cuda"
         torch.manual_seed(seed)
         cache = int(torch.cuda.get_device_properties(0).L2_cache_size) if self._on_gpu else 0
-        self._weights: dict[Product, tuple[list[Any], Any]] = {}
+        self._buffers: dict[str, Any] = {}
+        self._biases: dict[Product, Any] = {}
         self._inputs: dict[tuple[int, str], Any] = {}
+        self._products = list(products)
         try:
-            for product in products:
-                self._weights[product] = self._drawn(product, cache)
+            for dtype in {product.dtype for product in self._products}:
+                self._buffers[dtype] = self._drawn(dtype, BEYOND_L2 * cache)
+            for product in self._products:
+                drawn = {"device": device, "dtype": getattr(torch, product.dtype)}
+                if product.bias:
+                    self._biases[product] = torch.randn(product.n, **drawn)
                 key = (product.k, product.dtype)
                 if key not in self._inputs:
-                    self._inputs[key] = torch.randn(most_rows, product.k, device=device, dtype=getattr(torch, product.dtype))
+                    self._inputs[key] = torch.randn(most_rows, product.k, **drawn)
         except torch.OutOfMemoryError as error:
             raise SimctlError(f"{device} does not hold the weights of these products, name fewer models: {error}") from None
-        self._turn = 0
+        self._next = dict.fromkeys(self._buffers, 0)
         self._flags = torch.zeros(8, dtype=torch.uint8, device=device)
         self._cycles, self.held_s = self._held() if self._on_gpu else (0, 0.0)  # for each call of a burst, and one more
 
-    def _drawn(self, product: Product, cache: int) -> tuple[list[Any], Any]:
+    def _drawn(self, dtype: str, least_bytes: int) -> Any:
+        """Random numbers for twice the largest weight of this type, and for so many bytes at least."""
         torch = self._torch
-        dtype = getattr(torch, product.dtype)
-        copies = max(2, -(-BEYOND_L2 * cache // (product.k * product.n * dtype.itemsize)))
-        weights = [torch.randn(product.n, product.k, device=self._device, dtype=dtype).mul_(0.02) for _ in range(copies)]
-        return weights, torch.randn(product.n, device=self._device, dtype=dtype) if product.bias else None
+        kind = getattr(torch, dtype)
+        step = ALIGNED // kind.itemsize
+        largest = max(-(-product.k * product.n // step) * step for product in self._products if product.dtype == dtype)
+        count = max(2 * largest, largest + -(-least_bytes // ALIGNED) * step)
+        return torch.randn(count, device=self._device, dtype=kind).mul_(0.02)
+
+    def _weight(self, product: Product) -> Any:
+        """The next [n, k] of the buffer."""
+        buffer, size = self._buffers[product.dtype], product.k * product.n
+        step = ALIGNED // buffer.element_size()
+        at = self._next[product.dtype]
+        at = at if at + size <= buffer.numel() else 0
+        self._next[product.dtype] = at + -(-size // step) * step
+        return buffer.as_strided((product.n, product.k), (product.k, 1), at)
+
+    def _linear(self, product: Product, rows: int, weight: Any) -> Any:
+        with self._torch.inference_mode():
+            x = self._inputs[product.k, product.dtype][:rows]
+            return self._torch.nn.functional.linear(x, weight, self._biases.get(product))
 
     def call(self, product: Product, rows: int) -> Any:
-        """One call, as an engine makes it; the next one takes the next copy of the weight."""
-        weights, bias = self._weights[product]
-        self._turn += 1
-        with self._torch.inference_mode():
-            return self._torch.nn.functional.linear(self._inputs[product.k, product.dtype][:rows], weights[self._turn % len(weights)], bias)
+        """One call, as an engine makes it; the next one takes the next weight."""
+        return self._linear(product, rows, self._weight(product))
 
     def time_s(self, product: Product, rows: int) -> tuple[float, bool]:
         """(seconds of a call, whether its burst was queued too slowly to say)."""
@@ -68,7 +85,7 @@ class Calls:
             start = time.perf_counter()
             self.call(product, rows)
             return time.perf_counter() - start, False
-        count, cuda = calls_of(rows), self._torch.cuda
+        count, cuda = calls_of(product, rows), self._torch.cuda
         first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
         self.call(product, rows)
         begun = time.perf_counter()
@@ -85,7 +102,7 @@ class Calls:
 
     def _held(self) -> tuple[int, float]:
         """(cycles to keep the GPU busy for each call to come, their seconds): HOLD times as long as queueing one takes this host."""
-        cuda, product = self._torch.cuda, next(iter(self._weights))
+        cuda, product = self._torch.cuda, self._products[0]
         queueing = []
         for _ in range(20):
             begun = time.perf_counter()
@@ -130,10 +147,10 @@ class Calls:
 
     def error(self, product: Product) -> float:
         """Largest relative error (to the largest value) of some rows and columns against float64."""
-        weights, bias = self._weights[product]
-        found = self.call(product, GATE_ROWS)[:, :GATE_COLUMNS].double()
+        weight, bias = self._weight(product), self._biases.get(product)
+        found = self._linear(product, GATE_ROWS, weight)[:, :GATE_COLUMNS].double()
         x = self._inputs[product.k, product.dtype][:GATE_ROWS].double()
-        want = x @ weights[self._turn % len(weights)][:GATE_COLUMNS].double().T
+        want = x @ weight[:GATE_COLUMNS].double().T
         if bias is not None:
             want = want + bias[:GATE_COLUMNS].double()
         return float((found - want).abs().max() / want.abs().max())

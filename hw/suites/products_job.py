@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hw.clocks import clocks, summary
 from hw.engines.shapes import SHAPES, shape
 from hw.journal import Journal
 from hw.pace import Budget
+from hw.products_file import models_of, read_products
 from hw.suites import floor
 from hw.suites import products as suite
 from hw.suites.engine_grid import undisturbed
@@ -23,9 +25,15 @@ def run(job: Any, out: Path, journal: Journal, facts: dict[str, Any]) -> list[Pa
         raise UsageError("suite products needs torch")
     from hw.suites import products_device
 
-    models = job.models or tuple(name for name, config in SHAPES.items() if config["torch_dtype"] == "bfloat16")
-    uses = suite.products_of({name: shape(name) for name in models})
+    if job.products:
+        uses = read_products(Path(job.products))
+        models = tuple(models_of(uses.values()))
+    else:
+        models = job.models or tuple(name for name, config in SHAPES.items() if config["torch_dtype"] == "bfloat16")
+        uses = suite.products_of({name: shape(name) for name in models})
     points = suite.points_of(uses, job.device)
+    if job.device == "cuda":
+        print(f"{job.stem}: {suite.described(points)}", file=sys.stderr, flush=True)
     attrs: dict[str, Any] = facts | floor.headline(floor.measure(job.device, quick=True)) | products_device.described(job.device)
     dtypes = sorted({product.dtype for product in uses})
     attrs |= {"model": ", ".join(models), "weight_dtype": ", ".join(dtypes), "weights": "random", "tensor_parallel_size": 1}

@@ -25,6 +25,7 @@ from tests.cli import run as simctl
 
 SMALL, WIDE = Product(64, 96, False, "bfloat16"), Product(64, 480, True, "bfloat16")
 USES = {SMALL: "a o", WIDE: "a qkv, b qkv"}
+ODD = products.ODD[9]
 POINTS = [(product, rows) for product in USES for rows in (1, 8, 448, 464)]
 
 
@@ -223,20 +224,50 @@ def test_a_gpu_is_kept_busy_while_a_burst_is_queued(monkeypatch: pytest.MonkeyPa
     assert calls.time_s(SMALL, 8) == (pytest.approx(2e-3), True)
 
 
-def test_weights_take_turns_and_the_gate_compares_the_one_that_was_used() -> None:
+def test_every_call_reads_a_weight_of_its_own_until_the_buffer_is_through() -> None:
+    """Products share the buffer, none reads where the one before it did, and where the buffer ends it begins anew."""
+    calls = products_device.Calls([WIDE, SMALL], 16, "cpu", 0)
+    places = [calls._weight(product).data_ptr() for product in (WIDE, SMALL, WIDE, SMALL)]
+    assert places[0] != places[1]
+    assert places[:2] == places[2:]
+    assert not torch.equal(calls.call(WIDE, 3), calls.call(WIDE, 3))
+    assert calls._weight(SMALL).shape == (SMALL.n, SMALL.k)
+
+
+def test_a_buffer_holds_the_largest_weight_twice_and_what_a_cache_must_forget() -> None:
+    large = Product(1024, 2048, False, "bfloat16")  # twice the step that weights begin at
+    calls = products_device.Calls([SMALL, large], 1, "cpu", 0)
+    assert calls._buffers["bfloat16"].numel() == 2 * large.k * large.n
+    assert calls._drawn("bfloat16", 40 << 20).nbytes >= (40 << 20) + 2 * large.k * large.n
+    first = calls._weight(large).data_ptr()
+    assert calls._weight(large).data_ptr() - first == 2 * large.k * large.n
+    assert calls._weight(large).data_ptr() == first
+
+
+def test_the_gate_compares_with_the_bias_and_tells_when_none_was_added() -> None:
     calls = products_device.Calls([WIDE], 16, "cpu", 0)
-    weights, bias = calls._weights[WIDE]
-    results = [calls.call(WIDE, 3) for _ in range(2 * len(weights))]
-    assert len(weights) >= 2
-    assert bias is not None
-    assert torch.equal(results[0], results[len(weights)])
-    assert not torch.equal(results[0], results[1])
     assert all(calls.error(WIDE) < products.GATE_BOUND for _ in range(3))
-    without = torch.nn.functional.linear(
-        calls._inputs[WIDE.k, WIDE.dtype][: products_device.GATE_ROWS], weights[calls._turn % len(weights)]
-    )
-    calls.call = lambda product, rows: without  # type: ignore[method-assign]
-    assert calls.error(WIDE) > products.GATE_BOUND  # no bias added
+    linear = torch.nn.functional.linear
+    calls._linear = lambda product, rows, weight: linear(calls._inputs[WIDE.k, WIDE.dtype][:rows], weight)  # type: ignore[method-assign]
+    assert calls.error(WIDE) > products.GATE_BOUND
+
+
+def test_long_calls_make_short_bursts() -> None:
+    huge = Product(53248, 16384, False, "bfloat16")
+    assert [products.calls_of(SMALL, rows) for rows in (8, 1000, 2000, 8192)] == [8, 4, 2, 1]
+    assert [products.calls_of(huge, rows) for rows in (1, 512, 8192)] == [1, 1, 1]
+    wide = Product(5120, 34816, False, "bfloat16")
+    assert products.calls_of(wide, 8) * products.roof_s(wide, 8) == pytest.approx(products.BURST_S, rel=0.1)
+
+
+def test_rows_that_most_iterations_have_are_measured_three_times_before_others_once(tmp_path: Path) -> None:
+    points = [(SMALL, rows) for rows in (8, 512, 520, ODD, 8192)]
+    device, journal = PretendDevice(), Journal(tmp_path / "j", {})
+    budget = Budget(10.0, clock=lambda: 100.0 * (device.met.total() >= 9))
+    assert products.measure(device, points, journal, budget, 0, "test", 1.0)["finished"] == 0
+    assert device.met == {(SMALL, 8): 3, (SMALL, 512): 3, (SMALL, ODD): 3}
+    assert products.measure(device, points, journal, Budget(None), 0, "test", 1.0)["finished"] == 1
+    assert set(device.met.values()) == {products.MOST_PASSES}
 
 
 def test_the_command_measures_a_small_model_on_this_cpu(tmp_path: Path) -> None:
