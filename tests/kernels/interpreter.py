@@ -24,6 +24,7 @@ def quicken() -> None:
             if tl.core.is_builtin(member):  # not while it is replaced already
                 interpreter._patch_attr(package, name, member, builder, scope)
 
+    patch.plain = every
     interpreter._patch_builtin = patch
 
 
