@@ -53,11 +53,15 @@ lint: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Two workers on two cores: linear algebra of one thread each. In the order of the files, the longest come early: without reordering no
+# worker is left with a long one when the other has done.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: lint
-	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not vllm and not sglang and not gpu"
+	$(PYTEST) -m "not slow and not vllm and not sglang and not gpu"
 
 test-all: lint
-	$(BIN)/pytest -n 2 --dist loadfile -m "not vllm and not sglang and not gpu"
+	$(PYTEST) -m "not vllm and not sglang and not gpu"
 
 # The engine's scheduler on a CPU, without a model. Its wheel also asks for media and kernel packages that are not needed here and
 # have no wheel on every machine, so its requirements are installed from its own list less those.

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from sim.bill import Bill
 from sim.namespaces import FLOAT
 from sim.rates import Rates
+from sim.smooth import smooth_max as smooth_max
 
 
 class Terms(NamedTuple):
@@ -53,11 +54,6 @@ MEANING = {
 # The host launches ahead of the GPU and shows only where the GPU would run dry. The exponent is a constant because most iterations launch
 # nothing, and 0**p has no gradient in p; the difference of two smooth maxima is exactly zero there.
 LAUNCH_P = 6.0
-
-
-def smooth_max(a: Any, b: Any, p: Any) -> Any:
-    """(a**p + b**p)**(1/p): at least the larger, at most their sum (p >= 1)."""
-    return (a**p + b**p) ** (1.0 / p)
 
 
 def step_terms(bill: Bill, rates: Rates, xp: Any = FLOAT) -> Terms:

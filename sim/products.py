@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.precision import ACTIVATION_BYTES, Precision
+from sim.smooth import smooth_max
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
 
@@ -57,8 +58,7 @@ class Measured(NamedTuple):
 def smooth_s(product: Product, rows: Any, bytes_per_s: float, flops_per_s: float) -> Any:
     """Seconds of a 16-bit product of so many rows where the choice of kernel does not matter."""
     size = float(product.k) * product.n
-    sides = (ACTIVATION_BYTES * size / bytes_per_s) ** EXPONENT + (2.0 * size * rows / flops_per_s) ** EXPONENT
-    return sides ** (1.0 / EXPONENT)
+    return smooth_max(ACTIVATION_BYTES * size / bytes_per_s, 2.0 * size * rows / flops_per_s, EXPONENT)
 
 
 class Layer(NamedTuple):

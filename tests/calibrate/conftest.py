@@ -1,9 +1,20 @@
-"""One compiled step-time model for the whole folder: compiling costs more than all the sampling together."""
+"""Models are compiled once for the whole folder: compiling one costs more than all the sampling of it together."""
 
 import numpy as np
 import pytest
 
+from tests.calibrate.compiled_once import CompiledOnce
 from tests.calibrate.steps import PRIORS, synthetic
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once():
+    """A pm.Model that has been compiled already, with whatever data, is not compiled again."""
+    from calibrate import sampling
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling.Graph, "for_nutpie", CompiledOnce(sampling.Graph.for_nutpie))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import torch
 
+from tests.kernels.interpreter import quicken
+
 # Triton reads this as a kernel is decorated, when a module of kernels/ is first imported: this file comes before that.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    quicken()
 
 # A GPU host may lack hypothesis: there the tests of properties are left out, and the head of the run names them.
 collect_ignore: list[str] = []

@@ -89,8 +89,24 @@ def test_a_line_finds_a_linear_dependence_and_the_update_is_the_normal_one():
     assert (np.diag(root @ root.T) < 0.01).all()
 
 
-def test_waits_pull_towards_slower_rates(truth):
-    # the slower half of a saturated log gave up: leaving those requests out would say that the server is faster than it is
+def test_waits_pull_towards_slower_rates(monkeypatch):
+    """Answered requests that say nothing of the rates, and half that gave up after twice what theirs should have taken."""
+
+    def simulated(run, log, priors, free, z):
+        ones = np.ones(len(log.answered))
+        return 0.1 * ones, 0.01 * ones, np.exp(0.5 * z[free.index("c0_s")]) * ones
+
+    monkeypatch.setattr("calibrate.logs.learn._simulated", simulated)
+    e = made(rates_at({}), count=40)
+    gave_up = np.arange(40) % 2 == 0
+    cut = dataclasses.replace(e, ttft_s=np.where(gave_up, np.nan, 0.1), e2el_s=np.where(gave_up, np.nan, 1.0))
+    found = learn_rates(RUN, log_of(cut, np.where(gave_up, 2.0, np.nan)), PRIORS, SETTINGS)
+    assert np.quantile(found.rates.c0_s, 0.05) > PRIORS["c0_s"].median
+
+
+def test_the_rates_of_a_log_whose_slower_requests_gave_up_lie_in_their_intervals(truth, monkeypatch):
+    # a saturated one, for which fewer rounds than the command's will do
+    monkeypatch.setattr("calibrate.logs.learn.ROUNDS", 3)
     e = made(truth, seed=3, count=160, rates_per_s=(8.0, 30.0))
     limit = float(np.quantile(e.e2el_s, 0.6))
     gave_up = e.e2el_s > limit

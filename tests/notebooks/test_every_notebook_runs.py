@@ -10,7 +10,10 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 # What is run before a notebook that takes long, so that it asks its question of fewer simulations.
-HURRIED = {"03_calibrate_to_your_log": "import calibrate.logs.learn as learn; learn.ROUNDS, learn.SIMULATIONS = 3, 40"}
+HURRIED = {
+    "02_how_many_h100s": "import sim.serve as s; whole, s.REPEATS = s.run_study, 10; s.run_study = lambda *a, **k: whole(*a, **k | {'draws': 5})",
+    "03_calibrate_to_your_log": "import calibrate.logs.learn as learn; learn.ROUNDS, learn.SIMULATIONS = 3, 40",
+}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")

@@ -10,7 +10,7 @@ import pytest
 from sim.intervals import chance_within
 from tests.cli import run
 
-DRAWN = ["simulate", "--gpu", "H100", "--model", "Llama-3.1-8B", "--num-prompts", "150", "--request-rate", "12", "--random-length-cv", "1"]
+DRAWN = ["simulate", "--gpu", "H100", "--model", "Llama-3.1-8B", "--num-prompts", "60", "--request-rate", "12", "--random-length-cv", "1"]
 
 
 def test_log_normal_rates_and_repeats_give_the_normal_probability():
@@ -42,7 +42,7 @@ def test_chance_rises_with_the_limit_and_its_ends_are_certain():
 
 def test_a_study_names_the_first_cell_that_is_certain(tmp_path):
     text = "question: How many?\ncommand: simulate\n"
-    text += "options: {gpu: H100, model: Llama-3.1-8B, num-prompts: 150, request-rate: 40, goal: GOAL}\n"
+    text += "options: {gpu: H100, model: Llama-3.1-8B, num-prompts: 60, request-rate: 40, goal: GOAL}\n"
     text += "sweep: {replicas: [1, 2]}\nreport: [p99_ttft_ms, goal.chance]\n"
     path = tmp_path / "s.yaml"
     path.write_text(text.replace("GOAL", "p99_ttft_ms<=1e6"))

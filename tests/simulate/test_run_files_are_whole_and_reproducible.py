@@ -161,7 +161,7 @@ def test_a_foreign_netcdf_is_refused(tmp_path):
 @pytest.fixture(scope="module")
 def with_intervals(tmp_path_factory):
     out = tmp_path_factory.mktemp("intervals") / "run"
-    simulate("--gpu", "A10", "--model", "Llama-3.1-8B", "--num-prompts", 60, "--request-rate", 1, "--draws", 25, "--out", out)
+    simulate("--gpu", "A10", "--model", "Llama-3.1-8B", "--num-prompts", 20, "--request-rate", 1, "--draws", 25, "--out", out)
     return out
 
 
