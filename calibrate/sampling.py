@@ -24,7 +24,9 @@ class UnconvergedError(SimctlError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to sample. `sampler` None takes nutpie where it is installed (docs/adr: same posterior, several times faster)."""
+    """How to sample. `sampler` None takes nutpie where it is installed (docs/adr: same posterior, several times faster). A sample of `draws`
+    a chain that fails a gate is thrown away for one of `anew` where that is set: what is wrong with the posterior shows again.
+    """
 
     draws: int = 1000
     tune: int = 1500
@@ -33,6 +35,7 @@ class Settings:
     cores: int = 2
     sampler: Sampler | None = None
     target_accept: float = 0.95
+    anew: int = 0
 
     def __post_init__(self) -> None:
         if self.draws < 100 or self.tune < 100 or self.chains < 1:

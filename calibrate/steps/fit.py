@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -114,12 +114,16 @@ class StepFit:
         if cells is not None:
             data = model_data(cells, self.runs) | self._model.bend.straight(self._lay(cells))
         idata = self._compiled.sample(how, data)
+        found = diagnose(idata)
+        if found.failures() and how.anew:
+            idata = self._compiled.sample(replace(how, draws=how.anew), data)
+            found = diagnose(idata)
         stacked = idata.posterior.stack(sample=("chain", "draw"))
         values = _columns(prior_draws(self.priors, stacked.sizes["sample"], np.random.default_rng([how.seed, 1])))
         values |= {name: np.asarray(stacked[name].values, dtype=float) for name in self.free}
         hosts = stacked["host"].transpose("sample", "run").values if self.runs else np.ones((stacked.sizes["sample"], 0))
         sigma = np.asarray(stacked["sigma"].transpose("sample", "kind").values, dtype=float)
-        return Posterior(Rates(**values), np.asarray(hosts, dtype=float), sigma, self.free, diagnose(idata), idata)
+        return Posterior(Rates(**values), np.asarray(hosts, dtype=float), sigma, self.free, found, idata)
 
     def _lay(self, cells: StepCells) -> Lay:
         return approximate(cells, self.priors, self.host_sd, free=self.free, runs=self.runs).lay

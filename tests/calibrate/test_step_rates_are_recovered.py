@@ -61,6 +61,15 @@ def test_the_same_seed_gives_the_same_draws(step_fit):
     np.testing.assert_array_equal(first.rates.gather_s, second.rates.gather_s)
 
 
+def test_a_sample_that_fails_a_gate_is_taken_anew_with_more_draws(step_fit):
+    few = Settings(draws=100, tune=200, chains=2, seed=3)
+    assert step_fit.posterior(settings=few).diagnostics.failures()
+    anew = step_fit.posterior(settings=dataclasses.replace(few, anew=150))
+    assert anew.idata.posterior.sizes["draw"] == 150
+    enough = Settings(draws=1000, tune=700, chains=2, seed=1, anew=2000)
+    assert step_fit.posterior(settings=enough).idata.posterior.sizes["draw"] == 1000
+
+
 def test_repeats_of_a_cell_stay_in_one_fold():
     cells = synthetic(np.random.default_rng(0), models=("Qwen2.5-3B",))
     twice = cells.take(np.concatenate([np.arange(len(cells))] * 2))
