@@ -24,8 +24,8 @@ class UnconvergedError(SimctlError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to sample. `sampler` None takes nutpie where it is installed (docs/adr: same posterior, several times faster). A sample of `draws`
-    a chain that fails a gate is thrown away for one of `anew` where that is set: what is wrong with the posterior shows again.
+    """How to sample. `sampler` None takes nutpie where it is installed (docs/adr: same posterior, several times faster). A sample of
+    `draws` a chain that fails a gate is thrown away for one of `anew` where that is set: what is wrong with the posterior shows again.
     """
 
     draws: int = 1000

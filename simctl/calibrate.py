@@ -57,7 +57,8 @@ SECTIONS = {
 @click.option(
     "--draws",
     type=click.IntRange(100),
-    help="Draws per chain.  [default: 600, or 1200 where a gate fails with those; from the hierarchy 2000; 4000 with --kv-capacity, 3000 with --recall]",
+    help="Draws per chain.  [default: 600, and 1200 where a gate fails with those; from the hierarchy 2000; 4000 with "
+    "--kv-capacity, 3000 with --recall]",
 )
 @click.option("--chains", default=4, show_default=True, type=click.IntRange(2), help="Chains.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the sampler, the folds and the predictive draws.")
