@@ -54,7 +54,7 @@ def test_the_volume_is_the_determinants_logarithm(bend: Bend, lay: Lay) -> None:
         return np.array([bend.scores(dict(zip(FREE, places, strict=True)), (), np)[2], np.linalg.slogdet(slopes)[1]])
 
     laid = bend.straight(lay)
-    here, there = (volume_and_determinant(laid["middle"] + laid["width"] @ np.full(len(FREE), size)) for size in (0.0, 1.5))
+    here, there = (volume_and_determinant(laid["middle"] + laid["width"] @ np.full(len(FREE), size)) for size in (0.0, 3.0))
     assert abs(here[0] - there[0]) > 0.01
     assert there[0] - here[0] == pytest.approx(there[1] - here[1], abs=1e-5)
 
