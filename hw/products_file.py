@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -15,11 +16,16 @@ MOST_PRODUCTS, MOST_SIDE, MOST_BYTES = 2000, 1 << 20, 1 << 22
 
 
 def write_products(path: Path, uses: Mapping[Product, str]) -> None:
-    """Write products and whose they are."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow(COLUMNS)
-        out.writerows((p.k, p.n, int(p.bias), p.dtype, layers) for p, layers in uses.items())
+    """Write products and whose they are, all or nothing."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            out = csv.writer(file, lineterminator="\n")
+            out.writerow(COLUMNS)
+            out.writerows((p.k, p.n, int(p.bias), p.dtype, layers) for p, layers in uses.items())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def read_products(path: Path) -> dict[Product, str]:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import BadZipFile
 
 import click
 
@@ -106,8 +107,7 @@ def command(gpu: str, tps: str, file: Path | None, least: float) -> None:
     if file is None:
         tables = measured()
     else:
-        with file.open("rb") as opened:
-            tables = read_table(opened)
+        tables = _table_of(file)
     known = tables.get(known_to(spec))
     if not known:
         raise UsageError(f"no products of {spec.name!r} were measured; of {', '.join(sorted(tables))}")
@@ -119,6 +119,14 @@ def command(gpu: str, tps: str, file: Path | None, least: float) -> None:
     click.echo(f"{spec.name}: {len(known)} products known, all of {len(changes)} models and numbers of GPUs\n")
     if changes:
         click.echo(f"{table(changes, least)}\n\n{said(changes, least)}")
+
+
+def _table_of(file: Path) -> dict[str, dict[Product, Measured]]:
+    try:
+        with file.open("rb") as opened:
+            return read_table(opened)
+    except (AttributeError, EOFError, IndexError, KeyError, TypeError, ValueError, BadZipFile):
+        raise UsageError(f"{file.name}: not a table of products (hw.products_pack)") from None
 
 
 def main() -> None:

@@ -22,8 +22,8 @@ from hw.exits import call
 from hw.products_file import models_of
 from hw.profile_table import aligned, opened
 from sim.errors import UsageError
-from sim.price import smooth_max
 from sim.products import EXPONENT
+from sim.smooth import smooth_max
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -1,6 +1,7 @@
 """`hw.products_price`: a model whose products were made slow at one number of rows is dearer there and nowhere else, and said to be."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import click.testing
 import numpy as np
@@ -46,6 +47,14 @@ def test_a_model_with_a_product_not_measured_is_none_of_them() -> None:
     lacking = dict(list(known("Llama-3.1-8B").items())[:3])
     assert change(get_model("Llama-3.1-8B"), 1, lacking, RATES) is None
     assert change(get_model("DeepSeek-V3"), 1, lacking, RATES) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"no table", b"PK\x03\x04 cut off"])
+def test_another_file_than_a_table_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "other.npz"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"other\.npz: not a table of products"):
+        command.main(["--table", str(path)], standalone_mode=False)
 
 
 def test_the_rows_named_are_those_of_most_models() -> None:
