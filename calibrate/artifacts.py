@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from calibrate.sampling import Diagnostics, Settings
+from sim.cost.fingerprint import formula_fingerprint
 from sim.errors import SimctlError
-from sim.formula import formula_fingerprint
 from sim.posterior import SCHEMA, digest
+from sim.provenance import Provenance
 
 # Packaged files are read on every what-if: a few hundred draws carry a 5-95 % interval to about 2 % of its width.
 THINNED_DRAWS = 800
@@ -26,8 +27,8 @@ def write_posterior(
     *,
     family: str,
     gpu: str,
-    summary: str,
-    basis: Mapping[str, str],
+    source: Provenance,
+    sources: Mapping[str, Provenance],
     data_fingerprint: str,
     diagnostics: Diagnostics,
     settings: Settings,
@@ -52,8 +53,9 @@ def write_posterior(
         "schema": SCHEMA,
         "family": family,
         "gpu": gpu,
-        "summary": summary,
-        "basis": json.dumps(dict(basis), sort_keys=True),
+        "summary": source.text(),
+        "source": json.dumps(source.to_json(), sort_keys=True),
+        "basis": json.dumps({name: each.to_json() for name, each in sources.items()}, sort_keys=True),
         "data": data_fingerprint,
         "formula": formula_fingerprint(),
         "converged": int(not diagnostics.failures()),

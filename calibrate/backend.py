@@ -30,7 +30,8 @@ def pymc() -> ModuleType:
 def arviz() -> ModuleType:
     """The arviz module, which compiles nothing of its own: a variance of a few thousand draws is had sooner than compiled."""
     module = _load("arviz")
-    module.Numba.disable_numba()
+    if hasattr(module, "Numba"):  # up to 0.23; later ones compile nothing unless asked
+        module.Numba.disable_numba()
     return module
 
 
@@ -38,18 +39,6 @@ def arviz() -> ModuleType:
 def tensor() -> ModuleType:
     """pytensor.tensor: the array namespace that the formula runs in."""
     return _load("pytensor.tensor")
-
-
-@cache
-def gradient() -> ModuleType:
-    """pytensor.gradient."""
-    return _load("pytensor.gradient")
-
-
-@cache
-def numba() -> ModuleType:
-    """The numba module, with the settings that PyTensor's own functions are compiled with."""
-    return _load("numba")
 
 
 @contextmanager
@@ -60,13 +49,6 @@ def exact() -> Iterator[None]:
     functions were compiled just now or read from the cache of an earlier run. A figure must not depend on the state of a cache.
     """
     with _load("pytensor").config.change_flags(numba__fastmath=False):
-        yield
-
-
-@contextmanager
-def printing() -> Iterator[None]:
-    """While graphs are built to be printed: PyTensor does not note where each node was made, which takes it a fifth of the time."""
-    with _load("pytensor").config.change_flags(traceback__limit=0):
         yield
 
 
@@ -95,7 +77,8 @@ def nutpie() -> ModuleType | None:
 
 def imported() -> None:
     """Import what samples, for a process that will want it."""
-    nutpie() or pymc()
+    pymc()
+    nutpie()
 
 
 def _load(name: str) -> ModuleType:

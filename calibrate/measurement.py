@@ -7,31 +7,60 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sim.errors import UsageError
-from sim.netcdf import DamagedFileError, whole
+from sim.results.netcdf import DamagedFileError, whole
 from sim.specs.hf_config import spec_from_config
 from sim.specs.model import ModelSpec
 
 NETCDF = (b"\x89HDF\r\n\x1a\n", b"CDF")  # how netCDF-4 and netCDF-3 files begin
 
 
-def open_measurement(path: str | Path) -> Any:
-    """The whole xarray.Dataset of a netCDF file. UsageError when it is none or is damaged, OSError when it cannot be read at all."""
-    import xarray as xr
+def open_measurement(path: str | Path, only: Sequence[str] = ()) -> Any:
+    """The xarray.Dataset of a netCDF file, whole or the variables named.
 
+    Raises UsageError when it is none or is damaged, OSError when it cannot be read at all.
+    """
     with open(path, "rb") as file:  # a missing or unreadable file is an OSError with its name
         begins = file.read(8)
     if not begins.startswith(NETCDF):
         raise UsageError(f"{path}: not a netCDF measurement (it does not begin as one)")
-
-    def loaded() -> Any:
-        with xr.open_dataset(path, decode_timedelta=False) as opened:
-            return opened.load()
-
     try:
-        return whole(loaded)
+        data = whole(lambda: _some(path, only) if only and begins == NETCDF[0] else _all(path))
     except DamagedFileError as damage:
         raise UsageError(f"{path}: not a netCDF measurement ({damage})") from None
+    # packed as float32 (hw.artifact), computed with as float64
+    return data.assign({n: v.astype(np.float64) for n, v in data.data_vars.items() if v.dtype == np.float32})
+
+
+def _all(path: str | Path) -> Any:
+    import xarray as xr
+
+    with xr.open_dataset(path, decode_timedelta=False) as opened:
+        return opened.load()
+
+
+def _some(path: str | Path, names: Sequence[str]) -> Any:
+    """A few variables of many: xarray takes ten times as long to look at all of them first."""
+    import h5py
+    import xarray as xr
+
+    def plain(value: Any) -> Any:
+        value = value.item() if isinstance(value, np.ndarray) and value.size == 1 else value
+        return value.decode() if isinstance(value, bytes) else value
+
+    columns = {}
+    with h5py.File(path, "r") as file:
+        for name in names:
+            if name in file:
+                values, dims = file[name][...], tuple(dim[0].name.lstrip("/") for dim in file[name].dims)
+                if values.dtype.kind == "S" and values.ndim == 2:  # text as arrays of characters
+                    values, dims = np.char.decode(values.view(f"S{values.shape[1]}")[:, 0]), dims[:1]
+                elif values.dtype.kind == "O":
+                    values = np.array([v.decode() if isinstance(v, bytes) else v for v in values], dtype=object)
+                columns[name] = (dims, values, {"units": plain(file[name].attrs["units"])} if "units" in file[name].attrs else {})
+        return xr.Dataset(columns, attrs={name: plain(value) for name, value in file.attrs.items()})
 
 
 def check_columns(

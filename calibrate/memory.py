@@ -13,7 +13,6 @@ within `noise`. So few megabytes that builds started twice tell `kept` and `serv
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,9 +26,10 @@ from calibrate import backend
 from calibrate.measurement import model_of, open_measurement, whole_number
 from calibrate.sampling import Compiled, Diagnostics, Graph, Settings, diagnose
 from calibrate.served.runs import read_served
-from sim.bill import coefficients
+from sim.cost.work import coefficients
 from sim.deployment import default_batch_limits
 from sim.errors import UsageError
+from sim.files import write_text
 from sim.memory import OVERHEAD_SCHEMA, buffers, kv_groups, loaded_weight_bytes
 from sim.precision import Precision
 from sim.specs.gpus import get_gpu
@@ -88,9 +88,8 @@ class Fit:
 
     def blocks(self, run: KvRun, rng: np.random.Generator) -> Array:
         """Predictive draws of the blocks a run gets."""
-        mean = (
-            self.fixed + self.kept * run.memory_bytes + self.server * run.server + self.mlp * run.mlp_bytes + self.logits * run.logit_bytes
-        )
+        mean = self.fixed + self.kept * run.memory_bytes + self.server * run.server
+        mean += self.mlp * run.mlp_bytes + self.logits * run.logit_bytes
         miss = np.hypot(self.scale, self.noise) * rng.standard_normal(mean.size)
         return np.asarray((run.left_bytes - mean - miss) / run.block_bytes)
 
@@ -116,34 +115,20 @@ def read_run(path: Path) -> KvRun | None:
 
 def _served_start(path: Path, attrs: dict[str, Any]) -> KvRun | None:
     """A server's start, from the tokens it said it has room for; None for a hybrid model, whose tokens are not blocks."""
-    served = read_served(path)
-    if kv_groups(served.model)[0] > 1:
+    run = read_served(path)
+    if kv_groups(run.model)[0] > 1:
         return None
-    limits = served.limits
-    seqs, budget = default_batch_limits(served.gpu)
+    limits, (seqs, budget) = run.limits, default_batch_limits(run.gpu)
     blocks = whole_number(attrs, "plan_kv_tokens", 0, path) // limits.block_size
     seqs, budget = limits.max_num_seqs or seqs, limits.max_num_batched_tokens or budget
-    memory = float(served.gpu.memory_bytes)
-    share = limits.gpu_memory_utilization
-    return kv_run(
-        served.name, served.gpu.name, memory, served.model, served.precision, blocks, limits.block_size, budget, seqs, served.tp, share, 1
-    )  # fmt: skip
+    sizes = (blocks, limits.block_size, budget, seqs, run.tp, limits.memory_share)
+    return kv_run(run.name, run.gpu.name, float(run.gpu.memory_bytes), run.model, run.precision, *sizes, server=1)
 
 
 def kv_run(
-    name: str,
-    gpu: str,
-    memory_bytes: float,
-    model: ModelSpec,
-    precision: Precision,
-    blocks: int,
-    block_size: int,
-    budget: int,
-    seqs: int,
-    tp: int = 1,
-    utilization: float = UTILIZATION,
-    server: int = 0,
-) -> KvRun:
+    name: str, gpu: str, memory_bytes: float, model: ModelSpec, precision: Precision, blocks: int, block_size: int, budget: int, seqs: int,
+    tp: int = 1, utilization: float = UTILIZATION, server: int = 0,
+) -> KvRun:  # fmt: skip
     """A run from its shape, all bytes those of one GPU; a block holds one group of layers (sim.memory.kv_groups). Raises UsageError for
     impossible blocks.
     """
@@ -160,13 +145,9 @@ def kv_run(
     return run
 
 
-def packaged_runs() -> list[KvRun]:
-    """Every packaged measurement that says how many blocks its engine got, on one GPU."""
-    return list(_packaged_runs())
-
-
 @cache  # sixty files
-def _packaged_runs() -> tuple[KvRun, ...]:
+def packaged_runs() -> tuple[KvRun, ...]:
+    """Every packaged measurement that says how many blocks its engine got, on one GPU."""
     from calibrate.sources import packaged_measurements
 
     found = [run for path in packaged_measurements() if "kernels" not in path.name and (run := read_run(path)) is not None]
@@ -195,9 +176,8 @@ def memory_model(runs: Sequence[KvRun]) -> Any:
         logit_copies = pm.LogNormal("logit_copies", np.log(6.0), 0.5)
         scale = pm.HalfNormal("scale", 0.3)
         noise = pm.HalfNormal("noise", 0.02)
-        mean = (
-            fixed * seen["one"] + kept * seen["memory"] + server * seen["serves"] + mlp_copies * seen["mlp"] + logit_copies * seen["logits"]
-        )
+        mean = fixed * seen["one"] + kept * seen["memory"] + server * seen["serves"]
+        mean += mlp_copies * seen["mlp"] + logit_copies * seen["logits"]
         pm.Normal("overhead_gb", mean, pt.sqrt(scale**2 * seen["starts"] + noise**2), observed=seen["overhead"])
     return model
 
@@ -232,9 +212,7 @@ def write(path: Path, fit: Fit, runs: Sequence[KvRun]) -> None:
         "mlp_copies": fit.mlp[pick].round(4).tolist(),
         "logit_copies": fit.logits[pick].round(4).tolist(),
     }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(body) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_text(path, json.dumps(body) + "\n")
 
 
 def turned(runs: Sequence[KvRun]) -> Array:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -113,7 +114,11 @@ class Compiled:
     def sample(self, settings: Settings, data: Mapping[str, np.ndarray] | None = None) -> Any:
         """InferenceData of the posterior. `data` replaces values of pm.Data by name; shapes must stay the same."""
         with quiet(), backend.exact():
-            return self._sample(settings, data)
+            found = self._sample(settings, data)
+        # samplers of ArviZ 1 return xarray's DataTree instead, whose groups are trees themselves
+        groups = {name: found[name] for name in ("posterior", "sample_stats")}
+        trees = hasattr(groups["posterior"], "to_dataset")
+        return SimpleNamespace(**{name: group.to_dataset() for name, group in groups.items()}) if trees else found
 
     def _sample(self, settings: Settings, data: Mapping[str, np.ndarray] | None) -> Any:
         how = {name: getattr(settings, name) for name in ("draws", "tune", "chains", "target_accept")}
@@ -139,18 +144,22 @@ def sample(graph: Any, settings: Settings) -> Any:
     return Compiled(Graph(graph), settings.sampler).sample(settings)
 
 
-def diagnose(posterior: Any) -> Diagnostics:
-    """Judge an InferenceData over its free and deterministic scalars; constants (zero variance) are skipped."""
+def diagnose(idata: Any) -> Diagnostics:
+    """Judge an InferenceData over its free and deterministic scalars."""
+    return judge(idata.posterior, int(idata.sample_stats["diverging"].sum()))
+
+
+def judge(draws: Any, divergences: int) -> Diagnostics:
+    """Judge a dataset of draws [chain, draw, ...] and their divergent transitions; constants (zero variance) are skipped."""
     az = backend.arviz()
     with quiet():
-        draws = posterior.posterior
         varying = [name for name, v in draws.data_vars.items() if float(v.std(dim=("chain", "draw")).max()) > 0]
         bulk, tail = (f(draws[varying]) for f in (az.ess, lambda d: az.ess(d, method="tail")))
         rhat = az.rhat(draws[varying]) if draws.sizes["chain"] > 1 else None  # of one chain there is none
     return Diagnostics(
         rhat_max=float("nan") if rhat is None else max(float(rhat[name].max()) for name in varying),
         ess_min=min(float(np.nanmin(e[name].values)) for e in (bulk, tail) for name in varying),
-        divergences=int(posterior.sample_stats["diverging"].sum()),
+        divergences=divergences,
     )
 
 

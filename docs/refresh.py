@@ -1,19 +1,16 @@
-"""Run the commands shown in the documentation and write what they print beneath them.
+"""Refresh of the command output that the documentation shows.
 
-A fenced `console` block starts with one line `$ simctl ...`, or `$ python -m hw.X_table ...` of files here; all below it is
-that command's output.
-`python docs/refresh.py` rewrites the blocks, `python docs/refresh.py --check` exits 1 when one is stale. With documents named
-(*.md), it looks at those alone.
+A block fenced as `console` starts with `$ simctl ...` or `$ python -m MODULE ...`; the lines below are that command's output.
+`console slow` marks a block whose command takes more than a few seconds.
 
-Blocks fenced as `text` are slow, need trace files of the reader's own, or show a command that fails. `--all DIR` runs those too, in the
-folder DIR that holds the traces; a failing command's line on stderr is shown with its exit code.
+    python docs/refresh.py [--slow] [--check] [PAGE.md ...]     rewrite the blocks, or exit 1 when one is stale
+    python docs/refresh.py --data                               rewrite the long outputs, docs/data/*.txt (minutes)
+    python docs/refresh.py --pictures                           draw the pictures that commands draw, docs/img/*.png
+    python docs/refresh.py --notebooks                          run the notebooks and keep their outputs (minutes)
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import io
 import os
 import re
 import shlex
@@ -22,71 +19,83 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SLOW = re.compile(r"```text\n\$ simctl (?P<arguments>[^\n]*)\n(?P<output>.*?)```", re.DOTALL)
-BLOCK = re.compile(
-    r"```console\n\$ (?P<command>simctl|python -m (?P<module>hw\.\w+_table)) (?P<arguments>[^\n]*)\n(?P<output>.*?)```", re.DOTALL
-)
+BLOCK = re.compile(r"```console(?P<slow> slow)?\n\$ (?P<command>[^\n]*)\n(?P<output>.*?)```", re.DOTALL)
+# Long outputs by file; the exit code says whether every score is in its bound.
+DATA = {
+    "calibrate-h100.txt": "simctl calibrate --hw h100",
+    "calibrate-h200.txt": "simctl calibrate --hw h200",
+    "kv-capacity.txt": "simctl calibrate --kv-capacity",
+    "recall.txt": "simctl calibrate --recall",
+    "validate.txt": "simctl validate",
+}
+# Pictures by file, less the `--plot FILE` of each. Others are drawn by docs/replication.py and docs/kernels_page.py.
+PICTURES = {
+    "a10_what_if.png": "simctl what-if --ctx 1M --gpu A10 --k 32",
+    "h100_regime_map.png": "simctl regime-map --gpu H100",
+    "h100_bursts.png": "simctl simulate --gpu H100 --model Llama-3.1-8B --num-prompts 3000 --request-rate 12 --burstiness 0.02"
+    " --random-input-len 1500 --random-output-len 200 --random-length-cv 1 --random-prefix-len 512 --draws 0",
+}
 
 
-def documents() -> list[Path]:
+def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def printed(arguments: str, module: str | None = None) -> str:
-    """What `simctl ARGUMENTS`, or `python -m MODULE ARGUMENTS`, prints on stdout. Raises RuntimeError when it fails."""
-    out = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(out):
-            code = _run(shlex.split(arguments), module)
-    except SystemExit as stop:
-        code = stop.code
-    if code:
-        raise RuntimeError(f"{module or 'simctl'} {arguments}: exit {code}")
-    return "".join(line.rstrip() + "\n" for line in out.getvalue().splitlines())
+def printed(command: str, allowed: tuple[int, ...] = (0,)) -> str:
+    """Standard output of a command line. Raises RuntimeError unless the exit code is an allowed one."""
+    program, *rest = shlex.split(command)
+    call = [sys.executable, *(["-m", "simctl"] if program == "simctl" else []), *rest]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode not in allowed:
+        raise RuntimeError(f"{command}: exit {done.returncode}: {done.stderr.strip()[-300:]}")
+    return "".join(line.rstrip() + "\n" for line in done.stdout.splitlines())
 
 
-def _run(arguments: list[str], module: str | None) -> object:
-    if module is None:
-        from simctl.cli import main
+def refreshed(text: str, slow: bool) -> str:
+    """The page with every console block rewritten; slow blocks only if asked."""
 
-        return main(arguments)
-    with contextlib.chdir(ROOT):  # files are named from there
-        return importlib.import_module(module).command.main(arguments, standalone_mode=False)
+    def block(found: re.Match[str]) -> str:
+        if found["slow"] and not slow:
+            return found[0]
+        return f"```console{found['slow'] or ''}\n$ {found['command']}\n{printed(found['command'])}```"
 
-
-def refreshed(text: str) -> str:
-    return BLOCK.sub(lambda m: f"```console\n$ {m['command']} {m['arguments']}\n{printed(m['arguments'], m['module'])}```", text)
+    return BLOCK.sub(block, text)
 
 
-def ran(arguments: str, folder: str) -> str:
-    """What `simctl ARGUMENTS`, run in `folder`, prints on stdout; of a failure also its line on stderr. Raises RuntimeError for an
-    ending that is not simctl's own (a traceback): no page shows one.
-    """
-    command = [sys.executable, "-m", "simctl", *shlex.split(arguments)]
-    done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
-    last = done.stderr.strip().splitlines()[-1:] if done.returncode else []
-    if done.returncode and not (last and last[0].startswith("simctl: ")):
-        raise RuntimeError(f"simctl {arguments}: exit {done.returncode}: {last}")
-    failure = f"{done.stderr.strip().splitlines()[-1]}\n(exit {done.returncode})\n" if done.returncode else ""
-    return "".join(line.rstrip() + "\n" for line in done.stdout.rstrip().splitlines()) + failure
+def run_notebooks() -> None:
+    """Every notebook run from top to bottom, written with its outputs."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        NotebookClient(notebook, timeout=900, record_timing=False, resources={"metadata": {"path": str(ROOT)}}).execute()
+        nbformat.write(notebook, path)
 
 
 def main(arguments: list[str]) -> int:
-    sys.path.insert(0, str(ROOT))
+    if "--data" in arguments:
+        for name, command in DATA.items():
+            (ROOT / "docs" / "data" / name).write_text(f"$ {command}\n{printed(command, (0, 1))}", encoding="utf-8")
+        return 0
+    if "--pictures" in arguments:
+        for name, command in PICTURES.items():
+            printed(f"{command} --plot {ROOT / 'docs' / 'img' / name}")
+        return 0
+    if "--notebooks" in arguments:
+        run_notebooks()
+        return 0
     stale = []
-    folder = arguments[arguments.index("--all") + 1] if "--all" in arguments else None
-    named = [Path(argument).resolve() for argument in arguments if argument.endswith(".md")]
-    for path in named or documents():
+    for path in [Path(argument).resolve() for argument in arguments if argument.endswith(".md")] or pages():
         text = path.read_text(encoding="utf-8")
-        new = refreshed(text)
-        if folder is not None:
-            new = SLOW.sub(lambda m: f"```text\n$ simctl {m['arguments']}\n{ran(m['arguments'], folder)}```", new)
+        new = refreshed(text, "--slow" in arguments)
         if new != text:
             stale.append(str(path.relative_to(ROOT)))
             if "--check" not in arguments:
                 path.write_text(new, encoding="utf-8")
     if stale:
-        print(("stale: " if "--check" in arguments else "refreshed: ") + ", ".join(stale))
+        print("stale: " if "--check" in arguments else "refreshed: ", ", ".join(stale), sep="")
     return 1 if stale and "--check" in arguments else 0
 
 

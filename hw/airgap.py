@@ -14,8 +14,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -118,47 +117,15 @@ def pack(site: Path, out: Path, part_bytes: int = PART_BYTES) -> list[Path]:
     packed = out / "site.tar.xz.tmp"
     with lzma.open(packed, "wb", preset=6) as stream, tarfile.open(fileobj=stream, mode="w|") as archive:
         archive.add(site, arcname=".")
-    parts = []
+    parts: list[Path] = []
     with packed.open("rb") as source:
-        for number, piece in enumerate(_pieces(source, part_bytes)):
-            part = out / f"part_{number:03d}"
-            part.write_bytes(piece)
-            parts.append(part)
+        while piece := source.read(part_bytes):
+            parts.append(out / f"part_{len(parts):03d}")
+            parts[-1].write_bytes(piece)
     packed.unlink()
     sums = (f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in parts)
     (out / "SHA256SUMS").write_text("".join(sums))
     return parts
-
-
-def restore(parts: Iterable[Path], target: Path) -> None:
-    """The host's side: join the parts in name order and unpack them into `target`."""
-    with closing(_Joined(sorted(parts))) as joined, tarfile.open(fileobj=joined, mode="r|xz") as archive:  # type: ignore[call-overload]
-        archive.extractall(target, filter="data")
-
-
-class _Joined:
-    """The parts read as one stream."""
-
-    def __init__(self, paths: list[Path]) -> None:
-        self._rest = iter(paths)
-        self._file = next(self._rest).open("rb")
-
-    def close(self) -> None:
-        self._file.close()
-
-    def read(self, size: int) -> bytes:
-        while not (data := self._file.read(size)):
-            self._file.close()
-            following = next(self._rest, None)
-            if following is None:
-                return b""
-            self._file = following.open("rb")
-        return data
-
-
-def _pieces(source: object, size: int) -> Iterator[bytes]:
-    while piece := source.read(size):  # type: ignore[attr-defined]
-        yield piece
 
 
 @click.command()

@@ -1,8 +1,7 @@
-"""Measurement files: one xarray Dataset per suite as netCDF, and a readable CSV beside it. Written whole or not at all."""
+"""Measurement files: one xarray Dataset per suite as netCDF, written whole or not at all. `python -m hw.show FILE` prints one as CSV."""
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
@@ -10,17 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hw import netcdf3
-from sim.errors import SimctlError
+from sim.errors import SimctlError, UsageError
+from sim.files import replacing
+from sim.results.netcdf import said
 
 if TYPE_CHECKING:
     import xarray as xr
 
 SCHEMA = "simctl-measurement/1"
-ZLIB = {"zlib": True, "complevel": 5}
-# by kind of type; text of any length is not compressed, arrays of characters are
-PACKED = {kind: ZLIB if kind in "fiu" else {"dtype": "S1", **ZLIB} for kind in "fiuOU"}
+FORMAT = ("v110", "v110")  # of HDF5: a third of the default's overhead, which would be most of a small file
+NUMBERS = {"zlib": True, "shuffle": True, "complevel": 9}
+TEXT = {"dtype": "S1", "zlib": True, "complevel": 9}  # text of any length is not compressed, arrays of characters are
+WALL_CLOCK_S = 1e6  # seconds beyond this count from 1970: too many digits for float32
 
 
 def table(dim: str, rows: Sequence[Mapping[str, Any]], described: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
@@ -46,63 +49,63 @@ def table(dim: str, rows: Sequence[Mapping[str, Any]], described: Mapping[str, t
     return variables
 
 
-def write(dataset: xr.Dataset, path: Path, csv_dims: Mapping[str, str]) -> list[Path]:
-    """Write `path` (.nc) and one CSV per entry of `csv_dims` (dimension -> file suffix, "" for the plain name).
+def write(dataset: xr.Dataset, path: Path) -> Path:
+    """Write compressed netCDF-4 where h5netcdf and h5py are installed, netCDF-3 otherwise; `xarray.open_dataset` reads both.
 
-    Compressed netCDF-4 where h5netcdf and h5py are installed, netCDF-3 otherwise (both load with `xarray.open_dataset`).
-    Raises OSError; a failed write leaves the previous file in place.
+    Raises OSError naming the file; a failed write leaves the previous file in place.
     """
-    written = [path]
     # netCDF attributes are numbers and text
     dataset = dataset.assign_attrs({k: int(v) if isinstance(v, bool) else ("" if v is None else v) for k, v in dataset.attrs.items()})
-    temporary = path.with_suffix(".nc.tmp")
     try:
-        if importlib.util.find_spec("h5netcdf") and importlib.util.find_spec("h5py"):
-            packed = {n: PACKED[v.dtype.kind] for n, v in dataset.variables.items() if v.dtype.kind in PACKED}
-            dataset.to_netcdf(temporary, engine="h5netcdf", encoding=packed)
-        else:
-            temporary.write_bytes(netcdf3.content(dataset))
-        os.replace(temporary, path)
-    except OSError as error:
-        raise named(error, path) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    for dim, suffix in csv_dims.items():
-        if dim in dataset.dims:
-            target = path.with_suffix(f"{suffix}.csv")
-            _write_csv(dataset, dim, target)
-            written.append(target)
-    return written
+        with replacing(path) as temporary:
+            if importlib.util.find_spec("h5netcdf") and importlib.util.find_spec("h5py"):
+                write_packed(dataset, temporary)
+            else:
+                temporary.write_bytes(netcdf3.content(dataset))
+    except OSError as error:  # libraries leave out which file it was, and bury the system's words
+        raise (OSError(error.errno, os.strerror(error.errno), str(path)) if error.errno else error) from error
+    return path
 
 
-def named(error: OSError, path: Path) -> OSError:
-    """The same error, saying which file it was and in the system's words: libraries leave out the one and bury the other."""
-    return OSError(error.errno, os.strerror(error.errno), str(path)) if error.errno else error
+def write_packed(dataset: xr.Dataset, path: Path) -> None:
+    """Write compressed netCDF-4, real numbers as float32 (`narrowed`)."""
+    import h5netcdf
+    from xarray.backends import H5NetCDFStore
+
+    slim = dataset.copy()
+    for name, variable in dataset.variables.items():
+        if variable.dtype == np.float64:
+            slim[name] = (variable.dims, narrowed(variable.values, str(variable.attrs.get("units", ""))), variable.attrs)
+    for variable in slim.variables.values():
+        variable.encoding = {}
+    packing = {"f": NUMBERS, "i": NUMBERS, "u": NUMBERS, "O": TEXT, "U": TEXT}
+    encoding = {name: packing[v.dtype.kind] for name, v in slim.variables.items() if v.dtype.kind in packing}
+    with h5netcdf.File(path, "w", libver=FORMAT) as file:
+        slim.dump_to_store(H5NetCDFStore(file), encoding=encoding)
 
 
-def _write_csv(dataset: xr.Dataset, dim: str, path: Path) -> None:
-    names = [n for n, v in dataset.variables.items() if v.dims == (dim,)]
-    columns = [dataset[n].values for n in names]
-    temporary = path.with_suffix(".csv.tmp")
-    with temporary.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows([_plain(column[i]) for column in columns] for i in range(dataset.sizes[dim]))
-    os.replace(temporary, path)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (float, np.floating)):
-        return "" if np.isnan(value) else f"{float(value):.7g}"
-    return value
+def narrowed(values: NDArray[np.float64], units: str) -> NDArray[Any]:
+    """Values as float32 (relative error 6e-8); as they are where counts would change, and times of the day."""
+    finite = values[np.isfinite(values)]
+    counts = bool(np.all(finite == np.round(finite)))
+    if counts and np.any(finite != finite.astype(np.float32)):
+        return values
+    if units == "s" and np.any(np.abs(finite) > WALL_CLOCK_S):
+        return values
+    return values.astype(np.float32)
 
 
 def load(path: Path, suite: str | None = None) -> xr.Dataset:
-    """Open a measurement and check that it is one, of `suite` when given. Raises SimctlError otherwise."""
+    """A measurement file, of `suite` when given. Raises UsageError for one that is no netCDF, SimctlError for one of something else."""
     import xarray as xr
 
-    with xr.open_dataset(path) as opened:
-        dataset = opened.load()
+    try:
+        with xr.open_dataset(path) as opened:
+            dataset = opened.load()
+    except FileNotFoundError:
+        raise
+    except (ValueError, OSError) as error:
+        raise UsageError(f"{path}: not a netCDF file ({said(error)})") from None
     if dataset.attrs.get("schema") != SCHEMA:
         raise SimctlError(f"{path}: not a measurement file (schema {dataset.attrs.get('schema')!r}, want {SCHEMA!r})")
     if suite and dataset.attrs.get("suite") != suite:

@@ -1,8 +1,7 @@
 """Do two implementations say the same? Top-1 agreement, KL per step and perplexity difference, on the same tokens.
 
 Bit-equality is never asked of two implementations: they add in other orders. Both score one given token sequence (teacher forcing), so
-that an early difference does not carry every later step away. Works on full logits (two modes of our own) or on the top-k
-log-probabilities that OpenAI-compatible servers return.
+that an early difference does not carry every later step away. Works on the top-k log-probabilities that servers return.
 """
 
 from __future__ import annotations
@@ -50,16 +49,6 @@ class Agreement:
         return found
 
 
-def from_logits(first: NDArray[np.floating], second: NDArray[np.floating], tokens: NDArray[np.integer]) -> Agreement:
-    """Compare logits [steps, vocab] of two implementations, step i scoring `tokens[i]`. Raises ValueError for unequal shapes."""
-    if first.shape != second.shape or first.ndim != 2 or len(tokens) != len(first):
-        raise ValueError(f"shapes differ: {first.shape}, {second.shape}, {len(tokens)} tokens")
-    a, b = _log_softmax(first), _log_softmax(second)
-    kl = np.sum(np.exp(a) * (a - b), axis=1)
-    at = np.arange(len(tokens))
-    return _agreement(np.argmax(a, 1) == np.argmax(b, 1), kl, a[at, tokens], b[at, tokens])
-
-
 Top = Mapping[str, float]  # token -> log-probability, the k likeliest of one step
 
 
@@ -74,7 +63,7 @@ def from_top(first: Sequence[Top], second: Sequence[Top], first_logp: Sequence[f
     kl = np.array([_bucketed_kl(a, b) for a, b in zip(first, second, strict=True)])
     a, b = np.asarray(first_logp, dtype=float), np.asarray(second_logp, dtype=float)
     told = ~(np.isnan(a) | np.isnan(b))
-    return _agreement(same, kl, a[told], b[told])
+    return agreement(same, kl, a[told], b[told])
 
 
 async def compare_servers(
@@ -126,12 +115,6 @@ async def _logprobs(target: Target, payload: dict[str, Any]) -> Any:
     return answer["choices"][0]["logprobs"]
 
 
-def _log_softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
-    x = np.asarray(logits, dtype=np.float64)
-    x = x - x.max(axis=1, keepdims=True)
-    return np.asarray(x - np.log(np.sum(np.exp(x), axis=1, keepdims=True)))
-
-
 def _bucketed_kl(first: Top, second: Top) -> float:
     shared = first.keys() & second.keys()
     p, q = [math.exp(first[t]) for t in shared], [math.exp(second[t]) for t in shared]
@@ -140,6 +123,7 @@ def _bucketed_kl(first: Top, second: Top) -> float:
     return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a > 0)
 
 
-def _agreement(same: NDArray[np.bool_], kl: NDArray[np.float64], a: NDArray[np.float64], b: NDArray[np.float64]) -> Agreement:
+def agreement(same: NDArray[np.bool_], kl: NDArray[np.float64], a: NDArray[np.float64], b: NDArray[np.float64]) -> Agreement:
+    """Of steps: whether both have the same likeliest token, and KL [step]; log-probabilities of the tokens that both scored [n]."""
     ratio = math.exp(float(np.mean(a) - np.mean(b))) - 1.0 if 2 * len(a) >= len(same) else math.nan
     return Agreement(len(same), float(np.mean(same)), float(np.mean(kl)), float(np.max(kl)), ratio, len(a))

@@ -1,36 +1,55 @@
-"""One measuring job: a suite on a device, for a model where the suite has one. Pre-flight, floors, suite, files."""
+"""Measuring jobs: a suite on a device, for a model where the suite has one. Pre-flight, roofline, suite, one file."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import re
+import signal
 import sys
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from hw import preflight, provenance
-from hw.estimate import expected
+from hw import machine
+from hw.artifact import SCHEMA, write
+from hw.engines.shapes import shape
 from hw.journal import Journal
-from hw.signals import terminate_as_interrupt
+from hw.pace import terminate_as_interrupt
+from sim.errors import SimctlError
 
-# suite -> module with `run(job, out, journal, facts) -> paths`; imported only when the suite runs
+WRITING_S = 60.0  # an interrupted process ends its server and writes its file
+
+
+class Suite(NamedTuple):
+    """A suite: its module, and seconds to start and to measure without a budget, as seen on Hopper GPUs and on two CPU cores.
+
+    The module has `run(job, journal, attrs)`, which fills the journal and adds to the attributes, and `dataset(records, attrs)`.
+    """
+
+    module: str
+    about: str
+    cuda: tuple[int, int]
+    cpu: tuple[int, int] | None = None  # None: it needs CUDA
+    models: str = "one"  # a job for each, for "all" together, or "none"
+    engine: bool = False  # takes --tp, --quantization and the engine's limits
+    roofline: bool = True  # the quick microbenchmarks are part of its file
+
+
 SUITES = {
-    "floor": "hw.suites.floor_job",
-    "kernels": "hw.suites.kernel_table_job",
-    "decode": "hw.suites.decode_job",
-    "engine-grid": "hw.suites.engine_grid_job",
-    "weight-axis": "hw.suites.engine_grid_job",
-    "profile": "hw.suites.profile_job",
-    "duty": "hw.suites.duty_job",
-    "products": "hw.suites.products_job",
-    "served": "hw.suites.served_job",
+    "floor": Suite("hw.suites.floor", "roofline: copies, reads, GEMMs, launches, all-reduce", (0, 15), (0, 5), "none", roofline=False),
+    "all-reduce": Suite("hw.suites.floor", "all-reduce by size over all GPUs", (0, 15), None, "none", roofline=False),
+    "kernels": Suite("hw.suites.kernels", "our kernels beside the strongest alternatives present", (20, 200), None, "none", roofline=False),
+    "decode": Suite("hw.suites.decode", "whole decode steps by our kernels", (15, 90)),
+    "engine-grid": Suite("hw.suites.engine_grid", "vLLM stepped in process, every iteration timed", (90, 60), (20, 45), engine=True),
+    "weight-axis": Suite("hw.suites.engine_grid", "the same of decodes over batch, for batch knees", (50, 15), (20, 60), engine=True),
+    "profile": Suite("hw.suites.profile", "the kernels of the same iterations", (100, 40), (20, 30), engine=True),
+    "products": Suite("hw.suites.products", "GEMMs (matrix products) of a layer by rows", (10, 60), (0, 10), "all"),
+    "served": Suite("hw.suites.served", "a server under load", (180, 120), (60, 70), engine=True),
 }
-SERVED_BY_URL = "hw.suites.served_url_job"
-NEEDS_CUDA = frozenset({"kernels", "decode"})
-MODEL_FREE = frozenset({"floor", "kernels"})
-OF_MODELS = frozenset({"products"})  # one job for all models named, or for all known
-SPREADS = frozenset({"engine-grid", "weight-axis"})  # over several GPUs
-ENGINE_IN_PROCESS = SPREADS | {"profile", "duty"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,63 +65,124 @@ class Job:
     expect_gpu: str | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
-    rates: tuple[float, ...] = (1.0, 4.0, 10.0, 20.0)
-    engine: str = "vllm"  # of the served suite: vllm or llamacpp
+    tensor_parallel: int = 1
+    rates: tuple[float, ...] = (1.0, 4.0, 10.0, 20.0)  # of the served suite's open loops, as the next five
+    experiments: tuple[str, ...] = ()  # names or patterns; none means all
+    client: str = "tokens"  # or "text": vLLM's own client sends text, which the server tokenizes
+    iterations: bool = False  # write down what every iteration of the server carried
     url: str | None = None  # of a running server, instead of one of our own; `model` is then its name for the model
     vocab_size: int = 32000  # prompts sent to `url` hold token ids below this
-    experiments: tuple[str, ...] = ()  # names or patterns of the served suite; none means all
-    iterations: bool = False  # of the served suite: write down what every iteration carried
-    fast_start: bool = False
-    tensor_parallel: int = 1
-    cells: str | None = None  # a file of cells, instead of the engine-grid suite's own
-    label: str | None = None  # ends the file's name: a run of part of a suite is not taken for the whole
-    models: tuple[str, ...] = ()  # of a suite of OF_MODELS, in place of `model`; none means all that are known
+    cells: str | None = None  # a file of cells, instead of the grid's own
+    models: tuple[str, ...] = ()  # of the suite products, in place of `model`; none means all that are known
     products: str | None = None  # a list of products, instead of `models`
-    products_sha256: str = ""  # of that list: a run is resumed with no other
+    label: str | None = None  # ends the file's name: a run of part of a suite is not taken for the whole
 
     @property
     def stem(self) -> str:
-        """File name without suffix: suite, models, engine where not our own vLLM, weight dtype, GPUs a model is spread over, label."""
-        engine = "url" if self.url else None if self.engine == "vllm" else self.engine
+        """File name without suffix: suite, models, client where not our own, weight dtype, GPUs a model is spread over, label."""
         parts = [
             self.suite,
             self.model,
             *self.models,
             Path(self.products).stem.removeprefix("products_") if self.products else None,
-            engine,
+            "url" if self.url else None,
+            self.client if self.client != "tokens" else None,
             self.quantization,
             f"tp{self.tensor_parallel}" if self.tensor_parallel > 1 else None,
             self.label,
         ]
         return "_".join(re.sub(r"[^a-z0-9.]+", "-", p.lower()) for p in parts if p)
 
+    @property
+    def seconds(self) -> tuple[int, int]:
+        """About how long it takes to start, and to measure."""
+        suite = SUITES[self.suite]
+        start, measuring = suite.cuda if self.device == "cuda" else suite.cpu or suite.cuda
+        return 0 if self.url else start, min(measuring, round(self.budget_s)) if self.budget_s else measuring
+
+    @property
+    def estimate(self) -> str:
+        """ "about 110 s: 90 to start, 20 measuring"."""
+        start, measuring = self.seconds
+        return f"about {start + measuring} s" + (f": {start} to start, {measuring} measuring" if start else "")
+
 
 def run(job: Job, out: Path, *, resume: bool = False) -> list[Path]:
-    """Do one job and write its files into `out`. Returns their paths.
+    """Do one job and write its file into `out`. Returns its path, in a list that is empty where nothing was measured.
 
     Interrupted (Ctrl-C or a termination signal), out of budget or failed half-way, it still writes what it has, marked
     `finished = 0`, and keeps the journal so that `resume` can go on. Raises UsageError or SimctlError from the gates.
     """
     out.mkdir(parents=True, exist_ok=True)
-    if job.url:
-        facts = provenance.of_client() | {
-            "gpu_name": job.expect_gpu or "unknown",
-            "preflight": "a server by URL: its machine was not looked at",
-        }
-    else:
-        gates = preflight.check(job.device, job.expect_gpu)
-        facts = provenance.collect(job.device) | gates
-    time = expected(job.suite, job.device, job.budget_s, starts=not job.url)
-    where = facts["gpu_name"] if facts["gpu_name"] != "none" else facts.get("cpu", "this CPU")
-    print(f"{job.stem}: {where}, {time}, budget {job.budget_s or 'none'}", file=sys.stderr, flush=True)
-    journal_path = out / f"{job.stem}.journal.jsonl"
-    header = {k: v for k, v in asdict(job).items() if k != "budget_s"} | {"gpu": facts["gpu_name"]}
+    suite = SUITES[job.suite]
+    module = importlib.import_module(suite.module)
+    attrs = {"schema": SCHEMA, "suite": job.suite, **_facts(job), "seed": job.seed, "finished": 0}
+    if job.model and not job.url:
+        config = shape(job.model)
+        attrs |= {"model": job.model, "model_config": json.dumps(config), "weight_dtype": job.quantization or config["torch_dtype"]}
+        attrs |= {"kv_dtype": config["torch_dtype"], "tensor_parallel_size": job.tensor_parallel}
+    where = attrs["gpu_name"] if attrs["gpu_name"] != "none" else attrs["cpu"]
+    print(f"{job.stem}: {where}, {job.estimate}, budget {job.budget_s or 'none'}", file=sys.stderr, flush=True)
+    header = {k: v for k, v in asdict(job).items() if k != "budget_s"} | {"gpu": attrs["gpu_name"]}
+    paths = []
     with terminate_as_interrupt():
-        journal = Journal(journal_path, header, resume=resume)
+        journal = Journal(out / f"{job.stem}.journal.jsonl", header, resume=resume)
         try:
-            paths: list[Path] = importlib.import_module(SERVED_BY_URL if job.url else SUITES[job.suite]).run(job, out, journal, facts)
-        except KeyboardInterrupt:
-            if journal.records:
+            if suite.roofline and not job.url:
+                from hw.suites import floor
+
+                attrs |= floor.headline(floor.measure(job.device, quick=True))
+            module.run(job, journal, attrs)
+            attrs |= machine.after(job.device) if not job.url else {}
+        finally:
+            if (data := module.dataset(journal.records, attrs) if journal.records else None) is not None:
+                paths.append(write(data, out / f"{job.stem}.nc"))
+            if attrs["finished"]:
+                journal.path.unlink(missing_ok=True)
+            elif journal.records:
                 print(f"{job.stem}: what was measured is kept in {out}; --resume goes on", file=sys.stderr, flush=True)
-            raise
-        return paths
+    return paths
+
+
+def _facts(job: Job) -> dict[str, Any]:
+    if job.url:  # a server whose machine is not ours to read
+        facts = machine.provenance("cpu")
+        return facts | {"device": "server by URL", "client_cpu": facts["cpu"], "cpu": "unknown", "gpu_name": job.expect_gpu or "unknown"}
+    machine.resolve_device(job.device)
+    return machine.check(job.device, job.expect_gpu, count=job.tensor_parallel) | machine.provenance(job.device)
+
+
+def run_apart(job: Job, out: Path, *, resume: bool = False, log: Path | None = None) -> list[Path]:
+    """`run` in a process of its own, since an engine leaves device memory and threads behind. What it prints goes to `log`, if given.
+
+    Ctrl-C reaches the process by itself, a termination signal is handed on; either is raised once it has written what it has. Raises
+    what the job raised; SimctlError when the process died.
+    """
+    context = get_context("spawn")
+    answer, child_end = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(job, out, resume, log, child_end))
+    process.start()
+    child_end.close()
+    before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    try:
+        result = answer.recv()
+    except EOFError:
+        result = SimctlError(f"measuring {job.suite}: the process died{f', see {log}' if log else ''}")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        process.join(WRITING_S)
+    if isinstance(result, BaseException):
+        raise result
+    return list(result)
+
+
+def _child(job: Job, out: Path, resume: bool, log: Path | None, answer: Connection) -> None:
+    if log is not None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as sink:
+            os.dup2(sink.fileno(), 1)
+            os.dup2(sink.fileno(), 2)
+    try:
+        answer.send(run(job, out, resume=resume))
+    except (KeyboardInterrupt, SimctlError, OSError) as error:
+        answer.send(error)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sim.errors import UsageError
+from sim.files import write_text
 
 
 class Journal:
@@ -20,46 +22,41 @@ class Journal:
 
     def __init__(self, path: Path, header: dict[str, Any], *, resume: bool = False) -> None:
         self.path = path
-        header = json.loads(json.dumps(header))  # as it will be read back: tuples become lists
+        self._header = json.loads(json.dumps(header))  # as it will be read back: tuples become lists
+        self._made = False
         self.records: list[dict[str, Any]] = []
         if resume and path.exists():
             lines = _whole_lines(path)
-            if lines and lines[0].get("header") != header:
+            if lines and lines[0].get("header") != self._header:
                 raise UsageError(f"{path}: cannot resume, it holds another run: {lines[0].get('header')}")
             self.records = lines[1:]
-        self._header = header
-        self._made = False
 
     def __contains__(self, key: str) -> bool:
         return any(r["key"] == key for r in self.records)
 
     def add(self, key: str, **content: Any) -> None:
-        """Append one finished cell. Raises OSError (disk full, say); what was written before stays whole."""
+        """Append one finished cell. Raises OSError naming the file (disk full, say); what was written before stays whole."""
         record = {"key": key, **content}
         try:
             if not self._made:
-                self._make()
+                write_text(self.path, "".join(json.dumps(r) + "\n" for r in [{"header": self._header}, *self.records]))
+                self._made = True
             with self.path.open("a") as file:
                 file.write(json.dumps(record) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self.path)) from error
+            raise OSError(error.errno, os.strerror(error.errno or 0), str(self.path)) from error
         self.records.append(record)
 
-    def _make(self) -> None:
-        temporary = self.path.with_suffix(self.path.suffix + ".tmp")
-        temporary.write_text("".join(json.dumps(r) + "\n" for r in [{"header": self._header}, *self.records]))
-        os.replace(temporary, self.path)
-        self._made = True
 
-
-def read_journal(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """(header, records) of a journal file. Raises UsageError when it is not one."""
-    lines = _whole_lines(path)
-    if not lines or "header" not in lines[0]:
-        raise UsageError(f"{path}: not a measurement journal")
-    return lines[0]["header"], lines[1:]
+def attempt(call: Callable[[], Any]) -> tuple[Any, str, str]:
+    """(result, status, error) of measuring one cell: "ok", or None with "oom" or "error" and what was said. The sweep goes on."""
+    try:
+        return call(), "ok", ""
+    except Exception as failure:  # whatever an engine or a device raises is kept; KeyboardInterrupt is not caught
+        text = f"{type(failure).__name__}: {failure}"
+        return None, "oom" if "out of memory" in text.lower() else "error", text[:300]
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:

@@ -1,12 +1,17 @@
-"""Time budgets and progress: how long a suite may take, and what it says on stderr while it does."""
+"""Time budgets, progress on stderr, medians with their spread, and endings that keep what was measured."""
 
 from __future__ import annotations
 
+import gc
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
+
+import numpy as np
 
 T = TypeVar("T")
 
@@ -49,3 +54,53 @@ def paced(items: Sequence[T], budget: Budget, name: str, *, reserve_s: float = 0
             left = (spent - before) / (index + 1) * (len(items) - index - 1)
             left = left if budget.seconds is None else max(min(left, budget.seconds - spent), 0.0)
             print(f"{name}: {index + 1}/{len(items)} cells, {spent:.0f} s, about {left:.0f} s left", file=out, flush=True)
+
+
+def summarize(samples: Sequence[float], prefix: str) -> dict[str, float | int]:
+    """`{prefix}_median`, `_p25`, `_p75` (same unit as the samples) and `_n`. NaN for no samples."""
+    quartiles = np.quantile(np.asarray(samples, dtype=float), (0.5, 0.25, 0.75)).tolist() if len(samples) else [float("nan")] * 3
+    return dict(zip((f"{prefix}_{q}" for q in ("median", "p25", "p75")), quartiles, strict=True)) | {f"{prefix}_n": len(samples)}
+
+
+def seconds_of(work: Callable[[], Any], device: str) -> float:
+    """Seconds of running `work` once: by device events on CUDA, by the host clock elsewhere."""
+    if device != "cuda":
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+    import torch
+
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    first.record()
+    work()
+    last.record()
+    last.synchronize()
+    return float(first.elapsed_time(last)) * 1e-3
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No garbage collection inside, one before."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def terminate_as_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt on a termination signal inside the block, so that a stopped job still writes its data.
+
+    Enter it again after starting an engine: some take the signal over.
+    """
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

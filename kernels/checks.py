@@ -90,13 +90,6 @@ def pairs(name: str, batch: int, heads: int) -> int:
     return batch * heads
 
 
-def tuning(num_warps: int, stages: int = 1) -> None:
-    """Warps per program, a power of two up to 32, and buffered tiles, at least one."""
-    if not isinstance(num_warps, int) or not is_power_of_two(num_warps) or num_warps > 32:
-        raise ValueError(f"num_warps: {num_warps!r} is not a power of two up to 32")
-    at_least("stages", stages, 1)
-
-
 def softmax_scale(scale: float | None, head_dim: int) -> float:
     """The factor of the scores: by default head_dim^-0.5; it must be finite."""
     value = head_dim**-0.5 if scale is None else scale

@@ -1,9 +1,9 @@
-"""Dense decode attention over a paged KV cache: split along the context, then merged.
+"""Dense decode attention over a paged KV cache: split-KV flash decoding.
 
-Source of the method: split-KV flash decoding (online softmax over tiles, one program per sequence, KV head and split);
-the query heads of one KV head share every tile. Bound by the bytes of the cache: 2 KV heads D itemsize per token and layer.
-
-Relative error against float64, ||out - ref|| / ||ref||, bounds by dtype of query and cache: see `ERROR_BOUND`.
+Shapes: q, out [B, HQ, D]; k_cache, v_cache [pages, KV heads, page, D]; page_table [B, pages]; seq_lens [B].
+One program per (sequence, KV head, split) runs an online softmax over tiles; a second kernel merges the splits. The query heads of
+a KV head share every tile. Memory-bound: 2 KV heads D itemsize bytes per token and layer. Reference: `reference.dense_decode`.
+`ERROR_BOUND` bounds ||out - ref|| / ||ref|| against float64, by dtype of query and cache.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels import checks, dense_bulk, dense_queue, launch, paging, partials
-from kernels.page_order import SortedPages
+from kernels import checks, dense_queue, dense_tma, launch, paging, partials
 
 # The probabilities are rounded to the cache's dtype before they meet V, the output to the query's.
 ERROR_BOUND = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float32: 2e-5}
 LOG2E = 1.4426950408889634
-BULK_TILE = 128  # rows; fewer or more bytes in flight read slower, see docs/kernels.md
-QUEUE_FROM = 700  # tiles per program from which claims and more parts to merge cost less than they save, see docs/kernels.md
+# Measured on an H100 (docs/log/2026-11-21-decode-kernels.md): fewer or more bytes in flight read slower.
+TMA_TILE = 128  # rows
+QUEUE_FROM = 700  # tiles per program from which the work queue saves more than its extra parts cost
 
 
 @triton.jit
 def _tile(i, first_tiles, skip, WINDOWED: tl.constexpr):
-    """The i-th tile that holds something to attend to."""
+    """Index of the i-th tile that is attended to."""
     if WINDOWED:
         i = tl.where(i < first_tiles, i, i + skip)
     return i
@@ -48,7 +48,7 @@ def _dense(
     first_tiles = tiles
     skip = 0
     if WINDOWED:
-        # Tiles of the sink, then tiles of the window; `skip` tiles between them hold nothing that is attended to.
+        # Tiles of the sink, then tiles of the window; `skip` tiles between them are not read.
         first_tiles = tl.minimum(tl.cdiv(sink, BN), tiles)
         window_tile = tl.maximum(first_tiles, tl.maximum(n - window, 0) // BN)
         skip = window_tile - first_tiles
@@ -60,7 +60,7 @@ def _dense(
     b_o = tl.zeros([GP, D], dtype=tl.float32)
     lo = (i_s.to(tl.int64) * tiles // splits).to(tl.int32)
     hi = ((i_s + 1).to(tl.int64) * tiles // splits).to(tl.int32)
-    # The table entries of the next tile are fetched while this one is computed: a tile's address never waits on a load.
+    # Prefetch the next tile's table entries: a tile's address never waits on a load.
     t_next = _tile(lo, first_tiles, skip, WINDOWED) * BN
     page_next = paging.pages(table, i_b, stride_table, t_next, t_next + o_n, n, PAGE, BN, PAGED)
     for i in tl.range(lo, hi, num_stages=STAGES):
@@ -74,17 +74,17 @@ def _dense(
         seen = ok
         if WINDOWED:
             seen = ok & ((o_t < sink) | (o_t >= n - window))
-        b_m, b_l, b_o = dense_bulk.absorb(b_q, b_k, b_v, seen[None, :], b_m, b_l, b_o, scale_log2, PRECISION)
+        b_m, b_l, b_o = dense_tma.softmax_tile(b_q, b_k, b_v, seen[None, :], b_m, b_l, b_o, scale_log2, PRECISION)
     p_out = out + i_row.to(tl.int64) * GROUP * D
     if WHOLE:
         b_o = b_o / tl.where(b_l == 0.0, 1.0, b_l)[:, None]
         tl.store(p_out + o_g[:, None] * D + o_d[None, :], b_o.to(out.dtype.element_ty), mask=o_g[:, None] < GROUP)
     else:
-        partials.leave(o_parts, ml_parts, i_row * splits + i_s, b_o, b_m, b_l, GROUP, GP, D)
+        partials.store(o_parts, ml_parts, i_row * splits + i_s, b_o, b_m, b_l, GROUP, GP, D)
 
 
 def splits_for(rows: int, max_tokens: int, tile: int, programs: int) -> int:
-    """Splits per (sequence, KV head) row that leave the fewest tiles in sequence when `programs` run at a time.
+    """Splits per (sequence, KV head) row with the fewest tiles in sequence when `programs` run at a time.
 
     A second wave of programs costs about 5 % even where it balances better (measured on an H100: 4 splits of 32 rows beat
     33), and each split costs a part to merge, so a split must save at least 1 % to be worth it.
@@ -99,19 +99,18 @@ def splits_for(rows: int, max_tokens: int, tile: int, programs: int) -> int:
     return best
 
 
-def _programs(device: torch.device, per_sm: int) -> int:
+def _resident_programs(device: torch.device, per_sm: int) -> int:
     """Programs that run at a time; four on a CPU, so that the interpreter exercises the merging of splits."""
     return per_sm * torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
 
 
-def _bulk_plan(k_cache: torch.Tensor, paged: bool) -> tuple[int, int]:
-    """(KV heads per program, tile) of bulk copies: one head and whole tiles, or, where the heads of a page lie in a run, as many as make
-    up for a small page."""
+def _tma_plan(k_cache: torch.Tensor, paged: bool) -> tuple[int, int]:
+    """(KV heads per program, tile) for TMA: one head and whole tiles; for small pages as many adjacent heads as fill a tile."""
     heads_kv, page, d = k_cache.shape[1:]
     heads = 1
-    while paged and k_cache.stride(1) == page * d and heads * page < BULK_TILE and heads_kv % (2 * heads) == 0:
+    while paged and k_cache.stride(1) == page * d and heads * page < TMA_TILE and heads_kv % (2 * heads) == 0:
         heads *= 2
-    return heads, min(BULK_TILE, heads * page) if paged else BULK_TILE
+    return heads, min(TMA_TILE, heads * page) if paged else TMA_TILE
 
 
 def check_cache(
@@ -144,7 +143,7 @@ def dense_decode(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     seq_lens: torch.Tensor,
-    page_table: torch.Tensor | SortedPages | None = None,
+    page_table: torch.Tensor | None = None,
     *,
     scale: float | None = None,
     sink: int = 0,
@@ -154,38 +153,27 @@ def dense_decode(
     workspace: partials.Workspace | None = None,
     splits: int | None = None,
     tile: int | None = None,
-    num_warps: int = 4,
-    stages: int = 3,
     per_sm: int | None = None,
-    bulk: bool | None = None,
+    tma: bool | None = None,
     heads: int | None = None,
     queued: float | None = None,
     chunks: int | None = None,
     halves: bool | None = None,
-    dependent: bool | None = None,
 ) -> torch.Tensor:
     """Attention of one query token per sequence over its whole context, or over a sink and a window of it.
 
-    q [B, HQ, D] contiguous, bf16, fp16 or fp32; k_cache, v_cache [pages, KV heads, page, D] of the same dtype, any strides
-    but the last (pass a permuted view for token-major pages), page a power of two from 16 to 256; page_table [B, max pages]
-    int32, the same with its full pages sorted (`page_order.sort_pages`; not with a window, which counts positions), or None for
-    contiguous KV [B, KV heads, N, D]; seq_lens [B] int32 on the device, tokens to attend to (the newest
-    included). HQ / KV heads query heads share a KV head. `window` keeps the first `sink` and the last `window` tokens.
-    `max_tokens` (default: what the table can hold) bounds seq_lens and sets the number of splits; it does not limit what
-    is read. `workspace` and `out` make the call allocation-free, as in a CUDA graph; `splits`, `tile`, `num_warps`,
-    `stages`, `per_sm` tune. `bulk` fetches tiles with the bulk copy engine (default: where layout and GPU allow), `heads` KV heads
-    a program (default: one, more where a page of one head is smaller than a tile).
-    The last `queued` of every row is cut in `chunks` pieces that programs claim as they finish (default: an eighth of long work, in
-    eight chunks a program), there with tokens fetched as two `halves` (default: where they fit).
-    `dependent` launches as a dependent of the previous kernel (default: where the GPU can).
+    q [B, HQ, D] contiguous, bf16, fp16 or fp32. k_cache, v_cache [pages, KV heads, page, D] of the same dtype, any strides but the
+    last (token-major pages: pass a permuted view), page a power of two from 16 to 256. page_table [B, max pages] int32, or None
+    for contiguous KV [B, KV heads, N, D]. seq_lens [B] int32 on the device, the newest token included.
+    `window` keeps the first `sink` and the last `window` tokens. `max_tokens` (default: what the table can hold) bounds seq_lens and
+    sets the number of splits, not what is read. `workspace` and `out` make the call allocation-free, as a CUDA graph needs.
 
-    Returns [B, HQ, D] in q's dtype; zeros for a sequence of length 0; the same bits at every call. `ValueError` naming the argument
-    on bad input. What lies on the device, lengths and page numbers, is not read back to be checked.
+    Tuning, all with defaults by layout and GPU: `splits` of the context, `tile` tokens, programs `per_sm`; `tma` tile loads with
+    `heads` KV heads a program; a share `queued` of every row in `chunks` of a work queue, there with half-token rows (`halves`).
+
+    Returns [B, HQ, D] in q's dtype; zeros for a sequence of length 0; the same bits at every call. Raises `ValueError` naming a bad
+    argument. Lengths and page numbers stay on the device and are not checked.
     """
-    if isinstance(page_table, SortedPages):
-        if window is not None:
-            raise ValueError("page_table: sorted pages have lost the positions a window needs")
-        page_table = page_table.table
     heads_kv, capacity = check_cache(q, k_cache, v_cache, seq_lens, page_table)
     batch, heads_q, d = q.shape
     group = heads_q // heads_kv
@@ -195,26 +183,25 @@ def dense_decode(
         checks.at_least("window", window, 1)
     max_tokens = capacity if max_tokens is None else checks.at_least("max_tokens", max_tokens, 1)
     reach = max_tokens if window is None else min(max_tokens, sink + window + 512)
-    checks.tuning(num_warps, stages)
-    best = _bulk_plan(k_cache, page_table is not None)
-    if bulk is None:
-        fits = dense_bulk.can(k_cache, v_cache, best[1] if tile is None else tile, best[0] if heads is None else heads)
-        bulk = q.is_cuda and d * q.element_size() <= 256 and window is None and fits and best[1] >= 32
-    heads = (best[0] if bulk else 1) if heads is None else heads
-    tile = (best[1] if bulk else 64) if tile is None else tile
+    best = _tma_plan(k_cache, page_table is not None)
+    if tma is None:
+        fits = dense_tma.supported(k_cache, v_cache, best[1] if tile is None else tile, best[0] if heads is None else heads)
+        tma = q.is_cuda and d * q.element_size() <= 256 and window is None and fits and best[1] >= 32
+    heads = (best[0] if tma else 1) if heads is None else heads
+    tile = (best[1] if tma else 64) if tile is None else tile
     checks.block_tokens(tile, "tile")
-    if heads_kv % checks.at_least("heads", heads, 1) or (heads > 1 and (not bulk or page_table is None)):
-        raise ValueError(f"heads: {heads} of {heads_kv} KV heads a program; more than one needs a page table and bulk copies")
-    if bulk and (window is not None or not dense_bulk.can(k_cache, v_cache, tile, heads)):
-        raise ValueError("bulk: needs keys and values laid out alike in fewer than 2^31 rows, pages of whole tiles and no window")
+    if heads_kv % checks.at_least("heads", heads, 1) or (heads > 1 and (not tma or page_table is None)):
+        raise ValueError(f"heads: {heads} of {heads_kv} KV heads a program; more than one needs a page table and TMA")
+    if tma and (window is not None or not dense_tma.supported(k_cache, v_cache, tile, heads)):
+        raise ValueError("tma: needs keys and values laid out alike in fewer than 2^31 rows, pages of whole tiles and no window")
     rows = batch * heads_kv // heads
-    # Few large bulk copies in flight read best; where they cannot be used, more and smaller tiles. Measured on an H100.
-    programs = _programs(q.device, ((1 if bulk and tile > 64 else 2) if per_sm is None else checks.at_least("per_sm", per_sm, 1)))
+    # Few large TMA tiles in flight read best; without TMA, more and smaller tiles. Measured on an H100.
+    programs = _resident_programs(q.device, ((1 if tma and tile > 64 else 2) if per_sm is None else checks.at_least("per_sm", per_sm, 1)))
     if queued is None:
-        long = bulk and heads == 1 and splits is None and chunks is None and rows * reach >= QUEUE_FROM * tile * programs
+        long = tma and heads == 1 and splits is None and chunks is None and rows * reach >= QUEUE_FROM * tile * programs
         queued = 1 / 8 if long else 0.0
-    if not 0 <= queued <= 1 or (queued and not bulk):
-        raise ValueError(f"queued: {queued} is not a share, or bulk copies are off")
+    if not 0 <= queued <= 1 or (queued and not tma):
+        raise ValueError(f"queued: {queued} is not a share, or TMA is off")
     if splits is None:
         splits = max(1, programs // rows) if queued else splits_for(rows, reach * heads, tile, programs)
     checks.at_least("splits", splits, 1)
@@ -232,24 +219,22 @@ def dense_decode(
         workspace = partials.Workspace.allocate(rows, parts, group * heads, d, q.device)
     workspace.check(rows, parts, group * heads, d, q)
     table = seq_lens if page_table is None else page_table
-    dependent = launch.has_dependent_launch() if dependent is None else dependent
     scale_log2 = checks.softmax_scale(scale, d) * LOG2E
-    walk = {"paged": page_table is not None, "scale_log2": scale_log2, "splits": splits, "tile": tile, "heads": heads, "stages": stages,
-            "num_warps": num_warps, "dependent": dependent}  # fmt: skip
+    launch_args = {"paged": page_table is not None, "scale_log2": scale_log2, "splits": splits, "tile": tile, "heads": heads}
     if queued:
         dense_queue.launch_queue(
-            q, k_cache, v_cache, table, seq_lens, workspace, chunks=chunks, queued=queued, programs=programs, halves=halves, **walk
+            q, k_cache, v_cache, table, seq_lens, workspace, chunks=chunks, queued=queued, programs=programs, halves=halves, **launch_args
         )
-    elif bulk:
-        dense_bulk.launch_split(q, k_cache, v_cache, table, seq_lens, out, workspace, **walk)
+    elif tma:
+        dense_tma.launch_split(q, k_cache, v_cache, table, seq_lens, out, workspace, **launch_args)
     else:
         _dense[(splits, rows)](
             q, k_cache, v_cache, table, seq_lens, out, workspace.o, workspace.ml, scale_log2, sink, 0 if window is None else window,
             heads_kv, splits, table.stride(0), *k_cache.stride()[:3], *v_cache.stride()[:3],
             GROUP=group, GP=max(16, triton.next_power_of_2(group)), D=d, PAGE=k_cache.shape[2], BN=tile,
-            WHOLE=splits == 1, PAGED=page_table is not None, WINDOWED=window is not None, STAGES=stages,
-            PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=num_warps, **launch.options(dependent),
+            WHOLE=splits == 1, PAGED=page_table is not None, WINDOWED=window is not None, STAGES=3,
+            PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=4, **launch.options(),
         )  # fmt: skip
     if parts > 1:
-        partials.merge(workspace, out, rows, parts, group * heads, dependent)
+        partials.merge(workspace, out, rows, parts, group * heads)
     return out

@@ -1,11 +1,9 @@
-"""Sparse decode attention: read only the keep-set of the KV cache.
+"""Sparse decode attention over the keep-set of a paged KV cache (gather decode).
 
-The keep-set of a (sequence, KV head) is its first `sink_blocks` blocks, its last `local_blocks` blocks (a partial one
-counts) and the selected blocks. Each program reads one tile of it, shared by the query heads of the KV head; a second
-kernel merges. The cache may be paged or contiguous, and pages may live in pinned host memory: a page table
-entry e < 0 is page ~e of the host cache, read over the link as it is needed.
-
-Error bounds by dtype are those of dense decode, `kernels.dense_decode.ERROR_BOUND`.
+Shapes: q, out [B, HQ, D]; k_cache, v_cache [pages, KV heads, page, D]; selected [B, KV heads, k] blocks; page_table [B, pages].
+The keep-set of a (sequence, KV head) is its first `sink_blocks` blocks, its last `local_blocks` blocks (a partial one counts) and
+the selected blocks. One program per tile of it, shared by the query heads of the KV head; a second kernel merges. Pages may lie in
+pinned host memory: a page-table entry e < 0 is page ~e of the host cache, read over the link. Reference: `reference.gather_decode`.
 """
 
 from __future__ import annotations
@@ -71,7 +69,7 @@ def _gather(
     p = tl.exp2(s - tl.where(b_m == -float("inf"), 0.0, b_m)[:, None])
     b_l = tl.sum(p, 1)
     b_o = launch.dot(p.to(b_v.dtype), b_v, tl.zeros([GP, D], dtype=tl.float32), PRECISION)
-    partials.leave(o_parts, ml_parts, i_row * tl.num_programs(0) + i_p, b_o, b_m, b_l, GROUP, GP, D)
+    partials.store(o_parts, ml_parts, i_row * tl.num_programs(0) + i_p, b_o, b_m, b_l, GROUP, GP, D)
 
 
 def parts_of(k: int, block: int, sink_blocks: int, local_blocks: int, tile: int) -> int:
@@ -97,26 +95,22 @@ def gather_decode(
     workspace: partials.Workspace | None = None,
     stage_page: int | None = None,
     tile: int = 64,
-    num_warps: int = 2,
-    dependent: bool | None = None,
 ) -> torch.Tensor:
     """Attention of one query token per sequence over its keep-set.
 
-    q, k_cache, v_cache, seq_lens, page_table, scale, out, dependent as in `dense_decode`. selected [B, KV heads, k] int32:
-    distinct blocks to read besides the sink and local ones, -1 for none; entries outside the blocks between those are
-    ignored. `block` tokens per keep-set block, a power of two from 16 to 256, free of the page size. k_host, v_host
-    [host pages, KV heads, page, D]: pinned host pages, named by table entries < 0. `stage_page`: selected block j of
-    sequence b is read from page stage_page + b k + j of the device cache, where `host_gather.stage` put it, instead of its
-    own. `tile` tokens per program.
+    q, k_cache, v_cache, seq_lens, page_table, scale and out as in `dense_decode`, error bounds too. selected [B, KV heads, k]
+    int32: distinct blocks to read besides sink and local ones, -1 for none; other entries outside the candidates are ignored.
+    `block` tokens per block, a power of two from 16 to 256, independent of the page size. k_host, v_host [host pages, KV heads, page, D]:
+    pinned host pages, named by table entries < 0. `stage_page`: read selected block j of sequence b from page stage_page + b k + j of
+    the device cache, where `host_gather.stage` put it. `tile` tokens per program.
 
-    Returns [B, HQ, D] in q's dtype. `ValueError` naming the argument on bad input.
+    Returns [B, HQ, D] in q's dtype. Raises `ValueError` naming a bad argument.
     """
     heads_kv, capacity = check_cache(q, k_cache, v_cache, seq_lens, page_table)
     batch, heads_q, d = q.shape
     group, rows = heads_q // heads_kv, batch * heads_kv
     checks.block_tokens(block, "block")
     checks.block_tokens(tile, "tile")
-    checks.tuning(num_warps)
     checks.at_least("sink_blocks", sink_blocks, 0)
     checks.at_least("local_blocks", local_blocks, 1)
     checks.tensor("selected", selected, [batch, heads_kv, None], [torch.int32], q, contiguous=True)
@@ -142,7 +136,6 @@ def gather_decode(
         workspace = partials.Workspace.allocate(rows, parts, group, d, q.device)
     workspace.check(rows, parts, group, d, q)
     table = seq_lens if page_table is None else page_table
-    dependent = launch.has_dependent_launch() if dependent is None else dependent
     _gather[(parts, rows)](
         q, k_cache, v_cache, k_host, v_host, table, seq_lens, selected, workspace.o, workspace.ml,
         checks.softmax_scale(scale, d) * LOG2E, heads_kv, 0 if stage_page is None else stage_page, table.stride(0),
@@ -150,7 +143,7 @@ def gather_decode(
         GROUP=group, GP=max(16, triton.next_power_of_2(group)), D=d,
         PAGE=k_cache.shape[2], BLOCK=block, BN=tile, SINK=sink_blocks, LOCAL=local_blocks, K=k, SLOTS=slots,
         PAGED=page_table is not None, TIERED=tiered, STAGED=stage_page is not None,
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=num_warps, **launch.options(dependent),
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=2, **launch.options(),
     )  # fmt: skip
-    partials.merge(workspace, out, rows, parts, group, dependent)
+    partials.merge(workspace, out, rows, parts, group)
     return out

@@ -1,13 +1,12 @@
-"""One decode step of the gated delta rule (gated DeltaNet), from packed q, k, v and raw or finished gates.
+"""One decode step of the gated delta rule (gated DeltaNet linear attention), state updated in place.
 
-Per (sequence, value head), with state S [V, K], decay a in (0, 1] (one for the head, or one per key channel) and write
-strength b:  S <- S a;  d = (v - S k) b;  S <- S + d k^T;  out = S q scale. Every state value is read once and written once,
-in place: 2 V K itemsize bytes per head, which bounds the step. The state is float32; bf16 only if asked for by name, since
-the recurrence carries its rounding from step to step.
+Shapes: qkv [B, 2 HK K + HV V]; decay, beta [B, HV]; state S [slots, HV, V, K]; out [B, HV, V].
+Per (sequence, value head), with decay a in (0, 1] and strength b:  S <- S a;  d = (v - S k) b;  S <- S + d k^T;  out = S q scale.
+Memory-bound: every state value is read and written once, 2 V K itemsize bytes. The state is float32; bf16 only if asked for by name,
+since the recurrence carries its rounding from step to step. Reference: `reference.gdn_decode`.
 
-A program owns `tile_v` rows of S. The sums run along K inside one row, so their order does not depend on `tile_v`: results
-are bit-identical for every tile at the same number of warps per row layout. `ERROR_BOUND` bounds the relative error of
-out and state against float64, by the dtype of q, k, v.
+A program owns `tile_v` rows of S. Sums run along K inside one row, so results are bit-identical for every `tile_v` at the same
+number of warps per row. `ERROR_BOUND` bounds the relative error of out against float64, by the dtype of q, k, v.
 """
 
 from __future__ import annotations
@@ -88,8 +87,6 @@ def gdn_decode(
     out: torch.Tensor | None = None,
     allow_bf16_state: bool = False,
     tile_v: int | None = None,
-    num_warps: int = 4,
-    dependent: bool | None = None,
 ) -> torch.Tensor:
     """Advance `state` by one token in place and return the output [B, HV, V] in qkv's dtype.
 
@@ -136,11 +133,10 @@ def gdn_decode(
         raise ValueError(f"tile_v: {tile_v} is not a power of two up to {v}")
     shape = [batch, heads_v, v]
     out = qkv.new_empty(shape) if out is None else checks.tensor("out", out, shape, [qkv.dtype], qkv, contiguous=True)
-    dependent = launch.has_dependent_launch() if dependent is None else dependent
     _gdn[(v // tile_v, batch * heads_v)](
         qkv, decay, beta, a_log if raw else decay, dt_bias if raw else decay, state, decay if slots is None else slots, out,
         checks.softmax_scale(scale, k), qkv.stride(0), state.stride(0),
         HK=key_heads, HV=heads_v, K=k, V=v, BV=tile_v, L2NORM=l2norm, RAW=raw, PER_CHANNEL=per_channel,
-        SLOTTED=slots is not None, num_warps=num_warps, **launch.options(dependent),
+        SLOTTED=slots is not None, num_warps=4, **launch.options(),
     )  # fmt: skip
     return out

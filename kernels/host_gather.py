@@ -1,10 +1,9 @@
-"""Sparse decode with the KV cache in pinned host memory: two ways to bring the keep-set to the attention.
+"""Staged gather of selected KV blocks from pinned host memory to device pages.
 
-Zero-copy: `gather_decode` reads host pages over the link as it needs them (page table entries < 0). Staged: `stage` copies
-the selected blocks into spare device pages, on any stream, and `gather_decode(stage_page=...)` reads them there; the copy can
-run beside other work, which hides it if the copy keeps to few programs. Both move the keep-set once: 2 k block D KV heads
-itemsize bytes per sequence and layer over the link.
-Choosing the blocks needs the layer's own query, so within one layer of one sequence there is nothing to hide the link behind.
+Shapes: k_host, v_host [host pages, KV heads, page, D]; k_cache, v_cache [pages, KV heads, page, D]; selected [B, KV heads, k].
+Two ways to attend to host KV. Zero-copy: `gather_decode` reads host pages over the link. Staged: `stage` copies the selected blocks
+into spare device pages, on any stream, and `gather_decode(stage_page=...)` reads them there. Both move 2 k block D KV heads itemsize
+bytes per sequence and layer over the link. Within one layer of one sequence nothing hides the link: the selection needs its query.
 """
 
 from __future__ import annotations
@@ -50,14 +49,13 @@ def stage(
     *,
     tile: int = 32,
     programs: int | None = None,
-    dependent: bool | None = None,
 ) -> None:
     """Copy selected block j of sequence b, for each KV head its own, into page stage_page + b k + j of the device cache.
 
-    k_host, v_host [host pages, KV heads, page, D] pinned; k_cache, v_cache [pages, KV heads, page, D]; page_table [B, pages]
-    int32, whose selected entries are all < 0 (page ~e of the host); selected [B, KV heads, k] int32, -1 for none; a block is a
-    page. `tile` tokens at a time; `programs` (default: one per tile) bounds the multiprocessors a copy beside other work takes: 16 fill
-    the link and leave the others to that work (docs/kernels.md). `ValueError` naming the argument on bad input.
+    k_host, v_host [host pages, KV heads, page, D] pinned; k_cache, v_cache [pages, KV heads, page, D]; page_table [B, pages] int32,
+    whose selected entries are all < 0 (page ~e of the host); selected [B, KV heads, k] int32, -1 for none; a block is a page.
+    `tile` tokens at a time. `programs` (default: one per tile) bounds the multiprocessors taken from concurrent work: 16 fill the link.
+    Raises `ValueError` naming a bad argument.
     """
     checks.tensor("selected", selected, [None, None, None], [torch.int32], contiguous=True)
     batch, heads, k = selected.shape
@@ -71,11 +69,10 @@ def stage(
         raise ValueError(f"stage_page: {batch * k} pages from {stage_page} do not fit a cache of {k_cache.shape[0]}")
     if not checks.is_power_of_two(tile) or tile > page:
         raise ValueError(f"tile: {tile} is not a power of two up to the page of {page} tokens")
-    dependent = launch.has_dependent_launch() if dependent is None else dependent
     items = page // tile * k * batch * heads
     programs = items if programs is None else min(items, checks.at_least("programs", programs, 1))
     _stage[(programs,)](
         k_host, v_host, page_table, selected, k_cache, v_cache, batch * heads, heads, stage_page, page_table.stride(0),
         *k_host.stride()[:3], *v_host.stride()[:3], *k_cache.stride()[:3], *v_cache.stride()[:3],
-        D=d, PAGE=page, BN=tile, K=k, num_warps=4, **launch.options(dependent),
+        D=d, PAGE=page, BN=tile, K=k, num_warps=4, **launch.options(),
     )  # fmt: skip

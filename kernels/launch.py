@@ -1,8 +1,8 @@
-"""How kernels of this package are launched: programmatic dependent launch where the GPU has it, nothing of it elsewhere.
+"""Programmatic dependent launch (PDL) where the GPU has it, and the dot product of both compiler and interpreter.
 
-With dependent launch the next kernel of a stream is scheduled while the previous one drains, and waits on the device
-(`wait_for_previous`) before it touches memory the previous one wrote. It saves about a microsecond a kernel. Every kernel launched with
-`options(True)` calls `wait_for_previous` before its first dependent load and its first store, so chains stay ordered.
+With PDL the next kernel of a stream is scheduled while the previous one drains and waits on the device (`wait_for_previous`); it
+saves about a microsecond a kernel. Every kernel launched with `options()` calls `wait_for_previous` before its first
+dependent load and its first store, so chains stay ordered.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def has_dependent_launch() -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 9
 
 
-def options(dependent: bool) -> dict[str, object]:
+def options() -> dict[str, object]:
     """Keyword arguments of a launch: the PDL constexpr and, where it is on, the launch attribute."""
-    return {"PDL": True, "launch_pdl": True} if dependent else {"PDL": False}
+    return {"PDL": True, "launch_pdl": True} if has_dependent_launch() else {"PDL": False}
 
 
 @triton.jit

@@ -1,7 +1,7 @@
-"""The kernels of a decode step that are not attention: embedding, matrix products with what surrounds them, rotary append.
+"""Kernels of a decode step besides attention: embedding, fused linear layers, rotary embedding with KV append.
 
-All of them are bound by the bytes of their weights, so for one sequence norms, biases, gates, residuals and the argmax are
-folded into the product that follows or precedes. Activations have the weights' dtype, sums are float32.
+Shapes: activations x [B, H]; weights [N, K], rows are outputs. All are bound by the bytes of their weights, so for one sequence
+norms, biases, gates, residuals and the argmax are fused with the product. Activations have the weights' dtype, sums are float32.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from kernels import launch, paging
-from kernels.selector import NONE, _key
-from kernels.summaries import KINDS, Summaries, include
+from kernels.selector import NONE, _sort_key
+from kernels.summaries import KINDS, Summaries, update_summary
 
 
 @triton.jit
@@ -59,7 +59,7 @@ def _one(
     if RESIDUAL:
         out += tl.load(residual + o_n, mask=real, other=0.0).to(tl.float32)
     if ARGMAX:
-        tl.atomic_max(best, tl.max(tl.where(real, _key(out, o_n), NONE), 0), sem="relaxed")
+        tl.atomic_max(best, tl.max(tl.where(real, _sort_key(out, o_n), NONE), 0), sem="relaxed")
     tl.store(y + o_n, out.to(y.dtype.element_ty), mask=real)
 
 
@@ -95,7 +95,7 @@ def _epilogue(
     if RESIDUAL:
         out += tl.load(residual + at, mask=real, other=0.0).to(tl.float32)
     if ARGMAX:
-        tl.atomic_max(best + i_b, tl.max(tl.where(real, _key(out, o_n), NONE), 0), sem="relaxed")
+        tl.atomic_max(best + i_b, tl.max(tl.where(real, _sort_key(out, o_n), NONE), 0), sem="relaxed")
     tl.store(y + at, out.to(y.dtype.element_ty), mask=real)
 
 
@@ -112,7 +112,6 @@ def linear(
     eps: float = 1e-6,
     rows: int = 8,
     cols: int = 512,
-    num_warps: int = 4,
 ) -> torch.Tensor:
     """y [B, N] = x [B, K] times w^T, w [N, K] (2 N rows where `gated`: silu(gate) * up).
 
@@ -123,19 +122,19 @@ def linear(
     """
     batch, k = x.shape
     n = y.shape[1]
-    dependent = launch.options(launch.has_dependent_launch())
+    pdl = launch.options()
     unused = x
-    flags = {"BIAS": bias is not None, "RESIDUAL": residual is not None, "GATED": gated, "ARGMAX": best is not None, **dependent}
+    flags = {"BIAS": bias is not None, "RESIDUAL": residual is not None, "GATED": gated, "ARGMAX": best is not None, **pdl}
     pointers = unused if bias is None else bias, unused if residual is None else residual
     if batch == 1:
         _one[(triton.cdiv(n, rows),)](
             x, w, pointers[0], unused if norm is None else norm, pointers[1], y, unused if best is None else best, n, eps,
-            K=k, BN=rows, BK=min(cols, triton.next_power_of_2(k)), NORM=norm is not None, num_warps=num_warps, **flags,
+            K=k, BN=rows, BK=min(cols, triton.next_power_of_2(k)), NORM=norm is not None, num_warps=4, **flags,
         )  # fmt: skip
         return y
     if norm is not None:
         normed = torch.empty_like(x)
-        _normalise[(batch,)](x, norm, normed, eps, K=k, KP=triton.next_power_of_2(k), num_warps=8, **dependent)
+        _normalise[(batch,)](x, norm, normed, eps, K=k, KP=triton.next_power_of_2(k), num_warps=8, **pdl)
         x = normed
     acc = torch.mm(x, w.t())
     _epilogue[(triton.cdiv(n, 1024), batch)](
@@ -179,11 +178,10 @@ def embed(
 
     With `ring` > 0 the page table is kept for two tiers: `sink` and `ring` device pages per sequence, the rest on the host.
     """
-    dependent = launch.has_dependent_launch()
     h = x.shape[1]
     _embed[(x.shape[0],)](
         best, table, x, tokens, lens, pages, pages.stride(0), host_pages, H=h, HP=triton.next_power_of_2(h), PAGE=page,
-        SINK=sink, RING=max(1, ring), TIERED=ring > 0, num_warps=8, **launch.options(dependent),
+        SINK=sink, RING=max(1, ring), TIERED=ring > 0, num_warps=8, **launch.options(),
     )  # fmt: skip
 
 
@@ -226,7 +224,7 @@ def _rope_append(
             tl.store(paging.rows(k_host, on_host, pos, i_kv, k_p, k_h, k_t, PAGE, True) + o_d, b_k)
             tl.store(paging.rows(v_host, on_host, pos, i_kv, v_p, v_h, v_t, PAGE, True) + o_d, b_v)
         if SUMMARISE:
-            include(data, scale, running, i_b * HKV + i_kv, pos, b_k.to(tl.float32), blocks, D, PAGE, KIND)
+            update_summary(data, scale, running, i_b * HKV + i_kv, pos, b_k.to(tl.float32), blocks, D, PAGE, KIND)
 
 
 def rope_append(
@@ -240,7 +238,6 @@ def rope_append(
     kept up to date; `host` are the pinned caches [B pages per sequence, HKV, page, D] that receive the token too.
     """
     batch, heads_q, d = q.shape
-    dependent = launch.has_dependent_launch()
     unused = q
     norm_q, norm_k = norms or (unused, unused)
     k_host, v_host = host or (k, v)
@@ -250,7 +247,7 @@ def rope_append(
         0 if summary is None else summary.blocks, k_host.shape[0] // batch, math.log2(theta), eps, table.stride(0),
         *k.stride()[:3], *v.stride()[:3], HQ=heads_q, HKV=k.shape[1], D=d, PAGE=k.shape[2],
         KIND=0 if summary is None else KINDS.index(summary.kind), NORM=norms is not None, SUMMARISE=summary is not None,
-        TIERED=host is not None, num_warps=4, **launch.options(dependent),
+        TIERED=host is not None, num_warps=4, **launch.options(),
     )  # fmt: skip
 
 

@@ -1,17 +1,16 @@
-"""Shapes of decoder-only models whose decode step this package can run: dense MLP, grouped-query attention, rotary positions.
-
-Mixtures of experts, latent attention and linear attention are refused by name rather than approximated.
-"""
+"""Model shape and layer weights of a dense decoder: grouped-query attention, gated MLP, rotary positions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a model; `hidden` and `ffn` are widths, `ffn` of each half of the gated MLP."""
+    """Sizes of a dense decoder: grouped-query attention, gated MLP (`ffn` wide in each half), rotary positions."""
 
     layers: int
     hidden: int
@@ -25,18 +24,6 @@ class Shape:
     tied_embeddings: bool = False
     rope_theta: float = 1e6
     eps: float = 1e-6
-
-    @classmethod
-    def of(cls, values: Mapping[str, object]) -> Shape:
-        """A shape from a mapping with these field names; `ValueError` names one that is missing or unknown."""
-        known = {f.name for f in fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise ValueError(f"shape: {unknown[0]} is not something this decode step can run; known: {', '.join(sorted(known))}")
-        missing = [f.name for f in fields(cls) if f.name not in values and f.name in REQUIRED]
-        if missing:
-            raise ValueError(f"shape: {missing[0]} is missing")
-        return cls(**values)  # type: ignore[arg-type]
 
     @property
     def qkv_rows(self) -> int:
@@ -54,15 +41,30 @@ class Shape:
         return 2 * self.layers * self.heads_kv * self.head_dim
 
 
-REQUIRED = ("layers", "hidden", "heads_q", "heads_kv", "head_dim", "ffn", "vocab")
+@dataclass(frozen=True)
+class Layer:
+    """Weights of a layer: w_qkv [(HQ + 2 HKV) D, H], w_o [H, HQ D], w_up [2 F, H] gate rows first, w_down [H, F]."""
 
-# Sizes as the models' public configuration files give them.
-SHAPES = {
-    "Qwen2.5-0.5B": Shape(24, 896, 14, 2, 64, 4864, 151936, qkv_bias=True, tied_embeddings=True),
-    "Qwen2.5-1.5B": Shape(28, 1536, 12, 2, 128, 8960, 151936, qkv_bias=True, tied_embeddings=True),
-    "Qwen2.5-7B": Shape(28, 3584, 28, 4, 128, 18944, 152064, qkv_bias=True),
-    "Qwen2.5-14B": Shape(48, 5120, 40, 8, 128, 13824, 152064, qkv_bias=True),
-    "Qwen3-8B": Shape(36, 4096, 32, 8, 128, 12288, 151936, qk_norm=True),
-    "Llama-3.1-8B": Shape(32, 4096, 32, 8, 128, 14336, 128256, rope_theta=5e5, eps=1e-5),
-    "Mistral-7B": Shape(32, 4096, 32, 8, 128, 14336, 32768, eps=1e-5),
-}
+    norm_attention: torch.Tensor
+    w_qkv: torch.Tensor
+    b_qkv: torch.Tensor | None
+    norms_qk: tuple[torch.Tensor, torch.Tensor] | None
+    w_o: torch.Tensor
+    norm_mlp: torch.Tensor
+    w_up: torch.Tensor
+    w_down: torch.Tensor
+
+    @classmethod
+    def random(cls, s: Shape, draw: Callable[..., torch.Tensor]) -> Layer:
+        """Weights drawn by `draw(*size, scale=, bias=)`, scaled so that activations keep their size."""
+        narrow = s.heads_q * s.head_dim
+        return cls(
+            draw(s.hidden, scale=0.1, bias=1.0),
+            draw(s.qkv_rows, s.hidden, scale=s.hidden**-0.5),
+            draw(s.qkv_rows, scale=0.1) if s.qkv_bias else None,
+            tuple(draw(s.head_dim, scale=0.1, bias=1.0) for _ in range(2)) if s.qk_norm else None,
+            draw(s.hidden, narrow, scale=narrow**-0.5),
+            draw(s.hidden, scale=0.1, bias=1.0),
+            draw(2 * s.ffn, s.hidden, scale=s.hidden**-0.5),
+            draw(s.hidden, s.ffn, scale=s.ffn**-0.5),
+        )

@@ -1,61 +1,43 @@
-"""A whole decode step, embedding to greedy argmax, with random weights in the shape of a model: dense, sparse or tiered.
+"""A whole decode step, embedding to greedy argmax, of a dense decoder with random weights: dense, sparse or tiered attention.
 
-    step = Step(SHAPES["Qwen2.5-7B"], batch=1, context=2**20, modes=("dense", "sparse"))
-    tokens = step.run("sparse")            # one step: appends a token to every sequence, returns the next tokens [B]
-    seconds = step.time_s("sparse")        # array of graph-replayed step times, from the same context each
-
-The three modes share weights, cache, every kernel but the attention read:
+    step = Step(Shape(...), batch=1, context=2**20, modes=("dense", "sparse"))
+    tokens = step.run("sparse")            # appends a token to every sequence, returns the next tokens [B]
+    seconds = step.time_s("sparse")        # graph-replayed step times [repeats], from the same context each
 
     dense    reads the whole paged cache
     sparse   selects blocks from their summaries, reads the keep-set
     tiered   the same with all but the sink and newest blocks in pinned host memory, read over the link by the gather itself
 
-The cache is filled with random keys and values (timing does not depend on them). A step is one CUDA graph on a GPU and runs eagerly
-through Triton's interpreter on a CPU.
+The modes share weights, cache and every kernel but attention. The cache holds random keys and values: timing does not depend on them.
+A step is one CUDA graph on a GPU and runs eagerly in Triton's interpreter on a CPU. Reference: `reference_model.advance`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from kernels import gather_decode, model_ops, partials, selector, summaries, timing
 from kernels.dense_decode import dense_decode
-from kernels.model_shape import Shape
+from kernels.model_shape import Layer, Shape
 
 MODES = ("dense", "sparse", "tiered")
 
 
-@dataclass(frozen=True)
-class Layer:
-    """Weights of a layer: w_qkv [(HQ + 2 HKV) D, H], w_o [H, HQ D], w_up [2 F, H] gate rows first, w_down [H, F]."""
-
-    norm_attention: torch.Tensor
-    w_qkv: torch.Tensor
-    b_qkv: torch.Tensor | None
-    norms_qk: tuple[torch.Tensor, torch.Tensor] | None
-    w_o: torch.Tensor
-    norm_mlp: torch.Tensor
-    w_up: torch.Tensor
-    w_down: torch.Tensor
-
-
 class Step:
-    """State of a batch of sequences and the means to advance them by one token.
+    """State of a batch of sequences, advanced one token at a time.
 
-    shape: a `Shape` or a mapping of its fields. batch sequences of `context` tokens each, room for `headroom` more.
-    modes: which of dense, sparse, tiered will be run; tiered keeps the cache in pinned host memory and excludes the others,
-    whose cache is on the device. k_blocks selected of `kind` summaries, `block` tokens a block and page.
-    `ValueError` naming the argument on bad input, torch's OutOfMemoryError where the GPU is too small.
+    batch sequences of `context` tokens each, room for `headroom` more. modes: which of dense, sparse, tiered will run; tiered keeps
+    the cache in pinned host memory and excludes the others. k_blocks selected of `kind` summaries, `block` tokens a block and page.
+    Raises `ValueError` naming a bad argument, torch's OutOfMemoryError where the GPU is too small.
     """
 
     def __init__(
         self,
-        shape: Shape | Mapping[str, object],
+        shape: Shape,
         batch: int,
         context: int,
         *,
@@ -70,11 +52,11 @@ class Step:
         device: str | torch.device = "cuda",
         seed: int = 0,
     ) -> None:
-        self.shape = shape if isinstance(shape, Shape) else Shape.of(shape)
+        self.shape = shape
         if not modes or set(modes) - set(MODES):
             raise ValueError(f"modes: {modes!r} are not among {', '.join(MODES)}")
         if "tiered" in modes and len(set(modes)) > 1:
-            raise ValueError("modes: tiered keeps its cache on the host and runs alone")
+            raise ValueError("modes: tiered keeps its cache on the host and excludes the other modes")
         for name, value in (("batch", batch), ("context", context), ("k_blocks", k_blocks)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}: {value!r} is not a positive integer")
@@ -87,7 +69,7 @@ class Step:
         self.embedding = self._random(s.vocab, s.hidden)
         self.head = self.embedding if s.tied_embeddings else self._random(s.vocab, s.hidden, scale=s.hidden**-0.5)
         self.norm_out = torch.ones(s.hidden, dtype=dtype, device=self.device)
-        self.layers = [self._layer() for _ in range(s.layers)]
+        self.layers = [Layer.random(s, self._random) for _ in range(s.layers)]
         self._caches(kind)
         self._buffers()
         self.reset()
@@ -96,20 +78,6 @@ class Step:
     def _random(self, *size: int, scale: float = 1.0, bias: float = 0.0) -> torch.Tensor:
         out = torch.empty(size, dtype=self.dtype, device=self.device).normal_(0, scale, generator=self.gen)
         return out.add_(bias) if bias else out
-
-    def _layer(self) -> Layer:
-        s = self.shape
-        narrow = s.heads_q * s.head_dim
-        return Layer(
-            self._random(s.hidden, scale=0.1, bias=1.0),
-            self._random(s.qkv_rows, s.hidden, scale=s.hidden**-0.5),
-            self._random(s.qkv_rows, scale=0.1) if s.qkv_bias else None,
-            tuple(self._random(s.head_dim, scale=0.1, bias=1.0) for _ in range(2)) if s.qk_norm else None,
-            self._random(s.hidden, narrow, scale=narrow**-0.5),
-            self._random(s.hidden, scale=0.1, bias=1.0),
-            self._random(2 * s.ffn, s.hidden, scale=s.hidden**-0.5),
-            self._random(s.hidden, s.ffn, scale=s.ffn**-0.5),
-        )
 
     @property
     def tiered(self) -> bool:

@@ -1,9 +1,8 @@
-"""Where the key and value of a token live: the address arithmetic every attention kernel shares.
+"""Paged KV addressing, shared by every attention kernel.
 
-A cache is [pages, KV heads, page, D] with any strides (the last one 1), so head-major and token-major pages both pass as
-views. A page table [B, pages per sequence] int32 names the page of each run of `page` tokens. With two tiers an entry
-e >= 0 is page e of the device cache and e < 0 is page ~e of the host cache. Without a table, page b holds all of sequence
-b (contiguous KV). All offsets are 64-bit: a cache may hold more than 2^31 elements.
+Shapes: cache [pages, KV heads, page, D], any strides (the last one 1); page table [B, pages per sequence] int32.
+With two tiers an entry e >= 0 is page e of the device cache, e < 0 is page ~e of the host cache. Without a table, page b holds
+sequence b (contiguous KV). Offsets are 64-bit: a cache may hold more than 2^31 elements.
 """
 
 from __future__ import annotations

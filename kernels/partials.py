@@ -1,11 +1,9 @@
-"""Parts of a softmax: where split attention leaves its pieces, and the kernel that puts them together.
+"""Merging of split-KV attention: partial softmax results and the kernel that combines them.
 
-Each part p of a (sequence, KV head) row holds, for the G query heads that share the KV head, an unnormalised output
-o [G, D] float32, a running maximum m [G] and a sum l [G], both in base 2: exp2(x - m). Merged: sum_p 2^(m_p - m) o_p over
-sum_p 2^(m_p - m) l_p. Parts are merged in their own order, so results repeat bit for bit.
-
-The merge is a kernel of its own, one program per query head: done by the last program of a row instead, it took 40 us for
-64 parts of 7 heads on an H100, more than the attention.
+Shapes: o [rows, parts, G, D] unnormalised outputs, m and l [rows, parts, G] running maximum and sum of exp2(x - m), float32;
+a row is a (sequence, KV head), G its query heads. out = sum_p 2^(m_p - m) o_p / sum_p 2^(m_p - m) l_p.
+Parts are merged in their order, so results repeat bit for bit. One program per query head: a merge by the last program of a row
+took 40 us for 64 parts of 7 heads on an H100, more than the attention.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ from kernels import launch
 
 @dataclass(frozen=True)
 class Workspace:
-    """Scratch of one split attention call; reusable by later calls on the same stream of equal or smaller shape.
+    """Scratch of a split attention call; later calls of equal or smaller shape on the same stream may reuse it.
 
-    o: [rows, parts, G, D] float32; ml: [rows, parts, 2, G] float32, maxima then sums; claims [1] int32, how many parts were claimed
-    from a queue, zero between calls.
+    o [rows, parts, G, D] float32; ml [rows, parts, 2, G] float32, maxima then sums; claims [1] int32, items claimed from the work
+    queue, zero between calls.
     """
 
     o: torch.Tensor
@@ -50,8 +48,8 @@ class Workspace:
 
 
 @triton.jit
-def leave(o, ml, i_part, b_o, b_m, b_l, GROUP: tl.constexpr, GP: tl.constexpr, D: tl.constexpr):
-    """Store part `i_part` (row * parts + part): b_o [GP, D], b_m [GP], b_l [GP], of which the first GROUP rows count."""
+def store(o, ml, i_part, b_o, b_m, b_l, GROUP: tl.constexpr, GP: tl.constexpr, D: tl.constexpr):
+    """Store part `i_part` (row * parts + part): b_o [GP, D], b_m and b_l [GP], the first GROUP rows of each."""
     o_g = tl.arange(0, GP)
     o_d = tl.arange(0, D)
     real = o_g < GROUP
@@ -62,8 +60,8 @@ def leave(o, ml, i_part, b_o, b_m, b_l, GROUP: tl.constexpr, GP: tl.constexpr, D
 
 
 @triton.jit
-def leave_halves(o, ml, i_part, b_o, b_m, b_l, GROUP: tl.constexpr, D: tl.constexpr):
-    """`leave` for b_o [16, D / 2], the first halves of eight outputs, then the second ones; b_m, b_l [8]."""
+def store_halves(o, ml, i_part, b_o, b_m, b_l, GROUP: tl.constexpr, D: tl.constexpr):
+    """`store` for half-token rows: b_o [16, D / 2], eight first halves, then eight second halves; b_m, b_l [8]."""
     o_r, o_d, o_g = tl.arange(0, 16), tl.arange(0, D // 2), tl.arange(0, 8)
     base = i_part.to(tl.int64) * GROUP
     p_o = o + (base + o_r[:, None] % 8) * D + o_r[:, None] // 8 * (D // 2) + o_d[None, :]
@@ -77,8 +75,10 @@ def _merge(
     o, ml, claims, out, parts,
     GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PARTS_P2: tl.constexpr, STEP: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """WIDTH channels of one query head of one row a program. Parts that saw no token have m = -inf and l = 0; a row of only those gives
-    zeros. What was claimed from a queue is given back, so that the next call, or the next replay of a graph, finds it full."""
+    """WIDTH channels of one query head of one row a program. Empty parts have m = -inf and l = 0; a row of only those gives zeros.
+
+    Resets the work queue, so that the next call, or the next replay of a graph, finds it full.
+    """
     i_row, i_g = tl.program_id(0) // GROUP, tl.program_id(0) % GROUP
     o_p, o_s, o_d = tl.arange(0, PARTS_P2), tl.arange(0, STEP), tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     first = i_row.to(tl.int64) * parts
@@ -101,13 +101,13 @@ def _merge(
     tl.store(out + tl.program_id(0).to(tl.int64) * D + o_d, b_out.to(out.dtype.element_ty))
 
 
-def merge(work: Workspace, out: torch.Tensor, rows: int, parts: int, group: int, dependent: bool) -> None:
+def merge(work: Workspace, out: torch.Tensor, rows: int, parts: int, group: int) -> None:
     """Merge `parts` parts of each of `rows` rows into out [B, HQ, D], whose rows are rows * group heads in order."""
     d = out.shape[-1]
     bucket = max(8, triton.next_power_of_2(parts))
-    # Many parts of few heads: the channels are shared out, or a few multiprocessors would read them all.
+    # Many parts of few heads: split the channels too, or a few multiprocessors would read everything.
     width = min(d, 32) if bucket >= 64 and rows * group < 256 else d
     _merge[(rows * group, d // width)](
         work.o, work.ml, work.claims, out, parts, GROUP=group, D=d, WIDTH=width, PARTS_P2=bucket, STEP=min(bucket, 128),
-        num_warps=4 if bucket <= 64 else 8, **launch.options(dependent),
+        num_warps=4 if bucket <= 64 else 8, **launch.options(),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Naive float64 decode step beside `kernels.model_step`: the same weights, explicit caches, plain torch."""
+"""Naive float64 decode step: the weights and caches of a `model_step.Step` in plain torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The table a benchmark leaves: rows of plain values, written as CSV and as netCDF with provenance, after every cell.
-
-The netCDF file is the classic 64-bit-offset format, written here with numpy alone, since a GPU host may have no netCDF
-library: dimension `cell`, one variable per column with its units, provenance as global attributes. xarray reads it.
-"""
+"""The table of a benchmark run: its columns, its provenance, reading and writing."""
 
 from __future__ import annotations
 
@@ -10,18 +6,15 @@ import csv
 import datetime
 import os
 import platform
-import struct
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
 
 Row = dict[str, object]
 
 # Column: (units, what it is). Text columns have no units.
 COLUMNS: dict[str, tuple[str, str]] = {
-    "suite": ("", "floor, dense, pages, sparse, gdn, host or step"),
+    "suite": ("", "floor (roofline), dense, sparse, gdn, host"),
     "op": ("", "what is computed; rows of equal op, batch, context, k and dtype are comparable"),
     "variant": ("", "which implementation"),
     "dtype": ("", "dtype of cache, operands or state"),
@@ -34,7 +27,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "repeats": ("1", "timed repeats"),
     "moved": ("bytes", "bytes the call has to move"),
     "rate": ("bytes s-1", "moved over median"),
-    "of_floor": ("1", "floor time of those bytes in the same run over median"),
+    "of_floor": ("1", "share of the roofline: time of those bytes at the bandwidth measured in the same run, over median"),
     "error_before": ("1", "relative error against float64 before timing, NaN where there is no gate"),
     "error_after": ("1", "the same after timing"),
     "error_bound": ("1", "bound both must meet"),
@@ -82,62 +75,30 @@ def _driver() -> str:
         return f"unknown ({error})"
 
 
-def write(rows: Sequence[Row], attributes: Mapping[str, str], folder: Path, stem: str) -> None:
-    """Write `folder`/`stem`.csv and .nc, each atomically. The CSV begins with the attributes as comment lines."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / f"{stem}.nc", netcdf(rows, attributes))
-    lines = [f"# {name}: {value}\n" for name, value in attributes.items()]
-    temporary = folder / f"{stem}.csv.tmp"
+def write(rows: Sequence[Row], attributes: Mapping[str, str], path: Path) -> None:
+    """Write the table as CSV, atomically: attributes as comment lines, then the columns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
     with temporary.open("w", newline="") as file:
-        file.writelines(lines)
+        file.writelines(f"# {name}: {value}\n" for name, value in attributes.items())
         writer = csv.DictWriter(file, list(COLUMNS))
         writer.writeheader()
         writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in r.items()} for r in rows)
-    os.replace(temporary, folder / f"{stem}.csv")
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(path.suffix + ".tmp")
-    temporary.write_bytes(content)
     os.replace(temporary, path)
 
 
-def _name(text: str) -> bytes:
-    raw = text.encode()
-    return struct.pack(">i", len(raw)) + raw + b"\0" * (-len(raw) % 4)
+def read(path: Path) -> tuple[dict[str, str], list[Row]]:
+    """Attributes and rows of a table, numbers as floats: the CSV that `write` left, or a netCDF file with the same variables."""
+    if path.suffix == ".nc":
+        import xarray as xr
 
-
-def _attributes(values: Mapping[str, str]) -> bytes:
-    if not values:
-        return b"\0" * 8
-    body = b"".join(_name(k) + struct.pack(">i", 2) + _name(v) for k, v in values.items())
-    return struct.pack(">ii", 12, len(values)) + body
-
-
-def netcdf(rows: Sequence[Row], attributes: Mapping[str, str]) -> bytes:
-    """The rows as a netCDF classic (64-bit offset) file: dimension cell, text as UTF-8 character arrays."""
-    dims: list[tuple[str, int]] = [("cell", len(rows))]
-    variables: list[tuple[str, list[int], int, dict[str, str], bytes]] = []
-    for name, (units, meaning) in COLUMNS.items():
-        if name in TEXT:
-            raw = [str(r[name]).encode() for r in rows]
-            width = max([1, *map(len, raw)])
-            dims.append((f"{name}_length", width))
-            data = b"".join(text.ljust(width, b"\0") for text in raw)
-            variables.append((name, [0, len(dims) - 1], 2, {"long_name": meaning, "_Encoding": "utf-8"}, data))
-        else:
-            data = np.asarray([float(r[name]) for r in rows], dtype=">f8").tobytes()  # type: ignore[arg-type]
-            variables.append((name, [0], 6, {"long_name": meaning, "units": units}, data))
-    dim_list = struct.pack(">ii", 10, len(dims)) + b"".join(_name(n) + struct.pack(">i", size) for n, size in dims)
-    head = b"CDF\x02" + struct.pack(">i", 0) + dim_list + _attributes(attributes) + struct.pack(">ii", 11, len(variables))
-    entries = [
-        _name(name) + struct.pack(f">i{len(ids)}i", len(ids), *ids) + _attributes(attrs) + struct.pack(">i", kind)
-        for name, ids, kind, attrs, _ in variables
-    ]
-    padded = [data + b"\0" * (-len(data) % 4) for *_, data in variables]
-    at = len(head) + sum(len(e) + 12 for e in entries)
-    out = [head]
-    for entry, data in zip(entries, padded, strict=True):
-        out.append(entry + struct.pack(">iq", len(data), at))
-        at += len(data)
-    return b"".join(out + padded)
+        with xr.open_dataset(path) as opened:
+            columns = {name: opened[name].values.tolist() for name in COLUMNS if name in opened}
+            attributes = {str(name): str(value) for name, value in opened.attrs.items()}
+        records = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    else:
+        lines = path.read_text().splitlines()
+        head = [line for line in lines if line.startswith("# ")]
+        attributes = dict(line[2:].split(": ", 1) for line in head)
+        records = list(csv.DictReader(lines[len(head) :]))
+    return attributes, [{k: str(v) if k in TEXT else float(v) for k, v in r.items()} for r in records]

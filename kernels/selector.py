@@ -1,18 +1,13 @@
-"""Which KV blocks to read: score every block from its summary and take the k best.
+"""Block selection for sparse attention: score every KV block from its summary, take the top k.
 
-Score of a block for a KV head, the largest over the query heads that share it: minmax, sum_d max(q_d low_d, q_d high_d), an
-upper bound of q.key over the block's keys (computed as max(q, 0).high + min(q, 0).low on the tensor cores); mean, q.mean.
-With fp8 summaries the scores are those of the fp8 values (`Summaries.dequantised`), still upper bounds.
+Shapes: q [B, HQ, D]; summaries [B, KV heads, blocks, 2, D]; selected [B, KV heads, k] int32, best first.
+Score of a block for a KV head: sum_d max(q_d low_d, q_d high_d), an upper bound of q.key over the block's keys, the largest over the
+query heads that share it. It is computed as max(q, 0).high + min(q, 0).low on the tensor cores. fp8 summaries are scored as stored.
 
-Two kernels. The first scores one chunk of blocks a program and leaves one float32 per block and the best key of the chunk,
-a key ordering by score, then by lower block. The second takes the k best chunks, then the k best blocks of those. That is
-exact: a block of any other chunk is beaten by the best block of each of the k. (One kernel whose programs each kept their
-k best took 44 us for 8 sequences of 1M tokens on an H100, twice the scan's bytes: k reductions in every program. Both
-picks sort: at k = 32 of 1M tokens 14.0 us with the scan, where k reductions took 22.6.)
-
-The result is exactly the top k of the computed scores; equal scores go to the lower block. Candidates are the full blocks
-between the first `sink_blocks` and the last `local_blocks`, which are always read. `SCORE_BOUND` bounds |score - float64
-score| over the largest |score|.
+Two kernels. `_score`: one chunk of blocks a program; stores one float32 per block and the best sort key of the chunk, which orders
+by score, then by lower block. `_pick`: the k best chunks, then the k best blocks of those. That is exact: a block of any other chunk
+is beaten by the best block of each of the k. Candidates are full blocks between the first `sink_blocks` and the last `local_blocks`,
+which are always read. `SCORE_BOUND` bounds |score - float64 score| over the largest |score|. Reference: `reference.top_blocks`.
 """
 
 from __future__ import annotations
@@ -46,7 +41,7 @@ class Workspace:
 
 
 @triton.jit
-def _key(score, index):
+def _sort_key(score, index):
     """int64 that orders by score, then by lower index."""
     bits = score.to(tl.int32, bitcast=True)
     bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
@@ -55,7 +50,7 @@ def _key(score, index):
 
 @triton.jit
 def _index(key):
-    """The index in a key."""
+    """The block index in a sort key."""
     return (0xFFFFFFFF - (key & 0xFFFFFFFF)).to(tl.int32)
 
 
@@ -81,22 +76,18 @@ def _score(
             q_scale = tl.exp2(tl.ceil(tl.log2(tl.where(most > 0, most, 1.0))))
             b_q = (b_q.to(tl.float32) / q_scale).to(tl.float16)
         flat = i_row.to(tl.int64) * blocks + o_block
-        if KIND == 2:
-            b_mean = tl.load(data + flat[:, None] * D + o_d[None, :], mask=ok[:, None], other=0.0)
-            s = launch.dot(b_mean, b_q, tl.zeros([CHUNK, GP], dtype=tl.float32), PRECISION)
-        else:
-            p_low = data + flat[:, None] * 2 * D + o_d[None, :]
-            b_low = tl.load(p_low, mask=ok[:, None], other=0.0).to(b_q.dtype)
-            b_high = tl.load(p_low + D, mask=ok[:, None], other=0.0).to(b_q.dtype)
-            wide = b_q.to(tl.float32)
-            b_minus, b_plus = tl.minimum(wide, 0.0).to(b_q.dtype), tl.maximum(wide, 0.0).to(b_q.dtype)
-            s = launch.dot(b_low, b_minus, tl.zeros([CHUNK, GP], dtype=tl.float32), PRECISION)
-            s = launch.dot(b_high, b_plus, s, PRECISION)
+        p_low = data + flat[:, None] * 2 * D + o_d[None, :]
+        b_low = tl.load(p_low, mask=ok[:, None], other=0.0).to(b_q.dtype)
+        b_high = tl.load(p_low + D, mask=ok[:, None], other=0.0).to(b_q.dtype)
+        wide = b_q.to(tl.float32)
+        b_minus, b_plus = tl.minimum(wide, 0.0).to(b_q.dtype), tl.maximum(wide, 0.0).to(b_q.dtype)
+        s = launch.dot(b_low, b_minus, tl.zeros([CHUNK, GP], dtype=tl.float32), PRECISION)
+        s = launch.dot(b_high, b_plus, s, PRECISION)
         score = tl.max(tl.where(o_g[None, :] < GROUP, s, -float("inf")), 1)
         if KIND == 1:
             score = score * tl.load(scale + flat, mask=ok, other=0.0) * q_scale
         tl.store(scores + flat, score, mask=ok)
-        best = tl.max(tl.where(ok, _key(score, o_block), NONE), 0)
+        best = tl.max(tl.where(ok, _sort_key(score, o_block), NONE), 0)
     tl.store(keys + i_row * chunks + i_c, best)
 
 
@@ -116,7 +107,7 @@ def _pick(
     o_block = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
     ok = (best != NONE)[:, None] & (o_block >= SINK) & (o_block < last_block)
     score = tl.load(scores + i_row.to(tl.int64) * blocks + o_block, mask=ok, other=0.0)
-    b_key = tl.reshape(tl.where(ok, _key(score, o_block), NONE), [KP * CHUNK])
+    b_key = tl.reshape(tl.where(ok, _sort_key(score, o_block), NONE), [KP * CHUNK])
     final = tl.topk(b_key, KP)
     tl.store(selected + i_row.to(tl.int64) * K + o_k, tl.where(final == NONE, -1, _index(final)), mask=o_k < K)
 
@@ -133,9 +124,6 @@ def select(
     scores: torch.Tensor | None = None,
     workspace: Workspace | None = None,
     chunk: int = 64,
-    num_warps: int | None = None,
-    pick_warps: int = 4,
-    dependent: bool | None = None,
 ) -> torch.Tensor:
     """The k best candidate blocks of every (sequence, KV head): [B, KV heads, k] int32, best first, -1 where there are fewer.
 
@@ -160,8 +148,7 @@ def select(
     if not checks.is_power_of_two(chunk) or chunk < 16:
         raise ValueError(f"chunk: {chunk} is not a power of two from 16 up")
     # fp8 values are converted in registers: fewer warps leave each more of them in flight. Measured on an H100.
-    num_warps = (2 if summaries.scale is not None else 4) if num_warps is None else num_warps
-    checks.tuning(num_warps)
+    num_warps = 2 if summaries.scale is not None else 4
     rows, chunks = checks.pairs("q", batch, heads_kv), triton.cdiv(blocks, chunk)
     shape = [batch, heads_kv, k]
     out = q.new_empty(shape, dtype=torch.int32) if out is None else checks.tensor("out", out, shape, [torch.int32], q, contiguous=True)
@@ -171,18 +158,17 @@ def select(
     if work.keys.numel() < rows * chunks or work.scores.numel() < rows * blocks:
         raise ValueError(f"workspace: holds {work.scores.numel()} scores, the call needs {rows * blocks} in {rows * chunks} chunks")
     scores = work.scores if scores is None else scores
-    dependent = launch.has_dependent_launch() if dependent is None else dependent
     _score[(chunks, rows)](
         q, summaries.data, seq_lens if summaries.scale is None else summaries.scale, seq_lens, scores, work.keys, heads_kv,
         blocks, chunks, GROUP=group, GP=max(16, triton.next_power_of_2(group)), D=d, BLOCK=summaries.block, CHUNK=chunk,
         SINK=sink_blocks, LOCAL=local_blocks, KIND=KINDS.index(summaries.kind),
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=num_warps, **launch.options(dependent),
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32", num_warps=num_warps, **launch.options(),
     )  # fmt: skip
     k_padded = max(2, triton.next_power_of_2(k))  # the compiler's top-k leaves no tensor for one
     _pick[(rows,)](
         seq_lens, scores, work.keys, out, heads_kv, blocks, chunks, BLOCK=summaries.block, CHUNK=chunk,
         CHUNKS_P2=max(triton.next_power_of_2(chunks), k_padded), K=k, KP=k_padded,
         SINK=sink_blocks, LOCAL=local_blocks,
-        num_warps=pick_warps, **launch.options(dependent),
+        num_warps=4, **launch.options(),
     )  # fmt: skip
     return out

@@ -1,13 +1,9 @@
-"""Block summaries for choosing which KV blocks to read: kept incrementally, a fraction of the cache's bytes.
+"""Block summaries for KV block selection: per-channel bounds of the keys of a block, kept incrementally.
 
-For each (sequence, KV head, block of `block` tokens), per channel over the block's keys:
-
-    minmax bf16   lowest and highest key, exact for bf16 keys       4 D bytes
-    minmax fp8    the same rounded outward to e4m3 at a power-of-two scale per block, so a bound stays a bound; 2 D + 4 bytes
-    mean   bf16   the mean key: the usual cheap choice and a poor one, here as the baseline to beat; 2 D bytes
-
-A float16 or float32 cache keeps its own dtype where bf16 is written above. `build` summarises a whole cache (after
-prefill), `append` writes one new token per sequence into the cache and brings the summary of its block up to date.
+Shapes: data [B, KV heads, blocks, 2, D], lowest and highest key per channel of each block of `block` tokens.
+minmax: exact for bf16 keys, 4 D bytes a block; float16 and float32 caches keep their dtype. minmax_fp8: rounded outward to e4m3 at a
+power-of-two scale per block, so a bound stays a bound, 2 D + 4 bytes. `build` summarises a whole cache (after prefill); `append`
+writes one new token per sequence into the cache and updates the summary of its block.
 """
 
 from __future__ import annotations
@@ -20,15 +16,16 @@ import triton.language as tl
 
 from kernels import checks, launch, paging
 
-KINDS = ("minmax", "minmax_fp8", "mean")
+KINDS = ("minmax", "minmax_fp8")
 FP8 = torch.float8_e4m3fn
 FP8_MAX = 448.0
 
 
 @dataclass(frozen=True)
 class Summaries:
-    """data [B, KV heads, blocks, planes, D] (planes: low and high, or mean); scale [B, KV heads, blocks] float32, fp8 only;
-    running [B, KV heads, 2, D] float32: low and high, or sum, of the block that is being filled."""
+    """data [B, KV heads, blocks, 2, D]: low and high; scale [B, KV heads, blocks] float32, fp8 only; running [B, KV heads, 2, D]
+    float32: low and high of the block that is being filled.
+    """
 
     kind: str
     block: int
@@ -46,7 +43,7 @@ class Summaries:
         return self.data[0, 0, 0].numel() * self.data.element_size() + (0 if self.scale is None else 4)
 
     def dequantised(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Low and high (the mean twice) as float32 [B, KV heads, blocks, D]: what the scores are defined on."""
+        """Low and high as float32 [B, KV heads, blocks, D]: the scores are defined on these."""
         low, high = zip(*(self.dequantised_row(b) for b in range(self.data.shape[0])), strict=True)
         return torch.stack(low), torch.stack(high)
 
@@ -65,9 +62,8 @@ def allocate(
     if kind not in KINDS:
         raise ValueError(f"kind: {kind!r} is not one of {', '.join(KINDS)}")
     checks.block_tokens(block, "block")
-    planes = 1 if kind == "mean" else 2
     fp8 = kind == "minmax_fp8"
-    data = torch.zeros(batch, heads_kv, blocks, planes, d, dtype=FP8 if fp8 else dtype, device=device)
+    data = torch.zeros(batch, heads_kv, blocks, 2, d, dtype=FP8 if fp8 else dtype, device=device)
     scale = torch.zeros(batch, heads_kv, blocks, dtype=torch.float32, device=device) if fp8 else None
     return Summaries(kind, block, data, scale, torch.zeros(batch, heads_kv, 2, d, dtype=torch.float32, device=device))
 
@@ -88,12 +84,10 @@ def _round_outward(x, UP: tl.constexpr):
 
 
 @triton.jit
-def store_summary(data, scale, i_block, low, high, total, count, D: tl.constexpr, KIND: tl.constexpr):
-    """Write the summary of block `i_block` (flat over B, KV heads, blocks) from low, high and sum [D] of `count` keys."""
+def store_summary(data, scale, i_block, low, high, D: tl.constexpr, KIND: tl.constexpr):
+    """Write the summary of block `i_block` (flat over B, KV heads, blocks): low and high [D]."""
     o_d = tl.arange(0, D)
-    if KIND == 2:
-        tl.store(data + i_block * D + o_d, (total / count).to(data.dtype.element_ty))
-    elif KIND == 1:
+    if KIND == 1:
         most = tl.max(tl.maximum(tl.abs(low), tl.abs(high)), 0)
         # The power of two that brings the largest value into (224, 448]; 1 for a block of zeros.
         s = tl.exp2(tl.ceil(tl.log2(tl.where(most > 0, most, 448.0) / 448.0)))
@@ -123,30 +117,27 @@ def _build(
         b_k = tl.load(p_k[:, None] + o_d[None, :], mask=ok, other=0.0).to(tl.float32)
         low = tl.min(tl.where(ok, b_k, float("inf")), 0)
         high = tl.max(tl.where(ok, b_k, -float("inf")), 0)
-        total = tl.sum(b_k, 0)
-        count = tl.minimum(n - i_block * BLOCK, BLOCK)
         flat = i_row.to(tl.int64) * blocks + i_block
-        store_summary(data, scale, flat, low, high, total, count.to(tl.float32), D, KIND)
+        store_summary(data, scale, flat, low, high, D, KIND)
         if (i_block + 1) * BLOCK >= n:
             p_run = running + i_row.to(tl.int64) * 2 * D + o_d
-            tl.store(p_run, total if KIND == 2 else low)
+            tl.store(p_run, low)
             tl.store(p_run + D, high)
 
 
 @triton.jit
-def include(data, scale, running, i_row, pos, x, blocks, D: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr):
-    """Take key x [D] float32 at position `pos` of row `i_row` into the summary of its block."""
+def update_summary(data, scale, running, i_row, pos, x, blocks, D: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr):
+    """Include key x [D] float32 at position `pos` of row `i_row` in the summary of its block."""
     o_d = tl.arange(0, D)
     p_run = running + i_row.to(tl.int64) * 2 * D + o_d
     fresh = pos % BLOCK == 0
     first, second = tl.load(p_run), tl.load(p_run + D)
-    total = tl.where(fresh, x, first + x)
     low = tl.where(fresh, x, tl.minimum(first, x))
     high = tl.where(fresh, x, tl.maximum(second, x))
-    tl.store(p_run, total if KIND == 2 else low)
+    tl.store(p_run, low)
     tl.store(p_run + D, high)
     flat = i_row.to(tl.int64) * blocks + pos // BLOCK
-    store_summary(data, scale, flat, low, high, total, (pos % BLOCK + 1).to(tl.float32), D, KIND)
+    store_summary(data, scale, flat, low, high, D, KIND)
 
 
 @triton.jit
@@ -164,7 +155,7 @@ def _append(
     page = paging.pages(table, i_b, stride_table, pos, pos, pos + 1, PAGE, 1, PAGED)
     tl.store(paging.rows(k, page, pos, i_h, k_p, k_h, k_t, PAGE, PAGED) + o_d, b_k)
     tl.store(paging.rows(v, page, pos, i_h, v_p, v_h, v_t, PAGE, PAGED) + o_d, b_v)
-    include(data, scale, running, i_row, pos, b_k.to(tl.float32), blocks, D, BLOCK, KIND)
+    update_summary(data, scale, running, i_row, pos, b_k.to(tl.float32), blocks, D, BLOCK, KIND)
 
 
 def _check(summaries: Summaries, k_cache: torch.Tensor, seq_lens: torch.Tensor, page_table: torch.Tensor | None) -> torch.Tensor:
@@ -201,21 +192,18 @@ def append(
     v_cache: torch.Tensor,
     seq_lens: torch.Tensor,
     page_table: torch.Tensor | None = None,
-    *,
-    dependent: bool | None = None,
 ) -> None:
-    """Write new_k, new_v [B, KV heads, D] as token seq_lens - 1 of each sequence (seq_lens counts it) and summarise it."""
+    """Append new_k, new_v [B, KV heads, D] as token seq_lens - 1 of each sequence (seq_lens counts it) and summarise it."""
     table = _check(summaries, k_cache, seq_lens, page_table)
     batch, heads_kv, blocks, _, d = summaries.data.shape
     checks.tensor("new_k", new_k, [batch, heads_kv, d], [k_cache.dtype], k_cache, contiguous=True)
     checks.tensor("new_v", new_v, [batch, heads_kv, d], [k_cache.dtype], k_cache, contiguous=True)
     checks.tensor("v_cache", v_cache, list(k_cache.shape), [k_cache.dtype], k_cache)
-    dependent = launch.has_dependent_launch() if dependent is None else dependent
     _append[(batch * heads_kv,)](
         new_k, new_v, k_cache, v_cache, table, seq_lens, summaries.data, _or(summaries.scale, seq_lens), summaries.running,
         heads_kv, blocks, table.stride(0), *k_cache.stride()[:3], *v_cache.stride()[:3], D=d, PAGE=k_cache.shape[2],
         BLOCK=summaries.block, PAGED=page_table is not None, KIND=KINDS.index(summaries.kind), num_warps=4,
-        **launch.options(dependent),
+        **launch.options(),
     )  # fmt: skip
 
 

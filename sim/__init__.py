@@ -1,1 +1,61 @@
-"""Predicts: model and GPU specs, the bill of one engine iteration, its price, and the serving simulator."""
+"""Simulator of LLM serving: `from sim import Deployment, Workload, simulate, what_if, load_rates`.
+
+Names below are imported when they are first used, so that `import sim` stays light.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sim.cluster.admission import AdmissionLimits
+    from sim.cost.rates import RateDraws, Rates
+    from sim.cost.serving import NO_HOST, HostRates
+    from sim.deployment import Deployment, Limits, plan_engine
+    from sim.errors import SimctlError, UsageError
+    from sim.long_context import Answer, what_if
+    from sim.rate_source import load_rates
+    from sim.regime import RegimeMap, regime_map
+    from sim.specs.gpus import get_gpu, list_gpus
+    from sim.specs.models import get_model, list_models
+    from sim.study import Run, simulate
+    from sim.workload.workload import Workload
+
+_HOME = {
+    "AdmissionLimits": "sim.cluster.admission",
+    "Answer": "sim.long_context",
+    "Deployment": "sim.deployment",
+    "HostRates": "sim.cost.serving",
+    "Limits": "sim.deployment",
+    "NO_HOST": "sim.cost.serving",
+    "RateDraws": "sim.cost.rates",
+    "Rates": "sim.cost.rates",
+    "RegimeMap": "sim.regime",
+    "Run": "sim.study",
+    "SimctlError": "sim.errors",
+    "UsageError": "sim.errors",
+    "Workload": "sim.workload.workload",
+    "get_gpu": "sim.specs.gpus",
+    "get_model": "sim.specs.models",
+    "list_gpus": "sim.specs.gpus",
+    "list_models": "sim.specs.models",
+    "load_rates": "sim.rate_source",
+    "plan_engine": "sim.deployment",
+    "regime_map": "sim.regime",
+    "simulate": "sim.study",
+    "what_if": "sim.long_context",
+}
+__all__ = [
+    "NO_HOST", "AdmissionLimits", "Answer", "Deployment", "HostRates", "Limits", "RateDraws", "Rates", "RegimeMap", "Run",
+    "SimctlError", "UsageError", "Workload", "get_gpu", "get_model", "list_gpus", "list_models", "load_rates", "plan_engine",
+    "regime_map", "simulate", "what_if",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'sim' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,26 +1,31 @@
-"""From a model on a GPU to an engine with limits: how many KV blocks fit, what its defaults are, what an iteration costs."""
+"""Deployments: a model on GPUs under an engine with limits, and the KV blocks and batch limits that this leaves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sim.admission import batch_cap
-from sim.bill import DENSE, decode_shape, iteration_bill
+from sim.cluster.admission import NO_LIMITS, AdmissionLimits, batch_cap
+from sim.cost.batch import DENSE, BatchShape, decode_batch
+from sim.cost.rates import Rates
+from sim.cost.step_time import step_time_s
+from sim.cost.work import Work, iteration_work
 from sim.engine.config import EngineConfig
+from sim.engine.registry import engine_of
 from sim.errors import SimctlError, UsageError
-from sim.memory import DEFAULT_UTILIZATION, Memory, block_bytes, device_memory, loaded_weight_bytes, sequence_bytes
+from sim.memory import Memory, block_bytes, device_memory, loaded_weight_bytes, sequence_bytes
 from sim.policy import AttentionPolicy
 from sim.precision import Precision
-from sim.price import step_time_s
-from sim.rates import Rates
 from sim.specs.gpu import GpuSpec
+from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
+from sim.specs.models import get_model
 from sim.units import format_bytes
-from sim.workload.trace import Trace
 
-LLAMACPP_SLOTS, LLAMACPP_BATCH = 4, 2048
+if TYPE_CHECKING:
+    from sim.workload.trace import Trace
+
 BIG_GPU_BYTES = 70 * 2**30
 MOST_SEQS = 4096
 STATE_SHARE = 0.5
@@ -28,7 +33,7 @@ STATE_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the user sets of an engine, None where its default applies. Names are vLLM's; `options` are the engine's own settings.
+    """An engine and what the user sets of it, None where its default applies. Names are vLLM's; `options` are the engine's own settings.
 
     `attention` says what a decode reads and where KV lives, `host_kv_bytes` how much host RAM a replica has for it there. `draft` is the
     model that proposes drafts: its weights and its KV share the GPU.
@@ -37,7 +42,7 @@ class Limits:
     engine: str = "vllm"
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
-    gpu_memory_utilization: float = DEFAULT_UTILIZATION
+    gpu_memory_utilization: float | None = None
     block_size: int = 16
     max_model_len: int | None = None
     num_gpu_blocks: int | None = None
@@ -50,45 +55,131 @@ class Limits:
     draft: ModelSpec | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not 0.0 < self.memory_share <= 1.0:
+            raise UsageError(f"gpu memory utilization must lie in (0, 1], got {self.memory_share:g}")
+
+    @property
+    def memory_share(self) -> float:
+        """Share of device memory the engine takes: as given, or its default."""
+        share = self.gpu_memory_utilization
+        return engine_of(self.engine).memory_share if share is None else share
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """What serves: `replicas` engines behind a router, each on `tp` GPUs."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    precision: Precision = field(default_factory=Precision)
+    tp: int = 1
+    limits: Limits = field(default_factory=Limits)
+    replicas: int = 1
+    router: str = "round-robin"
+    admission: AdmissionLimits = NO_LIMITS
+
+    @classmethod
+    def of(
+        cls,
+        model: str | ModelSpec,
+        gpu: str | GpuSpec,
+        *,
+        dtype: str = "bf16",
+        kv_dtype: str = "bf16",
+        tp: int = 1,
+        replicas: int = 1,
+        router: str = "round-robin",
+        admission: AdmissionLimits = NO_LIMITS,
+        **limits: Any,
+    ) -> Deployment:
+        """A deployment by catalogue names (or config.json, or GPU file); `limits` are fields of Limits. UsageError for an unknown one."""
+        if unknown := set(limits) - set(Limits.__dataclass_fields__):
+            raise UsageError(f"no such limit: {', '.join(sorted(unknown))}; there are {', '.join(Limits.__dataclass_fields__)}")
+        return cls(
+            get_model(model) if isinstance(model, str) else model,
+            get_gpu(gpu) if isinstance(gpu, str) else gpu,
+            Precision(dtype, kv_dtype),
+            tp,
+            Limits(**limits),
+            replicas,
+            router,
+            admission,
+        )
+
+    def work(self, shape: BatchShape, policy: AttentionPolicy | None = None) -> Work:
+        """The work of one iteration of a replica, per GPU; under another attention policy than its own where one is given."""
+        return iteration_work(self.model, shape, self.precision, policy or self.limits.attention, self.tp, self.gpu)
+
+    def batch_limits(self) -> tuple[int, int]:
+        """(max_num_seqs, max_num_batched_tokens) in force.
+
+        Running requests hold slots of recurrent state, where the model has one; unasked, these take no more than half of what is free.
+        """
+        limits, state = self.limits, self.state_bytes
+        seqs, budget = default_batch_limits(self.gpu, limits.engine)
+        seqs = limits.max_num_seqs or min(seqs, limits.max_num_batched_tokens or seqs)
+        whole = 0 if limits.enable_chunked_prefill else limits.max_model_len or self.model.max_context
+        budget = limits.max_num_batched_tokens or max(budget, seqs, whole)  # a prompt that is not cut must fit
+        if state and limits.max_num_seqs is None and limits.num_gpu_blocks is None:
+            seqs = max(1, min(seqs, int(STATE_SHARE * max(self._memory(seqs, budget, 0.5).free, 0.0) / state)))
+        return seqs, budget
+
+    @property
+    def state_bytes(self) -> float:
+        """Recurrent state of one running request, per GPU."""
+        return sequence_bytes(self.model, 0, self.precision, DENSE, self.tp)[0]
+
+    def memory(self, share: float = 0.5) -> Memory:
+        """Device memory per GPU under the limits, the draft model's weights with it; quantile `share` of the engine's own overhead."""
+        return self._memory(*self.batch_limits(), share)
+
+    def _memory(self, seqs: int, budget: int, share: float) -> Memory:
+        limits = self.limits
+        found = device_memory(
+            self.model,
+            self.gpu,
+            self.precision,
+            tp=self.tp,
+            utilization=limits.memory_share,
+            token_budget=budget,
+            max_num_seqs=seqs,
+            share=share,
+        )
+        if limits.draft is None:
+            return found
+        return replace(found, weights=found.weights + loaded_weight_bytes(limits.draft, self.precision, self.tp))
+
 
 def default_batch_limits(gpu: GpuSpec, engine: str = "vllm") -> tuple[int, int]:
-    """(max_num_seqs, max_num_batched_tokens) that vLLM 0.32's server takes on this GPU: larger from 70 GiB up, A100 excepted. Those of
-    llama.cpp's server are its slots and n_batch, the same everywhere.
+    """(max_num_seqs, max_num_batched_tokens) of an engine that has its own, else those that vLLM 0.32's server takes on this GPU: larger
+    from 70 GiB up, A100 excepted.
     """
-    if engine == "llamacpp":
-        return LLAMACPP_SLOTS, LLAMACPP_BATCH
+    if (own := engine_of(engine).batch_limits) is not None:
+        return own
     if gpu.memory_bytes >= BIG_GPU_BYTES and "a100" not in gpu.name.casefold():
         return 1024, 8192
     return 256, 2048
 
 
-def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, limits: Limits) -> tuple[EngineConfig, Memory]:
+def plan_engine(d: Deployment) -> tuple[EngineConfig, Memory]:
     """The engine's configuration, KV blocks predicted from memory unless given.
 
     Raises SimctlError when the weights leave no room for KV, UsageError for limits that contradict each other.
     """
-    if not 0.0 < limits.gpu_memory_utilization <= 1.0:
-        raise UsageError(f"gpu memory utilization must lie in (0, 1], got {limits.gpu_memory_utilization:g}")
+    model, gpu, limits = d.model, d.gpu, d.limits
     if limits.attention.placement == "host":
         if gpu.unified_memory:
             raise UsageError(f"{gpu.name} has one memory for CPU and GPU: KV cannot be kept in host RAM")
         if not model.kv_layers:
             raise UsageError(f"{model.name} has no KV that grows with the context: nothing to keep in host RAM")
-    seqs, budget = default_batch_limits(gpu, limits.engine)
-    seqs = limits.max_num_seqs or min(seqs, limits.max_num_batched_tokens or seqs)
-    whole = 0 if limits.enable_chunked_prefill else limits.max_model_len or model.max_context
-    budget = limits.max_num_batched_tokens or max(budget, seqs, whole)  # a prompt that is not cut must fit
-    memory = _memory(model, gpu, precision, tp, limits, budget, seqs)
+    seqs, budget = d.batch_limits()
+    memory = d.memory()
     blocks = limits.num_gpu_blocks
     if blocks is None:
-        state = sequence_bytes(model, 0, precision, DENSE, tp)[0]
-        if state:
-            # each running request holds a slot of recurrent state; unasked, slots take no more than half of what is free
-            if limits.max_num_seqs is None:
-                seqs = max(1, min(seqs, int(STATE_SHARE * max(memory.free, 0.0) / state)))
-            memory = _memory(model, gpu, precision, tp, limits, budget, seqs)
-            memory = replace(memory, activations=memory.activations + seqs * state)
-        blocks = _block_count(memory, model, precision, tp, limits)
+        state = d.state_bytes
+        memory = replace(memory, activations=memory.activations + seqs * state)
+        blocks = _block_count(d, memory)
         if blocks < 2 and limits.attention.placement == "host" and memory.free > 0:
             raise SimctlError(
                 f"{model.name}: {format_bytes(limits.host_kv_bytes)} of host RAM hold no KV block of {limits.block_size} tokens"
@@ -96,13 +187,12 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
         if blocks < 2:
             needs = format_bytes(memory.weights + memory.activations)
             what = f"weights, activations and {seqs} slots of recurrent state" if state else "weights and activations"
-            has = format_bytes(memory.allowed)
             raise SimctlError(
-                f"{model.name} does not fit on {tp} x {gpu.name}: {what} need {needs} per GPU, "
-                f"and {limits.gpu_memory_utilization:g} of its memory is {has}"
+                f"{model.name} does not fit on {d.tp} x {gpu.name}: {what} need {needs} per GPU, "
+                f"and {limits.memory_share:g} of its memory is {format_bytes(memory.allowed)}"
             )
     longest = model.max_context
-    if limits.engine == "llamacpp":  # every slot owns its share of the context
+    if engine_of(limits.engine).slots_own_context:
         longest = max(1, min(longest, (blocks - 1) * limits.block_size // seqs))
     config = EngineConfig(
         scheduler=limits.engine,
@@ -121,50 +211,33 @@ def plan_engine(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, l
     return config, memory
 
 
-def _memory(
-    model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, limits: Limits, budget: int, seqs: int, share: float = 0.5
-) -> Memory:
-    """`device_memory` under these limits, the draft model's weights with it; `share` as there."""
-    utilization = limits.gpu_memory_utilization
-    alone = device_memory(model, gpu, precision, tp=tp, utilization=utilization, token_budget=budget, max_num_seqs=seqs, share=share)
-    return replace(alone, weights=alone.weights + loaded_weight_bytes(limits.draft, precision, tp)) if limits.draft else alone
-
-
-def _block_count(memory: Memory, model: ModelSpec, precision: Precision, tp: int, limits: Limits) -> int:
+def _block_count(d: Deployment, memory: Memory) -> int:
     """KV blocks for which there is room, in HBM and, where KV lives there, in host RAM."""
-    in_hbm, in_host = block_bytes(model, precision, limits.block_size, limits.attention, tp)
+    limits = d.limits
+    in_hbm, in_host = block_bytes(d.model, d.precision, limits.block_size, limits.attention, d.tp)
     if limits.draft is not None:
-        in_hbm += sum(block_bytes(limits.draft, precision, limits.block_size, DENSE, tp))
+        in_hbm += sum(block_bytes(limits.draft, d.precision, limits.block_size, DENSE, d.tp))
     room = [max(0.0, memory.free) // in_hbm] if in_hbm else []
-    return int(min(room + ([limits.host_kv_bytes / tp // in_host] if in_host else []), default=0))
+    return int(min(room + ([limits.host_kv_bytes / d.tp // in_host] if in_host else []), default=0))
 
 
-def kv_block_interval(model: ModelSpec, gpu: GpuSpec, precision: Precision, tp: int, limits: Limits) -> tuple[int, int] | None:
+def kv_block_interval(d: Deployment) -> tuple[int, int] | None:
     """5-95 % of the KV blocks predicted from memory; None where the blocks are given, or where a recurrent state shares the memory."""
-    if limits.num_gpu_blocks is not None or sequence_bytes(model, 0, precision, DENSE, tp)[0]:
+    if d.limits.num_gpu_blocks is not None or d.state_bytes:
         return None
-    config, _ = plan_engine(model, gpu, precision, tp, limits)
-    budget, seqs = config.max_num_batched_tokens, config.max_num_seqs
-    low, high = (
-        _block_count(_memory(model, gpu, precision, tp, limits, budget, seqs, share), model, precision, tp, limits)
-        for share in (0.95, 0.05)
-    )
-    return low, high
+    plan_engine(d)  # refuses what does not fit
+    return _block_count(d, d.memory(0.95)), _block_count(d, d.memory(0.05))
 
 
-def cap_at_knee(
-    trace: Trace, model: ModelSpec, precision: Precision, rates: Rates, tp: int, tau: float, policy: AttentionPolicy = DENSE, gpu: str = ""
-) -> int:
+def cap_at_knee(trace: Trace, d: Deployment, rates: Rates, tau: float) -> int:
     """The batch cap that keeps per-request decode efficiency t(1)/t(B) at `tau` or above, at the workload's mean context.
 
-    The mean is over decode steps: a request of p prompt and n output tokens takes n of them at p + n/2. At most MOST_SEQS. `gpu` is the
-    name under which the model's products may have been measured (sim.products.known_to).
+    The mean is over decode steps: a request of p prompt and n output tokens takes n of them at p + n/2. At most MOST_SEQS.
     """
     outputs = trace.output_tokens.astype(float)
     context = float((outputs * (trace.prompt_tokens + outputs / 2)).sum() / outputs.sum())
 
     def step_s(batch: int) -> float:
-        shape = decode_shape(model, float(batch), context, policy)
-        return float(step_time_s(iteration_bill(model, shape, precision, policy, tp, gpu), rates))
+        return float(step_time_s(d.work(decode_batch(d.model, float(batch), context, d.limits.attention)), rates))
 
     return batch_cap(step_s, tau, MOST_SEQS)

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from sim.bill import coefficients
+from sim.cost.work import coefficients
 from sim.errors import SimctlError
 from sim.policy import AttentionPolicy, dense
 from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision

@@ -26,8 +26,8 @@ class AttentionPolicy:
     pages        sink, local window, and the best `k` x (128 / 16) pages of 16 tokens, found from per-page summaries
     blocks       sink, local window, and the best `k` blocks of 128 tokens, found from per-block summaries
 
-    `placement` says where the KV cache lives; with "host", what a step reads crosses the host link. `overlap` is the share of the link
-    time that may hide behind compute: 1 for dense streaming (the next layer's KV needs no query), 0 for selection (it does).
+    `placement` says where the KV cache lives; with "host", what a step reads crosses the host link. `overlap` is the share of the
+    bytes crossing it that may hide behind compute: 1 for dense streaming (the next layer's KV needs no query), 0 for selection (it does).
     """
 
     kind: Kind = "dense"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.cost.fingerprint import formula_fingerprint
+from sim.cost.rates import UNITS, RateDraws, Rates, at_host
 from sim.errors import SimctlError
-from sim.formula import formula_fingerprint
-from sim.netcdf import DamagedFileError, whole
 from sim.precision import Precision
 from sim.priors import flops_for, prior_rates, priors
-from sim.quantiles import normal_quantile, t5_quantile
-from sim.rates import UNITS, RateDraws, Rates, at_host
+from sim.provenance import Origin, Provenance, from_json
+from sim.results.netcdf import DamagedFileError, whole
+from sim.results.quantiles import normal_quantile, t5_quantile
 from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import key
 
@@ -33,7 +34,7 @@ STEP_TIME = "step-time"
 POPULATION = "*"
 DECODE, SPREAD = 0, 3  # places of decodes, and of iterations over several GPUs, in the model error's `kind` dimension
 PRODUCTS = ("linear_flops_per_s", "expert_flops_per_s")  # whose share of the peak changes with the GPU's size
-REQUIRED = ("schema", "family", "gpu", "digest", "formula", "data", "converged", "basis", "summary")
+REQUIRED = ("schema", "family", "gpu", "digest", "formula", "data", "converged", "basis", "source", "summary")
 
 Array = NDArray[np.float64]
 
@@ -48,7 +49,8 @@ class PosteriorFile:
 
     attrs: Mapping[str, Any]
     variables: Mapping[str, Array]
-    basis: Mapping[str, str]  # of each rate: what it was learnt from
+    sources: Mapping[str, Provenance]  # of each rate
+    source: Provenance  # of the whole
     path: str
 
     def number(self, name: str, absent: float) -> float:
@@ -102,10 +104,17 @@ def read_posterior(path: str | Path, family: str = STEP_TIME) -> PosteriorFile:
     if any(labels[n][:2] != ("chain", "draw") for n in raw) or not all(np.isfinite(v).all() for v in raw.values()):
         raise PosteriorError(f"{path}: posterior variables must be finite and begin with (chain, draw)")
     try:
-        basis = {str(name): str(said) for name, said in json.loads(str(attrs["basis"])).items()}
-    except (ValueError, AttributeError, RecursionError):
+        sources, source = _sources(attrs)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise PosteriorError(f"{path}: does not say what its rates were learnt from (basis)") from None
-    return PosteriorFile(attrs, {n: v.reshape(-1, *v.shape[2:]).astype(float) for n, v in raw.items()}, basis, str(path))
+    return PosteriorFile(attrs, {n: v.reshape(-1, *v.shape[2:]).astype(float) for n, v in raw.items()}, sources, source, str(path))
+
+
+def _sources(attrs: Mapping[str, Any]) -> tuple[dict[str, Provenance], Provenance]:
+    """(provenance of each rate, of the whole) as a file's attributes say."""
+    body = {str(name): said for name, said in json.loads(str(attrs["basis"])).items()}
+    whole_source = from_json(json.loads(str(attrs["source"])))
+    return {name: from_json(said) for name, said in body.items()}, whole_source
 
 
 def rates_from_file(
@@ -132,13 +141,13 @@ def rates_from_file(
     if owner not in (POPULATION, gpu.name):
         raise PosteriorError(f"{path}: learnt on {owner}, not on {gpu.name}")
     declared = priors(gpu, precision)
-    values, basis = dict(file.variables), dict(file.basis)
+    values, sources = dict(file.variables), dict(file.sources)
     if owner == POPULATION:
         # what engines of other GPUs cannot tell (host link, all-reduce, the price of finding) keeps this GPU's declared prior
         rest = prior_rates(gpu, precision, draws=len(values["beta"]), seed=seed)
         values = {n: np.asarray(getattr(rest.draws, n), dtype=float) for n in UNITS if n not in values} | values
-        basis = {n: rest.basis[n] for n in UNITS} | basis
-    absent = [name for name in UNITS if name not in values or name not in basis]
+        sources = {n: rest.sources[n] for n in UNITS} | sources
+    absent = [name for name in UNITS if name not in values or name not in sources]
     if absent or any((values[name] <= 0).any() for name in UNITS) or ("sigma" in values and (values["sigma"] < 0).any()):
         raise PosteriorError(f"{path}: a rate is missing or not positive ({', '.join(absent) or 'non-positive draws'})")
     if owner == POPULATION:
@@ -148,12 +157,12 @@ def rates_from_file(
             if name in UNITS and np.isfinite(declared[name].upper):
                 share = values[name] * np.exp(values["slope"] * larger) if larger and name in PRODUCTS else values[name]
                 values[name] = np.minimum(share, 1.0) * declared[name].upper
-                basis[name] = f"datasheet x {basis[name]}"
+                sources[name] = sources[name].after("times the datasheet")
     elif precision.weights != file.attrs.get("weight_dtype", "bf16"):
         measured = flops_for(gpu, str(file.attrs.get("weight_dtype", "bf16")))[0]
         wanted, used = flops_for(gpu, precision.weights)
         values["linear_flops_per_s"] = values["linear_flops_per_s"] * wanted / measured
-        basis["linear_flops_per_s"] = f"{basis['linear_flops_per_s']}; scaled to {used} by the datasheet"
+        sources["linear_flops_per_s"] = sources["linear_flops_per_s"].after(f"scaled to {used} by the datasheet")
     pick = _pick(len(values["beta"]), draws, seed)
     chosen = {name: values[name][pick] for name in UNITS}
     error = host = None
@@ -161,14 +170,14 @@ def rates_from_file(
         error = model_errors(values["sigma"][pick, DECODE if tp == 1 else SPREAD], seed)
         host = host_factors(file.number("host_sd", 0.0), len(pick), seed)
         chosen = with_model_error(chosen, error)
-    facts = sorted({basis[n] for n in UNITS if basis[n].startswith(("published", "implied"))})
-    mark = "".join(f"; {fact}" for fact in facts) if owner == POPULATION else ""
-    mark += "" if file.number("converged", 0.0) else " (NOT CONVERGED)"
+    source = replace(file.source, converged=bool(file.number("converged", 0.0)))
+    for fact in sorted({s.text() for s in sources.values() if s.origin is Origin.PUBLISHED} if owner == POPULATION else ()):
+        source = source.after(fact)
     return RateDraws(
         point=Rates(**{name: float(np.median(values[name])) for name in UNITS}),
         draws=Rates(**chosen) if host is None else at_host(Rates(**chosen), host),
-        basis={name: str(basis[name]) for name in UNITS},
-        summary=f"{file.attrs['summary']}{mark}",
+        sources={name: sources[name] for name in UNITS},
+        source=source,
         error=error,
         host=host,
         host_request_s=file.number("host_request_s", 0.0) if "host_request_s" in file.attrs else None,

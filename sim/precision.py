@@ -40,5 +40,10 @@ class Precision:
         return DTYPE_BYTES[self.weights]
 
     @property
+    def quantises(self) -> bool:
+        """Whether activations are quantised before every matrix product."""
+        return self.weights in ("fp8", "int8")
+
+    @property
     def kv_bytes(self) -> float:
         return DTYPE_BYTES[self.kv]

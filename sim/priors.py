@@ -8,12 +8,14 @@ Published numbers: package data `scenarios/data/reference` (brl07, gb10, gdn).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sim.cost.gemm import MEASURED_AT, measured, roofline
+from sim.cost.rates import RateDraws, Rates
 from sim.precision import Precision
-from sim.rates import RateDraws, Rates
+from sim.provenance import Origin, Provenance
 from sim.specs.gpu import GpuSpec
 
 
@@ -25,11 +27,19 @@ class Prior:
     sigma: float
     basis: str
     upper: float = float("inf")
+    origin: Origin = Origin.PRIOR
+
+    @property
+    def provenance(self) -> Provenance:
+        """As the source of a rate that was not learnt."""
+        return Provenance(self.origin, self.basis)
 
 
 # Published fit, whole model on H100 (brl07/cost_model_params.csv): beta 3.05 TB/s, c0 3.2 ms, c1 1.7 ms at k = 8 and 3.3 ms at k = 32, for
 # 28 layers. That fit charges all 7.62 G parameters; here the input embedding is not read, so its 1.09 GB / 3.05 TB/s go back into c0.
 _BRL_LAYERS = 28
+_BRL_LAYER_KERNELS = 16.2  # eleven small kernels and four products, each with a floor of 1.3
+_KERNEL_S = 2.2e-6
 _BRL_EMBEDDING_BYTES = 152064 * 3584 * 2
 _H100_BETA, _H100_C0, _H100_C1 = 3.05e12, 3.2e-3, {8: 1.7e-3, 32: 3.3e-3}
 # Implied for H200 by the published 89-96 tok/s, 1.77x and 2.4x (brl07/derived_h200_implied_params.csv).
@@ -55,10 +65,7 @@ _EFFICIENCY: dict[str, tuple[float, float]] = {
     "link_bytes_per_s": (0.78, 0.12),
     "comm_bytes_per_s": (0.60, 0.30),
     "expert_flops_per_s": (0.50, 0.30),
-    "expert_io_bytes_per_s": (0.70, 0.50),
 }
-# What a host takes for several GPUs was measured once; elsewhere these stand with a spread of a factor of two to five to either side.
-_SPREAD = "around what one model over two H200s showed"
 _NO_LINK_BYTES_PER_S = 16e9  # GPU-GPU traffic through the host where there is no direct link
 
 
@@ -84,7 +91,6 @@ def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
         "link_bytes_per_s": (gpu.host_link_bandwidth, "host link"),
         "comm_bytes_per_s": (gpu.gpu_link_bandwidth or _NO_LINK_BYTES_PER_S, "GPU-GPU link"),
         "expert_flops_per_s": (linear, f"{used} dense flops"),
-        "expert_io_bytes_per_s": (gpu.memory_bandwidth, "memory bandwidth"),
     }
     out = {}
     for name, (peak, what) in peaks.items():
@@ -93,45 +99,46 @@ def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
     return out
 
 
+def _measured(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
+    """Bandwidth of linear layers where their products were measured: that of the fastest one."""
+    known = measured().get(gpu.name) if gpu.origin == "catalogue" and precision.weights == MEASURED_AT else None
+    if known is None:
+        return {}
+    return {"beta": Prior(roofline(known).bytes_per_s, 0.004, "GEMMs measured alone", gpu.memory_bandwidth)}
+
+
 def _generic() -> dict[str, Prior]:
-    c0 = _H100_C0 + _BRL_EMBEDDING_BYTES / _H100_BETA
     return {
-        "c0_s": Prior(c0, 0.35, "prior around the published H100 fit"),
+        "c0_s": Prior(_fixed_s(_H100_C0, _H100_BETA), 0.60, "prior around the published H100 fit"),
         "c_seq_s": Prior(16e-6, 0.50, "prior, 16 us"),
         "c_prefill_s": Prior(1.0e-3, 0.70, "prior, 1 ms"),
-        "eager_layer_s": Prior(0.4e-3, 0.40, "prior, 0.4 ms per layer launched outside a captured graph"),
-        "eager_expert_layer_s": Prior(0.35e-3, 0.50, "prior, 0.35 ms more per mixture-of-experts layer launched so"),
-        "chunk_pad_tokens": Prior(8.0, 0.80, "prior, a small part of a block of 128 query rows"),
-        "smooth_p": Prior(3.0, 0.15, "prior, 3"),
+        "launch_layer_s": Prior(0.4e-3, 0.40, "prior, 0.4 ms per layer launched outside a captured graph"),
+        "kernel_s": Prior(_KERNEL_S, 0.03, "prior, 2.2 us per small kernel, as profiles of engine iterations have it"),
         "find_s": Prior(_FIND_S, 0.60, "prior around the published H100 c1(k); it does not transfer between platforms"),
         "find_unit_s": Prior(_FIND_UNIT_S, 0.60, "prior around the published H100 c1(k)"),
-        "link_latency_s": Prior(20e-6, 0.50, "prior, 20 us per transfer"),
         "gather_s": Prior(0.25e-3, 1.20, "prior, 0.25 ms per layer: from zero-copy reads to host-side gathers"),
-        "comm_latency_s": Prior(25e-6, 0.50, f"prior, 25 us per all-reduce of an iteration, {_SPREAD}"),
-        "expert_layer_s": Prior(35e-6, 0.70, "prior, 35 us per mixture-of-experts layer"),
-        "doubling_s": Prior(1.8e-6, 0.70, "prior, 1.8 us per layer and doubling of the batch"),
-        "decode_idle": Prior(0.6, 0.40, "prior, 0.6", upper=1.0),
-        "last_turn": Prior(0.6, 0.30, "prior, 0.6", upper=1.0),
-        "intake_s": Prior(50e-9, 0.60, "prior, 50 ns a token"),
-        "spread_layer_s": Prior(0.17e-3, 0.60, f"prior, 0.17 ms, {_SPREAD}"),
-        "spread_eager_layer_s": Prior(0.1e-3, 0.80, f"prior, 0.1 ms, {_SPREAD}"),
-        "spread_intake_s": Prior(0.1e-6, 1.00, f"prior, 0.1 us, {_SPREAD}"),
-        "runner2_intake_s": Prior(50e-9, 0.80, "prior, 50 ns a token"),
-        "runner2_prefill": Prior(0.5, 0.70, "prior, half as long again"),
-        "tile_share": Prior(0.4, 0.40, "prior, 0.4", upper=1.0),
-        "choice_share": Prior(1.0, 0.15, "prior, all of it"),
+        "comm_latency_s": Prior(12e-6, 0.50, "prior, 12 us per all-reduce of an iteration, around what one model over two H200s showed"),
     }
+
+
+def _fixed_s(published_c0_s: float, published_beta: float) -> float:
+    """c0 of this formula for a published whole-model fit: with the embedding that it charges, less small kernels and products' floors."""
+    return published_c0_s + _BRL_EMBEDDING_BYTES / published_beta - _BRL_LAYERS * _BRL_LAYER_KERNELS * _KERNEL_S
 
 
 def _published(gpu: GpuSpec) -> Mapping[str, Prior]:
     """Published numbers for a catalogue GPU; empty when there are none, and for a user's own datasheet whatever name it carries."""
+    return {name: replace(prior, origin=Origin.PUBLISHED) for name, prior in _printed(gpu).items()}
+
+
+def _printed(gpu: GpuSpec) -> Mapping[str, Prior]:
     name = gpu.name if gpu.origin == "catalogue" else ""
     if name in ("H100-SXM", "H100"):
         why = "published H100 fit (brl07)"
         return {
             "beta": Prior(_H100_BETA, 0.02, why, 3.35e12),
             "beta_kv": Prior(_H100_BETA, 0.02, why, 3.35e12),
-            "c0_s": Prior(_H100_C0 + _BRL_EMBEDDING_BYTES / _H100_BETA, 0.05, why),
+            "c0_s": Prior(_fixed_s(_H100_C0, _H100_BETA), 0.05, why),
             "find_s": Prior(_FIND_S, 0.05, why),
             "find_unit_s": Prior(_FIND_UNIT_S, 0.05, why),
         }
@@ -141,7 +148,7 @@ def _published(gpu: GpuSpec) -> Mapping[str, Prior]:
         return {
             "beta": Prior(_H200_BETA, 0.03, why, 4.8e12),
             "beta_kv": Prior(_H200_BETA, 0.03, why, 4.8e12),
-            "c0_s": Prior(_H200_C0 + _BRL_EMBEDDING_BYTES / _H200_BETA, 0.08, why),
+            "c0_s": Prior(_fixed_s(_H200_C0, _H200_BETA), 0.08, why),
             "find_s": Prior(_FIND_S * scale, 0.10, why),
             "find_unit_s": Prior(_FIND_UNIT_S * scale, 0.10, why),
         }
@@ -164,12 +171,13 @@ def a10_gather_s() -> float:
     keep_tokens = 128 + 512 + 32 * 128
     fetch_s = keep_tokens * 57344 / 24.0e9
     scan_s = 2**20 / 128 * 57344 / (0.85 * 600e9)
-    return (1 / 6.1 - weights_s - c0_s - _H100_C1[32] - fetch_s - scan_s) / _BRL_LAYERS - 20e-6
+    return (1 / 6.1 - weights_s - c0_s - _H100_C1[32] - fetch_s - scan_s) / _BRL_LAYERS
 
 
 def priors(gpu: GpuSpec, precision: Precision, *, published: bool = True) -> dict[str, Prior]:
     """The prior of every rate for one GPU and precision; published numbers win over the datasheet unless told to leave them out."""
-    return {**_generic(), **_datasheet(gpu, precision), **(_published(gpu) if published else {})}
+    own = _published(gpu) if published else {}
+    return {**_generic(), **_datasheet(gpu, precision), **_measured(gpu, precision), **own}
 
 
 def prior_rates(gpu: GpuSpec, precision: Precision | None = None, *, draws: int = 1000, seed: int = 0) -> RateDraws:
@@ -191,6 +199,6 @@ def prior_rates(gpu: GpuSpec, precision: Precision | None = None, *, draws: int 
     return RateDraws(
         point=Rates(**{name: chosen[name].median for name in names}),
         draws=Rates(**values),
-        basis={name: chosen[name].basis for name in names},
-        summary=summary,
+        sources={name: chosen[name].provenance for name in names},
+        source=Provenance(Origin.PRIOR, summary),
     )

@@ -1,29 +1,32 @@
-"""Where an answer's rates come from: a posterior where one exists for the GPU, declared priors otherwise. Never another GPU's numbers."""
+"""Rates of a deployment, and what of it lies outside what was measured. Never another GPU's numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from sim import posterior
-from sim.precision import Precision
-from sim.rates import RateDraws
-from sim.specs.gpu import GpuSpec
+from sim import posterior as files
+from sim.cost.rates import RateDraws
+from sim.deployment import Deployment
+from sim.provenance import outside_measured
 
 
-def rates_for(gpu: GpuSpec, precision: Precision, *, path: Path | None = None, draws: int = 1000, seed: int = 0, tp: int = 1) -> RateDraws:
-    """Draws of the rates of one GPU at one precision, for answers over `tp` of them, with their basis; from the posterior file at `path`
-    where one is given.
+def load_rates(deployment: Deployment, *, posterior: str | Path | None = None, draws: int = 1000, seed: int = 0) -> RateDraws:
+    """Draws of a deployment's rates: from the posterior file given, else the GPU's packaged one, else the population's, else priors.
+
+    Raises SimctlError for a file that is no posterior or of another GPU, OSError when it cannot be read.
     """
-    return posterior.rates_for(gpu, precision, path=path, draws=draws, seed=seed, tp=tp)
+    return files.rates_for(deployment.gpu, deployment.precision, path=posterior, draws=draws, seed=seed, tp=deployment.tp)
 
 
-def tensor_parallel_notes(tp: int, basis: Mapping[str, str]) -> list[str]:
-    """What an answer for `tp` GPUs must say of its rates, whose `basis` tells where each comes from; empty for one GPU."""
-    if tp == 1:
-        return []
-    learnt = basis["spread_layer_s"].startswith("learnt")
-    source = "learnt from one model over two of these GPUs" if learnt else "a prior " + basis["spread_layer_s"].partition("ms, ")[2]
-    more = "" if tp == 2 else f" It is taken to be the same for {tp} as for two."
-    wide = "" if learnt else ", with a wide interval"
-    return [f"what the engine's host takes to drive several GPUs is {source}{wide}; no server over several was measured.{more}"]
+def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
+    """What an answer must say of its rates: which part of the deployment nobody measured; empty where all of it was."""
+    d = deployment
+    engine = d.limits.engine if rates.source.engines else ""
+    outside = list(outside_measured(rates.source, d.gpu.name, d.precision.weights, d.tp, engine))
+    notes = [f"outside what was measured: {'; '.join(outside)}."] if outside else []
+    if d.tp > 1:
+        learnt = "comm_latency_s" in rates.sources and rates.sources["comm_latency_s"].measured
+        source = "learnt from one model over two of these GPUs" if learnt else "a prior from one model over two H200s, with a wide interval"
+        more = "" if d.tp == 2 else f" It is taken to be the same for {d.tp} as for two."
+        notes.append(f"tensor-parallel host overhead is {source}; no server over several GPUs was measured.{more}")
+    return notes

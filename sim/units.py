@@ -55,6 +55,21 @@ def format_bytes(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def format_number(value: float, digits: int = 4) -> str:
+    """A figure to `digits` significant digits, never with an exponent above 1: `0.0123`, `12.35`, `366,400`; `n/a` for NaN."""
+    if value != value:
+        return "n/a"
+    if abs(value) >= 10**digits:
+        places = len(f"{abs(value):.0f}") - digits
+        return f"{round(value, -places):,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def format_range(low: float, high: float) -> str:
+    """An interval, `[1.23-4.56]`, to three significant digits: its ends deserve no more."""
+    return f"[{format_number(low, 3)}-{format_number(high, 3)}]"
+
+
 def format_seconds(seconds: float) -> str:
     """`2.51 s`, `164 ms`, `43.0 us`."""
     for suffix, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sim.errors import UsageError
-from simctl.options import Duration, writable
-from simctl.sections import Sectioned
+from sim.files import writable
+from simctl.options import Duration, Goal, Sectioned
 
 if TYPE_CHECKING:
     from calibrate.steps.report import Calibration
 
-TUNE, TARGET_ACCEPT = 400, 0.9
+TUNE, TARGET_ACCEPT = 200, 0.9
 # A few cells on top of the hierarchy over GPUs leave shares near their peaks, where steps must be small.
 CAREFUL, CAREFUL_DRAWS = 0.98, 2000
 LOGS = (".json", ".jsonl", ".csv")
@@ -36,7 +36,7 @@ SECTIONS = {
     ),
     "Judge a posterior on grids it has not seen (--predict)": ("predict", "posterior"),
     "Choose which cells to measure (--budget and --for)": (
-        "budget", "for", "metric", "goal", "check", "sims", "cells-out",
+        "budget", "for", "metric", "goal", "sims", "cells-out",
     ),
     "Learn something else": ("kv-capacity", "recall"),
 }  # fmt: skip
@@ -91,7 +91,7 @@ SECTIONS = {
     help="The scenario whose decision the cells are for: a file, or the name of one that comes with simctl.",
 )
 @click.option("--metric", help="The figure that decides. [default: the first one the scenario reports]")
-@click.option("--goal", metavar="METRIC<=X", help="The decision is where the figure meets this bound.")
+@click.option("--goal", type=Goal(), metavar="METRIC<=X", help="The decision is where the figure meets this bound.")
 @click.option(
     "--posterior", type=click.Path(path_type=Path), help="What is known now; of --budget and --for, too. [default: the packaged posterior]"
 )
@@ -101,7 +101,6 @@ SECTIONS = {
     is_flag=True,
     help="Start from the datasheet, not from the hierarchy over GPUs. [default where grids of the GPU are packaged]",
 )
-@click.option("--check", is_flag=True, help="From the datasheet, and put to the test on the packaged grid's own measurements.")
 @click.option("--sims", default=80, show_default=True, type=click.IntRange(30, 2000), help="Draws of the rates to simulate.")
 @click.option("--cells-out", type=click.Path(path_type=Path), help="Write the cells here, for `simctl measure --cells`.")
 @click.option("--kv-capacity", is_flag=True, help="What engines take beside weights and KV, from the blocks they got.")
@@ -118,11 +117,10 @@ def command(
     budget: float | None,
     scenario: Path | None,
     metric: str | None,
-    goal: str | None,
+    goal: tuple[str, float] | None,
     posterior: Path | None,
     predict: bool,
     from_datasheet: bool,
-    check: bool,
     sims: int,
     cells_out: Path | None,
     worst: int,
@@ -205,9 +203,9 @@ def command(
 
         if scenario is None or budget is None:
             raise UsageError("a design needs both --budget and --for")
-        if posterior is not None and (from_datasheet or check):
-            raise UsageError("--posterior and --from-datasheet (or --check) contradict each other")
-        run(Asked(scenario, hw, budget, metric, goal, posterior, from_datasheet, check, cells_out, sims, seed), as_json)
+        if posterior is not None and from_datasheet:
+            raise UsageError("--posterior and --from-datasheet contradict each other")
+        run(Asked(scenario, hw, budget, metric, goal, posterior, from_datasheet, cells_out, sims, seed), as_json)
         return
     if experiment is not None or any(path.suffix.lower() in LOGS for path in given):
         from simctl import from_logs
@@ -239,22 +237,23 @@ def command(
         )
         return
     from calibrate.backend import imported
-    from calibrate.beside import begun, process_beside
-    from calibrate.population.start import starting_priors
+    from calibrate.population.priors import starting_priors
     from calibrate.sampling import Settings
     from calibrate.sources import engine_grids, of_engine
-    from calibrate.steps.alone import learn_alone, packaged_alone
     from calibrate.steps.cells import concatenate
     from calibrate.steps.engine_grid import read_engine_grid
     from calibrate.steps.fit import StepFit
+    from calibrate.steps.microbenchmarks import packaged_microbenchmarks
     from calibrate.steps.report import calibrate, describe
+    from calibrate.workers import begun, worker_processes
     from sim.specs.gpus import get_gpu
     from simctl.calibrate_text import show
 
     own = bool(given) or collect is not None
-    with process_beside() as beside:
+    with worker_processes() as workers:
         if not own:
-            begun(beside, imported)  # there, while grids are read here
+            for _ in range(2):
+                begun(workers, imported)  # there, while grids are read here
         if collect is not None:
             from simctl.collect import collect as measured
 
@@ -273,13 +272,11 @@ def command(
             settings = replace(settings, draws=asked_draws or CAREFUL_DRAWS, target_accept=CAREFUL)
         elif not asked_draws:
             settings = replace(settings, anew=2 * draws)
-        apart = {} if own else packaged_alone(gpu)
-        alone = [begun(beside, learn_alone, kind, timed, known, settings) for kind, timed in apart.items()]
-        result = calibrate(StepFit(every, known, settings), folds, seed, alone, beside)
+        result = calibrate(StepFit(every, known, settings), folds, seed, {} if own else packaged_microbenchmarks(gpu), workers)
     if as_json:
-        click.echo(json.dumps(_plain(result, describe(grids), start.said), indent=1))
+        click.echo(json.dumps(_plain(result, describe(grids), start.basis), indent=1))
     else:
-        show(result, grids, describe(grids), start.said, worst)
+        show(result, grids, describe(grids), start.basis, worst)
     if not allow_unconverged:
         result.diagnostics.require()
     if out is not None:
@@ -297,8 +294,7 @@ USES = {
     "served": "served runs: `simctl validate`; one --experiment of them is a log",
     "weight-axis": "decodes in fp8 over models and contexts: `simctl knees`, or --from",
     "profile": "kernels of an iteration, profiled",
-    "duty": "decodes near prefill, the clock beside: `python -m calibrate.served.owed`",
-    "products": "matrix products by rows, and their kernels: `python -m hw.products_table`",
+    "products": "matrix products by rows: `python -m hw.show FILE point`",
     "kernels": "the decode kernels of docs/kernels.md",
 }
 
@@ -332,10 +328,7 @@ def _plain(result: Calibration, title: str, start: str) -> dict[str, Any]:
         "rates": [dataclasses.asdict(r) for r in result.rates],
         "held_out": [dataclasses.asdict(h) for h in result.held_out],
         "held_out_cells": [dataclasses.asdict(c) for c in result.cell_errors],
-        "held_out_together": [dataclasses.asdict(t) for t in result.together],
         "model_error": result.sigma,
         "noise_floor": dict(zip(("median", "p90", "cells_above_6_percent"), result.noise_floor, strict=True)),
-        "elpd_loo": result.elpd_loo,
-        "bad_pareto_k": result.bad_pareto_k,
         **dataclasses.asdict(result.diagnostics),
     }

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from simctl.columns import aligned
-from simctl.wrap import fill
+from simctl.text import aligned, fill
 
 if TYPE_CHECKING:
     from calibrate.steps.engine_grid import Grid
@@ -52,8 +50,8 @@ def show(result: Calibration, grids: list[Grid], title: str, start: str, worst: 
     say(title)
     for grid in grids:
         say(f"  {grid.source}: {len(grid.cells)} cells, {grid.engine}", "    ")
-    for alone in result.alone:
-        if taken := [name for name in alone.rates if name not in result.fit.free]:
+    for alone in result.microbenchmarks:
+        if taken := [name for name in alone.rates if name not in result.fit.model.free]:
             say(f"  {', '.join(taken)}: {alone.basis}", "    ")
     say(f"  before them: {start}", "    ")
     click.echo()
@@ -62,24 +60,17 @@ def show(result: Calibration, grids: list[Grid], title: str, start: str, worst: 
     click.echo()
     if unseen := [r.name for r in result.rates if not r.learnt]:
         say(f"as the prior, for nothing here shows them: {', '.join(unseen)}. What each rate is: docs/formula.md, and `unit` with --json.")
-    for alone in result.alone:
-        seen = [f"{name} {mid:.3g} [{low:.3g}-{high:.3g}]" for name, (low, mid, high) in alone.not_taken(result.fit.free).items()]
-        if seen:
-            say(f"{alone.basis}, and not taken from there: {', '.join(seen)}")
     click.echo()
     say("model error by kind: " + ", ".join(f"{k} {v:.2%}" for k, v in result.sigma.items()))
     middle, high, beyond = result.noise_floor
     say(f"noise floor, a cell's own repeats: median {middle:.2%}, 90 % of cells below {high:.2%}, {beyond} cells above 6 %")
-    say(f"elpd_loo {result.elpd_loo:.1f}, {result.bad_pareto_k} cells with Pareto k > 0.7")
     d = result.diagnostics
     say(f"R-hat <= {d.rhat_max:.4f}, effective sample size >= {d.ess_min:.0f}, {d.divergences} divergences")
     if result.held_out:
-        _show_held_out(result)
-    if result.together:
-        _show_together(result, worst)
+        _show_held_out(result, worst)
 
 
-def _show_held_out(result: Calibration) -> None:
+def _show_held_out(result: Calibration, worst: int) -> None:
     """Errors on what each kind of folds left out, a heading for each kind."""
     click.echo()
     rows, kind = [], ""
@@ -92,34 +83,10 @@ def _show_held_out(result: Calibration) -> None:
         rows.append((f"  {part}", str(s.n), *(f"{v:.2%}" for v in (s.median, s.p90, s.worst)), f"{s.bias:+.2%}", f"{s.coverage:.0%}"))
     for line in aligned(("held out, error", "n", "median", "p90", "worst", "bias", "in 90"), rows):
         click.echo(line)
-
-
-def _show_together(result: Calibration, worst: int) -> None:
-    """Errors by cell, its runs together, beside what their noise alone would give."""
-    click.echo()
-    say(
-        "held out by cell, its runs together: the prediction against the middle of all visits of all the cell's runs, each freed of what "
-        "its run's host does; noise: what the middles' own standard errors would give were every prediction exact; sure: cells off by "
-        "more than three standard errors, and the worst of them"
-    )
-    rows = [
-        (t.part, str(t.n), f"{t.errors.median:.2%}", *(f"{v:.1%}" for v in (t.errors.p90, t.errors.worst)), f"{t.errors.within:.0%}",
-         f"{t.noise.median:.2%}", *(f"{v:.1%}" for v in (t.noise.p90, t.noise.worst)), f"{t.noise.within:.0%}",
-         str(t.significant), f"{t.worst_significant:.1%}" if t.significant else "-")
-        for t in result.together
-    ]  # fmt: skip
-    heads = ("cells", "n", "median", "p90", "worst", "in 6%", "noise:", "p90", "worst", "in 6%", "sure", "worst")
-    for line in aligned(heads, rows, gap=1):
-        click.echo(line)
-    if math.isfinite(result.between_runs):  # there are repeats
-        click.echo(f"runs of one cell lie {result.between_runs:.2f} times as far apart as their noise says")
     if worst:
         click.echo()
-        rows = [
-            (e.model, e.cell, str(e.runs), str(e.visits), f"{e.error:+.1%}", f"{e.noise:.1%}", "sure" if e.significant else "")
-            for e in result.cell_errors[:worst]
-        ]
-        for line in aligned(("model", "cell", "runs", "visits", "off", "se", ""), rows, left=2, gap=1):
+        rows = [(e.model, e.cell, e.run.split(" (")[0], f"{e.error:+.1%}", f"{e.noise:.1%}") for e in result.cell_errors[:worst]]
+        for line in aligned(("model", "cell", "run", "off", "se"), rows, left=3, gap=1):
             click.echo(line)
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sim.errors import UsageError
-from simctl.goal import read_goal
+from sim.errors import SimctlError, UsageError
+
+if TYPE_CHECKING:
+    from sim import Deployment, Rates
 
 INTERVALS = ("rates_90.", "run_noise_90.")
+Figure = Callable[["Rates"], float]
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,10 @@ class Decision:
     gpu: Any
     precision: Any
     tp: int
-    at: Callable[[Any], list[float]]
+    at: Callable[[Rates], list[float]]
 
 
-def decision_of(path: Path, gpu: str, metric: str | None, goal: str | None) -> Decision:
+def decision_of(path: Path, gpu: str, metric: str | None, goal: tuple[str, float] | None) -> Decision:
     """The decision of a scenario of `simulate` or `what-if`, asked of `gpu`. The metric defaults to the first one the scenario reports.
 
     A scenario that comes with simctl may be given by its name. Raises UsageError naming what is missing.
@@ -44,63 +47,58 @@ def decision_of(path: Path, gpu: str, metric: str | None, goal: str | None) -> D
         raise UsageError(f"{path.name}: a design needs a scenario of {' or '.join(makers)}, not of {scenario.command}")
     limit = None
     if goal is not None:
-        metric, limit = read_goal(goal)
+        metric, limit = goal
     reported = [name for name in scenario.report if not name.startswith(INTERVALS)]
     name = metric or (reported[0] if reported else None)
     if name is None:
         raise UsageError(f"{path.name}: reports no figure; name one with --metric")
-    parts = [makers[scenario.command](run.arguments, name) for run in scenario.runs]
-    owner = parts[0][1]
-    if any(part[1] != owner for part in parts):
+    parts = [makers[scenario.command](cell.options(), name) for cell in scenario.cells]
+    owners = {(d.model, d.gpu.name, d.precision, d.tp) for _, d in parts}
+    if len(owners) > 1:
         raise UsageError(f"{path.name}: a design is for one model on one GPU; the sweep changes them")
-    labels = tuple(", ".join(f"{k} {v}" for k, v in run.cell.items()) or "as asked" for run in scenario.runs)
-    return Decision(scenario.question, name, limit, labels, *owner, at=lambda rates: [part[0](rates) for part in parts])
+    d = parts[0][1]
+    labels = tuple(", ".join(f"{k} {v}" for k, v in cell.label.items()) or "as asked" for cell in scenario.cells)
+    at = lambda rates: [figure(rates) for figure, _ in parts]  # noqa: E731
+    return Decision(scenario.question, name, limit, labels, d.model, d.gpu, d.precision, d.tp, at)
 
 
-def _simulated(arguments: tuple[str, ...], metric: str) -> tuple[Callable[[Any], float], tuple[Any, ...]]:
+def _simulated(options: dict[str, Any], metric: str) -> tuple[Figure, Deployment]:
     from dataclasses import replace
 
-    from sim.errors import SimctlError
-    from sim.rates import RateDraws
-    from sim.serve import run_study
-    from sim.served import IN_PROCESS, as_served
-    from simctl.simulate import command
-    from simctl.study import study_of
+    from sim import RateDraws, simulate
+    from sim.cost.serving import as_served
+    from sim.provenance import Origin, Provenance
+    from simctl.simulate import study_of
 
-    context = command.make_context("simulate", list(arguments))
-    study = study_of(context, context.params)
+    study = study_of(options)
+    workload = replace(study.workload, redraw=None)
 
-    def at(rates: Any) -> float:
-        held = RateDraws(rates, rates, study.rates.basis, f"{IN_PROCESS} a design")
-        if context.params["served_path"]:
+    def at(rates: Rates) -> float:
+        held = RateDraws(rates, rates, study.rates.sources, Provenance(Origin.IN_PROCESS, "a design"))
+        if options["served"]:
             held, _ = as_served(held)
-        result = run_study(replace(study, rates=held, redraw=None), draws=0, keep_iterations=False)
-        if metric not in result.summary:
-            raise SimctlError(f"simulate has no figure {metric!r}; it has {', '.join(sorted(result.summary))}")
-        return float(result.summary[metric])
+        run = simulate(study.deployment, workload, held, host=study.host, goodput=study.goodput, draws=0, keep_iterations=False)
+        if metric not in run.summary:
+            raise SimctlError(f"simulate has no figure {metric!r}; it has {', '.join(sorted(run.summary))}")
+        return float(run.summary[metric])
 
-    return at, (study.model, study.gpu, study.precision, study.tp)
+    return at, study.deployment
 
 
-def _laid_out(arguments: tuple[str, ...], metric: str) -> tuple[Callable[[Any], float], tuple[Any, ...]]:
-    from dataclasses import fields
-
+def _laid_out(options: dict[str, Any], metric: str) -> tuple[Figure, Deployment]:
     import numpy as np
 
-    from sim.rates import UNITS, RateDraws, Rates
-    from sim.whatif import answer
+    from sim import RateDraws, Rates
+    from simctl.options import deployment_of
     from simctl.run import flatten
-    from simctl.what_if import as_dict, command, question_of
+    from simctl.what_if import answer, as_dict
 
-    context = command.make_context("what-if", list(arguments))
-    question, _ = question_of(context.params)
-
-    def at(rates: Any) -> float:
-        one = Rates(**{f.name: np.full(1, getattr(rates, f.name)) for f in fields(Rates)})
-        flat = flatten(as_dict(answer(question, RateDraws(rates, one, dict.fromkeys(UNITS, "design"), "design")), context.params))
+    def at(rates: Rates) -> float:
+        one = Rates(**{name: np.full(1, getattr(rates, name)) for name in rates.names()})
+        flat = flatten(as_dict(answer(options, RateDraws(rates, one)), options))
         if not isinstance(flat.get(metric), int | float):
             numbers = sorted(name for name, value in flat.items() if isinstance(value, int | float) and not isinstance(value, bool))
             raise UsageError(f"what-if has no figure {metric!r}; it has {', '.join(numbers)}")
         return float(flat[metric])
 
-    return at, (question.model, question.gpu, question.precision, question.tp)
+    return at, deployment_of(options)

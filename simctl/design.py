@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import UsageError
-from simctl.tables import table
-from simctl.wrap import fill
+from simctl.text import fill, table
 
 if TYPE_CHECKING:
     from calibrate.design.greedy import Plan
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 LEAST_CELLS = 8  # a calibration refuses fewer
-CHECK_DRAWS = 80
 SHOWN_COLUMNS = 3
 ENOUGH = 0.05  # stop listing cells once the interval is within this share of what every cell together would leave
 
@@ -35,10 +33,9 @@ class Asked:
     gpu: str
     budget_s: float
     metric: str | None
-    goal: str | None
+    goal: tuple[str, float] | None
     posterior: Path | None
     from_datasheet: bool
-    check: bool
     cells_out: Path | None
     simulations: int
     seed: int
@@ -84,10 +81,8 @@ def design(asked: Asked) -> Designed:
         raise UsageError(f"cannot write {asked.cells_out}: {asked.cells_out.parent} is not a folder")
     gpu = get_gpu(asked.gpu)
     decision = decision_of(asked.scenario, asked.gpu, asked.metric, asked.goal)
-    start = start_from(gpu, decision.precision, asked.posterior, asked.from_datasheet or asked.check, asked.seed)
+    start = start_from(gpu, decision.precision, asked.posterior, asked.from_datasheet, asked.seed)
     found = candidates(decision.model, gpu, decision.precision, start.point())
-    if asked.check:
-        found = _measured_only(found, gpu)
     left = asked.budget_s - found.checks_s
     if left <= 0 or (found.cost_s > left).all():
         raise UsageError(
@@ -115,54 +110,14 @@ def run(asked: Asked, as_json: bool) -> None:
     from simctl.design_cells import write_cells
 
     result = design(asked)
-    checked = _checked(result, asked) if asked.check else []
     if as_json:
-        click.echo(json.dumps(_plain(result, checked), indent=1))
+        click.echo(json.dumps(_plain(result), indent=1))
     else:
-        _show(result, checked)
+        _show(result)
     if asked.cells_out is not None:
         cells = [result.candidates.asked[i] for i in result.chosen.cells]
         write_cells(asked.cells_out, result.candidates.shape, cells, f"for {result.decision.metric}: {result.decision.question}")
         click.echo(f"wrote {asked.cells_out}", err=True)
-
-
-def _measured_only(found: Any, gpu: Any) -> Any:
-    """The candidates that a packaged grid of the same model and dtype has measured."""
-    from dataclasses import replace
-
-    keep = np.flatnonzero(np.isin(found.cells.cell, _grid(found, gpu).cells.cell))
-    return replace(found, asked=tuple(found.asked[i] for i in keep), cells=found.cells.take(keep), cost_s=found.cost_s[keep])
-
-
-def _grid(found: Any, gpu: Any) -> Any:
-    from calibrate.sources import engine_grids
-
-    label = str(found.cells.model[0])
-    grids = [g for g in engine_grids(gpu) if g.cells.model[0] == label]
-    if not grids:
-        raise UsageError(f"no packaged grid of {label} on {gpu.name} to check a design on")
-    return grids[0]
-
-
-def _checked(result: Designed, asked: Asked) -> list[dict[str, Any]]:
-    """The design replayed on measured cells: the decision's interval from the cells chosen, from a coarse grid, and from all."""
-    from calibrate.design.check import taught_by
-
-    labels = result.candidates.cells.cell
-    sets = {
-        "chosen cells": labels[list(result.chosen.cells)],
-        "coarse grid of the same cost": labels[list(result.grid.cells)],
-        "whole grid": labels,
-    }
-    rows = []
-    for taught in taught_by(_grid(result.candidates, result.decision.gpu), sets, asked.seed):
-        picks = np.linspace(0, len(taught.rates.beta) - 1, CHECK_DRAWS).round().astype(int)
-        values = np.array([result.decision.at(taught.rates.at(int(d))) for d in picks])
-        low, middle, high = np.quantile(values, [0.05, 0.5, 0.95], axis=0)
-        rows.append(
-            {"learnt_from": taught.name, "cells": taught.cells, "low": low.tolist(), "median": middle.tolist(), "high": high.tolist()}
-        )
-    return rows
 
 
 def _until_enough(chosen: Plan, everything: Plan) -> Plan:
@@ -219,7 +174,7 @@ def _columns(result: Designed) -> list[int]:
     return sorted(int(i) for i in order)
 
 
-def _show(result: Designed, checked: list[dict[str, Any]]) -> None:
+def _show(result: Designed) -> None:
     def say(text: str) -> None:
         click.echo(fill(text, later="  "))
 
@@ -257,21 +212,6 @@ def _show(result: Designed, checked: list[dict[str, Any]]) -> None:
     say(f"intervals of {d.metric}{at}: expected ones, 5-95 %, before anything is measured")
     if not chosen.cells:
         say(f"no cells: all {len(found.asked)} together would narrow the interval by less than {ENOUGH:.0%}")
-    if checked:
-        click.echo()
-        say(
-            f"check: the same cells as really measured on {d.gpu.name}, learnt from the datasheet up: {d.metric}{at}, 5-95 %, medians below"
-        )
-        click.echo(_checked_table(checked, shown, header[2:]))
-
-
-def _checked_table(checked: list[dict[str, Any]], shown: list[int], names: list[str]) -> str:
-    """A line of intervals, and below it one of medians, for each set of cells that was learnt from."""
-    rows = []
-    for r in checked:
-        rows.append([r["learnt_from"], r["cells"], *(f"{_short(r['low'][i])}-{_short(r['high'][i])}" for i in shown)])
-        rows.append(["", "", *(_short(r["median"][i]) for i in shown)])
-    return table(("learnt from", "cells", *names), rows)
 
 
 def _swept(cell: str) -> str:
@@ -288,7 +228,7 @@ def _short(value: float) -> str:
     return f"{float(f'{value:.4g}'):.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
-def _plain(result: Designed, checked: list[dict[str, Any]]) -> dict[str, Any]:
+def _plain(result: Designed) -> dict[str, Any]:
     d, found = result.decision, result.candidates
 
     def after(plan: Plan) -> dict[str, Any]:
@@ -313,5 +253,4 @@ def _plain(result: Designed, checked: list[dict[str, Any]]) -> dict[str, Any]:
         "chosen": after(result.chosen),
         "coarse_grid_of_the_same_cost": after(result.grid),
         "whole_grid": after(result.everything),
-        "check": checked,
     }

@@ -1,9 +1,8 @@
-"""Cells that an engine grid could measure: their bills, what measuring each would take, and the file that asks for them."""
+"""Cells that an engine grid could measure: their work, what measuring each would take, and the file that asks for them."""
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import UsageError
+from sim.files import write_text
 
 if TYPE_CHECKING:
     from calibrate.steps.cells import StepCells
     from hw.cells import Cell
-    from sim.rates import Rates
+    from sim.cost.rates import Rates
+    from sim.specs.gpu import GpuSpec
 
 Array = NDArray[np.float64]
 SETUP_S = 0.02  # placing contexts and draining: what the packaged grids took beyond their iterations, a cell
@@ -25,7 +26,7 @@ SERVER_LIMITS = {"max_num_seqs": 256, "max_num_batched_tokens": 8192}  # what `s
 
 @dataclass(frozen=True)
 class Candidates:
-    """Cells to choose from, in the grid's own order: what to ask for, their bills, and seconds for each [cell] and for the checks."""
+    """Cells to choose from, in the grid's own order: what to ask for, their work, and seconds for each [cell] and for the checks."""
 
     shape: str  # model as `simctl measure` names it
     asked: tuple[Cell, ...]
@@ -55,11 +56,11 @@ def candidates(model: Any, gpu: Any, precision: Any, rates: Rates) -> Candidates
     """The engine grid of `model` on `gpu`, costed at `rates` (floats)."""
     from hw.cells import engine_grid
     from hw.suites.engine_grid import checks
-    from sim.deployment import Limits, plan_engine
-    from sim.products import known_to
+    from sim.deployment import Deployment, Limits, plan_engine
 
     name, spec = measurable_shape(model)
-    config, _ = plan_engine(spec, gpu, precision, 1, Limits(**SERVER_LIMITS))
+    deployment = Deployment(spec, gpu, precision, limits=Limits(**SERVER_LIMITS))
+    config, _ = plan_engine(deployment)
     longest = min(spec.max_context, 131072)
     asked = engine_grid(
         np.random.default_rng(0),
@@ -70,41 +71,42 @@ def candidates(model: Any, gpu: Any, precision: Any, rates: Rates) -> Candidates
     )
     if not asked:
         raise UsageError(f"no cell of an engine grid fits {name} on {gpu.name}")
-    on = known_to(gpu)
+    on = deployment.gpu
     cells = as_cells(asked, name, spec, precision, on)
-    controls, anchors = checks()
-    again = as_cells((anchors[0], *anchors, controls[0]), name, spec, precision, on)
+    control, anchors = checks()
+    checked = (anchors[0], *anchors, control)
+    again = as_cells(checked, name, spec, precision, on)
     return Candidates(
         name,
         tuple(asked),
         cells,
         cost_s(asked, cells, rates, spec, precision, on),
-        float(cost_s((anchors[0], *anchors, controls[0]), again, rates, spec, precision, on).sum()),
+        float(cost_s(checked, again, rates, spec, precision, on).sum()),
     )
 
 
-def as_cells(asked: Any, name: str, spec: Any, precision: Any, gpu: str) -> StepCells:
-    """The cells' bills as a table of step cells; their times (1 s) are unknown and must not be read."""
-    from calibrate.steps.cells import grid_shape, make_cells
-    from calibrate.steps.engine_grid import KIND
-    from sim.bill import iteration_bill
+def as_cells(asked: Any, name: str, spec: Any, precision: Any, gpu: GpuSpec) -> StepCells:
+    """The cells' work as a table of step cells; their times (1 s) are unknown and must not be read."""
+    from calibrate.steps.cells import make_cells
+    from calibrate.steps.engine_grid import KIND, grid_shape
+    from sim.cost.work import iteration_work
 
-    bills = [iteration_bill(spec, grid_shape(spec, c.contexts, [(t, o) for o, t in c.chunks]), precision, gpu=gpu) for c in asked]
+    works = [iteration_work(spec, grid_shape(spec, c.contexts, [(t, o) for o, t in c.chunks]), precision, gpu=gpu) for c in asked]
     label = f"{name} {precision.weights}"
     return make_cells(
-        bills, np.ones(len(bills)), kind=[KIND[c.kind] for c in asked], model=[label] * len(bills), cell=[c.label for c in asked]
+        works, np.ones(len(works)), kind=[KIND[c.kind] for c in asked], model=[label] * len(works), cell=[c.label for c in asked]
     )
 
 
-def cost_s(asked: Any, cells: StepCells, rates: Rates, spec: Any, precision: Any, gpu: str) -> Array:
+def cost_s(asked: Any, cells: StepCells, rates: Rates, spec: Any, precision: Any, gpu: GpuSpec) -> Array:
     """Seconds to measure each cell under the grid's protocol, by the formula at `rates`."""
-    from calibrate.steps.model import log_price
+    from calibrate.steps.model import log_times
     from hw.cells import Cell
     from hw.suites.engine_grid import CHUNK_REPEATS, DECODE_REPEATS, WARM, repeats
 
-    step = np.exp(log_price(cells, rates)[0])
+    step = np.exp(log_times(cells, rates)[0])
     beside = [Cell("decode", c.contexts) for c in asked if c.contexts and c.chunks]
-    alone = np.exp(log_price(as_cells(beside, "", spec, precision, gpu), rates)[0]) if beside else ()
+    alone = np.exp(log_times(as_cells(beside, "", spec, precision, gpu), rates)[0]) if beside else ()
     decode = dict(zip((c.contexts for c in beside), alone, strict=True))
     out = []
     for cell, seconds in zip(asked, step, strict=True):
@@ -120,6 +122,4 @@ def write_cells(path: Path, shape: str, chosen: list[Cell], why: str) -> None:
     """A cells file for `simctl measure --cells`, whole or not at all."""
     rows = ",\n".join("  " + json.dumps({"kind": c.kind, "contexts": c.contexts, "chunks": c.chunks}) for c in chosen)
     text = f'{{"schema": "simctl-cells/1", "model": {json.dumps(shape)}, "why": {json.dumps(why)},\n "cells": [\n{rows}\n]}}\n'
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    write_text(path, text)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sim.errors import UsageError
-from simctl.options import Fraction, writable
+from sim.files import writable
+from simctl.options import Fraction
 
 if TYPE_CHECKING:
-    from calibrate.knees.by_bill import AxisScore
     from calibrate.knees.curves import Curve
     from calibrate.knees.left_out import LeftOut
 
@@ -29,12 +29,12 @@ SAMPLED: dict[str, Any] = {"draws": 1000, "tune": 500, "target_accept": 0.9}  # 
 @click.option(
     "--loo",
     is_flag=True,
-    help="Also compare the eleven predictors and the bill by left-out density, censored knees as bounds, and learn each GPU's alpha so.",
+    help="Also compare the eleven predictors and the step-time formula by left-out density, censored knees as bounds.",
 )
 @click.option("--plot", metavar="FILE", help="Also draw the efficiency curves and their knees to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables, every curve in it.")
 def command(data: tuple[str, ...], tau: float, resamples: int, seed: int, loo: bool, plot: str | None, as_json: bool) -> None:
-    """Analyse efficiency curves: knees, predictors, and where they fail.
+    """Analyse efficiency curves: knees, and what predicts them.
 
     Efficiency is t(1)/t(B) per request; the knee is the first batch whose efficiency is below tau. A curve that never falls below
     tau is right-censored (`> 64`), never given a number.
@@ -96,7 +96,6 @@ def command(data: tuple[str, ...], tau: float, resamples: int, seed: int, loo: b
 def _curves(data: tuple[str, ...]) -> tuple[list[Curve], list[Curve]]:
     """(curves of engines stepped in process and of CSV files, curves of served runs), one a cell. UsageError where no file has any."""
     from calibrate.knees.curves import pooled, read_curves
-    from calibrate.knees.facts import knee_facts
     from calibrate.knees.measured import is_served, read_measured, read_served_curves
     from calibrate.sources import resolved
 
@@ -104,7 +103,7 @@ def _curves(data: tuple[str, ...]) -> tuple[list[Curve], list[Curve]]:
     served: list[Curve] = []
     for path in (resolved(Path(name)) for name in data):
         if path.suffix != ".nc":
-            static += read_curves(path, knee_facts)
+            static += read_curves(path)
             continue
         into, found = (served, read_served_curves(path)) if is_served(path) else (static, read_measured(path))
         if not found:
@@ -116,16 +115,21 @@ def _curves(data: tuple[str, ...]) -> tuple[list[Curve], list[Curve]]:
 
 
 def _published(loo: bool, seed: int, as_json: bool) -> None:
+    from calibrate.knees.by_step_time import STUDY, study_scores
+    from calibrate.knees.left_out import of_study
     from calibrate.knees.published import KNOWN_MISSES, reproduce
+    from calibrate.knees.weight_axis import contrasts, observations
+    from calibrate.sampling import Settings
+    from sim.posterior import rates_for
+    from sim.specs.gpus import get_gpu
     from simctl import knees_text
 
-    checks, axis = reproduce(), _weight_axis()
-    left_out = _study_left_out(seed) if loo else None
+    rates = rates_for(get_gpu("H100"), STUDY)
+    checks, axis = reproduce(), study_scores(rates.point, observations(), contrasts())
+    left_out = of_study(rates, Settings(seed=seed, **SAMPLED)) if loo else None
     if as_json:
-        out = {"checks": [dataclasses.asdict(c) for c in checks], "weight_axis": [dataclasses.asdict(s) for s in axis]}
-        if left_out:
-            out |= {"loo": dataclasses.asdict(left_out)}  # type: ignore[dict-item]
-        click.echo(json.dumps(_finite(out), indent=1))
+        out: dict[str, Any] = {"checks": [dataclasses.asdict(c) for c in checks], "weight_axis": [dataclasses.asdict(s) for s in axis]}
+        click.echo(json.dumps(_finite(out | ({"loo": dataclasses.asdict(left_out)} if left_out else {})), indent=1))
     else:
         knees_text.show_checks(checks)
         knees_text.show_axis(axis)
@@ -133,25 +137,6 @@ def _published(loo: bool, seed: int, as_json: bool) -> None:
             knees_text.show_left_out(left_out)
     if any(not c.holds and c.name not in KNOWN_MISSES for c in checks):
         raise click.exceptions.Exit(1)
-
-
-def _weight_axis() -> list[AxisScore]:
-    from calibrate.knees.by_bill import STUDY, study_scores
-    from calibrate.knees.weight_axis import contrasts, observations
-    from sim.posterior import rates_for
-    from sim.specs.gpus import get_gpu
-
-    return study_scores(rates_for(get_gpu("H100"), STUDY).point, observations(), contrasts())
-
-
-def _study_left_out(seed: int) -> LeftOut:
-    from calibrate.knees.by_bill import STUDY
-    from calibrate.knees.left_out import of_study
-    from calibrate.sampling import Settings
-    from sim.posterior import rates_for
-    from sim.specs.gpus import get_gpu
-
-    return of_study(rates_for(get_gpu("H100"), STUDY), Settings(seed=seed, **SAMPLED))
 
 
 def _left_out(curves: list[Curve], tau: float, seed: int) -> LeftOut:

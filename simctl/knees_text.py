@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sim.units import format_tokens
-from simctl.tables import table
-from simctl.wrap import fill
+from simctl.text import fill, table
 
 if TYPE_CHECKING:
-    from calibrate.knees.audit import Finding
-    from calibrate.knees.by_bill import AxisScore
-    from calibrate.knees.checks import Check
+    from calibrate.knees.by_step_time import AxisScore
     from calibrate.knees.curves import Cell
     from calibrate.knees.left_out import LeftOut
+    from calibrate.knees.published import Check
     from calibrate.knees.served import ServedKnee
     from calibrate.knees.study import Study
 
@@ -34,20 +32,20 @@ def show_checks(checks: list[Check]) -> None:
 def show_axis(scores: list[AxisScore]) -> None:
     """Predictors of the published weight axis."""
     _table(
-        "weight axis, 25 knees and 17 contrasts; rates of the bill are the H100 posterior",
+        "weight axis, 25 knees and 17 contrasts; rates of the H100 posterior",
         ("predictor", "right signs", "median x", "worst x", "Spearman"),
         [(s.name, f"{s.signs}/{s.contrasts}", *(f"{v:.4g}" for v in (s.median_factor, s.worst_factor, s.spearman))) for s in scores],
     )
 
 
 def show_study(result: Study) -> None:
-    """Knees of every curve, predictors, thresholds, factors of GPUs, baselines, and the audit of low fits."""
+    """Knees of every curve, predictors, thresholds, factors of GPUs, and baselines."""
     _table(
         f"knees at tau {result.tau:g} (n = {len(result.curves)} curves)",
         ("model", "GPU", "ctx", "rung", "knee", "closed", "fit r", "R2", "runs"),
         [
             (_model(row.curve.cell), row.curve.cell.gpu, _context(row.curve.cell), _rung(*row.discrete), knee(row.continuous),
-             number(row.closed_form), f"{row.fit.r:.3f}", f"{row.fit.r2:.3f}", row.curve.runs)
+             number(row.closed_form), f"{row.r:.3f}", f"{row.r2:.3f}", row.curve.runs)
             for row in result.curves
         ],
     )  # fmt: skip
@@ -56,10 +54,10 @@ def show_study(result: Study) -> None:
         _table(
             "predictors: Spearman over finite knees [95 % bootstrap]; imputed: censored ones\n"
             "at twice their last batch; factor errors; low: censored ones told lower",
-            ("predictor", "Spearman", "imputed", "median", "geom.", "low"),
+            ("predictor", "Spearman", "imputed", "median", "low"),
             [
                 (s.predictor, _interval(s.spearman_finite, *s.interval), number(s.spearman_imputed), number(s.median_factor),
-                 number(s.geomean_factor), s.underpredicted_censored)
+                 s.underpredicted_censored)
                 for s in result.scores
             ],
         )  # fmt: skip
@@ -75,21 +73,6 @@ def show_study(result: Study) -> None:
     _say(f"per-GPU factor on the ratio, least squares over finite knees: {alphas}")
     for name, factor in result.leave_one_model_out.items():
         click.echo(f"leave one model out, {name}: median factor {factor:.3g}")
-    _show_audit(result)
-
-
-def _show_audit(result: Study) -> None:
-    counts = ", ".join(f"{name} {count}" for name, count in result.categories.most_common()) or "none"
-    _say(f"low-fit curves (R2 below 0.7): {len(result.audit)} of {len(result.curves)} ({counts})")
-    if not result.audit:
-        return
-
-    def row(f: Finding) -> tuple[Any, ...]:
-        cell = f.curve.cell
-        return (_model(cell), cell.gpu, _context(cell), f"{f.fit.r2:.3f}", "yes" if f.recovers else "no", ", ".join(f.categories))
-
-    _table("low fits, one by one", ("model", "GPU", "ctx", "R2", "recovers", "why"), [row(f) for f in result.audit])
-    _say("where they are: " + ", ".join(f"{name} {count}" for name, count in result.axes.most_common()))
 
 
 def show_served(rows: list[ServedKnee], tau: float) -> None:
@@ -99,27 +82,24 @@ def show_served(rows: list[ServedKnee], tau: float) -> None:
         ("model", "GPU", "ctx", "served", "static", "", "runs"),
         [
             (_model(r.curve.cell), r.curve.cell.gpu, _context(r.curve.cell), _served(r.knee, r.curve.batches[-1]),
-             "-" if r.direction is None else _served(r.static, r.curve.batches[-1]), _steps(r), r.curve.runs)
+             "-" if r.steps is None else _served(r.static, r.curve.batches[-1]), _steps(r), r.curve.runs)
             for r in rows
         ],
     )  # fmt: skip
-    if any(r.direction is None for r in rows):
+    if any(r.steps is None for r in rows):
         _say("static: - where no file given has a static curve of that model, GPU and context.")
 
 
 def show_left_out(found: LeftOut) -> None:
-    """Predictors by left-out density, and what was learnt of each GPU's factor."""
+    """Predictors by left-out density."""
     _table(
-        f"left-out log density of {found.knees} knees, {found.censored} of them censored\n"
-        "(two free numbers each; per-GPU alpha: a factor for each GPU)",
+        f"left-out log density of {found.knees} knees, {found.censored} of them censored\n(two free numbers each)",
         ("predictor", "elpd", "+-", "below best", "+-", "sigma", "bad k"),
         [
             (r.predictor, *(f"{v:.2f}" for v in (r.elpd, r.error, r.below_best, r.below_best_error, r.sigma)), r.bad_pareto_k)
             for r in found.ranked
         ],
     )
-    alphas = ", ".join(f"{gpu} {mid:.3g} [{low:.3g}-{high:.3g}]" for gpu, (low, mid, high) in found.alpha.items())
-    _say(f"per-GPU factor on the ratio, censored knees as bounds, 5-95 %: {alphas}")
     for note in found.notes:
         _say(note)
 
@@ -146,7 +126,9 @@ def _served(value: float | None, last: float) -> str:
 
 
 def _steps(row: ServedKnee) -> str:
-    return "" if row.direction is None else "equal" if not row.steps else f"{row.direction} by {abs(row.steps)}"
+    if not row.steps:
+        return "" if row.steps is None else "equal"
+    return f"{'lower' if row.steps < 0 else 'higher'} by {abs(row.steps)}"
 
 
 def _interval(value: float, low: float, high: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from simctl.tables import table
+from simctl.text import table
 
 
 def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed: int, sampler: Any, as_json: bool = False) -> None:

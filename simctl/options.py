@@ -1,16 +1,21 @@
-"""Options and checks that several commands share."""
+"""Options that several commands share, and the deployments and workloads that they mean."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sim.errors import UsageError
 from sim.units import parse_tokens
+from sim.workload.formats import FORMATS
+
+if TYPE_CHECKING:
+    from sim import Deployment, Workload
 
 
 class TokenCount(click.ParamType):
@@ -116,6 +121,24 @@ class Duration(click.ParamType):
         return seconds
 
 
+class Goal(click.ParamType):
+    """A figure of the result and the bound it must meet: METRIC<=NUMBER. Returned as (metric, limit)."""
+
+    name = "metric<=x"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        if isinstance(value, tuple):
+            return value
+        metric, bound, limit = str(value).partition("<=")
+        try:
+            number = float(limit) if bound and re.fullmatch(r"\s*[\w.]+\s*", metric) else math.nan
+        except ValueError:
+            number = math.nan
+        if math.isnan(number):
+            self.fail(f"needs METRIC<=NUMBER, for example 'p99_ttft_ms<=2000', got {value!r}", param, ctx)
+        return metric.strip(), number
+
+
 class Pair(click.ParamType):
     """Two numbers with a colon between them: RATE:BURST."""
 
@@ -131,37 +154,141 @@ class Pair(click.ParamType):
             self.fail(f"not RATE:BURST: {value!r}", param, ctx)
 
 
-def deployment_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--model --gpu --dtype --kv-dtype --tp, with the same meaning everywhere."""
-    for option in reversed(
-        [
-            click.option("--model", default="Qwen2.5-7B-1M", show_default=True, help="Catalogue name, or a Hugging Face config.json."),
-            click.option("--gpu", required=True, help="Catalogue name (see `simctl gpus`), or a YAML file that describes one."),
-            click.option("--dtype", default="bf16", show_default=True, help="Weight dtype: bf16, fp16, fp8, int8, int4, nvfp4, mxfp4."),
-            click.option("--kv-dtype", default="bf16", show_default=True, help="KV-cache dtype: bf16, fp16, fp8, int8."),
-            click.option(
-                "--tp", "--tensor-parallel-size", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="GPUs per replica."
-            ),
-        ]
-    ):
-        function = option(function)
-    return function
+class Sectioned(click.Command):
+    """A command whose help shows its options under headings, in order; all others come last, as Options.
+
+    `sections` maps a heading to long option names without dashes. Integers are called N, not INTEGER RANGE.
+    """
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.sections = sections
+        for option in self.params:
+            if isinstance(option, click.Option) and option.metavar is None and not (option.is_flag or option.count):
+                if isinstance(option.type, click.types.IntParamType):
+                    option.metavar = "N"
+                elif isinstance(option.type, click.types.FloatParamType):
+                    option.metavar = "NUMBER"
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        shown = {param: param.get_help_record(ctx) for param in self.get_params(ctx)}
+        named = {opt.lstrip("-"): param for param in shown for opt in param.opts}
+        taken = [name for names in self.sections.values() for name in names]
+        others = [record for param, record in shown.items() if record and param not in {named[name] for name in taken}]
+        for title, records in {**{t: [shown[named[n]] for n in names] for t, names in self.sections.items()}, "Options": others}.items():
+            if rows := [record for record in records if record]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
-def writable(path: str | None) -> Path | None:
-    """The path, checked before any work is done: its folder must exist and take files. UsageError otherwise."""
-    if path is None:
-        return None
-    target = Path(path)
-    folder = target.parent
-    if not folder.is_dir():
-        raise UsageError(f"cannot write {path}: {folder} is not a folder")
-    if target.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder")
-    try:
-        probe = folder / f".{target.name}.probe"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
-    return target
+def grouped(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """One decorator for several options, in this order."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+deployment_options = grouped(
+    click.option("--model", default="Qwen2.5-7B-1M", show_default=True, help="Catalogue name, or a Hugging Face config.json."),
+    click.option("--gpu", required=True, help="Catalogue name (see `simctl gpus`), or a YAML file that describes one."),
+    click.option("--dtype", default="bf16", show_default=True, help="Weight dtype: bf16, fp16, fp8, int8, int4, nvfp4, mxfp4."),
+    click.option("--kv-dtype", default="bf16", show_default=True, help="KV-cache dtype: bf16, fp16, fp8, int8."),
+    click.option(
+        "--tp", "--tensor-parallel-size", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="GPUs per replica."
+    ),
+)
+
+# What decides how much memory is left for KV: the same plan for what-if, regime-map and simulate.
+limit_options = grouped(
+    click.option("--engine", default="vllm", show_default=True, help="vllm, sglang, llamacpp, or a scheduler class's dotted path."),
+    click.option("--max-num-seqs", type=BatchCap(), help="Most requests running, or knee:0.65 (efficiency). [default: the engine's]"),
+    click.option(
+        "--max-num-batched-tokens", type=click.IntRange(1), metavar="N", help="Token budget per iteration. [default: the engine's]"
+    ),
+    click.option("--gpu-memory-utilization", type=Fraction(closed=True), help="Share of memory to use. [default: the engine's]"),
+)
+
+rate_options = grouped(
+    click.option(
+        "--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this file. [default: the packaged posterior]"
+    ),
+    click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all that is drawn: same seed, same answer."),
+)
+
+TRACE_ONLY = ("limit", "resample", "rate_scale", "spread_arrivals")
+DRAWN_ONLY = ("random_input_len", "random_output_len", "random_length_cv", "random_prefix_len", "turns")
+# An option left out takes the default of sim.Workload, which the help repeats.
+workload_options = grouped(
+    click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace file, or ServeGen's folder."),
+    click.option(
+        "--trace-format",
+        type=click.Choice(list(FORMATS)),
+        metavar="FORMAT",
+        default="jsonl",
+        show_default=True,
+        help=f"One of {', '.join(FORMATS)}.",
+    ),
+    click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the trace's first N requests."),
+    click.option("--rate-scale", type=float, help="Let the trace arrive this many times as fast. [default: 1]"),
+    click.option("--spread-arrivals", type=float, help="Put arrivals off by up to so many seconds, at random (Mooncake: 3)."),
+    click.option("--trace-start", type=float, help="ServeGen: draw from this second on. [default: 0]"),
+    click.option("--trace-duration", type=float, help="ServeGen: draw this many seconds. [default: 3600]"),
+    click.option("--num-prompts", type=click.IntRange(1, 10_000_000), help="Requests to draw, without a trace or with --resample."),
+    click.option("--resample", is_flag=True, help="Draw --num-prompts requests with the trace's lengths."),
+    click.option("--request-rate", type=float, help="Requests per second, instead of the trace's times; inf: all at once."),
+    click.option("--burstiness", type=float, help="1: Poisson; less: bursts; inf: constant gaps. [default: 1]"),
+    click.option("--max-concurrency", type=click.IntRange(1), help="Most requests in flight: a closed loop of clients."),
+    click.option("--random-input-len", type=click.IntRange(1), help="Mean new prompt tokens. [default: 1024]"),
+    click.option("--random-output-len", type=click.IntRange(1), help="Mean output tokens. [default: 128]"),
+    click.option("--random-length-cv", type=float, help="Log-normal lengths with this CV; 0: fixed. [default: 0]"),
+    click.option("--random-prefix-len", type=click.IntRange(0), help="System prompt shared by all. [default: 0]"),
+    click.option("--turns", type=click.IntRange(1), help="Requests per session; the context grows. [default: 1]"),
+    click.option("--think-time", type=float, help="Mean seconds between turns, exponential. [default: 0]"),
+)
+_ARGUMENTS = {
+    "random_input_len": "input_len",
+    "random_output_len": "output_len",
+    "random_length_cv": "length_cv",
+    "random_prefix_len": "prefix_len",
+    "think_time": "think_time_s",
+    "spread_arrivals": "spread_arrivals_s",
+    "trace_start": "start_s",
+    "trace_duration": "duration_s",
+}
+
+
+def deployment_of(options: Mapping[str, Any], /, **more: Any) -> Deployment:
+    """The deployment that the options mean; `more` are further arguments of Deployment.of."""
+    from sim import Deployment, Limits
+
+    limits = {name: options[name] for name in Limits.__dataclass_fields__ if name in options}
+    places = {name: options[name] for name in ("dtype", "kv_dtype", "tp")}
+    return Deployment.of(options["model"], options["gpu"], **places, **limits | more)
+
+
+def workload_of(options: Mapping[str, Any], most_tokens: int) -> Workload:
+    """The workload that the options mean; `most_tokens` is the longest prompt and output of a call. UsageError when they contradict."""
+    from sim import Workload
+
+    names = (*TRACE_ONLY, *DRAWN_ONLY, *_ARGUMENTS, "request_rate", "burstiness", "max_concurrency")
+    given = {name for name in names if options[name] is not None and options[name] is not False}
+    arguments = {_ARGUMENTS.get(name, name): options[name] for name in given if name != "resample"} | {"seed": options["seed"]}
+    if options["trace"] is None:
+        if options["num_prompts"] is None:
+            raise UsageError("what to serve? give --trace FILE, or --num-prompts N to draw requests")
+        if given.intersection((*TRACE_ONLY, "trace_start", "trace_duration")):
+            raise UsageError("--limit, --resample, --rate-scale, --spread-arrivals and --trace-... need a --trace")
+        return Workload.drawn(options["num_prompts"], most_tokens=most_tokens, **arguments)
+    if stray := sorted(given.intersection(DRAWN_ONLY)):
+        raise UsageError(f"--{stray[0].replace('_', '-')} is for requests that are drawn; the trace has its own")
+    if options["resample"] and (options["num_prompts"] is None or options["request_rate"] is None):
+        raise UsageError("--resample needs --num-prompts and --request-rate")
+    if options["num_prompts"] is not None and not options["resample"]:
+        raise UsageError("--num-prompts with a trace needs --resample; --limit takes its first requests")
+    if "burstiness" in given and options["request_rate"] is None:
+        raise UsageError("--burstiness needs --request-rate")
+    return Workload.from_trace(options["trace"], options["trace_format"], resample=options["num_prompts"], **arguments)

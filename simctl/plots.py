@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.memory import device_memory, sequence_bytes
-from sim.rates import RateDraws
+from sim.errors import UsageError
+from sim.files import replacing
 from sim.units import format_tokens
-from sim.whatif import Question, policies, step_seconds
+
+if TYPE_CHECKING:
+    from sim import RateDraws, RegimeMap
+    from sim.long_context import Question
+    from sim.results.record import RunRecord
+
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)))
 
 
 def save(figure: Any, target: Path) -> None:
     """Write a figure atomically; the suffix picks the format."""
-    from sim.errors import UsageError
-
     kind = target.suffix.lstrip(".").lower()
     if kind not in ("png", "svg", "pdf"):
         raise UsageError(f"cannot plot to {target.name}: use .png, .svg or .pdf")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(target) as temporary:
         figure.savefig(temporary, format=kind, dpi=130, bbox_inches="tight")
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def new_figure(width: float = 8.0, height: float = 4.6) -> Any:
@@ -40,26 +39,22 @@ def new_figure(width: float = 8.0, height: float = 4.6) -> Any:
 
 
 def plot_what_if(q: Question, rates: RateDraws, target: Path) -> None:
-    """Tok/s per sequence over context for each policy at the first batch, with 5-95 % bands."""
-    figure = new_figure()
+    """Tok/s per sequence over context for dense and block-128 attention at the first batch, with 5-95 % bands."""
+    from sim.long_context import policies, step_seconds
+    from sim.memory import sequence_bytes
+
+    figure, d, batch = new_figure(), q.deployment, q.batches[0]
     axes = figure.subplots()
-    batch = q.batches[0]
     contexts = np.unique(np.append(np.geomspace(2**12, max(2**20, q.context), 33), q.context))
-    free = device_memory(q.model, q.gpu, q.precision, tp=q.tp, utilization=q.utilization).free
-    for policy in policies((min(q.ks), max(q.ks)) if len(q.ks) > 1 else q.ks):
-        if policy.kind in ("pages", "sink-window") or (policy.placement == "host" and q.gpu.unified_memory):
-            continue
-        middle, low, high = [], [], []
-        for context in contexts:
-            point = step_seconds(q, policy, float(batch), float(context), rates.point)
-            draws = step_seconds(q, policy, float(batch), float(context), rates.draws, np)
-            middle.append(1 / point)
-            low.append(1 / np.quantile(draws, 0.95))
-            high.append(1 / np.quantile(draws, 0.05))
-        fits = np.array([batch * sequence_bytes(q.model, int(c), q.precision, policy, q.tp)[0] <= free for c in contexts])
-        inside = np.where(fits, middle, np.nan)
-        (line,) = axes.plot(contexts, inside, label=policy.label, linestyle="--" if policy.placement == "host" else "-")
-        axes.plot(contexts, middle, color=line.get_color(), linestyle=":", linewidth=0.8, zorder=0)
+    free = d.memory().free
+    drawn = [p for p in policies((max(q.ks),)) if p.kind in ("dense", "blocks") and not (p.placement == "host" and d.gpu.unified_memory)]
+    for i, policy in enumerate(drawn):
+        point = np.array([1 / step_seconds(q, policy, float(batch), float(c), rates.point) for c in contexts])
+        draws = np.array([1 / step_seconds(q, policy, float(batch), float(c), rates.draws, np) for c in contexts])
+        low, high = np.quantile(draws, [0.05, 0.95], axis=1)
+        fits = np.array([batch * sequence_bytes(d.model, int(c), d.precision, policy, d.tp)[0] <= free for c in contexts])
+        (line,) = axes.plot(contexts, np.where(fits, point, np.nan), label=policy.label, linestyle=DASHES[i])
+        axes.plot(contexts, point, color=line.get_color(), linestyle=":", linewidth=0.8, zorder=0)
         axes.fill_between(contexts, low, high, where=fits, color=line.get_color(), alpha=0.15, linewidth=0)
     axes.axvline(q.context, color="0.6", linewidth=0.8)
     ticks = [2**e for e in range(12, int(np.log2(contexts[-1])) + 1, 2)]
@@ -68,13 +63,13 @@ def plot_what_if(q: Question, rates: RateDraws, target: Path) -> None:
     axes.set_yscale("log")
     axes.set_xlabel("context (tokens)")
     axes.set_ylabel("tokens/s per sequence")
-    axes.set_title(f"{q.model.name} on {q.gpu.name}, batch {batch} (bands 5-95 %; dotted: does not fit)", fontsize=10)
+    axes.set_title(f"{d.model.name} on {d.gpu.name}, batch {batch} (bands 5-95 %; dotted: does not fit)", fontsize=10)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     save(figure, target)
 
 
-def plot_regime(result: Any, title: str, target: Path) -> None:
+def plot_regime(result: RegimeMap, title: str, target: Path) -> None:
     """Speed-up over (context, batch) with the break-even line, and hatching where dense does not fit."""
     from matplotlib.colors import TwoSlopeNorm
 
@@ -83,27 +78,28 @@ def plot_regime(result: Any, title: str, target: Path) -> None:
     values = np.log2(result.speedup).T
     limit = max(1.0, float(np.abs(values).max()))
     x, y = np.log2(result.contexts), np.log2(result.batches)
-    mesh = axes.pcolormesh(x, y, values, cmap="RdBu", norm=TwoSlopeNorm(0.0, -limit, limit), shading="nearest", alpha=0.85)
+    mesh = axes.pcolormesh(x, y, values, cmap="RdBu", norm=TwoSlopeNorm(0.0, -limit, limit), shading="nearest")
     if result.speedup.shape[0] > 1 and result.speedup.shape[1] > 1 and result.speedup.min() < 1 < result.speedup.max():
         axes.contour(x, y, result.speedup.T, levels=[1.0], colors="k", linewidths=1.8)
     for i in range(len(x)):
         for j in range(len(y)):
             mark = "" if result.dense_fits[i, j] and result.sparse_fits[i, j] else "!"
-            axes.text(x[i], y[j], f"{result.speedup[i, j]:.2f}{mark}", ha="center", va="center", fontsize=7)
+            colour = "w" if abs(values[j, i]) > 0.6 * limit else "k"  # legible on the colour below it
+            axes.text(x[i], y[j], f"{result.speedup[i, j]:.2f}{mark}", ha="center", va="center", fontsize=7, color=colour)
     axes.set_xticks(x, [format_tokens(int(c)) for c in result.contexts])
     axes.set_yticks(y, [f"{int(b)}" for b in result.batches])
     axes.set_xlabel("context (tokens)")
     axes.set_ylabel("batch (sequences)")
     axes.set_title(title + "\nblack line: break-even; ! the cache does not fit the GPU's memory", fontsize=9)
     bar = figure.colorbar(mesh, ax=axes)
-    ticks = [t for t in bar.get_ticks() if abs(t) <= limit]
-    bar.set_ticks(ticks, labels=[f"{2**t:.3g}x" for t in ticks])
+    ticks = np.arange(-int(limit), int(limit) + 1)
+    bar.set_ticks(ticks, labels=[f"{2.0**t:g}x" for t in ticks])
     save(figure, target)
 
 
 def plot_reliability(runs: dict[str, tuple[Any, dict[str, float], float]], target: Path) -> None:
     """Share of requests inside intervals of each nominal level, by metric, over all scored experiments."""
-    from calibrate.served.compare import LEVELS, reliability
+    from calibrate.served.scores import LEVELS, reliability
 
     figure = new_figure(5.2, 4.8)
     axes = figure.subplots()
@@ -118,4 +114,35 @@ def plot_reliability(runs: dict[str, tuple[Any, dict[str, float], float]], targe
     axes.set_aspect("equal")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, frameon=False)
+    save(figure, target)
+
+
+def plot_run(record: RunRecord, kv_blocks: int, title: str, target: Path) -> None:
+    """Batch and queue, KV use and prefix hits, TTFT, and busy time by term, over simulated time."""
+    from sim.results.series import run_series
+
+    series, figure = run_series(record), new_figure(9.0, 9.0)
+    batch, memory, latency, busy = figure.subplots(4, 1, sharex=True)
+    time = series.start_s
+    batch.plot(time, series.running, label="running")
+    batch.plot(time, series.waiting, label="waiting", linestyle="--")
+    batch.set_ylabel("requests per replica")
+    memory.plot(time, 100 * series.kv_blocks_used / kv_blocks, label="KV blocks used")
+    memory.plot(time, 100 * series.hit_rate, ".", label="prefix hits, of prompt tokens")
+    memory.set_ylabel("%")
+    memory.set_ylim(0, 105)
+    latency.plot(time, series.ttft_p50_ms, ".", label="TTFT median")
+    latency.plot(time, series.ttft_p99_ms, ".", label="TTFT P99, by arrival")
+    latency.set_ylabel("ms")
+    latency.set_yscale("log")
+    total = sum(values.sum() for values in series.busy.values())
+    used = {name: values for name, values in series.busy.items() if values.sum() > 0.002 * total}
+    busy.stackplot(time, list(used.values()), labels=list(used), step="post")
+    busy.set_ylabel("busy seconds per second")
+    busy.set_xlabel("simulated time (s)")
+    for axes in (batch, memory, latency, busy):
+        # above the axes: inside, it hides the points of the first seconds
+        axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=8, ncols=5, frameon=False, borderaxespad=0.1)
+        axes.grid(alpha=0.3)
+    batch.set_title(title, loc="left")
     save(figure, target)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sim.errors import UsageError
-from simctl.tables import table
+from simctl.text import table
 
 if TYPE_CHECKING:
-    from calibrate.steps.fit import Scores
-    from calibrate.steps.unseen import Unseen
+    from calibrate.steps.held_out import Scores
+    from calibrate.steps.predict import Predicted
 
 HEADS = ("cells", "n", "median", "p90", "worst", "bias", "in 90")
 
@@ -24,7 +24,7 @@ def run(hw: str | None, given: Sequence[Path], posterior: Path | None, seed: int
     """Read, predict, print. Raises UsageError without files, or when one is of another GPU than `hw` or than the first."""
     from calibrate.sources import engine_grids, resolved
     from calibrate.steps.engine_grid import read_engine_grid
-    from calibrate.steps.unseen import unseen
+    from calibrate.steps.predict import predict
     from sim.posterior import best_posterior, packaged_posteriors, read_posterior
     from sim.specs.gpus import get_gpu
 
@@ -36,7 +36,7 @@ def run(hw: str | None, given: Sequence[Path], posterior: Path | None, seed: int
     if path is None:
         raise UsageError(f"no packaged posterior of {gpu.name}; give one with --posterior")
     file = read_posterior(path)
-    found = [unseen(grid, path, seed) for grid in grids]
+    found = [predict(grid, path, seed) for grid in grids]
     said = {"posterior": str(file.attrs["summary"]), "packaged": path in packaged_posteriors(), "host_sd": file.number("host_sd", 0.0)}
     if as_json:
         click.echo(json.dumps(said | {"files": [_plain(each) for each in found]}, indent=1))
@@ -46,18 +46,18 @@ def run(hw: str | None, given: Sequence[Path], posterior: Path | None, seed: int
     for each in found:
         _show(each, worst)
     if len(found) > 1:
-        from calibrate.steps.unseen import together
+        from calibrate.steps.predict import pooled
 
         click.echo("\nall files")
-        click.echo(table(HEADS, [_row(part.cells, part.scores) for part in together(found)]))
+        click.echo(table(HEADS, [_row(part.cells, part.scores) for part in pooled(found)]))
 
 
-def _show(found: Unseen, worst: int) -> None:
+def _show(found: Predicted, worst: int) -> None:
     click.echo(f"\n{found.source}: {found.engine}")
     if found.learnt_from:
         click.echo("the posterior was learnt from this very file: what follows is a fit, no prediction")
     rows = [_row(part.cells, part.scores) for part in found.parts]
-    click.echo(table(HEADS, [*rows, _row(f"all, its host told: {found.host:.2f}", found.told)]))
+    click.echo(table(HEADS, [*rows, _row(f"all, given its host: {found.host:.2f}", found.given_host)]))
     if worst:
         click.echo()
         lines = [
@@ -72,13 +72,13 @@ def _row(name: str, s: Scores) -> tuple[Any, ...]:
     return (name, s.n, *(f"{v:.2%}" for v in (s.median, s.p90, s.worst)), f"{s.bias:+.2%}", f"{s.coverage:.0%}")
 
 
-def _plain(found: Unseen) -> dict[str, Any]:
+def _plain(found: Predicted) -> dict[str, Any]:
     return {
         "source": found.source,
         "engine": found.engine,
         "learnt_from": found.learnt_from,
         "host": found.host,
         "parts": {part.cells: dataclasses.asdict(part.scores) for part in found.parts},
-        "host_told": dataclasses.asdict(found.told),
+        "given_host": dataclasses.asdict(found.given_host),
         "cells": [dataclasses.asdict(cell) | {"error": cell.error} for cell in found.cells],
     }

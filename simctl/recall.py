@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from simctl.columns import aligned
+from simctl.text import aligned
 
 
 def run(out: Path | None, draws: int, chains: int, seed: int, sampler: Any, as_json: bool = False) -> None:

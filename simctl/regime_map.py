@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from simctl.options import IntList, TokenCount, deployment_options, writable
-from simctl.what_if import ENGINE_MEMORY
-from simctl.wrap import fill
+from sim.errors import UsageError
+from sim.files import writable
+from simctl.options import IntList, TokenCount, deployment_of, deployment_options, limit_options, rate_options
+from simctl.text import fill
 
 if TYPE_CHECKING:
-    from sim.rates import RateDraws
+    from sim import Deployment, RateDraws, RegimeMap
+    from sim.policy import AttentionPolicy
 
 
 @click.command("regime-map")
 @deployment_options
+@limit_options
 @click.option("--k", type=click.IntRange(1, 4096), default=8, show_default=True, help="Selection budget in blocks of 128 tokens.")
 @click.option("--kv-in", type=click.Choice(["hbm", "host"]), default="hbm", show_default=True, help="Where both sides keep their KV cache.")
 @click.option("--ctx-min", type=TokenCount(), default="8K", show_default=True, help="Shortest context; the ladder doubles from here.")
 @click.option("--ctx-max", type=TokenCount(), default="1M", show_default=True, help="Longest context.")
 @click.option("--batch", "batches", type=IntList(4096), default="1,2,4,8,16,32", show_default=True, help="Batch sizes, comma-separated.")
-@click.option(
-    "--engine", type=click.Choice(list(ENGINE_MEMORY)), default="vllm", show_default=True, help="Whose share of device memory applies."
-)
+@rate_options
+@click.option("--draws", type=click.IntRange(20, 20_000), default=500, show_default=True, help="Draws behind the 5-95 % intervals.")
 @click.option("--plot", metavar="FILE", help="Also draw the map with its break-even line to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the map as JSON on stdout.")
 @click.option("--out", metavar="FILE", help="Also write the speed-up at every draw (netCDF).")
-@click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
-@click.option("--draws", type=click.IntRange(20, 20_000), default=500, show_default=True, help="Draws behind the 5-95 % intervals.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws.")
 def command(**options: Any) -> None:
     """Map the speed-up of block-128 top-k decode over dense decode.
 
@@ -42,62 +41,53 @@ def command(**options: Any) -> None:
     Example:
       simctl regime-map --gpu H100 --ctx-min 8K --batch 1,8,32 --plot map.png
     """
-    from sim.errors import UsageError
-    from sim.policy import blocks
-    from sim.precision import Precision
-    from sim.rate_source import rates_for
-    from sim.regime import regime_map
-    from sim.specs.gpus import get_gpu
-    from sim.specs.models import get_model
-
-    if options["ctx_max"] < options["ctx_min"]:
-        raise UsageError(f"--ctx-max {options['ctx_max']} is below --ctx-min {options['ctx_min']}")
-    model, gpu = get_model(options["model"]), get_gpu(options["gpu"])
-    if not model.kv_layers:
-        raise UsageError(f"{model.name} has no full-context attention layer: there is nothing to select from")
-    if options["kv_in"] == "host" and gpu.unified_memory:
-        raise UsageError(f"{gpu.name} has one memory for CPU and GPU: there is no host tier to map")
-    precision = Precision(options["dtype"], options["kv_dtype"])
     target, out = writable(options["plot"]), writable(options["out"])
-    contexts = tuple(options["ctx_min"] * 2**i for i in range(40) if options["ctx_min"] * 2**i <= options["ctx_max"])
-    rates = rates_for(gpu, precision, path=options["posterior"], draws=options["draws"], seed=options["seed"], tp=options["tp"])
-    policy = blocks(options["k"], options["kv_in"])
-    result = regime_map(
-        model,
-        gpu,
-        policy,
-        rates,
-        contexts,
-        options["batches"],
-        precision=precision,
-        tp=options["tp"],
-        utilization=ENGINE_MEMORY[options["engine"]],
-    )
+    deployment, policy, rates, result = _mapped(options)
+    title = f"{deployment.model.name} on {deployment.gpu.name}: speed-up of {policy.label} over dense"
     if out:
-        from simctl.draws_file import write_regime
+        from sim.results.netcdf import write_netcdf
 
         asked = {name: options[name] for name in ("dtype", "kv_dtype", "tp", "draws", "seed")}
-        write_regime(out, result, {"model": model.name, "gpu": gpu.name, "policy": policy.label, **asked}, rates.summary)
+        names = {"model": deployment.model.name, "gpu": deployment.gpu.name, "policy": policy.label, "rates_basis": rates.summary}
+        write_netcdf(out, result.to_xarray(**names, **asked))
     if target:
         from simctl.plots import plot_regime
 
-        plot_regime(result, f"{model.name} on {gpu.name}: {policy.label} over dense", target)
+        plot_regime(result, title, target)
     if options["as_json"]:
-        click.echo(json.dumps(_as_dict(result, model.name, gpu.name, options, rates.summary), indent=1))
+        click.echo(json.dumps(_as_dict(result, deployment, options, rates), indent=1))
     else:
-        _render(result, f"{model.name} on {gpu.name}: speed-up of {policy.label} over dense", rates, options["tp"])
+        _render(result, title, deployment, rates)
     for written in filter(None, (out, target)):
         click.echo(f"wrote {written}", err=True)
 
 
-def _render(result: Any, title: str, rates: RateDraws, tp: int) -> None:
+def json_answer(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What --json prints."""
+    deployment, _, rates, result = _mapped(options)
+    return _as_dict(result, deployment, options, rates)
+
+
+def _mapped(options: Mapping[str, Any]) -> tuple[Deployment, AttentionPolicy, RateDraws, RegimeMap]:
+    from sim import load_rates, regime_map
+    from sim.policy import blocks
+
+    if options["ctx_max"] < options["ctx_min"]:
+        raise UsageError(f"--ctx-max {options['ctx_max']} is below --ctx-min {options['ctx_min']}")
+    deployment, policy = deployment_of(options), blocks(options["k"], options["kv_in"])
+    contexts = [options["ctx_min"] * 2**i for i in range(40) if options["ctx_min"] * 2**i <= options["ctx_max"]]
+    rates = load_rates(deployment, posterior=options["posterior"], draws=options["draws"], seed=options["seed"])
+    return deployment, policy, rates, regime_map(deployment, policy, contexts, options["batches"], rates)
+
+
+def _render(result: RegimeMap, title: str, deployment: Deployment, rates: RateDraws) -> None:
     import numpy as np
 
-    from sim.rate_source import tensor_parallel_notes
+    from sim.rate_source import scope_notes
     from sim.units import format_tokens
 
     click.echo(click.style(title, bold=True))
-    for line in [f"Rates: {rates.summary}.", *(f"Note: {note}" for note in tensor_parallel_notes(tp, rates.basis))]:
+    for line in [f"Rates: {rates.summary}.", *(f"Note: {note}" for note in scope_notes(deployment, rates))]:
         click.echo(fill(line))
     click.echo()
     click.echo(f"{'context':>8} |" + "".join(f"{'b=' + format(int(b)):>9} " for b in result.batches))
@@ -109,26 +99,28 @@ def _render(result: Any, title: str, rates: RateDraws, tp: int) -> None:
             cells.append(f"{result.speedup[i, j]:>8.2f}{doubt if fits else '!'}")
         click.echo(f"{format_tokens(int(context)):>8} |" + " ".join(cells))
     wide = (result.high - result.low) / (2 * result.speedup)
-    middle, most = float(np.median(wide)), float(np.max(wide))
-    text = f"5-95 % intervals: half their width is {middle:.1%} of the value (median over the map), {most:.1%} at most; each in --json"
+    text = (
+        f"5-95 % intervals: half their width is {float(np.median(wide)):.1%} of the value (median over the map), "
+        f"{float(np.max(wide)):.1%} at most; each in --json"
+    )
     click.echo("\n" + fill(text))
-    click.echo("? interval includes 1: of the rates alone, what the formula misses cancels here")
+    click.echo("? interval includes 1, over the rates: the formula's residual cancels in a ratio")
     click.echo("! the cache does not fit the GPU's memory")
 
 
-def _as_dict(result: Any, model: str, gpu: str, options: dict[str, Any], summary: str) -> dict[str, Any]:
+def _as_dict(result: RegimeMap, deployment: Deployment, options: Mapping[str, Any], rates: RateDraws) -> dict[str, Any]:
     return {
-        "model": model,
-        "gpu": gpu,
+        "model": deployment.model.name,
+        "gpu": deployment.gpu.name,
         "k": options["k"],
         "kv_in": options["kv_in"],
-        "rates": summary,
+        "rates": rates.summary,
         "context_tokens": result.contexts.tolist(),
         "batch": result.batches.tolist(),
         "speedup": result.speedup.tolist(),
         "speedup_p05": result.low.tolist(),
         "speedup_p95": result.high.tolist(),
-        "interval_of": "rates alone",
+        "interval_of": "rates only",
         "dense_fits": result.dense_fits.tolist(),
         "sparse_fits": result.sparse_fits.tolist(),
     }

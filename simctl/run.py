@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import os
-import shlex
 from pathlib import Path
 from typing import Any
 
 import click
+
+from sim.errors import UsageError
 
 CERTAINTY = 0.95
 
@@ -33,7 +31,6 @@ def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bo
     Example:
       simctl run batch_cap_on_an_a10 --set seed=1
     """
-    from sim.errors import UsageError
     from simctl.scenario import load_scenario
 
     pairs = dict(item.split("=", 1) if "=" in item else (item, "") for item in overrides)
@@ -43,90 +40,84 @@ def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bo
         raise UsageError("--resume needs -o DIR")
     scenario = load_scenario(file, pairs)
     if dry_run:
-        for run in scenario.runs:
-            click.echo(f"simctl {scenario.command} {shlex.join(run.arguments)}")
+        for cell in scenario.cells:
+            click.echo(cell.shell())
         return
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     answers = []
-    for number, run in enumerate(scenario.runs):
+    for number, cell in enumerate(scenario.cells):
         target = out / f"{scenario.name}-{number:04d}.json" if out is not None else None
-        answers.append(_answer(scenario.command, run.arguments, target, resume))
+        answers.append(_answer(cell, target, resume))
+    labels = [cell.label for cell in scenario.cells]
     if as_json:
-        cells = [{"cell": run.cell, "answer": answer} for run, answer in zip(scenario.runs, answers, strict=True)]
-        click.echo(json.dumps({"question": scenario.question, "runs": cells}, indent=1))
+        runs = [{"cell": label, "answer": answer} for label, answer in zip(labels, answers, strict=True)]
+        click.echo(json.dumps({"question": scenario.question, "runs": runs}, indent=1))
         return
     click.echo(click.style(scenario.question, bold=True))
-    _table([run.cell for run in scenario.runs], answers, scenario.report)
+    _table(labels, answers, scenario.report)
     if all("goal" in answer for answer in answers):
-        click.echo(conclusion([run.cell for run in scenario.runs], [answer["goal"] for answer in answers]))
+        click.echo(conclusion(labels, [answer["goal"] for answer in answers]))
 
 
-def _answer(name: str, arguments: tuple[str, ...], target: Path | None, resume: bool) -> dict[str, Any]:
-    """The command's JSON answer; kept in `target` with its arguments, so that a resumed run never takes another's."""
+def _answer(cell: Any, target: Path | None, resume: bool) -> dict[str, Any]:
+    """The answer of a cell; kept in `target` with its options, so that a resumed run never takes another's."""
+    from sim.files import write_text
+
+    asked = [cell.command, cell.given]
     if target is not None and resume and target.is_file():
         kept = json.loads(target.read_text(encoding="utf-8"))
-        if kept.get("arguments") == [name, *arguments]:
+        if kept.get("asked") == asked:
             found: dict[str, Any] = kept["answer"]
             return found
-    from simctl.cli import group
-
-    captured = io.StringIO()
-    with contextlib.redirect_stdout(captured):
-        group.main(args=[name, *arguments, "--json"], prog_name="simctl", standalone_mode=False)
-    answer: dict[str, Any] = json.loads(captured.getvalue())
+    answer: dict[str, Any] = cell.answer()
     if target is not None:
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps({"arguments": [name, *arguments], "answer": answer}, indent=1), encoding="utf-8")
-        os.replace(temporary, target)
+        write_text(target, json.dumps({"asked": asked, "answer": answer}, indent=1))
     return answer
 
 
-def _table(cells: list[dict[str, str]], answers: list[dict[str, Any]], report: tuple[str, ...]) -> None:
-    from sim.errors import UsageError
+def _table(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: tuple[str, ...]) -> None:
+    from simctl.text import aligned
 
-    heads = [*cells[0], *report]
     rows = []
-    for cell, answer in zip(cells, answers, strict=True):
+    for label, answer in zip(labels, answers, strict=True):
         flat = flatten(answer)
         for name in report:
             if name not in flat:
                 raise UsageError(f"report: the answer has no {name!r}; it has {', '.join(sorted(flat)[:40])}, ...")
-        rows.append([*cell.values(), *(_show(flat[name], flat.get(f"run_noise_90.{name}")) for name in report)])
-    widths = [max(len(str(row[i])) for row in [heads, *rows]) for i in range(len(heads))]
-    for row in [heads, *rows]:
-        click.echo("  ".join(str(value).rjust(width) for value, width in zip(row, widths, strict=True)))
+        rows.append([*label.values(), *(_show(flat[name], flat.get(f"run_noise_90.{name}")) for name in report)])
+    for line in aligned([*labels[0], *report], rows, left=0):
+        click.echo(line)
 
 
-def conclusion(cells: list[dict[str, str]], goals: list[dict[str, Any]]) -> str:
+def conclusion(labels: list[dict[str, str]], goals: list[dict[str, Any]]) -> str:
     """One sentence: the first cell of the sweep that meets its goal with CERTAINTY, or that none does."""
-    bound = f"{goals[0]['metric']} <= {goals[0]['limit']:g}"
-    for cell, goal in zip(cells, goals, strict=True):
+    from sim.units import format_number
+
+    bound = f"{goals[0]['metric']} <= {format_number(goals[0]['limit'])}"
+    for label, goal in zip(labels, goals, strict=True):
         if goal["chance"] is not None and goal["chance"] >= CERTAINTY:
-            label = ", ".join(f"{name} {value}" for name, value in cell.items()) or "as asked"
-            return f"=> {label}: the first to hold {bound} with at least {100 * CERTAINTY:.0f} % certainty (chance {goal['chance']:.2f})."
+            cell = ", ".join(f"{name} {value}" for name, value in label.items()) or "as asked"
+            return f"=> {cell}: the first to hold {bound} with at least {100 * CERTAINTY:.0f} % certainty (chance {goal['chance']:.2f})."
     best = max(goals, key=lambda goal: -1.0 if goal["chance"] is None else goal["chance"])["chance"]
     return f"=> none holds {bound} with {100 * CERTAINTY:.0f} % certainty; " + (
         "nothing is known of the spread." if best is None else f"the best chance is {best:.2f}."
     )
 
 
-def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as dotted names; lists of scalars stay whole, the rest is left out."""
     flat: dict[str, Any] = {}
     for key, item in value.items():
-        name = f"{prefix}{key}"
-        if isinstance(item, dict):
-            flat |= flatten(item, f"{name}.")
-        else:
-            flat[name] = item
+        flat |= flatten(item, f"{prefix}{key}.") if isinstance(item, dict) else {f"{prefix}{key}": item}
     return flat
 
 
 def _show(value: Any, noise: Any) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    if isinstance(value, list) and value and all(isinstance(each, float) for each in value):
-        text = f"[{', '.join(f'{each:.4g}' for each in value)}]"
-    if isinstance(noise, list) and len(noise) == 2 and None not in noise:
-        return f"{text} [{noise[0]:.3g}-{noise[1]:.3g}]"
-    return text
+    from sim.units import format_number, format_range
+
+    def one(item: Any) -> str:
+        return format_number(item) if isinstance(item, float) else str(item)
+
+    text = f"[{', '.join(map(one, value))}]" if isinstance(value, list) else one(value)
+    return f"{text} {format_range(*noise)}" if isinstance(noise, list) and len(noise) == 2 and None not in noise else text

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import shlex
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,30 +24,51 @@ import click
 import yaml
 
 from sim.errors import UsageError
-from simctl.cli import COMMANDS
+from sim.specs.lookup import did_you_mean
 
 KEYS = ("question", "command", "options", "sweep", "report")
 MAX_BYTES = 1 << 20
 MAX_RUNS = 10_000
+# Commands whose answer is plain data: `json_answer(options)` of their module.
+ANSWERED = {"simulate": "simctl.simulate", "what-if": "simctl.what_if", "regime-map": "simctl.regime_map"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of the sweep: its label values by option, and all options as given."""
+
+    command: str
+    label: dict[str, str]
+    given: dict[str, Any]
+
+    def options(self) -> dict[str, Any]:
+        """The options as the command reads them, with its defaults. Raises click.UsageError for a value that it refuses."""
+        command = _command(self.command)
+        known = _options_of(command)
+        values = {known[name].name: value for name, value in self.given.items()}
+        return dict(command.make_context(self.command, [], default_map=values).params)
+
+    def answer(self) -> dict[str, Any]:
+        """The command's answer as plain data."""
+        found: dict[str, Any] = importlib.import_module(ANSWERED[self.command]).json_answer(self.options())
+        return found
+
+    def shell(self) -> str:
+        """The same as a command line."""
+        known = _options_of(_command(self.command))
+        parts = [part for name, value in self.given.items() for part in _arguments(name, value, known[name])]
+        return f"simctl {self.command} {shlex.join(parts)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A question and the runs that answer it: each run is a list of command-line arguments."""
+    """A question and the cells that answer it."""
 
     name: str
     question: str
     command: str
     report: tuple[str, ...]
-    runs: tuple[Run, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One cell of the sweep: its label values by option, and the arguments of the command."""
-
-    cell: dict[str, str]
-    arguments: tuple[str, ...]
+    cells: tuple[Cell, ...]
 
 
 def load_scenario(path: Path, overrides: dict[str, str] | None = None) -> Scenario:
@@ -55,43 +76,44 @@ def load_scenario(path: Path, overrides: dict[str, str] | None = None) -> Scenar
 
     Raises UsageError naming the file and the key at fault.
     """
+    overrides = overrides or {}
     if not path.exists():
         packaged = {file.stem: file for file in sorted(Path(str(files("scenarios"))).glob("*.yaml"))}
         if path.name not in packaged:
-            raise UsageError(f"{path}: no such scenario file{_hint(path.name, tuple(packaged))}; those of simctl: {', '.join(packaged)}")
+            hint = did_you_mean(path.name, packaged)
+            raise UsageError(f"{path}: no such scenario file{hint}; those of simctl: {', '.join(packaged)}")
         path = packaged[path.name]
     body = _read(path)
     for key in body:
         if key not in KEYS:
-            raise UsageError(f"{path.name}: {key}: unknown key{_hint(str(key), KEYS)}; known: {', '.join(KEYS)}")
+            raise UsageError(f"{path.name}: {key}: unknown key{did_you_mean(str(key), KEYS)}; known: {', '.join(KEYS)}")
     question, command = body.get("question"), body.get("command")
     if not isinstance(question, str) or not question.strip().endswith("?"):
         raise UsageError(f"{path.name}: question: needs one question, ending in '?'")
-    if command not in COMMANDS or command == "run":
-        raise UsageError(f"{path.name}: command: unknown {command!r}{_hint(str(command), tuple(COMMANDS))}")
-    known = _options_of(command)
-    options = _mapping(body, "options", path) | (overrides or {})
-    sweep = _mapping(body, "sweep", path)
+    if command not in ANSWERED:
+        raise UsageError(f"{path.name}: command: must be one of {', '.join(ANSWERED)}, not {command!r}")
+    known = _options_of(_command(command))
+    options, sweep = _mapping(body, "options", path) | overrides, _mapping(body, "sweep", path)
     for section, keys in (("options", options), ("sweep", sweep)):
         for key in keys:
             if str(key) not in known:
-                raise UsageError(f"{path.name}: {section}.{key}: no such option of {command}{_hint(str(key), tuple(known))}")
+                raise UsageError(f"{path.name}: {section}.{key}: no such option of {command}{did_you_mean(str(key), known)}")
     for key, values in sweep.items():
         if not isinstance(values, list) or not values:
             raise UsageError(f"{path.name}: sweep.{key}: needs a list of values")
     report = body.get("report", [])
     if not isinstance(report, list) or not all(isinstance(item, str) for item in report):
         raise UsageError(f"{path.name}: report: needs a list of names")
-    cells = list(itertools.product(*(values for key, values in sweep.items() if key not in (overrides or {}))))
-    names = [str(key) for key in sweep if key not in (overrides or {})]
-    if len(cells) > MAX_RUNS:
-        raise UsageError(f"{path.name}: sweep: {len(cells)} runs, more than {MAX_RUNS}")
-    runs = []
-    for values in cells:
-        chosen = dict(zip(names, values, strict=True))
-        arguments = [part for key, value in {**options, **chosen}.items() for part in _arguments(str(key), value, known[str(key)], path)]
-        runs.append(Run({key: str(value) for key, value in chosen.items()}, tuple(arguments)))
-    return Scenario(path.stem, question.strip(), command, tuple(report), tuple(runs))
+    swept = {key: values for key, values in sweep.items() if key not in overrides}
+    combinations = list(itertools.product(*swept.values()))
+    if len(combinations) > MAX_RUNS:
+        raise UsageError(f"{path.name}: sweep: {len(combinations)} runs, more than {MAX_RUNS}")
+    cells = []
+    for values in combinations:
+        chosen = dict(zip(swept, values, strict=True))
+        given = {str(key): _value(str(key), value, known[str(key)], path) for key, value in {**options, **chosen}.items()}
+        cells.append(Cell(command, {str(key): str(value) for key, value in chosen.items()}, given))
+    return Scenario(path.stem, question.strip(), command, tuple(report), tuple(cells))
 
 
 def _read(path: Path) -> dict[Any, Any]:
@@ -119,34 +141,34 @@ def _mapping(body: dict[Any, Any], key: str, path: Path) -> dict[Any, Any]:
     return value
 
 
-def _options_of(command: str) -> dict[str, click.Option]:
+def _command(name: str) -> click.Command:
+    command: click.Command = importlib.import_module(ANSWERED[name]).command
+    return command
+
+
+def _options_of(command: click.Command) -> dict[str, click.Option]:
     """The command's options by their long names, without the dashes."""
-    found: click.Command = importlib.import_module(COMMANDS[command][0]).command
-    options = {}
-    for parameter in found.params:
-        if isinstance(parameter, click.Option) and parameter.name not in ("as_json", "out", "help"):
-            for name in parameter.opts:
-                if name.startswith("--"):
-                    options[name.removeprefix("--")] = parameter
-    return options
+    found = [p for p in command.params if isinstance(p, click.Option) and p.name not in ("as_json", "out", "plot", "chrome_trace")]
+    return {name.removeprefix("--"): option for option in found for name in option.opts if name.startswith("--")}
 
 
-def _arguments(key: str, value: Any, option: click.Option, path: Path) -> list[str]:
+def _value(key: str, value: Any, option: click.Option, path: Path) -> Any:
+    """A value of a scenario as the option takes it. Raises UsageError."""
     if option.is_flag:
+        if isinstance(value, str) and value.casefold() in ("true", "false"):  # of --set
+            value = value.casefold() == "true"
         if not isinstance(value, bool):
             raise UsageError(f"{path.name}: {key}: needs true or false")
-        if value:
-            return [f"--{key}"]
-        return [option.secondary_opts[0]] if option.secondary_opts else []
-    if isinstance(value, (dict, bool)) or value is None:
+        return value
+    if isinstance(value, dict | bool) or value is None:
         raise UsageError(f"{path.name}: {key}: needs a value")
-    if isinstance(value, list):
-        value = ",".join(str(item) for item in value)
-    if isinstance(option.type, click.Path) and not Path(str(value)).is_absolute():
-        value = path.parent / str(value)
-    return [f"--{key}", str(value)]
+    if option.multiple:
+        return [str(item) for item in (value if isinstance(value, list) else [value])]
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return str(path.parent / text) if isinstance(option.type, click.Path) and not Path(text).is_absolute() else text
 
 
-def _hint(word: str, known: tuple[str, ...]) -> str:
-    close = get_close_matches(word, known, 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+def _arguments(key: str, value: Any, option: click.Option) -> list[str]:
+    if option.is_flag:
+        return [f"--{key}"] if value else list(option.secondary_opts[:1])
+    return [part for item in (value if option.multiple else [value]) for part in (f"--{key}", item)]

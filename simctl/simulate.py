@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from sim.cluster.router import ROUTERS
 from sim.engine.config import POLICIES
 from sim.errors import UsageError
-from sim.memory import DEFAULT_UTILIZATION
-from sim.router import ROUTERS
+from sim.files import writable
 from simctl import __version__
-from simctl.options import Attention, BatchCap, Fraction, Pair, TokenCount, deployment_options, writable
-from simctl.sections import Sectioned
-from simctl.study import study_of
-from simctl.workload_options import workload_options, workload_origin
-from simctl.wrap import fill
+from simctl.options import (
+    Attention,
+    Goal,
+    Pair,
+    Sectioned,
+    TokenCount,
+    deployment_of,
+    deployment_options,
+    limit_options,
+    rate_options,
+    workload_of,
+    workload_options,
+)
+from simctl.text import fill
+
+if TYPE_CHECKING:
+    from sim import HostRates, Run
+    from sim.engine.config import EngineConfig
+    from sim.study import Study
 
 MOST_BLOCKS = 2**24  # 268 million tokens in blocks of 16: beyond any node, and a block costs the simulator some 100 bytes
 SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word
@@ -54,7 +68,7 @@ SECTIONS = {
         "num-gpu-blocks", "enable-prefix-caching", "enable-chunked-prefill", "long-prefill-token-threshold", "scheduling-policy",
         "attention", "host-kv", "draft-model",
     ),
-    "Server": ("served-path", "host-overhead", "host-rate"),
+    "Server": ("served", "host-overhead", "host-rate"),
     "Fleet": ("replicas", "router", "max-queue", "token-bucket", "admit-ttft"),
     "Answer": ("goodput", "goal", "draws", "seed", "iterations", "out", "plot", "chrome-trace", "json"),
 }  # fmt: skip
@@ -63,7 +77,7 @@ SECTIONS = {
 @click.command("simulate", cls=GoodputCommand, sections=SECTIONS)
 @workload_options
 @deployment_options
-@click.option("--engine", default="vllm", show_default=True, help="vllm, sglang, llamacpp, or a scheduler class's dotted path.")
+@limit_options
 @click.option("--engine-option", multiple=True, metavar="NAME=VALUE", help="A setting of that engine; may be repeated.")
 @click.option(
     "--scheduling-policy",
@@ -78,11 +92,6 @@ SECTIONS = {
 )
 @click.option("--host-kv", type=float, metavar="GB", help="Keep KV in this much host RAM and fetch over the link what a decode reads.")
 @click.option("--draft-model", help="Catalogue model that proposes the drafts of --engine-option draft_tokens=K.")
-@click.option("--max-num-seqs", type=BatchCap(), help="Most requests running; knee:0.65 caps at that efficiency. [default: vLLM's]")
-@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Token budget of an iteration. [default: vLLM's]")
-@click.option(
-    "--gpu-memory-utilization", type=Fraction(closed=True), default=DEFAULT_UTILIZATION, show_default=True, help="Share of memory to use."
-)
 @click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block.")
 @click.option("--max-model-len", type=TokenCount(), help="Longest prompt + output. [default: the model's]")
 @click.option("--num-gpu-blocks", type=click.IntRange(2, MOST_BLOCKS), help="KV blocks, instead of those predicted from memory.")
@@ -94,12 +103,12 @@ SECTIONS = {
 @click.option("--enable-chunked-prefill/--no-enable-chunked-prefill", default=True, help="Cut prompts at the token budget. [default: on]")
 @click.option("--long-prefill-token-threshold", type=click.IntRange(0), default=0, show_default=True, help="Prefill share cap; 0: none.")
 @click.option(
-    "--served-path/--in-process",
+    "--served/--in-process",
     default=True,
     show_default=True,
-    help="Rates as a served engine shows them, or as the engine stepped in process does.",
+    help="Rates with the serving overhead of an engine that overlaps host work, or as stepped in process.",
 )
-@click.option("--host-overhead/--no-host-overhead", default=True, show_default=True, help="Charge the API server's time, too.")
+@click.option("--host-overhead/--no-host-overhead", default=True, show_default=True, help="Add the API server's time, too.")
 @click.option(
     "--host-rate",
     multiple=True,
@@ -112,21 +121,19 @@ SECTIONS = {
 @click.option("--token-bucket", type=Pair(), metavar="RATE:BURST", help="Turn away what exceeds these tokens per second and burst.")
 @click.option("--admit-ttft", type=float, metavar="MS", help="Turn away requests whose predicted TTFT exceeds this.")
 @click.option("--goodput", multiple=True, metavar="NAME:MS...", help="What a good request meets: ttft:200 tpot:50 e2el:5000.")
-@click.option("--goal", metavar="METRIC<=X", help="Also print the chance that this figure meets the bound: p99_ttft_ms<=2000.")
-@click.option("--iterations/--no-iterations", default=True, show_default=True, help="Keep the iteration log (ITL, queue, KV, bill).")
-@click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
+@click.option("--goal", type=Goal(), metavar="METRIC<=X", help="Also print the chance that this figure meets the bound: p99_ttft_ms<=2000.")
+@click.option("--iterations/--no-iterations", default=True, show_default=True, help="Keep the iteration log (ITL, queue, KV, step time).")
+@rate_options
 @click.option("--draws", type=click.IntRange(0, 1000), help="Repeat at this many draws of the rates. [default: 20 if fast, else 0]")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is drawn: same seed, same bytes.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write run.nc and summary.json, whole or not at all.")
 @click.option("--chrome-trace", type=click.Path(), metavar="FILE", help="Write iterations and requests as a Chrome trace (Perfetto).")
-@click.option("--plot", type=click.Path(), metavar="FILE", help="Draw queue, KV use, TTFT and bill over time (PNG, SVG or PDF).")
+@click.option("--plot", type=click.Path(), metavar="FILE", help="Draw queue, KV use, TTFT and step time over time (PNG, SVG or PDF).")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table.")
-@click.pass_context
-def command(ctx: click.Context, /, **options: Any) -> None:
+def command(**options: Any) -> None:
     """Serve a workload on simulated engine replicas.
 
     Continuous batching with chunked prefill under one token budget, paged KV blocks, prefix caching, preemption by
-    recompute: vLLM's decisions, iteration by iteration, each priced by the bill. Figures are named as in `vllm bench
+    recompute: vLLM's decisions, iteration by iteration, each with its own step time. Figures are named as in `vllm bench
     serve`: TPOT is (E2EL - TTFT) / (output tokens - 1); ITL is per gap, pooled over requests.
 
     \b
@@ -135,126 +142,224 @@ def command(ctx: click.Context, /, **options: Any) -> None:
       simctl simulate --gpu A10 --model Qwen2.5-7B --num-prompts 500 \\
           --request-rate 2 --goodput ttft:500 tpot:50 --out out/run1
     """
-    from sim.outdir import replaced_directory
-    from sim.results import RUN_FILE, SUMMARY_FILE, summary_json, write_run
-    from sim.serve import REPEATS, provenance, run_study
+    from sim.files import replaced_directory
+    from sim.results.run_files import RUN_FILE, SUMMARY_FILE, summary_json, write_run
+    from sim.study import run_study
 
     out: Path | None = options["out"]
     chrome, plot = writable(options["chrome_trace"]), writable(options["plot"])
     staged = replaced_directory(out, (RUN_FILE, SUMMARY_FILE)) if out is not None else nullcontext(None)
     with staged as directory:
-        study = study_of(ctx, options)
+        study = study_of(options)
         keep = options["iterations"] or chrome is not None or plot is not None
         with _progress() as report:
-            result = run_study(study, draws=options["draws"], keep_iterations=keep, on_progress=report)
-        origin = {"simctl_version": __version__, "seed": options["seed"], **workload_origin(options), **provenance(study, result.config)}
-        summary = {
-            **result.summary,
-            "run_noise_90": result.noise,
-            "run_noise_basis": f"{REPEATS} repeats with other seeds" if result.repeats else "blocks of this run",
-            "rates_90": result.rate_intervals,
-            "bill_share": result.bill,
-            "provenance": origin,
-        }
-        if options["goal"]:
-            summary["goal"] = _goal(result, options["goal"])
+            run = run_study(study, draws=options["draws"], keep_iterations=keep, on_progress=report)
+        summary = _summary(run, options)
         if directory is not None:
-            write_run(directory, result.record, summary, origin, result.draws, result.repeats)
+            write_run(directory, run.to_xarray(**_origin(options)), summary)
         if chrome is not None:
-            from sim.chrometrace import write_chrome_trace
+            from sim.results.chrome_trace import write_chrome_trace
 
-            write_chrome_trace(chrome, result.record)
+            write_chrome_trace(chrome, run.record)
         if plot is not None:
-            from simctl.run_plots import plot_run
+            from simctl.plots import plot_run
 
-            plot_run(result.record, result.config.num_gpu_blocks - 1, f"{study.model.name} on {study.gpu.name}", plot)
+            d = study.deployment
+            plot_run(run.record, run.config.num_gpu_blocks - 1, f"{d.model.name} on {d.gpu.name}", plot)
     if options["as_json"]:
         click.echo(summary_json(summary))
         return
-    _print(study, result)
+    _print(run)
     if options["goal"]:
         click.echo(_goal_line(summary["goal"]))
     for path in ([out / RUN_FILE, out / SUMMARY_FILE] if out is not None else []) + [each for each in (chrome, plot) if each]:
         click.echo(f"wrote {path}", err=True)
 
 
-def _goal(result: Any, text: str) -> dict[str, Any]:
-    from sim.intervals import chance_within
-    from simctl.goal import read_goal
+def json_answer(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What --json prints."""
+    import json
 
-    name, limit = read_goal(text)
-    if name not in result.summary:
-        raise UsageError(f"--goal: no figure {name!r}; there are {', '.join(sorted(result.summary))}")
-    value = float(result.summary[name])
-    chance = chance_within(limit, value, result.draws.get(name, ()), result.repeats.get(name, ()), result.noise.get(name))
-    return {"metric": name, "limit": limit, "value": value, "met": value <= limit, "chance": chance}
+    from sim.results.run_files import summary_json
+    from sim.study import run_study
+
+    run = run_study(study_of(options), draws=options["draws"], keep_iterations=options["iterations"])
+    plain: dict[str, Any] = json.loads(summary_json(_summary(run, options)))
+    return plain
+
+
+def study_of(options: Mapping[str, Any]) -> Study:
+    """What the options ask to be simulated. Raises UsageError when they contradict each other."""
+    from dataclasses import replace
+
+    from sim import NO_HOST, AdmissionLimits, HostRates, load_rates
+    from sim.cost.serving import as_served
+    from sim.deployment import cap_at_knee
+    from sim.results.metrics import parse_goodput
+    from sim.study import DEFAULT_DRAWS, Study
+
+    seqs = options["max_num_seqs"]
+    admit_ttft = options["admit_ttft"]
+    deployment = deployment_of(
+        options,
+        **_attention(options),
+        **_drafting(options),
+        max_num_seqs=None if isinstance(seqs, float) else seqs,
+        replicas=options["replicas"],
+        router=options["router"],
+        admission=AdmissionLimits(options["max_queue"], options["token_bucket"], None if admit_ttft is None else admit_ttft / 1e3),
+    )
+    goodput = parse_goodput(options["goodput"])
+    workload = workload_of(options, options["max_model_len"] or deployment.model.max_context)
+    draws = max(DEFAULT_DRAWS, options["draws"] or 0)
+    rates, host = load_rates(deployment, posterior=options["posterior"], draws=draws, seed=options["seed"]), HostRates()
+    if options["served"]:
+        rates, host = as_served(rates)
+    if isinstance(seqs, float):
+        cap = cap_at_knee(workload.trace, deployment, rates.point, seqs)
+        deployment = replace(deployment, limits=replace(deployment.limits, max_num_seqs=cap))
+    host = host if options["host_overhead"] else replace(NO_HOST, work=host.work)
+    return Study(deployment, workload, rates, _with_host_rates(host, options["host_rate"]), goodput)
+
+
+def _with_host_rates(host: HostRates, pairs: tuple[str, ...]) -> HostRates:
+    """The host's rates with those that the user sets."""
+    from dataclasses import fields, replace
+
+    from sim.cost.serving import UNITS
+
+    of_work = [field.name for field in fields(host.work)]
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if name not in UNITS and name not in of_work:
+            raise UsageError(f"--host-rate: no rate {name!r}; there are {', '.join([*UNITS, *of_work])}")
+        try:
+            seconds = float(value)
+        except ValueError:
+            raise UsageError(f"--host-rate needs NAME=SECONDS, got {pair!r}") from None
+        source = host.source.after(f"{name} as given")
+        if name in UNITS:
+            host = replace(host, source=source, **{name: seconds})
+        else:
+            host = replace(host, source=source, work=replace(host.work, **{name: seconds}))
+    return host
+
+
+def _attention(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a decode reads and where KV lives, as fields of Limits."""
+    from sim.policy import blocks, dense, pages, sink_window
+
+    (kind, k), host = options["attention"], options["host_kv"]
+    if host is not None and not 0.0 < host < 1e6:
+        raise UsageError(f"--host-kv must be gigabytes above 0, got {host:g}")
+    place: Any = "hbm" if host is None else "host"
+    made = {"dense": dense, "sink-window": sink_window}.get(kind)
+    policy = made(place) if made else {"pages": pages, "blocks": blocks}[kind](k, place)
+    return {"attention": policy, "host_kv_bytes": 1e9 * (host or 0.0)}
+
+
+def _drafting(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The engine's own options, and the draft model that belongs to them, as fields of Limits."""
+    from sim import get_model
+
+    settings = _engine_options(options["engine_option"])
+    if options["draft_model"] is None:
+        return {"options": settings}
+    if options["engine"] != "vllm" or not settings.get("draft_tokens"):
+        raise UsageError("--draft-model needs --engine vllm and --engine-option draft_tokens=K")
+    # a draft model writes the KV of its own drafts
+    return {"options": {"draft_lookahead_tokens": settings["draft_tokens"], **settings}, "draft": get_model(options["draft_model"])}
+
+
+def _engine_options(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """NAME=VALUE settings, values as YAML scalars (true, 512, 0.1)."""
+    import yaml
+
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        try:
+            parsed = yaml.safe_load(value)
+        except yaml.YAMLError:
+            parsed = None
+        if not (name and equals) or not isinstance(parsed, bool | int | float | str):
+            raise UsageError(f"--engine-option needs NAME=VALUE with a number, true/false or a word, got {pair!r}")
+        settings[name.replace("-", "_")] = parsed
+    return settings
+
+
+def _origin(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {"simctl_version": __version__, "seed": options["seed"]}
+
+
+def _summary(run: Run, options: Mapping[str, Any]) -> dict[str, Any]:
+    goal = {"goal": run.goal(*options["goal"])} if options["goal"] else {}
+    return run.to_dict(**_origin(options)) | goal
 
 
 def _goal_line(goal: dict[str, Any]) -> str:
+    from sim.units import format_number
+
     chance = "no draws, no repeats: no chance" if goal["chance"] is None else f"chance {goal['chance']:.2f} over rates and run noise"
-    return f"goal {goal['metric']} <= {goal['limit']:g}: {'met' if goal['met'] else 'missed'} ({goal['value']:.4g}); {chance}"
+    met = "met" if goal["met"] else "missed"
+    return f"goal {goal['metric']} <= {goal['limit']:g}: {met} ({format_number(goal['value'])}); {chance}"
 
 
-def _print(study: Any, result: Any) -> None:
-    from sim.rate_source import tensor_parallel_notes
-    from sim.report_table import benchmark_table
+def _print(run: Run) -> None:
+    from sim.rate_source import scope_notes
+    from sim.results.tables import benchmark_table
 
     def say(text: str) -> None:
         click.echo(fill(text, later="  "))
 
-    config, each = result.config, f"{study.replicas} replicas of " if study.replicas > 1 else ""
+    study, config, d = run.study, run.config, run.study.deployment
+    each = f"{d.replicas} replicas of " if d.replicas > 1 else ""
     say(
-        f"{study.model.name} on {each}{study.tp} x {study.gpu.name}, {study.precision.weights}, {config.num_gpu_blocks} KV blocks of "
-        f"{config.block_size}, max_num_seqs {config.max_num_seqs}, max_num_batched_tokens {config.max_num_batched_tokens}"
+        f"{d.model.name} on {each}{d.tp} x {d.gpu.name}, {d.precision.weights}, {config.num_gpu_blocks} KV blocks of "
+        f"{config.block_size}, max_num_seqs {config.max_num_seqs}, max_num_batched_tokens {config.max_num_batched_tokens}, "
+        f"gpu_memory_utilization {d.limits.memory_share:g}"
     )
     for note in _engine_notes(study, config):
         say(note)
-    attention = study.limits.attention
-    if attention.kind != "dense" or attention.placement != "hbm":
-        say(f"attention: {attention.label}")
-        if attention.selects:
-            from sim.fidelity import risk_sentence
-
-            longest = int((study.trace.prompt_tokens + study.trace.output_tokens).max())
-            say(risk_sentence(attention.k, longest, study.model.name))
-    if study.limits.draft:
-        say(f"drafts: {config.options['draft_tokens']} tokens of {study.limits.draft.name}")
     say(f"rates: {study.rates.summary}")
-    say(f"host overhead: {study.host.basis}")
-    for note in tensor_parallel_notes(study.tp, study.rates.basis):
+    say(f"host overhead: {study.host.source.text()}")
+    for note in scope_notes(d, study.rates):
         say(f"rates: {note}")
-    for note in study.trace.notes:
+    for note in study.workload.trace.notes:
         say(f"trace: {note}")
-    click.echo(benchmark_table(result.summary, result.noise, result.rate_intervals or None, config.num_gpu_blocks - 1))
-    if result.bill:
-        shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in result.bill.items() if share >= 5e-4)
-        say(f"bill over busy time: {shares}")
-    behind = result.summary["waiting_at_last_arrival"]
-    if study.trace.offered_rate_per_s and behind > SATURATED * result.summary["num_prompts"]:
+    click.echo(benchmark_table(run.summary, run.noise, run.rate_intervals or None, config.num_gpu_blocks - 1))
+    if run.cost_shares:
+        shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in run.cost_shares.items() if share >= 5e-4)
+        say(f"step time by term: {shares}")
+    behind = run.summary["waiting_at_last_arrival"]
+    if study.workload.trace.offered_rate_per_s and behind > SATURATED * run.summary["num_prompts"]:
         say(f"saturated: {behind} requests still waited when the last one arrived; latencies say how long the workload is")
-    if not result.rate_intervals:
+    if not run.rate_intervals:
         say("rates held at their medians; --draws 20 adds what is not known about them")
 
 
-def _engine_notes(study: Any, config: Any) -> list[str]:
-    """What the limits above do not say of the engine."""
-    from sim.bill import DENSE
-    from sim.memory import sequence_bytes
+def _engine_notes(study: Study, config: EngineConfig) -> list[str]:
+    """What the limits do not say of the engine and its attention."""
     from sim.units import format_bytes
 
-    notes = []
+    d, notes = study.deployment, []
     if config.scheduler != "vllm":
-        notes.append(f"engine: the decisions of {config.scheduler}; what they cost is told by the rates below, whichever engine gave them")
-    state = sequence_bytes(study.model, 0, study.precision, DENSE, study.tp)[0]
-    if state:
-        notes.append(f"recurrent state: {format_bytes(state)} a running request on each GPU, {config.max_num_seqs} slots")
-    tiers = [
-        f"{config.options[name]} on {where}"
-        for name, where in (("host_blocks", "host RAM"), ("disk_blocks", "disk"))
-        if config.options.get(name)
-    ]
-    if tiers:
-        notes.append(f"KV blocks kept beyond HBM: {', '.join(tiers).replace('on host', 'in host')}")
+        notes.append(f"engine: scheduling decisions of {config.scheduler}; step times from the rates below, whichever engine gave them")
+    if d.state_bytes:
+        notes.append(f"recurrent state: {format_bytes(d.state_bytes)} a running request on each GPU, {config.max_num_seqs} slots")
+    places = (("host_blocks", "in host RAM"), ("disk_blocks", "on disk"))
+    if tiers := [f"{config.options[name]} {where}" for name, where in places if config.options.get(name)]:
+        notes.append(f"KV blocks kept beyond HBM: {', '.join(tiers)}")
+    attention = d.limits.attention
+    if attention.kind != "dense" or attention.placement != "hbm":
+        notes.append(f"attention: {attention.label}")
+    if attention.selects:
+        from sim.fidelity import risk_sentence
+
+        trace = study.workload.trace
+        notes.append(risk_sentence(attention.k, int((trace.prompt_tokens + trace.output_tokens).max()), d.model.name))
+    if d.limits.draft:
+        notes.append(f"drafts: {config.options['draft_tokens']} tokens of {d.limits.draft.name}")
     return notes
 
 

@@ -3,68 +3,57 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sim.memory import DEFAULT_UTILIZATION
-from simctl.options import Fraction, IntList, TokenCount, deployment_options, writable
+from sim.errors import UsageError
+from sim.files import writable
+from simctl.options import Fraction, IntList, TokenCount, deployment_of, deployment_options, limit_options, rate_options
 
-# Share of device memory an engine takes by default: vLLM's own; SGLang's mem-fraction-static as published in tr164;
-# llama.cpp takes what it needs.
-ENGINE_MEMORY = {"vllm": DEFAULT_UTILIZATION, "sglang": 0.82, "llamacpp": 0.95}
+if TYPE_CHECKING:
+    from sim import RateDraws
+    from sim.long_context import Answer, Option
 
 
 @click.command("what-if")
 @click.option("--ctx", "context", type=TokenCount(), required=True, help="Context length: 8192, 128K, 1M (K = 2**10, M = 2**20).")
 @deployment_options
+@limit_options
 @click.option("--batch", "batches", type=IntList(4096), default="1", show_default=True, help="Batch sizes, comma-separated.")
 @click.option("--k", "ks", type=IntList(4096), default="8,16,32", show_default=True, help="Selection budgets in blocks of 128 tokens.")
 @click.option("--tau", type=Fraction(), default=0.65, show_default=True, help="Per-request efficiency that defines the batch knee.")
-@click.option(
-    "--engine",
-    type=click.Choice(list(ENGINE_MEMORY)),
-    default="vllm",
-    show_default=True,
-    help=f"Whose default share of device memory applies ({', '.join(f'{share:.2f}' for share in ENGINE_MEMORY.values())}).",
-)
+@rate_options
+@click.option("--draws", type=click.IntRange(20, 100_000), default=1000, show_default=True, help="Draws behind the 5-95 % intervals.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON on stdout.")
 @click.option("--plot", metavar="FILE", help="Also draw tok/s over context, with intervals, to a PNG or SVG file.")
 @click.option("--out", metavar="FILE", help="Also write the step times of every option at every draw (netCDF).")
-@click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
-@click.option("--draws", type=click.IntRange(20, 100_000), default=1000, show_default=True, help="Draws behind the 5-95 % intervals.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws: same seed, same answer.")
 def command(**options: Any) -> None:
     """Lay out every way to decode a long context on one GPU.
 
     For dense, sink+window, page-16 and block-128 attention, each with its KV cache in HBM or in host RAM: does it
     fit (with the bytes), step time and tokens per second per sequence with 5-95 % intervals, speed-up over the best
-    dense that fits, and the term of the bill that binds. Then the batch knee, how many sequences fit, where sparse
-    decode starts to pay, and what is known of its recall.
+    dense that fits, and the term of the step time that binds. Then the batch knee, how many sequences fit, where
+    sparse decode starts to pay, and what is known of its recall.
 
     \b
     Examples:
       simctl what-if --ctx 1M --gpu A10
       simctl what-if --ctx 128K --gpu H100 --batch 1,8,32 --k 8,32
     """
-    from sim.rate_source import rates_for
-
-    question, plot = question_of(options)
-    out = writable(options["out"])
-    draws, seed = options["draws"], options["seed"]
-    rates = rates_for(question.gpu, question.precision, path=options["posterior"], draws=draws, seed=seed, tp=question.tp)
-    from sim.whatif import answer
-
-    result = answer(question, rates)
+    plot, out = writable(options["plot"]), writable(options["out"])
+    result = answer(options)
     if out:
-        from simctl.draws_file import write_what_if
+        from sim.results.netcdf import write_netcdf
 
-        write_what_if(out, result, rates, as_dict(result, options)["question"])
+        question = as_dict(result, options)["question"]
+        attrs = {name: value if isinstance(value, int | float | str) else str(value) for name, value in question.items()}
+        write_netcdf(out, result.to_xarray(**attrs))
     if plot:
         from simctl.plots import plot_what_if
 
-        plot_what_if(question, rates, plot)
+        plot_what_if(result.question, result.rates, plot)
     if options["as_json"]:
         click.echo(json.dumps(as_dict(result, options), indent=1))
     else:
@@ -75,46 +64,47 @@ def command(**options: Any) -> None:
         click.echo(f"wrote {written}", err=True)
 
 
-def question_of(options: dict[str, Any]) -> tuple[Any, Any]:
-    from sim.precision import Precision
-    from sim.specs.gpus import get_gpu
-    from sim.specs.models import get_model
-    from sim.whatif import Question
+def answer(options: Mapping[str, Any], rates: RateDraws | None = None) -> Answer:
+    """The answer to the options of the command; at other `rates` than theirs where some are given."""
+    from sim import load_rates, what_if
 
-    question = Question(
-        model=get_model(options["model"]),
-        gpu=get_gpu(options["gpu"]),
-        context=options["context"],
-        batches=options["batches"],
-        ks=options["ks"],
-        precision=Precision(options["dtype"], options["kv_dtype"]),
-        tp=options["tp"],
-        tau=options["tau"],
-        utilization=ENGINE_MEMORY[options["engine"]],
-    )
-    return question, writable(options["plot"])
+    if isinstance(options["max_num_seqs"], float):
+        raise UsageError("--max-num-seqs knee:TAU needs a workload: use simctl simulate")
+    deployment = deployment_of(options)
+    known = rates or load_rates(deployment, posterior=options["posterior"], draws=options["draws"], seed=options["seed"])
+    return what_if(deployment, options["context"], batches=options["batches"], ks=options["ks"], tau=options["tau"], rates=known)
 
 
-def as_dict(result: Any, options: dict[str, Any]) -> dict[str, Any]:
+def json_answer(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What --json prints."""
+    return as_dict(answer(options), options)
+
+
+def as_dict(result: Answer, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer as plain data."""
     from dataclasses import asdict
 
-    q = result.question
+    q, d = result.question, result.question.deployment
+    seqs, budget = d.batch_limits()
     return {
         "question": {
-            "model": q.model.name,
-            "gpu": q.gpu.name,
+            "model": d.model.name,
+            "gpu": d.gpu.name,
             "context_tokens": q.context,
             "batches": list(q.batches),
             "k": list(q.ks),
-            "dtype": q.precision.weights,
-            "kv_dtype": q.precision.kv,
-            "tensor_parallel_size": q.tp,
+            "dtype": d.precision.weights,
+            "kv_dtype": d.precision.kv,
+            "tensor_parallel_size": d.tp,
             "tau": q.tau,
-            "engine": options["engine"],
+            "engine": d.limits.engine,
+            "max_num_seqs": seqs,
+            "max_num_batched_tokens": budget,
+            "gpu_memory_utilization": d.limits.memory_share,
             "draws": options["draws"],
             "seed": options["seed"],
         },
-        "rates": {"summary": result.rates_summary, "basis": result.rates_basis},
+        "rates": {"summary": result.rates.summary, "source": result.rates.source.to_json(), "basis": result.rates.basis},
         "memory_bytes": asdict(result.memory) | {"free": result.memory.free},
         "options": [_option(o) for o in result.options],
         "best": {str(batch): _best([o for o in result.options if o.batch == batch]) for batch in q.batches},
@@ -131,7 +121,7 @@ def as_dict(result: Any, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _option(o: Any) -> dict[str, Any]:
+def _option(o: Option) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {
@@ -146,7 +136,7 @@ def _option(o: Any) -> dict[str, Any]:
         "host_bytes": o.host_bytes,
         "n_max": _finite(o.n_max),
         "step_s": asdict(o.step_s),
-        "step_s_rates_alone": asdict(o.step_s_rates),
+        "step_s_rates_only": asdict(o.step_s_rates),
         "tokens_per_s_per_sequence": asdict(o.tokens_per_s),
         "tokens_per_s_total": o.tokens_per_s.point * o.batch,
         "speedup_over_best_feasible_dense": asdict(o.speedup) if o.speedup else None,
@@ -155,7 +145,7 @@ def _option(o: Any) -> dict[str, Any]:
     }
 
 
-def _best(options: list[Any]) -> dict[str, Any] | None:
+def _best(options: list[Option]) -> dict[str, Any] | None:
     """The fastest option that fits and can retrieve from the whole context."""
     able = [o for o in options if o.feasible and o.policy.kind != "sink-window"]
     if not able:

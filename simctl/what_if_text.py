@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from sim.long_context import MAX_CROSSOVER, Answer, Interval, Option
 from sim.units import about_tokens, format_bytes, format_seconds, format_tokens
-from sim.whatif import MAX_CROSSOVER, Answer, Interval, Option
-from simctl.wrap import fill
+from simctl.text import fill
 
 # Short names of the formula's terms for a narrow column.
 BINDS = {
@@ -17,7 +17,7 @@ BINDS = {
     "kv": "KV reads",
     "state": "state",
     "summaries": "summaries",
-    "find": "finding",
+    "find": "selection",
     "link": "host link",
     "comm": "all-reduce",
     "launch": "launches",
@@ -26,10 +26,12 @@ BINDS = {
 
 def render(a: Answer) -> None:
     """Print the answer to stdout."""
-    q = a.question
-    tp = f" x{q.tp}" if q.tp > 1 else ""
-    click.echo(click.style(f"{q.model.name} on {q.gpu.name}{tp}, {format_tokens(q.context)} context ({q.context} tokens)", bold=True))
-    _say(f"{q.precision.weights} weights, {q.precision.kv} KV. Rates: {a.rates_summary}.")
+    q, d = a.question, a.question.deployment
+    tp = f" x{d.tp}" if d.tp > 1 else ""
+    seqs, budget = d.batch_limits()
+    click.echo(click.style(f"{d.model.name} on {d.gpu.name}{tp}, {format_tokens(q.context)} context ({q.context} tokens)", bold=True))
+    _say(f"{d.precision.weights} weights, {d.precision.kv} KV. Rates: {a.rates.summary}.")
+    _say(f"{d.limits.engine}: max_num_seqs {seqs}, max_num_batched_tokens {budget}, gpu_memory_utilization {d.limits.memory_share:g}.")
     _say(
         f"Memory per GPU: {format_bytes(a.memory.allowed)} usable, weights {format_bytes(a.memory.weights)}, "
         f"activations {format_bytes(a.memory.activations)}, {format_bytes(max(0.0, a.memory.free))} free for KV."
@@ -64,13 +66,13 @@ def _sources(a: Answer) -> str:
     """Where the brackets come from: rates, apart from what one run does that the formula does not foresee."""
     widths = [_half_width(o.step_s_rates) for o in a.options if o.feasible] or [_half_width(o.step_s_rates) for o in a.options]
     best, worst = _within(min(widths)), _within(max(widths))
-    spread = best if best == worst else f"{best} for the option known best and {worst} for the worst"
-    text = f"What the brackets hold: this GPU's rates are known to within {spread}"
-    if a.miss is None:
+    spread = best if best == worst else f"{best} for the best-known option and {worst} for the worst"
+    text = f"Intervals: this GPU's rates are known to within {spread}"
+    if a.residual is None:
         return text + "."
     return (
-        f"{text}, and one run misses the formula by {_within(_half_width(a.miss))}. Speed-ups, knee and crossovers hold the first alone: "
-        "in a ratio the second cancels."
+        f"{text}; the formula's residual in one run is {_within(_half_width(a.residual))}. Speed-ups, knee and crossovers hold only the "
+        "first: in a ratio the residual cancels."
     )
 
 

@@ -9,13 +9,7 @@ import pytest
 SHARED = {
     "tests/calibrate/test_censored_knees_are_compared_fairly.py": "knees and memory",
     "tests/calibrate/test_every_model_is_calibrated_by_simulation.py": "knees and memory",
-    "tests/calibrate/test_gpus_factors_are_learnt_from_censored_knees.py": "knees and memory",
     "tests/calibrate/test_kv_blocks_are_predicted_from_memory.py": "knees and memory",
-    "tests/calibrate/test_designs_narrow_the_decision.py": "steps",
-    "tests/calibrate/test_rates_timed_alone_are_learnt.py": "steps",
-    "tests/calibrate/test_runs_have_hosts_of_their_own.py": "steps",
-    "tests/calibrate/test_step_model_is_calibrated_by_simulation.py": "steps",
-    "tests/calibrate/test_step_rates_are_recovered.py": "steps",
 }
 
 

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.steps.cells import StepCells
-from calibrate.steps.model import NU, SIGMA_MEDIAN, kind_index, log_price
-from calibrate.steps.population import calibration_priors
-from calibrate.steps.rates import prior_draws
+from calibrate.steps.model import NU, SIGMA_MEDIAN, log_times
+from calibrate.steps.rates import calibration_priors, prior_draws
+from sim.cost.rates import UNITS, RateDraws, Rates
 from sim.posterior import best_posterior, rates_from_file, read_posterior
 from sim.precision import Precision
-from sim.rates import UNITS, RateDraws, Rates
 from sim.specs.gpu import GpuSpec
 
 Array = NDArray[np.float64]
@@ -35,11 +34,11 @@ class Start:
 
     def log_times(self, cells: StepCells) -> Array:
         """log seconds [draw, cell]."""
-        return log_price(cells, self.rates)
+        return log_times(cells, self.rates)
 
     def noise_var(self, cells: StepCells) -> Array:
         """Variance [cell] of a cell's log reading given the rates: a normal one that tells as much as the Student-t of the fit."""
-        return np.asarray(self.sigma[kind_index(cells)] ** 2 * (NU + 3) / (NU + 1))
+        return np.asarray(self.sigma[cells.kind_index()] ** 2 * (NU + 3) / (NU + 1))
 
     def log_rates(self) -> Array:
         """[draw, rate], only rates that vary."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +40,13 @@ class Ranked:
 def knee_model(batch: Array, censored: NDArray[np.bool_], score: Array) -> Any:
     """pm.Model of n knees: batch [n] (the last tested one where `censored`) and standardised score [n].
 
-    pm.Data `score`, `log_batch` and `upper` may be replaced; a knee at its `upper` is one that lies beyond.
+    pm.Data `score`, `log_batch` and `upper` may be replaced; a knee at its `upper` is one that lies beyond. Raises UsageError for knees
+    that are too few to learn from, or no batches.
     """
-    few(batch, censored)
+    if batch.size < 4 or (~censored).sum() < 3:
+        raise UsageError(f"{int((~censored).sum())} finite knees of {batch.size} are too few to compare predictors: three are needed")
+    if not (np.isfinite(batch).all() and (batch > 0).all()):
+        raise UsageError("knees must be positive batches")
     pm = backend.pymc()
     log_batch = np.log(batch)
     upper = np.where(censored, log_batch, log_batch + NEVER)
@@ -54,14 +58,6 @@ def knee_model(batch: Array, censored: NDArray[np.bool_], score: Array) -> Any:
     return model
 
 
-def few(batch: Array, censored: NDArray[np.bool_]) -> None:
-    """Raise UsageError for knees [n] that are too few to learn from, or no batches."""
-    if batch.size < 4 or (~censored).sum() < 3:
-        raise UsageError(f"{int((~censored).sum())} finite knees of {batch.size} are too few to compare predictors: three are needed")
-    if not (np.isfinite(batch).all() and (batch > 0).all()):
-        raise UsageError("knees must be positive batches")
-
-
 def standardised(values: Array) -> Array:
     """Zero mean and unit spread, in log where all values have one sign; zeros when constant."""
     one_sign = (values > 0).all() or (values < 0).all()
@@ -71,46 +67,47 @@ def standardised(values: Array) -> Array:
     return out
 
 
-def compare(
-    batch: Array,
-    censored: NDArray[np.bool_],
-    predictors: Mapping[str, Array],
-    settings: Settings,
-    also: Mapping[str, tuple[Any, float]] | None = None,
-) -> list[Ranked]:
-    """Predictors from best to worst by leave-one-out log density. One compiled model serves all.
-
-    `also` ranks models of the same knees that are no predictor in this sense: name -> (what `loo` gave, log scatter).
-    """
+def compare(batch: Array, censored: NDArray[np.bool_], predictors: Mapping[str, Array], settings: Settings) -> list[Ranked]:
+    """Predictors from best to worst by leave-one-out log density. One compiled model serves all."""
     scores = {name: standardised(np.asarray(v, dtype=float)) for name, v in predictors.items()}
     compiled = Compiled(Graph(knee_model(batch, censored, next(iter(scores.values())))), settings.sampler)
-    found: dict[str, tuple[Any, float]] = dict(also or {})
+    found: dict[str, tuple[LeaveOneOut, float]] = {}
     for name, score in scores.items():
         idata = compiled.sample(settings, {"score": score})
         diagnose(idata).require()
         p = idata.posterior
         mean = (p["intercept"].values + p["slope"].values * score[:, None, None]).transpose(1, 2, 0)
         values = log_density(np.log(batch), censored, mean, p["sigma"].values[..., None])
-        found[name] = (loo(idata, values), float(np.median(p["sigma"].values)))
-    order = sorted(found, key=lambda n: -float(found[n][0].elpd_loo))
+        found[name] = (loo(values), float(np.median(p["sigma"].values)))
+    order = sorted(found, key=lambda n: -found[n][0].elpd)
     best = found[order[0]][0]
     ranked = []
     for name in order:
         left_out, sigma = found[name]
-        gap = best.loo_i.values - left_out.loo_i.values
+        gap = best.each - left_out.each
         error = float(np.std(gap) * np.sqrt(gap.size))
-        bad = int((left_out.pareto_k > 0.7).sum())
-        ranked.append(Ranked(name, float(left_out.elpd_loo), float(left_out.se), float(gap.sum()), error, sigma, bad))
+        ranked.append(Ranked(name, left_out.elpd, left_out.error, float(gap.sum()), error, sigma, left_out.bad))
     return ranked
 
 
-def loo(idata: Any, values: Array) -> Any:
-    """ArviZ's pointwise leave-one-out estimate of log densities [chain, draw, n]."""
-    import xarray as xr
+class LeaveOneOut(NamedTuple):
+    """Expected log density of left-out cells, its standard error, each cell's own [n], and how many of those are not to be trusted."""
 
-    idata.add_groups(log_likelihood=xr.Dataset({"log_knee": (("chain", "draw", "cell"), values)}))
+    elpd: float
+    error: float
+    each: Array
+    bad: int
+
+
+def loo(values: Array) -> LeaveOneOut:
+    """ArviZ's estimate from log densities [chain, draw, n]."""
+    az = backend.arviz()
+    groups = {"posterior": {"at": values[..., 0]}, "log_likelihood": {"log_knee": values}}
+    new = not hasattr(az, "Numba")  # from version 1 on
     with quiet():
-        return backend.arviz().loo(idata, pointwise=True)
+        found = az.loo(az.from_dict(groups) if new else az.from_dict(**groups), pointwise=True)
+    elpd, each = (found.elpd, found.elpd_i) if new else (found.elpd_loo, found.loo_i)
+    return LeaveOneOut(float(elpd), float(found.se), np.asarray(each.values), int((found.pareto_k.values > 0.7).sum()))
 
 
 def log_density(log_batch: Array, censored: NDArray[np.bool_], mean: Array, sigma: Array) -> Array:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
 from calibrate.text_files import Row, csv_rows, utf8
+from sim.cost.batch import decode_batch
+from sim.cost.work import coefficients
 from sim.errors import SimctlError, UsageError
 from sim.knee import Knee, continuous_knee, discrete_knee
+from sim.memory import resident_weight_bytes
+from sim.precision import Precision
+from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
+from sim.specs.model import ModelSpec
+from sim.specs.models import get_model
 
 REQUIRED = ("model", "gpu", "context_tokens", "batch")
 SPEEDS = ("step_s", "decode_per_req_tps", "decode_agg_tps")
@@ -58,15 +65,22 @@ class Curve:
         return discrete_knee(self.batches, self.etas, tau)
 
 
-# A lookup that fills what a file leaves out: (model, gpu, weight_dtype, context_tokens) -> weight, KV and memory bytes.
-Facts = Callable[[str, str, str, int], tuple[float, float, float]]
+def cell_of(model: ModelSpec, gpu: GpuSpec, precision: Precision, context_tokens: int, tp: int = 1) -> Cell:
+    """The cell of a model on `tp` GPUs: resident weights, and the KV that a decode step reads of one request.
+
+    Sliding-window layers count at most their window.
+    """
+    c, shape = coefficients(model, precision), decode_batch(model, 1.0, float(context_tokens))
+    kv = shape.decode_context * c.kv_token_bytes + shape.decode_window * c.window_token_bytes
+    bytes_ = (resident_weight_bytes(model, precision), float(kv), float(gpu.memory_bytes * tp))
+    return Cell(model.name, gpu.name, precision.weights, context_tokens, 0, *bytes_, tp)
 
 
-def read_curves(path: str | Path, facts: Facts) -> list[Curve]:
+def read_curves(path: str | Path) -> list[Curve]:
     """Curves of a CSV with columns model, gpu, context_tokens, batch, and a speed.
 
     The speed is one of step_s, decode_per_req_tps, decode_agg_tps. Optional columns: weight_dtype, decode_tokens, and
-    weight_bytes, kv_bytes, memory_bytes, which otherwise come from `facts`. Repeats of a batch are reduced to their
+    weight_bytes, kv_bytes, memory_bytes, which otherwise come from the catalogues. Repeats of a batch are reduced to their
     median. Raises UsageError naming the line on anything malformed, and when a curve lacks batch 1 or a larger one.
     """
     columns, rows = csv_rows(utf8(path, str(path)), str(path))
@@ -74,7 +88,7 @@ def read_curves(path: str | Path, facts: Facts) -> list[Curve]:
     speeds = [name for name in SPEEDS if name in columns]
     if missing or len(speeds) != 1:
         raise UsageError(f"{path}: needs columns {', '.join(REQUIRED)} and exactly one of {', '.join(SPEEDS)}")
-    points = [(_cell(row, facts, f"{path}:{line}"), *_point(row, speeds[0], f"{path}:{line}")) for line, row in rows]
+    points = [(_cell(row, f"{path}:{line}"), *_point(row, speeds[0], f"{path}:{line}")) for line, row in rows]
     return curves_from_points(points, str(path))
 
 
@@ -126,7 +140,7 @@ def pooled(curves: Iterable[Curve]) -> list[Curve]:
     return out
 
 
-def _cell(row: Row, facts: Facts, where: str) -> Cell:
+def _cell(row: Row, where: str) -> Cell:
     model, gpu = row["model"], row["gpu"]
     if not model or not gpu:
         raise UsageError(f"{where}: {'model' if not model else 'gpu'} is missing")
@@ -135,14 +149,13 @@ def _cell(row: Row, facts: Facts, where: str) -> Cell:
         raise UsageError(f"{where}: context_tokens is beyond any model's: {row['context_tokens']}")
     decode = int(_positive(row, "decode_tokens", where)) if row.get("decode_tokens") else 0
     dtype, gpu = row.get("weight_dtype") or "bf16", _catalogue_name(gpu)
-    given = [row.get(name) for name in ("weight_bytes", "kv_bytes", "memory_bytes")]
-    if all(given):
-        names = ("weight_bytes", "kv_bytes", "memory_bytes")
-        weight, kv, memory = (_positive(row, name, where) for name in names)
-    elif any(given):
+    names = ("weight_bytes", "kv_bytes", "memory_bytes")
+    given = [row.get(name) for name in names]
+    if any(given) and not all(given):
         raise UsageError(f"{where}: give all of weight_bytes, kv_bytes, memory_bytes, or none")
-    else:
-        weight, kv, memory = facts(model, gpu, dtype, context)
+    if not any(given):
+        return replace(cell_of(get_model(model), get_gpu(gpu), Precision(dtype), context), model=model, decode_tokens=decode)
+    weight, kv, memory = (_positive(row, name, where) for name in names)
     return Cell(model, gpu, dtype, context, decode, weight, kv, memory)
 
 

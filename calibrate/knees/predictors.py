@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from calibrate.knees.curves import Cell, Curve
-from calibrate.knees.ranks import Interval, factor_errors, geomean_factor_error, spearman, spearman_bootstrap
+from calibrate.knees.ranks import factor_errors, spearman, spearman_bootstrap
 from sim.errors import UsageError
 from sim.knee import closed_form_knee
 
@@ -46,10 +46,9 @@ class Score:
 
     predictor: str
     spearman_finite: float
-    interval: Interval
+    interval: tuple[float, float]
     spearman_imputed: float
     median_factor: float
-    geomean_factor: float
     underpredicted_censored: int
 
 
@@ -121,7 +120,6 @@ def score(name: str, values: Array, is_batch: bool, knees: Knees, rng: np.random
         spearman_bootstrap(x, y, rng, resamples),
         spearman(values, knees.imputed()),
         float(np.median(factor_errors(x, y))) if batches else np.nan,
-        geomean_factor_error(x, y) if batches else np.nan,
         int((values[knees.censored] < 2 * knees.batch[knees.censored]).sum()) if is_batch else 0,
     )
 

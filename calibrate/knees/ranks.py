@@ -1,8 +1,6 @@
-"""Rank correlation with ties, its bootstrap and jackknife intervals, and factor errors."""
+"""Spearman rank correlation with ties, its bootstrap interval, and factor errors."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,34 +11,22 @@ from sim.errors import UsageError
 Array = NDArray[np.float64]
 
 
-class Interval(NamedTuple):
-    low: float
-    high: float
-
-
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
     """Spearman correlation of two samples of equal length; ties get their mean rank; NaN when a sample is constant."""
     a, b = _pair(x, y)
     return float(_correlation(rankdata(a), rankdata(b)))
 
 
-def spearman_bootstrap(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, resamples: int = 10_000, level: float = 0.95) -> Interval:
-    """Percentile interval of Spearman over pairs drawn with replacement; resamples that are constant are left out."""
+def spearman_bootstrap(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, resamples: int = 10_000) -> tuple[float, float]:
+    """95 % percentile interval of Spearman over pairs drawn with replacement; resamples that are constant are left out."""
     a, b = _pair(x, y)
     rows = rng.integers(0, a.size, size=(resamples, a.size))
     values = _correlation(rankdata(a[rows], axis=-1), rankdata(b[rows], axis=-1))
     values = values[np.isfinite(values)]
     if values.size < resamples / 2:
-        return Interval(np.nan, np.nan)
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high))
-
-
-def spearman_jackknife(x: ArrayLike, y: ArrayLike) -> Interval:
-    """Smallest and largest Spearman when one pair at a time is left out."""
-    a, b = _pair(x, y)
-    values = [spearman(np.delete(a, i), np.delete(b, i)) for i in range(a.size)]
-    return Interval(float(np.min(values)), float(np.max(values)))
+        return float("nan"), float("nan")
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)
 
 
 def factor_errors(predicted: ArrayLike, observed: ArrayLike) -> Array:
@@ -50,11 +36,6 @@ def factor_errors(predicted: ArrayLike, observed: ArrayLike) -> Array:
         raise UsageError("factor errors need positive numbers")
     errors: Array = np.exp(np.abs(np.log(p / o)))
     return errors
-
-
-def geomean_factor_error(predicted: ArrayLike, observed: ArrayLike) -> float:
-    """2 ** mean(|log2 error|): the geometric mean, which some tables call a median."""
-    return float(np.exp(np.mean(np.log(factor_errors(predicted, observed)))))
 
 
 def _pair(x: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:

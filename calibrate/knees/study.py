@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from calibrate.knees import predictors
-from calibrate.knees.audit import Finding, Fit, audit, axis_counts, fit_ratio
 from calibrate.knees.curves import Curve
 from calibrate.knees.predictors import Knees, Score
 from calibrate.knees.ranks import factor_errors, spearman
-from sim.knee import Knee, closed_form_knee
+from sim.knee import Knee, closed_form_knee, eta
 
 TAUS = (0.50, 0.65, 0.75, 0.80, 0.90)
 
 
 @dataclass(frozen=True, slots=True)
 class CurveResult:
-    """One curve with its knees, its own best ratio, and the closed form's knee."""
+    """One curve with its knees, the closed form's knee, and the ratio r of eta(B) = (1 + r)/(1 + B r) that fits it best, with its R2."""
 
     curve: Curve
     discrete: Knee
     continuous: Knee
-    fit: Fit
     closed_form: float
+    r: float
+    r2: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,36 +50,38 @@ class Study:
     alpha: dict[str, float]
     taus: list[TauRow]
     leave_one_model_out: dict[str, float]
-    audit: list[Finding]
-    categories: Counter[str]
-    axes: Counter[str]
 
 
 def study(curves: Sequence[Curve], rng: np.random.Generator, tau: float = 0.65, resamples: int = 10_000) -> Study:
     """Analyse the curves. The parts that need three finite knees, or two models, are empty when there are fewer."""
     knees = predictors.observed_knees(curves, tau)
-    finite = int((~knees.censored).sum())
-    rows = [CurveResult(c, c.discrete_knee(tau), c.knee(tau), fit_ratio(c), _closed_form(c, tau)) for c in curves]
     scores = []
-    if finite >= 3:
+    if int((~knees.censored).sum()) >= 3:
         for name, (values, is_batch) in predictors.ladder(knees).items():
             scores.append(predictors.score(name, values, is_batch, knees, rng, resamples))
-    findings = audit(curves, tau)
-    return Study(
-        tau,
-        rows,
-        scores,
-        predictors.gpu_alpha(knees),
-        [_tau_row(curves, value) for value in TAUS],
-        _baselines(knees),
-        findings,
-        Counter(label for finding in findings for label in finding.categories),
-        axis_counts(finding.curve.cell for finding in findings),
-    )
+    taus = [_tau_row(curves, value) for value in TAUS]
+    return Study(tau, [_result(curve, tau) for curve in curves], scores, predictors.gpu_alpha(knees), taus, _baselines(knees))
 
 
-def _closed_form(curve: Curve, tau: float) -> float:
-    return float(closed_form_knee(curve.cell.kv_bytes / curve.cell.weight_bytes, tau))
+def _result(curve: Curve, tau: float) -> CurveResult:
+    closed = float(closed_form_knee(curve.cell.kv_bytes / curve.cell.weight_bytes, tau))
+    return CurveResult(curve, curve.discrete_knee(tau), curve.knee(tau), closed, *fit_ratio(curve))
+
+
+def fit_ratio(curve: Curve) -> tuple[float, float]:
+    """(ratio r of eta(B) = (1 + r)/(1 + B r) by least squares over [1e-6, 1e3]; R2, NaN for a curve that does not vary)."""
+    batches, etas = np.array(curve.batches), np.array(curve.etas)
+
+    def loss(log_r: float) -> float:
+        return float(((eta(batches, np.exp(log_r)) - etas) ** 2).sum())
+
+    # the loss has flat ends: bracket the minimum on a grid before the bounded search
+    grid = np.linspace(np.log(1e-6), np.log(1e3), 60)
+    best = int(np.argmin([loss(g) for g in grid]))
+    bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-10})
+    total = float(((etas - etas.mean()) ** 2).sum())
+    return float(np.exp(found.x)), 1 - float(found.fun) / total if total > 0 else float("nan")
 
 
 def _tau_row(curves: Sequence[Curve], tau: float) -> TauRow:
@@ -96,10 +98,7 @@ def _baselines(knees: Knees) -> dict[str, float]:
     cells, observed = knees.finite()
     if len({c.model for c in cells}) < 2:
         return {}
+    designs = {"context only": predictors.context_only, "context + GPU": predictors.context_and_gpu}
     return {
-        name: float(np.median(factor_errors(predictors.leave_one_model_out(knees, design), observed)))
-        for name, design in (
-            ("context only", predictors.context_only),
-            ("context + GPU", predictors.context_and_gpu),
-        )
+        name: float(np.median(factor_errors(predictors.leave_one_model_out(knees, design), observed))) for name, design in designs.items()
     }

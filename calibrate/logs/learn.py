@@ -1,4 +1,4 @@
-"""Rates from requests: what a served log says about them, through the simulator.
+"""Rates learnt from the requests of a served log, by linearised simulation.
 
 No iteration is seen, so the log is compared by statistics: mean log TTFT and mean log TPOT of groups of requests (blocks in order of
 sending, short and long prompts apart). Their dependence on the rates is taken from simulations of the log's own workload at draws of the
@@ -6,13 +6,9 @@ rates (the same arrivals and lengths each time: common random numbers), as a lin
 
     statistics = line(z) + scale * noise,   noise ~ Normal(0, missed + diag(misfit[metric]**2))
 
-`missed` is the covariance of what the line misses of the simulations (chance of scheduling, curvature), `misfit` what is left over, read
-off the residuals; `scale`, about 1, is learnt with z. The line is laid anew around what was learnt, ROUNDS times. A request given up after
-T seconds adds the probability that its E2EL, on a line of its own, exceeds T.
-
-So this is an approximation: good where the statistics are smooth in the rates over the posterior's width, and told by `missed`. Rates that
-the workload does not show keep their priors; rates that it shows only together (fixed cost and weight bandwidth) stay wide and correlated,
-while what they predict does not.
+`missed` is the covariance of the line's residuals over the simulations (chance of scheduling, curvature), `misfit` what is left over of the
+log; `scale`, about 1, is learnt with z. The line is refitted around what was learnt, ROUNDS times. A request given up after T seconds adds
+the probability that its E2EL, on a line of its own, exceeds T. Rates that the workload does not show keep their priors.
 """
 
 from __future__ import annotations
@@ -26,16 +22,18 @@ from numpy.typing import NDArray
 
 from calibrate import backend
 from calibrate.logs.requests import Log
+from calibrate.population.priors import like, starting_priors
 from calibrate.sampling import Diagnostics, Settings, diagnose, sample
 from calibrate.served.replay import replay
 from calibrate.served.runs import ServedRun
-from calibrate.steps.rates import unseen, value
-from sim.bill import TILE_ROWS, iteration_bill, mixed_shape
+from calibrate.steps.rates import medians, shown, value
+from sim.cost.batch import mixed_batch
+from sim.cost.rates import UNITS, RateDraws, Rates
+from sim.cost.serving import HostRates, as_served
+from sim.cost.work import Work, iteration_work
 from sim.errors import SimctlError
-from sim.host import HostRates
+from sim.posterior import rates_for
 from sim.priors import Prior
-from sim.products import known_to
-from sim.rates import UNITS, RateDraws, Rates
 
 Array = NDArray[np.float64]
 ROUNDS = 6
@@ -51,16 +49,11 @@ SHRINK = 0.2
 
 @dataclass(frozen=True)
 class Line:
-    """statistic = at + slope @ z; `missed` [statistic, statistic] is the covariance of what the line misses of the simulations."""
+    """statistic = at + slope @ z; `missed` [statistic, statistic] is the covariance of its residuals over the simulations."""
 
     at: Array
     slope: Array
     missed: Array
-
-    @property
-    def missed_sd(self) -> Array:
-        """Standard deviation of what it misses [statistic]."""
-        return np.asarray(np.sqrt(np.diag(self.missed)))
 
     def mean(self, z: Array) -> Array:
         """[statistic] at scores z [rate]."""
@@ -75,87 +68,78 @@ class Learnt:
     request_s: Array
     misfit: Array  # [draw, metric]
     free: tuple[str, ...]
-    missed: Mapping[str, float]  # median over groups of what the lines miss, by metric
     diagnostics: Diagnostics
     idata: Any
 
-    def draws(self, basis: Mapping[str, str], summary: str) -> RateDraws:
-        """As rates for the simulator, the host's latency apart."""
-        point = Rates(**{name: float(np.median(getattr(self.rates, name))) for name in UNITS})
-        return RateDraws(point, self.rates, dict(basis), summary)
+
+def served_priors(run: ServedRun, datasheet: bool = False) -> tuple[dict[str, Prior], str]:
+    """(prior of every rate as served, where they come from): the packaged posterior under the packaged serving overhead, whose draws
+    hold what hosts differ by; from the datasheet where asked or where no engine was measured.
+    """
+    declared, start = starting_priors(run.gpu, run.precision, datasheet=True)
+    rates, _ = as_served(rates_for(run.gpu, run.precision, tp=run.tp))
+    if datasheet or not rates.source.stepped:
+        return declared, start.basis
+    draws = {name: np.asarray(getattr(rates.draws, name), dtype=float) for name in UNITS}
+    return {name: like(draws[name], declared[name].upper, 0.0, rates.sources[name]) for name in UNITS}, rates.summary
 
 
 def learn_rates(
     run: ServedRun, log: Log, priors: Mapping[str, Prior], settings: Settings, progress: Callable[[str], None] = lambda _: None
 ) -> Learnt:
     """Posterior of the rates given the log. Raises SimctlError when its workload cannot be simulated at the priors."""
-    free = shown_rates(run, log)
+    free = shown_rates(run, log, priors)
     rng = np.random.default_rng([settings.seed, 90])
     groups, metric = grouping(log)
     observed = statistics(log.experiment.ttft_s, log.experiment.tpot_s, groups, metric)
     waits = np.flatnonzero(np.isfinite(log.waited_s))
-    mean, root = np.zeros(len(free) + 1), np.eye(len(free) + 1)
-    misfit = np.full(len(METRICS), FIRST_MISFIT)
-    line = late = None
+    mean, root, misfit = np.zeros(len(free) + 1), np.eye(len(free) + 1), np.full(len(METRICS), FIRST_MISFIT)
     for lap in range(ROUNDS):
         progress(f"simulating the log, round {lap + 1} of {ROUNDS}")
-        z = mean + (1.0 if lap == 0 else WIDEN) * rng.standard_normal((SIMULATIONS, len(mean))) @ root.T
-        seen = [_simulated(run, log, priors, free, row) for row in z]
-        line = lay(z, np.array([statistics(ttft, tpot, groups, metric) for ttft, tpot, _ in seen]))
-        late = lay(z, np.array([np.log(e2el[waits]) for _, _, e2el in seen])) if len(waits) else None
+        tried = mean + (1.0 if lap == 0 else WIDEN) * rng.standard_normal((SIMULATIONS, len(mean))) @ root.T
+        seen = [_simulated(run, log, priors, free, row) for row in tried]
+        line = fitted_line(tried, np.array([statistics(ttft, tpot, groups, metric) for ttft, tpot, _ in seen]))
+        late = fitted_line(tried, np.array([np.log(e2el[waits]) for _, _, e2el in seen])) if len(waits) else None
         mean, root, misfit = update(line, observed, metric, misfit)
-    assert line is not None
     idata = sample(_model(line, observed, misfit[metric], late, np.log(log.waited_s[waits]), misfit[1]), settings)
     stacked = idata.posterior.stack(sample=("chain", "draw"))
     scores = np.asarray(stacked["z"].transpose("sample", ...).values, dtype=float)
-    values: dict[str, Any] = {}
-    prior_z = np.random.default_rng([settings.seed, 91]).standard_normal((len(UNITS), len(scores)))
-    for i, name in enumerate(UNITS):
-        values[name] = value(priors[name], scores[:, free.index(name)] if name in free else prior_z[i])
+    z = dict(zip(UNITS, np.random.default_rng([settings.seed, 91]).standard_normal((len(UNITS), len(scores))), strict=True))
+    z |= {name: scores[:, i] for i, name in enumerate(free)}
     return Learnt(
-        Rates(**values),
+        Rates(**{name: value(priors[name], z[name]) for name in UNITS}),
         np.asarray(value(HOST, scores[:, -1])),
         np.outer(np.asarray(stacked["scale"].values, dtype=float), misfit),
         free,
-        {name: float(np.median(line.missed_sd[metric == i])) for i, name in enumerate(METRICS)},
         diagnose(idata),
         idata,
     )
 
 
-def shown_rates(run: ServedRun, log: Log) -> tuple[str, ...]:
-    """Rates that iterations of this workload show: decodes of unequal contexts, and prompts beside them, long and short."""
+def shown_rates(run: ServedRun, log: Log, priors: Mapping[str, Prior]) -> tuple[str, ...]:
+    """Rates that iterations of this workload show: decodes, and prompts beside them, long and short."""
     prompt, output = (float(np.mean(n)) for n in (log.experiment.prompt_tokens, log.experiment.output_tokens))
-    shapes = [
-        mixed_shape(run.model, [prompt, prompt + output], [(prompt, prompt, True), (8192.0, 8192.0, True)]),
-        mixed_shape(run.model, [prompt], [(float(TILE_ROWS), float(TILE_ROWS), True)]),  # one row more than a tile
-    ]
-    bills = (iteration_bill(run.model, shape, run.precision, tp=run.tp, gpu=known_to(run.gpu))._asdict() for shape in shapes)
-    hidden = set.intersection(*(unseen({name: np.asarray(v, dtype=float) for name, v in bill.items()}) for bill in bills))
-    return tuple(name for name in UNITS if name not in hidden)
+    contexts, chunks = 32 * [prompt, prompt + output], [(prompt, prompt, 1.0), (8192.0, 8192.0, 1.0)]
+    shapes = [mixed_batch(run.model, *each) for each in ((contexts, []), ([], chunks[:1]), (contexts, chunks))]
+    works = [iteration_work(run.model, shape, run.precision, tp=run.tp, gpu=run.gpu) for shape in shapes]
+    return shown(Work(*map(np.array, zip(*works, strict=True))), medians(priors))
 
 
 def grouping(log: Log) -> tuple[Array, NDArray[np.int64]]:
     """(weights [statistic, request] that average groups of answered requests; metric [statistic] as its place in METRICS)."""
-    answered = np.flatnonzero(log.answered)
-    prompts = log.experiment.prompt_tokens[answered]
-    blocks = np.array_split(np.arange(len(answered)), int(np.clip(len(answered) // PER_BLOCK, 1, MOST_BLOCKS)))
-    middle = np.median(prompts)
-    rows, metric = [], []
-    for place, wanted in enumerate((np.ones(len(answered), bool), log.experiment.output_tokens[answered] > 1)):
-        for block in blocks:
-            halves = [block[prompts[block] <= middle], block[prompts[block] > middle]]
-            parts = halves if min(map(len, halves)) >= LEAST_IN_GROUP else [block]
-            for part in parts:
-                chosen = answered[part[wanted[part]]]
-                if len(chosen) >= LEAST_IN_GROUP:
-                    row = np.zeros(len(log.answered))
-                    row[chosen] = 1 / len(chosen)
-                    rows.append(row)
-                    metric.append(place)
-    if not rows:
+    answered, prompts, several = np.flatnonzero(log.answered), log.experiment.prompt_tokens, log.experiment.output_tokens > 1
+    short, groups = prompts <= np.median(prompts[answered]), []
+    for block in np.array_split(answered, int(np.clip(len(answered) // PER_BLOCK, 1, MOST_BLOCKS))):
+        halves = [block[short[block]], block[~short[block]]]
+        groups += halves if min(map(len, halves)) >= LEAST_IN_GROUP else [block]
+    chosen = [(place, group) for place in range(len(METRICS)) for group in (groups if not place else [g[several[g]] for g in groups])]
+    chosen = [(place, group) for place, group in chosen if len(group) >= LEAST_IN_GROUP]
+    if not chosen:
         raise SimctlError("no group of requests is large enough to learn from")
-    return np.array(rows), np.array(metric)
+    weights = np.zeros((len(chosen), len(log.answered)))
+    for row, (_, group) in zip(weights, chosen, strict=True):
+        row[group] = 1 / len(group)
+    return weights, np.array([place for place, _ in chosen])
 
 
 def statistics(ttft_s: Array, tpot_s: Array, groups: Array, metric: NDArray[np.int64]) -> Array:
@@ -165,7 +149,7 @@ def statistics(ttft_s: Array, tpot_s: Array, groups: Array, metric: NDArray[np.i
     return np.asarray((groups * logs[metric]).sum(axis=1))
 
 
-def lay(z: Array, values: Array) -> Line:
+def fitted_line(z: Array, values: Array) -> Line:
     """The least-squares line of values [simulation, statistic] in z [simulation, rate], slightly drawn towards no dependence."""
     centre, mean = z.mean(axis=0), values.mean(axis=0)
     dz = z - centre
@@ -203,7 +187,7 @@ def _model(line: Line, observed: Array, misfit: Array, late: Line | None, log_wa
         pm.Normal("statistics", pt.dot(slope, z), scale, observed=gap)
         if late is not None:
             # one request scatters more than a mean of many: what its own line misses, and the misfit of TPOT
-            above = (late.at + pt.dot(late.slope, z) - log_waited) / (scale * np.sqrt(one_misfit**2 + late.missed_sd**2))
+            above = (late.at + pt.dot(late.slope, z) - log_waited) / (scale * np.sqrt(one_misfit**2 + np.diag(late.missed)))
             pm.Potential("given_up", pt.log(0.5 * pt.erfc(-above / np.sqrt(2.0)) + 1e-12).sum())
     return model
 
@@ -213,5 +197,5 @@ def _simulated(run: ServedRun, log: Log, priors: Mapping[str, Prior], free: tupl
     scores = dict(zip(free, z[:-1], strict=True))
     rates = Rates(**{name: float(value(priors[name], scores.get(name, 0.0))) for name in UNITS})
     host = HostRates(request_s=float(value(HOST, z[-1])))
-    found = replay(run, log.experiment, RateDraws(rates, rates, {}, ""), host, draws=0)
+    found = replay(run, log.experiment, RateDraws(rates, rates), host)
     return found.ttft_s, found.tpot_s, found.e2el_s

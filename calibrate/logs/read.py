@@ -1,21 +1,21 @@
-"""Any log by its content: JSON of a benchmark, JSON lines of AIPerf, or a per-request CSV."""
+"""Served logs by their content: JSON of a benchmark, JSON lines of AIPerf, or a CSV of one row per request."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
-from calibrate.logs.prefixes import BLOCK, with_prefixes
-from calibrate.logs.requests import Log, Seen, assemble, checked
+from calibrate.logs.requests import Log, Seen, assemble
 from calibrate.logs.tools import aiperf, bench_serve, guidellm
 from calibrate.served.runs import LOG_COLUMNS
-from calibrate.text_files import csv_rows, utf8
+from calibrate.text_files import Row, csv_rows, utf8
 from sim.errors import UsageError
+from sim.workload.content import BlockHashes
 
 SUFFIXES = (".json", ".jsonl", ".csv")
 MOST_BYTES = 1 << 30
+BLOCK = 512  # tokens of a block that one of prefix_ids stands for, unless told: Mooncake's
 
 
 def is_log(path: Path) -> bool:
@@ -23,7 +23,7 @@ def is_log(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def read_any(path: Path, timeout_s: float | None = None, block_tokens: int = BLOCK) -> Log:
+def read_log(path: Path, timeout_s: float | None = None, block_tokens: int = BLOCK) -> Log:
     """Read a log. `timeout_s` is what clients waited for at most, where the log does not say; `block_tokens` what one of a CSV's
     `prefix_ids` stands for.
 
@@ -38,10 +38,8 @@ def read_any(path: Path, timeout_s: float | None = None, block_tokens: int = BLO
         return aiperf(path.name, text, timeout_s)
     try:
         body = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path.name}: not JSON ({error.msg}, line {error.lineno})") from None
-    except RecursionError:
-        raise UsageError(f"{path.name}: not a benchmark result: nested too deep") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path.name}: not JSON ({error})") from None
     if not isinstance(body, dict):
         raise UsageError(f"{path.name}: not a benchmark result: needs a JSON object")
     if "benchmarks" in body:
@@ -54,33 +52,45 @@ def read_any(path: Path, timeout_s: float | None = None, block_tokens: int = BLO
 
 
 def _csv(name: str, text: str, block_tokens: int) -> Log:
-    """Our own columns; a row with gave_up_s (same clock) may leave first_token_s and finish_s blank: its client gave up then."""
+    """Rows of LOG_COLUMNS, absolute seconds on one clock; a row with gave_up_s may leave first_token_s and finish_s blank. Optional are
+    cached_tokens and, of what prompts share, one of session and prefix_ids.
+
+    A session's later requests repeat all that was said before. `prefix_ids` are ids of consecutive blocks of the prompt, separated by
+    spaces: prompts that begin with the same ids share that prefix.
+    """
     columns, rows = csv_rows(text, name)
-    missing = [c for c in LOG_COLUMNS if c not in columns]
-    if missing:
+    if missing := [c for c in LOG_COLUMNS if c not in columns]:
         raise UsageError(f"{name}: line 1: lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}")
-    seen = []
-    for number, row in rows:
-        where = f"{name}: line {number}"
+    if "session" in columns and "prefix_ids" in columns:
+        raise UsageError(f"{name}: line 1: session and prefix_ids both say what prompts share: give one")
+    return assemble([_row(f"{name}: line {line}", row, block_tokens) for line, row in rows], name=name, source="per-request log")
 
-        def value(column: str, row: dict[str, str | None] = row, where: str = where) -> float:
-            try:
-                return float(row.get(column) or "nan")
-            except ValueError:
-                raise UsageError(f"{where}: {column} must be a number, got {str(row.get(column))[:40]!r}") from None
 
-        arrival, gave_up = value("arrival_s"), value("gave_up_s")
-        tokens = [value("prompt_tokens"), value("output_tokens")]
-        for column, count in zip(("prompt_tokens", "output_tokens"), tokens, strict=True):
-            if not (math.isfinite(count) and count >= 1 and count == int(count)):
-                raise UsageError(f"{where}: {column} must be a whole number from 1 up")
-        if not math.isfinite(arrival):
-            raise UsageError(f"{where}: arrival_s is missing")
-        prompt, output = (int(count) for count in tokens)
-        if math.isfinite(gave_up):
-            seen.append(checked(where, Seen(arrival, prompt, output, waited_s=gave_up - arrival)))
-        else:
-            seen.append(checked(where, Seen(arrival, prompt, output, value("first_token_s") - arrival, value("finish_s") - arrival)))
-    log = assemble(seen, name=name, source="per-request log")
-    experiment, notes = with_prefixes(log.experiment, columns, rows, name, block_tokens)
-    return replace(log, experiment=experiment, notes=(*log.notes, *notes))
+def _row(where: str, row: Row, block_tokens: int) -> Seen:
+    def value(column: str) -> float:
+        try:
+            return float(row.get(column) or "nan")
+        except ValueError:
+            raise UsageError(f"{where}: {column} must be a number, got {str(row.get(column))[:40]!r}") from None
+
+    arrival_s, gave_up_s, counts = value("arrival_s"), value("gave_up_s"), (value("prompt_tokens"), value("output_tokens"))
+    if math.isnan(arrival_s):
+        raise UsageError(f"{where}: arrival_s is missing")
+    for column, count in zip(("prompt_tokens", "output_tokens"), counts, strict=True):
+        if not (math.isfinite(count) and count == int(count)):
+            raise UsageError(f"{where}: {column} must be a whole number from 1 up")
+    prompt, output = map(int, counts)
+    ids = (row.get("prefix_ids") or "").split()
+    if len(ids) > -(-prompt // block_tokens):
+        raise UsageError(f"{where}: {len(ids)} prefix_ids of {block_tokens} tokens are more than a prompt of {prompt} has")
+    times = {"ttft_s": value("first_token_s") - arrival_s, "e2el_s": value("finish_s") - arrival_s}
+    return Seen(
+        where,
+        arrival_s,
+        prompt,
+        output,
+        **({"waited_s": gave_up_s - arrival_s} if math.isfinite(gave_up_s) else times),
+        cached_tokens=value("cached_tokens"),
+        session=row.get("session") or "",
+        content=BlockHashes(tuple(ids), block_tokens) if ids else None,
+    )

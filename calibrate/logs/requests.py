@@ -1,4 +1,4 @@
-"""One form for every log: requests in order of sending, with what came back and, of those that got nothing, how long they waited."""
+"""Requests of a served log in one form: in order of sending, with what came back and, of those that got nothing, how long they waited."""
 
 from __future__ import annotations
 
@@ -10,27 +10,53 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.served.runs import MOST_TOKENS, Experiment
+from calibrate.served.runs import MOST_TOKENS, Experiment, ServedRun
+from sim.deployment import Deployment
 from sim.errors import UsageError
+from sim.workload.content import Content
 
 Array = NDArray[np.float64]
-FEWEST = 20
+FEWEST = 10
 LONGEST_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One request. Times in seconds; `sent_s` on the log's own clock, NaN where the log does not say.
+    """One request, `where` in its file. Times in seconds; `sent_s` on the log's own clock, NaN where the log does not say.
 
     `waited_s` is set for a request that was given up after that long: its answer would have taken longer.
     """
 
+    where: str
     sent_s: float
     prompt_tokens: int
     output_tokens: int
     ttft_s: float = math.nan
     e2el_s: float = math.nan
     waited_s: float = math.nan
+    cached_tokens: float = math.nan
+    session: str = ""
+    content: Content | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UsageError naming the request unless it can be one."""
+        if self.sent_s < 0 or abs(self.sent_s) == math.inf:
+            raise UsageError(f"{self.where}: was sent at {self.sent_s:g} s: negative or infinite")
+        for name in ("prompt_tokens", "output_tokens"):
+            if not 1 <= getattr(self, name) <= MOST_TOKENS:
+                raise UsageError(f"{self.where}: {name} must be a whole number from 1 up, got {getattr(self, name):.6g}")
+        if math.isfinite(self.waited_s):
+            if not 0 < self.waited_s <= LONGEST_S:
+                raise UsageError(f"{self.where}: was given up after {self.waited_s:g} s: not a wait of 0 to a day (wrong unit?)")
+            return
+        for name in ("ttft_s", "e2el_s"):
+            value = getattr(self, name)
+            if not math.isfinite(value):
+                raise UsageError(f"{self.where}: {name} is not a number")
+            if not 0 < value <= LONGEST_S:
+                raise UsageError(f"{self.where}: {name} is {value:g} s: not in 0 to a day (negative, or another unit?)")
+        if self.ttft_s > self.e2el_s * (1 + 1e-9):
+            raise UsageError(f"{self.where}: its first token ({self.ttft_s:g} s) came after its last ({self.e2el_s:g} s)")
 
 
 @dataclass(frozen=True)
@@ -46,6 +72,11 @@ class Log:
     source: str
     notes: tuple[str, ...] = field(default=())
 
+    def served_by(self, d: Deployment, name: str) -> ServedRun:
+        """The log as a served run of a deployment."""
+        engine = f"{self.source} of {d.limits.engine}"
+        return ServedRun(name, d.gpu, d.model, d.precision, d.limits, d.tp, engine, (self.experiment,), self.notes)
+
 
 def assemble(
     seen: Sequence[Seen],
@@ -56,69 +87,65 @@ def assemble(
     rate_per_s: float = math.inf,
     burstiness: float = 1.0,
     clients: int = 0,
-    seed: int = 0,
 ) -> Log:
     """Sort, check and, where the log does not say when requests were sent, place them.
 
     Without sending times a finite rate is drawn anew (gamma gaps of that burstiness, another draw than the run's own), a number of clients
     is replayed as a closed loop, and neither means all at once. Raises UsageError when too few requests were answered.
     """
-    said = list(notes)
-    kind = "open"
+    said, kind, rate_known = list(notes), "open", math.isfinite(rate_per_s)
     sent = np.array([s.sent_s for s in seen])
     if np.isnan(sent).any():
-        if clients and not math.isfinite(rate_per_s):
-            kind, sent = "closed", np.arange(len(seen)) * 1e-6
-            said.append(f"no sending times: replayed as a closed loop of {clients} clients")
-        elif math.isfinite(rate_per_s):
-            gaps = np.random.default_rng([seed, 80]).gamma(burstiness, 1 / (rate_per_s * burstiness), len(seen))
+        sent = np.arange(len(seen)) * 1e-6
+        if rate_known:
+            gaps = np.random.default_rng([0, 80]).gamma(burstiness, 1 / (rate_per_s * burstiness), len(seen))
             sent = np.cumsum(gaps) - gaps[0]
             said.append(f"no sending times: drawn anew at {rate_per_s:g} requests/s, so single requests cannot be compared")
+        elif clients:
+            kind = "closed"
+            said.append(f"no sending times: replayed as a closed loop of {clients} clients")
         else:
-            sent = np.arange(len(seen)) * 1e-6
             said.append("no sending times and no rate: all sent at once")
     order = np.argsort(sent, kind="stable")
-    seen = [seen[i] for i in order]
-    sent = sent[order] - sent[order[0]] if len(seen) else sent
-    answered = np.array([math.isfinite(s.e2el_s) for s in seen], dtype=bool)
-    waited = np.array([s.waited_s for s in seen], dtype=float)
+    seen, sent = [seen[i] for i in order], sent[order]
+    column = {n: np.array([getattr(s, n) for s in seen], dtype=float) for n in ("ttft_s", "e2el_s", "waited_s", "cached_tokens")}
+    answered = np.isfinite(column["e2el_s"])
     if answered.sum() < FEWEST:
         raise UsageError(f"{name}: {int(answered.sum())} answered requests are too few to learn from: at least {FEWEST} are needed")
-    if np.ptp([s.e2el_s for s in seen if math.isfinite(s.e2el_s)]) == 0:
-        raise UsageError(f"{name}: every request took exactly as long as every other: zero variance, nothing to learn from")
+    sessions = _sessions(seen) if any(s.session for s in seen) else None
+    shared = any(s.content for s in seen)
+    if np.nansum(column["cached_tokens"]) > 0 and sessions is None and not shared:
+        said.append("tokens were cached, and neither session nor prefix_ids says what prompts share: simulated as if nothing")
     experiment = Experiment(
         name=name,
-        kind=kind,
-        arrival_s=sent,
+        kind=kind if sessions is None else "sessions",
+        arrival_s=sent - sent[0],
         prompt_tokens=np.array([s.prompt_tokens for s in seen], dtype=np.int64),
         output_tokens=np.array([s.output_tokens for s in seen], dtype=np.int64),
-        ttft_s=np.array([s.ttft_s for s in seen]),
-        e2el_s=np.array([s.e2el_s for s in seen]),
+        ttft_s=column["ttft_s"],
+        e2el_s=column["e2el_s"],
+        cached_tokens=column["cached_tokens"] if np.isfinite(column["cached_tokens"]).any() else None,
+        session=sessions,
         clients=clients if kind == "closed" else 0,
+        content=tuple(s.content for s in seen) if shared else (),
     )
-    return Log(experiment, answered, np.where(answered, np.nan, waited), source, tuple(said))
+    return Log(experiment, answered, np.where(answered, np.nan, column["waited_s"]), source, tuple(said))
 
 
-def checked(where: str, seen: Seen) -> Seen:
-    """The request, if it can be one. Raises UsageError that begins with `where` (file and request)."""
-    if seen.sent_s < 0:
-        raise UsageError(f"{where}: was sent at {seen.sent_s:g} s: negative")
-    for name in ("prompt_tokens", "output_tokens"):
-        if not 1 <= getattr(seen, name) <= MOST_TOKENS:
-            raise UsageError(f"{where}: {name} must be at least 1 and a number that a request can have, got {getattr(seen, name):.6g}")
-    if math.isfinite(seen.waited_s):
-        if not 0 < seen.waited_s <= LONGEST_S:
-            raise UsageError(f"{where}: was given up after {seen.waited_s:g} s: not a wait of 0 to a day (wrong unit?)")
-        return seen
-    for name in ("ttft_s", "e2el_s"):
-        value = getattr(seen, name)
-        if not math.isfinite(value):
-            raise UsageError(f"{where}: {name} is not a number")
-        if not 0 < value <= LONGEST_S:
-            raise UsageError(f"{where}: {name} is {value:g} s: not in 0 to a day (negative, or another unit?)")
-    if seen.ttft_s > seen.e2el_s * (1 + 1e-9):
-        raise UsageError(f"{where}: its first token ({seen.ttft_s:g} s) came after its last ({seen.e2el_s:g} s)")
-    return seen
+def _sessions(seen: Sequence[Seen]) -> NDArray[np.int64]:
+    """Session of each request, -1 for none. UsageError where a later request cannot have waited for its last answer."""
+    numbers: dict[str, int] = {}
+    back: dict[str, float] = {}
+    for s in seen:
+        if not s.session:
+            continue
+        numbers.setdefault(s.session, len(numbers))
+        if not math.isfinite(s.e2el_s):
+            raise UsageError(f"{s.where}: session {s.session[:40]!r} gave up: what came after an unknown answer cannot be replayed")
+        if s.sent_s < back.get(s.session, -math.inf):
+            raise UsageError(f"{s.where}: session {s.session[:40]!r} sends this before its last answer came back")
+        back[s.session] = s.sent_s + s.e2el_s
+    return np.array([numbers.get(s.session, -1) for s in seen], dtype=np.int64)
 
 
 def number(where: str, name: str, value: Any) -> float:

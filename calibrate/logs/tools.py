@@ -13,24 +13,26 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from statistics import median_high
 from typing import Any
 
-from calibrate.logs.requests import Log, Seen, assemble, checked, first_of, number
+from calibrate.logs.requests import Log, Seen, assemble, first_of, number
 from sim.errors import UsageError
 
 UNIT_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "milliseconds": 1e-3, "nanoseconds": 1e-9}
 TIMEOUT_WORDS = ("timeout", "timed out", "deadline", "cancel")
+LISTS = ("input_lens", "output_lens", "ttfts", "itls", "errors")
+START, END = ("start_time", "request_start_time"), ("end_time", "request_end_time")
 
 
 def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None) -> Log:
     """`vllm bench serve` JSON. A failed request counts as given up after `timeout_s`, where that is given; else it is left out."""
     if not isinstance(body.get("ttfts"), list):
         raise UsageError(f"{name}: lacks ttfts: save it with --save-result --save-detailed")
-    columns = {}
-    for field in ("input_lens", "output_lens", "ttfts", "itls", "errors"):
-        if not isinstance(body.get(field), list):
-            raise UsageError(f"{name}: lacks {field}")
-        columns[field] = body[field]
+    if missing := [field for field in LISTS if not isinstance(body.get(field), list)]:
+        raise UsageError(f"{name}: lacks {', '.join(missing)}")
+    columns = {field: body[field] for field in LISTS}
     starts = body.get("start_times")
     columns["start_times"] = starts if isinstance(starts, list) else [math.nan] * len(columns["ttfts"])
     if len({len(column) for column in columns.values()}) != 1:
@@ -38,27 +40,25 @@ def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None) -> 
     seen, failed = [], 0
     for i, (prompt, output, ttft, gaps, error, start) in enumerate(zip(*columns.values(), strict=True)):
         where = f"{name}: request {i}"
-        sent, prompt_tokens = number(where, "start_times", start), int(number(where, "input_lens", prompt))
+        sent, lengths = number(where, "start_times", start), (_count(where, "input_lens", prompt), _count(where, "output_lens", output))
         if error or not output:
             failed += 1
             if timeout_s is not None:
-                asked = max(1, int(number(where, "output_lens", output)))
-                seen.append(checked(where, Seen(sent, prompt_tokens, asked, waited_s=timeout_s)))
+                seen.append(Seen(where, sent, lengths[0], max(1, lengths[1]), waited_s=timeout_s))
             continue
         if not isinstance(gaps, list):
             raise UsageError(f"{where}: itls must be a list of gaps")
         first = number(where, "ttfts", ttft)
-        whole = first + sum(number(where, "itls", gap) for gap in gaps)
-        seen.append(checked(where, Seen(sent, prompt_tokens, int(number(where, "output_lens", output)), first, whole)))
-    rate = body.get("request_rate", "inf")
+        seen.append(Seen(where, sent, *lengths, first, first + sum(number(where, "itls", gap) for gap in gaps)))
+    rate, burstiness = body.get("request_rate"), body.get("burstiness")
     return assemble(
         _with_typical_output(seen),
         name=name,
         source=f"vllm bench serve ({body.get('model_id', 'model not stated')})",
         notes=_failures(failed, timeout_s),
-        rate_per_s=math.inf if str(rate) == "inf" or rate is None else number(name, "request_rate", rate),
-        burstiness=float(body.get("burstiness") or 1.0),
-        clients=int(body.get("max_concurrency") or 0),
+        rate_per_s=math.inf if rate in (None, "inf") else number(name, "request_rate", rate),
+        burstiness=number(name, "burstiness", burstiness) if burstiness else 1.0,
+        clients=_count(name, "max_concurrency", body.get("max_concurrency") or 0),
     )
 
 
@@ -67,36 +67,28 @@ def guidellm(name: str, body: Mapping[str, Any], timeout_s: float | None) -> Log
     benchmarks = body.get("benchmarks")
     if not isinstance(benchmarks, list) or not benchmarks:
         raise UsageError(f"{name}: lacks benchmarks")
-    chosen: dict[str, list[Any]] | None = None
-    for benchmark in benchmarks:
-        groups = benchmark.get("requests") if isinstance(benchmark, dict) else None
-        if isinstance(groups, dict) and groups.get("successful"):
-            chosen = groups
-            break
+    groups = [each["requests"] for each in benchmarks if isinstance(each, dict) and isinstance(each.get("requests"), dict)]
+    chosen = next((group for group in groups if group.get("successful")), None)
     if chosen is None:
         raise UsageError(f"{name}: lacks benchmarks[].requests.successful: save it with all requests")
-    seen, failed = [], 0
-    for i, row in enumerate(chosen["successful"]):
-        where = f"{name}: successful request {i}"
-        start = first_of(where, row, ("start_time", "request_start_time"))
-        end = first_of(where, row, ("end_time", "request_end_time"))
-        prompt, output = _tokens(where, row)
+    seen = []
+    for where, row in _records(name, chosen, "successful"):
+        start, end = first_of(where, row, START), first_of(where, row, END)
+        prompt = _count(where, "prompt_tokens", first_of(where, row, ("prompt_tokens", "input_tokens")))
+        output = _count(where, "output_tokens", first_of(where, row, ("output_tokens", "generated_tokens")))
         if row.get("time_to_first_token_ms") is not None:
             ttft = number(where, "time_to_first_token_ms", row["time_to_first_token_ms"]) * 1e-3
         else:
             ttft = first_of(where, row, ("first_token_time", "first_token_iteration")) - start
-        seen.append(checked(where, Seen(start, prompt, output, ttft, end - start)))
-    for kind in ("incomplete", "errored"):
-        for i, row in enumerate(chosen.get(kind) or []):
-            failed += 1
-            where = f"{name}: {kind} request {i}"
-            waited = timeout_s
-            if kind == "incomplete":
-                waited = first_of(where, row, ("end_time", "request_end_time")) - first_of(where, row, ("start_time", "request_start_time"))
-            if waited is not None and row.get("prompt_tokens"):
-                start = first_of(where, row, ("start_time", "request_start_time"))
-                seen.append(checked(where, Seen(start, int(row["prompt_tokens"]), 1, waited_s=waited)))
-    return assemble(_with_typical_output(seen), name=name, source="GuideLLM", notes=_failures(failed, timeout_s))
+        seen.append(Seen(where, start, prompt, output, ttft, end - start))
+    failed = [*_records(name, chosen, "incomplete"), *_records(name, chosen, "errored")]
+    for i, (where, row) in enumerate(failed):
+        incomplete = i < len(chosen.get("incomplete") or [])
+        if row.get("prompt_tokens") and (incomplete or timeout_s is not None):
+            start = first_of(where, row, START)
+            waited = first_of(where, row, END) - start if incomplete else timeout_s
+            seen.append(Seen(where, start, _count(where, "prompt_tokens", row["prompt_tokens"]), 1, waited_s=waited or 0.0))
+    return assemble(_with_typical_output(seen), name=name, source="GuideLLM", notes=_failures(len(failed), timeout_s))
 
 
 def aiperf(name: str, text: str, timeout_s: float | None) -> Log:
@@ -108,29 +100,45 @@ def aiperf(name: str, text: str, timeout_s: float | None) -> Log:
         where = f"{name}: line {line_number}"
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UsageError(f"{where}: not JSON ({error.msg})") from None
-        except RecursionError:
-            raise UsageError(f"{where}: nested too deep") from None
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{where}: not JSON ({error})") from None
         if not isinstance(row, dict) or not isinstance(row.get("metadata"), dict):
             raise UsageError(f"{where}: lacks metadata: not a profile_export.jsonl record")
         meta, metrics = row["metadata"], row.get("metrics") or {}
+        if not isinstance(metrics, dict):
+            raise UsageError(f"{where}: metrics is no object")
         if meta.get("benchmark_phase", "profiling") != "profiling":
             continue
         start = number(where, "metadata.request_start_ns", meta.get("request_start_ns")) * 1e-9
         error_text = json.dumps(row["error"]).lower() if row.get("error") else ""
         if meta.get("was_cancelled") or error_text:
             failed += 1
-            if meta.get("was_cancelled") or any(word in error_text for word in TIMEOUT_WORDS):
+            waited = meta.get("was_cancelled") or any(word in error_text for word in TIMEOUT_WORDS)
+            if waited and "input_sequence_length" in metrics:
                 end = number(where, "metadata.request_end_ns", meta.get("request_end_ns")) * 1e-9
-                if "input_sequence_length" in metrics:
-                    prompt = int(_metric(where, metrics, "input_sequence_length"))
-                    seen.append(checked(where, Seen(start, prompt, 1, waited_s=end - start)))
+                seen.append(Seen(where, start, int(_metric(where, metrics, "input_sequence_length")), 1, waited_s=end - start))
             continue
         prompt, output = (int(_metric(where, metrics, f"{side}_sequence_length")) for side in ("input", "output"))
         ttft, whole = (_metric(where, metrics, m) for m in ("time_to_first_token", "request_latency"))
-        seen.append(checked(where, Seen(start, prompt, output, ttft, whole)))
+        seen.append(Seen(where, start, prompt, output, ttft, whole))
     return assemble(_with_typical_output(seen), name=name, source="AIPerf", notes=_failures(failed, timeout_s))
+
+
+def _records(name: str, groups: Mapping[str, Any], kind: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """(where, record) of the requests of one kind. UsageError for a record that is no object."""
+    rows = groups.get(kind) or []
+    named = [(f"{name}: {kind} request {i}", row) for i, row in enumerate(rows if isinstance(rows, list) else [rows])]
+    for where, row in named:
+        if not isinstance(row, dict):
+            raise UsageError(f"{where}: not a JSON object")
+    return named
+
+
+def _count(where: str, name: str, value: Any) -> int:
+    found = number(where, name, value)
+    if not math.isfinite(found):
+        raise UsageError(f"{where}: {name} must be a finite number, got {found}")
+    return int(found)
 
 
 def _metric(where: str, metrics: Mapping[str, Any], name: str) -> float:
@@ -140,23 +148,15 @@ def _metric(where: str, metrics: Mapping[str, Any], name: str) -> float:
         raise UsageError(f"{where}: lacks metrics.{name}")
     value, unit = number(where, f"metrics.{name}.value", entry.get("value")), str(entry.get("unit", ""))
     if name.endswith("_length"):
-        return value
+        return _count(where, f"metrics.{name}.value", value)
     if unit not in UNIT_S:
         raise UsageError(f"{where}: metrics.{name} is in {unit!r}, want one of {', '.join(UNIT_S)}")
     return value * UNIT_S[unit]
 
 
-def _tokens(where: str, row: Mapping[str, Any]) -> tuple[int, int]:
-    prompt = first_of(where, row, ("prompt_tokens", "input_tokens"))
-    return int(prompt), int(first_of(where, row, ("output_tokens", "generated_tokens")))
-
-
 def _with_typical_output(seen: list[Seen]) -> list[Seen]:
     """Requests that were given up, with the median output of those that were answered: what they asked for is not in the log."""
-    from dataclasses import replace
-
-    lengths = sorted(s.output_tokens for s in seen if not math.isfinite(s.waited_s))
-    typical = lengths[len(lengths) // 2] if lengths else 1
+    typical = median_high([s.output_tokens for s in seen if not math.isfinite(s.waited_s)] or [1])
     return [replace(s, output_tokens=max(s.output_tokens, typical)) if math.isfinite(s.waited_s) else s for s in seen]
 
 

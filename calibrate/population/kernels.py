@@ -1,7 +1,7 @@
-"""Efficiencies of single kernels from tables of their latencies: what a GPU's memory and matrix units give a good kernel.
+"""Kernel efficiencies from latency tables: the share of the datasheet's peak that a good kernel reaches.
 
-Each estimate is a straight line, latency = launch + work / rate, over calls large enough to be bound by that work, and its spread
-over shapes. Tables are CSV files (one per operation) with the columns named below; they are read, never shipped.
+Each estimate is the line latency = launch + work / rate over calls large enough to be bound by that work, with its spread over shapes.
+Tables are CSV files, one per operation, with the columns named below; they are read, never shipped.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ LEAST_CALLS = 8
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """One GPU's efficiency for one rate: log of the share of the datasheet's peak, and its standard error over shapes."""
+    """One GPU's log rate and its standard error: a share of the datasheet's peak where that bounds the rate, else its value."""
 
     gpu: str
     rate: str
-    log_share: float
+    log_value: float
     error: float
     calls: int
 
@@ -43,39 +43,39 @@ class _Operation:
     peak: Callable[[GpuSpec], float]
 
 
-def _weights(row: Row, gpu: GpuSpec) -> float:
+def _weight_bytes(row: Row, gpu: GpuSpec) -> float:
     m, n, k = (float(row[c]) for c in ("m", "n", "k"))
     # few rows: bound by the weights; small matrices sit in the cache, so they say nothing of the memory
     return 2 * n * k if m <= 16 and 2 * n * k > 0.5 * (gpu.l2_bytes or 5e7) else 0.0
 
 
-def _products(row: Row, gpu: GpuSpec) -> float:
+def _gemm_flops(row: Row, gpu: GpuSpec) -> float:
     m, n, k = (float(row[c]) for c in ("m", "n", "k"))
     return 2 * m * n * k if m >= 1024 and m % 128 == 0 else 0.0
 
 
-def _cached(row: Row, gpu: GpuSpec) -> float:
+def _kv_bytes(row: Row, gpu: GpuSpec) -> float:
     kv = 4.0 * float(row["batch_size"]) * float(row["context_len"]) * float(row["num_key_value_heads"]) * float(row["head_dim"])
     return kv if kv > 2e8 else 0.0
 
 
-def _pairs(row: Row, gpu: GpuSpec) -> float:
+def _attention_flops(row: Row, gpu: GpuSpec) -> float:
     batch, length, heads, size = (float(row[c]) for c in ("batch_size", "isl", "num_heads", "head_dim"))
     return 2 * batch * heads * size * length**2 if length >= 4096 else 0.0
 
 
-def _reduced(row: Row, gpu: GpuSpec) -> float:
+def _all_reduce_bytes(row: Row, gpu: GpuSpec) -> float:
     count = float(row["num_gpus"])
     moved = 2 * (count - 1) / count * float(row["bytes"])
     return moved if row["backend"] == "vllm_graph" and moved > 1e6 else 0.0
 
 
 OPERATIONS = (
-    _Operation("beta", "gemm_bf16_subset", _weights, lambda g: g.memory_bandwidth),
-    _Operation("linear_flops_per_s", "gemm_bf16_subset", _products, lambda g: g.flops["bf16"]),
-    _Operation("beta_kv", "decode_attention_bf16_gqa", _cached, lambda g: g.memory_bandwidth),
-    _Operation("attention_flops_per_s", "prefill_attention_bf16_gqa", _pairs, lambda g: g.flops["bf16"]),
-    _Operation("comm_bytes_per_s", "allreduce_bf16", _reduced, lambda g: g.gpu_link_bandwidth or np.nan),
+    _Operation("beta", "gemm_bf16_subset", _weight_bytes, lambda g: g.memory_bandwidth),
+    _Operation("linear_flops_per_s", "gemm_bf16_subset", _gemm_flops, lambda g: g.flops["bf16"]),
+    _Operation("beta_kv", "decode_attention_bf16_gqa", _kv_bytes, lambda g: g.memory_bandwidth),
+    _Operation("attention_flops_per_s", "prefill_attention_bf16_gqa", _attention_flops, lambda g: g.flops["bf16"]),
+    _Operation("comm_bytes_per_s", "allreduce_bf16", _all_reduce_bytes, lambda g: g.gpu_link_bandwidth or np.nan),
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from calibrate.recall.model import recall_model
 from calibrate.recall.trials import Evidence
 from calibrate.sampling import Diagnostics, Settings, diagnose, sample
+from sim.files import write_text
 from sim.recall import SCALARS, SCHEMA, RecallModel, parse_recall
 
 KEPT_DRAWS = 250
@@ -30,9 +30,7 @@ def write(path: Path, model: RecallModel) -> None:
     body |= {name: model.scalars[name].tolist() for name in SCALARS}
     tables = {"intercept": model.intercept, "budget_slope": model.budget, "model_offset": model.offset}
     body |= {name: {k: v.tolist() for k, v in table.items()} for name, table in tables.items()}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(body) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_text(path, json.dumps(body) + "\n")
 
 
 def _body(posterior: Any, evidence: Evidence) -> dict[str, Any]:

@@ -22,15 +22,13 @@ class Sampled:
     """A model whose data are pm.Data, and how to make data at a truth.
 
     `parameters` are ranked, each scalar of them; `observed` names the observed variables and the pm.Data each is fed from. A likelihood
-    written as a potential has no variable to draw: `data` then makes the pm.Data from a truth, for which `helpers` are drawn, too. A model
-    in other coordinates than its prior cannot be drawn from at all: `truths` then draws the parameters, {name: [run, ...]}.
+    written as a potential has no variable to draw: `data` then makes the pm.Data from a truth, for which `helpers` are drawn, too.
     """
 
     model: Model
     parameters: Sequence[str]
     observed: Mapping[str, str]
     helpers: Sequence[str] = ()
-    truths: Callable[[int, np.random.Generator], Mapping[str, Array]] | None = None
     data: Callable[[Mapping[str, Array], np.random.Generator], dict[str, Any]] | None = None
 
 
@@ -41,12 +39,9 @@ def sampled_ranks(study: Sampled, runs: int, rng: np.random.Generator, settings:
     """Rank of every scalar parameter in every run, by name: {parameter: [run]}."""
     pm = backend.pymc()
     names = [*study.parameters, *study.helpers, *study.observed]
-    if study.truths is not None:
-        columns = dict(study.truths(runs, rng))
-    else:  # the graph of the model is drawn from as it stands: truth and data of a run belong together
-        graph = study.model.for_pymc()
-        drawn = pm.draw([graph[name] for name in names], draws=runs, random_seed=int(rng.integers(2**31)))
-        columns = dict(zip(names, (np.asarray(each, dtype=np.float64) for each in drawn), strict=True))
+    graph = study.model.for_pymc()  # drawn from as it stands: truth and data of a run belong together
+    drawn = pm.draw([graph[name] for name in names], draws=runs, random_seed=int(rng.integers(2**31)))
+    columns = dict(zip(names, (np.asarray(each, dtype=np.float64) for each in drawn), strict=True))
     compiled = Compiled(study.model, settings.sampler)
     found: dict[str, list[float]] = {}
     for run in range(runs):

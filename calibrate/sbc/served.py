@@ -1,4 +1,4 @@
-"""Simulation-based calibration of what is learnt from a server: the served path from its windows, and rates from its requests."""
+"""Simulation-based calibration of what is learnt from a server: the serving overhead from its windows, rates from its requests."""
 
 from __future__ import annotations
 
@@ -10,28 +10,26 @@ from numpy.typing import NDArray
 from calibrate.logs.learn import HOST, learn_rates
 from calibrate.logs.requests import Log
 from calibrate.sampling import Settings
-from calibrate.sbc.hosts import host_ranks, serial_rank
+from calibrate.sbc.hosts import launch_rank
 from calibrate.sbc.ranks import rank
 from calibrate.sbc.sampled import KEPT, QUICK
-from calibrate.served.path import learn_path
+from calibrate.served.overhead import fit_overhead
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
-from calibrate.steps.population import calibration_priors
-from calibrate.steps.rates import value
-from sim.bill import decode_shape, iteration_bill
+from calibrate.steps.rates import calibration_priors, value
+from sim.cost.batch import decode_batch
+from sim.cost.rates import UNITS, RateDraws, Rates
+from sim.cost.serving import HostRates, hidden_work
+from sim.cost.step_time import step_time_s
+from sim.cost.work import iteration_work
 from sim.deployment import Limits
-from sim.host import HostRates
 from sim.precision import Precision
-from sim.price import step_time_s
 from sim.priors import prior_rates
-from sim.products import known_to
-from sim.rates import UNITS, RateDraws, Rates
-from sim.served import hidden_work
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 
 Array = NDArray[np.float64]
-CLIENTS = (1, 2, 3, 4, 5, 6, 7)  # below a wave: the API server's share is not at stake here
+CLIENTS = (1, 2, 3, 4, 5, 6, 7)
 PROMPT, OUTPUT = 2048, 128
 LOW_LOAD = 12
 BLOCKS = 4096  # more than these loads ever hold: to lay out an H100's sixty thousand takes longer than to serve them
@@ -46,14 +44,14 @@ def made_run() -> ServedRun:
 
 
 def served_ranks(runs: int, rng: np.random.Generator, _: Settings = QUICK) -> dict[str, Array]:
-    """Ranks of all that the path has draws of: the fixed cost as served, the per-sequence cost that shows, and what is read off times
-    (calibrate.sbc.hosts). The rest of the latency per request and the time per token sent are points: they have no draws to rank among.
+    """Ranks of all that the overhead has draws of: the fixed cost as served, the per-sequence cost that shows, the time to launch
+    (calibrate.sbc.hosts). Latencies are points: they have no draws to rank among.
 
-    The truth's rates are one draw of what the grids left open; the path is learnt with the others. Windows are exact here, as the path
+    The truth's rates are one draw of what the grids left open; the overhead is fitted with the others. Windows are exact here, as the fit
     takes them: what is tested is that the rates' uncertainty comes through the solving at its right width.
     """
     run = replace(made_run(), limits=replace(made_run().limits, num_gpu_blocks=BLOCKS))
-    found: dict[str, list[float]] = {"c0_s": [], "c_seq_s": [], "c_prefill_s": [], "launch": [], "serial_s": []}
+    found: dict[str, list[float]] = {"c0_s": [], "c_seq_s": [], "launch": []}
     for _run in range(runs):
         every = prior_rates(run.gpu, run.precision, draws=KEPT + 1, seed=int(rng.integers(2**31)))
         in_process = Rates(**{name: float(getattr(every.draws, name)[-1]) for name in UNITS})
@@ -61,19 +59,17 @@ def served_ranks(runs: int, rng: np.random.Generator, _: Settings = QUICK) -> di
         shown = rng.uniform(0.2, 0.5)
         served = replace(in_process, c0_s=rng.uniform(2e-3, 4e-3), c_seq_s=shown * in_process.c_seq_s)
         host = HostRates(request_s=rng.uniform(2e-3, 9e-3), work=hidden_work(in_process, served))
-        learnt = learn_path(
-            run, replace(every, draws=rest), (_low_load(run, served, host, rng),), tuple(_rung(run, served, n) for n in CLIENTS)
+        learnt = fit_overhead(
+            run, replace(every, draws=rest), [_low_load(run, served, host, rng)], [_rung(run, served, n) for n in CLIENTS]
         )
         for name in ("c0_s", "c_seq_s"):
             found[name].append(rank(float(getattr(served, name)), getattr(learnt.rates.draws, name), rng))
-        for name, own in host_ranks(run, in_process, rng).items():
-            found[name].append(own)
-        found["serial_s"].append(serial_rank(run, _held(in_process), rng))
+        found["launch"].append(launch_rank(run, in_process, rng))
     return {name: np.array(ranks) for name, ranks in found.items()}
 
 
 def _held(rates: Rates) -> RateDraws:
-    return RateDraws(rates, rates, {}, "made")
+    return RateDraws(rates, rates)
 
 
 def _low_load(run: ServedRun, rates: Rates, host: HostRates, rng: np.random.Generator) -> Experiment:
@@ -85,8 +81,8 @@ def _low_load(run: ServedRun, rates: Rates, host: HostRates, rng: np.random.Gene
 
 
 def _rung(run: ServedRun, rates: Rates, clients: int) -> Experiment:
-    shape = decode_shape(run.model, float(clients), PROMPT + OUTPUT / 2)
-    window = float(step_time_s(iteration_bill(run.model, shape, run.precision, gpu=known_to(run.gpu)), rates))
+    shape = decode_batch(run.model, float(clients), PROMPT + OUTPUT / 2)
+    window = float(step_time_s(iteration_work(run.model, shape, run.precision, gpu=run.gpu), rates))
     ones = np.ones(clients)
     lengths = np.full(clients, PROMPT), np.full(clients, OUTPUT)
     return Experiment(f"n{clients}", "ladder", 0 * ones, *lengths, ones, 2 * ones, clients=clients, window_step_s=window)

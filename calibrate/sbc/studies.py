@@ -3,7 +3,6 @@
 step        rates and model error of the step-time model, cells of two models
 population  hierarchy over GPUs: four with kernels, two of them with an engine
 knees       knees over a predictor's score, censored at batch 128
-alpha       a factor on the ratio for each of two GPUs, knees censored at batch 128
 recall      hierarchical logistic model, in the cells of the published trials
 memory      memory beside weights and KV, at the packaged engine starts
 served      what serving changes: c0, the share of host cost that shows, the API server's latency
@@ -21,7 +20,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from calibrate.sampling import Graph, Settings
-from calibrate.sbc.sampled import QUICK, Sampled, sampled_ranks
+from calibrate.sbc.ranks import rank
+from calibrate.sbc.sampled import KEPT, QUICK, Sampled, sampled_ranks
 from calibrate.sbc.served import request_ranks, served_ranks
 
 Array = NDArray[np.float64]
@@ -34,45 +34,41 @@ KERNEL_ERROR, ENGINE_ERROR = 0.06, 0.03
 def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
     """Every rate that the cells show, and the model errors."""
     from calibrate.sbc.cells import step_cells
-    from calibrate.steps.approximate import approximate
-    from calibrate.steps.bend import Bend
-    from calibrate.steps.model import free_rates, log_price, predictive, sigma_draws, step_model
+    from calibrate.steps.fit import sampled
+    from calibrate.steps.laplace import laplace
+    from calibrate.steps.model import log_times, predictive, sigma_draws, step_model
     from calibrate.steps.rates import prior_draws
     from sim.precision import Precision
     from sim.priors import priors
-    from sim.rates import UNITS, Rates
     from sim.specs.gpus import get_gpu
 
     declared = priors(get_gpu("H100"), Precision(), published=False)
-    medians = Rates(**{name: declared[name].median for name in UNITS})
-    # the model lays its coordinates along the times it is built with: they should be such as the prior expects
-    cells = replace(step_cells(), step_s=np.exp(log_price(step_cells(), medians)[0]))
-
-    def truths(runs: int, rng: np.random.Generator) -> dict[str, Array]:
-        drawn = prior_draws(declared, runs, rng)
-        return {name: np.asarray(getattr(drawn, name), dtype=float) for name in UNITS} | {"sigma": sigma_draws(runs, rng)}
-
-    def times(truth: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Any]:
-        rates = Rates(**{name: float(truth[name]) for name in UNITS})
-        seen = replace(cells, step_s=predictive(cells, log_price(cells, rates), truth["sigma"][None], rng)[0])
-        return {"log_step": np.log(seen.step_s)} | bend.straight(approximate(seen, declared).lay)
-
-    free = free_rates(cells)
-    bend = Bend.of(cells, declared, free)
-    study = Sampled(step_model(cells, declared), [*free, "sigma"], {}, [n for n in UNITS if n not in free], truths, times)
-    return sampled_ranks(study, runs, rng, settings)
+    truths, cells, found = prior_draws(declared, runs, rng), step_cells(), dict[str, list[float]]()
+    for run in range(runs):
+        sigma = sigma_draws(1, rng)
+        seen = replace(cells, step_s=predictive(cells, log_times(cells, truths.at(run)), sigma, rng)[0])
+        model = step_model(seen, declared)
+        scores, _ = sampled(laplace(model), replace(settings, seed=int(rng.integers(2**31))))
+        kept = scores.reshape(-1, model.size)[:: max(1, settings.draws * settings.chains // KEPT)]
+        drawn = model.rates(kept[:, model.parts[0]])
+        for name, values in drawn.items():
+            found.setdefault(name, []).append(rank(float(getattr(truths, name)[run]), values, rng))
+        for i, values in enumerate(model.sigma(kept[:, model.parts[2]]).T):
+            found.setdefault(f"sigma[{i}]", []).append(rank(float(sigma[0, i]), values, rng))
+    return {name: np.array(ranks) for name, ranks in found.items()}
 
 
 def population(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
     """Means and spreads over GPUs, the stack's loss and how shares change with size; a GPU's own are integrated out (see its tests)."""
-    from calibrate.population.kernels import Estimate
-    from calibrate.population.model import COSTS, SHARES, population_model
+    from calibrate.population.kernels import OPERATIONS, Estimate
+    from calibrate.population.model import population_model
+    from calibrate.steps.rates import BY_ENGINES
 
-    kernels = [Estimate(gpu, rate, 0.0, KERNEL_ERROR, 10) for gpu in GPUS for rate in SHARES]
-    engines = [Estimate(gpu, rate, 0.0, ENGINE_ERROR, 10) for gpu in WITH_ENGINE for rate in (*SHARES, *COSTS)]
+    kernels = [Estimate(gpu, operation.rate, 0.0, KERNEL_ERROR, 10) for gpu in GPUS for operation in OPERATIONS]
+    engines = [Estimate(gpu, rate, 0.0, ENGINE_ERROR, 10) for gpu in WITH_ENGINE for rate in BY_ENGINES]
     model = population_model(kernels, engines)
-    observed = {f"{name}_seen": f"{name}_values" for name in ("kernel", "engine", "host")}
-    parameters = ["share_mean", "share_sd", "stack", "slope_of_products", "cost_mean", "cost_sd"]
+    observed = {f"{name}_seen": f"{name}_values" for name in ("kernel", "engine")}
+    parameters = ["mean", "between", "loss", "slope_of_products"]
     return sampled_ranks(Sampled(Graph(model), parameters, observed), runs, rng, replace(settings, target_accept=0.95))
 
 
@@ -84,16 +80,6 @@ def knees(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> di
     model = knee_model(batch, np.zeros(KNEES, dtype=bool), standardised(rng.normal(size=KNEES)))
     model["upper"].set_value(np.full(KNEES, np.log(LAST_BATCH)))
     return sampled_ranks(Sampled(Graph(model), ["intercept", "slope", "sigma"], {"log_knee": "log_batch"}), runs, rng, settings)
-
-
-def alpha(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
-    """Factors of two GPUs and scatter around the closed form, with every knee past batch 128 censored."""
-    from calibrate.knees.alpha import alpha_model
-
-    batch, ratio = np.geomspace(2.0, 100.0, KNEES), np.geomspace(5e-3, 0.5, KNEES)
-    model = alpha_model(batch, np.zeros(KNEES, dtype=bool), ratio, np.arange(KNEES) % 2, ["one", "other"], 0.65)
-    model["upper"].set_value(np.full(KNEES, np.log(LAST_BATCH)))
-    return sampled_ranks(Sampled(Graph(model), ["log_alpha", "common", "sigma"], {"log_knee": "log_batch"}), runs, rng, settings)
 
 
 def recall(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
@@ -133,7 +119,6 @@ STUDIES: dict[str, Study] = {
     "step": step,
     "population": population,
     "knees": knees,
-    "alpha": alpha,
     "recall": recall,
     "memory": memory,
     "served": served_ranks,

@@ -1,4 +1,4 @@
-"""What a served run's file says of its server: the command-line flags it was started with."""
+"""Engine limits among a server's command-line flags."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from sim.errors import UsageError
 
 
 def limits_of_flags(flags: str) -> Limits:
-    """The engine limits among a server's command-line flags; vLLM's defaults for the rest. UsageError where one is not a number."""
-    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size")
-    chosen: dict[str, Any] = {name: value for name in names if (value := whole_flag(flags, name.replace("_", "-"))) is not None}
-    if (blocks := whole_flag(flags, "num-gpu-blocks-override")) is not None:
-        chosen["num_gpu_blocks"] = blocks
-    if (share := _number(flags, "gpu-memory-utilization")) is not None:
-        chosen["gpu_memory_utilization"] = share
+    """Engine limits from a server's command-line flags; vLLM's defaults for the rest. UsageError where one is not a number."""
+    names = {n: n.replace("_", "-") for n in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size")}
+    names["num_gpu_blocks"] = "num-gpu-blocks-override"
+    chosen: dict[str, Any] = {name: value for name, flag in names.items() if (value := whole_flag(flags, flag)) is not None}
+    chosen["gpu_memory_utilization"] = _number(flags, "gpu-memory-utilization")
     options = {"async_scheduling": False} if "--no-async-scheduling" in flags else {}
     return Limits(**chosen, enable_prefix_caching="--no-enable-prefix-caching" not in flags, options=options)
 

@@ -1,76 +1,74 @@
-"""How long a served engine's host takes to launch an iteration that no captured graph holds, seen from the streams beside it.
+"""Time of a served engine's host to launch an iteration without CUDA graph, by the gaps between tokens of the streams beside it.
 
-An engine that decides ahead sends the tokens of an iteration once the next one is launched (sim.engine.overlap). Before a prompt longer
-than the captured graphs, the streams that decode therefore wait for its launch: the gap before their token of its iteration is the
-host's own time, read directly. Hosts differ more than GPUs do: of two with the same GPU one took 12 ms and the other 22
-(docs/validation.md). What one run shows is weighed against the grids' rate by how far hosts differ and how far its prompts disagree.
+An engine that schedules asynchronously sends the tokens of an iteration once the next one is launched (sim.engine.overlap). Before a
+prompt longer than the CUDA graphs, the streams that decode therefore wait for its launch: the gap before their token of its iteration is
+the host's own time. Hosts differ more than GPUs do: of two with the same GPU one took 12 ms and the other 22.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
-from calibrate.served.joins import joins
-from calibrate.served.middle import middle
 from calibrate.served.runs import Experiment
-from sim.bill import GRAPH_TOKENS
+from sim.cost.graphs import GRAPH_TOKENS
 from sim.engine.overlap import HostWork
+from sim.results.quantiles import MEDIAN_SE
 
 Array = NDArray[np.float64]
+APART_S = 0.07  # from any other first token: of two prompts close together, who held up whom cannot be told
 LEAST_PROMPTS = 5
-# log sd of a host's time to launch about that of the grids: low loads of six hosts show 0.29, 0.35, -0.04, -0.04, -0.03 and 0.37, 0.24 rms,
-# a tenth of which is their own error; cells that launching bounds differed by 0.25 between two hosts, which is sqrt(2) of one
-HOSTS_SD = 0.22
-# log sd of a host's time to launch at loads of 8, 16 and 24 requests/s about that at its low load: seven runs, one of which launches
-# faster by 0.35 (0.04 without it, 0.15 without any other); a host's low load does not say which way it will go
-LOAD_SD = 0.14
+QUARTILES_TELL = 0.37  # of what all values would tell of their spread, quartiles do: degrees of freedom per value
+# A host's time to launch as served over that in process, where much of it hides: median and log sd of 13 runs (1.3 to 2.7, their own
+# errors taken off); and log sd at other loads about that at its low load, of seven runs.
+HOSTS_LAUNCH, HOSTS_SD, LOADS_SD = 1.8, 0.22, 0.14
 
 
-@dataclass(frozen=True)
-class Launching:
-    """Log of the host's time to launch over what the grids say, and its standard deviation; `seen` prompts were learnt from."""
-
-    log_factor: float = 0.0
-    sd: float = 0.0
-    seen: int = 0
-
-    @property
-    def factor(self) -> float:
-        return float(np.exp(self.log_factor))
-
-    def draws(self, count: int) -> Array:
-        """Factors [count] at any load, not only at the one that was learnt from."""
-        return np.asarray(np.exp(self.log_factor + self.anywhere_sd * np.random.default_rng(12).standard_normal(count)))
-
-    @property
-    def anywhere_sd(self) -> float:
-        """Standard deviation of the logarithm at any load; 0 where nothing was learnt."""
-        return float(np.hypot(self.sd, LOAD_SD)) if self.seen else self.sd
-
-
-def launching(experiments: tuple[Experiment, ...], in_process_s: float, work: HostWork) -> Launching:
-    """What a run says of launching all layers, which takes `in_process_s` by the grids, besides preparing the iteration (`work`).
-
-    No change, and no uncertainty of it, where it says nothing: no token times, or fewer than LEAST_PROMPTS prompts beyond the graphs.
+def launch_waits(experiment: Experiment) -> list[tuple[float, int]]:
+    """(seconds, streams) of the wait for the launch of each prompt longer than the CUDA graphs, where streams decoded beside it and no
+    other first token came near. None without token times.
     """
-    found = [one for experiment in experiments for one in launches(experiment)]
-    if len(found) < LEAST_PROMPTS or in_process_s <= 0:
-        return Launching()
-    preparing = np.array([work.iteration_s + (streams + 1) * work.sequence_s + work.prefill_s for _, streams in found])
-    logs = np.log(np.maximum(np.array([gap for gap, _ in found]) - preparing, 0.1 * in_process_s) / in_process_s)
-    median, error = middle(logs)
-    weight = HOSTS_SD**2 / (HOSTS_SD**2 + error**2)
-    return Launching(float(weight * median), float(np.sqrt(weight) * error), len(found))
-
-
-def launches(experiment: Experiment) -> list[tuple[float, int]]:
-    """(seconds, streams) of the launch of each prompt beyond the captured graphs that came in alone beside streams that decode."""
-    found = []
-    for i, beside in joins(experiment, 2):
-        if experiment.prompt_tokens[i] > GRAPH_TOKENS and experiment.token_s is not None:
-            waits = [float(experiment.token_s[j][k - 1] - experiment.token_s[j][k - 2]) for j, k in beside]
+    times, found = experiment.token_s or (), []
+    first = np.array([t[0] if len(t) else np.nan for t in times])
+    for i in range(len(times)):
+        apart = np.abs(np.delete(first, i) - first[i])
+        if experiment.prompt_tokens[i] <= GRAPH_TOKENS or not np.isfinite(first[i]) or (apart.size and np.nanmin(apart) < APART_S):
+            continue
+        beside = [t for j, t in enumerate(times) if j != i and len(t) and t[0] < first[i] <= t[-1]]
+        places = [int(np.argmin(np.abs(t - first[i]))) for t in beside]  # of the token that came with the prompt's first
+        waits = [float(t[k - 1] - t[k - 2]) for t, k in zip(beside, places, strict=True) if k >= 2]
+        if waits:
             found.append((float(np.median(waits)), len(waits)))
     return found
+
+
+def launch_factor(experiments: Sequence[Experiment], in_process_s: float, work: HostWork) -> tuple[float, float]:
+    """(the host's time to launch over that in process, log sd at any load); that of other hosts where fewer than LEAST_PROMPTS show it.
+
+    The run's median is weighed against that of other hosts by how far these differ and how far its prompts disagree.
+    """
+    found = [wait for experiment in experiments for wait in launch_waits(experiment)]
+    if len(found) < LEAST_PROMPTS or in_process_s <= 0:
+        return HOSTS_LAUNCH, float(np.hypot(HOSTS_SD, LOADS_SD))
+    preparing = [work.iteration_s + (streams + 1) * work.sequence_s + work.prefill_s for _, streams in found]
+    launches_s = np.array([wait for wait, _ in found]) - preparing
+    median, error = median_and_error(np.log(np.maximum(launches_s, 0.1 * in_process_s) / (HOSTS_LAUNCH * in_process_s)))
+    weight = HOSTS_SD**2 / (HOSTS_SD**2 + error**2)
+    return float(HOSTS_LAUNCH * np.exp(weight * median)), float(np.hypot(np.sqrt(weight) * error, LOADS_SD))
+
+
+def median_and_error(values: Array) -> tuple[float, float]:
+    """(median, error) of few values [n]: median +- 1.645 errors holds what they scatter around nine times in ten.
+
+    The error is the standard error by the quartiles, which a few outliers do not move. Quartiles of few values lie closer together than
+    those of many (Blom's positions say by how much), and tell little of the spread: a Student-t of so few degrees of freedom.
+    """
+    n = len(values)
+    low, median, high = np.quantile(values, [0.25, 0.5, 0.75])
+    place = 1 + 0.25 * (n - 1)  # of the lower quartile, among the ordered
+    span = -2 * stats.norm.ppf((place - 0.375) / (n + 0.25))
+    heavier = stats.t.ppf(0.95, QUARTILES_TELL * n) / stats.norm.ppf(0.95)
+    return float(median), float(heavier * MEDIAN_SE * (high - low) / span / np.sqrt(n))

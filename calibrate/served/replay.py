@@ -1,118 +1,74 @@
-"""Replay a measured experiment through the simulator: same arrivals, lengths and limits."""
+"""Replay of a measured experiment in the simulator: same arrivals, lengths and limits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.served.runs import Experiment, ServedRun
-from calibrate.served.scatter import Scatter, ScatteredSteps
-from sim.deployment import plan_engine
-from sim.engine.presets import step_settings
-from sim.host import HostRates
-from sim.products import known_to
-from sim.rates import RateDraws, Rates
-from sim.runlog import RunRecord
-from sim.serve import Study, run_study
-from sim.serve_fast import run_fast, run_fast_clients
+from calibrate.served.runs import Experiment, ServedRun, tpot
+from sim.cost.rates import RateDraws
+from sim.cost.serving import HostRates
+from sim.results.record import RunRecord
+from sim.study import Study, requests_of
+from sim.workload.workload import Workload
 
 Array = NDArray[np.float64]
-Columns = tuple[Array, Array, Array, NDArray[np.int64]]
+METRICS = ("ttft_s", "tpot_s", "e2el_s")
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted per-request times at the point rates, shape [request], and at draws, shape [draw, request] (empty without draws)."""
+    """Times per request by metric, [draw, request], one row at the median rates where there are no draws; and what the first one cached."""
 
-    ttft_s: Array
-    tpot_s: Array
-    e2el_s: Array
+    times: dict[str, Array]
     cached_tokens: NDArray[np.int64]
-    draws: dict[str, Array]
 
     def guess(self, metric: str) -> Array:
-        """The best single guess of each request: its median over the draws, where there are any. At one set of rates a request meets an
-        iteration at one place in it, which is as likely to be any other; the median over draws does not pretend to know.
+        """The best single guess of each request: its median over draws. At one set of rates a request meets an iteration at one place in
+        it, which is as likely to be any other; the median does not pretend to know.
         """
-        draws = self.draws.get(metric)
-        return np.asarray(np.median(draws, axis=0)) if draws is not None and len(draws) > 1 else getattr(self, metric)
+        return np.asarray(np.median(self.times[metric], axis=0))
 
-    def p99_ttft_s(self) -> float:
-        """The run's 99th percentile, its median over the draws."""
-        draws = self.draws.get("ttft_s")
-        runs = draws if draws is not None and len(draws) > 1 else self.ttft_s[None]
-        return float(np.median(np.quantile(runs, 0.99, axis=1)))
+    @property
+    def ttft_s(self) -> Array:
+        """Time to first token [request]."""
+        return self.guess("ttft_s")
+
+    @property
+    def tpot_s(self) -> Array:
+        """Time per output token after the first [request]."""
+        return self.guess("tpot_s")
+
+    @property
+    def e2el_s(self) -> Array:
+        """Time to the last token [request]."""
+        return self.guess("e2el_s")
+
+    def part(self, chosen: slice | NDArray[np.bool_]) -> Prediction:
+        """The prediction of some of the requests."""
+        return Prediction({name: values[:, chosen] for name, values in self.times.items()}, self.cached_tokens[chosen])
 
 
-def replay(
-    run: ServedRun,
-    experiment: Experiment,
-    rates: RateDraws,
-    host: HostRates,
-    *,
-    draws: int,
-    hosts: Sequence[HostRates] = (),
-    scatter: Scatter | None = None,
-) -> Prediction:
-    """Simulate `experiment` at the point rates and at the first `draws` draws, each with its own of `hosts` where there are any, and with
-    iterations that scatter as told.
+def replay(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates, *, draws: int = 0) -> Prediction:
+    """Simulate `experiment` at the first `draws` draws of the rates, or once at their medians where that is 0.
 
     Clients that wait for their answers do so here too; a closed loop whose chains are not recorded is replayed with its number of
     clients; every other request is sent when it really was.
     """
-    base = study_of(run, experiment, rates, host)
-    rng = np.random.default_rng(21)
-
-    def at(point: Rates, own: HostRates, scatter: Scatter | None = None) -> Columns:
-        study = replace(base, rates=replace(rates, point=point), host=own)
-        found = scattered(study, scatter, rng) if scatter is not None else None
-        return found or columns_of(run_study(study, draws=0, keep_iterations=False).record)
-
-    ttft, tpot, e2el, cached = at(rates.point, host)
-    rows = [at(rates.draws.at(d), hosts[d] if hosts else host, scatter)[:3] for d in range(draws)]
-    names = ("ttft_s", "tpot_s", "e2el_s")
-    return Prediction(ttft, tpot, e2el, cached, {name: np.array([row[i] for row in rows]) for i, name in enumerate(names)})
-
-
-def scattered(study: Study, scatter: Scatter, rng: np.random.Generator) -> Columns | None:
-    """`columns_of` one run at the study's point rates with iterations that scatter; None where the fast path does not apply."""
-    config, _ = plan_engine(study.model, study.gpu, study.precision, study.tp, study.limits)
-    settings = step_settings(config, study.host.work, study.host.boost)
-    settings |= {"tp": study.tp, "gpu": known_to(study.gpu)}
-    steps = ScatteredSteps(study.model, study.precision, study.rates.point, scatter=scatter, rng=rng, **settings)
-    if study.max_concurrency is None and not np.isnan(study.trace.arrival_s).any():
-        record = run_fast(study.trace, config, steps, study.host)
-    else:
-        record = run_fast_clients(study.trace, config, steps, study.host, study.max_concurrency)
-    return columns_of(record) if record is not None else None
-
-
-def study_of(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates) -> Study:
-    """The experiment as a study."""
     trace = experiment.trace()
     closed = experiment.kind == "closed" and experiment.clients > 0 and experiment.session is None
-    return Study(
-        trace=trace.retimed(np.zeros(len(trace))) if closed else trace,
-        model=run.model,
-        gpu=run.gpu,
-        precision=run.precision,
-        rates=rates,
-        tp=run.tp,
-        limits=experiment.limits or run.limits,
-        host=host,
-        max_concurrency=experiment.clients if closed else None,
-    )
+    workload = Workload(trace.retimed(np.zeros(len(trace))) if closed else trace, experiment.clients if closed else None)
+    study = Study(replace(run.deployment, limits=experiment.limits or run.limits), workload, rates, host)
+    points = [rates.draws.at(d) for d in range(draws)] or [rates.point]
+    rows = [_columns(requests_of(replace(study, rates=replace(rates, point=point)))) for point in points]
+    return Prediction({name: np.array([row[i] for row in rows]) for i, name in enumerate(METRICS)}, rows[0][3])
 
 
-def columns_of(record: RunRecord) -> Columns:
+def _columns(record: RunRecord) -> tuple[Array, Array, Array, NDArray[np.int64]]:
     """TTFT, TPOT, E2EL and cached tokens, in the experiment's order (ids are positions)."""
     order = np.argsort(np.array([int(i) for i in record.request_ids]))
-    column = {name: np.asarray(record.requests[name])[order].astype(float) for name in ("arrival_s", "first_token_s", "finish_s")}
-    tokens = np.asarray(record.requests["output_tokens"])[order]
-    ttft, e2el = column["first_token_s"] - column["arrival_s"], column["finish_s"] - column["arrival_s"]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        tpot = np.where(tokens > 1, (e2el - ttft) / (tokens - 1), np.nan)
-    return ttft, np.asarray(tpot), e2el, np.asarray(record.requests["cached_tokens"])[order].astype(np.int64)
+    sent, first, last = (np.asarray(record.requests[name])[order] for name in ("arrival_s", "first_token_s", "finish_s"))
+    tokens, cached = (np.asarray(record.requests[name])[order].astype(np.int64) for name in ("output_tokens", "cached_tokens"))
+    return first - sent, tpot(first - sent, last - sent, tokens), last - sent, cached

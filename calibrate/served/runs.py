@@ -1,7 +1,6 @@
 """Measured served runs as experiments: who sent what when, and when the tokens came back.
 
-Two sources: a `served` measurement file (netCDF, one run of several experiments), read here, and a per-request log of any engine
-(calibrate.served.request_log).
+Read here from a `served` measurement (netCDF, one run of several experiments); logs of other tools are read by calibrate.logs.read.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement
 from calibrate.served.flags import limits_of_flags, whole_flag
-from sim.deployment import Limits
+from sim.deployment import Deployment, Limits
 from sim.errors import UsageError
 from sim.precision import Precision
 from sim.specs.gpu import GpuSpec
@@ -29,18 +28,24 @@ from sim.workload.trace import Trace, TraceBuilder
 SCHEMA, SUITE = "simctl-measurement/1", "served"
 DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
 LOG_COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s")
-OPTIONAL = {"request": ("cached_tokens", "session"), "experiment": ("void", "window_step_s"), "token": ("token_time_s",)}
+AGAIN = re.compile(r"(.+) again(?: (\d+))?")  # name of a replicate: all that tells it in files up to protocol served/5
 OF_REQUESTS = ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "e2el_s", "cached_tokens", "session", "token_s", "content")
 MOST_CLIENTS, MOST_TOKENS, LONGEST_S = 2**20, 2**31, 1e7  # what a served run can be; beyond it a column means something else
 
 Array = NDArray[np.float64]
 
 
+def tpot(ttft_s: Array, e2el_s: Array, output_tokens: NDArray[np.int64]) -> Array:
+    """Time per output token after the first; NaN for a request of one token."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(output_tokens > 1, (e2el_s - ttft_s) / (output_tokens - 1), np.nan))
+
+
 @dataclass(frozen=True)
 class Experiment:
     """Requests in order of sending; every array has shape [request], seconds and tokens. `ttft_s` and `e2el_s` count from sending."""
 
-    name: str
+    name: str  # a label: rate, clients and replicate are fields
     kind: str  # "ladder", "open", "closed", "sessions", "burst"
     arrival_s: Array
     prompt_tokens: NDArray[np.int64]
@@ -51,18 +56,28 @@ class Experiment:
     # client of each request, -1 for none: its next is sent when its last came back; in "sessions" it repeats all that was said before
     session: NDArray[np.int64] | None = None
     clients: int = 0  # of a ladder or closed loop
+    rate_per_s: float = math.nan  # offered, of an open loop
+    replicate: int = 0  # how often the same arrivals and sizes were sent before
     window_step_s: float = math.nan  # true-decode window of a ladder rung: seconds per step
-    token_s: tuple[Array, ...] | None = (
-        None  # when each token of each request came, from the first sending; None where nobody wrote it down
-    )
+    token_s: tuple[Array, ...] | None = None  # when each token of each request came, from the first sending, where it was written down
     limits: Limits | None = None  # of the server it ran on, where that is not the run's
     content: tuple[Content | None, ...] = ()  # of each prompt block by block, where that is told; None of one told nothing of
 
     @property
     def tpot_s(self) -> Array:
         """Time per output token after the first; NaN for a request of one token."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(np.where(self.output_tokens > 1, (self.e2el_s - self.ttft_s) / (self.output_tokens - 1), np.nan))
+        return tpot(self.ttft_s, self.e2el_s, self.output_tokens)
+
+    @property
+    def load(self) -> str:
+        """Name of the load, the same for its replicates."""
+        again = AGAIN.fullmatch(self.name) if self.replicate else None
+        return again[1] if again else self.name
+
+    def part(self, chosen: slice | NDArray[np.bool_], suffix: str) -> Experiment:
+        """Some of the requests, as an experiment named `NAME (suffix)`."""
+        columns = {name: getattr(self, name)[chosen] for name in OF_REQUESTS if getattr(self, name) is not None}
+        return replace(self, name=f"{self.name} ({suffix})", **columns)
 
     def trace(self) -> Trace:
         """The same requests as a workload, at the times they were really sent.
@@ -113,26 +128,35 @@ class ServedRun:
     experiments: tuple[Experiment, ...]
     notes: tuple[str, ...] = field(default=())
 
+    @property
+    def deployment(self) -> Deployment:
+        """One replica of it."""
+        return Deployment(self.model, self.gpu, self.precision, self.tp, self.limits)
 
-def read_served(path: Path) -> ServedRun:
-    """Read a `served` measurement. Raises UsageError naming the file and what is wrong with it; OSError when it cannot be read."""
+
+def read_served(path: Path, gpu: GpuSpec | None = None) -> ServedRun:
+    """Read a `served` measurement, of `gpu` where no catalogue has it (a CPU). UsageError names the file and its fault; OSError when it
+    cannot be read.
+    """
     data = open_measurement(path)
     attrs = data.attrs
     check_attributes(attrs, path.name, SCHEMA, (SUITE,), ("gpu_name", "model", "weight_dtype"))
-    told = {name: [n for n in names if n in data] for name, names in OPTIONAL.items()}
-    times, counts = [n for n in LOG_COLUMNS if n.endswith("_s")], [n for n in LOG_COLUMNS if not n.endswith("_s")]
-    of_requests = ("experiment_index", *LOG_COLUMNS, *told["request"])
-    check_columns(data, path.name, "request", of_requests, numbers=(*counts, "experiment_index", *told["request"]), seconds=times)
-    windows = [n for n in told["experiment"] if n.endswith("_s")]
-    check_columns(data, path.name, "experiment", ("name", "kind", "n", *told["experiment"]), numbers=("n",), seconds=windows)
-    check_columns(data, path.name, "token", told["token"], seconds=told["token"])
-    complete = [i for i in range(data.sizes["experiment"]) if _complete(data, i)]
+    times, counts = [n for n in LOG_COLUMNS if n.endswith("_s")], ("experiment_index", "prompt_tokens", "output_tokens")
+    check_columns(data, path.name, "request", ("experiment_index", *LOG_COLUMNS), numbers=counts, seconds=times)
+    check_columns(data, path.name, "experiment", ("name", "kind", "n"), numbers=("n",))
+    data = _with_optional_columns(data)
+    check_columns(data, path.name, "request", ("cached_tokens", "session"), numbers=("cached_tokens", "session"))
+    numbers = ("rate_per_s", "replicate", "window_step_s")
+    check_columns(data, path.name, "experiment", ("void", *numbers), numbers=numbers, seconds=("window_step_s",))
+    if "token_time_s" in data:
+        check_columns(data, path.name, "token", ("token_time_s",), seconds=("token_time_s",))
+    complete = [i for i, void in enumerate(data["void"].values) if not str(void)]  # every stream of a batch must have succeeded
     if not complete:
         raise UsageError(f"{path.name}: no experiment that is not void")
     flags = str(attrs.get("plan_server_flags", "")) or re.sub(r"--num-gpu-blocks-override[ =]\d+", "", _starved_flags(data))
     return ServedRun(
         name=path.stem,
-        gpu=get_gpu(str(attrs["gpu_name"])),
+        gpu=gpu or get_gpu(str(attrs["gpu_name"])),
         model=model_of(attrs, path),
         precision=Precision(_dtype(attrs["weight_dtype"]), _dtype(attrs.get("kv_dtype", "bfloat16"))),
         limits=limits_of_flags(flags),
@@ -147,56 +171,69 @@ def _dtype(name: str) -> str:
     return DTYPE.get(str(name), str(name))
 
 
-def _complete(data: Any, index: int) -> bool:
-    """Whether the experiment was not voided: every stream of a batch must have succeeded."""
-    return not str(data["void"].values[index]) if "void" in data else True
+def _with_optional_columns(data: Any) -> Any:
+    """The measurement with the columns that older files lack."""
+    again = [AGAIN.fullmatch(str(name)) for name in data["name"].values]
+    columns: dict[str, tuple[str, Any]] = {
+        "cached_tokens": ("request", math.nan),
+        "session": ("request", -1),
+        "void": ("experiment", ""),
+        "window_step_s": ("experiment", math.nan),
+        "rate_per_s": ("experiment", math.nan),
+        "replicate": ("experiment", [int(found[2] or 1) if found else 0 for found in again]),
+    }
+    lacking = {name: column for name, column in columns.items() if name not in data}
+    return data.assign({name: (dim, np.broadcast_to(value, data.sizes[dim])) for name, (dim, value) in lacking.items()})
 
 
 def _experiment(data: Any, index: int, file: str) -> Experiment:
-    name = f"{file}: experiment {str(data['name'].values[index])!r}"
+    name, kind = str(data["name"].values[index]), str(data["kind"].values[index])
+    label = f"{file}: experiment {name!r}"
     where = np.flatnonzero(data["experiment_index"].values == index)
     where = where[np.argsort(data["arrival_s"].values[where], kind="stable")]
-    column = {name: data[name].values[where].astype(float) for name in LOG_COLUMNS}
-    _check_requests(column, where, name)
+    column = {n: data[n].values[where].astype(float) for n in (*LOG_COLUMNS, "cached_tokens", "session")}
+    _check_requests(column, where, label)
     clients = float(data["n"].values[index])
     if not (math.isnan(clients) or 0 <= clients <= MOST_CLIENTS):
-        raise UsageError(f"{name}: n is not a number of clients ({clients:g})")
-    cached = data["cached_tokens"].values[where].astype(float) if "cached_tokens" in data else np.full(len(where), np.nan)
+        raise UsageError(f"{label}: n is not a number of clients ({clients:g})")
+    session = column["session"].astype(np.int64)
+    several = len(kept := session[session >= 0]) > len(np.unique(kept))
     return Experiment(
-        name=str(data["name"].values[index]),
-        kind=(kind := str(data["kind"].values[index])),
+        name=name,
+        kind=kind,
         arrival_s=column["arrival_s"],
         prompt_tokens=column["prompt_tokens"].astype(np.int64),
         output_tokens=column["output_tokens"].astype(np.int64),
         ttft_s=column["first_token_s"],
         e2el_s=column["finish_s"],
-        cached_tokens=None if np.isnan(cached).all() else cached,
-        session=_sessions(data, where, name),
+        cached_tokens=None if np.isnan(column["cached_tokens"]).all() else column["cached_tokens"],
+        session=session if several else None,
         clients=0 if math.isnan(clients) else int(clients),
-        window_step_s=float(data["window_step_s"].values[index]) if "window_step_s" in data else math.nan,
+        rate_per_s=float(data["rate_per_s"].values[index]),
+        replicate=int(data["replicate"].values[index]),
+        window_step_s=float(data["window_step_s"].values[index]),
         token_s=_token_times(data, where),
         limits=limits_of_flags(starved) if kind == "burst" and (starved := _starved_flags(data)) else None,
     )
 
 
 def _check_requests(column: dict[str, Array], where: NDArray[np.int64], name: str) -> None:
-    """Raise UsageError unless there are requests, their tokens are counts, and each has its first token after it was sent, and its last
-    no sooner.
-    """
+    """Raise UsageError unless there are requests, and each has counts of tokens, times in order, and a session's number."""
     if not where.size:
         raise UsageError(f"{name}: no requests")
-    counts = [column[n] for n in ("prompt_tokens", "output_tokens")]
-    counted = np.all([(c >= 1) & (c <= MOST_TOKENS) & (c == np.floor(c)) for c in counts], axis=0)
-    first, last = column["first_token_s"], column["finish_s"]
-    in_order = (np.abs(column["arrival_s"]) < LONGEST_S) & (first > 0) & (first <= last) & (last < LONGEST_S)
+    prompt, output, sent, first, last = (column[n] for n in ("prompt_tokens", "output_tokens", "arrival_s", "first_token_s", "finish_s"))
+    counts = [(n >= 1) & (n <= MOST_TOKENS) & (n == np.floor(n)) for n in (prompt, output)]
     for right, says in (
-        (counted, "tokens are not whole numbers from 1 up"),
-        (in_order, "needs 0 < first_token_s <= finish_s, from sending"),
-        (column["arrival_s"] >= 0, "arrival_s is negative"),
+        (np.all(counts, axis=0), "tokens are not whole numbers from 1 up"),
+        (
+            (np.abs(sent) < LONGEST_S) & (first > 0) & (first <= last) & (last < LONGEST_S),
+            "needs 0 < first_token_s <= finish_s, from sending",
+        ),
+        (sent >= 0, "arrival_s is negative"),
+        (np.abs(column["session"]) <= MOST_CLIENTS, "session is not a number of one"),
     ):
         if not right.all():
-            worst = int(where[np.flatnonzero(~right)[0]])
-            raise UsageError(f"{name}, request {worst + 1} of the file: {says}")
+            raise UsageError(f"{name}, request {int(where[np.flatnonzero(~right)[0]]) + 1} of the file: {says}")
 
 
 def _starved_flags(data: Any) -> str:
@@ -206,37 +243,8 @@ def _starved_flags(data: Any) -> str:
 
 def _token_times(data: Any, where: NDArray[np.int64]) -> tuple[Array, ...] | None:
     """Arrival of every token of these requests, from the first one sent; None in files without."""
-    if "token_time_s" not in data:
+    counts = data["output_tokens"].values.astype(np.int64)
+    if "token_time_s" not in data or counts.sum() != data.sizes["token"]:
         return None
-    every, ends = data["token_time_s"].values.astype(float), np.cumsum(data["output_tokens"].values.astype(np.int64))
-    return (
-        None
-        if not ends.size or ends[-1] != every.size
-        else tuple(every[ends[i] - int(data["output_tokens"].values[i]) : ends[i]] for i in where)
-    )
-
-
-def _sessions(data: Any, where: NDArray[np.int64], name: str) -> NDArray[np.int64] | None:
-    """Session of each request; None when the experiment has none, or none of more than one turn."""
-    if "session" not in data:
-        return None
-    told = data["session"].values[where]
-    if not (np.abs(told) <= MOST_CLIENTS).all():
-        raise UsageError(f"{name}: session is not a number of one ({told[~(np.abs(told) <= MOST_CLIENTS)][0]:g})")
-    sessions = told.astype(np.int64)
-    kept = sessions[sessions >= 0]
-    return sessions if len(kept) > len(np.unique(kept)) else None
-
-
-def first_part(experiment: Experiment, share: float) -> tuple[Experiment, Experiment]:
-    """The first `share` of an experiment's requests (five at least), and the rest. Raises UsageError when nothing would be left."""
-    count = max(5, int(len(experiment.arrival_s) * share))
-    if count >= len(experiment.arrival_s):
-        raise UsageError(f"{experiment.name}: {len(experiment.arrival_s)} requests are too few to learn from some and check the rest")
-    return taken(experiment, slice(0, count), "first"), taken(experiment, slice(count, None), "rest")
-
-
-def taken(experiment: Experiment, part: slice, suffix: str) -> Experiment:
-    """These requests of an experiment, which is then named `NAME (suffix)`."""
-    columns = {name: getattr(experiment, name)[part] for name in OF_REQUESTS if getattr(experiment, name) is not None}
-    return replace(experiment, name=f"{experiment.name} ({suffix})", **columns)
+    every, ends = data["token_time_s"].values.astype(float), np.cumsum(counts)
+    return tuple(every[ends[i] - counts[i] : ends[i]] for i in where)

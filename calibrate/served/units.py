@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from calibrate.served.runs import ServedRun
-from sim.bill import decode_shape, iteration_bill
+from sim.cost.batch import decode_batch
+from sim.cost.rates import UNITS, Rates
+from sim.cost.step_time import step_time_s
 from sim.errors import UsageError
-from sim.price import step_time_s
 from sim.priors import priors
-from sim.products import known_to
-from sim.rates import UNITS, Rates
 
 LEAST_TOKENS = 8  # of an answer, so that one stall is not what its tokens take
 MIXED_UNITS = 100.0  # no request waits for its tokens so much longer than the next slowest; milliseconds among seconds do
@@ -38,8 +37,8 @@ def check_times(run: ServedRun) -> None:
         )
     declared = priors(run.gpu, run.precision)
     context = float(np.mean(np.concatenate([e.prompt_tokens for e in every])))
-    bill = iteration_bill(run.model, decode_shape(run.model, 1.0, context), run.precision, tp=run.tp, gpu=known_to(run.gpu))
-    alone = float(step_time_s(bill, Rates(**{name: declared[name].median for name in UNITS})))
+    work = run.deployment.work(decode_batch(run.model, 1.0, context))
+    alone = float(step_time_s(work, Rates(**{name: declared[name].median for name in UNITS})))
     if (middle := float(np.median(times))) > WRONG_UNIT * alone:
         raise UsageError(
             f"{run.name}: in the middle of requests a token takes {middle:g} s, {middle / alone:.0f} times what one sequence alone takes "

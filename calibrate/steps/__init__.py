@@ -1,1 +1,1 @@
-"""Step times: measured iterations as bills, the model that learns rates from them, and how far to trust it."""
+"""Step-time calibration: measured iterations, the Bayesian model of their rates, and its errors on what it did not see."""

@@ -1,13 +1,14 @@
 """Engine-grid measurements as step-time cells.
 
 A file holds one (GPU, engine, model, dtype): medians of counted iterations per cell, with the composition the engine really ran.
-Only grid cells that ran are learnt from; controls and repeats at the end are for drift, not for fitting. Where a cell was visited several
-times, its noise floor is what visits differ by: a host that is slow for seconds slows all repeats of one visit.
+Only grid cells that ran are learnt from; controls and repeats at the end are for drift, not for fitting. Every chunk of a grid is a new
+request, whose prompt the host takes in during the iteration: that protocol's time is subtracted here and is no part of the formula.
+Where a cell was visited several times, its noise is what visits differ by: a slow host slows all repeats of one visit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, whole_number
-from calibrate.steps.cells import SPREAD, StepCells, grid_shape, make_cells
-from calibrate.steps.decodes import asked_of, contexts_of, with_idle
+from calibrate.steps.cells import MULTI_GPU, StepCells, make_cells
 from calibrate.steps.noise import floor
-from sim.bill import Bill, iteration_bill
+from sim.cost.batch import BatchShape, mixed_batch
+from sim.cost.gemm import HELD_OUT
+from sim.cost.work import iteration_work
 from sim.errors import UsageError
 from sim.precision import Precision
-from sim.products import known_to
-from sim.quantiles import MEDIAN_SE
+from sim.results.quantiles import MEDIAN_SE
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
@@ -37,8 +38,13 @@ SECONDS = ("step_s_median", "step_s_p25", "step_s_p75")
 COUNTS = ("decode_seqs_median", "decode_context_tokens_median", "chunks", "chunk_tokens", "offset_tokens")
 # of an iteration: far beyond any engine's, and small enough to be laid out one by one
 MOST = dict.fromkeys(COUNTS, 2.0**40) | {"decode_seqs_median": 2.0**20, "chunks": 2.0**20}
-WELCOME = ("context_sd_tokens",)  # earlier tables do not say it
 NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", *COUNTS)
+# Prompt ingestion: seconds of host time per prompt token of the requests that an iteration starts, context placed before the chunk
+# included; what vLLM's second model runner takes more, and what several GPUs take more. And what that runner takes more for an iteration
+# that carries prefill. All of it is of stepping an engine in process: a served one hides it.
+INGESTION_S, RUNNER2_S, TP_S = 70e-9, 65e-9, 109e-9
+RUNNER2_PREFILL_S = 0.4e-3
+MOST_INGESTION = 0.5  # of a step
 # Standard deviation of the logarithm of a visit's median, typical of the four H100 grids of several visits (a test holds it): a first
 # guess, until it is known what share of a cell is the host's (calibrate.steps.noise).
 ONE_VISIT = 0.024
@@ -63,11 +69,11 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
 
     Raises UsageError naming the file and what is wrong with it; OSError when it cannot be read.
     """
-    data = open_measurement(path)
+    data = open_measurement(path, (*NEEDED, "visits", "step_s_visits_sd"))
     attrs = data.attrs
     check_attributes(attrs, path, SCHEMA, SUITES, ("gpu_name", "model", "weight_dtype"))
     check_columns(data, path, "cell", NEEDED, numbers=("step_s_n", *COUNTS), seconds=SECONDS)
-    columns = {name: data[name].values for name in (*NEEDED, *(name for name in WELCOME if name in data))}
+    columns = {name: data[name].values for name in NEEDED}
     ran = (columns["role"].astype(str) == "grid") & (columns["status"].astype(str) == "ok") & (columns["step_s_n"] > 0)
     rows = [{name: column[i] for name, column in columns.items()} for i in np.flatnonzero(ran)]
     for row in rows:
@@ -78,26 +84,31 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
             if row[name] < 0:
                 raise UsageError(f"{path}: cell '{row['label']}': {name} is negative ({row[name]:g} s)")
     model = model_of(attrs, path)
-    if attrs.get("engine") != "vllm":
-        model = replace(model, second_runner=False)
+    second_runner = model.second_runner and attrs.get("engine") == "vllm"
     precision = Precision(_dtype(attrs["weight_dtype"]), _dtype(attrs.get("kv_dtype", "bfloat16")))
     tp = whole_number(attrs, "tensor_parallel_size", 1, path)
     within, visits, visits_sd = visits_of(data, ran, rows)
-    asked = asked_of(Path(path), attrs)
     gpu = gpu or get_gpu(str(attrs["gpu_name"]))
-    on = known_to(gpu)
     label = f"{attrs['model']} {precision.weights}" + (f" tp{tp}" if tp > 1 else "")
+    shapes = [_shape(model, row) for row in rows]
     cells = make_cells(
-        [_bill(model, precision, row, tp, asked, on) for row in rows],
+        [iteration_work(model, shape, precision, tp=tp, gpu=gpu) for shape in shapes],
         [float(row["step_s_median"]) for row in rows],
-        kind=[SPREAD if tp > 1 and row["kind"] in KIND else KIND.get(str(row["kind"]), "unknown") for row in rows],
+        roofline=[iteration_work(model, shape, precision, tp=tp, gpu=replace(gpu, origin=HELD_OUT)) for shape in shapes],
+        kind=[MULTI_GPU if tp > 1 and row["kind"] in KIND else KIND.get(str(row["kind"]), "unknown") for row in rows],
         model=[label] * len(rows),
         cell=[str(row["label"]) for row in rows],
         repeat_sd=floor(within, visits, visits_sd, ONE_VISIT),
         run=f"{Path(path).name} ({label})",
         machine=str(attrs.get("machine", "")),
     )
-    cells = replace(cells, within_sd=within, visits=visits, visits_sd=visits_sd)
+    if len(rows) > 1 and np.ptp(np.log(cells.step_s)) < 1e-6:
+        raise UsageError(f"{path}: all step times are equal: zero variance, nothing to learn from")
+    token_s = INGESTION_S + RUNNER2_S * second_runner + TP_S * (tp > 1)
+    ingestion_s = token_s * np.array([float(row["chunks"]) * (row["chunk_tokens"] + row["offset_tokens"]) for row in rows])
+    ingestion_s += RUNNER2_PREFILL_S * second_runner * np.array([float(row["chunks"] > 0) for row in rows])
+    step_s = cells.step_s - np.minimum(ingestion_s, MOST_INGESTION * cells.step_s)
+    cells = replace(cells, step_s=step_s, within_sd=within, visits=visits, visits_sd=visits_sd)
     engine = f"{attrs.get('engine', 'unknown engine')} {attrs.get('engine_version', '')}".strip()
     return Grid(cells, gpu, model, precision, engine, f"{Path(path).name} ({label})", tp)
 
@@ -106,13 +117,17 @@ def _dtype(name: str) -> str:
     return DTYPE.get(str(name), str(name))
 
 
-def _bill(model: ModelSpec, precision: Precision, row: dict[str, Any], tp: int, asked: Mapping[str, Sequence[float]], gpu: str) -> Bill:
+def grid_shape(model: ModelSpec, contexts: Iterable[float], chunks: Iterable[tuple[float, float]]) -> BatchShape:
+    """An iteration of an engine grid: decodes at `contexts`, and chunks of (tokens, tokens placed before them), each of which samples."""
+    return mixed_batch(model, map(float, contexts), [(float(tokens), float(start + tokens), 1.0) for tokens, start in chunks])
+
+
+def _shape(model: ModelSpec, row: Mapping[str, Any]) -> BatchShape:
     seqs = round(float(row["decode_seqs_median"]))
     # the engine counts keys attended to, the new token's own included
     context = float(row["decode_context_tokens_median"]) / seqs - 1 if seqs else 0.0
     chunks = [(float(row["chunk_tokens"]), float(row["offset_tokens"]))] * int(row["chunks"])
-    bill = iteration_bill(model, grid_shape(model, [context] * seqs, chunks, tp=tp), precision, tp=tp, gpu=gpu)
-    return with_idle(bill, model, precision, tp, *contexts_of(row, context, asked))
+    return grid_shape(model, [context] * seqs, chunks)
 
 
 def visits_of(data: Any, ran: NDArray[np.bool_], rows: Sequence[Mapping[str, Any]]) -> tuple[Array, Array, Array]:

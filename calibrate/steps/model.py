@@ -1,17 +1,19 @@
-"""The step-time model: the one formula, its rates unknown, and what it misses.
+"""The step-time model in PyMC: the one formula, its rates unknown, and its error.
 
-    log step_s ~ StudentT(NU, log price(bill, rates on the run's host), sqrt(sigma[kind]**2 + repeat_sd**2))
+    log step_s ~ StudentT(NU, log step_time(work, rates on the run's host), sqrt(sigma[kind]**2 + repeat_sd**2))
 
-`sigma[kind]` is model error, separate for decode, prefill and mixed iterations and for those over several GPUs; `repeat_sd` is the noise
-floor, known from repeats. Where cells are of several runs, the host of each takes what hosts take (sim.rates.OF_HOST) by a factor of its
-own, log-normal around one and alike on one machine; the rates are those of a host in the middle.
-The price is sim.price.step_time_s itself, run by PyTensor.
+`sigma[kind]` is the model error of decodes, of prefills, of mixed iterations and of those over several GPUs; `repeat_sd` is the noise of
+the measurement. Where cells are of several runs, each run's host takes what hosts take (sim.cost.rates.OF_HOST) by a factor of its own,
+log-normal around one and alike on one machine (docs/adr/04). Every unknown has a standard normal score.
+
+The step time is sim.cost.step_time itself, run on numbers that carry their derivatives (calibrate.steps.dual). To PyMC the likelihood is an
+operation with an exact gradient, so that nothing of the formula is compiled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,178 +22,178 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from calibrate import backend
-from calibrate.steps.bend import Bend, Lay, run_index, run_names
-from calibrate.steps.cells import FIELDS, KINDS, StepCells, bill_of
-from calibrate.steps.machines import host_precision, machines_of
-from calibrate.steps.rates import SHARED_MEMORY, unseen, value
-from sim.bill import Bill
-from sim.price import step_time_s
+from calibrate.steps.cells import KINDS, StepCells, machines_of
+from calibrate.steps.dual import Dual, DualNamespace
+from calibrate.steps.rates import log_slope, medians, score_root, shown, value
+from sim.cost.rates import UNITS, Rates, at_host
+from sim.cost.step_time import step_time_s
+from sim.cost.work import Work
 from sim.priors import Prior
-from sim.rates import UNITS, Rates, at_host
 
 Array = NDArray[np.float64]
 NU = 5.0  # Student-t degrees of freedom: one cell in a hundred may be off by several sigma without dragging the rates along
 NORMAL = 1e3  # degrees of freedom of what is as good as normal
 # Model error before any cell is seen, by kind: log-normal. Over several GPUs the formula misses more.
 SIGMA_MEDIAN, SIGMA_SPREAD = np.array([0.015, 0.015, 0.015, 0.04]), 0.7
-# Prices worked out at a time: what the formula puts down in between then stays in a processor's cache (a quarter of the time).
+# Part of the variance of hosts that starts of an engine on one machine have in common: of the packaged grids (a test holds it).
+SAME_MACHINE = 0.6
+# Step times worked out at a time: intermediate arrays then stay in a processor's cache.
 AT_ONCE = 2**15
-# Bills below this are no cost, and zero would have no gradient in the smooth maximum's exponent.
-NEGLIGIBLE = 1.0
-SMOOTHED = (
-    "weight_bytes", "linear_flops", "expert_bytes", "expert_flops", "kv_bytes", "attention_flops", "prefill_kv_bytes", "prefill_flops",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class StepModel:
-    """What is unknown of cells, and where the sampler expects it. Nothing is compiled before a sampler asks.
+    """Unknowns of cells: standard scores of the rates that they show, of the hosts of several runs, and of the model errors.
 
-    Rates that no cell shows are not in the model (`free_rates` tells); they keep their priors. `sigma` [kind] is the model error
-    where it is known, else None, and `nu` its degrees of freedom. `host_sd` is what hosts of several runs differ by.
+    `known_sigma` [kind] is the model error where it is known, and `nu` its degrees of freedom. `host_sd` is what hosts differ by.
     """
 
     cells: StepCells
     priors: Mapping[str, Prior]
-    bend: Bend
-    lay: Lay
-    sigma: Array | None
-    nu: float
+    free: tuple[str, ...]
+    runs: tuple[str, ...]
+    machines: tuple[str, ...]  # of each run
     host_sd: float
-
-    @property
-    def free(self) -> Sequence[str]:
-        return self.bend.free
-
-    @cached_property  # asked for at every draw, as what follows from it
-    def runs(self) -> list[str]:
-        return run_names(self.cells)
+    known_sigma: Array | None = None
+    nu: float = NU
 
     @cached_property
-    def _alike(self) -> list[tuple[int, int, float]]:
-        """Pairs of hosts that the prior does not keep apart, and what their product counts in the squared distance from the middle."""
-        precision = host_precision(machines_of(self.cells, self.runs), self.host_sd)
-        pairs = [(i, j) for i in range(len(self.runs)) for j in range(i + 1) if precision[i, j]]
-        return [(i, j, (1.0 if i == j else 2.0) * float(precision[i, j])) for i, j in pairs]
+    def parts(self) -> tuple[slice, slice, slice]:
+        """Where scores of rates, of hosts and of model errors stand among the unknowns."""
+        rates, hosts = len(self.free), len(self.free) + len(self.runs)
+        return slice(0, rates), slice(rates, hosts), slice(hosts, hosts + (len(KINDS) if self.known_sigma is None else 0))
 
     @property
     def size(self) -> int:
-        """Scores of free rates and logarithms of hosts."""
-        return len(self.free) + len(self.runs)
+        """Number of unknowns."""
+        return int(self.parts[2].stop)
 
-    @property
-    def dimensions(self) -> int:
-        """All that is sampled: these, and scores of the model errors where those are unknown."""
-        return self.size + (len(KINDS) if self.sigma is None else 0)
+    @cached_property
+    def rate_root(self) -> Array:
+        """Standard scores of rates over their independent ones [free, free]."""
+        return score_root(self.free)
 
-    def data(self) -> dict[str, Any]:
-        """What may be replaced, in number of cells too; `middle` and `width` are where and how wide the posterior is laid out."""
-        return model_data(self.cells, self.runs) | self.bend.straight(self.lay)
+    @cached_property
+    def host_root(self) -> Array:
+        """Logarithms of hosts over their independent scores [run, run]: starts on one machine are alike."""
+        labels = np.asarray(self.machines, dtype=str)
+        same = SAME_MACHINE * (labels[:, None] == labels[None, :]) + (1 - SAME_MACHINE) * np.eye(len(labels))
+        return self.host_sd * np.asarray(np.linalg.cholesky(same)) if self.runs else np.zeros((0, 0))
 
-    def unknowns(self, places: Sequence[Any], xp: Any) -> tuple[dict[str, Any], list[Any], Any]:
-        """(free rates, factors of hosts, log prior density) at places [size] of the sampler's, as numbers of `xp`."""
-        free = self.free
-        z, hosts, volume = self.bend.scores(dict(zip(free, places, strict=False)), list(places[len(free) :]), xp)
-        prior = sum(z[name] ** 2 for name in free if name != "beta_kv") + self._hosts_prior(hosts)
-        if "beta_kv" in free:
-            beside = SHARED_MEMORY * z["beta"] if "beta" in free else 0.0
-            prior = prior + (z["beta_kv"] - beside) ** 2 / (1 - SHARED_MEMORY**2 if "beta" in free else 1.0)
-        return {name: value(self.priors[name], z[name], xp.exp) for name in free}, [xp.exp(host) for host in hosts], volume - 0.5 * prior
+    @cached_property
+    def run(self) -> NDArray[np.int64]:
+        """Place of each cell's run among `runs` [n]; zeros where there are none."""
+        return np.array([self.runs.index(run) if self.runs else 0 for run in self.cells.run.tolist()], dtype=np.int64)
 
-    def _hosts_prior(self, hosts: Sequence[Any]) -> Any:
-        """Squared standard distance of hosts from the middle one, those on one machine being alike."""
-        return sum(weight * hosts[i] * hosts[j] for i, j, weight in self._alike) if hosts else 0.0
+    @cached_property
+    def kind(self) -> NDArray[np.int64]:
+        return self.cells.kind_index()
 
-    def errors(self, scores: Sequence[Any], xp: Any) -> list[Any]:
-        """Model errors [kind] of these scores."""
-        return [median * xp.exp(SIGMA_SPREAD * score) for median, score in zip(SIGMA_MEDIAN.tolist(), scores, strict=True)]
+    @cached_property
+    def observed(self) -> Array:
+        return np.asarray(np.log(self.cells.step_s))
 
-    def price(self, bill: Bill, rates: Mapping[str, Any], host: Any, xp: Any) -> Any:
-        """Seconds of cells of this bill, on a host of this factor (None: rates are the host's)."""
-        at = Rates(**({name: self.priors[name].median for name in UNITS} | dict(rates)))
-        return step_time_s(_known_zeros(bill, self.cells), at if host is None else at_host(at, host), xp)
+    def rates(self, scores: Array) -> dict[str, Array]:
+        """The free rates at independent scores [..., free]."""
+        z = scores @ self.rate_root.T
+        return {name: value(self.priors[name], z[..., i]) for i, name in enumerate(self.free)}
+
+    def hosts(self, scores: Array) -> Array:
+        """Factors of the runs' hosts at independent scores [..., run]."""
+        return np.asarray(np.exp(scores @ self.host_root.T))
+
+    def sigma(self, scores: Array) -> Array:
+        """Model error [..., kind] at scores [..., kind]."""
+        return SIGMA_MEDIAN * np.exp(SIGMA_SPREAD * scores) if self.known_sigma is None else self.known_sigma
+
+    @cached_property
+    def work(self) -> Work:
+        return self.cells.as_work()
+
+    def log_times(self, scores: Array, hosts: Array) -> tuple[Array, Array]:
+        """Log step times [n] at independent scores of rates and of hosts, and their slopes [free + 1, n]: in the scores z of rates and in
+        the logarithm of the cell's own host.
+        """
+        z, last = self.rate_root @ scores, len(self.free)
+        known = {name: value(self.priors[name], z[i]) for i, name in enumerate(self.free)}
+        duals = {name: Dual(v, {i: v * log_slope(self.priors[name], z[i])}) for i, (name, v) in enumerate(known.items())}
+        rates = replace(medians(self.priors), **duals)
+        if self.runs:
+            factor = self.hosts(hosts)[self.run]
+            rates = at_host(rates, Dual(factor, {last: factor}))
+        found = step_time_s(self.work, rates, DualNamespace)
+        slopes = np.zeros((last + 1, len(self.cells)))
+        for i, slope in found.slopes.items():
+            slopes[i] = slope
+        return np.log(found.value), slopes / found.value
+
+    def misses(self, x: Array) -> tuple[Array, Array, Array]:
+        """At unknowns x: how far cells are from their expected log times, in scales [n], the scale [n], and the slopes of log times."""
+        rates, hosts, errors = (x[part] for part in self.parts)
+        times, slopes = self.log_times(rates, hosts)
+        scale = np.sqrt(np.square(self.sigma(errors)[self.kind]) + np.square(self.cells.repeat_sd))
+        return (self.observed - times) / scale, scale, slopes
+
+    def log_likelihood(self, t: Array, scale: Array) -> float:
+        """Log density of what `misses` says, up to a constant."""
+        return float((-np.log(scale) - (self.nu + 1) / 2 * np.log1p(np.square(t) / self.nu)).sum())
+
+    def gradient(self, t: Array, scale: Array, slopes: Array) -> Array:
+        """Gradient of the log likelihood in the unknowns."""
+        pull = (self.nu + 1) * t / (self.nu + np.square(t))
+        each = pull / scale
+        hosts = np.bincount(self.run, slopes[-1] * each, minlength=len(self.runs))[: len(self.runs)]
+        errors = self.by_kind((pull * t - 1) * self.model_share(scale))
+        return np.concatenate([slopes[:-1] @ each @ self.rate_root, hosts @ self.host_root, errors])
+
+    def jacobian(self, slopes: Array) -> Array:
+        """Slopes of log times in the unknowns of rates and hosts [n, free + run]."""
+        hosts = slopes[-1][:, None] * (self.run[:, None] == np.arange(len(self.runs)))
+        return np.hstack([slopes[:-1].T @ self.rate_root, hosts @ self.host_root])
+
+    def model_share(self, scale: Array) -> Array:
+        """Slope of the logarithm of the scale [n] in the score of its kind's model error."""
+        return SIGMA_SPREAD * (1 - np.square(self.cells.repeat_sd / scale))
+
+    def by_kind(self, values: Array) -> Array:
+        """Sums of values [n] over the kinds whose model errors are unknown."""
+        sums = np.bincount(self.kind, values, minlength=len(KINDS)).astype(float)
+        return np.asarray(sums[: self.size - self.parts[2].start])
 
     def for_pymc(self) -> Any:
-        """pm.Model with pm.Data of the names that `data` has."""
-        pm, pt = backend.pymc(), backend.tensor()
-        with pm.Model(coords={"kind": list(KINDS), "run": self.runs}) as model:
-            given = {name: pm.Data(name, values) for name, values in self.data().items()}
-            place = pm.Flat("place", shape=self.size)
-            # by rows: the gradient of taking a vector apart takes long to compile
-            rates, factors, prior = self.unknowns([given["middle"][i] + pt.dot(given["width"][i], place) for i in range(self.size)], pt)
-            for name, rate in rates.items():
-                pm.Deterministic(name, rate)
-            hosts = pm.Deterministic("host", pt.stack(factors), dims="run")[given["run"]] if factors else None
-            pm.Potential("prior", prior)
-            if self.sigma is None:
-                factor = pt.exp(SIGMA_SPREAD * pm.Normal("sigma_z", dims="kind"))
-                error = pm.Deterministic("sigma", pt.as_tensor(SIGMA_MEDIAN) * factor, dims="kind")
-            else:
-                error = pt.as_tensor(self.sigma)
-            scale = pt.sqrt(error[given["kind"]] ** 2 + given["repeat_sd"] ** 2)
-            price = self.price(bill_of(given["bill"]), rates, hosts, pt)
-            pm.StudentT("log_step_s", nu=self.nu, mu=pt.log(price), sigma=scale, observed=given["log_step"])
+        """The pm.Model: normal scores, and the likelihood as a potential."""
+        pm = backend.pymc()
+        from calibrate.steps.operation import function_with_gradient
+
+        def likelihood(x: Array) -> tuple[float, Array]:
+            t, scale, slopes = self.misses(x)
+            return self.log_likelihood(t, scale), self.gradient(t, scale, slopes)
+
+        unknowns = [*self.free, *self.runs, *(KINDS if self.known_sigma is None else ())]
+        with pm.Model(coords={"unknown": unknowns}) as model:
+            scores = pm.Normal("score", dims="unknown")
+            pm.Potential("likelihood", function_with_gradient(likelihood)(scores))
         return model
-
-    def for_nutpie(self) -> Any:
-        """The same density as nutpie samples it."""
-        from calibrate.steps.loop import nutpie_model
-
-        return nutpie_model(self)
 
 
 def step_model(
     cells: StepCells,
     priors: Mapping[str, Prior],
-    *,
-    sigma: Array | None = None,
-    nu: float = NU,
     host_sd: float = 0.0,
-    lay: Lay | None = None,
+    *,
+    free: Sequence[str] | None = None,
+    runs: Sequence[str] | None = None,
+    machines: Sequence[str] | None = None,
+    known_sigma: Array | None = None,
+    nu: float = NU,
 ) -> StepModel:
-    """The model of cells, laid out where `lay` says (else around the prior)."""
-    bend = Bend.of(cells, priors, free_rates(cells), lay)
-    size = len(bend.free) + len(run_names(cells))
-    return StepModel(cells, priors, bend, lay or Lay(np.zeros(size), np.eye(size)), sigma, nu, host_sd)
-
-
-def _known_zeros(bill: Bill, cells: StepCells) -> Bill:
-    """The bill with terms that no cell has as plain zeros, so that their part of the formula is not compiled."""
-    zero = {name: 0.0 for name, v in cells.as_bill()._asdict().items() if name not in SMOOTHED and not np.any(v)}
-    return bill._replace(**zero)
-
-
-def free_rates(cells: StepCells) -> list[str]:
-    """Rates that some cell shows, in the order of sim.rates."""
-    hidden = unseen(cells.as_bill()._asdict())
-    return [name for name in UNITS if name not in hidden]
-
-
-def model_data(cells: StepCells, runs: Sequence[str]) -> dict[str, Any]:
-    """What of a model's data was measured."""
-    data: dict[str, Any] = {
-        "bill": floored(cells.bill),
-        "log_step": np.log(cells.step_s),
-        "repeat_sd": cells.repeat_sd,
-        "kind": kind_index(cells),
-    }
-    if runs:
-        data["run"] = run_index(cells, runs)
-    return data
-
-
-def floored(bill: Array) -> Array:
-    """The bill with byte and flop terms of the smooth maxima kept off zero."""
-    out = bill.copy()
-    for name in SMOOTHED:
-        column = FIELDS.index(name)
-        out[:, column] = np.maximum(out[:, column], NEGLIGIBLE)
-    return out
-
-
-def kind_index(cells: StepCells) -> NDArray[np.int64]:
-    """Position of each cell's kind in KINDS, [n]."""
-    return np.array([KINDS.index(k) for k in cells.kind], dtype=np.int64)
+    """The model of cells. `free` rates and `runs`, with their `machines`, are those that the cells show, unless given: a run without cells
+    is known as far as its machine is.
+    """
+    free = shown(cells.as_work(), medians(priors)) if free is None else free
+    runs = cells.run_names() if runs is None else runs
+    machines = machines_of(cells, runs) if machines is None else machines
+    return StepModel(cells, priors, tuple(free), tuple(runs), tuple(machines), host_sd, known_sigma, nu)
 
 
 def sigma_draws(count: int, rng: np.random.Generator) -> Array:
@@ -200,40 +202,38 @@ def sigma_draws(count: int, rng: np.random.Generator) -> Array:
     return out
 
 
-def log_price(cells: StepCells, rates: Rates, hosts: Array | None = None) -> Array:
+def log_times(cells: StepCells, rates: Rates, hosts: Array | None = None) -> Array:
     """log seconds [draw, n] for rates of arrays [draw] (or scalars), on hosts that take `hosts` times as long ([draw, n] or [draw, 1])."""
     columns = {name: np.asarray(getattr(rates, name), dtype=float).reshape(-1, 1) for name in UNITS}
-    bill, factors = bill_of(floored(cells.bill)), np.ones((1, 1)) if hosts is None else hosts
+    work, factors = cells.as_work(), np.ones((1, 1)) if hosts is None else hosts
     draws = max(len(values) for values in (*columns.values(), factors))
     out, rows = np.empty((draws, len(cells))), max(1, AT_ONCE // max(len(cells), 1))
+
+    def some(values: Array, first: int) -> Array:
+        return values if len(values) == 1 else values[first : first + rows]
+
     for first in range(0, draws, rows):
-        some = slice(first, first + rows)
-        at = Rates(**{name: _some(values, some) for name, values in columns.items()})
-        out[some] = np.log(step_time_s(bill, at if hosts is None else at_host(at, _some(factors, some)), np))
+        at = Rates(**{name: some(values, first) for name, values in columns.items()})
+        out[first : first + rows] = np.log(step_time_s(work, at if hosts is None else at_host(at, some(factors, first)), np))
     return out
-
-
-def _some(values: Array, rows: slice) -> Array:
-    """Some rows of values, or the one row that stands for all."""
-    return values if len(values) == 1 else values[rows]
 
 
 def noise_scale(cells: StepCells, sigma: Array) -> Array:
-    """Scale [draw, n] of what cells are off by: the formula's error sigma [draw, kind] and their own noise."""
-    out: Array = np.sqrt(sigma[:, kind_index(cells)] ** 2 + cells.repeat_sd**2)
+    """Scale [draw, n] of errors: the formula's own, sigma [draw, kind], and the cells' noise."""
+    out: Array = np.sqrt(sigma[:, cells.kind_index()] ** 2 + cells.repeat_sd**2)
     return out
 
 
-def log_likelihood(cells: StepCells, log_price: Array, sigma: Array) -> Array:
-    """Pointwise Student-t log density [draw, n] from log price [draw, n] and sigma [draw, kind]."""
+def log_likelihood(cells: StepCells, log_time: Array, sigma: Array) -> Array:
+    """Pointwise Student-t log density [draw, n] from log times [draw, n] and sigma [draw, kind]."""
     scale = noise_scale(cells, sigma)
-    t = (np.log(cells.step_s) - log_price) / scale
+    t = (np.log(cells.step_s) - log_time) / scale
     constant = gammaln((NU + 1) / 2) - gammaln(NU / 2) - 0.5 * np.log(NU * np.pi)
     out: Array = constant - np.log(scale) - (NU + 1) / 2 * np.log1p(t**2 / NU)
     return out
 
 
-def predictive(cells: StepCells, log_price: Array, sigma: Array, rng: np.random.Generator) -> Array:
-    """Draws of what a new measurement of each cell would read, seconds [draw, n]: rates, model error and noise together."""
-    out: Array = np.exp(log_price + noise_scale(cells, sigma) * rng.standard_t(NU, size=log_price.shape))
+def predictive(cells: StepCells, log_time: Array, sigma: Array, rng: np.random.Generator) -> Array:
+    """Draws of a new measurement of each cell, seconds [draw, n]: rates, model error and noise together."""
+    out: Array = np.exp(log_time + noise_scale(cells, sigma) * rng.standard_t(NU, size=log_time.shape))
     return out

@@ -1,8 +1,7 @@
-"""What a measured cell is off by itself: its repeats, its visits, and the host of each visit.
+"""Measurement noise of a cell: its repeats, its visits, and the host of each visit.
 
-Visits of one cell, minutes apart on one machine, differ by what the host takes: their scatter grows with the share of the step that waits
-for the host, and where the GPU is alone it is below a percent. So the scatter that a cell's few visits show is pooled with the one that its
-share lets expect.
+Visits of one cell, minutes apart on one machine, differ by what the host takes: their scatter grows with the host's share of the step, and
+where the GPU is alone it is below a percent. So the scatter of a cell's few visits is pooled with what its share lets expect.
 """
 
 from __future__ import annotations
@@ -13,20 +12,19 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.steps.approximate import approximate
-from calibrate.steps.bend import run_index
 from calibrate.steps.cells import StepCells
-from calibrate.steps.model import log_price
+from calibrate.steps.laplace import fitted
+from calibrate.steps.model import log_times
+from sim.cost.rates import OF_HOST, Rates
 from sim.priors import Prior
-from sim.quantiles import MEDIAN_SE
-from sim.rates import OF_HOST, UNITS, Rates
+from sim.results.quantiles import MEDIAN_SE
 
 Array = NDArray[np.float64]
 # Standard deviation, from visit to visit, of the logarithm of what the host takes, of what it takes for every sequence (work outside the
 # model's call, which goes at one of a few speeds up to a factor of two apart), of what it takes to launch kernel by kernel, and of what
 # remains where nothing waits for it: typical of the packaged grids of several visits (tests hold them).
-HOST_OF_VISIT, SEQUENCES_OF_VISIT, LAUNCH_OF_VISIT, REST_OF_VISIT = 0.10, 0.22, 0.30, 0.009
-SEQUENCES, LAUNCHING = ("c_seq_s",), ("eager_layer_s", "eager_expert_layer_s")
+HOST_OF_VISIT, SEQUENCES_OF_VISIT, LAUNCH_OF_VISIT, REST_OF_VISIT = 0.16, 0.24, 0.40, 0.0105
+SEQUENCES, LAUNCHING = ("c_seq_s",), ("launch_layer_s",)
 POOLED = 2.0  # visits' worth of what the share lets expect in what one cell's visits differ by
 
 
@@ -55,9 +53,9 @@ def typical_scatter(cells: StepCells, rates: Rates, hosts: Array | None = None) 
 
 
 def _half(cells: StepCells, rates: Rates, hosts: Array | None, names: Sequence[str], by: float) -> Array:
-    """Half of what the log price [n] grows by between these rates `by` (in the logarithm) lower and higher."""
+    """Half of what the log time [n] grows by between these rates `by` (in the logarithm) lower and higher."""
     slower, faster = (
-        log_price(cells, replace(rates, **{name: getattr(rates, name) * np.exp(sign * by) for name in names}), hosts)[0] for sign in (1, -1)
+        log_times(cells, replace(rates, **{name: getattr(rates, name) * np.exp(sign * by) for name in names}), hosts)[0] for sign in (1, -1)
     )
     out: Array = (slower - faster) / 2
     return out
@@ -78,6 +76,5 @@ def with_hosts_of_visits(cells: StepCells, priors: Mapping[str, Prior]) -> StepC
     """The cells with the noise floor that rates and hosts first learnt from themselves let expect."""
     if not (cells.visits > 0).any():
         return cells
-    fit = approximate(cells, priors)
-    hosts = np.exp(fit.hosts[run_index(cells, fit.runs)])[None, :] if fit.runs else None
-    return with_scatter(cells, Rates(**{name: fit.rates[name] for name in UNITS}), hosts)
+    fit = fitted(cells, priors)
+    return with_scatter(cells, fit.rates, fit.hosts[fit.model.run][None, :] if fit.model.runs else None)

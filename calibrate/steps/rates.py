@@ -1,89 +1,94 @@
-"""The rates as random variables: log-normal around their declared medians, never past a datasheet peak."""
+"""Rates as random variables: log-normal around their declared medians, never past a datasheet peak."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from sim.priors import Prior
-from sim.rates import UNITS, Rates
+from sim.cost.rates import UNITS, Rates
+from sim.cost.step_time import step_time_s
+from sim.cost.work import Work
+from sim.precision import Precision
+from sim.priors import Prior, priors
+from sim.specs.gpu import GpuSpec
 
 Array = NDArray[np.float64]
 # Weights and KV cross the same memory: most of what is unknown about one is unknown about the other.
 SHARED_MEMORY = 0.8
-# Which terms of the bill show a rate: a rate none of whose terms is ever non-zero keeps its prior.
-SEEN_THROUGH: dict[str, tuple[str, ...]] = {
-    "c0_s": ("iterations",),
-    "c_seq_s": ("sequences",),
-    "c_prefill_s": ("has_prefill",),
-    "beta": ("weight_bytes",),
-    "beta_expert": ("expert_bytes",),
-    "beta_kv": ("kv_bytes", "prefill_kv_bytes", "summary_bytes"),
-    "beta_state": ("state_bytes",),
-    "linear_flops_per_s": ("linear_flops",),
-    "attention_flops_per_s": ("attention_flops", "prefill_flops"),
-    "eager_layer_s": ("eager_layers",),
-    "eager_expert_layer_s": ("eager_expert_layers",),
-    "chunk_pad_tokens": ("chunk_flops",),
-    "smooth_p": ("weight_bytes", "kv_bytes"),
-    "find_s": ("finds",),
-    "find_unit_s": ("found_units",),
-    "link_bytes_per_s": ("link_bytes",),
-    "link_latency_s": ("link_ops",),
-    "gather_s": ("gathers",),
-    "comm_bytes_per_s": ("comm_bytes",),
-    "comm_latency_s": ("comm_ops",),
-    "expert_layer_s": ("expert_layers",),
-    "expert_flops_per_s": ("expert_flops",),
-    "doubling_s": ("doublings",),
-    "decode_idle": ("idle_kv_bytes",),
-    "last_turn": ("last_turn_flops",),
-    "intake_s": ("intake_tokens",),
-    "spread_layer_s": ("spread_layers",),
-    "spread_eager_layer_s": ("spread_eager_layers",),
-    "spread_intake_s": ("spread_intake_tokens",),
-    "runner2_intake_s": ("runner2_intake_tokens",),
-    "runner2_prefill": ("second_runner_prefill",),
-    "tile_share": ("tile_flops",),
-    "choice_share": ("choice_bytes",),
-    "expert_io_bytes_per_s": ("expert_io_bytes",),
-}
-# Terms that are charged for only where another is 0.
-UNLESS = {"tile_flops": "choice_known"}
+SHOWN = 0.01  # share by which twice the rate must move the time of some cell, or nothing is learnt of it
+# Seen by engine iterations. The declared prior of host costs stands for one published stack; engines differ by more than it allows.
+BY_ENGINES = (
+    "c0_s", "c_seq_s", "c_prefill_s", "launch_layer_s", "kernel_s", "beta", "beta_expert", "beta_kv", "linear_flops_per_s",
+    "expert_flops_per_s", "attention_flops_per_s",
+)  # fmt: skip
+IN_PROCESS = {"c0_s": (1.2e-3, 0.8), "c_seq_s": (24e-6, 0.8), "c_prefill_s": (1.0e-3, 1.0)}  # median, log standard deviation
 
 
-def value(prior: Prior, z: Any, exp: Any = np.exp) -> Any:
+def calibration_priors(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
+    """Priors before a GPU's own cells: datasheet x efficiency and weak host costs; published numbers only for what engines do not show.
+
+    Numbers published for this very GPU come from other stacks: they would bias what its own measurements say.
+    """
+    chosen, plain = priors(gpu, precision), priors(gpu, precision, published=False)
+    chosen |= {name: plain[name] for name in BY_ENGINES}
+    for name, (median, sigma) in IN_PROCESS.items():
+        chosen[name] = replace(chosen[name], median=median, sigma=sigma, basis=f"weak prior, {median:g} s")
+    return chosen
+
+
+def sigmoid_of(prior: Prior) -> tuple[float, float]:
+    """(logit of the median's share of the peak, its slope in the standard score) of a rate that a datasheet bounds."""
+    share = prior.median / prior.upper
+    return float(logit(share)), prior.sigma / (1 - share)
+
+
+def value(prior: Prior, z: Any) -> Any:
     """The rate whose standard score is z: median at 0, log-slope sigma there, below `prior.upper` for every z."""
     if not np.isfinite(prior.upper):
-        return prior.median * exp(prior.sigma * z)
-    share = prior.median / prior.upper
-    a, slope = logit(share), prior.sigma / (1 - share)
-    if exp is np.exp:
-        return prior.upper * expit(a + slope * z)
-    return prior.upper / (1 + exp(-(a + slope * z)))
+        return prior.median * np.exp(prior.sigma * z)
+    middle, slope = sigmoid_of(prior)
+    return prior.upper * expit(middle + slope * z)
 
 
-def unseen(bill: Mapping[str, Array]) -> set[str]:
-    """Rates that no term of the bill shows."""
+def log_slope(prior: Prior, z: Any) -> Any:
+    """Derivative of the rate's logarithm in its standard score."""
+    if not np.isfinite(prior.upper):
+        return prior.sigma
+    middle, slope = sigmoid_of(prior)
+    return slope * expit(-(middle + slope * z))
 
-    def charged(term: str) -> Any:
-        return bill[term] * (1.0 - bill[UNLESS[term]]) if term in UNLESS else bill[term]
 
-    return {rate for rate, terms in SEEN_THROUGH.items() if not any(np.any(charged(t) > 0) for t in terms)}
-
-
-def prior_scores(names: Collection[str], draws: int, rng: np.random.Generator) -> dict[str, Array]:
-    """Standard-normal scores [draws] by rate, with the memory bandwidths correlated as the model has them."""
-    z = {name: rng.standard_normal(draws) for name in UNITS}
-    z["beta_kv"] = SHARED_MEMORY * z["beta"] + np.sqrt(1 - SHARED_MEMORY**2) * z["beta_kv"]
-    return {name: z[name] for name in UNITS if name in names}
+def score_root(names: Sequence[str]) -> Array:
+    """Lower-triangular root of the prior correlation of standard scores [rate, rate]: the two memory bandwidths are alike."""
+    correlation = np.eye(len(names))
+    if {"beta", "beta_kv"} <= set(names):
+        i, j = names.index("beta"), names.index("beta_kv")
+        correlation[i, j] = correlation[j, i] = SHARED_MEMORY
+    return np.asarray(np.linalg.cholesky(correlation))
 
 
 def prior_draws(priors: Mapping[str, Prior], draws: int, rng: np.random.Generator) -> Rates:
     """Rates [draws] from their priors."""
-    scores = prior_scores(list(UNITS), draws, rng)
-    return Rates(**{name: value(priors[name], scores[name]) for name in UNITS})
+    scores = score_root(list(UNITS)) @ rng.standard_normal((len(UNITS), draws))
+    return Rates(**{name: value(priors[name], z) for name, z in zip(UNITS, scores, strict=True)})
+
+
+def medians(priors: Mapping[str, Prior]) -> Rates:
+    """The priors' medians."""
+    return Rates(**{name: priors[name].median for name in UNITS})
+
+
+def shown(work: Work, rates: Rates, among: Collection[str] = tuple(UNITS)) -> tuple[str, ...]:
+    """Rates on which the time of some iteration depends, in the formula's order. `work` of floats or arrays, `rates` of floats."""
+    plain = np.log(step_time_s(work, rates, np))
+
+    def moved(name: str) -> float:
+        doubled = replace(rates, **{name: 2.0 * getattr(rates, name)})
+        return float(np.max(np.abs(np.log(step_time_s(work, doubled, np)) - plain)))
+
+    return tuple(name for name in UNITS if name in among and moved(name) > SHOWN)

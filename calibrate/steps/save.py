@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from calibrate.sampling import chosen
 from calibrate.steps.cells import KINDS, concatenate
 from calibrate.steps.engine_grid import Grid
 from calibrate.steps.report import Calibration, describe
+from sim.cost.rates import UNITS
 from sim.posterior import STEP_TIME
-from sim.rates import UNITS
+from sim.provenance import Origin, Provenance
 
 
 def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: str, thin_to: int | None = None) -> Path:
@@ -24,35 +25,35 @@ def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: s
     import xarray as xr
 
     posterior = result.posterior
-    sizes = posterior.idata.posterior.sizes
-    shape = (sizes["chain"], sizes["draw"])
-    variables: dict[str, Any] = {
-        name: (("chain", "draw"), np.asarray(getattr(posterior.rates, name), dtype=float).reshape(shape)) for name in UNITS
-    }
-    variables["sigma"] = (("chain", "draw", "kind"), posterior.sigma.reshape(*shape, len(KINDS)))
-    learnt = f"learnt from {sum(len(g.cells) for g in grids)} measured cells"
-    basis = {name: learnt if name in posterior.learnt else result.fit.priors[name].basis for name in UNITS}
+
+    def by_chain(values: Any) -> Any:
+        return np.asarray(values, dtype=float).reshape(posterior.chains, -1, *np.shape(values)[1:])
+
+    variables: dict[str, Any] = {name: (("chain", "draw"), by_chain(getattr(posterior.rates, name))) for name in UNITS}
+    variables["sigma"] = (("chain", "draw", "kind"), by_chain(posterior.sigma))
+    gpu, engines = grids[0].gpu.name, tuple(sorted({g.engine for g in grids}))
+    cells, tps = sum(len(g.cells) for g in grids), tuple(sorted({g.tp for g in grids}))
+    learnt = Provenance(Origin.IN_PROCESS, f"learnt from {cells} measured cells", gpu, (weight_dtype,), tps, engines)
+    sources = {name: learnt if name in posterior.learnt else result.fit.priors[name].provenance for name in UNITS}
     parts = [g.cells for g in grids]
-    for alone in result.alone:
-        basis |= {name: alone.basis for name in alone.rates if name not in result.fit.free}
+    for alone in result.microbenchmarks:
+        sources |= {name: Provenance(Origin.KERNELS, alone.basis, gpu) for name in alone.rates if name not in result.fit.model.free}
         parts.append(alone.cells)
-    groups = {"sample_stats": posterior.idata.sample_stats[["diverging"]].astype(np.int8)}
-    if thin_to is None:
-        groups["log_likelihood"] = posterior.idata.log_likelihood
+    statistics = {"sample_stats": xr.Dataset({"diverging": (("chain", "draw"), posterior.diverging.astype(np.int8))})}
     return write_posterior(
         path,
         xr.Dataset(variables, coords={"kind": list(KINDS)}),
         family=STEP_TIME,
-        gpu=grids[0].gpu.name,
-        summary=describe(grids),
-        basis=basis,
+        gpu=gpu,
+        source=replace(learnt, evidence=describe(grids)),
+        sources=sources,
         data_fingerprint=concatenate(parts).fingerprint(),
         diagnostics=result.diagnostics,
         settings=result.fit.settings,
         sampler=chosen(result.fit.settings.sampler),
         thin_to=thin_to,
-        groups=groups,
-        engine=", ".join(sorted({g.engine for g in grids})),
+        groups=statistics,
+        engine=", ".join(engines),
         weight_dtype=weight_dtype,
         host_sd=result.fit.other_host_sd,
         learnt_from=json.dumps([g.cells.mark() for g in grids]),

@@ -1,15 +1,53 @@
-"""PyTorch's profiler around one call: the kernels of a CUDA device, or the operators of a CPU with the time that is their own."""
+"""PyTorch's profiler around one call: the kernels of a CUDA device, or the operators of a CPU with the time that is their own.
+
+What a kernel is for is told by its name. Names are those of vLLM 0.23 on CUDA (cuBLAS and CUTLASS products, FlashAttention, Triton
+experts) and of PyTorch's operators on a CPU. A name that says nothing of these is rest: norms, activations, sampling, fused operators.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from hw.suites.profile import Event, Recorder
-
+KINDS = ("matmul", "attention", "experts", "copies", "rest")
+# Asked in this order: a fused mixture of experts is matrix products, too, and FlashAttention is built from CUTLASS.
+_SAYS = (
+    ("attention", ("flashattn", "flash::prepare", "flash_attn", "flash_fwd", "attention", "attn_fwd", "fmha", "paged_attn", "mla_decode")),
+    ("experts", ("fused_moe", "moe::", "moe_", "grouped_gemm", "group_gemm", "grouped_mm")),
+    ("matmul", ("nvjet", "gemm", "gemv", "splitkreduce", "cutlass::kernel", "wgmma", "cublas", "aten::mm", "aten::addmm", "aten::bmm",
+                "aten::linear", "aten::matmul", "mkldnn_linear", "onednn", "scaled_mm")),
+    ("copies", ("memcpy", "memset", "aten::copy_")),
+)  # fmt: skip
 # Set before the first profile: CUPTI taken down between profiles loses the kernels of CUDA graphs captured before.
 _KEEP_CUPTI = {"DISABLE_CUPTI_LAZY_REINIT": "1", "TEARDOWN_CUPTI": "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A kernel, copy or operator as it ran: start and end on one clock, and the time that is its own (without what it called)."""
+
+    start_us: float
+    end_us: float
+    own_us: float
+    name: str
+
+
+class Recorder(Protocol):
+    """Runs something and says which kernels ran."""
+
+    def __call__(self, step: Callable[[], Any]) -> tuple[Any, list[Event]]: ...
+
+
+def kind_of(name: str) -> str:
+    """One of KINDS. A kernel that writes keys and values into the cache, or that torch.compile fused (named after all it was fused from,
+    products and attention never among it), is rest whatever else its name speaks of.
+    """
+    lowered = name.lower()
+    if "reshape_and_cache" in lowered or lowered.startswith(("triton_poi_", "triton_red_", "triton_per_")):
+        return "rest"
+    return next((kind for kind, words in _SAYS if any(word in lowered for word in words)), "rest")
 
 
 def recorder(device: str) -> Recorder:

@@ -13,21 +13,21 @@ from typing import Any
 
 from sim.errors import UsageError
 
-_ROPE = {"qwen2": 1e6, "qwen3": 1e6, "qwen3_moe": 1e7, "llama": 5e5, "mistral": 1e6, "gemma3_text": 1e6}
-_CLASS = {
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
+# Architecture and base of the rotary embedding.
+_KINDS = {
+    "qwen2": ("Qwen2ForCausalLM", 1e6),
+    "qwen3": ("Qwen3ForCausalLM", 1e6),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", 1e7),
+    "llama": ("LlamaForCausalLM", 5e5),
+    "mistral": ("MistralForCausalLM", 1e6),
+    "gemma3_text": ("Gemma3ForCausalLM", 1e6),
 }
 
 
 def _decoder(kind: str, hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int, vocab: int, **more: Any) -> dict[str, Any]:
     """The part of a config.json every decoder shares; `more` adds or overrides keys."""
     config = {
-        "architectures": [_CLASS[kind]],
+        "architectures": [_KINDS[kind][0]],
         "model_type": kind,
         "hidden_size": hidden,
         "num_hidden_layers": layers,
@@ -36,7 +36,7 @@ def _decoder(kind: str, hidden: int, layers: int, heads: int, kv_heads: int, int
         "intermediate_size": intermediate,
         "vocab_size": vocab,
         "max_position_embeddings": 131072,
-        "rope_theta": _ROPE[kind],
+        "rope_theta": _KINDS[kind][1],
         "rms_norm_eps": 1e-6,
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
@@ -99,10 +99,9 @@ def shape(name: str) -> dict[str, Any]:
     return SHAPES[name]
 
 
-def kv_bytes_per_token(config: Mapping[str, Any], dtype_bytes: int = 2) -> int:
-    """KV bytes one token adds over all layers, windowed ones included, as an engine with one KV pool allocates them."""
-    head_dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
-    return int(2 * config["num_hidden_layers"] * config["num_key_value_heads"] * head_dim * dtype_bytes)
+def longest_context(config: Mapping[str, Any]) -> int:
+    """Tokens of context that an engine is started for: the model's own, 131,072 at most."""
+    return min(int(config["max_position_embeddings"]), 131072)
 
 
 def write_model(name: str, root: Path, *, tokenizer: bool = False) -> Path:

@@ -8,10 +8,12 @@ the same cell both ways.
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,11 @@ from typing import Any
 import numpy as np
 
 from hw.cells import HEADROOM_TOKENS, Cell
-from hw.composition import composition, work_of
+from hw.engines.composition import composition, work_of
 from hw.engines.kv_noise import NOISE_TOKENS, fill_like_written, keys_and_values
-from hw.engines.shapes import shape, write_model
-from sim.errors import SimctlError, UsageError
+from hw.engines.shapes import longest_context, shape, write_model
+from hw.engines.vllm_server import environment, require_vllm
+from sim.errors import SimctlError
 
 PATH = "in-process-sync"  # the way a time was taken; served times come from a pipelined loop and are lower
 
@@ -38,48 +41,44 @@ class Iteration:
 
 @dataclass
 class VllmEngine:
-    """A running in-process engine. Build with `start`; always `close`."""
+    """A running in-process engine; `running` makes one."""
 
     llm: Any
     model: str
     seed: int
     temperature: float
-    settings: dict[str, Any]
     load_s: float
     kv_noise: list[float] = field(default_factory=list)  # standard deviation by layer, of keys and values
     _serial: int = 0
     _log: list[Any] = field(default_factory=list)
 
     @property
-    def core(self) -> Any:
-        return self.llm.llm_engine.engine_core.engine_core
+    def config(self) -> Any:
+        return self.llm.llm_engine.vllm_config
 
     @property
     def scheduler(self) -> Any:
-        return self.core.scheduler
+        return self.llm.llm_engine.engine_core.engine_core.scheduler
 
     @property
-    def kv_tokens(self) -> int:
-        """KV capacity in tokens, as the engine allocated it."""
-        cache = self.llm.llm_engine.vllm_config.cache_config
-        return int(cache.num_gpu_blocks * cache.block_size)
+    def max_model_len(self) -> int:
+        return int(self.config.model_config.max_model_len)
 
     def describe(self) -> dict[str, Any]:
         """Identity, limits and the KV blocks really got, for provenance."""
         import vllm
 
-        config = self.llm.llm_engine.vllm_config
+        config = self.config
         return {
             "engine": "vllm",
             "engine_version": vllm.__version__,
             "path": PATH,
-            "tensor_parallel_size": int(config.parallel_config.tensor_parallel_size),
             "kv_blocks": int(config.cache_config.num_gpu_blocks),
             "kv_groups": len(self._managers),
             "block_size_tokens": int(config.cache_config.block_size),
             "max_num_seqs": int(config.scheduler_config.max_num_seqs),
             "max_num_batched_tokens": int(config.scheduler_config.max_num_batched_tokens),
-            "max_model_len": int(config.model_config.max_model_len),
+            "max_model_len": self.max_model_len,
             "cudagraph_mode": str(config.compilation_config.cudagraph_mode),
             "cudagraph_max_size": int(max(config.compilation_config.cudagraph_capture_sizes or [0])),
             "async_scheduling": bool(config.scheduler_config.async_scheduling),
@@ -94,9 +93,9 @@ class VllmEngine:
         """Fill the KV pool with noise of the size that this model writes: zeros draw less power and can run faster than real keys do, and
         values far larger than its own drown what tells tokens apart, so that all of a chunk route to the same experts.
         """
-        tokens = min(NOISE_TOKENS, int(self.settings["max_model_len"]) - 1)
-        self.greedy(np.random.default_rng(self.seed).integers(10, shape(self.model)["vocab_size"] - 10, tokens).tolist(), 1)
-        blocks = int(self.llm.llm_engine.vllm_config.cache_config.num_gpu_blocks)
+        tokens = min(NOISE_TOKENS, self.max_model_len - 1)
+        self.greedy(self._tokens(np.random.default_rng(self.seed), tokens), 1)
+        blocks = int(self.config.cache_config.num_gpu_blocks)
 
         def noise(worker: Any) -> list[float]:
             caches = getattr(worker.model_runner, "kv_caches", [])
@@ -104,17 +103,19 @@ class VllmEngine:
 
         self.kv_noise = [sd for each in self.llm.collective_rpc(noise) for sd in each]
 
-    def add(self, prompt: Sequence[int], *, cached: int = 0, output_tokens: int = 1) -> str:
-        """Queue a request of token ids of which the first `cached` count as already computed. Returns its external id."""
+    def _tokens(self, rng: np.random.Generator, count: int) -> list[int]:
+        return rng.integers(10, shape(self.model)["vocab_size"] - 10, count).tolist()
+
+    def add(self, prompt: Sequence[int], *, cached: int = 0, output_tokens: int = 1) -> None:
+        """Queue a request of token ids of which the first `cached` count as already computed."""
         from vllm import SamplingParams
 
         if not 0 <= cached < len(prompt):
             raise ValueError(f"cached must leave at least one token to compute: {cached} of {len(prompt)}")
         self._serial += 1
-        name = f"r{self._serial}"
         known = set(self.scheduler.requests)
         params = SamplingParams(max_tokens=output_tokens, ignore_eos=True, detokenize=False, temperature=self.temperature, seed=None)
-        self.llm.llm_engine.add_request(name, {"prompt_token_ids": list(prompt)}, params)
+        self.llm.llm_engine.add_request(f"r{self._serial}", {"prompt_token_ids": list(prompt)}, params)
         if cached:
             (new,) = set(self.scheduler.requests) - known
             self.scheduler.requests[new].num_computed_tokens = cached
@@ -122,19 +123,16 @@ class VllmEngine:
                 gone = manager.get_num_skipped_tokens(cached) // manager.block_size
                 if gone > 0:
                     manager.req_to_blocks[new].extend([manager._null_block] * gone)
-        return name
 
     def fits(self, cell: Cell) -> bool:
         """Whether the cell's KV blocks, of every layer group, are within the pool (3 % kept free)."""
-        return self._blocks(cell) <= 0.97 * self.llm.llm_engine.vllm_config.cache_config.num_gpu_blocks
-
-    def _blocks(self, cell: Cell) -> int:
         sizes = [(c, c + HEADROOM_TOKENS) for c in cell.contexts] + [(o, o + t + 16) for o, t in cell.chunks]
-        return sum(
+        blocks = sum(
             -(-longest // m.block_size) - max(m.get_num_skipped_tokens(cached) // m.block_size, 0)
             for m in self._managers
             for cached, longest in sizes
         )
+        return bool(blocks <= 0.97 * self.config.cache_config.num_gpu_blocks)
 
     @property
     def _managers(self) -> list[Any]:
@@ -147,19 +145,14 @@ class VllmEngine:
         start = time.perf_counter()
         outputs = self.llm.llm_engine.step()
         end = time.perf_counter()
-        if not self._log:
-            return None, outputs
-        work, scheduled_at, ready_at = self._log[0]
-        if not work:
-            return None, outputs
-        return Iteration(end - start, ready_at - scheduled_at, composition(work)), outputs
+        work, scheduled_at, ready_at = self._log[0] if self._log else ((), 0.0, 0.0)
+        return Iteration(end - start, ready_at - scheduled_at, composition(work)) if work else None, outputs
 
     def drain(self) -> None:
         """Abort whatever is left and step until the engine is empty."""
         ids = [r.external_req_id if hasattr(r, "external_req_id") else i for i, r in self.scheduler.requests.items()]
         self.llm.llm_engine.abort_request(ids)
-        internal = list(self.scheduler.requests)
-        if internal:
+        if internal := list(self.scheduler.requests):
             self.llm.llm_engine.abort_request(internal, internal=True)
         for _ in range(1000):
             if not self.llm.llm_engine.has_unfinished_requests():
@@ -169,16 +162,13 @@ class VllmEngine:
 
     def place(self, cell: Cell, rng: np.random.Generator, output_tokens: int) -> None:
         """Queue the cell's decoding sequences with their contexts in place: each next iteration decodes one token of each."""
-        vocab = shape(self.model)["vocab_size"]
         for context in cell.contexts:
-            tokens = rng.integers(10, vocab - 10, context + 1).tolist()
-            self.add(tokens, cached=context, output_tokens=output_tokens)
+            self.add(self._tokens(rng, context + 1), cached=context, output_tokens=output_tokens)
 
     def add_chunks(self, cell: Cell, rng: np.random.Generator) -> None:
         """Queue the cell's prefill chunks, each a request that ends with its first token."""
-        vocab = shape(self.model)["vocab_size"]
         for offset, tokens in cell.chunks:
-            self.add(rng.integers(10, vocab - 10, offset + tokens).tolist(), cached=offset, output_tokens=1)
+            self.add(self._tokens(rng, offset + tokens), cached=offset, output_tokens=1)
 
     def greedy(self, prompt: Sequence[int], tokens: int) -> list[int]:
         """Greedy continuation, for the before/after gate."""
@@ -188,12 +178,7 @@ class VllmEngine:
         done = self.llm.generate([{"prompt_token_ids": list(prompt)}], params, use_tqdm=False)
         return list(done[0].outputs[0].token_ids)
 
-    def close(self) -> None:
-        shutdown = getattr(self.llm.llm_engine.engine_core, "shutdown", None)
-        if shutdown:
-            shutdown()
-
-    def _watch(self) -> None:
+    def watch(self) -> None:
         """Wrap the scheduler so that each step leaves its composition and two times in `_log`."""
         scheduler, log = self.scheduler, self._log
         schedule, update = scheduler.schedule, scheduler.update_from_output
@@ -210,77 +195,48 @@ class VllmEngine:
         scheduler.schedule, scheduler.update_from_output = watched_schedule, watched_update
 
 
-def import_engine(device: str) -> None:
-    """Set the engine's environment for `device` ("cuda" or "cpu") and import it. Raises UsageError when it is absent, naming the extra."""
-    if importlib.util.find_spec("vllm") is None:
-        extra_name = "engine" if device == "cuda" else "engine-cpu"
-        raise UsageError(f"vLLM is not installed: pip install 'llm-simctl[{extra_name}]', or unpack a bundle (docs/air-gapped.md)")
-    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    if device == "cpu":
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "2")
-        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-    else:
-        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
-    from vllm import LLM  # noqa: F401
+@contextmanager
+def running(job: Any, attrs: dict[str, Any]) -> Iterator[VllmEngine]:
+    """vLLM on a config-only model for a job; what the engine says of itself is added to `attrs`. It is closed at the end.
 
-
-def start(
-    model: str,
-    folder: Path,
-    *,
-    device: str,
-    seed: int = 0,
-    quantization: str | None = None,
-    max_model_len: int | None = None,
-    max_num_seqs: int = 256,
-    max_num_batched_tokens: int = 8192,
-    gpu_memory_utilization: float = 0.9,
-    tensor_parallel: int = 1,
-    extra: dict[str, Any] | None = None,
-) -> VllmEngine:
-    """Start vLLM on a config-only model written under `folder`.
-
-    `device` is "cuda" or "cpu" (one pinned thread, eager). With `tensor_parallel` > 1 the scheduler stays in this process and a
-    worker process drives each GPU; a step still ends with the tokens on the host. Raises UsageError when vLLM is absent, naming the extra.
+    On "cpu" one pinned thread, eager. With `tensor_parallel` > 1 the scheduler stays in this process and a worker process drives each
+    GPU; a step still ends with the tokens on the host. Raises UsageError when vLLM is absent, naming the extra.
     """
-    import_engine(device)
-    config = shape(model)
-    path = write_model(model, folder)
-    settings: dict[str, Any] = {
-        "model": str(path),
-        "skip_tokenizer_init": True,
-        "load_format": "dummy",
-        "dtype": config["torch_dtype"],
-        "max_model_len": max_model_len or min(config["max_position_embeddings"], 131072),
-        "max_num_seqs": max_num_seqs,
-        "max_num_batched_tokens": max_num_batched_tokens,
-        "enable_prefix_caching": False,
-        "async_scheduling": False,
-        "seed": seed,
-        "disable_log_stats": True,
-    }
-    if device == "cuda":
-        settings["gpu_memory_utilization"] = gpu_memory_utilization
-    else:
-        settings["enforce_eager"] = True
-    if quantization:
-        settings["quantization"] = quantization
-    if tensor_parallel > 1:
-        # a process for each GPU, started afresh: the floors have used the device in this one
-        os.environ.update(VLLM_WORKER_MULTIPROC_METHOD="spawn", VLLM_ALLOW_INSECURE_SERIALIZATION="1")
-        # the host may share its switches with others: plain peer-to-peer and ring all-reduce only, no multicast
-        os.environ.setdefault("VLLM_ALLREDUCE_USE_SYMM_MEM", "0")
-        settings |= {"tensor_parallel_size": tensor_parallel, "distributed_executor_backend": "mp"}
-    settings |= extra or {}
-    begin = time.perf_counter()
-    from vllm import LLM
+    require_vllm(job.device)
+    os.environ.update(environment(job.device, log_level="WARNING"), VLLM_ENABLE_V1_MULTIPROCESSING="0")
+    config = shape(job.model)
+    with tempfile.TemporaryDirectory() as folder:
+        settings: dict[str, Any] = {
+            "model": str(write_model(job.model, Path(folder))),
+            "skip_tokenizer_init": True,
+            "load_format": "dummy",
+            "dtype": config["torch_dtype"],
+            "max_model_len": longest_context(config),
+            "max_num_seqs": job.max_num_seqs,
+            "max_num_batched_tokens": job.max_num_batched_tokens,
+            "enable_prefix_caching": False,
+            "async_scheduling": False,
+            "seed": job.seed,
+            "disable_log_stats": True,
+        }
+        settings |= {"gpu_memory_utilization": 0.9} if job.device == "cuda" else {"enforce_eager": True}
+        settings |= {"quantization": job.quantization} if job.quantization else {}
+        if job.tensor_parallel > 1:
+            # a process for each GPU, started afresh: the floors have used the device in this one
+            os.environ.update(VLLM_WORKER_MULTIPROC_METHOD="spawn", VLLM_ALLOW_INSECURE_SERIALIZATION="1")
+            settings |= {"tensor_parallel_size": job.tensor_parallel, "distributed_executor_backend": "mp"}
+        begin = time.perf_counter()
+        from vllm import LLM
 
-    llm = LLM(**settings)
-    # A greedy argmax over random weights can send every sequence to the same experts; sampling keeps them apart.
-    temperature = 1.0 if "num_experts" in config else 0.0
-    engine = VllmEngine(llm, model, seed, temperature, settings, time.perf_counter() - begin)
-    engine._watch()
-    engine.fill_kv()
-    return engine
+        llm = LLM(**settings)
+        try:
+            # A greedy argmax over random weights can send every sequence to the same experts; sampling keeps them apart.
+            engine = VllmEngine(llm, job.model, job.seed, 1.0 if "num_experts" in config else 0.0, time.perf_counter() - begin)
+            engine.watch()
+            engine.fill_kv()
+            attrs |= engine.describe()
+            print(f"{job.stem}: engine up in {engine.load_s:.0f} s", file=sys.stderr, flush=True)
+            yield engine
+        finally:
+            if shutdown := getattr(llm.llm_engine.engine_core, "shutdown", None):
+                shutdown()

@@ -10,6 +10,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,23 +30,14 @@ def split_url(url: str) -> tuple[str, int, str, bool]:
     return parts.hostname, parts.port or (443 if tls else 80), parts.path.rstrip("/"), tls
 
 
-async def events(
-    url: str, payload: dict[str, Any], *, headers: dict[str, str] | None = None
-) -> AsyncIterator[tuple[float, dict[str, Any]]]:
+async def events(url: str, payload: dict[str, Any]) -> AsyncIterator[tuple[float, dict[str, Any]]]:
     """POST `payload` as JSON and yield (seconds on the event loop's clock, decoded JSON) per `data:` line until `[DONE]`.
 
     Raises StreamError on a status other than 200, a body that is not such a stream, or one that ends without `[DONE]`;
     OSError when the connection fails.
     """
-    host, port, path, tls = split_url(url)
     clock = asyncio.get_running_loop().time
-    reader, writer = await asyncio.open_connection(host, port, ssl=ssl.create_default_context() if tls else None, limit=MAX_LINE)
-    try:
-        writer.write(_request("POST", host, port, path, json.dumps(payload).encode(), headers))
-        await writer.drain()
-        status, fields = await _head(reader)
-        if status != 200:
-            raise StreamError(f"HTTP {status}: {' '.join((await _some_body(reader, fields)).split())[:200]}")
+    async with _answer("POST", url, json.dumps(payload).encode()) as (reader, fields):
         async for line in _lines(reader, fields):
             now = clock()
             if not line.startswith(b"data:"):
@@ -55,8 +47,6 @@ async def events(
                 return
             yield now, _decoded(data)
         raise StreamError("stream ended without [DONE]")
-    finally:
-        writer.close()
 
 
 async def post_json(url: str, payload: dict[str, Any]) -> Any:
@@ -73,28 +63,33 @@ async def get_text(url: str) -> str:
 
 
 async def _whole(verb: str, url: str, body: bytes) -> str:
+    async with _answer(verb, url, body) as (reader, fields):
+        return await _some_body(reader, fields, limit=MAX_LINE)
+
+
+@asynccontextmanager
+async def _answer(verb: str, url: str, body: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, dict[str, str]]]:
+    """(body to read, header fields) of the answer to a request. Raises StreamError on a status other than 200."""
     host, port, path, tls = split_url(url)
     reader, writer = await asyncio.open_connection(host, port, ssl=ssl.create_default_context() if tls else None, limit=MAX_LINE)
     try:
-        writer.write(_request(verb, host, port, path or "/", body, None))
+        writer.write(_request(verb, host, port, path or "/", body))
         await writer.drain()
         status, fields = await _head(reader)
-        text = await _some_body(reader, fields, limit=MAX_LINE)
         if status != 200:
-            raise StreamError(f"HTTP {status}: {' '.join(text.split())[:200]}")
-        return text
+            raise StreamError(f"HTTP {status}: {' '.join((await _some_body(reader, fields)).split())[:200]}")
+        yield reader, fields
     finally:
         writer.close()
 
 
-def _request(verb: str, host: str, port: int, path: str, body: bytes, headers: dict[str, str] | None) -> bytes:
+def _request(verb: str, host: str, port: int, path: str, body: bytes) -> bytes:
     fields = {
         "Host": f"{host}:{port}",
         "Accept": "text/event-stream, application/json",
         "Content-Type": "application/json",
         "Content-Length": str(len(body)),
         "Connection": "close",
-        **(headers or {}),
     }
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     return f"{verb} {path} HTTP/1.1\r\n{head}\r\n".encode() + body

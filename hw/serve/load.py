@@ -16,17 +16,15 @@ from hw.serve.client import Served, Target, complete
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Random token-id prompts. `shared` tokens at the head are the same for all: a shared prefix; 0 makes them distinct."""
+    """Random token-id prompts, distinct from the first token on."""
 
     vocab: int
     seed: int
-    shared: int = 0
 
     def draw(self, index: int, tokens: int) -> list[int]:
         """Prompt number `index` of `tokens` ids; the same index gives the same prompt."""
-        head = np.random.default_rng((self.seed, 0)).integers(10, self.vocab - 10, min(self.shared, tokens))
-        tail = np.random.default_rng((self.seed, 1, index)).integers(10, self.vocab - 10, tokens - len(head))
-        return [*head.tolist(), *tail.tolist()]
+        drawn: list[int] = np.random.default_rng((self.seed, 1, index)).integers(10, self.vocab - 10, tokens).tolist()
+        return drawn
 
 
 async def wave(target: Target, prompts: Prompts, n: int, prompt_tokens: int, output_tokens: int, first: int = 0) -> list[Served]:

@@ -1,4 +1,4 @@
-"""What the records say: the true-decode window, its throughput, per-request efficiency and the served knee. Pure.
+"""The true-decode window of a wave, and its throughput. Pure.
 
 A window opens when the last stream of a wave has its first token and closes when the first stream ends: between the two every
 stream decodes and none prefills. Streams that failed void the whole batch: their neighbours ran at a lower load than stated.
@@ -6,8 +6,6 @@ stream decodes and none prefills. Streams that failed void the whole batch: thei
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,28 +49,3 @@ def decode_window(records: Sequence[Served], min_tokens: int = 8) -> Window | st
     if closing <= opening or tokens < min_tokens * len(records):
         return "the streams did not overlap in decode long enough: ask for more output tokens"
     return Window(len(records), opening, closing, tokens)
-
-
-def efficiency(throughput_per_s: dict[int, float]) -> dict[int, float]:
-    """eta(N) = throughput(N) / throughput(1) / N. Raises ValueError without N = 1."""
-    if 1 not in throughput_per_s:
-        raise ValueError("efficiency needs the throughput of a single stream")
-    return {n: x / throughput_per_s[1] / n for n, x in sorted(throughput_per_s.items())}
-
-
-def knee(eta: dict[int, float], tau: float = 0.65) -> tuple[float, bool]:
-    """(first N with eta < tau on the ladder, False), or (largest N, True) when eta never falls that far: right-censored."""
-    for n in sorted(eta):
-        if eta[n] < tau:
-            return float(n), False
-    return float(max(eta)), True
-
-
-def continuous_knee(eta: dict[int, float], tau: float = 0.65) -> tuple[float, bool]:
-    """Where eta crosses tau, by interpolation linear in log2 N between the two rungs around it; censored as in `knee`."""
-    rungs = sorted(eta)
-    for low, high in itertools.pairwise(rungs):
-        if eta[low] >= tau > eta[high]:
-            share = (eta[low] - tau) / (eta[low] - eta[high])
-            return 2 ** (math.log2(low) + share * (math.log2(high) - math.log2(low))), False
-    return float(rungs[-1]), True

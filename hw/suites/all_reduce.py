@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hw.spread import summarize
+from hw.pace import seconds_of, summarize
 from sim.errors import SimctlError
 
 SIZES = tuple(2**n for n in range(10, 29, 2))
@@ -85,8 +85,6 @@ def _times(x: Any, rank: int, world: int, repeats: int, graphed: bool) -> list[f
             dist.all_reduce(x)
 
     work()
-    if x.device.type != "cuda":
-        return [_host_time(work) / calls for _ in range(repeats)]
     run = work
     if graphed:
         torch.cuda.synchronize()
@@ -95,21 +93,7 @@ def _times(x: Any, rank: int, world: int, repeats: int, graphed: bool) -> list[f
             work()
         run = graph.replay
         run()
-    samples = []
-    for _ in range(repeats):
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        first.record()
-        run()
-        last.record()
-        last.synchronize()
-        samples.append(first.elapsed_time(last) * 1e-3 / calls)
-    return samples
-
-
-def _host_time(work: Any) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    return [seconds_of(run, x.device.type) / calls for _ in range(repeats)]
 
 
 if __name__ == "__main__":

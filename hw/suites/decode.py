@@ -8,15 +8,17 @@ block, so that it must equal dense. In a tiered step all but the sink and newest
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from hw.journal import Journal
-from hw.pace import Budget, paced
-from hw.spread import summarize
+from hw.artifact import table
+from hw.engines.shapes import shape
+from hw.journal import Journal, attempt
+from hw.pace import Budget, paced, summarize
 from sim.errors import UsageError
 
 PROTOCOL = "decode/1"
@@ -49,18 +51,7 @@ COLUMNS = {
 }
 
 
-class StepLike(Protocol):
-    """What the grid needs of `kernels.model_step.Step`."""
-
-    weight_bytes: int
-    kv_bytes: int
-    keep_bytes: int
-    block: int
-
-    def time_s(self, mode: str, repeats: int) -> np.ndarray: ...
-
-
-OpenStep = Callable[..., Any]  # (batch, context, modes=..., k_blocks=...) -> StepLike
+OpenStep = Callable[..., Any]  # (batch, context, modes=..., k_blocks=...) -> kernels.model_step.Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +98,32 @@ def kernel_shape(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
+    """Gates and grid. Needs a CUDA device and Triton, no engine."""
+    fields = kernel_shape(shape(job.model))
+    import torch
+
+    from kernels import model_shape, model_step, reference, reference_model
+
+    def open_step(batch: int, context: int, **how: Any) -> Any:
+        gc.collect()  # the step before holds its cache in cycles of graphs
+        torch.cuda.empty_cache()
+        return model_step.Step(model_shape.Shape(**fields), batch, context, seed=job.seed, **how)
+
+    def gate(step: Any, mode: str) -> float:
+        step.reset()
+        want = reference_model.advance(step, reference_model.history(step), list(range(step.batch)))
+        step.run(mode)
+        error = reference.relative_error(step.logits, want)
+        step.reset()
+        return float(error)
+
+    attrs |= {"engine": "own kernels", "path": "cuda graph replay", "weights": "random"}
+    budget = Budget(job.budget_s)
+    attrs |= measure(open_step, gate, grid(), journal, budget, job.stem)
+    attrs["measuring_s"] = round(budget.spent_s, 1)
+
+
 def measure_cell(open_step: OpenStep, cell: Cell) -> list[dict[str, Any]]:
     """One row of COLUMNS per mode of the cell."""
     step = open_step(cell.batch, cell.context, modes=cell.modes, k_blocks=cell.k_blocks)
@@ -114,7 +131,8 @@ def measure_cell(open_step: OpenStep, cell: Cell) -> list[dict[str, Any]]:
     for _ in range(ROUNDS):
         for mode, found in samples.items():
             found += np.asarray(step.time_s(mode, SAMPLES)).tolist()
-    scan = _scan_bytes(step, cell)
+    summaries = getattr(step, "summaries", None) or []
+    scan = float(sum(s.bytes_per_block * s.data.shape[1] * (cell.context // step.block) * cell.batch for s in summaries))
     return [
         {
             **_asked(cell, mode),
@@ -135,26 +153,14 @@ def _asked(cell: Cell, mode: str) -> dict[str, Any]:
     return {"mode": mode, "batch": cell.batch, "context_tokens": cell.context, "k_blocks": k, "error": ""}
 
 
-def _scan_bytes(step: Any, cell: Cell) -> float:
-    summaries = getattr(step, "summaries", None) or []
-    return float(sum(s.bytes_per_block * s.data.shape[1] * (cell.context // step.block) * cell.batch for s in summaries))
-
-
 def measure(
     open_step: OpenStep, gate: Callable[[Any, str], float], cells: Sequence[Cell], journal: Journal, budget: Budget, name: str
 ) -> dict[str, Any]:
-    """Gates, the grid until done or out of budget, the gates again. Returns attributes.
-
-    An out-of-memory or other error of one cell is recorded as its status; the sweep goes on.
-    """
+    """Gates, the grid until done or out of budget, the gates again. Returns attributes."""
     attrs = {f"gate_before_{k}": v for k, v in gates(open_step, gate).items()}
     for cell in paced([c for c in cells if c.key not in journal], budget, name, reserve_s=4.0):
-        try:
-            rows = measure_cell(open_step, cell)
-        except Exception as failure:  # whatever a device says is kept; KeyboardInterrupt is not caught
-            text = f"{type(failure).__name__}: {failure}"
-            status = "oom" if "out of memory" in text.lower() else "error"
-            rows = [_asked(cell, mode) | {"status": status, "error": text[:200]} for mode in cell.modes]
+        rows, status, error = attempt(lambda cell=cell: measure_cell(open_step, cell))
+        rows = rows or [_asked(cell, mode) | {"status": status, "error": error} for mode in cell.modes]
         journal.add(cell.key, rows=rows)
     attrs |= {f"gate_after_{k}": v for k, v in gates(open_step, gate).items()}
     passed = all(v <= GATE_BOUND for v in attrs.values())  # NaN passes no bound
@@ -172,16 +178,10 @@ def gates(open_step: OpenStep, gate: Callable[[Any, str], float]) -> dict[str, f
     return found
 
 
-def dataset(records: list[dict[str, Any]], attrs: dict[str, Any]) -> Any:
+def dataset(records: Sequence[dict[str, Any]], attrs: dict[str, Any]) -> Any:
     """The journal as an xarray Dataset along `cell`."""
     import xarray as xr
 
-    from hw.artifact import SCHEMA, table
-
-    rows = [row for r in records if "rows" in r for row in r["rows"]]
-    derived = {
-        "protocol": PROTOCOL,
-        "cells_ok": sum(r["status"] == "ok" for r in rows),
-        "cells_failed": sum(r["status"] != "ok" for r in rows),
-    }
-    return xr.Dataset(table("cell", rows, COLUMNS), attrs={"schema": SCHEMA, "suite": "decode", **derived, **attrs})
+    rows = [row for r in records for row in r["rows"]]
+    ok = sum(r["status"] == "ok" for r in rows)
+    return xr.Dataset(table("cell", rows, COLUMNS), attrs={"protocol": PROTOCOL, "cells_ok": ok, "cells_failed": len(rows) - ok, **attrs})

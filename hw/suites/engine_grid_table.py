@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from hw.artifact import table
 from hw.cells import ASKED, Cell
-from hw.composition import FIELDS
-from hw.spread import summarize
-from hw.suites.engine_grid import PROTOCOL, WARM, by_cell, counted
+from hw.engines.composition import FIELDS
+from hw.pace import summarize
 
-CONTROLS = (("control_computed_over_placed", False), ("control_computed_over_placed_chunk", True))  # of the decode, of the chunk
+PROTOCOL = "engine-grid/5"
+VISIT = " visit "  # in a key, before the number of one that is not the first
+WARMUP_RULE = "first 3 iterations of a decode cell, first repeat of a chunk"
 ITERATION = {
     "cell_index": ("index into the cell dimension", "1"),
     "visit": ("which time round the grid", "1"),
@@ -39,28 +42,33 @@ CELL = {
 }
 
 
-def dataset(records: list[dict[str, Any]], attrs: dict[str, Any], suite: str = "engine-grid") -> Any:
-    """The journal as an xarray Dataset with dims `iteration` and `cell`; gates that follow from the data become attributes."""
+def dataset(records: Iterable[dict[str, Any]], attrs: dict[str, Any]) -> Any:
+    """The journal as an xarray Dataset with dims `iteration` and `cell`, None where no cell ran; gates that follow become attributes."""
     import xarray as xr
 
-    from hw.artifact import SCHEMA, table
-
-    iterations, cells = [], []
-    for index, visits in enumerate(by_cell(record for record in records if record["role"] != "warm").values()):
-        iterations += [{"cell_index": index, **row} for record in visits for row in record["rows"]]
-        cells.append(_cell_row(visits))
+    visits: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        if record["role"] != "warm":
+            visits.setdefault(record["key"].split(VISIT)[0], []).append(record)
+    if not visits:
+        return None
+    iterations = [{"cell_index": i, **row} for i, made in enumerate(visits.values()) for record in made for row in record["rows"]]
+    cells = [_cell_row(made) for made in visits.values()]
+    suite = attrs.get("suite", "engine-grid")
     derived = {
         "protocol": PROTOCOL if suite == "engine-grid" else f"{suite}/1 over {PROTOCOL}",
-        **{
-            name: next(iter(_ratios([c for c in cells if bool(c["chunks"]) == chunk], "control")), float("nan")) for name, chunk in CONTROLS
-        },
+        "control_computed_over_placed": next(iter(_ratios(cells, "control")), float("nan")),
         "drift_again_over_first": max(_ratios(cells, "again"), key=lambda r: abs(r - 1), default=float("nan")),
         "cells_ok": sum(c["status"] == "ok" for c in cells),
         "cells_failed": sum(c["status"] != "ok" for c in cells),
-        "warmup_rule": f"first {WARM} iterations of a decode cell, first repeat of a chunk",
+        "warmup_rule": WARMUP_RULE,
     }
-    variables = table("iteration", iterations, ITERATION) | table("cell", cells, CELL)
-    return xr.Dataset(variables, attrs={"schema": SCHEMA, "suite": suite, **derived, **attrs})
+    return xr.Dataset(table("iteration", iterations, ITERATION) | table("cell", cells, CELL), attrs={**derived, **attrs})
+
+
+def counted(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a visit that are of its cell, past warming up."""
+    return [row for row in record["rows"] if row["target"] and not row["warmup"]]
 
 
 def _cell_row(visits: list[dict[str, Any]]) -> dict[str, Any]:

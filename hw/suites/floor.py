@@ -1,21 +1,20 @@
-"""Floors: what this device does at best, so that every other number can be read against it.
+"""Roofline microbenchmarks: copy and read bandwidth, matrix products by dtype, launches, the host link, all-reduce over several GPUs.
 
-Copy and read bandwidth, matrix products by dtype, the cost of a launch (eager and replayed from a graph), the host link by size,
-and all-reduce by size where there are several GPUs.
 Each figure is the median of repeats on rotating buffers; the inputs are random, since zeros run faster.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hw.spread import summarize
+from hw.artifact import table
+from hw.journal import Journal
+from hw.pace import seconds_of, summarize
 from hw.suites import all_reduce
+from sim.errors import UsageError
 
 DESCRIBED = {
     "what": ("quantity", ""),
@@ -30,72 +29,45 @@ DESCRIBED = {
 }
 
 
-def timer(device: str) -> Callable[[Callable[[], Any]], float]:
-    """A function that runs `work` once and returns its seconds: device events on CUDA, the host clock elsewhere."""
-
-    def on_host(work: Callable[[], Any]) -> float:
-        start = time.perf_counter()
-        work()
-        return time.perf_counter() - start
-
-    def on_device(work: Callable[[], Any]) -> float:
-        import torch
-
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        first.record()
-        work()
-        last.record()
-        last.synchronize()
-        return float(first.elapsed_time(last)) * 1e-3
-
-    return on_device if device == "cuda" else on_host
-
-
 def rates(work: Callable[[int], Any], amount: float, device: str, repeats: int) -> list[float]:
     """amount / seconds of each repeat, after two that are not counted. `work` gets the repeat's number to rotate buffers by."""
-    clock = timer(device)
-    samples = []
-    for repeat in range(repeats + 2):
-        seconds = clock(lambda repeat=repeat: work(repeat))
-        if repeat >= 2:
-            samples.append(amount / seconds)
-    return samples
+    return [amount / seconds_of(lambda repeat=repeat: work(repeat), device) for repeat in range(repeats + 2)][2:]
 
 
 def _row(what: str, samples: list[float], unit: str, dtype: str = "", size: int = 0) -> dict[str, Any]:
     return {"what": what, "dtype": dtype, "size_bytes": size, "gpus": 1, "unit": unit, **summarize(samples, "value")}
 
 
-def memory(device: str, size: int, repeats: int = 20) -> list[dict[str, Any]]:
+def _memory(copy: Callable[[int], Any], read: Callable[[int], Any], device: str, size: int, repeats: int) -> list[dict[str, Any]]:
     """Copy (bytes read plus written) and read bandwidth over buffers of `size` bytes."""
+    copied, seen = rates(copy, 2.0 * size, device, repeats), rates(read, 1.0 * size, device, repeats)
+    return [_row("copy", copied, "bytes/s", "fp32", size), _row("read", seen, "bytes/s", "fp32", size)]
+
+
+def on_gpu(size: int, repeats: int = 20) -> list[dict[str, Any]]:
+    """Copy and read bandwidth of the device."""
     import torch
 
-    buffers = [torch.randn(size // 4, device=device) for _ in range(2)]
+    buffers = [torch.randn(size // 4, device="cuda") for _ in range(2)]
     target = torch.empty_like(buffers[0])
-    copy = rates(lambda i: target.copy_(buffers[i % 2]), 2.0 * size, device, repeats)
-    read = rates(lambda i: torch.sum(buffers[i % 2]), 1.0 * size, device, repeats)
-    return [_row("copy", copy, "bytes/s", "fp32", size), _row("read", read, "bytes/s", "fp32", size)]
+    return _memory(lambda i: target.copy_(buffers[i % 2]), lambda i: torch.sum(buffers[i % 2]), "cuda", size, repeats)
 
 
-def matmul(device: str, n: int, repeats: int = 10) -> list[dict[str, Any]]:
-    """Square products of size n by dtype; fp8 (e4m3, fp16 out) where the device has it."""
+def matmul(n: int, repeats: int) -> list[dict[str, Any]]:
+    """Square products of size n by dtype; fp8 (e4m3, bf16 out) where the device has it."""
     import torch
 
-    kinds = {"fp32": torch.float32} if device == "cpu" else {"bf16": torch.bfloat16, "fp16": torch.float16}
     rows = []
-    for name, dtype in kinds.items():
-        a, b = torch.randn(n, n, device=device).to(dtype), torch.randn(n, n, device=device).to(dtype)
-        samples = rates(lambda i, a=a, b=b: a @ b, 2.0 * n**3, device, repeats)
+    for name, dtype in {"bf16": torch.bfloat16, "fp16": torch.float16}.items():
+        a, b = torch.randn(n, n, device="cuda").to(dtype), torch.randn(n, n, device="cuda").to(dtype)
+        samples = rates(lambda i, a=a, b=b: a @ b, 2.0 * n**3, "cuda", repeats)
         rows.append(_row("matmul", samples, "flop/s", name, a.numel() * a.element_size()))
-    if device == "cuda" and torch.cuda.get_device_capability() >= (8, 9):
-        one = torch.ones((), device=device)
-        a = torch.randn(n, n, device=device).to(torch.float8_e4m3fn)
-        b = torch.randn(n, n, device=device).to(torch.float8_e4m3fn).t()
-        samples = rates(
-            lambda i: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16),
-            2.0 * n**3, device, repeats,
-        )  # fmt: skip
-        rows.append(_row("matmul", samples, "flop/s", "fp8", a.numel()))
+    if torch.cuda.get_device_capability() >= (8, 9):
+        one = torch.ones((), device="cuda")
+        a = torch.randn(n, n, device="cuda").to(torch.float8_e4m3fn)
+        b = torch.randn(n, n, device="cuda").to(torch.float8_e4m3fn).t()
+        product = lambda i: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)  # noqa: E731
+        rows.append(_row("matmul", rates(product, 2.0 * n**3, "cuda", repeats), "flop/s", "fp8", a.numel()))
     return rows
 
 
@@ -104,19 +76,18 @@ def launches(count: int = 500, repeats: int = 10) -> list[dict[str, Any]]:
     import torch
 
     x = torch.randn(256, device="cuda")
-    clock = timer("cuda")
 
     def burst() -> None:
         for _ in range(count):
             x.add_(1e-9)
 
     burst()
-    eager = [clock(burst) / count for _ in range(repeats)]
+    eager = [seconds_of(burst, "cuda") / count for _ in range(repeats)]
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         burst()
     graph.replay()
-    replay = [clock(graph.replay) / count for _ in range(repeats)]
+    replay = [seconds_of(graph.replay, "cuda") / count for _ in range(repeats)]
     return [_row("launch_eager", eager, "s"), _row("launch_graph", replay, "s")]
 
 
@@ -134,45 +105,55 @@ def host_link(sizes: tuple[int, ...] = (2**12, 2**16, 2**20, 2**24, 2**28), repe
     return rows
 
 
+def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
+    """All floors of the device, or all-reduce alone."""
+    rows = over_gpus() if job.suite == "all-reduce" else measure(job.device)
+    if not rows:
+        raise UsageError("suite all-reduce needs several GPUs")
+    journal.add(job.suite, rows=rows)
+    attrs["finished"] = 1
+
+
+def dataset(records: list[dict[str, Any]], attrs: dict[str, Any]) -> Any:
+    """The journal as an xarray Dataset along `row`."""
+    import xarray as xr
+
+    return xr.Dataset(table("row", records[-1]["rows"], DESCRIBED), attrs=attrs)
+
+
 def measure(device: str, *, quick: bool = False) -> list[dict[str, Any]]:
     """All floors of `device` as rows of DESCRIBED; `quick` keeps copy, read and the main matmul (about a second)."""
     if device == "cpu":
-        return memory("cpu", 2**26, 10) + matmul("cpu", 512) if library() == "torch" else with_numpy()
-    rows = memory("cuda", 2**30 if quick else 2**31) + matmul("cuda", 8192, 5 if quick else 20)
+        return on_host()
+    rows = on_gpu(2**30 if quick else 2**31) + matmul(8192, 5 if quick else 20)
     if not quick:
         rows += launches() + host_link()
     import torch
 
     torch.cuda.empty_cache()
-    if not quick and torch.cuda.device_count() > 1:
-        rows += all_reduce.measure(torch.cuda.device_count())
-    return rows
+    return rows if quick else rows + over_gpus()
 
 
-def library() -> str:
-    """What floors are measured with here: torch, or numpy on a machine without it."""
-    return "torch" if importlib.util.find_spec("torch") else "numpy"
+def over_gpus() -> list[dict[str, Any]]:
+    """Rows of all-reduce over all GPUs of this machine; none where there is one."""
+    import torch
+
+    count = torch.cuda.device_count()
+    return all_reduce.measure(count) if count > 1 else []
 
 
-def with_numpy(size: int = 2**26, n: int = 512, repeats: int = 10) -> list[dict[str, Any]]:
-    """The CPU's floors without torch: copy, read and an fp32 product."""
+def on_host(size: int = 2**26, n: int = 512, repeats: int = 10) -> list[dict[str, Any]]:
+    """The CPU's floors, by numpy: copy, read and an fp32 product."""
     rng = np.random.default_rng(0)
     buffers = [rng.standard_normal(size // 4, dtype=np.float32) for _ in range(2)]
     target = np.empty_like(buffers[0])
     a, b = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(2))
-    copy = rates(lambda i: np.copyto(target, buffers[i % 2]), 2.0 * size, "cpu", repeats)
-    read = rates(lambda i: np.sum(buffers[i % 2]), 1.0 * size, "cpu", repeats)
+    rows = _memory(lambda i: np.copyto(target, buffers[i % 2]), lambda i: np.sum(buffers[i % 2]), "cpu", size, repeats)
     product = rates(lambda i: a @ b, 2.0 * n**3, "cpu", repeats)
-    rows = [_row("copy", copy, "bytes/s", "fp32", size), _row("read", read, "bytes/s", "fp32", size)]
     return [*rows, _row("matmul", product, "flop/s", "fp32", a.nbytes)]
 
 
 def headline(rows: list[dict[str, Any]]) -> dict[str, float]:
     """The floors other files carry as attributes: `floor_copy_bytes_per_s`, `floor_read_bytes_per_s`, `floor_matmul_{dtype}_flop_per_s`."""
-    found = {}
-    for row in rows:
-        if row["what"] in ("copy", "read"):
-            found[f"floor_{row['what']}_bytes_per_s"] = row["value_median"]
-        if row["what"] == "matmul":
-            found[f"floor_matmul_{row['dtype']}_flop_per_s"] = row["value_median"]
-    return found
+    names = {"copy": "floor_copy_bytes_per_s", "read": "floor_read_bytes_per_s", "matmul": "floor_matmul_{dtype}_flop_per_s"}
+    return {names[row["what"]].format(**row): row["value_median"] for row in rows if row["what"] in names}

@@ -1,52 +1,45 @@
-"""products: how long each matrix product of a layer takes, by rows, as an engine calls it.
+"""products: how long each matrix product (GEMM) of a layer takes, by rows, as an engine calls it.
 
-Protocol (products/2). A product is `F.linear` of an activation [rows, k] with a weight [n, k], fused as vLLM fuses them (qkv, o,
+Protocol (products/3). A product is `F.linear` of an activation [rows, k] with a weight [n, k], fused as vLLM fuses them (qkv, o,
 gate_up, down), with its bias where the model has one. The points - products by rows, those that vLLM captures graphs for and many
-beyond - are gone through LEAST_PASSES times, each time in a drawn order: those of the rows that most iterations have (`is_first`), then the
-others; then all as long as there is time, MOST_PASSES times at most. A sample is the mean of a burst of calls behind a GPU that is
-kept busy until all of them are queued: launching does not show, and a burst that the host queued too slowly is marked late and not
-counted. A burst has fewer calls where they are long by themselves. One uncounted call goes before it (its activation is then where the
-kernel before it would have left it, its library loaded), a call's weight lies where several times the L2 cache was read since, and after
-a burst the GPU rests as long as it worked, so that its power limit does not bite. Which kernels a product runs is looked at last, under
-PyTorch's profiler, for rows up to NAMED and a few above. A float64 product is compared before (gate).
-
-In products/1 a burst had as many calls whatever they take, a product copies of its own, and every pass all points.
+beyond - are gone through PASSES times, each time in a drawn order: those of the rows that most iterations have (`is_first`), then the
+others. A sample is the mean of a burst of calls behind a GPU that is kept busy until all of them are queued: launching does not show, and
+a burst that the host queued too slowly is marked late and not counted. A burst has fewer calls where they are long by themselves. One
+uncounted call goes before it (its activation is then where the kernel before it would have left it, its library loaded), a call's weight
+lies where several times the L2 cache was read since, and after a burst the GPU rests as long as it worked, so that its power limit does
+not bite. A float64 product is compared before (gate).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from hw.journal import Journal
-from hw.pace import Budget, paced
-from hw.spread import summarize
-from sim.bill import CAPTURED
-from sim.errors import SimctlError, UsageError
-from sim.products import GRAPHS
+from hw import machine
+from hw.artifact import table
+from hw.engines.shapes import SHAPES, shape
+from hw.journal import Journal, attempt
+from hw.pace import Budget, paced, summarize, undisturbed
+from hw.products import Product, models_of, read_products
+from sim.cost.graphs import CAPTURED, GRAPH_TOKENS
+from sim.errors import UsageError
 
-PROTOCOL = "products/2"
-LEAST_PASSES, MOST_PASSES = 3, 9
+PROTOCOL = "products/3"
+PASSES = 3
 PART = 400  # points between two entries of the journal
 # Rows that no captured graph holds. What a library picks for one multiple of 16 or 64 it may pick for no other number near it, and seven
 # of eight iterations beyond the graphs have rows that are no multiple of 8: those are measured at numbers of their own, ODD.
 BEYOND = (*range(520, 1105, 8), *range(1120, 2305, 32), *range(1128, 2305, 64), *range(2560, 8193, 256))
 ODD = (43, *(r + 1 + r // 8 % 7 for r in range(512, 1104, 8)), *(r + 1 + r // 16 % 7 for r in range(1104, 2304, 16)), 2100)
 MOST_ROWS = {"cuda": 8192, "cpu": 64}
-NAMED, NAMED_TOO = 720, (1024, 2048, 4096, 8192)
-RESERVE_S = {"cuda": 4.0, "cpu": 2.0}  # for the kernels' names: at least, and for every point of them
-NAMING_S = 1e-3
 BURST = ((512, 8), (1104, 4), (2304, 2))  # calls of a burst for rows up to the first number; one above
-BURST_S = 1e-3  # and no more calls than take about so long
-# What a pass takes is said before it starts: calls by a datasheet's worth of a roofline, a GPU kept busy, a host that queues and waits.
+BURST_S = 1e-3  # and no more calls than take about so long, by a roofline of
 ROOF_BYTES_PER_S, ROOF_FLOPS_PER_S = 2.9e12, 600e12
-HELD_S, SAMPLE_S = 60e-6, 0.5e-3
 GATE_BOUND = 2e-2  # bf16 inputs and output, against float64
 DENSE_KINDS = ("qwen2", "qwen3", "llama", "mistral", "gemma3_text")
-
 COLUMNS = {
     "layers": ("models and their layers that compute this product", ""),
     "k": ("columns of the activation", "1"),
@@ -61,21 +54,7 @@ COLUMNS = {
     "time_s_p75": ("upper quartile", "s"),
     "time_s_n": ("bursts counted", "1"),
     "late_n": ("bursts that were queued too slowly, not counted", "1"),
-    "kernel_names": ("kernels that one call ran, in order", ""),
-    "kernel_s": ("time of those kernels, summed, under the profiler", "s"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """One matrix product: [rows, k] times [k, n]."""
-
-    k: int
-    n: int
-    bias: bool
-    dtype: str
-
-
 Point = tuple[Product, int]  # and its rows
 
 
@@ -83,8 +62,31 @@ class Device(Protocol):
     """What a pass needs of `hw.suites.products_device.Calls`."""
 
     def time_s(self, product: Product, rows: int) -> tuple[float, bool]: ...
-    def kernels(self, points: Sequence[Point]) -> list[list[tuple[str, float]]]: ...
     def error(self, product: Product) -> float: ...
+
+
+def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
+    """Gate and passes over the products of a list, or of the models named. Needs torch, no engine."""
+    from hw.suites import products_device
+
+    if job.products:
+        uses = read_products(Path(job.products))
+        models = tuple(models_of(uses.values()))
+    else:
+        models = job.models or tuple(name for name, config in SHAPES.items() if config["torch_dtype"] == "bfloat16")
+        uses = products_of({name: shape(name) for name in models})
+    if not journal.records:
+        journal.add("points", uses=[[p.k, p.n, p.bias, p.dtype, layers] for p, layers in uses.items()], device=job.device)
+    if list(uses_in(journal.records)[0].items()) != list(uses.items()):
+        raise UsageError(f"{journal.path}: cannot resume, it holds another list of products")
+    attrs |= {"model": ", ".join(models), "weight_dtype": ", ".join(sorted({product.dtype for product in uses})), "weights": "random"}
+    attrs |= {"path": "F.linear", **products_device.described(job.device)}
+    calls = products_device.Calls(uses, MOST_ROWS[job.device], job.device, job.seed)
+    attrs["held_s_per_call"] = calls.held_s
+    budget = Budget(job.budget_s)
+    with undisturbed(), machine.clocks() as readings:
+        attrs |= measure(calls, points_of(uses, job.device), journal, budget, job.seed, job.stem)
+    attrs |= machine.summary(readings) | {"measuring_s": round(budget.spent_s, 1)}
 
 
 def layers_of(config: Mapping[str, Any]) -> dict[str, Product]:
@@ -112,165 +114,84 @@ def products_of(configs: Mapping[str, Mapping[str, Any]]) -> dict[Product, str]:
     return {product: ", ".join(names) for product, names in uses.items()}
 
 
-def rows_of(device: str) -> list[int]:
-    """Rows to measure a product at, ascending; a CPU gets the small ones."""
-    return sorted(r for r in {*CAPTURED, *BEYOND, *ODD} if r <= MOST_ROWS[device])
-
-
 def points_of(products: Iterable[Product], device: str) -> list[Point]:
-    return [(product, rows) for product in products for rows in rows_of(device)]
+    """Products by rows, ascending; a CPU gets the small ones."""
+    rows = sorted(r for r in {*CAPTURED, *BEYOND, *ODD} if r <= MOST_ROWS[device])
+    return [(product, r) for product in products for r in rows]
 
 
 def calls_of(product: Product, rows: int) -> int:
     """Calls of a burst: fewer of those that are long by themselves."""
     most = next((calls for rows_to, calls in BURST if rows <= rows_to), 1)
-    return max(1, min(most, int(BURST_S / roof_s(product, rows))))
-
-
-def roof_s(product: Product, rows: int) -> float:
-    """About what a call takes on the GPUs measured so far (seconds)."""
     size = 2.0 * product.k * product.n
-    return max(size / ROOF_BYTES_PER_S, size * rows / ROOF_FLOPS_PER_S)
-
-
-def pass_s(points: Iterable[Point]) -> float:
-    """About what a pass over these points takes on a GPU (seconds): bursts with the call before, the rest after, queueing."""
-    return sum((calls_of(*point) + 1) * (2.0 * roof_s(*point) + HELD_S) + SAMPLE_S for point in points)
+    return max(1, min(most, int(BURST_S / max(size / ROOF_BYTES_PER_S, size * rows / ROOF_FLOPS_PER_S))))
 
 
 def is_first(rows: int) -> bool:
     """Whether a number of rows is among those that most iterations have."""
-    return rows <= GRAPHS or rows in ODD
+    return rows <= GRAPH_TOKENS or rows in ODD
 
 
-def passes_of(points: Sequence[Point]) -> list[tuple[int, str, list[int]]]:
-    """(number of the pass, the name of its points, their places), in the order they are measured in."""
-    first = [i for i, (_, rows) in enumerate(points) if is_first(rows)]
-    rest = [i for i, (_, rows) in enumerate(points) if not is_first(rows)]
-    least = [(number, name, places) for name, places in (("first", first), ("rest", rest)) for number in range(LEAST_PASSES) if places]
-    return least + [(number, "all", [*range(len(points))]) for number in range(LEAST_PASSES, MOST_PASSES)]
-
-
-def described(points: Sequence[Point]) -> str:
-    """How many points, and about how long they take on a GPU."""
-    first, whole = (LEAST_PASSES * pass_s(p for p in points if is_first(p[1]) or rest) for rest in (False, True))
-    what = f"{len(dict(points))} products, {len(points)} points; {LEAST_PASSES} passes about {whole:.0f} s"
-    return f"{what}, {first:.0f} of them for the rows that come first"
-
-
-def named(points: Sequence[Point]) -> list[int]:
-    """Places of the points whose kernels are looked at."""
-    return [i for i, (_, rows) in enumerate(points) if rows <= NAMED or rows in NAMED_TOO]
-
-
-def measure(
-    device: Device, points: Sequence[Point], journal: Journal, budget: Budget, seed: int, name: str, reserve_s: float
-) -> dict[str, Any]:
-    """Gate, passes until done or out of budget, the kernels' names. Returns attributes.
-
-    A point that fails is recorded as such and not tried again; the sweep goes on.
-    """
+def measure(device: Device, points: Sequence[Point], journal: Journal, budget: Budget, seed: int, name: str) -> dict[str, Any]:
+    """Gate, and passes until done or out of budget. Returns attributes. A point that fails is recorded as such and not tried again."""
     gate = max(device.error(product) for product in dict(points))
-    attrs: dict[str, Any] = {"gate_error": gate, "gate_bound": GATE_BOUND, "gate_passed": int(gate <= GATE_BOUND)}
-    failed = {i for record in journal.records for i, _ in record.get("errors", ())}
-    reserve_s, wanted = max(reserve_s, NAMING_S * len(named(points))), 0
-    for turn, (number, which, places) in enumerate(passes_of(points)):
-        order = np.random.default_rng((seed, turn)).permutation(places).tolist()
-        parts = {f"pass {number} {which} part {at // PART}": order[at : at + PART] for at in range(0, len(order), PART)}
-        wanted += len(parts) if number < LEAST_PASSES else 0
-        left = [key for key in parts if key not in journal]
-        if budget.over(reserve_s):
-            continue
-        for key in paced(left, budget, f"{name}, pass {number + 1} ({which})", reserve_s=reserve_s):
-            samples, errors = _samples(device, points, [i for i in parts[key] if i not in failed])
-            failed |= {i for i, _ in errors}
-            journal.add(key, number=number, samples=samples, errors=errors)
-    if "kernels" not in journal:
-        journal.add("kernels", **_kernels(device, points, [i for i in named(points) if i not in failed]))
-    done = sum(record.get("number", MOST_PASSES) < LEAST_PASSES for record in journal.records)
-    return attrs | {"finished": int(done == wanted)}
+    failed = {i for record in journal.records for i, *_ in record.get("errors", ())}
+    done = True
+    for first in (True, False):
+        places = [i for i, (_, rows) in enumerate(points) if is_first(rows) == first]
+        for number in range(PASSES):
+            order = np.random.default_rng((seed, int(first), number)).permutation(places).tolist()
+            which = "first" if first else "rest"
+            parts = {f"pass {number} {which} part {at // PART}": order[at : at + PART] for at in range(0, len(order), PART)}
+            left = [key for key in parts if key not in journal]
+            for key in paced(left, budget, f"{name}, pass {number + 1} ({which})", reserve_s=2.0):
+                samples, errors = _samples(device, points, [i for i in parts[key] if i not in failed])
+                failed |= {i for i, *_ in errors}
+                journal.add(key, number=number, samples=samples, errors=errors)
+            done = done and all(key in journal for key in parts)
+    return {"gate_error": gate, "gate_bound": GATE_BOUND, "gate_passed": int(gate <= GATE_BOUND), "finished": int(done)}
 
 
 def _samples(device: Device, points: Sequence[Point], order: Sequence[int]) -> tuple[list[list[Any]], list[list[Any]]]:
-    """([point, seconds, late] of each, [point, error] of those that failed)."""
+    """([point, seconds, late] of each, [point, status, error] of those that failed)."""
     samples: list[list[Any]] = []
     errors: list[list[Any]] = []
     for i in order:
-        try:
-            seconds, late = device.time_s(*points[i])
-            samples.append([i, seconds, int(late)])
-        except Exception as failure:  # whatever a device says is kept; KeyboardInterrupt is not caught
-            errors.append([i, f"{type(failure).__name__}: {failure}"[:200]])
+        found, status, error = attempt(lambda i=i: device.time_s(*points[i]))
+        if status == "ok":
+            samples.append([i, found[0], int(found[1])])
+        else:
+            errors.append([i, status, error])
     return samples, errors
 
 
-def _kernels(device: Device, points: Sequence[Point], places: Sequence[int]) -> dict[str, Any]:
-    """Kernels by point, or why there are none: a profiler may be missing, or lose what it saw."""
-    try:
-        seen = device.kernels([points[i] for i in places])
-    except Exception as failure:
-        return {"kernels": [], "lost": f"{type(failure).__name__}: {failure}"[:200]}
-    return {"kernels": list(zip(places, seen, strict=True)), "lost": ""}
+def uses_in(records: Sequence[Mapping[str, Any]]) -> tuple[dict[Product, str], str]:
+    """(products and whose they are, the device) of a journal."""
+    record = next(r for r in records if r["key"] == "points")
+    return {Product(k, n, bool(bias), dtype): layers for k, n, bias, dtype, layers in record["uses"]}, record["device"]
 
 
-def between(events: Iterable[tuple[float, str, float]], mark: str, ignored: frozenset[str] = frozenset()) -> list[list[tuple[str, float]]]:
-    """(name, seconds) of what ran after each `mark`, from (start, name, seconds). Raises SimctlError when any ran before the first."""
-    found: list[list[tuple[str, float]]] = []
-    for _, name, seconds in sorted(events):
-        if name == mark:
-            found.append([])
-        elif name not in ignored:
-            if not found:
-                raise SimctlError(f"the profiler saw {name!r} before the first mark")
-            found[-1].append((name, seconds))
-    return found
-
-
-def dataset(records: Sequence[Mapping[str, Any]], uses: Mapping[Product, str], points: Sequence[Point], attrs: dict[str, Any]) -> Any:
+def dataset(records: Sequence[Mapping[str, Any]], attrs: dict[str, Any]) -> Any:
     """The journal as an xarray Dataset: a table along `point`, and `time_s` [point, visit] (float32, NaN: late, failed or not reached)."""
     import xarray as xr
 
-    from hw.artifact import SCHEMA, table
-
-    passes = 1 + max((r["number"] for r in records if "number" in r), default=0)
-    times, late = np.full((len(points), passes), np.nan, np.float32), np.zeros(len(points), int)
-    errors: dict[int, str] = {}
-    kernels: dict[int, list[Any]] = {}
+    uses, device = uses_in(records)
+    points = points_of(uses, device)
+    times, late = np.full((len(points), PASSES), np.nan, np.float32), np.zeros(len(points), int)
+    errors: dict[int, tuple[str, str]] = {}
     for record in records:
         for i, seconds, was_late in record.get("samples", ()):
             late[i] += was_late
             times[i, record["number"]] = np.nan if was_late else seconds
-        errors |= dict(record.get("errors", ()))
-        kernels |= dict(record.get("kernels", ()))
-    rows = [
-        {
-            "layers": uses[product],
-            "k": product.k,
-            "n": product.n,
-            "bias": int(product.bias),
-            "dtype": product.dtype,
-            "rows": rows,
-            "status": _status(times[i], errors.get(i, ""), int(late[i])),
-            "error": errors.get(i, ""),
-            **summarize(times[i][~np.isnan(times[i])].tolist(), "time_s"),
-            "late_n": int(late[i]),
-            "kernel_names": " + ".join(name for name, _ in kernels.get(i, ())),
-            "kernel_s": sum(seconds for _, seconds in kernels[i]) if kernels.get(i) else None,
-        }
-        for i, (product, rows) in enumerate(points)
-    ]
+        errors |= {i: (status, error) for i, status, error in record.get("errors", ())}
+    rows = []
+    for i, (product, count) in enumerate(points):
+        seen = times[i][~np.isnan(times[i])].tolist()
+        status, error = errors.get(i, ("ok" if seen else "late" if late[i] else "", ""))
+        sizes = {"k": product.k, "n": product.n, "bias": int(product.bias), "dtype": product.dtype, "rows": count}
+        told = {"status": status, "error": error, "late_n": int(late[i])}
+        rows.append({"layers": uses[product], **sizes, **told, **summarize(seen, "time_s")})
     variables = table("point", rows, COLUMNS)
     variables["time_s"] = (("point", "visit"), times, {"long_name": "time of a call, mean of a burst", "units": "s"})
-    derived = {
-        "protocol": PROTOCOL,
-        "points_ok": sum(r["status"] == "ok" for r in rows),
-        "samples_late": int(late.sum()),
-        "kernels_lost": next((r["lost"] for r in records if "lost" in r), "not reached"),
-    }
-    return xr.Dataset(variables, attrs={"schema": SCHEMA, "suite": "products", **derived, **attrs})
-
-
-def _status(times: Any, error: str, late: int) -> str:
-    if error:
-        return "oom" if "out of memory" in error.lower() else "error"
-    return "ok" if not np.isnan(times).all() else "late" if late else ""
+    derived = {"protocol": PROTOCOL, "points_ok": sum(r["status"] == "ok" for r in rows), "samples_late": int(late.sum())}
+    return xr.Dataset(variables, attrs={**derived, **attrs})

@@ -1,19 +1,21 @@
-"""The products suite's calls on a device: weights that rotate, bursts behind a busy GPU, the profiler, a float64 product beside."""
+"""The products suite's calls on a device: weights that rotate, bursts behind a busy GPU, a float64 product beside."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from hw.suites.products import BURST, Point, Product, between, calls_of
+from hw.machine import versions
+from hw.pace import seconds_of
+from hw.products import Product
+from hw.suites.products import BURST, calls_of
 from sim.errors import SimctlError
 
 BEYOND_L2 = 3  # so many times the L2 cache is read before a call finds a weight where another was
 ALIGNED = 1 << 21  # bytes: where a weight begins, as an allocator of the engine would have it
 HOLD = 3.0  # times as long as queueing a burst takes is the GPU kept busy before it
 REST = 1.0  # times as long as a burst does it rest after it
-NAME_LENGTH = 150  # of a kernel: templates go on for thousands of letters
 GATE_ROWS, GATE_COLUMNS = 5, 257
 CALIBRATION_CYCLES = 1_000_000
 
@@ -48,7 +50,6 @@ class Calls:
         except torch.OutOfMemoryError as error:
             raise SimctlError(f"{device} does not hold the weights of these products, name fewer models: {error}") from None
         self._next = dict.fromkeys(self._buffers, 0)
-        self._flags = torch.zeros(8, dtype=torch.uint8, device=device)
         self._cycles, self.held_s = self._held() if self._on_gpu else (0, 0.0)  # for each call of a burst, and one more
 
     def _drawn(self, dtype: str, least_bytes: int) -> Any:
@@ -110,40 +111,10 @@ class Calls:
                 self.call(product, 1)
             queueing.append((time.perf_counter() - begun) / BURST[0][1])
             cuda.synchronize()
-        one = self._asleep_s(CALIBRATION_CYCLES) / CALIBRATION_CYCLES
+        # the least of three: a GPU that just woke clocks lower
+        one = min(seconds_of(lambda: cuda._sleep(CALIBRATION_CYCLES), "cuda") for _ in range(3)) / CALIBRATION_CYCLES
         cycles = int(HOLD * sorted(queueing)[len(queueing) // 2] / one)
         return cycles, cycles * one
-
-    def _asleep_s(self, cycles: int) -> float:
-        """The least of three: a GPU that just woke clocks lower."""
-        cuda, found = self._torch.cuda, []
-        for _ in range(3):
-            first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-            first.record()
-            cuda._sleep(cycles)
-            last.record()
-            last.synchronize()
-            found.append(float(first.elapsed_time(last)) * 1e-3)
-        return min(found)
-
-    def kernels(self, points: Sequence[Point]) -> list[list[tuple[str, float]]]:
-        """(name, seconds) of every kernel of one call of each point (a CPU's operators), told apart by a kernel of another kind."""
-        from hw.engines.kernel_trace import recorder
-
-        def all_of() -> None:
-            for product, rows in points:
-                self._flags.bitwise_not_()
-                self.call(product, rows)
-
-        record = recorder(self._device)
-        _, alone = record(self._flags.bitwise_not_)
-        _, events = record(all_of)
-        mark = min(alone, key=lambda e: e.start_us).name
-        of_mark = frozenset(e.name for e in alone)
-        seen = between(((e.start_us, e.name, e.own_us * 1e-6) for e in events), mark, of_mark)
-        if len(seen) != len(points) or not all(seen):
-            raise RuntimeError(f"the profiler saw {sum(map(bool, seen))} of {len(points)} calls")
-        return [[(name[:NAME_LENGTH], seconds) for name, seconds in call] for call in seen]
 
     def error(self, product: Product) -> float:
         """Largest relative error (to the largest value) of some rows and columns against float64."""
@@ -158,17 +129,11 @@ class Calls:
 
 def described(device: str) -> dict[str, str]:
     """What chooses the kernels: the libraries a product goes through, and their versions."""
-    import os
-
     import torch
-
-    from hw.provenance import versions
 
     if device != "cuda":
         return {"blas": "mkldnn" if torch.backends.mkldnn.is_available() else "native"}
-    find: Callable[[], Any] | None = getattr(torch.backends.cuda, "preferred_blas_library", None)
     return {
-        "blas": str(find()) if find else "unknown",
-        "cublas_workspace_config": os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""),
+        "blas": str(torch.backends.cuda.preferred_blas_library()),
         **versions("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13"),
     }

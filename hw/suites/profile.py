@@ -10,48 +10,61 @@ upper bounds.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
-from hw.cells import CHUNKS, OFFSETS, Cell, engine_grid, within
-from hw.journal import Journal
-from hw.pace import Budget, paced
-from hw.suites.engine_grid import OUTPUT_TOKENS, WARM, engine_set_aside, undisturbed
+from hw.artifact import table
+from hw.cells import ASKED, CHUNKS, OFFSETS, Cell, engine_grid, within
+from hw.engines import kernel_trace, vllm_inprocess
+from hw.engines.composition import FIELDS
+from hw.engines.kernel_trace import KINDS, Event, Recorder, kind_of
+from hw.engines.vllm_server import require_vllm
+from hw.journal import Journal, attempt
+from hw.pace import Budget, paced, terminate_as_interrupt, undisturbed
+from hw.suites.engine_grid import OUTPUT_TOKENS, SCALE, WARM, asked, gated, limits, stepped
 from sim.errors import SimctlError
 
 PROTOCOL = "profile/1"
 PROFILED = 3  # iterations of a cell under the profiler
 NAME_LENGTH = 150  # of a kernel: templates go on for thousands of letters
+CELL = {
+    "label": ("composition", ""),
+    "kind": ("decode, ragged, prefill, packed or mixed", ""),
+    "status": ("ok, oom or error", ""),
+    **ASKED,
+    "wall_s": ("wall time of the engine step, the profiler's own cost in it", "s"),
+    "model_s": ("part of it from schedule decided to tokens on the host", "s"),
+    "span_us": ("first kernel's start to the last one's end", "us"),
+    "busy_us": ("part of it in which a kernel ran", "us"),
+    "busy_us_least": ("the same, least of the iterations profiled", "us"),
+    "busy_us_most": ("most of them", "us"),
+    **{f"{kind}_us": (f"kernels of kind {kind}, summed", "us") for kind in KINDS},
+    "launches": ("kernels and copies that ran", "1"),
+    **FIELDS,
+}
+KERNEL = {"kernel_name": ("name, cut short", ""), "kernel_kind": (f"one of {', '.join(KINDS)}, by its name", "")}
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A kernel, copy or operator as it ran: start and end on one clock, and the time that is its own (without what it called)."""
-
-    start_us: float
-    end_us: float
-    own_us: float
-    name: str
-
-
-class Recorder(Protocol):
-    """Runs something and says which kernels ran."""
-
-    def __call__(self, step: Callable[[], Any]) -> tuple[Any, list[Event]]: ...
+def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
+    """The engine's start and the kernels of every cell."""
+    require_vllm(job.device)
+    record = kernel_trace.recorder(job.device)  # before CUDA graphs are captured
+    with vllm_inprocess.running(job, attrs) as engine:
+        rng, bounds = np.random.default_rng(job.seed), limits(job, engine)
+        cells = asked(job, bounds) if job.cells else cells_of(rng, scale=SCALE[job.device], **bounds)
+        budget = Budget(job.budget_s)
+        with terminate_as_interrupt():
+            attrs |= measure(engine, cells, journal, budget, np.random.default_rng(job.seed + 1), job.stem, record)
+        attrs["measuring_s"] = round(budget.spent_s, 1)
 
 
-def cells_of(
-    rng: np.random.Generator, *, token_budget: int, fits: Callable[[Cell], bool], max_context: int, max_seqs: int, scale: int = 1
-) -> list[Cell]:
+def cells_of(rng: np.random.Generator, *, scale: int = 1, **limits: Any) -> list[Cell]:
     """Cells to profile, in order: the grid's prefill and mixed ones, every chunk at every offset, the grid's decodes."""
-    limits: dict[str, Any] = {"token_budget": token_budget, "fits": fits, "max_context": max_context, "max_seqs": max_seqs}
     grid = engine_grid(rng, scale=scale, **limits)
     chunks = [Cell("prefill", (), ((o, c),)) for o in (0, *OFFSETS) for c in CHUNKS] if scale == 1 else []
-    first = [c for c in grid if c.chunks]
-    return list(dict.fromkeys([*first, *within(chunks, **limits), *grid]))
+    return list(dict.fromkeys([*(c for c in grid if c.chunks), *within(chunks, **limits), *grid]))
 
 
 def summed(events: Sequence[Event]) -> dict[str, Any]:
@@ -96,10 +109,7 @@ def profile_cell(engine: Any, cell: Cell, rng: np.random.Generator, record: Reco
 
 def _profiled(engine: Any, cell: Cell, record: Recorder) -> dict[str, Any]:
     (iteration, _), events = record(engine.step)
-    if iteration is None:
-        raise SimctlError("the engine scheduled nothing for this cell")
-    if iteration.counts["decode_seqs"] < len(cell.contexts):
-        raise SimctlError(f"only {iteration.counts['decode_seqs']} of {len(cell.contexts)} sequences were running")
+    iteration = stepped(iteration, len(cell.contexts))
     return {"wall_s": iteration.step_s, "model_s": iteration.model_s, **iteration.counts, **summed(events)}
 
 
@@ -108,21 +118,41 @@ def measure(
 ) -> dict[str, Any]:
     """Profile the cells into the journal until done or out of budget; one that fails is kept as such. Returns the gates as attributes."""
     asked = list(cells)
-    with engine_set_aside():
-        prompt = np.random.default_rng(7).integers(10, 1000, 64).tolist()
-        before = engine.greedy(prompt, 16)
+    with gated(engine) as gates:
         for cell in paced([c for c in asked if c.label not in journal], budget, name, reserve_s=2.0):
-            _one(engine, cell, journal, rng, record)
-        after = engine.greedy(prompt, 16)
-    agree = sum(a == b for a, b in zip(before, after, strict=True)) / len(before)
-    return {"gate_top1_before_after": agree, "finished": int(all(c.label in journal for c in asked))}
+            with undisturbed():
+                found, status, error = attempt(lambda cell=cell: profile_cell(engine, cell, rng, record))
+            journal.add(cell.label, kind=cell.kind, status=status, error=error, cell=cell.record(), found=found or {})
+    return gates | {"finished": int(all(c.label in journal for c in asked))}
 
 
-def _one(engine: Any, cell: Cell, journal: Journal, rng: np.random.Generator, record: Recorder) -> None:
-    try:
-        with undisturbed():
-            found, status, error = profile_cell(engine, cell, rng, record), "ok", ""
-    except Exception as failure:  # an engine may raise anything; what it says is kept, KeyboardInterrupt is not caught
-        text = f"{type(failure).__name__}: {failure}"
-        found, status, error = {}, "oom" if "out of memory" in text.lower() else "error", text[:300]
-    journal.add(cell.label, kind=cell.kind, status=status, error=error, cell=cell.record(), found=found)
+def dataset(records: Sequence[dict[str, Any]], attrs: dict[str, Any]) -> Any:
+    """The journal as an xarray Dataset: tables along `cell` and `kernel`; `calls` (int32) and `us` (float32) of both [cell, kernel]."""
+    import xarray as xr
+
+    names = sorted({name for r in records for name in r["found"].get("kernels", {})})
+    kernels = [{"kernel_name": name, "kernel_kind": kind_of(name)} for name in names]
+    place = {name: i for i, name in enumerate(names)}
+    calls, times = np.zeros((len(records), len(names)), np.int32), np.zeros((len(records), len(names)), np.float32)
+    for row, record in enumerate(records):
+        for name, (count, us) in record["found"].get("kernels", {}).items():
+            calls[row, place[name]], times[row, place[name]] = count, us
+    cells = [_cell_row(record) for record in records]
+    both = ("cell", "kernel")
+    variables = table("cell", cells, CELL) | table("kernel", kernels, KERNEL)
+    variables |= {
+        "calls": (both, calls, {"long_name": "times the kernel ran in the iteration", "units": "1"}),
+        "us": (both, times, {"long_name": "time it took in all", "units": "us"}),
+    }
+    ok = sum(c["status"] == "ok" for c in cells)
+    return xr.Dataset(variables, attrs={"protocol": PROTOCOL, "cells_ok": ok, "cells_failed": len(cells) - ok, **attrs})
+
+
+def _cell_row(record: dict[str, Any]) -> dict[str, Any]:
+    cell, found = Cell.of(record["cell"]), record["found"]
+    kernels = found.get("kernels", {})
+    by_kind = {f"{kind}_us": float(sum(us for name, (_, us) in kernels.items() if kind_of(name) == kind)) for kind in KINDS}
+    row = {"label": cell.label, "kind": cell.kind, "status": record["status"], **cell.row()}
+    if not found:
+        return row
+    return row | {k: v for k, v in found.items() if k != "kernels"} | by_kind | {"launches": int(sum(n for n, _ in kernels.values()))}

@@ -1,34 +1,49 @@
 """served: a real server under load. A closed-loop ladder, open-loop Poisson streams, multi-turn sessions, a KV-starved burst.
 
-Protocol (served/5). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
+Protocol (served/6). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
 marked, never averaged. A wave of the ladder sends N distinct prompts at once; its decode throughput is read in the true-decode
 window. At the end the open loops are sent again, on the same server, and sessions and the closed loop three times more
 (hw.suites.served_plan). Before the first experiment the server answers warm-up waves of every prompt length to come, the longest of the
-open loops among them, which are not recorded. While an experiment runs, the clock and the power of a GPU of this machine are read beside it
-(hw.clocks), and a server of our own can be told to write down its iterations (hw.serve.iterations). Version 4 did not say when an
-experiment began, version 3 read no clocks, version 2 sent only the open loops again, version 1 nothing; it warmed up with the medians.
+open loops among them, which are not recorded. While an experiment runs, clock and power of a GPU of this machine are read beside it,
+and a server of our own can be told to write down its iterations (hw.serve.recording). With the text client the plan is its open loops.
+Files of version 5 have no replicate column; those before do not say when an experiment began.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
+from fnmatch import fnmatch
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hw.clocks import COLUMNS, clocks
-from hw.clocks import summary as of_clocks
+from hw import machine
+from hw.artifact import table
+from hw.engines import vllm_server
+from hw.engines.shapes import shape
 from hw.journal import Journal
-from hw.pace import Budget, paced
+from hw.pace import Budget, paced, summarize
 from hw.serve import load, windows
-from hw.serve.client import Served, Target
-from hw.spread import summarize
+from hw.serve.client import Served, Target, complete
+from hw.serve.identify import counters, describe
+from hw.serve.recording import by_experiment, variables
+from hw.suites import served_plan as plans
 from hw.suites.served_plan import Experiment
+from sim.errors import SimctlError, UsageError
 
-PROTOCOL = "served/5"
-
+PROTOCOL = "served/6"
+# The burst asks for more KV than its server has, in requests that outgrow their first blocks: it must queue and preempt.
+# cuda: 1024 blocks of 16 tokens for 48 x (1024 + 128); cpu: 12 blocks of 128 tokens for 24 x (96 + 64).
+STARVED_BLOCKS = {"cuda": 1024, "cpu": 12}
+BURST = {"cuda": (48, 1024, 128), "cpu": (24, 96, 64)}  # requests, prompt tokens, output tokens
+# Above every prompt of a phase and below the KV of the starved server. Equal for both on a GPU: the second server reuses the compilation.
+MAX_MODEL_LEN = {("cuda", "plan"): 8192, ("cuda", "starved"): 8192, ("cpu", "plan"): None, ("cpu", "starved"): 1024}
 REQUEST = {
     "experiment_index": ("index into the experiment dimension", "1"),
     "session": ("client or session within the experiment; -1 for none", "1"),
@@ -50,6 +65,7 @@ EXPERIMENT = {
     "kind": ("ladder, closed, open, sessions or burst", ""),
     "n": ("streams at once (ladder, closed, sessions), requests (open, burst)", "1"),
     "rate_per_s": ("offered arrival rate of an open loop", "1/s"),
+    "replicate": ("how often the same arrivals and sizes were sent before; absent up to protocol served/5", "1"),
     "prompt_tokens_asked": ("prompt tokens, or their median", "tokens"),
     "output_tokens_asked": ("output tokens, or their median", "tokens"),
     "void": ("why the batch must not be used; empty if it may", ""),
@@ -62,13 +78,83 @@ EXPERIMENT = {
     "window_tokens_per_s": ("throughput in the true-decode window", "tokens/s"),
     "window_step_s": ("mean time per token of a stream in the window", "s"),
     "window_s": ("length of the window", "s"),
-    "eta": ("per-stream efficiency against the single stream of the same ladder", "1"),
-    **COLUMNS,
+    **machine.CLOCKS,
 }
 
 
+def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
+    """The plan on one server, the burst on a second one with little KV; or the plan on a running server, by URL."""
+    attrs["client"] = "vllm bench serve, text" if job.client == "text" else "token ids"
+    if job.url:
+        _by_url(job, journal, attrs)
+        return
+    vocab = shape(job.model)["vocab_size"]
+    phases: dict[str, list[str]] = {"plan": []}
+    if job.client == "tokens":
+        phases["starved"] = ["--num-gpu-blocks-override", str(STARVED_BLOCKS[job.device])]
+    chosen = chosen_of({e.name for phase in phases for e in work_of(phase, vocab, job)}, job)
+    log = iterations_log(journal)
+    if not journal.records:
+        log.unlink(missing_ok=True)  # of a run that is not gone on with
+    for phase, flags in phases.items():
+        if all(e.name in journal for e in work_of(phase, vocab, job) if e.name in chosen):
+            continue
+        with tempfile.TemporaryDirectory() as folder, vllm_server.serve(
+            job.model, Path(folder), device=job.device, flags=[*_flags(job), *flags], log=journal.path.with_name(f"{job.stem}.{phase}.log"),
+            max_model_len=MAX_MODEL_LEN[job.device, phase], iterations=log if job.iterations else None,
+        ) as server:  # fmt: skip
+            attrs |= {f"{phase}_{k}": v for k, v in server.facts.items()}
+            target = Target(server.url, server.model, temperature=1.0 if "num_experts" in shape(job.model) else 0.0)
+            work = [e for e in work_of(phase, vocab, job, server.folder, journal.path.parent) if e.name in chosen]
+            attrs[f"finished_{phase}"] = measure(work, target, vocab, journal, Budget(job.budget_s), job.stem)["finished"]
+            attrs |= {f"{phase}_{k}": v for k, v in asyncio.run(counters(target)).items()}
+    attrs["finished"] = int(all(name in journal for name in chosen))
+    attrs["iterations_log"] = str(log) if log.is_file() else ""
+
+
+def _by_url(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
+    """What that server is, only its answers tell. Raises SimctlError with its words when it does not complete one short prompt."""
+    target = Target(job.url, job.model)
+    work = work_of("plan", job.vocab_size, job)
+    chosen = chosen_of({e.name for e in work}, job)
+    attrs |= asyncio.run(describe(target)) | {"path": "served", "model": job.model, "vocab_size": job.vocab_size, "plan_size": job.device}
+    if error := asyncio.run(complete(target, load.Prompts(job.vocab_size, job.seed).draw(0, 16), 4)).error:
+        raise SimctlError(f"{job.url}: {error}")
+    work = [e for e in work if e.name in chosen]
+    attrs |= measure(work, target, job.vocab_size, journal, Budget(job.budget_s), job.stem, local=False)
+
+
+def work_of(phase: str, vocab: int, job: Any, tokenizer: Path = Path(), keep: Path = Path()) -> list[Experiment]:
+    """The experiments of a phase, each phase being a server of its own."""
+    sizing = plans.GPU_PLAN if job.device == "cuda" else plans.CPU_PLAN
+    if phase == "starved":
+        return [plans.burst(vocab, job.seed, *BURST[job.device])]
+    if job.client == "text":
+        return plans.text_loops(keep, tokenizer, job.seed, job.rates, sizing)
+    return plans.plan(vocab, job.seed, job.rates, sizing)
+
+
+def chosen_of(names: set[str], job: Any) -> set[str]:
+    """The experiments the job asks for. Raises UsageError when its patterns name none."""
+    chosen = {n for n in names if any(fnmatch(n, pattern) for pattern in job.experiments or ("*",))}
+    if not chosen:
+        raise UsageError(f"--experiments {','.join(job.experiments)!r} names none of: {', '.join(sorted(names))}")
+    return chosen
+
+
+def _flags(job: Any) -> list[str]:
+    flags = ["--max-num-seqs", str(job.max_num_seqs), "--max-num-batched-tokens", str(job.max_num_batched_tokens)]
+    flags += ["--quantization", job.quantization] if job.quantization else []
+    return flags + (["--tensor-parallel-size", str(job.tensor_parallel)] if job.tensor_parallel > 1 else [])
+
+
+def iterations_log(journal: Journal) -> Path:
+    """Where the servers of a run write down their iterations."""
+    return journal.path.with_name(journal.path.name.removesuffix(".journal.jsonl") + ".iterations.log")
+
+
 def measure(
-    experiments: list[Experiment], target: Target, vocab: int, journal: Journal, budget: Budget, name: str, *, local: bool
+    experiments: list[Experiment], target: Target, vocab: int, journal: Journal, budget: Budget, name: str, *, local: bool = True
 ) -> dict[str, Any]:
     """Run the experiments into the journal until done or out of budget. Returns attributes. Clocks are read of a `local` server only: of
     one elsewhere, this machine's GPU says nothing.
@@ -80,10 +166,10 @@ def measure(
     waiting = [e for e in experiments if e.name not in journal]
     for experiment in paced(waiting, budget, name, reserve_s=2.0):
         began_s = time.time()
-        with clocks() if local else nullcontext([]) as readings:
-            records = asyncio.run(experiment.send())
+        with machine.clocks() if local else nullcontext([]) as readings:
+            records = asyncio.run(experiment.send(target))
         found = summary(experiment, records)
-        journal.add(experiment.name, **(found | {"row": found["row"] | {"began_unix_s": began_s} | of_clocks(readings)}))
+        journal.add(experiment.name, **(found | {"row": found["row"] | {"began_unix_s": began_s} | machine.summary(readings)}))
     return {"finished": int(all(e.name in journal for e in experiments))}
 
 
@@ -96,6 +182,7 @@ def summary(experiment: Experiment, records: list[Served]) -> dict[str, Any]:
         "kind": experiment.kind,
         "n": experiment.n,
         "rate_per_s": experiment.rate_per_s if np.isfinite(experiment.rate_per_s) else None,
+        "replicate": experiment.replicate,
         "prompt_tokens_asked": experiment.prompt_tokens,
         "output_tokens_asked": experiment.output_tokens,
         "void": windows.void_reason(records),
@@ -106,11 +193,7 @@ def summary(experiment: Experiment, records: list[Served]) -> dict[str, Any]:
     if experiment.kind == "ladder":
         window = windows.decode_window(records)
         if isinstance(window, windows.Window):
-            row |= {
-                "window_tokens_per_s": window.tokens_per_s,
-                "window_step_s": window.step_s,
-                "window_s": window.close_s - window.open_s,
-            }
+            row |= {"window_tokens_per_s": window.tokens_per_s, "window_step_s": window.step_s, "window_s": window.close_s - window.open_s}
         else:
             row["void"] = row["void"] or window
     tokens = [[round(t - start, 6) for t in r.token_s] for r in records]
@@ -136,52 +219,23 @@ def _request(record: Served, start: float) -> dict[str, Any]:
     }
 
 
-def dataset(records: list[dict[str, Any]], attrs: dict[str, Any]) -> Any:
-    """The journal as a Dataset with dims `experiment`, `request` and `token`.
+def dataset(records: Sequence[dict[str, Any]], attrs: dict[str, Any]) -> Any:
+    """The journal as a Dataset with dims `experiment`, `request` and `token`, and `iteration` where the server wrote them down.
 
     Tokens lie flat: the first `output_tokens[0]` belong to request 0, and so on.
     """
     import xarray as xr
 
-    from hw.artifact import SCHEMA, table
-
     rows = [dict(r["row"]) for r in records]
-    _add_efficiency(rows)
     requests = [{"experiment_index": i, **q} for i, r in enumerate(records) for q in r["requests"]]
-    times = [t for r in records for t in r["tokens"]]
-    variables = table("request", requests, REQUEST) | table("experiment", rows, EXPERIMENT)
-    variables["token_time_s"] = (
+    found = table("request", requests, REQUEST) | table("experiment", rows, EXPERIMENT)
+    found["token_time_s"] = (
         "token",
-        np.array([t for one in times for t in one], dtype=np.float32),
+        np.array([t for r in records for one in r["tokens"] for t in one], dtype=np.float32),
         {"long_name": "receive time from the experiment's first send, requests in order, output_tokens of each", "units": "s"},
     )
-    knees = {f"served_knee_c{c}": k for c, k in _knees(rows).items()}
-    derived = {"protocol": PROTOCOL, "void_batches": sum(bool(r["void"]) for r in rows), **knees}
-    return xr.Dataset(variables, attrs={"schema": SCHEMA, "suite": "served", **derived, **attrs})
-
-
-def _ladders(rows: list[dict[str, Any]]) -> dict[int, dict[int, float]]:
-    """{prompt tokens: {n: window throughput}} of the usable rungs."""
-    found: dict[int, dict[int, float]] = {}
-    for row in rows:
-        if row["kind"] == "ladder" and not row["void"]:
-            found.setdefault(row["prompt_tokens_asked"], {})[row["n"]] = row["window_tokens_per_s"]
-    return found
-
-
-def _add_efficiency(rows: list[dict[str, Any]]) -> None:
-    for context, rungs in _ladders(rows).items():
-        eta = windows.efficiency(rungs) if 1 in rungs else {}
-        for row in rows:
-            if row["kind"] == "ladder" and row["prompt_tokens_asked"] == context and row["n"] in eta:
-                row["eta"] = eta[row["n"]]
-
-
-def _knees(rows: list[dict[str, Any]]) -> dict[int, str]:
-    """The served knee of each ladder as text: a rung, or "> rung" when it was not crossed."""
-    found = {}
-    for context, rungs in _ladders(rows).items():
-        if 1 in rungs:
-            n, censored = windows.knee(windows.efficiency(rungs))
-            found[context] = f"> {n:g}" if censored else f"{n:g}"
-    return found
+    if log := attrs.pop("iterations_log", ""):
+        with Path(log).open(encoding="ascii") as lines:
+            found |= variables(by_experiment(lines, [float(row.get("began_unix_s", math.inf)) for row in rows]))
+    void = sum(bool(row["void"]) for row in rows)
+    return xr.Dataset(found, attrs={"protocol": PROTOCOL, "void_batches": void, **attrs})

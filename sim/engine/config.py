@@ -13,12 +13,10 @@ POLICIES = ("fcfs", "priority")
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """Limits of one replica. Token and block counts, not bytes: memory is turned into `num_gpu_blocks` before this
-    point.
+    """Limits of one replica. Token and block counts, not bytes: memory is turned into `num_gpu_blocks` before this point.
 
-    Names and meanings are those of vLLM 0.32; `num_gpu_blocks` includes the one block that vLLM sets aside as its
-    null block. `scheduler` is a preset name or the dotted path of a class taking this config; `options` are the
-    preset's own settings.
+    Names and meanings are those of vLLM 0.32; `num_gpu_blocks` includes the one block that vLLM sets aside as its null block. `scheduler`
+    is a preset name or the dotted path of a class taking this config; `options` are the preset's own settings.
     """
 
     scheduler: str = "vllm"

@@ -1,278 +1,230 @@
-"""The fast replica: vLLM's decisions from aggregates, jumping over decode iterations in which nothing changes.
+"""The fast engine: vLLM's decisions from aggregates, jumping over decode iterations in which nothing changes.
 
-In steady decode every running request computes one token per iteration, so the batch is known by its size, its summed
-context, a heap of finishing times on a clock that counts decode iterations, and how many sequences stand at each
-position inside a KV block. An iteration costs its prefills and finishes, not its batch; a stretch without either is
-one integer polynomial (sim.engine.steptime). Results equal those of sim.engine.plain with VllmScheduler, to the tick;
-a property test compares them.
+In steady decode every running request computes one token per iteration, so the batch is known by its size, its summed context, a heap of
+finishing times on a clock that counts decode iterations, and how many sequences stand at each position inside a KV block. An iteration
+costs its prefills and finishes, not its batch; a stretch without either is one integer polynomial (sim.cost.iteration), which an arrival
+cuts short where it is seen. Results equal those of sim.engine.loop with VllmScheduler, to the tick; a property test compares them.
 
 Not covered, and refused by `covers`: priorities and the long-prefill threshold (a decode may then have to wait).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from heapq import heappop
 
+from sim.cost.iteration import StepTime
+from sim.cost.step_time import Terms
+from sim.engine.aggregates import Slot
 from sim.engine.config import EngineConfig
-from sim.engine.fast_books import Books
+from sim.engine.interface import Request
+from sim.engine.loop import Wait
 from sim.engine.microbatch import Chunk
-from sim.engine.records import ReplicaRecord
-from sim.engine.steptime import StepTime
-from sim.engine.ticks import TICK_S, Stretch, elapsed, iterations_before
+from sim.engine.stretches import RequestLog, Stretches
+from sim.engine.vllm import check_fits
+from sim.ticks import COMPLETION, DECISION, Stretch
 
 
 def covers(config: EngineConfig, steps: StepTime) -> bool:
-    """Whether the fast path applies to this engine and deployment."""
+    """Whether the fast engine can stand for this one."""
     plain_limits = config.scheduler == "vllm" and config.policy == "fcfs" and not config.long_prefill_token_threshold
     return plain_limits and steps.jumps and set(config.options) <= {"async_scheduling"}
 
 
-class FastReplica(Books):
-    """One run of one replica. `run` may be called once."""
+class FastEngine(Stretches):
+    """An engine of sim.cluster.replica."""
 
-    def run(self) -> ReplicaRecord:
-        """Serve every request."""
-        arrival, queue, running, kv, pipe = self._arrival, self._queue, self._running, self._kv, self._pipe
-        most, block_size = self.config.max_num_seqs, self.config.block_size
-        rows, feed = self._rows, self._feed
-        count, coming = len(arrival), 0
+    terms = Terms._fields
+
+    def add(self, request: Request, now: int) -> Wait:
+        """Queue a request. Returns when the engine goes on where that is sooner than it said. Raises UsageError when it can never fit."""
+        if not 1 <= request.prompt_tokens < request.prompt_tokens + request.output_tokens <= self._most_tokens:
+            check_fits(request, self.config)
+        self._queue.append(Slot(request, self._shared.get(request.request_id, 0)))
+        if self._planned and self._open and self._cut(now) and not self._sending:
+            return self._ends, self._rank
+        return None
+
+    def run(self, log: RequestLog, replica: int, finish: Callable[[Request, int], None], now: int) -> Generator[Wait, int, None]:
+        """Yield when to go on (None: when a request has come); be sent the time it then is."""
+        self._log, self._replica, self._finish = log, replica, finish
+        pipe, queue, running, overlap = self._pipe, self._queue, self._running, self._overlap
+        pipe.idle_until(now)
         while True:
-            if feed is not None:
-                feed.advance(pipe.decides)
-                count = len(arrival)
-            while coming < count and arrival[coming] <= pipe.decides:
-                queue.append(rows[coming])
-                coming += 1
-            if not running and not queue:
-                if pipe.decides < pipe.ends or (feed is not None and self._unsent):
-                    self._settle()  # nothing could be decided: look again at its end
+            if queue or running:
+                self._decide()
+            elif pipe.decides < pipe.ends or self._unsent:
+                self._settle()
+            else:
+                now = yield None
+                pipe.idle_until(now)
+                continue
+            if self._sending:
+                self._send((yield self._sends_at, COMPLETION))
+            if self._planned:
+                now = yield self._ends, self._rank
+                self._pass_stretch()
+                if overlap:
                     continue
-                if coming == count:
-                    if feed is not None and feed.step():
-                        continue
-                    break
-                pipe.idle_until(arrival[coming])
-                continue
-            due = self._due[self._clock % block_size]
-            if due + (self._partial_share()[1] if self._partial >= 0 else 0) > kv.free:
-                self._starved_iteration()
-                continue
-            if due:
-                kv.take(due)
-            if self._partial >= 0:
-                self._mixed_iteration(None)
-                continue
-            plan = None
-            if queue and len(running) < most:
-                self._fill_shared(self._clock)
-                plan = self._plan(queue[0], self.config.max_num_batched_tokens - self._batch)
+                if self._sending:
+                    self._send(now)
+            now = yield pipe.decides, DECISION
+
+    def _decide(self) -> None:
+        """One decision: an iteration with prefill, a stretch of decode iterations, or none."""
+        kv, partial = self._kv, self._partial
+        due = self._due[self._clock % self._block_size]
+        if due + (self._partial_share()[1] if partial else 0) > kv.free:
+            self._starved_iteration()
+            return
+        if due:
+            kv.take(due)
+        if partial:
+            self._mixed_iteration(None)
+            return
+        queue = self._queue
+        watch = bool(queue) and len(self._running) < self.config.max_num_seqs
+        if watch:
+            self._fill_shared(self._clock)
+            plan = self._plan(queue[0], self.config.max_num_batched_tokens - self._batch)
             if plan is not None:
                 self._mixed_iteration(plan)
-            elif not self._batch:
-                self._release()
-                self._settle()
-            elif queue:
-                self._jump(None, watch=len(running) < most)
-            else:
-                following = arrival[coming] if coming < count else feed.next_event() if feed is not None else None
-                seen = following is not None and len(running) - len(self._leaving) < most
-                self._jump(following - pipe.ends if seen and following is not None else None)
-        self._settle()
-        return self._record()
-
-    def _jump(self, wait: int | None, *, watch: bool = False) -> None:
-        """Decode iterations up to the next change: a finish, an arrival in `wait` ticks (None: none that matters),
-        blocks running out, or, on `watch`, a shared block becoming findable. The first iteration has its blocks
-        already.
-        """
-        finishing, due, clock, batch, kv, pipe = self._finishing, self._due, self._clock, self._batch, self._kv, self._pipe
-        while self._admission[finishing[0][2]] != finishing[0][1]:
-            heappop(finishing)
-        offsets = self._context - batch * clock
-        spread = batch * self._squares - offsets * offsets
-        stretch, host = self.steps.stretch(batch, self._context, spread), self.steps.preparing(batch, False)
-        exposed = 0
-        if not self._overlap:
-            stretch = Stretch(stretch.first + host, stretch.increment, stretch.most)
-        elif host > pipe.head_start or host > stretch.first:
-            exposed = max(host - pipe.head_start, 0)
-            wait = 0  # not like those that follow it
-        n = min(stretch.most, finishing[0][0] - clock)
-        if wait is not None:
-            n = min(n, (iterations_before(stretch, wait) if wait > 0 else 0) + self._overlap)
-        if self._leaving:
-            if self._queue or self._feed is not None:
-                n = 1  # the next decision has what they leave, and who follows them may come before it
+                return
+        if self._batch:
+            self._jump(watch)
+        else:
             self._release()
+            self._settle()
+
+    def _jump(self, watch: bool) -> None:
+        """Plan decode iterations up to the next change: a finish, an arrival (see `add`), blocks running out, or, on `watch`, a shared
+        block becoming findable. The first iteration has its blocks already.
+        """
+        finishing, clock, batch, context = self._finishing, self._clock, self._batch, self._context
+        while finishing[0][2].admission != finishing[0][1]:
+            heappop(finishing)
+        stretch = self.steps.stretch(batch, context)
+        first, increment, n = stretch
+        left = finishing[0][0] - clock
+        if left < n:
+            n = left
+        exposed = 0
+        host = self.steps.preparing(batch, False)
+        if host:
+            head_start = self._pipe.head_start
+            if not self._overlap:
+                stretch = Stretch(first + host, increment, n)
+            elif host > head_start or host > first:
+                exposed, n = max(host - head_start, 0), 1  # not like those that follow it
+        if self._leaving:
+            if self._queue:
+                n = 1  # the next decision has what they leave
+            self._release()
+        open_to_arrivals = not self._queue and len(self._running) < self.config.max_num_seqs
         if watch and self._becoming_shared:
             n = min(n, max(self._becoming_shared[0][0] - clock, 1))
         if n > 1:
-            cycles, rest = divmod(n - 1, len(due))
-            begin = (clock + 1) % len(due)
-            end = begin + rest
-            blocks = cycles * batch + sum(due[begin:end]) + sum(due[: max(end - len(due), 0)])
-            if blocks > kv.free:
-                n, blocks = self._iterations_with_room(n)
-            kv.take(blocks)
-        self._let_pass(host, exposed + elapsed(stretch, n), elapsed(stretch, n - 1))
-        self._context += n * batch
-        self._clock = clock + n
-        self._iterations += n
-        if finishing[0][0] == self._clock:
-            self._finish_decodes()
-        if not self._overlap:
-            self._send(pipe.ends)
+            n = self._with_room(n)
+        self._plan_stretch(stretch, n, host, exposed, open_to_arrivals)
 
-    def _iterations_with_room(self, most: int) -> tuple[int, int]:
-        """How many of the next `most` iterations find their blocks, and how many blocks the second and later ones
-        take.
-        """
-        due, blocks = self._due, 0
-        for n in range(1, most):
-            more = blocks + due[(self._clock + n) % len(due)]
-            if more > self._kv.free:
-                return n, blocks
-            blocks = more
-        return most, blocks
-
-    def _mixed_iteration(self, plan: tuple[Sequence[int], int, int] | None) -> None:
+    def _mixed_iteration(self, plan: tuple[Sequence[int], int, int, int] | None) -> None:
         """One iteration with prefill: the partial prefill first, then admissions, the first of them as planned."""
-        budget = self.config.max_num_batched_tokens - self._batch
-        shares: list[tuple[int, int, int]] = []  # request, tokens, first position
-        if self._partial >= 0:
+        config, queue, kv = self.config, self._queue, self._kv
+        budget = config.max_num_batched_tokens - self._batch
+        shares: list[tuple[Slot, int, int]] = []  # request, tokens, first position
+        if self._partial:
             tokens, blocks = self._partial_share()
             self._fill_shared(self._clock)  # decodes come before it
             self._give(self._partial, self._partial_done, tokens, blocks)
             shares.append((self._partial, tokens, self._partial_done))
             budget -= tokens
-        while self._queue and budget > 0 and len(self._running) < self.config.max_num_seqs:
-            request = self._queue[0]
+        while queue and budget > 0 and len(self._running) < config.max_num_seqs:
+            slot = queue[0]
             if plan is None:
-                plan = self._plan(request, budget)
+                plan = self._plan(slot, budget)
                 if plan is None:
                     break
-            hits, own, tokens = plan
+            hits, own, start, tokens = plan
             plan = None
-            self._queue.popleft()
-            self._admit(request)
-            cached = (len(hits) + own) * self.config.block_size
-            if self._depth[request]:
-                self._kv.adopt(request, hits)
+            queue.popleft()
+            self._admit(slot)
+            if slot.depth:
+                kv.adopt(slot, hits)
             if own:
-                self._kv.take_back(request)
-            if not self._preemptions[request]:
-                self._cached[request] = cached
-                self._started[request] = self._pipe.decides * TICK_S
-            blocks = -(-(cached + tokens) // self.config.block_size) - len(hits) - own
-            self._give(request, cached, tokens, blocks)
-            shares.append((request, tokens, cached))
+                kv.take_back(slot)
+            found = len(hits) + own
+            if not slot.request.preemptions:
+                slot.request.cached_tokens = found * self._block_size
+                self._log.scheduled(slot.request, self._pipe.decides)
+            self._give(slot, start, tokens, -(-(start + tokens) // self._block_size) - found)
+            shares.append((slot, tokens, start))
             budget -= tokens
-        self._release()
+        if self._leaving:
+            self._release()
         self._run_shares(shares)
 
     def _starved_iteration(self) -> None:
-        """One iteration in which KV blocks run out: in order of admission, the last admitted leave until the others
-        have theirs. Nobody is admitted in it.
+        """One iteration in which KV blocks run out: in order of admission, the last admitted leave until the others have theirs. Nobody is
+        admitted in it.
         """
         self._fill_shared(self._clock - 1)
-        order, block_size = list(self._running), self.config.block_size
-        leaving = {request for request, _ in self._leaving}  # their last token is on the way, and they need no more
-        shares: list[tuple[int, int, int]] = []
+        order, kv = list(self._running), self._kv
+        leaving = {slot for slot, _ in self._leaving}  # their last token is on the way, and they need no more
+        shares: list[tuple[Slot, int, int]] = []
         place = 0
         while place < len(order):
-            request = order[place]
-            if request in leaving:
+            slot = order[place]
+            if slot in leaving:
                 needed = 0
-            elif request == self._partial:
+            elif slot is self._partial:
                 tokens, needed = self._partial_share()
-                shares.append((request, tokens, self._partial_done))
+                shares.append((slot, tokens, self._partial_done))
             else:
-                needed = int((self._offset[request] + self._clock) % block_size == 0)
-            while needed > self._kv.free and len(order) > place:
+                needed = int((slot.offset + self._clock) % self._block_size == 0)
+            while needed > kv.free and len(order) > place:
                 self._preempt(order.pop())
             if len(order) > place:
-                self._kv.take(needed)
+                kv.take(needed)
             place += 1
         self._release()
-        shares = [share for share in shares if share[0] == self._partial]
+        shares = [share for share in shares if share[0] is self._partial]
         if self._batch or shares:
             self._run_shares(shares)
         else:
             self._settle()
 
-    def _run_shares(self, shares: list[tuple[int, int, int]]) -> None:
+    def _run_shares(self, shares: list[tuple[Slot, int, int]]) -> None:
         """Let the time of one iteration pass: all decodes, and these shares of prefill."""
-        batch, context, squares = self._batch, self._context, self._squares
+        batch, context, overlap = self._batch, self._context, self._overlap
         total, several = batch, False
         chunks: list[Chunk] = []
-        sampling: list[tuple[int, int]] = []
-        self._partial = -1
-        for request, tokens, start in shares:
+        sampling: list[tuple[Slot, int]] = []
+        self._partial = None
+        for slot, tokens, start in shares:
             end = start + tokens
             total += tokens
             several = several or tokens > 1
-            samples = end == self._prompt[request] + self._generated[request]
-            if tokens == 1 and start >= self._prompt[request]:
-                batch, context, squares = batch + 1, context + start, squares + (start - self._clock) ** 2
+            samples = end == slot.prompt + slot.generated
+            if tokens == 1 and start >= slot.prompt:
+                batch, context = batch + 1, context + start
             else:
                 chunks.append((tokens, end, samples))
             if samples:
-                sampling.append((request, end))
+                sampling.append((slot, end))
             else:
-                self._partial, self._partial_done = request, end
+                self._partial, self._partial_done = slot, end
         steps, head_start = self.steps, self._pipe.head_start
         host = steps.occupied(batch + len(chunks), total, several)
-        spread = batch * squares - (context - batch * self._clock) ** 2
         if chunks:
-            products = steps.products(batch, chunks)
-            rested = self._overlap and self._pipe.rested(products)
-            self._let_pass(host, steps.mixed(batch, context, 0, context, chunks, head_start, spread, rested), 0, products, rested)
+            self._let_pass(host, steps.mixed(batch, context, 0, context, chunks, head_start))
         else:
-            self._let_pass(host, steps.shown(batch, False, head_start)[0] + steps.stretch(batch, context, spread).first)
+            self._let_pass(host, steps.shown(batch, False, head_start)[0] + steps.stretch(batch, context).first)
         self._clock += 1
         self._context += self._batch
-        self._iterations += 1
         decodes = self._batch  # their tokens come first
         if self._finishing and self._finishing[0][0] <= self._clock:
             self._finish_decodes()
-        for place, (request, computed) in enumerate(sampling, start=decodes):
-            self._sample(request, computed, place)
-        if not self._overlap:
-            self._send(self._pipe.ends)
-
-    def _plan(self, request: int, budget: int) -> tuple[Sequence[int], int, int] | None:
-        """(shared blocks found, blocks of its own found again, tokens) with which the request can start within `budget`
-        tokens; None when it cannot.
-        """
-        config, kv = self.config, self._kv
-        known = self._prompt[request] + self._generated[request]
-        depth = self._depth[request]
-        hits = kv.hits(self._hashes[request], min(depth, (known - 1) // config.block_size)) if depth else []
-        own = kv.own(request) if self._preemptions[request] else 0
-        found = len(hits) + own
-        tokens = known - found * config.block_size
-        if tokens > budget:
-            if not config.enable_chunked_prefill:
-                return None
-            tokens = budget
-        room = kv.free - (self._watermark if self._running else 0)
-        reserve = known if config.reserve_full_prompt else found * config.block_size + tokens
-        return None if kv.needed(reserve, hits) > room else (hits, own, tokens)
-
-    def _give(self, request: int, start: int, tokens: int, blocks: int) -> None:
-        """Blocks for a share of prefill, and its full blocks made findable."""
-        self._kv.take(blocks)
-        if self._depth[request]:
-            full = min((start + tokens) // self.config.block_size, self._depth[request])
-            self._kv.remember(request, self._hashes[request], full)
-
-    def _partial_share(self) -> tuple[int, int]:
-        """(tokens, new blocks) of the partial prefill in this iteration; zeros when there is none."""
-        request, done = self._partial, self._partial_done
-        if request < 0:
-            return 0, 0
-        left = self._prompt[request] + self._generated[request] - done
-        tokens = min(left, self.config.max_num_batched_tokens - self._batch)
-        block_size = self.config.block_size
-        return tokens, -(-(done + tokens) // block_size) + (-done // block_size)
+        for place, (slot, computed) in enumerate(sampling, start=decodes):
+            self._sample(slot, computed, place)
+        if not overlap:
+            self._send_at_end()

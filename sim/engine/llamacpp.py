@@ -1,15 +1,14 @@
 """llama.cpp's server: a fixed number of slots, one batch per iteration, decodes first and then prompts in slot order.
 
-Every slot owns its share of the context, so nothing is preempted; a request waits for a free slot. The batch holds
-one token of each generating slot and then prompt tokens, slot after slot, until `n_batch` tokens are in it; the
-device computes it in micro-batches of `n_ubatch`, of consecutive slots and equal shares (sim.engine.microbatch). A
-model with recurrent state has its prompt's last few tokens computed in an iteration of their own, because the server
-checkpoints the state before them.
+Every slot owns its share of the context, so nothing is preempted; a request waits for a free slot. The batch holds one token of each
+generating slot and then prompt tokens, slot after slot, until `n_batch` tokens are in it; the device computes it in micro-batches of
+`n_ubatch`, of consecutive slots and equal shares (sim.engine.microbatch). A model with recurrent state has its prompt's last few tokens
+computed in an iteration of their own, because the server checkpoints the state before them.
 
-Beside the stock behaviour: a budget for the whole batch, a cap on one slot's prompt tokens, and prefill-first (while
-prompts wait, hold decodes back so that first tokens come sooner), with a limit on how many are held back (the first
-in slot order) and a number of waiting prompts below which none are. The admission counters and histograms are those
-of the GB10 reference (scenarios/data/reference/gb10, Phases 52 to 58).
+Beside the stock behaviour: a budget for the whole batch, a cap on one slot's prompt tokens, and prefill-first (while prompts wait, hold
+decodes back so that first tokens come sooner), with a limit on how many are held back (the first in slot order) and a number of waiting
+prompts below which none are. The admission counters and histograms are those of the GB10 reference (scenarios/data/reference/gb10, Phases
+52 to 58).
 """
 
 from __future__ import annotations
@@ -19,22 +18,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from sim.engine.config import EngineConfig
-from sim.engine.types import Iteration, Outcome, Request
+from sim.engine.interface import Iteration, Outcome, Request
 from sim.errors import UsageError
-
-PROMPT_BINS = (0, 64, 256, 512)
-SLOT_BINS = (0, 7, 15, 31, 63, 127, 255)
-DECODE_BINS = (0, 63, 127, 255)
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaCppOptions:
-    """Settings of `EngineConfig.options`. Slots are max_num_seqs, n_batch is max_num_batched_tokens, a slot holds
-    max_model_len.
+    """Settings of `EngineConfig.options`. Slots are max_num_seqs, n_batch is max_num_batched_tokens, a slot holds max_model_len.
 
-    Tokens; 0 switches a limit off. `prompt_tail_tokens` are computed in an iteration of their own (recurrent models;
-    inferred from the reference's traces, which values from 1 to 4 reproduce). `kv_unified`: one KV buffer for all slots;
-    without it, as where the number of slots is given, each slot has a stream of its own.
+    Tokens; 0 switches a limit off. `prompt_tail_tokens` are computed in an iteration of their own (recurrent models; inferred from the
+    reference's traces, which values from 1 to 4 reproduce). `kv_unified`: one KV buffer for all slots; without it, as where the number of
+    slots is given, each slot has a stream of its own.
     """
 
     n_ubatch: int = 512
@@ -76,9 +70,7 @@ class AdmissionTrace:
     waiting_prompt_slots_per_step: list[int] = field(default_factory=list)
 
     def record(self, decodes: int, deferred: int, started: int, shares: Sequence[int]) -> None:
-        """Book one iteration: decode tokens, decodes held back, prompts begun, and the prompt tokens of each slot
-        that had any.
-        """
+        """Book one iteration: decode tokens, decodes held back, prompts begun, and the prompt tokens of each slot that had any."""
         tokens = sum(shares)
         self.steps += 1
         self.decode_only_steps += not shares
@@ -94,23 +86,14 @@ class AdmissionTrace:
         self.waiting_prompt_slots_per_step.append(len(shares))
 
 
-def histogram(values: Sequence[int], upper: Sequence[int]) -> dict[tuple[int, int | None], int]:
-    """Counts by bin (low, high inclusive; None for open), bins ending at `upper`; empty bins left out."""
-    counts: dict[tuple[int, int | None], int] = {}
-    edges: list[tuple[int, int | None]] = [(low + 1, high) for low, high in zip((-1, *upper), upper, strict=False)]
-    edges.append((upper[-1] + 1, None))
-    for value in values:
-        low_high = next(edge for edge in edges if edge[1] is None or value <= edge[1])
-        counts[low_high] = counts.get(low_high, 0) + 1
-    return counts
-
-
 class LlamaCppScheduler:
     """The `Scheduler` protocol with the server's decisions. `trace` counts them."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.options = LlamaCppOptions.of(config)
+        if not config.enable_chunked_prefill:
+            raise UsageError("llamacpp cuts prompts at its batch, always")
         if not self.options.kv_unified and config.max_num_seqs * config.max_model_len > config.kv_capacity_tokens:
             raise UsageError(
                 f"llamacpp: {config.max_num_seqs} slots of {config.max_model_len} tokens each are more than the "
@@ -147,13 +130,11 @@ class LlamaCppScheduler:
         return sum(-(-slot.computed_tokens // self.config.block_size) for slot in self.slots if slot is not None)
 
     def schedule(self) -> Iteration:
-        """Fill the batch: waiting requests take free slots, decodes (less those held back), then prompts in slot
-        order.
-        """
+        """Fill the batch: waiting requests take free slots, decodes (less those held back), then prompts in slot order."""
         admitted = self._fill_slots()
         busy = [slot for slot in self.slots if slot is not None]
-        decoding = [request for request in busy if request.generated_tokens]
-        prompts = [request for request in busy if not request.generated_tokens]
+        decoding = [request for request in busy if request.generated_tokens and request.computed_tokens + 1 == request.known_tokens]
+        prompts = [request for request in busy if request not in decoding]
         held = self._held_back(len(decoding), len(prompts))
         budget = self.options.max_batch_tokens or self.config.max_num_batched_tokens
         chosen = [(request, 1) for request in decoding[held:]]
@@ -200,14 +181,12 @@ class LlamaCppScheduler:
             self.slots[place] = request
             # at least one token is computed, so that there are logits to sample from
             request.cached_tokens = min(common * self.config.block_size, request.prompt_tokens - 1)
-            request.computed_tokens = request.cached_tokens
+            request.computed_tokens = max(request.cached_tokens, min(request.computed_tokens, request.prompt_tokens - 1))
             admitted.append(request)
         return admitted
 
     def _best_slot(self, request: Request) -> tuple[int, int]:
-        """(free slot, common blocks): the one whose cache shares most of the prompt, else the least recently used,
-        last of equals.
-        """
+        """(free slot, common blocks): the one whose cache shares most of the prompt, else the least recently used, last of equals."""
         free = [i for i, slot in enumerate(self.slots) if slot is None]
         if self.config.enable_prefix_caching and request.prompt_hashes:
             blocks = request.prompt_tokens // self.config.block_size
@@ -225,7 +204,7 @@ class LlamaCppScheduler:
         return min(decoding, options.max_defer) if options.max_defer else decoding
 
     def _prompt_share(self, request: Request, budget: int) -> int:
-        left = request.prompt_tokens - request.computed_tokens
+        left = request.known_tokens - request.computed_tokens
         tail = self.options.prompt_tail_tokens
         if left > tail:
             left -= tail

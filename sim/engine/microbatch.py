@@ -11,9 +11,7 @@ Chunk = tuple[int, int, int]
 
 
 def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[tuple[list[int], list[Chunk]]]:
-    """The iteration cut into batches of at most `size` tokens: decodes first, then the chunks in order, cut where
-    they must be.
-    """
+    """The iteration cut into batches of at most `size` tokens: decodes first, then the chunks in order, cut where they must be."""
     parts: list[tuple[list[int], list[Chunk]]] = [(contexts[i : i + size], []) for i in range(0, len(contexts), size)]
     room = -len(contexts) % size
     for tokens, end, rows in chunks:
@@ -35,13 +33,12 @@ def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[t
 def equal_micro_batches(
     contexts: list[int], chunks: list[Chunk], size: int, places: Sequence[int] = ()
 ) -> list[tuple[list[int], list[Chunk]]]:
-    """The iteration cut into batches in which every request has the same number of tokens, as llama.cpp cuts it where
-    requests keep a state or a KV stream each.
+    """The iteration cut into batches in which every request has the same number of tokens, as llama.cpp cuts it where requests keep a state
+    or a KV stream each.
 
-    Each batch takes requests that have tokens left, in order and `size` at most, and of each as many tokens as the
-    shortest has left and as fit. So one decode beside prompts makes a batch of one token of everybody. With `places`
-    (slot numbers of the decodes, then of the chunks) a batch holds slots with consecutive numbers only: streams lie
-    one after the other, and a gap ends the batch.
+    Each batch takes requests that have tokens left, in order and `size` at most, and of each as many tokens as the shortest has left and as
+    fit. So one decode beside prompts makes a batch of one token of everybody. With `places` (slot numbers of the decodes, then of the
+    chunks) a batch holds slots with consecutive numbers only: streams lie one after the other, and a gap ends the batch.
     """
     left = [(1, context + 1, 0) for context in contexts] + list(chunks)
     at = list(places) or list(range(len(left)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 
-from sim.engine.types import Request
+from sim.engine.interface import Request
 
 
 class FcfsQueue:

@@ -1,14 +1,14 @@
 """SGLang's scheduler: prefill first. An iteration is either a prefill batch or one token for every running request.
 
-As long as waiting requests fit, prefill batches run and decodes stand still. A prompt longer than the chunk is cut,
-and its next chunk opens the next prefill batch. Whether a request fits is a bet: its own tokens in full, and of what
-running requests may still generate only a share, `new_token_ratio`, which shrinks with every decode iteration. When
-the bet is lost, requests with the fewest generated tokens are retracted to the queue, and the share is raised.
+As long as waiting requests fit, prefill batches run and decodes stand still. A prompt longer than the chunk is cut, and its next chunk
+opens the next prefill batch. Whether a request fits is a bet: its own tokens in full, and of what running requests may still generate only
+a share, `new_token_ratio`, which shrinks with every decode iteration. When the bet is lost, requests with the fewest generated tokens are
+retracted to the queue, and the share is raised.
 
-Decisions are those of SGLang 0.5.23, with its overlap mode or without, which tests/engine/test_decisions_equal_sglang.py steps
-beside this one. The radix cache (sim.engine.radix) is kept at page granularity (`block_size`): prompts enter it when a chunk of them
-is computed, generated tokens when the request finishes. One thing is more lenient: where a chunk finds no room left, the engine fails,
-and here decodes go on.
+Decisions are those of SGLang 0.5.23, with its overlap mode or without, which tests/engine/test_decisions_equal_sglang.py steps beside this
+one. The radix cache (sim.engine.kv.radix) is kept at page granularity (`block_size`): prompts enter it when a chunk of them is computed,
+generated tokens when the request finishes. One thing is more lenient: where a chunk finds no room left, the engine fails, and here decodes
+go on.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from collections import deque
 from collections.abc import Sequence
 
 from sim.engine.config import EngineConfig
-from sim.engine.radix import RadixKv
-from sim.engine.sglang_admission import Endings, PrefillBudget, QueueOrder
+from sim.engine.interface import Iteration, Outcome, Request
+from sim.engine.kv.radix import RadixKv
+from sim.engine.sglang_admission import Endings, NewTokenRatio, PrefillBudget, QueueOrder, check_admitted
 from sim.engine.sglang_options import SglangOptions
-from sim.engine.types import Iteration, Outcome, Request
 from sim.engine.vllm import check_fits
-from sim.errors import UsageError
 
 
 class SglangScheduler:
@@ -34,7 +33,7 @@ class SglangScheduler:
         self.kv = RadixKv(config.num_gpu_blocks - 1, config.block_size, prefix_caching=config.enable_prefix_caching)
         self.queue: list[Request] = []
         self.running: list[Request] = []
-        self.ratio = self.options.init_new_token_ratio
+        self.ratio = NewTokenRatio(self.options)
         self._order = QueueOrder(self.kv, self.options.schedule_policy)
         self._chunked: Request | None = None
         self._prefilled: list[Request] = []  # of the latest prefill batch, until the next decision
@@ -46,14 +45,7 @@ class SglangScheduler:
     def add(self, request: Request) -> None:
         """Queue a request. Raises UsageError when it can never fit."""
         check_fits(request, self.config)
-        total = request.prompt_tokens + min(request.output_tokens, self.options.clip_new_tokens)
-        if self.options.ignore_eos and not self.config.enable_prefix_caching:  # this admission counts whole pages, and a token more
-            total = -(-(request.prompt_tokens + request.output_tokens) // self.config.block_size) * self.config.block_size + 1
-        if total + self.config.block_size >= self.config.kv_capacity_tokens:
-            raise UsageError(
-                f"request {request.request_id!r} needs {total + self.config.block_size} tokens, a spare page included, and is admitted "
-                f"only below the {self.config.kv_capacity_tokens} of the whole cache"
-            )
+        check_admitted(request, self.config, self.options)
         self.queue.append(request)
 
     def unfinished(self) -> int:
@@ -75,7 +67,7 @@ class SglangScheduler:
         """A prefill batch when there is one to run, else a decode step."""
         iteration = self._decide()
         if iteration is None:
-            self.ratio = self.options.init_new_token_ratio
+            self.ratio.reset()
         return iteration or Iteration([])
 
     def complete(self, iteration: Iteration) -> Outcome:
@@ -144,7 +136,7 @@ class SglangScheduler:
                 self._full = True
                 return None
         self._order.arrange(self.queue)
-        ratio = 1.0 if self.options.ignore_eos else self.ratio
+        ratio = 1.0 if self.options.ignore_eos else self.ratio.value
         committed = sum(self._yet_to_come(request) * ratio for request in self.running)
         chunk = config.max_num_batched_tokens if config.enable_chunked_prefill else None
         budget = PrefillBudget(self.kv, committed, self.options.max_prefill_tokens, chunk)
@@ -168,11 +160,12 @@ class SglangScheduler:
                 break
             count, node = self.kv.match(request, short_of=1)
             cached = count * config.block_size
-            tokens = request.known_tokens - cached
+            start = max(cached, min(request.computed_tokens, request.known_tokens - 1))  # transferred KV: the last token is computed anew
+            tokens = request.known_tokens - start
             if endings is not None:
                 fits = endings.leave_room(request, [each for each, _ in shares], budget)
             else:
-                fits = budget.admits(tokens + self._yet_to_come(request), locks=self.kv.unlocked(node))
+                fits = budget.admits(request.known_tokens - cached + self._yet_to_come(request), locks=self.kv.unlocked(node))
             if not fits:
                 self._full = bool(self.running or shares)
                 break
@@ -182,12 +175,12 @@ class SglangScheduler:
             if share < tokens:
                 self._chunked = request
             self.kv.hold(request, count, node)
-            request.computed_tokens = cached
+            request.computed_tokens = start
             if not request.preemptions:
                 request.cached_tokens = cached
             admitted.append(request)
             shares.append((request, share))
-            budget.reserve(share, 0 if share < tokens else self._at_most(request))
+            budget.reserve(share, start - cached + (0 if share < tokens else self._at_most(request)))
             if not budget.has_room:
                 self._full = True
                 break
@@ -213,8 +206,7 @@ class SglangScheduler:
                 return None
         retracted: list[Request] = []
         if self._fits(self.running):
-            decay = (self.options.init_new_token_ratio - self.options.min_new_token_ratio) / self.options.ratio_decay_steps
-            self.ratio = max(self.ratio - decay, self.options.min_new_token_ratio)
+            self.ratio.decay()
         elif finishing:
             return None  # they will make room
         else:
@@ -225,9 +217,7 @@ class SglangScheduler:
         return Iteration([(request, 1) for request in self.running], [], retracted, len(self.running))
 
     def _retract(self) -> list[Request]:
-        """Send requests back to the queue, fewest generated and longest prompt first, until the next step has its
-        pages.
-        """
+        """Send requests back to the queue, fewest generated and longest prompt first, until the next step has its pages."""
         order = sorted(self.running, key=lambda request: (-request.generated_tokens, request.prompt_tokens))
         retracted: list[Request] = []
         while len(order) > 1 and not (retracted and self._fits(order)):
@@ -240,9 +230,7 @@ class SglangScheduler:
         self.running = order
         self.queue.extend(retracted)
         self._full = False
-        generated = sum(request.generated_tokens for request in order)
-        asked = sum(request.output_tokens for request in order)
-        self.ratio = min(1.0, (generated + self.options.retract_decode_steps * len(order)) / (asked + 1))
+        self.ratio.lost(order)
         return retracted
 
     def _send_back(self, request: Request, retracted: list[Request]) -> None:

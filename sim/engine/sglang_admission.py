@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from sim.engine.radix import RadixKv, RadixTree
-from sim.engine.types import Request
+from sim.engine.config import EngineConfig
+from sim.engine.interface import Request
+from sim.engine.kv.radix import RadixKv, RadixTree
+from sim.engine.sglang_options import SglangOptions
+from sim.errors import UsageError
 
 MOST_MATCHED = 128  # waiting requests beyond which the queue is left as it is
 SHARED_TOKENS = 32  # a prefix of so many tokens in common with a request further up is worth waiting for
 REFRESH_EVERY = 32  # looks at the queue between which prefixes of waiting requests are marked as used
+
+
+def check_admitted(request: Request, config: EngineConfig, options: SglangOptions) -> None:
+    """Raises UsageError for a request that is never admitted, though it would fit."""
+    total, page = request.prompt_tokens + min(request.output_tokens, options.clip_new_tokens), config.block_size
+    if options.ignore_eos and not config.enable_prefix_caching:  # this admission counts whole pages, and a token more
+        total = -(-(request.prompt_tokens + request.output_tokens) // page) * page + 1
+    if total + page >= config.kv_capacity_tokens:
+        raise UsageError(
+            f"request {request.request_id!r} needs {total + page} tokens, a spare page included, and is admitted "
+            f"only below the {config.kv_capacity_tokens} of the whole cache"
+        )
 
 
 class QueueOrder:
@@ -32,8 +47,8 @@ class QueueOrder:
         self._looks += 1
 
     def _keys(self, queue: list[Request]) -> dict[Request, float]:
-        """Longest cached prefix first; last those that share a long uncached prefix with one further up, so that they find it cached
-        once that one has run.
+        """Longest cached prefix first; last those that share a long uncached prefix with one further up, so that they find it cached once
+        that one has run.
         """
         page = self._kv.page_tokens
         ahead = RadixTree()
@@ -52,8 +67,8 @@ class QueueOrder:
 
 
 class Endings:
-    """Whether KV lasts until requests of known lengths end, one after the other: how the engine admits requests that ignore the end
-    of sequence where no prefix is cached. Kept over one prefill batch, and as it keeps it, the last of the list included.
+    """Whether KV lasts until requests of known lengths end, one after the other: how the engine admits requests that ignore the end of
+    sequence where no prefix is cached. Kept over one prefill batch, and as it keeps it, the last of the list included.
     """
 
     def __init__(self, running: list[Request]) -> None:
@@ -85,9 +100,33 @@ def _ending(request: Request) -> tuple[int, int]:
     return request.output_tokens - request.generated_tokens, request.known_tokens
 
 
+class NewTokenRatio:
+    """Share of what running requests may still generate that admission reserves."""
+
+    def __init__(self, options: SglangOptions) -> None:
+        self._options = options
+        self.value = options.init_new_token_ratio
+
+    def reset(self) -> None:
+        """Nothing runs."""
+        self.value = self._options.init_new_token_ratio
+
+    def decay(self) -> None:
+        """A decode iteration passed."""
+        options = self._options
+        step = (options.init_new_token_ratio - options.min_new_token_ratio) / options.ratio_decay_steps
+        self.value = max(self.value - step, options.min_new_token_ratio)
+
+    def lost(self, kept: list[Request]) -> None:
+        """Requests were retracted, these kept: it was too low."""
+        generated = sum(request.generated_tokens for request in kept)
+        asked = sum(request.output_tokens for request in kept)
+        self.value = min(1.0, (generated + self._options.retract_decode_steps * len(kept)) / (asked + 1))
+
+
 class PrefillBudget:
-    """Tokens left to one prefill batch: to compute (`inputs`, and `chunk`, None where prompts are not cut), and of KV, of which
-    `committed` are expected to go to running requests.
+    """Tokens left to one prefill batch: to compute (`inputs`, and `chunk`, None where prompts are not cut), and of KV, of which `committed`
+    are expected to go to running requests.
     """
 
     def __init__(self, kv: RadixKv, committed: float, inputs: int, chunk: int | None) -> None:

@@ -12,12 +12,10 @@ SCHEDULE_POLICIES = ("fcfs", "lpm")
 
 @dataclass(frozen=True, slots=True)
 class SglangOptions:
-    """Settings of `EngineConfig.options`. chunked_prefill_size is max_num_batched_tokens, max_running_requests is
-    max_num_seqs.
+    """Settings of `EngineConfig.options`. chunked_prefill_size is max_num_batched_tokens, max_running_requests is max_num_seqs.
 
-    `schedule_policy` lpm takes the longest cached prefix first. The new-token ratio starts at `init_new_token_ratio`,
-    falls to `min_new_token_ratio` over `ratio_decay_steps` decode iterations, and counts at most `clip_new_tokens`
-    tokens of a request.
+    `schedule_policy` lpm takes the longest cached prefix first. The new-token ratio starts at `init_new_token_ratio`, falls to
+    `min_new_token_ratio` over `ratio_decay_steps` decode iterations, and counts at most `clip_new_tokens` tokens of a request.
     """
 
     max_prefill_tokens: int = 16384

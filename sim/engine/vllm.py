@@ -1,19 +1,18 @@
 """vLLM's V1 scheduler: one token budget per iteration, running requests first, then waiting ones.
 
-There is no prefill or decode phase: every request has known tokens (prompt and generated) and computed tokens, and an
-iteration lets the second catch up with the first. Decisions equal those of vLLM 0.32.0 for text models with full
-attention and synchronous scheduling; tests/engine/test_decisions_equal_vllm.py compares the two iteration by
-iteration.
+There is no prefill or decode phase: every request has known tokens (prompt and generated) and computed tokens, and an iteration lets the
+second catch up with the first. Decisions equal those of vLLM 0.32.0 for text models with full attention and synchronous scheduling;
+tests/engine/test_decisions_equal_vllm.py compares the two iteration by iteration.
 """
 
 from __future__ import annotations
 
 from sim.engine.config import EngineConfig
-from sim.engine.kv_cache import KvCacheManager
+from sim.engine.interface import Iteration, Outcome, Request
+from sim.engine.kv.cache import KvCacheManager
+from sim.engine.kv.tiers import TieredKvCacheManager, tiers_of
 from sim.engine.queues import FcfsQueue, PriorityQueue
-from sim.engine.speculation import Speculation
-from sim.engine.tiers import TieredKvCacheManager, tiers_of
-from sim.engine.types import Iteration, Outcome, Request
+from sim.engine.speculative import Speculation
 from sim.errors import UsageError
 
 
@@ -59,11 +58,6 @@ class VllmScheduler:
         self.speculation = Speculation.of(config)
         self._drafts: dict[Request, int] = {}  # draft tokens proposed for the next iteration
         self._uniform = False
-        # tokens, and samples, of iterations that are decided and not complete; for a preempted request, such tokens
-        # it does not own any more: all empty when iterations do not overlap
-        self._ahead: dict[Request, int] = {}
-        self._coming: dict[Request, int] = {}
-        self._stale: dict[Request, int] = {}
         # given draft rows without drafts, to keep the batch uniform: none can be accepted
         self._blind: set[Request] = set()
 
@@ -129,22 +123,27 @@ class VllmScheduler:
         """How many of the request's `drafts` draft tokens the model accepts."""
         return self.speculation.accepted(request, drafts)
 
+    def progress(self, request: Request) -> tuple[int, int]:
+        """(tokens whose KV is computed, tokens to compute until all that is known is) of a running request."""
+        computed = request.computed_tokens
+        return computed, request.prompt_tokens + request.generated_tokens - computed
+
+    def next_waiting(self) -> Request | None:
+        """The request to start next, left in the queue."""
+        return self.queue.peek() if self.queue else None
+
     def _schedule_running(self, chosen: dict[Request, int], preempted: list[Request], budget: int, threshold: int) -> int:
-        """Give each running request its tokens, preempting from the back while KV blocks are short. Returns the
-        budget left.
-        """
+        """Give each running request its tokens, preempting from the back while KV blocks are short. Returns the budget left."""
         drafting, lookahead = self.speculation.draft_tokens, self.speculation.lookahead_tokens
         self._uniform = drafting > 0  # whether no request in the middle of its prefill runs
-        kv, ahead, samples, block_size = self.kv, self._ahead, self._coming, self.config.block_size
+        kv, block_size = self.kv, self.config.block_size
         index = 0
         while index < len(self.running) and budget > 0:
             request = self.running[index]
-            start, coming = request.computed_tokens + ahead.get(request, 0), samples.get(request, 0)
-            if coming and start + 2 - coming >= request.prompt_tokens + request.output_tokens:
-                index += 1  # its last token is on the way
+            start, wanted = self.progress(request)
+            if not wanted:
+                index += 1
                 continue
-            known = request.prompt_tokens + request.generated_tokens
-            wanted = known + coming - start
             if drafting:
                 drafts = self._drafts.pop(request, 0)
                 self._uniform = self._uniform and drafts > 0
@@ -166,7 +165,7 @@ class VllmScheduler:
                     return budget
             if grows:
                 kv.allocate(request, room)
-            findable = min(upto, known)
+            findable = min(upto, request.prompt_tokens + request.generated_tokens)
             if findable >= (request.hashed_blocks + 1) * block_size:
                 kv.remember(request, findable)
             chosen[request] = tokens
@@ -178,17 +177,13 @@ class VllmScheduler:
         """Start waiting requests, in queue order and stopping at the first that does not fit."""
         config, kv = self.config, self.kv
         began, uniform = bool(chosen), self._uniform
-        skipped: list[Request] = []
-        while self.queue and budget > 0 and len(self.running) < config.max_num_seqs:
-            request = self.queue.peek()
-            if request in self._stale:
-                skipped.append(self.queue.pop())
-                continue
+        while budget > 0 and len(self.running) < config.max_num_seqs and (request := self.next_waiting()) is not None:
             hits = kv.find_hits(request)
             below = kv.lower_hits(request, len(hits))
             cached = (len(hits) + below) * config.block_size
-            remaining = request.known_tokens - cached
-            padded = remaining == 1 and uniform and (began or cached > 0) and self._pads(cached)
+            start = max(cached, min(request.computed_tokens, request.known_tokens - 1))  # transferred KV: the last token is computed anew
+            remaining = request.known_tokens - start
+            padded = remaining == 1 and uniform and (began or start > 0) and self._pads(start)
             if padded:
                 remaining += self.speculation.draft_tokens
                 if remaining > budget:
@@ -198,10 +193,9 @@ class VllmScheduler:
                 break
             tokens = min(tokens, budget)
             room = kv.free_blocks - (self._watermark_blocks if self.running else 0)
-            # Without the reservation a long prompt would be let in on the strength of its first chunk and preempted
-            # later.
-            reserve = request.known_tokens if config.reserve_full_prompt else cached + tokens
-            upto = cached + tokens
+            # Without the reservation a long prompt would be let in on the strength of its first chunk and preempted later.
+            reserve = request.known_tokens if config.reserve_full_prompt else start + tokens
+            upto = start + tokens
             slots = min(upto + self.speculation.lookahead_tokens, config.max_model_len)
             if kv.blocks_needed(request, max(reserve, slots), hits) > room:
                 break
@@ -212,19 +206,15 @@ class VllmScheduler:
             kv.remember(request, min(upto, request.known_tokens))
             if padded:
                 self._blind.add(request)
-            request.computed_tokens = cached
+            request.computed_tokens = start
             if not request.preemptions:
                 request.cached_tokens = cached
             admitted.append(request)
             chosen[request] = tokens
             budget -= tokens
-        for request in reversed(skipped):
-            self.queue.put_back(request)
 
     def _pads(self, cached: int) -> bool:
-        """Whether a request that starts with one token has room for draft rows, so that all of a decode batch have
-        one length.
-        """
+        """Whether a request that starts with one token has room for draft rows, so that all of a decode batch have one length."""
         drafts = self.speculation.draft_tokens
         return drafts > 0 and cached + drafts + 2 <= self.config.max_model_len
 
@@ -234,9 +224,7 @@ class VllmScheduler:
         return self.running[-1]
 
     def _preempt(self, request: Request) -> None:
-        """Drop the request's KV and drafts; it will recompute prompt and generated tokens, less what is still
-        cached.
-        """
+        """Drop the request's KV and drafts; it will recompute prompt and generated tokens, less what is still cached."""
         self.kv.free(request)
         request.computed_tokens = 0
         request.preemptions += 1

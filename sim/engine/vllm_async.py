@@ -1,9 +1,8 @@
 """vLLM's asynchronous scheduling: an iteration is decided while the one before it runs.
 
-The device never waits for the scheduler, at a price in decisions: a request that arrives during an iteration is not
-in the next one, which is decided already, but in the one after; and a finished request keeps its place and its KV
-blocks through one more decision. Decisions equal those of vLLM 0.32.0's AsyncScheduler stepped as its engine core
-does, two batches deep (tests/engine).
+The device never waits for the scheduler, at a price in decisions: a request that arrives during an iteration is not in the next one, which
+is decided already, but in the one after; and a finished request keeps its place and its KV blocks through one more decision. Decisions
+equal those of vLLM 0.32.0's AsyncScheduler stepped as its engine core does, two batches deep (tests/engine).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from sim.engine.config import EngineConfig
-from sim.engine.types import Iteration, Outcome, Request
+from sim.engine.interface import Iteration, Outcome, Request
 from sim.engine.vllm import VllmScheduler, check_fits
 from sim.errors import UsageError
 
@@ -19,15 +18,19 @@ from sim.errors import UsageError
 class AsyncVllmScheduler(VllmScheduler):
     """The `Scheduler` protocol over overlapping iterations.
 
-    `schedule` returns the iteration decided earlier, or decides one when there is none. Its successor is decided by
-    `ahead`, while it runs and before what it does to its requests is known; without that call, in `complete`, from
-    what was queued at the last `schedule`.
+    `schedule` returns the iteration decided earlier, or decides one when there is none. Its successor is decided by `ahead`, while it runs
+    and before what it does to its requests is known; without that call, in `complete`, from what was queued at the last `schedule`.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
         if self.speculation.draft_tokens:
             raise UsageError("draft_tokens with async_scheduling is not modelled; switch one of them off")
+        # tokens, and samples, of iterations that are decided and not complete; of a preempted request, those it no longer owns
+        self._ahead: dict[Request, int] = {}
+        self._coming: dict[Request, int] = {}
+        self._stale: dict[Request, int] = {}
+        self._held_back: list[Request] = []  # stale ones, while others are admitted
         self._late: list[Request] = []  # arrived since the last decision
         self._asked = False  # whether the running iteration's successor is decided
         self._decided: deque[tuple[Iteration, set[Request]]] = deque()  # and who samples in it
@@ -61,7 +64,7 @@ class AsyncVllmScheduler(VllmScheduler):
         return self._decided[-1][0] if len(self._decided) > 1 else None
 
     def complete(self, iteration: Iteration) -> Outcome:
-        """Decide the next iteration, unless that is done, then book this one."""
+        """Decide the next iteration, unless that is done, then complete this one."""
         if not self._asked:
             self._decide()
         self._asked = False
@@ -96,6 +99,24 @@ class AsyncVllmScheduler(VllmScheduler):
             gone = set(finished)
             self.running = [request for request in self.running if request not in gone]
         return Outcome(sampled, finished)
+
+    def progress(self, request: Request) -> tuple[int, int]:
+        """`VllmScheduler.progress` once what is under way has run; nothing to compute when its last token is on the way."""
+        start, coming = request.computed_tokens + self._ahead.get(request, 0), self._coming.get(request, 0)
+        if coming and start + 2 - coming >= request.prompt_tokens + request.output_tokens:
+            return start, 0
+        return start, request.prompt_tokens + request.generated_tokens + coming - start
+
+    def next_waiting(self) -> Request | None:
+        """The first whose tokens are not still on the way."""
+        while self.queue and self.queue.peek() in self._stale:
+            self._held_back.append(self.queue.pop())
+        return super().next_waiting()
+
+    def _admit(self, chosen: dict[Request, int], admitted: list[Request], budget: int, threshold: int) -> None:
+        super()._admit(chosen, admitted, budget, threshold)
+        while self._held_back:
+            self.queue.put_back(self._held_back.pop())
 
     def _take_late(self) -> None:
         for request in self._late:

@@ -18,7 +18,7 @@ class GpuSpec:
     name: str
     memory_bytes: float
     memory_bandwidth: float
-    flops: Mapping[str, float]
+    flops: Mapping[str, float] = field(hash=False)
     host_link_bandwidth: float
     gpu_link_bandwidth: float | None = None
     l2_bytes: float | None = None

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -104,7 +103,7 @@ def _gpu(entry: object, where: str, prefix: str, origin: str) -> GpuSpec:
         name=name,
         memory_bytes=fields.positive("memory_bytes", maximum=1e15),
         memory_bandwidth=fields.positive("memory_bandwidth", maximum=1e16),
-        flops=MappingProxyType({dtype: flops.positive(dtype, maximum=1e20) for dtype in flops.data}),
+        flops={dtype: flops.positive(dtype, maximum=1e20) for dtype in flops.data},
         host_link_bandwidth=fields.positive("host_link_bandwidth", maximum=1e15),
         gpu_link_bandwidth=_optional(fields, "gpu_link_bandwidth", 1e15),
         l2_bytes=_optional(fields, "l2_bytes", 1e12),

@@ -88,7 +88,8 @@ class BlockNamer:
         elif isinstance(content, BlockHashes):
             named = self._from_hashes(content, prompt_tokens)
         elif isinstance(content, SystemPrompt):
-            named = self._from_system(content, prompt_tokens + (output_tokens if session_id is not None else 0))
+            # without a session nobody asks for what follows the system prompt
+            named = self._from_system(content, min(content.tokens, prompt_tokens) if session_id is None else prompt_tokens + output_tokens)
         elif session_id is not None:
             before = self._sessions.get(session_id, ())
             shared = content.shared_tokens if isinstance(content, Grown) else 0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sim.errors import UsageError
 from sim.workload.options import DEFAULT, LoadOptions
-from sim.workload.trace import Trace
+
+if TYPE_CHECKING:
+    from sim.workload.trace import Trace
 
 # name -> (module, function, one line of help)
 FORMATS: dict[str, tuple[str, str, str]] = {
@@ -19,7 +22,6 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "sharegpt-sessions": ("sim.workload.texts", "load_sharegpt_sessions", "ShareGPT JSON: whole conversations as sessions"),
     "custom": ("sim.workload.texts", "load_custom", "vLLM's custom JSON lines of prompts; no arrival times"),
     "servegen": ("sim.workload.servegen", "load_servegen", "ServeGen client files (a folder): distributions to draw from"),
-    "servingsim": ("sim.workload.servingsim", "load_servingsim", "LLMServingSim JSON lines, single calls or agent sessions"),
     "agents": ("sim.workload.agents", "load_agents", "recorded agent sessions, JSON lines of turns"),
 }
 # formats that say nothing of when calls arrive: their calls all arrive at 0 unless a request rate is given

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from sim.engine.types import Request
+from sim.engine.interface import Request
 from sim.workload.content import BlockNamer
 from sim.workload.trace import Trace
 
@@ -59,9 +59,14 @@ class TraceSource:
         i = self._followers[row]
         return self._request(i, now_s + float(self._trace.think_s[i]))
 
-    def named(self) -> list[Sequence[Hashable]]:
-        """Names of the KV blocks of every call, in the trace's order. Of a source that has given no request yet."""
-        return [self._names(i) for i in range(len(self._trace))]
+    def shared_blocks(self) -> dict[str, int]:
+        """Of every call that shares some, how many of its leading KV blocks another call also begins with, by request id."""
+        trace = self._trace
+        if not self._unnamed and not any(content is not None for content in trace.contents):
+            return {}
+        names = [self._names(i) for i in range(len(trace))]
+        self._named = dict(enumerate(names))
+        return {trace.request_ids[i]: depth for i, depth in enumerate(shared_depths(names)) if depth}
 
     def _request(self, i: int, arrival_s: float) -> Request:
         trace = self._trace
@@ -81,9 +86,11 @@ class TraceSource:
 
     def _names(self, i: int) -> Sequence[Hashable]:
         """Names of a call's KV blocks. Those of a session are named in its order, whichever call is made first."""
+        if i in self._named:
+            return self._named.pop(i)
         session = self._trace.session_ids[i]
         if session is None:
-            return self._name(i)
+            return () if self._trace.contents[i] is None else self._name(i)
         unnamed = self._unnamed[session]
         while i not in self._named:
             row = unnamed.popleft()
@@ -108,3 +115,27 @@ def followers(trace: Trace) -> dict[int, int]:
             found[latest[session]] = i
         latest[session] = i
     return found
+
+
+def shared_depths(hashes: Sequence[Sequence[Hashable]]) -> list[int]:
+    """For each list of chained block hashes, how many of its first hashes some other list also begins with.
+
+    Hashes are chained, so a hash that only one list has ends what that list can share. Each list is followed only as far as others go;
+    work grows with what is shared, not with the length of the prompts.
+    """
+    depths = [0] * len(hashes)
+    owner: dict[Hashable, int] = {}  # hash -> the only list known to reach it, or -1 when several do
+    for index, chain in enumerate(hashes):
+        for depth, content in enumerate(chain):
+            other = owner.setdefault(content, index)
+            if other == index:
+                break
+            depths[index] = depth + 1
+            if other < 0:
+                continue
+            owner[content] = -1
+            depths[other] = max(depths[other], depth + 1)
+            # the other list stopped here when it came; now that this one follows, it goes one step further
+            if depth + 1 < len(hashes[other]):
+                owner.setdefault(hashes[other][depth + 1], other)
+    return depths

@@ -68,18 +68,7 @@ class Trace:
 
     def head(self, count: int) -> Trace:
         """The first `count` calls."""
-        return Trace(
-            self.arrival_s[:count],
-            self.prompt_tokens[:count],
-            self.output_tokens[:count],
-            self.think_s[:count],
-            self.request_ids[:count],
-            self.session_ids[:count],
-            self.turns[:count],
-            self.contents[:count],
-            self.notes,
-            self.priorities[:count],
-        )
+        return self.taken(np.arange(min(count, len(self))))
 
     def retimed(self, arrival_s: NDArray[np.float64]) -> Trace:
         """The same calls at other arrival times (NaN where a call follows its session's previous turn).

@@ -23,7 +23,9 @@ def step_fit():
     from calibrate.sampling import Settings
     from calibrate.steps.fit import StepFit
 
-    return StepFit(synthetic(np.random.default_rng(0)), PRIORS, Settings(draws=1000, tune=700, chains=2, seed=1))
+    return StepFit(
+        synthetic(np.random.default_rng(0)), PRIORS, Settings(draws=1000, tune=300, chains=2, seed=1, target_accept=0.9, anew=2000)
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,17 @@
 """Write synthetic engine-grid measurement files, as a measuring machine would."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import xarray as xr
 
 from calibrate.steps.cells import make_cells
-from calibrate.steps.model import log_price
-from sim.bill import iteration_bill, mixed_shape
+from calibrate.steps.engine_grid import INGESTION_S, RUNNER2_S
+from calibrate.steps.model import log_times
+from sim.cost.batch import mixed_batch
+from sim.cost.work import iteration_work
 from sim.precision import Precision
+from sim.specs.gpus import get_gpu
 from sim.specs.models import catalogue_config, get_model
 from tests.calibrate.steps import TRUE_RATES
 
@@ -17,15 +19,15 @@ from tests.calibrate.steps import TRUE_RATES
 def write_grid(path, rng, model="Qwen2.5-7B", sigma=0.01, **changes):
     """A file with decode, prefill and mixed cells whose times are the formula's; `changes` replace attributes."""
     spec, rows = get_model(model), []
-    on = {"NVIDIA H200": "H200", "NVIDIA L4": "L4"}.get(changes.get("gpu_name"), "H100")  # whose slow sizes the times have
+    gpu = get_gpu({"NVIDIA H200": "H200", "NVIDIA L4": "L4"}.get(changes.get("gpu_name"), "H100"))
     wanted = [("decode", b, c, 0, 0, 0) for b in (1, 8, 32, 128) for c in (128, 2048, 16384)]
     wanted += [("prefill", 0, 0, 1, n, o) for n in (64, 512, 2048, 8192) for o in (0, 16384)]
     wanted += [("mixed", b, 2048, 1, n, 0) for b in (8, 64) for n in (256, 2048)]
     for kind, batch, context, chunks, tokens, start in wanted:
-        shape = mixed_shape(spec, [float(context)] * batch, [(float(tokens), float(start + tokens), True)] * chunks)
-        shape = replace(shape, intake_tokens=float(chunks * (start + tokens)))
-        cell = make_cells([iteration_bill(spec, shape, Precision(), gpu=on)], [1.0], kind=[kind], model=[model], cell=["x"])
-        step = float(np.exp(log_price(cell, TRUE_RATES)[0, 0] + sigma * rng.standard_normal()))
+        shape = mixed_batch(spec, [float(context)] * batch, [(float(tokens), float(start + tokens), True)] * chunks)
+        cell = make_cells([iteration_work(spec, shape, Precision(), gpu=gpu)], [1.0], kind=[kind], model=[model], cell=["x"])
+        step = float(np.exp(log_times(cell, TRUE_RATES)[0, 0] + sigma * rng.standard_normal()))
+        step += chunks * (start + tokens) * (INGESTION_S + RUNNER2_S * spec.second_runner)
         rows.append(
             {
                 "label": f"{kind}:{batch}x{context}+{tokens}@{start}",

@@ -4,10 +4,10 @@ import numpy as np
 
 from calibrate.sbc.cells import compositions
 from calibrate.steps.cells import StepCells, make_cells
-from calibrate.steps.model import log_price
+from calibrate.steps.model import log_times
+from sim.cost.rates import UNITS, Rates
 from sim.precision import Precision
 from sim.priors import priors
-from sim.rates import UNITS, Rates
 from sim.specs.gpus import get_gpu
 
 GPU = get_gpu("H100")
@@ -17,21 +17,20 @@ TRUE = {
     "c0_s": 2.2e-3,
     "c_seq_s": 17e-6,
     "c_prefill_s": 1.3e-3,
-    "beta": 2.99e12,
+    "beta": 2.955e12,
     "beta_kv": 2.9e12,
     "linear_flops_per_s": 640e12,
     "attention_flops_per_s": 430e12,
-    "smooth_p": 3.2,
 }
 TRUE_RATES = Rates(**TRUE)
 
 
 def synthetic(rng, rates=TRUE_RATES, sigma=0.01, models=("Qwen2.5-7B", "Qwen2.5-3B")) -> StepCells:
     """Cells whose times are the formula's, times log-normal error of `sigma`."""
-    bills, kinds, names, labels = zip(*compositions(models), strict=True)
-    clean = make_cells(bills, np.ones(len(bills)), kind=kinds, model=names, cell=labels)
-    times = np.exp(log_price(clean, rates)[0] + sigma * rng.standard_normal(len(bills)))
-    return make_cells(bills, times, kind=kinds, model=names, cell=labels)
+    works, kinds, names, labels = zip(*compositions(models), strict=True)
+    clean = make_cells(works, np.ones(len(works)), kind=kinds, model=names, cell=labels)
+    times = np.exp(log_times(clean, rates)[0] + sigma * rng.standard_normal(len(works)))
+    return make_cells(works, times, kind=kinds, model=names, cell=labels)
 
 
 def scalar(values):

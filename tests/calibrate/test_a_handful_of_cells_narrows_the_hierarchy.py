@@ -5,15 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrate.population.start import like, starting_priors
+from calibrate.population.priors import like, starting_priors
 from calibrate.sampling import Settings
 from calibrate.sbc.cells import step_cells
 from calibrate.steps.fit import StepFit
-from calibrate.steps.model import log_price
+from calibrate.steps.model import log_times
 from calibrate.steps.rates import value
+from sim.cost.rates import UNITS, Rates
 from sim.posterior import rates_for
 from sim.precision import Precision
-from sim.rates import UNITS, Rates
+from sim.provenance import GIVEN
 from sim.specs.gpus import get_gpu
 from tests.calibrate.grids import write_grid
 from tests.cli import run
@@ -23,7 +24,7 @@ from tests.cli import run
 def test_only_gpus_without_grids_of_their_own_start_from_the_hierarchy(name, pooled):
     _, start = starting_priors(get_gpu(name), Precision())
     assert start.pooled == pooled
-    assert ("hierarchy" if pooled else f"the datasheet of {name}") in start.said
+    assert ("hierarchy" if pooled else f"the datasheet of {name}") in start.basis
     assert not starting_priors(get_gpu(name), Precision(), datasheet=True)[1].pooled
 
 
@@ -32,12 +33,12 @@ def test_a_prior_has_the_quantiles_of_the_draws_it_is_made_like():
     cost = 2e-3 * np.exp(0.4 * rng.standard_normal(4000))
     share = 3e12 / (1 + np.exp(-(1.2 + 0.7 * rng.standard_normal(4000))))
     for draws, upper in ((cost, np.inf), (share, 3e12)):
-        prior = like(draws, upper, 0.0, "made")
+        prior = like(draws, upper, 0.0, GIVEN)
         found = [float(value(prior, z)) for z in (-1.6449, 0.0, 1.6449)]
         np.testing.assert_allclose(found, np.quantile(draws, [0.05, 0.5, 0.95]), rtol=0.04)
-    wider = like(cost, np.inf, 0.3, "made")
+    wider = like(cost, np.inf, 0.3, GIVEN)
     assert wider.sigma == pytest.approx(np.hypot(0.4, 0.3), rel=0.05)
-    at_the_peak = like(np.full(100, 3e12), 3e12, 0.0, "made")
+    at_the_peak = like(np.full(100, 3e12), 3e12, 0.0, GIVEN)
     assert 0.99 * 3e12 < at_the_peak.median < 3e12
 
 
@@ -54,15 +55,15 @@ def test_eight_cells_narrow_what_the_hierarchy_says_and_hold_the_truth():
     priors, _ = starting_priors(gpu, Precision())
     every = step_cells()
     rng = np.random.default_rng(1)
-    seen = replace(every, step_s=np.exp(log_price(every, truth)[0] + 0.004 * rng.standard_normal(len(every))))
+    seen = replace(every, step_s=np.exp(log_times(every, truth)[0] + 0.004 * rng.standard_normal(len(every))))
     few = seen.take(np.linspace(0, len(seen) - 1, 8).round().astype(int))
     settings = Settings(draws=600, tune=400, chains=2, seed=1, target_accept=0.95)
     posterior = StepFit(few, priors, settings).posterior()
-    before = np.std(log_price(every, known.draws), axis=0)
-    after = np.std(log_price(every, posterior.rates), axis=0)
+    before = np.std(log_times(every, known.draws), axis=0)
+    after = np.std(log_times(every, posterior.rates), axis=0)
     assert np.median(after / before) < 0.5
-    low, high = np.quantile(log_price(every, posterior.rates), [0.005, 0.995], axis=0)
-    inside = (low <= log_price(every, truth)[0]) & (log_price(every, truth)[0] <= high)
+    low, high = np.quantile(log_times(every, posterior.rates), [0.005, 0.995], axis=0)
+    inside = (low <= log_times(every, truth)[0]) & (log_times(every, truth)[0] <= high)
     assert inside.mean() > 0.85
 
 

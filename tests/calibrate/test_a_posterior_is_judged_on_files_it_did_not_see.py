@@ -13,12 +13,13 @@ from calibrate.artifacts import write_posterior
 from calibrate.sampling import Diagnostics, Settings
 from calibrate.steps.cells import KINDS, concatenate
 from calibrate.steps.engine_grid import Grid, read_engine_grid
-from calibrate.steps.model import log_price, predictive
-from calibrate.steps.unseen import together, unseen
+from calibrate.steps.model import log_times, predictive
+from calibrate.steps.predict import pooled, predict
+from sim.cost.rates import UNITS, Rates, at_host
 from sim.posterior import packaged_posterior
 from sim.precision import Precision
-from sim.quantiles import normal_quantile
-from sim.rates import UNITS, Rates, at_host
+from sim.provenance import Origin, Provenance
+from sim.results.quantiles import normal_quantile
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from tests.calibrate.grids import write_grid
@@ -36,8 +37,10 @@ def posterior(path, *, sigma=SIGMA, host_sd=HOST_SD, gpu="H100", kinds=KINDS, **
     if kinds:
         rates["sigma"] = (("chain", "draw", "kind"), np.full((4, 200, len(kinds)), sigma))
     return write_posterior(
-        path, xr.Dataset(rates, coords={"kind": list(kinds)} if kinds else {}), family="step-time", gpu=gpu, summary="posterior for a test",
-        basis=dict.fromkeys(UNITS, "learnt from a test"), data_fingerprint="0" * 64, diagnostics=Diagnostics(1.0, 2000.0, 0),
+        path, xr.Dataset(rates, coords={"kind": list(kinds)} if kinds else {}), family="step-time", gpu=gpu,
+        source=Provenance(Origin.IN_PROCESS, "posterior for a test"),
+        sources=dict.fromkeys(UNITS, Provenance(Origin.IN_PROCESS, "learnt from a test")),
+        data_fingerprint="0" * 64, diagnostics=Diagnostics(1.0, 2000.0, 0),
         settings=Settings(), sampler="nutpie", weight_dtype="bf16", host_sd=host_sd, **more,
     )  # fmt: skip
 
@@ -54,30 +57,30 @@ def test_intervals_cover_nine_in_ten_of_what_the_posterior_itself_would_see(tmp_
         host = np.exp(HOST_SD * normal_quantile(np.array([[(rank + 0.5) / RUNS]])))  # cells of a run share one: hosts are spread evenly
         cells = every.take(rng.permutation(len(every))[:10])
         cells = replace(cells, repeat_sd=np.full(len(cells), 0.01), run=np.full(len(cells), f"run {i}"))
-        seen = predictive(cells, log_price(cells, Rates(**true), host), np.full((1, len(KINDS)), SIGMA), rng)[0]
+        seen = predictive(cells, log_times(cells, Rates(**true), host), np.full((1, len(KINDS)), SIGMA), rng)[0]
         parts.append(replace(cells, step_s=seen))
-    found = unseen(replace(grid(every), cells=concatenate(parts)), path, seed=0, draws=800)
+    found = predict(replace(grid(every), cells=concatenate(parts)), path, seed=0, draws=800)
     everything = found.parts[0].scores
     assert everything.n == 10 * RUNS
     assert 0.86 < everything.coverage < 0.94
     assert abs(everything.bias) < 0.01
-    assert together([found, found])[0].scores.coverage == everything.coverage
+    assert pooled([found, found])[0].scores.coverage == everything.coverage
 
 
 def test_a_slow_host_is_seen_in_the_bias_and_gone_when_told(tmp_path):
     path = posterior(tmp_path / "p.nc", host_sd=0.2)
     slow = synthetic(np.random.default_rng(2), rates=at_host(TRUE_RATES, 1.3), sigma=0.005)
-    found = unseen(grid(slow), path, seed=0)
+    found = predict(grid(slow), path, seed=0)
     assert found.host == pytest.approx(1.3, abs=0.04)
     assert found.parts[0].scores.bias < -0.03
-    assert found.told.median < 0.5 * found.parts[0].scores.median
-    assert abs(found.told.bias) < 0.01
-    same = unseen(grid(slow), posterior(tmp_path / "q.nc", host_sd=0.0), seed=0)
+    assert found.given_host.median < 0.5 * found.parts[0].scores.median
+    assert abs(found.given_host.bias) < 0.01
+    same = predict(grid(slow), posterior(tmp_path / "q.nc", host_sd=0.0), seed=0)
     assert same.host == 1.0  # of hosts that do not differ there is nothing to tell
 
 
 def test_kinds_add_up_and_cells_are_listed_worst_first(tmp_path):
-    found = unseen(grid(synthetic(np.random.default_rng(3))), posterior(tmp_path / "p.nc"), seed=0)
+    found = predict(grid(synthetic(np.random.default_rng(3))), posterior(tmp_path / "p.nc"), seed=0)
     everything, *kinds = found.parts
     assert everything.cells == "all"
     assert sum(part.scores.n for part in kinds) == everything.scores.n == len(found.cells)
@@ -91,7 +94,7 @@ def test_kinds_add_up_and_cells_are_listed_worst_first(tmp_path):
 def test_a_cells_noise_follows_the_share_its_host_has(tmp_path):
     cells = synthetic(np.random.default_rng(4))
     known = replace(cells, visits=np.full(len(cells), 1.0), visits_sd=np.full(len(cells), np.nan), within_sd=np.zeros(len(cells)))
-    found = unseen(grid(known), posterior(tmp_path / "p.nc"), seed=0)
+    found = predict(grid(known), posterior(tmp_path / "p.nc"), seed=0)
     noise = {cell.cell: cell.noise for cell in found.cells}
     of = {name: cells.step_s[cells.cell == name].min() for name in noise}
     assert noise[min(of, key=of.get)] > 1.5 * noise[max(of, key=of.get)]
@@ -103,7 +106,7 @@ def test_the_command_prints_a_table_and_the_same_as_json(tmp_path):
     said = run(*argv, "--worst", "2")
     assert (said.code, said.stderr) == (0, "")
     assert "Qwen2.5-7B.nc (Qwen2.5-7B bf16): vllm 0.0" in said.stdout
-    assert said.stdout.count("all, its host told: ") == 2
+    assert said.stdout.count("all, given its host: ") == 2
     body = json.loads(run(*argv, "--json").stdout)
     assert [each["parts"]["all"]["n"] for each in body["files"]] == [24, 24]
     scores = body["files"][0]["parts"]["all"]
@@ -132,7 +135,7 @@ def test_a_packaged_posterior_is_found_by_the_files_gpu(tmp_path):
     said = run("calibrate", "--predict", "--from", str(file), "--json")
     assert said.code == 0
     assert json.loads(said.stdout)["posterior"].startswith("posterior for H200 from")
-    never = unseen(read_engine_grid(file, get_gpu("L4")), packaged_posterior("population"), 0)
+    never = predict(read_engine_grid(file, get_gpu("L4")), packaged_posterior("population"), 0)
     assert never.parts[0].scores.n == 24
 
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from calibrate.steps import fit
-from simctl import collect
+from hw import jobs
+from hw.jobs import Job
+from sim.errors import SimctlError
 from tests.calibrate.grids import write_grid
 from tests.cli import run
 
@@ -14,18 +16,16 @@ FLOORS = {"floor_copy_bytes_per_s": 2e12, "floor_read_bytes_per_s": 2.5e12, "flo
 
 
 @pytest.fixture
-def calls(monkeypatch):
-    """Calls of the measuring command; instead of measuring, it writes a synthetic grid."""
+def measured(monkeypatch):
+    """Jobs measured, and where to; instead of measuring, a synthetic grid is written."""
     seen = []
 
-    def pretend(call):
-        seen.append(call)
-        out = Path(call[call.index("-o") + 1])
+    def pretend(job, out):
+        seen.append(job)
         out.mkdir(parents=True, exist_ok=True)
-        write_grid(out / "engine-grid_x.nc", np.random.default_rng(0), **FLOORS)
-        return 0, ""
+        return [write_grid(out / "engine-grid_x.nc", np.random.default_rng(0), **FLOORS)]
 
-    monkeypatch.setattr(collect, "measure", pretend)
+    monkeypatch.setattr(jobs, "run_apart", pretend)
     return seen
 
 
@@ -42,34 +42,34 @@ class Stop(Exception):
 @pytest.mark.parametrize(
     ("hw", "extra", "wants"),
     [
-        ("h100", ["--model", "qwen2.5-7b", "--budget", "30s"], ["--hw", "cuda", "--expect-gpu", "H100", "--budget", "30"]),
-        ("cpu", [], ["--hw", "cpu", "--model", "tiny-25m", "--max-num-seqs", "16"]),
+        ("h100", ["--model", "qwen2.5-7b", "--budget", "30s"], Job("engine-grid", "cuda", "qwen2.5-7b", None, 30.0, expect_gpu="H100")),
+        ("cpu", [], Job("engine-grid", "cpu", "tiny-25m", max_num_seqs=16, max_num_batched_tokens=512)),
     ],
 )
-def test_it_measures_what_was_asked_and_learns_from_that_file(tmp_path, monkeypatch, calls, hw, extra, wants):
+def test_it_measures_what_was_asked_and_learns_from_that_file(tmp_path, monkeypatch, measured, hw, extra, wants):
     # the fit itself is another test's: here it must be handed the 24 good cells of the collected file
     monkeypatch.setattr(fit, "StepFit", Fitted)
     with pytest.raises(Stop, match="24"):
         run("calibrate", "--hw", hw, "--collect", str(tmp_path / "c"), *extra)
-    (call,) = calls
-    text = " ".join(call)
-    for option, value in zip(wants[::2], wants[1::2], strict=True):
-        assert f"{option} {value}" in text
+    assert measured == [wants]
     assert (tmp_path / "c" / "this-machine.yaml").exists() == (hw == "cpu")
 
 
-def test_a_cells_file_is_passed_on(tmp_path, monkeypatch, calls):
+def test_a_cells_file_is_passed_on(tmp_path, monkeypatch, measured):
     monkeypatch.setattr(fit, "StepFit", Fitted)
     with pytest.raises(Stop):
         run("calibrate", "--hw", "cpu", "--collect", str(tmp_path), "--cells", "cells.json")
-    assert "cells.json" in calls[0][calls[0].index("--cells") + 1]
+    assert Path(measured[0].cells).name == "cells.json"
 
 
 def test_a_measurement_that_fails_is_one_line_and_exit_1(tmp_path, monkeypatch):
-    monkeypatch.setattr(collect, "measure", lambda call: (1, "hw: the device is busy"))
+    def busy(job, out):
+        raise SimctlError("the device is busy")
+
+    monkeypatch.setattr(jobs, "run_apart", busy)
     code, out, err = run("calibrate", "--hw", "cpu", "--collect", str(tmp_path))
     assert (code, out) == (1, "")
-    assert err.splitlines()[-1] == "simctl: measuring failed: hw: the device is busy"
+    assert err.splitlines()[-1] == "simctl: the device is busy"
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,9 @@ def test_a_measurement_that_fails_is_one_line_and_exit_1(tmp_path, monkeypatch):
         (["--hw", "h100", "--cells", "c.json"], "needs --collect"),
     ],
 )
-def test_requests_that_make_no_sense_measure_nothing(tmp_path, monkeypatch, calls, argv, says):
+def test_requests_that_make_no_sense_measure_nothing(tmp_path, monkeypatch, measured, argv, says):
     monkeypatch.chdir(tmp_path)
     code, _, err = run("calibrate", *argv)
     assert code == 2
     assert says in err
-    assert calls == []
-
-
-def test_the_real_measuring_command_says_why_it_cannot(tmp_path):
-    code, said = collect.measure(["--hw", "cpu", "--suite", "engine-grid", "--model", "no-such-shape", "-o", str(tmp_path)])
-    assert code == 2
-    assert "unknown model shape" in said
+    assert measured == []

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from calibrate.design.greedy import Problem, choose, follow, linearised, thinned
 from calibrate.design.start import Start
-from calibrate.sampling import Settings
-from calibrate.steps.model import log_price
+from calibrate.steps.laplace import fitted
+from calibrate.steps.model import log_times
 from calibrate.steps.rates import prior_draws
-from sim.bill import decode_shape, iteration_bill, mixed_shape
+from sim.cost.batch import decode_batch, mixed_batch
+from sim.cost.step_time import step_time_s
+from sim.cost.work import iteration_work
 from sim.errors import UsageError
 from sim.precision import Precision
-from sim.price import step_time_s
 from sim.specs.models import get_model
-from simctl.design import _checked_table
 from tests.calibrate.steps import PRIORS, TRUE_RATES
 from tests.cli import run
 
@@ -26,8 +26,8 @@ MODEL = get_model("Qwen2.5-7B")
 
 def long_prompts(rates):
     """A decision: log seconds to prefill 6000 tokens after 20000 and decode 100 tokens of it, for array rates [draw]."""
-    prefill = iteration_bill(MODEL, mixed_shape(MODEL, [], [(6000.0, 26_000.0, True)]), Precision())
-    decode = iteration_bill(MODEL, decode_shape(MODEL, 24.0, 26_000.0), Precision())
+    prefill = iteration_work(MODEL, mixed_batch(MODEL, [], [(6000.0, 26_000.0, True)]), Precision())
+    decode = iteration_work(MODEL, decode_batch(MODEL, 24.0, 26_000.0), Precision())
     return np.log(np.asarray(step_time_s(prefill, rates, np) + 100 * step_time_s(decode, rates, np)))
 
 
@@ -36,7 +36,7 @@ def planned(step_fit):
     """(problem, chosen, coarse) for the long prompts, known from the priors alone, a third of the grid's cost to spend."""
     cells = step_fit.cells
     start = Start(prior_draws(PRIORS, 600, np.random.default_rng(4)), np.full(3, 0.02), "prior")
-    cost = 15 * np.exp(log_price(cells, TRUE_RATES)[0])
+    cost = 15 * np.exp(log_times(cells, TRUE_RATES)[0])
     problem = Problem(long_prompts(start.rates)[:, None], np.zeros(1), start.log_times(cells), start.noise_var(cells), cost)
     chosen = choose(problem, cost.sum() / 5)
     return problem, chosen, follow(problem, thinned(cost, chosen.total_s))
@@ -52,10 +52,10 @@ def test_the_plan_costs_no_more_and_promises_more(planned):
 
 def test_measuring_the_chosen_cells_narrows_the_decision_more_and_finds_the_truth(step_fit, planned):
     _, chosen, coarse = planned
-    how = Settings(draws=400, tune=500, chains=2, seed=5)
     taught = {}
     for name, plan in (("chosen", chosen), ("coarse", coarse)):
-        values = long_prompts(step_fit.posterior(step_fit.cells.take(np.array(plan.cells)), how).rates)
+        rates, _, _ = fitted(step_fit.cells.take(np.array(plan.cells)), PRIORS).draws(1000, np.random.default_rng(5))
+        values = long_prompts(rates)
         taught[name] = np.quantile(values, [0.05, 0.95])
     widths = {name: high - low for name, (low, high) in taught.items()}
     assert widths["chosen"] < 0.9 * widths["coarse"]
@@ -132,7 +132,7 @@ def test_the_command_designs_for_a_gpu_never_measured_and_writes_the_cells(tmp_p
         (["--budget", "20s", "--for", "no.yaml"], "no such scenario"),
         (["--budget", "0.1s", "--for", "s.yaml"], "is too little"),
         (["--budget", "9s", "--for", "s.yaml", "--metric", "best.1.miles"], "has no figure 'best.1.miles'"),
-        (["--budget", "9s", "--for", "s.yaml", "--goal", "fast"], "--goal needs METRIC<=NUMBER"),
+        (["--budget", "9s", "--for", "s.yaml", "--goal", "fast"], "'--goal': needs METRIC<=NUMBER"),
         (["--budget", "9s", "--for", "s.yaml", "--goal", "best.1.tok_s<=0.001"], "decided at every draw"),
         (["--budget", "9s", "--for", "s.yaml", "--posterior", "x.nc", "--from-datasheet"], "contradict"),
         (["--budget", "9s", "--for", "s.yaml", "--cells-out", "no/c.json"], "not a folder"),
@@ -145,13 +145,3 @@ def test_designs_that_make_no_sense_are_one_line(tmp_path, monkeypatch, argv, sa
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert says in err
     assert [p.name for p in tmp_path.iterdir()] == ["s.yaml"]
-
-
-def test_the_table_of_a_check_fits_a_terminal():
-    figures = {"low": [303.7, 1149.2, 0.2163], "median": [341.4, 1250.0, 0.2407], "high": [405.7, 1388.4, 0.2731]}
-    names = ("chosen cells", "coarse grid of the same cost", "whole grid")
-    lines = _checked_table([{"learnt_from": name, "cells": 113, **figures} for name in names], [0, 1, 2], ["2", "3", "4"]).splitlines()
-    assert len(lines) == 1 + 2 * len(names)
-    assert max(map(len, lines)) <= 80
-    assert lines[1].split() == ["chosen", "cells", "113", "303.7-405.7", "1149-1388", "0.2163-0.2731"]
-    assert [lines[2].index(median) for median in ("341.4", "1250", "0.2407")] == [lines[0].index(f"  {column}") + 2 for column in "234"]

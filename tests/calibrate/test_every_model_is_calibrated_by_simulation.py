@@ -1,22 +1,27 @@
-"""Knees, recall, memory, served path and the hierarchy over GPUs: truths from the prior have uniform ranks. (make sbc runs more.)"""
+"""Knees, recall, memory, serving overhead and the hierarchy over GPUs: truths from the prior have uniform ranks. (make sbc runs more.)"""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from calibrate.population.model import COSTS, SHARES
+from calibrate.population.kernels import OPERATIONS
+from calibrate.population.model import bounded
 from calibrate.sampling import Settings
 from calibrate.sbc.ranks import LEAST_RUNS, family_p, judge
 from calibrate.sbc.sampled import QUICK
 from calibrate.sbc.studies import STUDIES
+from calibrate.steps.rates import BY_ENGINES
 
 SHORT = Settings(draws=150, tune=300, chains=1, cores=1, target_accept=0.9)
 SHORTER = replace(SHORT, draws=100, tune=200)  # of those that take longest: many dimensions, or small steps
-PARAMETERS = {"knees": 3, "alpha": 4, "memory": 7, "served": 5, "recall": 11, "population": 3 * len(SHARES) + 1 + 2 * len(COSTS)}
+RATES = sorted({*BY_ENGINES, *(operation.rate for operation in OPERATIONS)})
+# means and spreads of every rate, the loss of those with a datasheet's peak, and the slope of matrix products
+POPULATION = 2 * len(RATES) + int(bounded(RATES).sum()) + 1
+PARAMETERS = {"knees": 3, "memory": 7, "served": 3, "recall": 11, "population": POPULATION}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "alpha" else n for n in PARAMETERS])
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_ranks_are_uniform(name):
     found = judge(STUDIES[name](LEAST_RUNS, np.random.default_rng(3), SHORTER if name in ("population", "recall", "memory") else SHORT))
     assert len(found) == PARAMETERS[name]
@@ -34,5 +39,5 @@ def test_ranks_of_rates_learnt_from_requests_are_uniform():
 
 def test_the_long_study_of_step_times_ranks_every_rate_its_cells_show():
     found = STUDIES["step"](2, np.random.default_rng(3), SHORTER)
-    assert {"c0_s", "beta", "beta_kv", "smooth_p", "sigma[2]"} <= set(found)
+    assert {"c0_s", "beta", "beta_kv", "kernel_s", "sigma[2]"} <= set(found)
     assert all(((ranks >= 0) & (ranks <= 1)).all() and len(ranks) == 2 for ranks in found.values())

@@ -58,7 +58,7 @@ def test_shares_come_back_for_every_gpu_and_rate(tmp_path):
     found = estimates(tmp_path)
     assert {(e.gpu, e.rate) for e in found} == {(g, r) for g in SYSTEMS.values() for r in SHARE}
     for estimate in found:
-        assert np.exp(estimate.log_share) == pytest.approx(SHARE[estimate.rate], rel=0.03), estimate
+        assert np.exp(estimate.log_value) == pytest.approx(SHARE[estimate.rate], rel=0.03), estimate
         assert estimate.error < 0.02
 
 

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from sim.bill import decode_shape, iteration_bill
+from sim.cost.batch import decode_batch
+from sim.cost.step_time import step_time_s
+from sim.cost.work import iteration_work
 from sim.knee import eta
 from sim.precision import Precision
-from sim.price import step_time_s
+from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from tests.calibrate.grids import write_grid
 from tests.calibrate.steps import TRUE_RATES
@@ -51,9 +53,9 @@ def test_json_holds_the_same_knees_and_no_nan(tmp_path):
 
 def test_the_published_study_recomputes():
     """As the documentation shows it: that the command prints just this is a test of its console blocks (tests/docs)."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "calibrate.md").read_text(encoding="utf-8")
-    ((out),) = re.findall(r"```console\n\$ simctl knees tr164\n(.*?)```", page, re.DOTALL)
-    assert out.count(" ok ") == 18
+    page = (Path(__file__).resolve().parents[2] / "docs" / "replication.md").read_text(encoding="utf-8")
+    ((out),) = re.findall(r"```console slow\n\$ simctl knees tr164\n(.*?)```", page, re.DOTALL)
+    assert out.count(" ok ") == 6
     assert out.count("MISS") == 1
     assert max(map(len, out.splitlines())) <= 80
 
@@ -107,7 +109,9 @@ def test_our_own_grids_are_read(tmp_path):
     rows = {row["curve"]["cell"]["context_tokens"]: row for row in json.loads(out)["curves"]}
     assert sorted(rows) == [128, 2048, 16384]
     model, batches = get_model("Qwen2.5-7B"), (1.0, 8.0, 32.0, 128.0)
-    times = [step_time_s(iteration_bill(model, decode_shape(model, b, 2048.0), Precision(), gpu="H100"), TRUE_RATES) for b in batches]
+    times = [
+        step_time_s(iteration_work(model, decode_batch(model, b, 2048.0), Precision(), gpu=get_gpu("H100")), TRUE_RATES) for b in batches
+    ]
     alone = times[0]
     assert rows[2048]["curve"]["etas"] == pytest.approx([alone / t for t in times], rel=1e-3)
 

@@ -61,7 +61,7 @@ def test_a_static_knee_is_snapped_to_the_served_rungs_and_left_open_where_its_la
     assert snapped(Knee(64.0, True), (1, 16, 32, 64)) is None
     served, short = curve(ladder=(1, 2, 4, 8, 16, 32)), curve(alpha=0.1, ladder=(1, 2, 4))
     (row,) = against_static([served], [short], 0.65)
-    assert (row.knee is not None, row.static, row.direction) == (True, None, None)
+    assert (row.knee is not None, row.static, row.steps) == (True, None, None)
 
 
 @pytest.mark.parametrize("kind", ["png", "svg"])

@@ -8,7 +8,7 @@ import xarray as xr
 
 from calibrate.memory import distinct, kv_run, learn, packaged_runs, read_run, write
 from calibrate.sampling import Settings
-from sim.deployment import Limits, kv_block_interval, plan_engine
+from sim.deployment import Deployment, Limits, kv_block_interval, plan_engine
 from sim.errors import SimctlError, UsageError
 from sim.memory import kv_groups, packaged_overhead
 from sim.precision import Precision
@@ -85,17 +85,17 @@ def test_the_farthest_start_is_predicted_within_a_hundredth():
 def test_the_interval_holds_the_point_and_the_engine():
     limits = Limits(max_num_seqs=256, max_num_batched_tokens=8192, gpu_memory_utilization=0.9)
     model = get_model("Qwen2.5-7B")
-    low, high = kv_block_interval(model, H100, Precision(), 1, limits)
-    point = plan_engine(model, H100, Precision(), 1, limits)[0].num_gpu_blocks
+    low, high = kv_block_interval(Deployment(model, H100, limits=limits))
+    point = plan_engine(Deployment(model, H100, limits=limits))[0].num_gpu_blocks
     assert low < point < high
     assert low < 64807 < high  # what vLLM got with these limits
-    assert kv_block_interval(model, H100, Precision(), 1, Limits(num_gpu_blocks=100)) is None
+    assert kv_block_interval(Deployment(model, H100, limits=Limits(num_gpu_blocks=100))) is None
 
 
 def test_a_draft_model_takes_its_share_of_the_interval_too():
     model, limits = get_model("Llama-3.1-8B"), Limits(draft=get_model("Llama-3.2-3B"))
-    low, high = kv_block_interval(model, H100, Precision(), 1, limits)
-    assert low < plan_engine(model, H100, Precision(), 1, limits)[0].num_gpu_blocks < high
+    low, high = kv_block_interval(Deployment(model, H100, limits=limits))
+    assert low < plan_engine(Deployment(model, H100, limits=limits))[0].num_gpu_blocks < high
 
 
 def test_layers_are_grouped_as_the_engine_did():

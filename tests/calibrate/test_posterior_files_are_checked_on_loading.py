@@ -11,12 +11,14 @@ import xarray as xr
 
 from calibrate.artifacts import write_posterior
 from calibrate.sampling import Diagnostics, Settings
-from sim.bill import decode_shape, iteration_bill
+from sim.cost.batch import decode_batch
+from sim.cost.rates import UNITS
+from sim.cost.step_time import step_time_s
+from sim.cost.work import iteration_work
 from sim.errors import SimctlError
 from sim.posterior import PosteriorError, digest, rates_for, rates_from_file, read_posterior
 from sim.precision import Precision
-from sim.price import step_time_s
-from sim.rates import UNITS
+from sim.provenance import Origin, Provenance
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from tests.calibrate.steps import TRUE
@@ -37,8 +39,8 @@ def write(path, gpu="H100", diagnostics=GOOD, family="step-time", thin_to=None, 
         draws(gpu=gpu) if posterior is None else posterior,
         family=family,
         gpu=gpu,
-        summary="posterior for a test",
-        basis=dict.fromkeys(UNITS, "learnt from a test"),
+        source=Provenance(Origin.IN_PROCESS, "posterior for a test"),
+        sources=dict.fromkeys(UNITS, Provenance(Origin.IN_PROCESS, "learnt from a test")),
         data_fingerprint="0" * 64,
         diagnostics=diagnostics,
         settings=Settings(),
@@ -64,7 +66,7 @@ def test_model_error_moves_a_draws_step_times_as_a_whole(tmp_path):
     exact, noisy = (rates_from_file(write(tmp_path / f"{n}.nc", posterior=p), H100) for n, p in (("a", draws()), ("b", posterior)))
 
     def times(rates, batch, context):
-        bill = iteration_bill(model, decode_shape(model, batch, context), Precision())
+        bill = iteration_work(model, decode_batch(model, batch, context), Precision())
         return np.array([step_time_s(bill, rates.draws.at(i)) for i in range(rates.count)])
 
     first, second = (times(noisy, *cell) / times(exact, *cell) for cell in cells)

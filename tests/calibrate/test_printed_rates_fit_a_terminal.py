@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from calibrate.sampling import Diagnostics
-from sim.rates import UNITS
+from sim.cost.rates import UNITS
 from simctl.calibrate_text import rate_table, scaled
 from tests.cli import run
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from calibrate.knees.ranks import factor_errors, geomean_factor_error, spearman, spearman_bootstrap, spearman_jackknife
+from calibrate.knees.ranks import factor_errors, spearman, spearman_bootstrap
 from sim.errors import UsageError
 
 
@@ -25,23 +25,18 @@ def test_the_bootstrap_interval_holds_the_estimate_and_follows_its_seed():
     y = x + rng.normal(size=40)
     first = spearman_bootstrap(x, y, np.random.default_rng(1), 2000)
     assert first == spearman_bootstrap(x, y, np.random.default_rng(1), 2000)
-    assert first.low < spearman(x, y) < first.high
-    low, high = spearman_jackknife(x, y)
-    assert first.low < low <= high < first.high
+    assert first[0] < spearman(x, y) < first[1]
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_constant_predictor_has_no_rank_and_no_interval():
-    interval = spearman_bootstrap(np.ones(9), np.arange(9), np.random.default_rng(0), 500)
-    assert np.isnan(interval.low)
-    assert np.isnan(interval.high)
+    assert np.isnan(spearman_bootstrap(np.ones(9), np.arange(9), np.random.default_rng(0), 500)).all()
 
 
 @given(st.lists(st.tuples(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3)), min_size=1, max_size=20))
 def test_a_factor_error_is_the_same_both_ways(pairs):
     p, o = np.array(pairs).T
     np.testing.assert_allclose(factor_errors(p, o), factor_errors(o, p), rtol=1e-12)
-    assert geomean_factor_error(p, o) >= 1
 
 
 @pytest.mark.parametrize(("x", "y"), [([1, 2], [1]), ([], []), ([1, np.nan], [1, 2]), ([1, 2], [np.inf, 1])])

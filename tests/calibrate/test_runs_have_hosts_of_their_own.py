@@ -9,13 +9,13 @@ import pytest
 from scipy.stats import chi2
 
 from calibrate.sources import engine_grids
-from calibrate.steps.approximate import HOST_SD, approximate, spread_of_hosts
 from calibrate.steps.cells import StepCells, concatenate
-from calibrate.steps.fit import cell_folds, held_out
-from calibrate.steps.model import log_price
-from calibrate.steps.population import calibration_priors
+from calibrate.steps.held_out import cell_folds, held_out
+from calibrate.steps.laplace import HOST_SD, fitted, spread_of_hosts
+from calibrate.steps.model import log_times
+from calibrate.steps.rates import calibration_priors
+from sim.cost.rates import OF_HOST, UNITS, at_host
 from sim.posterior import host_factors, packaged_posterior, rates_from_file
-from sim.rates import OF_HOST, UNITS, at_host
 from sim.specs.gpus import get_gpu
 from tests.calibrate.steps import PRIORS, TRUE, TRUE_RATES, synthetic
 
@@ -34,13 +34,13 @@ def runs() -> StepCells:
 
 
 def test_factors_and_rates_are_told_apart(runs: StepCells) -> None:
-    found = approximate(runs, PRIORS, 0.2)
-    assert found.runs == tuple(FACTORS)
-    ratios = np.exp(found.hosts - found.hosts[1])
+    found = fitted(runs, PRIORS, 0.2)
+    assert found.model.runs == tuple(FACTORS)
+    ratios = found.hosts / found.hosts[1]
     assert ratios == pytest.approx(list(FACTORS.values()), rel=0.05)
     rates, hosts, _ = found.draws(2000, np.random.default_rng(1))
     assert hosts.shape == (2000, 3)
-    logs = {name: np.log(getattr(rates, name)) for name in found.free}
+    logs = {name: np.log(getattr(rates, name)) for name in found.model.free}
     off = {name: (np.log(TRUE[name]) - log.mean()) / log.std() for name, log in logs.items()}
     # all of them together in 99.6 of 100 such sets of cells: none further off than that share of each allows, nor all by more than chance
     assert max(map(abs, off.values())) < NormalDist().inv_cdf(1 - 0.002 / len(off)), off
@@ -59,13 +59,13 @@ def test_a_run_left_out_is_on_a_host_that_nobody_saw(runs: StepCells) -> None:
 
 def test_one_run_has_no_factor(runs: StepCells) -> None:
     alone = runs.take(runs.run == "b")
-    assert approximate(alone, PRIORS).runs == ()
+    assert fitted(alone, PRIORS).model.runs == ()
     assert spread_of_hosts(alone, PRIORS) == HOST_SD
 
 
 def test_the_approximation_is_what_the_sampler_finds(step_fit, step_posterior) -> None:
-    rates, _, sigma = approximate(step_fit.cells, PRIORS).draws(4000, np.random.default_rng(2))
-    for name in step_fit.free:
+    rates, _, sigma = fitted(step_fit.cells, PRIORS).draws(4000, np.random.default_rng(2))
+    for name in step_fit.model.free:
         ours, sampled = (np.log(getattr(r, name)) for r in (rates, step_posterior.rates))
         assert abs(np.median(ours) - np.median(sampled)) < 0.35 * np.std(sampled), name
         assert 1 / 1.6 < np.std(ours) / np.std(sampled) < 1.6, name
@@ -84,8 +84,8 @@ def test_a_host_moves_what_hosts_do_and_nothing_else(runs: StepCells) -> None:
     there = at_host(TRUE_RATES, 1.3)
     for name in UNITS:
         assert getattr(there, name) == getattr(TRUE_RATES, name) * (1.3 if name in OF_HOST else 1.0)
-    slower = log_price(runs, TRUE_RATES, np.full((1, len(runs)), 1.3))
-    np.testing.assert_allclose(slower, log_price(runs, there))
+    slower = log_times(runs, TRUE_RATES, np.full((1, len(runs)), 1.3))
+    np.testing.assert_allclose(slower, log_times(runs, there))
 
 
 def test_answers_carry_what_hosts_differ_by_until_a_host_is_known() -> None:

@@ -8,15 +8,14 @@ import pytest
 
 from calibrate.measurement import open_measurement
 from calibrate.sources import engine_grids, machines, packaged_measurements
-from calibrate.steps.approximate import approximate
-from calibrate.steps.bend import run_names
-from calibrate.steps.cells import StepCells, concatenate
-from calibrate.steps.engine_grid import read_engine_grid
-from calibrate.steps.fit import held_out
-from calibrate.steps.machines import SAME_MACHINE, host_precision, machines_of
+from calibrate.steps.cells import StepCells, concatenate, machines_of
+from calibrate.steps.engine_grid import INGESTION_S, RUNNER2_PREFILL_S, RUNNER2_S, read_engine_grid
+from calibrate.steps.held_out import held_out
+from calibrate.steps.laplace import fitted
+from calibrate.steps.model import SAME_MACHINE, step_model
 from calibrate.steps.noise import with_hosts_of_visits
-from calibrate.steps.population import calibration_priors
-from sim.rates import at_host
+from calibrate.steps.rates import calibration_priors
+from sim.cost.rates import at_host
 from sim.specs.gpus import get_gpu
 from tests.calibrate.steps import PRIORS, TRUE_RATES, synthetic
 
@@ -35,7 +34,8 @@ def cells_of(machine_known: bool = True) -> StepCells:
 
 
 def test_covariance_of_hosts_is_what_machines_share() -> None:
-    covariance = np.linalg.inv(host_precision(["x", "x", "y"], 0.2))
+    root = step_model(cells_of(), PRIORS, 0.2, runs="abc", machines=["x", "x", "y"]).host_root
+    covariance = root @ root.T
     np.testing.assert_allclose(np.diag(covariance), 0.04)
     assert covariance[0, 1] == pytest.approx(SAME_MACHINE * 0.04)
     assert covariance[0, 2] == pytest.approx(0.0, abs=1e-12)
@@ -48,12 +48,13 @@ def test_a_run_is_on_a_machine_of_its_own_where_none_is_known() -> None:
 
 def test_a_run_left_out_follows_the_others_on_its_machine() -> None:
     cells = cells_of()
-    runs = run_names(cells)
+    runs = cells.run_names()
     seen = cells.take(cells.run != "b")
-    told = approximate(seen, PRIORS, 0.2, runs=runs, machines=machines_of(cells, runs))
-    by_run = dict(zip(runs, told.hosts, strict=True))
-    assert by_run["b"] == pytest.approx(SAME_MACHINE * by_run["a"], rel=1e-6)
-    width = dict(zip(runs, np.sqrt(np.diag(told.lay.covariance))[len(told.free) :], strict=True))
+    found = fitted(seen, PRIORS, 0.2, runs=runs, machines=machines_of(cells, runs))
+    by_run = dict(zip(runs, np.log(found.hosts), strict=True))
+    assert by_run["b"] == pytest.approx(SAME_MACHINE * by_run["a"], rel=1e-3)
+    _, hosts, _ = found.draws(2000, np.random.default_rng(0))
+    width = dict(zip(runs, np.log(hosts).std(axis=0), strict=True))
     assert width["a"] < width["b"] < 0.2
     errors = [held_out(cells_of(known), PRIORS, cells.run, 0.2, seed=0).scores(cells, cells.run == "b").median for known in (True, False)]
     assert errors[0] < errors[1]
@@ -66,12 +67,12 @@ def test_the_common_part_is_that_of_the_packaged_runs() -> None:
         grids = engine_grids(gpu)
         priors = calibration_priors(gpu, grids[0].precision)
         cells = with_hosts_of_visits(concatenate([grid.cells for grid in grids]), priors)
-        fit = approximate(cells, priors)
-        labels = np.array(machines_of(cells, list(fit.runs)))
-        groups = [fit.hosts[labels == label] for label in set(labels) if (labels == label).sum() > 1]
+        fit = fitted(cells, priors)
+        labels, hosts = np.array(fit.model.machines), np.log(fit.hosts)
+        groups = [hosts[labels == label] for label in set(labels) if (labels == label).sum() > 1]
         assert len(groups) >= 3
         within = sum(np.square(g - g.mean()).sum() for g in groups) / sum(len(g) - 1 for g in groups)
-        shares.append(1 - within / np.square(fit.hosts).mean())
+        shares.append(1 - within / np.square(hosts).mean())
     assert min(shares) - 0.05 < SAME_MACHINE < max(shares)
 
 
@@ -102,17 +103,17 @@ def test_a_file_of_ones_own_says_its_machine_itself(tmp_path: Path) -> None:
     assert set(grid.cells.machine) == {machines()["h100/engine-grid_qwen3-14b.nc"]}
 
 
-def test_which_runner_steps_a_model_is_told_by_its_architecture(tmp_path: Path) -> None:
-    seen = {}
-    for grid in engine_grids(get_gpu("H100")):
-        seen[grid.model.name] = grid.model.second_runner
-        bill = grid.cells.as_bill()
-        np.testing.assert_array_equal(bill.runner2_intake_tokens, bill.intake_tokens * grid.model.second_runner)
-    assert seen == {"llama3.1-8b": True, "qwen3-14b": True, "qwen2.5-7b": False, "qwen3-coder-30b-a3b": False}
+def test_prompt_ingestion_is_subtracted_by_the_models_runner(tmp_path: Path) -> None:
+    runners = {grid.model.name: grid.model.second_runner for grid in engine_grids(get_gpu("H100"))}
+    assert runners == {"llama3.1-8b": True, "qwen3-14b": True, "qwen2.5-7b": False, "qwen3-coder-30b-a3b": False}
     packaged = next(p for p in packaged_measurements() if p.name == "engine-grid_llama3.1-8b.nc" and p.parent.name == "h100")
+    data = open_measurement(packaged)
     other = tmp_path / "other.nc"
-    open_measurement(packaged).assign_attrs(engine="sglang").to_netcdf(other, engine="h5netcdf")
-    bill = read_engine_grid(other).cells.as_bill()
-    assert bill.has_prefill.any()
-    assert not bill.second_runner_prefill.any()
-    assert not bill.runner2_intake_tokens.any()
+    data.assign_attrs(engine="sglang").to_netcdf(other, engine="h5netcdf")
+    seconds = dict(zip(data["label"].values.astype(str), data["step_s_median"].values, strict=True))
+    for path, token_s, prefill_s in ((packaged, INGESTION_S + RUNNER2_S, RUNNER2_PREFILL_S), (other, INGESTION_S, 0.0)):
+        cells = read_engine_grid(path).cells
+        at = dict(zip(cells.cell.tolist(), cells.step_s.tolist(), strict=True))
+        subtracted = token_s * (16384 + 64) + prefill_s
+        assert at["prefill:0+1x64@16384"] == pytest.approx(seconds["prefill:0+1x64@16384"] - subtracted)
+        assert at["decode:8x2048"] == seconds["decode:8x2048"]

@@ -1,6 +1,6 @@
 """Text of commands is at most 80 columns wide, indented as asked; names stay whole where they are to be copied."""
 
-from simctl.wrap import WIDTH, fill, wrapped
+from simctl.text import WIDTH, fill, wrapped
 
 TEXT = "rates of scenarios/data/measured/h100 as of the per-sequence work of a host that is waited for, of many requests at once"
 

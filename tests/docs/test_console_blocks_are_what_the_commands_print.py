@@ -1,30 +1,22 @@
-"""Every console block in the documentation shows exactly what its command prints today."""
-
-import importlib.util
-from pathlib import Path
+"""Console blocks in the documentation show what their commands print today."""
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-spec = importlib.util.spec_from_file_location("refresh", ROOT / "docs" / "refresh.py")
-refresh = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(refresh)
+from tests.docs.pages import PAGES, name_of, refresh, text_of
 
 
 def blocks():
-    for path in refresh.documents():
-        for match in refresh.BLOCK.finditer(path.read_text(encoding="utf-8")):
-            yield pytest.param(match["arguments"], match["module"], match["output"], id=f"{path.name}: {match['arguments']}")
+    for path in PAGES:
+        for found in refresh.BLOCK.finditer(text_of(path)):
+            marks = [pytest.mark.slow] if found["slow"] else []
+            yield pytest.param(found["command"], found["output"], id=f"{name_of(path)}: {found['command']}", marks=marks)
 
 
-@pytest.mark.parametrize(("arguments", "module", "shown"), list(blocks()))
-def test_block_is_current(arguments, module, shown):
-    assert refresh.printed(arguments, module) == shown
+@pytest.mark.parametrize(("command", "shown"), list(blocks()))
+def test_block_is_current(command, shown):
+    assert refresh.printed(command) == shown
 
 
-def test_every_link_and_image_points_at_a_file():
-    import re
-
-    for path in refresh.documents():
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text(encoding="utf-8")):
-            assert (path.parent / target).exists(), f"{path.name} points at {target}"
+@pytest.mark.parametrize("name", sorted(refresh.DATA))
+def test_long_output_names_its_command(name):
+    assert (refresh.ROOT / "docs" / "data" / name).read_text(encoding="utf-8").startswith(f"$ {refresh.DATA[name]}\n")

@@ -17,7 +17,7 @@ import functools
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
-from sim.engine.steptime import StepTime
+from sim.cost.iteration import StepTime
 from sim.precision import Precision
 from sim.priors import prior_rates
 from sim.specs.gpus import get_gpu

@@ -19,9 +19,9 @@ from importlib.resources import files
 from typing import Any
 
 from sim.engine.config import EngineConfig
+from sim.engine.interface import Iteration, Request
 from sim.engine.llamacpp import AdmissionTrace, LlamaCppScheduler
-from sim.engine.ticks import TICK_S
-from sim.engine.types import Iteration, Request
+from sim.ticks import TICK_S
 
 TRACED = range(28, 37)  # in time for the first iteration
 GENERATED = 64

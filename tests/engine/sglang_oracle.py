@@ -1,4 +1,4 @@
-"""SGLang's own radix cache, stepped on a CPU without its kernels: the oracle of sim.engine.radix.
+"""SGLang's own radix cache, stepped on a CPU without its kernels: the oracle of sim.engine.kv.radix.
 
 The package is installed without its dependencies; of what it imports on the way, a few modules are neither there nor used by the cache.
 They are stood in for by empty ones.
@@ -95,8 +95,8 @@ def steps_of_engine(ops: Sequence[Op]) -> list[list[int]]:
 
 
 def steps_of_ours(ops: Sequence[Op]) -> list[list[int]]:
-    """The same of sim.engine.radix."""
-    from sim.engine.radix import RadixTree
+    """The same of sim.engine.kv.radix."""
+    from sim.engine.kv.radix import RadixTree
 
     tree = RadixTree()
     locks: list[Any] = []

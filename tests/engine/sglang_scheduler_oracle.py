@@ -16,9 +16,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from sim.engine.config import EngineConfig
-from sim.engine.presets import make_scheduler
+from sim.engine.interface import Iteration, Request
+from sim.engine.registry import make_scheduler
 from sim.engine.sglang import OverlapSglangScheduler
-from sim.engine.types import Iteration, Request
 from tests.engine.sglang_oracle import engine
 from tests.engine.vllm_oracle import Workload, block_hashes
 
@@ -268,7 +268,7 @@ def steps_of_ours(workload: Workload) -> Log:
                 [[request.request_id, tokens] for request, tokens in iteration.scheduled],
                 [[request.request_id, request.computed_tokens] for request in iteration.admitted],
                 sorted(request.request_id for request in iteration.preempted),
-                scheduler.ratio,
+                scheduler.ratio.value,
             ]
         if isinstance(scheduler, OverlapSglangScheduler):
             if under_way is not None:

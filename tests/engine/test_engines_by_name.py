@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sim.engine.config import EngineConfig
-from sim.engine.presets import PRESETS, make_scheduler, step_settings
-from sim.engine.steptime import StepTime
-from sim.engine.types import Request
+from sim.engine.interface import Request
+from sim.engine.registry import ENGINES, make_scheduler
 from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError
-from sim.precision import Precision
-from sim.specs.models import get_model
-from tests.price.shapes import plausible_rates
 
 
 class LastComeFirst(VllmScheduler):
@@ -22,7 +18,7 @@ class LastComeFirst(VllmScheduler):
         self.queue.put_back(request)
 
 
-@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in sorted(PRESETS)), ("vllm", {"async_scheduling": True})])
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in sorted(ENGINES)), ("vllm", {"async_scheduling": True})])
 def test_every_preset_serves_requests_to_the_end(name: str, options: dict[str, bool]) -> None:
     scheduler = make_scheduler(EngineConfig(scheduler=name, options=options, max_num_seqs=3, max_num_batched_tokens=64, max_model_len=512))
     requests = [Request(str(i), 0.0, 40 + 30 * i, 5 + i) for i in range(8)]
@@ -81,11 +77,3 @@ def test_unknown_engines_are_refused(name: str, reason: str) -> None:
 def test_unknown_options_are_refused(options: dict[str, int], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         make_scheduler(EngineConfig(scheduler="llamacpp", options=options))
-
-
-@pytest.mark.parametrize(("name", "carries"), [("vllm", 1), ("sglang", 0), ("llamacpp", 0), (f"{__name__}.LastComeFirst", 1)])
-def test_the_second_model_runner_is_no_cost_of_other_presets(name: str, carries: int) -> None:
-    llama = get_model("Llama-3.1-8B")
-    steps = StepTime(llama, Precision(), plausible_rates(), **step_settings(EngineConfig(scheduler=name, max_model_len=512)))
-    for shape in steps.shapes([], [(512, 512, 1)]):
-        assert steps.bill(shape).second_runner_prefill == carries

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.engine.types import Outcome, Request
+from sim.engine.interface import Outcome, Request
 from sim.errors import SimctlError
 
 

@@ -4,10 +4,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from sim.engine.llamacpp import DECODE_BINS, PROMPT_BINS, SLOT_BINS, histogram
 from tests.engine.gb10_runs import PROMPTS, in_time, options, served, table
+
+PROMPT_BINS = (0, 64, 256, 512)
+SLOT_BINS = (0, 7, 15, 31, 63, 127, 255)
+DECODE_BINS = (0, 63, 127, 255)
+
+
+def histogram(values: Sequence[int], upper: Sequence[int]) -> dict[tuple[int, int | None], int]:
+    """Counts by bin (low, high inclusive; None for open), bins ending at `upper`; empty bins left out."""
+    counts: dict[tuple[int, int | None], int] = {}
+    edges: list[tuple[int, int | None]] = [(low + 1, high) for low, high in zip((-1, *upper), upper, strict=False)]
+    edges.append((upper[-1] + 1, None))
+    for value in values:
+        low_high = next(edge for edge in edges if edge[1] is None or value <= edge[1])
+        counts[low_high] = counts.get(low_high, 0) + 1
+    return counts
+
 
 TRACES = table("admission_trace.csv")
 COUNTERS = [

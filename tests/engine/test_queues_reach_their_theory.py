@@ -7,17 +7,17 @@ interval has to be narrow enough to mean something.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from sim.engine.config import EngineConfig
-from sim.engine.plain import run_plain
-from sim.engine.records import ReplicaRecord
-from sim.engine.ticks import TICKS_PER_S
-from sim.engine.types import Iteration, Request
+from sim.engine.interface import Iteration, Request
 from sim.engine.vllm import VllmScheduler
-from tests.simulate.runs import AffinePrice, run, trace_of
+from sim.ticks import TICKS_PER_S
+from tests.simulate.runs import AffinePrice, run, serve, trace_of
 
 T_99 = 3.2498  # Student's t, 9 degrees of freedom, two-sided 99 %
 SEEDS = range(10)
@@ -29,10 +29,11 @@ def interval(means: list[float]) -> tuple[float, float]:
     return float(np.mean(means)), float(T_99 * np.std(means, ddof=1) / np.sqrt(10))
 
 
-def served(arrival_s: NDArray[np.float64], output: NDArray[np.int64], seqs: int, ticks_of) -> ReplicaRecord:
+def served(arrival_s: NDArray[np.float64], output: NDArray[np.int64], seqs: int, ticks_of: Callable[[Iteration], int]):
+    """Columns of the requests."""
     config = EngineConfig(max_num_seqs=seqs, max_num_batched_tokens=8192, num_gpu_blocks=50_000, enable_prefix_caching=False)
     requests = [Request(str(i), float(t), 1, int(n)) for i, (t, n) in enumerate(zip(arrival_s, output, strict=True))]
-    return run_plain(requests, VllmScheduler(config), ticks_of)
+    return serve(requests, VllmScheduler(config), ticks_of).requests
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])
@@ -43,7 +44,7 @@ def test_one_slot_and_equal_requests_wait_as_in_m_d_1(load: float) -> None:
         gaps = np.random.default_rng(seed).exponential(service_s / load, count)
         arrival_s = np.cumsum(gaps)
         record = served(arrival_s, np.ones(count, dtype=np.int64), 1, lambda _: TICKS_PER_S // 4)
-        return float(np.mean((record.scheduled_s - arrival_s)[count // 10 :]))
+        return float(np.mean((record["scheduled_s"] - arrival_s)[count // 10 :]))
 
     mean, half = interval([one(seed) for seed in SEEDS])
     theory = load * service_s / (2 * (1 - load))
@@ -67,7 +68,7 @@ def test_steps_as_long_as_their_batch_share_the_processor(sizes: str) -> None:
         arrival_s = np.cumsum(rng.exponential(mean_s / load, count))
         tokens = rng.geometric(1 / mean_tokens, count) if sizes == "exponential" else np.full(count, mean_tokens)
         record = served(arrival_s, tokens, 4096, share)
-        return float(np.mean((record.finish_s - arrival_s)[count // 10 :]))
+        return float(np.mean((record["finish_s"] - arrival_s)[count // 10 :]))
 
     mean, half = interval([one(seed) for seed in SEEDS])
     theory = mean_s / (1 - load)

@@ -3,7 +3,7 @@
 import pytest
 
 from sim.engine.config import EngineConfig
-from sim.engine.types import Request
+from sim.engine.interface import Request
 from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError
 

@@ -8,11 +8,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from sim.engine.config import EngineConfig
-from sim.engine.plain import run_plain
-from sim.engine.presets import make_scheduler
+from sim.engine.interface import Iteration, Request
+from sim.engine.registry import make_scheduler
 from sim.engine.sglang import OverlapSglangScheduler, SglangScheduler
-from sim.engine.ticks import to_ticks
-from sim.engine.types import Iteration, Request
+from sim.ticks import to_ticks
+from tests.simulate.runs import serve
 
 
 def config(**limits) -> EngineConfig:
@@ -90,7 +90,7 @@ def test_a_lost_bet_retracts_the_request_with_the_fewest_tokens_and_raises_the_r
             break
     assert new.preemptions == 1
     assert (old.preemptions, scheduler.running) == (0, [old])
-    assert scheduler.ratio > 0.5
+    assert scheduler.ratio.value > 0.5
     while scheduler.unfinished():
         step(scheduler)
     assert (old.generated_tokens, new.generated_tokens) == (300, 300)
@@ -156,7 +156,7 @@ def test_so_is_everybody_whose_batches_are_decided_ahead(
         Request(str(i), 1e-3 * i, prompt, output, [(text, block) for block in range(prompt // 16)])
         for i, (prompt, output, text) in enumerate(asks)
     ]
-    record = run_plain(requests, scheduler, lambda iteration, head_start: to_ticks(1e-3))
+    record = serve(requests, scheduler, lambda _: to_ticks(1e-3))
     assert [request.generated_tokens for request in requests] == [output for _, output, _ in asks]
     assert scheduler.kv.free_blocks == pages
-    event("retracts" if record.preemptions.any() else "no retraction")
+    event("retracts" if record.requests["preemptions"].any() else "no retraction")

@@ -9,18 +9,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sim.cost.iteration import StepTime, split
 from sim.engine.config import EngineConfig
-from sim.engine.plain import run_plain
-from sim.engine.presets import capture_sizes
-from sim.engine.speculation import Speculation
-from sim.engine.steptime import StepTime, split
-from sim.engine.ticks import TICK_S
-from sim.engine.types import Iteration, Request
+from sim.engine.interface import Iteration, Request
+from sim.engine.registry import capture_sizes
+from sim.engine.speculative import Speculation
 from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError
 from sim.precision import Precision
+from sim.ticks import TICK_S
 from tests.engine.gb10_runs import table
 from tests.price.shapes import QWEN_7B, plausible_rates
+from tests.simulate.runs import serve
 
 RATES = plausible_rates()
 STEPS = StepTime(QWEN_7B, Precision(), RATES)
@@ -29,7 +29,7 @@ STEPS = StepTime(QWEN_7B, Precision(), RATES)
 def run(options: dict[str, float], steps: StepTime = STEPS, count: int = 8, output: int = 400):
     config = EngineConfig(max_model_len=4096, options=options)
     requests = [Request(str(i), 0.0, 64, output) for i in range(count)]
-    return run_plain(requests, VllmScheduler(config), steps.iteration), requests
+    return serve(requests, VllmScheduler(config), steps.iteration), requests
 
 
 @pytest.mark.parametrize(("k", "acceptance", "decay"), [(3, 0.8, 1.0), (5, 0.6, 0.9), (1, 0.5, 1.0), (4, 0.0, 1.0), (4, 1.0, 1.0)])
@@ -40,7 +40,7 @@ def test_tokens_per_verification_follow_the_acceptance(k: int, acceptance: float
     for seed in range(20):
         record, requests = run(options | {"seed": seed}, count=1, output=500)
         assert requests[0].generated_tokens == 500
-        gained.append(499 / (record.iterations - 1))
+        gained.append(499 / (len(record.iterations["start_s"]) - 1))
     mean, error = float(np.mean(gained)), float(np.std(gained, ddof=1) / np.sqrt(len(gained)))
     # the last verification may be cut by the end of the request: at most k of 500 tokens
     assert abs(mean - expected) < 3.2 * error + expected * k / 500
@@ -71,7 +71,7 @@ def test_lost_graphs_launch_every_kernel_of_a_verification_and_of_nothing_else()
     assert lost.iteration(plain) == STEPS.iteration(plain)
     (shape,) = lost.shapes(*split(verifying))
     assert (shape.eager, shape.padding) == (1.0, 0.0)
-    launching_s = QWEN_7B.layers * RATES.eager_layer_s
+    launching_s = QWEN_7B.layers * RATES.launch_layer_s
     longer_s = (lost.iteration(verifying) - STEPS.iteration(verifying)) * TICK_S
     # what launching takes shows as far as it outlasts the GPU
     assert 0.0 < longer_s < launching_s
@@ -79,13 +79,13 @@ def test_lost_graphs_launch_every_kernel_of_a_verification_and_of_nothing_else()
 
 def test_without_drafts_nothing_changes() -> None:
     drafted, plain = run({"draft_tokens": 0})[0], run({})[0]
-    np.testing.assert_array_equal(drafted.finish_s, plain.finish_s)
+    np.testing.assert_array_equal(drafted.requests["finish_s"], plain.requests["finish_s"])
 
 
 def test_good_drafts_pay_at_a_small_batch_and_bad_ones_cost() -> None:
-    plain = run({})[0].finish_s.max()
-    good = run({"draft_tokens": 3, "acceptance": 0.8})[0].finish_s.max()
-    bad = run({"draft_tokens": 3, "acceptance": 0.0})[0].finish_s.max()
+    plain = run({})[0].requests["finish_s"].max()
+    good = run({"draft_tokens": 3, "acceptance": 0.8})[0].requests["finish_s"].max()
+    bad = run({"draft_tokens": 3, "acceptance": 0.0})[0].requests["finish_s"].max()
     assert good < 0.5 * plain
     assert bad > plain
 
@@ -123,9 +123,9 @@ def test_decode_batches_are_padded_to_the_captured_size_and_run_eagerly_beyond()
     assert both(8)[0] == both(8)[1]
     assert both(9)[0] > 2 * both(9)[1]
     # beyond the largest graph nothing is padded, and launching layer by layer shows where it outlasts the GPU
-    slow_host = StepTime(QWEN_7B, Precision(), replace(RATES, eager_layer_s=0.1), capture_sizes=[8, 64])
-    quick_host = StepTime(QWEN_7B, Precision(), replace(RATES, eager_layer_s=0.0), capture_sizes=[8, 64])
-    unpadded = StepTime(QWEN_7B, Precision(), replace(RATES, eager_layer_s=0.0), capture_sizes=range(1, 129))
+    slow_host = StepTime(QWEN_7B, Precision(), replace(RATES, launch_layer_s=0.1), capture_sizes=[8, 64])
+    quick_host = StepTime(QWEN_7B, Precision(), replace(RATES, launch_layer_s=0.0), capture_sizes=[8, 64])
+    unpadded = StepTime(QWEN_7B, Precision(), replace(RATES, launch_layer_s=0.0), capture_sizes=range(1, 129))
     many = [Request(str(i), 0.0, 100, 50, computed_tokens=109, generated_tokens=10) for i in range(65)]
     iteration = Iteration([(request, 1) for request in many])
     assert quick_host.iteration(iteration) == unpadded.iteration(iteration)

@@ -8,22 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.bill import iteration_bill, mixed_shape, spread
+from sim.cost.batch import mixed_batch
+from sim.cost.iteration import StepTime
+from sim.cost.rates import UNITS, Rates
+from sim.cost.step_time import step_time_s
+from sim.cost.work import iteration_work
 from sim.engine.microbatch import equal_micro_batches, micro_batches
-from sim.engine.steptime import StepTime
-from sim.engine.ticks import TICK_S, Stretch, elapsed, iterations_before
 from sim.policy import dense, pages
 from sim.precision import Precision
-from sim.price import step_time_s
-from sim.rates import UNITS, Rates
 from sim.specs.model import ModelSpec
+from sim.ticks import TICK_S, Stretch, elapsed, iterations_before
 from tests.price.shapes import HYBRID_MOE, LATENT, QWEN_7B, SLIDING, rate_values
 
 BATCHES = st.lists(st.integers(1, 2**17), min_size=1, max_size=64)
 
 
 def formula_s(model: ModelSpec, rates: Rates, contexts: list[int], chunks: list[tuple[int, int, bool]]) -> float:
-    return float(step_time_s(iteration_bill(model, mixed_shape(model, contexts, chunks), Precision()), rates))
+    return float(step_time_s(iteration_work(model, mixed_batch(model, contexts, chunks), Precision()), rates))
 
 
 @pytest.mark.parametrize(("model", "most"), [(QWEN_7B, 1e-6), (LATENT, 1e-5), (HYBRID_MOE, 1e-4)], ids=["attention", "latent", "hybrid"])
@@ -31,7 +32,7 @@ def formula_s(model: ModelSpec, rates: Rates, contexts: list[int], chunks: list[
 def test_a_decode_iteration_is_on_its_chord(model: ModelSpec, most: float, values: dict[str, float], contexts: list[int]) -> None:
     rates = Rates(**values)
     steps = StepTime(model, Precision(), rates)
-    ours = steps.stretch(len(contexts), sum(contexts), spread(contexts)).first * TICK_S
+    ours = steps.stretch(len(contexts), sum(contexts)).first * TICK_S
     assert ours == pytest.approx(formula_s(model, rates, contexts, []), rel=most)
 
 
@@ -39,26 +40,19 @@ def test_a_decode_iteration_is_on_its_chord(model: ModelSpec, most: float, value
 def test_a_mixed_iteration_is_the_formula(values: dict[str, float], contexts: list[int], tokens: int, past: int) -> None:
     rates = Rates(**values)
     chunks = [(tokens, past + tokens, True)]
-    total, apart = sum(contexts), spread(contexts)
-    ours = StepTime(QWEN_7B, Precision(), rates).mixed(len(contexts), total, 0, total, chunks, spread=apart) * TICK_S
+    total = sum(contexts)
+    ours = StepTime(QWEN_7B, Precision(), rates).mixed(len(contexts), total, 0, total, chunks) * TICK_S
     assert ours == pytest.approx(formula_s(QWEN_7B, rates, contexts, chunks), rel=1e-12)
 
 
-@given(batch=st.integers(1, 300), mean=st.integers(1, 5000), share=st.floats(0.0, 3.0), values=rate_values())
-def test_a_stretch_is_its_iterations_one_by_one(batch: int, mean: int, share: float, values: dict[str, float]) -> None:
-    apart = (batch * mean * share) ** 2
+@given(batch=st.integers(1, 300), mean=st.integers(1, 5000), values=rate_values())
+def test_a_stretch_is_its_iterations_one_by_one(batch: int, mean: int, values: dict[str, float]) -> None:
     steps = StepTime(QWEN_7B, Precision(), Rates(**values))
-    whole = steps.stretch(batch, batch * mean, apart)
+    whole = steps.stretch(batch, batch * mean)
     count = min(whole.most, 40)
-    each = [steps.stretch(batch, batch * (mean + i), apart).first for i in range(count)]
+    each = [steps.stretch(batch, batch * (mean + i)).first for i in range(count)]
     assert [elapsed(whole, n) for n in range(count + 1)] == [sum(each[:n]) for n in range(count + 1)]
     assert whole.most >= 1
-
-
-@given(contexts=BATCHES, later=st.integers(0, 2**20))
-def test_contexts_differ_as_much_however_far_they_have_come(contexts: list[int], later: int) -> None:
-    grown = [c + later for c in contexts]
-    assert spread(grown) == spread(contexts)
 
 
 @given(first=st.integers(1, 10**14), increment=st.integers(0, 10**11), wait=st.integers(1, 10**17))
@@ -89,8 +83,8 @@ def test_micro_batches_hold_the_same_work(contexts: list[int], chunks: list[tupl
     parts = micro_batches(contexts, whole, size)
     assert [len(c) + sum(n for n, _, _ in p) for c, p in parts[:-1]] == [size] * (len(parts) - 1)
     assert [c for part, _ in parts for c in part] == contexts
-    together = mixed_shape(QWEN_7B, contexts, whole)
-    apart = [mixed_shape(QWEN_7B, c, p) for c, p in parts]
+    together = mixed_batch(QWEN_7B, contexts, whole)
+    apart = [mixed_batch(QWEN_7B, c, p) for c, p in parts]
     for name in ("prefill_tokens", "prefill_pairs", "sampled", "decode_context"):
         assert sum(getattr(shape, name) for shape in apart) == getattr(together, name)
 
@@ -112,8 +106,8 @@ def test_equal_micro_batches_hold_the_same_work_in_equal_shares(
         assert len(shares) == 1
         assert len(part_contexts) + sum(n for n, _, _ in part) <= max(size, 1)
     assert sorted(c for part, _ in parts for c in part) == sorted(contexts)
-    together = mixed_shape(QWEN_7B, contexts, whole)
-    apart = [mixed_shape(QWEN_7B, c, p) for c, p in parts]
+    together = mixed_batch(QWEN_7B, contexts, whole)
+    apart = [mixed_batch(QWEN_7B, c, p) for c, p in parts]
     for name in ("prefill_tokens", "prefill_pairs", "sampled", "decode_context"):
         assert sum(getattr(shape, name) for shape in apart) == getattr(together, name)
 

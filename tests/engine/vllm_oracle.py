@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sim.engine.config import EngineConfig
-from sim.engine.speculation import Speculation
-from sim.engine.types import Iteration, Request
+from sim.engine.interface import Iteration, Request
+from sim.engine.speculative import Speculation
 from sim.engine.vllm import VllmScheduler
 from sim.engine.vllm_async import AsyncVllmScheduler
 

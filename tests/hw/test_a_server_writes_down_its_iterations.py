@@ -1,4 +1,4 @@
-"""A server told so writes down what each iteration carried and when; a table keeps it by experiment, and who reads it knows its columns."""
+"""A server told so writes down what each iteration carried and when; the measurement file keeps it by experiment."""
 
 import importlib
 import sys
@@ -7,17 +7,17 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import xarray as xr
 
-from calibrate.served.iterations import COLUMNS, beside, read_iterations
 from hw.__main__ import main
+from hw.artifact import SCHEMA, load, write
 from hw.engines import vllm_server
 from hw.jobs import Job
 from hw.journal import Journal
-from hw.processes import arguments
-from hw.serve.iterations import LOG_ENVIRONMENT, TABLE, by_experiment, line, write_table
-from hw.serve.recording import SCHEDULER, recording
-from hw.suites import served_job
+from hw.serve.recording import CHUNK, ITERATION, LOG_ENVIRONMENT, SCHEDULER, by_experiment, line, recording, variables
+from hw.suites import served
 
 
 def decision(new: dict[str, tuple[int, int]], running: dict[str, tuple[int, int]]) -> Any:
@@ -70,19 +70,16 @@ def test_it_decides_as_before_and_leaves_a_line_for_each_iteration_in_order_of_c
 def test_iterations_belong_to_the_experiment_that_had_begun_and_half_a_line_to_none(tmp_path: Path) -> None:
     log = [line(at, at + 0.001, at + 0.01, [(1, 9), (5, 0)]) for at in (0.5, 10.2, 10.4, 30.0)] + ["31.0,31.1"]
     rows = by_experiment(log, [30.0, 10.0])
-    assert [row[0] for row in rows] == ["1", "1", "0"]
-    assert [row[1] for row in rows] == ["0.200000", "0.400000", "0.000000"]
-    path = write_table(rows, tmp_path / "served_x.iterations.csv.gz")
-    assert path.read_bytes() == write_table(rows, path).read_bytes()
-    assert list(tmp_path.iterdir()) == [path]
-    assert beside(tmp_path / "served_x.nc") == path
-    seen = read_iterations(path, 2)
-    assert {index: one.rows.tolist() for index, one in seen.items()} == {0: [6], 1: [6, 6]}
-    assert seen[1].chunks == (((5, 0),),) * 2
-
-
-def test_writer_and_reader_name_the_same_columns() -> None:
-    assert tuple(TABLE) == COLUMNS
+    assert [row[0] for row in rows] == [1, 1, 0]
+    assert [row[1] for row in rows] == [0.2, 0.4, 0.0]
+    write(xr.Dataset(variables(rows), attrs={"schema": SCHEMA}), tmp_path / "served_x.nc")
+    data = load(tmp_path / "served_x.nc")
+    assert set(data.variables) == {*ITERATION, *CHUNK}
+    assert data.iteration_experiment_index.values.tolist() == [1, 1, 0]
+    assert data.decode_seqs.values.tolist() == [1, 1, 1]
+    chunks = [data[name].values.tolist() for name in CHUNK]
+    assert chunks == [[0, 1, 2], [5, 5, 5], [0, 0, 0]]
+    np.testing.assert_allclose(data.collected_s - data.decided_s, 0.01, rtol=1e-4)
 
 
 def test_the_name_that_the_engine_is_given_leads_to_its_own_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +105,7 @@ def test_the_server_is_started_with_the_scheduler_that_records(tmp_path: Path, m
     monkeypatch.setattr(vllm_server.importlib.util, "find_spec", lambda name: True)
     monkeypatch.setattr(vllm_server, "write_model", lambda model, folder, **_: folder)
     for iterations in (None, tmp_path / "log"):
-        with vllm_server.serve("tiny-25m", tmp_path, device="cuda", iterations=iterations):
+        with vllm_server.serve("tiny-25m", tmp_path, device="cuda", iterations=iterations, log=tmp_path / "server.log"):
             pass
     (plain, plain_env), (recorded, recorded_env) = calls
     flag = recorded.index("--scheduler-cls")
@@ -130,23 +127,15 @@ def test_what_an_earlier_run_left_is_not_taken_for_this_ones(tmp_path: Path, mon
         raise RuntimeError("far enough")
         yield
 
-    monkeypatch.setattr(served_job.vllm_server, "serve", serve)
-    monkeypatch.setattr(served_job.floor, "measure", lambda *_, **__: [])
+    monkeypatch.setattr(served.vllm_server, "serve", serve)
     with pytest.raises(RuntimeError, match="far enough"):
-        served_job.run(job, tmp_path, Journal(tmp_path / "j", {}), {"gpu_name": "none"})
-
-
-def test_a_process_of_its_own_is_told_of_both_label_and_iterations() -> None:
-    call = arguments(Job("served", "cuda", "tiny-25m", iterations=True, label="again"), Path("out"))
-    assert "--iterations" in call
-    assert call[call.index("--label") + 1] == "again"
+        served.run(job, Journal(tmp_path / f"{job.stem}.journal.jsonl", {}), {})
 
 
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        (["--suite", "engine-grid", "--model", "tiny-25m"], "is for the suite served"),
-        (["--suite", "served", "--model", "tiny-25m", "--engine", "llamacpp"], "engine vllm"),
+        (["--suite", "engine-grid", "--model", "tiny-25m"], "are for the suite served"),
         (["--suite", "served", "--model", "x", "--url", "http://127.0.0.1:9"], "server of our own"),
     ],
 )

@@ -5,6 +5,8 @@ import pytest
 from hw.suites import all_reduce
 from sim.errors import SimctlError
 
+pytest.importorskip("torch")
+
 
 def test_two_ranks_give_a_time_for_every_size() -> None:
     rows = all_reduce.measure(2, "gloo", sizes=(2**10, 2**12), repeats=3)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from hw.journal import Journal
@@ -54,18 +55,18 @@ def test_tokens_received_before_the_failure_are_kept(manners: str) -> None:
     assert len(record.token_s) == (19 if manners == "short" else 10)
 
 
-def test_a_void_batch_is_kept_marked_and_left_out_of_the_knee(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_void_batch_is_kept_and_marked(tmp_path) -> None:  # type: ignore[no-untyped-def]
     async def program() -> list:
         server = ToyServer(manners="drop", bad=lambda number: number == 2)
         async with running(server) as url:
-            experiments = ladder(Target(url, "toy"), PROMPTS, (1, 2, 4), 16, 20)
-            return [served.summary(e, await e.send()) for e in experiments]
+            experiments = ladder(PROMPTS, (1, 2, 4), 16, 20)
+            return [served.summary(e, await e.send(Target(url, "toy"))) for e in experiments]
 
     data = served.dataset(run_virtual(program()), {})
     assert data.attrs["void_batches"] == 1
     assert data.sizes["request"] == 7
     assert "streams failed" in str(data.void.values[data.n.values == 4][0])
-    assert data.attrs["served_knee_c16"] == "> 2"
+    assert np.isnan(data.window_step_s.values[data.n.values == 4]).all()
 
 
 def test_nobody_listening_is_an_error_in_the_record() -> None:
@@ -87,7 +88,7 @@ def test_a_suite_over_budget_keeps_what_it_has(tmp_path) -> None:  # type: ignor
     done: list[str] = []
 
     def experiment(name: str) -> Experiment:
-        async def send() -> list:
+        async def send(target: Target) -> list:
             done.append(name)
             async with running(ToyServer(ttft_s=lambda p: 0.0, gap_s=lambda n: 0.0)) as url:
                 return await load.wave(Target(url, "toy"), PROMPTS, 1, 4, 4)

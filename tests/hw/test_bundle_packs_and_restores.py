@@ -23,7 +23,10 @@ def test_parts_are_small_and_restore_the_tree(tmp_path: Path) -> None:
     assert max(p.stat().st_size for p in parts) <= 1000
     sums = dict(reversed(line.split()) for line in (out / "SHA256SUMS").read_text().splitlines())
     assert sums == {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in parts}
-    airgap.restore(reversed(parts), tmp_path / "back")
+    # as docs/air-gapped.md says it
+    read = "import sys, tarfile; tarfile.open(fileobj=sys.stdin.buffer, mode='r|xz').extractall('back', filter='data')"
+    joined = b"".join(part.read_bytes() for part in sorted(out.glob("part_*")))
+    subprocess.run([sys.executable, "-c", read], input=joined, cwd=tmp_path, check=True)
     for file in (f for f in site.rglob("*") if f.is_file()):
         assert (tmp_path / "back" / file.relative_to(site)).read_bytes() == file.read_bytes()
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hw.gates import compare_servers, from_logits, from_top
+from hw.gates import compare_servers, from_top
 from hw.serve.client import Target
 from sim.errors import SimctlError
+from tests.hw.logits import from_logits
 from tests.hw.virtual_time import run_virtual
 
 RNG = np.random.default_rng(5)

@@ -1,18 +1,18 @@
-"""`hw.products_list` writes what suite `products` reads; a file that is no such list is refused by the line at fault."""
+"""`python -m hw.products list` writes what suite `products` reads; a file that is no such list is refused by the line at fault."""
 
 from pathlib import Path
 
 import click.testing
+import numpy as np
 import pytest
+import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hw.products_file import models_of, read_products, write_products
-from hw.products_list import command, uses_of
-from hw.suites import products
-from hw.suites.products import Product
+from hw.artifact import SCHEMA, write
+from hw.products import LEAST_ROWS, Product, command, models_of, packed, read_products, uses_of, written
+from sim.cost.gemm import layers_of
 from sim.errors import UsageError
-from sim.products import layers_of, measured
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model, list_models
 from tests.cli import run as simctl
@@ -23,13 +23,13 @@ PRODUCTS = st.builds(Product, st.integers(1, 2**20), st.integers(1, 2**20), st.b
 
 
 def listed(folder: Path, *args: str) -> click.testing.Result:
-    return click.testing.CliRunner().invoke(command, [*args, "-o", str(folder / "list.csv")])
+    return click.testing.CliRunner().invoke(command, ["list", *args, "-o", str(folder / "list.csv")])
 
 
 @given(st.dictionaries(PRODUCTS, st.lists(NAMES, min_size=1, max_size=4).map(", ".join), min_size=1, max_size=20))
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, uses: dict[Product, str]) -> None:
     path = tmp_path_factory.mktemp("lists") / "products.csv"
-    write_products(path, uses)
+    path.write_text(written(uses))
     assert list(read_products(path).items()) == list(uses.items())
 
 
@@ -38,7 +38,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, uses:
     [
         ("", "its first line must be k,n,bias,dtype,layers"),
         ("n,k,bias,dtype,layers\n", "its first line must be"),
-        (HEAD, "holds no product"),
+        (HEAD, "holds no products"),
         (HEAD + "1,2,0,bfloat16\n", "line 2: has 4 fields, not 5"),
         (HEAD + "nan,2,0,bfloat16,a qkv\n", "line 2: k: needs a whole number"),
         (HEAD + "1,2,0,bfloat16,a qkv\n1,2.5,0,bfloat16,a o\n", "line 3: n: needs a whole number"),
@@ -68,25 +68,11 @@ def test_models_split_over_gpus_stand_by_that_and_windowed_layers_once(tmp_path:
     assert models_of(found.values()) == ["Gemma-3-4B", "Qwen2.5-14B", "Gemma-3-4B/tp2", "Qwen2.5-14B/tp2"]
 
 
-def test_every_product_of_the_catalogue_is_listed_once_but_for_what_was_measured_or_does_not_fit() -> None:
+def test_every_product_of_the_catalogue_is_listed_once_but_for_what_does_not_fit() -> None:
     specs, h100 = [get_model(name) for name in list_models()], get_gpu("H100")
-    everything = {Product(*layer.product, "bfloat16") for spec in specs for layer in layers_of(spec)}
-    assert set(uses_of(specs, [1], None, None)) == everything
-    left = uses_of(specs, [1], None, h100)
-    assert set(left) == everything - {Product(*product, "bfloat16") for product in measured()["H100"]}
-    held = set(models_of(uses_of(specs, [1], h100, None).values()))
+    assert set(uses_of(specs, [1], None)) == {Product(*layer.product, "bfloat16") for spec in specs for layer in layers_of(spec)}
+    held = set(models_of(uses_of(specs, [1], h100).values()))
     assert held == {spec.name for spec in specs if spec.resident_bytes(2) <= h100.memory_bytes and layers_of(spec)}
-
-
-def test_a_list_is_bounded_in_time_and_continued_by_another(tmp_path: Path) -> None:
-    said = listed(tmp_path, "--model", "Qwen3-4B,Qwen3-32B", "--most-s", "12")
-    assert said.exit_code == 0
-    short = read_products(tmp_path / "list.csv")
-    assert products.LEAST_PASSES * products.pass_s(products.points_of(short, "cuda")) <= 12
-    short_path = (tmp_path / "list.csv").rename(tmp_path / "short.csv")
-    listed(tmp_path, "--model", "Qwen3-4B,Qwen3-32B", "--without", str(short_path))
-    rest = read_products(tmp_path / "list.csv")
-    assert list(short | rest) == list(uses_of([get_model("Qwen3-4B"), get_model("Qwen3-32B")], [1], None, None))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +82,6 @@ def test_a_list_is_bounded_in_time_and_continued_by_another(tmp_path: Path) -> N
         (("--tp", ","), "--tp wants numbers of GPUs"),
         (("--model", "Qwen9"), "unknown model 'Qwen9'"),
         (("--fits", "H900"), "unknown GPU 'H900'"),
-        (("--least-params", "5000"), "no model of that size"),
         (("--model", "DeepSeek-V3"), "no product is left to list"),
         (("--tp", "3", "--model", "Llama-3.1-8B"), "no product is left to list"),
     ],
@@ -111,10 +96,11 @@ def test_what_cannot_be_listed_is_one_line(tmp_path: Path, args: tuple[str, ...]
 def test_the_suite_measures_a_list_on_this_cpu_and_names_the_file_after_it(tmp_path: Path) -> None:
     from hw.artifact import load
 
+    pytest.importorskip("torch")
     uses = {Product(64, 96, True, "bfloat16"): "a qkv, b/tp2 qkv", Product(96, 64, False, "float32"): "a down"}
-    write_products(tmp_path / "products_some.csv", uses)
+    (tmp_path / "products_some.csv").write_text(written(uses))
     args = ("measure", "--hw", "cpu", "--suite", "products", "--products", str(tmp_path / "products_some.csv"), "-o", str(tmp_path))
-    done = simctl(*args, "--budget", "4")
+    done = simctl(*args)
     assert done.code == 0, done.stderr
     data = load(tmp_path / "products_some.nc", "products")
     assert list(dict.fromkeys(zip(data.k.values.tolist(), data.n.values.tolist(), data.bias.values.tolist(), strict=True))) == [
@@ -128,13 +114,13 @@ def test_the_suite_measures_a_list_on_this_cpu_and_names_the_file_after_it(tmp_p
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (("--suite", "products", "--model", "tiny-25m"), "give one of them"),
+        (("--suite", "products", "--model", "tiny-25m"), "alone and without --model"),
         (("--suite", "floor"), "is for the suite products, alone"),
         (("--suite", "products,floor"), "is for the suite products, alone"),
     ],
 )
 def test_a_list_goes_with_its_suite_alone_and_without_models(tmp_path: Path, more: tuple[str, ...], says: str) -> None:
-    write_products(tmp_path / "list.csv", {Product(64, 96, True, "bfloat16"): "a qkv"})
+    (tmp_path / "list.csv").write_text(written({Product(64, 96, True, "bfloat16"): "a qkv"}))
     result = simctl("measure", "--hw", "cpu", "--products", str(tmp_path / "list.csv"), "-o", str(tmp_path), *more)
     assert result.code == 2
     assert says in result.stderr
@@ -145,3 +131,26 @@ def test_a_missing_list_is_one_line(tmp_path: Path) -> None:
     assert result.code == 2
     assert "none.csv" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_products_hardly_measured_are_not_packed(tmp_path: Path) -> None:
+    """Times are found again; a product at fewer than LEAST_ROWS numbers of rows is left out."""
+    listed = [Product(4096, 6144, False, "bfloat16"), Product(4096, 4096, False, "bfloat16")]
+    points = [
+        (product, rows)
+        for product, most in zip(listed, (2 * LEAST_ROWS, LEAST_ROWS - 1), strict=True)
+        for rows in range(8, 8 + 8 * most, 8)
+    ]
+    times = [1e-5 + 1e-8 * rows for _, rows in points]
+    columns = {"k": [p.k for p, _ in points], "n": [p.n for p, _ in points], "bias": [0 for _ in points], "rows": [r for _, r in points]}
+    variables = {name: ("point", np.array(values, dtype=np.int32)) for name, values in columns.items()}
+    variables |= {
+        "dtype": ("point", np.array(["bfloat16"] * len(points), dtype=object)),
+        "time_s": (("point", "visit"), np.array(times)[:, None]),
+    }
+    data = xr.Dataset(variables, attrs={"schema": SCHEMA, "suite": "products", "gpu_name": "NVIDIA H100 80GB HBM3"})
+    table = packed([write(data, tmp_path / "products.nc")])
+    assert (table["k"].tolist(), table["n"].tolist()) == ([4096], [6144])
+    np.testing.assert_allclose(table["seconds"], [[1e-5 + 1e-8 * rows for rows in table["rows"]]], rtol=1e-6)
+    with pytest.raises(UsageError, match="no bfloat16 products were measured"):
+        packed([write(data.isel(point=slice(3)), tmp_path / "few.nc")])

@@ -1,6 +1,7 @@
 """The same seed and leading rates give the same arrivals and sizes, whatever rates follow: what is predicted is what will be sent."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,19 +20,19 @@ TARGET = Target("http://127.0.0.1:9", "toy")
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6), rates=st.lists(st.floats(0.2, 8.0), min_size=1, max_size=4))
 def test_leading_rates_give_the_same_loads(seed: int, rates: list[float]) -> None:
-    short = open_loops(TARGET, 1000, seed, tuple(rates), **CPU_PLAN)
-    longer = open_loops(TARGET, 1000, seed, (*rates, 3.0), **CPU_PLAN)
+    short = open_loops(1000, seed, tuple(rates), CPU_PLAN)
+    longer = open_loops(1000, seed, (*rates, 3.0), CPU_PLAN)
     assert [e.load for e in short] == [e.load for e in longer[:-1]]
 
 
 def test_the_predicted_load_is_the_one_the_served_run_will_send() -> None:
-    predicted = open_loops(TARGET, 1000, 0, (*KNOWN_RATES, NEW_RATE), **CPU_PLAN)[-1]
-    sent = plan(TARGET, 8192, 0, (*KNOWN_RATES, NEW_RATE), (1, 2), CPU_PLAN)
+    predicted = open_loops(1000, 0, (*KNOWN_RATES, NEW_RATE), CPU_PLAN)[-1]
+    sent = plan(8192, 0, (*KNOWN_RATES, NEW_RATE), CPU_PLAN)
     assert [e.load for e in sent if e.name == f"open {NEW_RATE:g}/s"] == [predicted.load]
 
 
 def test_a_gpu_load_has_the_sizes_and_the_rate_it_names() -> None:
-    (loop,) = open_loops(TARGET, 1000, 1, (400.0,), **(GPU_PLAN | {"duration_s": 25.0}))
+    (loop,) = open_loops(1000, 1, (400.0,), replace(GPU_PLAN, duration_s=25.0))
     assert loop.load is not None
     arrivals, sizes = loop.load
     assert len(arrivals) == len(sizes) == loop.n == 10_000
@@ -49,13 +50,13 @@ def test_open_loops_are_sent_again_with_the_same_arrivals_and_sizes_and_other_pr
         return []
 
     monkeypatch.setattr(load, "open_loop", sent)
-    every = plan(TARGET, 8192, 0, (2.0, 8.0), (1, 2), GPU_PLAN)
+    every = plan(8192, 0, (2.0, 8.0), GPU_PLAN)
     loops = {e.name: e for e in every if e.kind == "open"}
     assert list(loops) == ["open 2/s", "open 8/s", "open 2/s again", "open 8/s again"]
     for rate in ("2", "8"):
         assert loops[f"open {rate}/s again"].load == loops[f"open {rate}/s"].load
     for loop in loops.values():
-        asyncio.run(loop.send())
+        asyncio.run(loop.send(TARGET))
     prompts = [index for indices in drawn.values() for index in indices]
     assert len(drawn) == 4
     assert len(prompts) == len(set(prompts))
@@ -69,12 +70,12 @@ def test_sessions_and_the_closed_loop_are_sent_again_with_the_same_sizes_and_oth
         return Served(len(prompt), output_tokens, 0.0, session=session, turn=turn, token_s=[0.1] * output_tokens, finish_s=0.1)
 
     monkeypatch.setattr(load, "complete", complete)
-    every = plan(TARGET, 8192, 0, (2.0, 8.0), (1, 2), CPU_PLAN)
+    every = plan(8192, 0, (2.0, 8.0), CPU_PLAN)
     sizes = {}
     for kind, name in (("sessions", "sessions 8x4"), ("closed", "closed 16x4")):
         waves = [e for e in every if e.kind == kind]
         assert [e.name for e in waves] == [name, f"{name} again", *(f"{name} again {n}" for n in range(2, LOCKSTEP_SENT))]
-        told = [[(r.session, r.turn, r.prompt_tokens, r.asked_tokens) for r in run_virtual(e.send())] for e in waves]
+        told = [[(r.session, r.turn, r.prompt_tokens, r.asked_tokens) for r in run_virtual(e.send(TARGET))] for e in waves]
         assert all(one == told[0] for one in told)
         sizes[kind] = len(told[0])
     assert sizes == {"sessions": 32, "closed": 64}

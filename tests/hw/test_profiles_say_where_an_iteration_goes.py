@@ -1,25 +1,21 @@
-"""Profiles of iterations: kernels summed by cell, kinds by name, runs kept and resumed, and the table that shows them."""
+"""Profiles of iterations: kernels summed by cell, kinds by name, runs kept and resumed."""
 
 from pathlib import Path
 from typing import Any
 
-import click.testing
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hw.artifact import load, write
+from hw.artifact import SCHEMA, load, write
 from hw.cells import CHUNKS, OFFSETS, Cell
-from hw.engines.kernel_trace import own_times, recorder, since_first
+from hw.engines.kernel_trace import KINDS, Event, kind_of, own_times, recorder, since_first
 from hw.journal import Journal
-from hw.kernel_kinds import KINDS, kind_of
 from hw.pace import Budget
-from hw.profile_table import command
 from hw.suites import profile as suite
-from hw.suites.profile import Event
-from hw.suites.profile_table import dataset
-from sim.errors import SimctlError, UsageError
+from hw.suites.profile import dataset
+from sim.errors import SimctlError
 from tests.hw.test_grid_runs_are_kept_resumed_and_marked import CELLS, PretendEngine
 
 MEASURED = Path(__file__).parents[2] / "scenarios" / "data" / "measured" / "h100"
@@ -46,9 +42,7 @@ def test_kernels_are_summed_by_cell_and_the_file_holds_them(tmp_path: Path) -> N
     journal = Journal(tmp_path / "j", {})
     attrs = run(PretendEngine(), journal, Budget(None), PretendProfiler(slow=(2, 4)))
     assert attrs == {"gate_top1_before_after": 1.0, "finished": 1}
-    paths = write(dataset(journal.records, attrs | {"model": "m", "gpu_name": "g"}), tmp_path / "p.nc", {"cell": "", "kernel": ".kernels"})
-    assert [p.name for p in paths] == ["p.nc", "p.csv", "p.kernels.csv"]
-    data = load(paths[0], "profile")
+    data = load(write(dataset(journal.records, {"schema": SCHEMA, "suite": "profile", **attrs}), tmp_path / "p.nc"), "profile")
     assert dict(data.sizes) == {"cell": 4, "kernel": 3}
     assert data.label.values.tolist() == [c.label for c in CELLS]
     # of a cell's three iterations the one busy for the middle time, whichever was slow
@@ -138,7 +132,7 @@ def test_starts_keep_their_nanoseconds() -> None:
 
 
 def test_operators_of_a_real_call_are_seen() -> None:
-    import torch
+    torch = pytest.importorskip("torch")
 
     record = recorder("cpu")
     left, right = torch.ones(64, 64), torch.ones(64, 64)
@@ -166,41 +160,6 @@ def test_operators_of_a_real_call_are_seen() -> None:
 )
 def test_kinds_are_told_by_names(name: str, kind: str) -> None:
     assert kind_of(name) == kind
-
-
-def shown(*args: str) -> click.testing.Result:
-    return click.testing.CliRunner().invoke(command, args)
-
-
-def test_the_table_of_a_cell_adds_up_to_its_span() -> None:
-    label = "mixed:32x1024+1x512@0"
-    said = shown(str(MEASURED / "profile_llama3.1-8b.nc"), label, "--kernels", "2")
-    assert said.exit_code == 0, said.output
-    shares, kernels = said.output.split("\n\n")[1:]
-    rows = {line[:22].strip(): line[22:].split() for line in shares.splitlines()[1:]}
-    span = float(rows.pop("span")[0])
-    assert sum(float(row[0]) for row in rows.values()) == pytest.approx(span, abs=1.0)
-    assert sum(float(row[1].rstrip("%")) for row in rows.values()) == pytest.approx(100, abs=0.5)
-    assert float(rows["matrix products"][0]) > float(rows["attention"][0]) > float(rows["copies"][0])
-    assert [line.split()[3] for line in kernels.strip().splitlines()[1:]] == ["matmul", "matmul"]
-    every = shown(str(MEASURED / "profile_llama3.1-8b.nc"), "mixed:*")
-    assert every.output.splitlines()[0].split()[:3] == ["cell", "busy", "idle"]
-    assert label in every.output
-
-
-@pytest.mark.parametrize(
-    ("file", "cell", "says"),
-    [
-        ("floor.nc", None, "holds suite 'floor'"),
-        ("profile_qwen2.5-7b.nc", "decode:32x2047", "near it: decode:32x2048"),
-        ("profile_qwen2.5-7b.csv", None, "not a netCDF file (did not find a match in any of xarray's currently installed IO backends ...)"),
-    ],
-)
-def test_wrong_files_and_cells_are_one_line(file: str, cell: str | None, says: str) -> None:
-    result = shown(str(MEASURED / file), *([cell] if cell else []))
-    assert isinstance(result.exception, (UsageError, SimctlError))
-    assert says in str(result.exception)
-    assert "\n" not in str(result.exception)
 
 
 def test_shares_of_a_packaged_profile_are_its_kernels() -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from hw.__main__ import main
 from hw.artifact import load
-from hw.engines.server_process import Server
+from hw.engines.vllm_server import Server
 from hw.jobs import Job, run
 from hw.journal import Journal
 from hw.serve.client import Served
-from hw.suites import served, served_job
+from hw.suites import floor, served
 from sim.errors import UsageError
 
 
@@ -37,32 +37,28 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         times = [0.1 + 0.01 * i for i in range(output_tokens)]
         return [Served(prompt_tokens, output_tokens, 0.0, token_s=times, finish_s=times[-1]) for _ in range(n)]
 
-    monkeypatch.setattr(served_job.vllm_server, "serve", serve)
+    monkeypatch.setattr(served.vllm_server, "serve", serve)
     monkeypatch.setattr(served.load, "wave", at_once)
-    monkeypatch.setattr(served_job.floor, "measure", lambda *_, **__: [])
+    monkeypatch.setattr(floor, "measure", lambda *_, **__: [])
     return seen
 
 
 def test_a_pattern_that_names_nothing_is_refused(tmp_path: Path, started: list[str]) -> None:
     with pytest.raises(UsageError, match=r"names none of: burst, closed 16x4, .*ladder c128 n1, .*open 2/s"):
-        served_job.run(job("ladder c9*"), tmp_path, Journal(tmp_path / "j", {}), {})
+        run(job("ladder c9*"), tmp_path)
     assert started == []
 
 
 def test_only_what_is_named_runs_and_only_once(tmp_path: Path, started: list[str]) -> None:
-    journal = Journal(tmp_path / "j", {})
-    served_job.run(job("ladder c128 n[12]"), tmp_path, journal, {"gpu_name": "none"})
+    journal = Journal(tmp_path / "j.journal.jsonl", {})
+    for _ in range(2):  # the second time nothing is left to do, and no server is started
+        served.run(job("ladder c128 n[12]"), journal, {})
     assert sorted(r["key"] for r in journal.records) == ["ladder c128 n1", "ladder c128 n2"]
-    assert started == ["tiny-25m"]
-    again = Journal(tmp_path / "j", {})
-    again.records = journal.records
-    served_job.run(job("ladder c128 n[12]"), tmp_path, again, {"gpu_name": "none"})
     assert started == ["tiny-25m"]
 
 
 def test_a_label_ends_the_file_s_name(tmp_path: Path, started: list[str]) -> None:
-    part = replace(job("ladder c128 n1"), label="First rung")
-    served_job.run(part, tmp_path, Journal(tmp_path / "j", {}), {"gpu_name": "none"})
+    run(replace(job("ladder c128 n1"), label="First rung"), tmp_path)
     assert load(tmp_path / "served_tiny-25m_first-rung.nc", "served").sizes["experiment"] == 1
 
 
@@ -72,8 +68,8 @@ def test_the_burst_has_a_server_of_its_own_and_what_it_preempted_is_kept(
     async def counted(target: Any) -> dict[str, float]:
         return {"preemptions": 7.0}
 
-    monkeypatch.setattr(served_job, "counters", counted)
-    served_job.run(job("ladder c128 n1", "burst"), tmp_path, Journal(tmp_path / "j", {}), {"gpu_name": "none"})
+    monkeypatch.setattr(served, "counters", counted)
+    run(job("ladder c128 n1", "burst"), tmp_path)
     data = load(tmp_path / "served_tiny-25m.nc", "served")
     assert started == ["tiny-25m", "tiny-25m"]
     assert data.name.values.astype(str).tolist() == ["ladder c128 n1", "burst"]
@@ -81,22 +77,21 @@ def test_the_burst_has_a_server_of_its_own_and_what_it_preempted_is_kept(
     assert (data.attrs["finished"], data.attrs["finished_plan"], data.attrs["finished_starved"]) == (1, 1, 1)
 
 
+def test_a_model_split_over_gpus_and_quantised_is_served_so() -> None:
+    flags = served._flags(replace(job(), tensor_parallel=2, quantization="fp8"))
+    assert flags[4:] == ["--quantization", "fp8", "--tensor-parallel-size", "2"]
+
+
 @pytest.mark.parametrize(("device", "block_tokens"), [("cuda", 16), ("cpu", 128)])
 def test_the_burst_asks_for_more_than_its_server_has_and_grows_while_it_runs(device: str, block_tokens: int) -> None:
     """Blocks of 16 tokens on a GPU and of 128 on a CPU are vLLM's defaults."""
-    count, prompt, output = served_job.BURST[device]
-    blocks = served_job.STARVED_BLOCKS[device]
+    count, prompt, output = served.BURST[device]
+    blocks = served.STARVED_BLOCKS[device]
     held, grown = (-(-tokens // block_tokens) for tokens in (prompt + 1, prompt + output))
     assert count * held > blocks  # not all are admitted at once
     assert grown > held  # and what is admitted outgrows the blocks it got
-    limit = served_job.MAX_MODEL_LEN[device, "starved"]
+    limit = served.MAX_MODEL_LEN[device, "starved"]
     assert prompt + output <= limit <= blocks * block_tokens  # the engine starts with no less than one longest request
-
-
-def test_an_engine_whose_blocks_cannot_be_set_has_no_burst(tmp_path: Path, started: list[str]) -> None:
-    light = Job("served", "cpu", "tiny-25m", None, None, 0, engine="llamacpp", experiments=("burst",))
-    with pytest.raises(UsageError, match="names none of"):
-        served_job.run(light, tmp_path, Journal(tmp_path / "j", {}), {})
 
 
 @pytest.mark.parametrize("how", ["Ctrl-C", "termination signal"])

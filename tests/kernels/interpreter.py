@@ -4,7 +4,7 @@ import inspect
 
 
 def quicken() -> None:
-    """Look for what the interpreter replaces among the language's built-ins alone, by name.
+    """Look for what the interpreter replaces only among the language's built-ins, by name.
 
     It goes through all members of the language, and of the classes of its tensors, at every launch and at every call of one device
     function by another: as much work as the kernels' own. Which of them are built-ins does not change. What is replaced stays the same.

@@ -51,15 +51,15 @@ def test_sink_and_window(sink: int, window: int) -> None:
 @pytest.mark.parametrize(("heads", "tile", "page", "lens"), [
     (1, 16, 32, [37, 70]), (1, 32, 32, [64, 1, 32]), (2, 64, 32, [37, 70]), (4, 64, 16, [33, 7]), (4, 16, 16, [37]), (4, 128, 32, [64, 40]),
 ])  # fmt: skip
-def test_bulk_copies_of_one_or_several_heads_of_a_page(heads: int, tile: int, page: int, lens: list[int]) -> None:
+def test_tma_tiles_of_one_or_several_heads_of_a_page(heads: int, tile: int, page: int, lens: list[int]) -> None:
     cache = caches.make(12, lens, heads_kv=4, group=7, d=16, page=page)
     for splits in (1, 3):
-        assert error(cache, bulk=True, heads=heads, tile=tile, splits=splits) <= ERROR_BOUND[torch.bfloat16]
+        assert error(cache, tma=True, heads=heads, tile=tile, splits=splits) <= ERROR_BOUND[torch.bfloat16]
 
 
-def test_bulk_copies_of_a_contiguous_cache() -> None:
+def test_tma_tiles_of_a_contiguous_cache() -> None:
     cache = caches.make(13, [77, 61], page=None)
-    assert error(cache, bulk=True, tile=16, splits=3) <= ERROR_BOUND[torch.bfloat16]
+    assert error(cache, tma=True, tile=16, splits=3) <= ERROR_BOUND[torch.bfloat16]
 
 
 def test_scale_is_applied() -> None:

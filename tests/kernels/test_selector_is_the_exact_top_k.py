@@ -36,17 +36,17 @@ def check(cache: caches.Cache, kind: str, k: int, sink: int = 1, local: int = 2,
 @pytest.mark.parametrize("group", [1, 7])
 @pytest.mark.parametrize("k", [1, 5])
 def test_every_kind_group_and_budget(kind: str, group: int, k: int) -> None:
-    check(caches.make(group + k, [400, 190], group=group), kind, k)
+    check(caches.make(group + k, [300, 90], group=group), kind, k)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_other_dtypes(dtype: torch.dtype) -> None:
-    check(caches.make(2, [400], dtype=dtype), "minmax", 3)
+    check(caches.make(2, [300], dtype=dtype), "minmax", 3)
 
 
 @settings(max_examples=5, deadline=None, phases=[Phase.generate])
 @given(
-    lens=st.lists(st.integers(1, 500), min_size=1, max_size=9),
+    lens=st.lists(st.integers(1, 300), min_size=1, max_size=4),
     k=st.integers(1, 9),
     sink=st.integers(0, 2),
     local=st.integers(1, 3),
@@ -66,25 +66,24 @@ def test_ties_go_to_the_lower_block() -> None:
     assert got.tolist() == [[[1, 2, 3, 4, 5, 6]] * 2]
 
 
-def test_a_planted_block_is_found_by_the_bound_and_lost_by_the_mean() -> None:
+def test_a_planted_key_brings_its_block_to_the_top() -> None:
     cache = caches.make(4, [640], heads_kv=1, group=1, page=None)
     cache.k[0, 0, 5 * BLOCK + 3] = cache.q[0, 0] * 4
     cache.k[0, 0, 5 * BLOCK + 4 : 6 * BLOCK] = -cache.q[0, 0]
     assert int(select(cache.q, built(cache, "minmax"), cache.seq_lens, 1)[0, 0, 0]) == 5
     assert int(select(cache.q, built(cache, "minmax_fp8"), cache.seq_lens, 1)[0, 0, 0]) == 5
-    assert int(select(cache.q, built(cache, "mean"), cache.seq_lens, 1)[0, 0, 0]) != 5
 
 
 @pytest.mark.parametrize("kind", summaries.KINDS)
 def test_appending_token_by_token_equals_building_at_once(kind: str) -> None:
-    cache = caches.make(5, [70, 41], dtype=torch.bfloat16)
+    cache = caches.make(5, [47, 18], dtype=torch.bfloat16)
     whole = built(cache, kind)
     grown = summaries.allocate(2, 2, whole.blocks, 32, kind=kind, dtype=torch.bfloat16, device=caches.DEVICE, block=BLOCK)
     k, v = torch.full_like(cache.k, float("nan")), torch.full_like(cache.v, float("nan"))
     lens = torch.tensor([29, 0], dtype=torch.int32, device=caches.DEVICE)
     k.copy_(cache.k)
     summaries.build(grown, k, lens, cache.table)
-    for step in range(41):
+    for step in range(18):
         lens += 1
         at = [(cache.table[b, (int(lens[b]) - 1) // 16], (int(lens[b]) - 1) % 16) for b in range(2)]
         new_k, new_v = (torch.stack([x[p, :, t] for p, t in at]) for x in (cache.k, cache.v))
@@ -93,9 +92,8 @@ def test_appending_token_by_token_equals_building_at_once(kind: str) -> None:
         summaries.append(grown, new_k, new_v, k, v, lens, cache.table)
         assert all(torch.equal(k[p, :, t], cache.k[p, :, t]) for p, t in at), step
         assert all(torch.equal(v[p, :, t], cache.v[p, :, t]) for p, t in at), step
-    tolerance = 2e-2 if kind == "mean" else 0.0
     for mine, theirs in zip(grown.dequantised(), whole.dequantised(), strict=True):
-        assert torch.allclose(mine, theirs, rtol=0, atol=tolerance)
+        assert torch.equal(mine, theirs)
 
 
 def test_keys_beyond_two_to_the_31_elements_are_summarised_and_appended() -> None:

@@ -9,12 +9,11 @@ import numpy as np
 
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
-from calibrate.steps.population import calibration_priors
-from calibrate.steps.rates import value
+from calibrate.steps.rates import calibration_priors, value
+from sim.cost.rates import UNITS, RateDraws, Rates
+from sim.cost.serving import HostRates
 from sim.deployment import Limits
-from sim.host import HostRates
 from sim.precision import Precision
-from sim.rates import UNITS, RateDraws, Rates
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 
@@ -39,7 +38,7 @@ def made(rates, seed=0, count=240, rates_per_s=(2.0, 10.0), host=HOST):
     n = len(arrival)
     prompt, output = rng.integers(100, 6000, n), rng.integers(20, 200, n)
     blank = Experiment("made", "open", arrival, prompt, output, np.ones(n), np.full(n, 2.0))
-    seen = replay(RUN, blank, RateDraws(rates, rates, {}, ""), host, draws=0)
+    seen = replay(RUN, blank, RateDraws(rates, rates), host, draws=0)
     ttft = seen.ttft_s * np.exp(NOISE["ttft"] * rng.standard_normal(n))
     rest = (seen.e2el_s - seen.ttft_s) * np.exp(NOISE["tpot"] * rng.standard_normal(n))
     return replace(blank, ttft_s=ttft, e2el_s=ttft + rest)

@@ -8,13 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrate.logs.prefixes import BLOCK, read_request_log, rest_of
-from calibrate.logs.read import read_any
+from calibrate.logs.read import BLOCK, read_log
 from calibrate.served.replay import replay
-from calibrate.served.runs import first_part
 from calibrate.sources import engine_grids, of_engine
 from sim.errors import UsageError
-from sim.precision import Precision
 from tests.cli import run
 from tests.served.made import HOST, IN_PROCESS, RUN, as_served, open_loop
 
@@ -35,7 +32,7 @@ def written(path, experiment, extra, values, cached):
 
 
 def read(path, block=BLOCK):
-    return read_request_log(path, RUN.gpu, RUN.model, Precision(), RUN.limits, 1, block)
+    return read_log(path, block_tokens=block)
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +42,8 @@ def shared(tmp_path_factory):
     plain = replace(plain, prompt_tokens=np.full(60, 2560), output_tokens=np.full(60, 64))
     ids = [" ".join([*(f"doc{i % 5}.{b}" for b in range(4)), f"own{i}"]) for i in range(60)]
     path = tmp_path_factory.mktemp("shared") / "log.csv"
-    blank = read(written(path, plain, "prefix_ids", ids, np.zeros(60))).experiments[0]
-    seen = replay(RUN, blank, as_served(IN_PROCESS), HOST, draws=0)
+    blank = read(written(path, plain, "prefix_ids", ids, np.zeros(60))).experiment
+    seen = replay(RUN, blank, as_served(IN_PROCESS), HOST)
     served = replace(plain, ttft_s=seen.ttft_s, e2el_s=seen.e2el_s)
     return written(path, served, "prefix_ids", ids, seen.cached_tokens), seen.cached_tokens
 
@@ -60,7 +57,7 @@ def test_equal_block_ids_are_cached_where_one_came_before(shared):
 def test_a_log_with_block_ids_replays_its_cached_tokens(shared):
     path, _ = shared
     (report,) = json.loads(run("validate", "--run", str(path), *ARGUMENTS, "--json").stdout)
-    assert report["cached_tokens"] == [{"experiment": "log (rest)", "equal": 54, "of": 54}]
+    assert report["cached_tokens"] == [{"experiment": "log.csv (rest)", "equal": 40, "of": 40}]
     assert report["notes"] == []
 
 
@@ -76,8 +73,8 @@ def test_without_ids_cached_tokens_are_a_note_and_not_silence(shared, tmp_path):
 
 def test_a_smaller_block_shares_less_of_the_prompt(shared):
     path, _ = shared
-    few = read(path, 256).experiments[0]
-    cached = replay(RUN, few, as_served(IN_PROCESS), HOST, draws=0).cached_tokens
+    few = read(path, 256).experiment
+    cached = replay(RUN, few, as_served(IN_PROCESS), HOST).cached_tokens
     assert set(cached[5:]) == {1024}
 
 
@@ -88,10 +85,10 @@ def test_sessions_repeat_what_was_said_and_wait_for_their_answer(tmp_path):
     arrival = 0.1 * (np.arange(12) % 3) + turn * 3.0
     e = replace(plain, arrival_s=arrival, prompt_tokens=400 + 500 * turn, output_tokens=np.full(12, 64))
     path = written(tmp_path / "s.csv", e, "session", [f"client {i % 3}" for i in range(12)], np.zeros(12))
-    found = read(path).experiments[0]
+    found = read(path).experiment
     trace = found.trace()
     assert np.isnan(trace.arrival_s).sum() == 9
-    cached = replay(RUN, found, as_served(IN_PROCESS), HOST, draws=0).cached_tokens
+    cached = replay(RUN, found, as_served(IN_PROCESS), HOST).cached_tokens
     assert (cached[:3] == 0).all()
     # all that was said so far but the last token, whose KV nobody computed, in whole blocks of 16
     assert (cached[3:6] == (400 + 64 - 1) // 16 * 16).all()
@@ -120,19 +117,9 @@ def test_both_columns_are_refused(shared, tmp_path):
     assert "both say what prompts share" in run("validate", "--run", str(both), *ARGUMENTS).stderr
 
 
-def test_the_rest_is_the_tail_of_request_and_prediction(shared):
-    path, _ = shared
-    whole = read(path).experiments[0]
-    seen = replay(RUN, whole, as_served(IN_PROCESS), HOST, draws=2)
-    rest, predicted = rest_of(whole, seen, 10)
-    assert len(rest.arrival_s) == len(rest.content) == len(predicted.ttft_s) == 50
-    np.testing.assert_array_equal(rest.ttft_s, whole.ttft_s[10:])
-    np.testing.assert_array_equal(predicted.draws["ttft_s"], seen.draws["ttft_s"][:, 10:])
-
-
 def test_parts_of_a_log_keep_what_their_own_prompts_share(shared):
-    whole = read(shared[0]).experiments[0]
-    first, rest = first_part(whole, 0.1)
+    whole = read(shared[0]).experiment
+    first, rest = whole.part(slice(0, 6), "first"), whole.part(slice(6, None), "rest")
     assert first.content + rest.content == whole.content
     assert [part.trace().contents[0].hashes[-1] for part in (first, rest)] == ["own0", "own6"]
 
@@ -153,9 +140,9 @@ def test_the_server_is_as_the_options_say(shared):
 
 def test_a_calibration_reads_the_same_columns(shared, tmp_path):
     path, _ = shared
-    log = read_any(path)
+    log = read_log(path)
     assert [c.hashes[:1] for c in log.experiment.content[:2]] == [("doc0.0",), ("doc1.0",)]
-    assert read_any(path, block_tokens=256).experiment.content[0].block_size == 256
+    assert read_log(path, block_tokens=256).experiment.content[0].block_size == 256
     text = path.read_text().splitlines()
     given_up = tmp_path / "gave_up.csv"
     lines = [
@@ -165,7 +152,7 @@ def test_a_calibration_reads_the_same_columns(shared, tmp_path):
     lines[3] = "50.9,2560,64,,,0,s2,90"
     given_up.write_text("\n".join(lines) + "\n")
     with pytest.raises(UsageError, match="gave up"):
-        read_any(given_up)
+        read_log(given_up)
 
 
 def test_grids_are_of_the_engine_asked_for():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.products import layers_of, products_of
+from sim.cost.gemm import layers_of, products_of
 from sim.specs.model import Attention, DenseMlp, LayerGroup, ModelSpec
 from sim.specs.models import get_model, list_models
 

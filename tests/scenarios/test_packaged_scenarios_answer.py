@@ -23,7 +23,7 @@ def test_it_answers(path, tmp_path):
         body["options"]["num-prompts"] = min(body["options"]["num-prompts"], FEW)
     ends.write_text(yaml.safe_dump(body))
     whole, short = load_scenario(path), load_scenario(ends)
-    assert {tuple(short.runs[at].cell.items()) for at in (0, -1)} == {tuple(whole.runs[at].cell.items()) for at in (0, -1)}
+    assert {tuple(short.cells[at].label.items()) for at in (0, -1)} == {tuple(whole.cells[at].label.items()) for at in (0, -1)}
     answers(ends)
 
 
@@ -40,8 +40,8 @@ def answers(path):
     assert result.code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0] == scenario.question
-    concluded = any("--goal" in each.arguments for each in scenario.runs)
-    assert len(lines) == 2 + len(scenario.runs) + concluded
+    concluded = any("goal" in each.given for each in scenario.cells)
+    assert len(lines) == 2 + len(scenario.cells) + concluded
     assert lines[-1].startswith("=> ") == concluded
     for name in scenario.report:
         assert name in lines[1]

@@ -1,24 +1,25 @@
-"""Served runs made by the simulator itself, with a served path that the tests know."""
+"""Served runs made by the simulator itself, with a serving overhead that the tests know."""
 
 from dataclasses import replace
 
 import numpy as np
 
+from calibrate.served.launches import HOSTS_LAUNCH
+from calibrate.served.overhead import SERIAL_S, TOKEN_S
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
-from sim.bill import decode_shape, iteration_bill
+from sim.cost.batch import decode_batch
+from sim.cost.rates import RateDraws
+from sim.cost.serving import LAUNCHING, HostRates, hidden_work, scaled
+from sim.cost.step_time import step_time_s
 from sim.deployment import Limits
-from sim.host import HostRates
 from sim.precision import Precision
-from sim.price import step_time_s
 from sim.priors import prior_rates
-from sim.products import known_to
-from sim.rates import RateDraws
-from sim.served import hidden_work
+from sim.provenance import GIVEN
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 
-C0_S, SHOWN, REQUEST_S, SERIAL_S = 0.9e-3, 0.3, 7e-3, 1.4e-3
+C0_S, SHOWN, REQUEST_S = 0.9e-3, 0.3, 7e-3
 RUN = ServedRun(
     "made",
     get_gpu("H100"),
@@ -35,10 +36,11 @@ IN_PROCESS = prior_rates(RUN.gpu, RUN.precision, draws=8)
 def as_served(rates):
     """The truth behind the made runs."""
     point = replace(rates.point, c0_s=C0_S, c_seq_s=SHOWN * rates.point.c_seq_s, c_prefill_s=SHOWN * rates.point.c_prefill_s)
-    return RateDraws(point, rates.draws, rates.basis, "truth")
+    return scaled(RateDraws(point, rates.draws, rates.sources, GIVEN), LAUNCHING, HOSTS_LAUNCH, 1.0, "as other hosts launch")
 
 
-HOST = HostRates(request_s=REQUEST_S, serial_s=SERIAL_S, work=hidden_work(IN_PROCESS.point, as_served(IN_PROCESS).point))
+WORK = hidden_work(IN_PROCESS.point, as_served(IN_PROCESS).point)
+HOST = HostRates(request_s=REQUEST_S, serial_s=SERIAL_S, token_s=TOKEN_S, work=WORK)
 
 
 def served(experiment):
@@ -58,8 +60,8 @@ def open_loop(name, rate, count, seed=0):
 def rung(clients):
     """A ladder rung whose true-decode window is the price of its decode step."""
     prompt, output = 2048, 128
-    shape = decode_shape(RUN.model, float(clients), prompt + output / 2)
-    window = step_time_s(iteration_bill(RUN.model, shape, RUN.precision, gpu=known_to(RUN.gpu)), as_served(IN_PROCESS).point)
+    shape = decode_batch(RUN.model, float(clients), prompt + output / 2)
+    window = step_time_s(RUN.deployment.work(shape), as_served(IN_PROCESS).point)
     ones = np.ones(clients)
     lengths = np.full(clients, prompt), np.full(clients, output)
     sent = 1e-4 * np.arange(clients)  # one after the other

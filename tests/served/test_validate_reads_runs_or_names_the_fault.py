@@ -8,6 +8,7 @@ import pytest
 
 from calibrate.served.flags import limits_of_flags
 from calibrate.served.runs import read_served
+from sim.errors import UsageError
 from tests.cli import run
 from tests.served.made import open_loop
 
@@ -31,9 +32,9 @@ def log(tmp_path_factory):
 def test_a_log_is_learnt_from_its_first_part_and_scored_on_the_rest(log):
     result = run("validate", "--run", str(log), *ARGUMENTS, "--json")
     (report,) = json.loads(result.stdout)
-    assert report["learnt_on"] == ["production (first)"]
-    assert {s["experiment"] for s in report["scores"]} == {"production (rest)"}
-    assert [s["requests"] for s in report["scores"] if s["metric"] != "p99_ttft_s"] == [72, 72, 72]
+    assert report["fitted_to"] == ["production.csv (first)"]
+    assert {s["experiment"] for s in report["scores"]} == {"production.csv (rest)"}
+    assert [s["requests"] for s in report["scores"] if s["metric"] != "p99_ttft_s"] == [60, 60, 60]
     assert result.code == (0 if all(s["within"] for s in report["scores"]) else 1)
 
 
@@ -41,12 +42,12 @@ def test_a_log_is_learnt_from_its_first_part_and_scored_on_the_rest(log):
     ("change", "named"),
     [
         (lambda rows: rows[0].__setitem__(4, "end_s"), "finish_s"),
-        (lambda rows: rows[3].__setitem__(0, "nan"), "line 4"),
+        (lambda rows: rows[3].__setitem__(0, "nan"), "line 4: arrival_s is missing"),
         (lambda rows: rows[3].__setitem__(1, "x"), "line 4: prompt_tokens"),
         (lambda rows: rows[3].__setitem__(1, "0"), "line 4: prompt_tokens"),
-        (lambda rows: rows[3].__setitem__(3, "0"), "line 4: needs"),
-        (lambda rows: rows[3].__setitem__(4, ""), "line 4: finish_s"),
-        (lambda rows: rows.__delitem__(slice(1, None)), "no requests"),
+        (lambda rows: rows[3].__setitem__(3, "0"), "line 4: ttft_s is -"),
+        (lambda rows: rows[3].__setitem__(4, ""), "line 4: e2el_s is not a number"),
+        (lambda rows: rows.__delitem__(slice(1, None)), "too few"),
         (lambda rows: rows.__delitem__(slice(5, None)), "too few"),
     ],
 )
@@ -105,10 +106,10 @@ def test_a_burst_ran_on_the_server_with_little_kv():
         np.testing.assert_allclose([t[0] for t in burst.token_s], burst.arrival_s + burst.ttft_s, atol=1e-5)
 
 
-def test_a_run_without_a_low_load_takes_the_packaged_path():
+def test_a_run_without_a_low_load_takes_the_packaged_overhead():
     result = run("validate", "--run", "h100/served_qwen2.5-7b_burst", "--json")  # draws enough that their middle is not another host's
     (report,) = json.loads(result.stdout)
-    assert report["learnt_on"] == []
+    assert report["fitted_to"] == []
     by_metric = {s["metric"]: s for s in report["scores"]}
     assert by_metric["e2el_s"]["bound"] == 0.05
     assert by_metric["e2el_s"]["within"]
@@ -121,18 +122,69 @@ def test_flags_become_limits():
     assert limits_of_flags("").enable_prefix_caching
 
 
-def test_a_path_of_another_run_is_carried_over(log, tmp_path):
-    path = tmp_path / "path.json"
-    own = run("validate", "--run", str(log), *ARGUMENTS, "--save-path", str(path))
+def test_an_overhead_of_another_run_is_transferred(log, tmp_path):
+    path = tmp_path / "overhead.json"
+    own = run("validate", "--run", str(log), *ARGUMENTS, "--save-overhead", str(path))
     assert "wrote" in own.stderr
-    (report,) = json.loads(run("validate", "--run", str(log), *ARGUMENTS, "--path", str(path), "--json").stdout)
-    assert report["learnt_on"] == []
-    assert {s["experiment"] for s in report["scores"]} == {"production"}
+    (report,) = json.loads(run("validate", "--run", str(log), *ARGUMENTS, "--overhead", str(path), "--json").stdout)
+    assert report["fitted_to"] == []
+    assert {s["experiment"] for s in report["scores"]} == {"production.csv"}
     saved = json.loads(path.read_text(encoding="utf-8"))
-    assert report["host_request_s"] == saved["request_s"]
+    assert report["overhead"] == saved
     binary = tmp_path / "binary"
     binary.write_bytes(b"\x7fELF\xd0\xff")
     for other in (log, binary):
-        refused = run("validate", "--run", str(log), *ARGUMENTS, "--path", str(other))
+        refused = run("validate", "--run", str(log), *ARGUMENTS, "--overhead", str(other))
         assert refused.code == 1
-        assert refused.stderr.splitlines()[-1].startswith(f"simctl: {other}: not a served path")
+        assert refused.stderr.splitlines()[-1].startswith(f"simctl: {other}: not a serving overhead")
+
+
+def test_a_log_in_another_tools_layout_is_validated_alike(log, tmp_path):
+    from calibrate.logs.read import read_log
+    from tests.logs.made import as_bench_serve
+
+    bench = tmp_path / "production.json"
+    bench.write_text(json.dumps(as_bench_serve(read_log(log).experiment)))
+    one, other = (json.loads(run("validate", "--run", str(path), *ARGUMENTS, "--json").stdout)[0] for path in (log, bench))
+    for mine, theirs in zip(one["scores"], other["scores"], strict=True):
+        assert mine["median_abs"] == pytest.approx(theirs["median_abs"], abs=1e-4)
+
+
+@pytest.mark.parametrize("slow", [1.0, 1.3])
+def test_learning_from_a_log_never_does_worse_than_the_packaged_overhead(log, tmp_path, slow):
+    """Tokens that came slower in the first part than in the rest teach nothing for it: the packaged overhead is used, and said."""
+    with log.open(newline="") as handle:
+        head, *rows = csv.reader(handle)
+    for row in rows[:20]:
+        first, last = float(row[3]), float(row[4])
+        row[4] = str(first + slow * (last - first))
+    path = tmp_path / "log.csv"
+    with path.open("w", newline="") as handle:
+        csv.writer(handle).writerows([head, *rows])
+    learnt, given = (
+        json.loads(run("validate", "--run", str(path), *ARGUMENTS, *more, "--json").stdout)[0] for more in ([], ["--transferred"])
+    )
+    rest = {s["metric"]: s["median_abs"] for s in learnt["scores"]}
+    told = json.loads(run("validate", "--run", str(path), *ARGUMENTS, "--learn-from", "20", "--skip", "0", "--json").stdout)[0]
+    assert told["scores"] == learnt["scores"]
+    if slow > 1:
+        assert learnt["fitted_to"] == []
+        assert "packaged overhead is used as it is" in learnt["notes"][-1]
+    else:
+        assert learnt["fitted_to"] == ["log.csv (first)"]
+        assert rest["e2el_s"] < {s["metric"]: s["median_abs"] for s in given["scores"]}["e2el_s"]
+
+
+def test_cold_requests_at_the_head_of_a_log_are_skipped(log, tmp_path):
+    from dataclasses import replace
+
+    from calibrate.logs.read import read_log
+    from calibrate.served.validation import learnt_part
+
+    e = read_log(log).experiment
+    assert learnt_part(e, None, None) == (0, 20)
+    cold = replace(e, ttft_s=np.where(np.arange(80) < 3, 2.0, e.ttft_s))
+    assert learnt_part(cold, None, None) == (3, 23)
+    assert learnt_part(cold, 10, 0) == (0, 10)
+    with pytest.raises(UsageError, match="too few to skip 75"):
+        learnt_part(e, 10, 75)

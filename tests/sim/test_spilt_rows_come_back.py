@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.spill import SpillingTable
+from sim.results.spill import SpillingTable
 
 
 @settings(deadline=None)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from sim.cluster.replica import SteppedEngine
+from sim.cluster.simulation import simulate
 from sim.engine.config import EngineConfig
-from sim.engine.ticks import to_ticks
-from sim.engine.types import Iteration, Outcome, Request
+from sim.engine.interface import Iteration, Outcome, Request, Scheduler, StepPrice
 from sim.engine.vllm import VllmScheduler
-from sim.replica import StepPrice
-from sim.simulation import simulate
+from sim.results.record import RunRecord
+from sim.ticks import to_ticks
 from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace, TraceBuilder
 
@@ -24,7 +26,10 @@ class AffinePrice:
     token_s: float = 0.001
     terms: tuple[str, ...] = ("fixed", "tokens")
 
-    def __call__(self, iteration: Iteration) -> StepPrice:
+    def host(self, iteration: Iteration) -> int:
+        return 0
+
+    def __call__(self, iteration: Iteration, head_start: int = 0) -> StepPrice:
         prefill = sum(n for request, n in iteration.scheduled if request.computed_tokens < request.prompt_tokens)
         parts = (self.fixed_s, self.token_s * iteration.total_tokens)
         return StepPrice(to_ticks(sum(parts)), parts, prefill)
@@ -46,6 +51,39 @@ class WatchedScheduler(VllmScheduler):
         return outcome
 
 
+class TicksPrice(AffinePrice):
+    """A price in ticks."""
+
+    def __init__(self, ticks_of: Callable[[Iteration], int]) -> None:
+        super().__init__()
+        self._ticks_of = ticks_of
+
+    def __call__(self, iteration: Iteration, head_start: int = 0) -> StepPrice:
+        return StepPrice(self._ticks_of(iteration), (0.0, 0.0), 0)
+
+
+@dataclass
+class Listed:
+    """A source of requests as they are."""
+
+    requests: list[Request]
+
+    @property
+    def total(self) -> int:
+        return len(self.requests)
+
+    def arrivals(self) -> Iterator[Request]:
+        return iter(self.requests)
+
+    def after(self, request: Request, now_s: float) -> None:
+        return None
+
+
+def serve(requests: list[Request], scheduler: Scheduler, ticks_of: Callable[[Iteration], int]) -> RunRecord:
+    """Requests in order of arrival on one replica, its iterations priced in ticks."""
+    return simulate(Listed(requests), [SteppedEngine(scheduler, TicksPrice(ticks_of))])
+
+
 def trace_of(calls: list[tuple[float, int, int]]) -> Trace:
     """A trace of (arrival_s, prompt tokens, output tokens), sorted by arrival."""
     builder = TraceBuilder("test")
@@ -57,7 +95,7 @@ def trace_of(calls: list[tuple[float, int, int]]) -> Trace:
 def run(trace: Trace, config: EngineConfig, price: AffinePrice | None = None, **more):
     """(record, scheduler) of a run on one replica."""
     scheduler = WatchedScheduler(config)
-    return simulate(TraceSource(trace, config.block_size), [scheduler], price or AffinePrice(), **more), scheduler
+    return simulate(TraceSource(trace, config.block_size), [SteppedEngine(scheduler, price or AffinePrice())], **more), scheduler
 
 
 calls = st.lists(st.tuples(st.integers(0, 40).map(lambda n: n / 16), st.integers(1, 90), st.integers(1, 30)), min_size=1, max_size=25)

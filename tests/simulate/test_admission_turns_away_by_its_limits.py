@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.admission import Admission, AdmissionLimits, batch_cap
+from sim.cluster.admission import Admission, AdmissionLimits, batch_cap
 from sim.engine.config import EngineConfig
-from sim.engine.types import Request
+from sim.engine.interface import Request
 from sim.errors import UsageError
-from sim.metrics import summarise
+from sim.results.metrics import summarise
 from tests.cli import run as command
 from tests.simulate.runs import calls, configs, run, trace_of
 

@@ -10,8 +10,8 @@ COMMON = ("simulate", "--gpu", "H100", "--num-prompts", "4", "--request-rate", "
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--model", "Llama-3.1-8B", "--engine", "sglang"), "engine: the decisions of sglang"),
-        (("--model", "Llama-3.1-8B", "--engine", "llamacpp"), "engine: the decisions of llamacpp"),
+        (("--model", "Llama-3.1-8B", "--engine", "sglang"), "engine: scheduling decisions of sglang"),
+        (("--model", "Llama-3.1-8B", "--engine", "llamacpp"), "engine: scheduling decisions of llamacpp"),
         (("--model", "Qwen3.6-27B", "--max-num-seqs", "7"), "a running request on each GPU, 7 slots"),
         (("--model", "Llama-3.1-8B", "--engine-option", "host_blocks=90"), "KV blocks kept beyond HBM: 90 in host RAM"),
         (("--model", "Llama-3.1-8B", "--engine-option", "disk_blocks=80"), "KV blocks kept beyond HBM: 80 on disk"),

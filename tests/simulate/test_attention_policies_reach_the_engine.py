@@ -5,17 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from sim.bill import DENSE, bill_from, coefficients, mixed_shape
-from sim.deployment import Limits, plan_engine
-from sim.engine.steptime import StepTime
-from sim.engine.ticks import TICK_S
+from sim.cost.batch import DENSE, mixed_batch
+from sim.cost.iteration import StepTime
+from sim.cost.step_time import step_time_s
+from sim.cost.work import coefficients, work_from
+from sim.deployment import Deployment, Limits, plan_engine
 from sim.memory import device_memory
 from sim.policy import blocks, dense, pages, sink_window
 from sim.precision import Precision
-from sim.price import step_time_s
 from sim.priors import prior_rates
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.ticks import TICK_S
 from tests.cli import run
 
 MODEL, BF16 = "Qwen2.5-7B-1M", Precision()
@@ -29,9 +30,7 @@ def simulated(*arguments: str) -> dict:
 
 
 def block_count(gpu: str, **limits) -> int:
-    return plan_engine(get_model(MODEL), get_gpu(gpu), BF16, 1, Limits(max_num_batched_tokens=2048, max_num_seqs=64, **limits))[
-        0
-    ].num_gpu_blocks
+    return plan_engine(Deployment.of(MODEL, gpu, max_num_batched_tokens=2048, max_num_seqs=64, **limits))[0].num_gpu_blocks
 
 
 def test_blocks_are_those_of_the_smaller_memory():
@@ -52,7 +51,7 @@ def test_host_ram_holds_what_hbm_cannot():
     assert "more than the" in refused.stderr
     served = simulated("--gpu", "A10", *LONG, "--random-input-len", "200000", "--host-kv", "200", "--attention", "blocks:32")
     assert served["completed"] == 4
-    assert served["bill_share"]["link"] > 0
+    assert served["cost_shares"]["link"] > 0
     assert served["provenance"]["attention"] == "block-128 top-32, host RAM"
 
 
@@ -61,17 +60,16 @@ def test_prefill_fetches_what_earlier_chunks_left_in_host_ram(policy):
     model, rates = get_model(MODEL), prior_rates(get_gpu("A10"), BF16, draws=2).point
     c = coefficients(model, BF16)
     steps = StepTime(model, BF16, rates, policy=policy)
-    first, later = (mixed_shape(model, [], [(2048, end, False)], policy) for end in (2048, 102_400))
-    assert steps.bill(first) == bill_from(c, first, policy)
-    bill, without = steps.bill(later), bill_from(c, later, policy)
+    first, later = (mixed_batch(model, [], [(2048, end, False)], policy) for end in (2048, 102_400))
+    work, without = steps.work(later), work_from(c, later, replace(policy, placement="hbm"))
     past = (102_400 - 2048) * c.kv_token_bytes
-    assert bill.link_bytes == past
-    assert bill.prefill_kv_bytes == pytest.approx(without.prefill_kv_bytes - past)
+    assert steps.work(first).link_bytes == 0.0
+    assert work.link_bytes == past
+    assert work.prefill_kv_bytes == pytest.approx(without.prefill_kv_bytes - past)
     # streamed layer by layer, all of it may hide behind the layers' work; over a slow link it cannot
-    assert bill.link_overlap == 1.0
+    assert work.link_hidden_bytes == past
     slow = StepTime(model, BF16, replace(rates, link_bytes_per_s=1e9), policy=policy)
-    compute_s = step_time_s(without, rates) - c.kv_layers * rates.link_latency_s
-    fetch_s = past / 1e9 + c.kv_layers * rates.link_latency_s
+    compute_s, fetch_s = step_time_s(without, rates), past / 1e9
     # the fetch hides all of the layers' work; per-iteration costs stay beside it
     assert fetch_s < slow.priced(later) * TICK_S < fetch_s + 0.2 * compute_s
 
@@ -79,12 +77,12 @@ def test_prefill_fetches_what_earlier_chunks_left_in_host_ram(policy):
 def test_decodes_that_select_still_wait_for_what_they_select_beside_prefill():
     model, policy = get_model(MODEL), blocks(8, "host")
     steps = StepTime(model, BF16, prior_rates(get_gpu("A10"), BF16, draws=2).point, policy=policy)
-    beside = mixed_shape(model, [50_000.0], [(512, 4096, False)], policy)
-    alone = mixed_shape(model, [50_000.0], [], policy)
-    bill = steps.bill(beside)
-    assert bill.link_bytes > steps.bill(alone).link_bytes > 0.0
-    assert steps.bill(alone).link_overlap == 0.0
-    assert 0.0 < bill.link_overlap < 1.0
+    beside = mixed_batch(model, [50_000.0], [(512, 4096, False)], policy)
+    alone = mixed_batch(model, [50_000.0], [], policy)
+    work = steps.work(beside)
+    assert work.link_bytes > steps.work(alone).link_bytes > 0.0
+    assert steps.work(alone).link_hidden_bytes == 0.0
+    assert 0.0 < work.link_hidden_bytes < work.link_bytes
 
 
 def test_selection_pays_at_long_contexts_and_costs_at_short_ones():

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.cluster.replica import SteppedEngine
+from sim.cluster.router import ROUTERS, Load, SentBlocks, least_requests, lmetric, make_router, prefix_affinity
+from sim.cluster.simulation import simulate
 from sim.engine.config import EngineConfig
-from sim.engine.types import Request
 from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError
-from sim.router import ROUTERS, Load, least_loaded, lmetric, make_router, prefix_affinity
-from sim.simulation import simulate
 from sim.workload.sources import TraceSource
 from sim.workload.synthetic import Synthetic, draw
 from tests.simulate.runs import AffinePrice, calls, configs, run, trace_of
@@ -44,38 +44,37 @@ def test_zero_clients_is_an_error():
 
 
 def loads(*states):
-    return [Load(1000, *state) for state in states]
+    return [Load(*state) for state in states]
 
 
-def asks(prompt, names=()):
-    return Request("r", 0.0, prompt, 1, prompt_hashes=names)
-
-
-def test_least_loaded_counts_requests_and_breaks_ties_by_index():
-    assert least_loaded(loads((2,), (1,), (1,)), asks(10), 16) == 1
+def test_least_requests_counts_requests_and_breaks_ties_by_index():
+    assert least_requests(loads((2,), (1,), (1,)), [0] * 3, [10] * 3) == 1
 
 
 def test_lmetric_is_work_ahead_times_sharers():
     # (100 + 64 + .01 * 0) * 1 = 164; (0 + 64 + .01 * 2000) * 2 = 168; (0 + 64 + .01 * 3000) * 1 = 94
-    assert lmetric(loads((1, 100, 0), (2, 0, 2000), (1, 0, 3000)), asks(64), 16) == 2
+    assert lmetric(loads((1, 100, 0), (2, 0, 2000), (1, 0, 3000)), [0] * 3, [64] * 3) == 2
     # an idle replica counts as one request, so its score is not nought whatever it must compute
-    assert lmetric(loads((0, 500, 0), (1, 0, 0)), asks(64), 16) == 1
+    assert lmetric(loads((0, 500, 0), (1, 0, 0)), [0] * 2, [64] * 2) == 1
 
 
 def test_affinity_sticks_until_overloaded():
-    names = [11, 12, 13, 14]
-    states = loads((3,), (3,), (3,))
-    states[1].remember(asks(64, names))
-    assert prefix_affinity(states, asks(80, [*names, 15]), 16) == 1
-    states[1].requests = 9
-    assert prefix_affinity(states, asks(80, [*names, 15]), 16) == 0
-    assert prefix_affinity(states, asks(80, [99, 12]), 16) == 0
+    assert prefix_affinity(loads((3,), (3,), (3,)), [0, 4, 0], [80, 16, 80]) == 1
+    assert prefix_affinity(loads((3,), (9,), (3,)), [0, 4, 0], [80, 16, 80]) == 0
+    assert prefix_affinity(loads((3,), (3,), (3,)), [0, 0, 0], [80] * 3) == 0
 
 
-def test_what_a_router_remembers_is_bounded():
-    load = Load(3)
-    load.remember(asks(64, [1, 2, 3, 4]))
-    assert list(load.prefixes) == [2, 3, 4]
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 9), max_size=6, unique=True)), max_size=30),
+    st.lists(st.integers(0, 9), max_size=6),
+)
+def test_blocks_sent_are_those_of_a_list_for_each_replica(sends, asked):
+    blocks, latest = SentBlocks(3, capacity=5), [[], [], []]
+    for replica, names in sends:
+        blocks.send(names, replica)
+        latest[replica] = [*(each for each in latest[replica] if each not in names), *names][-5:]
+    expected = [next((depth for depth, name in enumerate(asked) if name not in each), len(asked)) for each in latest]
+    assert blocks.known(asked) == expected
 
 
 @pytest.mark.parametrize("name", ROUTERS)
@@ -85,7 +84,7 @@ def test_every_router_serves_everything_and_settles_its_books(name):
     config = EngineConfig(num_gpu_blocks=200, max_num_seqs=4, max_num_batched_tokens=64)
     router = make_router(name, 3, 16, 200)
     schedulers = [VllmScheduler(config) for _ in range(3)]
-    record = simulate(TraceSource(trace, 16), schedulers, AffinePrice(), router=router)
+    record = simulate(TraceSource(trace, 16), [SteppedEngine(each, AffinePrice()) for each in schedulers], router=router)
     assert np.isfinite(record.requests["finish_s"]).all()
     assert set(record.requests["replica"]) == {0, 1, 2}
     assert sum(scheduler.kv_blocks_used() for scheduler in schedulers) == 0
@@ -99,13 +98,12 @@ def test_affinity_keeps_sessions_on_their_replica():
     reuse = {}
     for name in ("round-robin", "prefix-affinity"):
         trace = draw(spec, np.random.default_rng(1))
-        record = simulate(
-            TraceSource(trace, 16), [VllmScheduler(config) for _ in range(3)], AffinePrice(), router=make_router(name, 3, 16, 2000)
-        )
+        engines = [SteppedEngine(VllmScheduler(config), AffinePrice()) for _ in range(3)]
+        record = simulate(TraceSource(trace, 16), engines, router=make_router(name, 3, 16, 2000))
         reuse[name] = record.requests["cached_tokens"].sum()
     assert reuse["prefix-affinity"] > 1.5 * reuse["round-robin"]
 
 
 def test_unknown_router():
     with pytest.raises(UsageError, match="known: round-robin"):
-        make_router("random", 2, 16, 10)
+        make_router("best", 2, 16, 10)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sim.deployment import Limits, plan_engine
+from sim.deployment import Deployment, Limits, plan_engine
 from sim.memory import block_bytes, device_memory, loaded_weight_bytes
 from sim.precision import Precision
 from sim.specs.gpus import get_gpu
@@ -23,7 +23,7 @@ def simulated(*arguments: str) -> dict:
 
 def test_weights_and_kv_share_the_gpu():
     model, draft, gpu, bf16 = get_model("Llama-3.1-8B"), get_model("Llama-3.2-1B"), get_gpu("H100"), Precision()
-    config, memory = plan_engine(model, gpu, bf16, 1, Limits(draft=draft))
+    config, memory = plan_engine(Deployment(model, gpu, limits=Limits(draft=draft)))
     alone = device_memory(model, gpu, bf16, token_budget=8192, max_num_seqs=1024)
     assert memory.weights == alone.weights + loaded_weight_bytes(draft, bf16)
     per_block = block_bytes(model, bf16, 16)[0] + block_bytes(draft, bf16, 16)[0]

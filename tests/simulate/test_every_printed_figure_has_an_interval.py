@@ -4,7 +4,7 @@ import json
 
 import xarray as xr
 
-from sim.report_table import benchmark_table
+from sim.results.tables import benchmark_table
 from tests.cli import run
 
 ARGV = ("simulate", "--gpu", "H100", "--model", "Qwen2.5-7B", "--num-prompts", "40", "--request-rate", "10", "--random-output-len", "40")

@@ -6,21 +6,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.deployment import Limits
-from sim.precision import Precision
-from sim.rate_source import rates_for
-from sim.serve import Study, run_study
-from sim.serve_fast import run_fast, run_fast_clients
+from sim.cluster.admission import AdmissionLimits
+from sim.cluster.fast import run_fast
+from sim.cost.iteration import IterationCost
+from sim.deployment import Deployment, Limits
+from sim.rate_source import load_rates
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
-from sim.stepcost import BillCost
+from sim.study import Study, run_study
 from sim.workload.synthetic import Synthetic, draw
+from sim.workload.workload import Workload
 
 
 def study(spec, seed=0, **more):
-    gpu, precision = get_gpu("A10"), Precision()
-    trace = draw(spec, np.random.default_rng(seed))
-    return Study(trace, get_model("Llama-3.1-8B"), gpu, precision, rates_for(gpu, precision, draws=20), **more)
+    workload = Workload(draw(spec, np.random.default_rng(seed)), more.pop("max_concurrency", None))
+    deployment = Deployment(get_model("Llama-3.1-8B"), get_gpu("A10"), **more)
+    return Study(deployment, workload, load_rates(deployment, draws=20))
 
 
 OPEN = Synthetic(120, 400, 40, length_cv=0.8, prefix_tokens=200, rate_per_s=4.0, burstiness=0.5)
@@ -34,6 +35,9 @@ CASES = {
     "closed loop of sessions": study(replace(OPEN, turns=3, think_s=0.2, rate_per_s=9.0), max_concurrency=5),
     "sessions, starved": study(replace(OPEN, turns=3, rate_per_s=20.0), limits=Limits(num_gpu_blocks=260)),
     "ahead": study(OPEN, limits=Limits(options={"async_scheduling": True})),
+    "sessions where their prefix is": study(replace(OPEN, turns=4, think_s=0.5), replicas=2, router="prefix-affinity"),
+    "closed loop by load": study(replace(OPEN, rate_per_s=math.inf), replicas=3, router="lmetric", max_concurrency=9),
+    "turned away": study(replace(OPEN, rate_per_s=20.0), admission=AdmissionLimits(max_queue=4)),
     "no caching": study(OPEN, limits=Limits(enable_prefix_caching=False, max_num_seqs=4)),
 }
 
@@ -45,7 +49,7 @@ def test_same_requests(name):
     fast = run_study(case, draws=0, keep_iterations=False).record
     assert not len(fast.iterations["start_s"])
     for column, values in logged.requests.items():
-        assert np.array_equal(values, fast.requests[column]), column
+        np.testing.assert_array_equal(values, fast.requests[column], column)
     if "starved" in name:
         assert logged.requests["preemptions"].sum() > 0
 
@@ -54,19 +58,8 @@ def test_same_requests(name):
 def test_it_really_was_the_fast_path(name):
     case = CASES[name]
     config = run_study(case, draws=0).config
-    steps = BillCost(case.model, case.precision, case.rates.point).steps
-    if case.max_concurrency is not None or np.isnan(case.trace.arrival_s).any():
-        assert run_fast_clients(case.trace, config, steps, case.host, case.max_concurrency) is not None
-    else:
-        assert run_fast(case.trace, config, steps, case.host, case.replicas) is not None
-
-
-def test_sessions_on_several_replicas_take_the_event_loop():
-    case = study(replace(OPEN, turns=4, think_s=0.5), replicas=2)
-    logged, short = (run_study(case, keep_iterations=keep) for keep in (True, False))
-    assert not len(short.record.iterations["start_s"])
-    assert np.array_equal(logged.record.requests["finish_s"], short.record.requests["finish_s"])
-    assert not logged.rate_intervals  # twenty repeats are not cheap here, and nobody asked
+    steps = IterationCost(case.deployment.model, case.deployment.precision, case.rates.point).steps
+    assert run_fast(case.workload.trace, config, steps, case.host, max_concurrency=case.workload.max_concurrency) is not None
 
 
 def test_sessions_and_closed_loops_have_intervals_without_being_asked():

@@ -7,7 +7,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from sim.intervals import chance_within
+from sim.results.intervals import chance_within
 from tests.cli import run
 
 DRAWN = ["simulate", "--gpu", "H100", "--model", "Llama-3.1-8B", "--num-prompts", "60", "--request-rate", "12", "--random-length-cv", "1"]
@@ -46,7 +46,7 @@ def test_a_study_names_the_first_cell_that_is_certain(tmp_path):
     text += "sweep: {replicas: [1, 2]}\nreport: [p99_ttft_ms, goal.chance]\n"
     path = tmp_path / "s.yaml"
     path.write_text(text.replace("GOAL", "p99_ttft_ms<=1e6"))
-    assert "=> replicas 1: the first to hold p99_ttft_ms <= 1e+06 with at least 95 %" in run("run", str(path)).stdout
+    assert "=> replicas 1: the first to hold p99_ttft_ms <= 1,000,000 with at least 95 %" in run("run", str(path)).stdout
     path.write_text(text.replace("GOAL", "p99_ttft_ms<=0.001"))
     assert "=> none holds p99_ttft_ms <= 0.001 with 95 % certainty; the best chance is 0.00." in run("run", str(path)).stdout
 

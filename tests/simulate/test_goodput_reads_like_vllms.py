@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from sim.errors import UsageError
-from sim.metrics import parse_goodput, request_latencies_ms
-from sim.results import load_run
+from sim.results.metrics import parse_goodput, request_latencies_ms
+from sim.results.run_files import load_run
 from simctl.cli import group
 
 AZURE = Path(__file__).parents[1] / "data" / "small_azure.csv"

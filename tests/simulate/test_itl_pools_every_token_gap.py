@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.metrics import pooled_itl_ms, request_latencies_ms, statistics, weighted_percentiles
+from sim.results.metrics import pooled_itl_ms, request_latencies_ms, statistics, weighted_percentiles
 from tests.simulate.runs import calls, configs, run, trace_of
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from sim.deployment import Limits, plan_engine
-from sim.engine.presets import make_scheduler
+from sim.deployment import Deployment, plan_engine
+from sim.engine.registry import make_scheduler
 from sim.errors import SimctlError, UsageError
 from sim.memory import activation_bytes, kv_block_count
 from sim.precision import Precision
@@ -16,7 +16,7 @@ LLAMA = get_model("Llama-3.1-8B")
 
 
 def plan(gpu, model=LLAMA, tp=1, **limits):
-    return plan_engine(model, get_gpu(gpu), Precision(), tp, Limits(**limits))
+    return plan_engine(Deployment.of(model, gpu, tp=tp, **limits))
 
 
 @pytest.mark.parametrize(

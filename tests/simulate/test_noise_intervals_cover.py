@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from sim.engine.config import EngineConfig
-from sim.intervals import block_intervals, repeat_intervals
-from sim.metrics import request_latencies_ms
-from sim.runlog import empty_log
+from sim.results.intervals import block_intervals, repeat_intervals
+from sim.results.metrics import request_latencies_ms
+from sim.results.record import ITERATION_COLUMNS, RunRecord
 from sim.workload.arrivals import arrival_times
 from tests.simulate.runs import run, trace_of
 
@@ -23,7 +23,8 @@ def queue(load, seed):
         waits[i + 1] = max(0.0, waits[i] + SERVICE_S - gap)
     finish = arrival + waits + SERVICE_S
     columns = {"arrival_s": arrival, "first_token_s": finish, "finish_s": finish, "generated_tokens": np.ones(COUNT)}
-    return empty_log([""] * COUNT, [None] * COUNT, columns, ())
+    nothing = np.empty(0)
+    return RunRecord([""] * COUNT, [None] * COUNT, columns, dict.fromkeys(ITERATION_COLUMNS, nothing), (), np.empty((0, 0)), nothing)
 
 
 @pytest.mark.parametrize(("load", "mean_at_least", "p99_at_least"), [(0.3, 0.85, 0.75), (0.6, 0.75, 0.60)])

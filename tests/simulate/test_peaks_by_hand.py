@@ -3,7 +3,7 @@
 import pytest
 
 from sim.engine.config import EngineConfig
-from sim.metrics import summarise
+from sim.results.metrics import summarise
 from tests.simulate.runs import AffinePrice, run, trace_of
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from sim.errors import SimctlError, UsageError
-from sim.intervals import block_intervals, rate_intervals, repeat_intervals
-from sim.metrics import bill_shares, summarise
-from sim.outdir import replaced_directory
-from sim.results import RUN_FILE, SUMMARY_FILE, load_run
+from sim.files import replaced_directory
+from sim.results.intervals import block_intervals, rate_intervals, repeat_intervals
+from sim.results.metrics import cost_shares, summarise
+from sim.results.run_files import RUN_FILE, SUMMARY_FILE, load_run
 from simctl.cli import group
 
 DATA = Path(__file__).parents[1] / "data"
@@ -44,7 +44,7 @@ def test_the_summary_derives_from_run_nc(workload, tmp_path):
     again = summarise(record, {"ttft": 200.0, "tpot": 50.0})
     assert again == {key: written[key] for key in again}
     assert {k: list(v) for k, v in block_intervals(record).items()} == written["run_noise_90"]
-    assert bill_shares(record) == pytest.approx(written["bill_share"], rel=1e-6)  # terms are kept in single precision
+    assert cost_shares(record) == pytest.approx(written["cost_shares"], rel=1e-6)  # terms are kept in single precision
     assert attrs["model"] == written["provenance"]["model"]
     terms = record.terms.sum(axis=1)
     assert terms == pytest.approx(record.iterations["duration_s"], rel=1e-6)
@@ -118,7 +118,7 @@ def test_kill_9_in_the_middle_leaves_the_old_result(tmp_path):
     with replaced_directory(target, NAMES) as staging:
         (staging / RUN_FILE).write_text("old")
     script = (
-        "import sys, time; from pathlib import Path; from sim.outdir import replaced_directory\n"
+        "import sys, time; from pathlib import Path; from sim.files import replaced_directory\n"
         f"with replaced_directory(Path({str(target)!r}), {NAMES!r}) as staging:\n"
         f"    (staging / {RUN_FILE!r}).write_text('half'); print('writing', flush=True); time.sleep(60)\n"
     )

@@ -1,14 +1,15 @@
 """At one instant, iterations complete, then requests arrive, then schedulers decide."""
 
-from sim.clock import ARRIVAL, COMPLETION, DECISION, Clock
+from sim.cluster.clock import CLIENTS, Clock
 from sim.engine.config import EngineConfig
+from sim.ticks import ARRIVAL, COMPLETION, DECISION
 from tests.simulate.runs import AffinePrice, run, trace_of
 
 
 def test_events_of_one_instant_run_by_rank_then_age():
     clock, seen = Clock(), []
     for name, rank in (("decide", DECISION), ("arrive 1", ARRIVAL), ("complete", COMPLETION), ("arrive 2", ARRIVAL)):
-        clock.at(7, rank).callbacks.append(lambda _, name=name: seen.append(name))
+        clock.call(7, rank, CLIENTS, seen.append, name)
     clock.run()
     assert seen == ["complete", "arrive 1", "arrive 2", "decide"]
     assert clock.now == 7

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from sim.engine.config import EngineConfig
 from sim.errors import SimctlError
-from sim.metrics import request_latencies_ms
-from sim.series import run_series
+from sim.results.metrics import request_latencies_ms
+from sim.results.series import run_series
 from tests.cli import run as command
 from tests.simulate.runs import calls, configs, run, trace_of
 
@@ -21,7 +21,7 @@ def test_totals(requests, config, bins):
     assert series.output_tokens_per_s.sum() * series.width_s == pytest.approx(log["sampled"].sum())
     assert series.preemptions.sum() == log["preempted"].sum()
     for i, name in enumerate(record.term_names):
-        assert series.bill[name].sum() * series.width_s == pytest.approx(record.terms[:, i].sum())
+        assert series.busy[name].sum() * series.width_s == pytest.approx(record.terms[:, i].sum())
     ttft = request_latencies_ms(record)["ttft"]
     assert np.nanmin(series.ttft_p50_ms) >= ttft.min() * (1 - 1e-12)
     assert np.nanmax(series.ttft_p99_ms) <= ttft.max() * (1 + 1e-12)

@@ -1,6 +1,6 @@
 """Schedulers as a user might get them wrong."""
 
-from sim.engine.types import Iteration, Outcome
+from sim.engine.interface import Iteration, Outcome
 from sim.engine.vllm import VllmScheduler
 
 

@@ -4,17 +4,17 @@ import json
 
 import pytest
 
-from sim.rate_source import rates_for
+from sim import Deployment, load_rates
+from sim.long_context import Question, answer
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
-from sim.whatif import Question, answer
 from tests.cli import run
 
 
 @pytest.fixture(scope="module")
 def options():
-    question = Question(get_model("Qwen2.5-7B-1M"), get_gpu("A10"), 2**20)
-    result = answer(question, rates_for(question.gpu, question.precision))
+    question = Question(Deployment(get_model("Qwen2.5-7B-1M"), get_gpu("A10")), 2**20)
+    result = answer(question, load_rates(question.deployment))
     return {(o.policy.kind, o.policy.k, o.policy.placement): o for o in result.options}
 
 

@@ -25,8 +25,8 @@ def test_the_printed_intervals_are_quantiles_over_the_draws(tmp_path):
         assert (str(row.policy.values), str(row.kv_in.values), int(row.batch)) == (option["policy"], option["kv_in"], option["batch"])
         low, high = np.quantile(row.step_s, [0.05, 0.95])
         assert [low, high] == pytest.approx([option["step_s"]["low"], option["step_s"]["high"]])
-        low, high = np.quantile(row.step_s / data.miss_factor, [0.05, 0.95])
-        assert [low, high] == pytest.approx([option["step_s_rates_alone"]["low"], option["step_s_rates_alone"]["high"]])
+        low, high = np.quantile(row.step_s / data.residual_factor, [0.05, 0.95])
+        assert [low, high] == pytest.approx([option["step_s_rates_only"]["low"], option["step_s_rates_only"]["high"]])
 
 
 def test_a_map_has_draw_context_and_batch(tmp_path):

@@ -13,8 +13,8 @@ ASKED = {
     "simulate": ["simulate", "--model", "Llama-3.1-8B", "--num-prompts", "3", "--request-rate", "1", "--draws", "0"],
 }
 SAID = {
-    "H200": "is learnt from one model over two of these GPUs; no server over several was measured.",
-    "H100": "is a prior around what one model over two H200s showed, with a wide interval; no server over several was measured.",
+    "H200": "is learnt from one model over two of these GPUs; no server over several GPUs was measured.",
+    "H100": "is a prior from one model over two H200s, with a wide interval; no server over several GPUs was measured.",
 }
 
 

@@ -69,8 +69,12 @@ def test_sessions_grow_by_what_was_said(turns, input_tokens, prefix, seed):
 def test_the_system_prompt_is_shared_by_all():
     trace = draw(Synthetic(10, 50, 5, prefix_tokens=64), rng())
     names = [request.prompt_hashes for request in TraceSource(trace, 16).arrivals()]
+    assert {len(each) for each in names} == {4}  # what follows is nobody else's, and has no name
+    assert len({tuple(each) for each in names}) == 1
+    turns = draw(Synthetic(10, 50, 5, prefix_tokens=64, turns=2), rng())  # of sessions it has
+    names = [request.prompt_hashes for request in TraceSource(turns, 16).arrivals()]
     assert len({tuple(each[:4]) for each in names}) == 1
-    assert len({each[4] for each in names}) == 10
+    assert len({each[4] for each in names}) == len(names) > 1
 
 
 def test_new_arrivals_keep_sessions_in_order(tmp_path):

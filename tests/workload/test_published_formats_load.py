@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sim.errors import UsageError
-from sim.workload.content import BlockHashes, Grown, TokenIds
+from sim.workload.content import BlockHashes
 from sim.workload.formats import FORMATS, load_trace
 from sim.workload.options import LoadOptions
 from sim.workload.sources import TraceSource
@@ -118,29 +118,6 @@ def test_custom(tmp_path):
     assert trace.output_tokens.tolist() == [77, 9]
 
 
-def test_servingsim_calls(tmp_path):
-    first = {
-        "input_toks": 4,
-        "output_toks": 3,
-        "arrival_time_ns": 1_500_000_000,
-        "input_tok_ids": [1, 2, 3, 4],
-        "output_tok_ids": [5, 6, 7],
-    }
-    second = {"input_toks": 8, "output_toks": 1, "arrival_time_ns": 2_000_000_000, "input_tok_ids": [1, 2, 3, 4, 5, 6, 7, 8]}
-    trace = load(tmp_path, lines(first, second), "servingsim")
-    assert trace.arrival_s.tolist() == [1.5, 2.0]
-    assert isinstance(trace.contents[0], TokenIds)
-    assert reuse(trace, 2) == 6 / 12  # prompt and generated tokens of the first are found
-
-
-def test_servingsim_agents(tmp_path):
-    calls = [{"input_toks": 10, "output_toks": 5, "tool_duration_ns": 250_000_000}, {"input_toks": 20, "output_toks": 2}]
-    trace = load(tmp_path, lines({"session_id": "s", "arrival_time_ns": 10, "sub_requests": calls}), "servingsim")
-    assert trace.think_s.tolist() == [0.0, 0.25]
-    assert trace.turns[1] == 1
-    assert trace.contents[1] == Grown(15)
-
-
 def test_agent_sessions(tmp_path):
     def session(name, minute):
         stamp = f"2026-04-23T17:{minute}:15.5+00:00"
@@ -209,16 +186,6 @@ def test_servegen_datasets_are_literals_and_nothing_else(tmp_path, dataset, mess
         ("sharegpt", "[1]", "item 0: expected an object"),
         ("sharegpt", "[]", "holds no requests"),
         ("custom", '{"text": "x"}', "line 1: prompt is missing"),
-        (
-            "servingsim",
-            '{"arrival_time_ns": 1, "input_toks": 2, "output_toks": 1, "input_tok_ids": [1]}',
-            "input_toks is 2, but there are 1",
-        ),
-        (
-            "servingsim",
-            '{"arrival_time_ns": 1, "session_id": "s", "sub_requests": []}',
-            "sub_requests must be a list of objects, not empty",
-        ),
         ("agents", '{"session_id": "s", "turns": [{"completed_at": "noon"}]}', "completed_at is not a time"),
         ("nonsense", "", "unknown trace format 'nonsense'; known: jsonl"),
     ],

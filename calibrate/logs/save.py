@@ -1,0 +1,51 @@
+"""Posterior file of rates learnt from a served log."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from calibrate.artifacts import write_posterior
+from calibrate.logs.learn import Learnt
+from calibrate.logs.requests import Log
+from calibrate.sampling import Settings, chosen
+from calibrate.served.runs import ServedRun
+from calibrate.steps.cells import KINDS
+from sim.cost.rates import UNITS
+from sim.posterior import STEP_TIME
+from sim.priors import Prior
+from sim.provenance import Origin, Provenance
+
+
+def save(out: Path, run: ServedRun, log: Log, learnt: Learnt, priors: Mapping[str, Prior], settings: Settings) -> Path:
+    """Write it. The log shows no kinds of iterations: the misfit of its decode times stands for all."""
+    shape, e, mark = (learnt.idata.posterior.sizes["chain"], learnt.idata.posterior.sizes["draw"]), log.experiment, hashlib.sha256()
+    for column in (e.arrival_s, e.prompt_tokens, e.output_tokens, e.ttft_s, e.e2el_s, log.waited_s):
+        mark.update(np.ascontiguousarray(column).tobytes())
+    count, gpu, dtype = int(log.answered.sum()), run.gpu.name, run.precision.weights
+    own = Provenance(Origin.SERVED, f"learnt from {count} requests of a served log", gpu, (dtype,))
+    variables: dict[str, Any] = {n: (("chain", "draw"), np.asarray(getattr(learnt.rates, n), dtype=float).reshape(shape)) for n in UNITS}
+    variables["sigma"] = (("chain", "draw", "kind"), np.repeat(learnt.misfit[:, 1:], len(KINDS), axis=1).reshape(*shape, len(KINDS)))
+    variables["request_s"] = (("chain", "draw"), learnt.request_s.reshape(shape))
+    return write_posterior(
+        out,
+        xr.Dataset(variables, coords={"kind": list(KINDS)}),
+        family=STEP_TIME,
+        gpu=gpu,
+        source=replace(own, evidence=f"rates of {gpu} as served, from {count} requests ({log.source})", engines=(log.source,)),
+        sources={name: own if name in learnt.free else priors[name].provenance for name in UNITS},
+        data_fingerprint=mark.hexdigest(),
+        diagnostics=learnt.diagnostics,
+        settings=settings,
+        sampler=chosen(settings.sampler),
+        groups={"sample_stats": learnt.idata.sample_stats[["diverging"]].astype(np.int8)},
+        engine=log.source,
+        weight_dtype=dtype,
+        host_request_s=float(np.median(learnt.request_s)),
+    )

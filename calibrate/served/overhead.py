@@ -1,0 +1,201 @@
+"""Serving overhead fitted to a served run: a low load, and the true-decode windows of its concurrency ladder; or a part of a log.
+
+Rates learnt in process show all host work. What serving hides of it and adds, in the order in which it is fitted:
+
+    c0, shown     fixed cost as served, share of the per-sequence cost that shows: linear in the ladder's windows, solved draw by draw;
+                  without a ladder c0 closes the low load's median TPOT, and what shows follows from the schedule
+    launch        the host's time to launch an iteration without CUDA graph, over the grids' (calibrate.served.launches)
+    request_s     closes the median TTFT; what requests share of it (serial_s) and the time per token sent are those of other servers
+    noise         of single requests about their replay, and what a run's requests have in common
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import lsq_linear
+from scipy.special import ndtri
+
+from calibrate.served.launches import HOSTS_SD, launch_factor
+from calibrate.served.replay import METRICS, replay
+from calibrate.served.runs import Experiment, ServedRun
+from sim.cost.batch import decode_batch
+from sim.cost.fingerprint import formula_fingerprint
+from sim.cost.rates import RateDraws, Rates
+from sim.cost.serving import LAUNCHING, MIN_C0_S, SHOWN, HostRates, ServingOverhead, hidden_work, scaled, with_c0
+from sim.cost.step_time import step_terms
+from sim.cost.work import coefficients
+from sim.deployment import plan_engine
+from sim.errors import UsageError
+from sim.posterior import with_model_error
+from sim.provenance import Origin, Provenance
+
+Array = NDArray[np.float64]
+LEAST_REQUESTS = 5
+ROUNDS = 3
+PHASES, PHASES_SD = 12, 0.005  # runs with step times so far apart (log sd): one run's median TTFT jumps with the iterations that are met
+HOSTS_HIDDEN_SD_S = 0.04e-3  # of the fixed cost that another host hides: four hid 1.26, 1.23, 1.19 and 1.20 ms
+# The API server's own time per request (five servers: 1.5, 1.9, 2.0, 2.7 and 3.1 ms) and per token sent.
+SERIAL_S, TOKEN_S = 2.2e-3, 35e-6
+WHOLE = slice(None)
+
+
+@dataclass(frozen=True)
+class Served:
+    """Rates and host latencies as served, the overhead that they have over rates in process, and what it was fitted to."""
+
+    rates: RateDraws
+    host: HostRates
+    overhead: ServingOverhead
+    fitted_to: tuple[str, ...] = ()
+
+
+def transferred(overhead: ServingOverhead, in_process: RateDraws) -> Served:
+    """An overhead fitted elsewhere, as it is."""
+    return Served(overhead.applied(in_process), overhead.host(in_process), overhead)
+
+
+def fit_overhead(run: ServedRun, in_process: RateDraws, low: Sequence[Experiment], ladder: Sequence[Experiment]) -> Served:
+    """Fit the serving overhead to a load and its replicates, and to ladder rungs (two or more; fewer are not used).
+
+    Raises UsageError for too short a load.
+    """
+    for count in (len(e.ttft_s) for e in low):
+        if count < LEAST_REQUESTS:
+            raise UsageError(f"{low[0].name}: {count} requests are too few to fit a serving overhead to: fewer than {LEAST_REQUESTS}")
+    in_process = in_process.at_middle_host()  # this run's own is about to be learnt
+    rungs = [e for e in ladder if np.isfinite(e.window_step_s) and e.clients > 0]
+    rungs = rungs if len(rungs) > 1 else []
+    overlaps = plan_engine(run.deployment)[0].overlaps
+    rates, shown, run_noise = in_process, 0.0 if overlaps else 1.0, 0.0
+    at_draws = np.full(rates.count, shown)
+    if rungs:
+        rates, shown, at_draws = _from_windows(run, in_process, rungs)
+        if in_process.error is not None:  # windows pin decode iterations alone: of others the grids say how far off the formula is
+            run_noise = robust_sd(np.log(in_process.error))
+    rates = scaled(rates, SHOWN, shown, at_draws, f"{100 * shown:.0f} % of it shows when served")
+    work = hidden_work(in_process.point, rates.point)
+    source = Provenance(Origin.SERVED, f"fitted to {low[0].name}", run.gpu.name)
+    host = HostRates(request_s=0.0, serial_s=SERIAL_S, token_s=TOKEN_S, source=source, work=work)
+    launch, launch_sd = launch_factor(low, launching_s(run, in_process.point), work) if overlaps else (1.0, 0.0)
+    spread = np.exp(launch_sd * np.random.default_rng(12).standard_normal(rates.count))
+    rates = scaled(rates, LAUNCHING, launch, launch * spread, f"x {launch:.2f} as served")
+    rates, host = _closed(run, in_process, rates, host, low, tpot=not rungs)
+    fitted_to = tuple(e.name for e in (*low, *rungs))
+    overhead = ServingOverhead(
+        gpu=run.gpu.name,
+        engine=run.engine,
+        hidden_c0_s=float(in_process.point.c0_s - rates.point.c0_s),
+        hidden_c0_sd_s=HOSTS_HIDDEN_SD_S,
+        shown=shown,
+        launch=launch,
+        launch_sd=float(np.hypot(launch_sd, HOSTS_SD)),  # another run is another host
+        request_s=host.request_s,
+        prompt_token_s=host.prompt_token_s,
+        response_s=host.response_s,
+        serial_s=host.serial_s,
+        token_s=host.token_s,
+        noise=_noise(run, rates, host, low),
+        run_noise=max(run_noise, _missed_by_rungs(run, rates, host, rungs)),
+        learnt_on=f"{run.name}: {', '.join(fitted_to)}",
+        formula=formula_fingerprint(),
+    )
+    return Served(rates, host, overhead, fitted_to)
+
+
+def fit_to_log(run: ServedRun, in_process: RateDraws, prior: ServingOverhead, part: slice) -> Served:
+    """An overhead fitted elsewhere, its fixed cost and latency per request fitted anew to a part of a log's requests, all replayed."""
+    (log,), start = run.experiments, transferred(prior, in_process.at_middle_host())
+    rates, host = _closed(run, in_process, start.rates, start.host, (log,), part=part)
+    hidden_s = float(in_process.point.c0_s - rates.point.c0_s)
+    learnt_on = f"{run.name}: {len(log.ttft_s[part])} requests"
+    noise = _noise(run, rates, host, (log,), part)
+    overhead = replace(prior, gpu=run.gpu.name, engine=run.engine, hidden_c0_s=hidden_s, noise=noise, learnt_on=learnt_on)
+    overhead = replace(overhead, request_s=host.request_s, serial_s=host.serial_s)
+    return Served(rates, host, overhead, (log.part(part, "first").name,))
+
+
+def launching_s(run: ServedRun, rates: Rates) -> float:
+    """Seconds in which the host launches all kernels of an iteration one by one, in process."""
+    return float(coefficients(run.model, run.precision, run.tp).launch_layers * rates.launch_layer_s)
+
+
+def robust_sd(values: Array) -> float:
+    """Standard deviation by the 5 % and 95 % quantiles: a few outliers are not the noise."""
+    low, high = np.nanquantile(values, [0.05, 0.95])
+    return float((high - low) / (2 * 1.645))
+
+
+def _from_windows(run: ServedRun, rates: RateDraws, rungs: Sequence[Experiment]) -> tuple[RateDraws, float, Array]:
+    """Solve window = rest + c0 + shown * c_seq * n for (c0, shown), in relative error, at the medians and at every draw."""
+    n = np.array([float(e.clients) for e in rungs])
+    # the window opens at the last first token and closes at the last token: half the output has been added to the context by its middle
+    context = np.array([float(np.mean(e.prompt_tokens) + np.mean(e.output_tokens) / 2) for e in rungs])
+    windows = np.array([e.window_step_s for e in rungs])
+    work = run.deployment.work(decode_batch(run.model, n[:, None], context[:, None], xp=np))
+
+    def solved(r: Rates) -> tuple[Array, Array]:
+        c_seq = np.atleast_1d(np.asarray(r.c_seq_s, float))
+        rest = np.asarray(sum(step_terms(work, replace(r, c0_s=0.0, c_seq_s=0.0), np)), float)
+        target = 1 - np.broadcast_to(rest, (len(n), len(c_seq))) / windows[:, None]
+        designs = (np.column_stack([1 / windows, c * n / windows]) for c in c_seq)
+        found = [lsq_linear(design, target[:, d], bounds=([MIN_C0_S, 0.0], [np.inf, 1.0])).x for d, design in enumerate(designs)]
+        return np.array(found)[:, 0], np.array(found)[:, 1]
+
+    (c0, shown), (c0_draws, at_draws) = solved(rates.point), solved(rates.draws)
+    fitted = with_c0(rates, float(c0[0]), c0_draws, Provenance(Origin.SERVED, "true-decode windows as served"))
+    return replace(fitted, source=rates.source.after(f"serving overhead from {len(rungs)} decode windows")), float(shown[0]), at_draws
+
+
+def _closed(
+    run: ServedRun,
+    in_process: RateDraws,
+    rates: RateDraws,
+    host: HostRates,
+    low: Sequence[Experiment],
+    *,
+    tpot: bool = True,
+    part: slice = WHOLE,
+) -> tuple[RateDraws, HostRates]:
+    """Fixed cost (where `tpot`) and latency per request that close the median TPOT and TTFT of these requests of the loads."""
+    for _ in range(ROUNDS):
+        if tpot:
+            shift_s = _gap(run, rates, host, low, "tpot_s", part)
+            source = Provenance(Origin.SERVED, "median TPOT as served")
+            rates = with_c0(rates, float(rates.point.c0_s) + shift_s, rates.draws.c0_s + shift_s, source)
+            host = replace(host, work=hidden_work(in_process.point, rates.point))
+        whole_s = max(host.request_s + host.serial_s + _gap(run, rates, host, low, "ttft_s", part), 0.0)
+        serial_s = min(SERIAL_S, whole_s)
+        host = replace(host, serial_s=serial_s, request_s=whole_s - serial_s)
+    return rates, host
+
+
+def _gap(run: ServedRun, rates: RateDraws, host: HostRates, low: Sequence[Experiment], metric: str, part: slice) -> float:
+    """Seconds by which the median of a metric is longer than replayed, mean over loads."""
+    factors = np.exp(PHASES_SD * ndtri((np.arange(PHASES) + 0.5) / PHASES))
+    point = {name: getattr(rates.point, name) for name in rates.point.names()}
+    slowed = {name: np.broadcast_to(values, PHASES) for name, values in with_model_error(point, factors).items()}
+    rates, draws, gaps = replace(rates, draws=Rates(**slowed)), PHASES if metric == "ttft_s" else 0, []
+    for experiment in low:
+        measured = getattr(experiment, metric)[part]
+        seen = replay(run, experiment, rates, host, draws=draws).times[metric][:, part]
+        gaps.append(np.nanmedian(measured) - np.nanmedian(seen[:, np.isfinite(measured)]))
+    return float(np.mean(gaps))
+
+
+def _noise(run: ServedRun, rates: RateDraws, host: HostRates, low: Sequence[Experiment], part: slice = WHOLE) -> dict[str, float]:
+    """Log sd of single requests about their replay, by metric."""
+    pairs = [(e, replay(run, e, rates, host)) for e in low]
+    return {m: robust_sd(np.concatenate([np.log(getattr(e, m) / seen.guess(m))[part] for e, seen in pairs])) for m in METRICS}
+
+
+def _missed_by_rungs(run: ServedRun, rates: RateDraws, host: HostRates, rungs: Sequence[Experiment]) -> float:
+    """Log sd of what a replay of a whole rung misses in common: its median TPOT, prompts that come in beside decodes included. The
+    overhead was solved from windows without them; one client alone has no such company.
+    """
+    several = [e for e in rungs if e.clients > 1 and np.isfinite(e.tpot_s).any()]
+    missed = [float(np.nanmedian(np.log(e.tpot_s / replay(run, e, rates, host).tpot_s))) for e in several]
+    return float(np.sqrt(np.mean(np.square(missed)))) if missed else 0.0

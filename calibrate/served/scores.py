@@ -1,0 +1,152 @@
+"""Errors of a replay: per metric and experiment, with coverage of the intervals, against declared bounds and the spread of replicates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from calibrate.served.replay import METRICS, Prediction
+from calibrate.served.runs import Experiment
+
+# Declared bounds on runs the calibration never saw: median absolute error per request, and error of the run's p99 TTFT.
+BOUNDS = {"ttft_s": 0.05, "tpot_s": 0.02, "e2el_s": 0.02, "p99_ttft_s": 0.10}
+BURST_BOUNDS = BOUNDS | {"e2el_s": 0.05}  # starved of KV: who is preempted decides
+LEVELS = tuple(np.linspace(0.1, 0.95, 18))
+Z_90 = 1.6448536269514722
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric of one experiment. Errors are relative; `coverage` is the share of requests inside their 90 % interval (NaN for p99).
+
+    `floor` is what a prediction of the median of replicates would miss, None where the load was sent once.
+    """
+
+    experiment: str
+    metric: str
+    requests: int
+    median_abs: float
+    p90_abs: float
+    bias: float
+    coverage: float
+    bound: float
+    floor: float | None = None
+
+    @property
+    def within(self) -> bool:
+        return self.median_abs <= self.bound
+
+    @property
+    def floor_above(self) -> bool:
+        """Whether it misses its bound where replicates lie so far apart that nobody could expect to hold it."""
+        return not self.within and self.floor is not None and self.floor > self.bound
+
+
+@dataclass(frozen=True)
+class Replicates:
+    """How far `sent` measurements of the same requests lie apart: medians, over all pairs of them, of the absolute difference of
+    logarithms, by metric, and that of the run's p99 TTFT. Of two alike, a prediction of their median lies about 1 / sqrt(2) of it off each.
+    """
+
+    experiment: str
+    sent: int
+    requests: int
+    apart: dict[str, float]
+
+    @property
+    def floor(self) -> dict[str, float]:
+        """What a prediction of their median would miss, by metric."""
+        return {metric: float(value / np.sqrt(2)) for metric, value in self.apart.items()}
+
+
+def score(
+    experiment: Experiment,
+    predicted: Prediction,
+    noise: Mapping[str, float],
+    run_noise: float = 0.0,
+    floor: Mapping[str, float] | None = None,
+) -> list[Score]:
+    """Scores of TTFT, TPOT and E2EL per request, and of the run's p99 TTFT, of the best single guess of each."""
+    bounds, floor = BURST_BOUNDS if experiment.kind == "burst" else BOUNDS, floor or {}
+    scores = []
+    for metric in METRICS:
+        measured, guesses = getattr(experiment, metric), predicted.guess(metric)
+        good = np.isfinite(measured) & np.isfinite(guesses) & (measured > 0)
+        errors = guesses[good] / measured[good] - 1
+        inside = standard_errors(measured, predicted, metric, noise, run_noise)[good] <= Z_90
+        sizes = (float(np.median(np.abs(errors))), float(np.quantile(np.abs(errors), 0.9)), float(np.median(errors)))
+        scores.append(Score(experiment.name, metric, len(errors), *sizes, float(inside.mean()), bounds[metric], floor.get(metric)))
+    answered = np.isfinite(experiment.ttft_s)
+    guess = float(np.median(np.quantile(predicted.times["ttft_s"][:, answered], 0.99, axis=1)))
+    error = guess / float(np.quantile(experiment.ttft_s[answered], 0.99)) - 1
+    metric = "p99_ttft_s"
+    return [*scores, Score(experiment.name, metric, 1, abs(error), abs(error), error, float("nan"), bounds[metric], floor.get(metric))]
+
+
+def standard_errors(measured: Array, predicted: Prediction, metric: str, noise: Mapping[str, float], run_noise: float = 0.0) -> Array:
+    """How many standard deviations each request lies off: what is not known of the rates, the noise of single requests, and what a run's
+    requests have in common, together (log sd).
+    """
+    draws = predicted.times[metric]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        spread = np.std(np.log(draws), axis=0) if len(draws) > 1 else 0.0
+        off = np.abs(np.log(measured / predicted.guess(metric)))
+    return np.asarray(off / np.sqrt(np.square(spread) + noise[metric] ** 2 + run_noise**2))
+
+
+def reliability(pairs: Iterable[tuple[Experiment, Prediction]], noise: Mapping[str, float], run_noise: float = 0.0) -> dict[str, Array]:
+    """Share of requests inside the interval of each nominal level, by metric: shape [level], levels in LEVELS."""
+    z, out = ndtri(0.5 + np.asarray(LEVELS) / 2), {}
+    for metric in METRICS:
+        off = np.concatenate([standard_errors(getattr(e, metric), p, metric, noise, run_noise) for e, p in pairs])
+        off = off[np.isfinite(off)]
+        out[metric] = np.asarray([(off <= limit).mean() for limit in z])
+    return out
+
+
+def coverage(scores: Iterable[Score]) -> dict[str, float]:
+    """Share of all requests inside their 90 % interval, by metric."""
+    every = [s for s in scores if s.coverage == s.coverage]
+    by_metric = {metric: [s for s in every if s.metric == metric] for metric in METRICS}
+    return {m: sum(s.coverage * s.requests for s in own) / sum(s.requests for s in own) for m, own in by_metric.items() if own}
+
+
+def replicates(experiments: Sequence[Experiment]) -> list[Replicates]:
+    """Every load that was sent more than once, and how far its measurements lie apart."""
+    return [_compared(sent) for first in experiments if not first.replicate and len(sent := replicates_of(first, experiments)) > 1]
+
+
+def replicates_of(first: Experiment, experiments: Sequence[Experiment]) -> list[Experiment]:
+    """An experiment and its replicates: of the same load, with the same sizes."""
+    sizes = _sizes(first)
+    same = [e for e in experiments if e.replicate and e.kind == first.kind and e.load == first.name and np.array_equal(_sizes(e), sizes)]
+    return [first, *same]
+
+
+def _order(experiment: Experiment) -> NDArray[np.int64]:
+    """Requests by client and turn, else by size and time: alike in replicates."""
+    if experiment.session is not None:
+        return np.lexsort((experiment.arrival_s, experiment.session))
+    return np.lexsort((experiment.arrival_s, experiment.output_tokens, experiment.prompt_tokens))
+
+
+def _sizes(experiment: Experiment) -> NDArray[np.int64]:
+    return np.array([experiment.prompt_tokens, experiment.output_tokens])[:, _order(experiment)]
+
+
+def _compared(sent: Sequence[Experiment]) -> Replicates:
+    pairs = list(combinations(sent, 2))
+    apart = {
+        metric: float(np.nanmedian([np.abs(np.log(getattr(a, metric)[_order(a)] / getattr(b, metric)[_order(b)])) for a, b in pairs]))
+        for metric in METRICS
+    }
+    tails = [(np.quantile(a.ttft_s, 0.99), np.quantile(b.ttft_s, 0.99)) for a, b in pairs]
+    apart["p99_ttft_s"] = float(np.median([abs(np.log(a / b)) for a, b in tails]))
+    return Replicates(sent[0].name, len(sent), len(sent[0].arrival_s), apart)

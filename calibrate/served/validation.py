@@ -1,0 +1,132 @@
+"""Validation of a served run: serving overhead fitted to one part of it, the rest replayed and scored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from calibrate.served.overhead import Served, fit_overhead, fit_to_log, transferred
+from calibrate.served.replay import METRICS, Prediction, replay
+from calibrate.served.runs import Experiment, ServedRun
+from calibrate.served.scores import BOUNDS, Replicates, Score, replicates, replicates_of, score
+from sim.cost.rates import RateDraws
+from sim.cost.serving import ServingOverhead, packaged_overhead
+from sim.errors import UsageError
+from sim.posterior import rates_for
+
+RATE_DRAWS = 200  # to solve decode windows at; only as many as asked for are replayed
+FIRST_SHARE, FIRST_LEAST = 0.1, 20  # of a log's requests that are learnt from, unless told
+COLD = 3.0  # medians of TTFT: the leading requests of a log that take longer met a server that was still warming up
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to learn from, and how to predict the rest. `skip` and `learn_from` count a log's requests; None leaves them to rules."""
+
+    posterior: Path | None = None
+    rates: RateDraws | None = None  # instead of those of a posterior
+    draws: int = 16
+    low_load: str | None = None
+    ladder: bool = True
+    overhead: ServingOverhead | None = None  # taken as it is
+    transferred: bool = False  # the packaged overhead taken as it is
+    learn_from: int | None = None
+    skip: int | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run as it was predicted: rates and overhead, each scored experiment with its replay, scores, and how far replicates lie apart."""
+
+    run: ServedRun
+    served: Served
+    pairs: list[tuple[Experiment, Prediction]]
+    scores: list[Score]
+    replicates: list[Replicates]
+    notes: tuple[str, ...]
+
+
+def validate(run: ServedRun, asked: Asked) -> Report:
+    """Fit, replay, score. Raises UsageError where there is nothing to learn from or nothing is left to score."""
+    given = asked.overhead or (packaged_overhead() if asked.transferred or all(e.kind == "burst" for e in run.experiments) else None)
+    if given is None and len(run.experiments) == 1:
+        return _log(run, asked)
+    if given is not None:
+        # no window pins these draws: as few of them as are replayed, so that their median is the posterior's
+        served = transferred(given, _rates(run, asked, max(2, asked.draws)))
+        scored = [e for e in run.experiments if e.kind != "ladder"]
+    else:
+        low = _low_load(run, asked.low_load)
+        rungs = [e for e in run.experiments if e.kind == "ladder" and asked.ladder]
+        served = fit_overhead(run, _rates(run, asked, max(RATE_DRAWS, asked.draws)), low, rungs)
+        scored = [e for e in run.experiments if not any(e is learnt for learnt in (*low, *rungs))]
+    if not scored:
+        raise UsageError(f"{run.name}: nothing is left to score")
+    pairs = [(e, replay(run, e, served.rates, served.host, draws=asked.draws)) for e in scored]
+    return _report(run, served, pairs)
+
+
+def _report(run: ServedRun, served: Served, pairs: list[tuple[Experiment, Prediction]], notes: tuple[str, ...] = ()) -> Report:
+    apart = replicates(run.experiments)
+    floors, o = {each.experiment: each.floor for each in apart}, served.overhead
+    scores = [s for e, predicted in pairs for s in score(e, predicted, o.noise, o.run_noise, floors.get(e.load))]
+    return Report(run, served, pairs, scores, apart, (*run.notes, *notes))
+
+
+def _rates(run: ServedRun, asked: Asked, draws: int) -> RateDraws:
+    return asked.rates or rates_for(run.gpu, run.precision, path=asked.posterior, draws=draws, tp=run.tp)
+
+
+def _low_load(run: ServedRun, name: str | None) -> list[Experiment]:
+    """The open loop of the lowest rate, or the experiment of this name, with its replicates."""
+    firsts = [e for e in run.experiments if not e.replicate]
+    if name is not None:
+        chosen = [e for e in run.experiments if e.name == name]
+        if not chosen:
+            raise UsageError(f"{run.name}: no experiment {name!r}; it has {', '.join(e.name for e in run.experiments)}")
+        return replicates_of(chosen[0], run.experiments)
+    opens = [e for e in firsts if e.kind == "open"]
+    if not opens:
+        raise UsageError(f"{run.name}: no open-loop experiment to fit the serving overhead to; name one with --low-load")
+    return replicates_of(min(opens, key=lambda e: len(e.arrival_s) / max(1e-9, float(np.ptp(e.arrival_s)))), run.experiments)
+
+
+def _log(run: ServedRun, asked: Asked) -> Report:
+    """A log: its first part is learnt from, the rest scored, all of it replayed. What was learnt is used where it predicts the rest better
+    than the packaged overhead does.
+    """
+    (log,), packaged = run.experiments, packaged_overhead()
+    first, last = learnt_part(log, asked.learn_from, asked.skip)
+    in_process = _rates(run, asked, max(RATE_DRAWS, asked.draws))
+    if packaged is None or not in_process.source.stepped:
+        whole = slice(first, last)
+        run_of_part = replace(run, experiments=(log.part(whole, "first"),))
+        own = fit_overhead(run_of_part, in_process, run_of_part.experiments, ())
+        return _report(run, own, [_rest(run, log, own, asked.draws, last)])
+    choices = [fit_to_log(run, in_process, packaged, slice(first, last)), transferred(packaged, in_process)]
+    reports = [_report(run, served, [_rest(run, log, served, asked.draws, last)]) for served in choices]
+    fitted, given = (sum(s.median_abs / BOUNDS[s.metric] for s in report.scores if s.metric in METRICS) for report in reports)
+    if fitted <= given:
+        return reports[0]
+    note = (
+        f"fitting to requests {first + 1} to {last} would not have lowered the errors on the rest: the packaged overhead is used as it is"
+    )
+    return replace(reports[1], notes=(*reports[1].notes, note))
+
+
+def _rest(run: ServedRun, log: Experiment, served: Served, draws: int, last: int) -> tuple[Experiment, Prediction]:
+    rest = slice(last, None)
+    return log.part(rest, "rest"), replay(run, log, served.rates, served.host, draws=draws).part(rest)
+
+
+def learnt_part(log: Experiment, count: int | None, skip: int | None) -> tuple[int, int]:
+    """(first, last + 1) of a log's requests to learn from: after cold ones, a tenth of it. UsageError where none would be left to score."""
+    total = len(log.ttft_s)
+    wanted = count if count is not None else max(min(FIRST_LEAST, total // 2), int(FIRST_SHARE * total))
+    warm = np.flatnonzero(~(log.ttft_s > COLD * np.nanmedian(log.ttft_s[: max(wanted, 1)])))
+    first = skip if skip is not None else int(warm[0]) if len(warm) else 0
+    if wanted < 1 or first + wanted >= total:
+        raise UsageError(f"{log.name}: {total} requests are too few to skip {first}, learn from {wanted} and check the rest")
+    return first, first + wanted

@@ -1,0 +1,167 @@
+"""Ablation of the step-time formula: refits without each term and without groups of terms, beside the full formula (docs/adr/04).
+
+    python -m calibrate.steps.ablate [--served]        (make ablate)
+
+Printed are median errors on held-out cells, on left-out models (their matrix products measured alone) and on left-out GPUs (each of two by
+the other's shares of its datasheet's peaks and its host costs); with --served, scores in bound of served runs at the refitted rates, too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+import sim.cost.attention
+import sim.cost.work
+from calibrate.sources import engine_grids, packaged_measurements
+from calibrate.steps.cells import StepCells, concatenate
+from calibrate.steps.held_out import cell_folds, held_out, score
+from calibrate.steps.laplace import HOST_SD, fitted
+from calibrate.steps.model import log_times
+from calibrate.steps.noise import with_hosts_of_visits
+from calibrate.steps.rates import calibration_priors
+from sim.cost.rates import UNITS, RateDraws, Rates
+from sim.cost.work import coefficients, layer_kernels
+from sim.errors import UsageError
+from sim.precision import Precision
+from sim.priors import Prior
+from sim.provenance import Origin, Provenance
+from sim.specs.gpu import GpuSpec
+from sim.specs.gpus import get_gpu
+
+GPUS, FOLDS = ("H100", "H200"), 5
+NOTHING_S, WITHOUT_LIMIT = 1e-15, 1e30  # a cost that is none, a flop rate that never binds
+SERVED = ("served_qwen2.5-7b.nc", "served_qwen3-14b.nc")  # one run of a model with grids of its own each
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What is left out: rates fixed at values that cost nothing, and names of sim.cost replaced."""
+
+    name: str
+    rates: Mapping[str, float]
+    patches: Sequence[tuple[Any, str, Any]] = ()
+
+
+def without(*names: str) -> dict[str, float]:
+    """Rates at which their terms vanish."""
+    return {name: NOTHING_S if UNITS[name].startswith("s ") else WITHOUT_LIMIT for name in names}
+
+
+def ablations() -> list[Ablation]:
+    """The full formula first, then without each term that engine grids show, then without groups."""
+
+    def no_bytes(*layer: Any) -> tuple[float, float, float]:
+        small, gemms, _ = layer_kernels(*layer)
+        return small, gemms, 0.0
+
+    activations = [(sim.cost.work, "layer_kernels", no_bytes)]
+    single = ("c_seq_s", "c_prefill_s", "launch_layer_s", "kernel_s", "linear_flops_per_s", "expert_flops_per_s", "attention_flops_per_s")
+    return [
+        Ablation("full formula", {}),
+        *(Ablation(f"without {name}", without(name)) for name in (*single, "comm_latency_s")),
+        Ablation("without activation bytes", {}, activations),
+        Ablation("without measured GEMMs", {}, [(sim.cost.work, "over_roofline", lambda *_: None)]),
+        Ablation("without pieces of graphs over several GPUs", {}, [(sim.cost.work, "TP_PIECES", 0.0)]),
+        Ablation("without kernels and activations", without("kernel_s"), activations),
+        Ablation("without launch and prefill", without("launch_layer_s", "c_prefill_s")),
+        Ablation("without host costs but c0", without("launch_layer_s", "c_prefill_s", "c_seq_s")),
+    ]
+
+
+@contextmanager
+def applied(ablation: Ablation) -> Iterator[None]:
+    """The names of an ablation replaced, and what was remembered of them forgotten, before and after."""
+    with ExitStack() as stack:
+        stack.callback(coefficients.cache_clear)
+        for module, name, value in ablation.patches:
+            stack.enter_context(patch.object(module, name, value))
+        coefficients.cache_clear()
+        yield
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Cells of a GPU, their priors without the ablated terms, and rates fitted to all of them."""
+
+    gpu: GpuSpec
+    cells: StepCells
+    priors: dict[str, Prior]
+    rates: Rates
+    draws: Rates
+
+
+def fit(name: str, ablation: Ablation) -> Fit:
+    """Fit a GPU's packaged grids without the terms that `ablation` leaves out."""
+    gpu = get_gpu(name)
+    cells = concatenate([grid.cells for grid in engine_grids(gpu)])
+    priors = calibration_priors(gpu, Precision())
+    priors |= {rate: Prior(value, priors[rate].sigma, "left out") for rate, value in ablation.rates.items()}
+    cells = with_hosts_of_visits(cells, priors)
+    found = fitted(cells, priors)
+    draws, _, _ = found.draws(200, np.random.default_rng(0))
+    return Fit(gpu, cells, priors, found.rates, draws)
+
+
+def scores(ablation: Ablation, served: bool) -> tuple[str, ...]:
+    """The table's row of an ablation."""
+    with applied(ablation):
+        fits = [fit(name, ablation) for name in GPUS]
+        cells = [_left_out(each, cell_folds(each.cells, FOLDS, np.random.default_rng(0))) for each in fits]
+        models = [_left_out(each, each.cells.model) for each in fits]
+        gpus = [_other_gpu(one, other) for one, other in (fits, fits[::-1])]
+        columns = [f"{value:.2%}" for value in (*cells, *models, *gpus)]
+        return (ablation.name, *columns, *(_served(fits[0]) if served else ()))
+
+
+def _left_out(of: Fit, folds: Any) -> float:
+    held = held_out(of.cells, of.priors, folds, HOST_SD, seed=0)
+    return held.scores(of.cells).median
+
+
+def _other_gpu(judged: Fit, known: Fit) -> float:
+    """Median error on a GPU's grids of one GPU each, at another's shares of the datasheet's peaks and its costs as they are."""
+    values = {}
+    for name in UNITS:
+        theirs, ours = known.priors[name].upper, judged.priors[name].upper
+        scale = ours / theirs if np.isfinite(theirs) and np.isfinite(ours) else 1.0
+        values[name] = getattr(known.rates, name) * scale
+    cells = judged.cells.take(judged.cells.kind != "multi-gpu")
+    predicted = np.exp(log_times(cells, Rates(**values))[0])
+    return score(cells.step_s, predicted, predicted, predicted).median
+
+
+def _served(of: Fit) -> tuple[str, ...]:
+    """(scores in bound, median errors of TTFT, TPOT and E2EL averaged over loads) of served runs at the refitted rates."""
+    from calibrate.served.runs import read_served
+    from calibrate.served.validation import Asked, validate
+
+    source = Provenance(Origin.IN_PROCESS, "ablation", of.gpu.name, ("bf16",), (1,))
+    rates = RateDraws(of.rates, of.draws, dict.fromkeys(UNITS, source), source)
+    paths = [path for path in packaged_measurements(of.gpu) if path.name in SERVED]
+    if not paths:
+        raise UsageError("served runs are in a checkout only")
+    found = [each for path in paths for each in validate(read_served(path), Asked(draws=2, rates=rates)).scores]
+    errors = (np.mean([s.median_abs for s in found if s.metric == metric]) for metric in ("ttft_s", "tpot_s", "e2el_s"))
+    return (f"{sum(s.within for s in found)}/{len(found)}", " / ".join(f"{100 * error:.2f}" for error in errors))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the table. Returns the exit code."""
+    served = "--served" in argv
+    heads = [f"{what} {gpu}" for what in ("cells", "models", "GPU") for gpu in GPUS]
+    heads += ["served, in bound", "TTFT / TPOT / E2EL, %"] if served else []
+    print("| formula | " + " | ".join(heads) + " |\n|" + " --- |" * (1 + len(heads)))
+    for ablation in ablations():
+        print("| " + " | ".join(scores(ablation, served)) + " |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,113 @@
+"""Summary tables of docs/accuracy.md: held-out step times from the packaged posteriors, served errors from docs/data/validate.csv.
+
+python docs/accuracy.py --validate    run `simctl validate` anew and rewrite docs/data/validate.csv (about a minute)
+python docs/accuracy.py --write       put the tables into the page
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+
+import h5netcdf
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "accuracy.md"
+SCORES = ROOT / "docs" / "data" / "validate.csv"
+POSTERIORS = ROOT / "scenarios" / "data" / "posteriors"
+FIELDS = ("run", "gpu", "model", "experiment", "metric", "requests", "median_abs", "bias", "coverage", "bound", "within", "floor_above")
+METRICS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
+Score = dict[str, str]
+
+
+def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    heads = list(heads)
+    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *map(list, rows)])
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def held_out_table() -> str:
+    """Errors of step times that each packaged posterior's fit did not see."""
+    rows = []
+    for gpu in ("h100", "h200"):
+        with h5netcdf.File(POSTERIORS / f"{gpu}.nc") as file:
+            held_out = json.loads(file.attrs["held_out"])
+        for row in held_out:
+            if row["part"] == "all":
+                scores = row["scores"]
+                figures = (percent(scores["median"]), percent(scores["p90"]), f"{100 * scores['coverage']:.0f} %")
+                rows.append((gpu.upper(), row["folds"], str(scores["n"]), *figures))
+    return table(("GPU", "held out", "cells", "median error", "90 % below", "in 90 % interval"), rows)
+
+
+def load_of(experiment: str) -> str:
+    """Kind of load, replicates together: open loops by rate, the others by kind."""
+    kind, _, rest = experiment.partition(" ")
+    return f"{kind} {rest.split()[0]}" if kind == "open" else kind
+
+
+def within(scores: list[Score]) -> str:
+    """Scores in bound, of all; and how many of the others have a replicate floor above their bound."""
+    good = sum(score["within"] == "True" for score in scores)
+    floor = sum(score["floor_above"] == "True" and score["within"] != "True" for score in scores)
+    return f"{good} of {len(scores)}, {floor} below the floor"
+
+
+def served_table(scores: list[Score]) -> str:
+    """Median over experiments of the median error per request, by GPU and load."""
+    rows = []
+    for gpu in sorted({score["gpu"] for score in scores}):
+        here = [score for score in scores if score["gpu"] == gpu]
+        loads = sorted({load_of(score["experiment"]) for score in here}, key=lambda load: (not load.startswith("open"), len(load), load))
+        for load in loads:
+            part = [score for score in here if load_of(score["experiment"]) == load]
+            errors = (median(float(s["median_abs"]) for s in part if s["metric"] == metric) for metric in METRICS)
+            runs = {(s["run"], s["experiment"]) for s in part}
+            rows.append((gpu, load, str(len(runs)), *map(percent, errors), within(part)))
+        rows.append((gpu, "all", str(len({(s["run"], s["experiment"]) for s in here})), "", "", "", "", within(here)))
+    return table(("GPU", "load", "times sent", *METRICS.values(), "scores in bound"), rows)
+
+
+def tables() -> dict[str, str]:
+    with SCORES.open(encoding="utf-8") as file:
+        scores = list(csv.DictReader(file))
+    return {"held-out": held_out_table(), "served": served_table(scores)}
+
+
+def validated() -> None:
+    """Every score that `simctl validate` prints, as rows of docs/data/validate.csv."""
+    call = [sys.executable, "-m", "simctl", "validate", "--json"]
+    done = subprocess.run(call, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise SystemExit(done.returncode)
+    with SCORES.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        for run in json.loads(done.stdout):
+            for score in run["scores"]:
+                short = {k: f"{v:.5g}" if isinstance(v, float) else v for k, v in score.items()}
+                writer.writerow({"run": run["run"], "gpu": run["gpu"], "model": run["model"], **short})
+
+
+def main(arguments: list[str]) -> None:
+    if "--validate" in arguments:
+        validated()
+    body = PAGE.read_text(encoding="utf-8")
+    for name, content in tables().items():
+        print(f"{name}\n\n{content}\n")
+        body = re.sub(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", lambda m, c=content: m[1] + c + "\n" + m[2], body, flags=re.DOTALL)
+    if "--write" in arguments:
+        PAGE.write_text(body, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

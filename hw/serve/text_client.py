@@ -1,0 +1,55 @@
+"""Text prompts through vLLM's own client, `vllm bench serve`: the server tokenizes them, and the client is not ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hw.serve.client import Served, Target
+from sim.errors import SimctlError
+
+# `vllm bench serve` itself; the program `vllm` looks for a distribution of that name, which the CPU build has not
+PROGRAM = """import argparse
+from vllm.benchmarks.serve import add_cli_args, main
+parser = argparse.ArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())"""
+SPREAD = 0.5  # prompt and output lengths are uniform within so much of their mean
+
+
+async def bench(
+    target: Target, tokenizer: Path, rate_per_s: float, count: int, prompt_tokens: int, output_tokens: int, seed: int, keep: Path
+) -> list[Served]:
+    """An open loop of random text. The client's own JSON stays in `keep`. Raises SimctlError when the client fails."""
+    command = [sys.executable, "-c", PROGRAM, "--base-url", target.url, "--model", target.model]
+    command += ["--tokenizer", str(tokenizer), "--endpoint", "/v1/completions", "--dataset-name", "random", "--ignore-eos"]
+    command += ["--random-input-len", str(prompt_tokens), "--random-output-len", str(output_tokens), "--random-range-ratio", str(SPREAD)]
+    command += ["--request-rate", f"{rate_per_s:g}", "--num-prompts", str(count), "--seed", str(seed), "--temperature", "0"]
+    command += ["--save-result", "--save-detailed", "--result-dir", str(keep.parent), "--result-filename", keep.name]
+    environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **os.environ}
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=asyncio.subprocess.STDOUT, env=environment)
+    said, _ = await process.communicate()
+    if process.returncode or not keep.is_file():
+        words = " ".join(said.decode(errors="replace").split())[-300:]
+        raise SimctlError(f"vllm bench serve ended with code {process.returncode}: {words}")
+    return records(json.loads(keep.read_text(encoding="utf-8")))
+
+
+def records(result: Mapping[str, Any]) -> list[Served]:
+    """Requests of a detailed result. Its gaps are between received pieces: tokens of one piece are spread evenly over the gap."""
+    found = []
+    columns = (result[name] for name in ("start_times", "input_lens", "output_lens", "ttfts", "itls", "errors"))
+    for sent, prompt, tokens, ttft, gaps, error in zip(*columns, strict=True):
+        pieces = sent + ttft + np.cumsum([0.0, *gaps])
+        at = np.interp(np.linspace(0.0, 1.0, tokens), np.linspace(0.0, 1.0, len(pieces)), pieces).tolist() if tokens and not error else []
+        text = str(error or ("" if at else "no token came"))
+        found.append(Served(prompt, tokens, sent, token_s=at, finish_s=at[-1] if at else None, error=text[:200]))
+    return sorted(found, key=lambda record: record.sent_s)

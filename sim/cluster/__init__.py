@@ -1,0 +1,1 @@
+"""Clients, routers, replicas: things that take turns with time."""

@@ -1,0 +1,157 @@
+"""Replicas: engines taking turns with time, each with its own model, GPU, engine and cost. They start, drain, stop and fail.
+
+A replica knows nothing of its engine but when it goes on: one event per iteration of an engine stepped one by one, one per stretch of the
+fast path. Both kinds run under the same clients, router, clock and log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from sim.cluster.clock import Clock
+from sim.engine.interface import Request, Scheduler, StepCost
+from sim.engine.loop import Step, Wait, engine_loop
+from sim.errors import SimctlError, UsageError
+from sim.results.record import RunLog
+from sim.ticks import DECISION
+
+MOST_FRUITLESS = 1000  # iterations in a row, beside those that unfinished requests have tokens for
+
+Finish = Callable[[Request, int], None]
+"""Told of a request that an engine has finished, and which of its iteration's tokens was its last (0 the first)."""
+
+
+class Engine(Protocol):
+    """What a replica runs. `terms` name the parts of its step time."""
+
+    @property
+    def terms(self) -> tuple[str, ...]: ...
+
+    def add(self, request: Request, now: int) -> Wait:
+        """Queue a request. Returns when the engine goes on where that is sooner than it said. UsageError when it can never fit."""
+
+    def run(self, log: RunLog, replica: int, finish: Finish, now: int) -> Generator[Wait, int, None]:
+        """Yield when to go on (None: when a request has come); be sent the time it then is."""
+
+
+class SteppedEngine:
+    """An engine stepped iteration by iteration: any scheduler and any cost."""
+
+    def __init__(self, scheduler: Scheduler, cost: StepCost) -> None:
+        self.scheduler = scheduler
+        self.terms = cost.terms
+        self._cost = cost
+        self._owed = 0  # tokens of all unfinished requests: an iteration computes one at least
+
+    def add(self, request: Request, now: int) -> Wait:
+        self.scheduler.add(request)
+        self._owed += request.prompt_tokens + request.output_tokens
+        return None
+
+    def run(self, log: RunLog, replica: int, finish: Finish, now: int) -> Generator[Wait, int, None]:
+        fruitless = 0  # iterations in a row without a token for anybody
+
+        def collect(step: Step, now: int) -> None:
+            nonlocal fruitless
+            outcome = self.scheduler.complete(step.iteration)
+            places = outcome.last_places()
+            fruitless = 0 if outcome.sampled else fruitless + 1
+            if fruitless > 2 * self._owed + MOST_FRUITLESS:
+                raise SimctlError(f"the scheduler does not finish: {fruitless} iterations in a row, and none gave a request a token")
+            log.iteration(replica, step, now, outcome, places)
+            for request, place in zip(outcome.finished, places, strict=True):
+                self._owed -= request.prompt_tokens + request.output_tokens
+                finish(request, place)
+
+        return engine_loop(self.scheduler, self._cost, collect, now)
+
+
+class State(Enum):
+    """`UP` takes requests, `DRAINING` finishes those it has, `DOWN` has none and takes none."""
+
+    DOWN, UP, DRAINING = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """At `at_s` a replica does something: `start`, `drain` (stop when it has served what it was sent) or `fail` (at once)."""
+
+    at_s: float
+    replica: int
+    action: str
+
+    def __post_init__(self) -> None:
+        if self.action not in ("start", "drain", "fail"):
+            raise UsageError(f"a replica can start, drain or fail, not {self.action!r}")
+
+
+class Replica:
+    """One engine behind a router. `sent` counts requests that clients sent it and that have not left."""
+
+    def __init__(self, clock: Clock, index: int, engine: Engine) -> None:
+        self.index = index
+        self.engine = engine
+        self.state = State.DOWN
+        self.sent = 0
+        self._clock = clock
+        self._inside: dict[Request, None] = {}
+        self._wakes = 0  # the latest call to go on; earlier ones are stale
+        self._idle = False
+
+    def start(self, log: RunLog, finish: Finish) -> None:
+        """Take requests from now on. An engine starts once: its successor is another replica."""
+        self._go = self.engine.run(log, self.index, finish, self._clock.now).send
+        self._wait(self._go(None))  # type: ignore[arg-type]  # as a generator begins
+        self.state = State.UP
+
+    def drain(self) -> None:
+        """Take no more requests; stop when the last has left."""
+        self.state = State.DRAINING if self.sent else State.DOWN
+
+    def fail(self) -> list[Request]:
+        """Stop at once, KV and iteration under way lost: the requests inside, which keep the tokens that were sent."""
+        self.state = State.DOWN
+        self._wakes += 1
+        lost, self._inside = list(self._inside), {}
+        for request in lost:
+            request.blocks, request.hashed_blocks = [], 0
+            request.preemptions += 1
+        return lost
+
+    def submit(self, request: Request) -> None:
+        """Hand the request to the engine. Raises UsageError when it can never fit."""
+        self._inside[request] = None
+        sooner = self.engine.add(request, self._clock.now)
+        if self._idle:
+            self._idle = False
+            self._wait((self._clock.now, DECISION))
+        elif sooner is not None:
+            self._wait(sooner)
+
+    def left(self, request: Request) -> None:
+        """The engine finished the request, or it was lost on its way in."""
+        self._inside.pop(request, None)
+        self.sent -= 1
+        if not self.sent and self.state is State.DRAINING:
+            self.state = State.DOWN
+
+    def _wait(self, wait: Wait) -> None:
+        self._wakes += 1
+        if wait is None:
+            self._idle = True
+        else:
+            self._clock.call(wait[0], wait[1], self.index + 1, self._go_on, self._wakes)
+
+    def _go_on(self, wake: int) -> None:
+        if wake != self._wakes:
+            return
+        clock = self._clock
+        now = clock.now
+        wait = self._go(now)
+        # nothing else happens before a decision now: no need to queue for it
+        while wait is not None and wait[0] == now and wait[1] == DECISION and clock.quiet():
+            wait = self._go(now)
+        self._wait(wait)

@@ -1,0 +1,1 @@
+"""All that prices an engine iteration."""

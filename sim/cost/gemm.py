@@ -1,0 +1,213 @@
+"""GEMM efficiency: how long a model's linear layers take over the roofline of their GPU, by number of rows, where that was measured.
+
+A library chooses a kernel for every size, and no formula tells which: on the H100 448 rows of an 8B take a third longer than 432. So it
+is a table, times by rows of the matrix products of a layer (`python -m hw --suite products`). The roofline is a smooth maximum at the
+bandwidth and the flop rate of the GPU's fastest product; an engine's own rates differ from them by what its clock does to both.
+A product that was not measured is taken for a typical one of its size. On a GPU without a table each product costs a floor beside its
+roofline, GEMM_KERNELS small kernels (sim.cost.work).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.cost.graphs import GRAPH_TOKENS
+from sim.cost.smooth import smooth_max
+from sim.precision import ACTIVATION_BYTES, Precision
+from sim.specs.gpu import GpuSpec
+from sim.specs.model import ModelSpec
+
+Array = NDArray[np.float64]
+PACKAGED = "data/products.npz"
+MEASURED_AT = "bf16"
+HELD_OUT = "held out"  # origin of a GPU as a model that is held out sees it: none of its products is in the table
+# Small kernels: the packaged products of the H100 take 4.8 us + bytes / 2.93 TB/s at one row, those of the H200 4.9 us + bytes / 4.17 TB/s,
+# REPLAY_S of it alone.
+GEMM_KERNELS = 1.3
+# Every captured size was measured, and the next one up stands for those between. Beyond, a number of rows that was not measured is taken
+# for the nearest that a tile does not divide either: those that it does may get kernels of their own.
+TILE = 8
+
+
+ALIKE = 0.5  # of the logarithm of a product's weights: within a factor of about 1.6 others tell of it
+# In profiles of engine iterations products of three models take 1.5 to 2.5 us less than timed alone.
+REPLAY_S = 2e-6
+
+
+class Product(NamedTuple):
+    """One matrix product of a layer: [rows, k] times [k, n], with its bias or without."""
+
+    k: int
+    n: int
+    bias: bool
+
+
+class Measured(NamedTuple):
+    """Seconds of a product on one GPU at `rows` [row], ascending."""
+
+    rows: Array
+    seconds: Array
+
+
+class Layer(NamedTuple):
+    """A product by its name in a layer - qkv, o, gate_up, down - and how many layers of the model compute it."""
+
+    name: str
+    product: Product
+    layers: int
+
+
+class Roofline(NamedTuple):
+    """Bandwidth and flop rate of the fastest product measured on a GPU."""
+
+    bytes_per_s: float
+    flops_per_s: float
+
+
+def layers_of(model: ModelSpec, tp: int = 1) -> list[Layer]:
+    """The products of a model's layers as vLLM fuses them, per GPU of `tp`; routed experts are none. Empty for a model with layers that are
+    put together otherwise, and for one that engines do not split over so many GPUs.
+
+    KV heads that are fewer than GPUs are held several times. A bias of a sum over GPUs is added by the first of them: that one's.
+    """
+    found: list[Layer] = []
+    for group in model.groups:
+        mixer, mlp, hidden = group.mixer, group.mlp, model.hidden
+        if mixer.kind != "attention" or mixer.output_gate:
+            return []
+        if mixer.heads % tp or (mixer.kv_heads % tp and tp % mixer.kv_heads):
+            return []
+        kv_heads = max(mixer.kv_heads // tp, 1)
+        qkv = Product(hidden, (mixer.heads // tp + 2 * kv_heads) * mixer.head_dim, mixer.qkv_bias)
+        found.append(Layer("qkv", qkv, group.count))
+        found.append(Layer("o", Product(mixer.heads // tp * mixer.head_dim, hidden, mixer.out_bias), group.count))
+        if mlp.kind == "dense":
+            if mlp.intermediate % tp:
+                return []
+            found.append(Layer("gate_up", Product(hidden, 2 * mlp.intermediate // tp, mlp.bias), group.count))
+            found.append(Layer("down", Product(mlp.intermediate // tp, hidden, mlp.bias), group.count))
+        elif mlp.shared_intermediate:
+            return []
+    return found
+
+
+def products_of(model: ModelSpec, tp: int = 1) -> list[tuple[Product, int]]:
+    """(product, layers that compute it) of `layers_of`."""
+    return [(product, layers) for _, product, layers in layers_of(model, tp)]
+
+
+def over_roofline(model: ModelSpec, precision: Precision, tp: int, gpu: GpuSpec | None) -> Array | None:
+    """Time of the model's linear layers over their roofline, by rows from 0 to the last measured: of its own products as far as they were
+    measured on `gpu`, else of typical ones of their size. None on a GPU without a table, at another dtype, and for layers that are put
+    together otherwise.
+    """
+    if gpu is None or gpu.origin not in ("catalogue", HELD_OUT) or precision.weights != MEASURED_AT or gpu.name not in measured():
+        return None
+    wanted, known = products_of(model, tp), measured()[gpu.name]
+    if gpu.origin == HELD_OUT:
+        known = {product: seen for product, seen in known.items() if product not in dict(wanted)}
+    return sum_over_roofline(wanted, known, roofline(measured()[gpu.name])) if wanted else None
+
+
+def sum_over_roofline(wanted: Sequence[tuple[Product, int]], known: Mapping[Product, Measured], best: Roofline) -> Array:
+    """`over_roofline` of (product, layers) and what is known of products."""
+    rows = np.arange(1, min(seen.rows[-1] for seen in known.values()) + 1)
+    each = (layers * (by_rows(known[p], rows) if p in known else typical_s(p, known, best, rows)) for p, layers in wanted)
+    weights = float(sum(layers * p.k * p.n for p, layers in wanted))
+    return np.concatenate([[1.0], sum(each) / smooth_s(weights, rows, best)])
+
+
+def typical_s(product: Product, known: Mapping[Product, Measured], best: Roofline, rows: Array) -> Array:
+    """Seconds of a product that was not measured: its roofline times the geometric mean of how far those of about its size are over theirs,
+    as a time that never falls when a row is added.
+    """
+    log_sizes = np.log([float(p.k * p.n) for p in known])
+    alike = np.exp(-0.5 * np.square((log_sizes - np.log(float(product.k * product.n))) / ALIKE))
+    over = np.log([by_rows(seen, rows) / smooth_s(float(p.k * p.n), rows, best) for p, seen in known.items()])
+    mean = np.exp(alike @ over / alike.sum())
+    out: Array = np.maximum.accumulate(mean * smooth_s(float(product.k * product.n), rows, best))
+    return out
+
+
+def smooth_s(weights: float, rows: Array, best: Roofline) -> Any:
+    """Roofline seconds of 16-bit products of so many weights, together."""
+    return smooth_max(ACTIVATION_BYTES * weights / best.bytes_per_s, 2.0 * weights * rows / best.flops_per_s)
+
+
+def by_rows(seen: Measured, rows: Array) -> Array:
+    """Seconds of a measured product at numbers of rows."""
+    out: Array = in_engine_s(seen)[nearest(seen.rows, rows)]
+    return out
+
+
+def roofline(known: Mapping[Product, Measured]) -> Roofline:
+    """The fastest product's bandwidth at its fewest rows, and flop rate at any."""
+    return Roofline(
+        max(ACTIVATION_BYTES * p.k * p.n / in_engine_s(seen)[0] for p, seen in known.items()),
+        max(float((2.0 * p.k * p.n * seen.rows / in_engine_s(seen)).max()) for p, seen in known.items()),
+    )
+
+
+def in_engine_s(seen: Measured) -> Array:
+    """Seconds of a product among other kernels of a CUDA graph: without what a replay of it alone takes to start and to end."""
+    return seen.seconds - REPLAY_S
+
+
+@cache
+def digest() -> str:
+    """sha256 of the packaged table, as hex: rates are learnt with it."""
+    return hashlib.sha256((files("sim") / PACKAGED).read_bytes()).hexdigest()
+
+
+@cache
+def measured() -> dict[str, dict[Product, Measured]]:
+    """Packaged products by GPU."""
+    with (files("sim") / PACKAGED).open("rb") as file:
+        return read_table(file)
+
+
+def read_table(file: IO[bytes]) -> dict[str, dict[Product, Measured]]:
+    """Products by GPU, from a file of `python -m hw.products pack`."""
+    with np.load(file, allow_pickle=False) as data:
+        columns = {name: data[name] for name in data.files}
+    found: dict[str, dict[Product, Measured]] = {}
+    for i, gpu in enumerate(columns["gpu"].tolist()):
+        seconds = columns["seconds"][i].astype(float)
+        ran = np.isfinite(seconds)
+        product = Product(int(columns["k"][i]), int(columns["n"][i]), bool(columns["bias"][i]))
+        found.setdefault(gpu, {})[product] = Measured(columns["rows"][ran].astype(float), seconds[ran])
+    return found
+
+
+def nearest(measured_rows: Array, rows: Array) -> NDArray[np.intp]:
+    """Which of the measured numbers of rows (ascending) stands for each."""
+    exact = np.searchsorted(measured_rows, rows).clip(max=measured_rows.size - 1)
+    beyond = np.flatnonzero(measured_rows > GRAPH_TOKENS)
+    whole = beyond[measured_rows[beyond] % TILE > 0]
+    if not whole.size:
+        return exact
+    stand_in = np.union1d(whole, beyond[measured_rows[beyond] > measured_rows[whole[-1]]])
+    return np.where((measured_rows[exact] == rows) | (rows <= GRAPH_TOKENS), exact, stand_in[_closest(measured_rows[stand_in], rows)])
+
+
+def _closest(values: Array, wanted: Array) -> NDArray[np.intp]:
+    above = np.searchsorted(values, wanted).clip(1, values.size - 1)
+    out: NDArray[np.intp] = np.where(wanted - values[above - 1] < values[above] - wanted, above - 1, above)
+    return out
+
+
+def at_rows(by_rows: Array | None, rows: Any) -> Any:
+    """The table's value at so many rows (a number or an array), its last for more; 1 where nothing was measured."""
+    if by_rows is None:
+        return 1.0
+    last = by_rows.size - 1
+    if isinstance(rows, (float, int)):
+        return float(by_rows[int(rows) if rows < last else last])
+    return by_rows[np.minimum(np.asarray(rows, dtype=float), last).astype(np.intp)]

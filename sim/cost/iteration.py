@@ -1,0 +1,321 @@
+"""Step times on the integer clock (sim.ticks): what an engine loop asks of an iteration as scheduled.
+
+An iteration is priced by the one formula (sim.cost.step_time) and rounded to ticks, except that a pure decode iteration of dense attention
+in HBM is read off the chords of the formula: for each batch the price is taken at mean contexts 1, 2, 4, ... and is linear in the summed
+context in between. The formula stays within 1e-4 of its chords (a test holds it), and the time of any number
+of unchanged decode iterations becomes an integer polynomial: a simulator that jumps over them and one that takes them one by one agree to
+the last tick.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from sim.cost.batch import DENSE, BatchShape, chunk_sums, from_sums, mixed_batch
+from sim.cost.graphs import GRAPH_TOKENS, captured_padding
+from sim.cost.rates import Rates
+from sim.cost.step_time import (
+    Terms,
+    all_reduce_s,
+    attention_s,
+    exposed_launch_s,
+    head_s,
+    kernels_s,
+    linear_s,
+    step_terms,
+    step_time_s,
+)
+from sim.cost.work import Work, attention_work, coefficients, work_from
+from sim.engine.interface import Iteration, StepPrice
+from sim.engine.kv.tiers import Tier
+from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
+from sim.engine.overlap import NO_WORK, HostWork
+from sim.policy import AttentionPolicy
+from sim.precision import Precision
+from sim.specs.gpu import GpuSpec
+from sim.specs.model import ModelSpec
+from sim.ticks import TICK_S, Stretch, to_ticks
+
+
+def split(iteration: Iteration) -> tuple[list[int], list[Chunk]]:
+    """(contexts of the decodes, chunks) of an iteration about to run.
+
+    A request that computes one token past its prompt is a decode; any other share of the iteration is a chunk. A
+    prefill chunk samples at most its last token; one that goes past the request's known tokens verifies drafts, and
+    all its rows are sampled.
+    """
+    contexts: list[int] = []
+    chunks: list[Chunk] = []
+    for request, tokens in iteration.scheduled:
+        start = request.computed_tokens
+        beyond = start + tokens - request.known_tokens
+        if beyond > 0:
+            chunks.append((tokens, start + tokens, beyond + 1))
+        elif tokens == 1 and start >= request.prompt_tokens:
+            contexts.append(start)
+        else:
+            chunks.append((tokens, start + tokens, int(beyond == 0)))
+    return contexts, chunks
+
+
+def verifies(chunks: Sequence[Chunk]) -> bool:
+    """Whether all chunks verify drafts: that is not prefill."""
+    return bool(chunks) and chunks[0][2] > 1 and all(n == rows > 1 for n, _, rows in chunks)
+
+
+def shape_of(model: ModelSpec, contexts: Iterable[int], chunks: Sequence[Chunk], policy: AttentionPolicy) -> BatchShape:
+    """The sums that the work needs."""
+    shape = mixed_batch(model, contexts, chunks, policy)
+    return shape._replace(has_prefill=0.0) if verifies(chunks) else shape
+
+
+class _Rows(NamedTuple):
+    """Seconds that depend on an iteration's rows alone: kernels on the GPU, and the all-reduces between them."""
+
+    busy: float
+    comm: float
+
+
+class StepTime:
+    """Ticks per iteration of one deployment at fixed rates (floats).
+
+    With `micro_batch`, an iteration is computed as batches of at most that many tokens, one after the other
+    (llama.cpp's n_ubatch), of equal share for every request where the model keeps recurrent state; their size is
+    their own. With `streams`, requests keep a KV stream each, and batches are of equal share and consecutive slots.
+    Otherwise iterations run the graph captured for the next size up: their linear layers compute that many rows,
+    and one beyond the largest runs unpadded. `capture_sizes` are those of an engine that captures decode batches
+    only, and launches larger ones kernel by kernel; without them they are vLLM's. An iteration that verifies drafts
+    costs `verify_s` more (a draft head), and as many decode steps of the model of `draft` as it verifies drafts per
+    request; without `graph_reuse` no captured graph holds it, and all its kernels are launched one by one. KV blocks
+    brought back from `tiers` cost their transfer, less what hides behind the share `tier_overlap` of the iteration's
+    own time. `host` is work that the rates leave out because an engine may do it while the GPU computes the iteration
+    before: it shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the
+    launching of kernels does. `gpu` is where matrix products may have been measured.
+
+    `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse
+    policies, KV in host RAM and kernels launched one by one make the price depend on each sequence's context or
+    bend within a chord; such iterations are all priced one by one.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        precision: Precision,
+        rates: Rates,
+        *,
+        tp: int = 1,
+        policy: AttentionPolicy = DENSE,
+        micro_batch: int = 0,
+        streams: bool = False,
+        capture_sizes: Sequence[int] = (),
+        draft: StepTime | None = None,
+        verify_s: float = 0.0,
+        graph_reuse: bool = True,
+        tiers: Sequence[Tier] = (),
+        tier_overlap: float = 0.0,
+        block_size: int = 16,
+        host: HostWork = NO_WORK,
+        gpu: GpuSpec | None = None,
+    ) -> None:
+        self.model = model
+        self.policy = policy
+        plain = policy.kind == "dense" and policy.placement == "hbm"
+        self.jumps = plain and not model.window and not micro_batch and not capture_sizes
+        self._in_stages = plain
+        self._micro_batch = micro_batch
+        self._streams = streams
+        self._capture_sizes = sorted(capture_sizes)
+        self._draft = draft
+        self._verify_s = verify_s
+        self._graph_reuse = graph_reuse
+        self._tiers = tuple(tiers)
+        self._tier_overlap = tier_overlap
+        # micro-batches are those of an engine with kernels of its own
+        self._coefficients = c = coefficients(model, precision, tp, None if micro_batch else gpu)
+        self._block_bytes = block_size * (c.kv_token_bytes + c.window_token_bytes)
+        self._rates = rates
+        self._chords: dict[tuple[int, int], tuple[int, int]] = {}
+        self._rows: dict[float, _Rows] = {}
+        self._heads: dict[float, float] = {}
+        self._preparing = (to_ticks(host.iteration_s), to_ticks(host.sequence_s), to_ticks(host.prefill_s))
+        self._works = any(self._preparing)
+        self._launching = to_ticks(c.launch_layers * rates.launch_layer_s)
+
+    def iteration(self, iteration: Iteration, head_start: int = 0) -> int:
+        """Ticks of an iteration as decided, before its requests advance, with the host `head_start` ticks ahead."""
+        contexts, chunks = split(iteration)
+        shown, left = self.shown(len(iteration.scheduled), bool(chunks), head_start)
+        if self.jumps and not chunks and not iteration.reloads:
+            return shown + self.stretch(len(contexts), sum(contexts)).first
+        own = sum(self.priced(self.launched_late(shape, left)) for shape in self.shapes(contexts, chunks, iteration.places))
+        return shown + own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
+
+    def preparing(self, sequences: int, prefill: bool) -> int:
+        """Ticks of host work before an iteration of so many sequences can be launched, beyond what the rates hold."""
+        each, per_sequence, with_prefill = self._preparing
+        return each + sequences * per_sequence + prefill * with_prefill
+
+    def shown(self, sequences: int, prefill: bool, head_start: int) -> tuple[int, int]:
+        """(ticks of that work that the GPU waits for, head start left for launching)."""
+        preparing = self.preparing(sequences, prefill) if self._works else 0
+        return max(preparing - head_start, 0), max(head_start - preparing, 0)
+
+    def occupied(self, sequences: int, tokens: int, prefill: bool) -> int:
+        """Ticks for which an iteration keeps the host: preparing it, and launching its kernels where no graph does."""
+        return self.preparing(sequences, prefill) + (self._launching if prefill and tokens > GRAPH_TOKENS else 0)
+
+    def host(self, iteration: Iteration) -> int:
+        """`occupied` of an iteration as decided, its requests at whatever stage."""
+        return self.occupied(len(iteration.scheduled), iteration.total_tokens, any(tokens > 1 for _, tokens in iteration.scheduled))
+
+    def shapes(self, contexts: list[int], chunks: list[Chunk], places: Sequence[int] = ()) -> list[BatchShape]:
+        """The batches that the iteration is computed as; `places` are slot numbers of the decodes, then of the chunks."""
+        if self._micro_batch:
+            if self._streams:
+                parts = equal_micro_batches(contexts, chunks, self._micro_batch, places)
+            else:
+                parts = (equal_micro_batches if self.model.state_layers else micro_batches)(contexts, chunks, self._micro_batch)
+            return [shape_of(self.model, *part, self.policy)._replace(padding=0.0) for part in parts]
+        shape = self._padded(shape_of(self.model, contexts, chunks, self.policy))
+        if not self._graph_reuse and any(rows > 1 for _, _, rows in chunks):
+            shape = shape._replace(padding=0.0, eager=1.0)
+        return [shape]
+
+    def drafting(self, contexts: list[int], chunks: list[Chunk]) -> int:
+        """Ticks spent on proposing the drafts that the iteration verifies."""
+        verified = [(n, end) for n, end, rows in chunks if rows > 1]
+        if not verified:
+            return 0
+        ticks = to_ticks(self._verify_s)
+        if self._draft is not None:
+            steps = max(n for n, _ in verified) - 1
+            behind = [*contexts, *(end - n for n, end in verified)]
+            ticks += steps * self._draft.priced(shape_of(self._draft.model, behind, [], self._draft.policy))
+        return ticks
+
+    def reloading(self, iteration: Iteration, own: int) -> int:
+        """Ticks that bringing KV blocks back adds to an iteration of `own` ticks; tiers transfer side by side."""
+        if not iteration.reloads:
+            return 0
+        transfers = zip(self._tiers, iteration.reloads, strict=True)
+        longest_s = max(tier.reload_s(blocks, self._block_bytes) for tier, blocks in transfers)
+        return max(to_ticks(longest_s) - int(self._tier_overlap * own), 0)
+
+    def mixed(self, batch: int, context: int, near: int, kept: int, chunks: Sequence[Chunk], head_start: int = 0) -> int:
+        """Ticks of `chunks` beside `batch` decodes of summed `context` (tokens), `near` of it in the window and `kept` read, with the host
+        `head_start` ticks ahead.
+        """
+        shown, left = self.shown(batch + len(chunks), True, head_start)
+        sums = chunk_sums(chunks, self.model.window)
+        shape = from_sums(float(batch), float(context), float(near), float(kept), sums)
+        if verifies(chunks):
+            shape = shape._replace(has_prefill=0.0)
+        if self._capture_sizes or self._micro_batch:
+            shape = shape._replace(padding=0.0)
+        price = self.priced(self.launched_late(shape, left))
+        return shown + price
+
+    def stretch(self, batch: int, context: int) -> Stretch:
+        """The decode iterations of `batch` sequences that begin at summed `context` (at least `batch`), up to the chord's end."""
+        octave = (context // batch).bit_length() - 1
+        chord = self._chords.get((batch, octave))
+        if chord is None:
+            chord = self._chords[batch, octave] = self._chord(batch, octave)
+        start, end = chord
+        node = batch << octave
+        slope = (end - start) // node
+        return Stretch(start + slope * (context - node), slope * batch, -(-(2 * node - context) // batch))
+
+    def priced(self, shape: BatchShape) -> int:
+        """The formula, rounded to ticks."""
+        return to_ticks(self._staged_s(shape) if self._in_stages else step_time_s(self.work(shape), self._rates))
+
+    def work(self, shape: BatchShape) -> Work:
+        """What the iteration moves and computes."""
+        return work_from(self._coefficients, shape, self.policy)
+
+    def _staged_s(self, shape: BatchShape) -> float:
+        """`step_time_s` of dense attention in HBM, its stages remembered by rows and by rows of logits."""
+        rates, rows = self._rates, shape.decode_seqs + shape.prefill_tokens + shape.padding
+        linear = self._rows.get(rows)
+        if linear is None:
+            work = self.work(BatchShape(padding=rows))
+            linear = self._rows[rows] = _Rows(kernels_s(work, rates) + linear_s(work, rates), all_reduce_s(work, rates))
+        head = self._heads.get(shape.sampled)
+        if head is None:
+            head = self._heads[shape.sampled] = head_s(self.work(BatchShape(sampled=shape.sampled)), rates)
+        c, sequences = self._coefficients, shape.decode_seqs + shape.prefill_seqs
+        busy = linear.busy + head + attention_s(attention_work(c, shape), rates) + sequences * c.state_seq_bytes / rates.beta_state
+        total = rates.c0_s + sequences * rates.c_seq_s + shape.has_prefill * rates.c_prefill_s + busy + linear.comm
+        layers = shape.eager * c.launch_layers + (shape.has_prefill - shape.has_prefill * shape.eager) * c.piece_layers
+        return float(total + exposed_launch_s(busy, layers, rates) if layers else total)
+
+    def launched_late(self, shape: BatchShape, head_start: int) -> BatchShape:
+        """The shape without the share of its layers that the host launches in a head start of so many ticks."""
+        if not shape.eager or not head_start or not self._launching:
+            return shape
+        return shape._replace(eager=shape.eager * max(1.0 - head_start / self._launching, 0.0))
+
+    def _chord(self, batch: int, octave: int) -> tuple[int, int]:
+        before = self._chords.get((batch, octave - 1))
+        return before[1] if before else self._at(batch, octave), self._at(batch, octave + 1)
+
+    def _at(self, batch: int, octave: int) -> int:
+        b, context = float(batch), float(batch << octave)
+        return self.priced(self._padded(BatchShape(decode_seqs=b, decode_context=context, decode_kept=context, sampled=b)))
+
+    def _padded(self, shape: BatchShape) -> BatchShape:
+        """An iteration as the graph captured for it computes it: rows of padding pass the linear layers and read no KV."""
+        if self._micro_batch:
+            return shape._replace(padding=0.0)
+        tokens = shape.decode_seqs + shape.prefill_tokens
+        if not self._capture_sizes:
+            return shape._replace(padding=captured_padding(tokens))
+        place = bisect_left(self._capture_sizes, tokens)
+        if shape.prefill_seqs:
+            return shape._replace(padding=0.0)
+        if place == len(self._capture_sizes):  # no graph is that large: the host launches kernel by kernel
+            return shape._replace(padding=0.0, eager=1.0)
+        return shape._replace(padding=self._capture_sizes[place] - tokens)
+
+
+class IterationCost:
+    """Prices iterations of one deployment at fixed rates (floats): the ticks of StepTime, and the terms of the formula beside them.
+
+    Pure decode iterations take their ticks from StepTime's chords, so their terms add up to the duration within 1e-4 of it.
+    """
+
+    terms: tuple[str, ...] = Terms._fields
+
+    def __init__(
+        self, model: ModelSpec, precision: Precision, rates: Rates, *, tp: int = 1, policy: AttentionPolicy = DENSE, **more: Any
+    ) -> None:
+        """`more` are further settings of StepTime: micro-batches, graph sizes, the cost of drafting."""
+        self.steps = StepTime(model, precision, rates, tp=tp, policy=policy, **more)
+        self._rates = rates
+
+    def host(self, iteration: Iteration) -> int:
+        """Ticks for which the iteration keeps the host."""
+        return self.steps.host(iteration)
+
+    def __call__(self, iteration: Iteration, head_start: int = 0) -> StepPrice:
+        """Ticks of the iteration with the host `head_start` ticks ahead, and its seconds by term.
+
+        Host work that shows and drafting count as fixed cost, reloaded KV as link.
+        """
+        steps, (contexts, chunks) = self.steps, split(iteration)
+        shown, left = steps.shown(len(iteration.scheduled), bool(chunks), head_start)
+        shapes = [steps.launched_late(shape, left) for shape in steps.shapes(contexts, chunks, iteration.places)]
+        parts = [step_terms(steps.work(shape), self._rates) for shape in shapes]
+        terms = parts[0] if len(parts) == 1 else Terms(*map(sum, zip(*parts, strict=True)))
+        if steps.jumps and not chunks and not iteration.reloads:
+            drafting = reloading = 0
+            own = steps.stretch(len(contexts), sum(contexts)).first
+        else:
+            own, drafting = sum(map(steps.priced, shapes)), steps.drafting(contexts, chunks)
+            reloading = steps.reloading(iteration, own)
+        if shown or drafting or reloading:
+            terms = terms._replace(fixed=terms.fixed + (shown + drafting) * TICK_S, link=terms.link + reloading * TICK_S)
+        return StepPrice(shown + own + drafting + reloading, terms, sum(n for n, _, rows in chunks if rows <= 1))

@@ -1,0 +1,179 @@
+"""Serving overhead: host work that a served engine hides, and what its API server adds.
+
+Engine grids are stepped in process with a synchronisation after every iteration. A served engine with asynchronous scheduling hides
+host work behind the GPU. The packaged overhead says by how much, fitted to one served run (`simctl validate --save-overhead`); it is a
+property of the engine and its host, so it is transferred to other GPUs whose rates were learnt in process, and their source says so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from sim.cost.fingerprint import formula_fingerprint
+from sim.cost.rates import RateDraws, Rates
+from sim.engine.overlap import NO_WORK, HostWork
+from sim.errors import SimctlError, UsageError
+from sim.provenance import GIVEN, Origin, Provenance
+
+PACKAGED = "data/posteriors/serving_overhead.json"
+SCHEMA = "simctl-serving-overhead/1"
+MIN_C0_S = 1e-5
+SHOWN = ("c_seq_s", "c_prefill_s")  # host work of which serving shows a share
+LAUNCHING = ("launch_layer_s",)
+DECLARED = Provenance(Origin.PRIOR, "declared prior")
+UNITS = {
+    "request_s": "s per request: receive, parse, template, hand to the engine",
+    "serial_s": "s of the API server's own time per request: requests that come together share it",
+    "prompt_token_s": "s per prompt token: tokenise",
+    "response_s": "s per token sent, as latency: detokenise, stream",
+    "token_s": "s of the API server's own time per token sent: those of an iteration go out one after another",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HostRates:
+    """Host latencies in seconds. All delay a request before its engine sees it, or its tokens on their way out; only `serial_s` also
+    occupies requests: an API server is one process that turns to all its requests by turns. It sends the tokens of an iteration in the
+    engine's order, those of new requests last, so a first token waits for the tokens of all that decode beside it. That the server
+    reads requests more slowly while it sends tokens is left out.
+    """
+
+    request_s: float = 4e-3
+    prompt_token_s: float = 1e-6
+    response_s: float = 1e-3
+    serial_s: float = 1e-3
+    source: Provenance = DECLARED
+    token_s: float = 0.0  # nothing is declared of a host that nobody has seen sending
+    work: HostWork = NO_WORK  # of the engine itself, per iteration: what the rates leave out because it can hide behind the GPU
+
+    def __post_init__(self) -> None:
+        for name in UNITS:
+            value = getattr(self, name)
+            if not 0.0 <= value < math.inf:
+                raise UsageError(f"host {name} must be a finite time >= 0, got {value:g} s")
+
+    def before_s(self, prompt_tokens: float) -> float:
+        """Seconds from a client sending a request to its engine having it, the API server's own time left out."""
+        return self.request_s + prompt_tokens * self.prompt_token_s
+
+    def after_s(self, place: Any) -> Any:
+        """Seconds from the end of an iteration to the client having the token at this place (0 the first; a number or an array) of it."""
+        return self.response_s + place * self.token_s
+
+
+NO_HOST = HostRates(0.0, 0.0, 0.0, 0.0, replace(GIVEN, evidence="none: the engine without a server"))
+
+
+@dataclass(frozen=True, slots=True)
+class ServingOverhead:
+    """What a served engine takes less and more than its rates learnt in process; noise of single requests and of whole runs (log sd)."""
+
+    gpu: str
+    engine: str
+    hidden_c0_s: float  # of the fixed cost
+    hidden_c0_sd_s: float  # of it, on another host than it was fitted on
+    shown: float  # share of the host work in SHOWN
+    launch: float  # time of the host to launch what no CUDA graph holds, over the grids'
+    launch_sd: float  # of its logarithm, on another host than it was fitted on
+    request_s: float
+    prompt_token_s: float
+    response_s: float
+    serial_s: float
+    token_s: float
+    noise: Mapping[str, float]
+    run_noise: float
+    learnt_on: str
+    formula: str
+    schema: str = SCHEMA
+
+    def host(self, rates: RateDraws) -> HostRates:
+        """The API server's latencies, and the engine's own host work that serving hides of rates learnt in process."""
+        source = Provenance(Origin.SERVED, f"served {self.engine} on {self.gpu}", self.gpu, engines=(self.engine,))
+        latencies = {name: getattr(self, name) for name in UNITS}
+        return HostRates(**latencies, source=source, work=hidden_work(rates.point, self.applied(rates).point))
+
+    def applied(self, rates: RateDraws) -> RateDraws:
+        """Rates learnt in process, as served."""
+        # rates of floats are one draw, and what hosts differ by is its median
+        launches, hides = np.random.default_rng(12).standard_normal((2, rates.count)) if np.ndim(rates.draws.beta) else (0.0, 0.0)
+        why = f"as served by {self.engine} on {self.gpu}"
+        served = with_c0(
+            rates,
+            float(rates.point.c0_s) - self.hidden_c0_s,
+            rates.draws.c0_s - np.maximum(self.hidden_c0_s + self.hidden_c0_sd_s * hides, 0.0),
+            rates.adjusted(("c0_s",), why)["c0_s"],
+        )
+        served = scaled(served, SHOWN, self.shown, self.shown, why)
+        served = scaled(served, LAUNCHING, self.launch, self.launch * np.exp(self.launch_sd * launches), why)
+        return replace(served, source=rates.source.after(f"serving overhead of {self.engine} measured on {self.gpu}"))
+
+
+def with_c0(rates: RateDraws, point: float, draws: Any, source: Provenance) -> RateDraws:
+    """Rates of another fixed cost per iteration."""
+    return replace(
+        rates,
+        point=replace(rates.point, c0_s=max(MIN_C0_S, point)),
+        draws=replace(rates.draws, c0_s=np.maximum(MIN_C0_S, draws)),
+        sources={**rates.sources, "c0_s": source},
+    )
+
+
+def scaled(rates: RateDraws, names: tuple[str, ...], factor: float, draws: Any, why: str) -> RateDraws:
+    """Rates of which these names are multiplied by `factor`, their draws by `draws`."""
+    return replace(
+        rates,
+        point=replace(rates.point, **{name: float(getattr(rates.point, name)) * factor for name in names}),
+        draws=replace(rates.draws, **{name: getattr(rates.draws, name) * draws for name in names}),
+        sources=rates.adjusted(names, why),
+    )
+
+
+def as_served(rates: RateDraws) -> tuple[RateDraws, HostRates]:
+    """(rates, host latencies) of a served engine: the packaged overhead applied to rates learnt in process; priors stay as they are."""
+    if rates.host_request_s is not None:
+        learnt = Provenance(Origin.SERVED, "learnt with the rates, from a served log")
+        return rates, HostRates(request_s=rates.host_request_s, source=learnt)
+    overhead = packaged_overhead()
+    if overhead is None or not rates.source.stepped:
+        return rates, HostRates()
+    return overhead.applied(rates), overhead.host(rates)
+
+
+def hidden_work(in_process: Rates, served: Rates) -> HostWork:
+    """What the fixed, per-sequence and per-prefill costs lose by being served."""
+    return HostWork(*(max(float(getattr(in_process, name) - getattr(served, name)), 0.0) for name in ("c0_s", *SHOWN)))
+
+
+@cache
+def packaged_overhead() -> ServingOverhead | None:
+    """The packaged serving overhead, or None. Raises SimctlError when it is damaged or was fitted with another version of the formula."""
+    source = files("scenarios").joinpath(PACKAGED)
+    if not source.is_file():
+        return None
+    return parse_overhead(source.read_text(encoding="utf-8"), PACKAGED)
+
+
+def parse_overhead(text: str | bytes, name: str) -> ServingOverhead:
+    """Check and build a serving overhead from the JSON of its file. Raises SimctlError naming the file."""
+    try:
+        body: dict[str, Any] = json.loads(text)
+        overhead = ServingOverhead(**{field.name: body[field.name] for field in fields(ServingOverhead)})
+        noise = dict(overhead.noise)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # not JSON, or not even text, is a ValueError
+        raise SimctlError(f"{name}: not a serving overhead ({error})") from None
+    words = ("gpu", "engine", "noise", "learnt_on", "formula", "schema")
+    numbers = [getattr(overhead, field.name) for field in fields(ServingOverhead) if field.name not in words]
+    finite = all(isinstance(number, float | int) and math.isfinite(number) for number in (*numbers, *noise.values()))
+    if overhead.schema != SCHEMA or not finite or not 0 <= overhead.shown <= 1 or overhead.launch <= 0:
+        raise SimctlError(f"{name}: not a serving overhead (schema {overhead.schema!r})")
+    if overhead.formula != formula_fingerprint():
+        raise SimctlError(f"{name}: fitted with another version of the formula: fit it again with `simctl validate --save-overhead`")
+    return overhead

@@ -1,0 +1,300 @@
+"""Work of an iteration: what it moves and computes on each GPU. Bytes, flops and counts; never seconds.
+
+A pure function of the model, the batch shape, the attention policy, the precision and the tensor-parallel degree. Every field of the
+shape may be a float, an array or a tensor; the same lines run for all.
+
+    linear       weights and flops of all layers' matrix products but routed experts', times their measured time over the roofline
+    head         output projection, of the rows that are sampled
+    expert       the expected number of distinct routed experts
+    kernels      small kernels: norms, rotary, KV write, attention, activation, router; and the floor of a product that was not measured
+    activation   bytes that rows pass through memory between matrix products
+    kv           bytes read and written in HBM: full-context layers, sliding-window layers at min(context, window)
+    attention    flops of decodes; prefill chunks' apart
+    state        recurrent state of linear-attention layers, read and written: independent of the context
+    summary      block summaries scanned to select (per-channel minimum and maximum of each unit)
+    link         bytes crossing the host link, when the KV cache lives in host RAM
+    comm         tensor-parallel all-reduces: two per layer
+    launch       layers that the host launches kernel by kernel
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.cost.attention import mixed_fill, query_heads
+from sim.cost.batch import DENSE, BatchShape
+from sim.cost.gemm import GEMM_KERNELS, at_rows, over_roofline
+from sim.errors import UsageError
+from sim.policy import AttentionPolicy
+from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
+from sim.specs.gpu import GpuSpec
+from sim.specs.model import LayerGroup, ModelSpec
+
+# A mixture-of-experts layer launches about three times the kernels of a dense one. Over several GPUs a host launches more slowly, and an
+# iteration that carries prefill beside captured pieces of a graph waits for some of it, too (one model over two H200s).
+EXPERT_LAUNCHES = 3.0
+TP_LAUNCHES, TP_PIECES = 0.6, 0.6
+# Small kernels that take as long as attention does at a short context, and as a layer of experts beside its weights: choosing, sorting of
+# rows, two grouped products, sum. In profiles of four models' decodes, priced so, the GPU is busy as measured within 1 % up to 8 sequences.
+ATTENTION_KERNELS, EXPERT_KERNELS = 6.0, 10.0
+
+
+class Work(NamedTuple):
+    """One iteration's work per GPU. Bytes, flops and counts; never seconds."""
+
+    sequences: Any
+    has_prefill: Any
+    kernels: Any
+    activation_bytes: Any
+    linear_bytes: Any
+    linear_flops: Any
+    head_bytes: Any
+    head_flops: Any
+    expert_bytes: Any
+    expert_flops: Any
+    kv_bytes: Any  # decodes'
+    attention_flops: Any  # decodes'
+    prefill_kv_bytes: Any
+    prefill_flops: Any  # attention of prefill chunks
+    state_bytes: Any
+    summary_bytes: Any
+    finds: Any  # layers that select
+    found_units: Any
+    link_bytes: Any
+    gathers: Any  # layers whose selected KV is gathered from host RAM
+    link_hidden_bytes: Any  # of those bytes: may cross while layers compute
+    comm_bytes: Any
+    comm_ops: Any
+    launch_layers: Any
+
+
+class Coefficients(NamedTuple):
+    """What a (model, precision, tp, GPU) contributes per token, pair or iteration. All per GPU."""
+
+    linear_bytes: float  # read by every iteration
+    linear_flops: float  # per row
+    over_roofline: NDArray[np.float64] | None  # by rows, where the products of the model's layers were measured
+    head_bytes: float
+    head_flops: float  # per sampled row
+    experts: tuple[tuple[float, int, int], ...]  # per MoE group: bytes of one expert x layers, experts, top_k
+    expert_flops: float  # per row
+    kernels: float
+    activation_bytes: float  # per row
+    kv_token_bytes: float  # full-context layers
+    window_token_bytes: float
+    pair_flops: float
+    window_pair_flops: float
+    state_seq_bytes: float  # read + write
+    state_token_flops: float
+    summary_unit_bytes: float  # one unit's summary, all full-context layers
+    kv_layers: int
+    comm_row_bytes: float
+    comm_ops: float
+    launch_layers: float  # of an iteration outside a captured graph
+    piece_layers: float  # of one that carries prefill and is in pieces of graphs
+    mixed_fill: float
+
+
+def check_tensor_parallel(model: ModelSpec, tp: int) -> None:
+    """Raise UsageError unless the model's heads split evenly over `tp` GPUs."""
+    if tp < 1:
+        raise UsageError(f"tensor-parallel size must be at least 1, got {tp}")
+    for group in model.groups:
+        heads = group.mixer.value_heads if group.mixer.kind == "gdn" else group.mixer.heads
+        if heads % tp:
+            raise UsageError(f"{model.name}: {heads} heads do not split over tensor-parallel size {tp}")
+
+
+def kv_shards(kv_heads: int, tp: int) -> int:
+    """GPUs that a layer's KV heads spread over: fewer heads than GPUs are replicated, as engines do."""
+    return min(kv_heads, tp)
+
+
+@lru_cache(maxsize=256)
+def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSpec | None = None) -> Coefficients:
+    """Per-GPU coefficients of the work, on a GPU or on any. Raises UsageError when the heads do not split over `tp`."""
+    check_tensor_parallel(model, tp)
+    hidden, weight = model.hidden, precision.weight_bytes
+    measured = over_roofline(model, precision, tp, gpu)
+    linear = flops = expert_flops = kernels = activation = launches = 0.0
+    experts: list[tuple[float, int, int]] = []
+    kv = window = summary = state = pair = window_pair = state_flops = 0.0
+    for group in model.groups:
+        n, mixer, mlp = group.count, group.mixer, group.mlp
+        small, gemms, row_bytes = layer_kernels(group, hidden, tp)
+        kernels += n * (small + (0.0 if measured is not None else GEMM_KERNELS * gemms) + precision.quantises * gemms)
+        activation += n * row_bytes
+        params = mixer.params(hidden) + (mlp.always_params(hidden) if mlp.kind == "moe" else mlp.params(hidden))
+        linear += n * (params + group.norms * hidden)
+        flops += n * 2.0 * params
+        launches += n
+        if mlp.kind == "moe":
+            expert_flops += n * 2.0 * mlp.top_k * mlp.expert_params(hidden)
+            experts.append((n * mlp.expert_bytes(hidden, weight, model.expert_bits) / tp, mlp.experts, mlp.top_k))
+            launches += n * (EXPERT_LAUNCHES - 1.0)
+        if mixer.kind == "gdn":
+            state += n * (mixer.state_elements() * STATE_BYTES + mixer.conv_elements() * ACTIVATION_BYTES)
+            state_flops += n * mixer.flops_per_token()
+            continue
+        # a latent cache has no heads to split: every GPU holds all of it
+        shards = kv_shards(mixer.kv_heads, tp) if mixer.kind == "attention" else 1
+        token_bytes = n * mixer.kv_elements_per_token() * precision.kv_bytes / shards
+        pair_flops = n * mixer.attention_flops_per_pair() / tp
+        if mixer.kind == "attention" and mixer.window:
+            window, window_pair = window + token_bytes, window_pair + pair_flops
+        else:
+            kv, pair = kv + token_bytes, pair + pair_flops
+            # minimum and maximum per key channel, 16-bit: the bytes of two keys, that is of one token's K and V
+            keys = mixer.kv_elements_per_token() if mixer.kind == "attention" else 2 * mixer.kv_elements_per_token()
+            summary += n * keys * ACTIVATION_BYTES / shards
+    return Coefficients(
+        linear_bytes=(linear + hidden) * weight / tp,
+        linear_flops=flops / tp,
+        over_roofline=measured,
+        # checkpoints narrower than 16 bits leave the output projection in 16
+        head_bytes=model.lm_head_params * max(weight, ACTIVATION_BYTES) / tp,
+        head_flops=2.0 * model.lm_head_params / tp,
+        experts=tuple(experts),
+        expert_flops=expert_flops / tp,
+        kernels=kernels,
+        activation_bytes=activation + hidden * ACTIVATION_BYTES,  # one row of the embedding
+        kv_token_bytes=kv,
+        window_token_bytes=window,
+        pair_flops=pair,
+        window_pair_flops=window_pair,
+        state_seq_bytes=2.0 * state / tp,
+        state_token_flops=state_flops / tp,
+        summary_unit_bytes=summary,
+        kv_layers=model.kv_layers,
+        comm_row_bytes=2.0 * model.layers * hidden * ACTIVATION_BYTES * 2.0 * (tp - 1) / tp,
+        comm_ops=2.0 * model.layers if tp > 1 else 0.0,
+        launch_layers=launches * (1.0 + TP_LAUNCHES * (tp > 1)),
+        piece_layers=launches * TP_PIECES * (tp > 1),
+        mixed_fill=mixed_fill(query_heads(model, tp)),
+    )
+
+
+def layer_kernels(group: LayerGroup, hidden: int, tp: int = 1) -> tuple[float, float, float]:
+    """(small kernels, matrix products, bytes per row between them) of one layer on one GPU, as vLLM fuses them.
+
+    A norm adds the residual: it reads two rows and writes two. The bytes of a routed row: both halves of the gate and their product, every
+    chosen expert's output twice, and the sum.
+    """
+    mixer, mlp = group.mixer, group.mlp
+    small, gemms, row = float(group.norms), 2.0, 4.0 * hidden * group.norms
+    if mixer.kind == "attention":
+        q, kv = mixer.heads * mixer.head_dim / tp, mixer.kv_heads * mixer.head_dim / kv_shards(mixer.kv_heads, tp)
+        small += 2.0 + ATTENTION_KERNELS + mixer.qk_norm + mixer.output_gate  # rotary, KV write
+        row += 2.0 * (q + kv) * (1.0 + mixer.qk_norm) + 2.0 * kv + 2.0 * q
+    elif mixer.kind == "mla":
+        small += 4.0 + ATTENTION_KERNELS  # two norms of ranks beside rotary and KV write
+        gemms += 3.0
+        row += 4.0 * mixer.heads * (mixer.kv_rank + mixer.rope_dim) / tp
+    else:
+        small += 4.0  # convolution, gates, recurrence, gated norm
+        row += 6.0 * (2 * mixer.key_heads * mixer.key_dim + mixer.value_heads * mixer.value_dim) / tp
+    if mlp.kind == "moe":
+        small += EXPERT_KERNELS
+        gemms += 1.0 + 2.0 * (mlp.shared_intermediate > 0)
+        row += 3.0 * (mlp.top_k * mlp.intermediate + mlp.shared_intermediate) / tp + (2.0 * mlp.top_k + 1.0) * hidden
+    else:
+        small += 1.0
+        gemms += 2.0
+        row += 3.0 * mlp.intermediate / tp
+    return small, gemms, ACTIVATION_BYTES * row
+
+
+def expected_experts(experts: int, top_k: int, tokens: Any) -> Any:
+    """Expected distinct experts that `tokens` tokens route to, each choosing top_k of `experts` uniformly."""
+    return experts * (1.0 - (1.0 - top_k / experts) ** tokens)
+
+
+def iteration_work(
+    model: ModelSpec, shape: BatchShape, precision: Precision, policy: AttentionPolicy = DENSE, tp: int = 1, gpu: GpuSpec | None = None
+) -> Work:
+    """The work of one iteration, per GPU. Raises UsageError when the model does not split over `tp`."""
+    return work_from(coefficients(model, precision, tp, gpu), shape, policy)
+
+
+def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENSE) -> Work:
+    """The work from coefficients already at hand, for those who ask for many."""
+    rows = shape.decode_seqs + shape.prefill_tokens + shape.padding
+    sequences = shape.decode_seqs + shape.prefill_seqs
+    efficiency = at_rows(c.over_roofline, rows)
+    experts = rows * 0.0
+    for one_expert, count, top_k in c.experts:
+        experts = experts + one_expert * expected_experts(count, top_k, rows)
+    finds = shape.decode_seqs * 0.0 + c.kv_layers if policy.selects else 0.0
+    attention = attention_work(c, shape, policy)
+    pieces = shape.has_prefill - shape.has_prefill * shape.eager  # in graphs, and with prefill
+    return Work(
+        sequences=sequences,
+        has_prefill=shape.has_prefill,
+        kernels=c.kernels,
+        activation_bytes=rows * c.activation_bytes,
+        linear_bytes=c.linear_bytes * efficiency,
+        linear_flops=rows * c.linear_flops * efficiency,
+        head_bytes=c.head_bytes,
+        head_flops=shape.sampled * c.head_flops,
+        expert_bytes=experts,
+        expert_flops=rows * c.expert_flops,
+        kv_bytes=attention.kv_bytes,
+        attention_flops=attention.attention_flops,
+        prefill_kv_bytes=attention.prefill_kv_bytes,
+        prefill_flops=attention.prefill_flops,
+        state_bytes=sequences * c.state_seq_bytes,
+        summary_bytes=shape.decode_context / policy.unit_tokens * c.summary_unit_bytes if policy.selects else 0.0,
+        finds=finds,
+        found_units=finds * policy.units,
+        link_bytes=attention.link_bytes,
+        gathers=finds if policy.placement == "host" else 0.0,
+        link_hidden_bytes=attention.link_hidden_bytes,
+        comm_bytes=rows * c.comm_row_bytes,
+        comm_ops=c.comm_ops,
+        launch_layers=shape.eager * c.launch_layers + pieces * c.piece_layers,
+    )
+
+
+class AttentionWork(NamedTuple):
+    """The fields of Work that contexts decide."""
+
+    kv_bytes: Any
+    attention_flops: Any
+    prefill_kv_bytes: Any
+    prefill_flops: Any
+    link_bytes: Any
+    link_hidden_bytes: Any
+
+
+def attention_work(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENSE) -> AttentionWork:
+    """Bytes and flops of attention, of decodes and of prefill chunks, and the KV bytes that cross the host link.
+
+    What arrives over the link is used from on-chip memory and is not read from HBM a second time. Prefill attends to everything, so a
+    layer's earlier KV may come while the layer before computes. What is written goes the link's other way and is not counted.
+    """
+    written = c.kv_token_bytes + c.window_token_bytes
+    kept = shape.decode_kept * c.kv_token_bytes
+    decode = shape.decode_window * c.window_token_bytes + shape.decode_seqs * written
+    prefill = shape.prefill_context * c.kv_token_bytes + shape.prefill_window_context * c.window_token_bytes
+    prefill = prefill + shape.prefill_tokens * written
+    link = hidden = 0.0
+    if policy.placement == "host":
+        fetched = (shape.prefill_context - shape.prefill_tokens) * c.kv_token_bytes
+        link, hidden, prefill = kept + fetched, kept * policy.overlap + fetched, prefill - fetched
+    else:
+        decode = decode + kept
+    return AttentionWork(
+        decode,
+        # beside chunks a decode's query rows get a block of their own, as wide as a chunk's
+        shape.decode_kept * c.pair_flops * (1.0 + shape.has_prefill * (c.mixed_fill - 1.0))
+        + shape.decode_window * c.window_pair_flops
+        + shape.decode_seqs * c.state_token_flops,
+        prefill,
+        shape.prefill_pairs * c.pair_flops + shape.prefill_window_pairs * c.window_pair_flops + shape.prefill_tokens * c.state_token_flops,
+        link,
+        hidden,
+    )

@@ -1,0 +1,135 @@
+"""Interfaces between workload, scheduler, cost and engine loop.
+
+A scheduler knows no time and no cost: the loop (sim.engine.loop) asks it for an iteration, prices it, lets the time pass, and tells it that
+the iteration is done. The KV manager below it knows no policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from sim.errors import SimctlError
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request: what it asks (above) and where it stands (below). Identity, not value, compares.
+
+    `prompt_hashes` are the content hashes of the *full* KV blocks of prompt and output, in order and chained, so that equal prefixes have
+    equal hashes and nothing else does. They stop where nobody else can ask for what follows: empty when nothing is shared, over
+    prompt_tokens + output_tokens when a later turn repeats both. `output_tokens` is how many it will generate.
+    """
+
+    request_id: str
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    prompt_hashes: Sequence[Hashable] = ()
+    priority: int = 0
+    session_id: str | None = None
+    turn: int = 0
+
+    computed_tokens: int = 0  # tokens whose KV is in the cache, or comes with the request (computed elsewhere and transferred)
+    generated_tokens: int = 0
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
+    preemptions: int = 0
+    blocks: list[int] = field(default_factory=list)  # KV block ids, in order
+    hashed_blocks: int = 0  # how many of `blocks`, from the front, are in the prefix cache; kept by the KV manager
+
+    @property
+    def known_tokens(self) -> int:
+        """Prompt plus generated so far: what must be in the cache before the next token can be sampled."""
+        return self.prompt_tokens + self.generated_tokens
+
+
+@dataclass(slots=True, eq=False)
+class Iteration:
+    """One engine step, as decided. `scheduled` lists (request, tokens computed for it), in scheduling order."""
+
+    scheduled: list[tuple[Request, int]]
+    admitted: list[Request] = field(default_factory=list)  # started or resumed in this step
+    preempted: list[Request] = field(default_factory=list)
+    total_tokens: int = 0
+    reloads: tuple[int, ...] = ()  # KV blocks brought back from each tier below HBM; empty when none
+    places: Sequence[int] = ()  # slot numbers of `scheduled`, of engines whose requests have a place of their own
+
+
+@dataclass(slots=True, eq=False)
+class Outcome:
+    """What an iteration produced: one sampled token for each of `sampled`, and `drafts_kept` draft tokens over all of them; `finished` are
+    done and their blocks are free.
+    """
+
+    sampled: list[Request]
+    finished: list[Request]
+    drafts_kept: int = 0
+
+    def last_places(self) -> list[int]:
+        """Places among `sampled` of the `finished`, in their order. Raises SimctlError for one that was not sampled."""
+        places: list[int] = []
+        after = 0
+        try:
+            for request in self.finished:
+                # schedulers of ours list both in the same order, so that one pass finds all
+                try:
+                    after = self.sampled.index(request, after)
+                except ValueError:
+                    after = self.sampled.index(request)
+                places.append(after)
+        except ValueError:
+            raise SimctlError(f"the scheduler finished request {request.request_id} in an iteration that gave it no token") from None
+        return places
+
+
+class Scheduler(Protocol):
+    """The seam a user can replace: any class with these methods, named by its dotted path in a scenario."""
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises UsageError when it can never fit."""
+
+    def schedule(self) -> Iteration:
+        """Decide the next iteration; an Iteration with nothing scheduled means there is nothing to run now."""
+
+    def complete(self, iteration: Iteration) -> Outcome:
+        """The iteration ran: advance its requests, sample where a request's known tokens are all computed, free the finished."""
+
+    def unfinished(self) -> int:
+        """Requests waiting or running."""
+
+    def waiting(self) -> int:
+        """Requests queued and not running (preempted ones included)."""
+
+    def kv_blocks_used(self) -> int:
+        """KV blocks that running requests hold now (cached but unreferenced blocks are free)."""
+
+
+@runtime_checkable
+class DecidesAhead(Scheduler, Protocol):
+    """A scheduler that decides an iteration while the one before it runs (asynchronous scheduling)."""
+
+    def ahead(self) -> Iteration | None:
+        """Decide, once, what runs after the iteration under way; None when nothing can. Called before its `complete`."""
+
+
+class StepPrice(NamedTuple):
+    """Cost of one iteration: ticks in all, seconds by term (in the order of StepCost.terms), and its prefill tokens."""
+
+    ticks: int
+    terms: Sequence[float]
+    prefill_tokens: int
+
+
+class StepCost(Protocol):
+    """Prices an iteration as decided: called before the scheduler advances its requests."""
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Names of the terms that make up the duration."""
+
+    def host(self, iteration: Iteration) -> int:
+        """Ticks for which an iteration keeps the host, its requests at whatever stage. Asked of engines that decide ahead only."""
+
+    def __call__(self, iteration: Iteration, head_start: int = 0) -> StepPrice:
+        """Ticks of the iteration, begun on the host so many ticks before the GPU was free for it, and its seconds by term."""

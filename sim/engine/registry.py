@@ -1,0 +1,119 @@
+"""Engines by name: one entry of ENGINES each. A dotted path names a user's own scheduler class instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from importlib import import_module
+from typing import Any
+
+from sim.engine.config import EngineConfig
+from sim.engine.interface import Scheduler
+from sim.engine.kv.tiers import tiers_of
+from sim.engine.llamacpp import LlamaCppOptions, LlamaCppScheduler
+from sim.engine.overlap import NO_WORK, HostWork
+from sim.engine.sglang import OverlapSglangScheduler, SglangScheduler
+from sim.engine.sglang_options import SglangOptions
+from sim.engine.vllm import VllmScheduler
+from sim.engine.vllm_async import AsyncVllmScheduler
+from sim.errors import UsageError
+from sim.memory import DEFAULT_UTILIZATION
+
+# limits that only vLLM knows, as a user calls them
+VLLM_ALONE = {
+    "policy": "scheduling policy but first come first served",
+    "long_prefill_token_threshold": "long-prefill token threshold",
+    "watermark": "admission watermark",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What is to be known of an engine: its scheduler, the share of device memory that it takes by default, (max_num_seqs,
+    max_num_batched_tokens) where they do not go by the GPU, whether each of its slots owns its share of the context, and limits that it has
+    no use for.
+    """
+
+    scheduler: Callable[[EngineConfig], Scheduler]
+    memory_share: float
+    batch_limits: tuple[int, int] | None = None
+    slots_own_context: bool = False
+    lacks: Mapping[str, str] = field(default_factory=lambda: VLLM_ALONE)
+
+
+def _vllm(config: EngineConfig) -> Scheduler:
+    return AsyncVllmScheduler(config) if config.overlaps else VllmScheduler(config)
+
+
+def _sglang(config: EngineConfig) -> Scheduler:
+    return (OverlapSglangScheduler if SglangOptions.of(config).overlap_schedule else SglangScheduler)(config)
+
+
+# Memory: vLLM's own default; SGLang's mem-fraction-static as published in tr164; llama.cpp takes what it needs. Limits: llama.cpp's slots
+# and n_batch.
+ENGINES = {
+    "vllm": Engine(_vllm, DEFAULT_UTILIZATION, lacks={}),
+    "sglang": Engine(_sglang, 0.82),
+    "llamacpp": Engine(LlamaCppScheduler, 0.95, (4, 2048), slots_own_context=True),
+}
+
+
+def engine_of(name: str) -> Engine:
+    """The engine of that name; of a dotted path, that class with what holds for vLLM. Raises UsageError for an unknown name."""
+    if name in ENGINES:
+        return ENGINES[name]
+    if "." not in name.strip("."):
+        raise UsageError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}, or the dotted path of a scheduler class")
+    return replace(ENGINES["vllm"], scheduler=_named)
+
+
+def _named(config: EngineConfig) -> Scheduler:
+    name = config.scheduler
+    module_name, _, class_name = name.rpartition(".")
+    try:
+        scheduler = getattr(import_module(module_name), class_name)(config)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise UsageError(f"engine {name!r} cannot be made: {error}") from None
+    missing = [each for each in ("add", "schedule", "complete", "unfinished", "waiting", "kv_blocks_used") if not hasattr(scheduler, each)]
+    if missing:
+        raise UsageError(f"engine {name!r} lacks {', '.join(missing)}")
+    return scheduler  # type: ignore[no-any-return]
+
+
+def make_scheduler(config: EngineConfig) -> Scheduler:
+    """The scheduler that `config.scheduler` names. Raises UsageError when there is no such engine or class, or when an engine has no use
+    for a limit that is set.
+    """
+    engine = engine_of(config.scheduler)
+    for limit in fields(EngineConfig):
+        if limit.name in engine.lacks and getattr(config, limit.name) != limit.default:
+            raise UsageError(f"{config.scheduler} has no {engine.lacks[limit.name]}; vllm has")
+    return engine.scheduler(config)
+
+
+def capture_sizes(most: int) -> list[int]:
+    """Batch sizes that vLLM 0.32 captures decode graphs for, up to `most`: 1, 2, 4, every 8 below 256, every 16 from there."""
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)]
+    return [size for size in sizes if size <= most]
+
+
+def step_settings(config: EngineConfig, host: HostWork = NO_WORK) -> dict[str, Any]:
+    """What the engine's options say about the time of an iteration, as settings of sim.cost.iteration.StepTime.
+
+    `host` is the work that a served vLLM hides behind the GPU; it shows where its schedule cannot. Of other engines it is taken to be
+    hidden always, since nothing here says when it is not.
+    """
+    options = config.options
+    if config.scheduler == "llamacpp":
+        own = LlamaCppOptions.of(config)
+        return {"micro_batch": own.n_ubatch, "streams": not own.kv_unified}
+    graphs = capture_sizes(int(options.get("cuda_graph_max_bs", 0)))
+    return {
+        "capture_sizes": graphs,
+        "verify_s": float(options.get("verify_s", 0.0)),
+        "graph_reuse": bool(options.get("graph_reuse", True)),
+        "tiers": tiers_of(config) if config.scheduler == "vllm" else (),
+        "tier_overlap": float(options.get("tier_overlap", 0.0)),
+        "block_size": config.block_size,
+        "host": host if config.scheduler == "vllm" else NO_WORK,
+    }

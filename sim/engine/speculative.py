@@ -1,0 +1,98 @@
+"""Speculative decoding as the scheduler sees it: how many draft tokens an iteration verifies, and how many of them it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sim.engine.config import EngineConfig
+from sim.engine.interface import Request
+from sim.engine.kv.tiers import TIER_OPTIONS
+from sim.errors import UsageError
+
+_KNOWN: dict[str, Any] = {
+    "draft_tokens": 0,
+    "acceptance": 0.7,
+    "acceptance_decay": 1.0,
+    "draft_lookahead_tokens": 0,
+    "seed": 0,
+    "acceptance_per_position": "",
+}
+# read by sim.engine.registry and sim.engine.kv.tiers
+_OF_OTHERS: dict[str, Any] = {"async_scheduling": True, "verify_s": 0.0, "graph_reuse": True, "cuda_graph_max_bs": 0, **TIER_OPTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """K = `draft_tokens` per decode and iteration (0: none), so that an iteration verifies K + 1 rows of each.
+
+    `acceptance` is the probability that the first draft token is accepted, given all before it are; each further position's is
+    `acceptance_decay` times the one before. `per_position` says instead, as engines log it, in which share of the verifications the draft
+    at each position was accepted. `lookahead_tokens` are KV slots that the drafter writes past the verified rows: 0 for n-gram drafts, K
+    for a draft model or MTP head. Draws depend on the seed, the request and its progress only, so that runs that schedule differently still
+    see the same luck.
+    """
+
+    draft_tokens: int = 0
+    acceptance: float = 0.7
+    acceptance_decay: float = 1.0
+    lookahead_tokens: int = 0
+    seed: int = 0
+    per_position: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> Speculation:
+        """The speculation options of a vllm config. Raises UsageError for one that does not exist or is out of range."""
+        options = _KNOWN | config.own_options(_KNOWN | _OF_OTHERS)
+        shares = _shares(str(options["acceptance_per_position"]))
+        found = cls(
+            draft_tokens=options["draft_tokens"],
+            acceptance=options["acceptance"],
+            acceptance_decay=options["acceptance_decay"],
+            lookahead_tokens=options["draft_lookahead_tokens"],
+            seed=options["seed"],
+            per_position=shares,
+        )
+        if not 0 <= found.draft_tokens <= 64 or not 0 <= found.lookahead_tokens <= 64:
+            raise UsageError(f"draft_tokens must lie between 0 and 64, got {found.draft_tokens}")
+        if not 0.0 <= found.acceptance <= 1.0 or not 0.0 <= found.acceptance_decay <= 1.0:
+            raise UsageError("acceptance and acceptance_decay must lie in [0, 1]")
+        if shares and len(shares) != found.draft_tokens:
+            raise UsageError(f"acceptance_per_position needs a share for each of {found.draft_tokens} draft tokens, got {len(shares)}")
+        return found
+
+    def position_probability(self, position: int) -> float:
+        """Probability that the draft at `position` (0 first) is accepted, given that all before it are."""
+        if self.per_position:
+            before = self.per_position[position - 1] if position else 1.0
+            return self.per_position[position] / before if before else 0.0
+        return float(self.acceptance * self.acceptance_decay**position)
+
+    def expected_tokens(self) -> float:
+        """Tokens gained per verification, the sampled one included."""
+        kept, total = 1.0, 1.0
+        for position in range(self.draft_tokens):
+            kept *= self.position_probability(position)
+            total += kept
+        return total
+
+    def accepted(self, request: Request, drafts: int) -> int:
+        """How many of `drafts` draft tokens are accepted now."""
+        key = [self.seed, request.generated_tokens, *request.request_id.encode()]
+        luck = np.random.default_rng(key).random(drafts)
+        for position in range(drafts):
+            if luck[position] >= self.position_probability(position):
+                return position
+        return drafts
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        shares = tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise UsageError(f"acceptance_per_position must be shares with commas between them, got {text!r}") from None
+    if not all(1.0 >= one >= other >= 0.0 for one, other in zip((1.0, *shares), shares, strict=False)):
+        raise UsageError(f"acceptance_per_position must fall from position to position, from 1 at most to 0 at least, got {text!r}")
+    return shares

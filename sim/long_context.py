@@ -1,0 +1,308 @@
+"""Long-context decode: every way to hold and read the KV cache on one deployment, with its step time, interval and binding term.
+
+Pure: a question and rate draws in, an answer out. Intervals are 5-95 % over the draws; ratios are taken draw by draw, so what two
+options share cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.cost.batch import decode_batch
+from sim.cost.rates import RateDraws, Rates
+from sim.cost.step_time import binding_term, step_terms, step_time_s
+from sim.cost.work import iteration_work
+from sim.deployment import Deployment
+from sim.fidelity import advice, risk_sentence
+from sim.knee import Knee, closed_form_knee, continuous_knee, continuous_knees
+from sim.memory import Memory, n_max, sequence_bytes
+from sim.namespaces import FLOAT
+from sim.policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
+from sim.rate_source import load_rates, scope_notes
+from sim.units import about_tokens, format_bytes, format_tokens
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+MAX_CROSSOVER = 2**24
+DRAWS_FORMAT = "simctl draws 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A point value (at the median rates) and the 5-95 % interval over the draws."""
+
+    point: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked. `context` in tokens, batches in sequences, `tau` the efficiency threshold of the knee."""
+
+    deployment: Deployment
+    context: int
+    batches: tuple[int, ...] = (1,)
+    ks: tuple[int, ...] = (8, 16, 32)
+    tau: float = 0.65
+
+    def sequence_bytes(self, policy: AttentionPolicy) -> tuple[float, float]:
+        """(bytes in HBM, bytes in host RAM) that one sequence keeps, per GPU."""
+        d = self.deployment
+        return sequence_bytes(d.model, self.context, d.precision, policy, d.tp)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One policy at one batch. Times are per decode step; `hbm_bytes` and `host_bytes` are per GPU, all sequences and weights included."""
+
+    policy: AttentionPolicy
+    batch: int
+    feasible: bool
+    reason: str
+    hbm_bytes: float
+    host_bytes: float
+    n_max: float
+    step_s: Interval
+    step_s_rates: Interval  # over the rates only, differences between hosts among them; the rest of `step_s` is the residual of one run
+    tokens_per_s: Interval  # per sequence
+    speedup: Interval | None  # over the best feasible dense
+    binding: str
+    terms_s: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    question: Question
+    memory: Memory
+    options: list[Option]
+    knee_closed_form: float
+    knee: Knee  # of the whole formula, on a doubling ladder
+    knee_90: tuple[Knee, Knee]  # 5 and 95 % over the draws
+    n_max_90: tuple[float, float]  # sequences that fit, dense in HBM, over what is not known of the engine's own memory
+    crossovers: dict[tuple[int, int], float | None]  # (k, batch) -> context where block top-k meets dense, both in HBM
+    crossovers_90: dict[tuple[int, int], tuple[float, float]]  # the same at 5 and 95 % of the draws; at MAX_CROSSOVER or beyond: not below
+    fidelity: list[str]
+    residual: Interval | None  # of the formula in one run, as a factor on every time; None where the rates do not say
+    rates: RateDraws
+    notes: list[str]
+    recommendation: list[str]
+
+    def to_xarray(self, **attrs: str | float) -> xr.Dataset:
+        """Step time of every option at every draw, dims option and draw: a draw has the same rates in all options.
+
+        `residual_factor` [draw] is what the formula misses of one run, already in `step_s`.
+        """
+        import xarray as xr
+
+        q, options, rates = self.question, self.options, self.rates
+        times = np.array([np.asarray(step_seconds(q, o.policy, float(o.batch), float(q.context), rates.draws, np)) for o in options])
+        variables: dict[str, Any] = {
+            "step_s": (("option", "draw"), times, {"units": "s", "long_name": "one decode step"}),
+            "feasible": ("option", np.array([o.feasible for o in options], dtype=np.int8), {"units": "1", "long_name": "1: it fits"}),
+        }
+        if rates.error is not None:
+            meaning = {"units": "1", "long_name": "what the formula misses of one run, in step_s"}
+            variables["residual_factor"] = ("draw", np.asarray(rates.error), meaning)
+        coordinates: dict[str, Any] = {
+            "policy": ("option", np.array([o.policy.kind for o in options], dtype=object)),
+            "kv_in": ("option", np.array([o.policy.placement for o in options], dtype=object)),
+            "k": ("option", np.array([o.policy.k for o in options])),
+            "batch": ("option", np.array([o.batch for o in options])),
+        }
+        return xr.Dataset(variables, coordinates, {"format": DRAWS_FORMAT, "rates_basis": rates.summary, **attrs})
+
+
+def interval(point: float, draws: Any) -> Interval:
+    """The 5-95 % interval of an array of draws around a point value."""
+    low, high = np.quantile(draws, [0.05, 0.95])
+    return Interval(float(point), float(low), float(high))
+
+
+def policies(ks: tuple[int, ...]) -> Iterator[AttentionPolicy]:
+    """The regime: dense, sink+window, page-16 and block-128 selection, each with its KV in HBM and in host RAM."""
+    makers: list[Callable[[Placement], AttentionPolicy]] = [dense, sink_window]
+    makers += [partial(pages, k) for k in ks] + [partial(blocks, k) for k in ks]
+    for make in makers:
+        yield make("hbm")
+        yield make("host")
+
+
+def what_if(
+    deployment: Deployment,
+    context: int,
+    *,
+    batches: Sequence[int] = (1,),
+    ks: Sequence[int] = (8, 16, 32),
+    tau: float = 0.65,
+    rates: RateDraws | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+) -> Answer:
+    """Every way to decode `context` tokens on `deployment`: does it fit, how fast, what binds. `rates` None loads the best there are."""
+    known = load_rates(deployment, draws=draws, seed=seed) if rates is None else rates
+    return answer(Question(deployment, context, tuple(batches), tuple(ks), tau), known)
+
+
+def answer(question: Question, rates: RateDraws) -> Answer:
+    """Lay all options out. Raises UsageError for a tensor-parallel degree the model's heads do not split over."""
+    q, d = question, question.deployment
+    memory = d.memory()
+    options: list[Option] = []
+    for batch in q.batches:
+        options += _options_at(q, batch, memory, rates)
+    c_kv = q.sequence_bytes(dense())[0]
+    single = iteration_work(d.model, decode_batch(d.model, 1.0, float(q.context)), d.precision, tp=d.tp)
+    weights = single.linear_bytes + single.head_bytes + single.expert_bytes
+    crossovers = {(k, b): crossover_context(q, blocks(k), b, rates.point) for k in q.ks for b in q.batches if d.model.kv_layers}
+    notes = []
+    if q.context > d.model.max_context:
+        notes.append(f"{q.context} tokens exceed the {d.model.max_context} that {d.model.name} declares: costs hold, quality may not.")
+    if d.gpu.unified_memory:
+        notes.append(f"{d.gpu.name} has one memory for CPU and GPU: there is no separate host tier.")
+    return Answer(
+        question=q,
+        memory=memory,
+        options=options,
+        knee_closed_form=float(closed_form_knee(c_kv / weights, q.tau)) if c_kv else float("inf"),
+        knee=decode_knee(q, rates.point),
+        knee_90=_knee_interval(q, rates.draws),
+        n_max_90=(n_max(d.memory(0.95), c_kv), n_max(d.memory(0.05), c_kv)),
+        crossovers_90={(k, b): _crossover_interval(q, blocks(k), b, rates.draws) for k, b in crossovers},
+        crossovers=crossovers,
+        fidelity=[risk_sentence(k, q.context, d.model.name) for k in q.ks],
+        residual=None if rates.error is None else interval(1.0, rates.error),
+        rates=rates,
+        notes=notes + scope_notes(d, rates),
+        recommendation=[_recommend(q, [o for o in options if o.batch == b], crossovers) for b in q.batches],
+    )
+
+
+def step_seconds(q: Question, policy: AttentionPolicy, batch: float, context: Any, rates: Rates, xp: Any = FLOAT) -> Any:
+    """Decode step time of a uniform batch; pass numpy as `xp` for array rates."""
+    return step_time_s(q.deployment.work(decode_batch(q.deployment.model, batch, context, policy, xp), policy), rates, xp)
+
+
+def decode_knee(q: Question, rates: Rates) -> Knee:
+    """Knee of dense decode under the whole formula (fixed costs and windows included), on a doubling ladder."""
+    times = [step_seconds(q, dense(), float(b), float(q.context), rates) for b in LADDER]
+    return continuous_knee(LADDER, [times[0] / t for t in times], q.tau)
+
+
+def crossover_context(q: Question, policy: AttentionPolicy, batch: int, rates: Rates) -> float | None:
+    """Smallest context at which `policy` is no slower than dense, both in HBM; None when not below 2**24 tokens."""
+
+    def gain(context: float) -> float:
+        return float(step_seconds(q, dense(), float(batch), context, rates) - step_seconds(q, policy, float(batch), context, rates))
+
+    low, high = 1.0, float(MAX_CROSSOVER)
+    if gain(high) < 0:
+        return None
+    while high - low > 1.0:
+        mid = (low + high) / 2
+        low, high = (low, mid) if gain(mid) >= 0 else (mid, high)
+    return high
+
+
+def _knee_interval(q: Question, draws: Rates) -> tuple[Knee, Knee]:
+    times = np.array([np.asarray(step_seconds(q, dense(), float(b), float(q.context), draws, np)) for b in LADDER])
+    knees = np.sort(continuous_knees(LADDER, times[0] / times, q.tau))
+    low, high = (float(knees[int(share * (len(knees) - 1))]) for share in (0.05, 0.95))
+    return _knee_of(low), _knee_of(high)
+
+
+def _knee_of(batch: float) -> Knee:
+    return Knee(batch, False) if batch < np.inf else Knee(float(LADDER[-1]), True)
+
+
+def _crossover_interval(q: Question, policy: AttentionPolicy, batch: int, draws: Rates) -> tuple[float, float]:
+    """The bisection of `crossover_context` for all draws at once."""
+    low, high = np.ones_like(draws.beta), np.full_like(draws.beta, float(MAX_CROSSOVER))
+    for _ in range(24):
+        middle = (low + high) / 2
+        slower = step_seconds(q, dense(), float(batch), middle, draws, np) >= step_seconds(q, policy, float(batch), middle, draws, np)
+        low, high = np.where(slower, low, middle), np.where(slower, middle, high)
+    return float(np.quantile(high, 0.05)), float(np.quantile(high, 0.95))
+
+
+def _options_at(q: Question, batch: int, memory: Memory, rates: RateDraws) -> list[Option]:
+    rows, d = [], q.deployment
+    for policy in policies(q.ks):
+        hbm, host = q.sequence_bytes(policy)
+        need = memory.weights + memory.activations + batch * hbm
+        fits = need <= memory.allowed
+        reason = ""
+        if policy.placement == "host" and d.gpu.unified_memory:
+            fits, reason = False, "no separate host memory"
+        elif policy.placement == "host" and not host:
+            fits, reason = False, "no KV grows with the context"
+        elif not fits:
+            reason = f"needs {format_bytes(batch * hbm)} of KV, {format_bytes(max(0.0, memory.free))} free"
+        work = d.work(decode_batch(d.model, float(batch), float(q.context), policy), policy)
+        rows.append((policy, fits, reason, need, batch * host, n_max(memory, hbm), work))
+    timed = [(row, step_time_s(row[-1], rates.point), step_time_s(row[-1], rates.draws, np)) for row in rows]
+    base = min((t for t in timed if t[0][0].kind == "dense" and t[0][1]), key=lambda t: t[1], default=None)
+    options = []
+    for (policy, fits, reason, need, host, fit_count, work), point, draws in timed:
+        terms = step_terms(work, rates.point)
+        options.append(
+            Option(
+                policy=policy,
+                batch=batch,
+                feasible=fits,
+                reason=reason,
+                hbm_bytes=need,
+                host_bytes=host,
+                n_max=fit_count,
+                step_s=interval(point, draws),
+                step_s_rates=interval(point, draws if rates.error is None else draws / rates.error),
+                tokens_per_s=interval(1 / point, 1 / draws),
+                speedup=interval(base[1] / point, base[2] / draws) if base and fits else None,
+                binding=binding_term(terms),
+                terms_s={name: float(value) for name, value in terms._asdict().items()},
+            )
+        )
+    return options
+
+
+def _recommend(q: Question, options: list[Option], crossovers: dict[tuple[int, int], float | None]) -> str:
+    """Plain words for one batch. Sink+window is never recommended: it cannot retrieve what lies outside its window."""
+    batch = options[0].batch
+    where = f"at {format_tokens(q.context)} batch {batch}"
+    able = [o for o in options if o.feasible and o.policy.kind != "sink-window"]
+    if not able:
+        smallest = min(options, key=lambda o: o.hbm_bytes)
+        return (
+            f"{where} nothing fits: even {smallest.policy.label} needs {format_bytes(smallest.hbm_bytes)} of "
+            f"{format_bytes(q.deployment.memory().allowed)} usable per GPU. "
+            "Take a larger GPU, more of them (--tp), a narrower dtype or a smaller batch."
+        )
+    base = min((o for o in able if o.policy.kind == "dense"), key=lambda o: o.step_s.point, default=None)
+    chosen = [o for o in able if o.policy.kind == "blocks"]
+    best = min(chosen, key=lambda o: o.step_s.point, default=None)
+    if base is None:
+        if best is None:
+            return f"{where} only {able[0].policy.label} fits: {able[0].tokens_per_s.point:.3g} tok/s per sequence."
+        return f"{where} dense does not fit; {best.policy.label} runs at {best.tokens_per_s.point:.3g} tok/s per sequence."
+    if best is None or best.speedup is None:
+        return f"{where} run {base.policy.label}: {base.tokens_per_s.point:.3g} tok/s per sequence."
+    if best.speedup.point <= 1.0:
+        crossing = crossovers.get((best.policy.k, batch))
+        until = f"; it pays from about {about_tokens(crossing)} tokens" if crossing else ""
+        return f"{where} leave it off: {best.policy.label} would run at {best.speedup.point:.2f}x of {base.policy.label}{until}."
+    # among budgets that cost at most a quarter of the gain, the largest keeps most of what matters
+    safest = max((o for o in chosen if o.speedup and o.speedup.point - 1 >= 0.75 * (best.speedup.point - 1)), key=lambda o: o.policy.k)
+    gain = safest.speedup or best.speedup
+    doubt = "" if gain.low > 1 else " (the interval includes no gain at all)"
+    verdict, recall = advice(safest.policy.k, q.context, q.deployment.model.name)
+    return (
+        f"{where} {verdict}: {safest.policy.label} gives {safest.tokens_per_s.point:.3g} tok/s per sequence, "
+        f"{gain.point:.3g}x [{gain.low:.3g}-{gain.high:.3g}] of {base.policy.label} ({base.tokens_per_s.point:.3g} tok/s){doubt}. {recall}"
+    )

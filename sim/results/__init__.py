@@ -1,0 +1,1 @@
+"""Records of a run, its metrics, intervals and files."""

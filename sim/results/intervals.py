@@ -1,0 +1,117 @@
+"""90 % intervals of a run's figures: what another run like it would show, and what is not known about the rates.
+
+Run noise of drawn workloads comes from repeats with other seeds. A trace happened once, so its run noise comes from blocks of the run
+itself; that understates tails of short runs (tests/simulate/test_noise_intervals_cover.py measures by how much).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.results.metrics import PERCENTILES, request_latencies_ms
+from sim.results.record import RunRecord
+
+Interval = tuple[float, float]
+BLOCKS = 10
+MIN_PER_BLOCK = 10
+RESAMPLES = 200
+_Z_90 = 1.6448536269514722
+_QUANTILES = np.array([NormalDist().inv_cdf((i + 0.5) / 20) for i in range(20)])
+_T_90 = {9: 1.8331, 19: 1.7291}  # Student's t by degrees of freedom, two-sided 90 %
+
+
+def rate_intervals(draws: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
+    """5 to 95 % of each figure over draws of the rates; figures that no draw has are left out."""
+    out = {}
+    for name, values in draws.items():
+        present = np.asarray(values)[~np.isnan(values)]
+        if len(present):
+            low, high = np.percentile(present, (5.0, 95.0))
+            out[name] = (float(low), float(high))
+    return out
+
+
+def repeat_intervals(repeats: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
+    """Where one more repeat's figure would fall, from 20 repeats: Student's t prediction, of the logarithm where all are positive."""
+    out = {}
+    for name, given in repeats.items():
+        values = np.asarray(given, dtype=np.float64)
+        if not np.isfinite(values).all():
+            continue
+        if values.min() == values.max():
+            out[name] = (float(values[0]), float(values[0]))
+            continue
+        positive = bool((values > 0).all())
+        scale = np.log(values) if positive else values
+        half = _T_90[len(values) - 1] * float(scale.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
+        low, high = float(scale.mean()) - half, float(scale.mean()) + half
+        out[name] = (math.exp(low), math.exp(high)) if positive else (low, high)
+    return out
+
+
+def chance_within(limit: float, value: float, draws: Sequence[float], repeats: Sequence[float], noise: Interval | None) -> float | None:
+    """Chance that a figure is at most `limit`, when both the rates and the run could have fallen otherwise.
+
+    `value` is the figure at the median rates, `draws` at draws of the rates (same workload), `repeats` in repeats of the run (median
+    rates); without repeats the 90 % interval `noise` stands for them, log-normal. A draw moves the figure by the same factor in every
+    repeat: all pairs are taken. None when there is neither a draw nor a repeat, or the figure is not a positive number.
+    """
+    others = np.asarray(repeats, dtype=np.float64)
+    if not len(others) and noise is not None and min(noise) > 0:
+        middle, sigma = 0.5 * (math.log(noise[0]) + math.log(noise[1])), (math.log(noise[1]) - math.log(noise[0])) / (2 * _Z_90)
+        others = np.exp(middle + sigma * _QUANTILES)
+    factors = np.asarray(draws, dtype=np.float64) / value if value > 0 else np.empty(0)
+    factors = factors[np.isfinite(factors)]
+    if not value > 0 or not (len(factors) or len(others)):
+        return None
+    figures = np.outer(factors if len(factors) else [1.0], others if len(others) else [value])
+    return float((figures <= limit).mean())
+
+
+def block_intervals(record: RunRecord) -> dict[str, Interval]:
+    """Intervals of TTFT, TPOT and E2EL figures from this run alone, by a block bootstrap with a fixed seed.
+
+    Requests are cut, in order of arrival, into 10 blocks, and the blocks resampled: what goes on inside a block (a burst, a queue that
+    builds up and drains) stays together, so congestion that comes and goes widens the interval. Student's t with 9 degrees of freedom, on
+    the logarithm. Empty when there are fewer than 10 requests per block.
+    """
+    out: dict[str, Interval] = {}
+    rng = np.random.default_rng(0)
+    picks = rng.multinomial(BLOCKS, np.full(BLOCKS, 1 / BLOCKS), size=RESAMPLES)
+    for name, values in request_latencies_ms(record).items():
+        present = values[~np.isnan(values)]
+        if len(present) < BLOCKS * MIN_PER_BLOCK:
+            continue
+        whole, resampled = _figures(present, np.ones((1, BLOCKS), dtype=np.int64)), _figures(present, picks)
+        for key in whole:
+            value, spread = float(whole[key][0]), resampled[key]
+            if value > 0 and (spread > 0).all():
+                half = _T_90[BLOCKS - 1] * float(np.log(spread).std()) * math.sqrt(BLOCKS / (BLOCKS - 1))
+                out[f"{key}_{name}_ms"] = (value * math.exp(-half), value * math.exp(half))
+    return out
+
+
+def _figures(values: NDArray[np.float64], picks: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
+    """Mean, std, median and percentiles when block b counts picks[r, b] times: an array of shape [resamples] each."""
+    count = len(values)
+    block = (np.arange(count) * BLOCKS // count).astype(np.int8)
+    order = np.argsort(values, kind="stable")
+    ordered, owner = values[order], block[order]
+    n = np.bincount(block, minlength=BLOCKS)
+    total = picks @ n
+    # about the mean of all, so that the difference of squares keeps its digits
+    centred = values - values.mean()
+    mean = picks @ np.bincount(block, weights=centred, minlength=BLOCKS) / total
+    square = picks @ np.bincount(block, weights=centred**2, minlength=BLOCKS) / total
+    out = {"mean": mean + values.mean(), "std": np.sqrt(np.maximum(square - mean**2, 0.0))}
+    found = np.empty((len(picks), len(PERCENTILES)))
+    for row, weights in enumerate(picks):
+        upto = np.cumsum(weights[owner])
+        found[row] = ordered[np.searchsorted(upto, np.asarray(PERCENTILES) / 100.0 * (upto[-1] - 1), side="right")]
+    names = ("median", *(f"p{q}" for q in PERCENTILES[1:]))
+    return out | {name: found[:, i] for i, name in enumerate(names)}

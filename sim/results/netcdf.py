@@ -1,0 +1,47 @@
+"""NetCDF files: written whole or not at all; read so that whatever damaged bytes make the library do becomes one error."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, TypeVar
+
+from sim.files import replacing
+
+Value = TypeVar("Value")
+
+
+class DamagedFileError(Exception):
+    """The library could not read the file; the text is its own word for it, on one line."""
+
+
+def said(error: Exception) -> str:
+    """What an error says, on one line of whole words; its type where it says nothing."""
+    return shorten(str(error), 80, placeholder=" ...").strip() or type(error).__name__
+
+
+def whole(read: Callable[[], Value]) -> Value:
+    """What `read` returns. DamagedFileError for whatever it raises: what a library does with damaged bytes is wherever they lead it.
+
+    A file object that was never quite opened fails once more when it is thrown away, which Python prints as a traceback. What is wrong with
+    the file has been said by then, so that is kept quiet.
+    """
+    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        try:
+            return read()
+        except Exception as error:
+            damage = said(error)
+        gc.collect()
+    finally:
+        sys.unraisablehook = before
+    raise DamagedFileError(damage)
+
+
+def write_netcdf(path: Path, dataset: Any) -> None:
+    """Write an xarray.Dataset, whole or not at all. Raises OSError."""
+    with replacing(path) as temporary:
+        dataset.to_netcdf(temporary, engine="h5netcdf")

@@ -1,0 +1,221 @@
+"""The record of a run as it happens: one row per request and one per iteration, in flat columns.
+
+Nothing is kept per token. A token's inter-token gap is nearly always the time between the ends of two consecutive iterations of
+its replica, so each iteration keeps only how many such gaps it closed; the few gaps that span iterations in which the request did
+not sample (after a preemption, or a budget that ran out) are kept one by one as stalls.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.cost.serving import NO_HOST
+from sim.engine.interface import Outcome, Request
+from sim.engine.loop import Step
+from sim.results.spill import SpillingTable
+from sim.ticks import TICK_S
+
+ITERATION_COLUMNS = (
+    "start_s",
+    "duration_s",
+    "iteration_replica",
+    "scheduled",
+    "running",
+    "waiting",
+    "tokens",
+    "prefill_tokens",
+    "kv_blocks_used",
+    "admitted",
+    "preempted",
+    "sampled",
+    "itl_gaps",
+)
+REQUEST_FLOATS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s")
+REQUEST_INTS = ("prompt_tokens", "output_tokens", "generated_tokens", "cached_tokens", "preemptions", "replica", "turn", "rejected")
+FLOATS, INTS = len(REQUEST_FLOATS), len(REQUEST_INTS)
+SCHEDULED, FIRST, FINISH = 1, 2, 3
+GENERATED, REPLICA = 2, 5
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A finished run. `requests` and `iterations` map column names to arrays of shape [requests] and [iterations]; `terms` has shape
+    [iterations, len(term_names)], seconds; `stall_s` holds the inter-token gaps that span more than one iteration.
+    """
+
+    request_ids: Sequence[str]
+    session_ids: Sequence[str | None]
+    requests: dict[str, NDArray[np.generic]]
+    iterations: dict[str, NDArray[np.float64]]
+    term_names: tuple[str, ...]
+    terms: NDArray[np.float64]
+    stall_s: NDArray[np.float64]
+
+
+class _ReplicaState:
+    __slots__ = ("last_end_s", "last_sampled")
+
+    def __init__(self) -> None:
+        self.last_end_s = math.nan
+        self.last_sampled: set[Request] = set()  # sampled in the last iteration and not finished by it
+
+
+class RunLog:
+    """Takes what happens and turns it into a RunRecord.
+
+    The token at a place (0 the first) of an iteration reaches its client `after_s(place)` after the end of it.
+    `on_first_token(request, replica)` is called at that iteration's end. An engine that logs its iterations calls `iteration`, one that
+    does not `scheduled`, `first_token` and `last_token`. Without `keep_iterations`, the iteration log stays empty; with it, most of it
+    lies in a temporary file (sim.results.spill), so that memory grows with requests alone.
+    """
+
+    def __init__(
+        self,
+        term_names: Sequence[str],
+        replicas: int = 1,
+        *,
+        keep_iterations: bool = True,
+        after_s: Callable[[int], float] = NO_HOST.after_s,
+    ) -> None:
+        self._keep = keep_iterations
+        self._after_s = after_s
+        self.on_first_token: Callable[[Request, int], None] | None = None
+        self.term_names = tuple(term_names)
+        self._rows = SpillingTable(len(ITERATION_COLUMNS) + len(self.term_names))
+        self._stalls = array("d")
+        self._stalled_since: dict[Request, float] = {}
+        self._ids: list[str] = []
+        self._sessions: list[str | None] = []
+        self._floats, self._ints = array("d"), array("q")  # rows of REQUEST_FLOATS and REQUEST_INTS
+        self._resident: dict[Request, int] = {}
+        self._replicas = [_ReplicaState() for _ in range(replicas)]
+        self.finished = 0
+
+    def unfinished(self) -> int:
+        """Requests sent and not finished."""
+        return len(self._resident)
+
+    def arrived(self, request: Request, replica: int) -> None:
+        """A client sent `request`, and the router gave it to `replica`; or to another, after the first had lost it."""
+        row = self._resident.setdefault(request, len(self._ids))
+        if row == len(self._ids):
+            self._open(request, replica, 0)
+        else:
+            self._ints[row * INTS + REPLICA] = replica
+
+    def rejected(self, request: Request, limit: int) -> None:
+        """A client sent `request`, and admission turned it away at this `limit`."""
+        self._open(request, -1, limit)
+
+    def _open(self, request: Request, replica: int, rejected: int) -> None:
+        self._ids.append(request.request_id)
+        self._sessions.append(request.session_id)
+        self._floats.extend((request.arrival_s, math.nan, math.nan, math.nan))
+        self._ints.extend((request.prompt_tokens, request.output_tokens, 0, 0, 0, replica, request.turn, rejected))
+
+    def scheduled(self, request: Request, ticks: int) -> None:
+        """An engine decided the first iteration of `request`."""
+        self._floats[self._resident[request] * FLOATS + SCHEDULED] = ticks * TICK_S
+
+    def first_token(self, request: Request, replica: int, end_s: float, place: int) -> None:
+        """The first token of `request` was sent at `end_s`, at this place of its iteration."""
+        self._floats[self._resident[request] * FLOATS + FIRST] = end_s + self._after_s(place)
+        if self.on_first_token is not None:
+            self.on_first_token(request, replica)
+
+    def last_token(self, request: Request, end_s: float, place: int) -> None:
+        """The last token of `request` was sent at `end_s`, at this place of its iteration."""
+        row = self._resident.pop(request)
+        self._floats[row * FLOATS + FINISH] = end_s + self._after_s(place)
+        self._progress(request, row)
+        self.finished += 1
+
+    def lost(self, request: Request, replica: int) -> None:
+        """The replica failed with `request` inside: its next token comes from another."""
+        state = self._replicas[replica]
+        if request in state.last_sampled:
+            state.last_sampled.remove(request)
+            self._stalled_since[request] = state.last_end_s
+
+    def iteration(self, replica: int, step: Step, now: int, outcome: Outcome, places: Sequence[int]) -> None:
+        """An iteration of `replica` ended `now`: its tokens were sent. `places` are those of the finished among the sampled
+        (Outcome.last_places).
+        """
+        iteration, price, end_s = step.iteration, step.price, now * TICK_S
+        assert price is not None
+        for request in iteration.admitted:
+            if math.isnan(self._floats[self._resident[request] * FLOATS + SCHEDULED]):
+                self.scheduled(request, step.decided)
+        gaps = self._sampled(replica, end_s, outcome)
+        if self._keep:
+            self._rows.append(
+                (
+                    step.started * TICK_S,
+                    end_s - step.started * TICK_S,
+                    replica,
+                    len(iteration.scheduled),
+                    step.running,
+                    step.waiting,
+                    iteration.total_tokens,
+                    price.prefill_tokens,
+                    step.kv_blocks_used,
+                    len(iteration.admitted),
+                    len(iteration.preempted),
+                    len(outcome.sampled) + outcome.drafts_kept,
+                    gaps,
+                    *price.terms,
+                )
+            )
+        for request, place in zip(outcome.finished, places, strict=True):
+            self.last_token(request, end_s, place)
+
+    def _sampled(self, replica: int, end_s: float, outcome: Outcome) -> int:
+        """Note first tokens and stalls; return how many gaps equal the time since the replica's last iteration."""
+        state = self._replicas[replica]
+        sampled, before = set(outcome.sampled), state.last_sampled
+        gaps = len(sampled & before)
+        if gaps != len(before):
+            for request in before - sampled:
+                self._stalled_since[request] = state.last_end_s
+        if gaps != len(sampled):
+            for place, request in enumerate(outcome.sampled):
+                if request in before:
+                    continue
+                if request.generated_tokens <= 1:
+                    self.first_token(request, replica, end_s, place)
+                else:
+                    stall_s = end_s - self._stalled_since.pop(request)
+                    if self._keep:
+                        self._stalls.append(stall_s)
+        sampled.difference_update(outcome.finished)
+        state.last_sampled, state.last_end_s = sampled, end_s
+        return gaps
+
+    def _progress(self, request: Request, row: int) -> None:
+        at = row * INTS + GENERATED
+        self._ints[at : at + 3] = array("q", (request.generated_tokens, request.cached_tokens, request.preemptions))
+
+    def record(self) -> RunRecord:
+        """The columns. Requests that have not finished have NaN finish times and the tokens generated so far."""
+        for request, row in self._resident.items():
+            self._progress(request, row)
+        table = self._rows.table()
+        columns: dict[str, NDArray[np.generic]] = {}
+        for names, values in ((REQUEST_FLOATS, self._floats), (REQUEST_INTS, self._ints)):
+            each = np.asarray(values).reshape(-1, len(names)).T.copy()
+            columns |= dict(zip(names, each, strict=True))
+        return RunRecord(
+            self._ids,
+            self._sessions,
+            columns,
+            {name: table[:, i] for i, name in enumerate(ITERATION_COLUMNS)},
+            self.term_names,
+            table[:, len(ITERATION_COLUMNS) :],
+            np.frombuffer(self._stalls, dtype=np.float64),
+        )

@@ -1,0 +1,149 @@
+"""Runs as files: `run.nc` (every request, every iteration) and `summary.json` (the figures, all derived from run.nc)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.errors import SimctlError
+from sim.results.record import RunRecord
+
+RUN_FILE, SUMMARY_FILE = "run.nc", "summary.json"
+FORMAT = "simctl run 1"
+
+# name -> (units, what it is); units as netCDF users read them, "1" for counts
+REQUEST_VARIABLES: dict[str, tuple[str, str]] = {
+    "arrival_s": ("s", "when the client sent it"),
+    "scheduled_s": ("s", "start of the first iteration that computed for it"),
+    "first_token_s": ("s", "end of the iteration that sampled its first token"),
+    "finish_s": ("s", "end of the iteration that sampled its last token; NaN when still resident"),
+    "prompt_tokens": ("tokens", "prompt length"),
+    "output_tokens": ("tokens", "tokens asked for"),
+    "generated_tokens": ("tokens", "tokens generated"),
+    "cached_tokens": ("tokens", "prompt tokens found in the prefix cache when first scheduled"),
+    "preemptions": ("1", "times it lost its KV blocks and recomputed"),
+    "replica": ("1", "replica that served it"),
+    "turn": ("1", "turn within its session"),
+    "rejected": ("1", "0, or what turned it away: 1 full queue, 2 TTFT goal, 3 token bucket; its replica is then -1"),
+}
+ITERATION_VARIABLES: dict[str, tuple[str, str]] = {
+    "start_s": ("s", "when the iteration was decided"),
+    "duration_s": ("s", "its step time"),
+    "iteration_replica": ("1", "replica that ran it"),
+    "scheduled": ("1", "requests that computed tokens"),
+    "running": ("1", "requests holding KV blocks"),
+    "waiting": ("1", "requests queued"),
+    "tokens": ("tokens", "tokens computed"),
+    "prefill_tokens": ("tokens", "of these, tokens of prefill chunks"),
+    "kv_blocks_used": ("1", "KV blocks held by running requests"),
+    "admitted": ("1", "requests started or resumed"),
+    "preempted": ("1", "requests preempted"),
+    "sampled": ("1", "tokens sampled"),
+    "itl_gaps": ("1", "inter-token gaps equal to the time since the end of the replica's previous iteration"),
+}
+_FLOATS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s", "start_s", "duration_s")
+
+
+def to_dataset(
+    record: RunRecord,
+    attrs: Mapping[str, Any],
+    draws: Mapping[str, Sequence[float]] | None = None,
+    repeats: Mapping[str, Sequence[float]] | None = None,
+) -> Any:
+    """The run as an xarray.Dataset with dims request, iteration, term and stall; `attrs` are its provenance.
+
+    `draws` maps figures to their values at each draw of the rates, `repeats` to those of repeats with other seeds: dims draw or repeat,
+    and figure.
+    """
+    import xarray as xr
+
+    variables: dict[str, Any] = {}
+    for name, (units, text) in REQUEST_VARIABLES.items():
+        variables[name] = ("request", _typed(name, record.requests[name]), {"units": units, "long_name": text})
+    for name, (units, text) in ITERATION_VARIABLES.items():
+        variables[name] = ("iteration", _typed(name, record.iterations[name]), {"units": units, "long_name": text})
+    meaning = {"units": "s", "long_name": "step time of the iteration by term"}
+    variables["term_s"] = (("iteration", "term"), record.terms.astype(np.float32), meaning)
+    variables["stall_s"] = (
+        "stall",
+        record.stall_s,
+        {"units": "s", "long_name": "inter-token gaps over iterations in which the request did not sample"},
+    )
+    if any(session is not None for session in record.session_ids):
+        names = np.array(["" if session is None else session for session in record.session_ids], dtype=object)
+        variables["session_id"] = ("request", names)
+    coordinates: dict[str, Any] = {
+        "request_id": ("request", np.array(record.request_ids, dtype=object)),
+        "term": ("term", np.array(record.term_names, dtype=object)),
+    }
+    for dim, text, figures in (
+        ("draw", "the same workload at each draw of the rates", draws),
+        ("repeat", "other draws of the workload at the median rates", repeats),
+    ):
+        if figures:
+            table = np.array(list(figures.values()), dtype=np.float64).T
+            variables[f"{dim}_value"] = ((dim, f"{dim}_figure"), table, {"units": "1", "long_name": f"{text}; each figure in its own unit"})
+            coordinates[f"{dim}_figure"] = (f"{dim}_figure", np.array(list(figures), dtype=object))
+    return xr.Dataset(variables, coords=coordinates, attrs={"format": FORMAT, **attrs})
+
+
+def write_run(directory: Path, dataset: Any, summary: Mapping[str, Any]) -> None:
+    """Write run.nc (`to_dataset`) and summary.json into `directory`. No wall-clock time goes in: equal runs are equal bytes."""
+    packed = {"zlib": True, "complevel": 1, "shuffle": True}
+    # xarray keeps NaN for missing floats only; text is stored as it is
+    encoding = {name: packed for name, v in dataset.variables.items() if v.dtype.kind in "if" and v.size}
+    dataset.to_netcdf(directory / RUN_FILE, engine="h5netcdf", encoding=encoding)
+    (directory / SUMMARY_FILE).write_text(summary_json(summary) + "\n", encoding="utf-8")
+
+
+def summary_json(summary: Mapping[str, Any]) -> str:
+    """JSON with NaN as null, so that every reader takes it."""
+    return json.dumps(_finite(summary), indent=2, allow_nan=False)
+
+
+def load_run(path: Path) -> tuple[RunRecord, dict[str, Any]]:
+    """Read a run.nc back: the record and its provenance. Raises SimctlError when it is not one."""
+    import xarray as xr
+
+    try:
+        with xr.open_dataset(path, engine="h5netcdf") as file:
+            dataset = file.load()
+    except (OSError, ValueError) as error:
+        raise SimctlError(f"{path}: not a netCDF file ({type(error).__name__})") from None
+    if dataset.attrs.get("format") != FORMAT:
+        raise SimctlError(f"{path}: not a simctl run (format {dataset.attrs.get('format')!r})")
+    requests = {name: dataset[name].values for name in REQUEST_VARIABLES}
+    iterations = {name: dataset[name].values.astype(np.float64) for name in ITERATION_VARIABLES}
+    ids = [str(value) for value in dataset["request_id"].values]
+    sessions: list[str | None] = [None] * len(ids)
+    if "session_id" in dataset:
+        sessions = [str(value) or None for value in dataset["session_id"].values]
+    record = RunRecord(
+        ids,
+        sessions,
+        requests,
+        iterations,
+        tuple(str(name) for name in dataset["term"].values),
+        dataset["term_s"].values.astype(np.float64),
+        dataset["stall_s"].values,
+    )
+    return record, dict(dataset.attrs)
+
+
+def _typed(name: str, values: Any) -> Any:
+    return np.asarray(values) if name in _FLOATS else np.asarray(values).astype(np.int32)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

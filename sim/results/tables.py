@@ -1,0 +1,61 @@
+"""The table people paste into issues, in the layout of `vllm bench serve`, with interval columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from sim.results.metrics import ENGINE_FIGURES, FIGURES, KV_BLOCKS, LATENCIES, Figure
+
+WIDTH = 50
+Interval = tuple[float, float]
+
+
+def benchmark_table(
+    summary: Mapping[str, float | int],
+    noise: Mapping[str, Interval],
+    rates: Mapping[str, Interval] | None = None,
+    kv_blocks: int | None = None,
+) -> str:
+    """The table. `noise` and `rates` hold 90 % intervals by summary key: from this run's own spread, and over draws of the rates."""
+    head = f"{'90 % intervals from':<40} {'':<10} {'run noise':<13}" + (" rates" if rates else "")
+    lines = [f"{' Serving Benchmark Result ':=^{WIDTH}}", head.rstrip()]
+
+    def line(figure: Figure) -> None:
+        if not figure.label or figure.key not in summary or (figure.scale == KV_BLOCKS and not kv_blocks):
+            return
+        scale = 100.0 / kv_blocks if figure.scale == KV_BLOCKS and kv_blocks else figure.scale
+        value = summary[figure.key] if figure.scale == 1.0 else scale * summary[figure.key]
+        cells = [_interval(found.get(figure.key), scale) for found in (noise, rates) if found is not None]
+        lines.append(f"{figure.label:<40} {_value(value):<10} {cells[0]:<13} {' '.join(cells[1:])}".rstrip())
+
+    for figure in FIGURES:
+        line(figure)
+    for name, (title, short) in LATENCIES.items():
+        if f"mean_{name}_ms" not in summary:
+            continue
+        lines.append(f"{title:-^{WIDTH}}")
+        for prefix, word in (("mean", "Mean"), ("median", "Median"), ("p90", "P90"), ("p95", "P95"), ("p99", "P99")):
+            line(Figure(f"{prefix}_{name}_ms", None, f"{word} {short} (ms):"))
+    lines.append(f"{'Engine':-^{WIDTH}}")
+    for figure in ENGINE_FIGURES:
+        line(figure)
+    lines.append("=" * WIDTH)
+    return "\n".join(lines)
+
+
+def _value(value: float | int) -> str:
+    if isinstance(value, int):
+        return str(value)
+    return "n/a" if math.isnan(value) else f"{value:.2f}"
+
+
+def _interval(interval: Interval | None, scale: float) -> str:
+    if interval is None or interval[0] == interval[1]:
+        return ""  # nothing is unknown about it
+    return f"[{_short(scale * interval[0])}-{_short(scale * interval[1])}]"
+
+
+def _short(value: float) -> str:
+    """Three significant digits: two columns of intervals fit beside vLLM's table in 80 columns."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"

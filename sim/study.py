@@ -1,0 +1,302 @@
+"""Serving simulations: a workload on a deployment, at the median rates, at draws of them, and with other seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.cluster.admission import Admission
+from sim.cluster.fast import run_fast
+from sim.cluster.replica import SteppedEngine
+from sim.cluster.router import Router, make_router
+from sim.cluster.simulation import simulate as run_events
+from sim.cost.batch import mixed_batch
+from sim.cost.iteration import IterationCost, StepTime
+from sim.cost.rates import RateDraws, Rates
+from sim.cost.serving import HostRates, as_served
+from sim.deployment import Deployment, plan_engine
+from sim.engine.config import EngineConfig
+from sim.engine.interface import Request, Scheduler
+from sim.engine.kv.tiers import tier_hit_rates
+from sim.engine.registry import make_scheduler, step_settings
+from sim.engine.vllm import check_fits
+from sim.errors import UsageError
+from sim.rate_source import load_rates
+from sim.results.intervals import block_intervals, chance_within, rate_intervals, repeat_intervals
+from sim.results.metrics import cost_shares, summarise
+from sim.results.record import RunRecord
+from sim.results.run_files import to_dataset
+from sim.ticks import TICK_S
+from sim.workload.sources import TraceSource
+from sim.workload.trace import Trace
+from sim.workload.workload import Workload
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Interval = tuple[float, float]
+DEFAULT_DRAWS = 20
+REPEATS = 20
+REPEATS_UP_TO = 5_000  # requests
+LOGGED_UP_TO = 5_000  # iterations of the run; beyond, draws asked for keep no iteration log: it would cost minutes
+DEFAULT_DRAWS_UP_TO = 20_000  # requests; beyond, repeats take minutes and are left to be asked for
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What to run: all of it, so that equal studies give equal results."""
+
+    deployment: Deployment
+    workload: Workload
+    rates: RateDraws
+    host: HostRates = field(default_factory=HostRates)
+    goodput: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A simulated run at the rates' medians: its record, its figures and their 90 % intervals, by the names of `vllm bench serve`."""
+
+    study: Study
+    record: RunRecord
+    config: EngineConfig
+    summary: dict[str, float | int]
+    noise: dict[str, Interval]  # what another run like it would show
+    rate_intervals: dict[str, Interval]  # what is not known of the rates
+    draws: dict[str, list[float]]  # figure -> its value at each draw of the rates
+    repeats: dict[str, list[float]]  # figure -> its value in each repeat with another seed; empty for a trace
+    cost_shares: dict[str, float]  # share of busy time by term of the step time
+
+    def to_xarray(self, **attrs: Any) -> xr.Dataset:
+        """Dims request, iteration, term, stall, draw, repeat; `attrs` are added to its provenance."""
+        dataset: xr.Dataset = to_dataset(self.record, provenance(self.study, self.config) | attrs, self.draws, self.repeats)
+        return dataset
+
+    def to_dict(self, **attrs: Any) -> dict[str, Any]:
+        """The figures with intervals, cost shares and provenance, as in summary.json."""
+        return {
+            **self.summary,
+            "run_noise_90": self.noise,
+            "run_noise_basis": f"{len(next(iter(self.repeats.values())))} repeats with other seeds"
+            if self.repeats
+            else "blocks of this run",
+            "rates_90": self.rate_intervals,
+            "cost_shares": self.cost_shares,
+            "provenance": provenance(self.study, self.config) | attrs,
+        }
+
+    def goal(self, metric: str, limit: float) -> dict[str, Any]:
+        """Whether a figure is at most `limit`, and with what chance over rates and run noise. UsageError for an unknown figure."""
+        if metric not in self.summary:
+            raise UsageError(f"no figure {metric!r}; there are {', '.join(sorted(self.summary))}")
+        value = float(self.summary[metric])
+        chance = chance_within(limit, value, self.draws.get(metric, ()), self.repeats.get(metric, ()), self.noise.get(metric))
+        return {"metric": metric, "limit": limit, "value": value, "met": value <= limit, "chance": chance}
+
+
+def simulate(
+    deployment: Deployment,
+    workload: Workload,
+    rates: RateDraws | None = None,
+    *,
+    host: HostRates | None = None,
+    draws: int | None = None,
+    seed: int = 0,
+    goodput: Mapping[str, float] | None = None,
+    keep_iterations: bool = True,
+    on_progress: Progress | None = None,
+) -> Run:
+    """Serve `workload` on `deployment`.
+
+    `rates` None loads the best there are; `host` None applies the packaged serving overhead to them, any other is taken with the rates as
+    they are. `goodput` maps ttft, tpot, e2el to milliseconds. `draws`, `keep_iterations` and errors as in `run_study`.
+    """
+    known = load_rates(deployment, draws=max(DEFAULT_DRAWS, draws or 0), seed=seed) if rates is None else rates
+    if host is None:
+        known, host = as_served(known)
+    study = Study(deployment, workload, known, host, goodput or {})
+    return run_study(study, draws=draws, keep_iterations=keep_iterations, on_progress=on_progress)
+
+
+def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool = True, on_progress: Progress | None = None) -> Run:
+    """Simulate once at the median rates, and once more at each of the first `draws` draws (same workload: common random numbers).
+
+    `draws` None means DEFAULT_DRAWS where they are cheap (the fast path applies, DEFAULT_DRAWS_UP_TO requests at most), else none.
+    Without `keep_iterations` the iteration log is left out, and with it ITL and the engine's figures. Such runs take the fast path where it
+    applies; per-request figures are the same, bit by bit. Draws and repeats keep the log, and with it intervals of those figures, where
+    draws are asked for and the run itself takes LOGGED_UP_TO iterations at most.
+    Raises UsageError for a request that cannot fit, SimctlError when the model does not.
+    """
+    config, _ = plan_engine(study.deployment)
+    check_all_fit(study.workload.trace, config)
+    schedulers = [make_scheduler(config) for _ in range(study.deployment.replicas)]
+    record = _run(study, config, study.rates.point, keep_iterations, _scaled(on_progress, 0, (draws or 0) + 1), schedulers)
+    summary = summarise(record, study.goodput) | tier_hit_rates(schedulers)
+    logged = keep_iterations and bool(draws) and len(record.iterations["start_s"]) <= LOGGED_UP_TO
+    if draws is None:
+        others = _fast_draws(study, config)
+    else:
+        others = [
+            summarise(_run(study, config, study.rates.draws.at(i), logged, _scaled(on_progress, i + 1, draws + 1)), study.goodput)
+            for i in range(draws)
+        ]
+    figures = _columns(others)
+    repeats = _repeats(study, config, logged)
+    noise = repeat_intervals(repeats) if repeats else block_intervals(record)
+    return Run(study, record, config, summary, noise, rate_intervals(figures), figures, repeats, cost_shares(record))
+
+
+def requests_of(study: Study) -> RunRecord:
+    """One run at the median rates: its requests, without figures and iteration log."""
+    config, _ = plan_engine(study.deployment)
+    check_all_fit(study.workload.trace, config)
+    return _run(study, config, study.rates.point, False, None)
+
+
+def check_all_fit(trace: Trace, config: EngineConfig) -> None:
+    """Raises UsageError for the first call that is too long for the engine."""
+    total = trace.prompt_tokens + trace.output_tokens
+    for i in np.flatnonzero(total > min(config.max_model_len, config.kv_capacity_tokens)).tolist():
+        check_fits(Request(trace.request_ids[i], 0.0, int(trace.prompt_tokens[i]), int(trace.output_tokens[i])), config)
+
+
+def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
+    """What produced the run, in plain attributes: workload, deployment, limits, rates and where these came from."""
+    d, point = study.deployment, study.rates.point
+    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "long_prefill_token_threshold", "num_gpu_blocks")
+    return {
+        **study.workload.origin,
+        "model": d.model.name,
+        "gpu": d.gpu.name,
+        "tensor_parallel_size": d.tp,
+        "replicas": d.replicas,
+        "router": d.router if d.replicas > 1 else "",
+        "dtype": d.precision.weights,
+        "kv_dtype": d.precision.kv,
+        "engine": config.scheduler,
+        "gpu_memory_utilization": d.limits.memory_share,
+        "scheduling_policy": config.policy,
+        "attention": d.limits.attention.label,
+        "draft_model": d.limits.draft.name if d.limits.draft else "",
+        **{name: getattr(config, name) for name in names},
+        **{f"engine_{name}": value if isinstance(value, str) else float(value) for name, value in config.options.items()},
+        "enable_prefix_caching": int(config.enable_prefix_caching),
+        "max_concurrency": study.workload.max_concurrency or 0,
+        "max_queue": d.admission.max_queue or 0,
+        "token_bucket": list(d.admission.bucket or (0.0, 0.0)),
+        "admit_ttft_s": d.admission.ttft_s or 0.0,
+        "rates_basis": study.rates.summary,
+        **{f"rate_{name}": float(getattr(point, name)) for name in point.names()},
+        "host_basis": study.host.source.text(),
+        **{f"host_{name}": getattr(study.host, name) for name in ("request_s", "prompt_token_s", "response_s", "serial_s", "token_s")},
+    }
+
+
+def _run(
+    study: Study,
+    config: EngineConfig,
+    rates: Rates,
+    keep_iterations: bool,
+    on_progress: Progress | None,
+    schedulers: Sequence[Scheduler] = (),
+) -> RunRecord:
+    cost, deployment = _cost(study, config, rates), study.deployment
+    if not keep_iterations:
+        record = _fast(study, study.workload.trace, config, cost, on_progress)
+        if record is not None:
+            return record
+    return run_events(
+        TraceSource(study.workload.trace, config.block_size),
+        [SteppedEngine(each, cost) for each in schedulers or [make_scheduler(config) for _ in range(deployment.replicas)]],
+        router=_router(deployment, config),
+        host=study.host,
+        max_concurrency=study.workload.max_concurrency,
+        admission=_admission(study, config, cost),
+        keep_iterations=keep_iterations,
+        on_progress=on_progress,
+    )
+
+
+def _fast(study: Study, trace: Trace, config: EngineConfig, cost: IterationCost, on_progress: Progress | None = None) -> RunRecord | None:
+    """The run on the fast path; None where that does not apply."""
+    return run_fast(
+        trace,
+        config,
+        cost.steps,
+        study.host,
+        study.deployment.replicas,
+        router=_router(study.deployment, config),
+        max_concurrency=study.workload.max_concurrency,
+        admission=_admission(study, config, cost),
+        on_progress=on_progress,
+    )
+
+
+def _router(d: Deployment, config: EngineConfig) -> Router:
+    return make_router(d.router, d.replicas, config.block_size, config.num_gpu_blocks)
+
+
+def _repeats(study: Study, config: EngineConfig, logged: bool) -> dict[str, list[float]]:
+    """Figures of REPEATS runs of other draws of the workload, at the median rates, where the fast path takes them all; else nothing.
+
+    With `logged` they keep their iteration logs, whatever path that takes.
+    """
+    redraw = study.workload.redraw
+    if redraw is None or len(study.workload.trace) > REPEATS_UP_TO:
+        return {}
+    figures: list[dict[str, float | int]] = []
+    cost = _cost(study, config, study.rates.point)
+    for repeat in range(REPEATS):
+        trace = redraw(repeat)
+        check_all_fit(trace, config)
+        if logged:
+            again = replace(study, workload=replace(study.workload, trace=trace))
+            figures.append(summarise(_run(again, config, study.rates.point, True, None), study.goodput))
+            continue
+        record = _fast(study, trace, config, cost)
+        if record is None:
+            return {}
+        figures.append(summarise(record, study.goodput))
+    return _columns(figures)
+
+
+def _columns(figures: list[dict[str, float | int]]) -> dict[str, list[float]]:
+    return {key: [float(each[key]) for each in figures] for key in (figures[0] if figures else ())}
+
+
+def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | int]]:
+    """Figures at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
+    figures: list[dict[str, float | int]] = []
+    for draw in range(DEFAULT_DRAWS if len(study.workload.trace) <= DEFAULT_DRAWS_UP_TO else 0):
+        record = _fast(study, study.workload.trace, config, _cost(study, config, study.rates.draws.at(draw)))
+        if record is None:
+            return []
+        figures.append(summarise(record, study.goodput))
+    return figures
+
+
+def _cost(study: Study, config: EngineConfig, rates: Rates) -> IterationCost:
+    d = study.deployment
+    draft = StepTime(d.limits.draft, d.precision, rates, tp=d.tp, gpu=d.gpu) if d.limits.draft else None
+    settings = step_settings(config, study.host.work)
+    return IterationCost(d.model, d.precision, rates, tp=d.tp, policy=d.limits.attention, draft=draft, gpu=d.gpu, **settings)
+
+
+def _admission(study: Study, config: EngineConfig, cost: IterationCost) -> Admission | None:
+    d = study.deployment
+    if not d.admission.any:
+        return None
+    budget = config.max_num_batched_tokens
+    full_s = cost.steps.priced(mixed_batch(d.model, (), [(float(budget), float(budget), 1.0)])) * TICK_S
+    return Admission(d.admission, d.replicas * budget / full_s)
+
+
+def _scaled(report: Progress | None, run: int, runs: int) -> Progress | None:
+    """Progress of one of several runs, in requests over all of them."""
+    if report is None:
+        return None
+    return lambda done, total: report(run * total + done, runs * total)

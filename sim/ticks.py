@@ -1,0 +1,43 @@
+"""The integer clock: time is counted in ticks of 2**-50 s (0.9 fs), so that any way of adding up gives the same instant."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+COMPLETION, ARRIVAL, DECISION = 0, 1, 2  # the order of events within one instant
+TICKS_PER_S = 2**50
+TICK_S = 2.0**-50
+
+
+class Stretch(NamedTuple):
+    """Decode iterations of one batch: the first takes `first` ticks, each next `increment` more, for `most`
+    iterations at most.
+    """
+
+    first: int
+    increment: int
+    most: int
+
+
+def to_ticks(seconds: float) -> int:
+    """The tick nearest to a time in seconds."""
+    return round(seconds * TICKS_PER_S)
+
+
+def iterations_before(stretch: Stretch, wait: int) -> int:
+    """How many iterations of the stretch begin less than `wait` ticks (above 0) after its beginning."""
+    first, increment, _ = stretch
+    # a real root of first*n + increment*n*(n-1)/2 = wait as a guess, then exact integers
+    linear = first - increment / 2
+    guess = wait / first if not increment else ((linear * linear + 2 * increment * wait) ** 0.5 - linear) / increment
+    n = max(int(guess), 1)
+    while n > 1 and elapsed(stretch, n - 1) >= wait:
+        n -= 1
+    while elapsed(stretch, n) < wait:
+        n += 1
+    return n
+
+
+def elapsed(stretch: Stretch, n: int) -> int:
+    """Ticks that the first `n` iterations of the stretch take."""
+    return n * stretch.first + stretch.increment * (n * (n - 1) // 2)

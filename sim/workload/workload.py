@@ -1,0 +1,128 @@
+"""Workloads: what is asked of a deployment, drawn or replayed, and how many clients send it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.errors import UsageError
+from sim.workload.arrivals import spread_buckets, with_arrivals
+from sim.workload.formats import load_trace
+from sim.workload.options import LoadOptions
+from sim.workload.synthetic import Synthetic, draw, resampled, with_think_time
+from sim.workload.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests in order of arrival. `redraw(i)` is another draw of the same workload, None for a trace, which happened once.
+
+    `max_concurrency` clients at most have a request in flight (None: no limit). `origin` is what made it, as plain attributes.
+    """
+
+    trace: Trace
+    max_concurrency: int | None = None
+    redraw: Callable[[int], Trace] | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def drawn(
+        cls,
+        num_prompts: int,
+        *,
+        input_len: int = 1024,
+        output_len: int = 128,
+        length_cv: float = 0.0,
+        prefix_len: int = 0,
+        turns: int = 1,
+        think_time_s: float = 0.0,
+        request_rate: float = math.inf,
+        burstiness: float = 1.0,
+        max_concurrency: int | None = None,
+        most_tokens: int | None = None,
+        seed: int = 0,
+    ) -> Workload:
+        """Requests drawn from distributions (sim.workload.synthetic.Synthetic); lengths are means, in tokens. Raises UsageError."""
+        spec = Synthetic(
+            num_prompts, input_len, output_len, length_cv, prefix_len, turns, think_time_s, request_rate, burstiness, most_tokens
+        )
+        origin = {
+            "num_prompts": num_prompts,
+            **({"request_rate": request_rate} if math.isfinite(request_rate) else {}),
+            "burstiness": burstiness,
+            "random_input_len": input_len,
+            "random_output_len": output_len,
+            "random_length_cv": length_cv,
+            "random_prefix_len": prefix_len,
+            "turns": turns,
+            "think_time": think_time_s,
+        }
+        return cls(
+            draw(spec, np.random.default_rng(seed)),
+            max_concurrency,
+            lambda repeat: draw(spec, np.random.default_rng([seed, repeat + 1])),
+            origin,
+        )
+
+    @classmethod
+    def from_trace(
+        cls,
+        path: str | Path,
+        trace_format: str = "jsonl",
+        *,
+        limit: int | None = None,
+        resample: int | None = None,
+        rate_scale: float = 1.0,
+        spread_arrivals_s: float = 0.0,
+        request_rate: float | None = None,
+        burstiness: float = 1.0,
+        think_time_s: float = 0.0,
+        start_s: float = 0.0,
+        duration_s: float = 3600.0,
+        max_concurrency: int | None = None,
+        seed: int = 0,
+    ) -> Workload:
+        """Requests of a trace file (sim.workload.formats), its first `limit`; at its own times, or at `request_rate`.
+
+        `resample` draws so many requests with the trace's lengths instead. Raises UsageError naming what is wrong, OSError when the file
+        cannot be read.
+        """
+        path, rng = Path(path), np.random.default_rng(seed)
+        trace = load_trace(path, trace_format, LoadOptions(seed=seed, start_s=start_s, duration_s=duration_s)).rate_scaled(rate_scale)
+        if limit is not None:
+            trace = trace.head(limit)
+        if resample is not None:
+            trace = resampled(trace, resample, rng)
+        if spread_arrivals_s:
+            trace = spread_buckets(trace, spread_arrivals_s, rng)
+        if request_rate is not None:
+            trace = with_arrivals(trace, request_rate, burstiness, rng)
+        elif burstiness != 1.0:
+            raise UsageError("burstiness needs a request rate")
+        origin = {
+            "trace": path.name,  # its place on this machine is nobody's business
+            "trace_sha256": _digest(path),
+            "trace_format": trace_format,
+            "rate_scale": rate_scale,
+            "spread_arrivals": spread_arrivals_s,
+            "trace_start": start_s,
+            "trace_duration": duration_s,
+            "burstiness": burstiness,
+            "think_time": think_time_s,
+            **{name: value for name, value in (("limit", limit), ("num_prompts", resample), ("request_rate", request_rate)) if value},
+        }
+        return cls(with_think_time(trace, think_time_s, rng), max_concurrency, None, origin)
+
+
+def _digest(path: Path) -> str:
+    total = hashlib.sha256()
+    for each in sorted(path.glob("chunk-*")) if path.is_dir() else [path]:
+        with each.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()

@@ -1,0 +1,56 @@
+"""Commands that the documentation shows: all parse, and those in `sh` blocks run as written, page by page, in an empty folder."""
+
+import os
+import shlex
+import subprocess
+import sys
+
+import click
+import pytest
+
+from simctl.cli import group
+from tests.docs.pages import CURRENT, FENCE, ROOT, name_of, shown_commands, text_of
+
+
+def scripts():
+    for path in CURRENT:
+        body = "".join(found["body"] for found in FENCE.finditer(text_of(path)) if found["info"] == "sh")
+        if body:
+            yield pytest.param(body, id=name_of(path))
+
+
+@pytest.mark.parametrize("script", list(scripts()))
+def test_shell_blocks_of_a_page_run(script, tmp_path):
+    program = tmp_path / "bin" / "simctl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m simctl "$@"\n')
+    program.chmod(0o755)
+    environment = os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_python_blocks_of_a_page_run(tmp_path):
+    for path in CURRENT:
+        body = "".join(
+            found["body"] for found in FENCE.finditer(text_of(path)) if found["info"] == "python" and "from sim" in found["body"]
+        )
+        if body:
+            environment = os.environ | {"PYTHONPATH": str(ROOT)}
+            call = [sys.executable, "-W", "error", "-c", body]
+            done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, f"{name_of(path)}: {done.stderr}"
+
+
+@pytest.mark.parametrize("path", CURRENT, ids=name_of)
+def test_options_of_every_shown_command_exist(path):
+    for line in shown_commands(path):
+        name, *arguments = shlex.split(line)[1:]
+        if name == "COMMAND":
+            continue
+        command = group.get_command(click.Context(group), name)
+        assert command is not None, line
+        try:
+            command.make_parser(click.Context(command)).parse_args(arguments)
+        except click.NoSuchOption as unknown:
+            pytest.fail(f"{line}: {unknown.format_message()}")

@@ -1,0 +1,48 @@
+"""Small kernels and launches: counted per layer by architecture."""
+
+from dataclasses import replace
+
+import pytest
+
+from sim.cost.attention import mixed_fill, query_heads
+from sim.cost.batch import decode_batch, mixed_batch
+from sim.cost.work import ATTENTION_KERNELS, EXPERT_KERNELS, EXPERT_LAUNCHES, iteration_work, layer_kernels
+from sim.precision import Precision
+from sim.specs.model import Attention, DenseMlp, LayerGroup, MoeMlp
+from tests.price.shapes import HYBRID_MOE, LATENT, QWEN_7B, SLIDING
+
+DENSE = LayerGroup(1, Attention(32, 8, 128), DenseMlp(14336))
+
+
+def test_a_dense_layer_has_two_norms_rotary_kv_write_activation_and_attention_as_six():
+    small, gemms, row_bytes = layer_kernels(DENSE, 4096)
+    assert (small, gemms) == (5.0 + ATTENTION_KERNELS, 4.0)
+    norms, attention, mlp = 8 * 4096, 2 * (4096 + 1024) + 2 * 1024 + 2 * 4096, 3 * 14336
+    assert row_bytes == 2.0 * (norms + attention + mlp)
+
+
+def test_a_layer_of_experts_has_more():
+    small, gemms, _ = layer_kernels(replace(DENSE, mlp=MoeMlp(64, 4, 1024)), 4096)
+    assert (small, gemms) == (4.0 + ATTENTION_KERNELS + EXPERT_KERNELS, 3.0)
+    shape = mixed_batch(HYBRID_MOE, [], [(1000, 1000, 1)])
+    experts = sum(g.count for g in HYBRID_MOE.groups if g.mlp.kind == "moe")
+    work = iteration_work(HYBRID_MOE, shape, Precision())
+    assert work.launch_layers == pytest.approx(HYBRID_MOE.layers + experts * (EXPERT_LAUNCHES - 1.0))
+    assert iteration_work(HYBRID_MOE, mixed_batch(HYBRID_MOE, [], [(100, 100, 1)]), Precision()).launch_layers == 0.0
+
+
+def test_several_gpus_share_what_is_between_products_but_the_residual_stream():
+    whole, half = layer_kernels(DENSE, 4096)[2], layer_kernels(DENSE, 4096, 2)[2]
+    assert half == pytest.approx((whole - 16 * 4096) / 2 + 16 * 4096)
+
+
+def test_heads_are_those_of_full_context_attention_on_one_gpu():
+    assert query_heads(QWEN_7B) == (4, 7)
+    assert query_heads(QWEN_7B, 7) == (1, 4)  # KV heads fewer than GPUs are replicated
+    assert query_heads(SLIDING) == (4, 2)
+    assert query_heads(LATENT) == (0, 0)
+    assert mixed_fill((4, 7)) == pytest.approx(128 / 7)
+
+
+def test_equal_contexts_are_a_batch_of_their_mean():
+    assert mixed_batch(QWEN_7B, [700.0] * 5, []) == decode_batch(QWEN_7B, 5.0, 700.0)

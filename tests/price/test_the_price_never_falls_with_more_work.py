@@ -1,0 +1,81 @@
+"""An iteration never gets cheaper with a sequence, a token or a context more, nor dearer with a faster rate."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.cost.batch import decode_batch, mixed_batch
+from sim.cost.iteration import StepTime
+from sim.cost.rates import UNITS, Rates
+from sim.cost.step_time import step_time_s
+from sim.cost.work import iteration_work
+from sim.policy import blocks, dense, pages, sink_window
+from sim.precision import Precision
+from tests.price.shapes import MODELS, rate_values
+
+POLICIES = [dense(), dense("host"), sink_window("host"), pages(8), blocks(8), blocks(32, "host")]
+CONTEXTS = st.lists(st.integers(1, 2**17), max_size=24)
+CHUNKS = st.lists(st.tuples(st.integers(1, 8192), st.integers(0, 2**17)), max_size=3)
+BY_MODEL = pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
+
+
+def seconds(model, contexts, chunks, rates, policy=POLICIES[0], tp=1):
+    shape = mixed_batch(model, contexts, [(n, past + n, 1) for n, past in chunks], policy)
+    return step_time_s(iteration_work(model, shape, Precision(), policy, tp), rates)
+
+
+@BY_MODEL
+@settings(max_examples=80, deadline=None)
+@given(
+    contexts=CONTEXTS,
+    chunks=CHUNKS,
+    policy=st.sampled_from(POLICIES),
+    tp=st.sampled_from([1, 2]),
+    more=st.integers(1, 2**17),
+    grown=st.integers(0, 30),
+    values=rate_values(),
+)
+def test_a_sequence_a_context_a_token_or_a_chunk_more(model, contexts, chunks, policy, tp, more, grown, values):
+    rates = Rates(**values)
+    least = seconds(model, contexts, chunks, rates, policy, tp) * (1 - 1e-12)
+    assert seconds(model, [*contexts, more], chunks, rates, policy, tp) >= least
+    assert seconds(model, contexts, [*chunks, (1 + more % 8192, more // 2)], rates, policy, tp) >= least
+    if contexts:
+        i = grown % len(contexts)
+        assert seconds(model, [*contexts[:i], contexts[i] + more, *contexts[i + 1 :]], chunks, rates, policy, tp) >= least
+    if chunks:
+        i = grown % len(chunks)
+        (n, past), rest = chunks[i], (chunks[:i], chunks[i + 1 :])
+        assert seconds(model, contexts, [*rest[0], (n + 1, past), *rest[1]], rates, policy, tp) >= least
+        assert seconds(model, contexts, [*rest[0], (n, past + more), *rest[1]], rates, policy, tp) >= least
+
+
+@BY_MODEL
+@settings(max_examples=60, deadline=None)
+@given(batch=st.integers(1, 600), mean=st.integers(1, 2**16), more=st.integers(1, 2**12), values=rate_values())
+def test_ticks_of_decodes_on_their_chords(model, batch, mean, more, values):
+    """As a simulation reads them: sums of contexts."""
+    steps = StepTime(model, Precision(), Rates(**values))
+    if steps.jumps:
+        first = steps.stretch(batch, batch * mean).first
+        assert steps.stretch(batch, batch * mean + more).first >= first
+
+
+@pytest.mark.parametrize("rate", [name for name in UNITS if name.startswith("beta") or name.endswith("_per_s")])
+@settings(max_examples=40, deadline=None)
+@given(
+    model=st.sampled_from(MODELS),
+    policy=st.sampled_from(POLICIES),
+    batch=st.integers(1, 64),
+    context=st.integers(1, 2**20),
+    gain=st.floats(1.0, 10.0),
+    tp=st.sampled_from([1, 2]),
+    values=rate_values(),
+)
+def test_a_faster_rate(rate, model, policy, batch, context, gain, tp, values):
+    work = iteration_work(model, decode_batch(model, float(batch), float(context), policy), Precision(), policy, tp)
+    before = step_time_s(work, Rates(**values))
+    after = step_time_s(work, replace(Rates(**values), **{rate: values[rate] * gain}))
+    assert after <= before * (1 + 1e-12)

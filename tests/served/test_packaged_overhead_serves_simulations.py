@@ -1,0 +1,88 @@
+"""The packaged serving overhead belongs to the formula of today, applies to rates learnt in process only, and says so."""
+
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from sim.cost.serving import as_served, packaged_overhead, parse_overhead
+from sim.errors import SimctlError
+from sim.posterior import rates_for
+from sim.priors import prior_rates
+from sim.provenance import Origin
+from sim.specs.gpus import get_gpu
+from tests.cli import run
+
+
+def test_it_is_packaged_and_of_this_formula():
+    overhead = packaged_overhead()
+    assert overhead is not None
+    assert overhead.gpu == "H100"
+    assert 0 < overhead.hidden_c0_s < 3e-3
+    assert 0 <= overhead.shown <= 1
+
+
+def test_it_makes_steps_cheaper_never_negative():
+    before = rates_for(get_gpu("H100"))
+    assert before.source.stepped
+    after, host = as_served(before)
+    for name in ("c0_s", "c_seq_s", "c_prefill_s"):
+        assert getattr(after.point, name) <= getattr(before.point, name)
+        assert (getattr(after.draws, name) >= 0).all()
+        assert "served" in after.basis[name]
+    assert np.array_equal(after.draws.beta, before.draws.beta)
+    assert host.source.gpu == "H100"
+
+
+def test_what_another_host_hides_is_uncertain_by_the_amount_it_says():
+    overhead, before = packaged_overhead(), rates_for(get_gpu("H100"), draws=2000)
+    before = replace(before, draws=replace(before.draws, c0_s=before.draws.c0_s + 5e-3))  # enough to hide from
+    assert overhead.hidden_c0_sd_s > 0
+    hidden = before.draws.c0_s - overhead.applied(before).draws.c0_s
+    assert hidden.std() == pytest.approx(overhead.hidden_c0_sd_s, rel=0.1)
+    assert np.median(hidden) == pytest.approx(overhead.hidden_c0_s, rel=0.02)
+    known = replace(overhead, hidden_c0_sd_s=0.0).applied(before)
+    np.testing.assert_allclose(before.draws.c0_s - known.draws.c0_s, overhead.hidden_c0_s)
+
+
+def test_declared_priors_stay_as_they_are():
+    rates = prior_rates(get_gpu("T4"))
+    same, host = as_served(rates)
+    assert same is rates
+    assert host.source.origin is Origin.PRIOR
+
+
+def test_simulate_says_which_overhead_it_took():
+    arguments = ["simulate", "--gpu", "H100", "--num-prompts", "20", "--request-rate", "2", "--json"]
+    served, stepped = (json.loads(run(*arguments, *flag).stdout) for flag in ([], ["--in-process"]))
+    assert served["mean_tpot_ms"] < stepped["mean_tpot_ms"]
+    assert "serving overhead" in served["provenance"]["rates_basis"]
+    assert "serving overhead" not in stepped["provenance"]["rates_basis"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        json.dumps(asdict(replace(packaged_overhead(), shown=1.5))),
+        json.dumps(asdict(replace(packaged_overhead(), shown=-0.1))),
+        json.dumps(asdict(replace(packaged_overhead(), launch=0.0))),
+        json.dumps(asdict(replace(packaged_overhead(), noise={"ttft_s": float("inf")}))),
+        json.dumps(asdict(replace(packaged_overhead(), noise=[0.1]))),
+        json.dumps(asdict(replace(packaged_overhead(), hidden_c0_s=float("nan")))),
+        json.dumps(asdict(replace(packaged_overhead(), schema="other/1"))),
+        json.dumps(asdict(replace(packaged_overhead(), formula="0" * 64))),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_refused_by_name(text):
+    with pytest.raises(SimctlError, match=r"overhead\.json"):
+        parse_overhead(text, "overhead.json")
+
+
+def test_rates_of_floats_are_one_draw_of_it():
+    known = rates_for(get_gpu("H100"))
+    alone, _ = as_served(replace(known, draws=known.point))
+    assert alone.draws == alone.point

@@ -1,0 +1,98 @@
+"""The serving overhead that made the data is found again, and a replay with it is right to the last request."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibrate.served.overhead import SERIAL_S, fit_overhead, fit_to_log, transferred
+from calibrate.served.replay import replay
+from calibrate.served.scores import score, standard_errors
+from sim.cost.batch import decode_batch
+from sim.cost.step_time import step_time_s
+from sim.errors import UsageError
+from tests.served.made import C0_S, HOST, IN_PROCESS, REQUEST_S, RUN, SHOWN, as_served, open_loop, rung
+
+LOW = open_loop("low", 1.0, 30)
+RUNGS = tuple(rung(n) for n in (1, 4, 16, 32, 64))
+
+
+@pytest.fixture(scope="module")
+def learnt():
+    return fit_overhead(RUN, IN_PROCESS, [LOW], RUNGS)
+
+
+def test_c0_shown_and_request_latency(learnt):
+    assert learnt.rates.point.c0_s == pytest.approx(C0_S, rel=1e-6)
+    assert learnt.overhead.shown == pytest.approx(SHOWN, rel=1e-6)
+    assert learnt.host.request_s + learnt.host.serial_s == pytest.approx(REQUEST_S + SERIAL_S, abs=1e-4)
+    assert set(learnt.fitted_to) == {"low", "n1", "n4", "n16", "n32", "n64"}
+
+
+def test_every_draw_meets_the_windows(learnt):
+    """What the windows pin down, every draw agrees on: its price of a rung is the measured window to a fraction of a percent."""
+    for r in RUNGS:
+        shape = decode_batch(RUN.model, float(r.clients), 2048.0 + 64)
+        prices = step_time_s(RUN.deployment.work(shape), learnt.rates.draws, np)
+        assert np.abs(prices / r.window_step_s - 1).max() < 0.02
+
+
+def test_higher_loads_are_replayed_exactly(learnt):
+    for rate in (8.0, 24.0):
+        unseen = open_loop(f"{rate}/s", rate, 80, seed=1)
+        predicted = replay(RUN, unseen, learnt.rates, learnt.host)
+        scores = {s.metric: s for s in score(unseen, predicted, {"ttft_s": 0.01, "tpot_s": 0.01, "e2el_s": 0.01})}
+        assert scores["tpot_s"].median_abs < 1e-3
+        assert scores["e2el_s"].median_abs < 2e-3
+        assert all(s.within for s in scores.values())
+
+
+def test_without_a_ladder_c0_closes_the_low_load():
+    learnt = fit_overhead(RUN, IN_PROCESS, [LOW], ())
+    assert learnt.overhead.shown == 0.0  # an engine that decides ahead hides it
+    seen = replay(RUN, LOW, learnt.rates, learnt.host)
+    assert np.nanmedian(seen.tpot_s) == pytest.approx(np.nanmedian(LOW.tpot_s), rel=2e-3)
+
+
+def test_a_wrong_model_is_told_so(learnt):
+    """Twice the KV traffic nobody modelled shows as a bias, a miss and lost coverage."""
+    slow = replace(LOW, e2el_s=LOW.ttft_s + 1.3 * (LOW.e2el_s - LOW.ttft_s))
+    predicted = replay(RUN, slow, learnt.rates, learnt.host, draws=2)
+    by_metric = {s.metric: s for s in score(slow, predicted, {"ttft_s": 0.02, "tpot_s": 0.02, "e2el_s": 0.02})}
+    assert not by_metric["tpot_s"].within
+    assert by_metric["tpot_s"].bias < -0.2
+    assert by_metric["tpot_s"].coverage < 0.1
+    assert by_metric["ttft_s"].within
+
+
+def test_coverage_of_known_noise_is_nominal():
+    """Requests off by log-normal noise of the declared size lie inside their 90 % interval nine times in ten."""
+    rng = np.random.default_rng(3)
+    many = open_loop("many", 2.0, 400)
+    predicted = replay(RUN, many, as_served(IN_PROCESS), HOST)
+    noisy = many.e2el_s * np.exp(rng.normal(0, 0.05, 400))
+    inside = standard_errors(noisy, predicted, "e2el_s", {"e2el_s": 0.05}) <= 1.6448536269514722
+    assert abs(inside.mean() - 0.9) < 4 * np.sqrt(0.09 / 400)
+
+
+def test_an_engine_that_decides_when_it_is_done_shows_all_of_its_host_work():
+    waits = replace(RUN, limits=replace(RUN.limits, options={"async_scheduling": False}))
+    assert fit_overhead(waits, IN_PROCESS, [LOW], ()).overhead.shown == 1.0
+
+
+def test_too_few_requests_are_refused():
+    few = replace(LOW, **{k: getattr(LOW, k)[:3] for k in ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "e2el_s")})
+    with pytest.raises(UsageError, match="too few"):
+        fit_overhead(RUN, IN_PROCESS, [few], RUNGS)
+
+
+def test_a_log_closes_what_its_host_differs_by_and_keeps_the_rest(learnt):
+    """A part of a load too high to be alone with itself, replayed whole, says by how much another host's overhead is off."""
+    log = open_loop("log", 8.0, 160, seed=2)
+    prior = replace(learnt.overhead, hidden_c0_s=learnt.overhead.hidden_c0_s - 2e-4, request_s=learnt.overhead.request_s + 3e-3)
+    before = transferred(prior, IN_PROCESS)
+    found = fit_to_log(replace(RUN, experiments=(log,)), IN_PROCESS, prior, slice(10, 110))
+    assert before.rates.point.c0_s == pytest.approx(C0_S + 2e-4)
+    assert found.rates.point.c0_s == pytest.approx(C0_S, abs=2e-5)
+    assert found.host.request_s + found.host.serial_s == pytest.approx(REQUEST_S + SERIAL_S, abs=6e-4)
+    assert found.overhead.shown == learnt.overhead.shown
