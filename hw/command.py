@@ -65,7 +65,7 @@ def _rates(text: str) -> tuple[float, ...]:
 @click.option("--experiments", default="", help="Only these experiments of the served suite: names or patterns, comma-separated.")
 @click.option(
     "--client", type=click.Choice(("tokens", "text")), default="tokens", show_default=True,
-    help="Served suite: our client with token ids, or `vllm bench serve` with text (open loops only).",
+    help="Served suite: our client with token ids, or another plan in which `vllm bench serve` sends text beside it.",
 )  # fmt: skip
 @click.option("--iterations", is_flag=True, help="Served suite: also write down what every iteration carried, and when.")
 @click.option("--url", help="Served suite: load this OpenAI-compatible server instead of starting one; --model as it names it.")

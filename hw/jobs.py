@@ -68,7 +68,7 @@ class Job:
     tensor_parallel: int = 1
     rates: tuple[float, ...] = (1.0, 4.0, 10.0, 20.0)  # of the served suite's open loops, as the next five
     experiments: tuple[str, ...] = ()  # names or patterns; none means all
-    client: str = "tokens"  # or "text": vLLM's own client sends text, which the server tokenizes
+    client: str = "tokens"  # or "text": vLLM's own client sends text, which the server tokenizes, beside ours
     iterations: bool = False  # write down what every iteration of the server carried
     url: str | None = None  # of a running server, instead of one of our own; `model` is then its name for the model
     vocab_size: int = 32000  # prompts sent to `url` hold token ids below this

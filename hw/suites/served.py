@@ -5,7 +5,8 @@ marked, never averaged. A wave of the ladder sends N distinct prompts at once; i
 window. At the end the open loops are sent again, on the same server, and sessions and the closed loop three times more
 (hw.suites.served_plan). Before the first experiment the server answers warm-up waves of every prompt length to come, the longest of the
 open loops among them, which are not recorded. While an experiment runs, clock and power of a GPU of this machine are read beside it,
-and a server of our own can be told to write down its iterations (hw.serve.recording). With the text client the plan is its open loops.
+and a server of our own can be told to write down its iterations (hw.serve.recording). With the text client the plan is
+hw.suites.served_plan.text_plan.
 Files of version 5 have no replicate column; those before do not say when an experiment began.
 """
 
@@ -43,7 +44,8 @@ PROTOCOL = "served/6"
 STARVED_BLOCKS = {"cuda": 1024, "cpu": 12}
 BURST = {"cuda": (48, 1024, 128), "cpu": (24, 96, 64)}  # requests, prompt tokens, output tokens
 # Above every prompt of a phase and below the KV of the starved server. Equal for both on a GPU: the second server reuses the compilation.
-MAX_MODEL_LEN = {("cuda", "plan"): 8192, ("cuda", "starved"): 8192, ("cpu", "plan"): None, ("cpu", "starved"): 1024}
+MAX_MODEL_LEN = {("cuda", "plan"): 8192, ("cuda", "starved"): 8192, ("cpu", "plan"): None, ("cpu", "starved"): 1024,
+                 ("cuda", "text"): 32768, ("cpu", "text"): None}  # fmt: skip
 REQUEST = {
     "experiment_index": ("index into the experiment dimension", "1"),
     "session": ("client or session within the experiment; -1 for none", "1"),
@@ -84,7 +86,7 @@ EXPERIMENT = {
 
 def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
     """The plan on one server, the burst on a second one with little KV; or the plan on a running server, by URL."""
-    attrs["client"] = "vllm bench serve, text" if job.client == "text" else "token ids"
+    attrs["client"] = "vllm bench serve, text; token ids" if job.client == "text" else "token ids"
     if job.url:
         _by_url(job, journal, attrs)
         return
@@ -101,7 +103,7 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
             continue
         with tempfile.TemporaryDirectory() as folder, vllm_server.serve(
             job.model, Path(folder), device=job.device, flags=[*_flags(job), *flags], log=journal.path.with_name(f"{job.stem}.{phase}.log"),
-            max_model_len=MAX_MODEL_LEN[job.device, phase], iterations=log if job.iterations else None,
+            max_model_len=MAX_MODEL_LEN[job.device, "text" if job.client == "text" else phase], iterations=log if job.iterations else None,
         ) as server:  # fmt: skip
             attrs |= {f"{phase}_{k}": v for k, v in server.facts.items()}
             target = Target(server.url, server.model, temperature=1.0 if "num_experts" in shape(job.model) else 0.0)
@@ -130,7 +132,7 @@ def work_of(phase: str, vocab: int, job: Any, tokenizer: Path = Path(), keep: Pa
     if phase == "starved":
         return [plans.burst(vocab, job.seed, *BURST[job.device])]
     if job.client == "text":
-        return plans.text_loops(keep, tokenizer, job.seed, job.rates, sizing)
+        return plans.text_plan(vocab, keep, tokenizer, job.seed, job.rates, sizing)
     return plans.plan(vocab, job.seed, job.rates, sizing)
 
 

@@ -55,6 +55,7 @@ GPU_PLAN = Sizing((1, 2, 4, 8, 16, 32, 64, 128), 20.0)
 # A laptop core takes milliseconds per decoded token and per prompt token alike: short prompts, outputs long enough to time.
 CPU_PLAN = Sizing((1, 2, 4, 8), 12.0, 16, 4)
 AGAIN_PROMPTS = 5 * 10**9  # prompts of open loops sent again begin here
+LONG_RATE, LONG_COUNT, LONG_PROMPT = 0.5, 6, 20000  # long texts: 1/s, requests, mean tokens; lengths vary by half
 LOCKSTEP_PROMPTS = 10**8  # from those of sessions, or of a closed loop, to those of the next time they are sent
 
 
@@ -99,16 +100,31 @@ def open_loops(vocab: int, seed: int, rates: tuple[float, ...], sizing: Sizing, 
     return found
 
 
-def text_loops(folder: Path, tokenizer: Path, seed: int, rates: tuple[float, ...], sizing: Sizing) -> list[Experiment]:
-    """One Poisson stream of text prompts per rate, by vLLM's own client; its results are kept in `folder`."""
-    prompt, output = sizing.prompt(512), sizing.output(128)
+def text_plan(vocab: int, folder: Path, tokenizer: Path, seed: int, rates: tuple[float, ...], sizing: Sizing) -> list[Experiment]:
+    """Per rate, a Poisson stream of text by vLLM's own client and one of token ids by ours; then long texts, sessions and a closed loop.
+
+    Results of vLLM's client are kept in `folder`. Each of its runs takes some seconds to start.
+    """
+    prompts = load.Prompts(vocab, seed)
+    text = lambda label, *load: _text(label, folder, tokenizer, seed, *load)  # noqa: E731
     found = []
-    for rate in rates:
+    for rate, ours in zip(rates, open_loops(vocab, seed, rates, sizing), strict=True):
         count = max(4, round(rate * sizing.duration_s))
-        keep = folder / f"bench_{rate:g}.json"
-        send = lambda target, r=rate, n=count, k=keep: text_client.bench(target, tokenizer, r, n, prompt, output, seed, k)  # noqa: E731
-        found.append(Experiment(f"text {rate:g}/s", "open", send, count, prompt, output, rate))
-    return found
+        found += [text(f"text {rate:g}/s", rate, count, sizing.prompt(512), sizing.output(128)), ours]
+    clients, turns, prompt, output = 32, 3, sizing.prompt(1024), sizing.output(96)
+    loop = lambda target: load.closed_loop(target, prompts, clients, turns, prompt, output, 3 * 10**9)  # noqa: E731
+    return [
+        *found,
+        text("text long", LONG_RATE, LONG_COUNT, sizing.prompt(LONG_PROMPT), sizing.output(64)),
+        lockstep(prompts, sizing, 0)[0],
+        Experiment(f"closed {clients}x{turns}", "closed", loop, clients, prompt, output),
+    ]
+
+
+def _text(name: str, folder: Path, tokenizer: Path, seed: int, rate: float, count: int, prompt: int, output: int) -> Experiment:
+    keep = folder / f"bench_{name.replace(' ', '_').replace('/', '_per_')}.json"
+    send = lambda target: text_client.bench(target, tokenizer, rate, count, prompt, output, seed, keep)  # noqa: E731
+    return Experiment(name, "open", send, count, prompt, output, rate)
 
 
 def lockstep(prompts: load.Prompts, sizing: Sizing, time: int) -> list[Experiment]:

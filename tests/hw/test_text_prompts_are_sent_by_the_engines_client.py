@@ -12,7 +12,7 @@ from hw.jobs import Job
 from hw.serve import text_client
 from hw.serve.client import Target
 from hw.suites import served
-from hw.suites.served_plan import CPU_PLAN, text_loops
+from hw.suites.served_plan import CPU_PLAN, text_plan
 from sim.errors import SimctlError
 
 RESULT = {
@@ -34,10 +34,10 @@ def test_requests_come_back_in_order_of_sending_with_their_token_times() -> None
 def test_the_client_is_told_the_load_and_what_it_kept_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = tmp_path / "arguments"
     program = tmp_path / "client.sh"
-    program.write_text(f'#!/bin/sh\necho "$@" > {seen}\ncat > {tmp_path}/bench_2.json <<END\n{json.dumps(RESULT)}\nEND\n')
+    program.write_text(f'#!/bin/sh\necho "$@" > {seen}\ncat > {tmp_path}/bench_text_2_per_s.json <<END\n{json.dumps(RESULT)}\nEND\n')
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    (loop,) = text_loops(tmp_path, tmp_path / "model", 7, (2.0,), CPU_PLAN)
+    loop = text_plan(8192, tmp_path, tmp_path / "model", 7, (2.0,), CPU_PLAN)[0]
     records = asyncio.run(loop.send(Target("http://127.0.0.1:9", "tiny")))
     assert len(records) == 3
     assert (loop.kind, loop.n, loop.rate_per_s) == ("open", 24, 2.0)
@@ -51,12 +51,14 @@ def test_a_client_that_fails_says_its_last_words(tmp_path: Path, monkeypatch: py
     program.write_text("#!/bin/sh\necho no such tokenizer\nexit 3\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    (loop,) = text_loops(tmp_path, tmp_path, 0, (1.0,), CPU_PLAN)
+    loop = text_plan(8192, tmp_path, tmp_path, 0, (1.0,), CPU_PLAN)[0]
     with pytest.raises(SimctlError, match="ended with code 3: no such tokenizer"):
         asyncio.run(loop.send(Target("http://127.0.0.1:9", "tiny")))
 
 
-def test_the_plan_of_text_is_its_open_loops() -> None:
+def test_the_plan_of_text_has_the_same_rates_as_text_and_as_token_ids() -> None:
     job = Job("served", "cpu", "tiny-25m", rates=(1.0, 3.0), client="text")
-    assert [e.name for e in served.work_of("plan", 8192, job)] == ["text 1/s", "text 3/s"]
+    assert [e.name for e in served.work_of("plan", 8192, job)] == [
+        "text 1/s", "open 1/s", "text 3/s", "open 3/s", "text long", "sessions 8x4", "closed 32x3",
+    ]  # fmt: skip
     assert job.stem == "served_tiny-25m_text"
