@@ -105,31 +105,32 @@ def longest_context(config: Mapping[str, Any]) -> int:
 
 
 def write_model(name: str, root: Path, *, tokenizer: bool = False) -> Path:
-    """Write `root/name/config.json`, and a one-word-per-token tokenizer when asked. Returns the folder.
+    """Write `root/name/config.json`, and `root/name/tokenizer` with one word per token when asked. Returns the folder.
 
-    The tokenizer needs the `tokenizers` package; token-id prompts need none.
+    The tokenizer needs the `tokenizers` package; token-id prompts need none. It has a folder of its own, because beside a config.json
+    a library takes the model family's own class of tokenizer for it, which splits text otherwise.
     """
     config = shape(name)
     folder = root / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     if tokenizer:
-        _write_tokenizer(folder, config["vocab_size"], config["max_position_embeddings"])
+        (folder / "tokenizer").mkdir(exist_ok=True)
+        _write_tokenizer(folder / "tokenizer", config["vocab_size"], config["max_position_embeddings"])
     return folder
 
 
 def _write_tokenizer(folder: Path, vocab_size: int, max_length: int) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    words = {f"w{i}": i for i in range(vocab_size)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    # A word carries the space before it: text that a client decodes from token ids has the same ids when the server encodes it.
+    words = {f"\N{LOWER ONE EIGHTH BLOCK}w{i}": i for i in range(vocab_size)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token=next(iter(words))))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "unk_token": "w0",
-        "bos_token": "w1",
-        "eos_token": "w2",
+        **{f"{name}_token": word for name, word in zip(("unk", "bos", "eos"), words, strict=False)},
         "model_max_length": max_length,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -25,7 +25,8 @@ from sim.errors import SimctlError, UsageError
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: its URL, the name it serves the model under, and what it says it got; where its model files lie."""
+    """A running server: its URL, the name it serves the model under, and what it says it got; where its model files lie, its
+    tokenizer among them."""
 
     url: str
     model: str
@@ -66,6 +67,7 @@ def serve(
     config, path, port = shape(model), write_model(model, folder, tokenizer=True), free_port()
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(path), "--served-model-name", model]
     command += ["--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", "--dtype", config["torch_dtype"]]
+    command += ["--tokenizer", str(path / "tokenizer")]
     command += ["--max-model-len", str(max_model_len or longest_context(config)), "--enable-prompt-tokens-details"]
     command += ["--enforce-eager"] if device == "cpu" else []
     env = environment(device, log_level="INFO") | {"VLLM_LOGGING_LEVEL": "INFO"}  # its log tells the KV capacity it got

@@ -41,9 +41,11 @@ async def describe(target: Target) -> dict[str, Any]:
 
 
 async def counters(target: Target) -> dict[str, float]:
-    """`preemptions` since the server started, as vLLM's metrics count them; empty where nothing says."""
-    found = re.findall(r"^vllm:num_preemptions_total\{[^}]*\} (\S+)$", await _text(target, "/metrics"), re.MULTILINE)
-    return {"preemptions": sum(map(float, found))} if found else {}
+    """`preemptions` and `prompt_tokens` since the server started, as vLLM's metrics count them; what is not said is left out."""
+    text = await _text(target, "/metrics")
+    names = {"preemptions": "num_preemptions", "prompt_tokens": "prompt_tokens"}
+    found = {ours: re.findall(rf"^vllm:{theirs}_total\{{[^}}]*\}} (\S+)$", text, re.MULTILINE) for ours, theirs in names.items()}
+    return {name: sum(map(float, values)) for name, values in found.items() if values}
 
 
 def _limits(models: dict[str, Any], name: str) -> dict[str, Any]:

@@ -107,7 +107,8 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
         ) as server:  # fmt: skip
             attrs |= {f"{phase}_{k}": v for k, v in server.facts.items()}
             target = Target(server.url, server.model, temperature=1.0 if "num_experts" in shape(job.model) else 0.0)
-            work = [e for e in work_of(phase, vocab, job, server.folder, journal.path.parent) if e.name in chosen]
+            tokenizer = (server.folder or Path()) / "tokenizer"
+            work = [e for e in work_of(phase, vocab, job, tokenizer, journal.path.parent) if e.name in chosen]
             attrs[f"finished_{phase}"] = measure(work, target, vocab, journal, Budget(job.budget_s), job.stem)["finished"]
             attrs |= {f"{phase}_{k}": v for k, v in asyncio.run(counters(target)).items()}
     attrs["finished"] = int(all(name in journal for name in chosen))

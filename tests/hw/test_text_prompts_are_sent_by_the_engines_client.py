@@ -46,6 +46,13 @@ def test_the_client_is_told_the_load_and_what_it_kept_is_read(tmp_path: Path, mo
         assert part in said
 
 
+def test_prompts_that_the_server_counts_otherwise_void_the_load() -> None:
+    sent = text_client.records(RESULT)[:2]
+    assert text_client.same_tokens(sent, {}, {}) == sent  # a server that does not say
+    assert text_client.same_tokens(sent, {"prompt_tokens": 100.0}, {"prompt_tokens": 170.0}) == sent  # the first prompt comes twice
+    assert all("counted 20 prompt tokens" in r.error and not r.ok for r in text_client.same_tokens(sent, {}, {"prompt_tokens": 20.0}))
+
+
 def test_a_client_that_fails_says_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "client.sh"
     program.write_text("#!/bin/sh\necho no such tokenizer\nexit 3\n")
