@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.cost.gemm import MEASURED_AT, measured, roofline
+from sim.cost.gemm import GEMM_KERNELS, MEASURED_AT, measured, roofline
 from sim.cost.rates import RateDraws, Rates
+from sim.cost.work import ATTENTION_KERNELS
 from sim.precision import Precision
 from sim.provenance import Origin, Provenance
 from sim.specs.gpu import GpuSpec
@@ -38,7 +39,7 @@ class Prior:
 # Published fit, whole model on H100 (brl07/cost_model_params.csv): beta 3.05 TB/s, c0 3.2 ms, c1 1.7 ms at k = 8 and 3.3 ms at k = 32, for
 # 28 layers. That fit charges all 7.62 G parameters; here the input embedding is not read, so its 1.09 GB / 3.05 TB/s go back into c0.
 _BRL_LAYERS = 28
-_BRL_LAYER_KERNELS = 16.2  # eleven small kernels and four products, each with a floor of 1.3
+_BRL_LAYER_KERNELS = 5.0 + ATTENTION_KERNELS + 4.0 * GEMM_KERNELS  # two norms, rotary, KV write, activation; four products
 _KERNEL_S = 2.2e-6
 _BRL_EMBEDDING_BYTES = 152064 * 3584 * 2
 _H100_BETA, _H100_C0, _H100_C1 = 3.05e12, 3.2e-3, {8: 1.7e-3, 32: 3.3e-3}

@@ -92,7 +92,7 @@ def chunk_sums(chunks: Iterable[tuple[float, float, float]], window: int | None)
         count += 1.0
         tokens += n
         read += end
-        pairs += n * end - n * (n - 1) / 2
+        pairs += chunk_pairs(n, end)
         sampled += rows
         if window:
             window_read += min(end, window + n)

@@ -27,7 +27,7 @@ from sim.cost.step_time import (
     step_terms,
     step_time_s,
 )
-from sim.cost.work import Work, attention_work, coefficients, work_from
+from sim.cost.work import Work, attention_work, coefficients, launch_layers, work_from
 from sim.engine.interface import Iteration, StepPrice
 from sim.engine.kv.tiers import Tier
 from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
@@ -214,8 +214,7 @@ class StepTime:
             shape = shape._replace(has_prefill=0.0)
         if self._capture_sizes or self._micro_batch:
             shape = shape._replace(padding=0.0)
-        price = self.priced(self.launched_late(shape, left))
-        return shown + price
+        return shown + self.priced(self.launched_late(shape, left))
 
     def stretch(self, batch: int, context: int) -> Stretch:
         """The decode iterations of `batch` sequences that begin at summed `context` (at least `batch`), up to the chord's end."""
@@ -249,7 +248,7 @@ class StepTime:
         c, sequences = self._coefficients, shape.decode_seqs + shape.prefill_seqs
         busy = linear.busy + head + attention_s(attention_work(c, shape), rates) + sequences * c.state_seq_bytes / rates.beta_state
         total = rates.c0_s + sequences * rates.c_seq_s + shape.has_prefill * rates.c_prefill_s + busy + linear.comm
-        layers = shape.eager * c.launch_layers + (shape.has_prefill - shape.has_prefill * shape.eager) * c.piece_layers
+        layers = launch_layers(c, shape)
         return float(total + exposed_launch_s(busy, layers, rates) if layers else total)
 
     def launched_late(self, shape: BatchShape, head_start: int) -> BatchShape:

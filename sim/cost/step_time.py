@@ -97,7 +97,7 @@ def step_terms(work: Work, rates: Rates, xp: Any = FLOAT) -> Terms:
     link = work.link_bytes / rates.link_bytes_per_s + work.gathers * rates.gather_s
     link = link - xp.minimum(work.link_hidden_bytes / rates.link_bytes_per_s, busy)
     return Terms(
-        fixed=rates.c0_s + 0.0 * work.kernels,
+        fixed=rates.c0_s,
         sequences=work.sequences * rates.c_seq_s,
         prefill=work.has_prefill * rates.c_prefill_s,
         kernels=small,

@@ -230,7 +230,6 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
         experts = experts + one_expert * expected_experts(count, top_k, rows)
     finds = shape.decode_seqs * 0.0 + c.kv_layers if policy.selects else 0.0
     attention = attention_work(c, shape, policy)
-    pieces = shape.has_prefill - shape.has_prefill * shape.eager  # in graphs, and with prefill
     return Work(
         sequences=sequences,
         has_prefill=shape.has_prefill,
@@ -255,8 +254,14 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
         link_hidden_bytes=attention.link_hidden_bytes,
         comm_bytes=rows * c.comm_row_bytes,
         comm_ops=c.comm_ops,
-        launch_layers=shape.eager * c.launch_layers + pieces * c.piece_layers,
+        launch_layers=launch_layers(c, shape),
     )
+
+
+def launch_layers(c: Coefficients, shape: BatchShape) -> Any:
+    """Layers that the host launches kernel by kernel: all of an eager iteration, some of one that carries prefill in pieces of graphs."""
+    pieces = shape.has_prefill - shape.has_prefill * shape.eager
+    return shape.eager * c.launch_layers + pieces * c.piece_layers
 
 
 class AttentionWork(NamedTuple):
