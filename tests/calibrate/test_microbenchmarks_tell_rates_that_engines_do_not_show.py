@@ -35,7 +35,8 @@ def test_finding_more_blocks_costs_what_it_was_seen_to_cost(selection):
 
 
 def test_a_selected_block_crosses_the_link_at_a_plausible_rate(selection):
-    # 55.3 GB/s is what the same machine's copies reached
+    # 55.3 GB/s is what the same machine's copies reached. The formula has no latency of the link, which the rate therefore holds, too:
+    # it is 4.1 % lower, and its 5-95 % interval ends 0.9 % below the copies'.
     assert np.median(selection.draws.link_bytes_per_s) == pytest.approx(55.3e9, rel=0.05)
 
 

@@ -1,8 +1,11 @@
-"""On the published weight axis the bill beats the closed form on families it never saw, with rates learnt elsewhere."""
+"""On the published weight axis the step time beats the closed form on families it never saw, with rates learnt elsewhere."""
+
+from dataclasses import replace
 
 import pytest
 
-from calibrate.knees.by_step_time import STUDY, axis_score, fit_host, knee_predictor, leave_family_out
+from calibrate.knees import by_step_time
+from calibrate.knees.by_step_time import HOST_SPREAD, STUDY, axis_score, fit_host, knee_predictor, leave_family_out
 from calibrate.knees.weight_axis import Observation, closed_form, contrasts, observations, uncrossed
 from sim.posterior import rates_for
 from sim.specs.gpus import get_gpu
@@ -16,10 +19,15 @@ def left_out():
     return leave_family_out(RATES, SEEN)
 
 
-def test_left_out_families_have_all_signs_right_and_a_median_factor_within_1_11(left_out):
+def test_left_out_families_have_all_signs_right(left_out):
     score = axis_score("left out", left_out, SEEN, PAIRS)
     assert (score.signs, score.contrasts) == (17, 17)
-    assert score.median_factor <= 1.11  # 1.10 was wanted; 34 rates gave 1.085, these 18 give 1.103
+    assert score.median_factor <= 1.105  # no worse than the recorded miss below
+
+
+@pytest.mark.xfail(reason="a recorded miss: the median factor is 1.103, where a formula of 34 rates had 1.085", raises=AssertionError)
+def test_left_out_families_have_a_median_factor_within_1_10(left_out):
+    assert axis_score("left out", left_out, SEEN, PAIRS).median_factor <= 1.10
 
 
 def test_with_no_knee_seen_it_already_beats_the_closed_form():
@@ -38,14 +46,15 @@ def test_a_family_does_not_enter_its_own_prediction(left_out):
     assert after(qwen.shape, qwen.context_tokens) > before(qwen.shape, qwen.context_tokens)
 
 
-def test_host_costs_are_recovered_from_the_bills_own_knees():
-    from dataclasses import replace
-
+@pytest.mark.parametrize(("spread", "within"), [(1.0, 0.12), (20.0, 0.002)], ids=["pulled", "free"])
+def test_host_costs_are_recovered_from_the_formulas_own_knees(monkeypatch, spread, within):
+    """Where nothing pulls them they are found. The pull towards the posterior leaves c0, one of its spreads away, 11.7 % short of that."""
+    monkeypatch.setattr(by_step_time, "HOST_SPREAD", {name: spread * sd for name, sd in HOST_SPREAD.items()})
     true = replace(RATES, c0_s=0.6 * RATES.c0_s, c_seq_s=2 * RATES.c_seq_s)
     made = [Observation(o.family, o.run, o.shape, o.context_tokens, knee_predictor(true)(o.shape, o.context_tokens)) for o in SEEN]
     found = fit_host(RATES, made)
-    assert found.c0_s == pytest.approx(true.c0_s, rel=0.15)  # pulled towards what it was before any knee was seen
-    assert found.c_seq_s == pytest.approx(true.c_seq_s, rel=0.15)
+    assert found.c0_s == pytest.approx(true.c0_s, rel=within)
+    assert found.c_seq_s == pytest.approx(true.c_seq_s, rel=within)
 
 
 def test_the_uncrossed_cell_is_read_as_a_bound():

@@ -69,13 +69,15 @@ def test_the_hosts_time_is_found(learnt):
     assert np.std(np.log(learnt.request_s)) < 0.8 * HOST_PRIOR.sigma
 
 
-def test_rates_that_are_not_learnt_change_answers_by_less_than_two_per_cent(truth):
+def test_rates_that_are_not_learnt_change_no_answer(truth):
     base = made(truth, count=40)
     free = shown_rates(RUN, log_of(base), PRIORS)
     assert {"c0_s", "kernel_s", "c_seq_s"} <= set(free)
     for name in set(UNITS) - set(free):
         other = made(dataclasses.replace(truth, **{name: 2 * getattr(truth, name)}), count=40)
-        np.testing.assert_allclose(other.e2el_s, base.e2el_s, rtol=0.02, err_msg=name)
+        # The prompts that decide what a log shows are long enough to hide their launches. Short ones wait for theirs: 1.04 % of an answer.
+        rtol = 0.015 if name == "launch_layer_s" else 0.0
+        np.testing.assert_allclose(other.e2el_s, base.e2el_s, rtol=rtol, err_msg=name)
 
 
 def test_a_line_finds_a_linear_dependence_and_the_update_is_the_normal_one():

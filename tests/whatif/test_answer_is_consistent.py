@@ -88,8 +88,8 @@ def test_the_interval_splits_into_rates_and_what_the_formula_misses():
         both, rates, residual = (
             math.log(i.high / i.low) for i in (with_error.step_s, with_error.step_s_rates, answer(question, whole).residual)
         )
-        # independent of each other; neither is normal, so quadrature holds to a tenth
-        assert both == pytest.approx(math.hypot(rates, residual), rel=0.1)
+        # independent of each other, and near normal: off by up to 4 % with these draws, by 3 % with five times as many
+        assert both == pytest.approx(math.hypot(rates, residual), rel=0.05)
         assert with_error.speedup == without.speedup or with_error.speedup.low == pytest.approx(without.speedup.low)
     for any_host, middle in zip(answer(question, everywhere).options, answer(question, whole).options, strict=True):
         # what hosts differ by belongs to the rates: it is no property of one run that a ratio would lose
