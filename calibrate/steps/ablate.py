@@ -25,7 +25,7 @@ from calibrate.steps.held_out import cell_folds, held_out, score
 from calibrate.steps.laplace import HOST_SD, fitted
 from calibrate.steps.model import log_times
 from calibrate.steps.noise import with_hosts_of_visits
-from calibrate.steps.rates import calibration_priors
+from calibrate.steps.rates import BY_ENGINES, calibration_priors
 from sim.cost.rates import UNITS, RateDraws, Rates
 from sim.cost.work import coefficients, layer_kernels
 from sim.errors import UsageError
@@ -62,7 +62,7 @@ def ablations() -> list[Ablation]:
         return small, gemms, 0.0
 
     activations = [(sim.cost.work, "layer_kernels", no_bytes)]
-    single = ("c_seq_s", "c_prefill_s", "launch_layer_s", "kernel_s", "linear_flops_per_s", "expert_flops_per_s", "attention_flops_per_s")
+    single = [name for name in BY_ENGINES if name != "c0_s" and not name.startswith("beta")]
     return [
         Ablation("full formula", {}),
         *(Ablation(f"without {name}", without(name)) for name in (*single, "comm_latency_s")),

@@ -21,11 +21,10 @@ Array = NDArray[np.float64]
 # Weights and KV cross the same memory: most of what is unknown about one is unknown about the other.
 SHARED_MEMORY = 0.8
 SHOWN = 0.01  # share by which twice the rate must move the time of some cell, or nothing is learnt of it
-# Seen by engine iterations. The declared prior of host costs stands for one published stack; engines differ by more than it allows.
-BY_ENGINES = (
-    "c0_s", "c_seq_s", "c_prefill_s", "launch_layer_s", "kernel_s", "beta", "beta_expert", "beta_kv", "linear_flops_per_s",
-    "expert_flops_per_s", "attention_flops_per_s",
-)  # fmt: skip
+# What iterations of an engine on one GPU, in packaged grids, do not show; they show the other rates.
+NOT_SHOWN = ("beta_state", "find_s", "find_unit_s", "link_bytes_per_s", "gather_s", "comm_bytes_per_s", "comm_latency_s")
+BY_ENGINES = tuple(name for name in UNITS if name not in NOT_SHOWN)
+# The declared prior of host costs stands for one published stack; engines differ by more than it allows.
 IN_PROCESS = {"c0_s": (1.2e-3, 0.8), "c_seq_s": (24e-6, 0.8), "c_prefill_s": (1.0e-3, 1.0)}  # median, log standard deviation
 
 

@@ -27,11 +27,39 @@ VLLM_ALONE = {
 }
 
 
+def capture_sizes(most: int) -> list[int]:
+    """Batch sizes that vLLM 0.32 captures decode graphs for, up to `most`: 1, 2, 4, every 8 below 256, every 16 from there."""
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)]
+    return [size for size in sizes if size <= most]
+
+
+def _graph_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
+    """Host work is taken to be hidden always, since nothing here says when it is not."""
+    options = config.options
+    return {
+        "capture_sizes": capture_sizes(int(options.get("cuda_graph_max_bs", 0))),
+        "verify_s": float(options.get("verify_s", 0.0)),
+        "graph_reuse": bool(options.get("graph_reuse", True)),
+        "tier_overlap": float(options.get("tier_overlap", 0.0)),
+        "block_size": config.block_size,
+    }
+
+
+def _vllm_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
+    """A served vLLM hides host work behind the GPU; it shows where its schedule cannot."""
+    return {**_graph_settings(config, host), "tiers": tiers_of(config), "host": host}
+
+
+def _llamacpp_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
+    own = LlamaCppOptions.of(config)
+    return {"micro_batch": own.n_ubatch, "streams": not own.kv_unified}
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """What is to be known of an engine: its scheduler, the share of device memory that it takes by default, (max_num_seqs,
-    max_num_batched_tokens) where they do not go by the GPU, whether each of its slots owns its share of the context, and limits that it has
-    no use for.
+    max_num_batched_tokens) where they do not go by the GPU, whether each of its slots owns its share of the context, limits that it has no
+    use for, and what its options say about the time of an iteration, as settings of sim.cost.iteration.StepTime.
     """
 
     scheduler: Callable[[EngineConfig], Scheduler]
@@ -39,6 +67,7 @@ class Engine:
     batch_limits: tuple[int, int] | None = None
     slots_own_context: bool = False
     lacks: Mapping[str, str] = field(default_factory=lambda: VLLM_ALONE)
+    settings: Callable[[EngineConfig, HostWork], dict[str, Any]] = _graph_settings
 
 
 def _vllm(config: EngineConfig) -> Scheduler:
@@ -52,9 +81,9 @@ def _sglang(config: EngineConfig) -> Scheduler:
 # Memory: vLLM's own default; SGLang's mem-fraction-static as published in tr164; llama.cpp takes what it needs. Limits: llama.cpp's slots
 # and n_batch.
 ENGINES = {
-    "vllm": Engine(_vllm, DEFAULT_UTILIZATION, lacks={}),
+    "vllm": Engine(_vllm, DEFAULT_UTILIZATION, lacks={}, settings=_vllm_settings),
     "sglang": Engine(_sglang, 0.82),
-    "llamacpp": Engine(LlamaCppScheduler, 0.95, (4, 2048), slots_own_context=True),
+    "llamacpp": Engine(LlamaCppScheduler, 0.95, (4, 2048), slots_own_context=True, settings=_llamacpp_settings),
 }
 
 
@@ -64,7 +93,7 @@ def engine_of(name: str) -> Engine:
         return ENGINES[name]
     if "." not in name.strip("."):
         raise UsageError(f"unknown engine {name!r}; known: {', '.join(ENGINES)}, or the dotted path of a scheduler class")
-    return replace(ENGINES["vllm"], scheduler=_named)
+    return replace(ENGINES["vllm"], scheduler=_named, settings=_graph_settings)
 
 
 def _named(config: EngineConfig) -> Scheduler:
@@ -91,29 +120,6 @@ def make_scheduler(config: EngineConfig) -> Scheduler:
     return engine.scheduler(config)
 
 
-def capture_sizes(most: int) -> list[int]:
-    """Batch sizes that vLLM 0.32 captures decode graphs for, up to `most`: 1, 2, 4, every 8 below 256, every 16 from there."""
-    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16)]
-    return [size for size in sizes if size <= most]
-
-
 def step_settings(config: EngineConfig, host: HostWork = NO_WORK) -> dict[str, Any]:
-    """What the engine's options say about the time of an iteration, as settings of sim.cost.iteration.StepTime.
-
-    `host` is the work that a served vLLM hides behind the GPU; it shows where its schedule cannot. Of other engines it is taken to be
-    hidden always, since nothing here says when it is not.
-    """
-    options = config.options
-    if config.scheduler == "llamacpp":
-        own = LlamaCppOptions.of(config)
-        return {"micro_batch": own.n_ubatch, "streams": not own.kv_unified}
-    graphs = capture_sizes(int(options.get("cuda_graph_max_bs", 0)))
-    return {
-        "capture_sizes": graphs,
-        "verify_s": float(options.get("verify_s", 0.0)),
-        "graph_reuse": bool(options.get("graph_reuse", True)),
-        "tiers": tiers_of(config) if config.scheduler == "vllm" else (),
-        "tier_overlap": float(options.get("tier_overlap", 0.0)),
-        "block_size": config.block_size,
-        "host": host if config.scheduler == "vllm" else NO_WORK,
-    }
+    """Settings of sim.cost.iteration.StepTime for the engine; `host` is the work that one may hide behind the GPU."""
+    return engine_of(config.scheduler).settings(config, host)
