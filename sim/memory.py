@@ -177,9 +177,3 @@ def block_bytes(
     summaries = c.summary_unit_bytes / policy.unit_tokens if policy.selects else 0.0
     hbm, full = block_size * (c.window_token_bytes + summaries), block_size * c.kv_token_bytes
     return (hbm, full) if policy.placement == "host" else (hbm + full, 0.0)
-
-
-def kv_block_count(memory: Memory, model: ModelSpec, precision: Precision, block_size: int, tp: int = 1) -> int:
-    """KV blocks of `block_size` tokens that fit in what is left."""
-    per_block, _ = block_bytes(model, precision, block_size, None, tp)
-    return int(max(0.0, memory.free) // per_block) if per_block else 0

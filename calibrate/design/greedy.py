@@ -75,18 +75,14 @@ def choose(problem: Problem, budget_s: float, weights: Array | None = None) -> P
     return max(plans, key=lambda plan: plan.gain(weight))
 
 
-def follow(problem: Problem, cells: Sequence[int], budget_s: float = np.inf) -> Plan:
-    """What measuring the given cells in that order is expected to leave, as far as the budget goes."""
-    state, cost_s = _State(problem), problem.cost_s
-    spread, taken, spent = [state.spread()], [], 0.0
+def follow(problem: Problem, cells: Sequence[int]) -> Plan:
+    """What measuring the given cells in that order is expected to leave."""
+    state = _State(problem)
+    spread = [state.spread()]
     for cell in cells:
-        if spent + cost_s[cell] > budget_s:
-            break
-        spent += float(cost_s[cell])
         state.observe(cell)
-        taken.append(int(cell))
         spread.append(state.spread())
-    return Plan(tuple(taken), tuple(float(cost_s[c]) for c in taken), np.array(spread))
+    return Plan(tuple(map(int, cells)), tuple(float(problem.cost_s[c]) for c in cells), np.array(spread))
 
 
 def thinned(cost_s: Array, budget_s: float) -> list[int]:

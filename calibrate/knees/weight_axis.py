@@ -40,9 +40,9 @@ class Shape:
         local = (self.layers - self.global_layers) * min(context_tokens, self.window_tokens)
         return (self.global_layers * context_tokens + local) * self.kv_bytes_per_token / self.layers
 
-    def ratio(self, context_tokens: int, bytes_per_param: float = FP8_BYTES, sliding: bool = False) -> float:
+    def ratio(self, context_tokens: int) -> float:
         """KV bytes of one request over weight bytes."""
-        return self.kv_bytes(context_tokens, sliding) / (self.params * bytes_per_param)
+        return self.kv_bytes(context_tokens) / (self.params * FP8_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +124,11 @@ def contrasts() -> list[Contrast]:
     ]
 
 
-def closed_form(sliding: bool = False, fixed_bytes: float = 0.0, per_request_bytes: float = 0.0) -> Predictor:
-    """Knee of the two-term step. `fixed_bytes` adds a per-step cost to the weights, `per_request_bytes` one per request.
-
-    Both extra costs are in bytes at the bandwidth of the weights, and zero in the published form.
-    """
+def closed_form(sliding: bool = False, fixed_bytes: float = 0.0) -> Predictor:
+    """Knee of the two-term step. `fixed_bytes` adds a cost per step, as bytes of weights; the published form has none."""
 
     def predict(shape: Shape, context_tokens: int) -> float:
-        kv = shape.kv_bytes(context_tokens, sliding) + per_request_bytes
-        return float(closed_form_knee(kv / (shape.params * FP8_BYTES + fixed_bytes), TAU))
+        return float(closed_form_knee(shape.kv_bytes(context_tokens, sliding) / (shape.params * FP8_BYTES + fixed_bytes), TAU))
 
     return predict
 

@@ -7,15 +7,14 @@ computed in an iteration of their own, because the server checkpoints the state 
 
 Beside the stock behaviour: a budget for the whole batch, a cap on one slot's prompt tokens, and prefill-first (while prompts wait, hold
 decodes back so that first tokens come sooner), with a limit on how many are held back (the first in slot order) and a number of waiting
-prompts below which none are. The admission counters and histograms are those of the GB10 reference (scenarios/data/reference/gb10, Phases
-52 to 58).
+prompts below which none are.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Outcome, Request
@@ -52,42 +51,8 @@ class LlamaCppOptions:
         return options
 
 
-@dataclass(slots=True)
-class AdmissionTrace:
-    """Counters over the iterations with work. A prompt slot counts in an iteration that computes some of its prompt."""
-
-    steps: int = 0
-    decode_only_steps: int = 0
-    decode_tokens: int = 0
-    prompt_tokens: int = 0
-    waiting_prompt_slots_sum: int = 0
-    max_waiting_prompt_slots: int = 0
-    started_prompt_slots: int = 0
-    continued_prompt_slots: int = 0
-    ttft_deferred_decode_slots: int = 0
-    prompt_tokens_per_step: list[int] = field(default_factory=list)
-    decode_tokens_per_step: list[int] = field(default_factory=list)
-    waiting_prompt_slots_per_step: list[int] = field(default_factory=list)
-
-    def record(self, decodes: int, deferred: int, started: int, shares: Sequence[int]) -> None:
-        """Book one iteration: decode tokens, decodes held back, prompts begun, and the prompt tokens of each slot that had any."""
-        tokens = sum(shares)
-        self.steps += 1
-        self.decode_only_steps += not shares
-        self.decode_tokens += decodes
-        self.prompt_tokens += tokens
-        self.waiting_prompt_slots_sum += len(shares)
-        self.max_waiting_prompt_slots = max(self.max_waiting_prompt_slots, len(shares))
-        self.started_prompt_slots += started
-        self.continued_prompt_slots += len(shares) - started
-        self.ttft_deferred_decode_slots += deferred
-        self.prompt_tokens_per_step.append(tokens)
-        self.decode_tokens_per_step.append(decodes)
-        self.waiting_prompt_slots_per_step.append(len(shares))
-
-
 class LlamaCppScheduler:
-    """The `Scheduler` protocol with the server's decisions. `trace` counts them."""
+    """The `Scheduler` protocol with the server's decisions."""
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
@@ -101,7 +66,6 @@ class LlamaCppScheduler:
             )
         self.slots: list[Request | None] = [None] * config.max_num_seqs
         self.queue: deque[Request] = deque()
-        self.trace = AdmissionTrace()
         self._last_used = [0] * config.max_num_seqs
         self._contents: list[Sequence[object]] = [()] * config.max_num_seqs  # block hashes left in the slot's cache
         self._step = 0
@@ -135,9 +99,8 @@ class LlamaCppScheduler:
         busy = [slot for slot in self.slots if slot is not None]
         decoding = [request for request in busy if request.generated_tokens and request.computed_tokens + 1 == request.known_tokens]
         prompts = [request for request in busy if request not in decoding]
-        held = self._held_back(len(decoding), len(prompts))
         budget = self.options.max_batch_tokens or self.config.max_num_batched_tokens
-        chosen = [(request, 1) for request in decoding[held:]]
+        chosen = [(request, 1) for request in decoding[self._held_back(len(decoding), len(prompts)) :]]
         budget -= len(chosen)
         shares: list[tuple[Request, int]] = []
         for request in prompts:
@@ -146,9 +109,6 @@ class LlamaCppScheduler:
                 break
             shares.append((request, tokens))
             budget -= tokens
-        if chosen or shares:
-            started = sum(request.computed_tokens == request.cached_tokens for request, _ in shares)
-            self.trace.record(len(chosen), held, started, [tokens for _, tokens in shares])
         scheduled = chosen + shares
         place = {slot: number for number, slot in enumerate(self.slots) if slot is not None}
         places = [place[request] for request, _ in scheduled]

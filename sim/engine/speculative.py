@@ -70,14 +70,6 @@ class Speculation:
             return self.per_position[position] / before if before else 0.0
         return float(self.acceptance * self.acceptance_decay**position)
 
-    def expected_tokens(self) -> float:
-        """Tokens gained per verification, the sampled one included."""
-        kept, total = 1.0, 1.0
-        for position in range(self.draft_tokens):
-            kept *= self.position_probability(position)
-            total += kept
-        return total
-
     def accepted(self, request: Request, drafts: int) -> int:
         """How many of `drafts` draft tokens are accepted now."""
         key = [self.seed, request.generated_tokens, *request.request_id.encode()]

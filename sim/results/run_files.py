@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import SimctlError
 from sim.results.record import RunRecord
 
 RUN_FILE, SUMMARY_FILE = "run.nc", "summary.json"
@@ -104,35 +103,6 @@ def write_run(directory: Path, dataset: Any, summary: Mapping[str, Any]) -> None
 def summary_json(summary: Mapping[str, Any]) -> str:
     """JSON with NaN as null, so that every reader takes it."""
     return json.dumps(_finite(summary), indent=2, allow_nan=False)
-
-
-def load_run(path: Path) -> tuple[RunRecord, dict[str, Any]]:
-    """Read a run.nc back: the record and its provenance. Raises SimctlError when it is not one."""
-    import xarray as xr
-
-    try:
-        with xr.open_dataset(path, engine="h5netcdf") as file:
-            dataset = file.load()
-    except (OSError, ValueError) as error:
-        raise SimctlError(f"{path}: not a netCDF file ({type(error).__name__})") from None
-    if dataset.attrs.get("format") != FORMAT:
-        raise SimctlError(f"{path}: not a simctl run (format {dataset.attrs.get('format')!r})")
-    requests = {name: dataset[name].values for name in REQUEST_VARIABLES}
-    iterations = {name: dataset[name].values.astype(np.float64) for name in ITERATION_VARIABLES}
-    ids = [str(value) for value in dataset["request_id"].values]
-    sessions: list[str | None] = [None] * len(ids)
-    if "session_id" in dataset:
-        sessions = [str(value) or None for value in dataset["session_id"].values]
-    record = RunRecord(
-        ids,
-        sessions,
-        requests,
-        iterations,
-        tuple(str(name) for name in dataset["term"].values),
-        dataset["term_s"].values.astype(np.float64),
-        dataset["stall_s"].values,
-    )
-    return record, dict(dataset.attrs)
 
 
 def _typed(name: str, values: Any) -> Any:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """`seed` of what is drawn; the window of time to draw (ServeGen); tokens per character and the default output (texts)."""
+    """`seed` of what is drawn; the window of time to draw (ServeGen); the default output (texts)."""
 
     seed: int = 0
     start_s: float = 0.0
     duration_s: float = 3600.0
-    chars_per_token: float = 4.0
     output_tokens: int = 256
 
 

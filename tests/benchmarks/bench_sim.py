@@ -37,7 +37,7 @@ from sim.engine.config import EngineConfig
 from sim.engine.fast import FastEngine
 from sim.engine.interface import Request
 from sim.engine.registry import make_scheduler
-from sim.memory import device_memory, kv_block_count
+from sim.memory import block_bytes, device_memory
 from sim.precision import Precision
 from sim.priors import prior_rates
 from sim.results.record import RunRecord
@@ -93,7 +93,7 @@ def deployment() -> tuple[EngineConfig, IterationCost]:
     """The engine's limits and its step times."""
     model, gpu, precision = get_model("llama-3.1-8b"), get_gpu("h100"), Precision()
     budget = 8192
-    blocks = kv_block_count(device_memory(model, gpu, precision, token_budget=budget), model, precision, 16)
+    blocks = int(device_memory(model, gpu, precision, token_budget=budget).free // block_bytes(model, precision, 16)[0])
     config = EngineConfig(
         num_gpu_blocks=blocks, max_num_seqs=256, max_num_batched_tokens=budget, max_model_len=min(model.max_context, 131072)
     )

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import csv
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
-from sim.engine.llamacpp import AdmissionTrace, LlamaCppScheduler
+from sim.engine.llamacpp import LlamaCppScheduler
 from sim.ticks import TICK_S
 
 TRACED = range(28, 37)  # in time for the first iteration
@@ -33,6 +34,58 @@ NAMES = {
     "LLAMA_MAX_BATCH_TOKENS": "max_batch_tokens",
     "LLAMA_PREFILL_CAP": "prefill_cap",
 }
+
+
+@dataclass(slots=True)
+class AdmissionTrace:
+    """Counters over the iterations with work. A prompt slot counts in an iteration that computes some of its prompt."""
+
+    steps: int = 0
+    decode_only_steps: int = 0
+    decode_tokens: int = 0
+    prompt_tokens: int = 0
+    waiting_prompt_slots_sum: int = 0
+    max_waiting_prompt_slots: int = 0
+    started_prompt_slots: int = 0
+    continued_prompt_slots: int = 0
+    ttft_deferred_decode_slots: int = 0
+    prompt_tokens_per_step: list[int] = field(default_factory=list)
+    decode_tokens_per_step: list[int] = field(default_factory=list)
+    waiting_prompt_slots_per_step: list[int] = field(default_factory=list)
+
+    def record(self, decodes: int, deferred: int, started: int, shares: Sequence[int]) -> None:
+        """Book one iteration: decode tokens, decodes held back, prompts begun, and the prompt tokens of each slot that had any."""
+        tokens = sum(shares)
+        self.steps += 1
+        self.decode_only_steps += not shares
+        self.decode_tokens += decodes
+        self.prompt_tokens += tokens
+        self.waiting_prompt_slots_sum += len(shares)
+        self.max_waiting_prompt_slots = max(self.max_waiting_prompt_slots, len(shares))
+        self.started_prompt_slots += started
+        self.continued_prompt_slots += len(shares) - started
+        self.ttft_deferred_decode_slots += deferred
+        self.prompt_tokens_per_step.append(tokens)
+        self.decode_tokens_per_step.append(decodes)
+        self.waiting_prompt_slots_per_step.append(len(shares))
+
+
+class Traced(LlamaCppScheduler):
+    """The scheduler with the reference's counters and histograms of its iterations."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.trace = AdmissionTrace()
+
+    def schedule(self) -> Iteration:
+        iteration = super().schedule()
+        decoding = [r for r in self.slots if r is not None and r.generated_tokens and r.computed_tokens + 1 == r.known_tokens]
+        shares = [(request, tokens) for request, tokens in iteration.scheduled if request not in decoding]
+        if iteration.scheduled:
+            decodes = len(iteration.scheduled) - len(shares)
+            started = sum(request.computed_tokens == request.cached_tokens for request, _ in shares)
+            self.trace.record(decodes, len(decoding) - decodes, started, [tokens for _, tokens in shares])
+        return iteration
 
 
 def table(name: str) -> list[dict[str, str]]:
@@ -86,7 +139,7 @@ def served(
         max_model_len=1024,
         options={"prompt_tail_tokens": 4, **settings},
     )
-    scheduler = LlamaCppScheduler(config)
+    scheduler = Traced(config)
     shares = [prompt_tokens * (i + 1) // concurrency - prompt_tokens * i // concurrency for i in range(concurrency)]
     requests = [Request(str(i), 0.0, share, GENERATED) for i, share in enumerate(shares)]
     for request in requests[:first]:

@@ -7,8 +7,8 @@ import pytest
 
 from sim.errors import UsageError
 from sim.results.metrics import parse_goodput, request_latencies_ms
-from sim.results.run_files import load_run
 from simctl.cli import group
+from tests.simulate.runs import load_run
 
 AZURE = Path(__file__).parents[1] / "data" / "small_azure.csv"
 

@@ -7,7 +7,7 @@ import pytest
 from sim.deployment import Deployment, plan_engine
 from sim.engine.registry import make_scheduler
 from sim.errors import SimctlError, UsageError
-from sim.memory import activation_bytes, kv_block_count
+from sim.memory import activation_bytes, block_bytes
 from sim.precision import Precision
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
@@ -44,7 +44,7 @@ def test_one_limit_given_bends_the_other():
 
 def test_blocks_fill_what_is_left_and_grow_with_utilisation():
     config, memory = plan("H100")
-    assert config.num_gpu_blocks == kv_block_count(memory, LLAMA, Precision(), 16)
+    assert config.num_gpu_blocks == int(memory.free // block_bytes(LLAMA, Precision(), 16)[0])
     assert plan("H100", gpu_memory_utilization=0.95)[0].num_gpu_blocks > config.num_gpu_blocks
     assert plan("H100", num_gpu_blocks=99)[0].num_gpu_blocks == 99
 

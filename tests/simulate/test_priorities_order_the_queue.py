@@ -2,8 +2,8 @@
 
 import json
 
-from sim.results.run_files import load_run
 from tests.cli import run
+from tests.simulate.runs import load_run
 
 CALLS = [{"arrival_s": 0.001 * i, "prompt_tokens": 200, "output_tokens": 40, "priority": i % 2} for i in range(40)]
 

@@ -8,15 +8,15 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from sim.errors import SimctlError, UsageError
+from sim.errors import UsageError
 from sim.files import replaced_directory
 from sim.results.intervals import block_intervals, rate_intervals, repeat_intervals
 from sim.results.metrics import cost_shares, summarise
-from sim.results.run_files import RUN_FILE, SUMMARY_FILE, load_run
+from sim.results.run_files import RUN_FILE, SUMMARY_FILE
 from simctl.cli import group
+from tests.simulate.runs import load_run
 
 DATA = Path(__file__).parents[1] / "data"
 NAMES = (RUN_FILE, SUMMARY_FILE)
@@ -144,18 +144,6 @@ def test_kill_9_of_a_first_run_leaves_no_result(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=10)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_foreign_netcdf_is_refused(tmp_path):
-    import xarray as xr
-
-    other = tmp_path / "other.nc"
-    xr.Dataset({"x": ("a", np.arange(3.0))}).to_netcdf(other, engine="h5netcdf")
-    with pytest.raises(SimctlError, match="not a simctl run"):
-        load_run(other)
-    other.write_bytes(b"nonsense")
-    with pytest.raises(SimctlError, match="not a netCDF file"):
-        load_run(other)
 
 
 @pytest.fixture(scope="module")

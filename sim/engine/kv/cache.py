@@ -13,6 +13,20 @@ from collections.abc import Hashable, Sequence
 from sim.engine.interface import Request
 
 
+def forget_content(content: Hashable, block: int, block_of: dict[Hashable, int], copies_of: dict[Hashable, list[int]]) -> None:
+    """A block loses its contents: where it was the one found by them, its oldest copy takes its place."""
+    copies = copies_of.get(content)
+    if block_of[content] != block:
+        assert copies is not None
+        copies.remove(block)
+    elif copies:
+        block_of[content] = copies.pop(0)
+    else:
+        del block_of[content]
+    if copies is not None and not copies:
+        del copies_of[content]
+
+
 class KvCacheManager:
     """`num_blocks` blocks of `block_size` tokens, block 0 never handed out.
 
@@ -134,13 +148,4 @@ class KvCacheManager:
     def _forget(self, block: int) -> None:
         content = self._content[block]
         self._content[block] = None
-        copies = self._copies_of.get(content)
-        if self._block_of[content] != block:
-            assert copies is not None
-            copies.remove(block)
-        elif copies:
-            self._block_of[content] = copies.pop(0)
-        else:
-            del self._block_of[content]
-        if copies is not None and not copies:
-            del self._copies_of[content]
+        forget_content(content, block, self._block_of, self._copies_of)

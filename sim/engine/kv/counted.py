@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
+from sim.engine.kv.cache import forget_content
+
 
 class CountedKv:
     """`blocks` blocks to give. Queries: `free`, `hits`, `needed`; the rest mutate."""
@@ -121,13 +123,4 @@ class CountedKv:
     def _forget(self, block: int) -> None:
         content = self._content.pop(block)
         del self._references[block]
-        copies = self._copies_of.get(content)
-        if self._block_of[content] != block:
-            assert copies is not None
-            copies.remove(block)
-        elif copies:
-            self._block_of[content] = copies.pop(0)
-        else:
-            del self._block_of[content]
-        if copies is not None and not copies:
-            del self._copies_of[content]
+        forget_content(content, block, self._block_of, self._copies_of)
