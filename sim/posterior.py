@@ -245,12 +245,11 @@ def _folder() -> Path:
 
 
 def _pick(have: int, want: int | None, seed: int) -> NDArray[np.intp]:
-    """Indices of `want` of `have` draws: spread evenly while there are enough, with replacement beyond."""
+    """Indices of `want` of `have` draws: at random, each once while there are enough. The first few of many are those of few."""
     if want is None or want == have:
         return np.arange(have)
-    if want < have:
-        return np.linspace(0, have - 1, want).round().astype(np.intp)
-    return np.random.default_rng(seed).integers(0, have, want)
+    rng = np.random.default_rng(seed)
+    return rng.permutation(have)[:want] if want < have else rng.integers(0, have, want)
 
 
 def _plain(value: Any) -> Any:

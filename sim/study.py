@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,8 @@ from sim.engine.registry import make_scheduler, step_settings
 from sim.engine.vllm import check_fits
 from sim.errors import UsageError
 from sim.rate_source import load_rates
-from sim.results.intervals import block_intervals, chance_within, rate_intervals, repeat_intervals
+from sim.results.chance import STAGES, Chance, chance_of
+from sim.results.intervals import block_intervals, rate_intervals, repeat_intervals
 from sim.results.metrics import cost_shares, summarise
 from sim.results.record import RunRecord
 from sim.results.run_files import to_dataset
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 Interval = tuple[float, float]
 DEFAULT_DRAWS = 20
 REPEATS = 20
+Z_90 = 1.6448536269514722  # half a 90 % interval over the standard deviation
 REPEATS_UP_TO = 5_000  # requests
 LOGGED_UP_TO = 5_000  # iterations of the run; beyond, draws asked for keep no iteration log: it would cost minutes
 DEFAULT_DRAWS_UP_TO = 20_000  # requests; beyond, repeats take minutes and are left to be asked for
@@ -89,13 +92,43 @@ class Run:
             "provenance": provenance(self.study, self.config) | attrs,
         }
 
-    def goal(self, metric: str, limit: float) -> dict[str, Any]:
-        """Whether a figure is at most `limit`, and with what chance over rates and run noise. UsageError for an unknown figure."""
+    def goal(self, metric: str, limit: float, on_progress: Progress | None = None) -> Goal:
+        """Whether a figure is at most `limit`, and with what chance in a run like this. UsageError for an unknown figure."""
         if metric not in self.summary:
             raise UsageError(f"no figure {metric!r}; there are {', '.join(sorted(self.summary))}")
-        value = float(self.summary[metric])
-        chance = chance_within(limit, value, self.draws.get(metric, ()), self.repeats.get(metric, ()), self.noise.get(metric))
-        return {"metric": metric, "limit": limit, "value": value, "met": value <= limit, "chance": chance}
+        figure = _trials(self, metric)
+
+        def holds(trial: int) -> bool:
+            if on_progress:
+                on_progress(trial, STAGES[-1])
+            return figure(trial) <= limit
+
+        return Goal(metric, limit, float(self.summary[metric]), chance_of(holds))
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A figure that shall be at most `limit`: its value at the median rates, and the chance over rates and run noise."""
+
+    metric: str
+    limit: float
+    value: float
+    chance: Chance
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers; `certain` is null where the trials leave open whether the chance is 0.95."""
+        chance = self.chance
+        return {
+            "metric": self.metric,
+            "limit": self.limit,
+            "value": self.value,
+            "met": self.value <= self.limit,
+            "chance": chance.value,
+            "chance_low": chance.low,
+            "chance_high": chance.high,
+            "trials": chance.trials,
+            "certain": chance.certain,
+        }
 
 
 def simulate(
@@ -115,7 +148,7 @@ def simulate(
     `rates` None loads the best there are; `host` None applies the packaged serving overhead to them, any other is taken with the rates as
     they are. `goodput` maps ttft, tpot, e2el to milliseconds. `draws`, `keep_iterations` and errors as in `run_study`.
     """
-    known = load_rates(deployment, draws=max(DEFAULT_DRAWS, draws or 0), seed=seed) if rates is None else rates
+    known = load_rates(deployment, draws=max(STAGES[-1], draws or 0), seed=seed) if rates is None else rates
     if host is None:
         known, host = as_served(known)
     study = Study(deployment, workload, known, host, goodput or {})
@@ -262,6 +295,29 @@ def _repeats(study: Study, config: EngineConfig, logged: bool) -> dict[str, list
             return {}
         figures.append(summarise(record, study.goodput))
     return _columns(figures)
+
+
+def _trials(run: Run, metric: str) -> Callable[[int], float]:
+    """A figure by trial: a draw of the rates and a draw of the workload each, independent of all others.
+
+    A trace happened once: its run noise comes from the run's own interval, log-normal.
+    """
+    study, config = run.study, run.config
+    redraw = study.workload.redraw
+    low, high = run.noise.get(metric, (1.0, 1.0)) if redraw is None else (1.0, 1.0)
+    noise = math.log(high / low) / (2 * Z_90) if low > 0 else 0.0
+    factors = np.exp(noise * np.random.default_rng(0).standard_normal(STAGES[-1]))
+
+    def figure(trial: int) -> float:
+        trace = redraw(trial) if redraw else study.workload.trace
+        check_all_fit(trace, config)
+        again, rates = replace(study, workload=replace(study.workload, trace=trace)), study.rates.draws.at(trial % study.rates.count)
+        summary = summarise(_run(again, config, rates, False, None), study.goodput)
+        if metric not in summary:  # read off the iteration log
+            summary = summarise(_run(again, config, rates, True, None), study.goodput)
+        return float(summary[metric]) * float(factors[trial])
+
+    return figure
 
 
 def _columns(figures: list[dict[str, float | int]]) -> dict[str, list[float]]:

@@ -10,8 +10,6 @@ import click
 
 from sim.errors import UsageError
 
-CERTAINTY = 0.95
-
 
 @click.command("run")
 @click.argument("file", type=click.Path(path_type=Path), metavar="SCENARIO")
@@ -91,18 +89,23 @@ def _table(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: 
 
 
 def conclusion(labels: list[dict[str, str]], goals: list[dict[str, Any]]) -> str:
-    """One sentence: the first cell of the sweep that meets its goal with CERTAINTY, or that none does."""
+    """One sentence: the first cell of the sweep that meets its goal with CERTAINTY, and which before it may; or that none does."""
+    from sim.results.chance import CERTAINTY
     from sim.units import format_number
 
-    bound = f"{goals[0]['metric']} <= {format_number(goals[0]['limit'])}"
-    for label, goal in zip(labels, goals, strict=True):
-        if goal["chance"] is not None and goal["chance"] >= CERTAINTY:
-            cell = ", ".join(f"{name} {value}" for name, value in label.items()) or "as asked"
-            return f"=> {cell}: the first to hold {bound} with at least {100 * CERTAINTY:.0f} % certainty (chance {goal['chance']:.2f})."
-    best = max(goals, key=lambda goal: -1.0 if goal["chance"] is None else goal["chance"])["chance"]
-    return f"=> none holds {bound} with {100 * CERTAINTY:.0f} % certainty; " + (
-        "nothing is known of the spread." if best is None else f"the best chance is {best:.2f}."
-    )
+    bound, sure = f"{goals[0]['metric']} <= {format_number(goals[0]['limit'])}", f"{100 * CERTAINTY:.0f} %"
+    names = [", ".join(f"{name} {value}" for name, value in label.items()) or "as asked" for label in labels]
+    first = next((i for i, goal in enumerate(goals) if goal["certain"]), None)
+    may = [f"{names[i]} ({_chance(goal)})" for i, goal in enumerate(goals[:first]) if goal["certain"] is None]
+    open_ = f" Not told from {sure}: {', '.join(may)}." if may else ""
+    if first is not None:
+        return f"=> {names[first]}: the first to hold {bound} with a chance of at least {sure} ({_chance(goals[first])}).{open_}"
+    best = max(goals, key=lambda goal: goal["chance"])
+    return f"=> none holds {bound} with a chance of at least {sure} for sure; the best is {_chance(best)}.{open_}"
+
+
+def _chance(goal: dict[str, Any]) -> str:
+    return f"{goal['chance']:.2f}, {goal['chance_low']:.2f}-{goal['chance_high']:.2f} by {goal['trials']} trials"
 
 
 def flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -34,7 +34,7 @@ from simctl.text import fill
 if TYPE_CHECKING:
     from sim import HostRates, Run
     from sim.engine.config import EngineConfig
-    from sim.study import Study
+    from sim.study import Goal, Study
 
 MOST_BLOCKS = 2**24  # 268 million tokens in blocks of 16: beyond any node, and a block costs the simulator some 100 bytes
 SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word
@@ -154,7 +154,7 @@ def command(**options: Any) -> None:
         keep = options["iterations"] or chrome is not None or plot is not None
         with _progress() as report:
             run = run_study(study, draws=options["draws"], keep_iterations=keep, on_progress=report)
-        summary = _summary(run, options)
+            summary, goal = _summary(run, options, report)
         if directory is not None:
             write_run(directory, run.to_xarray(**_origin(options)), summary)
         if chrome is not None:
@@ -170,8 +170,8 @@ def command(**options: Any) -> None:
         click.echo(summary_json(summary))
         return
     _print(run)
-    if options["goal"]:
-        click.echo(_goal_line(summary["goal"]))
+    if goal:
+        click.echo(_goal_line(goal))
     for path in ([out / RUN_FILE, out / SUMMARY_FILE] if out is not None else []) + [each for each in (chrome, plot) if each]:
         click.echo(f"wrote {path}", err=True)
 
@@ -183,8 +183,10 @@ def json_answer(options: Mapping[str, Any]) -> dict[str, Any]:
     from sim.results.run_files import summary_json
     from sim.study import run_study
 
-    run = run_study(study_of(options), draws=options["draws"], keep_iterations=options["iterations"])
-    plain: dict[str, Any] = json.loads(summary_json(_summary(run, options)))
+    with _progress() as report:
+        run = run_study(study_of(options), draws=options["draws"], keep_iterations=options["iterations"], on_progress=report)
+        summary, _ = _summary(run, options, report)
+    plain: dict[str, Any] = json.loads(summary_json(summary))
     return plain
 
 
@@ -195,8 +197,9 @@ def study_of(options: Mapping[str, Any]) -> Study:
     from sim import NO_HOST, AdmissionLimits, HostRates, load_rates
     from sim.cost.serving import as_served
     from sim.deployment import cap_at_knee
+    from sim.results.chance import STAGES
     from sim.results.metrics import parse_goodput
-    from sim.study import DEFAULT_DRAWS, Study
+    from sim.study import Study
 
     seqs = options["max_num_seqs"]
     admit_ttft = options["admit_ttft"]
@@ -211,7 +214,7 @@ def study_of(options: Mapping[str, Any]) -> Study:
     )
     goodput = parse_goodput(options["goodput"])
     workload = workload_of(options, options["max_model_len"] or deployment.model.max_context)
-    draws = max(DEFAULT_DRAWS, options["draws"] or 0)
+    draws = max(STAGES[-1], options["draws"] or 0)
     rates, host = load_rates(deployment, posterior=options["posterior"], draws=draws, seed=options["seed"]), HostRates()
     if options["served"]:
         rates, host = as_served(rates)
@@ -292,17 +295,16 @@ def _origin(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"simctl_version": __version__, "seed": options["seed"]}
 
 
-def _summary(run: Run, options: Mapping[str, Any]) -> dict[str, Any]:
-    goal = {"goal": run.goal(*options["goal"])} if options["goal"] else {}
-    return run.to_dict(**_origin(options)) | goal
+def _summary(run: Run, options: Mapping[str, Any], on_progress: Callable[[int, int], None] | None) -> tuple[dict[str, Any], Goal | None]:
+    goal = run.goal(*options["goal"], on_progress) if options["goal"] else None
+    return run.to_dict(**_origin(options)) | ({"goal": goal.to_dict()} if goal else {}), goal
 
 
-def _goal_line(goal: dict[str, Any]) -> str:
+def _goal_line(goal: Goal) -> str:
     from sim.units import format_number
 
-    chance = "no draws, no repeats: no chance" if goal["chance"] is None else f"chance {goal['chance']:.2f} over rates and run noise"
-    met = "met" if goal["met"] else "missed"
-    return f"goal {goal['metric']} <= {goal['limit']:g}: {met} ({format_number(goal['value'])}); {chance}"
+    met = "met" if goal.value <= goal.limit else "missed"
+    return f"goal {goal.metric} <= {goal.limit:g}: {met} ({format_number(goal.value)}); chance {goal.chance} over rates and run noise"
 
 
 def _print(run: Run) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,6 @@ Interval = tuple[float, float]
 BLOCKS = 10
 MIN_PER_BLOCK = 10
 RESAMPLES = 200
-_Z_90 = 1.6448536269514722
-_QUANTILES = np.array([NormalDist().inv_cdf((i + 0.5) / 20) for i in range(20)])
 _T_90 = {9: 1.8331, 19: 1.7291}  # Student's t by degrees of freedom, two-sided 90 %
 
 
@@ -52,25 +49,6 @@ def repeat_intervals(repeats: Mapping[str, Sequence[float]]) -> dict[str, Interv
         low, high = float(scale.mean()) - half, float(scale.mean()) + half
         out[name] = (math.exp(low), math.exp(high)) if positive else (low, high)
     return out
-
-
-def chance_within(limit: float, value: float, draws: Sequence[float], repeats: Sequence[float], noise: Interval | None) -> float | None:
-    """Chance that a figure is at most `limit`, when both the rates and the run could have fallen otherwise.
-
-    `value` is the figure at the median rates, `draws` at draws of the rates (same workload), `repeats` in repeats of the run (median
-    rates); without repeats the 90 % interval `noise` stands for them, log-normal. A draw moves the figure by the same factor in every
-    repeat: all pairs are taken. None when there is neither a draw nor a repeat, or the figure is not a positive number.
-    """
-    others = np.asarray(repeats, dtype=np.float64)
-    if not len(others) and noise is not None and min(noise) > 0:
-        middle, sigma = 0.5 * (math.log(noise[0]) + math.log(noise[1])), (math.log(noise[1]) - math.log(noise[0])) / (2 * _Z_90)
-        others = np.exp(middle + sigma * _QUANTILES)
-    factors = np.asarray(draws, dtype=np.float64) / value if value > 0 else np.empty(0)
-    factors = factors[np.isfinite(factors)]
-    if not value > 0 or not (len(factors) or len(others)):
-        return None
-    figures = np.outer(factors if len(factors) else [1.0], others if len(others) else [value])
-    return float((figures <= limit).mean())
 
 
 def block_intervals(record: RunRecord) -> dict[str, Interval]:

@@ -1,36 +1,40 @@
-"""The chance that a figure meets its goal counts what is not known about the rates and the run's own noise, both."""
+"""The chance that a figure meets its goal counts unknown rates and the run's own noise, and carries its Monte-Carlo error."""
 
 import json
-import math
-from statistics import NormalDist
 
 import numpy as np
 import pytest
 
-from sim.results.intervals import chance_within
+from sim.results.chance import CERTAINTY, STAGES, chance_of
 from tests.cli import run
 
 DRAWN = ["simulate", "--gpu", "H100", "--model", "Llama-3.1-8B", "--num-prompts", "60", "--request-rate", "12", "--random-length-cv", "1"]
+TRACED = ["simulate", "--gpu", "H100", "--model", "Llama-3.1-8B", "--trace"]
 
 
-def test_log_normal_rates_and_repeats_give_the_normal_probability():
-    normal = np.array([NormalDist().inv_cdf((i + 0.5) / 400) for i in range(400)])
-    draws, repeats = 100.0 * np.exp(0.10 * normal), 100.0 * np.exp(0.20 * normal)
-    limit = 120.0
-    expected = 0.5 * (1 + math.erf(math.log(limit / 100.0) / math.hypot(0.10, 0.20) / math.sqrt(2)))
-    assert chance_within(limit, 100.0, draws, repeats, None) == pytest.approx(expected, abs=0.002)
+def trials(chance, seed):
+    """Independent trials that hold with this chance."""
+    drawn = np.random.default_rng(seed).random(STAGES[-1]) < chance
+    return lambda trial: bool(drawn[trial])
 
 
-def test_without_repeats_the_noise_interval_stands_for_them():
-    noise = (100.0 * math.exp(-1.6449 * 0.2), 100.0 * math.exp(1.6449 * 0.2))
-    assert chance_within(100.0, 100.0, (), (), noise) == pytest.approx(0.5)
-    assert chance_within(100.0 * math.exp(0.2), 100.0, (), (), noise) == pytest.approx(0.841, abs=0.05)
+@pytest.mark.parametrize("chance", [0.0, 0.3, 0.9, 0.95, 0.98, 1.0])
+def test_the_interval_holds_the_chance_and_the_side_is_rarely_wrong(chance):
+    found = [chance_of(trials(chance, seed)) for seed in range(200)]
+    assert np.mean([f.low <= chance <= f.high for f in found]) >= 0.95
+    wrong = [f.certain is not None and f.certain != (chance >= CERTAINTY) for f in found]
+    assert np.mean(wrong) <= 0.05
 
 
-def test_one_source_alone_is_its_own_share():
-    assert chance_within(2.5, 2.0, [1.0, 2.0, 3.0, 4.0], (), None) == 0.5
-    assert chance_within(2.5, 2.0, (), [1.0, 2.0, 3.0, 4.0], None) == 0.5
-    assert chance_within(2.5, 2.0, (), (), None) is None
+@pytest.mark.parametrize(("chance", "certain"), [(0.9, False), (0.98, True), (1.0, True)])
+def test_what_is_concluded_does_not_hang_on_the_seed(chance, certain):
+    assert np.mean([chance_of(trials(chance, seed)).certain is certain for seed in range(200)]) >= 0.95
+
+
+def test_trials_stop_when_they_have_told():
+    assert chance_of(lambda _: False).trials == STAGES[0]
+    assert chance_of(lambda _: True).trials == 100
+    assert chance_of(trials(0.951, 0)).trials == STAGES[-1]
 
 
 def test_chance_rises_with_the_limit_and_its_ends_are_certain():
@@ -40,15 +44,30 @@ def test_chance_rises_with_the_limit_and_its_ends_are_certain():
     assert (chances[0], chances[-1]) == (0.0, 1.0)
 
 
+def test_a_trace_takes_its_noise_from_the_run(tmp_path):
+    trace = tmp_path / "t.jsonl"
+    trace.write_text("".join(f'{{"arrival_s": {i / 8}, "prompt_tokens": {100 + 37 * i % 900}, "output_tokens": 32}}\n' for i in range(120)))
+    said = json.loads(run(*TRACED, str(trace), "--json").stdout)
+    middle = said["median_ttft_ms"]
+    chances = [
+        json.loads(run(*TRACED, str(trace), "--goal", f"median_ttft_ms<={middle * by}", "--json").stdout)["goal"]["chance"]
+        for by in (0.7, 1.0, 1.5)
+    ]
+    assert chances[0] < 0.1 < chances[1] < 0.9 < chances[2]
+
+
 def test_a_study_names_the_first_cell_that_is_certain(tmp_path):
     text = "question: How many?\ncommand: simulate\n"
     text += "options: {gpu: H100, model: Llama-3.1-8B, num-prompts: 60, request-rate: 40, goal: GOAL}\n"
     text += "sweep: {replicas: [1, 2]}\nreport: [p99_ttft_ms, goal.chance]\n"
     path = tmp_path / "s.yaml"
     path.write_text(text.replace("GOAL", "p99_ttft_ms<=1e6"))
-    assert "=> replicas 1: the first to hold p99_ttft_ms <= 1,000,000 with at least 95 %" in run("run", str(path)).stdout
+    assert "=> replicas 1: the first to hold p99_ttft_ms <= 1,000,000 with a chance of at least 95 %" in run("run", str(path)).stdout
     path.write_text(text.replace("GOAL", "p99_ttft_ms<=0.001"))
-    assert "=> none holds p99_ttft_ms <= 0.001 with 95 % certainty; the best chance is 0.00." in run("run", str(path)).stdout
+    assert (
+        "=> none holds p99_ttft_ms <= 0.001 with a chance of at least 95 % for sure; the best is 0.00, 0.00-"
+        in run("run", str(path)).stdout
+    )
 
 
 @pytest.mark.parametrize("goal", ["p99_ttft_ms", "p99_ttft_ms<=x", "p99_ttfft_ms<=3"])
