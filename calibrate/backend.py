@@ -67,12 +67,9 @@ def one_thread() -> Iterator[None]:
 
 
 @cache
-def nutpie() -> ModuleType | None:
-    """The nutpie module, or None where it is not installed."""
-    try:
-        return _load("nutpie")
-    except MissingSamplerError:
-        return None
+def nutpie() -> ModuleType:
+    """The nutpie module."""
+    return _load("nutpie")
 
 
 def imported() -> None:

@@ -186,7 +186,7 @@ def learn(runs: Sequence[KvRun], settings: Settings) -> tuple[Fit, dict[str, Arr
     """(fit to all runs, predictive draws of the blocks of each run from a fit without its model). UsageError with too few runs."""
     if len(runs) < LEAST_RUNS:
         raise UsageError(f"too few engine starts to learn an overhead from: {len(runs)}, at least {LEAST_RUNS} are needed")
-    compiled = Compiled(Graph(memory_model(runs)), settings.sampler)
+    compiled = Compiled(Graph(memory_model(runs)))
     held = {}
     for name in sorted({run.model for run in runs}):
         others = _fit(compiled, settings, [run for run in runs if run.model != name])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from sim.errors import SimctlError
 
 RHAT_MAX = 1.01
 ESS_MIN = 400
-Sampler = Literal["nutpie", "pymc"]
 
 
 class UnconvergedError(SimctlError):
@@ -25,8 +24,8 @@ class UnconvergedError(SimctlError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to sample. `sampler` None takes nutpie where it is installed (docs/adr: same posterior, several times faster). A sample of
-    `draws` a chain that fails a gate is thrown away for one of `anew` where that is set: what is wrong with the posterior shows again.
+    """How to sample. A sample of `draws` a chain that fails a gate is thrown away for one of `anew` where that is set: what is wrong with
+    the posterior shows again.
     """
 
     draws: int = 1000
@@ -34,7 +33,6 @@ class Settings:
     chains: int = 4
     seed: int = 0
     cores: int = 2
-    sampler: Sampler | None = None
     target_accept: float = 0.95
     anew: int = 0
 
@@ -68,18 +66,8 @@ class Diagnostics:
             raise UnconvergedError(f"the posterior did not converge: {'; '.join(found)}")
 
 
-def chosen(sampler: Sampler | None) -> Sampler:
-    """The sampler asked for, else nutpie where it is installed. MissingSamplerError when the one asked for is not."""
-    if sampler == "nutpie" and backend.nutpie() is None:
-        raise backend.MissingSamplerError("nutpie")
-    return sampler or ("nutpie" if backend.nutpie() else "pymc")
-
-
 class Model(Protocol):
-    """What can be sampled: it gives each sampler its own form of itself."""
-
-    def for_pymc(self) -> Any:
-        """A pm.Model."""
+    """What can be sampled."""
 
     def for_nutpie(self) -> Any:
         """A model that nutpie has compiled."""
@@ -91,57 +79,41 @@ class Graph:
 
     graph: Any
 
-    def for_pymc(self) -> Any:
-        return self.graph
-
     def for_nutpie(self) -> Any:
-        nutpie = backend.nutpie()
-        assert nutpie is not None
-        return nutpie.compile_pymc_model(self.graph)
+        return backend.nutpie().compile_pymc_model(self.graph)
 
 
 class Compiled:
     """A model made ready once and sampled many times, on its own data or on replacements of its pm.Data."""
 
-    def __init__(self, model: Model, sampler: Sampler | None = None) -> None:
-        self.sampler = chosen(sampler)
+    def __init__(self, model: Model) -> None:
         with quiet(), backend.exact():
-            if self.sampler == "nutpie":
-                self._ready = model.for_nutpie()
-            else:
-                self.model = model.for_pymc()
+            self._ready = model.for_nutpie()
 
     def sample(self, settings: Settings, data: Mapping[str, np.ndarray] | None = None) -> Any:
         """InferenceData of the posterior. `data` replaces values of pm.Data by name; shapes must stay the same."""
+        how = {name: getattr(settings, name) for name in ("draws", "tune", "chains", "seed", "target_accept")}
         with quiet(), backend.exact():
-            found = self._sample(settings, data)
+            ready = self._ready.with_data(**data) if data else self._ready
+            # fixed cost against bandwidth and rate against exponent are strongly correlated: a diagonal metric mixes
+            # three times slower on the step-time model
+            found = backend.nutpie().sample(
+                ready,
+                cores=min(settings.cores, settings.chains),
+                low_rank_modified_mass_matrix=True,
+                progress_bar=False,
+                save_warmup=False,
+                **how,
+            )
         # samplers of ArviZ 1 return xarray's DataTree instead, whose groups are trees themselves
         groups = {name: found[name] for name in ("posterior", "sample_stats")}
         trees = hasattr(groups["posterior"], "to_dataset")
         return SimpleNamespace(**{name: group.to_dataset() for name, group in groups.items()}) if trees else found
 
-    def _sample(self, settings: Settings, data: Mapping[str, np.ndarray] | None) -> Any:
-        how = {name: getattr(settings, name) for name in ("draws", "tune", "chains", "target_accept")}
-        how["cores"] = min(settings.cores, settings.chains)
-        if self.sampler == "nutpie":
-            nutpie = backend.nutpie()
-            assert nutpie is not None
-            ready = self._ready.with_data(**data) if data else self._ready
-            # fixed cost against bandwidth and rate against exponent are strongly correlated: a diagonal metric mixes
-            # three times slower on the step-time model
-            return nutpie.sample(
-                ready, seed=settings.seed, low_rank_modified_mass_matrix=True, progress_bar=False, save_warmup=False, **how
-            )
-        pm = backend.pymc()
-        with self.model:
-            if data:
-                pm.set_data(dict(data))
-            return pm.sample(random_seed=settings.seed, progressbar=False, compute_convergence_checks=False, **how)
-
 
 def sample(graph: Any, settings: Settings) -> Any:
     """Compile a pm.Model and sample it once."""
-    return Compiled(Graph(graph), settings.sampler).sample(settings)
+    return Compiled(Graph(graph)).sample(settings)
 
 
 def diagnose(idata: Any) -> Diagnostics:

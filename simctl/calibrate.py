@@ -27,7 +27,7 @@ DRAWS = {"capacity": 4000, "recall": 3000, "rates": 600}
 
 SECTIONS = {
     "Learn rates": (
-        "hw", "engine", "from", "out", "folds", "worst", "draws", "chains", "sampler", "seed", "thin", "from-datasheet",
+        "hw", "engine", "from", "out", "folds", "worst", "draws", "chains", "seed", "thin", "from-datasheet",
         "allow-unconverged",
     ),
     "Measure first, then learn": ("collect", "cells"),
@@ -66,7 +66,6 @@ SECTIONS = {
 @click.option(
     "--worst", default=0, show_default=True, type=click.IntRange(0), help="Also list so many held-out or predicted cells, worst first."
 )
-@click.option("--sampler", type=click.Choice(["nutpie", "pymc"]), help="What samples. [default: nutpie where it is installed]")
 @click.option("--thin", type=click.IntRange(100), help="Keep about this many draws in all, as float32 (packaged files).")
 @click.option("--allow-unconverged", is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
 @click.option("--model", help="The model it served: catalogue name or config.json. With --collect: the shape to measure.")
@@ -124,7 +123,6 @@ def command(
     sims: int,
     cells_out: Path | None,
     worst: int,
-    sampler: Any,
     allow_unconverged: bool,
     model: str | None,
     experiment: str | None,
@@ -187,12 +185,12 @@ def command(
     if kv_capacity:
         from simctl.kv_capacity import run as learn_capacity
 
-        learn_capacity(given, out, draws, chains, seed, sampler, as_json)
+        learn_capacity(given, out, draws, chains, seed, as_json)
         return
     if recall:
         from simctl.recall import run as learn_recall
 
-        learn_recall(out, draws, chains, seed, sampler, as_json)
+        learn_recall(out, draws, chains, seed, as_json)
         return
     if not hw:
         raise UsageError("which GPU? give --hw (or --list to see what is packaged)")
@@ -229,7 +227,6 @@ def command(
                 draws=draws,
                 chains=chains,
                 seed=seed,
-                sampler=sampler,
                 from_datasheet=from_datasheet,
                 allow_unconverged=allow_unconverged,
             ),
@@ -267,7 +264,7 @@ def command(
         every = concatenate([g.cells for g in grids])
         # a processor is no GPU: the hierarchy does not know it
         known, start = starting_priors(gpu, grids[0].precision, datasheet=from_datasheet or hw.lower() == "cpu")
-        settings = Settings(draws=draws, tune=TUNE, target_accept=TARGET_ACCEPT, chains=chains, seed=seed, sampler=sampler)
+        settings = Settings(draws=draws, tune=TUNE, target_accept=TARGET_ACCEPT, chains=chains, seed=seed)
         if start.pooled:
             settings = replace(settings, draws=asked_draws or CAREFUL_DRAWS, target_accept=CAREFUL)
         elif not asked_draws:

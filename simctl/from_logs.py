@@ -43,7 +43,6 @@ class Asked:
     draws: int
     chains: int
     seed: int
-    sampler: Any
     from_datasheet: bool
     allow_unconverged: bool
 
@@ -60,7 +59,7 @@ def run(asked: Asked, as_json: bool) -> None:
     log, served = _measured(asked) if asked.path.suffix == ".nc" else _logged(asked)
     check_times(served)
     priors, basis = served_priors(served, asked.from_datasheet)
-    settings = Settings(draws=asked.draws, chains=asked.chains, seed=asked.seed, sampler=asked.sampler)
+    settings = Settings(draws=asked.draws, chains=asked.chains, seed=asked.seed)
     learnt = learn_rates(served, log, priors, settings, progress=lambda what: click.echo(what, err=True))
     report = {"log": asked.path.name, "start": basis, **_report(log, learnt, priors), "replayed": _replayed(served, log, learnt)}
     if as_json:

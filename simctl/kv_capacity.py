@@ -12,7 +12,7 @@ import click
 from simctl.text import table
 
 
-def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed: int, sampler: Any, as_json: bool = False) -> None:
+def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed: int, as_json: bool) -> None:
     """Learn from the files given, else the packaged ones; print predicted against got, and write the JSON to `out`."""
     import numpy as np
 
@@ -27,7 +27,7 @@ def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed
     runs = distinct([run for run in runs if run is not None])
     if spread := [run.name for run in runs if run.tp > 1]:
         raise UsageError(f"{', '.join(spread)}: over several GPUs, which keep buffers of their own to speak to each other: not learnt from")
-    fit, held = learn(runs, Settings(draws=draws, chains=chains, seed=seed, sampler=sampler, target_accept=0.99))
+    fit, held = learn(runs, Settings(draws=draws, chains=chains, seed=seed, target_accept=0.99))
     d = fit.diagnostics
     rows = []
     for r in runs:

@@ -12,7 +12,7 @@ import click
 from simctl.text import aligned
 
 
-def run(out: Path | None, draws: int, chains: int, seed: int, sampler: Any, as_json: bool = False) -> None:
+def run(out: Path | None, draws: int, chains: int, seed: int, as_json: bool) -> None:
     """Fit, print every published cell beside what as many trials at a cell like it, never tried, would show; write the JSON to `out`."""
     import numpy as np
 
@@ -21,7 +21,7 @@ def run(out: Path | None, draws: int, chains: int, seed: int, sampler: Any, as_j
     from calibrate.sampling import Settings
 
     evidence = published()
-    model, diagnostics = learn(evidence, Settings(draws=draws, tune=2000, chains=chains, seed=seed, sampler=sampler, target_accept=0.995))
+    model, diagnostics = learn(evidence, Settings(draws=draws, tune=2000, chains=chains, seed=seed, target_accept=0.995))
     rows, rng = [], np.random.default_rng([seed, 95])
     for t in evidence.trials:
         recall = model.predict(t.model, t.haystack, t.context_tokens, t.k_blocks)

@@ -70,7 +70,7 @@ def standardised(values: Array) -> Array:
 def compare(batch: Array, censored: NDArray[np.bool_], predictors: Mapping[str, Array], settings: Settings) -> list[Ranked]:
     """Predictors from best to worst by leave-one-out log density. One compiled model serves all."""
     scores = {name: standardised(np.asarray(v, dtype=float)) for name, v in predictors.items()}
-    compiled = Compiled(Graph(knee_model(batch, censored, next(iter(scores.values())))), settings.sampler)
+    compiled = Compiled(Graph(knee_model(batch, censored, next(iter(scores.values())))))
     found: dict[str, tuple[LeaveOneOut, float]] = {}
     for name, score in scores.items():
         idata = compiled.sample(settings, {"score": score})

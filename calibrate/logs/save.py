@@ -14,7 +14,7 @@ import xarray as xr
 from calibrate.artifacts import write_posterior
 from calibrate.logs.learn import Learnt
 from calibrate.logs.requests import Log
-from calibrate.sampling import Settings, chosen
+from calibrate.sampling import Settings
 from calibrate.served.runs import ServedRun
 from calibrate.steps.cells import KINDS
 from sim.cost.rates import UNITS
@@ -43,7 +43,6 @@ def save(out: Path, run: ServedRun, log: Log, learnt: Learnt, priors: Mapping[st
         data_fingerprint=mark.hexdigest(),
         diagnostics=learnt.diagnostics,
         settings=settings,
-        sampler=chosen(settings.sampler),
         groups={"sample_stats": learnt.idata.sample_stats[["diverging"]].astype(np.int8)},
         engine=log.source,
         weight_dtype=dtype,

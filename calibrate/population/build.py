@@ -22,7 +22,7 @@ from calibrate.artifacts import write_posterior
 from calibrate.population.kernels import Estimate, estimates
 from calibrate.population.model import REFERENCE, Population, bounded, drawn, learn
 from calibrate.population.published import learn_published, published
-from calibrate.sampling import Diagnostics, Settings, chosen
+from calibrate.sampling import Diagnostics, Settings
 from calibrate.sources import engine_grids
 from calibrate.steps.cells import KINDS, concatenate
 from calibrate.steps.held_out import Scores, hosts_of, intervals, score
@@ -133,7 +133,6 @@ def write(
         data_fingerprint=data,
         diagnostics=diagnostics,
         settings=how.settings,
-        sampler=chosen(how.settings.sampler),
         thin_to=KEPT_DRAWS,
         host_sd=HOST_SD,
         **more,

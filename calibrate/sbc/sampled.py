@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate import backend
-from calibrate.sampling import Compiled, Model, Settings
+from calibrate.sampling import Compiled, Graph, Settings
 from calibrate.sbc.ranks import rank
 
 Array = NDArray[np.float64]
@@ -25,7 +25,7 @@ class Sampled:
     written as a potential has no variable to draw: `data` then makes the pm.Data from a truth, for which `helpers` are drawn, too.
     """
 
-    model: Model
+    model: Graph
     parameters: Sequence[str]
     observed: Mapping[str, str]
     helpers: Sequence[str] = ()
@@ -39,10 +39,10 @@ def sampled_ranks(study: Sampled, runs: int, rng: np.random.Generator, settings:
     """Rank of every scalar parameter in every run, by name: {parameter: [run]}."""
     pm = backend.pymc()
     names = [*study.parameters, *study.helpers, *study.observed]
-    graph = study.model.for_pymc()  # drawn from as it stands: truth and data of a run belong together
+    graph = study.model.graph  # drawn from as it stands: truth and data of a run belong together
     drawn = pm.draw([graph[name] for name in names], draws=runs, random_seed=int(rng.integers(2**31)))
     columns = dict(zip(names, (np.asarray(each, dtype=np.float64) for each in drawn), strict=True))
-    compiled = Compiled(study.model, settings.sampler)
+    compiled = Compiled(study.model)
     found: dict[str, list[float]] = {}
     for run in range(runs):
         truth = {name: columns[name][run] for name in study.parameters}

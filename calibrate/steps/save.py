@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from calibrate.artifacts import write_posterior
-from calibrate.sampling import chosen
 from calibrate.steps.cells import KINDS, concatenate
 from calibrate.steps.engine_grid import Grid
 from calibrate.steps.report import Calibration, describe
@@ -50,7 +49,6 @@ def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: s
         data_fingerprint=concatenate(parts).fingerprint(),
         diagnostics=result.diagnostics,
         settings=result.fit.settings,
-        sampler=chosen(result.fit.settings.sampler),
         thin_to=thin_to,
         groups=statistics,
         engine=", ".join(engines),

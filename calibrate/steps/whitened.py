@@ -20,16 +20,12 @@ class Whitened:
 
     around: Laplace
 
-    def for_pymc(self) -> Any:
-        """The pm.Model as it is."""
-        return self.around.model.for_pymc()
-
     def for_nutpie(self) -> Any:
         """The log density and gradient of the pm.Model. Its graph is small and is run as it stands: compiling it would take longer."""
         from nutpie.compiled_pyfunc import from_pyfunc
 
         mode, root, size = self.around.mode, np.linalg.cholesky(self.around.covariance), self.around.model.size
-        density = self.for_pymc().logp_dlogp_function(ravel_inputs=True, mode="FAST_COMPILE")
+        density = self.around.model.for_pymc().logp_dlogp_function(ravel_inputs=True, mode="FAST_COMPILE")
         density.set_extra_values({})
 
         def at_places() -> Any:

@@ -41,7 +41,7 @@ def posterior(path, *, sigma=SIGMA, host_sd=HOST_SD, gpu="H100", kinds=KINDS, **
         source=Provenance(Origin.IN_PROCESS, "posterior for a test"),
         sources=dict.fromkeys(UNITS, Provenance(Origin.IN_PROCESS, "learnt from a test")),
         data_fingerprint="0" * 64, diagnostics=Diagnostics(1.0, 2000.0, 0),
-        settings=Settings(), sampler="nutpie", weight_dtype="bf16", host_sd=host_sd, **more,
+        settings=Settings(), weight_dtype="bf16", host_sd=host_sd, **more,
     )  # fmt: skip
 
 

@@ -44,7 +44,6 @@ def write(path, gpu="H100", diagnostics=GOOD, family="step-time", thin_to=None, 
         data_fingerprint="0" * 64,
         diagnostics=diagnostics,
         settings=Settings(),
-        sampler="nutpie",
         thin_to=thin_to,
         weight_dtype="bf16",
     )

@@ -56,7 +56,7 @@ def test_a_populations_file_gives_smaller_gpus_more_of_their_matrix_peak(tmp_pat
         source=Provenance(Origin.IN_PROCESS, "posterior for a test"),
         sources=dict.fromkeys(UNITS, Provenance(Origin.IN_PROCESS, "learnt from a test")),
         data_fingerprint="0" * 64, diagnostics=Diagnostics(1.001, 1500.0, 0),
-        settings=Settings(), sampler="nutpie", weight_dtype="bf16", reference_flops=989e12,
+        settings=Settings(), weight_dtype="bf16", reference_flops=989e12,
     )  # fmt: skip
     for name in ("A10", "B200"):
         gpu = get_gpu(name)
