@@ -16,7 +16,7 @@ from sim.engine.registry import engine_of
 from sim.errors import SimctlError, UsageError
 from sim.memory import Memory, block_bytes, device_memory, loaded_weight_bytes, sequence_bytes
 from sim.policy import AttentionPolicy
-from sim.precision import Precision
+from sim.precision import Precision, check_runs, sixteen_bits
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
@@ -79,27 +79,34 @@ class Deployment:
     router: str = "round-robin"
     admission: AdmissionLimits = NO_LIMITS
 
+    def __post_init__(self) -> None:
+        check_runs(self.precision, self.gpu)
+
     @classmethod
     def of(
         cls,
         model: str | ModelSpec,
         gpu: str | GpuSpec,
         *,
-        dtype: str = "bf16",
-        kv_dtype: str = "bf16",
+        dtype: str | None = None,
+        kv_dtype: str | None = None,
         tp: int = 1,
         replicas: int = 1,
         router: str = "round-robin",
         admission: AdmissionLimits = NO_LIMITS,
         **limits: Any,
     ) -> Deployment:
-        """A deployment by catalogue names (or config.json, or GPU file); `limits` are fields of Limits. UsageError for an unknown one."""
+        """A deployment by catalogue names (or config.json, or GPU file); `limits` are fields of Limits. UsageError for an unknown one.
+
+        Without a dtype it is bf16, or fp16 on a GPU that has no bf16.
+        """
         if unknown := set(limits) - set(Limits.__dataclass_fields__):
             raise UsageError(f"no such limit: {', '.join(sorted(unknown))}; there are {', '.join(Limits.__dataclass_fields__)}")
+        card = get_gpu(gpu) if isinstance(gpu, str) else gpu
         return cls(
             get_model(model) if isinstance(model, str) else model,
-            get_gpu(gpu) if isinstance(gpu, str) else gpu,
-            Precision(dtype, kv_dtype),
+            card,
+            Precision(dtype or sixteen_bits(card), kv_dtype or sixteen_bits(card)),
             tp,
             Limits(**limits),
             replicas,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.errors import UsageError
+from sim.specs.gpu import GpuSpec
 
 # Microscaled 4-bit formats carry a shared 8-bit scale: one per 32 values (mxfp4), one per 16 (nvfp4).
 DTYPE_BYTES: dict[str, float] = {
@@ -40,10 +41,43 @@ class Precision:
         return DTYPE_BYTES[self.weights]
 
     @property
-    def quantises(self) -> bool:
-        """Whether activations are quantised before every matrix product."""
-        return self.weights in ("fp8", "int8")
-
-    @property
     def kv_bytes(self) -> float:
         return DTYPE_BYTES[self.kv]
+
+
+def arithmetic(weights: str, gpu: GpuSpec) -> str:
+    """The dtype that matrix products are computed in: the weights' own where the GPU has it, else 16 bits (weight-only kernels)."""
+    own = {"mxfp4": "fp4", "nvfp4": "fp4", "int4": "bf16"}.get(weights, weights)
+    for candidate in (own, "bf16", "fp16", "fp32"):
+        if gpu.flops.get(candidate):
+            return candidate
+    raise ValueError(f"{gpu.name}: no flop rate in its spec")
+
+
+def quantises(weights: str, gpu: GpuSpec | None) -> bool:
+    """Whether activations are quantised before every matrix product."""
+    return weights in ("fp8", "int8") and (gpu is None or arithmetic(weights, gpu) == weights)
+
+
+def sixteen_bits(gpu: GpuSpec) -> str:
+    """What an engine takes for a model in bf16: fp16 on a GPU without bf16."""
+    return "fp16" if "fp16" in gpu.flops and "bf16" not in gpu.flops else "bf16"
+
+
+def check_runs(precision: Precision, gpu: GpuSpec) -> None:
+    """Raise UsageError for a dtype that engines refuse on this GPU. Weight-only kernels for 8- and 4-bit floats need Turing or later."""
+    weights = precision.weights
+    if "bf16" in (weights, precision.kv) and sixteen_bits(gpu) == "fp16":
+        raise UsageError(f"{gpu.name} has no bf16: engines refuse it there; use fp16")
+    before_turing = "fp16" in gpu.flops and "bf16" not in gpu.flops and "int8" not in gpu.flops
+    if before_turing and weights in ("fp8", "int8", "mxfp4", "nvfp4"):
+        raise UsageError(f"{gpu.name} runs no {weights} weights: no engine has kernels for it there")
+
+
+def arithmetic_note(precision: Precision, gpu: GpuSpec) -> str:
+    """What an answer must say of weights narrower than their arithmetic; empty where both are the same."""
+    used = arithmetic(precision.weights, gpu)
+    if precision.weight_bytes >= DTYPE_BYTES[used if used in DTYPE_BYTES else precision.weights]:
+        return ""
+    why = "" if precision.weights == "int4" else f"{gpu.name} has no arithmetic for it: "
+    return f"{precision.weights} weights: {why}they are read as {precision.weights} and computed in {used} (weight-only kernels)."

@@ -15,7 +15,7 @@ import numpy as np
 from sim.cost.gemm import GEMM_KERNELS, MEASURED_AT, measured, roofline
 from sim.cost.rates import RateDraws, Rates
 from sim.cost.work import ATTENTION_KERNELS
-from sim.precision import Precision
+from sim.precision import Precision, arithmetic
 from sim.provenance import Origin, Provenance
 from sim.specs.gpu import GpuSpec
 
@@ -72,11 +72,8 @@ _NO_LINK_BYTES_PER_S = 16e9  # GPU-GPU traffic through the host where there is n
 
 def flops_for(gpu: GpuSpec, dtype: str) -> tuple[float, str]:
     """Dense flop/s used for matrix products in `dtype`, and the dtype really used: 16-bit where the GPU lacks the narrower one."""
-    wanted = {"mxfp4": "fp4", "nvfp4": "fp4", "int4": "bf16"}.get(dtype, dtype)
-    for candidate in (wanted, "bf16", "fp16", "fp32"):
-        if gpu.flops.get(candidate):
-            return float(gpu.flops[candidate]), candidate
-    raise ValueError(f"{gpu.name}: no flop rate in its spec")
+    used = arithmetic(dtype, gpu)
+    return float(gpu.flops[used]), used
 
 
 def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from sim import posterior as files
 from sim.cost.rates import RateDraws
 from sim.deployment import Deployment
+from sim.precision import arithmetic_note
 from sim.provenance import outside_measured
 
 
@@ -24,6 +25,8 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
     engine = d.limits.engine if rates.source.engines else ""
     outside = list(outside_measured(rates.source, d.gpu.name, d.precision.weights, d.tp, engine))
     notes = [f"outside what was measured: {'; '.join(outside)}."] if outside else []
+    if said := arithmetic_note(d.precision, d.gpu):
+        notes.append(said)
     if d.tp > 1:
         learnt = "comm_latency_s" in rates.sources and rates.sources["comm_latency_s"].measured
         source = "learnt from one model over two of these GPUs" if learnt else "a prior from one model over two H200s, with a wide interval"

@@ -195,8 +195,10 @@ def grouped(*options: Callable[..., Any]) -> Callable[..., Any]:
 deployment_options = grouped(
     click.option("--model", default="Qwen2.5-7B-1M", show_default=True, help="Catalogue name, or a Hugging Face config.json."),
     click.option("--gpu", required=True, help="Catalogue name (see `simctl gpus`), or a YAML file that describes one."),
-    click.option("--dtype", default="bf16", show_default=True, help="Weight dtype: bf16, fp16, fp8, int8, int4, nvfp4, mxfp4."),
-    click.option("--kv-dtype", default="bf16", show_default=True, help="KV-cache dtype: bf16, fp16, fp8, int8."),
+    click.option(
+        "--dtype", default=None, help="Weight dtype: bf16, fp16, fp8, int8, int4, nvfp4, mxfp4. [default: bf16, or fp16 without bf16]"
+    ),
+    click.option("--kv-dtype", default=None, help="KV-cache dtype: bf16, fp16, fp8, int8. [default: 16 bits]"),
     click.option(
         "--tp", "--tensor-parallel-size", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="GPUs per replica."
     ),

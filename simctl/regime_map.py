@@ -47,7 +47,8 @@ def command(**options: Any) -> None:
     if out:
         from sim.results.netcdf import write_netcdf
 
-        asked = {name: options[name] for name in ("dtype", "kv_dtype", "tp", "draws", "seed")}
+        asked = {name: options[name] for name in ("draws", "seed")}
+        asked |= {"dtype": deployment.precision.weights, "kv_dtype": deployment.precision.kv, "tp": deployment.tp}
         names = {"model": deployment.model.name, "gpu": deployment.gpu.name, "policy": policy.label, "rates_basis": rates.summary}
         write_netcdf(out, result.to_xarray(**names, **asked))
     if target:

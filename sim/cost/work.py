@@ -30,7 +30,7 @@ from sim.cost.batch import DENSE, BatchShape
 from sim.cost.gemm import GEMM_KERNELS, at_rows, over_roofline
 from sim.errors import UsageError
 from sim.policy import AttentionPolicy
-from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
+from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision, quantises
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import LayerGroup, ModelSpec
 
@@ -126,7 +126,7 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSp
     for group in model.groups:
         n, mixer, mlp = group.count, group.mixer, group.mlp
         small, gemms, row_bytes = layer_kernels(group, hidden, tp)
-        kernels += n * (small + (0.0 if measured is not None else GEMM_KERNELS * gemms) + precision.quantises * gemms)
+        kernels += n * (small + (0.0 if measured is not None else GEMM_KERNELS * gemms) + quantises(precision.weights, gpu) * gemms)
         activation += n * row_bytes
         params = mixer.params(hidden) + (mlp.always_params(hidden) if mlp.kind == "moe" else mlp.params(hidden))
         linear += n * (params + group.norms * hidden)
