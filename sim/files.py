@@ -1,13 +1,15 @@
-"""Atomic writing: files and result directories that appear whole or not at all."""
+"""Atomic writing: files and result directories that appear whole or not at all; and what JSON can say."""
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from sim.errors import UsageError
 
@@ -112,3 +114,12 @@ def _remove_empty(paths: Sequence[Path]) -> None:
             path.rmdir()
         except OSError:
             return
+
+
+def plain(value: Any) -> Any:
+    """The value with null for numbers that are not finite: JSON has none."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

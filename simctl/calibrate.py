@@ -12,7 +12,7 @@ import click
 
 from sim.errors import UsageError
 from sim.files import writable
-from simctl.options import Duration, Goal, Sectioned
+from simctl.options import DURATION, GOAL, Sectioned
 
 if TYPE_CHECKING:
     from calibrate.steps.report import Calibration
@@ -76,12 +76,12 @@ SECTIONS = {
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Engine limit it was taken under. [default: vLLM's]")
 @click.option("--engine", help="Only grids of this engine; of a served log, whose scheduler replays it.  [default: any; of a log vllm]")
 @click.option("--prefix-block", default=512, show_default=True, type=click.IntRange(1), help="Tokens that one of prefix_ids stands for.")
-@click.option("--timeout", type=Duration(), help="How long clients waited, where the log does not say; failures are then censored.")
+@click.option("--timeout", type=DURATION, help="How long clients waited, where the log does not say; failures are then censored.")
 @click.option(
     "--collect", type=click.Path(path_type=Path), metavar="DIR", help="Measure this machine into DIR: --hw cpu, or the GPU it has."
 )
 @click.option("--cells", type=click.Path(path_type=Path), help="Measure the cells of this file (see --cells-out) instead of a whole grid.")
-@click.option("--budget", type=Duration(), metavar="TIME", help="Seconds of measuring to spend (90, 120s, 2m); with --collect, too.")
+@click.option("--budget", type=DURATION, metavar="TIME", help="Seconds of measuring to spend (90, 120s, 2m); with --collect, too.")
 @click.option(
     "--for",
     "scenario",
@@ -90,7 +90,7 @@ SECTIONS = {
     help="The scenario whose decision the cells are for: a file, or the name of one that comes with simctl.",
 )
 @click.option("--metric", help="The figure that decides. [default: the first one the scenario reports]")
-@click.option("--goal", type=Goal(), metavar="METRIC<=X", help="The decision is where the figure meets this bound.")
+@click.option("--goal", type=GOAL, metavar="METRIC<=X", help="The decision is where the figure meets this bound.")
 @click.option(
     "--posterior", type=click.Path(path_type=Path), help="What is known now; of --budget and --for, too. [default: the packaged posterior]"
 )

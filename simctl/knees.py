@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sim.errors import UsageError
-from sim.files import writable
-from simctl.options import Fraction
+from sim.files import plain, writable
+from simctl.options import FRACTION
 
 if TYPE_CHECKING:
     from calibrate.knees.curves import Curve
@@ -23,7 +22,7 @@ SAMPLED: dict[str, Any] = {"draws": 1000, "tune": 500, "target_accept": 0.9}  # 
 
 @click.command("knees")
 @click.argument("data", nargs=-1, required=True)
-@click.option("--tau", default=0.65, show_default=True, type=Fraction(), help="Efficiency threshold that defines the knee.")
+@click.option("--tau", default=0.65, show_default=True, type=FRACTION, help="Efficiency threshold that defines the knee.")
 @click.option("--resamples", default=10_000, show_default=True, type=click.IntRange(100), help="Bootstrap resamples.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the bootstrap and of --loo's sampler.")
 @click.option(
@@ -83,7 +82,7 @@ def command(data: tuple[str, ...], tau: float, resamples: int, seed: int, loo: b
         plot_curves(static, served, tau, target)
         click.echo(f"wrote {target}", err=True)
     if as_json:
-        click.echo(json.dumps(_finite(result), indent=1))
+        click.echo(json.dumps(plain(result), indent=1))
         return
     if static:
         knees_text.show_study(found)
@@ -129,7 +128,7 @@ def _published(loo: bool, seed: int, as_json: bool) -> None:
     left_out = of_study(rates, Settings(seed=seed, **SAMPLED)) if loo else None
     if as_json:
         out: dict[str, Any] = {"checks": [dataclasses.asdict(c) for c in checks], "weight_axis": [dataclasses.asdict(s) for s in axis]}
-        click.echo(json.dumps(_finite(out | ({"loo": dataclasses.asdict(left_out)} if left_out else {})), indent=1))
+        click.echo(json.dumps(plain(out | ({"loo": dataclasses.asdict(left_out)} if left_out else {})), indent=1))
     else:
         knees_text.show_checks(checks)
         knees_text.show_axis(axis)
@@ -145,12 +144,3 @@ def _left_out(curves: list[Curve], tau: float, seed: int) -> LeftOut:
     from sim.posterior import rates_for
 
     return of_curves(curves, tau, rates_for, Settings(seed=seed, **SAMPLED))
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: null stands for a number that does not exist."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

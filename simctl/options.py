@@ -18,140 +18,88 @@ if TYPE_CHECKING:
     from sim import Deployment, Workload
 
 
-class TokenCount(click.ParamType):
-    """A token count with a binary suffix: 8192, 128K, 1M."""
+class Parsed(click.ParamType):
+    """What `read` makes of a text. One for which it raises ValueError is refused: it is `wrong`, or what a UsageError says of it."""
 
-    name = "tokens"
+    def __init__(self, name: str, read: Callable[[str], Any], wrong: str = "") -> None:
+        self.name, self._read, self._wrong = name, read, wrong
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
         try:
-            return parse_tokens(value)
+            return self._read(value)
         except UsageError as error:
             self.fail(str(error), param, ctx)
-
-
-class IntList(click.ParamType):
-    """Comma-separated whole numbers from 1 up: 1,2,4,8."""
-
-    name = "n[,n...]"
-
-    def __init__(self, maximum: int) -> None:
-        self.maximum = maximum
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            numbers = tuple(dict.fromkeys(int(part) for part in str(value).split(",")))
         except ValueError:
-            self.fail(f"not a list of whole numbers: {value!r}", param, ctx)
-        if not all(1 <= n <= self.maximum for n in numbers):
-            self.fail(f"out of range 1..{self.maximum}: {value!r}", param, ctx)
-        return numbers
+            self.fail(f"{self._wrong}: {value!r}", param, ctx)
 
 
-class Fraction(click.ParamType):
-    """A number strictly between 0 and 1 (or up to 1 where `closed`)."""
-
-    name = "fraction"
-
-    def __init__(self, closed: bool = False) -> None:
-        self.closed = closed
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not (0 < number < 1 or (self.closed and number == 1)):
-            self.fail(f"not a fraction between 0 and 1: {value!r}", param, ctx)
-        return number
+def _require(holds: bool) -> None:
+    if not holds:
+        raise ValueError
 
 
-class BatchCap(click.ParamType):
-    """A batch cap: a whole number, or `knee:0.65` for the largest batch that keeps this per-request efficiency (returned as a float)."""
-
-    name = "n|knee:tau"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | float:
-        if isinstance(value, int | float):
-            return value
-        kind, _, tau = str(value).rpartition(":")
-        try:
-            number = float(tau) if kind == "knee" else int(value)
-        except ValueError:
-            number = 0
-        if not (0 < number < 1 if kind == "knee" else 1 <= number <= 1_000_000):
-            self.fail(f"neither a batch from 1 up nor knee:TAU with TAU between 0 and 1: {value!r}", param, ctx)
-        return number
+def _batches(text: str) -> tuple[int, ...]:
+    numbers = tuple(dict.fromkeys(int(part) for part in text.split(",")))
+    _require(all(1 <= n <= 4096 for n in numbers))
+    return numbers
 
 
-class Attention(click.ParamType):
-    """An attention policy: dense, sink-window, pages:K or blocks:K (K blocks' worth of 128 tokens). Returned as (kind, K)."""
-
-    name = "policy"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        kind, colon, k = str(value).partition(":")
-        if kind in ("dense", "sink-window") and not colon:
-            return kind, 0
-        if kind not in ("pages", "blocks") or not k.isdecimal() or not 1 <= int(k) <= 4096:
-            self.fail(f"none of dense, sink-window, pages:K and blocks:K with K from 1 to 4096: {value!r}", param, ctx)
-        return kind, int(k)
+def _fraction(text: str) -> float:
+    number = float(text)
+    _require(0 < number < 1)
+    return number
 
 
-class Duration(click.ParamType):
-    """Seconds, or a number with a unit: 90, 120s, 2m, 1h. Returned in seconds."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        text = str(value).strip()
-        unit = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:], 0.0)
-        try:
-            seconds = float(text[:-1]) * unit if unit else float(text)
-        except ValueError:
-            seconds = math.nan
-        if not 0 < seconds < math.inf:
-            self.fail(f"not a time: {value!r} (examples: 90, 120s, 2m)", param, ctx)
-        return seconds
+def _share(text: str) -> float:
+    return 1.0 if float(text) == 1 else _fraction(text)
 
 
-class Goal(click.ParamType):
-    """A figure of the result and the bound it must meet: METRIC<=NUMBER. Returned as (metric, limit)."""
-
-    name = "metric<=x"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
-        if isinstance(value, tuple):
-            return value
-        metric, bound, limit = str(value).partition("<=")
-        try:
-            number = float(limit) if bound and re.fullmatch(r"\s*[\w.]+\s*", metric) else math.nan
-        except ValueError:
-            number = math.nan
-        if math.isnan(number):
-            self.fail(f"needs METRIC<=NUMBER, for example 'p99_ttft_ms<=2000', got {value!r}", param, ctx)
-        return metric.strip(), number
+def _batch_cap(text: str) -> int | float:
+    kind, _, tau = text.rpartition(":")
+    if kind == "knee":
+        return _fraction(tau)
+    number = int(text)
+    _require(1 <= number <= 1_000_000)
+    return number
 
 
-class Pair(click.ParamType):
-    """Two numbers with a colon between them: RATE:BURST."""
+def _attention(text: str) -> tuple[str, int]:
+    kind, colon, k = text.partition(":")
+    if kind in ("dense", "sink-window") and not colon:
+        return kind, 0
+    _require(kind in ("pages", "blocks") and k.isdecimal() and 1 <= int(k) <= 4096)
+    return kind, int(k)
 
-    name = "rate:burst"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, float]:
-        if isinstance(value, tuple):
-            return value
-        first, _, second = str(value).partition(":")
-        try:
-            return float(first), float(second)
-        except ValueError:
-            self.fail(f"not RATE:BURST: {value!r}", param, ctx)
+def _seconds(text: str) -> float:
+    unit = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text.strip()[-1:], 0.0)
+    seconds = float(text.strip()[:-1]) * unit if unit else float(text)
+    _require(0 < seconds < math.inf)
+    return seconds
+
+
+def _goal(text: str) -> tuple[str, float]:
+    metric, _, limit = text.partition("<=")
+    _require(re.fullmatch(r"\s*[\w.]+\s*", metric) is not None and not math.isnan(float(limit)))
+    return metric.strip(), float(limit)
+
+
+def _pair(text: str) -> tuple[float, float]:
+    first, _, second = text.partition(":")
+    return float(first), float(second)
+
+
+TOKENS = Parsed("tokens", parse_tokens)
+BATCHES = Parsed("n[,n...]", _batches, "not whole numbers from 1 to 4096 with commas between them")
+FRACTION = Parsed("fraction", _fraction, "not a fraction between 0 and 1")
+SHARE = Parsed("fraction", _share, "not a fraction between 0 and 1")  # all of it is one, too
+BATCH_CAP = Parsed("n|knee:tau", _batch_cap, "neither a batch from 1 up nor knee:TAU with TAU between 0 and 1")  # a knee as a float
+ATTENTION = Parsed("policy", _attention, "none of dense, sink-window, pages:K and blocks:K with K from 1 to 4096")
+DURATION = Parsed("time", _seconds, "not a time (examples: 90, 120s, 2m)")
+GOAL = Parsed("metric<=x", _goal, "needs METRIC<=NUMBER, for example 'p99_ttft_ms<=2000'")
+PAIR = Parsed("rate:burst", _pair, "not RATE:BURST")
 
 
 class Sectioned(click.Command):
@@ -207,11 +155,11 @@ deployment_options = grouped(
 # What decides how much memory is left for KV: the same plan for what-if, regime-map and simulate.
 limit_options = grouped(
     click.option("--engine", default="vllm", show_default=True, help="vllm, sglang, llamacpp, or a scheduler class's dotted path."),
-    click.option("--max-num-seqs", type=BatchCap(), help="Most requests running, or knee:0.65 (efficiency). [default: the engine's]"),
+    click.option("--max-num-seqs", type=BATCH_CAP, help="Most requests running, or knee:0.65 (efficiency). [default: the engine's]"),
     click.option(
         "--max-num-batched-tokens", type=click.IntRange(1), metavar="N", help="Token budget per iteration. [default: the engine's]"
     ),
-    click.option("--gpu-memory-utilization", type=Fraction(closed=True), help="Share of memory to use. [default: the engine's]"),
+    click.option("--gpu-memory-utilization", type=SHARE, help="Share of memory to use. [default: the engine's]"),
 )
 
 rate_options = grouped(

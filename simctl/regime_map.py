@@ -10,7 +10,7 @@ import click
 
 from sim.errors import UsageError
 from sim.files import writable
-from simctl.options import IntList, TokenCount, deployment_of, deployment_options, limit_options, rate_options
+from simctl.options import BATCHES, TOKENS, deployment_of, deployment_options, limit_options, rate_options
 from simctl.text import fill
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 @limit_options
 @click.option("--k", type=click.IntRange(1, 4096), default=8, show_default=True, help="Selection budget in blocks of 128 tokens.")
 @click.option("--kv-in", type=click.Choice(["hbm", "host"]), default="hbm", show_default=True, help="Where both sides keep their KV cache.")
-@click.option("--ctx-min", type=TokenCount(), default="8K", show_default=True, help="Shortest context; the ladder doubles from here.")
-@click.option("--ctx-max", type=TokenCount(), default="1M", show_default=True, help="Longest context.")
-@click.option("--batch", "batches", type=IntList(4096), default="1,2,4,8,16,32", show_default=True, help="Batch sizes, comma-separated.")
+@click.option("--ctx-min", type=TOKENS, default="8K", show_default=True, help="Shortest context; the ladder doubles from here.")
+@click.option("--ctx-max", type=TOKENS, default="1M", show_default=True, help="Longest context.")
+@click.option("--batch", "batches", type=BATCHES, default="1,2,4,8,16,32", show_default=True, help="Batch sizes, comma-separated.")
 @rate_options
 @click.option("--draws", type=click.IntRange(20, 20_000), default=500, show_default=True, help="Draws behind the 5-95 % intervals.")
 @click.option("--plot", metavar="FILE", help="Also draw the map with its break-even line to a PNG or SVG file.")

@@ -17,11 +17,11 @@ from sim.errors import UsageError
 from sim.files import writable
 from simctl import __version__
 from simctl.options import (
-    Attention,
-    Goal,
-    Pair,
+    ATTENTION,
+    GOAL,
+    PAIR,
+    TOKENS,
     Sectioned,
-    TokenCount,
     deployment_of,
     deployment_options,
     limit_options,
@@ -88,12 +88,12 @@ SECTIONS = {
     help="Order of waiting requests; priority: by the trace's priority, lower first.",
 )
 @click.option(
-    "--attention", type=Attention(), default="dense", show_default=True, help="dense, sink-window, pages:K or blocks:K, as in what-if."
+    "--attention", type=ATTENTION, default="dense", show_default=True, help="dense, sink-window, pages:K or blocks:K, as in what-if."
 )
 @click.option("--host-kv", type=float, metavar="GB", help="Keep KV in this much host RAM and fetch over the link what a decode reads.")
 @click.option("--draft-model", help="Catalogue model that proposes the drafts of --engine-option draft_tokens=K.")
 @click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block.")
-@click.option("--max-model-len", type=TokenCount(), help="Longest prompt + output. [default: the model's]")
+@click.option("--max-model-len", type=TOKENS, help="Longest prompt + output. [default: the model's]")
 @click.option("--num-gpu-blocks", type=click.IntRange(2, MOST_BLOCKS), help="KV blocks, instead of those predicted from memory.")
 @click.option(
     "--enable-prefix-caching/--no-enable-prefix-caching",
@@ -118,10 +118,10 @@ SECTIONS = {
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router.")
 @click.option("--router", type=click.Choice(ROUTERS), default="round-robin", show_default=True, help="How requests find a replica.")
 @click.option("--max-queue", type=click.IntRange(1), help="Turn requests away while this many have no first token.")
-@click.option("--token-bucket", type=Pair(), metavar="RATE:BURST", help="Turn away what exceeds these tokens per second and burst.")
+@click.option("--token-bucket", type=PAIR, metavar="RATE:BURST", help="Turn away what exceeds these tokens per second and burst.")
 @click.option("--admit-ttft", type=float, metavar="MS", help="Turn away requests whose predicted TTFT exceeds this.")
 @click.option("--goodput", multiple=True, metavar="NAME:MS...", help="What a good request meets: ttft:200 tpot:50 e2el:5000.")
-@click.option("--goal", type=Goal(), metavar="METRIC<=X", help="Also print the chance that this figure meets the bound: p99_ttft_ms<=2000.")
+@click.option("--goal", type=GOAL, metavar="METRIC<=X", help="Also print the chance that this figure meets the bound: p99_ttft_ms<=2000.")
 @click.option("--iterations/--no-iterations", default=True, show_default=True, help="Keep the iteration log (ITL, queue, KV, step time).")
 @rate_options
 @click.option("--draws", type=click.IntRange(0, 1000), help="Repeat at this many draws of the rates. [default: 20 if fast, else 0]")

@@ -14,7 +14,7 @@ import click
 
 from sim.errors import SimctlError, UsageError
 from sim.files import writable, write_text
-from simctl.options import Fraction, Sectioned
+from simctl.options import SHARE, Sectioned
 
 if TYPE_CHECKING:
     from calibrate.served.runs import ServedRun
@@ -53,7 +53,7 @@ SECTIONS = {
 @click.option("--engine", default="vllm", show_default=True, help="vllm, sglang, llamacpp, or a scheduler class's dotted path.")
 @click.option("--max-num-seqs", type=click.IntRange(1), help="Engine limit it was taken under. [default: the engine's]")
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Engine limit it was taken under. [default: the engine's]")
-@click.option("--gpu-memory-utilization", type=Fraction(closed=True), help="Share of memory that the engine used. [default: the engine's]")
+@click.option("--gpu-memory-utilization", type=SHARE, help="Share of memory that the engine used. [default: the engine's]")
 @click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=None, help="Whether it cached prefixes. [default: on]")
 @click.option("--prefix-block", default=512, show_default=True, type=click.IntRange(1), help="Tokens that one of prefix_ids stands for.")
 @click.option("--draws", type=click.IntRange(0, 1000), default=16, show_default=True, help="Draws of the rates behind the intervals.")

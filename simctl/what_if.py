@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sim.errors import UsageError
-from sim.files import writable
-from simctl.options import Fraction, IntList, TokenCount, deployment_of, deployment_options, limit_options, rate_options
+from sim.files import plain, writable
+from simctl.options import BATCHES, FRACTION, TOKENS, deployment_of, deployment_options, limit_options, rate_options
 
 if TYPE_CHECKING:
     from sim import RateDraws
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 @click.command("what-if")
-@click.option("--ctx", "context", type=TokenCount(), required=True, help="Context length: 8192, 128K, 1M (K = 2**10, M = 2**20).")
+@click.option("--ctx", "context", type=TOKENS, required=True, help="Context length: 8192, 128K, 1M (K = 2**10, M = 2**20).")
 @deployment_options
 @limit_options
-@click.option("--batch", "batches", type=IntList(4096), default="1", show_default=True, help="Batch sizes, comma-separated.")
-@click.option("--k", "ks", type=IntList(4096), default="8,16,32", show_default=True, help="Selection budgets in blocks of 128 tokens.")
-@click.option("--tau", type=Fraction(), default=0.65, show_default=True, help="Per-request efficiency that defines the batch knee.")
+@click.option("--batch", "batches", type=BATCHES, default="1", show_default=True, help="Batch sizes, comma-separated.")
+@click.option("--k", "ks", type=BATCHES, default="8,16,32", show_default=True, help="Selection budgets in blocks of 128 tokens.")
+@click.option("--tau", type=FRACTION, default=0.65, show_default=True, help="Per-request efficiency that defines the batch knee.")
 @rate_options
 @click.option("--draws", type=click.IntRange(20, 100_000), default=1000, show_default=True, help="Draws behind the 5-95 % intervals.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON on stdout.")
@@ -86,7 +86,7 @@ def as_dict(result: Answer, options: Mapping[str, Any]) -> dict[str, Any]:
 
     q, d = result.question, result.question.deployment
     seqs, budget = d.batch_limits()
-    return {
+    answered = {
         "question": {
             "model": d.model.name,
             "gpu": d.gpu.name,
@@ -108,9 +108,9 @@ def as_dict(result: Answer, options: Mapping[str, Any]) -> dict[str, Any]:
         "memory_bytes": asdict(result.memory) | {"free": result.memory.free},
         "options": [_option(o) for o in result.options],
         "best": {str(batch): _best([o for o in result.options if o.batch == batch]) for batch in q.batches},
-        "knee": {"batch": result.knee.batch, "censored": result.knee.censored, "closed_form": _finite(result.knee_closed_form)}
+        "knee": {"batch": result.knee.batch, "censored": result.knee.censored, "closed_form": result.knee_closed_form}
         | {"p05": result.knee_90[0].batch, "p95": result.knee_90[1].batch, "p95_censored": result.knee_90[1].censored},
-        "n_max_dense_90": [_finite(n) for n in result.n_max_90],
+        "n_max_dense_90": list(result.n_max_90),
         "crossover_tokens": [
             {"k": k, "batch": b, "context": c, "p05": result.crossovers_90[k, b][0], "p95": result.crossovers_90[k, b][1]}
             for (k, b), c in result.crossovers.items()
@@ -119,6 +119,7 @@ def as_dict(result: Answer, options: Mapping[str, Any]) -> dict[str, Any]:
         "notes": result.notes,
         "recommendation": result.recommendation,
     }
+    return plain(answered)  # type: ignore[no-any-return]
 
 
 def _option(o: Option) -> dict[str, Any]:
@@ -128,13 +129,13 @@ def _option(o: Option) -> dict[str, Any]:
         "policy": o.policy.kind,
         "k": o.policy.k or None,
         "kv_in": o.policy.placement,
-        "keep_tokens": _finite(o.policy.keep_tokens),
+        "keep_tokens": o.policy.keep_tokens,
         "batch": o.batch,
         "feasible": o.feasible,
         "reason": o.reason,
         "hbm_bytes": o.hbm_bytes,
         "host_bytes": o.host_bytes,
-        "n_max": _finite(o.n_max),
+        "n_max": o.n_max,
         "step_s": asdict(o.step_s),
         "step_s_rates_only": asdict(o.step_s_rates),
         "tokens_per_s_per_sequence": asdict(o.tokens_per_s),
@@ -153,8 +154,3 @@ def _best(options: list[Option]) -> dict[str, Any] | None:
     o = min(able, key=lambda option: option.step_s.point)
     rate = o.tokens_per_s
     return {"attention": o.policy.label, "tok_s": rate.point, "tok_s_p05": rate.low, "tok_s_p95": rate.high, "binds": o.binding}
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity: null stands for it."""
-    return value if value < float("inf") else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sim.files import plain
 from sim.results.record import RunRecord
 
 RUN_FILE, SUMMARY_FILE = "run.nc", "summary.json"
@@ -102,18 +102,8 @@ def write_run(directory: Path, dataset: Any, summary: Mapping[str, Any]) -> None
 
 def summary_json(summary: Mapping[str, Any]) -> str:
     """JSON with NaN as null, so that every reader takes it."""
-    return json.dumps(_finite(summary), indent=2, allow_nan=False)
+    return json.dumps(plain(summary), indent=2, allow_nan=False)
 
 
 def _typed(name: str, values: Any) -> Any:
     return np.asarray(values) if name in _FLOATS else np.asarray(values).astype(np.int32)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
