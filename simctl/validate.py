@@ -70,8 +70,9 @@ def command(run_name: str | None, list_runs: bool, plot: str | None, save_overhe
 
     A log of any engine is a result of vllm bench serve, GuideLLM or AIPerf, as `simctl calibrate --from` reads them, or a CSV with the
     columns arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s (seconds on one clock). It may have cached_tokens, which are
-    compared, and, of what prompts share, one of session (later requests of a session repeat all that was said before) and prefix_ids (ids
-    of the prompt's blocks of --prefix-block tokens, separated by spaces). All of it is replayed. The packaged overhead is fitted anew to
+    compared, and say what prompts share: session (later requests of a session repeat all that was said before), system_prompt with
+    system_tokens (prompts of one name begin with the same tokens), or instead prefix_ids (ids of the prompt's blocks of --prefix-block
+    tokens, separated by spaces). All of it is replayed. The packaged overhead is fitted anew to
     its first tenth, where that predicts the rest better.
 
     Exit 1 when a metric is outside its declared bound: TTFT 5 %, TPOT 2 %, E2EL 2 % (median; 5 % in a burst), p99 TTFT 10 %.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from calibrate.logs.requests import Log, Seen, assemble
@@ -11,7 +12,9 @@ from calibrate.logs.tools import aiperf, bench_serve, guidellm
 from calibrate.served.runs import LOG_COLUMNS
 from calibrate.text_files import Row, csv_rows, utf8
 from sim.errors import UsageError
-from sim.workload.content import BlockHashes
+from sim.workload.content import BlockHashes, SystemPrompt
+from sim.workload.options import DEFAULT, LoadOptions
+from sim.workload.trace import Trace
 
 SUFFIXES = (".json", ".jsonl", ".csv")
 MOST_BYTES = 1 << 30
@@ -51,18 +54,30 @@ def read_log(path: Path, timeout_s: float | None = None, block_tokens: int = BLO
     raise UsageError(f"{path.name}: not a result of vllm bench serve (ttfts), GuideLLM (benchmarks) or AIPerf (.jsonl)")
 
 
+def load_log(path: Path, options: LoadOptions = DEFAULT) -> Trace:
+    """A log's requests as a trace, sent as they were; what the log leaves open is in its notes. Errors as read_log."""
+    log = read_log(path)
+    clients = log.experiment.clients
+    closed = (f"closed loop of {clients} clients: --max-concurrency {clients} keeps it closed",) if clients else ()
+    return replace(log.experiment.trace(), notes=log.notes + closed)
+
+
 def _csv(name: str, text: str, block_tokens: int) -> Log:
     """Rows of LOG_COLUMNS, absolute seconds on one clock; a row with gave_up_s may leave first_token_s and finish_s blank. Optional are
-    cached_tokens and, of what prompts share, one of session and prefix_ids.
+    cached_tokens and what prompts share.
 
-    A session's later requests repeat all that was said before. `prefix_ids` are ids of consecutive blocks of the prompt, separated by
-    spaces: prompts that begin with the same ids share that prefix.
+    A session's later requests repeat all that was said before. Prompts of the same `system_prompt` begin with the same `system_tokens`
+    tokens. `prefix_ids`, in place of both, are ids of consecutive blocks of the prompt, separated by spaces: prompts that begin with the
+    same ids share that prefix.
     """
     columns, rows = csv_rows(text, name)
     if missing := [c for c in LOG_COLUMNS if c not in columns]:
         raise UsageError(f"{name}: line 1: lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}")
-    if "session" in columns and "prefix_ids" in columns:
-        raise UsageError(f"{name}: line 1: session and prefix_ids both say what prompts share: give one")
+    for column in ("session", "system_prompt"):
+        if column in columns and "prefix_ids" in columns:
+            raise UsageError(f"{name}: line 1: {column} and prefix_ids both say what prompts share: give one")
+    if ("system_prompt" in columns) != ("system_tokens" in columns):
+        raise UsageError(f"{name}: line 1: system_prompt and system_tokens come together")
     return assemble([_row(f"{name}: line {line}", row, block_tokens) for line, row in rows], name=name, source="per-request log")
 
 
@@ -83,6 +98,9 @@ def _row(where: str, row: Row, block_tokens: int) -> Seen:
     ids = (row.get("prefix_ids") or "").split()
     if len(ids) > -(-prompt // block_tokens):
         raise UsageError(f"{where}: {len(ids)} prefix_ids of {block_tokens} tokens are more than a prompt of {prompt} has")
+    system, length = row.get("system_prompt") or "", value("system_tokens")
+    if system and not (1 <= length <= prompt and length == int(length)):
+        raise UsageError(f"{where}: system_tokens must be a whole number from 1 to the prompt's {prompt}")
     times = {"ttft_s": value("first_token_s") - arrival_s, "e2el_s": value("finish_s") - arrival_s}
     return Seen(
         where,
@@ -92,5 +110,5 @@ def _row(where: str, row: Row, block_tokens: int) -> Seen:
         **({"waited_s": gave_up_s - arrival_s} if math.isfinite(gave_up_s) else times),
         cached_tokens=value("cached_tokens"),
         session=row.get("session") or "",
-        content=BlockHashes(tuple(ids), block_tokens) if ids else None,
+        content=BlockHashes(tuple(ids), block_tokens) if ids else SystemPrompt(system, int(length)) if system else None,
     )

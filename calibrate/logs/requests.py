@@ -115,7 +115,9 @@ def assemble(
     sessions = _sessions(seen) if any(s.session for s in seen) else None
     shared = any(s.content for s in seen)
     if np.nansum(column["cached_tokens"]) > 0 and sessions is None and not shared:
-        said.append("tokens were cached, and neither session nor prefix_ids says what prompts share: simulated as if nothing")
+        said.append("tokens were cached, and no session, system_prompt or prefix_ids says what prompts share: simulated as if nothing")
+    elif sessions is not None and not shared and _cached_at_first(sessions, column["cached_tokens"]):
+        said.append("first requests of sessions had cached tokens, and no system_prompt says what they share: simulated as if nothing")
     experiment = Experiment(
         name=name,
         kind=kind if sessions is None else "sessions",
@@ -130,6 +132,12 @@ def assemble(
         content=tuple(s.content for s in seen) if shared else (),
     )
     return Log(experiment, answered, np.where(answered, np.nan, column["waited_s"]), source, tuple(said))
+
+
+def _cached_at_first(sessions: NDArray[np.int64], cached: Array) -> bool:
+    """Whether the first request of a session reused tokens."""
+    _, first = np.unique(sessions, return_index=True)
+    return bool(np.nansum(cached[first[sessions[first] >= 0]]) > 0)
 
 
 def _sessions(seen: Sequence[Seen]) -> NDArray[np.int64]:

@@ -109,9 +109,9 @@ class Experiment:
 
     def _content(self, i: int, said: int) -> Content | None:
         """What the prompt of request `i` shares, `said` tokens into its session."""
-        if self.content:
-            return self.content[i]
-        return Grown(min(said, int(self.prompt_tokens[i]))) if said and self.kind == "sessions" else None
+        if said and self.kind == "sessions":  # a system prompt is part of what was said
+            return Grown(min(said, int(self.prompt_tokens[i])))
+        return self.content[i] if self.content else None
 
 
 @dataclass(frozen=True)

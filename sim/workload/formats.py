@@ -22,6 +22,7 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "sharegpt-sessions": ("sim.workload.texts", "load_sharegpt_sessions", "ShareGPT JSON: whole conversations as sessions"),
     "custom": ("sim.workload.texts", "load_custom", "vLLM's custom JSON lines of prompts; no arrival times"),
     "servegen": ("sim.workload.servegen", "load_servegen", "ServeGen client files (a folder): distributions to draw from"),
+    "log": ("calibrate.logs.read", "load_log", "result of vllm bench serve, GuideLLM or AIPerf, or a CSV of one row a request"),
     "agents": ("sim.workload.agents", "load_agents", "recorded agent sessions, JSON lines of turns"),
 }
 # formats that say nothing of when calls arrive: their calls all arrive at 0 unless a request rate is given

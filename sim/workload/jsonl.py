@@ -3,10 +3,10 @@
     {"arrival_s": 0.0, "prompt_tokens": 512, "output_tokens": 128}
 
 Optional: `request_id`; `session_id` and `turn` (from 0); `prompt_token_ids` (its length is then the prompt's);
-`block_hashes` with `block_size` (any size; the last block may be partial); `priority` (lower comes first, for engines
-that schedule by it). A later turn of a session may leave out
-`arrival_s`: it arrives `think_s` (default 0) after the previous turn has finished. A turn without token ids or hashes
-is taken to repeat its session's previous prompt and output.
+`block_hashes` with `block_size` (any size; the last block may be partial); `system_prompt` with `system_tokens` (prompts
+of the same one begin with the same tokens); `priority` (lower comes first, for engines that schedule by it). A later
+turn of a session may leave out `arrival_s`: it arrives `think_s` (default 0) after the previous turn has finished. A turn
+without token ids or hashes is taken to repeat its session's previous prompt and output.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import UsageError
-from sim.workload.content import BlockHashes, Content, Grown, TokenIds
+from sim.workload.content import BlockHashes, Content, Grown, SystemPrompt, TokenIds
 from sim.workload.lines import field, number, numbered_objects, text, whole_number
 from sim.workload.options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace, TraceBuilder
 
 KEYS = frozenset(
     {"arrival_s", "prompt_tokens", "output_tokens", "request_id", "session_id", "turn", "think_s"}
-    | {"prompt_token_ids", "block_hashes", "block_size", "priority"}
+    | {"prompt_token_ids", "block_hashes", "block_size", "priority", "system_prompt", "system_tokens"}
 )
 MAX_TOKEN_ID = 2**31
 
@@ -41,7 +41,7 @@ def load_jsonl(path: Path, options: LoadOptions = DEFAULT) -> Trace:
         output = whole_number(field(record, "output_tokens", named), "output_tokens", named)
         prompt, content = _prompt(record, named)
         if session is not None:
-            if content is None and session in context:
+            if (content is None or isinstance(content, SystemPrompt)) and session in context:  # the session has said its system prompt
                 content = Grown(min(context[session], prompt))
             context[session] = prompt + output
         builder.add(
@@ -71,11 +71,20 @@ def _prompt(record: dict[str, Any], where: str) -> tuple[int, Content | None]:
     if "prompt_token_ids" in record:
         if "block_hashes" in record:
             raise UsageError(f"{where}: prompt_token_ids and block_hashes exclude each other")
+        if "system_prompt" in record:
+            raise UsageError(f"{where}: prompt_token_ids and system_prompt exclude each other")
         ids = token_ids(record["prompt_token_ids"], "prompt_token_ids", where)
         if "prompt_tokens" in record and whole_number(record["prompt_tokens"], "prompt_tokens", where) != len(ids):
             raise UsageError(f"{where}: prompt_tokens is {record['prompt_tokens']}, but there are {len(ids)} token ids")
         return len(ids), TokenIds(ids)
     prompt = whole_number(field(record, "prompt_tokens", where), "prompt_tokens", where)
+    if "system_prompt" in record or "system_tokens" in record:
+        if "block_hashes" in record:
+            raise UsageError(f"{where}: system_prompt and block_hashes exclude each other")
+        tokens = whole_number(field(record, "system_tokens", where), "system_tokens", where)
+        if not 1 <= tokens <= prompt:
+            raise UsageError(f"{where}: system_tokens must be 1 to the prompt's {prompt}, got {tokens}")
+        return prompt, SystemPrompt(text(field(record, "system_prompt", where), "system_prompt", where), tokens)
     if "block_hashes" in record:
         size = whole_number(field(record, "block_size", where), "block_size", where)
         return prompt, block_hashes(record["block_hashes"], size, prompt, where)

@@ -12,6 +12,8 @@ from calibrate.logs.read import BLOCK, read_log
 from calibrate.served.replay import replay
 from calibrate.sources import engine_grids, of_engine
 from sim.errors import UsageError
+from sim.workload.content import Grown, SystemPrompt
+from sim.workload.jsonl import load_jsonl
 from tests.cli import run
 from tests.served.made import HOST, IN_PROCESS, RUN, as_served, open_loop
 
@@ -68,7 +70,7 @@ def test_without_ids_cached_tokens_are_a_note_and_not_silence(shared, tmp_path):
     bare = tmp_path / "bare.csv"
     with bare.open("w", newline="") as handle:
         csv.writer(handle).writerows(rows)
-    assert "neither session nor prefix_ids" in read(bare).notes[0]
+    assert "no session, system_prompt or prefix_ids" in read(bare).notes[0]
 
 
 def test_a_smaller_block_shares_less_of_the_prompt(shared):
@@ -92,6 +94,50 @@ def test_sessions_repeat_what_was_said_and_wait_for_their_answer(tmp_path):
     assert (cached[:3] == 0).all()
     # all that was said so far but the last token, whose KV nobody computed, in whole blocks of 16
     assert (cached[3:6] == (400 + 64 - 1) // 16 * 16).all()
+
+
+def test_sessions_share_a_system_prompt_and_repeat_their_own_answers(tmp_path):
+    plain, turn = open_loop("sessions", 1.0, 12), np.arange(12) // 3
+    e = replace(plain, arrival_s=0.1 * (np.arange(12) % 3) + turn * 3.0, prompt_tokens=400 + 500 * turn, output_tokens=np.full(12, 64))
+    path = written(tmp_path / "s.csv", e, "session", [f"client {i % 3}" for i in range(12)], np.zeros(12))
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([f"{header},system_prompt,system_tokens", *(f"{row},agent,256" for row in rows)]) + "\n")
+    cached = replay(RUN, read(path).experiment, as_served(IN_PROCESS), HOST).cached_tokens
+    assert cached[:3].tolist() == [0, 256, 256]  # the first computes it for the others
+    assert (cached[3:6] == (400 + 64 - 1) // 16 * 16).all()
+    traced = tmp_path / "t.jsonl"
+    lines = [
+        {
+            "session_id": f"{i % 3}",
+            "prompt_tokens": int(e.prompt_tokens[i]),
+            "output_tokens": 64,
+            "system_prompt": "agent",
+            "system_tokens": 256,
+        }
+        | ({"arrival_s": float(e.arrival_s[i])} if i < 3 else {"think_s": 1.0})
+        for i in range(12)
+    ]
+    traced.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    contents = load_jsonl(traced).contents
+    assert contents[:3] == [SystemPrompt("agent", 256)] * 3
+    assert contents[3:6] == [Grown(464)] * 3
+
+
+def test_a_first_request_that_was_cached_is_a_note_where_no_system_prompt_tells_why(tmp_path):
+    e = replace(open_loop("sessions", 1.0, 12), arrival_s=3.0 * np.arange(12))
+    path = written(tmp_path / "s.csv", e, "session", [f"s{i % 6}" for i in range(12)], np.full(12, 128))
+    assert "no system_prompt says what they share" in read(path).notes[0]
+
+
+def test_a_log_is_a_trace_to_simulate(shared, tmp_path):
+    path, cached = shared
+    said = run(
+        "simulate", "--gpu", "H100", "--model", "Qwen2.5-7B", "--trace", str(path), "--trace-format", "log", "--json", "--draws", "0"
+    )
+    assert said.code == 0, said.stderr
+    hits = json.loads(said.stdout)
+    assert hits["num_prompts"] == len(cached)
+    assert hits["prefix_cache_hit_rate"] == pytest.approx(cached.sum() / (2560 * len(cached)), abs=0.02)
 
 
 @pytest.mark.parametrize(

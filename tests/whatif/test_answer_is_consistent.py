@@ -28,7 +28,7 @@ GPUS = ["A10", "H100", "H200", "GB10", "T4", "MI300X"]
     k=st.integers(1, 64),
 )
 def test_answer_holds_together(model, gpu, context, batch, k):
-    question = Question(Deployment(get_model(model), get_gpu(gpu)), context, (batch,), (k,))
+    question = Question(Deployment.of(model, gpu), context, (batch,), (k,))
     result = answer(question, load_rates(question.deployment, draws=60))
     assert len(result.options) == 8
     assert len(result.recommendation) == 1
