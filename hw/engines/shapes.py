@@ -1,7 +1,7 @@
 """Model shapes as an engine's `config.json`, so that it starts with random weights and no download.
 
 Only shapes stand here: the time of a decode step depends on sizes and dtypes, not on what the weights say. The dimensions are
-those of the public model cards.
+those of the catalogue of models.
 """
 
 from __future__ import annotations
@@ -12,75 +12,56 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import UsageError
+from sim.specs.models import catalogue_config, get_model
 
-# Architecture and base of the rotary embedding.
-_KINDS = {
-    "qwen2": ("Qwen2ForCausalLM", 1e6),
-    "qwen3": ("Qwen3ForCausalLM", 1e6),
-    "qwen3_moe": ("Qwen3MoeForCausalLM", 1e7),
-    "llama": ("LlamaForCausalLM", 5e5),
-    "mistral": ("MistralForCausalLM", 1e6),
-    "gemma3_text": ("Gemma3ForCausalLM", 1e6),
-}
-
-
-def _decoder(kind: str, hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int, vocab: int, **more: Any) -> dict[str, Any]:
-    """The part of a config.json every decoder shares; `more` adds or overrides keys."""
-    config = {
-        "architectures": [_KINDS[kind][0]],
-        "model_type": kind,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "intermediate_size": intermediate,
-        "vocab_size": vocab,
-        "max_position_embeddings": 131072,
-        "rope_theta": _KINDS[kind][1],
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
-        "hidden_act": "silu",
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
-    return config | more
-
-
-def _gemma3(hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, intermediate: int) -> dict[str, Any]:
-    """Gemma 3 text decoder: every sixth layer sees the whole context, the others a window of 1024 tokens."""
-    return _decoder(
-        "gemma3_text", hidden, layers, heads, kv_heads, intermediate, 262208,
-        head_dim=head_dim, sliding_window=1024, sliding_window_pattern=6, rope_local_base_freq=1e4,
-        query_pre_attn_scalar=168 if head_dim == 128 else head_dim, hidden_activation="gelu_pytorch_tanh",
-        tie_word_embeddings=True, attention_bias=False,
-        layer_types=["full_attention" if (i + 1) % 6 == 0 else "sliding_attention" for i in range(layers)],
-    )  # fmt: skip
-
-
-SHAPES: dict[str, dict[str, Any]] = {
-    "qwen2.5-7b": _decoder("qwen2", 3584, 28, 28, 4, 18944, 152064),
-    "qwen2.5-14b": _decoder("qwen2", 5120, 48, 40, 8, 13824, 152064),
-    "qwen2.5-32b": _decoder("qwen2", 5120, 64, 40, 8, 27648, 152064),
-    "qwen3-14b": _decoder("qwen3", 5120, 40, 40, 8, 17408, 151936, head_dim=128),
-    "qwen3-coder-30b-a3b": _decoder(
-        "qwen3_moe", 2048, 48, 32, 4, 6144, 151936,
-        head_dim=128, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768, norm_topk_prob=True,
-        decoder_sparse_step=1, mlp_only_layers=[], max_position_embeddings=262144,
-    ),
-    "llama3.1-8b": _decoder("llama", 4096, 32, 32, 8, 14336, 128256, rms_norm_eps=1e-5),
-    "mistral-7b": _decoder("mistral", 4096, 32, 32, 8, 14336, 32768, rms_norm_eps=1e-5, sliding_window=None),
-    "mistral-24b": _decoder(
-        "mistral", 5120, 40, 32, 8, 32768, 131072, head_dim=128, rms_norm_eps=1e-5, sliding_window=None
-    ),
-    "gemma3-4b": _gemma3(2560, 34, 8, 4, 256, 10240),
-    "gemma3-12b": _gemma3(3840, 48, 16, 8, 256, 15360),
-    "gemma3-27b": _gemma3(5376, 62, 32, 16, 128, 21504),
-    # Our own: about 25 M parameters, enough for a laptop core to take milliseconds per token.
-    "tiny-25m": _decoder(
-        "llama", 384, 8, 6, 2, 1280, 8192, rms_norm_eps=1e-5, torch_dtype="float32", max_position_embeddings=8192
-    ),
+# What a config.json of a kind says beside the sizes in the catalogue.
+_KINDS: dict[str, dict[str, Any]] = {
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"]},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"]},
+    "qwen3_moe": {"architectures": ["Qwen3MoeForCausalLM"], "rope_theta": 1e7, "intermediate_size": 6144, "norm_topk_prob": True,
+                  "decoder_sparse_step": 1, "mlp_only_layers": []},
+    "llama": {"architectures": ["LlamaForCausalLM"], "rope_theta": 5e5, "rms_norm_eps": 1e-5},
+    "mistral": {"architectures": ["MistralForCausalLM"], "rms_norm_eps": 1e-5, "sliding_window": None},
+    "gemma3_text": {"architectures": ["Gemma3ForCausalLM"], "rope_local_base_freq": 1e4, "hidden_activation": "gelu_pytorch_tanh",
+                    "tie_word_embeddings": True, "attention_bias": False},
 }  # fmt: skip
+_EVERY = {
+    "rope_theta": 1e6,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "hidden_act": "silu",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+CONTEXT = 131072
+_NAMES = ("qwen2.5-7b", "qwen2.5-14b", "qwen2.5-32b", "qwen3-14b", "qwen3-coder-30b-a3b", "llama3.1-8b", "mistral-7b", "mistral-24b",
+          "gemma3-4b", "gemma3-12b", "gemma3-27b")  # fmt: skip
+# Our own: about 25 M parameters, enough for a laptop core to take milliseconds per token.
+_TINY = {
+    "model_type": "llama", "hidden_size": 384, "num_hidden_layers": 8, "num_attention_heads": 6, "num_key_value_heads": 2,
+    "intermediate_size": 1280, "vocab_size": 8192, "torch_dtype": "float32", "max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+def _whole(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """The config.json of these sizes."""
+    config = _EVERY | dict(sizes) | _KINDS[sizes["model_type"]]
+    if pattern := config.get("sliding_window_pattern"):
+        layers, head_dim = config["num_hidden_layers"], config["head_dim"]
+        config["layer_types"] = ["sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(layers)]
+        config["query_pre_attn_scalar"] = 168 if head_dim == 128 else head_dim
+    return config
+
+
+def _catalogued(name: str) -> dict[str, Any]:
+    """The config.json of a catalogue model's text decoder, for CONTEXT tokens at least."""
+    config = catalogue_config(get_model(name).name)
+    sizes = config.get("text_config", config)
+    return _whole(sizes | {"max_position_embeddings": max(sizes["max_position_embeddings"], CONTEXT)})
+
+
+SHAPES = {**{name: _catalogued(name) for name in _NAMES}, "tiny-25m": _whole(_TINY)}
 
 
 def named(name: str) -> str:
@@ -101,7 +82,7 @@ def shape(name: str) -> dict[str, Any]:
 
 def longest_context(config: Mapping[str, Any]) -> int:
     """Tokens of context that an engine is started for: the model's own, 131,072 at most."""
-    return min(int(config["max_position_embeddings"]), 131072)
+    return min(int(config["max_position_embeddings"]), CONTEXT)
 
 
 def write_model(name: str, root: Path, *, tokenizer: bool = False) -> Path:
