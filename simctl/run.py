@@ -97,7 +97,7 @@ def conclusion(labels: list[dict[str, str]], goals: list[dict[str, Any]]) -> str
     names = [", ".join(f"{name} {value}" for name, value in label.items()) or "as asked" for label in labels]
     first = next((i for i, goal in enumerate(goals) if goal["certain"]), None)
     may = [f"{names[i]} ({_chance(goal)})" for i, goal in enumerate(goals[:first]) if goal["certain"] is None]
-    open_ = f" Not told from {sure}: {', '.join(may)}." if may else ""
+    open_ = f" Undecided at {sure}: {', '.join(may)}." if may else ""
     if first is not None:
         return f"=> {names[first]}: the first to hold {bound} with a chance of at least {sure} ({_chance(goals[first])}).{open_}"
     best = max(goals, key=lambda goal: goal["chance"])
