@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from sim.errors import UsageError
+from sim.precision import Precision
 from sim.results.netcdf import DamagedFileError, whole
 from sim.specs.hf_config import spec_from_config
 from sim.specs.model import ModelSpec
 
 NETCDF = (b"\x89HDF\r\n\x1a\n", b"CDF")  # how netCDF-4 and netCDF-3 files begin
+DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
 
 
 def open_measurement(path: str | Path, only: Sequence[str] = ()) -> Any:
@@ -100,6 +102,12 @@ def model_of(attrs: dict[str, Any], path: str | Path) -> ModelSpec:
     except (ValueError, TypeError, RecursionError):
         raise UsageError(f"{path}: model_config is not JSON") from None
     return spec_from_config(config, str(attrs["model"]), "measurement file")
+
+
+def precision_of(attrs: dict[str, Any]) -> Precision:
+    """Dtypes of weights and KV, in the names that PyTorch has for them or in ours; bf16 where a file does not say."""
+    weights, kv = (str(attrs.get(name, "bf16")) for name in ("weight_dtype", "kv_dtype"))
+    return Precision(DTYPE.get(weights, weights), DTYPE.get(kv, kv))
 
 
 def whole_number(attrs: dict[str, Any], name: str, default: int, path: str | Path) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate import backend
-from calibrate.measurement import model_of, open_measurement, whole_number
+from calibrate.measurement import model_of, open_measurement, precision_of, whole_number
 from calibrate.sampling import Compiled, Diagnostics, Graph, Settings, diagnose
 from calibrate.served.runs import read_served
 from sim.cost.work import coefficients
@@ -39,7 +39,6 @@ Array = NDArray[np.float64]
 GB = 1e9
 UTILIZATION = 0.9  # what the engine stepped in process asks for (hw.engines.vllm_inprocess); servers take vLLM's default unless told
 LEAST_RUNS = 4
-DTYPE = {"bfloat16": "bf16", "float16": "fp16"}
 PACKAGED_DRAWS = 200
 NEEDED = ("kv_blocks", "block_size_tokens", "max_num_seqs", "max_num_batched_tokens", "gpu_name", "weight_dtype")
 
@@ -106,11 +105,10 @@ def read_run(path: Path) -> KvRun | None:
     if any(name not in attrs for name in NEEDED):
         return None
     gpu, model = get_gpu(str(attrs["gpu_name"])), model_of(attrs, path)
-    weights, kv = (DTYPE.get(str(attrs.get(n, "bfloat16")), str(attrs.get(n, "bfloat16"))) for n in ("weight_dtype", "kv_dtype"))
     counts = ("kv_blocks", "block_size_tokens", "max_num_batched_tokens", "max_num_seqs")
     blocks, size, budget, seqs = (whole_number(attrs, name, 0, path) for name in counts)
-    tp, memory, precision = whole_number(attrs, "tensor_parallel_size", 1, path), float(gpu.memory_bytes), Precision(weights, kv)
-    return kv_run(path.stem, gpu.name, memory, model, precision, blocks, size, budget, seqs, tp)
+    tp, memory = whole_number(attrs, "tensor_parallel_size", 1, path), float(gpu.memory_bytes)
+    return kv_run(path.stem, gpu.name, memory, model, precision_of(attrs), blocks, size, budget, seqs, tp)
 
 
 def _served_start(path: Path, attrs: dict[str, Any]) -> KvRun | None:

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from calibrate.knees.curves import Cell, Curve, cell_of, curves_from_points
-from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, whole_number
+from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of, whole_number
 from calibrate.served.runs import SUITE as SERVED
 from calibrate.served.runs import read_served
-from calibrate.steps.engine_grid import DTYPE, SCHEMA, SUITES
+from calibrate.steps.engine_grid import SCHEMA, SUITES
 from sim.errors import UsageError
-from sim.precision import Precision
 from sim.specs.gpus import get_gpu
 
 COUNTS = ("batch", "context_tokens")
@@ -30,8 +29,7 @@ def read_measured(path: str | Path) -> list[Curve]:
     attrs = data.attrs
     check_attributes(attrs, path, SCHEMA, SUITES, ATTRIBUTES)
     check_columns(data, path, "cell", NEEDED, numbers=("step_s_n", *COUNTS), seconds=("step_s_median",))
-    weights, kv = (DTYPE.get(str(attrs[name]), str(attrs[name])) for name in ("weight_dtype", "kv_dtype"))
-    precision, gpu = Precision(weights, kv), get_gpu(str(attrs["gpu_name"]))
+    precision, gpu = precision_of(attrs), get_gpu(str(attrs["gpu_name"]))
     model, tp = model_of(attrs, path), whole_number(attrs, "tensor_parallel_size", 1, path)
     pick = (data["kind"] == "decode") & (data["role"] == "grid") & (data["status"] == "ok") & (data["step_s_n"] > 0)
     points = []

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement
+from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of
 from calibrate.served.flags import limits_of_flags, whole_flag
 from sim.deployment import Deployment, Limits
 from sim.errors import UsageError
@@ -26,7 +26,6 @@ from sim.workload.content import Content, Grown
 from sim.workload.trace import Trace, TraceBuilder
 
 SCHEMA, SUITE = "simctl-measurement/1", "served"
-DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
 LOG_COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s")
 AGAIN = re.compile(r"(.+) again(?: (\d+))?")  # name of a replicate: all that tells it in files up to protocol served/5
 OF_REQUESTS = ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "e2el_s", "cached_tokens", "session", "token_s", "content")
@@ -158,17 +157,13 @@ def read_served(path: Path, gpu: GpuSpec | None = None) -> ServedRun:
         name=path.stem,
         gpu=gpu or get_gpu(str(attrs["gpu_name"])),
         model=model_of(attrs, path),
-        precision=Precision(_dtype(attrs["weight_dtype"]), _dtype(attrs.get("kv_dtype", "bfloat16"))),
+        precision=precision_of(attrs),
         limits=limits_of_flags(flags),
         tp=whole_flag(flags, "tensor-parallel-size") or 1,
         engine=f"{attrs.get('plan_engine', 'vllm')} {attrs.get('vllm_version', '')}".strip(),
         experiments=tuple(_experiment(data, i, path.name) for i in complete),
         notes=(str(attrs["note"]),) if attrs.get("note") else (),
     )
-
-
-def _dtype(name: str) -> str:
-    return DTYPE.get(str(name), str(name))
 
 
 def _with_optional_columns(data: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, whole_number
+from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of, whole_number
 from calibrate.steps.cells import MULTI_GPU, StepCells, make_cells
 from calibrate.steps.noise import floor
 from sim.cost.batch import BatchShape, mixed_batch
@@ -33,7 +33,6 @@ Array = NDArray[np.float64]
 SCHEMA, SUITE = "simctl-measurement/1", "engine-grid"
 SUITES = (SUITE, "weight-axis")  # a weight axis is a grid of decodes alone
 KIND = {"decode": "decode", "ragged": "decode", "prefill": "prefill", "packed": "prefill", "mixed": "mixed"}
-DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
 SECONDS = ("step_s_median", "step_s_p25", "step_s_p75")
 COUNTS = ("decode_seqs_median", "decode_context_tokens_median", "chunks", "chunk_tokens", "offset_tokens")
 # of an iteration: far beyond any engine's, and small enough to be laid out one by one
@@ -85,7 +84,7 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
                 raise UsageError(f"{path}: cell '{row['label']}': {name} is negative ({row[name]:g} s)")
     model = model_of(attrs, path)
     second_runner = model.second_runner and attrs.get("engine") == "vllm"
-    precision = Precision(_dtype(attrs["weight_dtype"]), _dtype(attrs.get("kv_dtype", "bfloat16")))
+    precision = precision_of(attrs)
     tp = whole_number(attrs, "tensor_parallel_size", 1, path)
     within, visits, visits_sd = visits_of(data, ran, rows)
     gpu = gpu or get_gpu(str(attrs["gpu_name"]))
@@ -111,10 +110,6 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     cells = replace(cells, step_s=step_s, within_sd=within, visits=visits, visits_sd=visits_sd)
     engine = f"{attrs.get('engine', 'unknown engine')} {attrs.get('engine_version', '')}".strip()
     return Grid(cells, gpu, model, precision, engine, f"{Path(path).name} ({label})", tp)
-
-
-def _dtype(name: str) -> str:
-    return DTYPE.get(str(name), str(name))
 
 
 def grid_shape(model: ModelSpec, contexts: Iterable[float], chunks: Iterable[tuple[float, float]]) -> BatchShape:
