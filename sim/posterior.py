@@ -27,12 +27,14 @@ from sim.provenance import Origin, Provenance, from_json
 from sim.results.netcdf import DamagedFileError, whole
 from sim.results.quantiles import normal_quantile, t5_quantile
 from sim.specs.gpu import GpuSpec
+from sim.specs.gpus import get_gpu
 from sim.specs.lookup import key
 
 SCHEMA = "simctl-posterior/1"
 STEP_TIME = "step-time"
 POPULATION = "*"
 DECODE, SPREAD = 0, 3  # places of decodes, and of iterations over several GPUs, in the model error's `kind` dimension
+SIBLING_SD = 0.08  # log sd of a rate beside its datasheet between cards of one chip: other clocks, other power. Declared, not learnt
 PRODUCTS = ("linear_flops_per_s", "expert_flops_per_s")  # whose share of the peak changes with the GPU's size
 REQUIRED = ("schema", "family", "gpu", "digest", "formula", "data", "converged", "basis", "source", "summary")
 
@@ -215,11 +217,27 @@ def with_model_error(rates: Mapping[str, Array], factor: Array) -> dict[str, Arr
 def rates_for(
     gpu: GpuSpec, precision: Precision | None = None, *, path: str | Path | None = None, draws: int = 1000, seed: int = 0, tp: int = 1
 ) -> RateDraws:
-    """The best rates there are for a GPU: the file given, its packaged posterior, the population's, else declared priors."""
+    """The best rates there are for a GPU: the file given, its packaged posterior, its chip's, the population's, else declared priors."""
+    if path is None and gpu.sibling_of and (gpu.origin != "catalogue" or packaged_posterior(gpu.name) is None):
+        return _inherited(gpu, precision or Precision(), draws, seed, tp)
     chosen = path or best_posterior(gpu)
     if chosen is None:
         return prior_rates(gpu, precision, draws=draws, seed=seed)
     return rates_from_file(chosen, gpu, precision, draws=draws, seed=seed, tp=tp)
+
+
+def _inherited(gpu: GpuSpec, precision: Precision, draws: int, seed: int, tp: int) -> RateDraws:
+    """Rates of the GPU of the same chip, those with a datasheet peak scaled by the two datasheets and widened by SIBLING_SD."""
+    kin = get_gpu(gpu.sibling_of)
+    known, mine, theirs = rates_for(kin, precision, draws=draws, seed=seed, tp=tp), priors(gpu, precision), priors(kin, precision)
+    point, drawn, sources = {}, {}, {}
+    for i, name in enumerate(UNITS):
+        ratio = mine[name].upper / theirs[name].upper if np.isfinite(mine[name].upper) else 1.0
+        spread = np.exp(SIBLING_SD * normal_quantile(_strata(draws, seed, 60 + i))) if np.isfinite(mine[name].upper) else 1.0
+        point[name], drawn[name] = getattr(known.point, name) * ratio, getattr(known.draws, name) * ratio * spread
+        sources[name] = known.sources[name].after(f"scaled from {kin.name} by the datasheets" if ratio != 1.0 else f"as on {kin.name}")
+    source = known.source.after(f"scaled from {kin.name}, the same chip, by the datasheets")
+    return replace(known, point=Rates(**point), draws=Rates(**drawn), sources=sources, source=source)
 
 
 def best_posterior(gpu: GpuSpec) -> Path | None:

@@ -25,6 +25,8 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
     engine = d.limits.engine if rates.source.engines else ""
     outside = list(outside_measured(rates.source, d.gpu.name, d.precision.weights, d.tp, engine))
     notes = [f"outside what was measured: {'; '.join(outside)}."] if outside else []
+    if d.gpu.source.startswith("AMD"):
+        notes.append("no number behind these rates was measured on an AMD GPU.")
     if said := arithmetic_note(d.precision, d.gpu):
         notes.append(said)
     if d.tp > 1:

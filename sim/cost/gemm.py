@@ -103,15 +103,22 @@ def products_of(model: ModelSpec, tp: int = 1) -> list[tuple[Product, int]]:
 
 def over_roofline(model: ModelSpec, precision: Precision, tp: int, gpu: GpuSpec | None) -> Array | None:
     """Time of the model's linear layers over their roofline, by rows from 0 to the last measured: of its own products as far as they were
-    measured on `gpu`, else of typical ones of their size. None on a GPU without a table, at another dtype, and for layers that are put
-    together otherwise.
+    measured on `gpu` or its chip, else of typical ones of their size. None on a GPU without a table, at another dtype, and for layers that
+    are put together otherwise.
     """
-    if gpu is None or gpu.origin not in ("catalogue", HELD_OUT) or precision.weights != MEASURED_AT or gpu.name not in measured():
+    of_chip = products_on(gpu) if gpu is not None and precision.weights == MEASURED_AT else None
+    if gpu is None or of_chip is None:
         return None
-    wanted, known = products_of(model, tp), measured()[gpu.name]
+    wanted, known = products_of(model, tp), of_chip
     if gpu.origin == HELD_OUT:
         known = {product: seen for product, seen in known.items() if product not in dict(wanted)}
-    return sum_over_roofline(wanted, known, roofline(measured()[gpu.name])) if wanted else None
+    return sum_over_roofline(wanted, known, roofline(of_chip)) if wanted else None
+
+
+def products_on(gpu: GpuSpec) -> dict[Product, Measured] | None:
+    """The packaged products of a GPU, else of its chip; None where neither was measured. A user's own datasheet is no GPU we measured."""
+    own = measured().get(gpu.name) if gpu.origin in ("catalogue", HELD_OUT) else None
+    return own or measured().get(gpu.sibling_of)
 
 
 def sum_over_roofline(wanted: Sequence[tuple[Product, int]], known: Mapping[Product, Measured], best: Roofline) -> Array:

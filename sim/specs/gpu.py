@@ -12,7 +12,8 @@ class GpuSpec:
 
     `flops` maps a dtype ("fp32", "fp16", "bf16", "int8", "fp8", "fp4") to dense flop/s, matrix units with 32-bit accumulation where
     there are such; a missing dtype is not supported in hardware. `memory_bytes` is what the driver reports as usable where that is
-    known. `origin` is "catalogue", or the file a user's own entry came from: no measured rate belongs to such a card.
+    known. `sibling_of` names the catalogue's GPU of the same chip, whose learnt rates are scaled by the datasheets. `origin` is
+    "catalogue", or the file a user's own entry came from: no measured rate belongs to such a card.
     """
 
     name: str
@@ -30,3 +31,4 @@ class GpuSpec:
     note: str = ""
     aliases: tuple[str, ...] = field(default=())
     origin: str = "catalogue"
+    sibling_of: str = ""

@@ -23,6 +23,7 @@ OPTIONAL = (
     "gpu_link_bandwidth",
     "l2_bytes",
     "unified_memory",
+    "sibling_of",
     "price_per_hour",
     "price_date",
     "price_source",
@@ -115,6 +116,7 @@ def _gpu(entry: object, where: str, prefix: str, origin: str) -> GpuSpec:
         note=fields.text("note", ""),
         aliases=tuple(fields.texts("aliases")),
         origin=origin,
+        sibling_of=fields.text("sibling_of", ""),
     )
 
 
