@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 from calibrate.sampling import Diagnostics, Settings
 from sim.cost.fingerprint import formula_fingerprint
 from sim.errors import SimctlError
+from sim.files import replacing
 from sim.posterior import SCHEMA, digest
 from sim.provenance import Provenance
 
@@ -72,15 +71,9 @@ def write_posterior(
     path = Path(path)
     if not path.parent.is_dir():
         raise SimctlError(f"{path.parent}: no such folder")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    os.close(handle)
-    try:
+    with replacing(path) as temporary:
         xr.Dataset(attrs=attrs).to_netcdf(temporary, mode="w", engine="h5netcdf")
         for name, group in {"posterior": posterior, **(groups or {})}.items():
             packed = {n: {"zlib": True, "complevel": 6} for n, v in group.data_vars.items() if v.dtype.kind in "fiub"}
             group.drop_attrs().to_netcdf(temporary, mode="a", engine="h5netcdf", group=name, encoding=packed)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
     return path

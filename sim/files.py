@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import math
 import os
+import platform
+import re
 import shutil
-import tempfile
+import stat
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sim.errors import UsageError
 
+LONGEST_NAME = 200  # bytes of a name that a temporary one keeps
+_LEFT = re.compile(r"\.(.+)\.([0-9a-f]{8})-(\d{1,9})\.[0-9a-f]{8}\.(tmp|old)", re.DOTALL)
+
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A temporary file beside `path` to write to; on success it replaces `path`, on any failure nothing is left of it."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """A temporary file beside `path` to write to; on success it replaces `path`, on any failure nothing is left of it.
+
+    A link is followed: what it points to is replaced. Raises UsageError for what is there and no regular file.
+    """
+    target = _file_target(path)
+    _sweep(target.parent)
+    temporary = _fresh(target)
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield temporary
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -33,47 +45,120 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def writable(path: str | Path | None) -> Path | None:
-    """The path, checked before any work is done: its folder must exist and take files. UsageError otherwise."""
+    """The path, checked before any work is done: what `replacing` will take, in a folder that takes files. UsageError otherwise."""
     if path is None:
         return None
-    target = Path(path)
+    target = _file_target(path)
     if not target.parent.is_dir():
         raise UsageError(f"cannot write {path}: {target.parent} is not a folder")
-    if target.is_dir():
-        raise UsageError(f"cannot write {path}: it is a folder")
-    probe = target.with_name(f".{target.name}.probe")
     try:
+        probe = _fresh(target)
         probe.touch()
         probe.unlink()
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    return Path(path)
+
+
+def text_of(path: Path, most_bytes: int, name: str | None = None) -> str:
+    """A UTF-8 text, of which no more than `most_bytes` are read. Raises UsageError calling the file `name` when it is none or larger,
+    OSError when it cannot be read.
+    """
+    pieces, left = [], most_bytes + 1
+    with path.open("rb") as file:
+        while left and (piece := file.read(min(left, 1 << 20))):
+            pieces.append(piece)
+            left -= len(piece)
+    if not left:
+        raise UsageError(f"{name or path}: larger than {most_bytes >> 10} KiB")
+    try:
+        return b"".join(pieces).decode("utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"{name or path}: not UTF-8 text") from None
+
+
+def _file_target(path: str | Path) -> Path:
+    """What `path` leads to, links followed. Devices, pipes and folders are never replaced. UsageError."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder")
+    if os.path.lexists(target) and not target.is_file():
+        raise UsageError(f"cannot write {path}: it is no regular file")
     return target
+
+
+def _fresh(target: Path, kind: str = "tmp") -> Path:
+    """A hidden name beside `target` that nobody else has, from which the next run on this machine tells whether its maker still lives."""
+    name = os.fsdecode(os.fsencode(target.name)[:LONGEST_NAME])
+    return target.with_name(f".{name}.{_machine()}-{os.getpid()}.{os.urandom(4).hex()}.{kind}")
+
+
+@cache
+def _machine() -> str:
+    return f"{zlib.crc32(platform.node().encode()):08x}"
+
+
+@cache
+def _sweep(folder: Path) -> None:
+    """Once in a process: remove what killed runs on this machine left in a folder. A result moved away comes back if it is missing."""
+    try:
+        left = sorted(os.listdir(folder))
+    except OSError:
+        return
+    for match in filter(None, map(_LEFT.fullmatch, left)):
+        name, machine, maker, kind = match.groups()
+        if machine != _machine() or _lives(int(maker)):
+            continue
+        entry, target = folder / match[0], folder / name
+        try:
+            if kind == "old" and not os.path.lexists(target):
+                entry.rename(target)
+            elif entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        except OSError:
+            continue  # somebody else's, or gone: no reason to refuse the run
+
+
+def _lives(pid: int) -> bool:
+    if os.name != "posix":
+        return True  # elsewhere to ask is to kill
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass
+    return True
 
 
 @contextmanager
 def replaced_directory(target: Path, owned: Sequence[str]) -> Iterator[Path]:
     """Yield a fresh directory beside `target`; on success it takes target's place, on any failure nothing is left.
 
-    Made (and so proved writable) before the work starts. A kill at any moment leaves the old directory or, between two renames,
-    none; never a mixture. Only names in `owned` may be in an old directory: foreign files are never moved or deleted.
+    Made (and so proved writable) before the work starts. A kill at any moment leaves the old directory or, between two renames, none until
+    the next run puts it back; never a mixture. Only regular files named in `owned` may be in an old directory: what is foreign is never
+    moved or deleted. A link is followed.
     Raises UsageError when `target` cannot be such a directory.
     """
-    target = Path(os.path.abspath(target))
+    target = Path(os.path.realpath(target))
+    _sweep(target.parent)
     if target.is_dir():
-        foreign = sorted(set(os.listdir(target)).difference(owned))
+        foreign = sorted(name for name in os.listdir(target) if name not in owned or not stat.S_ISREG((target / name).lstat().st_mode))
         if foreign:
             raise UsageError(f"{target}: holds {foreign[0]!r}, which is not part of a result; choose another directory")
     elif target.exists() or target.is_symlink():
         raise UsageError(f"{target}: not a directory")
     made = _make_parents(target.parent)
     try:
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+        staging = _fresh(target)
+        staging.mkdir()
     except OSError as error:
         _remove_empty(made)
         raise UsageError(f"cannot write into {target.parent}: {error.strerror}") from None
     try:
         yield staging
-        staging.chmod(0o755)
         _swap(staging, target)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
@@ -85,8 +170,8 @@ def _swap(staging: Path, target: Path) -> None:
     if not target.is_dir():
         staging.rename(target)
         return
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old.tmp", dir=target.parent))
-    target.rename(old)  # onto an empty directory: allowed, and atomic
+    old = _fresh(target, "old")
+    target.rename(old)
     staging.rename(target)
     shutil.rmtree(old)
 
