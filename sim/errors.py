@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 INTERRUPTED = 130
+LONGEST_WORD, LONGEST_LINE = 500, 1900  # characters
 
 
 class SimctlError(Exception):
@@ -36,8 +37,19 @@ def ending(error: BaseException) -> tuple[int, str]:
         code, text = error.exit_code, str(error)
     elif isinstance(error, OSError):
         code, text = 1, f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+    elif isinstance(error, OverflowError):
+        code, text = 1, f"a number given is too large to compute with ({error})"
+    elif isinstance(error, MemoryError):
+        code, text = 1, "not enough memory"
     elif (message := getattr(error, "format_message", None)) is not None:
         code, text = UsageError.exit_code, message()
     else:
         code, text = INTERRUPTED, "interrupted"
-    return code, " ".join(text.split())
+    return code, _one_line(text)
+
+
+def _one_line(text: str) -> str:
+    """Text on one line that any terminal shows: without control characters, and cut in the middle where it quotes a whole file."""
+    words = (word if len(word) <= LONGEST_WORD else f"{word[:300]}...{word[-150:]}" for word in text.split())
+    line = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in " ".join(words))
+    return line if len(line) <= LONGEST_LINE else f"{line[:1200]} ... {line[-600:]}"

@@ -55,11 +55,11 @@ class PosteriorFile:
     source: Provenance  # of the whole
     path: str
 
-    def number(self, name: str, absent: float) -> float:
-        """An attribute that is a number from 0 up, or `absent`. PosteriorError when it is something else."""
+    def number(self, name: str, absent: float, most: float = 1e30) -> float:
+        """An attribute that is a number from 0 to `most`, or `absent`. PosteriorError when it is something else."""
         value = self.attrs.get(name, absent)
-        if not (isinstance(value, int | float) and 0 <= value < float("inf")):
-            raise PosteriorError(f"{self.path}: {name} is not a number from 0 up: {value!r}")
+        if not (isinstance(value, int | float) and 0 <= value <= most):
+            raise PosteriorError(f"{self.path}: {name} is not a number from 0 up to {most:g}: {value!r}")
         return float(value)
 
 
@@ -92,6 +92,9 @@ def read_posterior(path: str | Path, family: str = STEP_TIME) -> PosteriorFile:
         attrs, raw, labels = whole(contents)
     except DamagedFileError as damage:
         raise PosteriorError(f"{path}: damaged file ({damage})") from None
+    odd = [name for name, value in attrs.items() if not isinstance(value, str | int | float)]
+    if odd:
+        raise PosteriorError(f"{path}: attribute {odd[0]} must be a number or a text")
     if attrs.get("schema") != SCHEMA:
         raise PosteriorError(f"{path}: not a posterior of this project (schema {attrs.get('schema')!r}, want {SCHEMA!r})")
     missing = [name for name in REQUIRED if name not in attrs]
@@ -103,8 +106,8 @@ def read_posterior(path: str | Path, family: str = STEP_TIME) -> PosteriorFile:
         raise PosteriorError(f"{path}: its content does not match its digest: edited or damaged")
     if family == STEP_TIME and attrs["formula"] != formula_fingerprint():
         raise PosteriorError(f"{path}: learnt with another version of the formula: calibrate again")
-    if any(labels[n][:2] != ("chain", "draw") for n in raw) or not all(np.isfinite(v).all() for v in raw.values()):
-        raise PosteriorError(f"{path}: posterior variables must be finite and begin with (chain, draw)")
+    if any(labels[n][:2] != ("chain", "draw") or v.dtype.kind not in "fiu" or not np.isfinite(v).all() for n, v in raw.items()):
+        raise PosteriorError(f"{path}: posterior variables must be finite numbers and begin with (chain, draw)")
     try:
         sources, source = _sources(attrs)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -146,12 +149,18 @@ def rates_from_file(
     values, sources = dict(file.variables), dict(file.sources)
     if owner == POPULATION:
         # what engines of other GPUs cannot tell (host link, all-reduce, the price of finding) keeps this GPU's declared prior
-        rest = prior_rates(gpu, precision, draws=len(values["beta"]), seed=seed)
+        rest = prior_rates(gpu, precision, draws=len(next(iter(values.values()))), seed=seed)
         values = {n: np.asarray(getattr(rest.draws, n), dtype=float) for n in UNITS if n not in values} | values
         sources = {n: rest.sources[n] for n in UNITS} | sources
     absent = [name for name in UNITS if name not in values or name not in sources]
-    if absent or any((values[name] <= 0).any() for name in UNITS) or ("sigma" in values and (values["sigma"] < 0).any()):
-        raise PosteriorError(f"{path}: a rate is missing or not positive ({', '.join(absent) or 'non-positive draws'})")
+    if absent:
+        raise PosteriorError(f"{path}: lacks {', '.join(absent)}")
+    count, kind = len(values["beta"]), DECODE if tp == 1 else SPREAD
+    for name in (*UNITS, *sorted({"slope", "sigma"} & set(values))):
+        low, high = {"sigma": (0.0, 10.0), "slope": (-10.0, 10.0)}.get(name, (1e-30, 1e30))
+        found, like = values[name], (count, kind + 1) if name == "sigma" else (count,)
+        if found.ndim != len(like) or found.shape[0] != count or found.shape < like or not ((found >= low) & (found <= high)).all():
+            raise PosteriorError(f"{path}: {name} must be {count} draws in {low:g}..{high:g}, not of shape {found.shape} or beyond")
     if owner == POPULATION:
         # the population knows efficiencies: a rate with a datasheet peak is its share of that peak
         larger = float(np.log(flops_for(gpu, "bf16")[0] / file.number("reference_flops", float("nan")))) if "slope" in values else 0.0
@@ -169,8 +178,8 @@ def rates_from_file(
     chosen = {name: values[name][pick] for name in UNITS}
     error = host = None
     if model_error and "sigma" in values:
-        error = model_errors(values["sigma"][pick, DECODE if tp == 1 else SPREAD], seed)
-        host = host_factors(file.number("host_sd", 0.0), len(pick), seed)
+        error = model_errors(values["sigma"][pick, kind], seed)
+        host = host_factors(file.number("host_sd", 0.0, 10.0), len(pick), seed)
         chosen = with_model_error(chosen, error)
     source = replace(file.source, converged=bool(file.number("converged", 0.0)))
     for fact in sorted({s.text() for s in sources.values() if s.origin is Origin.PUBLISHED} if owner == POPULATION else ()):
@@ -182,7 +191,7 @@ def rates_from_file(
         source=source,
         error=error,
         host=host,
-        host_request_s=file.number("host_request_s", 0.0) if "host_request_s" in file.attrs else None,
+        host_request_s=file.number("host_request_s", 0.0, 1e6) if "host_request_s" in file.attrs else None,
     )
 
 

@@ -23,7 +23,7 @@ def parse_tokens(text: str | int) -> int:
     if not match:
         raise UsageError(f"not a token count: {str(text)!r} (examples: 8192, 128K, 1M; K = 2**10, M = 2**20)")
     value = float(match[1]) * _FACTOR[match[2].lower()]
-    if value != int(value):
+    if value <= MAX_TOKENS and value != int(value):
         raise UsageError(f"token count must be whole: {str(text)!r} is {value:g}")
     if not 1 <= value <= MAX_TOKENS:
         raise UsageError(f"token count out of range 1..2**32: {str(text)!r}")

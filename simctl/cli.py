@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> Any:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)
-    except (click.Abort, click.ClickException, SimctlError, OSError) as error:
+    except (click.Abort, click.ClickException, SimctlError, OSError, OverflowError, MemoryError) as error:
         code, text = ending(error)
         click.echo(f"simctl: {text}", err=True)
         sys.exit(code)

@@ -9,10 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from calibrate.text_files import Row, csv_rows, utf8
+from calibrate.text_files import Row, csv_rows
 from sim.cost.batch import decode_batch
 from sim.cost.work import coefficients
 from sim.errors import SimctlError, UsageError
+from sim.files import text_of
 from sim.knee import Knee, continuous_knee, discrete_knee
 from sim.memory import resident_weight_bytes
 from sim.precision import Precision
@@ -83,7 +84,7 @@ def read_curves(path: str | Path) -> list[Curve]:
     weight_bytes, kv_bytes, memory_bytes, which otherwise come from the catalogues. Repeats of a batch are reduced to their
     median. Raises UsageError naming the line on anything malformed, and when a curve lacks batch 1 or a larger one.
     """
-    columns, rows = csv_rows(utf8(path, str(path)), str(path))
+    columns, rows = csv_rows(text_of(Path(path), 1 << 24), str(path))
     missing = [name for name in REQUIRED if name not in columns]
     speeds = [name for name in SPEEDS if name in columns]
     if missing or len(speeds) != 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +9,16 @@ from pathlib import Path
 from calibrate.logs.requests import Log, Seen, assemble
 from calibrate.logs.tools import aiperf, bench_serve, guidellm
 from calibrate.served.runs import LOG_COLUMNS
-from calibrate.text_files import Row, csv_rows, utf8
+from calibrate.text_files import Row, csv_rows
 from sim.errors import UsageError
+from sim.files import text_of
+from sim.json_text import read_json
 from sim.workload.content import BlockHashes, SystemPrompt
 from sim.workload.options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace
 
 SUFFIXES = (".json", ".jsonl", ".csv")
-MOST_BYTES = 1 << 30
+MOST_BYTES = 1 << 28
 BLOCK = 512  # tokens of a block that one of prefix_ids stands for, unless told: Mooncake's
 
 
@@ -32,16 +33,14 @@ def read_log(path: Path, timeout_s: float | None = None, block_tokens: int = BLO
 
     Raises UsageError naming the file, the request and the field; OSError when it cannot be read.
     """
-    if path.stat().st_size > MOST_BYTES:
-        raise UsageError(f"{path.name}: larger than {MOST_BYTES >> 20} MiB")
-    text = utf8(path, path.name)
+    text = text_of(path, MOST_BYTES, path.name)
     if path.suffix.lower() == ".csv":
         return _csv(path.name, text, block_tokens)
     if path.suffix.lower() == ".jsonl":
         return aiperf(path.name, text, timeout_s)
     try:
-        body = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        body = read_json(text)
+    except ValueError as error:
         raise UsageError(f"{path.name}: not JSON ({error})") from None
     if not isinstance(body, dict):
         raise UsageError(f"{path.name}: not a benchmark result: needs a JSON object")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from calibrate.served.runs import MOST_TOKENS, Experiment, ServedRun
 from sim.deployment import Deployment
 from sim.errors import UsageError
+from sim.workload import lines
 from sim.workload.content import Content
 
 Array = NDArray[np.float64]
@@ -160,9 +161,7 @@ def number(where: str, name: str, value: Any) -> float:
     """A JSON value as a float. Raises UsageError naming the field where it is missing or no number."""
     if value is None:
         raise UsageError(f"{where}: lacks {name}")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"{where}: {name} must be a number, got {str(value)[:40]!r}")
-    return float(value)
+    return lines.number(value, name, where)
 
 
 def first_of(where: str, row: Mapping[str, Any], names: Sequence[str]) -> float:

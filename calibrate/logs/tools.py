@@ -19,6 +19,7 @@ from typing import Any
 
 from calibrate.logs.requests import Log, Seen, assemble, first_of, number
 from sim.errors import UsageError
+from sim.json_text import read_json
 
 UNIT_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "milliseconds": 1e-3, "nanoseconds": 1e-9}
 TIMEOUT_WORDS = ("timeout", "timed out", "deadline", "cancel")
@@ -50,14 +51,18 @@ def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None) -> 
             raise UsageError(f"{where}: itls must be a list of gaps")
         first = number(where, "ttfts", ttft)
         seen.append(Seen(where, sent, *lengths, first, first + sum(number(where, "itls", gap) for gap in gaps)))
-    rate, burstiness = body.get("request_rate"), body.get("burstiness")
+    rate = math.inf if body.get("request_rate") in (None, "inf") else number(name, "request_rate", body["request_rate"])
+    burstiness = number(name, "burstiness", body["burstiness"]) if body.get("burstiness") else 1.0
+    for field, value, most in (("request_rate", rate, math.inf), ("burstiness", burstiness, 1e6)):
+        if not 1e-6 <= value <= most:
+            raise UsageError(f"{name}: {field} must be a number above 0, got {value:g}")
     return assemble(
         _with_typical_output(seen),
         name=name,
         source=f"vllm bench serve ({body.get('model_id', 'model not stated')})",
         notes=_failures(failed, timeout_s),
-        rate_per_s=math.inf if rate in (None, "inf") else number(name, "request_rate", rate),
-        burstiness=number(name, "burstiness", burstiness) if burstiness else 1.0,
+        rate_per_s=rate,
+        burstiness=burstiness,
         clients=_count(name, "max_concurrency", body.get("max_concurrency") or 0),
     )
 
@@ -99,8 +104,8 @@ def aiperf(name: str, text: str, timeout_s: float | None) -> Log:
             continue
         where = f"{name}: line {line_number}"
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = read_json(line)
+        except ValueError as error:
             raise UsageError(f"{where}: not JSON ({error})") from None
         if not isinstance(row, dict) or not isinstance(row.get("metadata"), dict):
             raise UsageError(f"{where}: lacks metadata: not a profile_export.jsonl record")

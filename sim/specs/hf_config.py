@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import UsageError
+from sim.files import text_of
+from sim.json_text import read_json
 from sim.specs.architectures import build
 from sim.specs.fields import Fields
 from sim.specs.model import ModelSpec
+
+MOST_BYTES = 1 << 24
 
 
 def spec_from_config(config: Mapping[str, Any], name: str, source: str, where: str | None = None) -> ModelSpec:
@@ -30,10 +33,12 @@ def load_spec(path: Path, name: str | None = None) -> ModelSpec:
 def read_config(file: Path) -> dict[str, Any]:
     """The JSON object in `file`. Raises UsageError when it cannot be read or is not one."""
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = read_json(text_of(file, MOST_BYTES))
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
+    except UsageError:
+        raise
+    except ValueError as error:
         raise UsageError(f"{file}: not JSON: {error}") from error
     if not isinstance(config, dict):
         raise UsageError(f"{file}: top level must be a mapping of fields")

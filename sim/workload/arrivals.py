@@ -19,8 +19,8 @@ def arrival_times(count: int, rate_per_s: float, burstiness: float, rng: np.rand
     """
     if not rate_per_s > 0.0:
         raise UsageError(f"request rate must be positive, got {rate_per_s:g}")
-    if not burstiness > 0.0:
-        raise UsageError(f"burstiness must be positive, got {burstiness:g}")
+    if not burstiness >= 1e-6:  # with less, gaps round to nothing
+        raise UsageError(f"burstiness must be positive, at least 1e-6, got {burstiness:g}")
     if math.isinf(rate_per_s):
         return np.zeros(count)
     if math.isinf(burstiness):

@@ -6,10 +6,9 @@ from the first row.
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
-from sim.workload.lines import csv_float, csv_int, numbered_lines
+from sim.workload.lines import csv_cells, csv_float, csv_int, numbered_lines
 from sim.workload.options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace, TraceBuilder
 
@@ -21,7 +20,7 @@ def load_burstgpt(path: Path, options: LoadOptions = DEFAULT) -> Trace:
     builder = TraceBuilder(path.name)
     lines = numbered_lines(path)
     number, header = next(lines, (1, ""))
-    names = [cell.strip() for cell in next(csv.reader([header]), [])]
+    names = [cell.strip() for cell in csv_cells(header, f"{path.name}: line {number}")]
     missing = [name for name in COLUMNS if name not in names]
     if missing:
         raise builder.error(f"line {number}", f"the header lacks {missing[0]!r}; it needs {', '.join(COLUMNS)}")
@@ -30,7 +29,7 @@ def load_burstgpt(path: Path, options: LoadOptions = DEFAULT) -> Trace:
     failed = 0
     for number, line in lines:
         where, named = f"line {number}", f"{path.name}: line {number}"
-        cells = next(csv.reader([line]))
+        cells = csv_cells(line, named)
         if len(cells) != len(names):
             raise builder.error(where, f"expected {len(names)} cells, got {len(cells)}")
         stamp, prompt, output = (cells[place].strip() for place in places)

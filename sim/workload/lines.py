@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from sim.errors import UsageError
+from sim.json_text import read_json
 
-MAX_LINE_BYTES = 64 * 2**20  # a prompt of 4M token ids fits; a file that is one endless line does not
+MAX_LINE_BYTES = 64 * 2**20  # a prompt of 8M token ids fits; a file that is one endless line does not
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -39,8 +40,8 @@ def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """
     for number, text in numbered_lines(path):
         try:
-            value = json.loads(text, parse_constant=_no_constant)
-        except (ValueError, RecursionError) as error:
+            value = read_json(text, parse_constant=_no_constant)
+        except ValueError as error:
             raise UsageError(f"{path.name}: line {number}: not a JSON object ({_reason(error)})") from None
         if not isinstance(value, dict):
             raise UsageError(f"{path.name}: line {number}: expected a JSON object, got {type(value).__name__}")
@@ -60,7 +61,7 @@ def number(value: object, name: str, where: str) -> float:
     """`value` as a float. Raises UsageError unless it is a JSON number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UsageError(f"{where}: {name} must be a number, got {_show(value)}")
-    return float(value) if abs(value) < 2**1023 else float("inf")
+    return float("inf") if isinstance(value, int) and abs(value) >= 2**1023 else float(value)
 
 
 def text(value: object, name: str, where: str) -> str:
@@ -77,6 +78,14 @@ def field(record: dict[str, Any], name: str, where: str) -> Any:
     if name not in record:
         raise UsageError(f"{where}: {name} is missing; the line has {', '.join(sorted(record)) or 'nothing'}")
     return record[name]
+
+
+def csv_cells(line: str, where: str) -> list[str]:
+    """The cells of one CSV line. Raises UsageError for a line that cannot be split."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error as error:
+        raise UsageError(f"{where}: not CSV ({error})") from None
 
 
 def csv_int(cell: str, name: str, where: str) -> int:

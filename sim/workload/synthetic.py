@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import UsageError
+from sim.units import MAX_TOKENS
 from sim.workload.arrivals import with_arrivals
 from sim.workload.content import Content, Grown, SystemPrompt
 from sim.workload.trace import Trace, TraceBuilder
@@ -54,6 +55,8 @@ def draw(spec: Synthetic, rng: np.random.Generator) -> Trace:
     """The calls of `spec`. Raises UsageError for counts below 1 or times that are not finite."""
     if spec.num_prompts < 1 or spec.turns < 1 or spec.input_tokens < 1 or spec.output_tokens < 1 or spec.prefix_tokens < 0:
         raise UsageError("prompts, turns, input and output lengths must be at least 1, and the prefix not negative")
+    if max(spec.input_tokens, spec.output_tokens, spec.prefix_tokens) > MAX_TOKENS:
+        raise UsageError("input, output and prefix lengths must be at most 2**32 tokens")
     if not 0.0 <= spec.think_s < math.inf:
         raise UsageError(f"think time must be a finite time >= 0, got {spec.think_s:g} s")
     inputs = draw_lengths(spec.input_tokens, spec.length_cv, spec.num_prompts, rng)

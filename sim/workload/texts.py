@@ -17,12 +17,13 @@ from typing import Any
 
 from sim.errors import UsageError
 from sim.workload.content import TokenIds
-from sim.workload.lines import MAX_LINE_BYTES, field, numbered_objects, text, whole_number
+from sim.workload.lines import field, numbered_objects, text, whole_number
 from sim.workload.options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace, TraceBuilder
 
 CHARS_PER_TOKEN = 4.0
 _CHUNK = 2**20
+MAX_ITEM = 16 * 2**20
 _HUMAN, _MODEL = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 
 
@@ -78,7 +79,7 @@ def pseudo_tokens(words: str) -> array[int]:
     """One id per piece of CHARS_PER_TOKEN characters: equal pieces, equal ids. At least one."""
     count = max(1, math.ceil(len(words) / CHARS_PER_TOKEN))
     edges = [round(i * CHARS_PER_TOKEN) for i in range(count + 1)]
-    return array("i", (zlib.crc32(words[a:b].encode()) >> 1 for a, b in pairwise(edges)))
+    return array("i", (zlib.crc32(words[a:b].encode("utf-8", "surrogatepass")) >> 1 for a, b in pairwise(edges)))
 
 
 def _noted(builder: TraceBuilder) -> Trace:
@@ -119,7 +120,7 @@ def _array_items(path: Path) -> Iterator[Any]:
         try:
             pending, started, ended = "", False, False
             while True:
-                chunk = file.read(_CHUNK)
+                chunk = file.read(max(_CHUNK, len(pending)))  # an item that does not end is tried a few times, not once a piece
                 pending = (pending + chunk).lstrip()
                 if not started and pending:
                     if pending[0] != "[":
@@ -132,6 +133,8 @@ def _array_items(path: Path) -> Iterator[Any]:
                         break
                     try:
                         value, end = decoder.raw_decode(pending)
+                    except RecursionError:
+                        raise UsageError(f"{path.name}: an item is nested too deep") from None
                     except ValueError:
                         break  # cut by the piece's end, or wrong for good: more text will tell
                     if end == len(pending) and chunk:
@@ -142,7 +145,7 @@ def _array_items(path: Path) -> Iterator[Any]:
                     return
                 if not chunk:
                     raise UsageError(f"{path.name}: ends inside its JSON array (cut short, or malformed)")
-                if len(pending) > MAX_LINE_BYTES:
-                    raise UsageError(f"{path.name}: an item longer than {MAX_LINE_BYTES // 2**20} MiB, or malformed JSON")
+                if len(pending) > MAX_ITEM:
+                    raise UsageError(f"{path.name}: an item longer than {MAX_ITEM // 2**20} MiB, or malformed JSON")
         except UnicodeDecodeError:
             raise UsageError(f"{path.name}: not UTF-8 text") from None

@@ -154,6 +154,9 @@ class TraceBuilder:
             raise self.error(where, f"think time must be a finite time >= 0, got {think_s!r} s")
         if request_id is None:
             request_id = str(len(self))
+        for label, name in (("request_id", request_id), ("session_id", session_id or "")):
+            if "\0" in name or (not name.isascii() and any("\ud800" <= each <= "\udfff" for each in name)):
+                raise self.error(where, f"{label} holds a NUL or half a surrogate pair, which no file can keep: {name[:40]!a}")
         if request_id in self._seen:
             raise self.error(where, f"duplicate request id {request_id!r}")
         self._seen.add(request_id)

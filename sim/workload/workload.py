@@ -106,7 +106,7 @@ class Workload:
         elif burstiness != 1.0:
             raise UsageError("burstiness needs a request rate")
         origin = {
-            "trace": path.name,  # its place on this machine is nobody's business
+            "trace": path.name.encode("utf-8", "replace").decode(),  # its place on this machine is nobody's business
             "trace_sha256": _digest(path),
             "trace_format": trace_format,
             "rate_scale": rate_scale,

@@ -113,7 +113,7 @@ def test_wrong_field(change, says, tmp_path):
         ("[]", "no GPU in it"),
         ("gpus: []", "no GPU in it"),
         ("{gpus: [], extra: 1}", "field 'extra' is unknown"),
-        ("name: [", r"not YAML \(line"),
+        ("name: [", "line 2 not YAML"),
         ("!!python/object/apply:os.getcwd []", "not YAML"),
         ("\x07", "not YAML"),
     ],

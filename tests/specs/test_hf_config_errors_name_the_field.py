@@ -101,7 +101,7 @@ def test_not_a_configuration(text, says, tmp_path):
 def test_bytes_that_are_not_text(tmp_path):
     file = tmp_path / "config.json"
     file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="not JSON"):
+    with pytest.raises(UsageError, match="not UTF-8 text"):
         get_model(str(file))
 
 
