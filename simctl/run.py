@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,17 @@ import click
 
 from sim.errors import UsageError
 
+MOST_BYTES = 1 << 26  # of a kept answer
 
 @click.command("run")
 @click.argument("file", type=click.Path(path_type=Path), metavar="SCENARIO")
 @click.option("--set", "overrides", multiple=True, metavar="OPTION=VALUE", help="Replace an option of the scenario; may be repeated.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep each run's whole answer as JSON in DIR.")
-@click.option("--resume", is_flag=True, help="Take runs that DIR already holds instead of running them again.")
+@click.option("--resume", is_flag=True, help="Take runs that DIR already holds, of the same options and files.")
+@click.option("--allow-code", is_flag=True, help="Let the scenario name a scheduler class of its own (engine: a.b.C), which runs code.")
 @click.option("--dry-run", is_flag=True, help="Print the commands the scenario stands for, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print every run's whole answer as JSON on stdout.")
-def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bool, dry_run: bool, as_json: bool) -> None:
+def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bool, allow_code: bool, dry_run: bool, as_json: bool) -> None:
     """Answer the question of a scenario file.
 
     A scenario names one command, its options, what to sweep (every combination is run) and what to report. With the
@@ -36,7 +39,7 @@ def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bo
         raise UsageError("--set needs OPTION=VALUE")
     if resume and out is None:
         raise UsageError("--resume needs -o DIR")
-    scenario = load_scenario(file, pairs)
+    scenario = load_scenario(file, pairs, allow_code)
     if dry_run:
         for cell in scenario.cells:
             click.echo(cell.shell())
@@ -59,19 +62,41 @@ def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bo
 
 
 def _answer(cell: Any, target: Path | None, resume: bool) -> dict[str, Any]:
-    """The answer of a cell; kept in `target` with its options, so that a resumed run never takes another's."""
+    """The answer of a cell; kept in `target` with all that it depends on, so that a resumed run never takes another's."""
     from sim.files import write_text
 
-    asked = [cell.command, cell.given]
-    if target is not None and resume and target.is_file():
-        kept = json.loads(target.read_text(encoding="utf-8"))
-        if kept.get("asked") == asked:
-            found: dict[str, Any] = kept["answer"]
-            return found
-    answer: dict[str, Any] = cell.answer()
-    if target is not None:
-        write_text(target, json.dumps({"asked": asked, "answer": answer}, indent=1))
+    if target is None:
+        answer: dict[str, Any] = cell.answer()
+        return answer
+    asked = cell.asked()
+    if resume and target.is_file() and (kept := _kept(target, asked)) is not None:
+        return kept
+    answer = cell.answer()
+    body = json.loads(json.dumps({"asked": asked, "answer": answer}))
+    write_text(target, json.dumps({**body, "digest": answer_digest(body)}, indent=1))
     return answer
+
+
+def _kept(target: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
+    """The answer kept of a cell; None where it is another's, or where the file is damaged, which is said."""
+    from sim.files import text_of
+    from sim.json_text import read_json
+
+    try:
+        kept = read_json(text_of(target, MOST_BYTES))
+        body = {"asked": kept["asked"], "answer": kept["answer"]}
+        sound = isinstance(body["answer"], dict) and kept["digest"] == answer_digest(body)
+    except (ValueError, TypeError, KeyError):
+        sound = False
+    if not sound:
+        click.echo(f"{target}: damaged: this cell runs again", err=True)
+        return None
+    return body["answer"] if body["asked"] == asked else None
+
+
+def answer_digest(body: dict[str, Any]) -> str:
+    """Of what is kept of a cell, so that a damaged file is known."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _table(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: tuple[str, ...]) -> None:

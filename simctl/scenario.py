@@ -12,22 +12,28 @@ are taken from the scenario's folder.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import itertools
+import math
 import shlex
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
+from sim.cost.fingerprint import formula_fingerprint
 from sim.errors import UsageError
-from sim.specs.lookup import did_you_mean
+from sim.files import text_of
+from sim.specs.hf_config import find_cached
+from sim.specs.lookup import did_you_mean, given_path
+from sim.yaml_text import MAX_BYTES, read_yaml
+from simctl import __version__
 
 KEYS = ("question", "command", "options", "sweep", "report")
-MAX_BYTES = 1 << 20
 MAX_RUNS = 10_000
 # Commands whose answer is plain data: `json_answer(options)` of their module.
 ANSWERED = {"simulate": "simctl.simulate", "what-if": "simctl.what_if", "regime-map": "simctl.regime_map"}
@@ -53,6 +59,12 @@ class Cell:
         found: dict[str, Any] = importlib.import_module(ANSWERED[self.command]).json_answer(self.options())
         return found
 
+    def asked(self) -> dict[str, Any]:
+        """What the answer depends on: the options, the content of the files they name, the version that answers."""
+        named = [each for value in self.given.values() for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
+        contents = {each: digest for each in sorted(named) if (digest := _content(each))}
+        return {"command": self.command, "options": self.given, "files": contents, "version": __version__, "formula": formula_fingerprint()}
+
     def shell(self) -> str:
         """The same as a command line."""
         known = _options_of(_command(self.command))
@@ -71,10 +83,11 @@ class Scenario:
     cells: tuple[Cell, ...]
 
 
-def load_scenario(path: Path, overrides: dict[str, str] | None = None) -> Scenario:
+def load_scenario(path: Path, overrides: dict[str, str] | None = None, allow_code: bool = False) -> Scenario:
     """Read and check a scenario: a file, or the name of one that comes with simctl. `overrides` replace options.
 
-    Raises UsageError naming the file and the key at fault.
+    Without `allow_code` a scheduler class that the file names is refused: importing it runs code. Raises UsageError naming the file and the
+    key at fault.
     """
     overrides = overrides or {}
     if not path.exists():
@@ -90,7 +103,7 @@ def load_scenario(path: Path, overrides: dict[str, str] | None = None) -> Scenar
     question, command = body.get("question"), body.get("command")
     if not isinstance(question, str) or not question.strip().endswith("?"):
         raise UsageError(f"{path.name}: question: needs one question, ending in '?'")
-    if command not in ANSWERED:
+    if not isinstance(command, str) or command not in ANSWERED:
         raise UsageError(f"{path.name}: command: must be one of {', '.join(ANSWERED)}, not {command!r}")
     known = _options_of(_command(command))
     options, sweep = _mapping(body, "options", path) | overrides, _mapping(body, "sweep", path)
@@ -105,30 +118,44 @@ def load_scenario(path: Path, overrides: dict[str, str] | None = None) -> Scenar
     if not isinstance(report, list) or not all(isinstance(item, str) for item in report):
         raise UsageError(f"{path.name}: report: needs a list of names")
     swept = {key: values for key, values in sweep.items() if key not in overrides}
-    combinations = list(itertools.product(*swept.values()))
-    if len(combinations) > MAX_RUNS:
-        raise UsageError(f"{path.name}: sweep: {len(combinations)} runs, more than {MAX_RUNS}")
+    engines = [] if allow_code or "engine" in overrides else [options.get("engine", ""), *sweep.get("engine", [])]
+    if code := [str(name) for name in engines if "." in str(name)]:
+        raise UsageError(f"{path.name}: engine: {code[0]!r} would import code; if you trust it, add --allow-code")
+    runs = math.prod(len(values) for values in swept.values())
+    if runs > MAX_RUNS:  # before the product is built: a few lines can stand for more cells than any memory holds
+        raise UsageError(f"{path.name}: sweep: {runs} runs, more than {MAX_RUNS}")
+    fixed = {str(key): _value(str(key), value, known[str(key)], path) for key, value in options.items()}
+    named = [[(str(key), str(value), _value(str(key), value, known[str(key)], path)) for value in values] for key, values in swept.items()]
     cells = []
-    for values in combinations:
-        chosen = dict(zip(swept, values, strict=True))
-        given = {str(key): _value(str(key), value, known[str(key)], path) for key, value in {**options, **chosen}.items()}
-        cells.append(Cell(command, {str(key): str(value) for key, value in chosen.items()}, given))
+    for chosen in itertools.product(*named):
+        given = fixed | {key: value for key, _, value in chosen}
+        cells.append(Cell(command, {key: label for key, label, _ in chosen}, given))
     return Scenario(path.stem, question.strip(), command, tuple(report), tuple(cells))
+
+
+def _content(named: str) -> str:
+    """sha256 of the file or folder that an option names (FILE, FILE:NAME, or ORG/NAME in the hub's cache), "" when it names none."""
+    for text in (named, named.rpartition(":")[0], str(find_cached(named) or "")):
+        path = given_path(text, ())
+        if path is not None and path.exists():
+            files = sorted(path.iterdir()) if path.is_dir() else [path]
+            states = [(each, each.stat()) for each in files if each.is_file()]
+            found = [(each.name, _sha256(each, state.st_mtime_ns, state.st_size)) for each, state in states]
+            return hashlib.sha256(repr(found).encode()).hexdigest()
+    return ""
+
+
+@cache
+def _sha256(file: Path, mtime_ns: int, size: int) -> str:
+    """Of one state of a file: a trace is read once, not once for each cell."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _read(path: Path) -> dict[Any, Any]:
     if not path.is_file():
         raise UsageError(f"{path}: no such scenario file")
-    if path.stat().st_size > MAX_BYTES:
-        raise UsageError(f"{path.name}: larger than {MAX_BYTES} bytes: not a scenario")
-    try:
-        body = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{path.name}:{where} not YAML: {getattr(error, 'problem', None) or 'cannot be read'}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path.name}: not UTF-8 text") from error
+    body = read_yaml(text_of(path, MAX_BYTES, path.name), path.name)
     if not isinstance(body, dict):
         raise UsageError(f"{path.name}: needs a mapping with {', '.join(KEYS)}")
     return body

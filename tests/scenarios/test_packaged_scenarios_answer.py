@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from simctl.run import answer_digest
 from simctl.scenario import load_scenario
 from tests.cli import run
 
@@ -65,6 +66,7 @@ def test_resume_takes_kept_answers_and_only_its_own(tmp_path):
     assert len(kept) == 2
     body = json.loads(kept[0].read_text())
     body["answer"]["knee"]["batch"] = 123.0
+    body["digest"] = answer_digest({name: body[name] for name in ("asked", "answer")})
     kept[0].write_text(json.dumps(body))
     assert "123" in run("run", str(path), "-o", str(out), "--resume").stdout
     assert "123" not in run("run", str(path), "-o", str(out), "--resume", "--set", "ctx=16K").stdout
