@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.cluster.admission import Admission
+from sim.cluster.admission import NO_LIMITS, Admission, AdmissionLimits
 from sim.cluster.fast import run_fast
 from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import Router, make_router
@@ -165,7 +165,7 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
     Raises UsageError for a request that cannot fit, SimctlError when the model does not.
     """
     config, _ = plan_engine(study.deployment)
-    check_all_fit(study.workload.trace, config)
+    check_all_fit(study.workload.trace, config, study.deployment.admission)
     schedulers = [make_scheduler(config) for _ in range(study.deployment.replicas)]
     record = _run(study, config, study.rates.point, keep_iterations, _scaled(on_progress, 0, (draws or 0) + 1), schedulers)
     summary = summarise(record, study.goodput) | tier_hit_rates(schedulers)
@@ -186,14 +186,15 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
 def requests_of(study: Study) -> RunRecord:
     """One run at the median rates: its requests, without figures and iteration log."""
     config, _ = plan_engine(study.deployment)
-    check_all_fit(study.workload.trace, config)
+    check_all_fit(study.workload.trace, config, study.deployment.admission)
     return _run(study, config, study.rates.point, False, None)
 
 
-def check_all_fit(trace: Trace, config: EngineConfig) -> None:
-    """Raises UsageError for the first call that is too long for the engine."""
+def check_all_fit(trace: Trace, config: EngineConfig, admission: AdmissionLimits = NO_LIMITS) -> None:
+    """Raises UsageError for the first call that is too long for the engine, and that the front door lets in."""
     total = trace.prompt_tokens + trace.output_tokens
-    for i in np.flatnonzero(total > min(config.max_model_len, config.kv_capacity_tokens)).tolist():
+    most = config.max_model_len if admission.skip_too_long else np.inf
+    for i in np.flatnonzero((total > min(config.max_model_len, config.kv_capacity_tokens)) & (total <= most)).tolist():
         check_fits(Request(trace.request_ids[i], 0.0, int(trace.prompt_tokens[i]), int(trace.output_tokens[i])), config)
 
 
@@ -243,7 +244,7 @@ def _run(
         if record is not None:
             return record
     return run_events(
-        TraceSource(study.workload.trace, config.block_size),
+        TraceSource(study.workload.trace, config.block_size, config.max_model_len),
         [SteppedEngine(each, cost) for each in schedulers or [make_scheduler(config) for _ in range(deployment.replicas)]],
         router=_router(deployment, config),
         host=study.host,
@@ -285,7 +286,7 @@ def _repeats(study: Study, config: EngineConfig, logged: bool) -> dict[str, list
     cost = _cost(study, config, study.rates.point)
     for repeat in range(REPEATS):
         trace = redraw(repeat)
-        check_all_fit(trace, config)
+        check_all_fit(trace, config, study.deployment.admission)
         if logged:
             again = replace(study, workload=replace(study.workload, trace=trace))
             figures.append(summarise(_run(again, config, study.rates.point, True, None), study.goodput))
@@ -321,7 +322,8 @@ def _trials(run: Run, metric: str) -> Callable[[int], float]:
 
 
 def _columns(figures: list[dict[str, float | int]]) -> dict[str, list[float]]:
-    return {key: [float(each[key]) for each in figures] for key in (figures[0] if figures else ())}
+    # only counts of what was turned away are missing, from runs in which nothing was
+    return {key: [float(each.get(key, 0)) for each in figures] for key in {key: None for each in figures for key in each}}
 
 
 def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | int]]:
@@ -348,7 +350,7 @@ def _admission(study: Study, config: EngineConfig, cost: IterationCost) -> Admis
         return None
     budget = config.max_num_batched_tokens
     full_s = cost.steps.priced(mixed_batch(d.model, (), [(float(budget), float(budget), 1.0)])) * TICK_S
-    return Admission(d.admission, d.replicas * budget / full_s)
+    return Admission(d.admission, d.replicas * budget / full_s, config.max_model_len)
 
 
 def _scaled(report: Progress | None, run: int, runs: int) -> Progress | None:

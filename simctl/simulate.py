@@ -69,7 +69,7 @@ SECTIONS = {
         "attention", "host-kv", "draft-model",
     ),
     "Server": ("served", "host-overhead", "host-rate"),
-    "Fleet": ("replicas", "router", "max-queue", "token-bucket", "admit-ttft"),
+    "Fleet": ("replicas", "router", "skip-too-long", "max-queue", "token-bucket", "admit-ttft"),
     "Answer": ("goodput", "goal", "draws", "seed", "iterations", "out", "plot", "chrome-trace", "json"),
 }  # fmt: skip
 
@@ -117,6 +117,7 @@ SECTIONS = {
 )
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router.")
 @click.option("--router", type=click.Choice(ROUTERS), default="round-robin", show_default=True, help="How requests find a replica.")
+@click.option("--skip-too-long", is_flag=True, help="Count requests beyond --max-model-len as errors; else the first is refused.")
 @click.option("--max-queue", type=click.IntRange(1), help="Turn requests away while this many have no first token.")
 @click.option("--token-bucket", type=PAIR, metavar="RATE:BURST", help="Turn away what exceeds these tokens per second and burst.")
 @click.option("--admit-ttft", type=float, metavar="MS", help="Turn away requests whose predicted TTFT exceeds this.")
@@ -125,7 +126,9 @@ SECTIONS = {
 @click.option("--iterations/--no-iterations", default=True, show_default=True, help="Keep the iteration log (ITL, queue, KV, step time).")
 @rate_options
 @click.option("--draws", type=click.IntRange(0, 1000), help="Repeat at this many draws of the rates. [default: 20 if fast, else 0]")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write run.nc and summary.json, whole or not at all.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Write run.nc and summary.json here, both or none; links are followed."
+)
 @click.option("--chrome-trace", type=click.Path(), metavar="FILE", help="Write iterations and requests as a Chrome trace (Perfetto).")
 @click.option("--plot", type=click.Path(), metavar="FILE", help="Draw queue, KV use, TTFT and step time over time (PNG, SVG or PDF).")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table.")
@@ -210,7 +213,9 @@ def study_of(options: Mapping[str, Any]) -> Study:
         max_num_seqs=None if isinstance(seqs, float) else seqs,
         replicas=options["replicas"],
         router=options["router"],
-        admission=AdmissionLimits(options["max_queue"], options["token_bucket"], None if admit_ttft is None else admit_ttft / 1e3),
+        admission=AdmissionLimits(
+            options["max_queue"], options["token_bucket"], None if admit_ttft is None else admit_ttft / 1e3, options["skip_too_long"]
+        ),
     )
     goodput = parse_goodput(options["goodput"])
     workload = workload_of(options, options["max_model_len"] or deployment.model.max_context)
@@ -276,14 +281,14 @@ def _drafting(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _engine_options(pairs: tuple[str, ...]) -> dict[str, Any]:
     """NAME=VALUE settings, values as YAML scalars (true, 512, 0.1)."""
-    import yaml
+    from sim.yaml_text import read_yaml
 
     settings: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         try:
-            parsed = yaml.safe_load(value)
-        except yaml.YAMLError:
+            parsed = read_yaml(value, "--engine-option")
+        except UsageError:
             parsed = None
         if not (name and equals) or not isinstance(parsed, bool | int | float | str):
             raise UsageError(f"--engine-option needs NAME=VALUE with a number, true/false or a word, got {pair!r}")

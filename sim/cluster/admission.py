@@ -2,6 +2,7 @@
 
 max_queue        at most this many requests that have not produced their first token
 token bucket     tokens (prompt + asked output) per second, with a burst, both over all replicas
+too long         no request of more tokens (prompt + asked output) than max_model_len
 TTFT goal        no request whose first token is predicted later than the goal: all prompt tokens ahead of it and its own, at the
                  rate at which full iterations of prefill go through
 """
@@ -23,6 +24,7 @@ class AdmissionLimits:
     max_queue: int | None = None
     bucket: tuple[float, float] | None = None
     ttft_s: float | None = None
+    skip_too_long: bool = False  # without it, a request that is too long for the engine ends the run
 
     def __post_init__(self) -> None:
         if self.max_queue is not None and self.max_queue < 1:
@@ -34,17 +36,18 @@ class AdmissionLimits:
 
     @property
     def any(self) -> bool:
-        return (self.max_queue, self.bucket, self.ttft_s) != (None, None, None)
+        return self.skip_too_long or (self.max_queue, self.bucket, self.ttft_s) != (None, None, None)
 
 
-QUEUE, TTFT, BUCKET = 1, 2, 3  # which limit turned a request away
+QUEUE, TTFT, BUCKET, TOO_LONG = 1, 2, 3, 4  # which limit turned a request away
 
 
 class Admission:
     """Applies the limits, from what a front door knows: what it let in, and what has produced a first token."""
 
-    def __init__(self, limits: AdmissionLimits, prefill_tokens_per_s: float = math.inf) -> None:
+    def __init__(self, limits: AdmissionLimits, prefill_tokens_per_s: float = math.inf, max_model_len: float = math.inf) -> None:
         self._limits = limits
+        self._longest = max_model_len if limits.skip_too_long else math.inf
         self._rate = prefill_tokens_per_s
         self._queued = 0
         self._prompt_tokens = 0
@@ -56,8 +59,10 @@ class Admission:
         return not self.turns_away(request, now_s)
 
     def turns_away(self, request: Request, now_s: float) -> int:
-        """The limit (QUEUE, TTFT or BUCKET, in that order) that `request` meets if sent now, or 0; then it counts from this moment."""
+        """The limit (TOO_LONG, QUEUE, TTFT or BUCKET, in that order) that `request` meets if sent now, or 0: it counts from now on."""
         limits = self._limits
+        if request.prompt_tokens + request.output_tokens > self._longest:
+            return TOO_LONG
         if limits.max_queue is not None and self._queued >= limits.max_queue:
             return QUEUE
         if limits.ttft_s is not None and self._prompt_tokens + request.prompt_tokens > limits.ttft_s * self._rate:

@@ -32,7 +32,7 @@ def run_fast(
     """The run on `replicas` equal replicas, or None where the fast path does not apply: the scheduler or cost is not covered."""
     if not covers(config, steps):
         return None
-    source = TraceSource(trace, config.block_size)
+    source = TraceSource(trace, config.block_size, config.max_model_len)
     shared = source.shared_blocks() if config.enable_prefix_caching else {}
     return simulate(
         source,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cluster.admission import BUCKET, QUEUE, TTFT
+from sim.cluster.admission import BUCKET, QUEUE, TOO_LONG, TTFT
 from sim.errors import UsageError
 from sim.results.record import RunRecord
 
@@ -157,6 +157,7 @@ FIGURES = (
     Figure("num_prompts", lambda v: len(v.done)),
     Figure("completed", lambda v: v.completed, "Successful requests:"),
     Figure("failed", lambda v: len(v.done) - v.completed, "Failed requests:"),
+    Figure("rejected_too_long", None, "  turned away, too long:"),
     Figure("rejected_full_queue", None, "  turned away, full queue:"),
     Figure("rejected_ttft_goal", None, "  turned away, TTFT goal:"),
     Figure("rejected_token_bucket", None, "  turned away, token bucket:"),
@@ -199,7 +200,7 @@ ENGINE_FIGURES = (
         scale=100.0,
     ),
 )
-LIMITS = {"rejected_full_queue": QUEUE, "rejected_ttft_goal": TTFT, "rejected_token_bucket": BUCKET}
+LIMITS = {"rejected_too_long": TOO_LONG, "rejected_full_queue": QUEUE, "rejected_ttft_goal": TTFT, "rejected_token_bucket": BUCKET}
 
 
 def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> dict[str, float | int]:

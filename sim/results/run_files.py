@@ -28,7 +28,7 @@ REQUEST_VARIABLES: dict[str, tuple[str, str]] = {
     "preemptions": ("1", "times it lost its KV blocks and recomputed"),
     "replica": ("1", "replica that served it"),
     "turn": ("1", "turn within its session"),
-    "rejected": ("1", "0, or what turned it away: 1 full queue, 2 TTFT goal, 3 token bucket; its replica is then -1"),
+    "rejected": ("1", "0, or what turned it away: 1 full queue, 2 TTFT goal, 3 token bucket, 4 too long; its replica is then -1"),
 }
 ITERATION_VARIABLES: dict[str, tuple[str, str]] = {
     "start_s": ("s", "when the iteration was decided"),

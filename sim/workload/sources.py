@@ -31,12 +31,13 @@ class Source(Protocol):
 class TraceSource:
     """Replays a trace: calls with an arrival time arrive then, a turn without one follows the one before it in its session."""
 
-    def __init__(self, trace: Trace, block_size: int) -> None:
+    def __init__(self, trace: Trace, block_size: int, max_model_len: float = math.inf) -> None:
         self._trace = trace
+        self._too_long = trace.prompt_tokens + trace.output_tokens > max_model_len  # no engine takes them: their blocks need no names
         self._namer = BlockNamer(block_size)
         self._unnamed: dict[str, deque[int]] = {}  # calls of each session whose KV blocks have no names yet
         for i, session in enumerate(trace.session_ids):
-            if session is not None:
+            if session is not None and not self._too_long[i]:
                 self._unnamed.setdefault(session, deque()).append(i)
         self._named: dict[int, Sequence[Hashable]] = {}  # of calls not made yet
         self._waits = np.isnan(trace.arrival_s)
@@ -88,6 +89,8 @@ class TraceSource:
         """Names of a call's KV blocks. Those of a session are named in its order, whichever call is made first."""
         if i in self._named:
             return self._named.pop(i)
+        if self._too_long[i]:
+            return ()
         session = self._trace.session_ids[i]
         if session is None:
             return () if self._trace.contents[i] is None else self._name(i)
