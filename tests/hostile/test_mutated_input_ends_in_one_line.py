@@ -1,0 +1,45 @@
+"""Files and options damaged at random are read, or refused in one line: no traceback, no hang, no gigabyte, nothing left behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.kinds import KINDS
+from tests.hostile.many import LONGEST_S, MOST_BYTES, many
+
+ROOT = Path(__file__).parents[2]
+FEW = 30
+MANY = {"traces": 2000, "options": 1500}  # runs of a simulation each; of the others 4000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_few(kind):
+    found = many(kind, FEW, seed=0)
+    assert found["faults"] == []
+    assert found["answered"] + found["refused"] == FEW
+    assert found["refused"] > FEW // 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_in_bounded_memory(kind):
+    """In a process of its own, whose memory is limited and known."""
+    count = MANY.get(kind, 4000)
+    command = [sys.executable, "-W", "always", "-m", "tests.hostile.many", kind, str(count), "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert found["faults"] == []
+    assert found["answered"] + found["refused"] == count
+    assert found["slowest_s"] < LONGEST_S
+    assert found["peak_bytes"] < MOST_BYTES
+
+
+def test_the_limit_of_memory_holds():
+    """What bounds the many would stop one that asks for more."""
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_DATA, ({MOST_BYTES}, {MOST_BYTES})); bytearray({2 * MOST_BYTES})"
+    done = subprocess.run([sys.executable, "-c", limit], capture_output=True, text=True, check=False)
+    assert "MemoryError" in done.stderr
