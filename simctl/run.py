@@ -13,6 +13,7 @@ from sim.errors import UsageError
 
 MOST_BYTES = 1 << 26  # of a kept answer
 
+
 @click.command("run")
 @click.argument("file", type=click.Path(path_type=Path), metavar="SCENARIO")
 @click.option("--set", "overrides", multiple=True, metavar="OPTION=VALUE", help="Replace an option of the scenario; may be repeated.")

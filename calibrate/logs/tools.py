@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median_high
@@ -99,7 +100,8 @@ def guidellm(name: str, body: Mapping[str, Any], timeout_s: float | None) -> Log
 def aiperf(name: str, text: str, timeout_s: float | None) -> Log:
     """AIPerf profile_export.jsonl. A cancelled or timed-out request was given up at its end; other errors are left out."""
     seen, failed = [], 0
-    for line_number, line in enumerate(text.splitlines(), start=1):
+    for line_number, match in enumerate(re.finditer(r".*\n?", text), start=1):
+        line = match[0]
         if not line.strip():
             continue
         where = f"{name}: line {line_number}"

@@ -47,10 +47,12 @@ def log(rng: random.Random, folder: Path) -> Callable[[], Any]:
 def trace(rng: random.Random, folder: Path) -> Callable[[], Any]:
     from tests.cli import run
 
-    kind = rng.choice(list(TRACES))
-    body = TRACES[kind]
-    path = folder / "trace"
-    if kind == "servegen":
+    kind = rng.choice([*TRACES, "log"])
+    body = rng.choice(LOGS) if kind == "log" else TRACES[kind]
+    path = folder / ("trace" if kind != "log" else body[0])
+    if kind == "log":
+        path.write_bytes(lines_changed(rng, body[1]) if isinstance(body[1], list) else changed(rng, body[1]))
+    elif kind == "servegen":
         path.mkdir(exist_ok=True)
         one = rng.random() < 0.5
         (path / "chunk-0-trace.csv").write_bytes(damaged(rng, SERVEGEN_TRACE.encode()) if one else SERVEGEN_TRACE.encode())

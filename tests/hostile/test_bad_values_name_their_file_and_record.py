@@ -66,6 +66,7 @@ def row(text):
         (row("4,1e300,20,4.1,4.5,"), "log.csv: line 6: prompt_tokens must be a whole number"),
         (row("inf,100,20,4.1,4.5,"), "log.csv: line 6: was sent at inf s"),
         (row("4,100,20,inf,4.5,"), "log.csv: line 6: ttft_s is not a number"),
+        (("wide.csv", BODIES["log.csv"] + "," * 2**24), "wide.csv: more than 12,582,912 values"),
         (("deep.json", "[" * 100_000), "deep.json: not JSON (nested too deep)"),
         (("wide.json", '{"a": [' + "[]," * 4_000_000 + "[]]}"), "wide.json: not JSON (more than 12,582,912 values)"),
     ],

@@ -121,7 +121,7 @@ def test_no_format_reads_ten_gigabytes_into_memory(tmp_path, name):
         file.write(BEGINNINGS.get(name, b'[{"id": "' if name.startswith("sharegpt") else b'{"a": "'))
         file.truncate(10 * 2**30)
     tracemalloc.start()
-    with pytest.raises(UsageError, match=r"longer than 64 MiB|larger than 1024 MiB"):  # a line of it, or a served log as a whole
+    with pytest.raises(UsageError, match=r"longer than|larger than"):  # a line or an item of it, or a served log as a whole
         load_trace(trace, name)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from sim.results.run_files import load_run
 from tests.cli import run
+from tests.simulate.runs import load_run
 
 SHORT, LONG = {"prompt_tokens": 100, "output_tokens": 10}, {"prompt_tokens": 5000, "output_tokens": 10}
 ON = ("--gpu", "A10", "--model", "Llama-3.1-8B", "--max-model-len", "4096")
