@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +16,10 @@ from hw.engines.shapes import named, shape
 from hw.jobs import SUITES, Job
 from hw.machine import resolve_device
 from hw.products import read_products
-from hw.serve.http_stream import split_url
+from hw.serve.http_stream import OURS, split_url
 from sim.errors import SimctlError, UsageError, ending
 
+KEY = "OPENAI_API_KEY"
 HELP = """Measure this machine, or a running server, into labelled netCDF files, which `python -m hw.show FILE` prints as CSV.
 
 \b
@@ -28,6 +31,8 @@ Examples:
   simctl measure --suite engine-grid --model qwen2.5-7b -o out/
   simctl measure --suite served --model qwen3-14b --tp 2 -o out/
   simctl measure --suite served --url http://HOST:8000 --model NAME -o out/
+  simctl measure --suite served --url https://HOST/v1 --endpoint chat \\
+      --model NAME -o out/
 
 A suite cut short keeps what it had, marked finished = 0. Card settings are read, never changed.
 """.format("\n".join(f"  {name:12} {suite.about}" for name, suite in SUITES.items()))
@@ -70,6 +75,19 @@ def _rates(text: str) -> tuple[float, ...]:
 @click.option("--iterations", is_flag=True, help="Served suite: also write down what every iteration carried, and when.")
 @click.option("--url", help="Served suite: load this OpenAI-compatible server instead of starting one; --model as it names it.")
 @click.option("--vocab-size", type=click.IntRange(min=100), default=32000, show_default=True, help="Token ids sent to --url stay below.")
+@click.option(
+    "--endpoint", type=click.Choice(("completions", "chat")), default="completions", show_default=True,
+    help="What to call at --url; chat takes text alone.",
+)  # fmt: skip
+@click.option(
+    "--prompts", type=click.Choice(("tokens", "text")),
+    help="Send --url token ids, or random words and what all providers take, counted by their usage. [default: as --endpoint]",
+)  # fmt: skip
+@click.option(
+    "--api-key-env", metavar="NAME",
+    help=f"Variable that holds the key for --url, sent as Bearer and kept nowhere. [default over https: {KEY}, if set]",
+)  # fmt: skip
+@click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Header for --url; may be repeated. Kept nowhere.")
 @click.option("--cells", type=click.Path(path_type=Path), help="Engine-grid and profile: measure the cells of this file instead.")
 @click.option(
     "--products", type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -78,7 +96,7 @@ def _rates(text: str) -> tuple[float, ...]:
 @click.option("--label", default=None, help="Ends the names of the files, as in served_MODEL_LABEL.nc: part of a suite is not the whole.")
 def command(
     device: str, suites: str, out: Path, models: str, dry_run: bool, resume: bool, rates: str, experiments: str, cells: Path | None,
-    products: Path | None, **options: object,
+    products: Path | None, prompts: str | None, api_key_env: str | None, headers: tuple[str, ...], **options: object,
 ) -> None:  # fmt: skip
     """See HELP."""
     wanted = tuple(suite.replace("_", "-") for suite in _names(suites))
@@ -98,7 +116,11 @@ def command(
         products=str(products.resolve()) if products else None, **options,  # type: ignore[arg-type]
     )  # fmt: skip
     if template.url is not None:
-        found = [by_url(template, device, wanted, models)]
+        template = replace(template, prompts=prompts or ("text" if template.endpoint == "chat" else "tokens"))
+        job = by_url(template, device, wanted, models)
+        found = [replace(job, headers=_headers(str(job.url), headers, api_key_env))]
+    elif prompts or api_key_env or headers or template.endpoint != "completions":
+        raise UsageError("--endpoint, --prompts, --api-key-env and --header are for --url")
     else:
         device = resolve_device(device)
         found = [job for suite in wanted for job in jobs_of(replace(template, suite=suite, device=device), _names(models))]
@@ -140,6 +162,8 @@ def by_url(template: Job, device: str, suites: tuple[str, ...], model: str) -> J
         raise UsageError("--url is for the suite served alone")
     if template.iterations or template.client != "tokens":
         raise UsageError("--iterations and --client text need a server of our own: --url has one already")
+    if (template.endpoint, template.prompts) == ("chat", "tokens"):
+        raise UsageError("--endpoint chat takes no token ids: --prompts text")
     if not model.strip() or "," in model:
         raise UsageError("--url needs --model: one model, as the server names it")
     url = str(template.url).rstrip("/").removesuffix("/v1")  # either is how people write it
@@ -148,6 +172,24 @@ def by_url(template: Job, device: str, suites: tuple[str, ...], model: str) -> J
     except ValueError as error:
         raise UsageError(f"--url: {error}") from None
     return replace(template, suite="served", device="cpu" if device == "cpu" else "cuda", model=model.strip(), url=url)
+
+
+def _headers(url: str, given: tuple[str, ...], key_env: str | None) -> dict[str, str]:
+    """Header fields with the key. What they hold is in no message. The default key goes out encrypted or not at all."""
+    found = {}
+    for number, text in enumerate(given, 1):
+        name, colon, value = (part.strip() for part in text.partition(":"))
+        if not colon or not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII) or not _sendable(value) or name.lower() in OURS:
+            raise UsageError(f"--header {number} is not 'NAME: VALUE' in printable ASCII, or a field that the client sets itself")
+        found[name.title()] = value
+    key = os.environ.get(key_env or KEY, "").strip() if key_env or url.startswith("https:") else ""
+    if not _sendable(key) or (key_env and not key):
+        raise UsageError(f"--api-key-env: {key_env or KEY} {'is not printable ASCII' if key else 'is not set'}")
+    return ({"Authorization": f"Bearer {key}"} if key else {}) | found
+
+
+def _sendable(value: str) -> bool:
+    return value.isascii() and value.isprintable()
 
 
 def run_each(found: list[Job], out: Path, *, resume: bool) -> int:

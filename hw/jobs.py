@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -72,6 +72,9 @@ class Job:
     iterations: bool = False  # write down what every iteration of the server carried
     url: str | None = None  # of a running server, instead of one of our own; `model` is then its name for the model
     vocab_size: int = 32000  # prompts sent to `url` hold token ids below this
+    endpoint: str = "completions"  # of `url`, or "chat"
+    prompts: str = "tokens"  # sent to `url`, or "text"
+    headers: dict[str, str] = field(default_factory=dict, repr=False)  # for `url`; they may hold keys: never to be written
     cells: str | None = None  # a file of cells, instead of the grid's own
     models: tuple[str, ...] = ()  # of the suite products, in place of `model`; none means all that are known
     products: str | None = None  # a list of products, instead of `models`
@@ -123,7 +126,7 @@ def run(job: Job, out: Path, *, resume: bool = False) -> list[Path]:
         attrs |= {"kv_dtype": config["torch_dtype"], "tensor_parallel_size": job.tensor_parallel}
     where = attrs["gpu_name"] if attrs["gpu_name"] != "none" else attrs["cpu"]
     print(f"{job.stem}: {where}, {job.estimate}, budget {job.budget_s or 'none'}", file=sys.stderr, flush=True)
-    header = {k: v for k, v in asdict(job).items() if k != "budget_s"} | {"gpu": attrs["gpu_name"]}
+    header = {k: v for k, v in asdict(job).items() if k not in ("budget_s", "headers")} | {"gpu": attrs["gpu_name"]}
     paths = []
     with terminate_as_interrupt():
         journal = Journal(out / f"{job.stem}.journal.jsonl", header, resume=resume)

@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
 MAX_LINE = 2**22  # a longer header or event line is garbage
+NONE: Mapping[str, str] = MappingProxyType({})
+OURS = ("host", "content-length", "content-type", "connection", "transfer-encoding")  # header fields that are not the user's to set
 
 
 class StreamError(Exception):
@@ -22,22 +26,25 @@ class StreamError(Exception):
 
 
 def split_url(url: str) -> tuple[str, int, str, bool]:
-    """(host, port, path, tls) of an http(s) URL. Raises ValueError for any other."""
+    """(host, port, path, tls) of an http(s) URL. Raises ValueError for any other, and for one whose secrets would be kept with it."""
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError("a URL without user, password, query and fragment is needed")
+    if parts.scheme not in ("http", "https") or not parts.hostname or " " in url:
         raise ValueError(f"not an http(s) URL: {url!r}")
+    parts.hostname.encode("idna")  # as the resolver would later
     tls = parts.scheme == "https"
     return parts.hostname, parts.port or (443 if tls else 80), parts.path.rstrip("/"), tls
 
 
-async def events(url: str, payload: dict[str, Any]) -> AsyncIterator[tuple[float, dict[str, Any]]]:
+async def events(url: str, payload: dict[str, Any], headers: Mapping[str, str] = NONE) -> AsyncIterator[tuple[float, dict[str, Any]]]:
     """POST `payload` as JSON and yield (seconds on the event loop's clock, decoded JSON) per `data:` line until `[DONE]`.
 
     Raises StreamError on a status other than 200, a body that is not such a stream, or one that ends without `[DONE]`;
-    OSError when the connection fails.
+    OSError when the connection fails. No message repeats the value of a header, even where the server does.
     """
     clock = asyncio.get_running_loop().time
-    async with _answer("POST", url, json.dumps(payload).encode()) as (reader, fields):
+    async with _answer("POST", url, json.dumps(payload).encode(), headers) as (reader, fields):
         async for line in _lines(reader, fields):
             now = clock()
             if not line.startswith(b"data:"):
@@ -45,7 +52,7 @@ async def events(url: str, payload: dict[str, Any]) -> AsyncIterator[tuple[float
             data = line[5:].strip()
             if data == b"[DONE]":
                 return
-            yield now, _decoded(data)
+            yield now, _decoded(data, headers)
         raise StreamError("stream ended without [DONE]")
 
 
@@ -57,41 +64,58 @@ async def post_json(url: str, payload: dict[str, Any]) -> Any:
         raise StreamError(f"not JSON: {error}") from error
 
 
-async def get_text(url: str) -> str:
+async def get_text(url: str, headers: Mapping[str, str] = NONE) -> str:
     """GET a short text. Raises StreamError (status other than 200) or OSError."""
-    return await _whole("GET", url, b"")
+    return await _whole("GET", url, b"", headers)
 
 
-async def _whole(verb: str, url: str, body: bytes) -> str:
-    async with _answer(verb, url, body) as (reader, fields):
+async def _whole(verb: str, url: str, body: bytes, headers: Mapping[str, str] = NONE) -> str:
+    async with _answer(verb, url, body, headers) as (reader, fields):
         return await _some_body(reader, fields, limit=MAX_LINE)
 
 
 @asynccontextmanager
-async def _answer(verb: str, url: str, body: bytes) -> AsyncIterator[tuple[asyncio.StreamReader, dict[str, str]]]:
+async def _answer(
+    verb: str, url: str, body: bytes, headers: Mapping[str, str]
+) -> AsyncIterator[tuple[asyncio.StreamReader, dict[str, str]]]:
     """(body to read, header fields) of the answer to a request. Raises StreamError on a status other than 200."""
     host, port, path, tls = split_url(url)
-    reader, writer = await asyncio.open_connection(host, port, ssl=ssl.create_default_context() if tls else None, limit=MAX_LINE)
+    reader, writer = await asyncio.open_connection(host, port, ssl=_tls() if tls else None, limit=MAX_LINE)
     try:
-        writer.write(_request(verb, host, port, path or "/", body))
+        writer.write(_request(verb, urlsplit(url).netloc, path or "/", body, headers))
         await writer.drain()
         status, fields = await _head(reader)
         if status != 200:
-            raise StreamError(f"HTTP {status}: {' '.join((await _some_body(reader, fields)).split())[:200]}")
+            raise StreamError(f"HTTP {status}: {_said(' '.join((await _some_body(reader, fields)).split()), headers)}")
         yield reader, fields
     finally:
         writer.close()
 
 
-def _request(verb: str, host: str, port: int, path: str, body: bytes) -> bytes:
+@cache
+def _tls() -> ssl.SSLContext:
+    """Made once: reading the certificates takes milliseconds, in which no token is seen to arrive."""
+    return ssl.create_default_context()
+
+
+def _said(text: str, headers: Mapping[str, str], most: int = 200) -> str:
+    """The start of what a server said, without the secrets it was sent: hidden before the cut, which could leave half of one."""
+    for value in headers.values():
+        for secret in (value, value.removeprefix("Bearer ")):
+            text = text.replace(secret, "***") if secret else text
+    return text[:most]
+
+
+def _request(verb: str, host: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
     fields = {
-        "Host": f"{host}:{port}",
+        "Host": host,
+        "User-Agent": "simctl",  # some providers refuse clients without a name
         "Accept": "text/event-stream, application/json",
         "Content-Type": "application/json",
         "Content-Length": str(len(body)),
         "Connection": "close",
     }
-    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    head = "".join(f"{name}: {value}\r\n" for name, value in {**fields, **headers}.items())
     return f"{verb} {path} HTTP/1.1\r\n{head}\r\n".encode() + body
 
 
@@ -155,13 +179,13 @@ async def _some_body(reader: asyncio.StreamReader, fields: dict[str, str], limit
     return body.decode("utf-8", "replace")
 
 
-def _decoded(data: bytes) -> dict[str, Any]:
+def _decoded(data: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
     try:
         event = json.loads(data)
     except ValueError as error:
-        raise StreamError(f"an event is not JSON: {data[:80]!r}") from error
+        raise StreamError(f"an event is not JSON: {_said(data.decode('utf-8', 'replace'), headers, 80)!r}") from error
     if not isinstance(event, dict):
-        raise StreamError(f"an event is not an object: {data[:80]!r}")
+        raise StreamError(f"an event is not an object: {_said(data.decode('utf-8', 'replace'), headers, 80)!r}")
     if event.get("error"):
-        raise StreamError(f"the server reports: {str(event['error'])[:200]}")
+        raise StreamError(f"the server reports: {_said(str(event['error']), headers)}")
     return event

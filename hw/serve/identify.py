@@ -76,7 +76,7 @@ def _cache_config(metrics: str) -> dict[str, int]:
 
 async def _text(target: Target, path: str) -> str:
     try:
-        return await asyncio.wait_for(get_text(f"{target.url}{path}"), PATIENCE_S)
+        return await asyncio.wait_for(get_text(f"{target.url}{path}", target.headers), PATIENCE_S)
     except (StreamError, OSError, TimeoutError):
         return ""
 

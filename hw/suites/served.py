@@ -117,7 +117,9 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
 
 def _by_url(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
     """What that server is, only its answers tell. Raises SimctlError with its words when it does not complete one short prompt."""
-    target = Target(job.url, job.model)
+    chat, text = job.endpoint == "chat", job.prompts == "text"
+    target = Target(job.url, job.model, text=text, chat=chat, headers=job.headers)
+    attrs |= {"client": "text" if text else "token ids", "endpoint": job.endpoint}
     work = work_of("plan", job.vocab_size, job)
     chosen = chosen_of({e.name for e in work}, job)
     attrs |= asyncio.run(describe(target)) | {"path": "served", "model": job.model, "vocab_size": job.vocab_size, "plan_size": job.device}

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,12 +55,12 @@ ANSWERS: dict[str, tuple[dict[str, str], dict[str, object]]] = {
 
 
 @contextmanager
-def in_thread(server: ToyServer) -> Iterator[str]:
+def in_thread(server: ToyServer, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """The toy server on a loop and a thread of its own: the suite runs a loop for each experiment."""
     loop, up, down, urls = asyncio.new_event_loop(), threading.Event(), asyncio.Event(), []
 
     async def serve() -> None:
-        async with running(server) as url:
+        async with running(server, tls) as url:
             urls.append(url)
             up.set()
             await down.wait()
