@@ -12,7 +12,7 @@ from tests.hostile.many import LONGEST_S, MOST_BYTES, many
 
 ROOT = Path(__file__).parents[2]
 FEW = 30
-MANY = {"traces": 2000, "options": 1500}  # runs of a simulation each; of the others 4000
+MANY = {"traces": 2000, "options": 1500, "posteriors": 2000}  # slow to run or to make; of the others 4000
 
 
 @pytest.mark.parametrize("kind", KINDS)

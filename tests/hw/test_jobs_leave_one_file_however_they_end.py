@@ -84,7 +84,7 @@ def test_each_job_has_a_process_of_its_own_and_a_failure_does_not_stop_the_rest(
     options = ["--hw", "cpu", "--suite", "products,floor", "--model", "tiny-25m", "-o", str(tmp_path), "--budget-s", "1"]
     (tmp_path / "products_tiny-25m.nc").mkdir()  # where a file should go
     result = click.testing.CliRunner().invoke(command, options)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert load(tmp_path / "floor.nc", "floor").attrs["finished"] == 1
     assert "products_tiny-25m: " in result.stderr
 

@@ -31,7 +31,7 @@ def test_only_when_asked(place, tmp_path):
     for more in ((), ("--dry-run",)):
         result = run("run", str(path), *more)
         assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-        assert "would import code; if you trust it, add --allow-code" in result.stderr
+        assert "would import code; `simctl run --allow-code` trusts it" in result.stderr
     assert "hostile_code" not in sys.modules
     assert run("run", str(path), "--allow-code").code == 0
     assert "hostile_code" in sys.modules
