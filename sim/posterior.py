@@ -223,6 +223,12 @@ def with_model_error(rates: Mapping[str, Array], factor: Array) -> dict[str, Arr
     return out
 
 
+def moved(rates: RateDraws, factor: Array) -> RateDraws:
+    """Draws whose step times are all `factor` [draw] times as long; the medians stay."""
+    values = with_model_error({name: np.asarray(getattr(rates.draws, name)) for name in UNITS}, factor)
+    return replace(rates, draws=Rates(**values), error=factor if rates.error is None else rates.error * factor)
+
+
 def rates_for(
     gpu: GpuSpec, precision: Precision | None = None, *, path: str | Path | None = None, draws: int = 1000, seed: int = 0, tp: int = 1
 ) -> RateDraws:

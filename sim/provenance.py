@@ -5,10 +5,12 @@ Code asks `origin` and `covers`; words are made from them where something is pri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
+
+from sim.specs.lookup import key
 
 
 class Origin(StrEnum):
@@ -36,6 +38,7 @@ class Provenance:
     dtypes: tuple[str, ...] = ()  # of weights
     tps: tuple[int, ...] = ()
     engines: tuple[str, ...] = ()  # name and version
+    models: tuple[str, ...] = ()  # by catalogue name
     adjusted: tuple[str, ...] = ()  # what was done to it since, for readers
     converged: bool = True
 
@@ -49,10 +52,12 @@ class Provenance:
         """Whether engines stepped in process stand behind it, of this GPU or of others."""
         return self.origin in (Origin.IN_PROCESS, Origin.POPULATION)
 
-    def covers(self, gpu: str, dtype: str, tp: int, engine: str = "") -> dict[str, bool]:
-        """Whether this GPU, weight dtype, TP degree and (if named) engine were measured."""
+    def covers(self, gpu: str, dtype: str, tp: int, engine: str = "", model: str = "") -> dict[str, bool]:
+        """Whether this GPU, weight dtype, TP degree and (if named) engine and model were measured."""
         asked = {"GPU": self.measured and gpu == self.gpu, "dtype": dtype in self.dtypes, "tp": tp in self.tps}
-        return asked | ({"engine": any(engine.split()[0] == known.split()[0] for known in self.engines)} if engine else {})
+        asked |= {"engine": any(engine.split()[0] == known.split()[0] for known in self.engines)} if engine else {}
+        # a longer name is the same model with a longer context: Qwen2.5-7B-1M
+        return asked | ({"model": any(key(model).startswith(key(known)) for known in self.models)} if model and self.models else {})
 
     def after(self, what: str) -> Provenance:
         """The same evidence, with one more thing done to the number."""
@@ -79,10 +84,11 @@ def from_json(body: Mapping[str, Any]) -> Provenance:
     return Provenance(**{**values, "origin": Origin(body["origin"])})
 
 
-def outside_measured(source: Provenance, gpu: str, dtype: str, tp: int, engine: str = "") -> Iterator[str]:
-    """One clause for each part of a deployment that lies outside what was measured."""
-    asked = {"GPU": gpu, "dtype": dtype, "tp": tp, "engine": engine}
+def outside_measured(source: Provenance, gpu: str, dtype: str, tp: int, engine: str = "", model: str = "") -> dict[str, str]:
+    """One clause for each part of a deployment that lies outside what was measured, by part."""
+    asked = {"GPU": gpu, "dtype": dtype, "tp": tp, "engine": engine, "model": model}
     had = {"GPU": [source.gpu] if source.gpu else [], "dtype": source.dtypes, "tp": source.tps, "engine": source.engines}
-    for part, covered in source.covers(gpu, dtype, tp, engine).items():
-        if not covered:
-            yield f"{part} {asked[part]} (measured: {', '.join(map(str, had[part])) or 'none'})"
+    had["model"] = source.models
+    covered = source.covers(gpu, dtype, tp, engine, model)
+    names = {part: ", ".join(map(str, had[part])) or "none" for part in covered}
+    return {part: f"{part} {asked[part]} (measured: {names[part]})" for part, known in covered.items() if not known}

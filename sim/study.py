@@ -14,10 +14,11 @@ from sim.cluster.fast import run_fast
 from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import Router, make_router
 from sim.cluster.simulation import simulate as run_events
-from sim.cost.batch import mixed_batch
+from sim.cost.batch import decode_batch, mixed_batch
 from sim.cost.iteration import IterationCost, StepTime
 from sim.cost.rates import RateDraws, Rates
 from sim.cost.serving import HostRates, as_served
+from sim.cost.step_time import step_time_s
 from sim.deployment import Deployment, plan_engine
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request, Scheduler
@@ -46,6 +47,7 @@ Z_90 = 1.6448536269514722  # half a 90 % interval over the standard deviation
 REPEATS_UP_TO = 5_000  # requests
 LOGGED_UP_TO = 5_000  # iterations of the run; beyond, draws asked for keep no iteration log: it would cost minutes
 DEFAULT_DRAWS_UP_TO = 20_000  # requests; beyond, repeats take minutes and are left to be asked for
+TYPICAL_BATCH, TYPICAL_CONTEXT = 8.0, 1024.0
 Progress = Callable[[int, int], None]
 
 
@@ -156,7 +158,7 @@ def simulate(
 
 
 def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool = True, on_progress: Progress | None = None) -> Run:
-    """Simulate once at the median rates, and once more at each of the first `draws` draws (same workload: common random numbers).
+    """Simulate once at the median rates, and once more at each of `draws` draws, spread evenly (same workload: common random numbers).
 
     `draws` None means DEFAULT_DRAWS where they are cheap (the fast path applies, DEFAULT_DRAWS_UP_TO requests at most), else none.
     Without `keep_iterations` the iteration log is left out, and with it ITL and the engine's figures. Such runs take the fast path where it
@@ -174,13 +176,28 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
         others = _fast_draws(study, config)
     else:
         others = [
-            summarise(_run(study, config, study.rates.draws.at(i), logged, _scaled(on_progress, i + 1, draws + 1)), study.goodput)
-            for i in range(draws)
+            summarise(_run(study, config, study.rates.draws.at(at), logged, _scaled(on_progress, i + 1, draws + 1)), study.goodput)
+            for i, at in enumerate(spread(study, draws))
         ]
     figures = _columns(others)
     repeats = _repeats(study, config, logged)
     noise = repeat_intervals(repeats) if repeats else block_intervals(record)
     return Run(study, record, config, summary, noise, rate_intervals(figures), figures, repeats, cost_shares(record))
+
+
+def spread(study: Study, count: int) -> list[int]:
+    """`count` of the draws of the rates, spread evenly by how long they make a typical decode: few draws then have the middle and the width
+    of all of them.
+    """
+    d, known = study.deployment, study.rates
+    if not count:
+        return []
+    if count >= known.count:
+        return [draw % known.count for draw in range(count)]
+    seconds = step_time_s(d.work(decode_batch(d.model, TYPICAL_BATCH, TYPICAL_CONTEXT, d.limits.attention, np)), known.draws, np)
+    places = ((np.arange(count) + 0.5) * known.count / count).astype(int)
+    chosen: list[int] = np.argsort(seconds)[places].tolist()
+    return chosen
 
 
 def requests_of(study: Study) -> RunRecord:
@@ -329,7 +346,7 @@ def _columns(figures: list[dict[str, float | int]]) -> dict[str, list[float]]:
 def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | int]]:
     """Figures at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
     figures: list[dict[str, float | int]] = []
-    for draw in range(DEFAULT_DRAWS if len(study.workload.trace) <= DEFAULT_DRAWS_UP_TO else 0):
+    for draw in spread(study, DEFAULT_DRAWS if len(study.workload.trace) <= DEFAULT_DRAWS_UP_TO else 0):
         record = _fast(study, study.workload.trace, config, _cost(study, config, study.rates.draws.at(draw)))
         if record is None:
             return []

@@ -11,7 +11,7 @@ from calibrate.served.runs import Experiment, ServedRun, tpot
 from sim.cost.rates import RateDraws
 from sim.cost.serving import HostRates
 from sim.results.record import RunRecord
-from sim.study import Study, requests_of
+from sim.study import Study, requests_of, spread
 from sim.workload.workload import Workload
 
 Array = NDArray[np.float64]
@@ -52,7 +52,7 @@ class Prediction:
 
 
 def replay(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates, *, draws: int = 0) -> Prediction:
-    """Simulate `experiment` at the first `draws` draws of the rates, or once at their medians where that is 0.
+    """Simulate `experiment` at `draws` draws of the rates, spread evenly, or once at their medians where that is 0.
 
     Clients that wait for their answers do so here too; a closed loop whose chains are not recorded is replayed with its number of
     clients; every other request is sent when it really was.
@@ -61,7 +61,7 @@ def replay(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostR
     closed = experiment.kind == "closed" and experiment.clients > 0 and experiment.session is None
     workload = Workload(trace.retimed(np.zeros(len(trace))) if closed else trace, experiment.clients if closed else None)
     study = Study(replace(run.deployment, limits=experiment.limits or run.limits), workload, rates, host)
-    points = [rates.draws.at(d) for d in range(draws)] or [rates.point]
+    points = [rates.draws.at(d) for d in spread(study, draws)] or [rates.point]
     rows = [_columns(requests_of(replace(study, rates=replace(rates, point=point)))) for point in points]
     return Prediction({name: np.array([row[i] for row in rows]) for i, name in enumerate(METRICS)}, rows[0][3])
 

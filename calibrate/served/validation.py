@@ -14,7 +14,7 @@ from calibrate.served.scores import BOUNDS, Replicates, Score, replicates, repli
 from sim.cost.rates import RateDraws
 from sim.cost.serving import ServingOverhead, packaged_overhead
 from sim.errors import UsageError
-from sim.posterior import rates_for
+from sim.rate_source import load_rates
 
 RATE_DRAWS = 200  # to solve decode windows at; only as many as asked for are replayed
 FIRST_SHARE, FIRST_LEAST = 0.1, 20  # of a log's requests that are learnt from, unless told
@@ -54,8 +54,7 @@ def validate(run: ServedRun, asked: Asked) -> Report:
     if given is None and len(run.experiments) == 1:
         return _log(run, asked)
     if given is not None:
-        # no window pins these draws: as few of them as are replayed, so that their median is the posterior's
-        served = transferred(given, _rates(run, asked, max(2, asked.draws)))
+        served = transferred(given, _rates(run, asked, max(RATE_DRAWS, asked.draws)))
         scored = [e for e in run.experiments if e.kind != "ladder"]
     else:
         low = _low_load(run, asked.low_load)
@@ -76,7 +75,7 @@ def _report(run: ServedRun, served: Served, pairs: list[tuple[Experiment, Predic
 
 
 def _rates(run: ServedRun, asked: Asked, draws: int) -> RateDraws:
-    return asked.rates or rates_for(run.gpu, run.precision, path=asked.posterior, draws=draws, tp=run.tp)
+    return asked.rates or load_rates(run.deployment, posterior=asked.posterior, draws=draws)
 
 
 def _low_load(run: ServedRun, name: str | None) -> list[Experiment]:

@@ -31,8 +31,9 @@ def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: s
     variables: dict[str, Any] = {name: (("chain", "draw"), by_chain(getattr(posterior.rates, name))) for name in UNITS}
     variables["sigma"] = (("chain", "draw", "kind"), by_chain(posterior.sigma))
     gpu, engines = grids[0].gpu.name, tuple(sorted({g.engine for g in grids}))
+    models = tuple(sorted({g.model.name for g in grids}))
     cells, tps = sum(len(g.cells) for g in grids), tuple(sorted({g.tp for g in grids}))
-    learnt = Provenance(Origin.IN_PROCESS, f"learnt from {cells} measured cells", gpu, (weight_dtype,), tps, engines)
+    learnt = Provenance(Origin.IN_PROCESS, f"learnt from {cells} measured cells", gpu, (weight_dtype,), tps, engines, models)
     sources = {name: learnt if name in posterior.learnt else result.fit.priors[name].provenance for name in UNITS}
     parts = [g.cells for g in grids]
     for alone in result.microbenchmarks:

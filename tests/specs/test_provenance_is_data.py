@@ -21,12 +21,12 @@ def test_provenance_survives_json() -> None:
 
 
 def test_parts_of_a_deployment_that_nobody_measured_are_named() -> None:
-    assert list(outside_measured(H100, "H100", "bf16", 2, "vllm")) == []
-    assert list(outside_measured(H100, "H200", "fp8", 4)) == [
+    assert outside_measured(H100, "H100", "bf16", 2, "vllm") == {}
+    assert list(outside_measured(H100, "H200", "fp8", 4).values()) == [
         "GPU H200 (measured: H100)", "dtype fp8 (measured: bf16)", "tp 4 (measured: 1, 2)",
     ]  # fmt: skip
     pooled = Provenance(Origin.POPULATION, "hierarchy over GPUs", dtypes=("bf16",), tps=(1,))
-    assert list(outside_measured(pooled, "L40S", "bf16", 1)) == ["GPU L40S (measured: none)"]
+    assert list(outside_measured(pooled, "L40S", "bf16", 1).values()) == ["GPU L40S (measured: none)"]
 
 
 def test_every_packaged_posterior_says_what_was_measured() -> None:
