@@ -78,6 +78,7 @@ class Deployment:
     replicas: int = 1
     router: str = "round-robin"
     admission: AdmissionLimits = NO_LIMITS
+    router_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_runs(self.precision, self.gpu)
@@ -94,6 +95,7 @@ class Deployment:
         replicas: int = 1,
         router: str = "round-robin",
         admission: AdmissionLimits = NO_LIMITS,
+        router_options: Mapping[str, Any] | None = None,
         **limits: Any,
     ) -> Deployment:
         """A deployment by catalogue names (or config.json, or GPU file); `limits` are fields of Limits. UsageError for an unknown one.
@@ -112,6 +114,7 @@ class Deployment:
             replicas,
             router,
             admission,
+            router_options or {},
         )
 
     def work(self, shape: BatchShape, policy: AttentionPolicy | None = None) -> Work:

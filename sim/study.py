@@ -226,6 +226,7 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
         "tensor_parallel_size": d.tp,
         "replicas": d.replicas,
         "router": d.router if d.replicas > 1 else "",
+        **{f"router_{name}": value if isinstance(value, str) else float(value) for name, value in d.router_options.items()},
         "dtype": d.precision.weights,
         "kv_dtype": d.precision.kv,
         "engine": config.scheduler,
@@ -288,7 +289,7 @@ def _fast(study: Study, trace: Trace, config: EngineConfig, cost: IterationCost,
 
 
 def _router(d: Deployment, config: EngineConfig) -> Router:
-    return make_router(d.router, d.replicas, config.block_size, config.num_gpu_blocks)
+    return make_router(d.router, d.replicas, config.block_size, config.num_gpu_blocks, d.router_options)
 
 
 def _repeats(study: Study, config: EngineConfig, logged: bool) -> dict[str, list[float]]:

@@ -69,7 +69,7 @@ SECTIONS = {
         "attention", "host-kv", "draft-model",
     ),
     "Server": ("served", "host-overhead", "host-rate"),
-    "Fleet": ("replicas", "router", "skip-too-long", "max-queue", "token-bucket", "admit-ttft"),
+    "Fleet": ("replicas", "router", "router-option", "skip-too-long", "max-queue", "token-bucket", "admit-ttft"),
     "Answer": ("goodput", "goal", "draws", "seed", "iterations", "out", "plot", "chrome-trace", "json"),
 }  # fmt: skip
 
@@ -116,7 +116,15 @@ SECTIONS = {
     help="Set request_s, serial_s, prompt_token_s, response_s, token_s, or of an iteration iteration_s, sequence_s, prefill_s.",
 )
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router.")
-@click.option("--router", type=click.Choice(ROUTERS), default="round-robin", show_default=True, help="How requests find a replica.")
+@click.option(
+    "--router",
+    type=click.Choice(ROUTERS),
+    metavar="NAME",  # the list of names would be one word of 120 columns
+    default="round-robin",
+    show_default=True,
+    help=f"How requests find a replica: {', '.join(ROUTERS)}.",
+)
+@click.option("--router-option", multiple=True, metavar="NAME=VALUE", help="A setting of that router; may be repeated.")
 @click.option("--skip-too-long", is_flag=True, help="Count requests beyond --max-model-len as errors; else the first is refused.")
 @click.option("--max-queue", type=click.IntRange(1), help="Turn requests away while this many have no first token.")
 @click.option("--token-bucket", type=PAIR, metavar="RATE:BURST", help="Turn away what exceeds these tokens per second and burst.")
@@ -213,6 +221,7 @@ def study_of(options: Mapping[str, Any]) -> Study:
         max_num_seqs=None if isinstance(seqs, float) else seqs,
         replicas=options["replicas"],
         router=options["router"],
+        router_options=_settings("--router-option", options["router_option"]),
         admission=AdmissionLimits(
             options["max_queue"], options["token_bucket"], None if admit_ttft is None else admit_ttft / 1e3, options["skip_too_long"]
         ),
@@ -270,7 +279,7 @@ def _drafting(options: Mapping[str, Any]) -> dict[str, Any]:
     """The engine's own options, and the draft model that belongs to them, as fields of Limits."""
     from sim import get_model
 
-    settings = _engine_options(options["engine_option"])
+    settings = _settings("--engine-option", options["engine_option"])
     if options["draft_model"] is None:
         return {"options": settings}
     if options["engine"] != "vllm" or not settings.get("draft_tokens"):
@@ -279,7 +288,7 @@ def _drafting(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"options": {"draft_lookahead_tokens": settings["draft_tokens"], **settings}, "draft": get_model(options["draft_model"])}
 
 
-def _engine_options(pairs: tuple[str, ...]) -> dict[str, Any]:
+def _settings(option: str, pairs: tuple[str, ...]) -> dict[str, Any]:
     """NAME=VALUE settings, values as YAML scalars (true, 512, 0.1)."""
     from sim.yaml_text import read_yaml
 
@@ -287,11 +296,11 @@ def _engine_options(pairs: tuple[str, ...]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         try:
-            parsed = read_yaml(value, "--engine-option")
+            parsed = read_yaml(value, option)
         except UsageError:
             parsed = None
         if not (name and equals) or not isinstance(parsed, bool | int | float | str):
-            raise UsageError(f"--engine-option needs NAME=VALUE with a number, true/false or a word, got {pair!r}")
+            raise UsageError(f"{option} needs NAME=VALUE with a number, true/false or a word, got {pair!r}")
         settings[name.replace("-", "_")] = parsed
     return settings
 

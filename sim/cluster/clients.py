@@ -45,6 +45,7 @@ class Clients:
         self._arrivals = source.arrivals()
         self._log = log
         self._router = router
+        self._dispatch = to_ticks(router.dispatch_s)
         self._admission = admission
         self._host = host
         self._up: list[int] = []
@@ -72,7 +73,7 @@ class Clients:
 
     def first_token(self, request: Request, replica: int) -> None:
         """A replica sampled the first token of `request`: router and admission keep count of that."""
-        self._router.first_token(request, replica)
+        self._router.first_token(request, replica, self._clock.now)
         if self._admission is not None:
             self._admission.first_token(request)
 
@@ -104,7 +105,7 @@ class Clients:
         """Send a request on that its replica has lost: its tokens are computed again elsewhere, as after a preemption."""
         replica.left(request)
         request.computed_tokens = 0
-        self._router.finished(request, replica.index)
+        self._router.finished(request, replica.index, self._clock.now)
         if self._up:
             self._route(request, self._clock.now * TICK_S)
         else:
@@ -131,7 +132,7 @@ class Clients:
     def _came_through(self, request: Request, replica: int) -> None:
         """The client's place is free, and its session may go on."""
         self._free += 1
-        self._router.finished(request, replica)
+        self._router.finished(request, replica, self._clock.now)
         follower = self._source.after(request, self._clock.now * TICK_S)
         if follower is not None:
             self._after(to_ticks(follower.arrival_s), self._due, follower)
@@ -161,9 +162,18 @@ class Clients:
         self._route(request, request.arrival_s)
 
     def _route(self, request: Request, now_s: float) -> None:
-        index = self._router.pick(request, self._up)
+        index = self._router.pick(request, self._up, self._clock.now)
         self.replicas[index].sent += 1
         self._log.arrived(request, index)
+        if self._dispatch:
+            reached = self._clock.now + self._dispatch
+            self._clock.call(reached, ARRIVAL, CLIENTS, self._reach, request, index, reached * TICK_S)
+        else:
+            self._reach(request, index, now_s)
+
+    def _reach(self, request: Request, index: int, now_s: float) -> None:
+        """The request is at its replica's API server."""
+        self._router.arrived(request, index, self._clock.now)
         if not self._serial:
             self._hand_over(request, index, now_s)
             return

@@ -1,69 +1,82 @@
 """Routers: which replica serves a request. They see what a router sees: what it has sent, not the inside of an engine.
 
-    round-robin      in turn
-    random           any, with equal chances
-    least-requests   fewest requests in flight
-    prefix-affinity  where most of the prompt's prefix was sent before, unless that replica has more than 1.3 times the mean in flight
-    lmetric          least (pending_prefill + new_uncached + w * ongoing_decode) * max(num_requests, 1), all in tokens but the last
+A router is one entry of ROUTERS: round-robin, random, or a policy over loads (sim.cluster.policies). Its options are its keyword arguments:
 
-Ties go to the lowest index. Formulas: package data scenarios/data/reference/routing/scoring_formulas.csv, the fixed variant, with its race
-fix (a request counts from the moment it is sent). A router is one entry of ROUTERS.
+    dispatch_s    how long a request is on its way from being routed to its replica
+    snapshot_s    the policy sees loads as they were at the last multiple of this period, before anything happened at that instant; 0: now
+    reserve       when a request counts in the load of its replica: as it is picked, at once, or on its arrival there, so that all that
+                  are routed meanwhile do not see it (the race of the published routing study)
+
+Which prompt blocks a replica was sent is the router's own memory: it has neither snapshot nor window.
 """
 
 from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
+from inspect import signature
+from typing import Any, Protocol
 
+from sim.cluster.policies import Choice, LeastRequests, LMetric, Load, PendingTokens, PowerOfTwo, PrefixAffinity, Unified
 from sim.engine.interface import Request
 from sim.errors import UsageError
+from sim.ticks import to_ticks
 
-OVERLOAD_FACTOR = 1.3
-DECODE_WEIGHT = 0.01
+RESERVE = ("pick", "arrival")
+MOST = 1e9  # of any number among the options
 
 
 class Router(Protocol):
-    """Picks a replica as a request is sent, and is told when it produced its first token and when it left."""
+    """Picks a replica as a request is sent, and hears when the request arrived there, produced its first token and left. `now` in ticks."""
 
-    def pick(self, request: Request, up: Sequence[int]) -> int:
+    dispatch_s: float
+
+    def pick(self, request: Request, up: Sequence[int], now: int) -> int:
         """The chosen one of the replicas that take requests: `up`, ascending indices."""
 
-    def first_token(self, request: Request, replica: int) -> None:
+    def arrived(self, request: Request, replica: int, now: int) -> None:
+        """The request has reached its replica's server."""
+
+    def first_token(self, request: Request, replica: int, now: int) -> None:
         """The request's prefill is over."""
 
-    def finished(self, request: Request, replica: int) -> None:
+    def finished(self, request: Request, replica: int, now: int) -> None:
         """The request is done, or its replica lost it."""
 
 
 class RoundRobin:
     """In turn, whatever the load."""
 
-    def __init__(self, replicas: int, block_size: int = 0, capacity: int = 0) -> None:
+    def __init__(self, replicas: int, block_size: int = 0, capacity: int = 0, *, dispatch_s: float = 0.0) -> None:
+        self.dispatch_s = dispatch_s
         self._next = 0
 
-    def pick(self, request: Request, up: Sequence[int]) -> int:
+    def pick(self, request: Request, up: Sequence[int], now: int) -> int:
         index = next((index for index in up if index >= self._next), up[0])
         self._next = index + 1
         return index
 
-    def first_token(self, request: Request, replica: int) -> None:
+    def arrived(self, request: Request, replica: int, now: int) -> None:
         pass
 
-    def finished(self, request: Request, replica: int) -> None:
+    def first_token(self, request: Request, replica: int, now: int) -> None:
+        pass
+
+    def finished(self, request: Request, replica: int, now: int) -> None:
         pass
 
 
 class Random(RoundRobin):
-    """Any replica; the same in every run."""
+    """Any replica, with equal chances."""
 
-    def __init__(self, replicas: int, block_size: int = 0, capacity: int = 0) -> None:
-        self._random = random.Random(0)
+    def __init__(self, replicas: int, block_size: int = 0, capacity: int = 0, *, seed: int = 0, dispatch_s: float = 0.0) -> None:
+        super().__init__(replicas, dispatch_s=dispatch_s)
+        self._random = random.Random(seed)
 
-    def pick(self, request: Request, up: Sequence[int]) -> int:
+    def pick(self, request: Request, up: Sequence[int], now: int) -> int:
         return self._random.choice(up)
 
 
@@ -114,90 +127,130 @@ def _bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-@dataclass(slots=True)
-class Load:
-    """One replica as its router knows it: requests in flight, their uncached prompt tokens without a first token, and their prompts."""
-
-    requests: int = 0
-    pending_prefill_tokens: int = 0
-    ongoing_tokens: int = 0
-
-
-Choice = Callable[[Sequence[Load], Sequence[int], Sequence[int]], int]
-"""Place of the chosen replica, from their loads, the prompt's first blocks known to each, and its tokens new to each."""
-
-
 class LoadRouter:
-    """Routes by a choice over the replicas' loads, which it keeps."""
+    """Routes by a policy over the replicas' loads, which it keeps."""
 
-    def __init__(self, choose: Choice, replicas: int, block_size: int, capacity: int) -> None:
+    def __init__(
+        self,
+        choose: Choice,
+        replicas: int,
+        block_size: int,
+        capacity: int,
+        *,
+        dispatch_s: float = 0.0,
+        snapshot_s: float = 0.0,
+        reserve: str = RESERVE[0],
+    ) -> None:
+        if reserve not in RESERVE:
+            raise UsageError(f"reserve must be {' or '.join(RESERVE)}, got {reserve!r}")
+        self.dispatch_s = dispatch_s
+        self._reserves_at_pick = reserve == "pick"
         self._loads = [Load() for _ in range(replicas)]
         self._blocks = SentBlocks(replicas, capacity)
         self._block_size = block_size
         self._choose = choose
         self._pending: dict[Request, int] = {}  # new tokens of requests without a first token
+        self._period = to_ticks(snapshot_s)
+        self._periods = 0  # that had begun at the latest snapshot
+        self._snapshot = self._loads if not self._period else [Load() for _ in range(replicas)]
 
-    def pick(self, request: Request, up: Sequence[int]) -> int:
-        """Choose, then reserve at once, so that the next choice already sees this request."""
-        loads, known, size = self._loads, self._blocks.known(request.prompt_hashes), self._block_size
+    def pick(self, request: Request, up: Sequence[int], now: int) -> int:
+        self._advance(now)
+        loads, known, size = self._snapshot, self._blocks.known(request.prompt_hashes), self._block_size
         if len(up) < len(loads):
             loads, known = [loads[i] for i in up], [known[i] for i in up]
         new = [max(1, request.prompt_tokens - blocks * size) for blocks in known]  # at least one has to be computed
         place = self._choose(loads, known, new)
-        load = loads[place]
         self._pending[request] = new[place]
-        load.requests += 1
-        load.pending_prefill_tokens += new[place]
-        load.ongoing_tokens += request.prompt_tokens
         self._blocks.send(request.prompt_hashes, up[place])
+        if self._reserves_at_pick:
+            self._reserve(request, up[place])
         return up[place]
 
-    def first_token(self, request: Request, replica: int) -> None:
+    def arrived(self, request: Request, replica: int, now: int) -> None:
+        if not self._reserves_at_pick:
+            self._advance(now)
+            self._reserve(request, replica)
+
+    def first_token(self, request: Request, replica: int, now: int) -> None:
+        self._advance(now)
         self._loads[replica].pending_prefill_tokens -= self._pending.pop(request, 0)
 
-    def finished(self, request: Request, replica: int) -> None:
-        self.first_token(request, replica)  # where it had none
+    def finished(self, request: Request, replica: int, now: int) -> None:
+        self.first_token(request, replica, now)  # where it had none
         load = self._loads[replica]
         load.requests -= 1
         load.ongoing_tokens -= request.prompt_tokens
 
+    def _reserve(self, request: Request, replica: int) -> None:
+        load = self._loads[replica]
+        load.requests += 1
+        load.pending_prefill_tokens += self._pending[request]
+        load.ongoing_tokens += request.prompt_tokens
 
-def least_requests(loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
-    """Fewest requests in flight."""
-    counts = [load.requests for load in loads]
-    return counts.index(min(counts))
-
-
-def prefix_affinity(loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
-    """The longest known prefix, while its replica has at most OVERLOAD_FACTOR times the mean in flight; else the least loaded."""
-    most = max(known)
-    best = known.index(most)
-    mean = sum(load.requests for load in loads) / len(loads)
-    if most and loads[best].requests <= max(OVERLOAD_FACTOR * mean, 1.0):
-        return best
-    return least_requests(loads, known, new)
+    def _advance(self, now: int) -> None:
+        """Take the snapshot of the period that it now is, before the first change in it."""
+        if self._period and (periods := now // self._period) > self._periods:
+            self._periods, self._snapshot = periods, [copy(load) for load in self._loads]
 
 
-def lmetric(loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
-    """Least work ahead, weighted by how many share it."""
-    scores = [
-        (load.pending_prefill_tokens + tokens + DECODE_WEIGHT * load.ongoing_tokens) * (load.requests or 1)
-        for load, tokens in zip(loads, new, strict=True)
-    ]
-    return scores.index(min(scores))
+@dataclass(frozen=True, slots=True)
+class ByLoad:
+    """Makes a LoadRouter of a policy; its options are the policy's and the router's."""
+
+    policy: Callable[..., Choice]
+
+    def __call__(self, replicas: int, block_size: int, capacity: int, **options: Any) -> Router:
+        own = {name: options.pop(name) for name in _defaults(self.policy) if name in options}
+        return LoadRouter(self.policy(**own), replicas, block_size, capacity, **options)
 
 
-ROUTERS: dict[str, Callable[[int, int, int], Router]] = {
+ROUTERS: dict[str, Callable[..., Router]] = {
     "round-robin": RoundRobin,
     "random": Random,
-    "least-requests": partial(LoadRouter, least_requests),
-    "prefix-affinity": partial(LoadRouter, prefix_affinity),
-    "lmetric": partial(LoadRouter, lmetric),
+    "least-requests": ByLoad(LeastRequests),
+    "power-of-two": ByLoad(PowerOfTwo),
+    "join-shortest-pending-tokens": ByLoad(PendingTokens),
+    "prefix-affinity": ByLoad(PrefixAffinity),
+    "lmetric": ByLoad(LMetric),
+    "unified": ByLoad(Unified),
 }
 
 
-def make_router(name: str, replicas: int, block_size: int, capacity: int) -> Router:
-    """A fresh router over `replicas`, each remembered for `capacity` blocks. Raises UsageError for an unknown name."""
+def _defaults(called: Callable[..., object]) -> dict[str, Any]:
+    return {each.name: each.default for each in signature(called).parameters.values() if each.kind is each.KEYWORD_ONLY}
+
+
+def router_options(name: str) -> dict[str, Any]:
+    """The options of a router, with their defaults. Raises UsageError for an unknown name."""
     if name not in ROUTERS:
         raise UsageError(f"unknown router {name!r}; known: {', '.join(ROUTERS)}")
-    return ROUTERS[name](replicas, block_size, capacity)
+    entry = ROUTERS[name]
+    return _defaults(entry.policy) | _defaults(LoadRouter) if isinstance(entry, ByLoad) else _defaults(entry)
+
+
+def make_router(name: str, replicas: int, block_size: int, capacity: int, options: Mapping[str, Any] | None = None) -> Router:
+    """A fresh router over `replicas`, each remembered for `capacity` blocks. Raises UsageError for an unknown name or option, or a value
+    that an option cannot have.
+    """
+    known = router_options(name)
+    given = {}
+    for option, value in (options or {}).items():
+        if option not in known:
+            raise UsageError(f"router {name} has no option {option!r}; it has {', '.join(known) or 'none'}")
+        given[option] = _checked(option, value, known[option])
+    return ROUTERS[name](replicas, block_size, capacity, **given)
+
+
+def _checked(option: str, value: object, default: object) -> object:
+    """The value, as the option's type is. Raises UsageError for any other."""
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise UsageError(f"{option} must be true or false, got {value!r}")
+        return value
+    if isinstance(default, str):
+        return value
+    whole = isinstance(default, int)
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not 0 <= value <= MOST:
+        raise UsageError(f"{option} must be a {'whole ' if whole else ''}number from 0 to {MOST:g}, got {value!r}")
+    return value if whole else float(value)

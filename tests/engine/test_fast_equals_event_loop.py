@@ -1,12 +1,14 @@
 """The fast engine gives the requests of the event loop to the last bit: who is sent when and where, times, cached tokens, preemptions.
 
-Replicas of different speed, routers that look at load, sessions, closed loops, admission, replicas that start and drain, transferred KV,
-KV starvation and an API server that costs nothing but its own time are all in the draw.
+Replicas of different speed, routers that look at load, at once or late, sessions, closed loops, admission, replicas that start and drain,
+transferred KV, KV starvation and an API server that costs nothing but its own time are all in the draw.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.admission import NO_LIMITS, Admission, AdmissionLimits
 from sim.cluster.replica import Change, SteppedEngine
-from sim.cluster.router import ROUTERS, make_router
+from sim.cluster.router import ROUTERS, make_router, router_options
 from sim.cluster.simulation import simulate
 from sim.cost.iteration import IterationCost
 from sim.cost.serving import NO_HOST, HostRates
@@ -45,6 +47,15 @@ HOSTS = (
 )
 
 
+ROUTER_OPTIONS = {
+    "dispatch_s": (0.0, 0.0, 0.004, 0.2),
+    "snapshot_s": (0.0, 0.0, 0.013, 0.7),
+    "reserve": ("pick", "arrival"),
+    "idle_scores_zero": (False, True),
+    "decode_weight": (0.01, 0.0, 3.0),
+}
+
+
 @dataclass(frozen=True)
 class Case:
     """A run: everything but how its engines are stepped."""
@@ -58,6 +69,7 @@ class Case:
     limits: AdmissionLimits = NO_LIMITS
     changes: tuple[Change, ...] = ()
     transferred: tuple[int, ...] = (0,)  # KV tokens that come with requests, in turn
+    router_options: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, fast: bool) -> RunRecord:
         source = Transferring(self.trace, self.config.block_size, self.transferred)
@@ -68,7 +80,7 @@ class Case:
                 FastEngine(self.config, cost.steps, shared) if fast else SteppedEngine(make_scheduler(self.config), cost)
                 for cost in self.costs
             ],
-            router=make_router(self.router, len(self.costs), self.config.block_size, self.config.num_gpu_blocks),
+            router=make_router(self.router, len(self.costs), self.config.block_size, self.config.num_gpu_blocks, self.router_options),
             host=self.host,
             max_concurrency=self.clients,
             admission=Admission(self.limits, 1e4) if self.limits.any else None,
@@ -158,16 +170,19 @@ def cases(draw: st.DrawFn) -> Case:
     if replicas > 1 and draw(st.sampled_from([False, False, True])):
         at_s = float(np.nanmax(trace.arrival_s)) * draw(st.floats(0.0, 1.0))
         changes = (Change(at_s, 1, "start"), Change(at_s + draw(st.sampled_from([0.0, 0.05, 1.0])), 0, "drain"))
+    router = draw(st.sampled_from(list(ROUTERS)))
+    options = {name: draw(st.sampled_from(ROUTER_OPTIONS[name])) for name in router_options(router) if name in ROUTER_OPTIONS}
     return Case(
         trace,
         config,
         costs,
         draw(st.sampled_from(HOSTS)),
-        draw(st.sampled_from(list(ROUTERS))),
+        router,
         draw(st.none() | st.integers(1, 6)),
         draw(st.sampled_from([NO_LIMITS] * 3 + [AdmissionLimits(max_queue=3), AdmissionLimits(ttft_s=0.02, bucket=(900.0, 400.0))])),
         changes,
         draw(st.sampled_from([(0,), (0,), (0, 5, 40)])),
+        options,
     )
 
 
@@ -188,6 +203,7 @@ def note(case: Case, record: RunRecord) -> None:
     event("turns wait" if np.isnan(case.trace.arrival_s).any() else "nobody waits for a turn")
     event("clients wait" if case.clients is not None and case.clients < len(case.trace) else "no limit")
     event("routed by load" if len(case.costs) > 1 and case.router not in ("round-robin", "random") else "not routed by load")
+    event("the router sees late" if case.router_options.get("snapshot_s") or case.router_options["dispatch_s"] else "the router sees all")
     event("turned away" if requests["rejected"].any() else "all let in")
 
 

@@ -145,8 +145,8 @@ COMMANDS = (
         "kv-dtype": "bf16", "tp": "1", "engine": "vllm", "max-num-seqs": "8", "max-num-batched-tokens": "512",
         "gpu-memory-utilization": "0.9", "engine-option": "async_scheduling=true", "attention": "dense", "block-size": "16",
         "max-model-len": "4096", "num-gpu-blocks": "2000", "long-prefill-token-threshold": "0", "host-rate": "token_s=0", "replicas": "1",
-        "router": "round-robin", "max-queue": "5", "token-bucket": "1000:1000", "admit-ttft": "100", "goodput": "ttft:100",
-        "goal": "p99_ttft_ms<=9", "scheduling-policy": "fcfs",
+        "router": "lmetric", "router-option": "snapshot_s=1", "max-queue": "5", "token-bucket": "1000:1000", "admit-ttft": "100",
+        "goodput": "ttft:100", "goal": "p99_ttft_ms<=9", "scheduling-policy": "fcfs",
     }),
     ("simulate", {
         **SERVED, "random-input-len": "64", "engine": "sglang", "max-num-seqs": "8",

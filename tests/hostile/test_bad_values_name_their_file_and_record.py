@@ -187,7 +187,8 @@ DIGITS = "9" * 5000
 OPTIONS = {
     "num-prompts": DIGITS, "random-input-len": "9" * 30, "random-output-len": DIGITS, "seed": f"-{DIGITS}", "tp": DIGITS,
     "max-num-seqs": DIGITS, "attention": f"pages:{DIGITS}",
-    "max-model-len": DIGITS, "engine-option": f"draft_tokens={DIGITS}", "host-rate": f"token_s={DIGITS}",
+    "max-model-len": DIGITS, "engine-option": f"draft_tokens={DIGITS}",
+    "router-option": f"dispatch_s={DIGITS}", "host-rate": f"token_s={DIGITS}",
     "token-bucket": f"{DIGITS}:1", "goodput": f"ttft:{DIGITS}x", "dtype": DIGITS, "model": DIGITS, "goal": DIGITS, "draws": DIGITS,
 }  # fmt: skip
 

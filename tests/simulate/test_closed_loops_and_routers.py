@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.cluster.replica import SteppedEngine
-from sim.cluster.router import ROUTERS, Load, SentBlocks, least_requests, lmetric, make_router, prefix_affinity
+from sim.cluster.router import ROUTERS, SentBlocks, make_router, router_options
 from sim.cluster.simulation import simulate
 from sim.engine.config import EngineConfig
 from sim.engine.vllm import VllmScheduler
@@ -43,27 +43,6 @@ def test_zero_clients_is_an_error():
         run(trace_of([(0.0, 1, 1)]), EngineConfig(), max_concurrency=0)
 
 
-def loads(*states):
-    return [Load(*state) for state in states]
-
-
-def test_least_requests_counts_requests_and_breaks_ties_by_index():
-    assert least_requests(loads((2,), (1,), (1,)), [0] * 3, [10] * 3) == 1
-
-
-def test_lmetric_is_work_ahead_times_sharers():
-    # (100 + 64 + .01 * 0) * 1 = 164; (0 + 64 + .01 * 2000) * 2 = 168; (0 + 64 + .01 * 3000) * 1 = 94
-    assert lmetric(loads((1, 100, 0), (2, 0, 2000), (1, 0, 3000)), [0] * 3, [64] * 3) == 2
-    # an idle replica counts as one request, so its score is not nought whatever it must compute
-    assert lmetric(loads((0, 500, 0), (1, 0, 0)), [0] * 2, [64] * 2) == 1
-
-
-def test_affinity_sticks_until_overloaded():
-    assert prefix_affinity(loads((3,), (3,), (3,)), [0, 4, 0], [80, 16, 80]) == 1
-    assert prefix_affinity(loads((3,), (9,), (3,)), [0, 4, 0], [80, 16, 80]) == 0
-    assert prefix_affinity(loads((3,), (3,), (3,)), [0, 0, 0], [80] * 3) == 0
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 9), max_size=6, unique=True)), max_size=30),
     st.lists(st.integers(0, 9), max_size=6),
@@ -77,12 +56,16 @@ def test_blocks_sent_are_those_of_a_list_for_each_replica(sends, asked):
     assert blocks.known(asked) == expected
 
 
+WINDOWS = ({}, {"dispatch_s": 0.03}, {"dispatch_s": 0.03, "snapshot_s": 0.25, "reserve": "arrival"})
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
 @pytest.mark.parametrize("name", ROUTERS)
-def test_every_router_serves_everything_and_settles_its_books(name):
+def test_every_router_serves_everything_and_its_counts_return_to_nought(name, window):
     spec = Synthetic(60, 50, 12, length_cv=0.5, prefix_tokens=40, turns=3, think_s=0.05, rate_per_s=40.0)
     trace = draw(spec, np.random.default_rng(5))
     config = EngineConfig(num_gpu_blocks=200, max_num_seqs=4, max_num_batched_tokens=64)
-    router = make_router(name, 3, 16, 200)
+    router = make_router(name, 3, 16, 200, {option: value for option, value in window.items() if option in router_options(name)})
     schedulers = [VllmScheduler(config) for _ in range(3)]
     record = simulate(TraceSource(trace, 16), [SteppedEngine(each, AffinePrice()) for each in schedulers], router=router)
     assert np.isfinite(record.requests["finish_s"]).all()
@@ -107,3 +90,22 @@ def test_affinity_keeps_sessions_on_their_replica():
 def test_unknown_router():
     with pytest.raises(UsageError, match="known: round-robin"):
         make_router("best", 2, 16, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "message"),
+    [
+        ("round-robin", "snapshot_s", 1.0, "round-robin has no option 'snapshot_s'; it has dispatch_s"),
+        ("lmetric", "overload_factor", 1.0, "no option 'overload_factor'; it has decode_weight, idle_scores_zero"),
+        ("lmetric", "idle_scores_zero", 1, "must be true or false, got 1"),
+        ("lmetric", "decode_weight", "heavy", "must be a number from 0 to 1e.09, got 'heavy'"),
+        ("unified", "overload_factor", True, "must be a number"),
+        ("power-of-two", "seed", 0.5, "must be a whole number"),
+        ("random", "dispatch_s", -1.0, "from 0 to"),
+        ("least-requests", "snapshot_s", float("nan"), "from 0 to"),
+        ("least-requests", "reserve", "later", "reserve must be pick or arrival, got 'later'"),
+    ],
+)
+def test_an_option_that_a_router_cannot_have(name, option, value, message):
+    with pytest.raises(UsageError, match=message):
+        make_router(name, 2, 16, 10, {option: value})

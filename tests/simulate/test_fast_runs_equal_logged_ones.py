@@ -37,6 +37,12 @@ CASES = {
     "ahead": study(OPEN, limits=Limits(options={"async_scheduling": True})),
     "sessions where their prefix is": study(replace(OPEN, turns=4, think_s=0.5), replicas=2, router="prefix-affinity"),
     "closed loop by load": study(replace(OPEN, rate_per_s=math.inf), replicas=3, router="lmetric", max_concurrency=9),
+    "routed late by loads seen late": study(
+        replace(OPEN, rate_per_s=12.0),
+        replicas=3,
+        router="unified",
+        router_options={"dispatch_s": 0.05, "snapshot_s": 0.5, "reserve": "arrival"},
+    ),
     "turned away": study(replace(OPEN, rate_per_s=20.0), admission=AdmissionLimits(max_queue=4)),
     "no caching": study(OPEN, limits=Limits(enable_prefix_caching=False, max_num_seqs=4)),
 }

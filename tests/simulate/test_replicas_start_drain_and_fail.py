@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.cluster.replica import Change, SteppedEngine
-from sim.cluster.router import ROUTERS, make_router
+from sim.cluster.router import ROUTERS, make_router, router_options
 from sim.cluster.simulation import simulate
 from sim.engine.config import EngineConfig
 from sim.engine.registry import make_scheduler
@@ -20,10 +20,11 @@ CONFIG = EngineConfig(num_gpu_blocks=40, max_num_seqs=4, max_num_batched_tokens=
 PRICES = (AffinePrice(),) * 3
 
 
-def fleet(trace, changes, prices=PRICES, router="round-robin", engine="vllm", **more):
+def fleet(trace, changes, prices=PRICES, router="round-robin", engine="vllm", router_options=None, **more):
     config = CONFIG if engine == "vllm" else EngineConfig(engine, num_gpu_blocks=200, max_num_seqs=4, max_model_len=400)
     engines = [SteppedEngine(make_scheduler(config), price) for price in prices]
-    return simulate(TraceSource(trace, 16), engines, router=make_router(router, len(engines), 16, 40), changes=changes, **more), engines
+    routes = make_router(router, len(engines), 16, 40, router_options)
+    return simulate(TraceSource(trace, 16), engines, router=routes, changes=changes, **more), engines
 
 
 def test_a_replica_that_starts_takes_requests_from_then_on():
@@ -80,10 +81,18 @@ def test_an_action_that_does_not_exist():
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp"])
 @settings(max_examples=40, deadline=None)
-@given(calls, st.sampled_from(list(ROUTERS)), st.none() | st.integers(1, 4), st.floats(0.0, 3.0), st.floats(0.0, 1.0))
-def test_everything_finishes_whatever_fails(engine, requests, router, clients, at_s, later_s):
+@given(
+    calls,
+    st.sampled_from(list(ROUTERS)),
+    st.none() | st.integers(1, 4),
+    st.floats(0.0, 3.0),
+    st.floats(0.0, 1.0),
+    st.sampled_from([0, 0.3]),
+)
+def test_everything_finishes_whatever_fails(engine, requests, router, clients, at_s, later_s, dispatch_s):
     changes = [Change(at_s, 1, "fail"), Change(at_s + later_s, 2, "start"), Change(at_s + 2 * later_s, 0, "drain")]
-    record, engines = fleet(trace_of(requests), changes, router=router, engine=engine, max_concurrency=clients)
+    options = {"dispatch_s": dispatch_s} | ({"reserve": "arrival"} if "reserve" in router_options(router) else {})
+    record, engines = fleet(trace_of(requests), changes, router=router, engine=engine, router_options=options, max_concurrency=clients)
     assert np.isfinite(record.requests["finish_s"]).all()
     assert (record.requests["generated_tokens"] == record.requests["output_tokens"]).all()
     assert (record.requests["first_token_s"] <= record.requests["finish_s"]).all()

@@ -1,0 +1,116 @@
+"""Routing policies: which replica, from what a router knows of each. A policy's fields are its options.
+
+    LeastRequests    fewest requests in flight
+    PowerOfTwo       of two replicas drawn at random, the one with fewer requests in flight; the first drawn of equals
+    PendingTokens    fewest uncached prompt tokens in flight without a first token; of equals, fewest requests
+    PrefixAffinity   where most of the prompt's prefix was sent before, unless that replica has more than `overload_factor` times the mean
+                     in flight; then fewest requests
+    LMetric          least (pending_prefill + new_uncached + decode_weight * ongoing_decode) * max(num_requests, 1), in tokens but the last
+    Unified          prefix affinity likewise, else LMetric
+
+Ties go to the lowest index where nothing else is said. Formulas and weights: package data reference/routing, scoring_formulas.csv and
+workload_setup.csv. Its B' is LMetric here; B, with the error that an idle replica scores nought whatever the prompt, is
+`idle_scores_zero`; the original is that with `decode_weight` 0. What it calls ongoing tokens are the prompts of the requests in flight, as
+its race fix adds them. Its counter of recent migrations is left out: no request migrates here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+OVERLOAD_FACTOR = 1.3
+DECODE_WEIGHT = 0.01
+
+
+@dataclass(slots=True)
+class Load:
+    """One replica as its router knows it: requests in flight, their uncached prompt tokens without a first token, and their prompts."""
+
+    requests: int = 0
+    pending_prefill_tokens: int = 0
+    ongoing_tokens: int = 0
+
+
+Choice = Callable[[Sequence[Load], Sequence[int], Sequence[int]], int]
+"""Place of the chosen replica, from their loads, the prompt's first blocks known to each, and its tokens new to each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastRequests:
+    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+        return _fewest(loads)
+
+
+class PowerOfTwo:
+    def __init__(self, *, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+
+    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+        first = self._random.randrange(len(loads))
+        if len(loads) == 1:
+            return first
+        second = self._random.randrange(len(loads) - 1)
+        second += second >= first
+        # no fixed tie-break: it would send idle replicas unequal shares
+        return second if loads[second].requests < loads[first].requests else first
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingTokens:
+    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+        # without the second part, all that decode would gather on the first of the replicas that prefill nothing
+        queues = [(load.pending_prefill_tokens, load.requests) for load in loads]
+        return queues.index(min(queues))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixAffinity:
+    overload_factor: float = OVERLOAD_FACTOR
+
+    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+        most = max(known)
+        best = known.index(most)
+        if most and loads[best].requests <= max(self.overload_factor * _mean_requests(loads), 1.0):
+            return best
+        return _fewest(loads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LMetric:
+    decode_weight: float = DECODE_WEIGHT
+    idle_scores_zero: bool = False
+
+    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+        scores = self.scores(loads, new)
+        return scores.index(min(scores))
+
+    def scores(self, loads: Sequence[Load], new: Sequence[int]) -> list[float]:
+        """Of each replica, the work ahead, weighted by how many share it."""
+        weight, least = self.decode_weight, 0 if self.idle_scores_zero else 1
+        return [
+            (load.pending_prefill_tokens + tokens + weight * load.ongoing_tokens) * (load.requests or least)
+            for load, tokens in zip(loads, new, strict=True)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unified(LMetric):
+    overload_factor: float = OVERLOAD_FACTOR
+
+    def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+        most = max(known)
+        best = known.index(most)
+        if most and loads[best].requests <= self.overload_factor * _mean_requests(loads):
+            return best
+        return LMetric.__call__(self, loads, known, new)
+
+
+def _fewest(loads: Sequence[Load]) -> int:
+    counts = [load.requests for load in loads]
+    return counts.index(min(counts))
+
+
+def _mean_requests(loads: Sequence[Load]) -> float:
+    return sum(load.requests for load in loads) / len(loads)
