@@ -12,7 +12,7 @@ import click
 
 from sim.errors import UsageError
 from sim.files import writable
-from simctl.options import DURATION, GOAL, Sectioned
+from simctl.options import DURATION, GOAL, GPU, MODEL, Sectioned
 
 if TYPE_CHECKING:
     from calibrate.steps.report import Calibration
@@ -43,7 +43,7 @@ SECTIONS = {
 
 
 @click.command("calibrate", cls=Sectioned, sections=SECTIONS)
-@click.option("--hw", metavar="GPU", help="The GPU: a catalogue name or alias; cpu with --collect.")
+@click.option("--hw", type=GPU, metavar="GPU", help="The GPU: a catalogue name or alias; cpu with --collect.")
 @click.option(
     "--from",
     "given",
@@ -68,7 +68,7 @@ SECTIONS = {
 )
 @click.option("--thin", type=click.IntRange(100), help="Keep about this many draws in all, as float32 (packaged files).")
 @click.option("--allow-unconverged", is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
-@click.option("--model", help="The model it served: catalogue name or config.json. With --collect: the shape to measure.")
+@click.option("--model", type=MODEL, help="The model it served: catalogue name or config.json. With --collect: the shape to measure.")
 @click.option("--experiment", help="Which experiment, where LOG is a served measurement of ours (.nc).")
 @click.option("--dtype", default="bf16", show_default=True, help="Weight dtype.")
 @click.option("--tp", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="GPUs per replica.")

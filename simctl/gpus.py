@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from simctl.options import GPU
 from simctl.text import aligned, wrapped
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _UNITS = "GB and GB/s decimal; dense TFLOP/s; host and GPU-GPU link in GB/s per 
 
 
 @click.command("gpus")
-@click.argument("name", required=False)
+@click.argument("name", type=GPU, required=False)
 @click.option("--file", "file", type=click.Path(path_type=Path), help="YAML file with GPUs of your own; they come first, marked *.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option("--yaml", "as_yaml", is_flag=True, help="Print YAML that --file and --gpu read back: a start for a card of your own.")

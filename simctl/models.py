@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sim.units import format_bytes, format_tokens
+from simctl.options import MODEL
 from simctl.text import aligned, wrapped
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _COLUMNS = ("model", "params", "active", "layers", "KV B/token", "context")
 
 
 @click.command("models")
-@click.argument("name", required=False)
+@click.argument("name", type=MODEL, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def command(name: str | None, as_json: bool) -> None:
     """List the model catalogue, or show one model.

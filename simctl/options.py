@@ -15,6 +15,8 @@ from sim.units import parse_tokens
 from sim.workload.formats import FORMATS
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from sim import Deployment, Workload
 
 
@@ -33,6 +35,33 @@ class Parsed(click.ParamType):
             self.fail(str(error), param, ctx)
         except ValueError:
             self.fail(f"{self._wrong}: {value!r}", param, ctx)
+
+
+class Named(click.ParamType):
+    """A name of a catalogue, which shells complete in either case, or a file."""
+
+    name = "text"
+
+    def __init__(self, names: Callable[[], list[str]]) -> None:
+        self._names = names
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name) for name in self._names() if name.casefold().startswith(incomplete.casefold())]
+        return found or [CompletionItem(incomplete, type="file")]
+
+
+def _gpus() -> list[str]:
+    from sim.specs.gpus import list_gpus
+
+    return list_gpus()
+
+
+def _models() -> list[str]:
+    from sim.specs.models import list_models
+
+    return list_models()
 
 
 def _require(holds: bool) -> None:
@@ -99,6 +128,7 @@ BATCH_CAP = Parsed("n|knee:tau", _batch_cap, "neither a batch from 1 up nor knee
 ATTENTION = Parsed("policy", _attention, "none of dense, sink-window, pages:K and blocks:K with K from 1 to 4096")
 DURATION = Parsed("time", _seconds, "not a time (examples: 90, 120s, 2m)")
 GOAL = Parsed("metric<=x", _goal, "needs METRIC<=NUMBER, for example 'p99_ttft_ms<=2000'")
+GPU, MODEL = Named(_gpus), Named(_models)
 PAIR = Parsed("rate:burst", _pair, "not RATE:BURST")
 
 
@@ -141,8 +171,8 @@ def grouped(*options: Callable[..., Any]) -> Callable[..., Any]:
 
 
 deployment_options = grouped(
-    click.option("--model", default="Qwen2.5-7B-1M", show_default=True, help="Catalogue name, or a Hugging Face config.json."),
-    click.option("--gpu", required=True, help="Catalogue name (see `simctl gpus`), or a YAML file that describes one."),
+    click.option("--model", type=MODEL, default="Qwen2.5-7B-1M", show_default=True, help="Catalogue name, or a Hugging Face config.json."),
+    click.option("--gpu", type=GPU, required=True, help="Catalogue name (see `simctl gpus`), or a YAML file that describes one."),
     click.option(
         "--dtype", default=None, help="Weight dtype: bf16, fp16, fp8, int8, int4, nvfp4, mxfp4. [default: bf16, or fp16 without bf16]"
     ),

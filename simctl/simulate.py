@@ -19,6 +19,7 @@ from simctl import __version__
 from simctl.options import (
     ATTENTION,
     GOAL,
+    MODEL,
     PAIR,
     TOKENS,
     Sectioned,
@@ -91,7 +92,7 @@ SECTIONS = {
     "--attention", type=ATTENTION, default="dense", show_default=True, help="dense, sink-window, pages:K or blocks:K, as in what-if."
 )
 @click.option("--host-kv", type=float, metavar="GB", help="Keep KV in this much host RAM and fetch over the link what a decode reads.")
-@click.option("--draft-model", help="Catalogue model that proposes the drafts of --engine-option draft_tokens=K.")
+@click.option("--draft-model", type=MODEL, help="Catalogue model that proposes the drafts of --engine-option draft_tokens=K.")
 @click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block.")
 @click.option("--max-model-len", type=TOKENS, help="Longest prompt + output. [default: the model's]")
 @click.option("--num-gpu-blocks", type=click.IntRange(2, MOST_BLOCKS), help="KV blocks, instead of those predicted from memory.")

@@ -14,7 +14,7 @@ import click
 
 from sim.errors import SimctlError, UsageError
 from sim.files import writable, write_text
-from simctl.options import SHARE, Sectioned
+from simctl.options import GPU, MODEL, SHARE, Sectioned
 
 if TYPE_CHECKING:
     from calibrate.served.runs import ServedRun
@@ -45,8 +45,8 @@ SECTIONS = {
 @click.option("--overhead", metavar="FILE", help="Take this serving overhead (from --save-overhead) as it is.")
 @click.option("--known-blocks", type=click.IntRange(2), metavar="N", help="KV blocks the engine reported, instead of those predicted.")
 @click.option("--posterior", type=click.Path(path_type=Path), metavar="FILE", help="Rates from this posterior. [default: the packaged one]")
-@click.option("--model", help="Model it served: catalogue name or config.json.  [required with a log]")
-@click.option("--gpu", help="GPU it ran on.  [required with a log]")
+@click.option("--model", type=MODEL, help="Model it served: catalogue name or config.json.  [required with a log]")
+@click.option("--gpu", type=GPU, help="GPU it ran on.  [required with a log]")
 @click.option("--dtype", default="bf16", show_default=True, help="Weight dtype.")
 @click.option("--kv-dtype", default="bf16", show_default=True, help="KV-cache dtype.")
 @click.option("--tp", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="GPUs per replica.")
