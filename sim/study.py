@@ -340,7 +340,7 @@ def _trials(run: Run, metric: str) -> Callable[[int], float]:
 
 
 def _columns(figures: list[dict[str, float | int]]) -> dict[str, list[float]]:
-    # only counts of what was turned away are missing, from runs in which nothing was
+    # only counts of what was turned away or given up are missing, from runs in which nothing was
     return {key: [float(each.get(key, 0)) for each in figures] for key in {key: None for each in figures for key in each}}
 
 

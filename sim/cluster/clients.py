@@ -1,7 +1,7 @@
 """Clients: what is sent when, through admission, router and API server, and what follows on an answer.
 
-A later turn of a session is sent after the one before it has come through; a client at its limit of requests in flight waits for another to
-finish.
+A later turn of a session is sent after the one before it has come through: a turn whose client gives up ends its session. A client at its
+limit of requests in flight waits for another to leave.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Clients:
         self._free = math.inf if max_concurrency is None else max_concurrency
         self._held: deque[Request] = deque()  # by the limit of requests in flight, or because no replica is up
         self._moving: deque[Request] = deque()  # in flight, without a replica
+        self._impatient: dict[Request, int | None] = {}  # in flight and given up in time: the replica that it has reached
 
     def begin(self, engines: list[Engine], changes: list[Change]) -> None:
         """Start the replicas, those that `changes` start left out, and the requests that wait for nobody."""
@@ -110,6 +111,8 @@ class Clients:
             self._route(request, self._clock.now * TICK_S)
         else:
             self._moving.append(request)
+            if request in self._impatient:
+                self._impatient[request] = None
 
     def _send_due(self) -> None:
         """Send what is due of the requests that wait for nobody, and go on when the next one is."""
@@ -127,7 +130,30 @@ class Clients:
     def _engine_finished(self, replica: Replica, request: Request, place: int) -> None:
         """Its client hears of it when the last token, at this place of its iteration, has come through."""
         replica.left(request)
-        self._after(self._clock.now + to_ticks(self._host.after_s(place)), self._came_through, request, replica.index)
+        after_s = self._host.after_s(place)
+        if request.given_up_by(self._clock.now * TICK_S + after_s):
+            self._router.finished(request, replica.index, self._clock.now)
+            self._impatient[request] = None
+            return
+        self._impatient.pop(request, None)
+        self._after(self._clock.now + to_ticks(after_s), self._came_through, request, replica.index)
+
+    def _give_up(self, request: Request) -> None:
+        """Its client waits no longer: whatever has the request drops it."""
+        if request not in self._impatient:
+            return
+        request.cancelled = True
+        self._log.cancelled(request)
+        if self._admission is not None and not request.generated_tokens:
+            self._admission.first_token(request)  # there will be none to wait for
+        index = self._impatient.pop(request)
+        if index is not None:
+            self.replicas[index].cancel(request)
+            self._router.finished(request, index, self._clock.now)
+        elif request in self._moving:
+            self._moving.remove(request)
+        self._free += 1
+        self._send_held()
 
     def _came_through(self, request: Request, replica: int) -> None:
         """The client's place is free, and its session may go on."""
@@ -160,11 +186,15 @@ class Clients:
             return
         self._free -= 1
         self._route(request, request.arrival_s)
+        if request.cancel_s < math.inf:
+            self._clock.call(to_ticks(request.arrival_s + request.cancel_s), ARRIVAL, CLIENTS, self._give_up, request)
 
     def _route(self, request: Request, now_s: float) -> None:
         index = self._router.pick(request, self._up, self._clock.now)
         self.replicas[index].sent += 1
         self._log.arrived(request, index)
+        if request.cancel_s < math.inf:
+            self._impatient[request] = None
         if self._dispatch:
             reached = self._clock.now + self._dispatch
             self._clock.call(reached, ARRIVAL, CLIENTS, self._reach, request, index, reached * TICK_S)
@@ -174,6 +204,12 @@ class Clients:
     def _reach(self, request: Request, index: int, now_s: float) -> None:
         """The request is at its replica's API server."""
         self._router.arrived(request, index, self._clock.now)
+        if request.cancelled:
+            self.replicas[index].left(request)
+            self._router.finished(request, index, self._clock.now)
+            return
+        if request in self._impatient:
+            self._impatient[request] = index
         if not self._serial:
             self._hand_over(request, index, now_s)
             return
@@ -200,6 +236,8 @@ class Clients:
         self._after(ready, self._submit, request, self.replicas[index])
 
     def _submit(self, request: Request, replica: Replica) -> None:
+        if request.cancelled:
+            return
         if replica.state is State.DOWN:
             self._move(request, replica)
         else:

@@ -29,8 +29,10 @@ def run_fast(
     admission: Admission | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> RunRecord | None:
-    """The run on `replicas` equal replicas, or None where the fast path does not apply: the scheduler or cost is not covered."""
-    if not covers(config, steps):
+    """The run on `replicas` equal replicas, or None where the fast path does not apply: the scheduler or cost is not covered, or
+    clients give up.
+    """
+    if trace.cancel_s or not covers(config, steps):
         return None
     source = TraceSource(trace, config.block_size, config.max_model_len)
     shared = source.shared_blocks() if config.enable_prefix_caching else {}

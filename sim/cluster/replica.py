@@ -6,13 +6,14 @@ fast path. Both kinds run under the same clients, router, clock and log.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
 from sim.cluster.clock import Clock
-from sim.engine.interface import Request, Scheduler, StepCost
+from sim.engine.interface import Cancels, Request, Scheduler, StepCost
 from sim.engine.loop import Step, Wait, engine_loop
 from sim.errors import SimctlError, UsageError
 from sim.results.record import RunLog
@@ -33,6 +34,9 @@ class Engine(Protocol):
     def add(self, request: Request, now: int) -> Wait:
         """Queue a request. Returns when the engine goes on where that is sooner than it said. UsageError when it can never fit."""
 
+    def cancel(self, request: Request) -> None:
+        """Drop a request that is inside."""
+
     def run(self, log: RunLog, replica: int, finish: Finish, now: int) -> Generator[Wait, int, None]:
         """Yield when to go on (None: when a request has come); be sent the time it then is."""
 
@@ -47,9 +51,15 @@ class SteppedEngine:
         self._owed = 0  # tokens of all unfinished requests: an iteration computes one at least
 
     def add(self, request: Request, now: int) -> Wait:
+        if request.cancel_s < math.inf and not isinstance(self.scheduler, Cancels):
+            raise UsageError(f"request {request.request_id!r} has cancel_s, and the engine cannot drop requests; vllm can")
         self.scheduler.add(request)
         self._owed += request.prompt_tokens + request.output_tokens
         return None
+
+    def cancel(self, request: Request) -> None:
+        assert isinstance(self.scheduler, Cancels)
+        self.scheduler.cancel(request)  # what it is owed stays, as a bound
 
     def run(self, log: RunLog, replica: int, finish: Finish, now: int) -> Generator[Wait, int, None]:
         fruitless = 0  # iterations in a row without a token for anybody
@@ -130,6 +140,12 @@ class Replica:
             self._wait((self._clock.now, DECISION))
         elif sooner is not None:
             self._wait(sooner)
+
+    def cancel(self, request: Request) -> None:
+        """The client of `request`, which is inside or on its way in, has given up."""
+        if request in self._inside:
+            self.engine.cancel(request)
+        self.left(request)
 
     def left(self, request: Request) -> None:
         """The engine finished the request, or it was lost on its way in."""

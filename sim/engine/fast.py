@@ -45,6 +45,10 @@ class FastEngine(Stretches):
             return self._ends, self._rank
         return None
 
+    def cancel(self, request: Request) -> None:
+        """Not covered: a stretch is planned for requests that stay."""
+        raise NotImplementedError
+
     def run(self, log: RequestLog, replica: int, finish: Callable[[Request, int], None], now: int) -> Generator[Wait, int, None]:
         """Yield when to go on (None: when a request has come); be sent the time it then is."""
         self._log, self._replica, self._finish = log, replica, finish

@@ -6,6 +6,7 @@ the iteration is done. The KV manager below it knows no policy.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -19,7 +20,8 @@ class Request:
 
     `prompt_hashes` are the content hashes of the *full* KV blocks of prompt and output, in order and chained, so that equal prefixes have
     equal hashes and nothing else does. They stop where nobody else can ask for what follows: empty when nothing is shared, over
-    prompt_tokens + output_tokens when a later turn repeats both. `output_tokens` is how many it will generate.
+    prompt_tokens + output_tokens when a later turn repeats both. `output_tokens` is how many it will generate. Its client gives up
+    `cancel_s` after its arrival.
     """
 
     request_id: str
@@ -30,11 +32,13 @@ class Request:
     priority: int = 0
     session_id: str | None = None
     turn: int = 0
+    cancel_s: float = math.inf
 
     computed_tokens: int = 0  # tokens whose KV is in the cache, or comes with the request (computed elsewhere and transferred)
     generated_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
     preemptions: int = 0
+    cancelled: bool = False  # its client has given up
     blocks: list[int] = field(default_factory=list)  # KV block ids, in order
     hashed_blocks: int = 0  # how many of `blocks`, from the front, are in the prefix cache; kept by the KV manager
 
@@ -42,6 +46,10 @@ class Request:
     def known_tokens(self) -> int:
         """Prompt plus generated so far: what must be in the cache before the next token can be sampled."""
         return self.prompt_tokens + self.generated_tokens
+
+    def given_up_by(self, time_s: float) -> bool:
+        """Whether its client waits no longer at this time."""
+        return time_s > self.arrival_s + self.cancel_s
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +119,16 @@ class DecidesAhead(Scheduler, Protocol):
 
     def ahead(self) -> Iteration | None:
         """Decide, once, what runs after the iteration under way; None when nothing can. Called before its `complete`."""
+
+
+@runtime_checkable
+class Cancels(Scheduler, Protocol):
+    """A scheduler that can drop a request whose client has given up."""
+
+    def cancel(self, request: Request) -> None:
+        """`request`, queued or running, is `cancelled`: forget it and free its blocks. An iteration under way goes on computing for it,
+        and `complete` says nothing of it.
+        """
 
 
 class StepPrice(NamedTuple):

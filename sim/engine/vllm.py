@@ -66,6 +66,15 @@ class VllmScheduler:
         check_fits(request, self.config, self.speculation.draft_tokens + self.speculation.lookahead_tokens)
         self.queue.add(request)
 
+    def cancel(self, request: Request) -> None:
+        """Forget a request whose client has given up, and free its blocks: an iteration under way still writes them, before any other."""
+        if request in self.running:
+            self.running.remove(request)
+            self.kv.free(request)
+            self._drafts.pop(request, None)
+        else:
+            self.queue.discard(request)
+
     def unfinished(self) -> int:
         """Requests waiting or running."""
         return len(self.queue) + len(self.running)
@@ -96,6 +105,8 @@ class VllmScheduler:
         finished: list[Request] = []
         drafting, drafts_kept = self.speculation.draft_tokens, 0
         for request, tokens in iteration.scheduled:
+            if request.cancelled:
+                continue
             request.computed_tokens += tokens
             verified = request.computed_tokens - request.known_tokens
             if verified < 0:

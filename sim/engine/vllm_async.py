@@ -41,6 +41,15 @@ class AsyncVllmScheduler(VllmScheduler):
         check_fits(request, self.config)
         self._late.append(request)
 
+    def cancel(self, request: Request) -> None:
+        """Forget a request whose client has given up, and free its blocks."""
+        if request in self._late:
+            self._late.remove(request)
+            return
+        for counts in (self._ahead, self._coming, self._stale):
+            counts.pop(request, None)
+        super().cancel(request)
+
     def unfinished(self) -> int:
         """Requests waiting or running."""
         return super().unfinished() + len(self._late)
@@ -74,6 +83,10 @@ class AsyncVllmScheduler(VllmScheduler):
         finished: list[Request] = []
         block_size = self.config.block_size
         for request, tokens in iteration.scheduled:
+            if request.cancelled:  # its successor is decided, and priced by how far the request has come
+                request.computed_tokens += tokens
+                request.generated_tokens += request in sampling
+                continue
             stale = request in self._stale
             if stale:
                 _less(self._stale, request, tokens)

@@ -110,7 +110,9 @@ class View:
         self.done = ~np.isnan(self.latency["e2el"])
         self.completed = int(self.done.sum())
         self.arrival, self.finish = self.requests["arrival_s"], self.requests["finish_s"]
-        self.duration = float(np.nanmax(self.finish) - self.arrival.min()) if self.completed else math.nan
+        self.cancelled = self.requests["cancelled_s"]
+        left = np.fmax.reduce(np.fmax(self.finish, self.cancelled))
+        self.duration = float(left - self.arrival.min()) if self.completed else math.nan
         self.inputs, self.outputs = (int(self.requests[name][self.done].sum()) for name in ("prompt_tokens", "generated_tokens"))
         self.wait = 1e3 * (self.requests["scheduled_s"] - self.arrival)[self.done]
         self.log = record.iterations
@@ -129,7 +131,7 @@ class View:
 
     def late(self) -> int:
         """Requests still waiting when the last one arrived."""
-        late = ~(self.requests["scheduled_s"] <= self.arrival.max()) & (self.requests["rejected"] == 0)
+        late = ~(np.fmin(self.requests["scheduled_s"], self.cancelled) <= self.arrival.max()) & (self.requests["rejected"] == 0)
         return int((late & (self.arrival < self.arrival.max())).sum())
 
     def per_second(self) -> float:
@@ -161,6 +163,7 @@ FIGURES = (
     Figure("rejected_full_queue", None, "  turned away, full queue:"),
     Figure("rejected_ttft_goal", None, "  turned away, TTFT goal:"),
     Figure("rejected_token_bucket", None, "  turned away, token bucket:"),
+    Figure("cancelled", None, "  given up by their clients:"),
     Figure("duration", lambda v: v.duration, "Benchmark duration (s):"),
     Figure("total_input_tokens", lambda v: v.inputs, "Total input tokens:"),
     Figure("total_output_tokens", lambda v: v.outputs, "Total generated tokens:"),
@@ -212,6 +215,8 @@ def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> 
             out[figure.key] = figure.of(view)
     if view.requests["rejected"].any():
         out |= {name: int((view.requests["rejected"] == limit).sum()) for name, limit in LIMITS.items()}
+    if given_up := int((~np.isnan(view.cancelled)).sum()):
+        out["cancelled"] = given_up
     if goodput:
         # a request of one token has no TPOT and cannot miss it
         good = view.done & ~np.any([view.latency[name] > limit for name, limit in goodput.items()], axis=0)

@@ -36,10 +36,10 @@ ITERATION_COLUMNS = (
     "sampled",
     "itl_gaps",
 )
-REQUEST_FLOATS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s")
+REQUEST_FLOATS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s", "cancelled_s")
 REQUEST_INTS = ("prompt_tokens", "output_tokens", "generated_tokens", "cached_tokens", "preemptions", "replica", "turn", "rejected")
 FLOATS, INTS = len(REQUEST_FLOATS), len(REQUEST_INTS)
-SCHEDULED, FIRST, FINISH = 1, 2, 3
+SCHEDULED, FIRST, FINISH, CANCELLED = 1, 2, 3, 4
 GENERATED, REPLICA = 2, 5
 
 
@@ -116,7 +116,7 @@ class RunLog:
     def _open(self, request: Request, replica: int, rejected: int) -> None:
         self._ids.append(request.request_id)
         self._sessions.append(request.session_id)
-        self._floats.extend((request.arrival_s, math.nan, math.nan, math.nan))
+        self._floats.extend((request.arrival_s, math.nan, math.nan, math.nan, math.nan))
         self._ints.extend((request.prompt_tokens, request.output_tokens, 0, 0, 0, replica, request.turn, rejected))
 
     def scheduled(self, request: Request, ticks: int) -> None:
@@ -131,10 +131,25 @@ class RunLog:
 
     def last_token(self, request: Request, end_s: float, place: int) -> None:
         """The last token of `request` was sent at `end_s`, at this place of its iteration."""
+        finish_s = end_s + self._after_s(place)
+        if request.given_up_by(finish_s):  # before it came through
+            self.cancelled(request)
+            return
         row = self._resident.pop(request)
-        self._floats[row * FLOATS + FINISH] = end_s + self._after_s(place)
+        self._floats[row * FLOATS + FINISH] = finish_s
         self._progress(request, row)
         self.finished += 1
+
+    def cancelled(self, request: Request) -> None:
+        """The client of `request` gave up, `cancel_s` after it had sent it."""
+        row = self._resident.pop(request, None)
+        if row is None:
+            return
+        self._floats[row * FLOATS + CANCELLED] = request.arrival_s + request.cancel_s
+        self._progress(request, row)
+        self._stalled_since.pop(request, None)
+        for state in self._replicas:
+            state.last_sampled.discard(request)
 
     def lost(self, request: Request, replica: int) -> None:
         """The replica failed with `request` inside: its next token comes from another."""
@@ -150,7 +165,8 @@ class RunLog:
         iteration, price, end_s = step.iteration, step.price, now * TICK_S
         assert price is not None
         for request in iteration.admitted:
-            if math.isnan(self._floats[self._resident[request] * FLOATS + SCHEDULED]):
+            row = self._resident.get(request)  # none: cancelled since
+            if row is not None and math.isnan(self._floats[row * FLOATS + SCHEDULED]):
                 self.scheduled(request, step.decided)
         gaps = self._sampled(replica, end_s, outcome)
         if self._keep:

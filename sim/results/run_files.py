@@ -21,6 +21,7 @@ REQUEST_VARIABLES: dict[str, tuple[str, str]] = {
     "scheduled_s": ("s", "start of the first iteration that computed for it"),
     "first_token_s": ("s", "end of the iteration that sampled its first token"),
     "finish_s": ("s", "end of the iteration that sampled its last token; NaN when still resident"),
+    "cancelled_s": ("s", "when its client gave up; NaN where it did not"),
     "prompt_tokens": ("tokens", "prompt length"),
     "output_tokens": ("tokens", "tokens asked for"),
     "generated_tokens": ("tokens", "tokens generated"),
@@ -45,7 +46,7 @@ ITERATION_VARIABLES: dict[str, tuple[str, str]] = {
     "sampled": ("1", "tokens sampled"),
     "itl_gaps": ("1", "inter-token gaps equal to the time since the end of the replica's previous iteration"),
 }
-_FLOATS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s", "start_s", "duration_s")
+_FLOATS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s", "cancelled_s", "start_s", "duration_s")
 
 
 def to_dataset(

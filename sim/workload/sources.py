@@ -80,6 +80,7 @@ class TraceSource:
             priority=trace.priorities[i] if trace.priorities else 0,
             session_id=trace.session_ids[i],
             turn=trace.turns[i],
+            cancel_s=trace.cancel_s[i] if trace.cancel_s else math.inf,
         )
         if i in self._followers:
             self._rows[request] = i

@@ -35,6 +35,7 @@ class Trace:
     contents: Sequence[Content | None]
     notes: tuple[str, ...] = ()  # what the loader skipped or estimated, in words
     priorities: Sequence[int] = ()  # lower comes first; empty: all 0
+    cancel_s: Sequence[float] = ()  # how long after a call's arrival its client gives up; empty: none does
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -64,6 +65,7 @@ class Trace:
             [self.contents[i] for i in rows],
             self.notes,
             [self.priorities[i] for i in rows] if self.priorities else (),
+            [self.cancel_s[i] for i in rows] if self.cancel_s else (),
         )
 
     def head(self, count: int) -> Trace:
@@ -105,6 +107,7 @@ class TraceBuilder:
     _turns: array[int] = field(default_factory=lambda: array("q"))
     _contents: list[Content | None] = field(default_factory=list)
     _priorities: list[int] = field(default_factory=list)
+    _cancel: list[float] = field(default_factory=list)
     _notes: list[str] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
     _last_turn: dict[str, int] = field(default_factory=dict)
@@ -132,6 +135,7 @@ class TraceBuilder:
         think_s: float = 0.0,
         content: Content | None = None,
         priority: int = 0,
+        cancel_s: float = math.inf,
     ) -> None:
         """Append one call. `arrival_s` None means: after the session's previous turn. Raises UsageError naming
         `where`.
@@ -152,6 +156,8 @@ class TraceBuilder:
             raise self.error(where, f"output must have 1..2**32 tokens, got {output_tokens}")
         if not 0.0 <= think_s <= MAX_TIME_S:
             raise self.error(where, f"think time must be a finite time >= 0, got {think_s!r} s")
+        if not (0.0 < cancel_s <= MAX_TIME_S or cancel_s == math.inf):
+            raise self.error(where, f"a client gives up after a finite time above 0, got cancel_s {cancel_s!r} s")
         if request_id is None:
             request_id = str(len(self))
         for label, name in (("request_id", request_id), ("session_id", session_id or "")):
@@ -178,6 +184,7 @@ class TraceBuilder:
         self._turns.append(turn or 0)
         self._contents.append(content)
         self._priorities.append(priority)
+        self._cancel.append(cancel_s)
 
     def build(self) -> Trace:
         """The trace. Raises UsageError when it is empty."""
@@ -194,4 +201,5 @@ class TraceBuilder:
             self._contents,
             tuple(self._notes),
             self._priorities if any(self._priorities) else (),
+            self._cancel if min(self._cancel) < math.inf else (),
         )

@@ -56,6 +56,15 @@ def workloads(draw: st.DrawFn, speculative: bool = True) -> Workload:
     return workload
 
 
+@st.composite
+def abandoned(draw: st.DrawFn, speculative: bool = True) -> Workload:
+    """Workloads in which some clients give up: waiting, in the middle of a prompt or of an answer, preempted, or too late."""
+    workload = draw(workloads(speculative))
+    for ask in workload.asks:
+        ask.gives_up = draw(st.none() | st.integers(0, 6) | st.integers(0, 60))
+    return workload
+
+
 def alike(workload: Workload, overlap: bool) -> None:
     ours, theirs = steps_of_ours(workload, overlap), steps_of_engine(workload, overlap)
     assert_steps_alike(ours, theirs)
@@ -75,4 +84,16 @@ def test_every_iteration_is_decided_alike(workload: Workload) -> None:
 @over_workloads(1000)
 @given(workloads(speculative=False))
 def test_overlapping_iterations_are_decided_alike(workload: Workload) -> None:
+    alike(workload, overlap=True)
+
+
+@over_workloads(1500)
+@given(abandoned())
+def test_cancelled_requests_leave_alike(workload: Workload) -> None:
+    alike(workload, overlap=False)
+
+
+@over_workloads(1000)
+@given(abandoned(speculative=False))
+def test_cancelled_requests_leave_overlapping_iterations_alike(workload: Workload) -> None:
     alike(workload, overlap=True)

@@ -49,6 +49,7 @@ class Ask:
     shared: int = 0
     priority: int = 0
     follows: int | None = None  # index of an earlier request whose whole conversation opens this prompt
+    gives_up: int | None = None  # iterations after its arrival; its client does so while one runs
 
 
 @dataclass
@@ -142,6 +143,10 @@ class RecordedAsync(AsyncVllmScheduler):
         super().__init__(config)
         self.recorder = Recorder()
 
+    @property
+    def under_way(self) -> bool:
+        return bool(self._decided)
+
     def _decide(self) -> None:
         before = len(self._decided)
         super()._decide()
@@ -169,18 +174,30 @@ def steps_of_ours(workload: Workload, overlap: bool = False, most_iterations: in
         for index, (ask, (prompt, output)) in enumerate(zip(workload.asks, workload.conversations(), strict=True))
     ]
     wait = pending[0][0] if pending else 0
+    leaving: dict[Request, int] = {}  # the iterations left until its client gives up
     for _ in range(most_iterations):
         while pending and wait <= 0:
-            scheduler.add(pending.pop(0)[1])
+            request = pending.pop(0)[1]
+            scheduler.add(request)
+            if (gives_up := workload.asks[int(request.request_id)].gives_up) is not None:
+                leaving[request] = gives_up
             wait = pending[0][0] if pending else 0
         wait -= 1
-        if not scheduler.unfinished():
+        if not scheduler.unfinished() and not (isinstance(scheduler, RecordedAsync) and scheduler.under_way):
             if not pending:
                 return scheduler.recorder.log if isinstance(scheduler, RecordedAsync) else recorder.log
             continue
         iteration = scheduler.schedule()
         if not overlap:
             recorder.decided(iteration)
+        leaving = {request: left - 1 for request, left in leaving.items() if request.generated_tokens < request.output_tokens}
+        gone = [request for request, left in leaving.items() if left < 0]
+        if gone and isinstance(scheduler, RecordedAsync) and iteration.scheduled:
+            scheduler.ahead()
+        for request in gone:
+            del leaving[request]
+            request.cancelled = True
+            scheduler.cancel(request)
         if iteration.scheduled or not overlap:
             scheduler.complete(iteration)
     raise AssertionError("no end in sight")
@@ -263,10 +280,14 @@ def steps_of_engine(workload: Workload, overlap: bool = False) -> list[list[Any]
     recorder = Recorder()
     running: deque[tuple[Any, dict[str, bool]]] = deque()  # decided and not complete, and who samples in it
     wait = pending[0][0] if pending else 0
+    leaving: dict[str, int] = {}
     while pending or scheduler.get_num_unfinished_requests():
         # the moment an iteration begins: arrivals, then decisions until two are in flight
         while pending and wait <= 0:
-            scheduler.add_request(pending.pop(0)[1])
+            request = pending.pop(0)[1]
+            scheduler.add_request(request)
+            if (gives_up := workload.asks[int(request.request_id)].gives_up) is not None:
+                leaving[request.request_id] = gives_up
             wait = pending[0][0] if pending else 0
         wait -= 1
         while len(running) < 1 + overlap and scheduler.get_num_unfinished_requests():
@@ -276,12 +297,18 @@ def steps_of_engine(workload: Workload, overlap: bool = False) -> list[list[Any]
             if not out.num_scheduled_tokens:
                 break
             running.append((out, sampling))
+        # the engine core takes aborts after an iteration has run and before its tokens
+        leaving = {request_id: left - 1 for request_id, left in leaving.items()}
+        abort(scheduler, [request_id for request_id, left in leaving.items() if left == -1])
         if not running:
             continue
         out, sampling = running.popleft()
         ids = list(out.num_scheduled_tokens)
         tokens = []
         for request_id in ids:
+            if request_id not in scheduler.requests:
+                tokens.append([0])  # of nobody
+                continue
             produced, at = told[int(request_id)][1], scheduler.requests[request_id].num_output_tokens
             drafts = [token for token in out.scheduled_spec_decode_tokens.get(request_id, ()) if token >= 0]
             kept = agreed(int(request_id), at, len(drafts)) if drafts else 0
@@ -320,6 +347,14 @@ def engine_requests(workload: Workload, told: list[tuple[list[int], list[int]]])
         )
         for index, ask in enumerate(workload.asks)
     ]
+
+
+def abort(scheduler: Any, ids: list[str]) -> None:
+    """The clients of these requests have gone; the engine knows which of them have finished."""
+    from vllm.v1.request import RequestStatus
+
+    for request_id in ids:  # of several at once, a set would say which leaves first
+        scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
 
 
 def record_engine(recorder: Recorder, scheduler: Any, out: Any, *, always: bool) -> None:
