@@ -285,8 +285,7 @@ def _drafting(options: Mapping[str, Any]) -> dict[str, Any]:
         return {"options": settings}
     if options["engine"] != "vllm" or not settings.get("draft_tokens"):
         raise UsageError("--draft-model needs --engine vllm and --engine-option draft_tokens=K")
-    # a draft model writes the KV of its own drafts
-    return {"options": {"draft_lookahead_tokens": settings["draft_tokens"], **settings}, "draft": get_model(options["draft_model"])}
+    return {"options": {"drafter": "draft_model", **settings}, "draft": get_model(options["draft_model"])}
 
 
 def _settings(option: str, pairs: tuple[str, ...]) -> dict[str, Any]:

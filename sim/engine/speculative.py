@@ -12,11 +12,12 @@ from sim.engine.interface import Request
 from sim.engine.kv.tiers import TIER_OPTIONS
 from sim.errors import UsageError
 
+DRAFTERS = ("ngram", "draft_model", "eagle")
 _KNOWN: dict[str, Any] = {
     "draft_tokens": 0,
     "acceptance": 0.7,
     "acceptance_decay": 1.0,
-    "draft_lookahead_tokens": 0,
+    "drafter": "ngram",
     "seed": 0,
     "acceptance_per_position": "",
 }
@@ -30,15 +31,15 @@ class Speculation:
 
     `acceptance` is the probability that the first draft token is accepted, given all before it are; each further position's is
     `acceptance_decay` times the one before. `per_position` says instead, as engines log it, in which share of the verifications the draft
-    at each position was accepted. `lookahead_tokens` are KV slots that the drafter writes past the verified rows: 0 for n-gram drafts, K
-    for a draft model or MTP head. Draws depend on the seed, the request and its progress only, so that runs that schedule differently still
-    see the same luck.
+    at each position was accepted. `drafter` is what proposes them: n-grams of the text, a draft model, or what reads the model's own hidden
+    states, an EAGLE head or MTP module. Draws depend on the seed, the request and its progress only, so that runs that schedule differently
+    still see the same luck.
     """
 
     draft_tokens: int = 0
     acceptance: float = 0.7
     acceptance_decay: float = 1.0
-    lookahead_tokens: int = 0
+    drafter: str = "ngram"
     seed: int = 0
     per_position: tuple[float, ...] = ()
 
@@ -51,17 +52,38 @@ class Speculation:
             draft_tokens=options["draft_tokens"],
             acceptance=options["acceptance"],
             acceptance_decay=options["acceptance_decay"],
-            lookahead_tokens=options["draft_lookahead_tokens"],
+            drafter=options["drafter"],
             seed=options["seed"],
             per_position=shares,
         )
-        if not 0 <= found.draft_tokens <= 64 or not 0 <= found.lookahead_tokens <= 64:
+        if found.drafter not in DRAFTERS:
+            raise UsageError(f"unknown drafter {found.drafter!r}; known: {', '.join(DRAFTERS)}")
+        if found.drops_last_hit and (options.get("host_blocks") or options.get("disk_blocks")):
+            raise UsageError("drafter=eagle with KV tiers is not modelled; leave one of them out")
+        if config.max_num_batched_tokens <= found.drafter_rows:
+            raise UsageError("a draft model needs max_num_batched_tokens of at least 2")
+        if not 0 <= found.draft_tokens <= 64:
             raise UsageError(f"draft_tokens must lie between 0 and 64, got {found.draft_tokens}")
         if not 0.0 <= found.acceptance <= 1.0 or not 0.0 <= found.acceptance_decay <= 1.0:
             raise UsageError("acceptance and acceptance_decay must lie in [0, 1]")
         if shares and len(shares) != found.draft_tokens:
             raise UsageError(f"acceptance_per_position needs a share for each of {found.draft_tokens} draft tokens, got {len(shares)}")
         return found
+
+    @property
+    def lookahead_tokens(self) -> int:
+        """KV slots that the drafter writes past the verified rows."""
+        return 0 if self.drafter == "ngram" else self.draft_tokens
+
+    @property
+    def drafter_rows(self) -> int:
+        """Tokens of the budget that each scheduled request leaves to the drafter: a draft model reads the sampled token as well."""
+        return int(self.drafter == "draft_model" and self.draft_tokens > 0)
+
+    @property
+    def drops_last_hit(self) -> bool:
+        """Whether the last block of a prefix-cache hit is computed again: its last KV depends on a token that may not follow here."""
+        return self.drafter == "eagle" and self.draft_tokens > 0
 
     def position_probability(self, position: int) -> float:
         """Probability that the draft at `position` (0 first) is accepted, given that all before it are."""

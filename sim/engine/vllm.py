@@ -93,7 +93,8 @@ class VllmScheduler:
         threshold = self.config.long_prefill_token_threshold if self.unfinished() > 1 else 0
         chosen: dict[Request, int] = {}
         preempted: list[Request] = []
-        budget = self._schedule_running(chosen, preempted, self.config.max_num_batched_tokens, threshold)
+        budget = self.config.max_num_batched_tokens - self.speculation.drafter_rows  # each request leaves room for the next one's
+        budget = self._schedule_running(chosen, preempted, budget, threshold)
         admitted: list[Request] = []
         if not preempted:
             self._admit(chosen, admitted, budget, threshold)
@@ -145,7 +146,7 @@ class VllmScheduler:
 
     def _schedule_running(self, chosen: dict[Request, int], preempted: list[Request], budget: int, threshold: int) -> int:
         """Give each running request its tokens, preempting from the back while KV blocks are short. Returns the budget left."""
-        drafting, lookahead = self.speculation.draft_tokens, self.speculation.lookahead_tokens
+        drafting, lookahead, drafter = self.speculation.draft_tokens, self.speculation.lookahead_tokens, self.speculation.drafter_rows
         self._uniform = drafting > 0  # whether no request in the middle of its prefill runs
         kv, block_size = self.kv, self.config.block_size
         index = 0
@@ -169,7 +170,8 @@ class VllmScheduler:
                 del self.running[position]
                 if position < index:
                     index -= 1
-                budget += chosen.pop(victim, 0)
+                if victim in chosen:
+                    budget += chosen.pop(victim) + drafter
                 self._preempt(victim)
                 preempted.append(victim)
                 if victim is request:
@@ -180,7 +182,7 @@ class VllmScheduler:
             if findable >= (request.hashed_blocks + 1) * block_size:
                 kv.remember(request, findable)
             chosen[request] = tokens
-            budget -= tokens
+            budget -= tokens + drafter
             index += 1
         return budget
 
@@ -190,6 +192,8 @@ class VllmScheduler:
         began, uniform = bool(chosen), self._uniform
         while budget > 0 and len(self.running) < config.max_num_seqs and (request := self.next_waiting()) is not None:
             hits = kv.find_hits(request)
+            if self.speculation.drops_last_hit:
+                del hits[-1:]
             below = kv.lower_hits(request, len(hits))
             cached = (len(hits) + below) * config.block_size
             start = max(cached, min(request.computed_tokens, request.known_tokens - 1))  # transferred KV: the last token is computed anew
@@ -222,7 +226,7 @@ class VllmScheduler:
                 request.cached_tokens = cached
             admitted.append(request)
             chosen[request] = tokens
-            budget -= tokens
+            budget -= tokens + self.speculation.drafter_rows
 
     def _pads(self, cached: int) -> bool:
         """Whether a request that starts with one token has room for draft rows, so that all of a decode batch have one length."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from sim.engine.speculative import DRAFTERS
 from tests.engine.steps_alike import assert_steps_alike, over_workloads
 from tests.engine.vllm_oracle import Ask, Workload, steps_of_engine, steps_of_ours
 
@@ -65,12 +66,23 @@ def abandoned(draw: st.DrawFn, speculative: bool = True) -> Workload:
     return workload
 
 
+@st.composite
+def drafted(draw: st.DrawFn) -> Workload:
+    """Workloads with drafts of every kind."""
+    workload = draw(workloads(speculative=False))
+    limits, drafts = workload.limits, draw(st.sampled_from([1, 2, 3, 5]))
+    limits["options"] = {"draft_tokens": drafts, "drafter": draw(st.sampled_from(DRAFTERS))}
+    limits["num_gpu_blocks"] += -(-2 * drafts // limits["block_size"])
+    return workload
+
+
 def alike(workload: Workload, overlap: bool) -> None:
     ours, theirs = steps_of_ours(workload, overlap), steps_of_engine(workload, overlap)
     assert_steps_alike(ours, theirs)
     event("preempts" if any(step[2] for step in theirs) else "no preemption")
     event("prefix hits" if any(cached for step in theirs for _, cached in step[1]) else "no hits")
     event(f"drafts {workload.limits['options'].get('draft_tokens', 0)}")
+    event(f"drafter {workload.limits['options'].get('drafter')}")
     event(f"policy {workload.limits['policy']}")
     event("max_num_seqs binds" if any(len(step[0]) == workload.limits["max_num_seqs"] for step in theirs) else "seqs free")
 
@@ -97,3 +109,9 @@ def test_cancelled_requests_leave_alike(workload: Workload) -> None:
 @given(abandoned(speculative=False))
 def test_cancelled_requests_leave_overlapping_iterations_alike(workload: Workload) -> None:
     alike(workload, overlap=True)
+
+
+@over_workloads(1500)
+@given(drafted())
+def test_drafters_are_scheduled_alike(workload: Workload) -> None:
+    alike(workload, overlap=False)

@@ -69,6 +69,37 @@ def test_acceptance_by_position_that_cannot_be_is_refused(shares: str) -> None:
         Speculation.of(EngineConfig(options={"draft_tokens": 2, "acceptance_per_position": shares}))
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"drafter": "oracle"}, "unknown drafter 'oracle'; known: ngram, draft_model, eagle"),
+        ({"drafter": "eagle", "host_blocks": 10}, "drafter=eagle with KV tiers is not modelled"),
+    ],
+)
+def test_drafters_that_are_not_modelled_are_refused(options: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Speculation.of(EngineConfig(options={"draft_tokens": 2, **options}))
+
+
+@pytest.mark.parametrize(("drafter", "rows", "blocks", "hits"), [("ngram", 48, 4, 48), ("draft_model", 47, 5, 48), ("eagle", 48, 5, 32)])
+def test_drafters_take_kv_slots_budget_and_hits(drafter: str, rows: int, blocks: int, hits: int) -> None:
+    """A budget of 48 tokens; blocks of a prompt of 62 tokens; its hits, asked again."""
+    config = EngineConfig(max_num_batched_tokens=48, max_num_seqs=4, options={"draft_tokens": 3, "drafter": drafter})
+    scheduler = VllmScheduler(config)
+    scheduler.add(Request("first", 0.0, 62, 1, prompt_hashes=[1, 2, 3]))
+    first = scheduler.schedule()
+    assert first.total_tokens == rows
+    scheduler.complete(first)
+    second = scheduler.schedule()
+    ((request, _),) = second.scheduled
+    assert len(request.blocks) == blocks
+    scheduler.complete(second)
+    again = Request("again", 0.0, 62, 1, prompt_hashes=[1, 2, 3])
+    scheduler.add(again)
+    scheduler.schedule()
+    assert again.cached_tokens == hits
+
+
 def test_lost_graphs_launch_every_kernel_of_a_verification_and_of_nothing_else() -> None:
     lost = StepTime(QWEN_7B, Precision(), RATES, graph_reuse=False)
     verifying = Iteration([(Request("r", 0.0, 100, 50, computed_tokens=109, generated_tokens=10), 4)])

@@ -254,6 +254,9 @@ def engine_scheduler(limits: EngineConfig, overlap: bool = False) -> Any:
         cache_config=cache,
         device_config=DeviceConfig("cpu"),
     )
+    if config.speculative_config is not None:
+        # all that the scheduler asks of a drafter follows from its name; made by that name, it would need weights
+        config.speculative_config.method = speculation.drafter
     cache.num_gpu_blocks = limits.num_gpu_blocks
     spec = FullAttentionSpec(block_size=limits.block_size, num_kv_heads=1, head_size=8, dtype=torch.float32)
     return (AsyncScheduler if overlap else Scheduler)(

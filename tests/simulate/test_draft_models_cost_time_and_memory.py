@@ -36,7 +36,7 @@ def test_its_steps_cost_time_that_the_gain_may_be_worth():
     # a larger draft model takes longer for the same drafts
     assert drafted["mean_tpot_ms"] < simulated(*DRAFTS, "--draft-model", "Llama-3.2-3B")["mean_tpot_ms"]
     assert drafted["provenance"]["draft_model"] == "Llama-3.2-1B"
-    assert drafted["provenance"]["engine_draft_lookahead_tokens"] == 3
+    assert drafted["provenance"]["engine_drafter"] == "draft_model"
 
 
 def test_accepted_drafts_count_as_output():
