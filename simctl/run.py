@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from sim.errors import UsageError
+from simctl.progress import progress
+from simctl.text import fill, folded
 
 MOST_BYTES = 1 << 26  # of a kept answer
 
@@ -48,18 +50,21 @@ def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bo
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     answers = []
-    for number, cell in enumerate(scenario.cells):
-        target = out / f"{scenario.name}-{number:04d}.json" if out is not None else None
-        answers.append(_answer(cell, target, resume))
+    with progress("runs") as report:
+        for number, cell in enumerate(scenario.cells):
+            if report:
+                report(number, len(scenario.cells))
+            target = out / f"{scenario.name}-{number:04d}.json" if out is not None else None
+            answers.append(_answer(cell, target, resume))
     labels = [cell.label for cell in scenario.cells]
     if as_json:
         runs = [{"cell": label, "answer": answer} for label, answer in zip(labels, answers, strict=True)]
         click.echo(json.dumps({"question": scenario.question, "runs": runs}, indent=1))
         return
-    click.echo(click.style(scenario.question, bold=True))
+    click.echo(click.style(fill(scenario.question), bold=True))
     _table(labels, answers, scenario.report)
     if all("goal" in answer for answer in answers):
-        click.echo(conclusion(labels, [answer["goal"] for answer in answers]))
+        click.echo(fill(conclusion(labels, [answer["goal"] for answer in answers]), later="   "))
 
 
 def _answer(cell: Any, target: Path | None, resume: bool) -> dict[str, Any]:
@@ -101,8 +106,6 @@ def answer_digest(body: dict[str, Any]) -> str:
 
 
 def _table(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: tuple[str, ...]) -> None:
-    from simctl.text import aligned
-
     rows = []
     for label, answer in zip(labels, answers, strict=True):
         flat = flatten(answer)
@@ -110,7 +113,7 @@ def _table(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: 
             if name not in flat:
                 raise UsageError(f"report: the answer has no {name!r}; it has {', '.join(sorted(flat)[:40])}, ...")
         rows.append([*label.values(), *(_show(flat[name], flat.get(f"run_noise_90.{name}")) for name in report)])
-    for line in aligned([*labels[0], *report], rows, left=0):
+    for line in folded([*labels[0], *report], rows, repeat=len(labels[0])):
         click.echo(line)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from simctl.options import (
     workload_of,
     workload_options,
 )
+from simctl.progress import progress
 from simctl.text import fill
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def command(**options: Any) -> None:
     with staged as directory:
         study = study_of(options)
         keep = options["iterations"] or chrome is not None or plot is not None
-        with _progress() as report:
+        with progress("simulating") as report:
             run = run_study(study, draws=options["draws"], keep_iterations=keep, on_progress=report)
             summary, goal = _summary(run, options, report)
         if directory is not None:
@@ -195,7 +195,7 @@ def json_answer(options: Mapping[str, Any]) -> dict[str, Any]:
     from sim.results.run_files import summary_json
     from sim.study import run_study
 
-    with _progress() as report:
+    with progress("simulating") as report:
         run = run_study(study_of(options), draws=options["draws"], keep_iterations=options["iterations"], on_progress=report)
         summary, _ = _summary(run, options, report)
     plain: dict[str, Any] = json.loads(summary_json(summary))
@@ -317,8 +317,8 @@ def _summary(run: Run, options: Mapping[str, Any], on_progress: Callable[[int, i
 def _goal_line(goal: Goal) -> str:
     from sim.units import format_number
 
-    met = "met" if goal.value <= goal.limit else "missed"
-    return f"goal {goal.metric} <= {goal.limit:g}: {met} ({format_number(goal.value)}); chance {goal.chance} over rates and run noise"
+    met = f"{'met' if goal.value <= goal.limit else 'missed'} ({format_number(goal.value)})"
+    return fill(f"goal {goal.metric} <= {format_number(goal.limit)}: {met}; chance {goal.chance} over rates and run noise", later="  ")
 
 
 def _print(run: Run) -> None:
@@ -377,17 +377,3 @@ def _engine_notes(study: Study, config: EngineConfig) -> list[str]:
     if d.limits.draft:
         notes.append(f"drafts: {config.options['draft_tokens']} tokens of {d.limits.draft.name}")
     return notes
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr when somebody watches."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("simulating", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

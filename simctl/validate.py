@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ import click
 from sim.errors import SimctlError, UsageError
 from sim.files import writable, write_text
 from simctl.options import GPU, MODEL, SHARE, Sectioned
+from simctl.progress import progress
 
 if TYPE_CHECKING:
     from calibrate.served.runs import ServedRun
@@ -152,18 +152,20 @@ def _asked(options: dict[str, Any]) -> Asked:
 def _reports(paths: list[Path], options: dict[str, Any], asked: Asked) -> Iterator[Report]:
     """Reports in the order of the runs, several at a time in processes of their own, with progress on stderr."""
     if len(paths) == 1:
-        yield _validated(paths[0], options, asked)
+        with progress(f"replaying {paths[0].stem}"):
+            found = _validated(paths[0], options, asked)
+        yield found
         return
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
 
     workers = min(len(paths), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with progress("replaying runs") as report, ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         # the longest first
         tasks = {path: pool.submit(_validated, path, options, asked) for path in sorted(paths, key=lambda p: -p.stat().st_size)}
         for done, _ in enumerate(as_completed(tasks.values()), 1):
-            if sys.stderr.isatty():
-                click.echo(f"\rreplayed {done} of {len(paths)} runs", nl=done == len(paths), err=True)
+            if report:
+                report(done, len(paths))
         for path in paths:
             yield tasks[path].result()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -55,8 +56,9 @@ def _covered(report: Report) -> list[str]:
 def score_table(scores: list[Score]) -> list[str]:
     """Lines of one score each, below their header."""
     head = ("experiment", "metric", "n", "median", "floor", "p90", "bias", "in 90%", "bound", "")
+    name = _shortened(s.experiment for s in scores)
     rows = [
-        (_shortened(s.experiment), LABEL[s.metric], str(s.requests), _percent(s.median_abs), _percent(s.floor), _percent(s.p90_abs),
+        (name[s.experiment], LABEL[s.metric], str(s.requests), _percent(s.median_abs), _percent(s.floor), _percent(s.p90_abs),
          f"{100 * s.bias:+.1f}%", "-" if s.coverage != s.coverage else f"{100 * s.coverage:.0f}%", f"{100 * s.bound:.0f}%",
          "" if s.within else "MISS*" if s.floor_above else "MISS")
         for s in scores
@@ -66,7 +68,8 @@ def score_table(scores: list[Score]) -> list[str]:
 
 def replicate_table(replicates: list[Replicates]) -> list[str]:
     """Lines of how far the same requests, sent again, differ; none without replicates."""
-    rows = [(r.experiment, str(r.sent), *(_percent(r.apart[m]) for m in LABEL)) for r in replicates]
+    name = _shortened(r.experiment for r in replicates)
+    rows = [(name[r.experiment], str(r.sent), *(_percent(r.apart[m]) for m in LABEL)) for r in replicates]
     return [] if not rows else ["", *aligned(("replicates differ by", "sent", *LABEL.values()), rows)]
 
 
@@ -82,9 +85,16 @@ def _coverage(scores: list[Score]) -> str:
     return ", ".join(f"{100 * v:.0f} % ({LABEL[m]})" for m, v in coverage(scores).items())
 
 
-def _shortened(name: str) -> str:
-    """A name cut in its middle, so that those of two parts of a log do not look alike."""
-    return name if len(name) <= NAME else f"{name[: NAME - 10]}..{name[-8:]}"
+def _shortened(names: Iterable[str]) -> dict[str, str]:
+    """Long names cut in their middle; those that would then look alike are numbered."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        short, number = (name if len(name) <= NAME else f"{name[: NAME - 10]}..{name[-8:]}"), 1
+        while short in found.values():
+            number += 1
+            short = f"{name[: NAME - 12 - len(str(number))]}..{number}..{name[-8:]}"
+        found[name] = short
+    return found
 
 
 def _percent(value: float | None) -> str:

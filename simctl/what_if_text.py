@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from sim.long_context import MAX_CROSSOVER, Answer, Interval, Option
-from sim.units import about_tokens, format_bytes, format_seconds, format_tokens
+from sim.units import about_tokens, format_bytes, format_number, format_range, format_seconds, format_tokens
 from simctl.text import fill
 
 # Short names of the formula's terms for a narrow column.
@@ -47,7 +47,7 @@ def render(a: Answer) -> None:
     _say(_sources(a))
     _say(f"Knee (dense, efficiency {q.tau:g}): {_knee(a)}; two-term closed form {a.knee_closed_form:.3g}.")
     dense = next(o for o in a.options if o.policy.kind == "dense" and o.policy.placement == "hbm")
-    fit = "" if dense.n_max == float("inf") else f" [{a.n_max_90[0]:.3g}-{a.n_max_90[1]:.3g}]"
+    fit = "" if dense.n_max == float("inf") else f" {format_range(*a.n_max_90)}"
     _say(f"n_max: {_count(dense.n_max)}{fit} sequences of this context fit in HBM (dense).")
     for batch in dict.fromkeys(batch for _, batch in a.crossovers):
         parts = [_crossover(a, k, batch) for k in sorted({min(q.ks), max(q.ks)})]
@@ -123,7 +123,7 @@ def _knee(a: Answer) -> str:
 
 
 def _count(n: float) -> str:
-    return "any number of" if n == float("inf") else f"{n:.3g}"
+    return "any number of" if n == float("inf") else format_number(n, 3)
 
 
 def _say(text: str, indent: str = "") -> None:

@@ -47,7 +47,9 @@ def repeat_intervals(repeats: Mapping[str, Sequence[float]]) -> dict[str, Interv
         scale = np.log(values) if positive else values
         half = _T_90[len(values) - 1] * float(scale.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
         low, high = float(scale.mean()) - half, float(scale.mean()) + half
-        out[name] = (math.exp(low), math.exp(high)) if positive else (low, high)
+        if positive:
+            low, high = math.exp(low), math.exp(high)
+        out[name] = (max(low, 0.0) if values.min() >= 0 else low, high)  # no figure that is a count or a share falls below 0
     return out
 
 

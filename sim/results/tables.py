@@ -57,5 +57,7 @@ def _interval(interval: Interval | None, scale: float) -> str:
 
 
 def _short(value: float) -> str:
-    """Three significant digits: two columns of intervals fit beside vLLM's table in 80 columns."""
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    """Three digits or more, in five characters: two columns of intervals fit beside vLLM's table in 80 columns."""
+    if abs(value) >= 99999.5:
+        return f"{value / 1e3:.0f}k" if abs(value) < 999.5e3 else f"{value / 1e6:.3g}M"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}" if abs(value) >= 1 else f"{round(value, 3):g}"

@@ -57,3 +57,11 @@ def test_a_run_without_variation_has_no_noise():
     record, _ = run(trace_of([(float(i), 5, 3) for i in range(100)]), EngineConfig(num_gpu_blocks=64))
     low, high = block_intervals(record)["p99_ttft_ms"]
     assert low == pytest.approx(high, rel=1e-9)
+
+
+def test_an_interval_of_a_count_ends_at_zero():
+    """Preemptions, peaks, shares: repeats that show none at times do not make less than none possible."""
+    low, high = repeat_intervals({"x": [0.0] * 15 + [1.0, 2.0, 5.0, 9.0, 40.0]})["x"]
+    assert low == 0.0
+    assert high > 9.0
+    assert repeat_intervals({"x": [-1.0, 1.0] * 10})["x"][0] < -1.0
