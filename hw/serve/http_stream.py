@@ -89,7 +89,8 @@ async def _answer(
             raise StreamError(f"HTTP {status}: {_said(' '.join((await _some_body(reader, fields)).split()), headers)}")
         yield reader, fields
     finally:
-        writer.close()
+        # all is read: the farewells of TLS would only keep the loop waiting
+        (writer.transport.abort if tls else writer.close)()
 
 
 @cache

@@ -105,7 +105,7 @@ CALL = '"prompt_tokens": 5, "output_tokens": 2'
         ("jsonl", "[" * 100_000, "line 1: not a JSON object (nested too deep)"),
         ("jsonl", '{"a": [' + "[]," * 4_000_000 + "[]]}", "line 1: not a JSON object (more than 12,582,912 values)"),
         ("sharegpt", '[{"conversations": ' + "[" * 100_000, "an item is nested too deep"),
-        ("sharegpt", "[" + "[" * 3000 + "]" * 3000 + "]", "an item is nested too deep"),
+        ("sharegpt", "[" + "[" * 100_000 + "]" * 100_000 + "]", "an item is nested too deep"),
         ("sharegpt", "[[" + "1," * 10_000_000, "an item longer than 16 MiB"),
     ],
 )

@@ -65,7 +65,11 @@ def in_thread(server: ToyServer, tls: ssl.SSLContext | None = None) -> Iterator[
             up.set()
             await down.wait()
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    def whole() -> None:
+        loop.run_until_complete(serve())
+        loop.run_until_complete(asyncio.sleep(0.1))  # connections that never became requests, such as failed handshakes, close, too
+
+    thread = threading.Thread(target=whole)
     thread.start()
     up.wait(10)
     try:
