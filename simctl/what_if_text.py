@@ -13,6 +13,7 @@ BINDS = {
     "fixed": "fixed cost",
     "sequences": "sequences",
     "prefill": "prefill",
+    "kernels": "kernels",
     "weights": "weights",
     "kv": "KV reads",
     "state": "state",

@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim import Deployment, load_rates
+from sim.cost.step_time import Terms
 from sim.knee import eta
 from sim.long_context import Question, answer
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from simctl.what_if_text import BINDS
 from tests.cli import run
 
 MODELS = ["Qwen2.5-7B-1M", "Llama-3.1-8B", "Gemma-3-12B", "Qwen3-Next-80B-A3B", "DeepSeek-V3"]
@@ -125,3 +127,10 @@ def test_what_is_recommended_is_faster_than_dense(context, batch):
     said = answer(question, load_rates(question.deployment, draws=60)).recommendation[0]
     assert "turn it on" in said
     assert float(re.search(r"per sequence, ([\d.]+)x", said)[1]) > 1
+
+
+def test_whatever_term_binds_has_a_word_in_the_table():
+    assert set(BINDS) == set(Terms._fields)
+    code, out, err = run("what-if", "--model", "Qwen3-30B-A3B", "--gpu", "H200", "-tp", "4", "--ctx", "8K")
+    assert (code, err) == (0, "")
+    assert any(line.startswith("dense") and line.endswith("kernels") for line in out.splitlines())
