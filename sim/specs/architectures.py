@@ -11,8 +11,22 @@ from dataclasses import replace
 from sim.precision import DTYPE_BYTES
 from sim.specs.fields import Fields
 from sim.specs.model import Attention, DenseMlp, GatedDeltaNet, LatentAttention, Mixer, Mlp, ModelSpec
-from sim.specs.stacks import FULL, LINEAR, attention, dense_mlp, expert_mlp, layer_kinds, sparse_every, stack, windowed
-from sim.specs.vision import pixtral_projector_params, qwen_vision_params, siglip_projector_params
+from sim.specs.stacks import (
+    CHUNKED,
+    FULL,
+    LINEAR,
+    attention,
+    dense_mlp,
+    dense_where,
+    expert_mlp,
+    layer_count,
+    layer_kinds,
+    numbers,
+    sparse_every,
+    stack,
+    windowed,
+)
+from sim.specs.vision import llama4_projector_params, pixtral_projector_params, qwen_vision_params, siglip_projector_params
 
 # Decoders that vLLM 0.23 steps with its second model runner, told by the kernels in their profiles; Qwen2 and Qwen3's mixture of experts
 # with its first.
@@ -46,6 +60,26 @@ def _llama(c: Fields) -> ModelSpec:
     bias = c.bool("attention_bias", False)
     base = attention(c, qkv_bias=bias, out_bias=bias)
     return stack(c, lambda layer: base, dense_mlp(c, c.bool("mlp_bias", False)))
+
+
+def _llama4(c: Fields) -> ModelSpec:
+    bias = c.bool("attention_bias", False)
+    base = attention(c, qkv_bias=bias, out_bias=bias)  # queries and keys are normalized without weights
+    layers, inner = layer_count(c), c.int("intermediate_size")
+    moe = expert_mlp(c, "num_local_experts", inner, shared_intermediate=inner)
+    step = c.int("interleave_moe_layer_step", 1)
+    sparse = numbers(c, "moe_layers") if c.has("moe_layers") else range(step - 1, layers, step)
+    mlps = dense_where(c, set(range(layers)) - set(sparse), "intermediate_size_mlp", moe)
+    # A window of the chunk's size: a token reads its chunk up to itself, so this is the most that it can read.
+    return stack(c, windowed(c, base, _llama4_chunks(c), CHUNKED, "attention_chunk_size"), mlps)
+
+
+def _llama4_chunks(c: Fields) -> Callable[[int], bool]:
+    """Layers with rotary positions attend within their chunk, those without to all. `no_rope_layers` holds 1 where there are positions."""
+    every, given = c.int("no_rope_layer_interval", 4), numbers(c, "no_rope_layers")
+    if given and len(given) != layer_count(c):
+        raise c.fail("no_rope_layers", f"has {len(given)} entries for {layer_count(c)} layers")
+    return lambda layer: bool(given[layer]) if given else (layer + 1) % every != 0
 
 
 def _mistral(c: Fields) -> ModelSpec:
@@ -205,6 +239,7 @@ def _hybrid_dense(c: Fields) -> ModelSpec:
 DECODERS: dict[str, Callable[[Fields], ModelSpec]] = {
     "llama": _llama,
     "granite": _llama,
+    "llama4_text": _llama4,
     "mistral": _mistral,
     "seed_oss": _seed_oss,
     "mixtral": _mixtral,
@@ -227,6 +262,7 @@ DECODERS: dict[str, Callable[[Fields], ModelSpec]] = {
 }
 # model_type of a multimodal checkpoint -> (its text decoder, tied embeddings by default, parameters of its vision tower).
 _WRAPPERS: dict[str, tuple[str, bool, Callable[[Fields, int], int]]] = {
+    "llama4": ("llama4_text", False, llama4_projector_params),
     "gemma3": ("gemma3_text", True, siglip_projector_params),
     "mistral3": ("mistral", False, pixtral_projector_params),
     "qwen3_5": ("qwen3_5_text", False, qwen_vision_params),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from sim.specs.fields import Fields
 from sim.specs.model import Attention, DenseMlp, LayerGroup, Mixer, Mlp, ModelSpec, MoeMlp
 
 MAX_LAYERS = 4096
-FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
+FULL, SLIDING, CHUNKED, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
 
 
 def stack(
@@ -73,15 +73,17 @@ def layer_kinds(c: Fields, allowed: tuple[str, ...], default: Callable[[int], st
     return kinds
 
 
-def windowed(c: Fields, base: Attention, slides: Callable[[int], bool]) -> Callable[[int], Mixer]:
-    """Attention per layer, with the sliding window where layer_types (or else the architecture's rule) says so."""
-    kinds = layer_kinds(c, (FULL, SLIDING), lambda i: SLIDING if slides(i) else FULL)
-    if SLIDING not in kinds:
+def windowed(
+    c: Fields, base: Attention, slides: Callable[[int], bool], kind: str = SLIDING, size_field: str = "sliding_window"
+) -> Callable[[int], Mixer]:
+    """Attention per layer, with a window of `size_field` tokens where layer_types (or else the architecture's rule) says `kind`."""
+    kinds = layer_kinds(c, (FULL, kind), lambda i: kind if slides(i) else FULL)
+    if kind not in kinds:
         return lambda layer: base
-    size = c.int("sliding_window")
+    size = c.int(size_field)
     # A window no context can exceed (Phi-3.5: 262144 of 131072) limits nothing: the layer is a full-attention layer.
-    sliding = replace(base, window=size if size < c.int("max_position_embeddings") else None)
-    return lambda layer: sliding if kinds[layer] == SLIDING else base
+    local = replace(base, window=size if size < c.int("max_position_embeddings") else None)
+    return lambda layer: local if kinds[layer] == kind else base
 
 
 def dense_mlp(c: Fields, bias: bool = False) -> Callable[[int], Mlp]:
@@ -93,12 +95,23 @@ def dense_mlp(c: Fields, bias: bool = False) -> Callable[[int], Mlp]:
 def sparse_every(c: Fields, moe: MoeMlp) -> Callable[[int], Mlp]:
     """Qwen's rule: every decoder_sparse_step-th layer is MoE, those in mlp_only_layers are dense."""
     step = c.int("decoder_sparse_step", 1)
-    only = c.data.get("mlp_only_layers") or []
-    if not isinstance(only, list) or not all(isinstance(i, int) for i in only):
-        raise c.fail("mlp_only_layers", f"must be a list of layer numbers, not {only!r}")
+    only = numbers(c, "mlp_only_layers")
     dense_layers = {i for i in range(layer_count(c)) if i in only or (i + 1) % step}
-    dense = DenseMlp(c.int("intermediate_size")) if dense_layers else None
-    return lambda layer: dense if dense is not None and layer in dense_layers else moe
+    return dense_where(c, dense_layers, "intermediate_size", moe)
+
+
+def dense_where(c: Fields, layers: Collection[int], size_field: str, moe: MoeMlp) -> Callable[[int], Mlp]:
+    """A dense MLP of `size_field` in these layers, the mixture in all others."""
+    dense = DenseMlp(c.int(size_field)) if layers else None
+    return lambda layer: dense if dense is not None and layer in layers else moe
+
+
+def numbers(c: Fields, name: str) -> list[int]:
+    """A list of whole numbers that speak of layers; empty when absent."""
+    values = c.data.get(name) or []
+    if not isinstance(values, list) or not all(isinstance(i, int) for i in values):
+        raise c.fail(name, f"must be a list of layer numbers, not {values!r}")
+    return values
 
 
 def expert_mlp(c: Fields, count_field: str, intermediate: int, **more: bool | int) -> MoeMlp:

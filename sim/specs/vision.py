@@ -36,6 +36,20 @@ def pixtral_projector_params(config: Fields, text_hidden: int) -> int:
     return tower + merger + _linear(hidden, text_hidden, bias) + _linear(text_hidden, text_hidden, bias)
 
 
+def llama4_projector_params(config: Fields, text_hidden: int) -> int:
+    """Llama 4: a ViT with a class token and learned positions, a pixel-shuffle adapter, and one projection to the text width."""
+    vision = config.section("vision_config")
+    hidden, inner, patch = vision.int("hidden_size"), vision.int("intermediate_size"), vision.int("patch_size")
+    tokens = (vision.int("image_size") // patch) ** 2 + 1
+    embedding = vision.int("num_channels", 3) * patch * patch * hidden + hidden + tokens * hidden
+    attention = 4 * _linear(hidden, hidden)
+    mlp = _linear(hidden, inner) + _linear(inner, hidden)
+    layer = attention + mlp + 2 * 2 * hidden  # two LayerNorms, weight and bias each
+    tower = embedding + vision.int("num_hidden_layers") * layer + 2 * 2 * hidden
+    shuffled, out = vision.int("projector_input_dim"), vision.int("projector_output_dim")
+    return tower + inner * shuffled + out * out + vision.int("vision_output_dim") * text_hidden
+
+
 def qwen_vision_params(config: Fields, text_hidden: int) -> int:
     """Qwen3.5/3.6: 3-D patch embedding, learned positions, pre-LayerNorm blocks and one patch merger to the text width."""
     vision = config.section("vision_config")

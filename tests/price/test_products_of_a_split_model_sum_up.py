@@ -6,7 +6,16 @@ from sim.cost.gemm import layers_of, products_of
 from sim.specs.model import Attention, DenseMlp, LayerGroup, ModelSpec
 from sim.specs.models import get_model, list_models
 
-UNLIKE = {"Qwen3-Next-80B-A3B", "Qwen3.6-35B-A3B", "Qwen3.6-27B", "DeepSeek-V3", "DeepSeek-V2-Lite", "Kimi-K2"}
+UNLIKE = {
+    "Qwen3-Next-80B-A3B",
+    "Qwen3.6-35B-A3B",
+    "Qwen3.6-27B",
+    "DeepSeek-V3",
+    "DeepSeek-V2-Lite",
+    "Kimi-K2",
+    "Llama-4-Scout",
+    "Llama-4-Maverick",
+}
 
 
 def dense_params(group: LayerGroup, hidden: int) -> int:

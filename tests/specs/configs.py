@@ -25,6 +25,13 @@ LATENT = {
 SPECIAL = {
     "llama": {},
     "granite": {},
+    "llama4_text": {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 1,
+        "intermediate_size_mlp": 80,
+        "interleave_moe_layer_step": 2,
+        "attention_chunk_size": 64,
+    },
     "mistral": {"sliding_window": 64},
     "seed_oss": {"attention_bias": True},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},

@@ -24,6 +24,7 @@ NEEDED = {
     ],
     "mixtral": ["num_local_experts", "num_experts_per_tok"],
     "gemma2": ["sliding_window"],
+    "llama4_text": ["num_local_experts", "intermediate_size_mlp", "attention_chunk_size"],
     "qwen3_moe": ["num_experts", "moe_intermediate_size"],
     "qwen2_moe": ["shared_expert_intermediate_size"],
     "deepseek_v3": ["q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "n_routed_experts"],
@@ -64,6 +65,9 @@ def test_wrong_field(change, says):
     [
         ("gemma2", {"layer_types": ["full_attention"]}, "field 'layer_types' has 1 entries for 4 layers"),
         ("gemma2", {"layer_types": ["chunked_attention"] * 4}, "field 'layer_types' has unsupported entry 'chunked_attention'"),
+        ("llama4_text", {"layer_types": ["sliding_attention"] * 4}, "field 'layer_types' has unsupported entry 'sliding_attention'"),
+        ("llama4_text", {"no_rope_layers": [1]}, "field 'no_rope_layers' has 1 entries for 4 layers"),
+        ("llama4_text", {"moe_layers": 2}, "field 'moe_layers' must be a list"),
         ("qwen3", {"layer_types": "full_attention"}, "field 'layer_types' must be a list"),
         ("qwen3_5_text", {"layer_types": ["sliding_attention"] * 4}, "field 'layer_types' has unsupported entry"),
         ("mixtral", {"num_experts_per_tok": 9}, "field 'num_experts_per_tok' must be at most num_local_experts = 4"),
@@ -111,7 +115,7 @@ def test_folder_without_a_configuration(tmp_path):
 
 
 def test_every_architecture_has_a_toy():
-    wrappers = {"gemma3", "mistral3", "qwen3_5", "qwen3_5_moe"}
+    wrappers = {"llama4", "gemma3", "mistral3", "qwen3_5", "qwen3_5_moe"}
     assert set(SPECIAL) | wrappers == set(supported())
     for kind in SPECIAL:
         assert spec_from_config(config(kind), kind, "").params > 0

@@ -62,6 +62,21 @@ def test_layer_types_spelt_out_equal_the_rule(tmp_path):
     assert same_shape(get_model(str(write(tmp_path, config))), get_model("gpt-oss-20b"))
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("layer_types", [*["chunked_attention"] * 3, "full_attention"] * 12),
+        ("no_rope_layers", [1, 1, 1, 0] * 12),
+        ("no_rope_layers", []),
+        ("moe_layers", list(range(1, 48, 2))),
+    ],
+)
+def test_llama_4_lists_spelt_out_equal_the_rules(field, value, tmp_path):
+    config = catalogue_config("Llama-4-Maverick")
+    config["text_config"] = config["text_config"] | {field: value}
+    assert same_shape(get_model(str(write(tmp_path, config))), get_model("Llama-4-Maverick"))
+
+
 def test_fields_that_multimodal_gemma_leaves_out(tmp_path):
     """The published 4B configuration gives only what differs from the implementation's defaults."""
     config = catalogue_config("Gemma-3-4B")

@@ -18,6 +18,8 @@ def test_qwen_7b_kv_and_weights_at_one_million_tokens():
         ("Gemma-3-4B", 5, 29, 0),
         ("Gemma-2-9B", 21, 21, 0),
         ("gpt-oss-20b", 12, 12, 0),
+        ("Llama-4-Scout", 12, 36, 0),
+        ("Llama-4-Maverick", 12, 36, 0),
         ("DeepSeek-V3", 61, 0, 0),
         ("Qwen3-Next-80B-A3B", 12, 0, 36),
     ],
@@ -30,6 +32,15 @@ def test_layer_kinds(name, full, windowed, state):
 
 def test_latent_cache_is_one_vector_and_one_rotary_key():
     assert get_model("DeepSeek-V3").kv_elements_per_token == 61 * (512 + 64)
+
+
+@pytest.mark.parametrize("name", ["Llama-4-Scout", "Llama-4-Maverick"])
+def test_chunked_layers_are_windows_of_a_chunk(name):
+    """36 of 48 layers attend within chunks of 8,192 tokens: 8 KV heads x 128 x (K, V) per layer."""
+    spec = get_model(name)
+    assert spec.window == 8192
+    assert spec.kv_elements_per_token == 12 * 2 * 8 * 128
+    assert spec.window_kv_elements_per_token == 36 * 2 * 8 * 128
 
 
 def test_window_wider_than_the_context_limits_nothing():

@@ -49,7 +49,14 @@ def test_active_counts_as_published(name, billions, digits):
     assert round(get_model(name).active_params / 1e9, digits) == billions
 
 
-def test_mixtral_active_count_includes_the_embedding():
-    """The 12.9 B published for Mixtral 8x7B count the input embedding too; ours leaves out what is only looked up."""
-    spec = get_model("Mixtral-8x7B")
-    assert round((spec.active_params + spec.embedding_params) / 1e9, 1) == 12.9
+@pytest.mark.parametrize(("name", "billions", "digits"), [("Mixtral-8x7B", 12.9, 1), ("Llama-4-Scout", 17, 0), ("Llama-4-Maverick", 17, 0)])
+def test_some_active_counts_include_the_embedding(name, billions, digits):
+    """The counts published for Mixtral and Llama 4 have the input embedding, too; ours leaves out what is only looked up."""
+    spec = get_model(name)
+    assert round((spec.active_params + spec.embedding_params) / 1e9, digits) == billions
+
+
+@pytest.mark.parametrize(("name", "billions"), [("Llama-4-Scout", 109), ("Llama-4-Maverick", 400)])
+def test_llama_4_card(name, billions):
+    """The model card's totals: 109B, and 400B of which the last digits are rounded off."""
+    assert get_model(name).params / 1e9 == pytest.approx(billions, rel=0.005)
