@@ -36,7 +36,7 @@ SECTIONS = {
     ),
     "Judge a posterior on grids it has not seen (--predict)": ("predict", "posterior"),
     "Choose which cells to measure (--budget and --for)": (
-        "budget", "for", "metric", "goal", "sims", "cells-out",
+        "budget", "for", "allow-code", "metric", "goal", "sims", "cells-out",
     ),
     "Learn something else": ("kv-capacity", "recall"),
 }  # fmt: skip
@@ -89,6 +89,7 @@ SECTIONS = {
     type=click.Path(path_type=Path),
     help="The scenario whose decision the cells are for: a file, or the name of one that comes with simctl.",
 )
+@click.option("--allow-code", is_flag=True, help="Let that scenario name a scheduler class of its own, as `simctl run` does.")
 @click.option("--metric", help="The figure that decides. [default: the first one the scenario reports]")
 @click.option("--goal", type=GOAL, metavar="METRIC<=X", help="The decision is where the figure meets this bound.")
 @click.option(
@@ -115,6 +116,7 @@ def command(
     folds: int,
     budget: float | None,
     scenario: Path | None,
+    allow_code: bool,
     metric: str | None,
     goal: tuple[str, float] | None,
     posterior: Path | None,
@@ -203,7 +205,7 @@ def command(
             raise UsageError("a design needs both --budget and --for")
         if posterior is not None and from_datasheet:
             raise UsageError("--posterior and --from-datasheet contradict each other")
-        run(Asked(scenario, hw, budget, metric, goal, posterior, from_datasheet, cells_out, sims, seed), as_json)
+        run(Asked(scenario, allow_code, hw, budget, metric, goal, posterior, from_datasheet, cells_out, sims, seed), as_json)
         return
     if experiment is not None or any(path.suffix.lower() in LOGS for path in given):
         from simctl import from_logs

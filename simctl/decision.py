@@ -34,14 +34,15 @@ class Decision:
     at: Callable[[Rates], list[float]]
 
 
-def decision_of(path: Path, gpu: str, metric: str | None, goal: tuple[str, float] | None) -> Decision:
+def decision_of(path: Path, gpu: str, metric: str | None, goal: tuple[str, float] | None, allow_code: bool = False) -> Decision:
     """The decision of a scenario of `simulate` or `what-if`, asked of `gpu`. The metric defaults to the first one the scenario reports.
 
-    A scenario that comes with simctl may be given by its name. Raises UsageError naming what is missing.
+    A scenario that comes with simctl may be given by its name. With `allow_code` it may name a scheduler class of its own, which runs code.
+    Raises UsageError naming what is missing.
     """
     from simctl.scenario import load_scenario
 
-    scenario = load_scenario(path, {"gpu": gpu})
+    scenario = load_scenario(path, {"gpu": gpu}, allow_code)
     makers = {"simulate": _simulated, "what-if": _laid_out}
     if scenario.command not in makers:
         raise UsageError(f"{path.name}: a design needs a scenario of {' or '.join(makers)}, not of {scenario.command}")

@@ -30,6 +30,7 @@ class Asked:
     """What the command line says of a design."""
 
     scenario: Path
+    allow_code: bool
     gpu: str
     budget_s: float
     metric: str | None
@@ -80,7 +81,7 @@ def design(asked: Asked) -> Designed:
     if asked.cells_out is not None and not asked.cells_out.parent.is_dir():
         raise UsageError(f"cannot write {asked.cells_out}: {asked.cells_out.parent} is not a folder")
     gpu = get_gpu(asked.gpu)
-    decision = decision_of(asked.scenario, asked.gpu, asked.metric, asked.goal)
+    decision = decision_of(asked.scenario, asked.gpu, asked.metric, asked.goal, asked.allow_code)
     start = start_from(gpu, decision.precision, asked.posterior, asked.from_datasheet, asked.seed)
     found = candidates(decision.model, gpu, decision.precision, start.point())
     left = asked.budget_s - found.checks_s

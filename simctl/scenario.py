@@ -120,7 +120,7 @@ def load_scenario(path: Path, overrides: dict[str, str] | None = None, allow_cod
     swept = {key: values for key, values in sweep.items() if key not in overrides}
     engines = [] if allow_code or "engine" in overrides else [options.get("engine", ""), *sweep.get("engine", [])]
     if code := [str(name) for name in engines if "." in str(name)]:
-        raise UsageError(f"{path.name}: engine: {code[0]!r} would import code; `simctl run --allow-code` trusts it")
+        raise UsageError(f"{path.name}: engine: {code[0]!r} would import code; --allow-code trusts it")
     runs = math.prod(len(values) for values in swept.values())
     if runs > MAX_RUNS:  # before the product is built: a few lines can stand for more cells than any memory holds
         raise UsageError(f"{path.name}: sweep: {runs} runs, more than {MAX_RUNS}")
