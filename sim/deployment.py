@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 BIG_GPU_BYTES = 70 * 2**30
 MOST_SEQS = 4096
 STATE_SHARE = 0.5
+MOST_GIB = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class Limits:
     """An engine and what the user sets of it, None where its default applies. Names are vLLM's; `options` are the engine's own settings.
 
     `attention` says what a decode reads and where KV lives, `host_kv_bytes` how much host RAM a replica has for it there. `draft` is the
-    model that proposes drafts: its weights and its KV share the GPU.
+    model that proposes drafts: its weights and its KV share the GPU. `kv_offloading_size` is GiB of host RAM in which a replica keeps the
+    prefix blocks that its GPUs evict.
     """
 
     engine: str = "vllm"
@@ -52,6 +54,7 @@ class Limits:
     policy: str = "fcfs"
     attention: AttentionPolicy = DENSE
     host_kv_bytes: float = 0.0
+    kv_offloading_size: float | None = None
     draft: ModelSpec | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -204,6 +207,8 @@ def plan_engine(d: Deployment) -> tuple[EngineConfig, Memory]:
     longest = model.max_context
     if engine_of(limits.engine).slots_own_context:
         longest = max(1, min(longest, (blocks - 1) * limits.block_size // seqs))
+    # a prefix's KV is of no use without the recurrent state at its end, which engines do not keep by default
+    caching = not model.state_layers if limits.enable_prefix_caching is None else limits.enable_prefix_caching
     config = EngineConfig(
         scheduler=limits.engine,
         num_gpu_blocks=blocks,
@@ -211,24 +216,52 @@ def plan_engine(d: Deployment) -> tuple[EngineConfig, Memory]:
         max_num_seqs=seqs,
         max_num_batched_tokens=budget,
         max_model_len=limits.max_model_len or longest,
-        # a prefix's KV is of no use without the recurrent state at its end, which engines do not keep by default
-        enable_prefix_caching=not model.state_layers if limits.enable_prefix_caching is None else limits.enable_prefix_caching,
+        enable_prefix_caching=caching,
         enable_chunked_prefill=limits.enable_chunked_prefill,
         long_prefill_token_threshold=limits.long_prefill_token_threshold,
         policy=limits.policy,
-        options=dict(limits.options),
+        options={**limits.options, **_offloading(d, caching)},
     )
     return config, memory
 
 
+def _offloading(d: Deployment, caching: bool) -> dict[str, int]:
+    """The option of vLLM's that `kv_offloading_size` stands for: blocks of a host tier. Raises UsageError where there can be none."""
+    limits, size = d.limits, d.limits.kv_offloading_size
+    if size is None:
+        return {}
+    if not 0.0 < size < MOST_GIB:
+        raise UsageError(f"KV offloading takes GiB above 0 and below {MOST_GIB:g}, not {size:g}")
+    if limits.engine != "vllm":
+        raise UsageError(f"KV offloading is vllm's; {limits.engine} has none here")
+    if "host_blocks" in limits.options:
+        raise UsageError("KV offloading and host_blocks are the same host RAM: give one of them")
+    if d.gpu.unified_memory:
+        raise UsageError(f"{d.gpu.name} has one memory for CPU and GPU: KV cannot be offloaded to host RAM")
+    if limits.attention.placement == "host":
+        raise UsageError("KV is in host RAM already: there is nothing to offload")
+    if not caching:
+        raise UsageError("KV offloading keeps prefix blocks: it needs prefix caching")
+    blocks = int(size * 2**30 / d.tp // sum(_block_bytes(d)))
+    if not blocks:
+        raise UsageError(f"{size:g} GiB of host RAM hold no KV block of {limits.block_size} tokens")
+    return {"host_blocks": blocks}
+
+
 def _block_count(d: Deployment, memory: Memory) -> int:
     """KV blocks for which there is room, in HBM and, where KV lives there, in host RAM."""
+    in_hbm, in_host = _block_bytes(d)
+    room = [max(0.0, memory.free) // in_hbm] if in_hbm else []
+    return int(min(room + ([d.limits.host_kv_bytes / d.tp // in_host] if in_host else []), default=0))
+
+
+def _block_bytes(d: Deployment) -> tuple[float, float]:
+    """(bytes in HBM, bytes in host RAM) of one KV block, per GPU, the draft model's with it."""
     limits = d.limits
     in_hbm, in_host = block_bytes(d.model, d.precision, limits.block_size, limits.attention, d.tp)
     if limits.draft is not None:
         in_hbm += sum(block_bytes(limits.draft, d.precision, limits.block_size, DENSE, d.tp))
-    room = [max(0.0, memory.free) // in_hbm] if in_hbm else []
-    return int(min(room + ([limits.host_kv_bytes / d.tp // in_host] if in_host else []), default=0))
+    return in_hbm, in_host
 
 
 def kv_block_interval(d: Deployment) -> tuple[int, int] | None:

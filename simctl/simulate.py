@@ -67,7 +67,7 @@ SECTIONS = {
     "Engine": (
         "engine", "engine-option", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization", "block-size", "max-model-len",
         "num-gpu-blocks", "enable-prefix-caching", "enable-chunked-prefill", "long-prefill-token-threshold", "scheduling-policy",
-        "attention", "host-kv", "draft-model",
+        "attention", "host-kv", "kv-offloading-size", "draft-model",
     ),
     "Server": ("served", "host-overhead", "host-rate"),
     "Fleet": ("replicas", "router", "router-option", "skip-too-long", "max-queue", "token-bucket", "admit-ttft"),
@@ -92,6 +92,9 @@ SECTIONS = {
     "--attention", type=ATTENTION, default="dense", show_default=True, help="dense, sink-window, pages:K or blocks:K, as in what-if."
 )
 @click.option("--host-kv", type=float, metavar="GB", help="Keep KV in this much host RAM and fetch over the link what a decode reads.")
+@click.option(
+    "--kv-offloading-size", type=float, metavar="GIB", help="Keep evicted prefix blocks in this much host RAM of a replica, over its GPUs."
+)
 @click.option("--draft-model", type=MODEL, help="Catalogue model that proposes the drafts of --engine-option draft_tokens=K.")
 @click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block.")
 @click.option("--max-model-len", type=TOKENS, help="Longest prompt + output. [default: the model's]")
