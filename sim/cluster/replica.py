@@ -99,33 +99,55 @@ class Change:
 
 
 class Replica:
-    """One engine behind a router. `sent` counts requests that clients sent it and that have not left."""
+    """One engine behind a router, and after it those that `spare` makes. `sent` counts requests that it was sent and that have not
+    left; its engine has those `inside`.
+    """
 
-    def __init__(self, clock: Clock, index: int, engine: Engine) -> None:
+    def __init__(self, clock: Clock, index: int, engine: Engine, spare: Callable[[], Engine] | None = None) -> None:
         self.index = index
         self.engine = engine
+        self._spare = spare
+        self._used = False
+        self.stopped = 0  # when it last went down
         self.state = State.DOWN
         self.sent = 0
         self._clock = clock
-        self._inside: dict[Request, None] = {}
+        self.inside: dict[Request, None] = {}
         self._wakes = 0  # the latest call to go on; earlier ones are stale
         self._idle = False
 
     def start(self, log: RunLog, finish: Finish) -> None:
-        """Take requests from now on. An engine starts once: its successor is another replica."""
+        """Take requests from now on, with an empty cache; a replica that drains takes them again. UsageError without a fresh engine."""
+        if self.state is not State.DOWN:
+            self.state = State.UP
+            return
+        if self._used:
+            if self._spare is None:
+                raise UsageError(f"replica {self.index} has started before, and has no other engine")
+            self.engine = self._spare()
+        self._used = True
+        self._idle = False
         self._go = self.engine.run(log, self.index, finish, self._clock.now).send
         self._wait(self._go(None))  # type: ignore[arg-type]  # as a generator begins
         self.state = State.UP
 
     def drain(self) -> None:
         """Take no more requests; stop when the last has left."""
-        self.state = State.DRAINING if self.sent else State.DOWN
+        self.state = State.DRAINING
+        self._stop_when_empty()
+
+    def _stop_when_empty(self) -> None:
+        if not self.sent and self.state is State.DRAINING:
+            self.state = State.DOWN
+            self.stopped = self._clock.now
 
     def fail(self) -> list[Request]:
         """Stop at once, KV and iteration under way lost: the requests inside, which keep the tokens that were sent."""
+        if self.state is not State.DOWN:
+            self.stopped = self._clock.now
         self.state = State.DOWN
         self._wakes += 1
-        lost, self._inside = list(self._inside), {}
+        lost, self.inside = list(self.inside), {}
         for request in lost:
             request.blocks, request.hashed_blocks = [], 0
             request.preemptions += 1
@@ -133,7 +155,7 @@ class Replica:
 
     def submit(self, request: Request) -> None:
         """Hand the request to the engine. Raises UsageError when it can never fit."""
-        self._inside[request] = None
+        self.inside[request] = None
         sooner = self.engine.add(request, self._clock.now)
         if self._idle:
             self._idle = False
@@ -143,16 +165,19 @@ class Replica:
 
     def cancel(self, request: Request) -> None:
         """The client of `request`, which is inside or on its way in, has given up."""
-        if request in self._inside:
+        if request in self.inside:
             self.engine.cancel(request)
         self.left(request)
 
+    def served(self, request: Request) -> None:
+        """The engine finished the request, which has not left yet: its KV is still needed."""
+        self.inside.pop(request, None)
+
     def left(self, request: Request) -> None:
         """The engine finished the request, or it was lost on its way in."""
-        self._inside.pop(request, None)
+        self.inside.pop(request, None)
         self.sent -= 1
-        if not self.sent and self.state is State.DRAINING:
-            self.state = State.DOWN
+        self._stop_when_empty()
 
     def _wait(self, wait: Wait) -> None:
         self._wakes += 1

@@ -158,7 +158,8 @@ class FastEngine(Stretches):
                 kv.take_back(slot)
             found = len(hits) + own
             if not slot.request.preemptions:
-                slot.request.cached_tokens = found * self._block_size
+                if not slot.request.computed_tokens:
+                    slot.request.cached_tokens = found * self._block_size
                 self._log.scheduled(slot.request, self._pipe.decides)
             self._give(slot, start, tokens, -(-(start + tokens) // self._block_size) - found)
             shares.append((slot, tokens, start))

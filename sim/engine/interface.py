@@ -39,6 +39,7 @@ class Request:
     cached_tokens: int = 0  # prompt tokens found in the prefix cache at first admission
     preemptions: int = 0
     cancelled: bool = False  # its client has given up
+    hands_over: bool = False  # goes on at another replica when its first token is sampled, which no client sees
     blocks: list[int] = field(default_factory=list)  # KV block ids, in order
     hashed_blocks: int = 0  # how many of `blocks`, from the front, are in the prefix cache; kept by the KV manager
 

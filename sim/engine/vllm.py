@@ -221,9 +221,9 @@ class VllmScheduler:
             kv.remember(request, min(upto, request.known_tokens))
             if padded:
                 self._blind.add(request)
-            request.computed_tokens = start
-            if not request.preemptions:
+            if not request.preemptions and not request.computed_tokens:
                 request.cached_tokens = cached
+            request.computed_tokens = start
             admitted.append(request)
             chosen[request] = tokens
             budget -= tokens + self.speculation.drafter_rows

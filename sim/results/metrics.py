@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from sim.cluster.admission import BUCKET, QUEUE, TOO_LONG, TTFT
 from sim.errors import UsageError
-from sim.results.record import RunRecord
+from sim.results.record import LOST, RunRecord
 
 Floats = NDArray[np.float64]
 LATENCIES = {
@@ -163,6 +163,7 @@ FIGURES = (
     Figure("rejected_full_queue", None, "  turned away, full queue:"),
     Figure("rejected_ttft_goal", None, "  turned away, TTFT goal:"),
     Figure("rejected_token_bucket", None, "  turned away, token bucket:"),
+    Figure("lost", None, "  lost with their replica:"),
     Figure("cancelled", None, "  given up by their clients:"),
     Figure("duration", lambda v: v.duration, "Benchmark duration (s):"),
     Figure("total_input_tokens", lambda v: v.inputs, "Total input tokens:"),
@@ -203,7 +204,13 @@ ENGINE_FIGURES = (
         scale=100.0,
     ),
 )
-LIMITS = {"rejected_too_long": TOO_LONG, "rejected_full_queue": QUEUE, "rejected_ttft_goal": TTFT, "rejected_token_bucket": BUCKET}
+REFUSALS = {
+    "rejected_too_long": TOO_LONG,
+    "rejected_full_queue": QUEUE,
+    "rejected_ttft_goal": TTFT,
+    "rejected_token_bucket": BUCKET,
+    "lost": LOST,
+}
 
 
 def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> dict[str, float | int]:
@@ -214,7 +221,7 @@ def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> 
         if figure.of is not None and (logged or not figure.logged):
             out[figure.key] = figure.of(view)
     if view.requests["rejected"].any():
-        out |= {name: int((view.requests["rejected"] == limit).sum()) for name, limit in LIMITS.items()}
+        out |= {name: int((view.requests["rejected"] == limit).sum()) for name, limit in REFUSALS.items()}
     if given_up := int((~np.isnan(view.cancelled)).sum()):
         out["cancelled"] = given_up
     if goodput:

@@ -40,13 +40,15 @@ REQUEST_FLOATS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s", "canc
 REQUEST_INTS = ("prompt_tokens", "output_tokens", "generated_tokens", "cached_tokens", "preemptions", "replica", "turn", "rejected")
 FLOATS, INTS = len(REQUEST_FLOATS), len(REQUEST_INTS)
 SCHEDULED, FIRST, FINISH, CANCELLED = 1, 2, 3, 4
-GENERATED, REPLICA = 2, 5
+GENERATED, REPLICA, REJECTED = 2, 5, 7
+LOST = 5  # in `rejected`, beside the limits of sim.cluster.admission
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """A finished run. `requests` and `iterations` map column names to arrays of shape [requests] and [iterations]; `terms` has shape
-    [iterations, len(term_names)], seconds; `stall_s` holds the inter-token gaps that span more than one iteration.
+    [iterations, len(term_names)], seconds; `stall_s` holds the inter-token gaps that span more than one iteration. `paid_s` says of each
+    replica how long it was up or on its way up.
     """
 
     request_ids: Sequence[str]
@@ -56,6 +58,7 @@ class RunRecord:
     term_names: tuple[str, ...]
     terms: NDArray[np.float64]
     stall_s: NDArray[np.float64]
+    paid_s: Sequence[float] = ()
 
 
 class _ReplicaState:
@@ -69,7 +72,7 @@ class _ReplicaState:
 class RunLog:
     """Takes what happens and turns it into a RunRecord.
 
-    The token at a place (0 the first) of an iteration reaches its client `after_s(place)` after the end of it.
+    The token at a place (0 the first) of an iteration of replica i reaches its client `after_s[i](place)` after the end of it.
     `on_first_token(request, replica)` is called at that iteration's end. An engine that logs its iterations calls `iteration`, one that
     does not `scheduled`, `first_token` and `last_token`. Without `keep_iterations`, the iteration log stays empty; with it, most of it
     lies in a temporary file (sim.results.spill), so that memory grows with requests alone.
@@ -81,10 +84,10 @@ class RunLog:
         replicas: int = 1,
         *,
         keep_iterations: bool = True,
-        after_s: Callable[[int], float] = NO_HOST.after_s,
+        after_s: Sequence[Callable[[int], float]] = (),
     ) -> None:
         self._keep = keep_iterations
-        self._after_s = after_s
+        self._after_s = after_s or [NO_HOST.after_s] * replicas
         self.on_first_token: Callable[[Request, int], None] | None = None
         self.term_names = tuple(term_names)
         self._rows = SpillingTable(len(ITERATION_COLUMNS) + len(self.term_names))
@@ -120,22 +123,33 @@ class RunLog:
         self._ints.extend((request.prompt_tokens, request.output_tokens, 0, 0, 0, replica, request.turn, rejected))
 
     def scheduled(self, request: Request, ticks: int) -> None:
-        """An engine decided the first iteration of `request`."""
-        self._floats[self._resident[request] * FLOATS + SCHEDULED] = ticks * TICK_S
+        """An engine decided an iteration that starts `request`; the first counts."""
+        at = self._resident[request] * FLOATS + SCHEDULED
+        if math.isnan(self._floats[at]):
+            self._floats[at] = ticks * TICK_S
+
+    def scheduled_s(self, request: Request) -> float:
+        """When the first iteration of a request in flight was decided."""
+        return self._floats[self._resident[request] * FLOATS + SCHEDULED]
 
     def first_token(self, request: Request, replica: int, end_s: float, place: int) -> None:
         """The first token of `request` was sent at `end_s`, at this place of its iteration."""
-        self._floats[self._resident[request] * FLOATS + FIRST] = end_s + self._after_s(place)
+        if request.hands_over:
+            return
+        self._floats[self._resident[request] * FLOATS + FIRST] = end_s + self._after_s[replica](place)
         if self.on_first_token is not None:
             self.on_first_token(request, replica)
 
     def last_token(self, request: Request, end_s: float, place: int) -> None:
         """The last token of `request` was sent at `end_s`, at this place of its iteration."""
-        finish_s = end_s + self._after_s(place)
+        if request.hands_over:
+            return
+        row = self._resident[request]
+        finish_s = end_s + self._after_s[self._ints[row * INTS + REPLICA]](place)
         if request.given_up_by(finish_s):  # before it came through
             self.cancelled(request)
             return
-        row = self._resident.pop(request)
+        del self._resident[request]
         self._floats[row * FLOATS + FINISH] = finish_s
         self._progress(request, row)
         self.finished += 1
@@ -151,6 +165,13 @@ class RunLog:
         for state in self._replicas:
             state.last_sampled.discard(request)
 
+    def failed(self, request: Request) -> None:
+        """`request` was lost with its replica: its client was told so."""
+        row = self._resident.pop(request)
+        self._ints[row * INTS + REJECTED] = LOST
+        self._progress(request, row)
+        self._stalled_since.pop(request, None)
+
     def lost(self, request: Request, replica: int) -> None:
         """The replica failed with `request` inside: its next token comes from another."""
         state = self._replicas[replica]
@@ -165,8 +186,7 @@ class RunLog:
         iteration, price, end_s = step.iteration, step.price, now * TICK_S
         assert price is not None
         for request in iteration.admitted:
-            row = self._resident.get(request)  # none: cancelled since
-            if row is not None and math.isnan(self._floats[row * FLOATS + SCHEDULED]):
+            if request in self._resident:  # not cancelled since
                 self.scheduled(request, step.decided)
         gaps = self._sampled(replica, end_s, outcome)
         if self._keep:
@@ -217,8 +237,8 @@ class RunLog:
         at = row * INTS + GENERATED
         self._ints[at : at + 3] = array("q", (request.generated_tokens, request.cached_tokens, request.preemptions))
 
-    def record(self) -> RunRecord:
-        """The columns. Requests that have not finished have NaN finish times and the tokens generated so far."""
+    def record(self, paid_s: Sequence[float] = ()) -> RunRecord:
+        """The columns. Requests that have not finished have NaN finish times and the tokens generated so far. `paid_s` as in RunRecord."""
         for request, row in self._resident.items():
             self._progress(request, row)
         table = self._rows.table()
@@ -234,4 +254,5 @@ class RunLog:
             self.term_names,
             table[:, len(ITERATION_COLUMNS) :],
             np.frombuffer(self._stalls, dtype=np.float64),
+            paid_s,
         )

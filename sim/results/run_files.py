@@ -29,7 +29,10 @@ REQUEST_VARIABLES: dict[str, tuple[str, str]] = {
     "preemptions": ("1", "times it lost its KV blocks and recomputed"),
     "replica": ("1", "replica that served it"),
     "turn": ("1", "turn within its session"),
-    "rejected": ("1", "0, or what turned it away: 1 full queue, 2 TTFT goal, 3 token bucket, 4 too long; its replica is then -1"),
+    "rejected": (
+        "1",
+        "0, or why it has no answer: 1 full queue, 2 TTFT goal, 3 token bucket, 4 too long (its replica is then -1), 5 its replica failed",
+    ),
 }
 ITERATION_VARIABLES: dict[str, tuple[str, str]] = {
     "start_s": ("s", "when the iteration was decided"),

@@ -27,6 +27,9 @@ class Source(Protocol):
     def after(self, request: Request, now_s: float) -> Request | None:
         """The request that `request`, finished now, lets its session send next (arrival_s >= now_s), or None."""
 
+    def again(self, request: Request, tries: int, arrival_s: float) -> Request:
+        """`request` once more, after `tries` tries that came to nothing: what followed it follows this one."""
+
 
 class TraceSource:
     """Replays a trace: calls with an arrival time arrive then, a turn without one follows the one before it in its session."""
@@ -59,6 +62,24 @@ class TraceSource:
             return None
         i = self._followers[row]
         return self._request(i, now_s + float(self._trace.think_s[i]))
+
+    def again(self, request: Request, tries: int, arrival_s: float) -> Request:
+        name = request.request_id if tries == 1 else request.request_id.rpartition(".")[0]
+        repeated = Request(
+            f"{name}.{tries}",
+            arrival_s,
+            request.prompt_tokens,
+            request.output_tokens,
+            request.prompt_hashes,
+            request.priority,
+            request.session_id,
+            request.turn,
+            request.cancel_s,
+        )
+        row = self._rows.pop(request, None)
+        if row is not None:
+            self._rows[repeated] = row
+        return repeated
 
     def shared_blocks(self) -> dict[str, int]:
         """Of every call that shares some, how many of its leading KV blocks another call also begins with, by request id."""

@@ -1,0 +1,101 @@
+"""Autoscaling: how many replicas of a pool are up, from a signal and its target.
+
+Every `period_s` the pool wants ceil(replicas * signal / target) replicas, as Kubernetes' horizontal autoscaler does. More are ordered at
+once and are up `cold_start_s` later. Fewer are kept only after nothing more was wanted for `down_after_s`; the highest numbers drain.
+
+    requests    requests in flight per replica
+    prompts     prompt tokens in flight per replica
+    ttft        90th percentile of the TTFT of the last period, seconds
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.cluster.clock import CLIENTS, Clock
+from sim.cluster.fleet import Fleet
+from sim.cluster.replica import Replica, State
+from sim.errors import UsageError
+from sim.ticks import ARRIVAL, to_ticks
+
+SIGNALS = ("requests", "prompts", "ttft")
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """How one pool (by its place among them) is scaled; it never has fewer than `least` replicas, nor more than it has engines."""
+
+    pool: int = 0
+    signal: str = SIGNALS[0]
+    target: float = 8.0
+    least: int = 1
+    period_s: float = 15.0
+    cold_start_s: float = 60.0
+    down_after_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.signal not in SIGNALS:
+            raise UsageError(f"an autoscaler's signal is {', '.join(SIGNALS)}, not {self.signal!r}")
+        if not (self.target > 0 and self.period_s > 0 and self.least >= 1 and min(self.cold_start_s, self.down_after_s) >= 0):
+            raise UsageError("an autoscaler needs a target and a period above 0, at least one replica, and no negative time")
+
+
+class Autoscaler:
+    """Applies the scalings to a fleet while anything else happens in it."""
+
+    def __init__(self, clock: Clock, fleet: Fleet, scalings: Sequence[Scaling]) -> None:
+        self._clock = clock
+        self._fleet = fleet
+        self._scalings = scalings
+        self._coming: list[set[Replica]] = [set() for _ in scalings]
+        self._wanted: list[deque[tuple[int, int]]] = [deque() for _ in scalings]  # (ticks, replicas) of the last `down_after_s`
+
+    def begin(self) -> None:
+        """Look once every period."""
+        for place, scaling in enumerate(self._scalings):
+            if scaling.signal == "ttft":
+                self._fleet.pools[scaling.pool].ttfts = deque()
+            self._clock.call(to_ticks(scaling.period_s), ARRIVAL, CLIENTS, self._look, place, scaling)
+
+    def _look(self, place: int, scaling: Scaling) -> None:
+        self._scale(place, scaling)
+        if self._fleet.busy():
+            self._clock.call(self._clock.now + to_ticks(scaling.period_s), ARRIVAL, CLIENTS, self._look, place, scaling)
+
+    def _scale(self, place: int, scaling: Scaling) -> None:
+        replicas = self._fleet.pools[scaling.pool].replicas
+        up = [each for each in replicas if each.state is State.UP]
+        have = len(up) + len(self._coming[place])
+        wanted = max(scaling.least, min(math.ceil(self._load(scaling) * max(len(up), 1) / scaling.target - 1e-9), len(replicas)))
+        past, now = self._wanted[place], self._clock.now
+        past.append((now, wanted))
+        while past[0][0] < now - to_ticks(scaling.down_after_s):
+            past.popleft()
+        if wanted > have:
+            down = [each for each in replicas if each.state is not State.UP and each not in self._coming[place]]
+            for replica in down[: wanted - have]:
+                self._coming[place].add(replica)
+                self._fleet.order(replica)
+                self._clock.call(now + to_ticks(scaling.cold_start_s), ARRIVAL, CLIENTS, self._start, place, replica)
+        elif (keep := max(most for _, most in past)) < len(up):
+            for replica in reversed(up[keep:]):
+                self._fleet.drain(replica)
+
+    def _start(self, place: int, replica: Replica) -> None:
+        self._coming[place].discard(replica)
+        if replica.state is not State.UP:
+            self._fleet.start(replica)
+
+    def _load(self, scaling: Scaling) -> float:
+        """The signal per replica that is up."""
+        running = self._fleet.pools[scaling.pool]
+        if running.ttfts is None:
+            return self._fleet.in_flight(scaling.pool, scaling.signal == "prompts") / max(len(running.up), 1)
+        while running.ttfts and running.ttfts[0][0] <= self._clock.now - to_ticks(scaling.period_s):
+            running.ttfts.popleft()
+        return float(np.percentile([seconds for _, seconds in running.ttfts], 90)) if running.ttfts else 0.0
