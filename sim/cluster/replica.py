@@ -133,8 +133,9 @@ class Replica:
 
     def drain(self) -> None:
         """Take no more requests; stop when the last has left."""
-        self.state = State.DRAINING
-        self._stop_when_empty()
+        if self.state is State.UP:
+            self.state = State.DRAINING
+            self._stop_when_empty()
 
     def _stop_when_empty(self) -> None:
         if not self.sent and self.state is State.DRAINING:
