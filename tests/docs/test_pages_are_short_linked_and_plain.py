@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.docs.pages import CURRENT, PAGES, ROOT, name_of, prose_of, text_of
+from tests.docs.pages import CURRENT, FENCE, PAGES, ROOT, name_of, prose_of, refresh, text_of
 
 WORDS = 20_000  # of README and docs, blanks apart, code blocks and tables included; the log has a budget of its own
 LOG_WORDS = 5_000
@@ -87,6 +87,15 @@ def test_every_page_is_linked_from_another():
     linked = {(path.parent / target).resolve() for path in PAGES for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text_of(path))}
     entries = [path for path in PAGES if path.parent.name != "adr" and path.name != "README.md"]
     assert [name_of(path) for path in entries if path.resolve() not in linked] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_output_fits_80_columns(path):
+    """What a command prints; a command that is typed may be longer, but not in the README."""
+    shown = [line for found in refresh.BLOCK.finditer(text_of(path)) for line in found["output"].splitlines()]
+    if path.name == "README.md":
+        shown += [line for found in FENCE.finditer(text_of(path)) for line in found["body"].splitlines()]
+    assert [line for line in shown if len(line) > 80] == []
 
 
 def test_every_image_has_a_command():
