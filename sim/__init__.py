@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sim.cost.serving import NO_HOST, HostRates
     from sim.deployment import Deployment, Limits, plan_engine
     from sim.errors import SimctlError, UsageError
+    from sim.fleet import Fleet, PoolSpec
     from sim.long_context import Answer, what_if
     from sim.rate_source import load_rates
     from sim.regime import RegimeMap, regime_map
@@ -24,9 +25,11 @@ _HOME = {
     "AdmissionLimits": "sim.cluster.admission",
     "Answer": "sim.long_context",
     "Deployment": "sim.deployment",
+    "Fleet": "sim.fleet",
     "HostRates": "sim.cost.serving",
     "Limits": "sim.deployment",
     "NO_HOST": "sim.cost.serving",
+    "PoolSpec": "sim.fleet",
     "RateDraws": "sim.cost.rates",
     "Rates": "sim.cost.rates",
     "RegimeMap": "sim.regime",
@@ -45,8 +48,8 @@ _HOME = {
     "what_if": "sim.long_context",
 }
 __all__ = [
-    "NO_HOST", "AdmissionLimits", "Answer", "Deployment", "HostRates", "Limits", "RateDraws", "Rates", "RegimeMap", "Run",
-    "SimctlError", "UsageError", "Workload", "get_gpu", "get_model", "list_gpus", "list_models", "load_rates", "plan_engine",
+    "NO_HOST", "AdmissionLimits", "Answer", "Deployment", "Fleet", "HostRates", "Limits", "PoolSpec", "RateDraws", "Rates", "RegimeMap",
+    "Run", "SimctlError", "UsageError", "Workload", "get_gpu", "get_model", "list_gpus", "list_models", "load_rates", "plan_engine",
     "regime_map", "simulate", "what_if",
 ]  # fmt: skip
 

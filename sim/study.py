@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.cluster.admission import NO_LIMITS, Admission, AdmissionLimits
-from sim.cluster.fast import run_fast
-from sim.cluster.replica import SteppedEngine
-from sim.cluster.router import Router, make_router
-from sim.cluster.simulation import simulate as run_events
-from sim.cost.batch import decode_batch, mixed_batch
-from sim.cost.iteration import IterationCost, StepTime
-from sim.cost.rates import RateDraws, Rates
+from sim.cost.batch import decode_batch
+from sim.cost.rates import RateDraws
 from sim.cost.serving import HostRates, as_served
 from sim.cost.step_time import step_time_s
-from sim.deployment import Deployment, plan_engine
+from sim.deployment import Deployment
 from sim.engine.config import EngineConfig
-from sim.engine.interface import Request, Scheduler
+from sim.engine.interface import Scheduler
 from sim.engine.kv.tiers import tier_hit_rates
-from sim.engine.registry import make_scheduler, step_settings
-from sim.engine.vllm import check_fits
 from sim.errors import UsageError
+from sim.fleet import Fleet
+from sim.planned import PlannedPool, Progress, Study, check_all_fit, planned, run_fast, run_planned
 from sim.rate_source import load_rates
 from sim.results.chance import STAGES, Chance, chance_of
 from sim.results.intervals import block_intervals, rate_intervals, repeat_intervals
 from sim.results.metrics import cost_shares, summarise
 from sim.results.record import RunRecord
 from sim.results.run_files import to_dataset
-from sim.ticks import TICK_S
-from sim.workload.sources import TraceSource
-from sim.workload.trace import Trace
 from sim.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -48,18 +39,6 @@ REPEATS_UP_TO = 5_000  # requests
 LOGGED_UP_TO = 5_000  # iterations of the run; beyond, draws asked for keep no iteration log: it would cost minutes
 DEFAULT_DRAWS_UP_TO = 20_000  # requests; beyond, repeats take minutes and are left to be asked for
 TYPICAL_BATCH, TYPICAL_CONTEXT = 8.0, 1024.0
-Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Study:
-    """What to run: all of it, so that equal studies give equal results."""
-
-    deployment: Deployment
-    workload: Workload
-    rates: RateDraws
-    host: HostRates = field(default_factory=HostRates)
-    goodput: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +47,18 @@ class Run:
 
     study: Study
     record: RunRecord
-    config: EngineConfig
+    pools: Sequence[PlannedPool]
     summary: dict[str, float | int]
     noise: dict[str, Interval]  # what another run like it would show
     rate_intervals: dict[str, Interval]  # what is not known of the rates
     draws: dict[str, list[float]]  # figure -> its value at each draw of the rates
     repeats: dict[str, list[float]]  # figure -> its value in each repeat with another seed; empty for a trace
     cost_shares: dict[str, float]  # share of busy time by term of the step time
+
+    @property
+    def config(self) -> EngineConfig:
+        """The configuration of the first pool's engines."""
+        return self.pools[0].config
 
     def to_xarray(self, **attrs: Any) -> xr.Dataset:
         """Dims request, iteration, term, stall, draw, repeat; `attrs` are added to its provenance."""
@@ -134,7 +118,7 @@ class Goal:
 
 
 def simulate(
-    deployment: Deployment,
+    deployment: Deployment | Fleet,
     workload: Workload,
     rates: RateDraws | None = None,
     *,
@@ -145,16 +129,34 @@ def simulate(
     keep_iterations: bool = True,
     on_progress: Progress | None = None,
 ) -> Run:
-    """Serve `workload` on `deployment`.
+    """Serve `workload` on a deployment or a fleet.
 
     `rates` None loads the best there are; `host` None applies the packaged serving overhead to them, any other is taken with the rates as
-    they are. `goodput` maps ttft, tpot, e2el to milliseconds. `draws`, `keep_iterations` and errors as in `run_study`.
+    they are. A fleet's pools have their own: both are then None. `goodput` maps ttft, tpot, e2el to milliseconds. `draws`,
+    `keep_iterations` and errors as in `run_study`.
     """
-    known = load_rates(deployment, draws=max(STAGES[-1], draws or 0), seed=seed) if rates is None else rates
-    if host is None:
-        known, host = as_served(known)
-    study = Study(deployment, workload, known, host, goodput or {})
+    count = max(STAGES[-1], draws or 0)
+    if isinstance(deployment, Fleet):
+        if rates is not None or host is not None:
+            raise UsageError("the rates of a fleet's pools are loaded for each of them")
+        study = fleet_study(deployment, workload, lambda d: as_served(load_rates(d, draws=count, seed=seed)), goodput)
+    else:
+        known = load_rates(deployment, draws=count, seed=seed) if rates is None else rates
+        if host is None:
+            known, host = as_served(known)
+        study = Study(deployment, workload, known, host, goodput or {})
     return run_study(study, draws=draws, keep_iterations=keep_iterations, on_progress=on_progress)
+
+
+def fleet_study(
+    fleet: Fleet,
+    workload: Workload,
+    rates_of: Callable[[Deployment], tuple[RateDraws, HostRates]],
+    goodput: Mapping[str, float] | None = None,
+) -> Study:
+    """The study of a workload on a fleet, `rates_of` giving rates and host of each pool's deployment."""
+    (rates, host), *others = [rates_of(pool.deployment) for pool in fleet.pools]
+    return Study(fleet.pools[0].deployment, workload, rates, host, goodput or {}, fleet, others)
 
 
 def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool = True, on_progress: Progress | None = None) -> Run:
@@ -166,23 +168,27 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
     draws are asked for and the run itself takes LOGGED_UP_TO iterations at most.
     Raises UsageError for a request that cannot fit, SimctlError when the model does not.
     """
-    config, _ = plan_engine(study.deployment)
-    check_all_fit(study.workload.trace, config, study.deployment.admission)
-    schedulers = [make_scheduler(config) for _ in range(study.deployment.replicas)]
-    record = _run(study, config, study.rates.point, keep_iterations, _scaled(on_progress, 0, (draws or 0) + 1), schedulers)
-    summary = summarise(record, study.goodput) | tier_hit_rates(schedulers)
+    pools, trace = planned(study), study.workload.trace
+    check_all_fit(study, trace, pools)
+    schedulers: list[Scheduler] = []
+    first = _scaled(on_progress, 0, (draws or 0) + 1)
+    record = run_planned(study, pools, trace, keep_iterations=keep_iterations, on_progress=first, schedulers=schedulers)
+    summary = summarise(record, study.goodput) | tier_hit_rates(schedulers) | _gpu_hours(study, record)
     logged = keep_iterations and bool(draws) and len(record.iterations["start_s"]) <= LOGGED_UP_TO
     if draws is None:
-        others = _fast_draws(study, config)
+        others = _fast_draws(study, pools)
     else:
         others = [
-            summarise(_run(study, config, study.rates.draws.at(at), logged, _scaled(on_progress, i + 1, draws + 1)), study.goodput)
+            summarise(
+                run_planned(study, pools, trace, at, keep_iterations=logged, on_progress=_scaled(on_progress, i + 1, draws + 1)),
+                study.goodput,
+            )
             for i, at in enumerate(spread(study, draws))
         ]
     figures = _columns(others)
-    repeats = _repeats(study, config, logged)
+    repeats = _repeats(study, pools, logged)
     noise = repeat_intervals(repeats) if repeats else block_intervals(record)
-    return Run(study, record, config, summary, noise, rate_intervals(figures), figures, repeats, cost_shares(record))
+    return Run(study, record, pools, summary, noise, rate_intervals(figures), figures, repeats, cost_shares(record))
 
 
 def spread(study: Study, count: int) -> list[int]:
@@ -200,19 +206,16 @@ def spread(study: Study, count: int) -> list[int]:
     return chosen
 
 
+def _gpu_hours(study: Study, record: RunRecord) -> dict[str, float]:
+    gpus = [pool.deployment.tp for pool in study.whole_fleet.pools for _ in range(pool.most)]
+    return {"gpu_hours": sum(seconds * each for seconds, each in zip(record.paid_s, gpus, strict=True)) / 3600.0}
+
+
 def requests_of(study: Study) -> RunRecord:
     """One run at the median rates: its requests, without figures and iteration log."""
-    config, _ = plan_engine(study.deployment)
-    check_all_fit(study.workload.trace, config, study.deployment.admission)
-    return _run(study, config, study.rates.point, False, None)
-
-
-def check_all_fit(trace: Trace, config: EngineConfig, admission: AdmissionLimits = NO_LIMITS) -> None:
-    """Raises UsageError for the first call that is too long for the engine, and that the front door lets in."""
-    total = trace.prompt_tokens + trace.output_tokens
-    most = config.max_model_len if admission.skip_too_long else np.inf
-    for i in np.flatnonzero((total > min(config.max_model_len, config.kv_capacity_tokens)) & (total <= most)).tolist():
-        check_fits(Request(trace.request_ids[i], 0.0, int(trace.prompt_tokens[i]), int(trace.output_tokens[i])), config)
+    pools = planned(study)
+    check_all_fit(study, study.workload.trace, pools)
+    return run_planned(study, pools, study.workload.trace)
 
 
 def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
@@ -248,51 +251,7 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
     }
 
 
-def _run(
-    study: Study,
-    config: EngineConfig,
-    rates: Rates,
-    keep_iterations: bool,
-    on_progress: Progress | None,
-    schedulers: Sequence[Scheduler] = (),
-) -> RunRecord:
-    cost, deployment = _cost(study, config, rates), study.deployment
-    if not keep_iterations:
-        record = _fast(study, study.workload.trace, config, cost, on_progress)
-        if record is not None:
-            return record
-    return run_events(
-        TraceSource(study.workload.trace, config.block_size, config.max_model_len),
-        [SteppedEngine(each, cost) for each in schedulers or [make_scheduler(config) for _ in range(deployment.replicas)]],
-        router=_router(deployment, config),
-        host=study.host,
-        max_concurrency=study.workload.max_concurrency,
-        admission=_admission(study, config, cost),
-        keep_iterations=keep_iterations,
-        on_progress=on_progress,
-    )
-
-
-def _fast(study: Study, trace: Trace, config: EngineConfig, cost: IterationCost, on_progress: Progress | None = None) -> RunRecord | None:
-    """The run on the fast path; None where that does not apply."""
-    return run_fast(
-        trace,
-        config,
-        cost.steps,
-        study.host,
-        study.deployment.replicas,
-        router=_router(study.deployment, config),
-        max_concurrency=study.workload.max_concurrency,
-        admission=_admission(study, config, cost),
-        on_progress=on_progress,
-    )
-
-
-def _router(d: Deployment, config: EngineConfig) -> Router:
-    return make_router(d.router, d.replicas, config.block_size, config.num_gpu_blocks, d.router_options)
-
-
-def _repeats(study: Study, config: EngineConfig, logged: bool) -> dict[str, list[float]]:
+def _repeats(study: Study, pools: Sequence[PlannedPool], logged: bool) -> dict[str, list[float]]:
     """Figures of REPEATS runs of other draws of the workload, at the median rates, where the fast path takes them all; else nothing.
 
     With `logged` they keep their iteration logs, whatever path that takes.
@@ -301,15 +260,13 @@ def _repeats(study: Study, config: EngineConfig, logged: bool) -> dict[str, list
     if redraw is None or len(study.workload.trace) > REPEATS_UP_TO:
         return {}
     figures: list[dict[str, float | int]] = []
-    cost = _cost(study, config, study.rates.point)
     for repeat in range(REPEATS):
         trace = redraw(repeat)
-        check_all_fit(trace, config, study.deployment.admission)
+        check_all_fit(study, trace, pools)
         if logged:
-            again = replace(study, workload=replace(study.workload, trace=trace))
-            figures.append(summarise(_run(again, config, study.rates.point, True, None), study.goodput))
-            continue
-        record = _fast(study, trace, config, cost)
+            record: RunRecord | None = run_planned(study, pools, trace, keep_iterations=True)
+        else:
+            record = run_fast(study, pools, trace)
         if record is None:
             return {}
         figures.append(summarise(record, study.goodput))
@@ -321,7 +278,7 @@ def _trials(run: Run, metric: str) -> Callable[[int], float]:
 
     A trace happened once: its run noise comes from the run's own interval, log-normal.
     """
-    study, config = run.study, run.config
+    study, pools = run.study, run.pools
     redraw = study.workload.redraw
     low, high = run.noise.get(metric, (1.0, 1.0)) if redraw is None else (1.0, 1.0)
     noise = math.log(high / low) / (2 * Z_90) if low > 0 else 0.0
@@ -329,11 +286,10 @@ def _trials(run: Run, metric: str) -> Callable[[int], float]:
 
     def figure(trial: int) -> float:
         trace = redraw(trial) if redraw else study.workload.trace
-        check_all_fit(trace, config)
-        again, rates = replace(study, workload=replace(study.workload, trace=trace)), study.rates.draws.at(trial % study.rates.count)
-        summary = summarise(_run(again, config, rates, False, None), study.goodput)
+        check_all_fit(study, trace, pools)
+        summary = summarise(run_planned(study, pools, trace, trial), study.goodput)
         if metric not in summary:  # read off the iteration log
-            summary = summarise(_run(again, config, rates, True, None), study.goodput)
+            summary = summarise(run_planned(study, pools, trace, trial, keep_iterations=True), study.goodput)
         return float(summary[metric]) * float(factors[trial])
 
     return figure
@@ -344,31 +300,15 @@ def _columns(figures: list[dict[str, float | int]]) -> dict[str, list[float]]:
     return {key: [float(each.get(key, 0)) for each in figures] for key in {key: None for each in figures for key in each}}
 
 
-def _fast_draws(study: Study, config: EngineConfig) -> list[dict[str, float | int]]:
+def _fast_draws(study: Study, pools: Sequence[PlannedPool]) -> list[dict[str, float | int]]:
     """Figures at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
     figures: list[dict[str, float | int]] = []
     for draw in spread(study, DEFAULT_DRAWS if len(study.workload.trace) <= DEFAULT_DRAWS_UP_TO else 0):
-        record = _fast(study, study.workload.trace, config, _cost(study, config, study.rates.draws.at(draw)))
+        record = run_fast(study, pools, study.workload.trace, draw)
         if record is None:
             return []
         figures.append(summarise(record, study.goodput))
     return figures
-
-
-def _cost(study: Study, config: EngineConfig, rates: Rates) -> IterationCost:
-    d = study.deployment
-    draft = StepTime(d.limits.draft, d.precision, rates, tp=d.tp, gpu=d.gpu) if d.limits.draft else None
-    settings = step_settings(config, study.host.work)
-    return IterationCost(d.model, d.precision, rates, tp=d.tp, policy=d.limits.attention, draft=draft, gpu=d.gpu, **settings)
-
-
-def _admission(study: Study, config: EngineConfig, cost: IterationCost) -> Admission | None:
-    d = study.deployment
-    if not d.admission.any:
-        return None
-    budget = config.max_num_batched_tokens
-    full_s = cost.steps.priced(mixed_batch(d.model, (), [(float(budget), float(budget), 1.0)])) * TICK_S
-    return Admission(d.admission, d.replicas * budget / full_s, config.max_model_len)
 
 
 def _scaled(report: Progress | None, run: int, runs: int) -> Progress | None:

@@ -50,7 +50,7 @@ class Cell:
     def options(self) -> dict[str, Any]:
         """The options as the command reads them, with its defaults. Raises click.UsageError for a value that it refuses."""
         command = _command(self.command)
-        known = _options_of(command)
+        known = options_by_name(command)
         values = {known[name].name: value for name, value in self.given.items()}
         return dict(command.make_context(self.command, [], default_map=values).params)
 
@@ -67,7 +67,7 @@ class Cell:
 
     def shell(self) -> str:
         """The same as a command line."""
-        known = _options_of(_command(self.command))
+        known = options_by_name(_command(self.command))
         parts = [part for name, value in self.given.items() for part in _arguments(name, value, known[name])]
         return f"simctl {self.command} {shlex.join(parts)}"
 
@@ -105,7 +105,7 @@ def load_scenario(path: Path, overrides: dict[str, str] | None = None, allow_cod
         raise UsageError(f"{path.name}: question: needs one question, ending in '?'")
     if not isinstance(command, str) or command not in ANSWERED:
         raise UsageError(f"{path.name}: command: must be one of {', '.join(ANSWERED)}, not {command!r}")
-    known = _options_of(_command(command))
+    known = options_by_name(_command(command))
     options, sweep = _mapping(body, "options", path) | overrides, _mapping(body, "sweep", path)
     for section, keys in (("options", options), ("sweep", sweep)):
         for key in keys:
@@ -124,8 +124,12 @@ def load_scenario(path: Path, overrides: dict[str, str] | None = None, allow_cod
     runs = math.prod(len(values) for values in swept.values())
     if runs > MAX_RUNS:  # before the product is built: a few lines can stand for more cells than any memory holds
         raise UsageError(f"{path.name}: sweep: {runs} runs, more than {MAX_RUNS}")
-    fixed = {str(key): _value(str(key), value, known[str(key)], path) for key, value in options.items()}
-    named = [[(str(key), str(value), _value(str(key), value, known[str(key)], path)) for value in values] for key, values in swept.items()]
+
+    def read(key: object, value: Any) -> Any:
+        return option_value(f"{path.name}: {key}", value, known[str(key)], path.parent)
+
+    fixed = {str(key): read(key, value) for key, value in options.items()}
+    named = [[(str(key), str(value), read(key, value)) for value in values] for key, values in swept.items()]
     cells = []
     for chosen in itertools.product(*named):
         given = fixed | {key: value for key, _, value in chosen}
@@ -173,26 +177,26 @@ def _command(name: str) -> click.Command:
     return command
 
 
-def _options_of(command: click.Command) -> dict[str, click.Option]:
+def options_by_name(command: click.Command) -> dict[str, click.Option]:
     """The command's options by their long names, without the dashes."""
     found = [p for p in command.params if isinstance(p, click.Option) and p.name not in ("as_json", "out", "plot", "chrome_trace")]
     return {name.removeprefix("--"): option for option in found for name in option.opts if name.startswith("--")}
 
 
-def _value(key: str, value: Any, option: click.Option, path: Path) -> Any:
-    """A value of a scenario as the option takes it. Raises UsageError."""
+def option_value(where: str, value: Any, option: click.Option, folder: Path | None = None) -> Any:
+    """A value of a file as the option takes it, paths taken from `folder`. Raises UsageError that begins with `where`."""
     if option.is_flag:
         if isinstance(value, str) and value.casefold() in ("true", "false"):  # of --set
             value = value.casefold() == "true"
         if not isinstance(value, bool):
-            raise UsageError(f"{path.name}: {key}: needs true or false")
+            raise UsageError(f"{where}: needs true or false")
         return value
     if isinstance(value, dict | bool) or value is None:
-        raise UsageError(f"{path.name}: {key}: needs a value")
+        raise UsageError(f"{where}: needs a value")
     if option.multiple:
         return [str(item) for item in (value if isinstance(value, list) else [value])]
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    return str(path.parent / text) if isinstance(option.type, click.Path) and not Path(text).is_absolute() else text
+    return str(folder / text) if folder and isinstance(option.type, click.Path) and not Path(text).is_absolute() else text
 
 
 def _arguments(key: str, value: Any, option: click.Option) -> list[str]:

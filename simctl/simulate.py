@@ -33,9 +33,12 @@ from simctl.progress import progress
 from simctl.text import fill
 
 if TYPE_CHECKING:
-    from sim import HostRates, Run
+    from sim import Deployment, HostRates, RateDraws, Run
     from sim.engine.config import EngineConfig
-    from sim.study import Goal, Study
+    from sim.fleet import Fleet
+    from sim.planned import Study
+    from sim.study import Goal
+    from sim.workload.trace import Trace
 
 MOST_BLOCKS = 2**24  # 268 million tokens in blocks of 16: beyond any node, and a block costs the simulator some 100 bytes
 SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word
@@ -70,7 +73,7 @@ SECTIONS = {
         "attention", "host-kv", "kv-offloading-size", "draft-model",
     ),
     "Server": ("served", "host-overhead", "host-rate"),
-    "Fleet": ("replicas", "router", "router-option", "skip-too-long", "max-queue", "token-bucket", "admit-ttft"),
+    "Fleet": ("fleet", "replicas", "router", "router-option", "skip-too-long", "max-queue", "token-bucket", "admit-ttft"),
     "Answer": ("goodput", "goal", "draws", "seed", "iterations", "out", "plot", "chrome-trace", "json"),
 }  # fmt: skip
 
@@ -118,6 +121,13 @@ SECTIONS = {
     multiple=True,
     metavar="NAME=SECONDS",
     help="Set request_s, serial_s, prompt_token_s, response_s, token_s, or of an iteration iteration_s, sequence_s, prefill_s.",
+)
+@click.option(
+    "--fleet",
+    "fleet_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Pools of replicas, their network and what happens to them; for --gpu, --model, engine, --replicas and --router.",
 )
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router.")
 @click.option(
@@ -191,6 +201,10 @@ def command(**options: Any) -> None:
         click.echo(f"wrote {path}", err=True)
 
 
+# --fleet says it, too
+next(option for option in command.params if option.name == "gpu").required = False
+
+
 def json_answer(options: Mapping[str, Any]) -> dict[str, Any]:
     """What --json prints."""
     import json
@@ -209,16 +223,45 @@ def study_of(options: Mapping[str, Any]) -> Study:
     """What the options ask to be simulated. Raises UsageError when they contradict each other."""
     from dataclasses import replace
 
-    from sim import NO_HOST, AdmissionLimits, HostRates, load_rates
+    from sim import NO_HOST, HostRates, load_rates
     from sim.cost.serving import as_served
     from sim.deployment import cap_at_knee
+    from sim.planned import Study
     from sim.results.chance import STAGES
     from sim.results.metrics import parse_goodput
-    from sim.study import Study
+    from sim.study import fleet_study
 
-    seqs = options["max_num_seqs"]
-    admit_ttft = options["admit_ttft"]
-    deployment = deployment_of(
+    goodput = parse_goodput(options["goodput"])
+    draws = max(STAGES[-1], options["draws"] or 0)
+
+    def rates_of(deployment: Deployment) -> tuple[RateDraws, HostRates]:
+        rates, host = load_rates(deployment, posterior=options["posterior"], draws=draws, seed=options["seed"]), HostRates()
+        if options["served"]:
+            rates, host = as_served(rates)
+        host = host if options["host_overhead"] else replace(NO_HOST, work=host.work)
+        return rates, _with_host_rates(host, options["host_rate"])
+
+    if options["fleet_file"] is not None:
+        fleet = _fleet(options)
+        longest = max(pool.deployment.limits.max_model_len or pool.deployment.model.max_context for pool in fleet.pools)
+        return fleet_study(fleet, workload_of(options, longest), rates_of, goodput)
+    if options["gpu"] is None:
+        raise UsageError("on what? give --gpu NAME, or --fleet FILE")
+    deployment = _deployment(options)
+    workload = workload_of(options, options["max_model_len"] or deployment.model.max_context)
+    rates, host = rates_of(deployment)
+    if isinstance(options["max_num_seqs"], float):
+        cap = cap_at_knee(workload.trace, deployment, rates.point, options["max_num_seqs"])
+        deployment = replace(deployment, limits=replace(deployment.limits, max_num_seqs=cap))
+    return Study(deployment, workload, rates, host, goodput)
+
+
+def _deployment(options: Mapping[str, Any]) -> Deployment:
+    """The deployment of the options, a batch cap at the knee left out: that needs the workload."""
+    from sim import AdmissionLimits
+
+    seqs, admit_ttft = options["max_num_seqs"], options["admit_ttft"]
+    return deployment_of(
         options,
         **_attention(options),
         **_drafting(options),
@@ -230,17 +273,33 @@ def study_of(options: Mapping[str, Any]) -> Study:
             options["max_queue"], options["token_bucket"], None if admit_ttft is None else admit_ttft / 1e3, options["skip_too_long"]
         ),
     )
-    goodput = parse_goodput(options["goodput"])
-    workload = workload_of(options, options["max_model_len"] or deployment.model.max_context)
-    draws = max(STAGES[-1], options["draws"] or 0)
-    rates, host = load_rates(deployment, posterior=options["posterior"], draws=draws, seed=options["seed"]), HostRates()
-    if options["served"]:
-        rates, host = as_served(rates)
-    if isinstance(seqs, float):
-        cap = cap_at_knee(workload.trace, deployment, rates.point, seqs)
-        deployment = replace(deployment, limits=replace(deployment.limits, max_num_seqs=cap))
-    host = host if options["host_overhead"] else replace(NO_HOST, work=host.work)
-    return Study(deployment, workload, rates, _with_host_rates(host, options["host_rate"]), goodput)
+
+
+# What a pool of a fleet file sets for itself
+POOL_OPTIONS = [*SECTIONS["Model and GPU"], *SECTIONS["Engine"], "router"]
+
+
+def _fleet(options: Mapping[str, Any]) -> Fleet:
+    """The fleet of --fleet; what limits admission is the command's. UsageError for an option that belongs into the file."""
+    from simctl.fleet_file import load_fleet
+    from simctl.scenario import options_by_name
+
+    unasked = command.make_context(command.name, []).params
+    for name, option in options_by_name(command).items():
+        if name in (*POOL_OPTIONS, "replicas", "router-option") and options[option.name] != unasked[option.name]:
+            raise UsageError(f"--{name}: with --fleet, a pool of {options['fleet_file'].name} says that")
+    ours = {name: options[name] for name in ("max_queue", "token_bucket", "admit_ttft", "skip_too_long")}
+    return load_fleet(options["fleet_file"], command, lambda options: _pool_deployment({**options, **ours}), POOL_OPTIONS)
+
+
+def _pool_deployment(options: Mapping[str, Any]) -> Deployment:
+    if options["gpu"] is None:
+        raise UsageError("needs gpu")
+    if isinstance(options["max_num_seqs"], float):
+        raise UsageError("max-num-seqs: knee:... is for a deployment alone")
+    if options["posterior"] is not None:
+        raise UsageError("posterior: a fleet takes the packaged rates")
+    return _deployment(options)
 
 
 def _with_host_rates(host: HostRates, pairs: tuple[str, ...]) -> HostRates:
@@ -331,19 +390,28 @@ def _print(run: Run) -> None:
     def say(text: str) -> None:
         click.echo(fill(text, later="  "))
 
-    study, config, d = run.study, run.config, run.study.deployment
-    each = f"{d.replicas} replicas of " if d.replicas > 1 else ""
-    say(
-        f"{d.model.name} on {each}{d.tp} x {d.gpu.name}, {d.precision.weights}, {config.num_gpu_blocks} KV blocks of "
-        f"{config.block_size}, max_num_seqs {config.max_num_seqs}, max_num_batched_tokens {config.max_num_batched_tokens}, "
-        f"gpu_memory_utilization {d.limits.memory_share:g}"
-    )
-    for note in _engine_notes(study, config):
-        say(note)
-    say(f"rates: {study.rates.summary}")
-    say(f"host overhead: {study.host.source.text()}")
-    for note in scope_notes(d, study.rates):
-        say(f"rates: {note}")
+    study, config = run.study, run.config
+    for pool in run.pools:
+        d, more = pool.spec.deployment, pool.spec.most
+        several = f"{d.replicas} replicas of " if more == d.replicas else f"{d.replicas} to {more} replicas of "
+        name = f"pool {pool.spec.name} ({pool.spec.role}): " if study.fleet else ""
+        say(
+            f"{name}{d.model.name} on {several if more > 1 else ''}{d.tp} x {d.gpu.name}, {d.precision.weights}, "
+            f"{pool.config.num_gpu_blocks} KV blocks of {pool.config.block_size}, max_num_seqs {pool.config.max_num_seqs}, "
+            f"max_num_batched_tokens {pool.config.max_num_batched_tokens}, gpu_memory_utilization {d.limits.memory_share:g}"
+        )
+    told: set[str] = set()
+    for pool in run.pools:
+        notes = [
+            *_engine_notes(pool.spec.deployment, pool.config, study.workload.trace),
+            f"rates: {pool.rates.summary}",
+            f"host overhead: {pool.host.source.text()}",
+            *(f"rates: {note}" for note in scope_notes(pool.spec.deployment, pool.rates)),
+        ]
+        for note in notes:
+            if note not in told:
+                say(note)
+        told.update(notes)
     for note in study.workload.trace.notes:
         say(f"trace: {note}")
     click.echo(benchmark_table(run.summary, run.noise, run.rate_intervals or None, config.num_gpu_blocks - 1))
@@ -357,11 +425,11 @@ def _print(run: Run) -> None:
         say("rates held at their medians; --draws 20 adds what is not known about them")
 
 
-def _engine_notes(study: Study, config: EngineConfig) -> list[str]:
+def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str]:
     """What the limits do not say of the engine and its attention."""
     from sim.units import format_bytes
 
-    d, notes = study.deployment, []
+    notes = []
     if config.scheduler != "vllm":
         notes.append(f"engine: scheduling decisions of {config.scheduler}; step times from the rates below, whichever engine gave them")
     if d.state_bytes:
@@ -375,7 +443,6 @@ def _engine_notes(study: Study, config: EngineConfig) -> list[str]:
     if attention.selects:
         from sim.fidelity import risk_sentence
 
-        trace = study.workload.trace
         notes.append(risk_sentence(attention.k, int((trace.prompt_tokens + trace.output_tokens).max()), d.model.name))
     if d.limits.draft:
         notes.append(f"drafts: {config.options['draft_tokens']} tokens of {d.limits.draft.name}")

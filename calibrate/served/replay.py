@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from calibrate.served.runs import Experiment, ServedRun, tpot
 from sim.cost.rates import RateDraws
 from sim.cost.serving import HostRates
+from sim.planned import Study
 from sim.results.record import RunRecord
-from sim.study import Study, requests_of, spread
+from sim.study import requests_of, spread
 from sim.workload.workload import Workload
 
 Array = NDArray[np.float64]

@@ -79,6 +79,9 @@ class SteppedEngine:
         return engine_loop(self.scheduler, self._cost, collect, now)
 
 
+ACTIONS = ("start", "drain", "fail")
+
+
 class State(Enum):
     """`UP` takes requests, `DRAINING` finishes those it has, `DOWN` has none and takes none."""
 
@@ -94,7 +97,7 @@ class Change:
     action: str
 
     def __post_init__(self) -> None:
-        if self.action not in ("start", "drain", "fail"):
+        if self.action not in ACTIONS:
             raise UsageError(f"a replica can start, drain or fail, not {self.action!r}")
 
 

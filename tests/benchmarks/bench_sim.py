@@ -27,7 +27,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cluster.fast import run_fast
 from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import make_router
 from sim.cluster.simulation import simulate
@@ -48,6 +47,7 @@ from sim.workload.content import SystemPrompt
 from sim.workload.sources import TraceSource
 from sim.workload.synthetic import Synthetic, draw
 from sim.workload.trace import Trace
+from tests.simulate.runs import run_fast
 
 DAY_S = 86_400.0
 REFERENCE_S = 1.43

@@ -11,9 +11,15 @@ import numpy as np
 import xarray as xr
 from hypothesis import strategies as st
 
+from sim.cluster.admission import Admission
+from sim.cluster.clock import Clock
 from sim.cluster.replica import SteppedEngine
+from sim.cluster.router import Router
 from sim.cluster.simulation import simulate
+from sim.cost.iteration import StepTime
+from sim.cost.serving import HostRates
 from sim.engine.config import EngineConfig
+from sim.engine.fast import FastEngine, covers
 from sim.engine.interface import Iteration, Outcome, Request, Scheduler, StepPrice
 from sim.engine.vllm import VllmScheduler
 from sim.results.record import RunRecord
@@ -137,3 +143,33 @@ def load_run(path: Path) -> tuple[RunRecord, dict[str, Any]]:
 
 def request(request_id: str = "r", arrival_s: float = 0.0, prompt: int = 1, output: int = 1) -> Request:
     return Request(request_id, arrival_s, prompt, output)
+
+
+def run_fast(
+    trace: Trace,
+    config: EngineConfig,
+    steps: StepTime,
+    host: HostRates,
+    replicas: int = 1,
+    *,
+    router: Router | None = None,
+    max_concurrency: int | None = None,
+    admission: Admission | None = None,
+) -> RunRecord | None:
+    """The run on `replicas` equal replicas, or None where the fast path does not apply: the scheduler or cost is not covered, or
+    clients give up.
+    """
+    if trace.cancel_s or not covers(config, steps):
+        return None
+    source = TraceSource(trace, config.block_size, config.max_model_len)
+    shared = source.shared_blocks() if config.enable_prefix_caching else {}
+    return simulate(
+        source,
+        [FastEngine(config, steps, shared) for _ in range(replicas)],
+        router=router,
+        host=host,
+        max_concurrency=max_concurrency,
+        admission=admission,
+        keep_iterations=False,
+        clock=Clock(),
+    )

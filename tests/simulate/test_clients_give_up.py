@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.cluster.admission import Admission, AdmissionLimits
-from sim.cluster.fast import run_fast
 from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import make_router
 from sim.cluster.simulation import simulate
@@ -25,7 +24,7 @@ from sim.workload.formats import load_trace
 from sim.workload.sources import TraceSource
 from sim.workload.trace import TraceBuilder
 from tests.price.shapes import QWEN_7B, plausible_rates
-from tests.simulate.runs import AffinePrice, Listed, calls
+from tests.simulate.runs import AffinePrice, Listed, calls, run_fast
 
 CONFIG = EngineConfig(num_gpu_blocks=60, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=4096)
 SYNC = {"async_scheduling": False}

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 
 from sim.cluster.admission import AdmissionLimits
-from sim.cluster.fast import run_fast
 from sim.cost.iteration import IterationCost
 from sim.deployment import Deployment, Limits
+from sim.planned import Study
 from sim.rate_source import load_rates
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
-from sim.study import Study, run_study
+from sim.study import run_study
 from sim.workload.synthetic import Synthetic, draw
 from sim.workload.workload import Workload
+from tests.simulate.runs import run_fast
 
 
 def study(spec, seed=0, **more):

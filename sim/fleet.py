@@ -1,0 +1,131 @@
+"""Fleets: pools of deployments, the network between them, what happens to replicas, and how clients insist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sim.cluster.autoscale import Scaling
+from sim.cluster.clients import NO_RETRIES, Retries
+from sim.cluster.network import NETWORK, NetworkSpec
+from sim.cluster.pools import DECODE, PREFILL, ROLES, SERVE, Pool
+from sim.cluster.replica import Change, Engine
+from sim.cluster.router import make_router
+from sim.cost.serving import HostRates
+from sim.deployment import Deployment
+from sim.engine.config import EngineConfig
+from sim.errors import UsageError
+from sim.memory import sequence_bytes
+
+# Bytes per second each way of one replica, by line rate; NVLink of an H100: 900 GB/s over both ways.
+LINKS = {"nvlink": 450e9, "rdma-400": 50e9, "rdma-200": 25e9, "ethernet-100": 12.5e9, "ethernet-25": 3.125e9, "ethernet-10": 1.25e9}
+RESERVE_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """One pool (sim.cluster.pools): `deployment.replicas` are up at first, up to `max_replicas` with `scaling`.
+
+    `bytes_per_s` is the bandwidth of each replica's link, out and in. With `overlaps`, KV leaves layer by layer while prefill goes on. A
+    decode replica keeps room for `reserve_tokens` of output per request. No prompt is longer than `max_prompt_tokens` (None: any is taken).
+    """
+
+    deployment: Deployment
+    name: str = "pool"
+    role: str = SERVE
+    max_replicas: int | None = None
+    max_prompt_tokens: int | None = None
+    bytes_per_s: float = LINKS["rdma-400"]
+    overlaps: bool = False
+    reserve_tokens: int = RESERVE_TOKENS
+    scaling: Scaling | None = None
+
+    def __post_init__(self) -> None:
+        if self.role not in ROLES:
+            raise UsageError(f"pool {self.name}: a pool's role is {', '.join(ROLES)}, not {self.role!r}")
+        if not self.bytes_per_s > 0:
+            raise UsageError(f"pool {self.name}: a link needs a bandwidth above 0, got {self.bytes_per_s:g} bytes/s")
+        if self.most < self.deployment.replicas or self.deployment.replicas < 1:
+            raise UsageError(f"pool {self.name}: at least one replica, and max_replicas {self.most} is at least that many")
+        if self.scaling is None and self.most > self.deployment.replicas:
+            raise UsageError(f"pool {self.name}: max_replicas is for pools with scaling")
+
+    @property
+    def most(self) -> int:
+        """Replicas that there can be."""
+        return self.deployment.replicas if self.max_replicas is None else self.max_replicas
+
+    def pool(self, config: EngineConfig, host: HostRates, engines: Sequence[Engine], spare: Callable[[], Engine]) -> Pool:
+        """The pool to run; `engines` are `most` engines of this `config`."""
+        d = self.deployment
+        return Pool(
+            engines,
+            make_router(d.router, self.most, config.block_size, config.num_gpu_blocks, d.router_options),
+            host,
+            name=self.name,
+            role=self.role,
+            max_prompt_tokens=float("inf") if self.max_prompt_tokens is None else self.max_prompt_tokens,
+            kv_tokens=config.kv_capacity_tokens,
+            reserve_tokens=self.reserve_tokens,
+            kv_bytes=lambda tokens: d.tp * sum(sequence_bytes(d.model, tokens, d.precision, d.limits.attention, d.tp)),
+            nic_bytes_per_s=self.bytes_per_s,
+            layers=d.model.layers,
+            overlaps=self.overlaps,
+            later=self.most - d.replicas,
+            spare=spare,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Pools in the order in which requests look for one. Replicas are numbered through them, those of `max_replicas` included.
+
+    `loses`: what a failed replica had is lost, and not sent on to another. Raises UsageError for pools that do not go together.
+    """
+
+    pools: tuple[PoolSpec, ...]
+    network: NetworkSpec = NETWORK
+    changes: tuple[Change, ...] = ()
+    retries: Retries = NO_RETRIES
+    loses: bool = False
+    names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = tuple(pool.name for pool in self.pools)
+        object.__setattr__(self, "names", names)
+        if not names:
+            raise UsageError("a fleet needs at least one pool")
+        if len(set(names)) < len(names):
+            raise UsageError(f"pools need names of their own: {', '.join(names)}")
+        roles = [pool.role for pool in self.pools]
+        if (DECODE in roles) != (PREFILL in roles) or roles.count(DECODE) > 1:
+            raise UsageError("prefill pools need one decode pool, and a decode pool a prefill pool")
+        decode = next((pool.deployment for pool in self.pools if pool.role == DECODE), None)
+        for pool in self.pools:
+            if decode and pool.role == PREFILL and (pool.deployment.model, pool.deployment.precision) != (decode.model, decode.precision):
+                raise UsageError(f"pool {pool.name}: KV goes to a decode pool of the same model and dtypes")
+        for change in self.changes:
+            if not 0 <= change.replica < self.replicas:
+                raise UsageError(f"there is no replica {change.replica}: there are {self.replicas}")
+
+    @property
+    def replicas(self) -> int:
+        """Replicas that there can be."""
+        return sum(pool.most for pool in self.pools)
+
+    @property
+    def scaling(self) -> list[Scaling]:
+        """The scalings, each of the pool at its place."""
+        from dataclasses import replace
+
+        return [replace(pool.scaling, pool=place) for place, pool in enumerate(self.pools) if pool.scaling]
+
+    @property
+    def plain(self) -> bool:
+        """Whether no replica ever fails: those that do stop in the middle of what the fast path takes in one piece."""
+        return not any(change.action == "fail" for change in self.changes)
+
+
+def alone(deployment: Deployment) -> Fleet:
+    """A deployment as a fleet of one pool."""
+    return Fleet((PoolSpec(deployment),))

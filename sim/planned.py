@@ -1,0 +1,208 @@
+"""A study made ready to run: the engines of its pools, and one run of it at given rates, on the fast path or event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sim.cluster.admission import NO_LIMITS, Admission
+from sim.cluster.clock import Clock
+from sim.cluster.pools import DECODE, PREFILL, Pool
+from sim.cluster.replica import Engine, SteppedEngine
+from sim.cluster.simulation import simulate_pools
+from sim.cost.batch import mixed_batch
+from sim.cost.iteration import IterationCost, StepTime
+from sim.cost.rates import RateDraws, Rates
+from sim.cost.serving import HostRates
+from sim.deployment import Deployment, plan_engine
+from sim.engine.config import EngineConfig
+from sim.engine.fast import FastEngine, covers
+from sim.engine.interface import Request, Scheduler
+from sim.engine.registry import make_scheduler, step_settings
+from sim.engine.vllm import check_fits
+from sim.errors import UsageError
+from sim.fleet import Fleet, PoolSpec, alone
+from sim.results.record import RunRecord
+from sim.ticks import TICK_S
+from sim.workload.sources import TraceSource
+from sim.workload.trace import Trace
+from sim.workload.workload import Workload
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What to run: all of it, so that equal studies give equal results.
+
+    `fleet` None is the deployment alone; else the deployment, its rates and its host are those of the fleet's first pool, and `others` are
+    rates and host of the pools after it.
+    """
+
+    deployment: Deployment
+    workload: Workload
+    rates: RateDraws
+    host: HostRates = field(default_factory=HostRates)
+    goodput: Mapping[str, float] = field(default_factory=dict)
+    fleet: Fleet | None = None
+    others: Sequence[tuple[RateDraws, HostRates]] = ()
+
+    def __post_init__(self) -> None:
+        if self.fleet and (len(self.others) != len(self.fleet.pools) - 1 or self.fleet.pools[0].deployment != self.deployment):
+            raise UsageError("a study of a fleet needs the rates of every pool, and the first pool's deployment")
+
+    @property
+    def whole_fleet(self) -> Fleet:
+        """The fleet, also of a deployment alone."""
+        return self.fleet or alone(self.deployment)
+
+    @property
+    def sources(self) -> list[tuple[RateDraws, HostRates]]:
+        """Rates and host of every pool."""
+        return [(self.rates, self.host), *self.others]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPool:
+    """A pool of a study: what it is, its engines' configuration, its rates and host."""
+
+    spec: PoolSpec
+    config: EngineConfig
+    rates: RateDraws
+    host: HostRates
+
+    def cost(self, draw: int | None) -> IterationCost:
+        """Prices iterations at a draw of the rates, or at their medians."""
+        d, rates = self.spec.deployment, self.rates_at(draw)
+        draft = StepTime(d.limits.draft, d.precision, rates, tp=d.tp, gpu=d.gpu) if d.limits.draft else None
+        settings = step_settings(self.config, self.host.work)
+        return IterationCost(d.model, d.precision, rates, tp=d.tp, policy=d.limits.attention, draft=draft, gpu=d.gpu, **settings)
+
+    def rates_at(self, draw: int | None) -> Rates:
+        """A draw of the rates, or their medians."""
+        return self.rates.point if draw is None else self.rates.draws.at(draw % self.rates.count)
+
+
+def planned(study: Study) -> list[PlannedPool]:
+    """The pools of a study. Raises SimctlError when a model does not fit, UsageError for limits that contradict each other."""
+    pools = zip(study.whole_fleet.pools, study.sources, strict=True)
+    return [PlannedPool(spec, plan_engine(spec.deployment)[0], rates, host) for spec, (rates, host) in pools]
+
+
+def check_all_fit(study: Study, trace: Trace, pools: Sequence[PlannedPool]) -> None:
+    """Raises UsageError for the first call that is too long for the engine that would get it, and that the front door lets in."""
+    total, left = trace.prompt_tokens + trace.output_tokens, np.ones(len(trace), dtype=bool)
+    handed = np.zeros(len(trace), dtype=bool)
+    longest = pools[0].config.max_model_len if study.deployment.admission.skip_too_long else np.inf
+    left &= total <= longest
+    for pool in pools:
+        if pool.spec.role == DECODE:
+            continue
+        most = pool.spec.max_prompt_tokens
+        mine = left & (trace.prompt_tokens <= (np.inf if most is None else most))
+        left &= ~mine
+        if pool.spec.role == PREFILL:
+            handed |= mine
+        else:
+            _check_fit(trace, mine, pool.config)
+    for pool in pools:
+        if pool.spec.role == DECODE:
+            _check_fit(trace, handed, pool.config)
+    if left.any():
+        i = int(np.flatnonzero(left)[0])
+        raise UsageError(f"request {trace.request_ids[i]!r}: no pool takes a prompt of {trace.prompt_tokens[i]} tokens")
+
+
+def _check_fit(trace: Trace, mine: np.ndarray[tuple[int], np.dtype[np.bool_]], config: EngineConfig) -> None:
+    total = trace.prompt_tokens + trace.output_tokens
+    for i in np.flatnonzero(mine & (total > min(config.max_model_len, config.kv_capacity_tokens))).tolist():
+        check_fits(Request(trace.request_ids[i], 0.0, int(trace.prompt_tokens[i]), int(trace.output_tokens[i])), config)
+
+
+def run_planned(
+    study: Study,
+    pools: Sequence[PlannedPool],
+    trace: Trace,
+    draw: int | None = None,
+    *,
+    keep_iterations: bool = False,
+    on_progress: Progress | None = None,
+    schedulers: list[Scheduler] | None = None,
+) -> RunRecord:
+    """One run of the trace. Without `keep_iterations` it takes the fast path where that applies. `schedulers` gets those that served."""
+    if not keep_iterations and (record := run_fast(study, pools, trace, draw, on_progress)) is not None:
+        return record
+
+    def stepped(config: EngineConfig, cost: IterationCost) -> Engine:
+        scheduler = make_scheduler(config)
+        if schedulers is not None:
+            schedulers.append(scheduler)
+        return SteppedEngine(scheduler, cost)
+
+    return _run(study, pools, trace, draw, stepped, keep_iterations, on_progress)
+
+
+def run_fast(
+    study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None, on_progress: Progress | None = None
+) -> RunRecord | None:
+    """One run on the fast path: the same results, no iteration log. None where that does not apply: a scheduler or cost is not covered,
+    clients give up, or a replica fails.
+    """
+    if trace.cancel_s or not study.whole_fleet.plain or not all(covers(pool.config, pool.cost(draw).steps) for pool in pools):
+        return None
+    config = pools[0].config
+    shared: Mapping[str, int] = {}
+    if any(pool.config.enable_prefix_caching for pool in pools):
+        shared = TraceSource(trace, config.block_size, config.max_model_len).shared_blocks()
+
+    def fast(config: EngineConfig, cost: IterationCost) -> Engine:
+        return FastEngine(config, cost.steps, shared if config.enable_prefix_caching else {})
+
+    return _run(study, pools, trace, draw, fast, False, on_progress, Clock())
+
+
+def _run(
+    study: Study,
+    pools: Sequence[PlannedPool],
+    trace: Trace,
+    draw: int | None,
+    engine: Callable[[EngineConfig, IterationCost], Engine],
+    keep_iterations: bool,
+    on_progress: Progress | None,
+    clock: Clock | None = None,
+) -> RunRecord:
+    fleet, config = study.whole_fleet, pools[0].config
+    costs = [pool.cost(draw) for pool in pools]
+    return simulate_pools(
+        TraceSource(trace, config.block_size, config.max_model_len),
+        [_pool(pool, cost, engine) for pool, cost in zip(pools, costs, strict=True)],
+        network=fleet.network,
+        changes=fleet.changes,
+        scaling=fleet.scaling,
+        retries=fleet.retries,
+        loses=fleet.loses,
+        max_concurrency=study.workload.max_concurrency,
+        admission=_admission(study, pools, costs),
+        keep_iterations=keep_iterations,
+        on_progress=on_progress,
+        clock=clock,
+    )
+
+
+def _pool(pool: PlannedPool, cost: IterationCost, engine: Callable[[EngineConfig, IterationCost], Engine]) -> Pool:
+    engines = [engine(pool.config, cost) for _ in range(pool.spec.most)]
+    return pool.spec.pool(pool.config, pool.host, engines, lambda: engine(pool.config, cost))
+
+
+def _admission(study: Study, pools: Sequence[PlannedPool], costs: Sequence[IterationCost]) -> Admission | None:
+    limits = study.deployment.admission
+    if limits == NO_LIMITS:
+        return None
+    rate = 0.0  # prompt tokens per second of full iterations
+    for pool, cost in zip(pools, costs, strict=True):
+        budget, d = pool.config.max_num_batched_tokens, pool.spec.deployment
+        if pool.spec.role != DECODE:
+            rate += d.replicas * budget / (cost.steps.priced(mixed_batch(d.model, (), [(float(budget), float(budget), 1.0)])) * TICK_S)
+    return Admission(limits, rate, pools[0].config.max_model_len)

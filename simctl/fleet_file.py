@@ -1,0 +1,212 @@
+"""Fleet files: pools of replicas and what joins them. Whatever is wrong is one error that names the path in the file.
+
+    pools:
+      - {name: prefill, role: prefill, replicas: 2, gpu: H100, model: Llama-3.1-8B, link: rdma-400}
+      - {name: decode, role: decode, replicas: 2, gpu: H100, model: Llama-3.1-8B}
+    network: {latency-s: 0.00001, shared-gb-s: 100}
+    events: [{at-s: 30, pool: decode, replica: 1, action: fail}, {at-s: 90, pool: decode, replica: 1, action: start}]
+
+A pool takes the options of `simctl simulate` for model, GPU, engine and router, and the keys of POOL_KEYS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sim.errors import UsageError
+from sim.files import text_of
+from sim.specs.lookup import did_you_mean
+from sim.yaml_text import MAX_BYTES, read_yaml
+
+if TYPE_CHECKING:
+    from sim import Deployment
+    from sim.cluster.autoscale import Scaling
+    from sim.cluster.replica import Change
+    from sim.fleet import Fleet, PoolSpec
+
+Deploy = Callable[[Mapping[str, Any]], "Deployment"]
+"""Makes a deployment of a pool's options."""
+KEYS = ("pools", "network", "events", "retries", "on-failure")
+POOL_KEYS = (
+    "name",
+    "role",
+    "replicas",
+    "max-replicas",
+    "max-prompt-tokens",
+    "link",
+    "overlap",
+    "reserve-tokens",
+    "scaling",
+    "router-options",
+)
+ON_FAILURE = ("move", "lose")
+MOST_REPLICAS = 1024
+
+
+class At:
+    """A place in the file: reads what is there and says what is wrong with it."""
+
+    def __init__(self, where: str, value: Any) -> None:
+        self.where, self.value = where, value
+
+    def error(self, what: str) -> UsageError:
+        return UsageError(f"{self.where}: {what}")
+
+    def mapping(self, known: tuple[str, ...] | list[str]) -> dict[str, At]:
+        """What is at each key. UsageError for what is no mapping, or has other keys."""
+        if not isinstance(self.value, dict):
+            raise self.error("needs a mapping")
+        for key in self.value:
+            if key not in known:
+                raise self.error(f"no such key: {key!r}{did_you_mean(str(key), known)}; there are {', '.join(known)}")
+        before = self.where + ("." if ": " in self.where else ": ")
+        return {key: At(f"{before}{key}", value) for key, value in self.value.items()}
+
+    def settings(self) -> dict[str, Any]:
+        """Numbers, words and yes or no by name."""
+        if not isinstance(self.value, dict) or not all(isinstance(value, bool | int | float | str) for value in self.value.values()):
+            raise self.error("needs a mapping of names to numbers, true or false, or words")
+        return {str(key).replace("-", "_"): value for key, value in self.value.items()}
+
+    def items(self) -> list[At]:
+        """What is in a list."""
+        if not isinstance(self.value, list):
+            raise self.error("needs a list")
+        return [At(f"{self.where}[{i}]", value) for i, value in enumerate(self.value)]
+
+    def number(self, least: float = 0.0, most: float = 1e12) -> float:
+        """A number of this range, bounds included."""
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float) or not least <= self.value <= most:
+            raise self.error(f"needs a number from {least:g} to {most:g}, got {str(self.value)[:40]!r}")
+        return float(self.value)
+
+    def whole(self, least: int = 0, most: int = 2**31) -> int:
+        """A whole number of this range, bounds included."""
+        number = self.number(least, most)
+        if not isinstance(self.value, int):
+            raise self.error(f"needs a whole number, got {number:g}")
+        return int(number)
+
+    def word(self, known: tuple[str, ...] | list[str] | None = None) -> str:
+        """A text, one of `known` where that is given."""
+        if not isinstance(self.value, str) or not self.value or (known is not None and self.value not in known):
+            raise self.error(f"needs {'one of ' + ', '.join(known) if known else 'a name'}, got {str(self.value)[:40]!r}")
+        return self.value
+
+    def made(self, make: Callable[..., Any], **given: Any) -> Any:
+        """What `make` makes of it, its errors naming this place."""
+        try:
+            return make(**given)
+        except UsageError as error:
+            raise self.error(str(error)) from None
+
+
+def load_fleet(path: Path, command: click.Command, deploy: Deploy, allowed: list[str]) -> Fleet:
+    """Read a fleet file. `allowed` options of `command` are what a pool may set; `deploy` makes a deployment of all its options.
+
+    Raises UsageError naming the place in the file.
+    """
+    from sim.cluster.clients import Retries
+    from sim.cluster.network import NetworkSpec
+    from sim.fleet import Fleet
+
+    root = At(path.name, read_yaml(text_of(path, MAX_BYTES, path.name), path.name))
+    body = root.mapping(KEYS)
+    if "pools" not in body:
+        raise root.error("needs pools")
+    pools = tuple(_pool(each, place, command, deploy, allowed) for place, each in enumerate(body["pools"].items()))
+    given: dict[str, Any] = {}
+    if "network" in body:
+        net = body["network"].mapping(("latency-s", "shared-gb-s"))
+        shared = {"shared_bytes_per_s": 1e9 * net["shared-gb-s"].number(1e-6, 1e9)} if "shared-gb-s" in net else {}
+        given["network"] = NetworkSpec(net["latency-s"].number(0, 3600) if "latency-s" in net else 0.0, **shared)
+    if "retries" in body:
+        again = body["retries"].mapping(("most", "after-s"))
+        after_s = again["after-s"].number(0, 1e6) if "after-s" in again else 0.0
+        given["retries"] = Retries(again["most"].whole(0, 100) if "most" in again else 1, after_s)
+    if "on-failure" in body:
+        given["loses"] = body["on-failure"].word(ON_FAILURE) == "lose"
+    if "events" in body:
+        given["changes"] = tuple(_change(each, pools) for each in body["events"].items())
+    fleet: Fleet = root.made(Fleet, pools=pools, **given)
+    return fleet
+
+
+def _pool(at: At, place: int, command: click.Command, deploy: Deploy, allowed: list[str]) -> PoolSpec:
+    from dataclasses import replace
+
+    from sim.cluster.pools import ROLES
+    from sim.fleet import LINKS, PoolSpec
+
+    own = at.mapping([*POOL_KEYS, *allowed])
+    values = {key: each for key, each in own.items() if key in allowed}
+    if "." in str(own["engine"].value if "engine" in own else ""):
+        raise own["engine"].error("a fleet file cannot name a scheduler class: importing it runs code")
+    options = _options(at, values, command)
+    replicas = own["replicas"].whole(1, MOST_REPLICAS) if "replicas" in own else 1
+    routing = own["router-options"].settings() if "router-options" in own else {}
+    deployment = replace(at.made(deploy, options=options), replicas=replicas, router_options=routing)
+    given: dict[str, Any] = {"name": own["name"].word() if "name" in own else f"pool-{place + 1}"}
+    if "role" in own:
+        given["role"] = own["role"].word(ROLES)
+    if "max-replicas" in own:
+        given["max_replicas"] = own["max-replicas"].whole(1, MOST_REPLICAS)
+    if "max-prompt-tokens" in own:
+        given["max_prompt_tokens"] = own["max-prompt-tokens"].whole(1)
+    if "reserve-tokens" in own:
+        given["reserve_tokens"] = own["reserve-tokens"].whole()
+    if "overlap" in own:
+        if not isinstance(own["overlap"].value, bool):
+            raise own["overlap"].error("needs true or false")
+        given["overlaps"] = own["overlap"].value
+    if "link" in own:
+        link = own["link"]
+        given["bytes_per_s"] = LINKS[link.word(list(LINKS))] if isinstance(link.value, str) else 1e9 * link.number(1e-6, 1e6)
+    if "scaling" in own:
+        given["scaling"] = _scaling(own["scaling"])
+    spec: PoolSpec = at.made(PoolSpec, deployment=deployment, **given)
+    return spec
+
+
+def _options(at: At, values: Mapping[str, At], command: click.Command) -> dict[str, Any]:
+    """All options of the command: these values, else defaults."""
+    from simctl.scenario import option_value, options_by_name
+
+    known = options_by_name(command)
+    given = {known[key].name: option_value(each.where, each.value, known[key]) for key, each in values.items()}
+    try:
+        return dict(command.make_context(command.name, [], default_map=given).params)
+    except click.UsageError as error:
+        raise at.error(error.format_message()) from None
+
+
+def _scaling(at: At) -> Scaling:
+    from sim.cluster.autoscale import SIGNALS, Scaling
+
+    own = at.mapping(("signal", "target", "least", "period-s", "cold-start-s", "down-after-s"))
+    numbers = ("target", "period-s", "cold-start-s", "down-after-s")
+    given: dict[str, Any] = {key.replace("-", "_"): own[key].number() for key in numbers if key in own}
+    if "signal" in own:
+        given["signal"] = own["signal"].word(SIGNALS)
+    if "least" in own:
+        given["least"] = own["least"].whole(1, MOST_REPLICAS)
+    scaling: Scaling = at.made(Scaling, **given)
+    return scaling
+
+
+def _change(at: At, pools: tuple[PoolSpec, ...]) -> Change:
+    from sim.cluster.replica import ACTIONS, Change
+
+    own = at.mapping(("at-s", "pool", "replica", "action"))
+    for key in ("at-s", "action"):
+        if key not in own:
+            raise at.error(f"needs {key}")
+    names = [pool.name for pool in pools]
+    place = names.index(own["pool"].word(names)) if "pool" in own else 0
+    replica = own["replica"].whole(0, pools[place].most - 1) if "replica" in own else 0
+    before = sum(pool.most for pool in pools[:place])
+    return Change(own["at-s"].number(0, 1e9), before + replica, own["action"].word(ACTIONS))
