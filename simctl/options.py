@@ -200,6 +200,7 @@ rate_options = grouped(
 )
 
 TRACE_ONLY = ("limit", "resample", "rate_scale", "spread_arrivals")
+AGENTS_ONLY = ("agent_opening_len", "agent_edited_share")
 DRAWN_ONLY = ("random_input_len", "random_output_len", "random_length_cv", "random_prefix_len", "turns")
 # An option left out takes the default of sim.Workload, which the help repeats.
 workload_options = grouped(
@@ -218,16 +219,19 @@ workload_options = grouped(
     click.option("--trace-start", type=float, help="ServeGen: draw from this second on. [default: 0]"),
     click.option("--trace-duration", type=float, help="ServeGen: draw this many seconds. [default: 3600]"),
     click.option("--num-prompts", type=click.IntRange(1, 10_000_000), help="Requests to draw, without a trace or with --resample."),
+    click.option("--agent-sessions", type=click.IntRange(1, 1_000_000), metavar="N", help="Sessions of agents to draw instead."),
     click.option("--resample", is_flag=True, help="Draw --num-prompts requests with the trace's lengths."),
-    click.option("--request-rate", type=float, help="Requests per second, instead of the trace's times; inf: all at once."),
+    click.option("--request-rate", type=float, help="Requests (sessions) per second, instead of the trace's times; inf: all at once."),
     click.option("--burstiness", type=float, help="1: Poisson; less: bursts; inf: constant gaps. [default: 1]"),
     click.option("--max-concurrency", type=click.IntRange(1), help="Most requests in flight: a closed loop of clients."),
-    click.option("--random-input-len", type=click.IntRange(1), help="Mean new prompt tokens. [default: 1024]"),
-    click.option("--random-output-len", type=click.IntRange(1), help="Mean output tokens. [default: 128]"),
+    click.option("--random-input-len", type=click.IntRange(1), help="Mean new prompt tokens. [default: 1024; agents: 3000]"),
+    click.option("--random-output-len", type=click.IntRange(1), help="Mean output tokens. [default: 128; agents: 180]"),
     click.option("--random-length-cv", type=float, help="Log-normal lengths with this CV; 0: fixed. [default: 0]"),
-    click.option("--random-prefix-len", type=click.IntRange(0), help="System prompt shared by all. [default: 0]"),
-    click.option("--turns", type=click.IntRange(1), help="Requests per session; the context grows. [default: 1]"),
-    click.option("--think-time", type=float, help="Mean seconds between turns, exponential. [default: 0]"),
+    click.option("--random-prefix-len", type=click.IntRange(0), help="System prompt shared by all. [default: 0; agents: 5200]"),
+    click.option("--turns", type=click.IntRange(1), help="Requests per session; the context grows. [default: 1; agents: 4.43 in the mean]"),
+    click.option("--think-time", type=float, help="Mean seconds between turns, exponential. [default: 0; agents: 5.3, log-normal]"),
+    click.option("--agent-opening-len", type=click.IntRange(1), help="Mean new tokens of an agent's first prompt. [default: 22000]"),
+    click.option("--agent-edited-share", type=float, help="Share of agents' later turns with a rewritten context. [default: 0.6]"),
 )
 _ARGUMENTS = {
     "random_input_len": "input_len",
@@ -235,6 +239,8 @@ _ARGUMENTS = {
     "random_length_cv": "length_cv",
     "random_prefix_len": "prefix_len",
     "think_time": "think_time_s",
+    "agent_opening_len": "opening_len",
+    "agent_edited_share": "edited_share",
     "spread_arrivals": "spread_arrivals_s",
     "trace_start": "start_s",
     "trace_duration": "duration_s",
@@ -252,17 +258,38 @@ def deployment_of(options: Mapping[str, Any], /, **more: Any) -> Deployment:
 
 def workload_of(options: Mapping[str, Any], most_tokens: int) -> Workload:
     """The workload that the options mean; `most_tokens` is the longest prompt and output of a call. UsageError when they contradict."""
-    from sim import Workload
-
     names = (*TRACE_ONLY, *DRAWN_ONLY, *_ARGUMENTS, "request_rate", "burstiness", "max_concurrency")
     given = {name for name in names if options[name] is not None and options[name] is not False}
     arguments = {_ARGUMENTS.get(name, name): options[name] for name in given if name != "resample"} | {"seed": options["seed"]}
+    if options["agent_sessions"] is None and given.intersection(AGENTS_ONLY):
+        raise UsageError("--agent-opening-len and --agent-edited-share need --agent-sessions")
     if options["trace"] is None:
-        if options["num_prompts"] is None:
-            raise UsageError("what to serve? give --trace FILE, or --num-prompts N to draw requests")
-        if given.intersection((*TRACE_ONLY, "trace_start", "trace_duration")):
-            raise UsageError("--limit, --resample, --rate-scale, --spread-arrivals and --trace-... need a --trace")
-        return Workload.drawn(options["num_prompts"], most_tokens=most_tokens, **arguments)
+        return _drawn(options, given, arguments | {"most_tokens": most_tokens})
+    return _from_trace(options, given, arguments)
+
+
+def _drawn(options: Mapping[str, Any], given: set[str], arguments: dict[str, Any]) -> Workload:
+    from sim import Workload
+
+    if given.intersection((*TRACE_ONLY, "trace_start", "trace_duration")):
+        raise UsageError("--limit, --resample, --rate-scale, --spread-arrivals and --trace-... need a --trace")
+    requests, sessions = options["num_prompts"], options["agent_sessions"]
+    if sessions is None:
+        if requests is None:
+            raise UsageError("what to serve? give --trace FILE, or --num-prompts N or --agent-sessions N to draw requests")
+        return Workload.drawn(requests, **arguments)
+    if requests is not None:
+        raise UsageError("give --num-prompts or --agent-sessions, not both")
+    if "random_length_cv" in given:
+        raise UsageError("--random-length-cv is not for agents: their lengths have spreads of their own")
+    return Workload.agents(sessions, **arguments)
+
+
+def _from_trace(options: Mapping[str, Any], given: set[str], arguments: dict[str, Any]) -> Workload:
+    from sim import Workload
+
+    if options["agent_sessions"] is not None:
+        raise UsageError("--agent-sessions draws requests of its own; a --trace has its own")
     if stray := sorted(given.intersection(DRAWN_ONLY)):
         raise UsageError(f"--{stray[0].replace('_', '-')} is for requests that are drawn; the trace has its own")
     if options["resample"] and (options["num_prompts"] is None or options["request_rate"] is None):

@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 
 from sim.errors import UsageError
+from sim.workload.agent_sessions import AgentSessions, draw_sessions
 from sim.workload.arrivals import spread_buckets, with_arrivals
 from sim.workload.formats import load_trace
 from sim.workload.options import LoadOptions
 from sim.workload.synthetic import Synthetic, draw, resampled, with_think_time
 from sim.workload.trace import Trace
+
+FITTED = AgentSessions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,51 @@ class Workload:
             draw(spec, np.random.default_rng(seed)),
             max_concurrency,
             lambda repeat: draw(spec, np.random.default_rng([seed, repeat + 1])),
+            origin,
+        )
+
+    @classmethod
+    def agents(
+        cls,
+        num_sessions: int = FITTED.num_sessions,
+        *,
+        turns: float = FITTED.turns,
+        think_time_s: float = FITTED.think_s,
+        prefix_len: int = FITTED.prefix_tokens,
+        opening_len: int = FITTED.opening_tokens,
+        input_len: int = FITTED.input_tokens,
+        output_len: int = FITTED.output_tokens,
+        edited_share: float = FITTED.edited_share,
+        request_rate: float = FITTED.rate_per_s,
+        burstiness: float = FITTED.burstiness,
+        max_concurrency: int | None = None,
+        most_tokens: int | None = None,
+        seed: int = 0,
+    ) -> Workload:
+        """Sessions of agents (sim.workload.agent_sessions), which says what the defaults were fitted to; lengths are means, in tokens.
+
+        Sessions start at `request_rate`. Contexts end at `most_tokens`, or at the 200,000 of the fit where that is less. Raises UsageError.
+        """
+        most = min(most_tokens or FITTED.most_tokens, FITTED.most_tokens)
+        spec = AgentSessions(
+            num_sessions, turns, think_time_s, prefix_len, opening_len, input_len, output_len, edited_share, request_rate, burstiness, most
+        )
+        origin = {
+            "agent_sessions": num_sessions,
+            **({"request_rate": request_rate} if math.isfinite(request_rate) else {}),
+            "burstiness": burstiness,
+            "agent_opening_len": opening_len,
+            "agent_edited_share": edited_share,
+            "random_input_len": input_len,
+            "random_output_len": output_len,
+            "random_prefix_len": prefix_len,
+            "turns": turns,
+            "think_time": think_time_s,
+        }
+        return cls(
+            draw_sessions(spec, np.random.default_rng(seed)),
+            max_concurrency,
+            lambda repeat: draw_sessions(spec, np.random.default_rng([seed, repeat + 1])),
             origin,
         )
 

@@ -40,6 +40,14 @@ def summary(*arguments):
         (("--num-prompts", "5", "--think-time", "inf"), "think time must be a finite time"),
         (("--num-prompts", "5000", "--turns", "5000"), "more than"),
         (("--num-prompts", "5", "--router", "dice"), "dice"),
+        (("--agent-sessions", "5", "--num-prompts", "5"), "give --num-prompts or --agent-sessions, not both"),
+        ((*AZURE, "--agent-sessions", "5"), "--agent-sessions draws requests of its own"),
+        (("--agent-sessions", "5", "--limit", "3"), "need a --trace"),
+        (("--agent-sessions", "5", "--random-length-cv", "1"), "--random-length-cv is not for agents"),
+        (("--agent-sessions", "5", "--agent-edited-share", "1.5"), "the share of edited turns must lie in 0..1"),
+        (("--agent-sessions", "5", "--max-model-len", "8K"), "leaves agents no room in contexts of 8192"),
+        (("--agent-sessions", "1000000", "--turns", "1000000"), "at most 10,000,000 calls"),
+        (("--num-prompts", "5", "--agent-opening-len", "3"), "need --agent-sessions"),
     ],
 )
 def test_contradictions_are_one_line(arguments, message):
@@ -78,6 +86,14 @@ def test_sessions_reuse_and_rate_scale():
     figures = summary(*SESSIONS, "--think-time", "1.5")
     assert figures["prefix_cache_hit_rate"] > 0.4
     assert summary(*SESSIONS, "--rate-scale", "4")["completed"] == 24
+
+
+def test_agent_sessions_take_the_means_that_are_given():
+    arguments = ("--agent-sessions", "8", "--turns", "3", "--random-prefix-len", "64", "--random-output-len", "20")
+    figures = summary(*arguments, "--agent-opening-len", "100", "--random-input-len", "50", "--think-time", "0.1", "--request-rate", "4")
+    assert figures["completed"] == figures["num_prompts"] >= 8
+    assert figures["total_input_tokens"] < 500 * figures["completed"]
+    assert figures["duration"] < 60
 
 
 def test_replicas_share_the_load():
