@@ -11,17 +11,18 @@ from simctl.scenario import load_scenario
 from tests.cli import run
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))
-FEW = 64  # requests
+FEW = {"num-prompts": 64, "agent-sessions": 8}  # requests, sessions
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_it_answers(path, tmp_path):
-    """At the first and the last value of all that it sweeps, a simulation with few requests."""
+    """At the first and the last value of all that it sweeps, a simulation with few requests or sessions."""
     body = yaml.safe_load(path.read_text())
     ends = tmp_path / path.name
     body["sweep"] = {key: values[:: max(1, len(values) - 1)] for key, values in body["sweep"].items()}
     if body["command"] == "simulate":
-        body["options"]["num-prompts"] = min(body["options"]["num-prompts"], FEW)
+        (size,) = FEW.keys() & body["options"].keys()
+        body["options"][size] = min(body["options"][size], FEW[size])
     ends.write_text(yaml.safe_dump(body))
     whole, short = load_scenario(path), load_scenario(ends)
     assert {tuple(short.cells[at].label.items()) for at in (0, -1)} == {tuple(whole.cells[at].label.items()) for at in (0, -1)}
