@@ -64,6 +64,12 @@ def _models() -> list[str]:
     return list_models()
 
 
+def _curves() -> list[str]:
+    from sim.workload.rate_curve import list_curves
+
+    return list_curves()
+
+
 def _require(holds: bool) -> None:
     if not holds:
         raise ValueError
@@ -128,7 +134,7 @@ BATCH_CAP = Parsed("n|knee:tau", _batch_cap, "neither a batch from 1 up nor knee
 ATTENTION = Parsed("policy", _attention, "none of dense, sink-window, pages:K and blocks:K with K from 1 to 4096")
 DURATION = Parsed("time", _seconds, "not a time (examples: 90, 120s, 2m)")
 GOAL = Parsed("metric<=x", _goal, "needs METRIC<=NUMBER, for example 'p99_ttft_ms<=2000'")
-GPU, MODEL = Named(_gpus), Named(_models)
+GPU, MODEL, CURVE = Named(_gpus), Named(_models), Named(_curves)
 PAIR = Parsed("rate:burst", _pair, "not RATE:BURST")
 
 
@@ -223,6 +229,7 @@ workload_options = grouped(
     click.option("--resample", is_flag=True, help="Draw --num-prompts requests with the trace's lengths."),
     click.option("--request-rate", type=float, help="Requests (sessions) per second, instead of the trace's times; inf: all at once."),
     click.option("--burstiness", type=float, help="1: Poisson; less: bursts; inf: constant gaps. [default: 1]"),
+    click.option("--rate-curve", type=CURVE, metavar="NAME", help="Rate over time: a CSV or servegen-day; --request-rate is its mean."),
     click.option("--max-concurrency", type=click.IntRange(1), help="Most requests in flight: a closed loop of clients."),
     click.option("--random-input-len", type=click.IntRange(1), help="Mean new prompt tokens. [default: 1024; agents: 3000]"),
     click.option("--random-output-len", type=click.IntRange(1), help="Mean output tokens. [default: 128; agents: 180]"),
@@ -258,7 +265,7 @@ def deployment_of(options: Mapping[str, Any], /, **more: Any) -> Deployment:
 
 def workload_of(options: Mapping[str, Any], most_tokens: int) -> Workload:
     """The workload that the options mean; `most_tokens` is the longest prompt and output of a call. UsageError when they contradict."""
-    names = (*TRACE_ONLY, *DRAWN_ONLY, *_ARGUMENTS, "request_rate", "burstiness", "max_concurrency")
+    names = (*TRACE_ONLY, *DRAWN_ONLY, *_ARGUMENTS, "request_rate", "burstiness", "rate_curve", "max_concurrency")
     given = {name for name in names if options[name] is not None and options[name] is not False}
     arguments = {_ARGUMENTS.get(name, name): options[name] for name in given if name != "resample"} | {"seed": options["seed"]}
     if options["agent_sessions"] is None and given.intersection(AGENTS_ONLY):
@@ -292,10 +299,11 @@ def _from_trace(options: Mapping[str, Any], given: set[str], arguments: dict[str
         raise UsageError("--agent-sessions draws requests of its own; a --trace has its own")
     if stray := sorted(given.intersection(DRAWN_ONLY)):
         raise UsageError(f"--{stray[0].replace('_', '-')} is for requests that are drawn; the trace has its own")
-    if options["resample"] and (options["num_prompts"] is None or options["request_rate"] is None):
-        raise UsageError("--resample needs --num-prompts and --request-rate")
+    rated = given.intersection(("request_rate", "rate_curve"))
+    if options["resample"] and (options["num_prompts"] is None or not rated):
+        raise UsageError("--resample needs --num-prompts and --request-rate or --rate-curve")
     if options["num_prompts"] is not None and not options["resample"]:
         raise UsageError("--num-prompts with a trace needs --resample; --limit takes its first requests")
-    if "burstiness" in given and options["request_rate"] is None:
-        raise UsageError("--burstiness needs --request-rate")
+    if "burstiness" in given and not rated:
+        raise UsageError("--burstiness needs --request-rate or --rate-curve")
     return Workload.from_trace(options["trace"], options["trace_format"], resample=options["num_prompts"], **arguments)

@@ -63,8 +63,9 @@ class GoodputCommand(Sectioned):
 SECTIONS = {
     "Workload from a trace": ("trace", "trace-format", "limit", "rate-scale", "spread-arrivals", "trace-start", "trace-duration"),
     "Workload drawn": (
-        "num-prompts", "agent-sessions", "resample", "request-rate", "burstiness", "max-concurrency", "random-input-len",
-        "random-output-len", "random-length-cv", "random-prefix-len", "turns", "think-time", "agent-opening-len", "agent-edited-share",
+        "num-prompts", "agent-sessions", "resample", "request-rate", "burstiness", "rate-curve", "max-concurrency",
+        "random-input-len", "random-output-len", "random-length-cv", "random-prefix-len", "turns", "think-time",
+        "agent-opening-len", "agent-edited-share",
     ),
     "Model and GPU": ("model", "gpu", "dtype", "kv-dtype", "tp", "posterior"),
     "Engine": (

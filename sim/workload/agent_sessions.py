@@ -35,8 +35,10 @@ from sim.errors import UsageError
 from sim.units import MAX_TOKENS
 from sim.workload.arrivals import with_arrivals
 from sim.workload.content import Grown, SystemPrompt
+from sim.workload.rate_curve import RateCurve
 from sim.workload.trace import Trace, TraceBuilder
 
+SESSIONS_PER_S = 274 / 600
 TURNS_SPREAD = 1.2
 THINK_SPREAD = 0.57
 OPENING_SPREAD = 1.26
@@ -63,7 +65,7 @@ class AgentSessions:
     input_tokens: int = 3000
     output_tokens: int = 180
     edited_share: float = 0.6
-    rate_per_s: float = 274 / 600
+    rate_per_s: float | RateCurve = SESSIONS_PER_S
     burstiness: float = 1.0
     most_tokens: int = 200_000
 

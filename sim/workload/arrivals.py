@@ -8,15 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import UsageError
+from sim.workload.rate_curve import RateCurve
 from sim.workload.trace import Trace
 
 
-def arrival_times(count: int, rate_per_s: float, burstiness: float, rng: np.random.Generator) -> NDArray[np.float64]:
+def arrival_times(count: int, rate_per_s: float | RateCurve, burstiness: float, rng: np.random.Generator) -> NDArray[np.float64]:
     """`count` arrival times in seconds at a mean of `rate_per_s`, the first after one gap.
 
     Gaps are gamma with shape `burstiness`, as in `vllm bench serve`: 1 is Poisson, less clusters, more evens out, infinity is constant.
-    An infinite rate sends everything at 0. Raises UsageError unless both are positive.
+    An infinite rate sends everything at 0. Along a curve, time runs as fast as its rate: arrivals at rate 1, rescaled.
+    Raises UsageError unless both are positive.
     """
+    if isinstance(rate_per_s, RateCurve):
+        return rate_per_s.times(arrival_times(count, 1.0, burstiness, rng))
     if not rate_per_s > 0.0:
         raise UsageError(f"request rate must be positive, got {rate_per_s:g}")
     if not burstiness >= 1e-6:  # with less, gaps round to nothing
@@ -44,7 +48,7 @@ def spread_buckets(trace: Trace, bucket_s: float, rng: np.random.Generator) -> T
     return trace.retimed(times).taken(order)
 
 
-def with_arrivals(trace: Trace, rate_per_s: float, burstiness: float, rng: np.random.Generator) -> Trace:
+def with_arrivals(trace: Trace, rate_per_s: float | RateCurve, burstiness: float, rng: np.random.Generator) -> Trace:
     """The trace's calls at drawn times instead of their own; turns that follow their session's previous turn still do.
 
     Turns of a session keep their order: its later turns with times of their own then follow the previous one, too.

@@ -12,6 +12,7 @@ from sim.errors import UsageError
 from sim.units import MAX_TOKENS
 from sim.workload.arrivals import with_arrivals
 from sim.workload.content import Content, Grown, SystemPrompt
+from sim.workload.rate_curve import RateCurve
 from sim.workload.trace import Trace, TraceBuilder
 
 MAX_CV = 100.0
@@ -24,8 +25,8 @@ class Synthetic:
     Lengths are fixed, or log-normal with these means and the coefficient of variation `length_cv`. `prefix_tokens` are a system prompt
     that all share, in front of the input. With `turns` > 1, calls form sessions of that many: each turn's prompt is all that was said
     before plus its input, sent after the previous turn has finished and a think time, exponential with mean `think_s`.
-    Rate and burstiness are those of the sessions' (single calls') starts. `most_tokens` is the longest prompt and output that the engine
-    takes (None: any): a session that outgrows it is found before the rest is drawn.
+    Rate (or rate curve) and burstiness are those of the sessions' (single calls') starts. `most_tokens` is the longest prompt and output
+    that the engine takes (None: any): a session that outgrows it is found before the rest is drawn.
     """
 
     num_prompts: int
@@ -35,7 +36,7 @@ class Synthetic:
     prefix_tokens: int = 0
     turns: int = 1
     think_s: float = 0.0
-    rate_per_s: float = math.inf
+    rate_per_s: float | RateCurve = math.inf
     burstiness: float = 1.0
     most_tokens: int | None = None
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from sim.errors import UsageError
-from sim.workload.agent_sessions import AgentSessions, draw_sessions
+from sim.workload.agent_sessions import SESSIONS_PER_S, AgentSessions, draw_sessions
 from sim.workload.arrivals import spread_buckets, with_arrivals
 from sim.workload.formats import load_trace
 from sim.workload.options import LoadOptions
+from sim.workload.rate_curve import RateCurve, load_curve
 from sim.workload.synthetic import Synthetic, draw, resampled, with_think_time
 from sim.workload.trace import Trace
 
@@ -45,19 +46,23 @@ class Workload:
         prefix_len: int = 0,
         turns: int = 1,
         think_time_s: float = 0.0,
-        request_rate: float = math.inf,
+        request_rate: float | None = None,
         burstiness: float = 1.0,
+        rate_curve: RateCurve | str | Path | None = None,
         max_concurrency: int | None = None,
         most_tokens: int | None = None,
         seed: int = 0,
     ) -> Workload:
-        """Requests drawn from distributions (sim.workload.synthetic.Synthetic); lengths are means, in tokens. Raises UsageError."""
-        spec = Synthetic(
-            num_prompts, input_len, output_len, length_cv, prefix_len, turns, think_time_s, request_rate, burstiness, most_tokens
-        )
+        """Requests drawn from distributions (sim.workload.synthetic.Synthetic); lengths are means, in tokens.
+
+        They come all at once, at `request_rate`, or along `rate_curve` (sim.workload.rate_curve: a curve, a name or a file), scaled to a
+        mean of `request_rate` if both are given. Raises UsageError.
+        """
+        rate = _rate(request_rate, rate_curve, math.inf)
+        spec = Synthetic(num_prompts, input_len, output_len, length_cv, prefix_len, turns, think_time_s, rate, burstiness, most_tokens)
         origin = {
             "num_prompts": num_prompts,
-            **({"request_rate": request_rate} if math.isfinite(request_rate) else {}),
+            **_rate_origin(rate),
             "burstiness": burstiness,
             "random_input_len": input_len,
             "random_output_len": output_len,
@@ -85,23 +90,26 @@ class Workload:
         input_len: int = FITTED.input_tokens,
         output_len: int = FITTED.output_tokens,
         edited_share: float = FITTED.edited_share,
-        request_rate: float = FITTED.rate_per_s,
+        request_rate: float | None = None,
         burstiness: float = FITTED.burstiness,
+        rate_curve: RateCurve | str | Path | None = None,
         max_concurrency: int | None = None,
         most_tokens: int | None = None,
         seed: int = 0,
     ) -> Workload:
         """Sessions of agents (sim.workload.agent_sessions), which says what the defaults were fitted to; lengths are means, in tokens.
 
-        Sessions start at `request_rate`. Contexts end at `most_tokens`, or at the 200,000 of the fit where that is less. Raises UsageError.
+        Sessions start at `request_rate` (None: as fitted), or along `rate_curve` as in `drawn`. Contexts end at `most_tokens`, or at the
+        200,000 of the fit where that is less. Raises UsageError.
         """
+        rate = _rate(request_rate, rate_curve, SESSIONS_PER_S)
         most = min(most_tokens or FITTED.most_tokens, FITTED.most_tokens)
         spec = AgentSessions(
-            num_sessions, turns, think_time_s, prefix_len, opening_len, input_len, output_len, edited_share, request_rate, burstiness, most
+            num_sessions, turns, think_time_s, prefix_len, opening_len, input_len, output_len, edited_share, rate, burstiness, most
         )
         origin = {
             "agent_sessions": num_sessions,
-            **({"request_rate": request_rate} if math.isfinite(request_rate) else {}),
+            **_rate_origin(rate),
             "burstiness": burstiness,
             "agent_opening_len": opening_len,
             "agent_edited_share": edited_share,
@@ -130,13 +138,15 @@ class Workload:
         spread_arrivals_s: float = 0.0,
         request_rate: float | None = None,
         burstiness: float = 1.0,
+        rate_curve: RateCurve | str | Path | None = None,
         think_time_s: float = 0.0,
         start_s: float = 0.0,
         duration_s: float = 3600.0,
         max_concurrency: int | None = None,
         seed: int = 0,
     ) -> Workload:
-        """Requests of a trace file (sim.workload.formats), its first `limit`; at its own times, or at `request_rate`.
+        """Requests of a trace file (sim.workload.formats), its first `limit`; at its own times, at `request_rate`, or along
+        `rate_curve` as in `drawn`.
 
         `resample` draws so many requests with the trace's lengths instead. Raises UsageError naming what is wrong, OSError when the file
         cannot be read.
@@ -149,10 +159,11 @@ class Workload:
             trace = resampled(trace, resample, rng)
         if spread_arrivals_s:
             trace = spread_buckets(trace, spread_arrivals_s, rng)
-        if request_rate is not None:
-            trace = with_arrivals(trace, request_rate, burstiness, rng)
+        rate = None if request_rate is None and rate_curve is None else _rate(request_rate, rate_curve, math.inf)
+        if rate is not None:
+            trace = with_arrivals(trace, rate, burstiness, rng)
         elif burstiness != 1.0:
-            raise UsageError("burstiness needs a request rate")
+            raise UsageError("burstiness needs a request rate or a rate curve")
         origin = {
             "trace": path.name.encode("utf-8", "replace").decode(),  # its place on this machine is nobody's business
             "trace_sha256": _digest(path),
@@ -163,9 +174,24 @@ class Workload:
             "trace_duration": duration_s,
             "burstiness": burstiness,
             "think_time": think_time_s,
-            **{name: value for name, value in (("limit", limit), ("num_prompts", resample), ("request_rate", request_rate)) if value},
+            **{name: value for name, value in (("limit", limit), ("num_prompts", resample)) if value},
+            **({} if rate is None else _rate_origin(rate)),
         }
         return cls(with_think_time(trace, think_time_s, rng), max_concurrency, None, origin)
+
+
+def _rate(request_rate: float | None, rate_curve: RateCurve | str | Path | None, default_per_s: float) -> float | RateCurve:
+    """The rate to draw arrivals at: a given one, which a curve is scaled to, or the curve's own, or the default."""
+    if rate_curve is None:
+        return default_per_s if request_rate is None else request_rate
+    curve = rate_curve if isinstance(rate_curve, RateCurve) else load_curve(rate_curve)
+    return curve if request_rate is None else curve.scaled_to(request_rate)
+
+
+def _rate_origin(rate: float | RateCurve) -> dict[str, Any]:
+    if isinstance(rate, RateCurve):
+        return {"rate_curve": rate.name, "rate_curve_sha256": rate.digest, "request_rate": rate.mean_per_s}
+    return {"request_rate": rate} if math.isfinite(rate) else {}
 
 
 def _digest(path: Path) -> str:

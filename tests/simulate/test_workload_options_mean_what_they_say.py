@@ -24,10 +24,10 @@ def summary(*arguments):
     [
         ((), "what to serve? give --trace FILE, or --num-prompts N"),
         ((*AZURE, "--num-prompts", "5"), "needs --resample"),
-        ((*AZURE, "--resample", "--num-prompts", "5"), "--resample needs --num-prompts and --request-rate"),
+        ((*AZURE, "--resample", "--num-prompts", "5"), "--resample needs --num-prompts and --request-rate or --rate-curve"),
         ((*AZURE, "--random-input-len", "5"), "--random-input-len is for requests that are drawn"),
         ((*AZURE, "--turns", "2"), "--turns is for requests that are drawn"),
-        ((*AZURE, "--burstiness", "2"), "--burstiness needs --request-rate"),
+        ((*AZURE, "--burstiness", "2"), "--burstiness needs --request-rate or --rate-curve"),
         (("--num-prompts", "5", "--limit", "3"), "need a --trace"),
         (("--num-prompts", "5", "--request-rate", "-1"), "request rate must be positive"),
         (("--num-prompts", "5", "--request-rate", "nan"), "request rate must be positive"),
@@ -40,6 +40,8 @@ def summary(*arguments):
         (("--num-prompts", "5", "--think-time", "inf"), "think time must be a finite time"),
         (("--num-prompts", "5000", "--turns", "5000"), "more than"),
         (("--num-prompts", "5", "--router", "dice"), "dice"),
+        (("--num-prompts", "5", "--rate-curve", "servegen-dya"), "unknown rate curve 'servegen-dya'; did you mean 'servegen-day'?"),
+        (("--num-prompts", "5", "--rate-curve", "servegen-day", "--request-rate", "inf"), "of a curve must be positive and finite"),
         (("--agent-sessions", "5", "--num-prompts", "5"), "give --num-prompts or --agent-sessions, not both"),
         ((*AZURE, "--agent-sessions", "5"), "--agent-sessions draws requests of its own"),
         (("--agent-sessions", "5", "--limit", "3"), "need a --trace"),
@@ -86,6 +88,13 @@ def test_sessions_reuse_and_rate_scale():
     figures = summary(*SESSIONS, "--think-time", "1.5")
     assert figures["prefix_cache_hit_rate"] > 0.4
     assert summary(*SESSIONS, "--rate-scale", "4")["completed"] == 24
+
+
+def test_a_day_of_traffic_takes_a_day_whatever_draws_it():
+    day = ("--rate-curve", "servegen-day", "--request-rate", str(200 / 86_400))
+    agents = ("--agent-sessions", "200", "--turns", "1", "--agent-opening-len", "100", "--max-model-len", "20K")
+    for each in (("--num-prompts", "200"), agents, (*AZURE, "--resample", "--num-prompts", "200")):
+        assert summary(*each, *day, "--no-iterations")["duration"] == pytest.approx(86_400, rel=0.3)
 
 
 def test_agent_sessions_take_the_means_that_are_given():
