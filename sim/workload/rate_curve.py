@@ -23,7 +23,9 @@ from sim.workload.trace import MAX_TIME_S
 _FOLDER = Path(__file__).parent / "data"
 UNITS_S = {"time_s": 1.0, "hour": 3600.0}
 MOST_ROWS = 1_000_000
-MOST_PER_S = 1e9
+LEAST_PER_S, MOST_PER_S = 1e-9, 1e9  # beyond, a rate is a unit mistake, and sums of rates could overflow
+LIMITS = f"{LEAST_PER_S:g} to {MOST_PER_S:g} per second"
+SHORTEST_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,9 +46,9 @@ class RateCurve:
         return hashlib.sha256(self.edges_s.tobytes() + self.rates_per_s.tobytes()).hexdigest()
 
     def scaled_to(self, mean_per_s: float) -> RateCurve:
-        """The same curve with this mean. Raises UsageError unless it is positive and finite."""
-        if not 0.0 < mean_per_s < math.inf:
-            raise UsageError(f"the request rate of a curve must be positive and finite, got {mean_per_s:g}")
+        """The same curve with this mean. Raises UsageError for one that is no rate."""
+        if not LEAST_PER_S <= mean_per_s <= MOST_PER_S:
+            raise UsageError(f"the request rate of a curve must be positive and finite, {LIMITS}, got {mean_per_s:g}")
         return replace(self, rates_per_s=self.rates_per_s * (mean_per_s / self.mean_per_s))
 
     def calls(self, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -108,10 +110,10 @@ def _rows(path: Path) -> Iterator[tuple[float, float]]:
         start_s, rate = unit_s * csv_float(cells[0], "time", where), csv_float(cells[1], "rate", where)
         if not rows and start_s != 0.0:
             raise UsageError(f"{where}: the first row must be at time 0, got {cells[0]}")
-        if not before_s < start_s <= MAX_TIME_S:
-            raise UsageError(f"{where}: times must grow and be finite, got {cells[0]}")
-        if not 0.0 <= rate <= MOST_PER_S:
-            raise UsageError(f"{where}: rate must lie in 0..{MOST_PER_S:g} per second, got {cells[1]}")
+        if not before_s + SHORTEST_S <= start_s <= MAX_TIME_S:
+            raise UsageError(f"{where}: times must grow, by a millisecond at least, and be finite, got {cells[0]}")
+        if rate and not LEAST_PER_S <= rate <= MOST_PER_S:
+            raise UsageError(f"{where}: rate must be 0 or {LIMITS}, got {cells[1]}")
         before_s, rows = start_s, rows + 1
         if rows > MOST_ROWS:
             raise UsageError(f"{where}: more than {MOST_ROWS:,} rows")

@@ -86,6 +86,14 @@ def gpu(rng: random.Random, folder: Path) -> Callable[[], Any]:
     return lambda: run("gpus", str(path), *rng.choice(((), ("--json",), ("--yaml",))))
 
 
+def curve(rng: random.Random, folder: Path) -> Callable[[], Any]:
+    from tests.cli import run
+
+    path = folder / "curve.csv"
+    path.write_bytes(damaged(rng, b"# a day\nhour,rate\n0,0.5\n8,2\n20,1\n"))
+    return lambda: run("simulate", "--num-prompts", "3", "--rate-curve", str(path), *MODEL, "--draws", "0", "--json")
+
+
 def posterior(rng: random.Random, folder: Path) -> Callable[[], Any]:
     from sim.posterior import rates_from_file
     from sim.specs.gpus import get_gpu
@@ -133,7 +141,7 @@ def options(rng: random.Random, folder: Path) -> Callable[[], Any]:
 
 
 KINDS: Mapping[str, Callable[[random.Random, Path], Callable[[], Any]]] = {
-    "logs": log, "traces": trace, "scenarios": scenario, "GPU files": gpu, "posteriors": posterior,
+    "logs": log, "traces": trace, "scenarios": scenario, "GPU files": gpu, "rate curves": curve, "posteriors": posterior,
     "model configs": model, "options": options,
 }  # fmt: skip
 SERVED = {"model": "Llama-3.1-8B", "gpu": "A10", "num-prompts": "3", "draws": "0"}
@@ -151,6 +159,11 @@ COMMANDS = (
     ("simulate", {
         **SERVED, "random-input-len": "64", "engine": "sglang", "max-num-seqs": "8",
         "max-num-batched-tokens": "512", "engine-option": "schedule_policy=fcfs", "block-size": "16",
+    }),
+    ("simulate", {
+        "model": "Llama-3.1-8B", "gpu": "A10", "draws": "0", "agent-sessions": "2", "turns": "2", "think-time": "1", "request-rate": "4",
+        "rate-curve": "servegen-day", "random-prefix-len": "16", "agent-opening-len": "64", "random-input-len": "16",
+        "random-output-len": "4", "agent-edited-share": "0.5", "max-model-len": "4096",
     }),
     ("simulate", {**SERVED, "engine": "llamacpp", "engine-option": "n_ubatch=64"}),
     ("what-if", {

@@ -107,11 +107,13 @@ def test_workloads_follow_the_curve_and_say_so():
         ("hours,rate\n0,1\n", "curve.csv: line 1: the header must be time_s,rate or hour,rate"),
         ("hour,rate\n0,1\n1\n", "curve.csv: line 3: expected 2 cells, got 1"),
         ("hour,rate\n0,1\n\n1,many\n", "curve.csv: line 4: rate must be a number, got 'many'"),
-        ("hour,rate\n0,1\n1,-2\n", "curve.csv: line 3: rate must lie in 0..1e+09 per second, got -2"),
-        ("hour,rate\n0,1\n1,nan\n", "curve.csv: line 3: rate must lie in"),
+        ("hour,rate\n0,1\n1,-2\n", "curve.csv: line 3: rate must be 0 or 1e-09 to 1e+09 per second, got -2"),
+        ("hour,rate\n0,1\n1,nan\n", "curve.csv: line 3: rate must be 0 or"),
         ("hour,rate\n1,1\n", "curve.csv: line 2: the first row must be at time 0"),
         ("hour,rate\n0,1\n2,1\n2,1\n", "curve.csv: line 4: times must grow"),
-        ("hour,rate\n0,1\ninf,1\n", "curve.csv: line 3: times must grow and be finite"),
+        ("hour,rate\n0,1\ninf,1\n", "curve.csv: line 3: times must grow"),
+        ("time_s,rate\n0,1\n1e-9,1\n", "curve.csv: line 3: times must grow, by a millisecond at least"),
+        ("hour,rate\n0,1e-300\n", "curve.csv: line 2: rate must be 0 or"),
         ("hour,rate\n0,0\n1,0\n", "curve.csv: every rate is 0"),
     ],
 )
@@ -121,7 +123,7 @@ def test_bad_files_are_named_with_their_line(tmp_path, text, message):
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("mean", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("mean", [0.0, -1.0, 1e-300, math.inf, math.nan])
 def test_a_mean_that_is_no_rate_is_refused(mean):
     with pytest.raises(UsageError, match="must be positive and finite"):
         curve([1.0]).scaled_to(mean)
