@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from sim.cluster.autoscale import Scaling
 from sim.cluster.clients import NO_RETRIES, Retries
+from sim.cluster.kv_moves import StoreSpec
 from sim.cluster.network import NETWORK, NetworkSpec
-from sim.cluster.pools import DECODE, PREFILL, ROLES, SERVE, Pool
+from sim.cluster.pools import DECODE, FETCHES, PREFILL, ROLES, SERVE, Pool
 from sim.cluster.replica import Change, Engine
 from sim.cluster.router import make_router
 from sim.cost.serving import HostRates
@@ -28,6 +29,7 @@ class PoolSpec:
 
     `bytes_per_s` is the bandwidth of each replica's link, out and in. With `overlaps`, KV leaves layer by layer while prefill goes on. A
     decode replica keeps room for `reserve_tokens` of output per request. No prompt is longer than `max_prompt_tokens` (None: any is taken).
+    `fetch` says where a replica gets KV of a prompt that its cache lacks (None: nowhere).
     """
 
     deployment: Deployment
@@ -39,10 +41,13 @@ class PoolSpec:
     overlaps: bool = False
     reserve_tokens: int = RESERVE_TOKENS
     scaling: Scaling | None = None
+    fetch: str | None = None
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             raise UsageError(f"pool {self.name}: a pool's role is {', '.join(ROLES)}, not {self.role!r}")
+        if self.fetch not in (None, *FETCHES):
+            raise UsageError(f"pool {self.name}: KV is fetched from {' or '.join(FETCHES)}, not {self.fetch!r}")
         if not self.bytes_per_s > 0:
             raise UsageError(f"pool {self.name}: a link needs a bandwidth above 0, got {self.bytes_per_s:g} bytes/s")
         if self.most < self.deployment.replicas or self.deployment.replicas < 1:
@@ -71,6 +76,8 @@ class PoolSpec:
             nic_bytes_per_s=self.bytes_per_s,
             layers=d.model.layers,
             overlaps=self.overlaps,
+            block_size=config.block_size,
+            fetch=self.fetch,
             later=self.most - d.replicas,
             spare=spare,
         )
@@ -80,7 +87,8 @@ class PoolSpec:
 class Fleet:
     """Pools in the order in which requests look for one. Replicas are numbered through them, those of `max_replicas` included.
 
-    `loses`: what a failed replica had is lost, and not sent on to another. Raises UsageError for pools that do not go together.
+    `loses`: what a failed replica had is lost, and not sent on to another. `store` holds KV that all replicas share. Raises UsageError for
+    pools that do not go together.
     """
 
     pools: tuple[PoolSpec, ...]
@@ -88,6 +96,7 @@ class Fleet:
     changes: tuple[Change, ...] = ()
     retries: Retries = NO_RETRIES
     loses: bool = False
+    store: StoreSpec | None = None
     names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -122,8 +131,9 @@ class Fleet:
 
     @property
     def plain(self) -> bool:
-        """Whether no replica ever fails: those that do stop in the middle of what the fast path takes in one piece."""
-        return not any(change.action == "fail" for change in self.changes)
+        """Whether the fast path can take it: nobody fails in the middle of a stretch, or asks what caches hold there."""
+        asks = self.store is not None or any(pool.fetch or pool.deployment.router_options.get("view") == "cache" for pool in self.pools)
+        return not asks and not any(change.action == "fail" for change in self.changes)
 
 
 def alone(deployment: Deployment) -> Fleet:

@@ -183,6 +183,7 @@ def _run(
         scaling=fleet.scaling,
         retries=fleet.retries,
         loses=fleet.loses,
+        store=fleet.store,
         max_concurrency=study.workload.max_concurrency,
         admission=_admission(study, pools, costs),
         keep_iterations=keep_iterations,

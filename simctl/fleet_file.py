@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Deploy = Callable[[Mapping[str, Any]], "Deployment"]
 """Makes a deployment of a pool's options."""
-KEYS = ("pools", "network", "events", "retries", "on-failure")
+KEYS = ("pools", "network", "kv-store", "events", "retries", "on-failure")
 POOL_KEYS = (
     "name",
     "role",
@@ -41,6 +41,7 @@ POOL_KEYS = (
     "overlap",
     "reserve-tokens",
     "scaling",
+    "fetch",
     "router-options",
 )
 ON_FAILURE = ("move", "lose")
@@ -111,6 +112,7 @@ def load_fleet(path: Path, command: click.Command, deploy: Deploy, allowed: list
     Raises UsageError naming the place in the file.
     """
     from sim.cluster.clients import Retries
+    from sim.cluster.kv_moves import StoreSpec
     from sim.cluster.network import NetworkSpec
     from sim.fleet import Fleet
 
@@ -124,6 +126,12 @@ def load_fleet(path: Path, command: click.Command, deploy: Deploy, allowed: list
         net = body["network"].mapping(("latency-s", "shared-gb-s"))
         shared = {"shared_bytes_per_s": 1e9 * net["shared-gb-s"].number(1e-6, 1e9)} if "shared-gb-s" in net else {}
         given["network"] = NetworkSpec(net["latency-s"].number(0, 3600) if "latency-s" in net else 0.0, **shared)
+    if "kv-store" in body:
+        store = body["kv-store"].mapping(("gb", "gb-s"))
+        for key in ("gb", "gb-s"):
+            if key not in store:
+                raise body["kv-store"].error(f"needs {key}")
+        given["store"] = StoreSpec(1e9 * store["gb"].number(1e-6, 1e9), 1e9 * store["gb-s"].number(1e-6, 1e9))
     if "retries" in body:
         again = body["retries"].mapping(("most", "after-s"))
         after_s = again["after-s"].number(0, 1e6) if "after-s" in again else 0.0
@@ -139,7 +147,7 @@ def load_fleet(path: Path, command: click.Command, deploy: Deploy, allowed: list
 def _pool(at: At, place: int, command: click.Command, deploy: Deploy, allowed: list[str]) -> PoolSpec:
     from dataclasses import replace
 
-    from sim.cluster.pools import ROLES
+    from sim.cluster.pools import FETCHES, ROLES
     from sim.fleet import LINKS, PoolSpec
 
     own = at.mapping([*POOL_KEYS, *allowed])
@@ -163,6 +171,8 @@ def _pool(at: At, place: int, command: click.Command, deploy: Deploy, allowed: l
         if not isinstance(own["overlap"].value, bool):
             raise own["overlap"].error("needs true or false")
         given["overlaps"] = own["overlap"].value
+    if "fetch" in own:
+        given["fetch"] = own["fetch"].word(FETCHES)
     if "link" in own:
         link = own["link"]
         given["bytes_per_s"] = LINKS[link.word(list(LINKS))] if isinstance(link.value, str) else 1e9 * link.number(1e-6, 1e6)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Protocol
 
 from sim.cluster.clock import CLIENTS, Clock
+from sim.cluster.kv_moves import STORE_IN, STORE_OUT, KvMoves, StoreSpec
 from sim.cluster.network import NETWORK, Network, NetworkSpec
 from sim.cluster.pools import DECODE, PREFILL, KvRoom, Pool, RunningPool
 from sim.cluster.replica import Change, Replica, State
 from sim.cost.api_server import SharedServer
 from sim.engine.interface import Request
-from sim.errors import UsageError
+from sim.errors import SimctlError, UsageError
 from sim.results.record import RunLog
 from sim.ticks import ARRIVAL, COMPLETION, TICK_S, to_ticks
 
@@ -44,12 +45,20 @@ class Fleet:
     """Pools of replicas. Raises UsageError where they do not go together."""
 
     def __init__(
-        self, clock: Clock, log: RunLog, pools: Sequence[Pool], callers: Callers, network: NetworkSpec = NETWORK, loses: bool = False
+        self,
+        clock: Clock,
+        log: RunLog,
+        pools: Sequence[Pool],
+        callers: Callers,
+        network: NetworkSpec = NETWORK,
+        loses: bool = False,
+        store: StoreSpec | None = None,
     ) -> None:
         self._clock = clock
         self._log = log
         self._callers = callers
-        self._network = Network(clock, links_of(pools, network.shared_bytes_per_s), network.latency_s)
+        self._network = Network(clock, links_of(pools, network, store), network.latency_s)
+        self._kv = KvMoves(self._network, store)
         self._loses = loses
         self._ordered: dict[Replica, int] = {}  # since when those are paid for that are up, or on their way up
         self._paid: defaultdict[Replica, int] = defaultdict(int)  # ticks, of times that are over
@@ -224,7 +233,9 @@ class Fleet:
             running.parked.append(request)
             return
         place = running.pool.router.pick(request, running.up, self._clock.now)
-        replica = running.replicas[place]
+        replica = running.replicas[place] if 0 <= place < len(running.replicas) else None
+        if replica is None or replica.state is not State.UP:
+            raise SimctlError(f"pool {running.pool.name}: the router picked replica {place}, and those up are {running.up}")
         replica.sent += 1
         self._log.arrived(request, replica.index)
         if dispatch := to_ticks(running.pool.router.dispatch_s):
@@ -278,11 +289,11 @@ class Fleet:
         if running.pool.role == PREFILL:
             self._asked[request] = request.output_tokens
             request.output_tokens, request.hands_over = 1, True
-            room, go = request.prompt_tokens, partial(self._submit, request, replica)
+            room, go = request.prompt_tokens, partial(self._kv.bring, request, replica, running, partial(self._submit, request, replica))
         elif running.pool.role == DECODE:
             room, go = request.prompt_tokens + running.pool.reserve_tokens, partial(self._fetch, request, replica)
         else:
-            replica.submit(request)
+            self._kv.bring(request, replica, running, partial(self._submit, request, replica))
             return
         running.rooms[replica.index - running.first].enter(request, room, go)
 
@@ -308,7 +319,7 @@ class Fleet:
         if pool.overlaps:  # all layers but the last went while later ones were computed, as far as the link could take them
             prefill_s = self._clock.now * TICK_S - self._log.scheduled_s(request)
             size = max(size / pool.layers, size - pool.nic_bytes_per_s * prefill_s)
-        self._network.send(size, _path(source, replica, self._network.links), partial(self._fetched, request, replica))
+        self._network.send(size, [("out", source.index), "shared", ("in", replica.index)], partial(self._fetched, request, replica))
 
     def _fetched(self, request: Request, replica: Replica) -> None:
         if request in self._prefilled:
@@ -337,6 +348,7 @@ class Fleet:
             self._go_on_elsewhere(request, replica, place)
             return
         running = self._pool_of[replica.index]
+        self._kv.keep(request, replica, running)
         replica.left(request)
         running.rooms[replica.index - running.first].leave(request)
         after_s = running.pool.host.after_s(place)
@@ -353,6 +365,7 @@ class Fleet:
         running.pool.router.finished(request, replica.index - running.first, self._clock.now)
         self._ask_again(request)
         running.note_ttft(request, self._clock.now)
+        self._kv.keep(request, replica, running)
         replica.served(request)
         self._prefilled[request] = replica
         request.generated_tokens = request.computed_tokens = 0
@@ -379,20 +392,15 @@ class Fleet:
             action(*given)
 
 
-def links_of(pools: Sequence[Pool], shared_bytes_per_s: float = math.inf) -> dict[Hashable, float]:
-    """Bandwidth of every replica's way out and in, and of the link that all share, in bytes per second."""
-    links: dict[Hashable, float] = {} if shared_bytes_per_s == math.inf else {"shared": shared_bytes_per_s}
-    index = 0
-    for pool in pools:
-        for _ in pool.engines:
-            if pool.nic_bytes_per_s < math.inf:
-                links |= {("out", index): pool.nic_bytes_per_s, ("in", index): pool.nic_bytes_per_s}
-            index += 1
+def links_of(pools: Sequence[Pool], network: NetworkSpec = NETWORK, store: StoreSpec | None = None) -> dict[Hashable, float]:
+    """Bandwidth, in bytes per second, of every replica's way out and in, of the link that all share, and of a store's ways out and in."""
+    links: dict[Hashable, float] = {"shared": network.shared_bytes_per_s}
+    if store is not None:
+        links |= {STORE_OUT: store.bytes_per_s, STORE_IN: store.bytes_per_s}
+    bandwidths = [pool.nic_bytes_per_s for pool in pools for _ in pool.engines]
+    for index, bandwidth in enumerate(bandwidths):
+        links |= {("out", index): bandwidth, ("in", index): bandwidth}
     return links
-
-
-def _path(source: Replica, target: Replica, links: Mapping[Hashable, float]) -> list[Hashable]:
-    return [name for name in (("out", source.index), "shared", ("in", target.index)) if name in links]
 
 
 def _decode_pool(pools: Sequence[RunningPool]) -> RunningPool | None:

@@ -40,7 +40,7 @@ class Transfer:
 
 
 class Network:
-    """Links by name with their bandwidth in bytes per second. Raises UsageError for a bandwidth that is not above 0."""
+    """Links by name with their bandwidth in bytes per second, infinite ones not in anyone's way. Raises UsageError for none above 0."""
 
     def __init__(self, clock: Clock, links: Mapping[Hashable, float], latency_s: float = 0.0) -> None:
         for name, bandwidth in links.items():
@@ -52,14 +52,13 @@ class Network:
         self._transfers: dict[Transfer, None] = {}
         self._since = 0  # when `left` was true
         self._looks = 0  # the latest call to look again; earlier ones are stale
-        self.sent_bytes = 0.0
 
     def send(self, size: float, path: Sequence[Hashable], done: Callable[[], None]) -> None:
         """Move `size` bytes along `path` and call `done()` when the last has arrived."""
         self._clock.call(self._clock.now + self._latency, ARRIVAL, CLIENTS, self._begin, Transfer(path, size, SPENT * size, done))
 
     def _begin(self, transfer: Transfer) -> None:
-        self.sent_bytes += transfer.left
+        transfer.path = [name for name in transfer.path if self.links[name] < math.inf]
         if transfer.left <= 0 or not transfer.path:
             transfer.done()
             return

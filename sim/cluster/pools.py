@@ -21,6 +21,7 @@ from sim.engine.interface import Request
 from sim.errors import UsageError
 from sim.ticks import TICK_S
 
+FETCHES = MOST, BUSIEST = "most", "busiest"
 ROLES = SERVE, PREFILL, DECODE = "serve", "prefill", "decode"
 
 
@@ -29,8 +30,9 @@ class Pool:
     """What a pool is made of. `later` of its engines, the last ones, are not up at first.
 
     `kv_tokens` is what one replica's KV cache holds; a decode replica keeps `reserve_tokens` of it for the output of each request. `spare`
-    makes the engine of a replica that starts again. `nic_bytes_per_s` is its bandwidth out, and likewise in. `kv_bytes` gives the bytes of
-    a prompt's KV.
+    makes the engine of a replica that starts again. With `fetch`, a replica gets what its cache lacks of a prompt from the replica that
+    has most of it, or from the busiest one, whatever that has. `nic_bytes_per_s` is its bandwidth out, and likewise in. `kv_bytes` gives
+    the bytes of a prompt's KV.
     """
 
     engines: Sequence[Engine]
@@ -45,12 +47,16 @@ class Pool:
     nic_bytes_per_s: float = math.inf
     layers: int = 1
     overlaps: bool = False
+    block_size: int = 16
+    fetch: str | None = None
     later: int = 0
     spare: Callable[[], Engine] | None = None
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             raise UsageError(f"pool {self.name}: a pool's role is {', '.join(ROLES)}, not {self.role!r}")
+        if self.fetch not in (None, *FETCHES):
+            raise UsageError(f"pool {self.name}: KV is fetched from {' or '.join(FETCHES)}, not {self.fetch!r}")
         if not self.engines:
             raise UsageError(f"pool {self.name} needs at least one replica")
 

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Protocol
 
 from sim.cluster.clock import Clock
-from sim.engine.interface import Cancels, Request, Scheduler, StepCost
+from sim.engine.interface import Cancels, Request, Scheduler, ShowsCache, StepCost
 from sim.engine.loop import Step, Wait, engine_loop
 from sim.errors import SimctlError, UsageError
 from sim.results.record import RunLog
@@ -37,6 +37,9 @@ class Engine(Protocol):
     def cancel(self, request: Request) -> None:
         """Drop a request that is inside."""
 
+    def cached_blocks(self, request: Request) -> int:
+        """Leading KV blocks of its prompt that the cache holds now. UsageError where the engine cannot say."""
+
     def run(self, log: RunLog, replica: int, finish: Finish, now: int) -> Generator[Wait, int, None]:
         """Yield when to go on (None: when a request has come); be sent the time it then is."""
 
@@ -56,6 +59,12 @@ class SteppedEngine:
         self.scheduler.add(request)
         self._owed += request.prompt_tokens + request.output_tokens
         return None
+
+    def cached_blocks(self, request: Request) -> int:
+        """Leading KV blocks of its prompt that the cache holds; UsageError where the engine cannot say."""
+        if not isinstance(self.scheduler, ShowsCache):
+            raise UsageError("this engine does not show its prefix cache to routers and networks; vllm does")
+        return self.scheduler.cached_blocks(request)
 
     def cancel(self, request: Request) -> None:
         assert isinstance(self.scheduler, Cancels)

@@ -10,6 +10,7 @@ from sim.cluster.autoscale import Autoscaler, Scaling
 from sim.cluster.clients import NO_RETRIES, Clients, Retries
 from sim.cluster.clock import Clock, SimpyClock
 from sim.cluster.fleet import Fleet
+from sim.cluster.kv_moves import StoreSpec
 from sim.cluster.network import NETWORK, NetworkSpec
 from sim.cluster.pools import Pool
 from sim.cluster.replica import Change, Engine
@@ -60,6 +61,7 @@ def simulate_pools(
     scaling: Sequence[Scaling] = (),
     retries: Retries = NO_RETRIES,
     loses: bool = False,
+    store: StoreSpec | None = None,
     keep_iterations: bool = True,
     horizon_s: float = math.inf,
     on_progress: Callable[[int, int], None] | None = None,
@@ -68,7 +70,7 @@ def simulate_pools(
     """Run until every request that was let in has finished or come to nothing, or until `horizon_s` of simulated time.
 
     Replicas are numbered through the pools. `changes` start, drain and fail them; `loses`: what a failed replica had is lost, and not sent
-    on. Time is kept with SimPy, or with the `clock` given.
+    on. `store` is a KV store that all replicas share. Time is kept with SimPy, or with the `clock` given.
     Raises UsageError for a request that can never fit, a limit below 1 or pools that do not go together, SimctlError when a scheduler gets
     stuck or no replica is left.
     """
@@ -78,7 +80,7 @@ def simulate_pools(
     after_s = [pool.host.after_s for pool in pools for _ in pool.engines]
     log = RunLog(pools[0].engines[0].terms, len(after_s), keep_iterations=keep_iterations, after_s=after_s)
     clients = Clients(clock, source, log, max_concurrency, admission, retries)
-    clients.fleet = fleet = Fleet(clock, log, pools, clients, network, loses)
+    clients.fleet = fleet = Fleet(clock, log, pools, clients, network, loses, store)
     clients.on_progress = on_progress
     fleet.begin(changes)
     clients.begin()

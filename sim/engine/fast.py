@@ -49,6 +49,10 @@ class FastEngine(Stretches):
         """Not covered: a stretch is planned for requests that stay."""
         raise NotImplementedError
 
+    def cached_blocks(self, request: Request) -> int:
+        """Not covered: within a stretch nobody keeps count of blocks."""
+        raise NotImplementedError
+
     def run(self, log: RequestLog, replica: int, finish: Callable[[Request, int], None], now: int) -> Generator[Wait, int, None]:
         """Yield when to go on (None: when a request has come); be sent the time it then is."""
         self._log, self._replica, self._finish = log, replica, finish

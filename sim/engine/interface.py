@@ -132,6 +132,14 @@ class Cancels(Scheduler, Protocol):
         """
 
 
+@runtime_checkable
+class ShowsCache(Scheduler, Protocol):
+    """A scheduler that can say what its prefix cache holds."""
+
+    def cached_blocks(self, request: Request) -> int:
+        """Leading KV blocks of the request's prompt that are in the cache now."""
+
+
 class StepPrice(NamedTuple):
     """Cost of one iteration: ticks in all, seconds by term (in the order of StepCost.terms), and its prefill tokens."""
 

@@ -75,6 +75,10 @@ class VllmScheduler:
         else:
             self.queue.discard(request)
 
+    def cached_blocks(self, request: Request) -> int:
+        """Leading KV blocks of the request's prompt that are in HBM now."""
+        return len(self.kv.find_hits(request))
+
     def unfinished(self) -> int:
         """Requests waiting or running."""
         return len(self.queue) + len(self.running)
