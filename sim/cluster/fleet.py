@@ -179,7 +179,7 @@ class Fleet:
             self._forget_kv(request)
         self._changed(running)
         for request in lost:
-            self._log.lost(request, replica.index)
+            self._log.lost(request, replica.index, self._clock.now)
             if self._loses:
                 self._lose(request, replica)
             else:
@@ -229,17 +229,18 @@ class Fleet:
 
     def _route(self, request: Request, running: RunningPool, now_s: float) -> None:
         if not running.up:
-            self._log.arrived(request, -1)
+            self._log.arrived(request, -1, self._clock.now)
             running.parked.append(request)
             return
-        place = running.pool.router.pick(request, running.up, self._clock.now)
+        router, now = running.pool.router, self._clock.now
+        place = router.pick(request, running.up, now)
         replica = running.replicas[place] if 0 <= place < len(running.replicas) else None
         if replica is None or replica.state is not State.UP:
             raise SimctlError(f"pool {running.pool.name}: the router picked replica {place}, and those up are {running.up}")
         replica.sent += 1
-        self._log.arrived(request, replica.index)
-        if dispatch := to_ticks(running.pool.router.dispatch_s):
-            reached = self._clock.now + dispatch
+        reached = now + to_ticks(router.dispatch_s) if router.dispatch_s else now
+        self._log.arrived(request, replica.index, reached, router.decision)
+        if reached > now:
             self._clock.call(reached, ARRIVAL, CLIENTS, self._reach, request, replica, reached * TICK_S)
         else:
             self._reach(request, replica, now_s)
@@ -304,6 +305,7 @@ class Fleet:
         if replica.state is State.DOWN:
             self._move(request, replica)
         else:
+            self._log.submitted(request, replica.index, self._clock.now)
             replica.submit(request)
 
     # from prefill to decode

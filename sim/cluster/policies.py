@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 OVERLOAD_FACTOR = 1.3
 DECODE_WEIGHT = 0.01
+AFFINITY, FALLBACK = "affinity", "fallback"
 
 
 @dataclass(slots=True)
@@ -34,16 +35,23 @@ class Load:
 
 
 Choice = Callable[[Sequence[Load], Sequence[int], Sequence[int]], int]
-"""Place of the chosen replica, from their loads, the prompt's first blocks known to each, and its tokens new to each."""
+"""Place of the chosen replica, from their loads, the prompt's first blocks known to each, and its tokens new to each.
+
+In `decision` it names the way in which its latest choice was made.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeastRequests:
+    decision = "least-requests"
+
     def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
         return _fewest(loads)
 
 
 class PowerOfTwo:
+    decision = "power-of-two"
+
     def __init__(self, *, seed: int = 0) -> None:
         self._random = random.Random(seed)
 
@@ -59,26 +67,32 @@ class PowerOfTwo:
 
 @dataclass(frozen=True, kw_only=True)
 class PendingTokens:
+    decision = "join-shortest-pending-tokens"
+
     def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
         # without the second part, all that decode would gather on the first of the replicas that prefill nothing
         queues = [(load.pending_prefill_tokens, load.requests) for load in loads]
         return queues.index(min(queues))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class PrefixAffinity:
     overload_factor: float = OVERLOAD_FACTOR
+    decision: str = field(default=AFFINITY, init=False)
 
     def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
         most = max(known)
         best = known.index(most)
         if most and loads[best].requests <= max(self.overload_factor * _mean_requests(loads), 1.0):
+            self.decision = AFFINITY
             return best
+        self.decision = FALLBACK
         return _fewest(loads)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class LMetric:
+    decision = "lmetric"
     decode_weight: float = DECODE_WEIGHT
     idle_scores_zero: bool = False
 
@@ -95,15 +109,18 @@ class LMetric:
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Unified(LMetric):
     overload_factor: float = OVERLOAD_FACTOR
+    decision: str = field(default=AFFINITY, init=False)
 
     def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
         most = max(known)
         best = known.index(most)
         if most and loads[best].requests <= self.overload_factor * _mean_requests(loads):
+            self.decision = AFFINITY
             return best
+        self.decision = FALLBACK
         return LMetric.__call__(self, loads, known, new)
 
 

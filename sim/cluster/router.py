@@ -33,6 +33,7 @@ class Router(Protocol):
     """Picks a replica as a request is sent, and hears when the request arrived there, produced its first token and left. `now` in ticks."""
 
     dispatch_s: float
+    decision: str  # the way in which its latest pick was made
 
     def pick(self, request: Request, up: Sequence[int], now: int) -> int:
         """The chosen one of the replicas that take requests: `up`, ascending indices."""
@@ -49,6 +50,8 @@ class Router(Protocol):
 
 class RoundRobin:
     """In turn, whatever the load."""
+
+    decision = "round-robin"
 
     def __init__(self, replicas: int, block_size: int = 0, capacity: int = 0, *, dispatch_s: float = 0.0) -> None:
         self.dispatch_s = dispatch_s
@@ -71,6 +74,8 @@ class RoundRobin:
 
 class Random(RoundRobin):
     """Any replica, with equal chances."""
+
+    decision = "random"
 
     def __init__(self, replicas: int, block_size: int = 0, capacity: int = 0, *, seed: int = 0, dispatch_s: float = 0.0) -> None:
         super().__init__(replicas, dispatch_s=dispatch_s)
@@ -149,6 +154,7 @@ class LoadRouter:
         self._blocks = SentBlocks(replicas, capacity)
         self._block_size = block_size
         self._choose = choose
+        self.decision = getattr(choose, "__name__", "policy")
         self._pending: dict[Request, int] = {}  # new tokens of requests without a first token
         self._period = to_ticks(snapshot_s)
         self._periods = 0  # that had begun at the latest snapshot
@@ -161,6 +167,7 @@ class LoadRouter:
             loads, known = [loads[i] for i in up], [known[i] for i in up]
         new = [max(1, request.prompt_tokens - blocks * size) for blocks in known]  # at least one has to be computed
         place = self._choose(loads, known, new)
+        self.decision = getattr(self._choose, "decision", self.decision)
         self._pending[request] = new[place]
         self._blocks.send(request.prompt_hashes, up[place])
         if self._reserves_at_pick:

@@ -307,7 +307,8 @@ class IterationCost:
         steps, (contexts, chunks) = self.steps, split(iteration)
         shown, left = steps.shown(len(iteration.scheduled), bool(chunks), head_start)
         shapes = [steps.launched_late(shape, left) for shape in steps.shapes(contexts, chunks, iteration.places)]
-        parts = [step_terms(steps.work(shape), self._rates) for shape in shapes]
+        works = [steps.work(shape) for shape in shapes]
+        parts = [step_terms(work, self._rates) for work in works]
         terms = parts[0] if len(parts) == 1 else Terms(*map(sum, zip(*parts, strict=True)))
         if steps.jumps and not chunks and not iteration.reloads:
             drafting = reloading = 0
@@ -317,4 +318,16 @@ class IterationCost:
             reloading = steps.reloading(iteration, own)
         if shown or drafting or reloading:
             terms = terms._replace(fixed=terms.fixed + (shown + drafting) * TICK_S, link=terms.link + reloading * TICK_S)
-        return StepPrice(shown + own + drafting + reloading, terms, sum(n for n, _, rows in chunks if rows <= 1))
+        ticks, prefill = shown + own + drafting + reloading, sum(n for n, _, rows in chunks if rows <= 1)
+        return StepPrice(ticks, terms, prefill, self._decode_kv_s(contexts, chunks, works) if prefill else terms.kv)
+
+    def _decode_kv_s(self, contexts: list[int], chunks: list[Chunk], works: list[Work]) -> float:
+        """Seconds of the term `kv` for decodes beside prefill, those that verify drafts included."""
+        if not contexts and all(rows <= 1 for _, _, rows in chunks):
+            return 0.0
+        verifying = [chunk for chunk in chunks if chunk[2] > 1]
+        if verifying:
+            works = [self.steps.work(shape_of(self.steps.model, contexts, verifying, self.steps.policy))]
+        else:
+            works = [work._replace(prefill_kv_bytes=0.0, prefill_flops=0.0) for work in works]
+        return float(sum(attention_s(work, self._rates) for work in works))

@@ -53,6 +53,9 @@ class Request:
         return time_s > self.arrival_s + self.cancel_s
 
 
+BUDGET, SLOTS, BLOCKS = 1, 2, 3  # what a waiting request can lack: tokens of the iteration, a place among the running, KV blocks
+
+
 @dataclass(slots=True, eq=False)
 class Iteration:
     """One engine step, as decided. `scheduled` lists (request, tokens computed for it), in scheduling order."""
@@ -63,6 +66,7 @@ class Iteration:
     total_tokens: int = 0
     reloads: tuple[int, ...] = ()  # KV blocks brought back from each tier below HBM; empty when none
     places: Sequence[int] = ()  # slot numbers of `scheduled`, of engines whose requests have a place of their own
+    short_of: int = 0  # what kept the first waiting request out: BUDGET, SLOTS or BLOCKS; 0: nobody waited, or the engine does not say
 
 
 @dataclass(slots=True, eq=False)
@@ -141,11 +145,14 @@ class ShowsCache(Scheduler, Protocol):
 
 
 class StepPrice(NamedTuple):
-    """Cost of one iteration: ticks in all, seconds by term (in the order of StepCost.terms), and its prefill tokens."""
+    """Cost of one iteration: ticks in all, seconds by term (in the order of StepCost.terms), its prefill tokens, and of the term `kv` the
+    seconds for its decodes.
+    """
 
     ticks: int
     terms: Sequence[float]
     prefill_tokens: int
+    decode_kv_s: float = 0.0
 
 
 class StepCost(Protocol):

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from sim.engine.config import EngineConfig
-from sim.engine.interface import Iteration, Outcome, Request
+from sim.engine.interface import BUDGET, SLOTS, Iteration, Outcome, Request
 from sim.errors import UsageError
 
 
@@ -112,7 +112,8 @@ class LlamaCppScheduler:
         scheduled = chosen + shares
         place = {slot: number for number, slot in enumerate(self.slots) if slot is not None}
         places = [place[request] for request, _ in scheduled]
-        return Iteration(scheduled, admitted, [], sum(tokens for _, tokens in scheduled), places=places)
+        short_of = SLOTS if self.queue else BUDGET if len(shares) < len(prompts) else 0
+        return Iteration(scheduled, admitted, [], sum(tokens for _, tokens in scheduled), places=places, short_of=short_of)
 
     def complete(self, iteration: Iteration) -> Outcome:
         """Advance the requests that ran, sample where everything known is computed, free the slots of the finished."""

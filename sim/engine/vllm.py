@@ -8,7 +8,7 @@ tests/engine/test_decisions_equal_vllm.py compares the two iteration by iteratio
 from __future__ import annotations
 
 from sim.engine.config import EngineConfig
-from sim.engine.interface import Iteration, Outcome, Request
+from sim.engine.interface import BLOCKS, BUDGET, SLOTS, Iteration, Outcome, Request
 from sim.engine.kv.cache import KvCacheManager
 from sim.engine.kv.tiers import TieredKvCacheManager, tiers_of
 from sim.engine.queues import FcfsQueue, PriorityQueue
@@ -100,9 +100,8 @@ class VllmScheduler:
         budget = self.config.max_num_batched_tokens - self.speculation.drafter_rows  # each request leaves room for the next one's
         budget = self._schedule_running(chosen, preempted, budget, threshold)
         admitted: list[Request] = []
-        if not preempted:
-            self._admit(chosen, admitted, budget, threshold)
-        return Iteration(list(chosen.items()), admitted, preempted, sum(chosen.values()), self.kv.take_reloads())
+        short_of = BLOCKS if preempted else self._admit(chosen, admitted, budget, threshold)
+        return Iteration(list(chosen.items()), admitted, preempted, sum(chosen.values()), self.kv.take_reloads(), short_of=short_of)
 
     def complete(self, iteration: Iteration) -> Outcome:
         """Advance the requests that ran, sample where everything known is computed, free the finished."""
@@ -190,8 +189,8 @@ class VllmScheduler:
             index += 1
         return budget
 
-    def _admit(self, chosen: dict[Request, int], admitted: list[Request], budget: int, threshold: int) -> None:
-        """Start waiting requests, in queue order and stopping at the first that does not fit."""
+    def _admit(self, chosen: dict[Request, int], admitted: list[Request], budget: int, threshold: int) -> int:
+        """Start waiting requests, in queue order and stopping at the first that does not fit. Returns what that one lacks."""
         config, kv = self.config, self.kv
         began, uniform = bool(chosen), self._uniform
         while budget > 0 and len(self.running) < config.max_num_seqs and (request := self.next_waiting()) is not None:
@@ -206,10 +205,10 @@ class VllmScheduler:
             if padded:
                 remaining += self.speculation.draft_tokens
                 if remaining > budget:
-                    break
+                    return BUDGET
             tokens = _capped(remaining, None, threshold)
             if tokens > budget and not config.enable_chunked_prefill:
-                break
+                return BUDGET
             tokens = min(tokens, budget)
             room = kv.free_blocks - (self._watermark_blocks if self.running else 0)
             # Without the reservation a long prompt would be let in on the strength of its first chunk and preempted later.
@@ -217,7 +216,7 @@ class VllmScheduler:
             upto = start + tokens
             slots = min(upto + self.speculation.lookahead_tokens, config.max_model_len)
             if kv.blocks_needed(request, max(reserve, slots), hits) > room:
-                break
+                return BLOCKS
             self.queue.pop()
             self.running.append(request)
             kv.reload(request, len(hits), below)  # before the allocation, which may push other contents down
@@ -231,6 +230,9 @@ class VllmScheduler:
             admitted.append(request)
             chosen[request] = tokens
             budget -= tokens + self.speculation.drafter_rows
+        if not self.queue or (budget > 0 and len(self.running) < config.max_num_seqs):
+            return 0
+        return BUDGET if budget <= 0 else SLOTS
 
     def _pads(self, cached: int) -> bool:
         """Whether a request that starts with one token has room for draft rows, so that all of a decode batch have one length."""

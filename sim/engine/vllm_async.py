@@ -126,10 +126,11 @@ class AsyncVllmScheduler(VllmScheduler):
             self._held_back.append(self.queue.pop())
         return super().next_waiting()
 
-    def _admit(self, chosen: dict[Request, int], admitted: list[Request], budget: int, threshold: int) -> None:
-        super()._admit(chosen, admitted, budget, threshold)
+    def _admit(self, chosen: dict[Request, int], admitted: list[Request], budget: int, threshold: int) -> int:
+        short_of = super()._admit(chosen, admitted, budget, threshold)
         while self._held_back:
             self.queue.put_back(self._held_back.pop())
+        return short_of
 
     def _take_late(self) -> None:
         for request in self._late:

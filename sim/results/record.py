@@ -3,6 +3,9 @@
 Nothing is kept per token. A token's inter-token gap is nearly always the time between the ends of two consecutive iterations of
 its replica, so each iteration keeps only how many such gaps it closed; the few gaps that span iterations in which the request did
 not sample (after a preemption, or a budget that ran out) are kept one by one as stalls.
+
+Which iterations a request took part in follows from two sparse tables: the chunks of prefill that it computed, and the events that
+set it back or let it go on. In every other iteration of its replica between its first token and its last it decoded.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,20 +38,35 @@ ITERATION_COLUMNS = (
     "preempted",
     "sampled",
     "itl_gaps",
+    "decided_s",
+    "short_of",
+    "decode_kv_s",
 )
-REQUEST_FLOATS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s", "cancelled_s")
-REQUEST_INTS = ("prompt_tokens", "output_tokens", "generated_tokens", "cached_tokens", "preemptions", "replica", "turn", "rejected")
+CHUNK_COLUMNS = ("chunk_iteration", "chunk_request", "chunk_tokens", "chunk_end")
+EVENT_COLUMNS = ("event_s", "event_request", "event_kind", "event_replica")
+# what can happen to a request inside an engine; a pause begins at the end of the iteration in which it sampled last
+PAUSED, SAMPLED_AGAIN, PREEMPTED, REPLICA_FAILED, HANDED_OVER, SUBMITTED_AGAIN = range(1, 7)
+REQUEST_FLOATS = (
+    "arrival_s", "reached_s", "scheduled_s", "first_token_s", "finish_s", "cancelled_s",
+    "submitted_s", "first_sampled_s", "last_sampled_s",
+)  # fmt: skip
+REQUEST_INTS = (
+    "prompt_tokens", "output_tokens", "generated_tokens", "cached_tokens", "preemptions", "replica", "turn", "rejected", "decision",
+)  # fmt: skip
 FLOATS, INTS = len(REQUEST_FLOATS), len(REQUEST_INTS)
-SCHEDULED, FIRST, FINISH, CANCELLED = 1, 2, 3, 4
-GENERATED, REPLICA, REJECTED = 2, 5, 7
+REACHED, SCHEDULED, FIRST, FINISH, CANCELLED, SUBMITTED, FIRST_SAMPLED, LAST_SAMPLED = range(1, 9)
+GENERATED, REPLICA, REJECTED, DECISION = 2, 5, 7, 8
 LOST = 5  # in `rejected`, beside the limits of sim.cluster.admission
+NOT_YET = array("d", [math.nan] * FLOATS)
+SPARSE_BYTES = 2**22  # of a sparse table that stay in memory
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """A finished run. `requests` and `iterations` map column names to arrays of shape [requests] and [iterations]; `terms` has shape
     [iterations, len(term_names)], seconds; `stall_s` holds the inter-token gaps that span more than one iteration. `paid_s` says of each
-    replica how long it was up or on its way up.
+    replica how long it was up or on its way up. `chunks` and `events` are the sparse tables, columns of shape [chunks] and [events];
+    `decision_names` are what the column `decision` counts.
     """
 
     request_ids: Sequence[str]
@@ -59,6 +77,9 @@ class RunRecord:
     terms: NDArray[np.float64]
     stall_s: NDArray[np.float64]
     paid_s: Sequence[float] = ()
+    chunks: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    events: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    decision_names: tuple[str, ...] = ()
 
 
 class _ReplicaState:
@@ -90,7 +111,12 @@ class RunLog:
         self._after_s = after_s or [NO_HOST.after_s] * replicas
         self.on_first_token: Callable[[Request, int], None] | None = None
         self.term_names = tuple(term_names)
+        self._decisions: dict[str, int] = {}  # names of routers' decisions, in the order in which they first came
         self._rows = SpillingTable(len(ITERATION_COLUMNS) + len(self.term_names))
+        self._iterations = 0  # rows so far
+        self._chunks = SpillingTable(len(CHUNK_COLUMNS), SPARSE_BYTES)
+        self._events = SpillingTable(len(EVENT_COLUMNS), SPARSE_BYTES)
+        self._prefilling: dict[Request, int] = {}  # started or resumed, and without a token since: its row
         self._stalls = array("d")
         self._stalled_since: dict[Request, float] = {}
         self._ids: list[str] = []
@@ -104,23 +130,41 @@ class RunLog:
         """Requests sent and not finished."""
         return len(self._resident)
 
-    def arrived(self, request: Request, replica: int) -> None:
-        """A client sent `request`, and the router gave it to `replica`; or to another, after the first had lost it."""
+    def arrived(self, request: Request, replica: int, reached: int, decision: str = "") -> None:
+        """A client sent `request`, and a router gave it to `replica` by the decision of this name, where it is at `reached`; or to another,
+        after the first had lost it. -1, and no decision, while no replica is up.
+        """
+        chosen = self._decisions.setdefault(decision, len(self._decisions)) if decision else -1
         row = self._resident.setdefault(request, len(self._ids))
         if row == len(self._ids):
-            self._open(request, replica, 0)
+            self._open(request, replica, 0, chosen, reached * TICK_S)
+            return
+        self._ints[row * INTS + REPLICA] = replica
+        self._ints[row * INTS + DECISION] = chosen
+        if math.isnan(self._floats[row * FLOATS + SUBMITTED]):
+            self._floats[row * FLOATS + REACHED] = reached * TICK_S
+
+    def submitted(self, request: Request, replica: int, now: int) -> None:
+        """The engine of `replica` got `request`."""
+        row = self._resident[request]
+        at = row * FLOATS + SUBMITTED
+        if self._floats[at] >= 0.0:
+            self._event(now * TICK_S, row, SUBMITTED_AGAIN, replica)
         else:
-            self._ints[row * INTS + REPLICA] = replica
+            self._floats[at] = now * TICK_S
 
     def rejected(self, request: Request, limit: int) -> None:
         """A client sent `request`, and admission turned it away at this `limit`."""
-        self._open(request, -1, limit)
+        self._open(request, -1, limit, -1, math.nan)
 
-    def _open(self, request: Request, replica: int, rejected: int) -> None:
+    def _open(self, request: Request, replica: int, rejected: int, decision: int, reached_s: float) -> None:
         self._ids.append(request.request_id)
         self._sessions.append(request.session_id)
-        self._floats.extend((request.arrival_s, math.nan, math.nan, math.nan, math.nan))
-        self._ints.extend((request.prompt_tokens, request.output_tokens, 0, 0, 0, replica, request.turn, rejected))
+        at = len(self._floats)
+        self._floats.extend(NOT_YET)
+        self._floats[at] = request.arrival_s
+        self._floats[at + REACHED] = reached_s
+        self._ints.extend((request.prompt_tokens, request.output_tokens, 0, 0, 0, replica, request.turn, rejected, decision))
 
     def scheduled(self, request: Request, ticks: int) -> None:
         """An engine decided an iteration that starts `request`; the first counts."""
@@ -136,16 +180,21 @@ class RunLog:
         """The first token of `request` was sent at `end_s`, at this place of its iteration."""
         if request.hands_over:
             return
-        self._floats[self._resident[request] * FLOATS + FIRST] = end_s + self._after_s[replica](place)
+        at = self._resident[request] * FLOATS
+        self._floats[at + FIRST_SAMPLED] = end_s
+        self._floats[at + FIRST] = end_s + self._after_s[replica](place)
         if self.on_first_token is not None:
             self.on_first_token(request, replica)
 
     def last_token(self, request: Request, end_s: float, place: int) -> None:
         """The last token of `request` was sent at `end_s`, at this place of its iteration."""
-        if request.hands_over:
-            return
         row = self._resident[request]
-        finish_s = end_s + self._after_s[self._ints[row * INTS + REPLICA]](place)
+        replica = self._ints[row * INTS + REPLICA]
+        if request.hands_over:
+            self._event(end_s, row, HANDED_OVER, replica)
+            return
+        self._floats[row * FLOATS + LAST_SAMPLED] = end_s
+        finish_s = end_s + self._after_s[replica](place)
         if request.given_up_by(finish_s):  # before it came through
             self.cancelled(request)
             return
@@ -172,12 +221,14 @@ class RunLog:
         self._progress(request, row)
         self._stalled_since.pop(request, None)
 
-    def lost(self, request: Request, replica: int) -> None:
+    def lost(self, request: Request, replica: int, now: int) -> None:
         """The replica failed with `request` inside: its next token comes from another."""
         state = self._replicas[replica]
         if request in state.last_sampled:
             state.last_sampled.remove(request)
             self._stalled_since[request] = state.last_end_s
+        self._prefilling.pop(request, None)
+        self._event(now * TICK_S, self._resident[request], REPLICA_FAILED, replica)
 
     def iteration(self, replica: int, step: Step, now: int, outcome: Outcome, places: Sequence[int]) -> None:
         """An iteration of `replica` ended `now`: its tokens were sent. `places` are those of the finished among the sampled
@@ -190,6 +241,8 @@ class RunLog:
                 self.scheduled(request, step.decided)
         gaps = self._sampled(replica, end_s, outcome)
         if self._keep:
+            self._note_requests(replica, step, outcome)
+            self._iterations += 1
             self._rows.append(
                 (
                     step.started * TICK_S,
@@ -205,6 +258,9 @@ class RunLog:
                     len(iteration.preempted),
                     len(outcome.sampled) + outcome.drafts_kept,
                     gaps,
+                    step.decided * TICK_S,
+                    iteration.short_of,
+                    price.decode_kv_s,
                     *price.terms,
                 )
             )
@@ -219,6 +275,7 @@ class RunLog:
         if gaps != len(before):
             for request in before - sampled:
                 self._stalled_since[request] = state.last_end_s
+                self._event(state.last_end_s, self._resident[request], PAUSED, replica)
         if gaps != len(sampled):
             for place, request in enumerate(outcome.sampled):
                 if request in before:
@@ -229,13 +286,39 @@ class RunLog:
                     stall_s = end_s - self._stalled_since.pop(request)
                     if self._keep:
                         self._stalls.append(stall_s)
+                        self._event(end_s, self._resident[request], SAMPLED_AGAIN, replica)
         sampled.difference_update(outcome.finished)
         state.last_sampled, state.last_end_s = sampled, end_s
         return gaps
 
+    def _note_requests(self, replica: int, step: Step, outcome: Outcome) -> None:
+        """Who lost its KV blocks in an iteration, and who computed a chunk of prefill in it."""
+        iteration, prefilling = step.iteration, self._prefilling
+        for request in iteration.preempted:
+            prefilling.pop(request, None)
+            if request in self._resident:
+                self._event(step.started * TICK_S, self._resident[request], PREEMPTED, replica)
+        for request in iteration.admitted:
+            if request in self._resident:
+                prefilling[request] = self._resident[request]
+        if not prefilling:
+            return
+        for request, tokens in iteration.scheduled:
+            if request in prefilling:
+                # one that has lost its blocks since has no computed tokens: at least the chunk's own were
+                self._chunks.append((self._iterations, prefilling[request], tokens, max(request.computed_tokens, tokens)))
+        for request in (*outcome.sampled, *(each for each in prefilling if each.cancelled)):
+            prefilling.pop(request, None)
+
+    def _event(self, time_s: float, row: int, kind: int, replica: int) -> None:
+        if self._keep:
+            self._events.append((time_s, row, kind, replica))
+
     def _progress(self, request: Request, row: int) -> None:
-        at = row * INTS + GENERATED
-        self._ints[at : at + 3] = array("q", (request.generated_tokens, request.cached_tokens, request.preemptions))
+        ints, at = self._ints, row * INTS + GENERATED
+        ints[at] = request.generated_tokens
+        ints[at + 1] = request.cached_tokens
+        ints[at + 2] = request.preemptions
 
     def record(self, paid_s: Sequence[float] = ()) -> RunRecord:
         """The columns. Requests that have not finished have NaN finish times and the tokens generated so far. `paid_s` as in RunRecord."""
@@ -246,6 +329,7 @@ class RunLog:
         for names, values in ((REQUEST_FLOATS, self._floats), (REQUEST_INTS, self._ints)):
             each = np.asarray(values).reshape(-1, len(names)).T.copy()
             columns |= dict(zip(names, each, strict=True))
+        chunks, events = self._chunks.table(), self._events.table()
         return RunRecord(
             self._ids,
             self._sessions,
@@ -255,4 +339,7 @@ class RunLog:
             table[:, len(ITERATION_COLUMNS) :],
             np.frombuffer(self._stalls, dtype=np.float64),
             paid_s,
+            {name: chunks[:, i] for i, name in enumerate(CHUNK_COLUMNS)},
+            {name: events[:, i] for i, name in enumerate(EVENT_COLUMNS)},
+            tuple(self._decisions),
         )

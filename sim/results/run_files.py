@@ -1,15 +1,17 @@
-"""Runs as files: `run.nc` (every request, every iteration) and `summary.json` (the figures, all derived from run.nc)."""
+"""Runs as files: `run.nc` (every request, every iteration) and `summary.json` (the figures, all derived from run.nc), written and read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sim.errors import UsageError
 from sim.files import plain
+from sim.results.netcdf import DamagedFileError, whole
 from sim.results.record import RunRecord
 
 RUN_FILE, SUMMARY_FILE = "run.nc", "summary.json"
@@ -18,9 +20,13 @@ FORMAT = "simctl run 1"
 # name -> (units, what it is); units as netCDF users read them, "1" for counts
 REQUEST_VARIABLES: dict[str, tuple[str, str]] = {
     "arrival_s": ("s", "when the client sent it"),
-    "scheduled_s": ("s", "start of the first iteration that computed for it"),
-    "first_token_s": ("s", "end of the iteration that sampled its first token"),
-    "finish_s": ("s", "end of the iteration that sampled its last token; NaN when still resident"),
+    "reached_s": ("s", "when it reached the API server of its replica"),
+    "submitted_s": ("s", "when the engine of its replica got it, the first of them where one failed"),
+    "scheduled_s": ("s", "when the first iteration that computed for it was decided"),
+    "first_sampled_s": ("s", "end of the iteration that sampled its first token"),
+    "first_token_s": ("s", "when its client had the first token"),
+    "last_sampled_s": ("s", "end of the iteration that sampled its last token; NaN when still resident"),
+    "finish_s": ("s", "when its client had the last token; NaN when still resident"),
     "cancelled_s": ("s", "when its client gave up; NaN where it did not"),
     "prompt_tokens": ("tokens", "prompt length"),
     "output_tokens": ("tokens", "tokens asked for"),
@@ -33,10 +39,12 @@ REQUEST_VARIABLES: dict[str, tuple[str, str]] = {
         "1",
         "0, or why it has no answer: 1 full queue, 2 TTFT goal, 3 token bucket, 4 too long (its replica is then -1), 5 its replica failed",
     ),
+    "decision": ("1", "how the router chose its replica, a place in decision_name; -1 where it did not"),
 }
 ITERATION_VARIABLES: dict[str, tuple[str, str]] = {
-    "start_s": ("s", "when the iteration was decided"),
-    "duration_s": ("s", "its step time"),
+    "decided_s": ("s", "when the iteration was decided"),
+    "start_s": ("s", "when it began: at once, or when the tokens of the one before it were sent"),
+    "duration_s": ("s", "from then until its own tokens were sent"),
     "iteration_replica": ("1", "replica that ran it"),
     "scheduled": ("1", "requests that computed tokens"),
     "running": ("1", "requests holding KV blocks"),
@@ -48,8 +56,28 @@ ITERATION_VARIABLES: dict[str, tuple[str, str]] = {
     "preempted": ("1", "requests preempted"),
     "sampled": ("1", "tokens sampled"),
     "itl_gaps": ("1", "inter-token gaps equal to the time since the end of the replica's previous iteration"),
+    "short_of": (
+        "1",
+        "what the first waiting request lacked: 1 token budget, 2 a sequence slot, 3 KV blocks; 0 nothing, or not said",
+    ),
+    "decode_kv_s": ("s", "of the term kv, what decodes took"),
 }
-_FLOATS = ("arrival_s", "scheduled_s", "first_token_s", "finish_s", "cancelled_s", "start_s", "duration_s")
+CHUNK_VARIABLES: dict[str, tuple[str, str]] = {
+    "chunk_iteration": ("1", "place of the iteration in which a request computed a chunk of prefill"),
+    "chunk_request": ("1", "place of that request"),
+    "chunk_tokens": ("tokens", "tokens computed, of the prompt or again after a preemption"),
+    "chunk_end": ("tokens", "its tokens with KV after the chunk"),
+}
+EVENT_VARIABLES: dict[str, tuple[str, str]] = {
+    "event_s": ("s", "when something happened to a request inside an engine"),
+    "event_request": ("1", "place of that request"),
+    "event_kind": (
+        "1",
+        "1 paused after this token, 2 sampled again, 3 preempted, 4 its replica failed, 5 its prefill replica is done, 6 another got it",
+    ),
+    "event_replica": ("1", "the replica"),
+}
+SINGLE = ("decode_kv_s",)  # in single precision, as terms are: shares, no times
 
 
 def to_dataset(
@@ -58,7 +86,7 @@ def to_dataset(
     draws: Mapping[str, Sequence[float]] | None = None,
     repeats: Mapping[str, Sequence[float]] | None = None,
 ) -> Any:
-    """The run as an xarray.Dataset with dims request, iteration, term and stall; `attrs` are its provenance.
+    """The run as an xarray.Dataset with dims request, iteration, term, stall, chunk and event; `attrs` are its provenance.
 
     `draws` maps figures to their values at each draw of the rates, `repeats` to those of repeats with other seeds: dims draw or repeat,
     and figure.
@@ -66,10 +94,9 @@ def to_dataset(
     import xarray as xr
 
     variables: dict[str, Any] = {}
-    for name, (units, text) in REQUEST_VARIABLES.items():
-        variables[name] = ("request", _typed(name, record.requests[name]), {"units": units, "long_name": text})
-    for name, (units, text) in ITERATION_VARIABLES.items():
-        variables[name] = ("iteration", _typed(name, record.iterations[name]), {"units": units, "long_name": text})
+    for dim, described, columns in _tables(record):
+        for name, (units, text) in described.items():
+            variables[name] = (dim, _typed(name, columns[name]), {"units": units, "long_name": text})
     meaning = {"units": "s", "long_name": "step time of the iteration by term"}
     variables["term_s"] = (("iteration", "term"), record.terms.astype(np.float32), meaning)
     variables["stall_s"] = (
@@ -77,12 +104,19 @@ def to_dataset(
         record.stall_s,
         {"units": "s", "long_name": "inter-token gaps over iterations in which the request did not sample"},
     )
+    if record.paid_s:
+        variables["paid_s"] = (
+            "replica_index",
+            np.array(record.paid_s),
+            {"units": "s", "long_name": "how long a replica was up, or on its way up"},
+        )
     if any(session is not None for session in record.session_ids):
         names = np.array(["" if session is None else session for session in record.session_ids], dtype=object)
         variables["session_id"] = ("request", names)
     coordinates: dict[str, Any] = {
         "request_id": ("request", np.array(record.request_ids, dtype=object)),
         "term": ("term", np.array(record.term_names, dtype=object)),
+        "decision_name": ("decision_name", np.array(record.decision_names, dtype=object)),
     }
     for dim, text, figures in (
         ("draw", "the same workload at each draw of the rates", draws),
@@ -93,6 +127,63 @@ def to_dataset(
             variables[f"{dim}_value"] = ((dim, f"{dim}_figure"), table, {"units": "1", "long_name": f"{text}; each figure in its own unit"})
             coordinates[f"{dim}_figure"] = (f"{dim}_figure", np.array(list(figures), dtype=object))
     return xr.Dataset(variables, coords=coordinates, attrs={"format": FORMAT, **attrs})
+
+
+def from_dataset(dataset: Any) -> RunRecord:
+    """The record of a run's dataset, as `to_dataset` makes it. Raises UsageError when it is of an older run, or of none."""
+    if dataset.attrs.get("format") != FORMAT:
+        raise UsageError("not a run of `simctl simulate --out`")
+    asked = [*REQUEST_VARIABLES, *ITERATION_VARIABLES, *CHUNK_VARIABLES, *EVENT_VARIABLES, "request_id", "term", "term_s", "stall_s"]
+    if missing := [name for name in asked if name not in dataset.variables]:
+        raise UsageError(f"a run of an older version of simctl (no {missing[0]}): simulate it again")
+
+    def columns(names: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: np.asarray(dataset[name].values, dtype=np.float64) for name in names}
+
+    sessions = dataset["session_id"].values.astype(str).tolist() if "session_id" in dataset else [""] * dataset.sizes["request"]
+    return RunRecord(
+        dataset["request_id"].values.astype(str).tolist(),
+        [session or None for session in sessions],
+        {name: dataset[name].values for name in REQUEST_VARIABLES},
+        columns(ITERATION_VARIABLES),
+        tuple(dataset["term"].values.astype(str).tolist()),
+        dataset["term_s"].values.astype(np.float64),
+        dataset["stall_s"].values,
+        dataset["paid_s"].values.tolist() if "paid_s" in dataset else (),
+        columns(CHUNK_VARIABLES),
+        columns(EVENT_VARIABLES),
+        tuple(dataset["decision_name"].values.astype(str).tolist()) if "decision_name" in dataset else (),
+    )
+
+
+def read_run(path: Path) -> tuple[RunRecord, dict[str, Any]]:
+    """(record, provenance) of a run.nc, or of the directory that has it. Raises UsageError naming the file, or OSError."""
+    import xarray as xr
+
+    file = path / RUN_FILE if path.is_dir() else path
+    with file.open("rb") as handle:  # a missing file is an OSError with its name
+        if handle.read(8) != b"\x89HDF\r\n\x1a\n":
+            raise UsageError(f"{file}: not a run.nc of `simctl simulate --out`")
+
+    def read() -> Any:
+        with xr.open_dataset(file, engine="h5netcdf") as opened:
+            return opened.load()
+
+    try:
+        dataset = whole(read)
+        return whole(lambda: _checked(from_dataset(dataset))), dict(dataset.attrs)
+    except DamagedFileError as damage:
+        raise UsageError(f"{file}: {damage}") from None
+
+
+def _checked(record: RunRecord) -> RunRecord:
+    """The record, if its sparse tables name requests and iterations that there are. ValueError."""
+    requests, iterations = len(record.request_ids), len(record.iterations["start_s"])
+    for names, most in (("chunk_iteration", iterations), ("chunk_request", requests), ("event_request", requests)):
+        places = (record.chunks | record.events)[names]
+        if not ((places >= 0) & (places < most)).all():
+            raise ValueError(f"damaged: {names} names what is not there")
+    return record
 
 
 def write_run(directory: Path, dataset: Any, summary: Mapping[str, Any]) -> None:
@@ -109,5 +200,16 @@ def summary_json(summary: Mapping[str, Any]) -> str:
     return json.dumps(plain(summary), indent=2, allow_nan=False)
 
 
+def _tables(record: RunRecord) -> Iterator[tuple[str, Mapping[str, tuple[str, str]], Mapping[str, Any]]]:
+    """(dimension, what its variables are, their columns)."""
+    yield "request", REQUEST_VARIABLES, record.requests
+    yield "iteration", ITERATION_VARIABLES, record.iterations
+    if record.chunks:
+        yield "chunk", CHUNK_VARIABLES, record.chunks
+        yield "event", EVENT_VARIABLES, record.events
+
+
 def _typed(name: str, values: Any) -> Any:
-    return np.asarray(values) if name in _FLOATS else np.asarray(values).astype(np.int32)
+    if not name.endswith("_s"):
+        return np.asarray(values).astype(np.int32)
+    return np.asarray(values).astype(np.float32 if name in SINGLE else np.float64)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import numpy as np
-import xarray as xr
 from hypothesis import strategies as st
 
 from sim.cluster.admission import Admission
@@ -23,7 +19,6 @@ from sim.engine.fast import FastEngine, covers
 from sim.engine.interface import Iteration, Outcome, Request, Scheduler, StepPrice
 from sim.engine.vllm import VllmScheduler
 from sim.results.record import RunRecord
-from sim.results.run_files import ITERATION_VARIABLES, REQUEST_VARIABLES
 from sim.ticks import to_ticks
 from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace, TraceBuilder
@@ -121,24 +116,6 @@ configs = st.builds(
     enable_prefix_caching=st.booleans(),
     options=st.builds(lambda ahead: {"async_scheduling": ahead}, st.booleans()),
 )
-
-
-def load_run(path: Path) -> tuple[RunRecord, dict[str, Any]]:
-    """A run.nc read back: the record and its provenance."""
-    with xr.open_dataset(path, engine="h5netcdf") as file:
-        dataset = file.load()
-    ids = dataset["request_id"].values.astype(str).tolist()
-    sessions = dataset["session_id"].values.astype(str).tolist() if "session_id" in dataset else [""] * len(ids)
-    record = RunRecord(
-        ids,
-        [session or None for session in sessions],
-        {name: dataset[name].values for name in REQUEST_VARIABLES},
-        {name: dataset[name].values.astype(np.float64) for name in ITERATION_VARIABLES},
-        tuple(dataset["term"].values.astype(str).tolist()),
-        dataset["term_s"].values.astype(np.float64),
-        dataset["stall_s"].values,
-    )
-    return record, dict(dataset.attrs)
 
 
 def request(request_id: str = "r", arrival_s: float = 0.0, prompt: int = 1, output: int = 1) -> Request:

@@ -7,8 +7,8 @@ import pytest
 
 from sim.errors import UsageError
 from sim.results.metrics import parse_goodput, request_latencies_ms
+from sim.results.run_files import read_run
 from simctl.cli import group
-from tests.simulate.runs import load_run
 
 AZURE = Path(__file__).parents[1] / "data" / "small_azure.csv"
 
@@ -26,7 +26,7 @@ def test_pairs_after_the_option_belong_to_it(tmp_path, capsys):
     where = ["--trace", str(AZURE), "--trace-format", "azure", "--model", "Llama-3.1-8B", "--gpu", "A10"]
     group.main(["simulate", *goals, *where, "--json", "--out", str(tmp_path / "run")], standalone_mode=False)
     summary = json.loads(capsys.readouterr().out)
-    record, _ = load_run(tmp_path / "run" / "run.nc")
+    record, _ = read_run(tmp_path / "run" / "run.nc")
     latency = request_latencies_ms(record)
     good = (latency["ttft"] <= 400) & ~(latency["tpot"] > 60) & (latency["e2el"] <= 3000)
     assert 0 < good.sum() < 60

@@ -2,8 +2,8 @@
 
 import json
 
+from sim.results.run_files import read_run
 from tests.cli import run
-from tests.simulate.runs import load_run
 
 CALLS = [{"arrival_s": 0.001 * i, "prompt_tokens": 200, "output_tokens": 40, "priority": i % 2} for i in range(40)]
 
@@ -16,7 +16,7 @@ def waits(tmp_path, *arguments):
         "simulate", "--trace", str(trace), "--gpu", "A10", "--model", "Llama-3.1-8B", "--max-num-seqs", "4", "--out", str(out), *arguments
     )
     assert result.code == 0, result.stderr
-    columns = load_run(out / "run.nc")[0].requests
+    columns = read_run(out / "run.nc")[0].requests
     return columns["scheduled_s"] - columns["arrival_s"]
 
 

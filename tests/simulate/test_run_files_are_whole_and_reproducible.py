@@ -14,9 +14,8 @@ from sim.errors import UsageError
 from sim.files import replaced_directory
 from sim.results.intervals import block_intervals, rate_intervals, repeat_intervals
 from sim.results.metrics import cost_shares, summarise
-from sim.results.run_files import RUN_FILE, SUMMARY_FILE
+from sim.results.run_files import RUN_FILE, SUMMARY_FILE, read_run
 from simctl.cli import group
-from tests.simulate.runs import load_run
 
 DATA = Path(__file__).parents[1] / "data"
 NAMES = (RUN_FILE, SUMMARY_FILE)
@@ -39,7 +38,7 @@ def test_same_seed_same_bytes(workload, tmp_path):
 @pytest.mark.parametrize("workload", [AZURE, SESSIONS], ids=["azure", "sessions"])
 def test_the_summary_derives_from_run_nc(workload, tmp_path):
     simulate(*workload, "--goodput", "ttft:200", "tpot:50", "--out", tmp_path / "run")
-    record, attrs = load_run(tmp_path / "run" / RUN_FILE)
+    record, attrs = read_run(tmp_path / "run" / RUN_FILE)
     written = json.loads((tmp_path / "run" / SUMMARY_FILE).read_text())
     again = summarise(record, {"ttft": 200.0, "tpot": 50.0})
     assert again == {key: written[key] for key in again}
@@ -62,7 +61,7 @@ def test_variables_carry_units_and_provenance_names_no_place(tmp_path):
 
 def test_sessions_follow_their_previous_turn_and_reuse_its_context(tmp_path):
     simulate(*SESSIONS, "--out", tmp_path / "run")
-    record, _ = load_run(tmp_path / "run" / RUN_FILE)
+    record, _ = read_run(tmp_path / "run" / RUN_FILE)
     by_turn = {(s, int(t)): i for i, (s, t) in enumerate(zip(record.session_ids, record.requests["turn"], strict=True))}
     for (session, turn), i in by_turn.items():
         if turn:
@@ -78,7 +77,7 @@ def test_sessions_follow_their_previous_turn_and_reuse_its_context(tmp_path):
 
 def test_without_prefix_caching_nothing_is_reused(tmp_path):
     simulate(*SESSIONS, "--no-enable-prefix-caching", "--out", tmp_path / "run")
-    record, _ = load_run(tmp_path / "run" / RUN_FILE)
+    record, _ = read_run(tmp_path / "run" / RUN_FILE)
     assert record.requests["cached_tokens"].sum() == 0
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from sim.results.run_files import read_run
 from tests.cli import run
-from tests.simulate.runs import load_run
 
 SHORT, LONG = {"prompt_tokens": 100, "output_tokens": 10}, {"prompt_tokens": 5000, "output_tokens": 10}
 ON = ("--gpu", "A10", "--model", "Llama-3.1-8B", "--max-model-len", "4096")
@@ -40,7 +40,7 @@ def test_the_others_are_served_as_if_alone(trace, more):
 def test_the_table_and_the_file_say_so(trace, tmp_path):
     result = run(*trace(SHORT, LONG), "--skip-too-long", "--out", str(tmp_path / "run"))
     assert "turned away, too long:                 1" in result.stdout
-    record, _ = load_run(tmp_path / "run" / "run.nc")
+    record, _ = read_run(tmp_path / "run" / "run.nc")
     assert record.requests["rejected"].tolist() == [0, 4]
 
 
