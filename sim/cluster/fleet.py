@@ -16,7 +16,7 @@ from typing import Protocol
 from sim.cluster.clock import CLIENTS, Clock
 from sim.cluster.kv_moves import STORE_IN, STORE_OUT, KvMoves, StoreSpec
 from sim.cluster.network import NETWORK, Network, NetworkSpec
-from sim.cluster.pools import DECODE, PREFILL, KvRoom, Pool, RunningPool
+from sim.cluster.pools import DECODE, PREFILL, SERVE, KvRoom, Pool, RunningPool
 from sim.cluster.replica import Change, Replica, State
 from sim.cost.api_server import SharedServer
 from sim.engine.interface import Request
@@ -60,6 +60,7 @@ class Fleet:
         self._network = Network(clock, links_of(pools, network, store), network.latency_s)
         self._kv = KvMoves(self._network, store)
         self._loses = loses
+        self._moves_kv = store is not None or any(pool.fetch is not None or pool.role != SERVE for pool in pools)
         self._ordered: dict[Replica, int] = {}  # since when those are paid for that are up, or on their way up
         self._paid: defaultdict[Replica, int] = defaultdict(int)  # ticks, of times that are over
         self.replicas: list[Replica] = []
@@ -287,6 +288,8 @@ class Fleet:
             self._move(request, replica)
             return
         running = self._pool_of[replica.index]
+        if self._moves_kv:
+            self._log.at_engine(request, replica.index, self._clock.now)
         if running.pool.role == PREFILL:
             self._asked[request] = request.output_tokens
             request.output_tokens, request.hands_over = 1, True

@@ -45,7 +45,7 @@ ITERATION_COLUMNS = (
 CHUNK_COLUMNS = ("chunk_iteration", "chunk_request", "chunk_tokens", "chunk_end")
 EVENT_COLUMNS = ("event_s", "event_request", "event_kind", "event_replica")
 # what can happen to a request inside an engine; a pause begins at the end of the iteration in which it sampled last
-PAUSED, SAMPLED_AGAIN, PREEMPTED, REPLICA_FAILED, HANDED_OVER, SUBMITTED_AGAIN = range(1, 7)
+PAUSED, SAMPLED_AGAIN, PREEMPTED, REPLICA_FAILED, HANDED_OVER, AT_ENGINE, SUBMITTED_AGAIN = range(1, 8)
 REQUEST_FLOATS = (
     "arrival_s", "reached_s", "scheduled_s", "first_token_s", "finish_s", "cancelled_s",
     "submitted_s", "first_sampled_s", "last_sampled_s",
@@ -143,6 +143,10 @@ class RunLog:
         self._ints[row * INTS + DECISION] = chosen
         if math.isnan(self._floats[row * FLOATS + SUBMITTED]):
             self._floats[row * FLOATS + REACHED] = reached * TICK_S
+
+    def at_engine(self, request: Request, replica: int, now: int) -> None:
+        """`request` waits for room for its KV, or for KV that comes from elsewhere, before the engine gets it."""
+        self._event(now * TICK_S, self._resident[request], AT_ENGINE, replica)
 
     def submitted(self, request: Request, replica: int, now: int) -> None:
         """The engine of `replica` got `request`."""

@@ -73,7 +73,7 @@ EVENT_VARIABLES: dict[str, tuple[str, str]] = {
     "event_request": ("1", "place of that request"),
     "event_kind": (
         "1",
-        "1 paused after this token, 2 sampled again, 3 preempted, 4 its replica failed, 5 its prefill replica is done, 6 another got it",
+        "1 paused after this token, 2 sampled again, 3 preempted, 4 replica failed, 5 handed over, 6 waits for KV, 7 another engine got it",
     ),
     "event_replica": ("1", "the replica"),
 }

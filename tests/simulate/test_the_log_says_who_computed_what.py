@@ -15,7 +15,7 @@ from sim.cost.serving import HostRates
 from sim.engine.config import EngineConfig
 from sim.engine.interface import BLOCKS, BUDGET, SLOTS, Iteration, StepPrice
 from sim.engine.registry import make_scheduler
-from sim.results.record import HANDED_OVER, PREEMPTED, REPLICA_FAILED, SUBMITTED_AGAIN
+from sim.results.record import AT_ENGINE, HANDED_OVER, PREEMPTED, REPLICA_FAILED, SUBMITTED_AGAIN
 from sim.workload.sources import TraceSource
 from sim.workload.synthetic import Synthetic, draw
 from tests.simulate.runs import AffinePrice, calls, configs, run, trace_of
@@ -134,8 +134,10 @@ def test_a_prompt_is_handed_over_from_its_prefill_replica_to_its_decode_replica(
     pools, network = [pool(PREFILL), pool(DECODE)], NetworkSpec(latency_s=0.25)
     record = simulate_pools(TraceSource(trace_of([(0.0, 50, 5)]), 16), pools, network=network)
     kinds, replicas, times = (record.events[f"event_{name}"].tolist() for name in ("kind", "replica", "s"))
-    assert list(zip(kinds, replicas, strict=True)) == [(HANDED_OVER, 0), (SUBMITTED_AGAIN, 1)]
-    assert times == pytest.approx([0.06, 0.06 + 0.25])
+    assert list(zip(kinds, replicas, strict=True)) == [
+        (AT_ENGINE, 0), (HANDED_OVER, 0), (AT_ENGINE, 1), (SUBMITTED_AGAIN, 1)
+    ]  # fmt: skip
+    assert times == pytest.approx([0.0, 0.06, 0.06, 0.06 + 0.25])
     # all of the prompt where it is computed, and its last token again where it is not
     assert record.chunks["chunk_tokens"].tolist() == [50, 1]
     assert record.requests["first_sampled_s"] == pytest.approx([0.31 + 0.011])
