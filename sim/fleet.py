@@ -132,7 +132,7 @@ class Fleet:
     @property
     def plain(self) -> bool:
         """Whether the fast path can take it: nobody fails in the middle of a stretch, or asks what caches hold there."""
-        asks = self.store is not None or any(pool.fetch or pool.deployment.router_options.get("view") == "cache" for pool in self.pools)
+        asks = self.store is not None or any(pool.fetch or "cache" in pool.deployment.router_options.values() for pool in self.pools)
         return not asks and not any(change.action == "fail" for change in self.changes)
 
 

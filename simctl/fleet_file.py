@@ -152,8 +152,9 @@ def _pool(at: At, place: int, command: click.Command, deploy: Deploy, allowed: l
 
     own = at.mapping([*POOL_KEYS, *allowed])
     values = {key: each for key, each in own.items() if key in allowed}
-    if "." in str(own["engine"].value if "engine" in own else ""):
-        raise own["engine"].error("a fleet file cannot name a scheduler class: importing it runs code")
+    for key in ("engine", "router"):
+        if key in own and "." in str(own[key].value):
+            raise own[key].error("a fleet file cannot name a class: importing it runs code")
     options = _options(at, values, command)
     replicas = own["replicas"].whole(1, MOST_REPLICAS) if "replicas" in own else 1
     routing = own["router-options"].settings() if "router-options" in own else {}

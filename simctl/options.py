@@ -70,6 +70,25 @@ def _curves() -> list[str]:
     return list_curves()
 
 
+def _routers() -> list[str]:
+    from sim.cluster.router import ROUTERS
+
+    return list(ROUTERS)
+
+
+class RouterName(Named):
+    """The name of a router, or the dotted path of a class."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from sim.cluster.router import router_options
+
+        try:
+            router_options(value)
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+        return value
+
+
 def _require(holds: bool) -> None:
     if not holds:
         raise ValueError
@@ -134,7 +153,7 @@ BATCH_CAP = Parsed("n|knee:tau", _batch_cap, "neither a batch from 1 up nor knee
 ATTENTION = Parsed("policy", _attention, "none of dense, sink-window, pages:K and blocks:K with K from 1 to 4096")
 DURATION = Parsed("time", _seconds, "not a time (examples: 90, 120s, 2m)")
 GOAL = Parsed("metric<=x", _goal, "needs METRIC<=NUMBER, for example 'p99_ttft_ms<=2000'")
-GPU, MODEL, CURVE = Named(_gpus), Named(_models), Named(_curves)
+GPU, MODEL, CURVE, ROUTER = Named(_gpus), Named(_models), Named(_curves), RouterName(_routers)
 PAIR = Parsed("rate:burst", _pair, "not RATE:BURST")
 
 

@@ -118,9 +118,10 @@ def load_scenario(path: Path, overrides: dict[str, str] | None = None, allow_cod
     if not isinstance(report, list) or not all(isinstance(item, str) for item in report):
         raise UsageError(f"{path.name}: report: needs a list of names")
     swept = {key: values for key, values in sweep.items() if key not in overrides}
-    engines = [] if allow_code or "engine" in overrides else [options.get("engine", ""), *sweep.get("engine", [])]
-    if code := [str(name) for name in engines if "." in str(name)]:
-        raise UsageError(f"{path.name}: engine: {code[0]!r} would import code; --allow-code trusts it")
+    for key in ("engine", "router"):
+        names = [] if allow_code or key in overrides else [options.get(key, ""), *sweep.get(key, [])]
+        if code := [str(name) for name in names if "." in str(name)]:
+            raise UsageError(f"{path.name}: {key}: {code[0]!r} would import code; --allow-code trusts it")
     runs = math.prod(len(values) for values in swept.values())
     if runs > MAX_RUNS:  # before the product is built: a few lines can stand for more cells than any memory holds
         raise UsageError(f"{path.name}: sweep: {runs} runs, more than {MAX_RUNS}")

@@ -20,6 +20,7 @@ from simctl.options import (
     GOAL,
     MODEL,
     PAIR,
+    ROUTER,
     TOKENS,
     Sectioned,
     deployment_of,
@@ -133,11 +134,11 @@ SECTIONS = {
 @click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router.")
 @click.option(
     "--router",
-    type=click.Choice(ROUTERS),
-    metavar="NAME",  # the list of names would be one word of 120 columns
+    type=ROUTER,
+    metavar="NAME",
     default="round-robin",
     show_default=True,
-    help=f"How requests find a replica: {', '.join(ROUTERS)}.",
+    help=f"How requests find a replica: {', '.join(ROUTERS)}, or a class's dotted path.",
 )
 @click.option("--router-option", multiple=True, metavar="NAME=VALUE", help="A setting of that router; may be repeated.")
 @click.option("--skip-too-long", is_flag=True, help="Count requests beyond --max-model-len as errors; else the first is refused.")

@@ -72,6 +72,9 @@ class Fleet:
             self.replicas += own
             self.pools.append(RunningPool(pool, first, own, [KvRoom(pool.kv_tokens) for _ in own]))
             self._pool_of += [self.pools[-1]] * len(own)
+        for each in self.pools:
+            if getattr(each.pool.router, "sees_caches", False):
+                each.pool.router.cached = partial(_cached, each)  # type: ignore[attr-defined]
         self._entries = [each for each in self.pools if each.pool.role != DECODE]
         self._decode = _decode_pool(self.pools)
         self._servers = [SharedServer(to_ticks(each.pool.host.serial_s)) for each in self._pool_of]
@@ -249,7 +252,6 @@ class Fleet:
     def _reach(self, request: Request, replica: Replica, now_s: float) -> None:
         """The request is at its replica's API server."""
         running = self._pool_of[replica.index]
-        running.pool.router.arrived(request, replica.index - running.first, self._clock.now)
         if request.cancelled:
             replica.left(request)
             running.pool.router.finished(request, replica.index - running.first, self._clock.now)
@@ -395,6 +397,10 @@ class Fleet:
             self._clock.call(ticks, ARRIVAL, CLIENTS, action, *given)
         else:
             action(*given)
+
+
+def _cached(running: RunningPool, place: int, request: Request) -> int:
+    return running.replicas[place].engine.cached_blocks(request)
 
 
 def links_of(pools: Sequence[Pool], network: NetworkSpec = NETWORK, store: StoreSpec | None = None) -> dict[Hashable, float]:

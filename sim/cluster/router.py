@@ -1,22 +1,27 @@
-"""Routers: which replica serves a request. They see what a router sees: what it has sent, not the inside of an engine.
+"""Routers: which replica serves a request. They see what a router sees: what it has sent, and on request what caches hold.
 
-A router is one entry of ROUTERS: round-robin, random, or a policy over loads (sim.cluster.policies). Its options are its keyword arguments:
+A router is one entry of ROUTERS: round-robin, random, weighted scorers, or a policy over loads (sim.cluster.policies). It can also be the
+dotted path of a class with the methods of Router, made of the number of replicas, the block size, a replica's KV blocks, and its options.
+Options are keyword arguments:
 
     dispatch_s    how long a request is on its way from being routed to its replica
     snapshot_s    the policy sees loads as they were at the last multiple of this period, before anything happened at that instant; 0: now
-    reserve       when a request counts in the load of its replica: as it is picked, at once, or on its arrival there, so that all that
-                  are routed meanwhile do not see it (the race of the published routing study)
+    reserve_s     how long after its pick a request counts in the load of its replica: those that are routed meanwhile do not see it (the
+                  race of the published routing study); 0: picked and counted in one step
+    view          which prompt blocks a replica has: those that the router sent there and remembers, or (cache) those in its cache now
+    remembers     blocks of each replica that the router remembers; 0: as many as the replica has
 
-Which prompt blocks a replica was sent is the router's own memory: it has neither snapshot nor window.
+What the router remembers has neither snapshot nor window.
 """
 
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from importlib import import_module
 from inspect import signature
 from typing import Any, Protocol
 
@@ -25,21 +30,18 @@ from sim.engine.interface import Request
 from sim.errors import UsageError
 from sim.ticks import to_ticks
 
-RESERVE = ("pick", "arrival")
+VIEWS = ("sent", "cache")
 MOST = 1e9  # of any number among the options
 
 
 class Router(Protocol):
-    """Picks a replica as a request is sent, and hears when the request arrived there, produced its first token and left. `now` in ticks."""
+    """Picks a replica as a request is sent, and hears when the request produced its first token and left. `now` in ticks."""
 
     dispatch_s: float
     decision: str  # the way in which its latest pick was made
 
     def pick(self, request: Request, up: Sequence[int], now: int) -> int:
         """The chosen one of the replicas that take requests: `up`, ascending indices."""
-
-    def arrived(self, request: Request, replica: int, now: int) -> None:
-        """The request has reached its replica's server."""
 
     def first_token(self, request: Request, replica: int, now: int) -> None:
         """The request's prefill is over."""
@@ -61,9 +63,6 @@ class RoundRobin:
         index = next((index for index in up if index >= self._next), up[0])
         self._next = index + 1
         return index
-
-    def arrived(self, request: Request, replica: int, now: int) -> None:
-        pass
 
     def first_token(self, request: Request, replica: int, now: int) -> None:
         pass
@@ -133,7 +132,7 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 class LoadRouter:
-    """Routes by a policy over the replicas' loads, which it keeps."""
+    """Routes by a policy over the replicas' loads, which it keeps. `cached`, set by the fleet, gives the blocks in a replica's cache."""
 
     def __init__(
         self,
@@ -144,61 +143,133 @@ class LoadRouter:
         *,
         dispatch_s: float = 0.0,
         snapshot_s: float = 0.0,
-        reserve: str = RESERVE[0],
+        reserve_s: float = 0.0,
+        view: str = VIEWS[0],
+        remembers: int = 0,
     ) -> None:
-        if reserve not in RESERVE:
-            raise UsageError(f"reserve must be {' or '.join(RESERVE)}, got {reserve!r}")
+        if view not in VIEWS:
+            raise UsageError(f"view must be {' or '.join(VIEWS)}, got {view!r}")
         self.dispatch_s = dispatch_s
-        self._reserves_at_pick = reserve == "pick"
+        self.cached: Callable[[int, Request], int] | None = None
+        self.sees_caches = view == "cache"
+        self._window = to_ticks(reserve_s)
+        self._unreserved: deque[tuple[int, Request, int]] = deque()  # when it counts, and where
         self._loads = [Load() for _ in range(replicas)]
-        self._blocks = SentBlocks(replicas, capacity)
+        self._blocks = SentBlocks(replicas, remembers or capacity)
         self._block_size = block_size
+        self._kv_tokens = capacity * block_size
         self._choose = choose
         self.decision = getattr(choose, "__name__", "policy")
         self._pending: dict[Request, int] = {}  # new tokens of requests without a first token
+        self._reserved: dict[Request, None] = {}
         self._period = to_ticks(snapshot_s)
         self._periods = 0  # that had begun at the latest snapshot
         self._snapshot = self._loads if not self._period else [Load() for _ in range(replicas)]
 
     def pick(self, request: Request, up: Sequence[int], now: int) -> int:
         self._advance(now)
-        loads, known, size = self._snapshot, self._blocks.known(request.prompt_hashes), self._block_size
+        loads, size = self._snapshot, self._block_size
+        if self.cached is not None:
+            known = [self.cached(place, request) for place in up]
+        else:
+            known = self._blocks.known(request.prompt_hashes)
+            if len(up) < len(known):
+                known = [known[i] for i in up]
         if len(up) < len(loads):
-            loads, known = [loads[i] for i in up], [known[i] for i in up]
+            loads = [loads[i] for i in up]
         new = [max(1, request.prompt_tokens - blocks * size) for blocks in known]  # at least one has to be computed
-        place = self._choose(loads, known, new)
-        self.decision = getattr(self._choose, "decision", self.decision)
+        place = self._place(request, loads, known, new)
         self._pending[request] = new[place]
-        self._blocks.send(request.prompt_hashes, up[place])
-        if self._reserves_at_pick:
+        if self.cached is None:
+            self._blocks.send(request.prompt_hashes, up[place])
+        if self._window:
+            self._unreserved.append((now + self._window, request, up[place]))
+        else:
             self._reserve(request, up[place])
         return up[place]
 
-    def arrived(self, request: Request, replica: int, now: int) -> None:
-        if not self._reserves_at_pick:
-            self._advance(now)
-            self._reserve(request, replica)
-
     def first_token(self, request: Request, replica: int, now: int) -> None:
         self._advance(now)
-        self._loads[replica].pending_prefill_tokens -= self._pending.pop(request, 0)
+        tokens = self._pending.pop(request, 0)
+        if request in self._reserved:
+            self._loads[replica].pending_prefill_tokens -= tokens
 
     def finished(self, request: Request, replica: int, now: int) -> None:
         self.first_token(request, replica, now)  # where it had none
+        if request not in self._reserved:
+            self._unreserved = deque(each for each in self._unreserved if each[1] is not request)
+            return
+        del self._reserved[request]
         load = self._loads[replica]
         load.requests -= 1
         load.ongoing_tokens -= request.prompt_tokens
 
+    def _place(self, request: Request, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+        """The choice, as a place among those that are up; it says how it was made in `decision`."""
+        place = self._choose(loads, known, new)
+        self.decision = getattr(self._choose, "decision", self.decision)
+        return place
+
     def _reserve(self, request: Request, replica: int) -> None:
+        self._reserved[request] = None
         load = self._loads[replica]
         load.requests += 1
-        load.pending_prefill_tokens += self._pending[request]
+        load.pending_prefill_tokens += self._pending.get(request, 0)
         load.ongoing_tokens += request.prompt_tokens
 
     def _advance(self, now: int) -> None:
-        """Take the snapshot of the period that it now is, before the first change in it."""
+        """Count what is due, and take the snapshot of the period that it now is, before the first change in it."""
+        while self._unreserved and self._unreserved[0][0] <= now:
+            due, request, replica = self._unreserved.popleft()
+            self._take_snapshot(due)
+            self._reserve(request, replica)
+        self._take_snapshot(now)
+
+    def _take_snapshot(self, now: int) -> None:
         if self._period and (periods := now // self._period) > self._periods:
             self._periods, self._snapshot = periods, [copy(load) for load in self._loads]
+
+
+class Weighted(LoadRouter):
+    """The replica with the highest weighted sum of scores, as scorers of the Kubernetes Gateway API inference extension are configured.
+
+    queue: 1 for the fewest requests in flight down to 0 for the most; kv: share of the KV cache that the prompts in flight leave free;
+    prefix: share of the prompt's blocks that the replica has. Of equals, any.
+    """
+
+    def __init__(
+        self,
+        replicas: int,
+        block_size: int,
+        capacity: int,
+        *,
+        queue: float = 2.0,
+        kv: float = 2.0,
+        prefix: float = 3.0,
+        seed: int = 0,
+        **more: Any,
+    ) -> None:
+        super().__init__(_never, replicas, block_size, capacity, **more)
+        self.decision = "weighted"
+        self._weights = queue, kv, prefix
+        self._random = random.Random(seed)
+
+    def _place(self, request: Request, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+        queue, kv, prefix = self._weights
+        most, least = max(load.requests for load in loads), min(load.requests for load in loads)
+        blocks = max(request.prompt_tokens // self._block_size, 1)
+        scores = [
+            queue * ((most - load.requests) / (most - least) if most > least else 1.0)
+            + kv * max(1.0 - load.ongoing_tokens / self._kv_tokens, 0.0)
+            + prefix * min(there / blocks, 1.0)
+            for load, there in zip(loads, known, strict=True)
+        ]
+        best = max(scores)
+        return self._random.choice([place for place, score in enumerate(scores) if score == best])
+
+
+def _never(loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+    raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +292,7 @@ ROUTERS: dict[str, Callable[..., Router]] = {
     "prefix-affinity": ByLoad(PrefixAffinity),
     "lmetric": ByLoad(LMetric),
     "unified": ByLoad(Unified),
+    "weighted": Weighted,
 }
 
 
@@ -229,11 +301,15 @@ def _defaults(called: Callable[..., object]) -> dict[str, Any]:
 
 
 def router_options(name: str) -> dict[str, Any]:
-    """The options of a router, with their defaults. Raises UsageError for an unknown name."""
+    """The options of a router, with their defaults; none for a class named by its path. Raises UsageError for an unknown name."""
+    if "." in name.strip("."):
+        return {}
     if name not in ROUTERS:
-        raise UsageError(f"unknown router {name!r}; known: {', '.join(ROUTERS)}")
+        raise UsageError(f"unknown router {name!r}; known: {', '.join(ROUTERS)}, or the dotted path of a class")
     entry = ROUTERS[name]
-    return _defaults(entry.policy) | _defaults(LoadRouter) if isinstance(entry, ByLoad) else _defaults(entry)
+    if isinstance(entry, ByLoad):
+        return _defaults(entry.policy) | _defaults(LoadRouter)
+    return _defaults(entry) | (_defaults(LoadRouter) if entry is Weighted else {})
 
 
 def make_router(name: str, replicas: int, block_size: int, capacity: int, options: Mapping[str, Any] | None = None) -> Router:
@@ -241,12 +317,25 @@ def make_router(name: str, replicas: int, block_size: int, capacity: int, option
     that an option cannot have.
     """
     known = router_options(name)
+    if "." in name.strip("."):
+        return _named(name, replicas, block_size, capacity, options or {})
     given = {}
     for option, value in (options or {}).items():
         if option not in known:
             raise UsageError(f"router {name} has no option {option!r}; it has {', '.join(known) or 'none'}")
         given[option] = _checked(option, value, known[option])
     return ROUTERS[name](replicas, block_size, capacity, **given)
+
+
+def _named(name: str, replicas: int, block_size: int, capacity: int, options: Mapping[str, Any]) -> Router:
+    module, _, kind = name.rpartition(".")
+    try:
+        router = getattr(import_module(module), kind)(replicas, block_size, capacity, **options)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise UsageError(f"router {name!r} cannot be made: {error}") from None
+    if missing := [each for each in ("dispatch_s", "decision", "pick", "first_token", "finished") if not hasattr(router, each)]:
+        raise UsageError(f"router {name!r} lacks {', '.join(missing)}")
+    return router  # type: ignore[no-any-return]
 
 
 def _checked(option: str, value: object, default: object) -> object:

@@ -50,7 +50,7 @@ HOSTS = (
 ROUTER_OPTIONS = {
     "dispatch_s": (0.0, 0.0, 0.004, 0.2),
     "snapshot_s": (0.0, 0.0, 0.013, 0.7),
-    "reserve": ("pick", "arrival"),
+    "reserve_s": (0.0, 0.02),
     "idle_scores_zero": (False, True),
     "decode_weight": (0.01, 0.0, 3.0),
 }

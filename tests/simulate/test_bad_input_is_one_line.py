@@ -193,7 +193,7 @@ def test_text_that_is_no_text(tmp_path):
         ((*ON_A10, "--router-option", "dispatch_s"), 2, "--router-option needs NAME=VALUE"),
         ((*ON_A10, "--router-option", "snapshot_s=1"), 2, "round-robin has no option 'snapshot_s'"),
         ((*ON_A10, "--router", "lmetric", "--router-option", "idle-scores-zero=1"), 2, "idle_scores_zero must be true or false, got 1"),
-        ((*ON_A10, "--router", "unified", "--router-option", "reserve=never"), 2, "reserve must be pick or arrival"),
+        ((*ON_A10, "--router", "unified", "--router-option", "view=both"), 2, "view must be sent or cache"),
         ((*ON_A10, "--engine", "llamacpp", "--engine-option", "slots=3"), 2, "llamacpp has no option 'slots'"),
         ((*ON_A10, "--out", "/dev/null/run"), 2, "/dev/null: not a directory"),
         ((*ON_A10, "--out", str(AZURE)), 2, "not a directory"),

@@ -88,7 +88,7 @@ def test_one_that_gives_up_while_waiting_is_never_computed():
     st.booleans(),
     st.booleans(),
     st.sampled_from([None, 3]),
-    st.sampled_from([{}, {"dispatch_s": 0.02, "reserve": "arrival"}, {"dispatch_s": 0.2, "snapshot_s": 0.1}]),
+    st.sampled_from([{}, {"dispatch_s": 0.02, "reserve_s": 0.02}, {"dispatch_s": 0.2, "snapshot_s": 0.1}]),
     st.sampled_from([(), (Change(0.4, 1, "fail"), Change(0.6, 0, "fail"), Change(0.9, 2, "start"))]),
 )
 def test_all_come_through_in_time_or_fail_and_nothing_stays_behind(given_calls, patience, ahead, hosted, clients, routing, changes):

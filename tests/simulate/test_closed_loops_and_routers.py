@@ -56,7 +56,7 @@ def test_blocks_sent_are_those_of_a_list_for_each_replica(sends, asked):
     assert blocks.known(asked) == expected
 
 
-WINDOWS = ({}, {"dispatch_s": 0.03}, {"dispatch_s": 0.03, "snapshot_s": 0.25, "reserve": "arrival"})
+WINDOWS = ({}, {"dispatch_s": 0.03}, {"dispatch_s": 0.03, "snapshot_s": 0.25, "reserve_s": 0.03})
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
@@ -103,7 +103,7 @@ def test_unknown_router():
         ("power-of-two", "seed", 0.5, "must be a whole number"),
         ("random", "dispatch_s", -1.0, "from 0 to"),
         ("least-requests", "snapshot_s", float("nan"), "from 0 to"),
-        ("least-requests", "reserve", "later", "reserve must be pick or arrival, got 'later'"),
+        ("least-requests", "view", "later", "view must be sent or cache, got 'later'"),
     ],
 )
 def test_an_option_that_a_router_cannot_have(name, option, value, message):

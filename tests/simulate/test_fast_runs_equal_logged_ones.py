@@ -42,7 +42,7 @@ CASES = {
         replace(OPEN, rate_per_s=12.0),
         replicas=3,
         router="unified",
-        router_options={"dispatch_s": 0.05, "snapshot_s": 0.5, "reserve": "arrival"},
+        router_options={"dispatch_s": 0.05, "snapshot_s": 0.5, "reserve_s": 0.05},
     ),
     "turned away": study(replace(OPEN, rate_per_s=20.0), admission=AdmissionLimits(max_queue=4)),
     "no caching": study(OPEN, limits=Limits(enable_prefix_caching=False, max_num_seqs=4)),

@@ -125,7 +125,7 @@ WRONG = {
     "pools: [{gpu: H100, role: decode}]": "a decode pool a prefill pool",
     "pools: [{gpu: H100, role: prefil}]": "pools[0].role: needs one of serve, prefill, decode, got 'prefil'",
     "pools: [{gpu: H100, name: a}, {gpu: H100, name: a}]": "pools need names of their own: a, a",
-    "pools: [{gpu: H100, engine: os.path}]": "pools[0].engine: a fleet file cannot name a scheduler class",
+    "pools: [{gpu: H100, engine: os.path}]": "pools[0].engine: a fleet file cannot name a class",
     "pools: [{gpu: H100, link: 0}]": "pools[0].link: needs a number from 1e-06",
     "pools: [{gpu: H100, link: infiniband}]": "pools[0].link: needs one of nvlink, rdma-400",
     "pools: [{gpu: H100, overlap: 1}]": "pools[0].overlap: needs true or false",

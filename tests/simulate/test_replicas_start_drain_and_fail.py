@@ -91,7 +91,7 @@ def test_an_action_that_does_not_exist():
 )
 def test_everything_finishes_whatever_fails(engine, requests, router, clients, at_s, later_s, dispatch_s):
     changes = [Change(at_s, 1, "fail"), Change(at_s + later_s, 2, "start"), Change(at_s + 2 * later_s, 0, "drain")]
-    options = {"dispatch_s": dispatch_s} | ({"reserve": "arrival"} if "reserve" in router_options(router) else {})
+    options = {"dispatch_s": dispatch_s} | ({"reserve_s": dispatch_s} if "reserve_s" in router_options(router) else {})
     record, engines = fleet(trace_of(requests), changes, router=router, engine=engine, router_options=options, max_concurrency=clients)
     assert np.isfinite(record.requests["finish_s"]).all()
     assert (record.requests["generated_tokens"] == record.requests["output_tokens"]).all()

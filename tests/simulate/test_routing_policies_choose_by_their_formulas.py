@@ -12,12 +12,16 @@ from hypothesis import strategies as st
 
 from sim.cluster.policies import LeastRequests, LMetric, Load, PendingTokens, PowerOfTwo, PrefixAffinity, Unified
 from sim.cluster.replica import SteppedEngine
-from sim.cluster.router import ROUTERS, make_router, router_options
+from sim.cluster.router import ROUTERS, RoundRobin, make_router, router_options
 from sim.cluster.simulation import simulate
 from sim.engine.config import EngineConfig
+from sim.engine.interface import Request
 from sim.engine.vllm import VllmScheduler
+from sim.errors import SimctlError, UsageError
 from sim.ticks import to_ticks
+from sim.workload.content import Grown
 from sim.workload.sources import TraceSource
+from sim.workload.trace import TraceBuilder
 from tests.simulate.runs import AffinePrice, request, trace_of
 
 REFERENCE = Path(__file__).parents[2] / "scenarios/data/reference/routing"
@@ -78,7 +82,7 @@ def test_scores_by_hand(variant, scores):
 def test_defaults_are_the_published_parameters():
     assert router_options("unified").items() >= {"overload_factor": float(SETUP["A_overload_factor"]), "decode_weight": WEIGHT}.items()
     assert router_options("prefix-affinity")["overload_factor"] == float(SETUP["A_overload_factor"])
-    assert router_options("lmetric")["reserve"] == "pick"  # the race fix
+    assert router_options("lmetric")["reserve_s"] == 0.0  # the race fix
 
 
 def test_the_error_of_the_idle_replica_sends_it_what_is_cached_elsewhere():
@@ -136,7 +140,6 @@ def at_arrivals(name, replicas=100, load=0.9, arrivals=20_000, **options):
             seen.append(list(queues))
         one, now = request(), to_ticks(now_s)
         index = router.pick(one, range(replicas), now)
-        router.arrived(one, index, now)
         queues[index] += 1
         free_s[index] = max(free_s[index], now_s) + service_s
         heapq.heappush(leaving, (free_s[index], number, one, index))
@@ -182,18 +185,18 @@ def routed(name, calls, replicas=4, **options):
     return np.bincount(record.requests["replica"], minlength=replicas).tolist(), record
 
 
-LOADED = [name for name in ROUTERS if "reserve" in router_options(name) and name != "power-of-two"]
+LOADED = [name for name in ROUTERS if "reserve_s" in router_options(name) and name not in ("power-of-two", "weighted")]
 
 
 @pytest.mark.parametrize("name", LOADED)
 def test_simultaneous_requests_race_to_one_replica_unless_reserved_when_picked(name):
     together = [(1.0, 40, 20)] * 8
-    assert routed(name, together, dispatch_s=0.01, reserve="arrival")[0] == [8, 0, 0, 0]
+    assert routed(name, together, reserve_s=0.01)[0] == [8, 0, 0, 0]
     assert routed(name, together, dispatch_s=0.01)[0] == [2, 2, 2, 2]
     # a window as short as nothing is no race; nor is one that ends before the next comes
-    assert routed(name, together, reserve="arrival")[0] == [2, 2, 2, 2]
+    assert routed(name, together, reserve_s=0.0)[0] == [2, 2, 2, 2]
     apart = [(1.0 + 0.02 * i, 40, 200) for i in range(8)]
-    assert routed(name, apart, dispatch_s=0.01, reserve="arrival")[0] == routed(name, apart)[0]
+    assert routed(name, apart, reserve_s=0.01)[0] == routed(name, apart)[0]
 
 
 @pytest.mark.parametrize("name", ROUTERS)
@@ -209,6 +212,94 @@ def test_dispatch_delays_every_request_by_itself(name):
 def test_windows_of_no_length_change_nothing(name):
     calls = [(0.03 * i, 20 + 7 * i % 50, 5 + 3 * i % 40) for i in range(60)]
     plain = routed(name, calls)[1].requests
-    for options in ({"snapshot_s": 0.0, "dispatch_s": 0.0}, {"reserve": "arrival"}):
+    for options in ({"snapshot_s": 0.0, "dispatch_s": 0.0}, {"reserve_s": 0.0, "view": "sent"}):
         for column, values in routed(name, calls, **options)[1].requests.items():
             np.testing.assert_array_equal(values, plain[column], column)
+
+
+def weighted(**options):
+    return make_router("weighted", 3, 16, 100, options)
+
+
+def hashed(name, blocks=10):
+    return Request("r", 0.0, 16 * blocks + 1, 4, prompt_hashes=[(name, i) for i in range(blocks)])
+
+
+def test_weighted_scorers_add_up():
+    router = weighted(seed=5)
+    first = router.pick(hashed("a"), range(3), 0)
+    assert router.pick(hashed("a"), range(3), 0) == first  # prefix 3 against the queue's 2 and what its KV leaves free
+    other = weighted(prefix=0.0, kv=0.0)
+    assert sorted(other.pick(hashed("a"), range(3), 0) for _ in range(3)) == [0, 1, 2]  # by queues alone
+    room = weighted(prefix=0.0, queue=0.0)
+    picks = [room.pick(hashed("a", blocks), range(3), 0) for blocks in (50, 20, 10, 5)]
+    assert len(set(picks[:3])) == 3
+    assert picks[3] == picks[2]  # where most KV is free
+
+
+def test_equal_scores_fall_to_any():
+    picks = {weighted(seed=seed).pick(hashed("a"), range(3), 0) for seed in range(20)}
+    assert picks == {0, 1, 2}
+
+
+def turns(count=6):
+    builder = TraceBuilder("turns")
+    for turn in range(count):
+        grows = Grown(200 + 40 * turn) if turn else None
+        builder.add("", arrival_s=5.0 * turn, prompt_tokens=240 + 40 * turn, output_tokens=4, session_id="s", content=grows)
+        builder.add("", arrival_s=5.0 * turn + 2, prompt_tokens=1400, output_tokens=4)
+    return builder.build()
+
+
+def test_a_router_that_sees_caches_knows_what_was_evicted():
+    """Each turn of the session is followed by a long prompt. One that fills the replica's cache evicts the session: the router that
+    remembers goes on sending the session there, the one that sees caches does not.
+    """
+    found = {}
+    for view in ("sent", "cache"):
+        engines = [SteppedEngine(VllmScheduler(EngineConfig(num_gpu_blocks=100)), AffinePrice()) for _ in range(2)]
+        router = make_router("prefix-affinity", 2, 16, 10_000, {"view": view})
+        found[view] = simulate(TraceSource(turns(), 16), engines, router=router).requests
+    seen = found["cache"]
+    session = np.asarray(seen["prompt_tokens"]) < 1400
+    assert (seen["cached_tokens"][session] >= found["sent"]["cached_tokens"][session]).all()
+    forgetful = make_router("prefix-affinity", 2, 16, 10_000, {"remembers": 1})
+    forgetful.pick(hashed("a"), range(2), 0)
+    assert forgetful._blocks.known(hashed("a").prompt_hashes) == [0, 0]  # the last block alone is no prefix
+
+
+class Last(RoundRobin):
+    """The last one that is up, or another that is asked for."""
+
+    decision = "last"
+
+    def __init__(self, replicas, block_size, capacity, *, place=None):
+        super().__init__(replicas)
+        self._asked = place
+
+    def pick(self, request, up, now):
+        return up[-1] if self._asked is None else self._asked
+
+
+def test_a_class_of_ones_own_is_a_router_by_its_path():
+    router = make_router(f"{__name__}.Last", 3, 16, 10)
+    engines = [SteppedEngine(VllmScheduler(EngineConfig(num_gpu_blocks=200)), AffinePrice()) for _ in range(3)]
+    record = simulate(TraceSource(trace_of([(0.1 * i, 20, 3) for i in range(5)]), 16), engines, router=router)
+    assert set(record.requests["replica"].tolist()) == {2}
+    for place in (7, -1):
+        lost = make_router(f"{__name__}.Last", 3, 16, 10, {"place": place})
+        with pytest.raises(SimctlError, match=rf"the router picked replica {place}, and those up are \[0, 1, 2\]"):
+            simulate(TraceSource(trace_of([(0.0, 20, 3)]), 16), engines, router=lost)
+
+
+@pytest.mark.parametrize("name", ["os.path", "collections.Counter.x", "no.such"])
+def test_a_path_to_something_else_is_refused(name):
+    with pytest.raises(UsageError, match="cannot be made"):
+        make_router(name, 3, 16, 10)
+    with pytest.raises(UsageError, match="lacks dispatch_s, decision, pick"):
+        make_router(f"{__name__}.Nothing", 3, 16, 10)
+
+
+class Nothing:
+    def __init__(self, *given):
+        pass
