@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sim.cluster.autoscale import Scaling
@@ -29,7 +29,8 @@ class PoolSpec:
 
     `bytes_per_s` is the bandwidth of each replica's link, out and in. With `overlaps`, KV leaves layer by layer while prefill goes on. A
     decode replica keeps room for `reserve_tokens` of output per request. No prompt is longer than `max_prompt_tokens` (None: any is taken).
-    `fetch` says where a replica gets KV of a prompt that its cache lacks (None: nowhere).
+    `fetch` says where a replica gets KV of a prompt that its cache lacks (None: nowhere). Beyond `max_in_flight` requests per replica,
+    requests wait at the router, and are taken by priority and in fair shares of tokens by their tenants' `weights` (1 where none is given).
     """
 
     deployment: Deployment
@@ -42,12 +43,18 @@ class PoolSpec:
     reserve_tokens: int = RESERVE_TOKENS
     scaling: Scaling | None = None
     fetch: str | None = None
+    max_in_flight: int | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
             raise UsageError(f"pool {self.name}: a pool's role is {', '.join(ROLES)}, not {self.role!r}")
         if self.fetch not in (None, *FETCHES):
             raise UsageError(f"pool {self.name}: KV is fetched from {' or '.join(FETCHES)}, not {self.fetch!r}")
+        if not all(weight > 0 for weight in self.weights.values()) or (self.max_in_flight is not None and self.max_in_flight < 1):
+            raise UsageError(f"pool {self.name}: weights of tenants are above 0, and max_in_flight is at least 1")
+        if self.weights and self.max_in_flight is None:
+            raise UsageError(f"pool {self.name}: tenants share where requests wait at the router: give max_in_flight, too")
         if not self.bytes_per_s > 0:
             raise UsageError(f"pool {self.name}: a link needs a bandwidth above 0, got {self.bytes_per_s:g} bytes/s")
         if self.most < self.deployment.replicas or self.deployment.replicas < 1:
@@ -78,6 +85,8 @@ class PoolSpec:
             overlaps=self.overlaps,
             block_size=config.block_size,
             fetch=self.fetch,
+            max_in_flight=float("inf") if self.max_in_flight is None else self.max_in_flight,
+            weights=self.weights,
             later=self.most - d.replicas,
             spare=spare,
         )

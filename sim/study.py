@@ -23,7 +23,7 @@ from sim.planned import PlannedPool, Progress, Study, check_all_fit, planned, ru
 from sim.rate_source import load_rates
 from sim.results.chance import STAGES, Chance, chance_of
 from sim.results.intervals import block_intervals, rate_intervals, repeat_intervals
-from sim.results.metrics import cost_shares, summarise
+from sim.results.metrics import cost_shares, summarise, tenant_figures
 from sim.results.record import RunRecord
 from sim.results.run_files import to_dataset
 from sim.workload.workload import Workload
@@ -75,6 +75,7 @@ class Run:
             else "blocks of this run",
             "rates_90": self.rate_intervals,
             "cost_shares": self.cost_shares,
+            **({"tenants": tenant_figures(self.record)} if self.record.tenants else {}),
             "provenance": provenance(self.study, self.config) | attrs,
         }
 

@@ -42,6 +42,8 @@ POOL_KEYS = (
     "reserve-tokens",
     "scaling",
     "fetch",
+    "max-in-flight",
+    "tenants",
     "router-options",
 )
 ON_FAILURE = ("move", "lose")
@@ -174,6 +176,11 @@ def _pool(at: At, place: int, command: click.Command, deploy: Deploy, allowed: l
         given["overlaps"] = own["overlap"].value
     if "fetch" in own:
         given["fetch"] = own["fetch"].word(FETCHES)
+    if "max-in-flight" in own:
+        given["max_in_flight"] = own["max-in-flight"].whole(1)
+    if "tenants" in own:
+        names = list(own["tenants"].value) if isinstance(own["tenants"].value, dict) else []
+        given["weights"] = {name: each.number(1e-6, 1e6) for name, each in own["tenants"].mapping(names).items()}
     if "link" in own:
         link = own["link"]
         given["bytes_per_s"] = LINKS[link.word(list(LINKS))] if isinstance(link.value, str) else 1e9 * link.number(1e-6, 1e6)

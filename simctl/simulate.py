@@ -417,6 +417,8 @@ def _print(run: Run) -> None:
     for note in study.workload.trace.notes:
         say(f"trace: {note}")
     click.echo(benchmark_table(run.summary, run.noise, run.rate_intervals or None, config.num_gpu_blocks - 1))
+    if run.record.tenants:
+        _print_tenants(run)
     if run.cost_shares:
         shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in run.cost_shares.items() if share >= 5e-4)
         say(f"step time by term: {shares}")
@@ -425,6 +427,15 @@ def _print(run: Run) -> None:
         say(f"saturated: {behind} requests still waited when the last one arrived; latencies say how long the workload is")
     if not run.rate_intervals:
         say("rates held at their medians; --draws 20 adds what is not known about them")
+
+
+def _print_tenants(run: Run) -> None:
+    from sim.results.metrics import tenant_figures
+
+    click.echo(f"{'tenant':<20}{'requests':>10}{'completed':>11}{'mean TTFT':>13}{'P99 TTFT':>13}  (ms)")
+    for name, figures in tenant_figures(run.record).items():
+        row = f"{name or '(none)':<20.19}{figures['num_prompts']:>10}{figures['completed']:>11}"
+        click.echo(f"{row}{figures['mean_ttft_ms']:>13.1f}{figures['p99_ttft_ms']:>13.1f}")
 
 
 def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str]:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from sim.cluster.clock import CLIENTS, Clock
+from sim.cluster.fair_queue import FairQueue
 from sim.cluster.kv_moves import STORE_IN, STORE_OUT, KvMoves, StoreSpec
 from sim.cluster.network import NETWORK, Network, NetworkSpec
 from sim.cluster.pools import DECODE, PREFILL, SERVE, KvRoom, Pool, RunningPool
@@ -70,7 +71,7 @@ class Fleet:
             first = len(self.replicas)
             own = [Replica(clock, first + place, engine, pool.spare) for place, engine in enumerate(pool.engines)]
             self.replicas += own
-            self.pools.append(RunningPool(pool, first, own, [KvRoom(pool.kv_tokens) for _ in own]))
+            self.pools.append(RunningPool(pool, first, own, [KvRoom(pool.kv_tokens) for _ in own], parked=FairQueue(pool.weights)))
             self._pool_of += [self.pools[-1]] * len(own)
         for each in self.pools:
             if getattr(each.pool.router, "sees_caches", False):
@@ -129,6 +130,8 @@ class Fleet:
                 if request in running.parked:
                     running.parked.remove(request)
         self._forget_kv(request)
+        if replica is not None:
+            self._release(self._pool_of[replica.index])
         return True
 
     def busy(self) -> bool:
@@ -201,14 +204,19 @@ class Fleet:
         self._impatient.pop(request, None)
         self._log.failed(request)
         self._callers.lost(request)
+        self._release(running)
 
     def _change(self, change: Change) -> None:
         {"start": self.start, "drain": self.drain, "fail": self.fail}[change.action](self.replicas[change.replica])
 
     def _changed(self, running: RunningPool) -> None:
         running.up = [place for place, replica in enumerate(running.replicas) if replica.state is State.UP]
-        while running.up and running.parked:
-            self._route(running.parked.popleft(), running, self._clock.now * TICK_S)
+        self._release(running)
+
+    def _release(self, running: RunningPool) -> None:
+        """Send on those who wait at the router, as far as there is room."""
+        while running.parked and running.has_room():
+            self._send_on(running.parked.popleft(), running, self._clock.now * TICK_S)
 
     def _move(self, request: Request, replica: Replica) -> None:
         """Send a request on that its replica has lost."""
@@ -222,6 +230,7 @@ class Fleet:
         if request in self._impatient:
             self._impatient[request] = None
         self._route(request, running, self._clock.now * TICK_S)
+        self._release(running)
 
     def _first_token(self, request: Request, index: int) -> None:
         running = self._pool_of[index]
@@ -232,10 +241,13 @@ class Fleet:
     # on the way in
 
     def _route(self, request: Request, running: RunningPool, now_s: float) -> None:
-        if not running.up:
+        if running.parked or not running.has_room():
             self._log.arrived(request, -1, self._clock.now)
             running.parked.append(request)
-            return
+        else:
+            self._send_on(request, running, now_s)
+
+    def _send_on(self, request: Request, running: RunningPool, now_s: float) -> None:
         router, now = running.pool.router, self._clock.now
         place = router.pick(request, running.up, now)
         replica = running.replicas[place] if 0 <= place < len(running.replicas) else None
@@ -255,6 +267,7 @@ class Fleet:
         if request.cancelled:
             replica.left(request)
             running.pool.router.finished(request, replica.index - running.first, self._clock.now)
+            self._release(running)
             return
         if request in self._impatient:
             self._impatient[request] = replica
@@ -341,6 +354,7 @@ class Fleet:
             running = self._pool_of[source.index]
             running.rooms[source.index - running.first].leave(request)
             source.left(request)
+            self._release(running)
 
     def _ask_again(self, request: Request) -> None:
         """The request is with no prefill replica any more: it asks for all its output again."""
@@ -362,9 +376,10 @@ class Fleet:
         if request.given_up_by(self._clock.now * TICK_S + after_s):
             running.pool.router.finished(request, replica.index - running.first, self._clock.now)
             self._impatient[request] = None
-            return
-        self._impatient.pop(request, None)
-        self.after(self._clock.now + to_ticks(after_s), self._came_through, request, replica)
+        else:
+            self._impatient.pop(request, None)
+            self.after(self._clock.now + to_ticks(after_s), self._came_through, request, replica)
+        self._release(running)
 
     def _go_on_elsewhere(self, request: Request, replica: Replica, place: int) -> None:
         """The prompt is computed, and its KV stays until the decode replica has it. The token sampled here is not used."""

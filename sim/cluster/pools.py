@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sim.cluster.fair_queue import FairQueue
 from sim.cluster.replica import Engine, Replica
 from sim.cluster.router import Router
 from sim.cost.serving import NO_HOST, HostRates
@@ -31,8 +32,9 @@ class Pool:
 
     `kv_tokens` is what one replica's KV cache holds; a decode replica keeps `reserve_tokens` of it for the output of each request. `spare`
     makes the engine of a replica that starts again. With `fetch`, a replica gets what its cache lacks of a prompt from the replica that
-    has most of it, or from the busiest one, whatever that has. `nic_bytes_per_s` is its bandwidth out, and likewise in. `kv_bytes` gives
-    the bytes of a prompt's KV.
+    has most of it, or from the busiest one, whatever that has. Beyond `max_in_flight` requests per replica that is up, requests wait at
+    the router, and are taken in fair shares by their tenants' `weights` (sim.cluster.fair_queue). `nic_bytes_per_s` is a replica's
+    bandwidth out, and likewise in. `kv_bytes` gives the bytes of a prompt's KV.
     """
 
     engines: Sequence[Engine]
@@ -49,6 +51,8 @@ class Pool:
     overlaps: bool = False
     block_size: int = 16
     fetch: str | None = None
+    max_in_flight: float = math.inf
+    weights: Mapping[str, float] = field(default_factory=dict)
     later: int = 0
     spare: Callable[[], Engine] | None = None
 
@@ -109,8 +113,15 @@ class RunningPool:
     replicas: list[Replica]
     rooms: list[KvRoom]
     up: list[int] = field(default_factory=list)
-    parked: deque[Request] = field(default_factory=deque)
+    parked: FairQueue = field(default_factory=FairQueue)
     ttfts: deque[tuple[int, float]] | None = None  # ticks and seconds of recent first tokens, where somebody watches them
+
+    def has_room(self) -> bool:
+        """Whether a replica is up that may have one more request."""
+        limit = self.pool.max_in_flight
+        if not self.up or limit == math.inf:
+            return bool(self.up)
+        return sum(self.replicas[place].sent for place in self.up) < limit * len(self.up)
 
     def note_ttft(self, request: Request, now: int) -> None:
         """A replica of the pool sampled the first token of `request`."""

@@ -33,6 +33,7 @@ class Request:
     session_id: str | None = None
     turn: int = 0
     cancel_s: float = math.inf
+    tenant: str = ""
 
     computed_tokens: int = 0  # tokens whose KV is in the cache, or comes with the request (computed elsewhere and transferred)
     generated_tokens: int = 0

@@ -233,6 +233,22 @@ def summarise(record: RunRecord, goodput: Mapping[str, float] | None = None) -> 
     return out | (statistics("itl", *pooled_itl_ms(record)) if logged else {})
 
 
+def tenant_figures(record: RunRecord) -> dict[str, dict[str, float | int]]:
+    """By tenant: its requests, those that completed, its output tokens, and its TTFT, milliseconds. Empty where nobody has one."""
+    view = View(record)
+    found: dict[str, dict[str, float | int]] = {}
+    for name in sorted(set(record.tenants)):
+        mine = np.array([each == name for each in record.tenants])
+        done = mine & view.done
+        found[name] = {
+            "num_prompts": int(mine.sum()),
+            "completed": int(done.sum()),
+            "total_output_tokens": int(view.requests["generated_tokens"][done].sum()),
+            **statistics("ttft", view.latency["ttft"][done]),
+        }
+    return found
+
+
 def cost_shares(record: RunRecord) -> dict[str, float]:
     """Share of the busy time that each term of the step time took, largest first; terms that took none are left out."""
     total = record.terms.sum(axis=0)

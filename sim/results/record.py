@@ -80,6 +80,7 @@ class RunRecord:
     chunks: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     events: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     decision_names: tuple[str, ...] = ()
+    tenants: Sequence[str] = ()  # of each request; empty: nobody has one
 
 
 class _ReplicaState:
@@ -121,6 +122,7 @@ class RunLog:
         self._stalled_since: dict[Request, float] = {}
         self._ids: list[str] = []
         self._sessions: list[str | None] = []
+        self._tenants: list[str] = []
         self._floats, self._ints = array("d"), array("q")  # rows of REQUEST_FLOATS and REQUEST_INTS
         self._resident: dict[Request, int] = {}
         self._replicas = [_ReplicaState() for _ in range(replicas)]
@@ -164,6 +166,7 @@ class RunLog:
     def _open(self, request: Request, replica: int, rejected: int, decision: int, reached_s: float) -> None:
         self._ids.append(request.request_id)
         self._sessions.append(request.session_id)
+        self._tenants.append(request.tenant)
         at = len(self._floats)
         self._floats.extend(NOT_YET)
         self._floats[at] = request.arrival_s
@@ -346,4 +349,5 @@ class RunLog:
             {name: chunks[:, i] for i, name in enumerate(CHUNK_COLUMNS)},
             {name: events[:, i] for i, name in enumerate(EVENT_COLUMNS)},
             tuple(self._decisions),
+            self._tenants if any(self._tenants) else (),
         )

@@ -113,6 +113,8 @@ def to_dataset(
     if any(session is not None for session in record.session_ids):
         names = np.array(["" if session is None else session for session in record.session_ids], dtype=object)
         variables["session_id"] = ("request", names)
+    if record.tenants:
+        variables["tenant"] = ("request", np.array(record.tenants, dtype=object))
     coordinates: dict[str, Any] = {
         "request_id": ("request", np.array(record.request_ids, dtype=object)),
         "term": ("term", np.array(record.term_names, dtype=object)),
@@ -153,6 +155,7 @@ def from_dataset(dataset: Any) -> RunRecord:
         columns(CHUNK_VARIABLES),
         columns(EVENT_VARIABLES),
         tuple(dataset["decision_name"].values.astype(str).tolist()) if "decision_name" in dataset else (),
+        dataset["tenant"].values.astype(str).tolist() if "tenant" in dataset else (),
     )
 
 

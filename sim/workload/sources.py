@@ -75,6 +75,7 @@ class TraceSource:
             request.session_id,
             request.turn,
             request.cancel_s,
+            request.tenant,
         )
         row = self._rows.pop(request, None)
         if row is not None:
@@ -102,6 +103,7 @@ class TraceSource:
             session_id=trace.session_ids[i],
             turn=trace.turns[i],
             cancel_s=trace.cancel_s[i] if trace.cancel_s else math.inf,
+            tenant=trace.tenants[i] if trace.tenants else "",
         )
         if i in self._followers:
             self._rows[request] = i

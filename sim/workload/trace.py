@@ -36,6 +36,7 @@ class Trace:
     notes: tuple[str, ...] = ()  # what the loader skipped or estimated, in words
     priorities: Sequence[int] = ()  # lower comes first; empty: all 0
     cancel_s: Sequence[float] = ()  # how long after a call's arrival its client gives up; empty: none does
+    tenants: Sequence[str] = ()  # who a call is for, where the front door keeps shares; empty: all one
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -66,6 +67,7 @@ class Trace:
             self.notes,
             [self.priorities[i] for i in rows] if self.priorities else (),
             [self.cancel_s[i] for i in rows] if self.cancel_s else (),
+            [self.tenants[i] for i in rows] if self.tenants else (),
         )
 
     def head(self, count: int) -> Trace:
@@ -108,6 +110,7 @@ class TraceBuilder:
     _contents: list[Content | None] = field(default_factory=list)
     _priorities: list[int] = field(default_factory=list)
     _cancel: list[float] = field(default_factory=list)
+    _tenants: list[str] = field(default_factory=list)
     _notes: list[str] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
     _last_turn: dict[str, int] = field(default_factory=dict)
@@ -136,6 +139,7 @@ class TraceBuilder:
         content: Content | None = None,
         priority: int = 0,
         cancel_s: float = math.inf,
+        tenant: str = "",
     ) -> None:
         """Append one call. `arrival_s` None means: after the session's previous turn. Raises UsageError naming
         `where`.
@@ -160,7 +164,7 @@ class TraceBuilder:
             raise self.error(where, f"a client gives up after a finite time above 0, got cancel_s {cancel_s!r} s")
         if request_id is None:
             request_id = str(len(self))
-        for label, name in (("request_id", request_id), ("session_id", session_id or "")):
+        for label, name in (("request_id", request_id), ("session_id", session_id or ""), ("tenant", tenant)):
             if "\0" in name or (not name.isascii() and any("\ud800" <= each <= "\udfff" for each in name)):
                 raise self.error(where, f"{label} holds a NUL or half a surrogate pair, which no file can keep: {name[:40]!a}")
         if request_id in self._seen:
@@ -185,6 +189,7 @@ class TraceBuilder:
         self._contents.append(content)
         self._priorities.append(priority)
         self._cancel.append(cancel_s)
+        self._tenants.append(tenant)
 
     def build(self) -> Trace:
         """The trace. Raises UsageError when it is empty."""
@@ -202,4 +207,5 @@ class TraceBuilder:
             tuple(self._notes),
             self._priorities if any(self._priorities) else (),
             self._cancel if min(self._cancel) < math.inf else (),
+            self._tenants if any(self._tenants) else (),
         )

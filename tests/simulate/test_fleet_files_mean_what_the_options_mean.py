@@ -65,7 +65,7 @@ def disaggregated(router, slow, seed, blocks):
         )
         for role in ("prefill", "decode")
     )
-    workload = Workload.drawn(40, input_len=300, output_len=30, length_cv=0.8, turns=2, request_rate=20.0, seed=seed)
+    workload = Workload.drawn(40, input_len=300, output_len=30, length_cv=0.3, turns=2, request_rate=20.0, seed=seed)
     return fleet_study(Fleet(pools), workload, lambda d: as_served(load_rates(d, draws=10)))
 
 
