@@ -228,6 +228,7 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
         "model": d.model.name,
         "gpu": d.gpu.name,
         "tensor_parallel_size": d.tp,
+        "pools": len(study.whole_fleet.pools),
         "replicas": d.replicas,
         "router": d.router if d.replicas > 1 else "",
         **{f"router_{name}": value if isinstance(value, str) else float(value) for name, value in d.router_options.items()},

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "what-if": ("simctl.what_if", "Can this GPU serve this context, how fast, and what binds?"),
     "regime-map": ("simctl.regime_map", "Where sparse decode beats dense, over context and batch."),
     "simulate": ("simctl.simulate", "Serve a workload, replayed or drawn, on simulated engine replicas."),
+    "explain": ("simctl.explain", "Where the time of a simulated request went, in parts that add up."),
     "calibrate": ("simctl.calibrate", "Learn the rates of a GPU from measurements, with held-out error."),
     "run": ("simctl.run", "Answer the question of a scenario file, over its whole sweep."),
     "measure": ("simctl.measure", "Measure this machine: floors, an engine iteration by iteration, a server under load."),

@@ -230,9 +230,9 @@ class VllmScheduler:
             admitted.append(request)
             chosen[request] = tokens
             budget -= tokens + self.speculation.drafter_rows
-        if not self.queue or (budget > 0 and len(self.running) < config.max_num_seqs):
+        if not self.queue:
             return 0
-        return BUDGET if budget <= 0 else SLOTS
+        return SLOTS if len(self.running) >= config.max_num_seqs else BUDGET if budget <= 0 else 0
 
     def _pads(self, cached: int) -> bool:
         """Whether a request that starts with one token has room for draft rows, so that all of a decode batch have one length."""

@@ -136,15 +136,16 @@ class RunLog:
         """A client sent `request`, and a router gave it to `replica` by the decision of this name, where it is at `reached`; or to another,
         after the first had lost it. -1, and no decision, while no replica is up.
         """
+        reached_s = reached * TICK_S if replica >= 0 else math.nan
         chosen = self._decisions.setdefault(decision, len(self._decisions)) if decision else -1
         row = self._resident.setdefault(request, len(self._ids))
         if row == len(self._ids):
-            self._open(request, replica, 0, chosen, reached * TICK_S)
+            self._open(request, replica, 0, chosen, reached_s)
             return
         self._ints[row * INTS + REPLICA] = replica
         self._ints[row * INTS + DECISION] = chosen
         if math.isnan(self._floats[row * FLOATS + SUBMITTED]):
-            self._floats[row * FLOATS + REACHED] = reached * TICK_S
+            self._floats[row * FLOATS + REACHED] = reached_s
 
     def at_engine(self, request: Request, replica: int, now: int) -> None:
         """`request` waits for room for its KV, or for KV that comes from elsewhere, before the engine gets it."""
