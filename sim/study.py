@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim.cluster.pools import PREFILL
 from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws
 from sim.cost.serving import HostRates, as_served
@@ -22,6 +23,7 @@ from sim.fleet import Fleet
 from sim.planned import PlannedPool, Progress, Study, check_all_fit, planned, run_fast, run_planned
 from sim.rate_source import load_rates
 from sim.results.chance import STAGES, Chance, chance_of
+from sim.results.fleet_tables import fleet_tables
 from sim.results.intervals import block_intervals, rate_intervals, repeat_intervals
 from sim.results.metrics import cost_shares, summarise, tenant_figures
 from sim.results.record import RunRecord
@@ -76,8 +78,15 @@ class Run:
             "rates_90": self.rate_intervals,
             "cost_shares": self.cost_shares,
             **({"tenants": tenant_figures(self.record)} if self.record.tenants else {}),
+            **self.fleet_tables,
             "provenance": provenance(self.study, self.config) | attrs,
         }
+
+    @property
+    def fleet_tables(self) -> dict[str, Any]:
+        """The tables of sim.results.fleet_tables."""
+        roles = [pool.role for pool in self.study.whole_fleet.pools for _ in range(pool.most)]
+        return fleet_tables(self.record, [replica for replica, role in enumerate(roles) if role == PREFILL])
 
     def goal(self, metric: str, limit: float, on_progress: Progress | None = None) -> Goal:
         """Whether a figure is at most `limit`, and with what chance in a run like this. UsageError for an unknown figure."""

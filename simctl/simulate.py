@@ -388,6 +388,7 @@ def _goal_line(goal: Goal) -> str:
 def _print(run: Run) -> None:
     from sim.rate_source import scope_notes
     from sim.results.tables import benchmark_table
+    from simctl.fleet_text import fleet_lines
 
     def say(text: str) -> None:
         click.echo(fill(text, later="  "))
@@ -419,6 +420,8 @@ def _print(run: Run) -> None:
     click.echo(benchmark_table(run.summary, run.noise, run.rate_intervals or None, config.num_gpu_blocks - 1))
     if run.record.tenants:
         _print_tenants(run)
+    for line in fleet_lines(run.fleet_tables, run.summary["gpu_hours"]):
+        click.echo(line)
     if run.cost_shares:
         shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in run.cost_shares.items() if share >= 5e-4)
         say(f"step time by term: {shares}")
