@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("simctl.simulate", "Serve a workload, replayed or drawn, on simulated engine replicas."),
     "explain": ("simctl.explain", "Where the time of a simulated request went, in parts that add up."),
     "calibrate": ("simctl.calibrate", "Learn the rates of a GPU from measurements, with held-out error."),
+    "plan": ("simctl.plan", "Find the cheapest deployment that meets an SLO, and with what probability."),
     "run": ("simctl.run", "Answer the question of a scenario file, over its whole sweep."),
     "measure": ("simctl.measure", "Measure this machine: floors, an engine iteration by iteration, a server under load."),
     "gates": ("simctl.gates", "Do two running servers say the same? Top-1 agreement, KL, perplexity."),

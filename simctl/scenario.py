@@ -36,7 +36,7 @@ from simctl import __version__
 KEYS = ("question", "command", "options", "sweep", "report")
 MAX_RUNS = 10_000
 # Commands whose answer is plain data: `json_answer(options)` of their module.
-ANSWERED = {"simulate": "simctl.simulate", "what-if": "simctl.what_if", "regime-map": "simctl.regime_map"}
+ANSWERED = {"simulate": "simctl.simulate", "plan": "simctl.plan", "what-if": "simctl.what_if", "regime-map": "simctl.regime_map"}
 
 
 @dataclass(frozen=True, slots=True)

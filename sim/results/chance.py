@@ -41,9 +41,14 @@ class Chance:
 
 def chance_of(holds: Callable[[int], bool], stages: tuple[int, ...] = STAGES) -> Chance:
     """The chance that `holds`, called with 0, 1, 2, ...: trials that are independent of each other."""
+    return chance_by(lambda begin, end: sum(holds(trial) for trial in range(begin, end)), stages)
+
+
+def chance_by(met_of: Callable[[int, int], int], stages: tuple[int, ...] = STAGES) -> Chance:
+    """The same where `met_of(begin, end)` says of how many of these trials it holds."""
     met, found = 0, Chance(0, 1, 0.0, 1.0)
     for begin, end in zip((0, *stages), stages, strict=False):
-        met += sum(holds(trial) for trial in range(begin, end))
+        met += met_of(begin, end)
         found = Chance(met, end, *_interval(met, end, ERROR / len(stages)))
         if found.certain is not None:
             break

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class Workload:
         return cls(
             draw(spec, np.random.default_rng(seed)),
             max_concurrency,
-            lambda repeat: draw(spec, np.random.default_rng([seed, repeat + 1])),
+            partial(_again, draw, spec, seed),
             origin,
         )
 
@@ -122,7 +123,7 @@ class Workload:
         return cls(
             draw_sessions(spec, np.random.default_rng(seed)),
             max_concurrency,
-            lambda repeat: draw_sessions(spec, np.random.default_rng([seed, repeat + 1])),
+            partial(_again, draw_sessions, spec, seed),
             origin,
         )
 
@@ -178,6 +179,10 @@ class Workload:
             **({} if rate is None else _rate_origin(rate)),
         }
         return cls(with_think_time(trace, think_time_s, rng), max_concurrency, None, origin)
+
+
+def _again(drawn: Callable[[Any, np.random.Generator], Trace], spec: Any, seed: int, repeat: int) -> Trace:
+    return drawn(spec, np.random.default_rng([seed, repeat + 1]))
 
 
 def _rate(request_rate: float | None, rate_curve: RateCurve | str | Path | None, default_per_s: float) -> float | RateCurve:

@@ -19,10 +19,12 @@ def test_it_answers(path, tmp_path):
     """At the first and the last value of all that it sweeps, a simulation with few requests or sessions."""
     body = yaml.safe_load(path.read_text())
     ends = tmp_path / path.name
-    body["sweep"] = {key: values[:: max(1, len(values) - 1)] for key, values in body["sweep"].items()}
-    if body["command"] == "simulate":
+    body["sweep"] = {key: values[:: max(1, len(values) - 1)] for key, values in body.get("sweep", {}).items()}
+    if body["command"] in ("simulate", "plan"):
         (size,) = FEW.keys() & body["options"].keys()
         body["options"][size] = min(body["options"][size], FEW[size])
+    if body["command"] == "plan":
+        body["options"] |= {"gpu": body["options"]["gpu"][:2], "workers": 1}
     ends.write_text(yaml.safe_dump(body))
     whole, short = load_scenario(path), load_scenario(ends)
     assert {tuple(short.cells[at].label.items()) for at in (0, -1)} == {tuple(whole.cells[at].label.items()) for at in (0, -1)}

@@ -1,0 +1,78 @@
+"""Service level objectives: conditions on the figures of a run, all of which must hold.
+
+ttft:p99<2s      a latency (ttft, tpot, e2el), its statistic (mean, p50, p90, p95, p99) and a time in ms or s
+failed<1%        share of the requests that failed: turned away, given up, lost
+good>=99%        share of the requests that met every limit of --goodput
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sim.errors import UsageError
+
+_LATENCY = re.compile(r"(ttft|tpot|e2el):(mean|p50|p90|p95|p99)<=?([0-9.]+)(ms|s)")
+_SHARE = re.compile(r"(failed<=?|good>=?)([0-9.]+)(%?)")
+EXAMPLES = "ttft:p99<2s tpot:p95<50ms failed<1% good>=99%"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A figure of the summary that is at most `limit`, or at least that."""
+
+    text: str
+    figure: str
+    limit: float
+    at_least: bool = False
+
+    def use(self, summary: Mapping[str, float]) -> float:
+        """How much of the limit is used: 1 at the limit, more beyond it. Infinite where the run has no such figure."""
+        value = _figure(self.figure, summary)
+        if value != value:
+            return float("inf")
+        if self.at_least:
+            return (1.0 - value) / (1.0 - self.limit) if self.limit < 1.0 else float("inf" if value < 1.0 else 0)
+        return value / self.limit if self.limit else float("inf" if value > 0.0 else 0)
+
+
+def _figure(name: str, summary: Mapping[str, float]) -> float:
+    if name == "failed":
+        return summary["failed"] / summary["num_prompts"]
+    if name == "good":
+        return summary["request_goodput"] * summary["duration"] / summary["num_prompts"] if summary["completed"] else 0.0
+    return summary[name]
+
+
+def parse_slo(texts: Sequence[str], goodput: Mapping[str, float]) -> tuple[Condition, ...]:
+    """Conditions of texts such as "ttft:p99<2s tpot:p95<50ms"; spaces or commas part them. Raises UsageError."""
+    found: dict[str, Condition] = {}
+    for text in (part for each in texts for part in re.split(r"[\s,]+", each.strip()) if part):
+        condition = _condition(text)
+        if condition.figure == "good" and not goodput:
+            raise UsageError(f"{text}: what is a good request? give --goodput, for example ttft:200 tpot:50")
+        if condition.figure in found:
+            raise UsageError(f"{text}: {found[condition.figure].text} says that already")
+        found[condition.figure] = condition
+    if not found:
+        raise UsageError(f"an SLO needs a condition (examples: {EXAMPLES})")
+    return tuple(found.values())
+
+
+def _condition(text: str) -> Condition:
+    latency, share = _LATENCY.fullmatch(text), _SHARE.fullmatch(text)
+    try:
+        if latency:
+            name, statistic, number, unit = latency.groups()
+            limit_ms = float(number) * (1e3 if unit == "s" else 1.0)
+            if limit_ms > 0:
+                return Condition(text, f"{'median' if statistic == 'p50' else statistic}_{name}_ms", limit_ms)
+        elif share:
+            name, number, percent = share.groups()
+            limit = float(number) / (100.0 if percent else 1.0)
+            if 0 <= limit <= 1:
+                return Condition(text, name.rstrip("<=>"), limit, name.startswith("good"))
+    except ValueError:
+        pass
+    raise UsageError(f"not a condition: {text!r} (examples: {EXAMPLES})")
