@@ -13,6 +13,7 @@ help:
 	@echo 'make test-all         the slow tests, too; make test-vllm, test-sglang: against the engines'
 	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
 	@echo 'make bench-sim        speed of the simulator; also bench-start, bench-calibrate'
+	@echo 'make routing          the published routing study, simulated (what is missing of 270 runs of seconds each)'
 	@echo 'make ablate           is every term of the step time worth its place? (minutes; in a checkout)'
 	@echo 'make sbc              are all posteriors as wide as they should be? (half an hour)'
 	@echo 'make bench-kernels    the decode kernels, on a GPU host'
@@ -124,6 +125,10 @@ sbc: $(VENV)/.test
 	$(BIN)/python -m calibrate.sbc
 
 # The packaged grids refitted without each term of the step time, and served runs replayed at the refitted rates; six minutes.
+.PHONY: routing
+routing: $(VENV)/.test
+	$(BIN)/python docs/routing.py --write
+
 .PHONY: ablate
 ablate: $(VENV)/.test
 	$(BIN)/python -m calibrate.steps.ablate --served

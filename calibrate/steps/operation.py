@@ -29,8 +29,10 @@ def function_with_gradient(function: Callable[[Array], tuple[float, Array]]) -> 
             value, gradient = function(inputs[0])
             outputs[0][0], outputs[1][0] = np.asarray(value), gradient
 
-        def L_op(self, inputs: Any, outputs: Any, output_gradients: Any) -> Any:
-            return [output_gradients[0] * outputs[1]]
+    def pulled_back(self: Any, inputs: Any, outputs: Any, output_gradients: Any) -> Any:
+        return [output_gradients[0] * outputs[1]]
+
+    setattr(Both, "pullback" if hasattr(Op, "pullback") else "L_op", pulled_back)  # L_op before PyTensor 3
 
     def called(x: Any) -> Any:
         both: Any = Both()(x)

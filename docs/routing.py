@@ -1,0 +1,126 @@
+"""The published routing study, simulated: `python docs/routing.py [--seeds N] [--write]`.
+
+Simulates every policy on the same draws of the agent workload, one run per seed, and appends what is new to docs/data/routing.csv: runs
+that are there already are kept. `--write` puts the table into docs/routing.md. All policies of a seed serve the same sessions:
+differences are paired.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+from scipy.stats import t as student  # noqa: E402
+
+from sim import Deployment, Workload, load_rates  # noqa: E402
+from sim.cost.serving import as_served  # noqa: E402
+from sim.fleet import Fleet, PoolSpec  # noqa: E402
+from sim.planned import planned, run_planned  # noqa: E402
+from sim.results.metrics import summarise  # noqa: E402
+from sim.study import fleet_study  # noqa: E402
+
+DATA, PAGE = ROOT / "docs/data/routing.csv", ROOT / "docs/routing.md"
+PUBLISHED = ROOT / "scenarios/data/reference/routing/policy_metrics.csv"
+FIGURES = ("median_ttft_ms", "p90_ttft_ms", "p99_ttft_ms", "p90_tpot_ms", "p90_e2el_ms", "p99_e2el_ms", "prefix_cache_hit_rate", "busiest")
+RACE_S = 0.1  # from a pick until it counts, where it is not reserved in one step: the time to reach a worker and hear from it
+BASE = {"overload_factor": 2.0, "decode_weight": 0.0, "idle_scores_zero": True, "reserve_s": RACE_S}
+A = BASE | {"overload_factor": 1.3}
+AB_BUG = A | {"decode_weight": 0.01}
+AB = AB_BUG | {"idle_scores_zero": False}
+RACE_FIX = AB | {"reserve_s": 0.0}
+# name -> options of the unified router (None: least requests), where KV is fetched from, and the published run that it stands for
+POLICIES: dict[str, tuple[dict[str, Any] | None, str | None, str]] = {
+    "baseline": (BASE, None, "baseline_of2.0"),
+    "A: affinity to 1.3 x the mean": (A, None, "A_of1.3"),
+    "A+B: decodes counted, idle replicas score nought": (AB_BUG, None, "AB_of1.3_lmw0.01_bug"),
+    "A+B: idle replicas score their prompt": (AB, None, "ABprime_of1.3_lmw0.01_fix"),
+    "A+B and one step from pick to reservation": (RACE_FIX, None, "ABprime_racefix"),
+    "LMetric alone, no affinity": (RACE_FIX | {"overload_factor": 0.0}, None, ""),
+    "turns forced apart: each to the fewest requests": (None, None, ""),
+    "baseline, KV migrates from the replica that has most": (BASE, "most", "v3_mechB"),
+    "baseline, KV migrates from the busiest replica": (BASE, "busiest", "v3_fixed"),
+}
+
+
+def run(policy: str, seed: int) -> dict[str, float]:
+    """Figures of one run."""
+    options, fetch, _ = POLICIES[policy]
+    router = {"router": "least-requests"} if options is None else {"router": "unified", "router_options": options}
+    deployment = Deployment.of("Qwen3-Coder-30B-A3B", "H100", kv_dtype="fp8", replicas=8, max_model_len=200_000, **router)
+    fleet = Fleet((PoolSpec(deployment, fetch=fetch),))
+    study = fleet_study(fleet, Workload.agents(seed=seed), lambda d: as_served(load_rates(d, draws=2)))
+    record = run_planned(study, planned(study), study.workload.trace)
+    replica = np.asarray(record.requests["replica"])
+    busiest = np.bincount(replica[replica >= 0], minlength=8).max() / len(replica)
+    return summarise(record) | {"busiest": float(busiest)}
+
+
+def table() -> Iterator[str]:
+    """The policies against the first and against each other, seed by seed, and what was published of them."""
+    runs: dict[str, dict[int, dict[str, float]]] = {}
+    with DATA.open() as file:
+        for row in csv.DictReader(file):
+            runs.setdefault(row["policy"], {})[int(row["seed"])] = {name: float(row[name]) for name in FIGURES}
+    with PUBLISHED.open() as file:
+        published = {row["policy"]: float(row["ttft_p90_ms"]) for row in csv.DictReader(file)}
+    above: dict[int, dict[str, float]] = {}
+    heads = ["policy", "TTFT p90, s", "against the baseline, %", "against the one above, %", "published, %"]
+    yield f"| {' | '.join([*heads, 'TTFT p50, ms', 'hit ratio', 'busiest replica, %'])} |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    for policy, (_, _, name) in POLICIES.items():
+        mine = runs.get(policy, {})
+        means = {figure: float(np.mean([each[figure] for each in mine.values()])) for figure in FIGURES}
+        theirs = f"{100 * (published[name] / published['baseline_of2.0'] - 1):+.1f}" if above and name else ""
+        against = [_change(mine, runs["baseline"]), _change(mine, above)] if above else ["", ""]
+        yield (
+            f"| {policy} | {means['p90_ttft_ms'] / 1e3:.2f} | {against[0]} | {against[1]} | {theirs} | {means['median_ttft_ms']:.0f} | "
+            f"{means['prefix_cache_hit_rate']:.3f} | {100 * means['busiest']:.1f} |"
+        )
+        above = mine
+
+
+def _change(mine: dict[int, dict[str, float]], other: dict[int, dict[str, float]]) -> str:
+    """90 % interval of the mean change of the TTFT's P90, per cent, seed by seed."""
+    logs = np.log([mine[seed]["p90_ttft_ms"] / other[seed]["p90_ttft_ms"] for seed in sorted(set(mine) & set(other))])
+    half = float(student.ppf(0.95, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5)
+    return " to ".join(f"{100 * np.expm1(each):+.1f}" for each in (logs.mean() - half, logs.mean() + half))
+
+
+def main() -> None:
+    """Run what is missing, print the table."""
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--seeds", type=int, default=30)
+    asked.add_argument("--write", action="store_true")
+    given = asked.parse_args()
+    have: set[tuple[str, int]] = set()
+    if DATA.exists():
+        with DATA.open() as file:
+            have = {(row["policy"], int(row["seed"])) for row in csv.DictReader(file)}
+    with DATA.open("a", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        if not have:
+            out.writerow(["policy", "seed", *FIGURES])
+        for seed in range(given.seeds):
+            for policy in POLICIES:
+                if (policy, seed) not in have:
+                    figures = run(policy, seed)
+                    out.writerow([policy, seed, *(f"{figures[name]:.6g}" for name in FIGURES)])
+                    file.flush()
+    text = "\n".join(table())
+    print(text)
+    if given.write:
+        page = PAGE.read_text()
+        PAGE.write_text(re.sub(r"(?s)(<!-- policies -->\n).*?(<!-- /policies -->)", lambda found: found[1] + text + "\n" + found[2], page))
+
+
+if __name__ == "__main__":
+    main()
