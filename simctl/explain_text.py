@@ -167,10 +167,11 @@ def _cache(e: Explanation, attrs: Mapping[str, Any]) -> str:
     block = int(attrs.get("block_size", 1))
     if e.earlier is None or e.earlier.tokens // block * block <= e.cached_tokens:
         return found
-    left = f"turn {e.earlier.turn} left up to {e.earlier.tokens:,} tokens of this prompt there"
+    left = f"left {'' if e.earlier.known else 'up to '}{e.earlier.tokens:,} tokens of this prompt"
     if e.earlier.replica != e.replica:
-        return f"{found} Its session's KV was on replica {e.earlier.replica}: {left}."
-    return f"{found} Its session was on this replica before, and {left}: evicted since, or not the same tokens."
+        return f"{found} Its session's turn {e.earlier.turn} ran on replica {e.earlier.replica} and {left} there, unless evicted since."
+    gone = "evicted since" if e.earlier.known else "evicted since, or not the same tokens"
+    return f"{found} Its session's turn {e.earlier.turn} ran on this replica and {left}: {gone}."
 
 
 def _sum(ticks: Iterable[int]) -> int:

@@ -55,12 +55,15 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class EarlierTurn:
-    """The latest turn of the session before: where it ran, and how many tokens of the prompt that replica had at its end, at most."""
+    """The latest turn of the session before: where it ran, and how many first tokens of this prompt that replica had at its end: at most,
+    unless it is `known` what the prompt repeats.
+    """
 
     request_id: str
     turn: int
     replica: int
     tokens: int
+    known: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +218,7 @@ def _beside(record: RunRecord, course: Timeline, places: Ints, found: Shares, fi
 
 def _earlier(record: RunRecord, row: int) -> EarlierTurn | None:
     """The latest turn before this one that a replica served."""
-    requests = {name: np.asarray(record.requests[name], dtype=np.int64) for name in _COUNTS}
+    requests = {name: np.asarray(record.requests[name], dtype=np.int64) for name in (*_COUNTS, "repeated_tokens")}
     session = record.session_ids[row]
     served = (requests["turn"] < requests["turn"][row]) & (requests["replica"] >= 0)
     rows = [i for i in np.flatnonzero(served).tolist() if session is not None and record.session_ids[i] == session]
@@ -223,8 +226,9 @@ def _earlier(record: RunRecord, row: int) -> EarlierTurn | None:
         return None
     latest = max(rows, key=lambda i: requests["turn"][i])
     had = int(requests["prompt_tokens"][latest] + requests["generated_tokens"][latest]) - 1  # the last token's KV is never written
-    tokens = min(had, int(requests["prompt_tokens"][row]))
-    return EarlierTurn(record.request_ids[latest], int(requests["turn"][latest]), int(requests["replica"][latest]), tokens)
+    repeated = int(requests["repeated_tokens"][row])
+    tokens = min(had, int(requests["prompt_tokens"][row]) if repeated < 0 else repeated)
+    return EarlierTurn(record.request_ids[latest], int(requests["turn"][latest]), int(requests["replica"][latest]), tokens, repeated >= 0)
 
 
 def _plain(part: Part) -> dict[str, Any]:

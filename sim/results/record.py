@@ -52,6 +52,7 @@ REQUEST_FLOATS = (
 )  # fmt: skip
 REQUEST_INTS = (
     "prompt_tokens", "output_tokens", "generated_tokens", "cached_tokens", "preemptions", "replica", "turn", "rejected", "decision",
+    "repeated_tokens",
 )  # fmt: skip
 FLOATS, INTS = len(REQUEST_FLOATS), len(REQUEST_INTS)
 REACHED, SCHEDULED, FIRST, FINISH, CANCELLED, SUBMITTED, FIRST_SAMPLED, LAST_SAMPLED = range(1, 9)
@@ -172,7 +173,8 @@ class RunLog:
         self._floats.extend(NOT_YET)
         self._floats[at] = request.arrival_s
         self._floats[at + REACHED] = reached_s
-        self._ints.extend((request.prompt_tokens, request.output_tokens, 0, 0, 0, replica, request.turn, rejected, decision))
+        counts = (request.prompt_tokens, request.output_tokens, 0, 0, 0, replica, request.turn, rejected, decision, request.repeated_tokens)
+        self._ints.extend(counts)
 
     def scheduled(self, request: Request, ticks: int) -> None:
         """An engine decided an iteration that starts `request`; the first counts."""

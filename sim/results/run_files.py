@@ -39,6 +39,7 @@ REQUEST_VARIABLES: dict[str, tuple[str, str]] = {
         "1",
         "0, or why it has no answer: 1 full queue, 2 TTFT goal, 3 token bucket, 4 too long (its replica is then -1), 5 its replica failed",
     ),
+    "repeated_tokens": ("tokens", "first prompt tokens that its session's turn before had, too; -1 not known"),
     "decision": ("1", "how the router chose its replica, a place in decision_name; -1 where it did not"),
 }
 ITERATION_VARIABLES: dict[str, tuple[str, str]] = {

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from sim.engine.interface import Request
-from sim.workload.content import BlockNamer
+from sim.workload.content import BlockNamer, Grown
 from sim.workload.trace import Trace
 
 
@@ -76,6 +76,7 @@ class TraceSource:
             request.turn,
             request.cancel_s,
             request.tenant,
+            request.repeated_tokens,
         )
         row = self._rows.pop(request, None)
         if row is not None:
@@ -93,6 +94,7 @@ class TraceSource:
 
     def _request(self, i: int, arrival_s: float) -> Request:
         trace = self._trace
+        content = trace.contents[i]
         request = Request(
             request_id=trace.request_ids[i],
             arrival_s=arrival_s,
@@ -102,6 +104,7 @@ class TraceSource:
             priority=trace.priorities[i] if trace.priorities else 0,
             session_id=trace.session_ids[i],
             turn=trace.turns[i],
+            repeated_tokens=content.shared_tokens if isinstance(content, Grown) else -1,
             cancel_s=trace.cancel_s[i] if trace.cancel_s else math.inf,
             tenant=trace.tenants[i] if trace.tenants else "",
         )

@@ -90,7 +90,8 @@ def test_a_session_away_from_its_cache_is_told_so(out):
         one = explain(record, record.request_ids[row])
         assert one.earlier.tokens == 5000 * one.turn + 128 * one.turn - 1
         before = replica[rows[record.session_ids[row], one.turn - 1]]
-        assert sentences(one, attrs)[-1].startswith(f"Cold: nothing of its prompt was cached. Its session's KV was on replica {before}: ")
+        where = f"turn {one.turn - 1} ran on replica {before} and left {one.earlier.tokens:,} tokens of this prompt there"
+        assert sentences(one, attrs)[-1] == f"Cold: nothing of its prompt was cached. Its session's {where}, unless evicted since."
     calm = explain(record, record.request_ids[rows[record.session_ids[0], 0]])
     assert sentences(calm, attrs)[-1] == "Cold: nothing of its prompt was cached."
 
