@@ -16,6 +16,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,12 +29,18 @@ DATA = {
     "recall.txt": "simctl calibrate --recall",
     "validate.txt": "simctl validate",
 }
+# Runs that commands of the pages read, by folder: each is simulated before the first of them.
+RUNS = {
+    "out/agents": "simctl simulate --gpu H100 --model Qwen3-Coder-30B-A3B --kv-dtype fp8 --replicas 2 --router unified --agent-sessions 24"
+    " --request-rate 1.2 --draws 0 --out out/agents",
+}
 # Pictures by file, less the `--plot FILE` of each. Others are drawn by docs/replication.py and docs/kernels_page.py.
 PICTURES = {
     "a10_what_if.png": "simctl what-if --ctx 1M --gpu A10 --k 32",
     "h100_regime_map.png": "simctl regime-map --gpu H100",
     "h100_bursts.png": "simctl simulate --gpu H100 --model Llama-3.1-8B --num-prompts 3000 --request-rate 12 --burstiness 0.02"
     " --random-input-len 1500 --random-output-len 200 --random-length-cv 1 --random-prefix-len 512 --draws 0",
+    "explain_agents.png": "simctl explain out/agents 32",
 }
 
 
@@ -44,12 +51,20 @@ def pages() -> list[Path]:
 def printed(command: str, allowed: tuple[int, ...] = (0,)) -> str:
     """Standard output of a command line. Raises RuntimeError unless the exit code is an allowed one."""
     program, *rest = shlex.split(command)
+    for folder in RUNS:
+        if folder in rest and "--out" not in rest:
+            _simulated(folder)
     call = [sys.executable, *(["-m", "simctl"] if program == "simctl" else []), *rest]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in allowed:
         raise RuntimeError(f"{command}: exit {done.returncode}: {done.stderr.strip()[-300:]}")
     return "".join(line.rstrip() + "\n" for line in done.stdout.splitlines())
+
+
+@cache
+def _simulated(folder: str) -> None:
+    printed(RUNS[folder])
 
 
 def refreshed(text: str, slow: bool) -> str:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("request_id", required=False)
 @click.option("--slowest", type=click.IntRange(1), metavar="N", help="The N slowest requests instead of one by its id.")
-@click.option("--by", type=click.Choice(("ttft", "e2el")), help="What --slowest goes by. [default: ttft]")
+@click.option(
+    "--by", type=click.Choice(("ttft", "e2el")), help="Of one request, this latency alone; what --slowest goes by. [default: ttft]"
+)
 @click.option("--plot", type=click.Path(), metavar="FILE", help="Draw replicas, iterations and the request's stages (PNG, SVG or PDF).")
 @click.option("--json", "as_json", is_flag=True, help="Print all parts as JSON instead of tables.")
 def command(run: Path, request_id: str | None, slowest: int | None, by: str | None, plot: str | None, as_json: bool) -> None:
@@ -43,8 +45,6 @@ def command(run: Path, request_id: str | None, slowest: int | None, by: str | No
 
     if (request_id is None) == (slowest is None):
         raise UsageError("which request? give its REQUEST_ID, or --slowest N")
-    if by is not None and slowest is None:
-        raise UsageError("--by goes with --slowest N")
     target = writable(plot)
     record, attrs = read_run(run)
     server = _server(attrs)
@@ -60,7 +60,7 @@ def command(run: Path, request_id: str | None, slowest: int | None, by: str | No
     else:
         from simctl.explain_text import one_request, several
 
-        lines = one_request(found[0], attrs) if request_id is not None else several(found, by or "ttft")
+        lines = one_request(found[0], attrs, by) if request_id is not None else several(found, by or "ttft")
         click.echo("\n".join(lines))
     if target is not None:
         from simctl.explain_plot import plot_request

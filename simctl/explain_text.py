@@ -47,17 +47,23 @@ NAMED = 3  # other requests that are named
 WORTH = 0.02  # share of a latency that is worth a sentence
 
 
-def one_request(e: Explanation, attrs: Mapping[str, Any]) -> list[str]:
-    """The whole answer for one request; `attrs` are the provenance of its run."""
+def one_request(e: Explanation, attrs: Mapping[str, Any], by: str | None = None) -> list[str]:
+    """The whole answer for one request, or that of its TTFT or its E2EL alone; `attrs` are the provenance of its run."""
+    before, after = _phases(e, by)
     lines = _heading(e)
-    shown = e.ttft[:-1]
-    if e.ttft:
+    if e.ttft and by != "e2el":
         lines += ["", *_stages(e.ttft, TOTALS["ttft"])]
-    rest = e.e2el[len(shown) :] if e.ttft else e.e2el
-    first = [Part("first", sum(part.ticks for part in shown))] if e.ttft else []
-    lines += ["", *_stages([*first, *rest], TOTALS["e2el"] if e.finished else "until it came to nothing")]
-    lines += ["", *_terms(e)]
-    return [*lines, "", *(fill(sentence) for sentence in sentences(e, attrs))]
+    if by == "e2el" or not e.ttft:
+        lines += ["", *_stages(e.e2el, TOTALS["e2el"] if e.finished else "until it came to nothing")]
+    elif by is None:
+        first = Part("first", _sum(part.ticks for part in e.ttft[:-1]))
+        lines += ["", *_stages([first, *after], TOTALS["e2el"] if e.finished else "until it came to nothing")]
+    return [*lines, "", *_terms(before, after), "", *(fill(sentence) for sentence in sentences(e, attrs, by))]
+
+
+def _phases(e: Explanation, by: str | None) -> tuple[Sequence[Part], Sequence[Part]]:
+    """The parts up to the first token, or all where there was none, and those after it, unless only TTFT is asked for."""
+    return e.ttft or e.e2el, e.e2el[len(e.ttft) - 1 :] if e.ttft and by != "ttft" else ()
 
 
 def several(found: Sequence[Explanation], by: str) -> list[str]:
@@ -108,38 +114,32 @@ def _stages(parts: Sequence[Part], total: str) -> list[str]:
     return aligned(("stage", "iterations", "ms", "share"), [*rows, row(f"= {total}", sum(part.ticks for part in parts))])
 
 
-def _terms(e: Explanation) -> list[str]:
+def _terms(before: Sequence[Part], after: Sequence[Part]) -> list[str]:
     """Milliseconds by term, of the queue, of prefill and of decode with what held them up."""
-    before, after = e.ttft or e.e2el, e.e2el[len(e.ttft) - 1 :] if e.ttft else ()
-    groups = {
-        "queue": [part for part in before if part.stage == "queue"],
-        "prefill": [part for part in before if part.stage != "queue"],
-        "decode": after,
-    }
-    table = {name: {title: _sum(part.terms.get(name, 0) for part in parts) for title, parts in groups.items()} for name in _names(e)}
+    queue, prefill = ([part for part in before if (part.stage == "queue") == queues] for queues in (True, False))
+    groups = {"queue": queue, "prefill": prefill, "decode": after}
+    names = dict.fromkeys(name for parts in groups.values() for part in parts for name in part.terms)
+    table = {name: {title: _sum(part.terms.get(name, 0) for part in parts) for title, parts in groups.items()} for name in names}
     titles = [title for title in groups if any(row[title] for row in table.values())]
-    least = SMALL * e.ticks("e2el")
+    least = SMALL * _sum(part.ticks for part in (*before, *after))
     order = sorted((name for name in table if sum(table[name].values()) > least), key=lambda name: -sum(table[name].values()))
     rows = [(MEANING.get(name, name.replace("_", " ")), *(f"{ms(table[name][title]):,.1f}" for title in titles)) for name in order]
     return aligned(("by term of the step time, ms", *titles), rows)
 
 
-def _names(e: Explanation) -> list[str]:
-    return list(dict.fromkeys(name for part in e.e2el for name in part.terms))
-
-
-def sentences(e: Explanation, attrs: Mapping[str, Any]) -> list[str]:
+def sentences(e: Explanation, attrs: Mapping[str, Any], by: str | None = None) -> list[str]:
     """What stands out: whose prefill it waited for, what preemption cost, and what of its prompt was cached, or was elsewhere."""
-    behind = _behind("TTFT" if e.ttft else "time", e.ttft or e.e2el, {each: each.ttft_s for each in e.beside})
-    later = _behind("decoding", e.e2el[len(e.ttft) - 1 :], {each: each.decode_s for each in e.beside}) if e.ttft else []
-    return [*behind, *later, *_set_back(e), _cache(e, attrs)]
+    before, after = _phases(e, by)
+    behind = _behind("TTFT" if e.ttft else "time", before, {each: each.ttft_s for each in e.beside})
+    later = _behind("decoding", after, {each: each.decode_s for each in e.beside})
+    return [*behind, *later, *_set_back([*before, *after]), _cache(e, attrs)]
 
 
 def _behind(of: str, parts: Sequence[Part], shares: Mapping[Beside, float]) -> list[str]:
     """How much of the parts went to the prefill of others, and whose."""
     total, whole = _sum(part.whose.get("others", 0) for part in parts), _sum(part.ticks for part in parts)
     others = sorted((each for each in shares if shares[each] > 0), key=lambda each: -shares[each])
-    if not others or total < WORTH * whole:
+    if not others or total <= WORTH * whole:
         return []
     text = f"{_seconds(total)} of its {_seconds(whole)} {of} it waited for the prefill of"
     if len(others) == 1:
@@ -152,8 +152,8 @@ def _seconds(ticks: int) -> str:
     return format_seconds(1e-3 * ms(ticks))
 
 
-def _set_back(e: Explanation) -> list[str]:
-    waited, twice = (_sum(part.ticks for part in e.e2el if part.stage in stages) for stages in (("preempted",), ("lost", "recompute")))
+def _set_back(parts: Sequence[Part]) -> list[str]:
+    waited, twice = (_sum(part.ticks for part in parts if part.stage in stages) for stages in (("preempted",), ("lost", "recompute")))
     return [f"Preemption cost it {_seconds(waited)} of waiting and {_seconds(twice)} of computing twice."] if waited + twice else []
 
 

@@ -17,6 +17,11 @@ def test_block_is_current(command, shown):
     assert refresh.printed(command) == shown
 
 
+@pytest.mark.parametrize("folder", sorted(refresh.RUNS))
+def test_a_run_that_blocks_read_is_shown(folder):
+    assert any(refresh.RUNS[folder] in text_of(path) for path in PAGES)
+
+
 @pytest.mark.parametrize("name", sorted(refresh.DATA))
 def test_long_output_names_its_command(name):
     assert (refresh.ROOT / "docs" / "data" / name).read_text(encoding="utf-8").startswith(f"$ {refresh.DATA[name]}\n")

@@ -67,6 +67,16 @@ def test_by_end_to_end_latency(out):
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_one_latency_alone_is_a_part_of_the_whole_answer(out):
+    whole = command("explain", str(out), "17").stdout.splitlines()
+    ttft, e2el = (command("explain", str(out), "17", "--by", by).stdout.splitlines() for by in ("ttft", "e2el"))
+    totals = [line for line in whole if line.startswith("= ")]
+    for total, lines in zip(totals, (ttft, e2el), strict=True):
+        assert [line.split() for line in lines if line.startswith("= ")] == [total.split()]
+    assert not any(line.startswith("decode") or "decoding" in line for line in ttft)
+    assert whole[:2] == ttft[:2] == e2el[:2]
+
+
 def test_a_dataset_is_as_good_as_a_record(out):
     record, _ = read_run(out)
     with xr.open_dataset(out / "run.nc", engine="h5netcdf") as dataset:
@@ -148,7 +158,6 @@ def test_what_cannot_be_explained_is_one_line(out, tmp_path):
         ((out, "nobody"), "no request 'nobody' in the run"),
         ((out,), "which request?"),
         ((out, "7", "--slowest", "3"), "which request?"),
-        ((out, "7", "--by", "ttft"), "--by goes with --slowest"),
         ((tmp_path / "missing", "7"), "No such file"),
         ((tmp_path / "run.nc", "7"), "not a run.nc"),
         ((tmp_path / "trace.nc", "7"), "not a run.nc"),
