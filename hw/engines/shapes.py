@@ -22,6 +22,8 @@ _KINDS: dict[str, dict[str, Any]] = {
                   "decoder_sparse_step": 1, "mlp_only_layers": []},
     "llama": {"architectures": ["LlamaForCausalLM"], "rope_theta": 5e5, "rms_norm_eps": 1e-5},
     "mistral": {"architectures": ["MistralForCausalLM"], "rms_norm_eps": 1e-5, "sliding_window": None},
+    "mixtral": {"architectures": ["MixtralForCausalLM"], "rms_norm_eps": 1e-5, "sliding_window": None},
+    "phi3": {"architectures": ["Phi3ForCausalLM"], "rms_norm_eps": 1e-5, "pad_token_id": 0, "partial_rotary_factor": 1.0},
     "gemma3_text": {"architectures": ["Gemma3ForCausalLM"], "rope_local_base_freq": 1e4, "hidden_activation": "gelu_pytorch_tanh",
                     "tie_word_embeddings": True, "attention_bias": False},
 }  # fmt: skip
@@ -35,8 +37,8 @@ _EVERY = {
     "eos_token_id": 2,
 }
 CONTEXT = 131072
-_NAMES = ("qwen2.5-7b", "qwen2.5-14b", "qwen2.5-32b", "qwen3-14b", "qwen3-coder-30b-a3b", "llama3.1-8b", "mistral-7b", "mistral-24b",
-          "gemma3-4b", "gemma3-12b", "gemma3-27b")  # fmt: skip
+_NAMES = ("qwen2.5-7b", "qwen2.5-14b", "qwen2.5-32b", "qwen3-8b", "qwen3-14b", "qwen3-coder-30b-a3b", "llama3.1-8b", "llama3.2-1b",
+          "mistral-7b", "mistral-24b", "mixtral-8x7b", "phi-4", "gemma3-4b", "gemma3-12b", "gemma3-27b")  # fmt: skip
 # Our own: about 25 M parameters, enough for a laptop core to take milliseconds per token.
 _TINY = {
     "model_type": "llama", "hidden_size": 384, "num_hidden_layers": 8, "num_attention_heads": 6, "num_key_value_heads": 2,

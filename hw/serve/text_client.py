@@ -34,7 +34,16 @@ async def bench(
     command = [sys.executable, "-c", PROGRAM, "--base-url", target.url, "--model", target.model]
     command += ["--tokenizer", str(tokenizer), "--endpoint", "/v1/completions", "--dataset-name", "random", "--ignore-eos"]
     command += ["--random-input-len", str(prompt_tokens), "--random-output-len", str(output_tokens), "--random-range-ratio", str(SPREAD)]
-    command += ["--request-rate", f"{rate_per_s:g}", "--num-prompts", str(count), "--seed", str(seed), "--temperature", "0"]
+    command += [
+        "--request-rate",
+        f"{rate_per_s:g}",
+        "--num-prompts",
+        str(count),
+        "--seed",
+        str(seed),
+        "--temperature",
+        f"{target.temperature:g}",
+    ]
     command += ["--save-result", "--save-detailed", "--result-dir", str(keep.parent), "--result-filename", keep.name]
     before = await counters(target)
     environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **os.environ}

@@ -106,7 +106,7 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
             max_model_len=MAX_MODEL_LEN[job.device, "text" if job.client == "text" else phase], iterations=log if job.iterations else None,
         ) as server:  # fmt: skip
             attrs |= {f"{phase}_{k}": v for k, v in server.facts.items()}
-            target = Target(server.url, server.model, temperature=1.0 if "num_experts" in shape(job.model) else 0.0)
+            target = Target(server.url, server.model, temperature=1.0 if routed(shape(job.model)) else 0.0)
             tokenizer = (server.folder or Path()) / "tokenizer"
             work = [e for e in work_of(phase, vocab, job, tokenizer, journal.path.parent) if e.name in chosen]
             attrs[f"finished_{phase}"] = measure(work, target, vocab, journal, Budget(job.budget_s), job.stem)["finished"]
@@ -145,6 +145,11 @@ def chosen_of(names: set[str], job: Any) -> set[str]:
     if not chosen:
         raise UsageError(f"--experiments {','.join(job.experiments)!r} names none of: {', '.join(sorted(names))}")
     return chosen
+
+
+def routed(config: dict[str, Any]) -> bool:
+    """Whether a config.json has experts. Greedy answers of random weights repeat one token, which would always wake the same ones."""
+    return "num_experts" in config or "num_local_experts" in config
 
 
 def _flags(job: Any) -> list[str]:
