@@ -40,6 +40,8 @@ WHOSE = {
     "decodes": "decodes, the rest",
     NO_ITERATION: "no iteration ran",
 }
+# Of a prefill chunk these two are mostly flops.
+TERMS = MEANING | {"kv": "attention", "weights": "linear layers"}
 WAITS = ("queue", "stalled", "preempted")
 TOTALS = dict(zip(LATENCIES, ("time to first token", "end-to-end latency"), strict=True))
 SMALL = 5e-4  # share of a latency from which a term is worth a line
@@ -123,7 +125,7 @@ def _terms(before: Sequence[Part], after: Sequence[Part]) -> list[str]:
     titles = [title for title in groups if any(row[title] for row in table.values())]
     least = SMALL * _sum(part.ticks for part in (*before, *after))
     order = sorted((name for name in table if sum(table[name].values()) > least), key=lambda name: -sum(table[name].values()))
-    rows = [(MEANING.get(name, name.replace("_", " ")), *(f"{ms(table[name][title]):,.1f}" for title in titles)) for name in order]
+    rows = [(TERMS.get(name, name.replace("_", " ")), *(f"{ms(table[name][title]):,.1f}" for title in titles)) for name in order]
     return aligned(("by term of the step time, ms", *titles), rows)
 
 
