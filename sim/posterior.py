@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -115,6 +117,12 @@ def read_posterior(path: str | Path, family: str = STEP_TIME) -> PosteriorFile:
     return PosteriorFile(attrs, {n: v.reshape(-1, *v.shape[2:]).astype(float) for n, v in raw.items()}, sources, source, str(path))
 
 
+@lru_cache(maxsize=16)
+def _read_once(path: str, mtime_ns: int, size: int, formula: str) -> PosteriorFile:
+    """One state of a file: many deployments on few GPUs take their rates from few files."""
+    return read_posterior(path)
+
+
 def _sources(attrs: Mapping[str, Any]) -> tuple[dict[str, Provenance], Provenance]:
     """(provenance of each rate, of the whole) as a file's attributes say."""
     body = {str(name): said for name, said in json.loads(str(attrs["basis"])).items()}
@@ -141,7 +149,8 @@ def rates_from_file(
     Matrix rates of a weight dtype other than the one measured are scaled by the datasheet; the basis says so.
     """
     precision = precision or Precision()
-    file = read_posterior(path)
+    state = os.stat(path)
+    file = _read_once(str(path), state.st_mtime_ns, state.st_size, formula_fingerprint())
     owner = str(file.attrs["gpu"])
     if owner not in (POPULATION, gpu.name):
         raise PosteriorError(f"{path}: learnt on {owner}, not on {gpu.name}")

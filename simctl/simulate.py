@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sim.planned import Study
     from sim.study import Goal
     from sim.workload.trace import Trace
+    from sim.workload.workload import Workload
 
 MOST_BLOCKS = 2**24  # 268 million tokens in blocks of 16: beyond any node, and a block costs the simulator some 100 bytes
 SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word
@@ -221,8 +222,11 @@ def json_answer(options: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def study_of(options: Mapping[str, Any]) -> Study:
-    """What the options ask to be simulated. Raises UsageError when they contradict each other."""
+def study_of(options: Mapping[str, Any], workload: Workload | None = None, known: dict[Any, Any] | None = None) -> Study:
+    """What the options ask to be simulated. Raises UsageError when they contradict each other.
+
+    Of many studies that differ in their deployments alone, `workload` is the one that there is already, and `known` keeps rates.
+    """
     from dataclasses import replace
 
     from sim import NO_HOST, HostRates, load_rates
@@ -237,6 +241,13 @@ def study_of(options: Mapping[str, Any]) -> Study:
     draws = max(STAGES[-1], options["draws"] or 0)
 
     def rates_of(deployment: Deployment) -> tuple[RateDraws, HostRates]:
+        d, memo = deployment, {} if known is None else known
+        key = (d.model.name, d.gpu.name, d.precision, d.tp, d.limits.engine)
+        if key not in memo:
+            memo[key] = loaded(deployment)
+        return memo[key]
+
+    def loaded(deployment: Deployment) -> tuple[RateDraws, HostRates]:
         rates, host = load_rates(deployment, posterior=options["posterior"], draws=draws, seed=options["seed"]), HostRates()
         if options["served"]:
             rates, host = as_served(rates)
@@ -250,7 +261,7 @@ def study_of(options: Mapping[str, Any]) -> Study:
     if options["gpu"] is None:
         raise UsageError("on what? give --gpu NAME, or --fleet FILE")
     deployment = _deployment(options)
-    workload = workload_of(options, options["max_model_len"] or deployment.model.max_context)
+    workload = workload or workload_of(options, options["max_model_len"] or deployment.model.max_context)
     rates, host = rates_of(deployment)
     if isinstance(options["max_num_seqs"], float):
         cap = cap_at_knee(workload.trace, deployment, rates.point, options["max_num_seqs"])

@@ -1,0 +1,70 @@
+"""The choices of `simctl plan`: every combination of the values given for options that take several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sim.errors import UsageError
+from simctl.simulate import command as simulate
+from simctl.simulate import study_of
+
+if TYPE_CHECKING:
+    from sim.plan.choices import Choice
+
+MANY = ("gpu", "tp", "dtype", "kv_dtype", "attention", "router", "max_num_seqs", "max_num_batched_tokens")  # options of several values
+MOST_CHOICES = 2000
+
+
+def choices_of(options: Mapping[str, Any]) -> list[Choice]:
+    """All choices, of one workload. UsageError for a value that an option refuses, or for too many choices."""
+    from sim.plan.choices import Choice
+
+    prices = _prices(options["price"])
+    lists = {name: options[name] or (None,) for name in MANY}
+    if (count := len(list(product(*lists.values())))) > MOST_CHOICES:
+        raise UsageError(f"{count} combinations to choose among, more than {MOST_CHOICES}")
+    several = [name for name, values in lists.items() if len(values) > 1 and name != "gpu"]
+    found: list[Choice] = []
+    rates: dict[Any, Any] = {}
+    unasked = simulate.make_context(simulate.name, []).params
+    known = {option.name: option for option in simulate.params}
+    for combination in product(*lists.values()):
+        picked = dict(zip(lists, combination, strict=True))
+        values = {
+            name: unasked[name] if text is None else known[name].type_cast_value(click.Context(simulate), text)
+            for name, text in picked.items()
+        }
+        asked = {**unasked, **options, **values, "replicas": 1, "fleet_file": None, "draws": None}
+        study = study_of(asked, found[0].study.workload if found else None, rates)
+        d = study.deployment
+        price = prices.get(d.gpu.name, d.gpu.price_per_hour)
+        if price is None:
+            raise UsageError(f"no list price of {d.gpu.name} is known: give --price {d.gpu.name}=USD per GPU-hour")
+        named = (
+            picked[key] if key in ("dtype", "router", "attention") else f"{key.replace('_', '-')} {picked[key]}"
+            for key in several
+            if key != "tp"
+        )
+        name = " ".join([f"{d.tp} x {d.gpu.name}", *map(str, named)])
+        found.append(Choice(name, study, price * d.tp, d.tp))
+    return found
+
+
+def _prices(pairs: Sequence[str]) -> dict[str, float]:
+    from sim.specs.gpus import get_gpu
+
+    prices: dict[str, float] = {}
+    for pair in pairs:
+        name, _, text = pair.partition("=")
+        try:
+            price = float(text)
+        except ValueError:
+            price = -1.0
+        if not 0 < price < 1e6:
+            raise UsageError(f"--price needs GPU=USD per hour, got {pair!r}")
+        prices[get_gpu(name).name] = price
+    return prices

@@ -1,0 +1,140 @@
+"""What `simctl plan` prints: the table of choices, the answer in words, and both as plain data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simctl.text import fill, folded
+
+if TYPE_CHECKING:
+    from sim.plan.race import Plan, Tried
+    from sim.results.chance import Chance
+
+MOST_ROWS = 12
+
+
+def as_dict(plan: Plan) -> dict[str, Any]:
+    """Plain data: the winner, every choice and what was tried of it."""
+
+    def one(tried: Tried) -> dict[str, Any]:
+        texts = [condition.text for condition in plan.conditions]
+        return {
+            "choice": plan.choices[tried.choice].name,
+            "replicas": tried.replicas,
+            "gpus": plan.choices[tried.choice].gpus_of(tried.replicas),
+            "usd_per_hour": plan.cost(tried),
+            **_chance(tried.chance),
+            "limit_used": dict(zip(texts, tried.used, strict=True)),
+            "missed_share": dict(zip(texts, tried.missed, strict=True)),
+            "binding": texts[tried.binding],
+        }
+
+    return {
+        "slo": [condition.text for condition in plan.conditions],
+        "finished": plan.finished,
+        "winner": one(plan.winner) if plan.winner else None,
+        "undecided": [one(each) for each in plan.undecided()],
+        "nearest": one(nearest) if (nearest := plan.nearest()) and not plan.winner else None,
+        "choices": [
+            {
+                "choice": choice.name,
+                "usd_per_hour_each": choice.price,
+                "out": standing.why or None,
+                "replicas_at_least": None if standing.why else standing.fails + 1,
+                "tried": [one(each) for _, each in sorted(standing.tried.items())],
+            }
+            for choice, standing in zip(plan.choices, plan.standings, strict=True)
+        ],
+    }
+
+
+def _chance(chance: Chance) -> dict[str, Any]:
+    return {
+        "chance": chance.value,
+        "chance_low": chance.low,
+        "chance_high": chance.high,
+        "trials": chance.trials,
+        "certain": chance.certain,
+    }
+
+
+def print_plan(plan: Plan) -> None:
+    """The question, the choices that might be cheapest, those that cannot do, and the answer."""
+    slo = " ".join(condition.text for condition in plan.conditions)
+    model = plan.choices[0].study.deployment.model.name
+    click.echo(click.style(fill(f"Which deployment of {model} has {slo} at the least cost?"), bold=True))
+    inside = [i for i, standing in enumerate(plan.standings) if not standing.why]
+    inside.sort(key=lambda i: plan.choices[i].cost(plan.standings[i].fails + 1))
+    if inside:
+        for line in folded(
+            ["replicas of", "count", "USD/hour", "chance", "binding"], [_row(plan, i) for i in inside[:MOST_ROWS]], repeat=1
+        ):
+            click.echo(line)
+    if len(inside) > MOST_ROWS:
+        click.echo(f"and {len(inside) - MOST_ROWS} dearer ones")
+    reasons: dict[str, list[str]] = {}
+    for choice, standing in zip(plan.choices, plan.standings, strict=True):
+        if standing.why:
+            reasons.setdefault(standing.why, []).append(choice.name)
+    for why, names in reasons.items():
+        click.echo(fill(f"out: {'; '.join(names)}: {why}", later="  "))
+    click.echo(fill(conclusion(plan), later="   "))
+
+
+def _row(plan: Plan, place: int) -> list[str]:
+    """A choice with the least count that it may still need, and what is known of that."""
+    choice, standing = plan.choices[place], plan.standings[place]
+    count = standing.fails + 1
+    tried = standing.tried.get(count)
+    least = "" if tried and tried.chance.certain else ">= "
+    chance = f"{tried.chance.value:.2f} ({tried.chance.low:.2f}-{tried.chance.high:.2f})" if tried else "not tried"
+    return [
+        choice.name,
+        f"{least}{count}",
+        f"{least}{choice.cost(count):.2f}",
+        chance,
+        plan.conditions[tried.binding].text if tried else "",
+    ]
+
+
+def named(plan: Plan, tried: Tried) -> str:
+    """A count of a choice in words."""
+    name = plan.choices[tried.choice].name
+    return f"{tried.replicas} replicas of {name}" if tried.replicas > 1 else name
+
+
+def conclusion(plan: Plan) -> str:
+    """The answer in words."""
+    slo = ", ".join(condition.text for condition in plan.conditions)
+    open_ = "; ".join(f"{named(plan, each)}, {plan.cost(each):.2f} USD/hour, {each.chance}" for each in plan.undecided())
+    if (win := plan.winner) is not None:
+        gpus = plan.choices[win.choice].gpus_of(win.replicas)
+        margin = 100 * (1 - win.used[win.binding])
+        maybe = f" Cheaper, and undecided at 95 %: {open_}." if open_ else ""
+        return (
+            f"=> {named(plan, win)} ({gpus} GPU{'s' if gpus > 1 else ''}, {plan.cost(win):.2f} USD/hour) meets {slo} with a chance of "
+            f"{win.chance}. "
+            f"{plan.conditions[win.binding].text} binds, with {margin:.0f} % to spare in the mean.{maybe}"
+        )
+    if not plan.finished:
+        best = f" Best so far: {named(plan, plan.best)}, {plan.cost(plan.best):.2f} USD/hour, {plan.best.chance}." if plan.best else ""
+        return f"=> stopped before the answer was certain.{best}"
+    nearest = plan.nearest()
+    if nearest is None:
+        slow = [i for i, standing in enumerate(plan.standings) if standing.alone_s]
+        first = min(slow, key=lambda i: plan.standings[i].alone_s, default=None)
+        idle = (
+            ""
+            if first is None
+            else f" Nearest: {plan.choices[first].name}, where a token takes {1e3 * plan.standings[first].alone_s:.3g} ms."
+        )
+        return f"=> none can meet {slo}.{idle}"
+    binding = nearest.binding
+    maybe = f" Undecided at 95 %: {open_}." if open_ else ""
+    return (
+        f"=> none meets {slo} with a chance of at least 95 %. Nearest: {named(plan, nearest)}, with a chance of {nearest.chance}. "
+        f"{plan.conditions[binding].text} is missed in {100 * nearest.missed[binding]:.0f} % of the trials; "
+        f"in the mean {100 * nearest.used[binding]:.0f} % of its limit are used.{maybe}"
+    )

@@ -1,0 +1,22 @@
+"""Choices whose chances are given, and trials of them under common random numbers."""
+
+import numpy as np
+
+from sim.plan.choices import Choice
+from sim.plan.trials import Trial
+from sim.slo import parse_slo
+
+MOST = 12
+TTFT = parse_slo(["ttft:p99<1s"], {})
+MET, MISSED = Trial((0.5,)), Trial((2.0,))
+
+
+def trials(chances, seed):
+    """Trials of choices whose chance by count is given."""
+    draws = np.random.default_rng(seed).random(1600)
+    return lambda choice, count, wanted: [MET if draws[i] < chances[choice][count - 1] else MISSED for i in wanted]
+
+
+def choices(prices):
+    """Choices of units of one GPU at these prices."""
+    return [Choice(str(i), None, float(price)) for i, price in enumerate(prices)]

@@ -1,0 +1,33 @@
+"""What a plan cannot work with is said in one line that names it."""
+
+import pytest
+
+from tests.cli import run
+
+SMALL = ("--model", "Llama-3.1-8B", "--request-rate", "5", "--num-prompts", "60", "--random-output-len", "32", "--workers", "1")
+WRONG = {
+    (): "plan on what? give --gpu NAME",
+    ("--gpu", "H100,"): "not values with commas between them",
+    ("--gpu", "H1000", "--slo", "ttft:p99<2s"): "unknown GPU 'H1000'",
+    ("--gpu", "H100"): "an SLO needs a condition",
+    ("--gpu", "H100", "--slo", "ttft:p99<2"): "not a condition: 'ttft:p99<2'",
+    ("--gpu", "H100", "--slo", "ttft:p98<2s"): "not a condition: 'ttft:p98<2s'",
+    ("--gpu", "H100", "--slo", "ttft:p99<2s ttft:p99<3s"): "ttft:p99<2s says that already",
+    ("--gpu", "H100", "--slo", "good>=99%"): "what is a good request? give --goodput",
+    ("--gpu", "H100", "--slo", "failed<101%"): "not a condition: 'failed<101%'",
+    ("--gpu", "RTX-4090", "--slo", "ttft:p99<2s"): "no list price of RTX-4090 is known: give --price RTX-4090=USD",
+    ("--gpu", "H100", "--slo", "ttft:p99<2s", "--price", "H100=free"): "--price needs GPU=USD per hour, got 'H100=free'",
+    ("--gpu", "H100", "--slo", "ttft:p99<2s", "--tp", "1,x"): "'x' is not a valid int",
+    ("--gpu", "H100", "--slo", "ttft:p99<2s", "--max-num-seqs", ",".join(map(str, range(1, 2200)))): "more than 2000",
+    ("no-such.yaml",): "no such scenario file",
+    ("batch_cap_on_an_a10",): "a plan needs 'command: plan'",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_bad_input_is_one_line(arguments):
+    result = run("plan", *arguments, *(SMALL if not arguments or arguments[0].startswith("-") else ()))
+    assert result.code != 0
+    assert not result.stdout
+    assert WRONG[arguments] in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
