@@ -30,7 +30,7 @@ class Tried:
 
     choice: int
     replicas: int
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list, repr=False)
     chance: Chance = field(default_factory=lambda: Chance(0, 0, 0.0, 1.0))
 
     def add(self, trials: Sequence[Trial]) -> None:
@@ -208,10 +208,12 @@ class Race:
         return None
 
     def advance(self, choice: int, count: int, stage: int) -> None:
-        """Run the trials of a count up to a stage."""
+        """Run the trials of a count up to a stage, or until they have told."""
         standing = self.standings[choice]
         tried = standing.tried.setdefault(count, Tried(choice, count))
-        self._extend(tried, stage)
+        for look in self._stages:
+            if len(tried.trials) < look <= stage and tried.chance.certain is None:
+                self._extend(tried, look)
         if tried.chance.certain is False:
             standing.fails = max(standing.fails, count)
 
@@ -219,9 +221,7 @@ class Race:
         begin = len(tried.trials)
         if begin >= TWINS_AFTER:
             alike = tuple(trial.used for trial in tried.trials[:TWINS_AFTER])
-            if (first := self._first.setdefault(alike, tried)) is not tried:
-                if len(first.trials) < stage:
-                    self._extend(first, stage)
+            if (first := self._first.setdefault(alike, tried)) is not tried and len(first.trials) >= stage:
                 tried.add(first.trials[begin:stage])
                 return
         tried.add(list(self._run(tried.choice, tried.replicas, range(begin, stage))))
