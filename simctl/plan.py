@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from sim.errors import UsageError
 from simctl.options import Parsed, Sectioned
-from simctl.plan_choices import MANY, choices_of
-from simctl.plan_progress import Watch
-from simctl.plan_text import as_dict, print_plan
+from simctl.plan_answer import answer_of
+from simctl.plan_choices import MANY
+from simctl.plan_text import as_dict, print_answer
 from simctl.simulate import SECTIONS as SIMULATE
 from simctl.simulate import GoodputCommand
 from simctl.simulate import command as simulate
 
-if TYPE_CHECKING:
-    from sim.plan.race import Plan
-
 LEFT_OUT = ("replicas", "fleet_file", "goal", "draws", "iterations", "out", "plot", "chrome_trace", "as_json", *MANY)
 
-AS_GIVEN = ("as_json", "workers", "progress")  # beside a scenario, too
+INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
+AS_GIVEN = ("as_json", "workers", "progress", "quick")  # beside a scenario, too
 
 
 def _values(text: str) -> tuple[str, ...]:
@@ -39,7 +36,7 @@ SECTIONS = {
                        "most-gpus", "price"),
     **{title: tuple(name for name in names if name.replace("-", "_") not in (*LEFT_OUT, "goodput", "fleet"))
        for title, names in SIMULATE.items()},
-    "Answer": ("workers", "progress", "seed", "json"),
+    "Answer": ("quick", "workers", "progress", "seed", "json"),
 }  # fmt: skip
 
 
@@ -67,6 +64,7 @@ class PlanCommand(GoodputCommand, Sectioned):
 @click.option("--most-gpus", type=click.IntRange(1, 4096), default=64, show_default=True, help="No deployment has more GPUs.")
 @click.option("--price", multiple=True, metavar="GPU=USD", help="Price per GPU-hour, instead of the catalogue's list price.")
 @click.option("--workers", type=click.IntRange(1, 256), help="Processes. [default: one per core]")
+@click.option("--quick", is_flag=True, help="Only the cheapest: not what more money buys, the highest rate, what to measure.")
 @click.option("--progress/--no-progress", default=None, help="Say on stderr how far the search is. [default: on a terminal]")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(file: Path | None, **options: Any) -> None:
@@ -83,20 +81,22 @@ def command(file: Path | None, **options: Any) -> None:
     """
     if file is not None:
         options = _of_scenario(file, options)
-    plan = _plan(options)
+    answer = answer_of(options)
     if options["as_json"]:
         import json
 
-        click.echo(json.dumps(as_dict(plan), indent=2))
+        click.echo(json.dumps(as_dict(answer), indent=2))
     else:
-        print_plan(plan)
-    if plan.winner is None:
+        print_answer(answer)
+    if not answer.finished:
+        raise click.exceptions.Exit(INTERRUPTED)
+    if answer.plan.winner is None:
         raise click.exceptions.Exit(1)
 
 
 def json_answer(options: Mapping[str, Any]) -> dict[str, Any]:
     """What --json prints."""
-    return as_dict(_plan(options))
+    return as_dict(answer_of(options))
 
 
 def _of_scenario(file: Path, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,22 +109,3 @@ def _of_scenario(file: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     if scenario.command != "plan" or len(scenario.cells) != 1:
         raise UsageError(f"{file}: a plan needs 'command: plan' and no sweep; `simctl run` runs other scenarios")
     return scenario.cells[0].options() | {name: given[name] for name in AS_GIVEN}
-
-
-def _plan(options: Mapping[str, Any]) -> Plan:
-    from sim.plan.bounds import standings_of
-    from sim.plan.race import search
-    from sim.plan.trials import runner
-    from sim.results.metrics import parse_goodput
-    from sim.slo import parse_slo
-
-    if options["gpu"] is None:
-        raise UsageError("plan on what? give --gpu NAME[,NAME...]")
-    conditions = parse_slo(options["slo"], parse_goodput(options["goodput"]))
-    choices = choices_of(options)
-    most, watch = options["most_gpus"], Watch(choices, options["progress"])
-    with runner(choices, conditions, options["workers"] or os.cpu_count() or 1) as run:
-        standings = standings_of(choices, conditions, most)
-        plan, _ = search(choices, conditions, run.trials, most, watch, standings)
-    watch.end()
-    return plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,14 +10,17 @@ import click
 from simctl.text import fill, folded
 
 if TYPE_CHECKING:
+    from sim.plan.front import Point
     from sim.plan.race import Plan, Tried
     from sim.results.chance import Chance
+    from simctl.plan_answer import Answer
 
 MOST_ROWS = 12
 
 
-def as_dict(plan: Plan) -> dict[str, Any]:
-    """Plain data: the winner, every choice and what was tried of it."""
+def as_dict(answer: Answer) -> dict[str, Any]:
+    """Plain data: the winner, every choice and what was tried of it, and what is around the winner."""
+    plan, measurement = answer.plan, answer.measurement
 
     def one(tried: Tried) -> dict[str, Any]:
         texts = [condition.text for condition in plan.conditions]
@@ -33,10 +37,20 @@ def as_dict(plan: Plan) -> dict[str, Any]:
 
     return {
         "slo": [condition.text for condition in plan.conditions],
-        "finished": plan.finished,
+        "finished": answer.finished,
         "winner": one(plan.winner) if plan.winner else None,
         "undecided": [one(each) for each in plan.undecided()],
         "nearest": one(nearest) if (nearest := plan.nearest()) and not plan.winner else None,
+        **(
+            {}
+            if answer.quick or not plan.winner
+            else {
+                "front": [{**_figures(point), **one(point.tried)} for point in answer.front],
+                "sustained_requests_per_s": asdict(answer.sustained) if answer.sustained else None,
+                "cost_shares": answer.terms,
+                "measurement": asdict(measurement) if measurement else None,
+            }
+        ),
         "choices": [
             {
                 "choice": choice.name,
@@ -50,6 +64,14 @@ def as_dict(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _figures(point: Point) -> dict[str, float]:
+    return {
+        "user_tokens_per_s": point.user_tokens_per_s,
+        "gpu_tokens_per_s": point.gpu_tokens_per_s,
+        "usd_per_million_tokens": point.usd_per_mtok,
+    }
+
+
 def _chance(chance: Chance) -> dict[str, Any]:
     return {
         "chance": chance.value,
@@ -60,8 +82,9 @@ def _chance(chance: Chance) -> dict[str, Any]:
     }
 
 
-def print_plan(plan: Plan) -> None:
-    """The question, the choices that might be cheapest, those that cannot do, and the answer."""
+def print_answer(answer: Answer) -> None:
+    """The question, the choices that might be cheapest, those that cannot do, what more money buys, and the answer."""
+    plan = answer.plan
     slo = " ".join(condition.text for condition in plan.conditions)
     model = plan.choices[0].study.deployment.model.name
     click.echo(click.style(fill(f"Which deployment of {model} has {slo} at the least cost?"), bold=True))
@@ -80,7 +103,47 @@ def print_plan(plan: Plan) -> None:
             reasons.setdefault(standing.why, []).append(choice.name)
     for why, names in reasons.items():
         click.echo(fill(f"out: {'; '.join(names)}: {why}", later="  "))
-    click.echo(fill(conclusion(plan), later="   "))
+    if len(answer.front) > 1:
+        click.echo("\nWhat more money buys")
+        header = ["deployment", "USD/hour", "USD/Mtok", "tok/s/user", "tok/s/GPU", "chance"]
+        for line in folded(header, [_point(plan, point) for point in answer.front], repeat=1):
+            click.echo(line)
+        click.echo()
+    click.echo(fill(conclusion(plan) + _around(answer), later="   "))
+
+
+def _point(plan: Plan, point: Point) -> list[str]:
+    chance = f"{point.tried.chance.value:.2f}"
+    figures = (point.usd_per_mtok, point.user_tokens_per_s, point.gpu_tokens_per_s)
+    name = f"{point.tried.replicas} of {plan.choices[point.tried.choice].name}"
+    return [name, f"{point.usd_per_hour:.2f}", f"{figures[0]:.3g}", f"{figures[1]:.0f}", f"{figures[2]:.0f}", chance]
+
+
+def _around(answer: Answer) -> str:
+    """The highest rate, the binding term, and what to measure, in words."""
+    if answer.quick or answer.plan.winner is None:
+        return ""
+    texts = []
+    if answer.sustained:
+        best = answer.sustained
+        texts.append(
+            f"It sustains {best.per_s:.3g} requests/s ({best.low:.3g}-{best.high:.3g}) where {best.asked_per_s:.3g} are asked for."
+        )
+    if answer.terms:
+        from sim.cost.step_time import MEANING
+
+        term, share = next(iter(answer.terms.items()))
+        texts.append(f"{MEANING.get(term, term).capitalize()} take {100 * share:.0f} % of its busy time.")
+    if not answer.finished:
+        texts.append("Stopped before the rest was known.")
+    elif (found := answer.measurement) is not None:
+        texts.append(
+            f"Worth measuring: {found.what}. That would save {found.usd_per_hour:.2f} USD/hour at most in the mean; with a chance of "
+            f"{found.chance:.2f} it shows a cheaper one to be enough."
+        )
+    else:
+        texts.append("Worth measuring: none; no rates that are likely would change this.")
+    return " " + " ".join(texts)
 
 
 def _row(plan: Plan, place: int) -> list[str]:

@@ -21,6 +21,7 @@ from sim.slo import Condition
 
 GALLOP_BELOW = 0.5  # chance from which on counts are tried one by one
 RANKED = (1, *STAGES)  # stages; a single trial ranks
+TWO_UPTO = 20  # trials
 TWINS_AFTER = 100  # trials in which two choices went alike, so that one takes the rest from the other
 
 
@@ -120,7 +121,7 @@ class Plan:
 
     def tried(self) -> list[Tried]:
         """All counts that were tried, the cheapest first."""
-        return sorted((each for standing in self.standings for each in standing.tried.values()), key=self.cost)
+        return sorted((each for standing in self.standings for each in standing.tried.values() if each.trials), key=self.cost)
 
     def undecided(self) -> list[Tried]:
         """Cheaper counts of which the trials leave open whether they meet the SLO."""
@@ -169,18 +170,30 @@ class Race:
             if not ranked:
                 return None
             (cost, _, _, _), best, low, high = ranked[0]
-            count = self.standings[best].next_count(low, high, self._most[best])
+            count, stage_of = self.standings[best].next_count(low, high, self._most[best]), stage
             if count is None:
-                # half of its equals go on with it to each next stage
-                equals = [each for each in ranked if each[0][0] <= cost * (1 + 1e-9)]
-                go_on = equals[: -(-len(equals) // 2 ** self._stages.index(stage))]
-                behind = next((i for _, i, low, high in go_on if self.standings[i].next_count(low, high, self._most[i]) == low + 1), None)
+                equals = [i for rank, i, _, _ in ranked if rank[0] <= cost * (1 + 1e-9)]
+                behind = self._behind(equals, stage)
                 if behind is None:
                     return self.standings[best].tried[low + 1]
-                best, count = behind, self.standings[behind].bounds(stage, self._stages[-1])[0] + 1
-            self.advance(best, count, stage)
+                best, count, stage_of = behind
+            self.advance(best, count, stage_of)
             if self._on_step:
                 self._on_step(Step(stage, self.done, len(ranked), None))
+
+    def _behind(self, equals: Sequence[int], stage: int) -> tuple[int, int, int] | None:
+        """The next of the choices of equal cost to go on with the first one, and up to which stage: all run the first stages, half of them
+        each next one, and two of them TWO_UPTO trials.
+        """
+        among = -(-len(equals) // 2 ** self._stages.index(stage))
+        if stage <= TWO_UPTO:
+            among = max(among, 2)
+        for place, i in enumerate(equals):
+            upto = stage if place < among else min(stage, STAGES[0])
+            low, high = self.standings[i].bounds(upto, self._stages[-1])
+            if self.standings[i].next_count(low, high, self._most[i]) == low + 1:
+                return i, low + 1, upto
+        return None
 
     def _ranked(self, stage: int) -> list[tuple[tuple[float, bool, float, float], int, int, int | None]]:
         """Choices that may still be the cheapest, by the least that they can cost; of equals those that stand first, then the likeliest."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -15,11 +16,11 @@ from typing import NamedTuple
 
 from sim.plan.choices import Choice
 from sim.planned import PlannedPool, Study, check_all_fit, planned, run_planned
-from sim.results.metrics import summarise
+from sim.results.metrics import cost_shares, summarise
 from sim.slo import Condition
 from sim.workload.trace import Trace
 
-CLOSEST = 0.02  # relative width to which the highest rate of a trial is found
+CLOSEST = 0.04  # relative width to which the highest rate of a trial is found
 MOST_FACTOR = 64.0
 
 
@@ -62,7 +63,7 @@ class Here:
         found = summarise(run_planned(study, self._pools, trace, trial), study.goodput)
         used = tuple(float(condition.use(found)) for condition in self._conditions)
         tpot = found["mean_tpot_ms"]
-        return Trial(used, float(1e3 / tpot) if tpot else math.nan, float(found["output_throughput"]))
+        return Trial(used, float(1e3 / tpot) if tpot else math.nan, _tokens_per_s(trace, found))
 
     def factor(self, choice: int, count: int, trial: int) -> float:
         """How many times as fast the requests of a trial may arrive (below MOST_FACTOR), by bisection; 0 where even a 64th is too fast.
@@ -90,9 +91,21 @@ class Here:
         return low
 
 
+def _tokens_per_s(trace: Trace, found: Mapping[str, float]) -> float:
+    """Output tokens per second in the long run: an open load's own rate, since who meets an SLO keeps up with it; else the run's."""
+    span = float(trace.arrival_s[-1] - trace.arrival_s[0])
+    return float(found["total_output_tokens"]) / span if span > 0.0 else float(found["output_throughput"])
+
+
 def trace_of(study: Study, trial: int) -> Trace:
     """The workload of a trial."""
     return study.workload.redraw(trial) if study.workload.redraw else study.workload.trace
+
+
+def cost_shares_of(study: Study) -> dict[str, float]:
+    """Shares of the busy time by term of the step time, of one run at the median rates, largest first."""
+    pools = planned(study)
+    return cost_shares(run_planned(study, pools, study.workload.trace, keep_iterations=True))
 
 
 _here: Here | None = None  # of a worker process
@@ -100,7 +113,6 @@ _here: Here | None = None  # of a worker process
 
 def _begin(choices: Sequence[Choice], conditions: Sequence[Condition]) -> None:
     global _here
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
     _here = Here(choices, conditions)
 
 
@@ -142,8 +154,12 @@ def runner(choices: Sequence[Choice], conditions: Sequence[Condition], workers: 
         yield Runner(choices, conditions, 1, None)
         return
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(choices, conditions))
+    ours = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ours else None  # what starts inherits it: Ctrl-C is for this process
     for _ in range(workers):
         pool.submit(int)  # they start now
+    if ours:
+        signal.signal(signal.SIGINT, before)
     try:
         yield Runner(choices, conditions, workers, pool)
     finally:

@@ -8,13 +8,13 @@ from sim.slo import parse_slo
 
 MOST = 12
 TTFT = parse_slo(["ttft:p99<1s"], {})
-MET, MISSED = Trial((0.5,)), Trial((2.0,))
+MET = Trial((0.5,))
 
 
 def trials(chances, seed):
     """Trials of choices whose chance by count is given."""
     draws = np.random.default_rng(seed).random(1600)
-    return lambda choice, count, wanted: [MET if draws[i] < chances[choice][count - 1] else MISSED for i in wanted]
+    return lambda choice, count, wanted: [Trial((float(1.0 + draws[i] - chances[choice][count - 1]),)) for i in wanted]
 
 
 def choices(prices):

@@ -4,7 +4,7 @@ import pytest
 
 from tests.cli import run
 
-SMALL = ("--model", "Llama-3.1-8B", "--request-rate", "5", "--num-prompts", "60", "--random-output-len", "32", "--workers", "1")
+SMALL = ("--model", "Llama-3.1-8B", "--request-rate", "5", "--num-prompts", "60", "--random-output-len", "32", "--workers", "1", "--quick")
 WRONG = {
     (): "plan on what? give --gpu NAME",
     ("--gpu", "H100,"): "not values with commas between them",

@@ -2,7 +2,7 @@
 
 from tests.cli import run
 
-SMALL = ("--model", "Llama-3.1-8B", "--request-rate", "5", "--num-prompts", "60", "--random-output-len", "32", "--workers", "1")
+SMALL = ("--model", "Llama-3.1-8B", "--request-rate", "5", "--num-prompts", "60", "--random-output-len", "32", "--workers", "1", "--quick")
 
 
 def test_none_that_can_ends_with_how_far_the_nearest_misses():

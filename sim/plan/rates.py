@@ -1,0 +1,43 @@
+"""The highest request rate that a deployment sustains: at which it meets the SLO with a chance of 0.95, and how exactly that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+
+from sim.results.chance import CERTAINTY, ERROR
+from sim.workload.workload import Workload
+
+TRIALS = 60  # the fewest whose lowest rate lies below the 5 % quantile with a chance of 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Sustained:
+    """Requests per second, with its interval, over the rate asked for."""
+
+    per_s: float
+    low: float
+    high: float
+    asked_per_s: float
+
+
+def asked_rate(workload: Workload) -> float | None:
+    """Requests per second of an open load; None where clients wait for their answers, or all come at once."""
+    if workload.max_concurrency is not None:
+        return None
+    asked = workload.origin.get("request_rate")
+    return workload.trace.offered_rate_per_s if asked is None else float(asked)
+
+
+def sustained(factors: Sequence[float], asked_per_s: float) -> Sustained:
+    """The rate that trials sustain, of how many times the rate asked for each does: their 5 % quantile and its interval."""
+    ordered, share = sorted(factors), 1.0 - CERTAINTY
+    n = len(ordered)
+    # P(the k-th lowest lies below the quantile) = P(at least k of n do)
+    below = [sum(comb(n, j) * share**j * (1 - share) ** (n - j) for j in range(k)) for k in range(n + 1)]
+    low = max((k for k in range(1, n + 1) if below[k] <= ERROR), default=1)
+    high = min((k for k in range(1, n + 1) if 1.0 - below[k] <= ERROR), default=n)
+    middle = max(int(share * n), 1)
+    per_s, least, most = (asked_per_s * ordered[k - 1] for k in (middle, low, min(high + 1, n)))
+    return Sustained(per_s, least, most, asked_per_s)
