@@ -33,7 +33,7 @@ def _values(text: str) -> tuple[str, ...]:
 VALUES = Parsed("a[,b...]", _values, "not values with commas between them")
 SECTIONS = {
     "What to decide": ("slo", "goodput", "gpu", "tp", "dtype", "kv-dtype", "attention", "router", "max-num-seqs", "max-num-batched-tokens",
-                       "most-gpus", "price"),
+                       "pools", "reserve", "gpus-per-node", "most-gpus", "price"),
     **{title: tuple(name for name in names if name.replace("-", "_") not in (*LEFT_OUT, "goodput", "fleet"))
        for title, names in SIMULATE.items()},
     "Answer": ("quick", "workers", "progress", "seed", "json"),
@@ -61,6 +61,21 @@ class PlanCommand(GoodputCommand, Sectioned):
 @click.option("--router", type=VALUES, default="least-requests", show_default=True, help="Routers to choose among.")
 @click.option("--max-num-seqs", type=VALUES, help="Batch caps to choose among. [default: the engine's]")
 @click.option("--max-num-batched-tokens", type=VALUES, help="Token budgets to choose among. [default: the engine's]")
+@click.option(
+    "--pools",
+    type=VALUES,
+    default="one",
+    show_default=True,
+    help="Kinds of pools to choose among: one, prefill-decode, split (short prompts apart from long ones; the threshold is searched).",
+)
+@click.option(
+    "--reserve",
+    type=click.Choice(["none", "replica", "node"]),
+    default="none",
+    show_default=True,
+    help="Also buy what the loss of one replica, or of a node, takes from each pool.",
+)
+@click.option("--gpus-per-node", type=click.IntRange(1, 1024), default=8, show_default=True, help="GPUs that a node has.")
 @click.option("--most-gpus", type=click.IntRange(1, 4096), default=64, show_default=True, help="No deployment has more GPUs.")
 @click.option("--price", multiple=True, metavar="GPU=USD", help="Price per GPU-hour, instead of the catalogue's list price.")
 @click.option("--workers", type=click.IntRange(1, 256), help="Processes. [default: one per core]")

@@ -21,8 +21,9 @@ MOST_CHOICES = 2000
 
 def choices_of(options: Mapping[str, Any]) -> list[Choice]:
     """All choices, of one workload. UsageError for a value that an option refuses, or for too many choices."""
-    from sim.plan.choices import Choice
+    from sim.plan.choices import KINDS, ONE, Choice, Part, check_kinds, pooled
 
+    check_kinds(options["pools"])
     prices = _prices(options["price"])
     lists = {name: options[name] or (None,) for name in MANY}
     if (count := len(list(product(*lists.values())))) > MOST_CHOICES:
@@ -50,8 +51,13 @@ def choices_of(options: Mapping[str, Any]) -> list[Choice]:
             if key != "tp"
         )
         name = " ".join([f"{d.tp} x {d.gpu.name}", *map(str, named)])
-        found.append(Choice(name, study, price * d.tp, d.tp))
-    return found
+        lost = {"none": 0, "replica": 1, "node": max(options["gpus_per_node"] // d.tp, 1)}[options["reserve"]]
+        found.append(Choice(name, study, (Part(1, price * d.tp, d.tp, lost),)))
+    singles = list(found)
+    all_kinds = [singles if kind == ONE else pooled(singles, kind) for kind in KINDS if kind in options["pools"]]
+    if (count := sum(map(len, all_kinds))) > MOST_CHOICES:
+        raise UsageError(f"{count} deployments to choose among, more than {MOST_CHOICES}: give fewer values, or one kind of --pools")
+    return [choice for kind in all_kinds for choice in kind]
 
 
 def _prices(pairs: Sequence[str]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from simctl.text import fill, folded
+from simctl.text import aligned, fill
 
 if TYPE_CHECKING:
     from sim.plan.front import Point
@@ -27,6 +27,7 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         return {
             "choice": plan.choices[tried.choice].name,
             "replicas": tried.replicas,
+            "stand_by": plan.choices[tried.choice].spares(tried.replicas),
             "gpus": plan.choices[tried.choice].gpus_of(tried.replicas),
             "usd_per_hour": plan.cost(tried),
             **_chance(tried.chance),
@@ -54,7 +55,7 @@ def as_dict(answer: Answer) -> dict[str, Any]:
         "choices": [
             {
                 "choice": choice.name,
-                "usd_per_hour_each": choice.price,
+                "usd_per_hour_each": choice.cost(1),
                 "out": standing.why or None,
                 "replicas_at_least": None if standing.why else standing.fails + 1,
                 "tried": [one(each) for _, each in sorted(standing.tried.items())],
@@ -91,9 +92,7 @@ def print_answer(answer: Answer) -> None:
     inside = [i for i, standing in enumerate(plan.standings) if not standing.why]
     inside.sort(key=lambda i: plan.choices[i].cost(plan.standings[i].fails + 1))
     if inside:
-        for line in folded(
-            ["replicas of", "count", "USD/hour", "chance", "binding"], [_row(plan, i) for i in inside[:MOST_ROWS]], repeat=1
-        ):
+        for line in _named_last(["count", "USD/hour", "chance"], "of", [_row(plan, i) for i in inside[:MOST_ROWS]]):
             click.echo(line)
     if len(inside) > MOST_ROWS:
         click.echo(f"and {len(inside) - MOST_ROWS} dearer ones")
@@ -105,8 +104,8 @@ def print_answer(answer: Answer) -> None:
         click.echo(fill(f"out: {'; '.join(names)}: {why}", later="  "))
     if len(answer.front) > 1:
         click.echo("\nWhat more money buys")
-        header = ["deployment", "USD/hour", "USD/Mtok", "tok/s/user", "tok/s/GPU", "chance"]
-        for line in folded(header, [_point(plan, point) for point in answer.front], repeat=1):
+        header = ["USD/hour", "USD/Mtok", "tok/s/user", "tok/s/GPU", "chance"]
+        for line in _named_last(header, "deployment", [_point(plan, point) for point in answer.front]):
             click.echo(line)
         click.echo()
     click.echo(fill(conclusion(plan) + _around(answer), later="   "))
@@ -115,8 +114,8 @@ def print_answer(answer: Answer) -> None:
 def _point(plan: Plan, point: Point) -> list[str]:
     chance = f"{point.tried.chance.value:.2f}"
     figures = (point.usd_per_mtok, point.user_tokens_per_s, point.gpu_tokens_per_s)
-    name = f"{point.tried.replicas} of {plan.choices[point.tried.choice].name}"
-    return [name, f"{point.usd_per_hour:.2f}", f"{figures[0]:.3g}", f"{figures[1]:.0f}", f"{figures[2]:.0f}", chance]
+    name = named(plan, point.tried)
+    return [f"{point.usd_per_hour:.2f}", f"{figures[0]:.3g}", f"{figures[1]:.0f}", f"{figures[2]:.0f}", chance, name]
 
 
 def _around(answer: Answer) -> str:
@@ -153,19 +152,23 @@ def _row(plan: Plan, place: int) -> list[str]:
     tried = standing.tried.get(count)
     least = "" if tried and tried.chance.certain else ">= "
     chance = f"{tried.chance.value:.2f} ({tried.chance.low:.2f}-{tried.chance.high:.2f})" if tried else "not tried"
-    return [
-        choice.name,
-        f"{least}{count}",
-        f"{least}{choice.cost(count):.2f}",
-        chance,
-        plan.conditions[tried.binding].text if tried else "",
-    ]
+    return [f"{least}{count}", f"{least}{choice.cost(count):.2f}", chance, choice.name]
+
+
+def _named_last(header: list[str], name: str, rows: list[list[str]]) -> list[str]:
+    """Columns flush right and, behind them, names however long."""
+    figures = aligned(header, [row[:-1] for row in rows], left=0)
+    return [f"{line}  {each}" for line, each in zip(figures, [name, *(row[-1] for row in rows)], strict=True)]
 
 
 def named(plan: Plan, tried: Tried) -> str:
     """A count of a choice in words."""
-    name = plan.choices[tried.choice].name
-    return f"{tried.replicas} replicas of {name}" if tried.replicas > 1 else name
+    choice = plan.choices[tried.choice]
+    units = (
+        f"{tried.replicas} times {choice.name}" if choice.study and choice.study.fleet else f"{tried.replicas} replicas of {choice.name}"
+    )
+    spares = choice.spares(tried.replicas)
+    return (units if tried.replicas > 1 else choice.name) + (f" and {spares} standing by" if spares else "")
 
 
 def conclusion(plan: Plan) -> str:

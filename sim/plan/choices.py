@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
+import numpy as np
+
+from sim.cluster.pools import DECODE, PREFILL
+from sim.errors import UsageError
+from sim.fleet import Fleet, PoolSpec
 from sim.planned import Study
+
+RATIOS = ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1))  # replicas of two pools in a unit
+SHORT_SHARES = (0.5, 0.75, 0.9)  # of the prompts: where a split by length is tried
+KINDS = ONE, PREFILL_DECODE, SPLIT = "one", "prefill-decode", "split"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Equal replicas within a unit, each `price` USD per hour on `gpus` GPUs; one loss takes `lost` replicas at most."""
+
+    replicas: int
+    price: float
+    gpus: int
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Any number of one unit: a replica, or some replicas of each of several pools.
-
-    `price` is USD per hour of a unit of `gpus` GPUs; `kept` is that of `kept_gpus` more, which stand by in case that replicas are lost.
-    """
+    """Any number of one unit: a replica, or some replicas of each of several pools. What a loss can take stands by beside them."""
 
     name: str
     study: Study
-    price: float
-    gpus: int = 1
-    kept: float = 0.0
-    kept_gpus: int = 0
+    parts: tuple[Part, ...]
 
     def study_of(self, count: int) -> Study:
-        """The study of so many units."""
+        """The study of so many units, none standing by."""
         study = self.study
         if study.fleet is None:
             return replace(study, deployment=replace(study.deployment, replicas=count))
@@ -31,10 +46,69 @@ class Choice:
         )
         return replace(study, deployment=pools[0].deployment, fleet=replace(study.fleet, pools=pools))
 
+    def replicas(self, count: int) -> list[int]:
+        """Replicas of each part for so many units, those that stand by included."""
+        return [count * part.replicas + min(count * part.replicas, part.lost) for part in self.parts]
+
     def cost(self, count: int) -> float:
         """USD per hour of so many units and of what stands by."""
-        return count * self.price + self.kept
+        return sum(n * part.price for n, part in zip(self.replicas(count), self.parts, strict=True))
 
     def gpus_of(self, count: int) -> int:
         """GPUs of so many units and of what stands by."""
-        return count * self.gpus + self.kept_gpus
+        return sum(n * part.gpus for n, part in zip(self.replicas(count), self.parts, strict=True))
+
+    def spares(self, count: int) -> int:
+        """Replicas that stand by."""
+        return sum(self.replicas(count)) - count * sum(part.replicas for part in self.parts)
+
+    def most(self, gpus: int) -> int:
+        """The most units on so many GPUs."""
+        count = gpus // sum(part.replicas * part.gpus for part in self.parts)
+        while count and self.gpus_of(count) > gpus:
+            count -= 1
+        return count
+
+
+def pooled(singles: Sequence[Choice], kind: str) -> list[Choice]:
+    """Two pools of single deployments, on equal or on different GPUs: prefill apart from decode, or short prompts from long ones.
+
+    A unit has some replicas of each (RATIOS). Prefill and decode share model, dtypes and attention.
+    """
+    found = []
+    for first, second, ratio in product(singles, singles, RATIOS):
+        if kind == PREFILL_DECODE:
+            a, b = first.study.deployment, second.study.deployment
+            if (a.model, a.precision, a.limits.attention) == (b.model, b.precision, b.limits.attention):
+                found.append(_pair(first, second, ratio, (PREFILL, DECODE), None))
+        else:
+            found += [_pair(first, second, ratio, ("serve", "serve"), longest) for longest in _thresholds(first.study)]
+    return found
+
+
+def _thresholds(study: Study) -> list[int]:
+    """Prompt lengths, in round numbers, below which these shares of the prompts lie."""
+    prompts = study.workload.trace.prompt_tokens
+    lengths = {int(float(f"{np.quantile(prompts, share):.2g}")) for share in SHORT_SHARES}
+    return sorted(length for length in lengths if prompts.min() <= length < prompts.max())
+
+
+def _pair(first: Choice, second: Choice, ratio: tuple[int, int], roles: tuple[str, str], longest: int | None) -> Choice:
+    what = (PREFILL, DECODE) if longest is None else (f"to {longest} tokens", "longer")
+    places = [each.name if n == 1 else f"{n} of {each.name}" for n, each in zip(ratio, (first, second), strict=True)]
+    name = f"{what[0]} on {places[0]}, {what[1]} on {places[1]}"
+    names = (PREFILL, DECODE) if longest is None else ("short", "long")
+    pools = tuple(
+        PoolSpec(replace(each.study.deployment, replicas=n), name=called, role=role, max_prompt_tokens=most)
+        for n, each, called, role, most in zip(ratio, (first, second), names, roles, (longest, None), strict=True)
+    )
+    study = replace(first.study, deployment=pools[0].deployment, fleet=Fleet(pools), others=((second.study.rates, second.study.host),))
+    parts = tuple(replace(each.parts[0], replicas=n) for n, each in zip(ratio, (first, second), strict=True))
+    return Choice(name, study, parts)
+
+
+def check_kinds(kinds: Sequence[str]) -> None:
+    """Raises UsageError for a kind of pools that there is not."""
+    for kind in kinds:
+        if kind not in KINDS:
+            raise UsageError(f"--pools: no {kind!r}; there are {', '.join(KINDS)}")

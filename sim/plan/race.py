@@ -37,7 +37,7 @@ class Tried:
     def add(self, trials: Sequence[Trial]) -> None:
         """More trials."""
         self.trials.extend(trials)
-        self.chance = chance_from(sum(trial.met for trial in self.trials), len(self.trials))
+        self.chance = chance_from(self.chance.met + sum(trial.met for trial in trials), len(self.trials))
 
     @property
     def used(self) -> tuple[float, ...]:
@@ -160,7 +160,7 @@ class Race:
         self.done = 0
         self._stages = stages
         self._run, self._on_step = run, on_step
-        self._most = [max((most - choice.kept_gpus) // choice.gpus, 0) for choice in choices]
+        self._most = [choice.most(most) for choice in choices]
         self._first: dict[tuple[tuple[float, ...], ...], Tried] = {}  # of those that went alike
 
     def cheapest(self, stage: int) -> Tried | None:

@@ -71,7 +71,7 @@ def _edge(met: int, trials: int, outside: float, inside: float) -> float:
     a, b = PRIOR
     won = math.lgamma(met + a) + math.lgamma(trials - met + b) - math.lgamma(trials + a + b)
     won += math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + math.log(ERROR)
-    for _ in range(50):
+    for _ in range(30):
         middle = 0.5 * (outside + inside)
         if won > met * math.log(middle) + (trials - met) * math.log1p(-middle):
             outside = middle

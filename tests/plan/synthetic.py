@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sim.plan.choices import Choice
+from sim.plan.choices import Choice, Part
 from sim.plan.trials import Trial
 from sim.slo import parse_slo
 
@@ -19,4 +19,4 @@ def trials(chances, seed):
 
 def choices(prices):
     """Choices of units of one GPU at these prices."""
-    return [Choice(str(i), None, float(price)) for i, price in enumerate(prices)]
+    return [Choice(str(i), None, (Part(1, float(price), 1),)) for i, price in enumerate(prices)]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sim.plan.choices import Part
 from sim.plan.race import Plan, Standing, Tried
 from sim.plan.trials import Trial
 from sim.plan.value import _log_times, best_measurement
@@ -18,7 +19,7 @@ SLO = parse_slo(["ttft:p99<1s"], {})
 def plan_where(used):
     """One replica at 2 USD uses `used` of its limit, a function of its step times' logarithms [draw]; two certainly do."""
     choice = choices_of(command.make_context("plan", ["--gpu", "L40S", "--model", "Llama-3.1-8B", "--num-prompts", "20"]).params)[0]
-    choice = replace(choice, price=2.0)
+    choice = replace(choice, parts=(Part(1, 2.0, 1),))
     times = _log_times(choice.study.deployment, choice.study.rates, choice)[:, 0]
     one, two = Tried(0, 1), Tried(0, 2)
     one.add([Trial((float(each),)) for each in used(times)[:200]])
