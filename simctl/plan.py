@@ -12,7 +12,7 @@ from sim.errors import UsageError
 from simctl.options import Parsed, Sectioned
 from simctl.plan_answer import answer_of
 from simctl.plan_choices import MANY
-from simctl.plan_text import as_dict, print_answer
+from simctl.plan_text import as_dict, conclusion, print_answer
 from simctl.simulate import SECTIONS as SIMULATE
 from simctl.simulate import GoodputCommand
 from simctl.simulate import command as simulate
@@ -20,7 +20,7 @@ from simctl.simulate import command as simulate
 LEFT_OUT = ("replicas", "fleet_file", "goal", "draws", "iterations", "out", "plot", "chrome_trace", "as_json", *MANY)
 
 INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
-AS_GIVEN = ("as_json", "workers", "progress", "quick")  # beside a scenario, too
+AS_GIVEN = ("as_json", "workers", "progress", "quick", "emit")  # beside a scenario, too
 
 
 def _values(text: str) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ SECTIONS = {
                        "pools", "reserve", "gpus-per-node", "most-gpus", "price"),
     **{title: tuple(name for name in names if name.replace("-", "_") not in (*LEFT_OUT, "goodput", "fleet"))
        for title, names in SIMULATE.items()},
-    "Answer": ("quick", "workers", "progress", "seed", "json"),
+    "Answer": ("emit", "quick", "workers", "progress", "seed", "json"),
 }  # fmt: skip
 
 
@@ -79,6 +79,7 @@ class PlanCommand(GoodputCommand, Sectioned):
 @click.option("--most-gpus", type=click.IntRange(1, 4096), default=64, show_default=True, help="No deployment has more GPUs.")
 @click.option("--price", multiple=True, metavar="GPU=USD", help="Price per GPU-hour, instead of the catalogue's list price.")
 @click.option("--workers", type=click.IntRange(1, 256), help="Processes. [default: one per core]")
+@click.option("--emit", type=click.Choice(["vllm", "k8s", "llm-d"]), help="Print what starts the winner instead: commands or manifests.")
 @click.option("--quick", is_flag=True, help="Only the cheapest: not what more money buys, the highest rate, what to measure.")
 @click.option("--progress/--no-progress", default=None, help="Say on stderr how far the search is. [default: on a terminal]")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
@@ -101,6 +102,10 @@ def command(file: Path | None, **options: Any) -> None:
         import json
 
         click.echo(json.dumps(as_dict(answer), indent=2))
+    elif options["emit"] and answer.plan.winner is not None:
+        from simctl.plan_emit import emitted
+
+        click.echo(emitted(answer.plan, options["emit"], conclusion(answer.plan)), nl=False)
     else:
         print_answer(answer)
     if not answer.finished:

@@ -44,13 +44,17 @@ def answer_of(options: Mapping[str, Any]) -> Answer:
         raise UsageError("plan on what? give --gpu NAME[,NAME...]")
     conditions = parse_slo(options["slo"], parse_goodput(options["goodput"]))
     choices = choices_of(options)
-    watch = Watch(choices, options["progress"])
+    if options["emit"]:
+        from simctl.plan_emit import check_emits
+
+        check_emits(choices)
+    quick, watch = options["quick"] or options["emit"] is not None, Watch(choices, options["progress"])
     with runner(choices, conditions, options["workers"] or os.cpu_count() or 1) as run:
         standings = standings_of(choices, conditions, options["most_gpus"])
         plan, race = search(choices, conditions, run.trials, options["most_gpus"], watch, standings)
-        answer = Answer(plan, plan.finished, options["quick"])
+        answer = Answer(plan, plan.finished, quick)
         try:
-            if plan.finished and not options["quick"]:
+            if plan.finished and not quick:
                 _look_around(answer, race, run, watch)
         except KeyboardInterrupt:
             answer.finished = False
