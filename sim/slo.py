@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from sim.errors import UsageError
 
@@ -55,9 +56,22 @@ def parse_slo(texts: Sequence[str], goodput: Mapping[str, float]) -> tuple[Condi
         if condition.figure in found:
             raise UsageError(f"{text}: {found[condition.figure].text} says that already")
         found[condition.figure] = condition
+    for one, other in permutations(found.values(), 2):
+        if _says_less(one, other):
+            raise UsageError(f"{one.text} says nothing beside {other.text}: leave it out, or swap their limits")
     if not found:
         raise UsageError(f"an SLO needs a condition (examples: {EXAMPLES})")
     return tuple(found.values())
+
+
+PERCENTILES = {"median": 50, "p90": 90, "p95": 95, "p99": 99}
+
+
+def _says_less(one: Condition, other: Condition) -> bool:
+    """Whether a condition on a percentile holds wherever a stricter one on a higher percentile of the same latency does."""
+    (a, _, of_a), (b, _, of_b) = one.figure.partition("_"), other.figure.partition("_")
+    known = a in PERCENTILES and b in PERCENTILES and of_a == of_b
+    return known and PERCENTILES[a] < PERCENTILES[b] and one.limit >= other.limit
 
 
 def _condition(text: str) -> Condition:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from sim.errors import UsageError
-from simctl.options import Parsed, Sectioned
+from simctl.options import CURVE, Parsed, Sectioned
 from simctl.plan_answer import answer_of
 from simctl.plan_choices import MANY
 from simctl.plan_text import as_dict, conclusion, print_answer
@@ -33,7 +33,7 @@ def _values(text: str) -> tuple[str, ...]:
 VALUES = Parsed("a[,b...]", _values, "not values with commas between them")
 SECTIONS = {
     "What to decide": ("slo", "goodput", "gpu", "tp", "dtype", "kv-dtype", "attention", "router", "max-num-seqs", "max-num-batched-tokens",
-                       "pools", "reserve", "gpus-per-node", "most-gpus", "price"),
+                       "pools", "reserve", "gpus-per-node", "day", "most-gpus", "price"),
     **{title: tuple(name for name in names if name.replace("-", "_") not in (*LEFT_OUT, "goodput", "fleet"))
        for title, names in SIMULATE.items()},
     "Answer": ("emit", "quick", "workers", "progress", "seed", "json"),
@@ -76,6 +76,9 @@ class PlanCommand(GoodputCommand, Sectioned):
     help="Also buy what the loss of one replica, or of a node, takes from each pool.",
 )
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), default=8, show_default=True, help="GPUs that a node has.")
+@click.option(
+    "--day", type=CURVE, metavar="NAME", help="Plan for the busiest hour of this rate curve, and say what every hour needs: servegen-day."
+)
 @click.option("--most-gpus", type=click.IntRange(1, 4096), default=64, show_default=True, help="No deployment has more GPUs.")
 @click.option("--price", multiple=True, metavar="GPU=USD", help="Price per GPU-hour, instead of the catalogue's list price.")
 @click.option("--workers", type=click.IntRange(1, 256), help="Processes. [default: one per core]")

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
-from simctl.plan_choices import choices_of
+from simctl.plan_choices import offered
 from simctl.plan_progress import Watch
 
 if TYPE_CHECKING:
+    from sim.plan.day import Hour
     from sim.plan.front import Point
     from sim.plan.race import Plan, Race
     from sim.plan.rates import Sustained
@@ -30,6 +31,8 @@ class Answer:
     sustained: Sustained | None = None
     terms: dict[str, float] = field(default_factory=dict)
     measurement: Measurement | None = None
+    day: list[Hour] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)  # combinations that there cannot be, and why
 
 
 def answer_of(options: Mapping[str, Any]) -> Answer:
@@ -42,8 +45,9 @@ def answer_of(options: Mapping[str, Any]) -> Answer:
 
     if options["gpu"] is None:
         raise UsageError("plan on what? give --gpu NAME[,NAME...]")
+    options, hours = _busiest_hour(options)
     conditions = parse_slo(options["slo"], parse_goodput(options["goodput"]))
-    choices = choices_of(options)
+    choices, skipped = offered(options)
     if options["emit"]:
         from simctl.plan_emit import check_emits
 
@@ -52,10 +56,13 @@ def answer_of(options: Mapping[str, Any]) -> Answer:
     with runner(choices, conditions, options["workers"] or os.cpu_count() or 1) as run:
         standings = standings_of(choices, conditions, options["most_gpus"])
         plan, race = search(choices, conditions, run.trials, options["most_gpus"], watch, standings)
-        answer = Answer(plan, plan.finished, quick)
+        answer = Answer(plan, plan.finished, quick, skipped=skipped)
         try:
-            if plan.finished and not quick:
+            if plan.winner and plan.finished and not quick:
                 _look_around(answer, race, run, watch)
+            if plan.winner and hours and not options["emit"]:
+                watch.phase("what each hour of the day needs")
+                answer.day = _day(plan, run, hours)
         except KeyboardInterrupt:
             answer.finished = False
     watch.end()
@@ -69,8 +76,7 @@ def _look_around(answer: Answer, race: Race, run: Runner, watch: Watch) -> None:
     from sim.plan.value import best_measurement
 
     plan, win = answer.plan, answer.plan.winner
-    if win is None:
-        return
+    assert win is not None
     study = plan.choices[win.choice].study_of(win.replicas)
     answer.terms = cost_shares_of(study)
     watch.phase("what a measurement is worth")
@@ -80,3 +86,26 @@ def _look_around(answer: Answer, race: Race, run: Runner, watch: Watch) -> None:
     if (asked := asked_rate(study.workload)) is not None:
         watch.phase("the highest rate that the cheapest sustains")
         answer.sustained = sustained(run.factors(win.choice, win.replicas, range(TRIALS)), asked)
+
+
+def _busiest_hour(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[float]]:
+    """The options at the rate of the busiest hour of --day, and the rates of all hours; none without it."""
+    if options["day"] is None:
+        return options, []
+    from sim.plan.day import hourly
+    from sim.workload.rate_curve import load_curve
+
+    for name in ("rate_curve", "max_concurrency", "trace", "agent_sessions"):
+        if options[name] is not None:
+            raise UsageError(f"--day draws requests at the rates of its hours: leave out --{name.replace('_', '-')}")
+    curve = load_curve(options["day"])
+    rates = hourly(curve if options["request_rate"] is None else curve.scaled_to(options["request_rate"]))
+    return {**options, "request_rate": max(rates)}, rates
+
+
+def _day(plan: Plan, run: Runner, rates: list[float]) -> list[Hour]:
+    from sim.plan.day import hours_of
+
+    win = plan.winner
+    assert win is not None
+    return hours_of(rates, plan.choices[win.choice], win.replicas, max(rates), lambda count, trials: run.factors(win.choice, count, trials))

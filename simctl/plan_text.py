@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from simctl.plan_answer import Answer
 
 MOST_ROWS = 12
+ANSWERS = 10  # a load shorter than so many answers one after another is too short to say how queues grow
 
 
 def as_dict(answer: Answer) -> dict[str, Any]:
@@ -52,6 +54,8 @@ def as_dict(answer: Answer) -> dict[str, Any]:
                 "measurement": asdict(measurement) if measurement else None,
             }
         ),
+        **({"day": [asdict(hour) for hour in answer.day]} if answer.day else {}),
+        "skipped": answer.skipped,
         "choices": [
             {
                 "choice": choice.name,
@@ -97,6 +101,8 @@ def print_answer(answer: Answer) -> None:
     if len(inside) > MOST_ROWS:
         click.echo(f"and {len(inside) - MOST_ROWS} dearer ones")
     reasons: dict[str, list[str]] = {}
+    for name, why in answer.skipped.items():
+        reasons.setdefault(why, []).append(name)
     for choice, standing in zip(plan.choices, plan.standings, strict=True):
         if standing.why:
             reasons.setdefault(standing.why, []).append(choice.name)
@@ -108,7 +114,28 @@ def print_answer(answer: Answer) -> None:
         for line in _named_last(header, "deployment", [_point(plan, point) for point in answer.front]):
             click.echo(line)
         click.echo()
-    click.echo(fill(conclusion(plan) + _around(answer), later="   "))
+    if answer.day:
+        click.echo("\nHour by hour, each by itself at its mean rate")
+        rows = [[str(i), f"{hour.requests_per_s:.3g}", str(hour.count), f"{hour.usd:.2f}"] for i, hour in enumerate(answer.day)]
+        half = -(-len(rows) // 2)
+        header = ["hour", "requests/s", "count", "USD/hour"]
+        sides = [aligned(header, part, left=0) for part in (rows[:half], rows[half:])]
+        for left, right in zip_longest(*sides, fillvalue=""):
+            click.echo(f"{left}      {right}".rstrip())
+        click.echo()
+    click.echo(fill(conclusion(plan) + _around(answer) + _whole_day(answer), later="   "))
+
+
+def _whole_day(answer: Answer) -> str:
+    """What following the day costs, and what the busiest hour's count costs all day."""
+    if not answer.day:
+        return ""
+    hours, gpus = len(answer.day), sum(hour.gpus for hour in answer.day)
+    usd, most = sum(hour.usd for hour in answer.day), max(answer.day, key=lambda hour: hour.usd)
+    return (
+        f" Hour by hour the day takes {gpus} GPU-hours, {usd:.0f} USD; the busiest hour's count all day {most.gpus * hours} GPU-hours, "
+        f"{most.usd * hours:.0f} USD."
+    )
 
 
 def _point(plan: Plan, point: Point) -> list[str]:
@@ -171,6 +198,19 @@ def named(plan: Plan, tried: Tried) -> str:
     return (units if tried.replicas > 1 else choice.name) + (f" and {spares} standing by" if spares else "")
 
 
+def _short(plan: Plan, win: Tried) -> str:
+    """A warning where the load is over before queues can build up."""
+    choice = plan.choices[win.choice]
+    if choice.study is None or choice.study.workload.max_concurrency is not None:
+        return ""
+    trace = choice.study.workload.trace
+    lasts = float(trace.arrival_s[-1] - trace.arrival_s[0])
+    answer = float(trace.output_tokens.mean()) / max(win.trials[0].user_tokens_per_s, 1e-9)
+    if not 0.0 < lasts < ANSWERS * answer:
+        return ""
+    return f" The load lasts {lasts:.0f} s and an answer {answer:.1f} s: a longer one (--num-prompts) may show longer queues."
+
+
 def conclusion(plan: Plan) -> str:
     """The answer in words."""
     slo = ", ".join(condition.text for condition in plan.conditions)
@@ -182,7 +222,7 @@ def conclusion(plan: Plan) -> str:
         return (
             f"=> {named(plan, win)} ({gpus} GPU{'s' if gpus > 1 else ''}, {plan.cost(win):.2f} USD/hour) meets {slo} with a chance of "
             f"{win.chance}. "
-            f"{plan.conditions[win.binding].text} binds, with {margin:.0f} % to spare in the mean.{maybe}"
+            f"{plan.conditions[win.binding].text} binds, with {margin:.0f} % to spare in the mean.{maybe}{_short(plan, win)}"
         )
     if not plan.finished:
         best = f" Best so far: {named(plan, plan.best)}, {plan.cost(plan.best):.2f} USD/hour, {plan.best.chance}." if plan.best else ""

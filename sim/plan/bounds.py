@@ -27,13 +27,13 @@ from sim.plan.choices import Choice
 from sim.plan.race import Standing
 from sim.plan.trials import trace_of
 from sim.planned import PlannedPool, check_all_fit, planned
-from sim.results.chance import chance_from
+from sim.results.chance import Chance
 from sim.slo import Condition
 from sim.workload.trace import Trace
 
 Floats = NDArray[np.float64]
 TRIALS = 60  # 60 that all rule a count out, or three quarters of them, are more than enough
-ENOUGH = next(n for n in range(1, TRIALS) if chance_from(n, TRIALS).certain is not False)
+ENOUGH = next(n for n in range(1, TRIALS) if Chance(n, TRIALS).certain is not False)
 SLACK = 0.9  # work at best is still that much less: waves and padding are not smooth
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from sim.plan.choices import Choice
 from sim.plan.trials import Run, Trial
-from sim.results.chance import CERTAINTY, STAGES, Chance, chance_from
+from sim.results.chance import CERTAINTY, STAGES, Chance
 from sim.slo import Condition
 
 GALLOP_BELOW = 0.5  # chance from which on counts are tried one by one
@@ -27,17 +27,19 @@ TWINS_AFTER = 100  # trials in which two choices went alike, so that one takes t
 
 @dataclass(slots=True)
 class Tried:
-    """A count of a choice and its trials."""
+    """A count of a choice and its trials, which `add` adds."""
 
     choice: int
     replicas: int
     trials: list[Trial] = field(default_factory=list, repr=False)
-    chance: Chance = field(default_factory=lambda: Chance(0, 0, 0.0, 1.0))
+    chance: Chance = field(default_factory=lambda: Chance(0, 0))
+    worst: float = 0.0  # sum over trials of how much is used of the limit that is used most
 
     def add(self, trials: Sequence[Trial]) -> None:
         """More trials."""
         self.trials.extend(trials)
-        self.chance = chance_from(self.chance.met + sum(trial.met for trial in trials), len(self.trials))
+        self.worst += sum(max(trial.used) for trial in trials)
+        self.chance = Chance(self.chance.met + sum(trial.met for trial in trials), len(self.trials))
 
     @property
     def used(self) -> tuple[float, ...]:
@@ -58,7 +60,7 @@ class Tried:
     @property
     def margin(self) -> float:
         """What is left of the limit that is used most, in the mean over trials."""
-        return 1.0 - float(np.mean([max(trial.used) for trial in self.trials]))
+        return 1.0 - self.worst / len(self.trials)
 
     def stands(self, stage: int, enough: int) -> bool | None:
         """Whether it may meet the SLO as far as this stage can tell; None before it has got there. After `enough` only the certain may."""

@@ -24,8 +24,6 @@ class Chance:
 
     met: int
     trials: int
-    low: float
-    high: float
 
     @property
     def value(self) -> float:
@@ -33,13 +31,40 @@ class Chance:
         return self.met / self.trials
 
     @property
+    def low(self) -> float:
+        """The least that the chance may be."""
+        return 0.0 if self.met == 0 else self._edge(0.0)
+
+    @property
+    def high(self) -> float:
+        """The most that it may be."""
+        return 1.0 if self.met == self.trials else self._edge(1.0)
+
+    @property
     def certain(self) -> bool | None:
         """Whether the chance is at least CERTAINTY; None where the trials leave that open."""
-        return True if self.low >= CERTAINTY else False if self.high < CERTAINTY else None
+        return self.value > CERTAINTY if self.trials and self._outside(CERTAINTY) else None
 
     def __str__(self) -> str:
         """ "0.98 (0.96-1.00 by 400 trials)"."""
         return f"{self.value:.2f} ({self.low:.2f}-{self.high:.2f} by {self.trials} trials)"
+
+    def _outside(self, chance: float) -> bool:
+        """Whether betting against this chance has won enough to leave it out."""
+        missed, (a, b) = self.trials - self.met, PRIOR
+        won = math.lgamma(self.met + a) + math.lgamma(missed + b) - math.lgamma(self.trials + a + b)
+        won += math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+        return won + math.log(ERROR) > self.met * math.log(chance) + missed * math.log1p(-chance)
+
+    def _edge(self, outside: float) -> float:
+        inside = self.value
+        for _ in range(30):
+            middle = 0.5 * (outside + inside)
+            if self._outside(middle):
+                outside = middle
+            else:
+                inside = middle
+        return outside
 
 
 def chance_of(holds: Callable[[int], bool], stages: tuple[int, ...] = STAGES) -> Chance:
@@ -49,32 +74,9 @@ def chance_of(holds: Callable[[int], bool], stages: tuple[int, ...] = STAGES) ->
 
 def chance_by(met_of: Callable[[int, int], int], stages: tuple[int, ...] = STAGES) -> Chance:
     """The same where `met_of(begin, end)` says of how many of these trials it holds."""
-    met, found = 0, Chance(0, 1, 0.0, 1.0)
+    found = Chance(0, 0)
     for begin, end in zip((0, *stages), stages, strict=False):
-        met += met_of(begin, end)
-        found = chance_from(met, end)
+        found = Chance(found.met + met_of(begin, end), end)
         if found.certain is not None:
             break
     return found
-
-
-def chance_from(met: int, trials: int) -> Chance:
-    """The chance, when so many of the trials held."""
-    share = met / trials
-    low = 0.0 if met == 0 else _edge(met, trials, 0.0, share)
-    high = 1.0 if met == trials else _edge(met, trials, 1.0, share)
-    return Chance(met, trials, low, high)
-
-
-def _edge(met: int, trials: int, outside: float, inside: float) -> float:
-    """Where betting against a chance has won just enough to leave it out."""
-    a, b = PRIOR
-    won = math.lgamma(met + a) + math.lgamma(trials - met + b) - math.lgamma(trials + a + b)
-    won += math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + math.log(ERROR)
-    for _ in range(30):
-        middle = 0.5 * (outside + inside)
-        if won > met * math.log(middle) + (trials - met) * math.log1p(-middle):
-            outside = middle
-        else:
-            inside = middle
-    return outside

@@ -14,7 +14,8 @@ MET = Trial((0.5,))
 def trials(chances, seed):
     """Trials of choices whose chance by count is given."""
     draws = np.random.default_rng(seed).random(1600)
-    return lambda choice, count, wanted: [Trial((float(1.0 + draws[i] - chances[choice][count - 1]),)) for i in wanted]
+    used = [[(1.0 + draws - chance).tolist() for chance in each] for each in chances]
+    return lambda choice, count, wanted: [Trial((used[choice][count - 1][i],)) for i in wanted]
 
 
 def choices(prices):

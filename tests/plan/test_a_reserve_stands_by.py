@@ -1,29 +1,35 @@
 """A reserve is what a loss can take: bought, but not counted on to meet the SLO."""
 
-import json
-
 import pytest
 
-from tests.cli import run
+from simctl.plan import command
+from simctl.plan_choices import choices_of
 
-ASKED = ("plan", "--gpu", "L40S", "--model", "Llama-3.1-8B", "--num-prompts", "24", "--request-rate", "40", "--quick", "--workers", "1")
-SLO = ("--slo", "ttft:p90<500ms", "--json")
-
-
-@pytest.fixture(scope="module")
-def bare():
-    return json.loads(run(*ASKED, *SLO).stdout)["winner"]
+ASKED = ["--gpu", "L40S", "--tp", "2", "--model", "Llama-3.1-8B", "--num-prompts", "60", "--random-length-cv", "1"]
 
 
-@pytest.mark.parametrize(("reserve", "more"), [("replica", 1), ("node", 2)])
-def test_so_many_more_are_bought(bare, reserve, more):
-    found = json.loads(run(*ASKED, *SLO, "--reserve", reserve, "--gpus-per-node", "2").stdout)["winner"]
-    assert bare["replicas"] == found["replicas"] > 1
-    assert (found["stand_by"], bare["stand_by"]) == (more, 0)
-    assert found["usd_per_hour"] == pytest.approx(bare["usd_per_hour"] / bare["replicas"] * (bare["replicas"] + more))
-    assert found["chance"] == bare["chance"]
+def offered(*arguments):
+    return choices_of(command.make_context("plan", [*ASKED, *arguments]).params)[0]
 
 
-def test_a_node_takes_no_more_than_there_are(bare):
-    found = json.loads(run(*ASKED, *SLO, "--reserve", "node").stdout)["winner"]
-    assert found["stand_by"] == found["replicas"]
+@pytest.mark.parametrize(("reserve", "more"), [("none", 0), ("replica", 1), ("node", 4)])
+def test_so_many_more_are_bought(reserve, more):
+    bare, choice = offered(), offered("--reserve", reserve)
+    assert choice.spares(6) == more
+    assert choice.cost(6) == pytest.approx(bare.cost(6 + more))
+    assert choice.gpus_of(6) == 2 * (6 + more)
+    assert choice.study_of(6).deployment.replicas == 6
+
+
+def test_a_node_takes_no_more_than_there_are():
+    assert offered("--reserve", "node").spares(3) == 3
+    assert offered("--reserve", "node", "--gpus-per-node", "4").spares(3) == 2
+
+
+def test_each_pool_keeps_its_own():
+    assert offered("--reserve", "replica", "--pools", "prefill-decode").replicas(2) == [3, 3]
+
+
+def test_all_of_it_is_within_the_most_gpus():
+    assert offered("--reserve", "replica").most(8) == 3
+    assert offered("--reserve", "node").most(8) == 2

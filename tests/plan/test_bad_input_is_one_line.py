@@ -19,6 +19,10 @@ WRONG = {
     ("--gpu", "H100", "--slo", "ttft:p99<2s", "--price", "H100=free"): "--price needs GPU=USD per hour, got 'H100=free'",
     ("--gpu", "H100", "--slo", "ttft:p99<2s", "--tp", "1,x"): "'x' is not a valid int",
     ("--gpu", "H100", "--slo", "ttft:p99<2s", "--max-num-seqs", ",".join(map(str, range(1, 2200)))): "more than 2000",
+    ("--gpu", "H100", "--slo", "ttft:p95<2s ttft:p99<1s"): "ttft:p95<2s says nothing beside ttft:p99<1s",
+    ("--gpu", "T4,V100", "--dtype", "bf16", "--slo", "ttft:p99<2s"): "T4 has no bf16",
+    ("--gpu", "H100", "--slo", "ttft:p99<2s", "--day", "servegen-day", "--rate-curve", "servegen-day"): "leave out --rate-curve",
+    ("--gpu", "H100", "--slo", "ttft:p99<2s", "--pools", "split"): "no two of these deployments make such pools",
     ("no-such.yaml",): "no such scenario file",
     ("batch_cap_on_an_a10",): "a plan needs 'command: plan'",
 }
