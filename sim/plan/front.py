@@ -18,7 +18,7 @@ FASTER = 1.03  # a choice that cannot be that much faster than a cheaper one is 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A deployment at the load asked for; figures are means over its trials."""
+    """A deployment at the load asked for; figures are means over the same first trials."""
 
     tried: Tried
     usd_per_hour: float
@@ -32,7 +32,7 @@ class Point:
 
     @property
     def _tokens_per_s(self) -> float:
-        return float(np.nanmean([trial.output_tokens_per_s for trial in self.tried.trials]))
+        return float(np.nanmean([trial.output_tokens_per_s for trial in self.tried.trials[:TRIALS]]))
 
     def beats(self, other: Point) -> bool:
         """Whether it is as good in everything and better in something."""
@@ -46,7 +46,8 @@ class Point:
 def point_of(plan: Plan, tried: Tried) -> Point:
     """The figures of a count that was tried."""
     speed, tokens = (
-        float(np.nanmean([getattr(trial, name) for trial in tried.trials])) for name in ("user_tokens_per_s", "output_tokens_per_s")
+        float(np.nanmean([getattr(trial, name) for trial in tried.trials[:TRIALS]]))
+        for name in ("user_tokens_per_s", "output_tokens_per_s")
     )
     return Point(tried, plan.cost(tried), speed, tokens / plan.choices[tried.choice].gpus_of(tried.replicas))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -271,5 +271,7 @@ def search(
             if best is None or best.chance.certain:
                 break  # else it stays undecided, and the others race on
     except KeyboardInterrupt:
-        return Plan(choices, conditions, known, best, finished=False), race
+        plan = Plan(choices, conditions, known, best, finished=False)
+        likely = [each for each in plan.tried() if each.chance.value >= CERTAINTY and each.chance.certain is not False]
+        return replace(plan, best=likely[0] if likely else None), race
     return Plan(choices, conditions, known, best), race
