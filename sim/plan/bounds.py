@@ -82,7 +82,8 @@ class Bounds:
         self._deadline = Deadline()
         self._loads: dict[tuple[int, int], list[Load]] = {}
         self._needs: dict[Any, Floats] = {}
-        self._planned: dict[Any, Any] = {}
+        self._alone: dict[Any, Floats] = {}
+        self._steps: dict[Any, Floats] = {}  # decode steps, of whichever pool
 
     def standing(self, choice: Choice) -> Standing:
         """Where a choice stands before any trial: out if its model does not fit, or if even idle replicas are too slow; else the units
@@ -128,19 +129,16 @@ class Bounds:
         if (shortest, longest) not in self._loads:
             found = [_load(trace, shortest, longest, self._deadline) for trace in self._traces]
             self._loads[shortest, longest] = [found[trial % len(found)] for trial in range(TRIALS)]
-        times = _Times(pool, self._deadline)
+        times = _Times(pool, self._deadline, self._steps)
         return SLACK * np.array([times.needed(load, trial) for trial, load in enumerate(self._loads[shortest, longest])])
 
     def _alone_s(self, pool: PlannedPool) -> Floats:
         """A decode step of one sequence of the shortest prompt, at the draw of each trial."""
         shortest = float(min(trace.prompt_tokens.min() for trace in self._traces))
         key = (id(pool.rates), pool.spec.deployment.limits.attention, pool.spec.deployment.tp)
-        if key not in self._planned:
-            self._planned[key] = _step_s(
-                pool, decode_batch(pool.spec.deployment.model, 1.0, shortest, pool.spec.deployment.limits.attention)
-            )
-        found: Floats = self._planned[key]
-        return found
+        if key not in self._alone:
+            self._alone[key] = _step_s(pool, decode_batch(pool.spec.deployment.model, 1.0, shortest, pool.spec.deployment.limits.attention))
+        return self._alone[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +185,8 @@ def _smallest(sizes: NDArray[np.int64], requests: int, share: float) -> float:
 class _Times:
     """Seconds per token of a pool at its best, at the draw of each trial."""
 
-    def __init__(self, pool: PlannedPool, deadline: Deadline) -> None:
-        self._pool, self._deadline = pool, deadline
+    def __init__(self, pool: PlannedPool, deadline: Deadline, steps: dict[Any, Floats]) -> None:
+        self._pool, self._deadline, self._steps = pool, deadline, steps
         self._ladder: dict[int, list[tuple[float, Floats]]] = {}
         self._prefill: dict[int, Floats] = {}
 
@@ -226,11 +224,17 @@ class _Times:
         return best
 
     def _batches(self, context: int) -> list[tuple[float, Floats]]:
-        pool, d = self._pool, self._pool.spec.deployment
+        pool = self._pool
         most = max(min(float(pool.config.max_num_seqs), 2.0 * pool.config.kv_capacity_tokens / max(context, 1)), 1.0)
-        sizes = [2.0**i for i in range(math.ceil(math.log2(most)) + 1)]
-        model, policy = d.model, d.limits.attention
-        return [(size, _step_s(pool, decode_batch(model, size, float(context), policy))) for size in sizes]
+        return [(size, self._decode_s(size, context)) for size in (2.0**i for i in range(math.ceil(math.log2(most)) + 1))]
+
+    def _decode_s(self, batch: float, context: int) -> Floats:
+        """A decode step, the same whatever the limits."""
+        pool, d = self._pool, self._pool.spec.deployment
+        key = (id(pool.rates), d.model.name, d.tp, d.precision, str(d.limits.attention), batch, context)
+        if key not in self._steps:
+            self._steps[key] = _step_s(pool, decode_batch(d.model, batch, float(context), d.limits.attention))
+        return self._steps[key]
 
 
 def _near(tokens: float) -> int:

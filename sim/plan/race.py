@@ -262,14 +262,11 @@ def search(
 
     race = Race(choices, run, most, known, stages, step)
     try:
-        while True:
-            for stage in stages:
-                before = race.done
-                best = race.cheapest(stage)
-                if race.done > before:
-                    step(Step(stage, race.done, 0, best, True))
-            if best is None or best.chance.certain:
-                break  # else it stays undecided, and the others race on
+        for stage in stages:
+            before = race.done
+            best = race.cheapest(stage)
+            if race.done > before:
+                step(Step(stage, race.done, 0, best, True))
     except KeyboardInterrupt:
         plan = Plan(choices, conditions, known, best, finished=False)
         likely = [each for each in plan.tried() if each.chance.value >= CERTAINTY and each.chance.certain is not False]
