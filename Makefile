@@ -70,7 +70,7 @@ test: lint
 	$(PYTEST) -m "not slow and not vllm and not sglang and not gpu"
 
 test-all: lint
-	$(PYTEST) -m "not vllm and not sglang and not gpu"
+	EXAMPLES=all $(PYTEST) -m "not vllm and not sglang and not gpu"
 
 # The engine's scheduler on a CPU, without a model. Its wheel also asks for media and kernel packages that are not needed here and
 # have no wheel on every machine, so its requirements are installed from its own list less those.

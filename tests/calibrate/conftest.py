@@ -1,5 +1,7 @@
 """Models are compiled once for the whole folder: compiling one costs more than all the sampling of it together."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,26 @@ def compiled_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampling.Graph, "for_nutpie", CompiledOnce(sampling.Graph.for_nutpie))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def packaged_read_once():
+    """A packaged measurement is opened once: a tenth of a second each, and no test changes one."""
+    from calibrate import measurement
+    from calibrate.sources import packaged_measurements
+
+    packaged, known, read = set(packaged_measurements()), {}, measurement._all
+
+    def once(path):
+        if Path(path) not in packaged:
+            return read(path)
+        if path not in known:
+            known[path] = read(path)
+        return known[path].copy(deep=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measurement, "_all", once)
         yield
 
 

@@ -57,7 +57,7 @@ def test_eight_cells_narrow_what_the_hierarchy_says_and_hold_the_truth():
     rng = np.random.default_rng(1)
     seen = replace(every, step_s=np.exp(log_times(every, truth)[0] + 0.004 * rng.standard_normal(len(every))))
     few = seen.take(np.linspace(0, len(seen) - 1, 8).round().astype(int))
-    settings = Settings(draws=600, tune=400, chains=2, seed=1, target_accept=0.95)
+    settings = Settings(draws=250, tune=200, chains=2, seed=1, target_accept=0.8)
     posterior = StepFit(few, priors, settings).posterior()
     before = np.std(log_times(every, known.draws), axis=0)
     after = np.std(log_times(every, posterior.rates), axis=0)

@@ -16,7 +16,7 @@ def test_the_predictor_that_made_the_knees_is_best_and_its_scatter_is_found():
     censored = knees > 40
     batch = np.where(censored, 40.0, knees)
     assert 0 < censored.sum() < 10
-    quick = Settings(draws=1000, tune=1000, chains=2, seed=1, target_accept=0.9)
+    quick = Settings(draws=400, tune=400, chains=2, seed=1, target_accept=0.9)
     first, second = compare(batch, censored, {"noise": other, "truth": true}, quick)
     assert (first.predictor, second.predictor) == ("truth", "noise")
     assert first.below_best == 0.0

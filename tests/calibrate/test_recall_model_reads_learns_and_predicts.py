@@ -30,7 +30,7 @@ def posterior():
         for k in (8, 32)
     )
     evidence = Evidence(trials, (AtLeast("m", "loop", 8192, 16, 24, 25),), (Bound("m", "loop", 65536, 32, 0.95, 0.975),), ())
-    result = sample(recall_model(evidence), Settings(draws=800, tune=1000, chains=2, seed=1, target_accept=0.995))
+    result = sample(recall_model(evidence), Settings(draws=400, tune=500, chains=2, seed=1, target_accept=0.99))
     assert diagnose(result).divergences == 0
     return result.posterior
 

@@ -14,7 +14,7 @@ RUNS = 24
 @pytest.fixture(scope="module")
 def ranks():
     """{rate or model error: [run]}."""
-    return STUDIES["step"](RUNS, np.random.default_rng(10), Settings(draws=250, tune=250, chains=1, cores=1, target_accept=0.9))
+    return STUDIES["step"](RUNS, np.random.default_rng(10), Settings(draws=100, tune=100, chains=1, cores=1, target_accept=0.8))
 
 
 def test_ranks_are_uniform(ranks):

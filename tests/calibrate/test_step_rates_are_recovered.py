@@ -58,18 +58,24 @@ def test_a_fold_is_predicted_by_a_fit_that_did_not_see_it(step_fit):
 
 
 def again(step_fit, **how):
-    fit = StepFit(step_fit.cells, PRIORS, Settings(draws=100, tune=200, chains=2, seed=3, **how))
+    fit = StepFit(step_fit.cells, PRIORS, Settings(draws=100, tune=100, chains=2, seed=3, **how))
     return fit.posterior()
 
 
-def test_the_same_seed_gives_the_same_draws(step_fit):
-    first, second = again(step_fit), again(step_fit)
+@pytest.fixture(scope="module")
+def few(step_fit):
+    """A sample too small for the gates."""
+    return again(step_fit)
+
+
+def test_the_same_seed_gives_the_same_draws(step_fit, few):
+    first, second = few, again(step_fit)
     np.testing.assert_array_equal(first.rates.beta, second.rates.beta)
     np.testing.assert_array_equal(first.rates.gather_s, second.rates.gather_s)
 
 
-def test_a_sample_that_fails_a_gate_is_taken_anew_with_more_draws(step_fit, step_posterior):
-    assert again(step_fit).diagnostics.failures()
+def test_a_sample_that_fails_a_gate_is_taken_anew_with_more_draws(step_fit, few, step_posterior):
+    assert few.diagnostics.failures()
     assert again(step_fit, anew=150).draws == 2 * 150
     assert step_posterior.draws == 2 * 1000  # `anew` was not needed
 

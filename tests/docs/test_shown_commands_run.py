@@ -1,4 +1,7 @@
-"""Commands that the documentation shows: all parse, and those in `sh` blocks run as written, page by page, in an empty folder."""
+"""Commands that the documentation shows: all parse, and those in `sh` blocks run as written, page by page, in an empty folder.
+
+Of simulations with few repeats; the slow tests run them with as many as a reader's.
+"""
 
 import os
 import shlex
@@ -19,11 +22,36 @@ def scripts():
             yield pytest.param(body, id=name_of(path))
 
 
+# In place of `python -m simctl`: most of a simulation's time goes into its repeats.
+HURRIED = """\
+import sys
+from simctl.cli import main
+
+if __name__ == "__main__":  # not in the workers of a plan
+    if sys.argv[1] == "simulate":
+        import sim.study
+        sim.study.REPEATS, sim.study.DEFAULT_DRAWS = 10, 2
+    sys.exit(main())
+"""
+
+
 @pytest.mark.parametrize("script", list(scripts()))
 def test_shell_blocks_of_a_page_run(script, tmp_path):
+    hurried = tmp_path / "hurried.py"
+    hurried.write_text(HURRIED)
+    runs(script, tmp_path, str(hurried))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [each for each in scripts() if "simctl simulate" in each.values[0]])
+def test_simulations_of_a_page_run_with_all_their_repeats(script, tmp_path):
+    runs(script, tmp_path, "-m simctl")
+
+
+def runs(script, tmp_path, program_of):
     program = tmp_path / "bin" / "simctl"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m simctl "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {program_of} "$@"\n')
     program.chmod(0o755)
     environment = os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

@@ -32,6 +32,7 @@ from sim.results.record import RunRecord
 from sim.workload.content import BlockHashes, Grown, SystemPrompt
 from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace, TraceBuilder
+from tests.examples import examples
 from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
 
 # steps take about 10 ms: host work that hides behind the GPU, work that shows in some iterations, work that takes longer than the GPU
@@ -207,7 +208,7 @@ def note(case: Case, record: RunRecord) -> None:
     event("turned away" if requests["rejected"].any() else "all let in")
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(cases())
 def test_same_requests_to_the_last_bit(case: Case) -> None:
     note(case, same(case))

@@ -12,6 +12,7 @@ from sim.engine.interface import Iteration, Request
 from sim.engine.registry import make_scheduler
 from sim.engine.sglang import OverlapSglangScheduler, SglangScheduler
 from sim.ticks import to_ticks
+from tests.examples import examples
 from tests.simulate.runs import serve
 
 
@@ -105,7 +106,7 @@ def test_longest_prefix_goes_first_under_lpm() -> None:
     assert shares(step(scheduler)) == [("again", 16), ("other", 64)]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(
     asks=st.lists(st.tuples(st.integers(1, 150), st.integers(1, 120), st.integers(0, 5)), min_size=1, max_size=20),
     pages=st.integers(18, 80),
@@ -135,7 +136,7 @@ def test_everybody_is_served_and_every_page_comes_back(asks: list[tuple[int, int
     event("retracts" if any(request.preemptions for request in requests) else "no retraction")
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 @given(
     asks=st.lists(st.tuples(st.integers(1, 150), st.integers(1, 120), st.integers(0, 5)), min_size=1, max_size=20),
     pages=st.integers(19, 80),

@@ -68,7 +68,7 @@ def measured(job: Job, out: Path, log: Path | None = None) -> list[Path]:
 def test_a_load_never_seen_is_predicted_measured_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "complete", KnownServer().complete)
     monkeypatch.setattr(jobs, "run_apart", measured)
-    monkeypatch.setattr(loop, "SAMPLED", {"draws": 150, "tune": 300, "chains": 2, "cores": 2})
+    monkeypatch.setattr(loop, "SAMPLED", {"draws": 100, "tune": 150, "chains": 2, "cores": 2, "target_accept": 0.8})
     code, out, err = run("loop", "--model", MODEL, "-o", str(tmp_path))
     assert code == 0, err
     rows = [line.split() for line in out.splitlines() if line.startswith("open 1/s")]

@@ -54,7 +54,7 @@ def test_dense_decode_of_every_page_order() -> None:
 @pytest.mark.parametrize("k", [2, 5])
 def test_selection_and_gather(k: int) -> None:
     """With k = 5 there are fewer candidates than blocks to choose."""
-    rows = bench_cells.sparse(made([]), cell(context=(4 + k // 2) * bench_inputs.PAGE), k)
+    rows = bench_cells.sparse(made([]), cell(batch=3 - k // 2, context=(4 + k // 2) * bench_inputs.PAGE), k)
     gated(rows, ("minmax_fp8", "minmax"))
     assert [r["op"] for r in rows] == ["select_gather", "select", "gather"] * 2
 

@@ -13,6 +13,7 @@ from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
 from sim.policy import blocks, dense, pages, sink_window
 from sim.precision import Precision
+from tests.examples import examples
 from tests.price.shapes import MODELS, rate_values
 
 POLICIES = [dense(), dense("host"), sink_window("host"), pages(8), blocks(8), blocks(32, "host")]
@@ -27,7 +28,7 @@ def seconds(model, contexts, chunks, rates, policy=POLICIES[0], tp=1):
 
 
 @BY_MODEL
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     contexts=CONTEXTS,
     chunks=CHUNKS,
@@ -53,7 +54,7 @@ def test_a_sequence_a_context_a_token_or_a_chunk_more(model, contexts, chunks, p
 
 
 @BY_MODEL
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(batch=st.integers(1, 600), mean=st.integers(1, 2**16), more=st.integers(1, 2**12), values=rate_values())
 def test_ticks_of_decodes_on_their_chords(model, batch, mean, more, values):
     """As a simulation reads them: sums of contexts."""
@@ -64,7 +65,7 @@ def test_ticks_of_decodes_on_their_chords(model, batch, mean, more, values):
 
 
 @pytest.mark.parametrize("rate", [name for name in UNITS if name.startswith("beta") or name.endswith("_per_s")])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     model=st.sampled_from(MODELS),
     policy=st.sampled_from(POLICIES),

@@ -1,11 +1,13 @@
 """Every packaged scenario loads, and its first and last cells run and report what they promise."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
+from sim.results.chance import chance_of
 from simctl.run import answer_digest
 from simctl.scenario import load_scenario
 from tests.cli import run
@@ -15,8 +17,10 @@ FEW = {"num-prompts": 64, "agent-sessions": 8}  # requests, sessions
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_it_answers(path, tmp_path):
-    """At the first and the last value of all that it sweeps, a simulation with few requests or sessions."""
+def test_it_answers(path, tmp_path, monkeypatch):
+    """At the first and the last value of all that it sweeps, a simulation with few requests or sessions, repeats and trials."""
+    monkeypatch.setattr("sim.study.REPEATS", 10)
+    monkeypatch.setattr("sim.study.chance_of", partial(chance_of, stages=(4,)))
     body = yaml.safe_load(path.read_text())
     ends = tmp_path / path.name
     body["sweep"] = {key: values[:: max(1, len(values) - 1)] for key, values in body.get("sweep", {}).items()}

@@ -20,6 +20,7 @@ from sim.engine.interface import Request
 from sim.engine.registry import make_scheduler
 from sim.errors import SimctlError, UsageError
 from sim.workload.sources import TraceSource
+from tests.examples import examples
 from tests.simulate.runs import AffinePrice, trace_of
 
 CONFIG = EngineConfig(num_gpu_blocks=64, max_num_seqs=8, max_num_batched_tokens=64, max_model_len=512)
@@ -114,7 +115,7 @@ ACTIONS = st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(0, 3), st.sampled_
 CALLS = st.lists(st.tuples(st.floats(0.0, 2.0), st.integers(1, 90), st.integers(1, 20)), min_size=1, max_size=14).map(sorted)
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=examples(2000), deadline=None)
 @given(
     calls=CALLS,
     actions=ACTIONS,

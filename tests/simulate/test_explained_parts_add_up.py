@@ -27,6 +27,7 @@ from sim.ticks import to_ticks
 from sim.workload.sources import TraceSource
 from sim.workload.trace import TraceBuilder
 from tests.engine.test_fast_equals_event_loop import Case, Transferring, cases
+from tests.examples import examples
 from tests.simulate.runs import AffinePrice, calls, configs, run, trace_of
 
 HOST = HostRates(request_s=0.001, response_s=0.004, serial_s=0.002, token_s=1e-4)
@@ -75,13 +76,13 @@ def logged(case: Case) -> RunRecord:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(cases())
 def test_of_sessions_prefixes_routers_servers_and_overlapped_engines(case):
     note(check(logged(case)))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     calls,
     st.sampled_from(["vllm", "sglang", "llamacpp"]),
@@ -102,7 +103,7 @@ def test_of_every_engine_and_of_drafts(requests, engine, drafts, blocks, seqs, h
     note(check(simulate(TraceSource(trace_of(requests), 16), engines, host=HOST if hosted else HostRates())))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     calls,
     st.lists(st.sampled_from([0.01, 0.1, 0.3, 1.0, 5.0, float("inf")]), min_size=25, max_size=25),
@@ -123,7 +124,7 @@ def test_of_clients_that_give_up_and_replicas_that_fail(given_calls, patience, a
     note(check(record))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(calls, st.floats(0.0, 2.0), st.integers(0, 3), st.sampled_from(["fail", "drain"]), st.booleans())
 def test_of_prompts_that_are_handed_over(requests, at_s, replica, action, ahead):
     def pool(role):
@@ -163,7 +164,7 @@ ENGINES = {
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(requests=calls, config=configs, hosted=st.booleans())
 def test_a_request_computes_in_the_iterations_that_say_so_and_in_no_other(engine, requests, config, hosted):
     scheduler, computed, sampled = watched(make_scheduler(replace(config, **ENGINES[engine])))

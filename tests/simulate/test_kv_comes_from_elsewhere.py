@@ -18,6 +18,7 @@ from sim.workload.content import Grown
 from sim.workload.sources import TraceSource
 from sim.workload.trace import TraceBuilder
 from tests.cli import run
+from tests.examples import examples
 from tests.simulate.runs import AffinePrice
 
 CONFIG = EngineConfig(num_gpu_blocks=200, max_num_seqs=8, max_num_batched_tokens=256, max_model_len=2048)
@@ -90,7 +91,7 @@ def test_a_slow_store_is_waited_for():
 NAMES = st.lists(st.integers(0, 30), max_size=12).map(lambda names: [f"block {name}" for name in names])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(st.booleans(), NAMES), max_size=30), st.integers(1, 12))
 def test_a_store_keeps_what_was_used_last(acts, size):
     store, model = KvStore(10.0 * size), []
@@ -108,7 +109,7 @@ def test_a_store_keeps_what_was_used_last(acts, size):
         assert store.lacks([f"block {n}" for n in range(31)]) == [f"block {n}" for n in range(31) if f"block {n}" not in model]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.integers(1, 4),
     st.integers(1, 3),

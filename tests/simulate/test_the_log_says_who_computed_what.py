@@ -18,6 +18,7 @@ from sim.engine.registry import make_scheduler
 from sim.results.record import AT_ENGINE, HANDED_OVER, PREEMPTED, REPLICA_FAILED, SUBMITTED_AGAIN
 from sim.workload.sources import TraceSource
 from sim.workload.synthetic import Synthetic, draw
+from tests.examples import examples
 from tests.simulate.runs import AffinePrice, calls, configs, run, trace_of
 
 HOST = HostRates(request_s=0.002, prompt_token_s=0.0, response_s=0.004, serial_s=0.001)
@@ -38,7 +39,7 @@ class Watching(AffinePrice):
 
 
 @given(calls, configs)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_chunks_are_what_is_computed_beside_decodes(requests, config):
     price = Watching()
     config = replace(config, options={"async_scheduling": False})

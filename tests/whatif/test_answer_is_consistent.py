@@ -16,12 +16,13 @@ from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from simctl.what_if_text import BINDS
 from tests.cli import run
+from tests.examples import examples
 
 MODELS = ["Qwen2.5-7B-1M", "Llama-3.1-8B", "Gemma-3-12B", "Qwen3-Next-80B-A3B", "DeepSeek-V3"]
 GPUS = ["A10", "H100", "H200", "GB10", "T4", "MI300X"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     model=st.sampled_from(MODELS),
     gpu=st.sampled_from(GPUS),
