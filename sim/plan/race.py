@@ -175,7 +175,7 @@ class Race:
             count, stage_of = self.standings[best].next_count(low, high, self._most[best]), stage
             if count is None:
                 equals = [i for rank, i, _, _ in ranked if rank[0] <= cost * (1 + 1e-9)]
-                behind = self._behind(equals, stage)
+                behind = None if stage == self._stages[0] else self._behind(equals, stage)  # a first answer waits for no equals
                 if behind is None:
                     return self.standings[best].tried[low + 1]
                 best, count, stage_of = behind
