@@ -16,6 +16,14 @@ from simctl.text import fill, folded
 MOST_BYTES = 1 << 26  # of a kept answer
 
 
+def _schema(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from simctl.scenario_schema import text
+
+        click.echo(text(), nl=False)
+        context.exit()
+
+
 @click.command("run")
 @click.argument("file", type=click.Path(path_type=Path), metavar="SCENARIO")
 @click.option("--set", "overrides", multiple=True, metavar="OPTION=VALUE", help="Replace an option of the scenario; may be repeated.")
@@ -24,6 +32,7 @@ MOST_BYTES = 1 << 26  # of a kept answer
 @click.option("--allow-code", is_flag=True, help="Let the scenario name a scheduler class of its own (engine: a.b.C), which runs code.")
 @click.option("--dry-run", is_flag=True, help="Print the commands the scenario stands for, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print every run's whole answer as JSON on stdout.")
+@click.option("--schema", is_flag=True, is_eager=True, expose_value=False, callback=_schema, help="Print the files' JSON Schema.")
 def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bool, allow_code: bool, dry_run: bool, as_json: bool) -> None:
     """Answer the question of a scenario file.
 
@@ -110,9 +119,9 @@ def _table(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: 
     for label, answer in zip(labels, answers, strict=True):
         flat = flatten(answer)
         for name in report:
-            if name not in flat:
+            if name not in flat and not _void(flat, name):
                 raise UsageError(f"report: the answer has no {name!r}; it has {', '.join(sorted(flat)[:40])}, ...")
-        rows.append([*label.values(), *(_show(flat[name], flat.get(f"run_noise_90.{name}")) for name in report)])
+        rows.append([*label.values(), *(_show(flat.get(name), _interval(flat, name)) for name in report)])
     for line in folded([*labels[0], *report], rows, repeat=len(labels[0])):
         click.echo(line)
 
@@ -138,17 +147,41 @@ def _chance(goal: dict[str, Any]) -> str:
 
 
 def flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted names; lists of scalars stay whole, the rest is left out."""
+    """Nested mappings as dotted names; an item of a list of mappings by its number, other lists stay whole."""
     flat: dict[str, Any] = {}
     for key, item in value.items():
+        if isinstance(item, list) and item and all(isinstance(each, dict) for each in item):
+            item = {str(number): each for number, each in enumerate(item)}
         flat |= flatten(item, f"{prefix}{key}.") if isinstance(item, dict) else {f"{prefix}{key}": item}
     return flat
+
+
+def _void(flat: dict[str, Any], name: str) -> bool:
+    """Whether the answer has nothing where `name` would be: no deployment that meets the SLO, for instance."""
+    parts = name.split(".")
+    return any(".".join(parts[:end]) in flat and flat[".".join(parts[:end])] is None for end in range(1, len(parts)))
+
+
+def _interval(flat: dict[str, Any], name: str) -> Any:
+    """The interval that the answer gives for a figure, under the names that answers use; None where it gives none."""
+    within = name.rpartition(".")[0]
+    ends = [(f"{name}_low", f"{name}_high"), (f"{name}_p05", f"{name}_p95")]
+    if name.rpartition(".")[2] in ("batch", "context"):  # of a knee and of a crossover
+        ends.append((f"{within}.p05", f"{within}.p95"))
+    if name.endswith((".point", ".per_s")):
+        ends.append((f"{within}.low", f"{within}.high"))
+    for low, high in ends:
+        if low in flat and high in flat:
+            return [flat[low], flat[high]]
+    return flat.get(f"run_noise_90.{name}")
 
 
 def _show(value: Any, noise: Any) -> str:
     from sim.units import format_number, format_range
 
     def one(item: Any) -> str:
+        if item is None:
+            return "none"
         return format_number(item) if isinstance(item, float) else str(item)
 
     text = f"[{', '.join(map(one, value))}]" if isinstance(value, list) else one(value)

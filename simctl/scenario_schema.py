@@ -1,0 +1,68 @@
+"""The JSON Schema of scenario files, for editors: `simctl run --schema`. The options are those of the commands themselves."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import Any
+
+import click
+
+from simctl.scenario import ANSWERED, KEYS, options_by_name
+
+INTEGER = ["integer"]
+TYPES = {"integer": INTEGER, "integer range": INTEGER, "float": ["number", "string"], "float range": ["number"]}
+
+
+def schema() -> dict[str, Any]:
+    """What a scenario file may say. It is no stricter than `simctl run`, which also checks what values mean."""
+    properties = {
+        "question": {"type": "string", "pattern": r"\?\s*$", "description": "One question; it ends in a question mark."},
+        "command": {"enum": list(ANSWERED), "description": "The command that answers it."},
+        "options": {"type": "object", "description": "Options of the command, without the dashes in front."},
+        "sweep": {"type": "object", "description": "Options with a list of values each; every combination is run."},
+        "report": {"type": "array", "items": {"type": "string"}, "description": "Figures to print, by their dotted names in --json."},
+    }
+    assert tuple(properties) == KEYS
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "simctl scenario",
+        "type": "object",
+        "required": ["question", "command"],
+        "additionalProperties": False,
+        "properties": properties,
+        "allOf": [{"if": {"properties": {"command": {"const": name}}, "required": ["command"]}, "then": _of(name)} for name in ANSWERED],
+    }
+
+
+def text() -> str:
+    """As it is published in scenarios/scenario.schema.json."""
+    return json.dumps(schema(), indent=1) + "\n"
+
+
+def _of(name: str) -> dict[str, Any]:
+    command: click.Command = importlib.import_module(ANSWERED[name]).command
+    known = options_by_name(command)
+    options = {each: {**_value(option), "description": _help(option)} for each, option in known.items()}
+    sweep = {each: {"type": "array", "minItems": 1, "items": _value(option)} for each, option in known.items()}
+    part = {"type": "object", "additionalProperties": False}
+    return {"properties": {"options": {**part, "properties": options}, "sweep": {**part, "properties": sweep}}}
+
+
+def _value(option: click.Option) -> dict[str, Any]:
+    if option.is_flag:
+        return {"type": "boolean"}
+    kind = option.type
+    if isinstance(kind, click.Choice) and not option.multiple:
+        return {"enum": [str(each) for each in kind.choices]}
+    types = TYPES.get(kind.name, ["string", "number"])
+    one: dict[str, Any] = {"type": types[0] if len(types) == 1 else types}
+    if isinstance(kind, click.IntRange | click.FloatRange):
+        one |= {word: end for word, end in (("minimum", kind.min), ("maximum", kind.max)) if end is not None}
+    if types == ["string", "number"] or option.multiple:
+        return {"anyOf": [one, {"type": "array", "minItems": 1, "items": one}]}
+    return one
+
+
+def _help(option: click.Option) -> str:
+    return " ".join((option.help or "").split())
