@@ -21,7 +21,11 @@ POPULATION = 2 * len(RATES) + int(bounded(RATES).sum()) + 1
 PARAMETERS = {"knees": 3, "memory": 7, "served": 3, "recall": 11, "population": POPULATION}
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+# Their recovery tests, in files of their own, say in seconds what this says in half a minute.
+LONG = ("memory", "recall")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in PARAMETERS])
 def test_ranks_are_uniform(name):
     found = judge(STUDIES[name](LEAST_RUNS, np.random.default_rng(3), SHORTER if name in ("population", "recall", "memory") else SHORT))
     assert len(found) == PARAMETERS[name]
