@@ -15,9 +15,9 @@ from sim.provenance import outside_measured
 
 # Log sd, between deployments, of how far step times lie from the formula where this part of a deployment was not measured. Models: the
 # mean errors of four models left out one at a time on an H100 and an H200 have an rms of 2.5 %. The others are declared, around what was
-# seen of two GPUs (a left-out TP degree: 4.4 %), and of fp8 and of other engines by others.
-OUTSIDE_SD = {"model": 0.025, "dtype": 0.08, "tp": 0.06, "engine": 0.05}
-FAMILY_SD = 0.04  # more of a model none of whose family was measured: Gemma 3 on an H200 was 5 % off
+# seen of two GPUs (a left-out TP degree: 4.4 %), of two models served in fp8 (4 %), and of other engines by others.
+OUTSIDE_SD = {"model": 0.025, "dtype": 0.05, "tp": 0.06, "engine": 0.05}
+FAMILY_SD = 0.03  # more of a model none of whose family was measured: Gemma 3 and Phi-4 on an H200 were 4 and 3 % off
 
 
 def load_rates(deployment: Deployment, *, posterior: str | Path | None = None, draws: int = 1000, seed: int = 0) -> RateDraws:
@@ -39,12 +39,12 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0) -> RateDraw
         return rates
     outside = set(_outside(deployment, rates)) & set(OUTSIDE_SD)
     variance = sum(OUTSIDE_SD[part] ** 2 for part in outside)
-    if "model" in outside and _family(deployment.model.name) not in map(_family, rates.source.models):
+    if "model" in outside and family(deployment.model.name) not in map(family, rates.source.models):
         variance += FAMILY_SD**2
     return files.moved(rates, files.model_errors(np.full(rates.count, variance**0.5), seed + 1)) if variance else rates
 
 
-def _family(name: str) -> str:
+def family(name: str) -> str:
     """The maker's word at the front of a model's name: Qwen, Llama, Gemma."""
     return re.split(r"[^a-z]", name.lower(), maxsplit=1)[0]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from simctl.options import GPU, MODEL, SHARE, Sectioned
 from simctl.progress import progress
 
 if TYPE_CHECKING:
+    from calibrate.served.left_out import LeftOut
     from calibrate.served.runs import ServedRun
     from calibrate.served.validation import Asked, Report
 
@@ -24,7 +24,7 @@ PACKAGED = "data/measured"
 DEPLOYMENT = ("model", "gpu", "dtype", "kv_dtype", "tp", "engine", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization",
               "enable_prefix_caching")  # fmt: skip
 SECTIONS = {
-    "What to validate": ("run", "list", "known-blocks", "posterior", "draws"),
+    "What to validate": ("run", "list", "left-out", "known-blocks", "posterior", "draws"),
     "What is fitted to the run itself": ("low-load", "ladder", "learn-from", "skip", "transferred", "overhead", "save-overhead"),
     "What a log does not say of its server (--run LOG)": (*(name.replace("_", "-") for name in DEPLOYMENT), "prefix-block"),
 }
@@ -57,10 +57,19 @@ SECTIONS = {
 @click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=None, help="Whether it cached prefixes. [default: on]")
 @click.option("--prefix-block", default=512, show_default=True, type=click.IntRange(1), help="Tokens that one of prefix_ids stands for.")
 @click.option("--draws", type=click.IntRange(0, 1000), default=16, show_default=True, help="Draws of the rates behind the intervals.")
-@click.option("--save-overhead", metavar="FILE", help="Write the serving overhead fitted (JSON), for simulations to use.")
+@click.option(
+    "--save-overhead",
+    metavar="FILE",
+    help="Write the serving overhead fitted (JSON), for simulations to use; of several runs those with a ladder.",
+)
+@click.option(
+    "--left-out", "without", is_flag=True, help="Instead: how far off packaged runs are where host, model, family or dtype is left out."
+)
 @click.option("--plot", metavar="FILE", help="Also draw the reliability diagram to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print every score as JSON on stdout.")
-def command(run_name: str | None, list_runs: bool, plot: str | None, save_overhead: str | None, as_json: bool, **options: Any) -> None:
+def command(
+    run_name: str | None, list_runs: bool, plot: str | None, save_overhead: str | None, without: bool, as_json: bool, **options: Any
+) -> None:
     """Replay measured served runs and print how far off the replay is.
 
     Same arrivals, lengths and limits; KV blocks predicted, not given. The rates come from engine grids; the serving overhead is fitted
@@ -80,10 +89,12 @@ def command(run_name: str | None, list_runs: bool, plot: str | None, save_overhe
     \b
     Examples:
       simctl validate                                 all packaged runs
+      simctl validate --left-out                      what nobody measured
       simctl validate --run served_llama3.1-8b.nc     one measured here
       simctl validate --run LOG.csv --model Llama-3.1-8B --gpu H100
       simctl validate --run LOG.csv --model Qwen3-14B --gpu H200 --engine sglang
     """
+    from sim.cost.serving import write_overheads
     from simctl.validate_text import as_dict, render, together
 
     packaged = _packaged()
@@ -92,11 +103,15 @@ def command(run_name: str | None, list_runs: bool, plot: str | None, save_overhe
             click.echo(f"{name}  {path.stat().st_size // 1024} kB")
         return
     target, saved, paths = writable(plot), writable(save_overhead), _chosen(run_name, packaged)
-    if saved and len(paths) != 1:
-        raise UsageError("--save-overhead needs one run: name it with --run")
+    if without:
+        if run_name or saved or target or options["posterior"]:
+            raise UsageError("--left-out takes all packaged runs and rates: leave out --run, --posterior, --save-overhead and --plot")
+        _left_out(paths, options["draws"], as_json)
+        return
     reports = list(_reports(paths, options, _asked(options)))
     if saved:
-        write_text(saved, json.dumps(asdict(reports[0].served.overhead), indent=1) + "\n")
+        hosts = [r.served.overhead for r in reports if len(reports) == 1 or any(e.kind == "ladder" for e in r.run.experiments)]
+        write_text(saved, write_overheads(hosts))
         click.echo(f"wrote {saved}", err=True)
     if target:
         from simctl.plots import plot_reliability
@@ -114,6 +129,21 @@ def command(run_name: str | None, list_runs: bool, plot: str | None, save_overhe
         floor = sum(s.floor_above for s in missed)
         of_them = f"; of {floor} of them the replicate floor does, too" if floor else ""
         raise SimctlError(f"{len(missed)} of {len(scores)} scores lie outside their declared bounds{of_them}")
+
+
+def _left_out(paths: list[Path], draws: int, as_json: bool) -> None:
+    from simctl.validate_text import left_out_rows, left_out_table
+
+    with progress("leaving out") as report:
+        found = [each for several in _in_processes(_left_out_of, paths, (draws,), report) for each in several]
+    click.echo(json.dumps(left_out_rows(found), indent=1) if as_json else left_out_table(found))
+
+
+def _left_out_of(path: Path, draws: int) -> list[LeftOut]:
+    from calibrate.served.left_out import left_out
+    from calibrate.served.runs import read_served
+
+    return list(left_out(read_served(path), draws))
 
 
 def _packaged() -> dict[str, Path]:
@@ -156,18 +186,22 @@ def _reports(paths: list[Path], options: dict[str, Any], asked: Asked) -> Iterat
             found = _validated(paths[0], options, asked)
         yield found
         return
+    with progress("replaying runs") as report:
+        yield from _in_processes(_validated, paths, (options, asked), report)
+
+
+def _in_processes(each: Callable[..., Any], paths: list[Path], more: tuple[Any, ...], report: Any) -> list[Any]:
+    """What `each` finds of every path, in their order: several at a time, the longest first."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
 
     workers = min(len(paths), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    with progress("replaying runs") as report, ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        # the longest first
-        tasks = {path: pool.submit(_validated, path, options, asked) for path in sorted(paths, key=lambda p: -p.stat().st_size)}
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        tasks = {path: pool.submit(each, path, *more) for path in sorted(paths, key=lambda p: -p.stat().st_size)}
         for done, _ in enumerate(as_completed(tasks.values()), 1):
             if report:
                 report(done, len(paths))
-        for path in paths:
-            yield tasks[path].result()
+        return [tasks[path].result() for path in paths]
 
 
 def _validated(path: Path, options: dict[str, Any], asked: Asked) -> Report:

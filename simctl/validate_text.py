@@ -11,6 +11,7 @@ import click
 from simctl.text import aligned, fill, wrapped
 
 if TYPE_CHECKING:
+    from calibrate.served.left_out import LeftOut
     from calibrate.served.replay import Prediction
     from calibrate.served.runs import Experiment
     from calibrate.served.scores import Replicates, Score
@@ -143,3 +144,39 @@ def as_dict(report: Report) -> dict[str, Any]:
             for s in report.scores
         ],
     }
+
+
+def left_out_rows(found: list[LeftOut]) -> list[dict[str, Any]]:
+    """One row per part and metric: runs, loads, requests; the median over loads of the median error and of the bias; the share of requests
+    inside their 90 % interval.
+    """
+    from statistics import median
+
+    from calibrate.served.left_out import PARTS
+    from calibrate.served.scores import coverage
+
+    rows = []
+    for part in PARTS:
+        here = [each for each in found if each.part == part]
+        covered = coverage(s for each in here for s in each.scores)
+        for metric in covered:
+            scores = [s for each in here for s in each.scores if s.metric == metric]
+            figures = {
+                "median_abs": median(s.median_abs for s in scores),
+                "bias": median(s.bias for s in scores),
+                "coverage": covered[metric],
+            }
+            counts = {"runs": len({each.run for each in here}), "loads": len(scores), "requests": sum(s.requests for s in scores)}
+            rows.append({"left_out": part, "metric": metric} | counts | figures)
+    return rows
+
+
+def left_out_table(found: list[LeftOut]) -> str:
+    """The rows of `left_out_rows` for readers."""
+    head = ("left out", "metric", "runs", "loads", "n", "median", "bias", "in 90%")
+    rows = []
+    for row in left_out_rows(found):
+        counts = (str(row[name]) for name in ("runs", "loads", "requests"))
+        figures = (_percent(row["median_abs"]), f"{100 * row['bias']:+.1f}%", f"{100 * row['coverage']:.0f}%")
+        rows.append((row["left_out"], LABEL[row["metric"]], *counts, *figures))
+    return "\n".join(aligned(head, rows, left=2))

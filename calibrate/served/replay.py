@@ -61,6 +61,7 @@ def replay(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostR
     trace = experiment.trace()
     closed = experiment.kind == "closed" and experiment.clients > 0 and experiment.session is None
     workload = Workload(trace.retimed(np.zeros(len(trace))) if closed else trace, experiment.clients if closed else None)
+    host = host.for_text() if experiment.text else host
     study = Study(replace(run.deployment, limits=experiment.limits or run.limits), workload, rates, host)
     points = [rates.draws.at(d) for d in spread(study, draws)] or [rates.point]
     rows = [_columns(requests_of(replace(study, rates=replace(rates, point=point)))) for point in points]

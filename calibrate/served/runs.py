@@ -60,6 +60,7 @@ class Experiment:
     window_step_s: float = math.nan  # true-decode window of a ladder rung: seconds per step
     token_s: tuple[Array, ...] | None = None  # when each token of each request came, from the first sending, where it was written down
     limits: Limits | None = None  # of the server it ran on, where that is not the run's
+    text: bool = False  # prompts were text, and the server tokenized them
     content: tuple[Content | None, ...] = ()  # of each prompt block by block, where that is told; None of one told nothing of
 
     @property
@@ -175,6 +176,7 @@ def _with_optional_columns(data: Any) -> Any:
         "void": ("experiment", ""),
         "window_step_s": ("experiment", math.nan),
         "rate_per_s": ("experiment", math.nan),
+        "text": ("experiment", [str(name).startswith("text ") for name in data["name"].values]),  # up to protocol served/6
         "replicate": ("experiment", [int(found[2] or 1) if found else 0 for found in again]),
     }
     lacking = {name: column for name, column in columns.items() if name not in data}
@@ -209,6 +211,7 @@ def _experiment(data: Any, index: int, file: str) -> Experiment:
         window_step_s=float(data["window_step_s"].values[index]),
         token_s=_token_times(data, where),
         limits=limits_of_flags(starved) if kind == "burst" and (starved := _starved_flags(data)) else None,
+        text=bool(data["text"].values[index]),
     )
 
 

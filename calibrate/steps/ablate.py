@@ -68,7 +68,7 @@ def ablations() -> list[Ablation]:
         *(Ablation(f"without {name}", without(name)) for name in (*single, "comm_latency_s")),
         Ablation("without activation bytes", {}, activations),
         Ablation("without measured GEMMs", {}, [(sim.cost.work, "over_roofline", lambda *_: None)]),
-        Ablation("without pieces of graphs over several GPUs", {}, [(sim.cost.work, "TP_PIECES", 0.0)]),
+        Ablation("without pieces of graphs", {}, [(sim.cost.work, "PIECES", 0.0)]),
         Ablation("without kernels and activations", without("kernel_s"), activations),
         Ablation("without launch and prefill", without("launch_layer_s", "c_prefill_s")),
         Ablation("without host costs but c0", without("launch_layer_s", "c_prefill_s", "c_seq_s")),

@@ -1,13 +1,14 @@
 """served: a real server under load. A closed-loop ladder, open-loop Poisson streams, multi-turn sessions, a KV-starved burst.
 
-Protocol (served/6). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
+Protocol (served/7). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
 marked, never averaged. A wave of the ladder sends N distinct prompts at once; its decode throughput is read in the true-decode
 window. At the end the open loops are sent again, on the same server, and sessions and the closed loop three times more
 (hw.suites.served_plan). Before the first experiment the server answers warm-up waves of every prompt length to come, the longest of the
 open loops among them, which are not recorded. While an experiment runs, clock and power of a GPU of this machine are read beside it,
 and a server of our own can be told to write down its iterations (hw.serve.recording). With the text client the plan is
 hw.suites.served_plan.text_plan.
-Files of version 5 have no replicate column; those before do not say when an experiment began.
+Files of version 6 say by name alone which prompts were text, those of version 5 have no replicate column, and those before do not say
+when an experiment began.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from hw.suites import served_plan as plans
 from hw.suites.served_plan import Experiment
 from sim.errors import SimctlError, UsageError
 
-PROTOCOL = "served/6"
+PROTOCOL = "served/7"
 # The burst asks for more KV than its server has, in requests that outgrow their first blocks: it must queue and preempt.
 # cuda: 1024 blocks of 16 tokens for 48 x (1024 + 128); cpu: 12 blocks of 128 tokens for 24 x (96 + 64).
 STARVED_BLOCKS = {"cuda": 1024, "cpu": 12}
@@ -67,6 +68,7 @@ EXPERIMENT = {
     "kind": ("ladder, closed, open, sessions or burst", ""),
     "n": ("streams at once (ladder, closed, sessions), requests (open, burst)", "1"),
     "rate_per_s": ("offered arrival rate of an open loop", "1/s"),
+    "text": ("whether prompts were text; absent up to protocol served/6, where names of such begin so", "bool"),
     "replicate": ("how often the same arrivals and sizes were sent before; absent up to protocol served/5", "1"),
     "prompt_tokens_asked": ("prompt tokens, or their median", "tokens"),
     "output_tokens_asked": ("output tokens, or their median", "tokens"),
@@ -192,6 +194,7 @@ def summary(experiment: Experiment, records: list[Served]) -> dict[str, Any]:
         "kind": experiment.kind,
         "n": experiment.n,
         "rate_per_s": experiment.rate_per_s if np.isfinite(experiment.rate_per_s) else None,
+        "text": experiment.text,
         "replicate": experiment.replicate,
         "prompt_tokens_asked": experiment.prompt_tokens,
         "output_tokens_asked": experiment.output_tokens,

@@ -32,6 +32,7 @@ class Experiment:
     output_tokens: int
     rate_per_s: float = float("nan")
     load: tuple[list[float], list[tuple[int, int]]] | None = None  # an open loop's arrivals (s) and (prompt, output) sizes
+    text: bool = False  # prompts are text
     replicate: int = 0  # of the same arrivals and sizes: 0 for the first time they are sent
 
 
@@ -124,7 +125,7 @@ def text_plan(vocab: int, folder: Path, tokenizer: Path, seed: int, rates: tuple
 def _text(name: str, folder: Path, tokenizer: Path, seed: int, rate: float, count: int, prompt: int, output: int) -> Experiment:
     keep = folder / f"bench_{name.replace(' ', '_').replace('/', '_per_')}.json"
     send = lambda target: text_client.bench(target, tokenizer, rate, count, prompt, output, seed, keep)  # noqa: E731
-    return Experiment(name, "open", send, count, prompt, output, rate)
+    return Experiment(name, "open", send, count, prompt, output, rate, text=True)
 
 
 def lockstep(prompts: load.Prompts, sizing: Sizing, time: int) -> list[Experiment]:

@@ -33,6 +33,7 @@ class BatchShape(NamedTuple):
     sampled: Any = 0.0  # rows of logits
     has_prefill: Any = 0.0  # 1 when the iteration carries any prefill
     eager: Any = 0.0  # 1 when its kernels are launched one by one, outside a captured graph
+    pieces: Any = 0.0  # 1 when it carries prefill in captured pieces of a graph, attention launched between them
     padding: Any = 0.0  # rows that the captured graph computes beyond the iteration's tokens
 
 
@@ -117,5 +118,6 @@ def from_sums(seqs: float, context: float, near: float, kept: float, chunks: Chu
         seqs + sampled,
         1.0 if count else 0.0,
         1.0 if count and seqs + tokens > GRAPH_TOKENS else 0.0,
+        1.0 if count and seqs + tokens <= GRAPH_TOKENS else 0.0,
         captured_padding(seqs + tokens),
     )

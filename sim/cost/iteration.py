@@ -68,7 +68,7 @@ def verifies(chunks: Sequence[Chunk]) -> bool:
 def shape_of(model: ModelSpec, contexts: Iterable[int], chunks: Sequence[Chunk], policy: AttentionPolicy) -> BatchShape:
     """The sums that the work needs."""
     shape = mixed_batch(model, contexts, chunks, policy)
-    return shape._replace(has_prefill=0.0) if verifies(chunks) else shape
+    return shape._replace(has_prefill=0.0, pieces=0.0) if verifies(chunks) else shape
 
 
 class _Rows(NamedTuple):
@@ -142,6 +142,7 @@ class StepTime:
         self._preparing = (to_ticks(host.iteration_s), to_ticks(host.sequence_s), to_ticks(host.prefill_s))
         self._works = any(self._preparing)
         self._launching = to_ticks(c.launch_layers * rates.launch_layer_s)
+        self._launching_pieces = 0 if micro_batch else to_ticks(c.piece_layers * rates.launch_layer_s)
 
     def iteration(self, iteration: Iteration, head_start: int = 0) -> int:
         """Ticks of an iteration as decided, before its requests advance, with the host `head_start` ticks ahead."""
@@ -163,8 +164,8 @@ class StepTime:
         return max(preparing - head_start, 0), max(head_start - preparing, 0)
 
     def occupied(self, sequences: int, tokens: int, prefill: bool) -> int:
-        """Ticks for which an iteration keeps the host: preparing it, and launching its kernels where no graph does."""
-        return self.preparing(sequences, prefill) + (self._launching if prefill and tokens > GRAPH_TOKENS else 0)
+        """Ticks for which an iteration keeps the host: preparing it, and launching what no graph does."""
+        return self.preparing(sequences, prefill) + prefill * (self._launching if tokens > GRAPH_TOKENS else self._launching_pieces)
 
     def host(self, iteration: Iteration) -> int:
         """`occupied` of an iteration as decided, its requests at whatever stage."""
@@ -177,7 +178,7 @@ class StepTime:
                 parts = equal_micro_batches(contexts, chunks, self._micro_batch, places)
             else:
                 parts = (equal_micro_batches if self.model.state_layers else micro_batches)(contexts, chunks, self._micro_batch)
-            return [shape_of(self.model, *part, self.policy)._replace(padding=0.0) for part in parts]
+            return [shape_of(self.model, *part, self.policy)._replace(padding=0.0, pieces=0.0) for part in parts]
         shape = self._padded(shape_of(self.model, contexts, chunks, self.policy))
         if not self._graph_reuse and any(rows > 1 for _, _, rows in chunks):
             shape = shape._replace(padding=0.0, eager=1.0)
@@ -211,9 +212,11 @@ class StepTime:
         sums = chunk_sums(chunks, self.model.window)
         shape = from_sums(float(batch), float(context), float(near), float(kept), sums)
         if verifies(chunks):
-            shape = shape._replace(has_prefill=0.0)
+            shape = shape._replace(has_prefill=0.0, pieces=0.0)
         if self._capture_sizes or self._micro_batch:
             shape = shape._replace(padding=0.0)
+        if self._micro_batch:
+            shape = shape._replace(pieces=0.0)
         return shown + self.priced(self.launched_late(shape, left))
 
     def stretch(self, batch: int, context: int) -> Stretch:
@@ -252,10 +255,12 @@ class StepTime:
         return float(total + exposed_launch_s(busy, layers, rates) if layers else total)
 
     def launched_late(self, shape: BatchShape, head_start: int) -> BatchShape:
-        """The shape without the share of its layers that the host launches in a head start of so many ticks."""
-        if not shape.eager or not head_start or not self._launching:
+        """The shape without the share of its launches that the host does in a head start of so many ticks."""
+        launching = self._launching if shape.eager else self._launching_pieces if shape.pieces else 0
+        if not head_start or not launching:
             return shape
-        return shape._replace(eager=shape.eager * max(1.0 - head_start / self._launching, 0.0))
+        late = max(1.0 - head_start / launching, 0.0)
+        return shape._replace(eager=shape.eager * late, pieces=shape.pieces * late)
 
     def _chord(self, batch: int, octave: int) -> tuple[int, int]:
         before = self._chords.get((batch, octave - 1))

@@ -1,16 +1,17 @@
 """Serving overhead: host work that a served engine hides, and what its API server adds.
 
 Engine grids are stepped in process with a synchronisation after every iteration. A served engine with asynchronous scheduling hides
-host work behind the GPU. The packaged overhead says by how much, fitted to one served run (`simctl validate --save-overhead`); it is a
-property of the engine and its host, so it is transferred to other GPUs whose rates were learnt in process, and their source says so.
+host work behind the GPU. The packaged overhead says by how much: the middle of served runs on many hosts, each fitted by itself (`simctl
+validate --save-overhead`). It is a property of the engine and its host, so it is transferred to other GPUs whose rates were learnt in
+process, and their source says so.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -24,11 +25,14 @@ from sim.errors import SimctlError, UsageError
 from sim.provenance import GIVEN, Origin, Provenance
 
 PACKAGED = "data/posteriors/serving_overhead.json"
-SCHEMA = "simctl-serving-overhead/1"
+SCHEMA, HOSTS_SCHEMA = "simctl-serving-overhead/1", "simctl-serving-overheads/1"
 MIN_C0_S = 1e-5
 SHOWN = ("c_seq_s", "c_prefill_s")  # host work of which serving shows a share
 LAUNCHING = ("launch_layer_s",)
 DECLARED = Provenance(Origin.PRIOR, "declared prior")
+# A prompt of text takes so much longer to its first token than token ids do, at any length up to 1,000 tokens: HTTP, tokenising, a client
+# that is not ours. Median of a 14B served on an H200 (2.7 ms) and of a 7B in fp8 (4 ms), `vllm bench serve` beside our client.
+TEXT_S = 3.3e-3
 UNITS = {
     "request_s": "s per request: receive, parse, template, hand to the engine",
     "serial_s": "s of the API server's own time per request: requests that come together share it",
@@ -59,6 +63,10 @@ class HostRates:
             value = getattr(self, name)
             if not 0.0 <= value < math.inf:
                 raise UsageError(f"host {name} must be a finite time >= 0, got {value:g} s")
+
+    def for_text(self) -> HostRates:
+        """The same server when prompts come as text, not as token ids."""
+        return replace(self, request_s=self.request_s + TEXT_S)
 
     def before_s(self, prompt_tokens: float) -> float:
         """Seconds from a client sending a request to its engine having it, the API server's own time left out."""
@@ -94,6 +102,11 @@ class ServingOverhead:
     formula: str
     schema: str = SCHEMA
 
+    @property
+    def run(self) -> str:
+        """Name of the run it was fitted to."""
+        return self.learnt_on.partition(":")[0]
+
     def host(self, rates: RateDraws) -> HostRates:
         """The API server's latencies, and the engine's own host work that serving hides of rates learnt in process."""
         source = Provenance(Origin.SERVED, f"served {self.engine} on {self.gpu}", self.gpu, engines=(self.engine,))
@@ -114,6 +127,9 @@ class ServingOverhead:
         served = scaled(served, SHOWN, self.shown, self.shown, why)
         served = scaled(served, LAUNCHING, self.launch, self.launch * np.exp(self.launch_sd * launches), why)
         return replace(served, source=rates.source.after(f"serving overhead of {self.engine} measured on {self.gpu}"))
+
+
+NUMBERS = tuple(field.name for field in fields(ServingOverhead) if field.type in ("float", float))
 
 
 def with_c0(rates: RateDraws, point: float, draws: Any, source: Provenance) -> RateDraws:
@@ -137,14 +153,16 @@ def scaled(rates: RateDraws, names: tuple[str, ...], factor: float, draws: Any, 
 
 
 def as_served(rates: RateDraws) -> tuple[RateDraws, HostRates]:
-    """(rates, host latencies) of a served engine: the packaged overhead applied to rates learnt in process; priors stay as they are."""
+    """(rates, host latencies) of a served engine that is sent text: the packaged overhead applied to rates learnt in process; priors stay
+    as they are.
+    """
     if rates.host_request_s is not None:
         learnt = Provenance(Origin.SERVED, "learnt with the rates, from a served log")
         return rates, HostRates(request_s=rates.host_request_s, source=learnt)
     overhead = packaged_overhead()
     if overhead is None or not rates.source.stepped:
         return rates, HostRates()
-    return overhead.applied(rates), overhead.host(rates)
+    return overhead.applied(rates), overhead.host(rates).for_text()
 
 
 def hidden_work(in_process: Rates, served: Rates) -> HostWork:
@@ -153,24 +171,69 @@ def hidden_work(in_process: Rates, served: Rates) -> HostWork:
 
 
 @cache
-def packaged_overhead() -> ServingOverhead | None:
-    """The packaged serving overhead, or None. Raises SimctlError when it is damaged or was fitted with another version of the formula."""
+def packaged_overhead(without: tuple[str, str] | None = None) -> ServingOverhead | None:
+    """The packaged serving overhead, or None; `without` the run of this GPU and name, where a prediction must not have seen it.
+
+    Raises SimctlError when it is damaged or was fitted with another version of the formula.
+    """
     source = files("scenarios").joinpath(PACKAGED)
     if not source.is_file():
         return None
-    return parse_overhead(source.read_text(encoding="utf-8"), PACKAGED)
+    hosts = parse_overheads(source.read_text(encoding="utf-8"), PACKAGED)
+    others = [host for host in hosts if (host.gpu, host.run) != without]
+    return pooled(others) if others else None
+
+
+def pooled(hosts: Sequence[ServingOverhead]) -> ServingOverhead:
+    """The middle of hosts, number by number. How far another host lies from it is as wide as these lie apart, or as declared if wider."""
+    if len(hosts) == 1:
+        return hosts[0]
+    middle: dict[str, Any] = {name: float(np.median([getattr(host, name) for host in hosts])) for name in NUMBERS}
+    apart = {
+        "hidden_c0_sd_s": float(np.std([host.hidden_c0_s for host in hosts])),
+        "launch_sd": float(np.std(np.log([host.launch for host in hosts]))),
+    }
+    return replace(
+        hosts[0],
+        **{name: max(value, apart.get(name, 0.0)) for name, value in middle.items()},
+        noise={metric: float(np.median([host.noise[metric] for host in hosts])) for metric in hosts[0].noise},
+        gpu=" and ".join(sorted({host.gpu for host in hosts})),
+        engine=" and ".join(sorted({host.engine for host in hosts})),
+        learnt_on="; ".join(host.learnt_on for host in hosts),
+    )
+
+
+def write_overheads(hosts: Sequence[ServingOverhead]) -> str:
+    """The JSON of one host's overhead, or of several."""
+    several = [asdict(host) for host in hosts]
+    return json.dumps(several[0] if len(several) == 1 else {"schema": HOSTS_SCHEMA, "hosts": several}, indent=1) + "\n"
 
 
 def parse_overhead(text: str | bytes, name: str) -> ServingOverhead:
-    """Check and build a serving overhead from the JSON of its file. Raises SimctlError naming the file."""
+    """The serving overhead of a file: of its host, or the middle of its hosts. Raises SimctlError naming the file."""
+    return pooled(parse_overheads(text, name))
+
+
+def parse_overheads(text: str | bytes, name: str) -> list[ServingOverhead]:
+    """Check and build the serving overheads from the JSON of their file. Raises SimctlError naming the file."""
     try:
-        body: dict[str, Any] = json.loads(text)
-        overhead = ServingOverhead(**{field.name: body[field.name] for field in fields(ServingOverhead)})
-        noise = dict(overhead.noise)
+        body = json.loads(text)
+        if isinstance(body, dict) and body.get("schema") == HOSTS_SCHEMA:
+            if not body["hosts"]:
+                raise ValueError("no hosts")
+            return [_checked(host, name) for host in body["hosts"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:  # not JSON, or not even text, is a ValueError
         raise SimctlError(f"{name}: not a serving overhead ({error})") from None
-    words = ("gpu", "engine", "noise", "learnt_on", "formula", "schema")
-    numbers = [getattr(overhead, field.name) for field in fields(ServingOverhead) if field.name not in words]
+    return [_checked(body, name)]
+
+
+def _checked(body: Any, name: str) -> ServingOverhead:
+    try:
+        overhead = ServingOverhead(**{field.name: body[field.name] for field in fields(ServingOverhead)})
+        noise = dict(overhead.noise)
+    except (ValueError, KeyError, TypeError) as error:
+        raise SimctlError(f"{name}: not a serving overhead ({error})") from None
+    numbers = [getattr(overhead, name) for name in NUMBERS]
     finite = all(isinstance(number, float | int) and math.isfinite(number) for number in (*numbers, *noise.values()))
     if overhead.schema != SCHEMA or not finite or not 0 <= overhead.shown <= 1 or overhead.launch <= 0:
         raise SimctlError(f"{name}: not a serving overhead (schema {overhead.schema!r})")

@@ -34,10 +34,12 @@ from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision, quantises
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import LayerGroup, ModelSpec
 
-# A mixture-of-experts layer launches about three times the kernels of a dense one. Over several GPUs a host launches more slowly, and an
-# iteration that carries prefill beside captured pieces of a graph waits for some of it, too (one model over two H200s).
-EXPERT_LAUNCHES = 3.0
-TP_LAUNCHES, TP_PIECES = 0.6, 0.6
+# Launching a mixture-of-experts layer takes about 2.3 times a dense one (grids and served loads of one such model). Over several GPUs a
+# host launches more slowly. An iteration that carries prefill in captured pieces of a graph has attention and the next piece launched layer
+# by layer, which shows where the GPU is quicker: half of a layer's launches (one model over two H200s; served models of 1 to 30 GB of
+# weights). Weights that quantise activations launch more (learnt of an fp8 Llama as served, it holds for an fp8 Qwen).
+EXPERT_LAUNCHES = 2.3
+TP_LAUNCHES, PIECES, QUANTISED_LAUNCHES = 0.6, 0.5, 0.3
 # Small kernels that take as long as attention does at a short context, and as a layer of experts beside its weights: choosing, sorting of
 # rows, two grouped products, sum. In profiles of four models' decodes, priced so, the GPU is busy as measured within 1 % up to 8 sequences.
 ATTENTION_KERNELS, EXPERT_KERNELS = 6.0, 10.0
@@ -120,7 +122,7 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSp
     check_tensor_parallel(model, tp)
     hidden, weight = model.hidden, precision.weight_bytes
     measured = over_roofline(model, precision, tp, gpu)
-    linear = flops = expert_flops = kernels = activation = launches = 0.0
+    linear = flops = expert_flops = kernels = activation = launches = pieces = 0.0
     experts: list[tuple[float, int, int]] = []
     kv = window = summary = state = pair = window_pair = state_flops = 0.0
     for group in model.groups:
@@ -131,7 +133,9 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSp
         params = mixer.params(hidden) + (mlp.always_params(hidden) if mlp.kind == "moe" else mlp.params(hidden))
         linear += n * (params + group.norms * hidden)
         flops += n * 2.0 * params
-        launches += n
+        launched = n * (1.0 + QUANTISED_LAUNCHES * quantises(precision.weights, gpu))
+        pieces += PIECES * launched
+        launches += launched
         if mlp.kind == "moe":
             expert_flops += n * 2.0 * mlp.top_k * mlp.expert_params(hidden)
             experts.append((n * mlp.expert_bytes(hidden, weight, model.expert_bits) / tp, mlp.experts, mlp.top_k))
@@ -173,7 +177,7 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSp
         comm_row_bytes=2.0 * model.layers * hidden * ACTIVATION_BYTES * 2.0 * (tp - 1) / tp,
         comm_ops=2.0 * model.layers if tp > 1 else 0.0,
         launch_layers=launches * (1.0 + TP_LAUNCHES * (tp > 1)),
-        piece_layers=launches * TP_PIECES * (tp > 1),
+        piece_layers=pieces,
         mixed_fill=mixed_fill(query_heads(model, tp)),
     )
 
@@ -260,8 +264,7 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
 
 def launch_layers(c: Coefficients, shape: BatchShape) -> Any:
     """Layers that the host launches kernel by kernel: all of an eager iteration, some of one that carries prefill in pieces of graphs."""
-    pieces = shape.has_prefill - shape.has_prefill * shape.eager
-    return shape.eager * c.launch_layers + pieces * c.piece_layers
+    return shape.eager * c.launch_layers + shape.pieces * c.piece_layers
 
 
 class AttentionWork(NamedTuple):

@@ -1,0 +1,101 @@
+"""How far served predictions lie off where a part of the deployment was left out of all that was learnt.
+
+    host      rates of the model are known; the serving overhead is that of other hosts
+    model     no grid of the model; others of its family are known
+    family    no grid of any model of its family
+    dtype     no grid of these weights' dtype
+
+Nothing is fitted to the run that is predicted. A model with grids of its own is left out by learning its GPU's rates anew without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from calibrate.served.replay import METRICS, replay
+from calibrate.served.runs import Experiment, ServedRun
+from calibrate.served.scores import Score, score
+from calibrate.sources import engine_grids
+from calibrate.steps.cells import concatenate
+from calibrate.steps.laplace import fitted
+from calibrate.steps.noise import with_hosts_of_visits
+from calibrate.steps.rates import calibration_priors
+from sim.cost.rates import RateDraws
+from sim.cost.serving import ServingOverhead, packaged_overhead
+from sim.errors import UsageError
+from sim.precision import Precision
+from sim.provenance import outside_measured
+from sim.rate_source import family, load_rates, widened
+from sim.specs.gpu import GpuSpec
+from sim.specs.lookup import key
+
+PARTS = ("host", "model", "family", "dtype")
+LEAST_REQUESTS = 20
+REFIT_DRAWS = 200
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Scores of one load of a run, predicted without what is left out."""
+
+    part: str
+    run: str
+    model: str
+    gpu: str
+    scores: tuple[Score, ...]
+
+
+def left_out(run: ServedRun, draws: int) -> Iterator[LeftOut]:
+    """The run's loads, each sent for the first time, predicted once with what is known of its model and once without, where that can be."""
+    known, overhead = load_rates(run.deployment), packaged_overhead((run.gpu.name, run.name))
+    if overhead is None:
+        raise UsageError("no packaged serving overhead")
+    loads = [e for e in run.experiments if e.kind not in ("ladder", "burst") and not e.replicate and len(e.ttft_s) >= LEAST_REQUESTS]
+    missing = outside_measured(known.source, run.gpu.name, run.precision.weights, run.tp, "", run.model.name)
+    part = "dtype" if "dtype" in missing else _of_model(run, known.source.models) if "model" in missing else "host"
+    yield from _scored(part, run, loads, known, overhead, draws)
+    if not missing:
+        without = without_model(run.gpu, run.model.name)
+        yield from _scored(_of_model(run, without.source.models), run, loads, widened(without, run.deployment), overhead, draws)
+
+
+@cache
+def without_model(gpu: GpuSpec, model: str) -> RateDraws:
+    """A GPU's rates learnt anew from its packaged grids of other models. Raises UsageError where there are none."""
+    grids = [grid.cells for grid in engine_grids(gpu)]
+    cells = concatenate(grids)
+    others = cells.take(np.array([key(str(name)) != key(model) for name in cells.model]))
+    if not len(others.step_s):
+        raise UsageError(f"{gpu.name}: no packaged grid of another model than {model}")
+    priors = calibration_priors(gpu, Precision())
+    found = fitted(with_hosts_of_visits(others, priors), priors)
+    values, _, _ = found.draws(REFIT_DRAWS, np.random.default_rng(0))
+    packaged = load_rates_of(gpu)
+    models = tuple(name for name in packaged.source.models if key(name) != key(model))
+    source = replace(packaged.source, models=models)
+    return RateDraws(found.rates, values, dict(packaged.sources), source)
+
+
+def load_rates_of(gpu: GpuSpec) -> RateDraws:
+    """The GPU's packaged rates, without regard to a deployment."""
+    from sim.posterior import rates_for
+
+    return rates_for(gpu)
+
+
+def _of_model(run: ServedRun, models: Sequence[str]) -> str:
+    return "model" if family(run.model.name) in map(family, models) else "family"
+
+
+def _scored(
+    part: str, run: ServedRun, loads: Sequence[Experiment], rates: RateDraws, overhead: ServingOverhead, draws: int
+) -> Iterator[LeftOut]:
+    served, host = overhead.applied(rates), overhead.host(rates)
+    for load in loads:
+        predicted = replay(run, load, served, host, draws=draws)
+        scores = tuple(s for s in score(load, predicted, overhead.noise, overhead.run_noise) if s.metric in METRICS)
+        yield LeftOut(part, run.name, run.model.name, run.gpu.name, scores)
