@@ -6,7 +6,7 @@ import pytest
 
 from sim.cost.attention import mixed_fill, query_heads
 from sim.cost.batch import decode_batch, mixed_batch
-from sim.cost.work import ATTENTION_KERNELS, EXPERT_KERNELS, EXPERT_LAUNCHES, iteration_work, layer_kernels
+from sim.cost.work import ATTENTION_KERNELS, EXPERT_KERNELS, EXPERT_LAUNCHES, PIECES, QUANTISED_LAUNCHES, iteration_work, layer_kernels
 from sim.precision import Precision
 from sim.specs.model import Attention, DenseMlp, LayerGroup, MoeMlp
 from tests.price.shapes import HYBRID_MOE, LATENT, QWEN_7B, SLIDING
@@ -28,7 +28,17 @@ def test_a_layer_of_experts_has_more():
     experts = sum(g.count for g in HYBRID_MOE.groups if g.mlp.kind == "moe")
     work = iteration_work(HYBRID_MOE, shape, Precision())
     assert work.launch_layers == pytest.approx(HYBRID_MOE.layers + experts * (EXPERT_LAUNCHES - 1.0))
-    assert iteration_work(HYBRID_MOE, mixed_batch(HYBRID_MOE, [], [(100, 100, 1)]), Precision()).launch_layers == 0.0
+    # experts are inside the captured pieces of a graph; attention between them, which the host launches, is not
+    pieces = iteration_work(HYBRID_MOE, mixed_batch(HYBRID_MOE, [], [(100, 100, 1)]), Precision())
+    assert pieces.launch_layers == pytest.approx(PIECES * HYBRID_MOE.layers)
+    assert iteration_work(HYBRID_MOE, mixed_batch(HYBRID_MOE, [100.0], []), Precision()).launch_layers == 0.0
+
+
+def test_quantising_activations_launches_more():
+    for chunk in (100, 1000):
+        shape = mixed_batch(QWEN_7B, [], [(chunk, chunk, 1)])
+        plain, quantised = (iteration_work(QWEN_7B, shape, Precision(dtype)).launch_layers for dtype in ("bf16", "fp8"))
+        assert quantised == pytest.approx((1.0 + QUANTISED_LAUNCHES) * plain)
 
 
 def test_several_gpus_share_what_is_between_products_but_the_residual_stream():

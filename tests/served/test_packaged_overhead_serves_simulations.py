@@ -2,11 +2,21 @@
 
 import json
 from dataclasses import asdict, replace
+from importlib.resources import files
 
 import numpy as np
 import pytest
 
-from sim.cost.serving import as_served, packaged_overhead, parse_overhead
+from sim.cost.serving import (
+    PACKAGED,
+    TEXT_S,
+    HostRates,
+    as_served,
+    packaged_overhead,
+    parse_overhead,
+    parse_overheads,
+    write_overheads,
+)
 from sim.errors import SimctlError
 from sim.posterior import rates_for
 from sim.priors import prior_rates
@@ -18,7 +28,7 @@ from tests.cli import run
 def test_it_is_packaged_and_of_this_formula():
     overhead = packaged_overhead()
     assert overhead is not None
-    assert overhead.gpu == "H100"
+    assert overhead.gpu == "H100 and H200"
     assert 0 < overhead.hidden_c0_s < 3e-3
     assert 0 <= overhead.shown <= 1
 
@@ -32,7 +42,26 @@ def test_it_makes_steps_cheaper_never_negative():
         assert (getattr(after.draws, name) >= 0).all()
         assert "served" in after.basis[name]
     assert np.array_equal(after.draws.beta, before.draws.beta)
-    assert host.source.gpu == "H100"
+    assert host.source.gpu == "H100 and H200"
+
+
+def test_it_is_the_middle_of_hosts_less_the_one_that_is_predicted():
+    hosts = parse_overheads((files("scenarios") / PACKAGED).read_text(), PACKAGED)
+    assert len(hosts) > 10
+    assert packaged_overhead().launch == np.median([host.launch for host in hosts])
+    for left in hosts[:3]:
+        others = [host.launch for host in hosts if (host.gpu, host.run) != (left.gpu, left.run)]
+        assert len(others) == len(hosts) - 1
+        assert packaged_overhead((left.gpu, left.run)).launch == np.median(others)
+    one = write_overheads(hosts[:1])
+    assert parse_overhead(one, "one") == hosts[0]
+    assert parse_overheads(write_overheads(hosts), "all") == hosts
+
+
+def test_text_prompts_take_longer_to_their_first_token():
+    host = HostRates()
+    assert host.for_text().before_s(100) == pytest.approx(host.before_s(100) + TEXT_S)
+    assert as_served(rates_for(get_gpu("H100")))[1].request_s >= TEXT_S
 
 
 def test_what_another_host_hides_is_uncertain_by_the_amount_it_says():
