@@ -1,6 +1,6 @@
 """Summary tables of docs/accuracy.md: held-out step times from the packaged posteriors, served errors from docs/data/validate.csv.
 
-python docs/accuracy.py --validate    run `simctl validate` anew and rewrite docs/data/validate.csv (about a minute)
+python docs/accuracy.py --validate    run `simctl validate` anew, with --left-out, too, and rewrite docs/data/*.csv (some minutes)
 python docs/accuracy.py --write       put the tables into the page
 """
 
@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "accuracy.md"
 SCORES = ROOT / "docs" / "data" / "validate.csv"
 POSTERIORS = ROOT / "scenarios" / "data" / "posteriors"
+LEFT_OUT = ROOT / "docs" / "data" / "left-out.csv"
 FIELDS = ("run", "gpu", "model", "experiment", "metric", "requests", "median_abs", "bias", "coverage", "bound", "within", "floor_above")
 METRICS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
 Score = dict[str, str]
@@ -77,10 +78,34 @@ def served_table(scores: list[Score]) -> str:
     return table(("GPU", "load", "times sent", *METRICS.values(), "scores in bound"), rows)
 
 
+def left_out_table(rows: list[Score]) -> str:
+    """Errors and coverage of served loads by what was left out, one row each."""
+    shown = []
+    for part in dict.fromkeys(row["left_out"] for row in rows):
+        here = {row["metric"]: row for row in rows if row["left_out"] == part}
+        errors = (percent(float(here[metric]["median_abs"])) for metric in ("ttft_s", "tpot_s", "e2el_s"))
+        inside = (f"{100 * float(here[metric]['coverage']):.0f} %" for metric in ("ttft_s", "tpot_s", "e2el_s"))
+        shown.append((part, here["e2el_s"]["loads"], here["e2el_s"]["requests"], *errors, *inside))
+    names = [METRICS[metric] for metric in ("ttft_s", "tpot_s", "e2el_s")]
+    return table(("left out", "loads", "requests", *names, *(f"{name} in 90 %" for name in names)), shown)
+
+
 def tables() -> dict[str, str]:
     with SCORES.open(encoding="utf-8") as file:
         scores = list(csv.DictReader(file))
-    return {"held-out": held_out_table(), "served": served_table(scores)}
+    with LEFT_OUT.open(encoding="utf-8") as file:
+        without = list(csv.DictReader(file))
+    return {"left-out": left_out_table(without), "held-out": held_out_table(), "served": served_table(scores)}
+
+
+def left_out() -> None:
+    """What `simctl validate --left-out` prints, as docs/data/left-out.csv."""
+    call = [sys.executable, "-m", "simctl", "validate", "--left-out", "--json"]
+    rows = json.loads(subprocess.run(call, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    with LEFT_OUT.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
 
 
 def validated() -> None:
@@ -101,6 +126,7 @@ def validated() -> None:
 def main(arguments: list[str]) -> None:
     if "--validate" in arguments:
         validated()
+        left_out()
     body = PAGE.read_text(encoding="utf-8")
     for name, content in tables().items():
         print(f"{name}\n\n{content}\n")
