@@ -18,8 +18,9 @@ from sim.specs.lookup import key
 
 
 def packaged_measurements(gpu: GpuSpec | None = None) -> list[Path]:
-    """Packaged netCDF measurement files, sorted by name: all, or those in the folder of a GPU."""
-    return sorted((_root() / key(gpu.name) if gpu else _root()).rglob("*.nc"))
+    """Packaged netCDF measurement files that nothing voids, sorted by name: all, or those in the folder of a GPU."""
+    found = (_root() / key(gpu.name) if gpu else _root()).rglob("*.nc")
+    return sorted(path for path in found if path.parent.name != "void")
 
 
 def _root() -> Path:

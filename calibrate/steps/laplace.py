@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 STEPS, ENOUGH, FARTHEST = 60, 1e-3, 2.0  # steps of Fisher scoring, the size of the last one and of the longest, in standard scores
 DIFFERENCE, LEAST_CURVATURE = 1e-4, 0.1  # in standard scores; of the prior's own curvature
 # Log standard deviation of hosts, typical of the H100's runs (a test holds it), and how many runs' worth that is to any set of runs.
-HOST_SD, HOSTS_BEFORE = 0.155, 4.0
+HOST_SD, HOSTS_BEFORE = 0.17, 4.0
 ROUNDS_OF_SPREAD = 5
 
 

@@ -21,6 +21,8 @@ H200 = get_gpu("H200")
 TRUE = {"fixed": 0.6e9, "kept": 2e-3, "server": 0.17e9, "mlp": 2.5, "logits": 4.0, "scale": 0.05e9, "noise": 0.005e9}
 # what the line misses most
 FARTHEST = "weight-axis_llama3.1-8b_fp8"
+# Served after the packaged overhead was learnt: a family never started before, a model of 32 billion, and fp8.
+LATER = ("served_phi-4", "served_qwen2.5-32b", "served_llama3.1-8b_fp8", "served_qwen2.5-7b_fp8")
 SETTINGS = Settings(draws=600, tune=800, chains=2, seed=1, target_accept=0.99)
 
 
@@ -69,14 +71,15 @@ def blocks_by_packaged_overhead(run):
 
 
 def test_engine_starts_learnt_from_get_what_the_packaged_overhead_says():
-    runs = [run for run in packaged_runs() if run.name != FARTHEST]
+    runs = [run for run in packaged_runs() if run.name not in (FARTHEST, *LATER)]
     said = {f"{run.name} on {run.gpu}": float(np.median(blocks_by_packaged_overhead(run))) for run in runs}
     assert len(said) == len(runs) > 15
     assert said == {f"{run.name} on {run.gpu}": pytest.approx(run.blocks, rel=0.006) for run in runs}
 
 
-def test_the_farthest_start_is_predicted_within_a_hundredth():
-    (far,) = (run for run in packaged_runs() if run.name == FARTHEST)
+@pytest.mark.parametrize("name", [FARTHEST, *LATER])
+def test_a_start_not_learnt_from_is_predicted_within_a_hundredth(name):
+    (far,) = (run for run in packaged_runs() if run.name == name)
     draws = blocks_by_packaged_overhead(far)
     assert float(np.median(draws)) == pytest.approx(far.blocks, rel=0.01)
     assert np.quantile(draws, 0.01) <= far.blocks <= np.quantile(draws, 0.99)
