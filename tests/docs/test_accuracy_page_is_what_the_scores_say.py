@@ -18,5 +18,5 @@ def test_table_is_current(name):
 
 
 def test_replicates_are_one_load():
-    assert {SCRIPT["load_of"](name) for name in ("open 8/s", "open 8/s again")} == {"open 8/s"}
+    assert {SCRIPT["load_of"](name) for name in ("open 8/s", "open 8/s again", "text 10/s")} == {"open"}
     assert {SCRIPT["load_of"](name) for name in ("closed 16x4", "closed 16x4 again 3")} == {"closed"}
