@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -39,12 +40,17 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0) -> RateDraw
         return rates
     outside = set(_outside(deployment, rates)) & set(OUTSIDE_SD)
     variance = sum(OUTSIDE_SD[part] ** 2 for part in outside)
-    if "model" in outside and family(deployment.model.name) not in map(family, rates.source.models):
+    if "model" in outside and not family_known(deployment.model.name, rates.source.models):
         variance += FAMILY_SD**2
     return files.moved(rates, files.model_errors(np.full(rates.count, variance**0.5), seed + 1)) if variance else rates
 
 
-def family(name: str) -> str:
+def family_known(model: str, models: Iterable[str]) -> bool:
+    """Whether one of these models is of this one's family."""
+    return _family(model) in map(_family, models)
+
+
+def _family(name: str) -> str:
     """The maker's word at the front of a model's name: Qwen, Llama, Gemma."""
     return re.split(r"[^a-z]", name.lower(), maxsplit=1)[0]
 

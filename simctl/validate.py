@@ -94,7 +94,6 @@ def command(
       simctl validate --run LOG.csv --model Llama-3.1-8B --gpu H100
       simctl validate --run LOG.csv --model Qwen3-14B --gpu H200 --engine sglang
     """
-    from sim.cost.serving import write_overheads
     from simctl.validate_text import as_dict, render, together
 
     packaged = _packaged()
@@ -110,6 +109,8 @@ def command(
         return
     reports = list(_reports(paths, options, _asked(options)))
     if saved:
+        from sim.cost.serving import write_overheads
+
         hosts = [r.served.overhead for r in reports if len(reports) == 1 or any(e.kind == "ladder" for e in r.run.experiments)]
         write_text(saved, write_overheads(hosts))
         click.echo(f"wrote {saved}", err=True)

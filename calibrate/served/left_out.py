@@ -27,9 +27,10 @@ from calibrate.steps.rates import calibration_priors
 from sim.cost.rates import RateDraws
 from sim.cost.serving import ServingOverhead, packaged_overhead
 from sim.errors import UsageError
+from sim.posterior import rates_for
 from sim.precision import Precision
 from sim.provenance import outside_measured
-from sim.rate_source import family, load_rates, widened
+from sim.rate_source import family_known, load_rates, widened
 from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import key
 
@@ -44,8 +45,6 @@ class LeftOut:
 
     part: str
     run: str
-    model: str
-    gpu: str
     scores: tuple[Score, ...]
 
 
@@ -66,29 +65,20 @@ def left_out(run: ServedRun, draws: int) -> Iterator[LeftOut]:
 @cache
 def without_model(gpu: GpuSpec, model: str) -> RateDraws:
     """A GPU's rates learnt anew from its packaged grids of other models. Raises UsageError where there are none."""
-    grids = [grid.cells for grid in engine_grids(gpu)]
-    cells = concatenate(grids)
+    cells = concatenate([grid.cells for grid in engine_grids(gpu)])
     others = cells.take(np.array([key(str(name)) != key(model) for name in cells.model]))
     if not len(others.step_s):
         raise UsageError(f"{gpu.name}: no packaged grid of another model than {model}")
     priors = calibration_priors(gpu, Precision())
     found = fitted(with_hosts_of_visits(others, priors), priors)
     values, _, _ = found.draws(REFIT_DRAWS, np.random.default_rng(0))
-    packaged = load_rates_of(gpu)
+    packaged = rates_for(gpu)
     models = tuple(name for name in packaged.source.models if key(name) != key(model))
-    source = replace(packaged.source, models=models)
-    return RateDraws(found.rates, values, dict(packaged.sources), source)
-
-
-def load_rates_of(gpu: GpuSpec) -> RateDraws:
-    """The GPU's packaged rates, without regard to a deployment."""
-    from sim.posterior import rates_for
-
-    return rates_for(gpu)
+    return RateDraws(found.rates, values, packaged.sources, replace(packaged.source, models=models))
 
 
 def _of_model(run: ServedRun, models: Sequence[str]) -> str:
-    return "model" if family(run.model.name) in map(family, models) else "family"
+    return "model" if family_known(run.model.name, models) else "family"
 
 
 def _scored(
@@ -98,4 +88,4 @@ def _scored(
     for load in loads:
         predicted = replay(run, load, served, host, draws=draws)
         scores = tuple(s for s in score(load, predicted, overhead.noise, overhead.run_noise) if s.metric in METRICS)
-        yield LeftOut(part, run.name, run.model.name, run.gpu.name, scores)
+        yield LeftOut(part, run.name, scores)

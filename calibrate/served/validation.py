@@ -50,8 +50,9 @@ class Report:
 
 def validate(run: ServedRun, asked: Asked) -> Report:
     """Fit, replay, score. Raises UsageError where there is nothing to learn from or nothing is left to score."""
-    packaged = packaged_overhead((run.gpu.name, run.name))  # of other hosts
-    given = asked.overhead or (packaged if asked.transferred or all(e.kind == "burst" for e in run.experiments) else None)
+    given = asked.overhead
+    if given is None and (asked.transferred or all(e.kind == "burst" for e in run.experiments)):
+        given = packaged_overhead((run.gpu.name, run.name))  # of other hosts
     if given is None and len(run.experiments) == 1:
         return _log(run, asked)
     if given is not None:

@@ -235,7 +235,13 @@ def _checked(body: Any, name: str) -> ServingOverhead:
         raise SimctlError(f"{name}: not a serving overhead ({error})") from None
     numbers = [getattr(overhead, name) for name in NUMBERS]
     finite = all(isinstance(number, float | int) and math.isfinite(number) for number in (*numbers, *noise.values()))
-    if overhead.schema != SCHEMA or not finite or not 0 <= overhead.shown <= 1 or overhead.launch <= 0:
+    if (
+        overhead.schema != SCHEMA
+        or noise.keys() != {"ttft_s", "tpot_s", "e2el_s"}
+        or not finite
+        or not 0 <= overhead.shown <= 1
+        or overhead.launch <= 0
+    ):
         raise SimctlError(f"{name}: not a serving overhead (schema {overhead.schema!r})")
     if overhead.formula != formula_fingerprint():
         raise SimctlError(f"{name}: fitted with another version of the formula: fit it again with `simctl validate --save-overhead`")
