@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sim.cost.serving import (
+    HOSTS_SCHEMA,
     PACKAGED,
     TEXT_S,
     HostRates,
@@ -101,6 +102,9 @@ def test_simulate_says_which_overhead_it_took():
         json.dumps(asdict(replace(packaged_overhead(), launch=0.0))),
         json.dumps(asdict(replace(packaged_overhead(), noise={"ttft_s": float("inf")}))),
         json.dumps(asdict(replace(packaged_overhead(), noise=[0.1]))),
+        json.dumps(asdict(replace(packaged_overhead(), noise={"ttft_s": 0.1}))),
+        json.dumps({"schema": HOSTS_SCHEMA, "hosts": []}),
+        json.dumps({"schema": HOSTS_SCHEMA, "hosts": 5}),
         json.dumps(asdict(replace(packaged_overhead(), hidden_c0_s=float("nan")))),
         json.dumps(asdict(replace(packaged_overhead(), schema="other/1"))),
         json.dumps(asdict(replace(packaged_overhead(), formula="0" * 64))),
