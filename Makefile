@@ -5,14 +5,14 @@ BIN    := $(VENV)/bin
 export PYTHONWARNINGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help loop bench-sim bench-start bench-plan bench-kernels docs demo test test-all test-vllm test-sglang lint clean
+.PHONY: help loop bench-sim bench-start bench-plan bench-sweep bench-kernels docs demo test test-all test-vllm test-sglang lint clean
 
 help:
 	@echo 'make demo             install the base, answer: can a 24 GB A10 serve a million tokens?'
 	@echo 'make test             install what the tests need, lint, test'
 	@echo 'make test-all         the slow tests, too; make test-vllm, test-sglang: against the engines'
 	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
-	@echo 'make bench-sim        speed of the simulator; also bench-start, bench-plan, bench-calibrate'
+	@echo 'make bench-sim        speed of the simulator; also bench-start, -plan, -sweep, -calibrate'
 	@echo 'make routing          the published routing study, simulated (what is missing of 270 runs of seconds each)'
 	@echo 'make ablate           is every term of the step time worth its place? (minutes; in a checkout)'
 	@echo 'make sbc              are all posteriors as wide as they should be? (half an hour)'
@@ -40,6 +40,10 @@ bench-start: $(VENV)/.base
 # A plan over 200 deployments on two cores: first ranked answer, whole answer.
 bench-plan: $(VENV)/.base
 	$(BIN)/python docs/bench_plan.py
+
+# A sweep on Dask: overhead per cell, one worker against two; `python docs/bench_sweep.py --lose-workers` kills workers on the way.
+bench-sweep: $(VENV)/.test
+	$(BIN)/python docs/bench_sweep.py
 
 # Needs a CUDA device. docs/kernels_page.py turns committed tables into docs/kernels.md.
 bench-kernels: $(VENV)/.test

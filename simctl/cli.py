@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("simctl.explain", "Where the time of a simulated request went, in parts that add up."),
     "calibrate": ("simctl.calibrate", "Learn the rates of a GPU from measurements, with held-out error."),
     "plan": ("simctl.plan", "Find the cheapest deployment that meets an SLO, and with what probability."),
+    "sweep": ("simctl.sweep", "Answer a scenario at many cells, on all cores or on Dask, into one zarr store."),
     "run": ("simctl.run", "Answer the question of a scenario file, over its whole sweep."),
     "measure": ("simctl.measure", "Measure this machine: floors, an engine iteration by iteration, a server under load."),
     "gates": ("simctl.gates", "Do two running servers say the same? Top-1 agreement, KL, perplexity."),

@@ -1,4 +1,4 @@
-"""`simctl run`: answer a scenario's question, over its whole sweep."""
+"""`simctl run`: answer a scenario's question: by its command, by a table over its sweep, or by a store of many cells."""
 
 from __future__ import annotations
 
@@ -27,7 +27,13 @@ def _schema(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.command("run")
 @click.argument("file", type=click.Path(path_type=Path), metavar="SCENARIO")
 @click.option("--set", "overrides", multiple=True, metavar="OPTION=VALUE", help="Replace an option of the scenario; may be repeated.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep each run's whole answer as JSON in DIR.")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Keep each run's whole answer as JSON in DIR; OUT.zarr: sweep into it.",
+)
 @click.option("--resume", is_flag=True, help="Take runs that DIR already holds, of the same options and files.")
 @click.option("--allow-code", is_flag=True, help="Let the scenario name a scheduler class of its own (engine: a.b.C), which runs code.")
 @click.option("--dry-run", is_flag=True, help="Print the commands the scenario stands for, and stop.")
@@ -37,8 +43,9 @@ def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bo
     """Answer the question of a scenario file.
 
     A scenario names one command, its options, what to sweep (every combination is run) and what to report. With the
-    option goal (p99_ttft_ms<=2000) it ends by naming the first cell that meets it with 95 % certainty. SCENARIO is a
-    file, or the name of one that comes with simctl (see the folder scenarios/).
+    option goal (p99_ttft_ms<=2000) it ends by naming the first cell that meets it with 95 % certainty. A scenario that
+    reports nothing and sweeps nothing is its command's own answer; one with `samples`, or with -o OUT.zarr, is a
+    `simctl sweep`. SCENARIO is a file, or the name of one that comes with simctl (see the folder scenarios/).
 
     \b
     Example:
@@ -55,6 +62,12 @@ def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bo
     if dry_run:
         for cell in scenario.cells:
             click.echo(cell.shell())
+        return
+    if (out is not None and out.suffix == ".zarr") or scenario.design.samples is not None:
+        _sweep(scenario, out, resume or as_json)
+        return
+    if not (scenario.report or scenario.design.axes or as_json or out):
+        scenario.cells[0].run()
         return
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -74,6 +87,16 @@ def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bo
     _table(labels, answers, scenario.report)
     if all("goal" in answer for answer in answers):
         click.echo(fill(conclusion(labels, [answer["goal"] for answer in answers]), later="   "))
+
+
+def _sweep(scenario: Any, out: Path | None, more: bool) -> None:
+    from simctl.sweep import sweep
+
+    if out is None or out.suffix != ".zarr":
+        raise UsageError(f"{scenario.name}: samples: their answers go into a store: give -o OUT.zarr")
+    if more:
+        raise UsageError("-o OUT.zarr resumes by itself and prints no JSON: leave out --resume and --json")
+    sweep(scenario, out, {})
 
 
 def _answer(cell: Any, target: Path | None, resume: bool) -> dict[str, Any]:
@@ -119,9 +142,9 @@ def _table(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: 
     for label, answer in zip(labels, answers, strict=True):
         flat = flatten(answer)
         for name in report:
-            if name not in flat and not _void(flat, name):
+            if name not in flat and not is_void(flat, name):
                 raise UsageError(f"report: the answer has no {name!r}; it has {', '.join(sorted(flat)[:40])}, ...")
-        rows.append([*label.values(), *(_show(flat.get(name), _interval(flat, name)) for name in report)])
+        rows.append([*label.values(), *(_show(flat.get(name), interval_of(flat, name)) for name in report)])
     for line in folded([*labels[0], *report], rows, repeat=len(labels[0])):
         click.echo(line)
 
@@ -156,13 +179,13 @@ def flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _void(flat: dict[str, Any], name: str) -> bool:
+def is_void(flat: dict[str, Any], name: str) -> bool:
     """Whether the answer has nothing where `name` would be: no deployment that meets the SLO, for instance."""
     parts = name.split(".")
     return any(".".join(parts[:end]) in flat and flat[".".join(parts[:end])] is None for end in range(1, len(parts)))
 
 
-def _interval(flat: dict[str, Any], name: str) -> Any:
+def interval_of(flat: dict[str, Any], name: str) -> Any:
     """The interval that the answer gives for a figure, under the names that answers use; None where it gives none."""
     within = name.rpartition(".")[0]
     ends = [(f"{name}_low", f"{name}_high"), (f"{name}_p05", f"{name}_p95")]

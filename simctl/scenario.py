@@ -6,6 +6,11 @@
     sweep: {max-num-seqs: [8, 32, 128]}
     report: [p99_ttft_ms, mean_tpot_ms, output_throughput]
 
+A sweep is every combination of its values; with `samples: 200` it is a Latin hypercube of so many cells, and may have ranges, too:
+
+    sweep: {gpu: [A10, L40S], request-rate: {low: 0.5, high: 20, scale: log}}
+    samples: 200
+
 The command's own options are the schema: a key it does not have is refused with its path in the file. Relative paths in a scenario
 are taken from the scenario's folder.
 """
@@ -14,9 +19,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import itertools
-import math
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -25,15 +29,17 @@ from typing import Any
 
 import click
 
-from sim.cost.fingerprint import formula_fingerprint
+from sim.cost.fingerprint import code_fingerprint, formula_fingerprint
 from sim.errors import UsageError
 from sim.files import text_of
 from sim.specs.hf_config import find_cached
 from sim.specs.lookup import did_you_mean, given_path
+from sim.sweep.design import Axis, Design, Range
 from sim.yaml_text import MAX_BYTES, read_yaml
 from simctl import __version__
 
-KEYS = ("question", "command", "options", "sweep", "report")
+KEYS = ("question", "command", "options", "sweep", "samples", "report")
+RANGE_KEYS = ("low", "high", "scale")
 MAX_RUNS = 10_000
 # Commands whose answer is plain data: `json_answer(options)` of their module.
 ANSWERED = {"simulate": "simctl.simulate", "plan": "simctl.plan", "what-if": "simctl.what_if", "regime-map": "simctl.regime_map"}
@@ -59,11 +65,15 @@ class Cell:
         found: dict[str, Any] = importlib.import_module(ANSWERED[self.command]).json_answer(self.options())
         return found
 
+    def run(self) -> None:
+        """Print what the command prints."""
+        _command(self.command).callback(**self.options())  # type: ignore[misc]  # every command of ours has one
+
     def asked(self) -> dict[str, Any]:
         """What the answer depends on: the options, the content of the files they name, the version that answers."""
         named = [each for value in self.given.values() for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
         contents = {each: digest for each in sorted(named) if (digest := _content(each))}
-        return {"command": self.command, "options": self.given, "files": contents, "version": __version__, "formula": formula_fingerprint()}
+        return {"command": self.command, "options": self.given, "files": contents, **versions()}
 
     def shell(self) -> str:
         """The same as a command line."""
@@ -72,22 +82,38 @@ class Cell:
         return f"simctl {self.command} {shlex.join(parts)}"
 
 
+def versions() -> dict[str, str]:
+    """What answers: the version, the formula's meaning, and the code and data it is computed with."""
+    return {"version": __version__, "formula": formula_fingerprint(), "code": code_fingerprint()}
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A question and the cells that answer it."""
+    """A question and the cells that answer it, in the order of the design; `fixed` are the options that all of them have."""
 
     name: str
     question: str
     command: str
     report: tuple[str, ...]
+    fixed: dict[str, Any]
+    design: Design
     cells: tuple[Cell, ...]
 
 
-def load_scenario(path: Path, overrides: dict[str, str] | None = None, allow_code: bool = False) -> Scenario:
+def load_scenario(
+    path: Path,
+    overrides: dict[str, str] | None = None,
+    allow_code: bool = False,
+    vary: Mapping[str, str] | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    most: int = MAX_RUNS,
+) -> Scenario:
     """Read and check a scenario: a file, or the name of one that comes with simctl. `overrides` replace options.
 
-    Without `allow_code` a scheduler class that the file names is refused: importing it runs code. Raises UsageError naming the file and the
-    key at fault.
+    `vary` adds to the sweep or replaces of it: V1,V2,... or LOW:HIGH[:log] by option. `samples` cells are drawn with `seed`, instead of as
+    many as the file says. Without `allow_code` a scheduler class that the file names is refused: importing it runs code. Raises UsageError
+    naming the file and the key at fault.
     """
     overrides = overrides or {}
     if not path.exists():
@@ -107,35 +133,92 @@ def load_scenario(path: Path, overrides: dict[str, str] | None = None, allow_cod
         raise UsageError(f"{path.name}: command: must be one of {', '.join(ANSWERED)}, not {command!r}")
     known = options_by_name(_command(command))
     options, sweep = _mapping(body, "options", path) | overrides, _mapping(body, "sweep", path)
-    for section, keys in (("options", options), ("sweep", sweep)):
+    typed = vary or {}
+    for section, keys in (("options", options), ("sweep", sweep), ("--vary", typed)):
         for key in keys:
             if str(key) not in known:
-                raise UsageError(f"{path.name}: {section}.{key}: no such option of {command}{did_you_mean(str(key), known)}")
-    for key, values in sweep.items():
-        if not isinstance(values, list) or not values:
-            raise UsageError(f"{path.name}: sweep.{key}: needs a list of values")
+                where = f"--vary {key}" if section == "--vary" else f"{path.name}: {section}.{key}"
+                raise UsageError(f"{where}: no such option of {command}{did_you_mean(str(key), known)}")
+    if both := [key for key in typed if key in overrides]:
+        raise UsageError(f"--vary {both[0]} and --set {both[0]}: one or the other")
+    axes: dict[str, Axis] = {str(k): _axis(f"{path.name}: sweep.{k}", v) for k, v in sweep.items() if k not in overrides and k not in typed}
+    axes |= {key: _typed_axis(f"--vary {key}", text, known[key]) for key, text in typed.items()}
     report = body.get("report", [])
     if not isinstance(report, list) or not all(isinstance(item, str) for item in report):
         raise UsageError(f"{path.name}: report: needs a list of names")
-    swept = {key: values for key, values in sweep.items() if key not in overrides}
     for key in ("engine", "router"):
-        names = [] if allow_code or key in overrides else [options.get(key, ""), *sweep.get(key, [])]
+        found: Any = sweep.get(key, [])
+        names = [] if allow_code or key in overrides else [options.get(key, ""), *(found if isinstance(found, list) else [])]
         if code := [str(name) for name in names if "." in str(name)]:
             raise UsageError(f"{path.name}: {key}: {code[0]!r} would import code; --allow-code trusts it")
-    runs = math.prod(len(values) for values in swept.values())
-    if runs > MAX_RUNS:  # before the product is built: a few lines can stand for more cells than any memory holds
-        raise UsageError(f"{path.name}: sweep: {runs} runs, more than {MAX_RUNS}")
+    wanted = body.get("samples") if samples is None else samples
+    if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
+        raise UsageError(f"{path.name}: samples: needs a whole number from 1 up")
+    try:
+        design = Design(axes, wanted, seed)
+    except UsageError as error:
+        raise UsageError(f"{path.name}: sweep: {error}") from None
+    if design.count > most:  # before the cells are built: a few lines can stand for more of them than any memory holds
+        raise UsageError(f"{path.name}: sweep: {design.count} runs, more than {most}")
 
     def read(key: object, value: Any) -> Any:
         return option_value(f"{path.name}: {key}", value, known[str(key)], path.parent)
 
     fixed = {str(key): read(key, value) for key, value in options.items()}
-    named = [[(str(key), str(value), read(key, value)) for value in values] for key, values in swept.items()]
     cells = []
-    for chosen in itertools.product(*named):
-        given = fixed | {key: value for key, _, value in chosen}
-        cells.append(Cell(command, {key: label for key, label, _ in chosen}, given))
-    return Scenario(path.stem, question.strip(), command, tuple(report), tuple(cells))
+    for values in design.cells():
+        chosen = dict(zip(design.axes, values, strict=True))
+        given = fixed | {key: read(key, value) for key, value in chosen.items()}
+        cells.append(Cell(command, {key: str(value) for key, value in chosen.items()}, given))
+    return Scenario(path.stem, question.strip(), command, tuple(report), fixed, design, tuple(cells))
+
+
+def _axis(where: str, values: Any) -> Axis:
+    """Of a file: a list of values, or a range."""
+    if isinstance(values, list) and values:
+        return values
+    if not isinstance(values, dict):
+        raise UsageError(f"{where}: needs a list of values")
+    if unknown := [str(key) for key in values if key not in RANGE_KEYS]:
+        raise UsageError(f"{where}.{unknown[0]}: unknown key; a range has {', '.join(RANGE_KEYS)}")
+    ends = [values.get(key) for key in RANGE_KEYS[:2]]
+    if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends) or values.get("scale", "log") not in (
+        "log",
+        "linear",
+    ):
+        raise UsageError(f"{where}: a range needs the numbers low and high, and scale: log or linear")
+    return _ranged(where, ends, values.get("scale") == "log")
+
+
+def _typed_axis(where: str, text: str, option: click.Option) -> Axis:
+    """Of the command line: V1,V2,... or, of an option that takes a number, LOW:HIGH[:log]."""
+    low, colon, rest = text.partition(":")
+    high, log, scale = rest.partition(":")
+    ends = [_number(low), _number(high)]
+    if colon and option.type.name != "rate:burst" and all(isinstance(end, int | float) for end in ends):
+        if log and scale != "log":
+            raise UsageError(f"{where}: a range is LOW:HIGH or LOW:HIGH:log, not {text!r}")
+        return _ranged(where, ends, scale == "log")
+    values = [_number(part.strip()) for part in text.split(",")]
+    if "" in values:
+        raise UsageError(f"{where}: needs V1,V2,... or LOW:HIGH, got {text!r}")
+    return values
+
+
+def _ranged(where: str, ends: Sequence[Any], log: bool) -> Range:
+    try:
+        return Range(*ends, log)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _content(named: str) -> str:

@@ -11,6 +11,12 @@ import click
 from simctl.scenario import ANSWERED, KEYS, options_by_name
 
 INTEGER = ["integer"]
+RANGE = {
+    "type": "object",
+    "required": ["low", "high"],
+    "additionalProperties": False,
+    "properties": {"low": {"type": "number"}, "high": {"type": "number"}, "scale": {"enum": ["linear", "log"]}},
+}
 TYPES = {"integer": INTEGER, "integer range": INTEGER, "float": ["number", "string"], "float range": ["number"]}
 
 
@@ -20,7 +26,15 @@ def schema() -> dict[str, Any]:
         "question": {"type": "string", "pattern": r"\?\s*$", "description": "One question; it ends in a question mark."},
         "command": {"enum": list(ANSWERED), "description": "The command that answers it."},
         "options": {"type": "object", "description": "Options of the command, without the dashes in front."},
-        "sweep": {"type": "object", "description": "Options with a list of values each; every combination is run."},
+        "sweep": {
+            "type": "object",
+            "description": "Options with a list of values each; every combination is run. With samples, ranges, too.",
+        },
+        "samples": {
+            "type": "integer",
+            "minimum": 1,
+            "description": "Cells drawn as a Latin hypercube over the sweep, not every combination.",
+        },
         "report": {"type": "array", "items": {"type": "string"}, "description": "Figures to print, by their dotted names in --json."},
     }
     assert tuple(properties) == KEYS
@@ -31,6 +45,7 @@ def schema() -> dict[str, Any]:
         "required": ["question", "command"],
         "additionalProperties": False,
         "properties": properties,
+        "definitions": {"range": RANGE},
         "allOf": [{"if": {"properties": {"command": {"const": name}}, "required": ["command"]}, "then": _of(name)} for name in ANSWERED],
     }
 
@@ -44,9 +59,17 @@ def _of(name: str) -> dict[str, Any]:
     command: click.Command = importlib.import_module(ANSWERED[name]).command
     known = options_by_name(command)
     options = {each: {**_value(option), "description": _help(option)} for each, option in known.items()}
-    sweep = {each: {"type": "array", "minItems": 1, "items": _value(option)} for each, option in known.items()}
+    sweep = {each: _axis(_value(option)) for each, option in known.items()}
     part = {"type": "object", "additionalProperties": False}
     return {"properties": {"options": {**part, "properties": options}, "sweep": {**part, "properties": sweep}}}
+
+
+def _axis(value: dict[str, Any]) -> dict[str, Any]:
+    """A list of values; of numbers also a range."""
+    listed = {"type": "array", "minItems": 1, "items": value}
+    kinds = [value.get("type", []), *(each.get("type", []) for each in value.get("anyOf", []))]
+    numbers = any(word in kind for kind in kinds for word in ("integer", "number"))
+    return {"anyOf": [listed, {"$ref": "#/definitions/range"}]} if numbers else listed
 
 
 def _value(option: click.Option) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
+from importlib.resources import files
+from pathlib import Path
 
 from sim.cost.batch import decode_batch, mixed_batch
 from sim.cost.gemm import digest
@@ -49,6 +51,18 @@ def formula_fingerprint() -> str:
                 terms = step_terms(iteration_work(PROBE, shape, Precision("fp8", "bf16"), policy, tp), rates)
                 lines += [f"{name} {value:.{SIGNIFICANT}e}" for name, value in zip(terms._fields, terms, strict=True)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+@cache
+def code_fingerprint() -> str:
+    """sha256 over the source of the package `sim` and the packaged data that it reads, as hex: another one may answer otherwise."""
+    digest = hashlib.sha256()
+    for folder in (files("sim"), files("scenarios") / "data" / "posteriors", files("scenarios") / "data" / "reference"):
+        root = Path(str(folder))
+        for path in sorted(each for each in root.rglob("*") if each.is_file() and each.suffix != ".pyc"):
+            digest.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _scale(unit: str) -> float:

@@ -1,0 +1,102 @@
+"""Cost of a sweep on Dask: overhead per cell, speed-up from one worker to two, and with --lose-workers 2,000 cells through lost workers.
+
+The scheduler and the client are one process here. Its CPU time per empty cell bounds how many workers it can keep busy.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+CELLS, LOST_CELLS, EVERY_S = 3000, 2000, 30.0
+FIGURES = {f"figure_{place}": [1.0, 2.0] for place in range(50)}
+STUDY = """\
+question: How long does the first token take?
+command: simulate
+options: {{gpu: A10, model: Qwen2.5-7B, num-prompts: {requests}, random-input-len: 500, random-output-len: 100, iterations: false, draws: 20}}
+report: [p99_ttft_ms]
+"""
+
+
+def empty(asked: Any) -> Any:
+    """A cell that takes no time, with a question and an answer of the usual size."""
+    return FIGURES
+
+
+def overhead() -> None:
+    from distributed import LocalCluster
+
+    from sim.sweep.work import outcomes
+    from simctl.sweep_workers import dask_pool
+
+    asked = {place: ("simulate", {f"option-{i}": "value" for i in range(12)}, "0" * 64) for place in range(CELLS)}
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster:
+        for _ in range(2):  # the first time warms up
+            began, cpu = time.perf_counter(), time.process_time()
+            list(outcomes(asked, empty, partial(dask_pool, cluster.scheduler_address, 2)))
+            wall_ms, cpu_ms = 1e3 * (time.perf_counter() - began) / CELLS, 1e3 * (time.process_time() - cpu) / CELLS
+    print(f"overhead per cell, {CELLS} empty cells on 2 workers: {cpu_ms:.2f} ms CPU of scheduler and client, {wall_ms:.2f} ms in all")
+    print(f"=> one scheduler hands out {1e3 / cpu_ms:.0f} cells/s: 1,000 workers are busy with cells of {cpu_ms:.2g} s or more")
+
+
+def sweep(study: Path, out: Path, *more: str) -> subprocess.Popen[bytes]:
+    call = [sys.executable, "-m", "simctl", "sweep", str(study), "-o", str(out), *more]
+    return subprocess.Popen(call, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
+
+
+def speed_up(folder: Path) -> None:
+    study = folder / "study.yaml"
+    study.write_text(STUDY.format(requests=1500))
+    took = {}
+    for workers in (1, 2):
+        began = time.perf_counter()
+        more = ("--vary", "request-rate=1:4", "--samples", "40", "--dask", "local", "--workers", str(workers), "--no-progress")
+        if sweep(study, folder / f"{workers}.zarr", *more).wait():
+            raise SystemExit("the sweep failed")
+        took[workers] = time.perf_counter() - began
+    print(f"40 cells on Dask: {took[1]:.1f} s with 1 worker, {took[2]:.1f} s with 2: {took[1] / took[2]:.2f} times as fast, start included")
+
+
+def lose_workers(folder: Path) -> None:
+    from distributed import LocalCluster
+
+    study = folder / "study.yaml"
+    study.write_text(STUDY.format(requests=300))
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster:
+        began, lost, kill_at = time.perf_counter(), 0, EVERY_S
+        more = ("--vary", "request-rate=0.5:8", "--samples", str(LOST_CELLS), "--dask", cluster.scheduler_address, "--progress")
+        process = sweep(study, folder / "lost.zarr", *more)
+        while process.poll() is None:
+            time.sleep(0.1)
+            if time.perf_counter() - began > kill_at:
+                nanny = list(cluster.workers.values())[lost % 2]
+                os.kill(nanny.pid, signal.SIGKILL)
+                lost, kill_at = lost + 1, kill_at + EVERY_S
+        took = time.perf_counter() - began
+    import xarray as xr
+
+    done = int(xr.open_zarr(folder / "lost.zarr").done.sum())
+    print(
+        f"{done} of {LOST_CELLS} cells in {took:.0f} s with {lost} workers killed, one every {EVERY_S:.0f} s; exit code {process.returncode}"
+    )
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        if "--lose-workers" in sys.argv:
+            lose_workers(Path(folder))
+        else:
+            overhead()
+            speed_up(Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Workers of a sweep on Dask: a cluster of this machine, or one that is there already."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+from sim.errors import SimctlError
+from sim.sweep.work import Pool
+
+CONNECT_S = 10.0
+WINDOW = 4096  # cells that the scheduler holds: enough for 1,000 workers, few enough to start soon
+
+
+@contextlib.contextmanager
+def dask_pool(address: str, workers: int) -> Iterator[Pool]:
+    """A pool on the scheduler at `address`, or for `local` on one of this machine with `workers` processes of one thread.
+
+    Raises SimctlError where Dask is not installed or no scheduler answers.
+    """
+    try:
+        from distributed import Client, LocalCluster
+        from distributed.scheduler import KilledWorker
+    except ImportError:
+        raise SimctlError("--dask needs Dask: pip install 'llm-simctl[sweep]'") from None
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # of a lost worker it would say much
+    with contextlib.ExitStack() as stack:
+        if address == "local":
+            where = stack.enter_context(
+                LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL)
+            )
+        else:
+            where = address
+        try:
+            client = stack.enter_context(Client(where, timeout=CONNECT_S, set_as_default=False))
+        except (OSError, ValueError) as error:  # a timeout is an OSError
+            raise SimctlError(f"--dask {address}: no scheduler answers ({type(error).__name__})") from None
+        yield Pool(client.get_executor(pure=False), WINDOW, (KilledWorker,))
