@@ -66,7 +66,7 @@ def speed_up(folder: Path) -> None:
         took[workers] = time.perf_counter() - began
         cpu[workers] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     print(f"40 cells on Dask: {took[1]:.1f} s with 1 worker, {took[2]:.1f} s with 2: {took[1] / took[2]:.2f} times as fast, start included")
-    print(f"CPU time {cpu[1]:.1f} and {cpu[2]:.1f} s: on {cpu[1] / took[1]:.2f} and {cpu[2] / took[2]:.2f} cores, as far as others left them")
+    print(f"CPU time {cpu[1]:.1f} s on {cpu[1] / took[1]:.2f} cores, {cpu[2]:.1f} s on {cpu[2] / took[2]:.2f}, as far as others left them")
 
 
 def lose_workers(folder: Path) -> None:
