@@ -8,7 +8,7 @@ export PYTHONWARNINGS ?=
 .PHONY: help loop bench-sim bench-start bench-plan bench-sweep bench-kernels docs demo test test-all test-vllm test-sglang lint clean
 
 help:
-	@echo 'make demo             install the base, answer: can a 24 GB A10 serve a million tokens?'
+	@echo 'make demo             install the base, answer: can a 24 GB A10 serve a million tokens? And a report'
 	@echo 'make test             install what the tests need, lint, test'
 	@echo 'make test-all         the slow tests, too; make test-vllm, test-sglang: against the engines'
 	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
@@ -24,7 +24,7 @@ $(VENV)/bin/python:
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 
 $(VENV)/.base: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[report]'
 	touch $@
 
 # torch is pinned to a release with a CPU wheel so that the tests never pull CUDA libraries by accident.
@@ -59,6 +59,9 @@ docs: $(VENV)/.test
 
 demo: $(VENV)/.base
 	$(BIN)/simctl what-if --ctx 1M --gpu A10
+	$(BIN)/simctl simulate --gpu H100 --model Llama-3.1-8B --num-prompts 400 --request-rate 8 --random-input-len 1200 --random-output-len 200 --out out/demo > /dev/null
+	$(BIN)/simctl report out/demo -o out/demo.html
+	@echo 'Open out/demo.html in a browser: what latency do 400 chats see on one H100?'
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

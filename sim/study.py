@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.cluster.pools import PREFILL
 from sim.cost.batch import decode_batch
@@ -21,11 +22,11 @@ from sim.engine.kv.tiers import tier_hit_rates
 from sim.errors import UsageError
 from sim.fleet import Fleet
 from sim.planned import PlannedPool, Progress, Study, check_all_fit, planned, run_fast, run_planned
-from sim.rate_source import load_rates
+from sim.rate_source import load_rates, scope_notes
 from sim.results.chance import STAGES, Chance, chance_of
 from sim.results.fleet_tables import fleet_tables
 from sim.results.intervals import block_intervals, rate_intervals, repeat_intervals
-from sim.results.metrics import cost_shares, summarise, tenant_figures
+from sim.results.metrics import cost_shares, latency_quantiles, summarise, tenant_figures
 from sim.results.record import RunRecord
 from sim.results.run_files import to_dataset
 from sim.workload.workload import Workload
@@ -56,6 +57,7 @@ class Run:
     draws: dict[str, list[float]]  # figure -> its value at each draw of the rates
     repeats: dict[str, list[float]]  # figure -> its value in each repeat with another seed; empty for a trace
     cost_shares: dict[str, float]  # share of busy time by term of the step time
+    draw_quantiles: Sequence[NDArray[np.float64]] = ()  # of the latencies at each draw (metrics.latency_quantiles)
 
     @property
     def config(self) -> EngineConfig:
@@ -64,7 +66,8 @@ class Run:
 
     def to_xarray(self, **attrs: Any) -> xr.Dataset:
         """Dims request, iteration, term, stall, draw, repeat; `attrs` are added to its provenance."""
-        dataset: xr.Dataset = to_dataset(self.record, provenance(self.study, self.config) | attrs, self.draws, self.repeats)
+        told = provenance(self.study, self.config) | attrs
+        dataset: xr.Dataset = to_dataset(self.record, told, self.draws, self.repeats, self.draw_quantiles)
         return dataset
 
     def to_dict(self, **attrs: Any) -> dict[str, Any]:
@@ -189,16 +192,22 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
         others = _fast_draws(study, pools)
     else:
         others = [
-            summarise(
+            _drawn(
                 run_planned(study, pools, trace, at, keep_iterations=logged, on_progress=_scaled(on_progress, i + 1, draws + 1)),
-                study.goodput,
+                study,
             )
             for i, at in enumerate(spread(study, draws))
         ]
-    figures = _columns(others)
+    figures = _columns([each for each, _ in others])
     repeats = _repeats(study, pools, logged)
     noise = repeat_intervals(repeats) if repeats else block_intervals(record)
-    return Run(study, record, pools, summary, noise, rate_intervals(figures), figures, repeats, cost_shares(record))
+    quantiles = [each for _, each in others]
+    return Run(study, record, pools, summary, noise, rate_intervals(figures), figures, repeats, cost_shares(record), quantiles)
+
+
+def _drawn(record: RunRecord, study: Study) -> tuple[dict[str, float | int], NDArray[np.float64]]:
+    """What is kept of a run at a draw of the rates: its figures, and the quantiles of its latencies."""
+    return summarise(record, study.goodput), latency_quantiles(record)
 
 
 def spread(study: Study, count: int) -> list[int]:
@@ -256,10 +265,17 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
         "token_bucket": list(d.admission.bucket or (0.0, 0.0)),
         "admit_ttft_s": d.admission.ttft_s or 0.0,
         "rates_basis": study.rates.summary,
+        "rates_scope": " ".join(scope_of(study)),
         **{f"rate_{name}": float(getattr(point, name)) for name in point.names()},
         "host_basis": study.host.source.text(),
         **{f"host_{name}": getattr(study.host, name) for name in ("request_s", "prompt_token_s", "response_s", "serial_s", "token_s")},
     }
+
+
+def scope_of(study: Study) -> list[str]:
+    """What of a study's pools lies outside what was measured, each note once; empty where all of it was."""
+    pools = zip(study.whole_fleet.pools, study.sources, strict=True)
+    return list(dict.fromkeys(note for pool, (rates, _) in pools for note in scope_notes(pool.deployment, rates)))
 
 
 def _repeats(study: Study, pools: Sequence[PlannedPool], logged: bool) -> dict[str, list[float]]:
@@ -311,15 +327,15 @@ def _columns(figures: list[dict[str, float | int]]) -> dict[str, list[float]]:
     return {key: [float(each.get(key, 0)) for each in figures] for key in {key: None for each in figures for key in each}}
 
 
-def _fast_draws(study: Study, pools: Sequence[PlannedPool]) -> list[dict[str, float | int]]:
-    """Figures at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
-    figures: list[dict[str, float | int]] = []
+def _fast_draws(study: Study, pools: Sequence[PlannedPool]) -> list[tuple[dict[str, float | int], NDArray[np.float64]]]:
+    """What is kept of runs at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
+    found = []
     for draw in spread(study, DEFAULT_DRAWS if len(study.workload.trace) <= DEFAULT_DRAWS_UP_TO else 0):
         record = run_fast(study, pools, study.workload.trace, draw)
         if record is None:
             return []
-        figures.append(summarise(record, study.goodput))
-    return figures
+        found.append(_drawn(record, study))
+    return found
 
 
 def _scaled(report: Progress | None, run: int, runs: int) -> Progress | None:

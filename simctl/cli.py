@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "loop": ("simctl.loop", "Close the loop on this machine: measure, calibrate, predict, measure again."),
     "knees": ("simctl.knees", "Where batching stops paying, in measured curves or the published study."),
     "validate": ("simctl.validate", "How wrong are we on served runs the calibration never saw?"),
+    "report": ("simctl.report.command", "Saved results as one HTML file with interactive pictures."),
     "models": ("simctl.models", "List the model catalogue, or show one model."),
     "gpus": ("simctl.gpus", "List the GPU catalogue, or show one GPU."),
 }

@@ -47,7 +47,7 @@ def command(run: Path, request_id: str | None, slowest: int | None, by: str | No
         raise UsageError("which request? give its REQUEST_ID, or --slowest N")
     target = writable(plot)
     record, attrs = read_run(run)
-    server = _server(attrs)
+    server = server_of(attrs)
     if request_id is not None:
         found = [explain.explain(record, request_id, server)]
     else:
@@ -69,7 +69,7 @@ def command(run: Path, request_id: str | None, slowest: int | None, by: str | No
         click.echo(f"wrote {target}", err=True)
 
 
-def _server(attrs: Mapping[str, Any]) -> HostRates | None:
+def server_of(attrs: Mapping[str, Any]) -> HostRates | None:
     """The API server of a run whose pools have one in common."""
     from sim import HostRates
     from sim.cost.serving import UNITS

@@ -40,6 +40,7 @@ def as_dict(answer: Answer) -> dict[str, Any]:
 
     return {
         "slo": [condition.text for condition in plan.conditions],
+        **_asked(plan),
         "finished": answer.finished,
         "winner": one(plan.winner) if plan.winner else None,
         "undecided": [one(each) for each in plan.undecided()],
@@ -66,6 +67,21 @@ def as_dict(answer: Answer) -> dict[str, Any]:
             }
             for choice, standing in zip(plan.choices, plan.standings, strict=True)
         ],
+    }
+
+
+def _asked(plan: Plan) -> dict[str, Any]:
+    """What was asked, the answer in words, and what of it was measured; of the winner, or of the first choice where there is none."""
+    from sim.study import scope_of
+
+    win = plan.winner
+    study = plan.choices[win.choice].study_of(win.replicas) if win else plan.choices[0].study
+    return {
+        "model": study.deployment.model.name,
+        "workload": dict(study.workload.origin),
+        "conclusion": conclusion(plan).removeprefix("=> "),
+        "rates": study.rates.summary,
+        "scope": scope_of(study),
     }
 
 

@@ -118,9 +118,11 @@ def _blocks(report: Report) -> str:
 
 def as_dict(report: Report) -> dict[str, Any]:
     """A report as JSON has it."""
+    from calibrate.served.scores import LEVELS, reliability
     from sim.deployment import kv_block_interval, plan_engine
 
     run, served = report.run, report.served
+    within = reliability(report.pairs, served.overhead.noise, served.overhead.run_noise)
     return {
         "run": run.name,
         "gpu": run.gpu.name,
@@ -138,6 +140,7 @@ def as_dict(report: Report) -> dict[str, Any]:
             for e, predicted in report.pairs
             if e.cached_tokens is not None
         ],
+        "reliability": {"level": list(LEVELS)} | {name: share.tolist() for name, share in within.items()},
         "replicates": [asdict(r) | {"floor": r.floor} for r in report.replicates],
         "scores": [
             asdict(s) | {"within": s.within, "floor_above": s.floor_above, "coverage": None if s.coverage != s.coverage else s.coverage}

@@ -26,6 +26,10 @@ LATENCIES = {
     "e2el": ("End-to-end Latency", "E2EL"),
 }
 PERCENTILES = (50, 90, 95, 99)
+PER_REQUEST = ("ttft", "tpot", "e2el")  # latencies that a request has one of
+LEVELS = tuple(
+    np.round(np.concatenate([[0.01], np.arange(0.05, 0.96, 0.05), [0.99]]), 2).tolist()
+)  # of the distributions kept of each draw
 _GOAL = re.compile(r"(ttft|tpot|e2el):([0-9.]+)")
 
 
@@ -55,6 +59,13 @@ def request_latencies_ms(record: RunRecord) -> dict[str, Floats]:
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = np.where(gaps > 0, (e2el - ttft) / gaps, math.nan)
     return {"ttft": 1e3 * ttft, "tpot": 1e3 * tpot, "e2el": 1e3 * e2el}
+
+
+def latency_quantiles(record: RunRecord) -> Floats:
+    """Quantiles at LEVELS of TTFT, TPOT and E2EL over requests, ms: shape [len(PER_REQUEST), len(LEVELS)]; NaN where no request has one."""
+    latency = request_latencies_ms(record)
+    present = [latency[name][~np.isnan(latency[name])] for name in PER_REQUEST]
+    return np.stack([np.quantile(each, LEVELS) if len(each) else np.full(len(LEVELS), np.nan) for each in present])
 
 
 def pooled_itl_ms(record: RunRecord) -> tuple[Floats, NDArray[np.int64]]:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.errors import UsageError
 from sim.files import plain
+from sim.results.metrics import LEVELS, PER_REQUEST
 from sim.results.netcdf import DamagedFileError, whole
 from sim.results.record import RunRecord
 
@@ -86,11 +88,12 @@ def to_dataset(
     attrs: Mapping[str, Any],
     draws: Mapping[str, Sequence[float]] | None = None,
     repeats: Mapping[str, Sequence[float]] | None = None,
+    quantiles: Sequence[NDArray[np.float64]] = (),
 ) -> Any:
     """The run as an xarray.Dataset with dims request, iteration, term, stall, chunk and event; `attrs` are its provenance.
 
     `draws` maps figures to their values at each draw of the rates, `repeats` to those of repeats with other seeds: dims draw or repeat,
-    and figure.
+    and figure. `quantiles` are those of the latencies at each draw (metrics.latency_quantiles): dims draw, latency and level.
     """
     import xarray as xr
 
@@ -129,6 +132,10 @@ def to_dataset(
             table = np.array(list(figures.values()), dtype=np.float64).T
             variables[f"{dim}_value"] = ((dim, f"{dim}_figure"), table, {"units": "1", "long_name": f"{text}; each figure in its own unit"})
             coordinates[f"{dim}_figure"] = (f"{dim}_figure", np.array(list(figures), dtype=object))
+    if quantiles:
+        told = {"units": "ms", "long_name": "quantile of the latency over requests, at each draw of the rates"}
+        variables["draw_quantile_ms"] = (("draw", "latency", "level"), np.stack(quantiles), told)
+        coordinates |= {"latency": ("latency", np.array(PER_REQUEST, dtype=object)), "level": ("level", np.array(LEVELS))}
     return xr.Dataset(variables, coords=coordinates, attrs={"format": FORMAT, **attrs})
 
 
@@ -162,6 +169,12 @@ def from_dataset(dataset: Any) -> RunRecord:
 
 def read_run(path: Path) -> tuple[RunRecord, dict[str, Any]]:
     """(record, provenance) of a run.nc, or of the directory that has it. Raises UsageError naming the file, or OSError."""
+    record, dataset = read_run_dataset(path)
+    return record, dict(dataset.attrs)
+
+
+def read_run_dataset(path: Path) -> tuple[RunRecord, Any]:
+    """As `read_run`, with the whole dataset in place of its attributes: it has the draws and the repeats, too."""
     import xarray as xr
 
     file = path / RUN_FILE if path.is_dir() else path
@@ -175,7 +188,7 @@ def read_run(path: Path) -> tuple[RunRecord, dict[str, Any]]:
 
     try:
         dataset = whole(read)
-        return whole(lambda: _checked(from_dataset(dataset))), dict(dataset.attrs)
+        return whole(lambda: _checked(from_dataset(dataset))), dataset
     except DamagedFileError as damage:
         raise UsageError(f"{file}: {damage}") from None
 
@@ -187,6 +200,8 @@ def _checked(record: RunRecord) -> RunRecord:
         places = (record.chunks | record.events)[names]
         if not ((places >= 0) & (places < most)).all():
             raise ValueError(f"damaged: {names} names what is not there")
+    if not np.isfinite(record.terms).all():
+        raise ValueError("damaged: term_s has what is no number")
     return record
 
 

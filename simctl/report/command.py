@@ -1,0 +1,64 @@
+"""`simctl report`: saved results as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sim.files import replaced_directory, writable, write_text
+from simctl import __version__
+
+MOST = 20  # inputs of a report
+
+
+@click.command("report")
+@click.argument("inputs", type=click.Path(exists=True, path_type=Path), metavar="RESULT...", nargs=-1, required=True)
+@click.option("-o", "--out", required=True, metavar="FILE", help="The HTML file to write.")
+@click.option("--png", type=click.Path(path_type=Path), metavar="DIR", help="Also write every picture here as PNG.")
+@click.option("--svg", type=click.Path(path_type=Path), metavar="DIR", help="Also write every picture here as SVG.")
+def command(inputs: tuple[Path, ...], out: str, png: Path | None, svg: Path | None) -> None:
+    """Make one HTML file of saved results.
+
+    It needs no network, and its pictures answer to the mouse: latencies with bands over what is not known, the run
+    over time, cost by term, the slowest requests explained, price against speed, rates, and reliability.
+
+    \b
+    RESULT is any of:
+      the folder of           simctl simulate --out DIR
+      the file of             simctl calibrate ... -o FILE (a posterior)
+      what these print:       simctl plan --json > plan.json
+                              simctl validate --json > validation.json
+                              simctl regime-map --json > map.json
+
+    \b
+    Example:
+      simctl simulate --gpu H100 --model Llama-3.1-8B --num-prompts 400 \\
+          --request-rate 8 --out out/run
+      simctl report out/run -o report.html
+
+    Needs pip install 'llm-simctl[report]'.
+    """
+    from contextlib import ExitStack
+
+    from sim.errors import UsageError
+    from simctl.report import files
+    from simctl.report.inputs import part_of
+    from simctl.report.page import render, vega
+
+    if len(inputs) > MOST:
+        raise UsageError(f"a report has at most {MOST} results, got {len(inputs)}")
+    target = writable(out)
+    assert target is not None
+    vega()
+    parts = [part_of(path) for path in inputs]
+    named = files.named(parts)
+    with ExitStack() as stack:
+        for folder, kind in ((png, "png"), (svg, "svg")):
+            if folder is not None:
+                staged = stack.enter_context(replaced_directory(folder, [f"{name}.{kind}" for name, _ in named]))
+                files.write_pictures(staged, named, kind)
+        write_text(target, render(parts, __version__))
+    for written in (target, png, svg):
+        if written is not None:
+            click.echo(f"wrote {written}", err=True)

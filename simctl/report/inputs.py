@@ -1,0 +1,77 @@
+"""What a file is that a report is asked of: a run, a plan, a posterior, a validation or a regime map; and its part of the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sim.errors import SimctlError, UsageError
+from sim.files import text_of
+from sim.results.run_files import RUN_FILE
+from simctl.report.page import Part
+
+MOST_BYTES = 64 << 20  # of a text
+HDF = b"\x89HDF\r\n\x1a\n"
+KINDS = (
+    "simctl simulate --out, simctl plan --json, simctl validate --json, simctl calibrate -o or simctl regime-map --json"
+)  # fmt: skip
+
+
+def part_of(path: Path) -> Part:
+    """The part of a report that shows this file or folder. UsageError where it is no result of ours, OSError where it cannot be read."""
+    file = path / RUN_FILE if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        raise UsageError(f"{path}: no {RUN_FILE} in it; a report shows what these save: {KINDS}")
+    with file.open("rb") as handle:
+        binary = handle.read(8) == HDF
+    try:
+        return _of_binary(file) if binary else _of_text(file)
+    except SimctlError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise UsageError(f"{file}: a damaged result ({type(error).__name__}: {str(error)[:80]!r})") from None
+
+
+def _of_binary(file: Path) -> Part:
+    import h5netcdf
+
+    from sim.posterior import SCHEMA
+    from sim.results.netcdf import DamagedFileError, whole
+    from sim.results.run_files import FORMAT, read_run_dataset
+    from simctl.report import of_posterior, of_run
+
+    def marks() -> list[str]:
+        with h5netcdf.File(file, "r") as opened:
+            return [str(opened.attrs[name]) for name in ("schema", "format") if name in opened.attrs]
+
+    try:
+        found = whole(marks)
+    except DamagedFileError as damage:
+        raise UsageError(f"{file}: {damage}") from None
+    if SCHEMA in found:
+        return of_posterior.part_of(file)
+    if FORMAT in found:
+        return of_run.part_of(*read_run_dataset(file))
+    raise UsageError(f"{file}: neither a run nor a posterior; a report shows what these save: {KINDS}")
+
+
+def _of_text(file: Path) -> Part:
+    from simctl.report import of_plan, of_regime, of_validation
+
+    text = text_of(file, MOST_BYTES)
+    if text.startswith(of_validation.CSV_HEAD):
+        return of_validation.part_of(of_validation.from_csv(text), file.name)
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{file}: no result of ours; a report shows what these save: {KINDS}") from None
+    if isinstance(found, dict) and {"slo", "choices", "winner"} <= found.keys():
+        return of_plan.part_of(found)
+    if isinstance(found, dict) and {"context_tokens", "batch", "speedup"} <= found.keys():
+        return of_regime.part_of(found)
+    if isinstance(found, list) and found and all(isinstance(each, dict) and "scores" in each for each in found):
+        return of_validation.part_of(found, file.name)
+    if isinstance(found, dict) and "mean_ttft_ms" in found:
+        raise UsageError(f"{file}: the figures of a run alone; give the folder that simctl simulate --out wrote")
+    raise UsageError(f"{file}: no result of ours; a report shows what these save: {KINDS}")

@@ -1,0 +1,76 @@
+"""A report is one file: nothing to fetch, every picture with its question, its units and its reading, small enough to mail."""
+
+import re
+
+import pytest
+
+from simctl.report.inputs import part_of
+from tests.cli import run
+from tests.report.results import page_of, results
+
+MOST_BYTES = 3_000_000
+EXPECTED = {
+    "run": {"ttft", "tpot", "e2el", "batch_and_queue", "kv", "ttft_over_time", "output", "cost_by_term", "cost_over_time", "slowest"},
+    "fleet": {"fleet", "ttft", "slowest"},
+    "figures_only": {"ttft", "tpot", "e2el"},
+    "plan": {"front", "tried", "limits", "cost_by_term"},
+    "map": {"regime"},
+    "scores": {"coverage", "errors", "bias"},
+    "posterior": {"rates", "held_out"},
+}
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_every_kind_of_result(kind, tmp_path):
+    path = results()[kind]
+    part = part_of(path)
+    assert EXPECTED[kind] <= {picture.name for picture in part.pictures}
+    for picture in part.pictures:
+        assert "?" in picture.question
+        assert picture.reading.endswith(".")
+    assert part.asked.endswith("?")
+    assert part.headlines
+    assert any(part.scope)
+    text, page = page_of(tmp_path / "report.html", path)
+    assert len(text.encode()) < MOST_BYTES
+    assert len(page.pictures()) == len(part.pictures)
+    for tag, attrs in page.tags:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base"), tag
+        assert not {"src", "srcset"} & attrs.keys()
+        assert attrs.get("href", "#").startswith("#")
+    assert "@import" not in text.split("</style>")[0]
+    assert "url(" not in text.split("</style>")[0]
+
+
+def test_axes_name_their_units():
+    """Every axis with numbers has a title, and one that is no share says in what it counts."""
+    for path in results().values():
+        for picture in part_of(path).pictures:
+            axes = [layer["encoding"][way] for layer in picture.spec["layer"] for way in ("x", "y") if way in layer["encoding"]]
+            titles = [axis["title"] for axis in axes if axis.get("type") == "quantitative"]
+            assert titles or picture.name == "regime"
+            for title in titles:
+                assert re.search(r"\(.+\)|%|per|/s|requests|rate over its median", title), title
+
+
+def test_several_results_are_one_report(tmp_path):
+    text, page = page_of(tmp_path / "all.html", *results().values())
+    assert len(text.encode()) < MOST_BYTES
+    places = {attrs["id"] for _, attrs in page.tags if attrs.get("id")}
+    assert {attrs["href"].lstrip("#") for tag, attrs in page.tags if tag == "a"} <= places
+    assert len(places) == sum("id" in attrs for _, attrs in page.tags)
+
+
+def test_the_same_result_is_the_same_page(tmp_path):
+    assert page_of(tmp_path / "a.html", results()["run"])[0] == page_of(tmp_path / "b.html", results()["run"])[0]
+
+
+def test_every_picture_is_a_file_too(tmp_path):
+    shots = {"png": b"\x89PNG", "svg": b"<svg"}
+    folders = [option for kind in shots for option in (f"--{kind}", str(tmp_path / kind))]
+    assert run("report", str(results()["map"]), str(results()["plan"]), "-o", str(tmp_path / "r.html"), *folders).code == 0
+    names = [f"{i}_{picture.name}" for i, kind in enumerate(("map", "plan"), 1) for picture in part_of(results()[kind]).pictures]
+    for kind, magic in shots.items():
+        assert sorted(each.name for each in (tmp_path / kind).iterdir()) == sorted(f"{name}.{kind}" for name in names)
+        assert all(each.read_bytes().startswith(magic) for each in (tmp_path / kind).iterdir())
+        assert all(b"var(" not in each.read_bytes() for each in (tmp_path / kind).iterdir() if kind == "svg")
