@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from simctl.sweep_cell import Asked
 
 MOST_CELLS = 100_000
+CHECKED = 1000  # cells whose options are read before any runs
 LONGEST_TRIAL_S = 60.0  # that a dry run waits for one cell
 
 
@@ -82,7 +83,7 @@ def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
     from simctl.sweep_cell import answered, variables_of
     from simctl.sweep_progress import Watch, best_text, shape_text
 
-    figures, asked = _asked(scenario)
+    figures, asked = asked_of(scenario)
     best = _best(scenario, figures, options.get("best"))
     design = scenario.design
     axes = {key: str(axis) if not isinstance(axis, list) else list(map(str, axis)) for key, axis in design.axes.items()}
@@ -141,18 +142,16 @@ def _scenario(file: Path, options: Mapping[str, Any]) -> Scenario:
 
 
 def _check(scenario: Scenario) -> None:
-    """Refuse what no cell could do with, before any runs: each value of each axis beside the first of the others."""
-    if scenario.cells:
-        scenario.cells[0].options()
+    """Refuse what no cell could do with, before any runs: each value of each axis."""
     seen: set[tuple[str, str]] = set()
-    for cell in scenario.cells:
-        if new := set(cell.label.items()) - seen:
-            seen |= new
-            if scenario.design.samples is None or len(seen) < 1000:
-                cell.options()
+    for cell in scenario.cells[:CHECKED]:
+        if not seen or not seen.issuperset(cell.label.items()):
+            seen.update(cell.label.items())
+            cell.options()
 
 
-def _asked(scenario: Scenario) -> tuple[tuple[str, ...], list[Asked]]:
+def asked_of(scenario: Scenario) -> tuple[tuple[str, ...], list[Asked]]:
+    """The figures to keep of a scenario's cells, and what a worker gets of each. Raises UsageError where there are none to keep."""
     from simctl.sweep_cell import Asked, figures_of, key_of
 
     given = [*scenario.fixed, *scenario.design.axes]
@@ -186,7 +185,7 @@ def _dry_run(scenario: Scenario, options: Mapping[str, Any]) -> None:
     from simctl.sweep_cell import answered
     from simctl.sweep_progress import duration, shape_text
 
-    figures, asked = _asked(scenario)
+    figures, asked = asked_of(scenario)
     design = scenario.design
     click.echo(click.style(fill(scenario.question), bold=True))
     click.echo(fill(f"{len(asked)} cells: {shape_text(design.dims, design.shape)}; {len(figures)} figures each"))

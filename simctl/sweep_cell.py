@@ -79,11 +79,12 @@ def answered(asked: Asked) -> Answered:
     from simctl.scenario import Cell
 
     cell = Cell(asked.command, {}, asked.given)
+    alone = Cell(asked.command, {}, {**asked.given, "workers": "1"}) if asked.command == "plan" else cell  # the other cores have cells, too
     if key_of(cell) != asked.key:
         raise SimctlError("a worker has another simctl, or other files under the scenario's names, than the machine that asks")
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # no bar of each of many
-            answer = cell.answer()
+            answer = alone.answer()
     except click.UsageError as error:
         return Answered({}, error.format_message())
     except SimctlError as error:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 
 from sim.errors import SimctlError
-from sim.sweep.work import Pool
+from sim.sweep.work import Pool, deaf_to_ctrl_c
 
 CONNECT_S = 10.0
 WINDOW = 4096  # cells that the scheduler holds: enough for 1,000 workers, few enough to start soon
@@ -27,9 +27,9 @@ def dask_pool(address: str, workers: int) -> Iterator[Pool]:
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # of a lost worker it would say much
     with contextlib.ExitStack() as stack:
         if address == "local":
-            where = stack.enter_context(
-                LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None, silence_logs=logging.CRITICAL)
-            )
+            with deaf_to_ctrl_c():
+                cluster = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL)
+            where = stack.enter_context(cluster)
         else:
             where = address
         try:

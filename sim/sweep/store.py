@@ -205,7 +205,7 @@ def _must_be(path: Path, about: Mapping[str, str]) -> None:
         if attrs.get(name) != value:
             there, here = _apart(str(attrs.get(name)), value)
             raise UsageError(
-                f"{path}: a sweep of another {name.replace('_', ' ')}: {there} there, {here} here; remove it, or choose another"
+                f"{path}: a sweep that differs in its {name.replace('_', ' ')}: {there} there, {here} here; remove it, or choose another"
             )
 
 

@@ -61,7 +61,7 @@ def _of_pool(
             flying += 1
         found = []
         for place, future in _drained(ended, tick_s):
-            error = future.exception()
+            error = SimctlError("the workers' scheduler went away") if future.cancelled() else future.exception()
             if error is None:
                 found.append((place, future.result()))
                 del left[place]
@@ -98,8 +98,9 @@ def local_pool(workers: int) -> Iterator[Pool]:
     os.environ.update(dict.fromkeys(THREADS, "1"))
     executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
     try:
-        for _ in range(workers):
-            executor.submit(int)  # they start now, with that environment
+        with deaf_to_ctrl_c():
+            for _ in range(workers):
+                executor.submit(int)  # they start now, with that environment
     finally:
         for name, value in before.items():
             os.environ.pop(name)
@@ -116,9 +117,21 @@ def local_pool(workers: int) -> Iterator[Pool]:
         executor.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes that start within inherit that: Ctrl-C is for the one that they work for."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _begin() -> None:
-    """Of a worker: Ctrl-C is for its parent, and without that it ends, too."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Of a worker: without its parent it ends, too."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

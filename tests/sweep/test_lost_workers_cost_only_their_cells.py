@@ -20,7 +20,7 @@ QUIET = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.Py
 def cluster():
     """A scheduler, and two workers that come back when they are killed."""
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as found:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as found:
         yield found
 
 

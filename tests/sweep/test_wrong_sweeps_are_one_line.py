@@ -57,10 +57,10 @@ def test_a_sweep_of_another_question_or_version_is_left_as_it_is(tmp_path, monke
     for more, word in ((("--set", "ctx=16K"), "options"), (("--vary", "tp=1"), "axes"), (("--samples", "2"), "samples")):
         result = run(*go, *more)
         assert (result.code, result.stderr.count("\n")) == (2, 1)
-        assert f"a sweep of another {word}" in result.stderr
+        assert f"a sweep that differs in its {word}: " in result.stderr
     monkeypatch.setattr("simctl.scenario.__version__", "2030.1.0")
     result = run(*go)
-    assert "a sweep of another version: 2026" in result.stderr
+    assert "a sweep that differs in its version: 2026" in result.stderr
     assert "2030.1.0 here; remove it, or choose another" in result.stderr
     assert tree(out) == before
 
