@@ -24,7 +24,8 @@ def dask_pool(address: str, workers: int) -> Iterator[Pool]:
         from distributed.scheduler import KilledWorker
     except ImportError:
         raise SimctlError("--dask needs Dask: pip install 'llm-simctl[sweep]'") from None
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # of a lost worker it would say much
+    for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # of a lost worker or scheduler they would say much
     with contextlib.ExitStack() as stack:
         if address == "local":
             with deaf_to_ctrl_c():

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from sim.errors import SimctlError
 
 MOST_LOSSES = 10  # workers that one cell may lose before it is to blame
+GONE = "the scheduler went away; what was answered is kept, and the same command goes on from there"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -61,7 +62,7 @@ def _of_pool(
             flying += 1
         found = []
         for place, future in _drained(ended, tick_s):
-            error = SimctlError("the workers' scheduler went away") if future.cancelled() else future.exception()
+            error = SimctlError(GONE) if future.cancelled() else future.exception()
             if error is None:
                 found.append((place, future.result()))
                 del left[place]
