@@ -187,23 +187,23 @@ def forest(rows: Rows, x: Spec, names: Sequence[str], mark_at: float | None = No
     return whole(layers, rows, 24 * len(lanes))
 
 
-def scatter(rows: Rows, x: Spec, y: Spec, names: Sequence[str], tooltip: Sequence[tuple[str, str]], line: bool = False) -> Spec:
-    """Dots coloured and shaped by series, with intervals of y where rows have low and high; `line` joins them as they come."""
+def scatter(
+    rows: Rows, x: Spec, y: Spec, names: Sequence[str], tooltip: Sequence[tuple[str, str]], *, line: bool = False, joined: bool = False
+) -> Spec:
+    """Dots coloured and shaped by series, with intervals of y where rows have low and high; `line` joins all as they come, `joined` those
+    of a series.
+    """
     colour = series_of(names)["color"]
     place = {"x": x | {"field": "x"}, "y": y | {"field": "y"}}
     shape = {"field": "series", "type": "nominal", "legend": {} if len(names) > 1 else None, "scale": {"domain": list(names)}}
     layers: list[Spec] = []
-    if line:
-        layers.append(
-            {
-                "mark": {"type": "line", "stroke": MUTED, "strokeWidth": 1.2},
-                "encoding": {**place, "order": {"field": "order", "type": "quantitative"}},
-            }
-        )
+    if line or joined:
+        stroke = {"color": colour} if joined else {"color": {"value": MUTED}}
+        order = {"order": {"field": "order", "type": "quantitative"}}
+        layers.append({"mark": {"type": "line", "strokeWidth": 1.2}, "encoding": {**place, **stroke, **order}})
     if any("low" in row for row in rows):
-        layers.append(
-            {"mark": {"type": "rule"}, "encoding": {"x": place["x"], "y": y | {"field": "low"}, "y2": {"field": "high"}, "color": colour}}
-        )
+        bounds = {"x": place["x"], "y": y | {"field": "low"}, "y2": {"field": "high"}, "color": colour}
+        layers.append({"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule"}, "encoding": bounds})
     dot = {"mark": {"type": "point", "filled": True, "size": 110, "opacity": 0.9},
            "encoding": {**place, "color": colour, "shape": shape, "tooltip": tips(*tooltip)}}  # fmt: skip
     return whole([*layers, dot], [row | {"order": i} for i, row in enumerate(rows)])

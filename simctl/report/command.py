@@ -26,6 +26,7 @@ def command(inputs: tuple[Path, ...], out: str, png: Path | None, svg: Path | No
     \b
     RESULT is any of:
       the folder of           simctl simulate --out DIR
+      the store of            simctl sweep SCENARIO -o OUT.zarr
       the file of             simctl calibrate ... -o FILE (a posterior)
       what these print:       simctl plan --json > plan.json
                               simctl validate --json > validation.json

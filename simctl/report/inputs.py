@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,27 @@ from simctl.report.page import Part
 MOST_BYTES = 64 << 20  # of a text
 HDF = b"\x89HDF\r\n\x1a\n"
 KINDS = (
-    "simctl simulate --out, simctl plan --json, simctl validate --json, simctl calibrate -o or simctl regime-map --json"
+    "simctl simulate --out, simctl plan --json, simctl validate --json, simctl calibrate -o, simctl regime-map --json or simctl sweep -o"
 )  # fmt: skip
 
 
 def part_of(path: Path) -> Part:
     """The part of a report that shows this file or folder. UsageError where it is no result of ours, OSError where it cannot be read."""
+    from simctl.report import of_sweep
+
     file = path / RUN_FILE if path.is_dir() else path
+    if (path / of_sweep.MARK).is_file():
+        return _undamaged(of_sweep.part_of, path)
     if path.is_dir() and not file.is_file():
         raise UsageError(f"{path}: no {RUN_FILE} in it; a report shows what these save: {KINDS}")
     with file.open("rb") as handle:
         binary = handle.read(8) == HDF
+    return _undamaged(_of_binary if binary else _of_text, file)
+
+
+def _undamaged(part: Callable[[Path], Part], file: Path) -> Part:
     try:
-        return _of_binary(file) if binary else _of_text(file)
+        return part(file)
     except SimctlError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

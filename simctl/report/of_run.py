@@ -182,7 +182,7 @@ def _over_time(record: RunRecord, attrs: Mapping[str, Any]) -> Iterator[Picture]
         share, hits = 100 * series.kv_blocks_used / blocks, 100 * series.hit_rate
         preempted = int(series.preemptions.sum())
         reading = f"At most {number(_peak(series, share)[0], '%')} of the KV blocks are held, and {preempted:,} requests are preempted."
-        found = {"KV blocks held": share, **({"prompt tokens from the cache": hits} if np.nansum(hits) else {})}
+        found = {"KV blocks held": share, **({"prompt tokens cached": hits} if np.nansum(hits) else {})}
         yield drawn("kv", "Is KV memory what limits this?", reading, "%", found, scale={"domain": [0, 100]})
     if not np.isnan(series.ttft_p99_ms).all():
         worst, when = _peak(series, series.ttft_p99_ms)
@@ -221,7 +221,8 @@ def _replicas(record: RunRecord, series: Series, time: Any) -> Iterator[Picture]
         f"for {number(total[least], 's')}" + (f"; the first {LANES} of {len(replicas)} are drawn." if len(replicas) > LANES else ".")
     )
     spec = charts.shades(rows, time, "replica", (("x", "from (s)"), ("name", "replica"), ("share", "busy share")))
-    yield Picture("fleet", "Is the load spread evenly over the replicas?", reading + " Darker is busier.", spec, ("replica", "busy"),
+    yield Picture("fleet", "Is the load spread evenly over the replicas?", f"{reading} Stronger colours are busier.", spec,
+                  ("replica", "busy"),
                   [[str(replica), number(seconds, "s")] for replica, seconds in zip(shown, total, strict=True)])  # fmt: skip
 
 
@@ -280,7 +281,8 @@ def _slowest(record: RunRecord, attrs: Mapping[str, Any]) -> tuple[list[Picture]
         return [], []
     if not found:
         return [], []
-    names = list(dict.fromkeys(STAGES[part.stage] for each in found for part in each.ttft))
+    there = {part.stage for each in found for part in each.ttft}
+    names = [label for stage, label in STAGES.items() if stage in there]
     rows = [
         {"name": cut(each.request_id, 24), "series": STAGES[part.stage], "x": explain.ms(part.ticks)}
         for each in found

@@ -26,8 +26,12 @@ def results() -> dict[str, Path]:
     written = {"plan": run(*plan).stdout, "map": run("regime-map", "--gpu", "H100", "--json").stdout}
     for name, text in written.items():
         (folder / f"{name}.json").write_text(text)
+    vary = ("--vary", "request-rate=0.5,1", "--set", "num-prompts=20", "--set", "draws=2", "--set", "random-output-len=20")
+    sweep = run("sweep", "batch_cap_on_an_a10", "-o", str(folder / "sweep.zarr"), "--workers", "1", *vary)
+    assert sweep.code == 0, sweep.stderr
     found = {name: folder / name for name in ("run", "fleet", "figures_only")} | {name: folder / f"{name}.json" for name in written}
-    return found | {"scores": ROOT / "docs/data/validate.csv", "posterior": ROOT / "scenarios/data/posteriors/h100.nc"}
+    packaged = {"scores": ROOT / "docs/data/validate.csv", "posterior": ROOT / "scenarios/data/posteriors/h100.nc"}
+    return found | packaged | {"sweep": folder / "sweep.zarr"}
 
 
 class Page(HTMLParser):

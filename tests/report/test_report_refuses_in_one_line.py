@@ -64,6 +64,13 @@ def test_an_empty_folder(tmp_path):
     assert "run.nc" in refused(tmp_path, tmp_path / "empty")
 
 
+def test_a_store_that_is_no_sweep(tmp_path):
+    shutil.copytree(results()["sweep"], tmp_path / "s.zarr")
+    for name in (".zattrs", ".zmetadata"):
+        (tmp_path / "s.zarr" / name).unlink(missing_ok=True)
+    refused(tmp_path, tmp_path / "s.zarr")
+
+
 def test_what_is_not_there(tmp_path):
     result = run("report", str(tmp_path / "none"), "-o", str(tmp_path / "r.html"))
     assert (result.code, result.stderr.count("\n")) == (2, 1)

@@ -13,6 +13,7 @@ EXPECTED = {
     "run": {"ttft", "tpot", "e2el", "batch_and_queue", "kv", "ttft_over_time", "output", "cost_by_term", "cost_over_time", "slowest"},
     "fleet": {"fleet", "ttft", "slowest"},
     "figures_only": {"ttft", "tpot", "e2el"},
+    "sweep": {"p99_ttft_ms", "p99_e2el_ms", "output_throughput"},
     "plan": {"front", "tried", "limits", "cost_by_term"},
     "map": {"regime"},
     "scores": {"coverage", "errors", "bias"},
