@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 export PYTHONWARNINGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help loop bench-sim bench-start bench-plan bench-sweep bench-kernels docs demo test test-all test-vllm test-sglang lint clean
+.PHONY: help loop site bench-sim bench-start bench-plan bench-sweep bench-kernels docs demo test test-all test-vllm test-sglang lint clean
 
 help:
 	@echo 'make demo             install the base, answer: can a 24 GB A10 serve a million tokens? And a report'
@@ -17,6 +17,7 @@ help:
 	@echo 'make ablate           is every term of the step time worth its place? (minutes; in a checkout)'
 	@echo 'make sbc              are all posteriors as wide as they should be? (half an hour)'
 	@echo 'make bench-kernels    the decode kernels, on a GPU host'
+	@echo 'make site             the documentation as a site, with references of commands and Python, in out/site'
 	@echo 'make docs             print the documented commands into the docs again'
 
 $(VENV)/bin/python:
@@ -56,6 +57,11 @@ docs: $(VENV)/.test
 	$(BIN)/python docs/replication.py --write > /dev/null
 	$(BIN)/python docs/accuracy.py --write > /dev/null
 	$(BIN)/python docs/kernels_page.py
+
+# A broken link or anchor is an error. The site needs no network, and opens from disk: out/site/index.html
+site: $(VENV)/.test
+	$(BIN)/python docs/site_pages.py out/pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 demo: $(VENV)/.base
 	$(BIN)/simctl what-if --ctx 1M --gpu A10

@@ -45,7 +45,7 @@ PICTURES = {
 
 
 def pages() -> list[Path]:
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def printed(command: str, allowed: tuple[int, ...] = (0,)) -> str:
