@@ -74,6 +74,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/sp-repo-review --show err .
 
 # Two workers on two cores: linear algebra of one thread each. In the order of the files, the longest come early: without reordering no
 # worker is left with a long one when the other has done.

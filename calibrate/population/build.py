@@ -185,5 +185,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except (SimctlError, IndexError) as problem:
-        print(f"calibrate.population.build: {problem or 'needs KERNEL_TABLES OUT'}", file=sys.stderr)
+        print(f"calibrate.population.build: {str(problem) or 'needs KERNEL_TABLES OUT'}", file=sys.stderr)
         sys.exit(1)
