@@ -19,8 +19,8 @@ NETCDF = (b"\x89HDF\r\n\x1a\n", b"CDF")  # how netCDF-4 and netCDF-3 files begin
 DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
 
 
-def open_measurement(path: str | Path, only: Sequence[str] = ()) -> Any:
-    """The xarray.Dataset of a netCDF file, whole or the variables named.
+def open_measurement(path: str | Path, only: Sequence[str] | None = None) -> Any:
+    """The xarray.Dataset of a netCDF file, whole or with only the variables named; its attributes in any case.
 
     Raises UsageError when it is none or is damaged, OSError when it cannot be read at all.
     """
@@ -29,7 +29,7 @@ def open_measurement(path: str | Path, only: Sequence[str] = ()) -> Any:
     if not begins.startswith(NETCDF):
         raise UsageError(f"{path}: not a netCDF measurement (it does not begin as one)")
     try:
-        data = whole(lambda: _some(path, only) if only and begins == NETCDF[0] else _all(path))
+        data = whole(lambda: _some(path, only) if only is not None and begins == NETCDF[0] else _all(path))
     except DamagedFileError as damage:
         raise UsageError(f"{path}: not a netCDF measurement ({damage})") from None
     # packed as float32 (hw.artifact), computed with as float64

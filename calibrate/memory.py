@@ -97,7 +97,7 @@ def read_run(path: Path) -> KvRun | None:
     """The engine start behind a measurement file; None when the file does not say how many blocks there were, or when a profiler held
     device memory of its own beside the engine.
     """
-    attrs = dict(open_measurement(path).attrs)
+    attrs = dict(open_measurement(path, ()).attrs)
     if attrs.get("suite") == "profile":
         return None
     if "plan_kv_tokens" in attrs:

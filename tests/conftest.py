@@ -1,4 +1,4 @@
-"""How files of tests are dealt out to the workers of `make test`: those that compile the same model go to the same one."""
+"""How files of tests are dealt out to the workers of `make test`: those that share a costly set-up go to the same one."""
 
 from pathlib import Path
 from typing import Any
@@ -10,23 +10,28 @@ SHARED = {
     "tests/calibrate/test_censored_knees_are_compared_fairly.py": "knees and memory",
     "tests/calibrate/test_every_model_is_calibrated_by_simulation.py": "knees and memory",
     "tests/calibrate/test_kv_blocks_are_predicted_from_memory.py": "knees and memory",
+    # what tests/report/results.py saves
+    "tests/report/test_bands_are_the_draws.py": "reports",
+    "tests/report/test_report_refuses_in_one_line.py": "reports",
+    "tests/report/test_reports_are_whole_and_fetch_nothing.py": "reports",
+    "tests/report/test_reports_escape_what_they_show.py": "reports",
 }
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files as they are with --dist loadfile, but for those of one model."""
+    """Files as they are with --dist loadfile, but for those that share something."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class BySharedModel(LoadFileScheduling):
+    class BySetUp(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             path = super()._split_scope(nodeid)
             return SHARED.get(path, path)
 
-    return BySharedModel(config, log)
+    return BySetUp(config, log)
 
 
 def pytest_configure() -> None:
-    assert all((Path(__file__).parents[1] / path).exists() for path in SHARED), "a file of a shared model is not there"
+    assert all((Path(__file__).parents[1] / path).exists() for path in SHARED), "a file that shares something is not there"

@@ -49,7 +49,7 @@ def read_measured(path: str | Path) -> list[Curve]:
 
 def is_served(path: Path) -> bool:
     """Whether a measurement is of a server under load, not of an engine stepped in process."""
-    return str(open_measurement(path).attrs.get("suite", "")) == SERVED
+    return str(open_measurement(path, ()).attrs.get("suite", "")) == SERVED
 
 
 def read_served_curves(path: Path) -> list[Curve]:

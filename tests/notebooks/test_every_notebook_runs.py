@@ -12,7 +12,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 # What is run before a notebook that takes long, so that it asks its question of fewer simulations.
 HURRIED = {
     "02_how_many_h100s": "import sim.study as s; whole, s.REPEATS = s.run_study, 10; s.run_study = lambda *a, **k: whole(*a, **k | {'draws': 2})\n"
-    "import sim.results.chance as c; c.CERTAINTY, s.chance_of.__defaults__ = 0.5, ((20,),)",
+    "import sim.results.chance as c; c.CERTAINTY, s.chance_of.__defaults__ = 0.5, ((8,),)",
     "03_calibrate_to_your_log": "import calibrate.logs.learn as learn; learn.ROUNDS, learn.SIMULATIONS = 2, 30",
 }
 

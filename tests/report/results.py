@@ -22,7 +22,8 @@ def results() -> dict[str, Path]:
     assert run(*RUN, "--draws", "6", "--out", str(folder / "run")).code == 0
     assert run(*RUN, "--draws", "0", "--replicas", "3", "--out", str(folder / "fleet")).code == 0
     assert run(*RUN, "--no-iterations", "--out", str(folder / "figures_only")).code == 0
-    plan = ("plan", *RUN[3:], "--gpu", "L4,L40S", "--slo", "ttft:p99<2s tpot:p95<60ms", "--workers", "1", "--json")
+    few = (*RUN[3:5], "--num-prompts", "20", *RUN[7:])
+    plan = ("plan", *few, "--gpu", "L4,L40S", "--slo", "ttft:p99<2s tpot:p95<60ms", "--workers", "1", "--json")
     written = {"plan": run(*plan).stdout, "map": run("regime-map", "--gpu", "H100", "--json").stdout}
     for name, text in written.items():
         (folder / f"{name}.json").write_text(text)

@@ -14,6 +14,7 @@ from tests.cli import run
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))
 FEW = {"num-prompts": 64, "agent-sessions": 8}  # requests, sessions
+FEW_OF_A_PLAN = 16  # requests: it simulates them some thousand times
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
@@ -26,7 +27,7 @@ def test_it_answers(path, tmp_path, monkeypatch):
     body["sweep"] = {key: values[:: max(1, len(values) - 1)] for key, values in body.get("sweep", {}).items()}
     if body["command"] in ("simulate", "plan"):
         (size,) = FEW.keys() & body["options"].keys()
-        body["options"][size] = min(body["options"][size], FEW[size])
+        body["options"][size] = min(body["options"][size], FEW[size] if body["command"] == "simulate" else FEW_OF_A_PLAN)
     if body["command"] == "plan":
         body["options"]["workers"] = 1
         if isinstance(body["options"].get("gpu"), list):

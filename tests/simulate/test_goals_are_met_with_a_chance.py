@@ -46,7 +46,7 @@ def test_chance_rises_with_the_limit_and_its_ends_are_certain():
 
 def test_a_trace_takes_its_noise_from_the_run(tmp_path):
     trace = tmp_path / "t.jsonl"
-    trace.write_text("".join(f'{{"arrival_s": {i / 8}, "prompt_tokens": {100 + 37 * i % 900}, "output_tokens": 32}}\n' for i in range(120)))
+    trace.write_text("".join(f'{{"arrival_s": {i / 8}, "prompt_tokens": {100 + 37 * i % 900}, "output_tokens": 4}}\n' for i in range(40)))
     said = json.loads(run(*TRACED, str(trace), "--json").stdout)
     middle = said["median_ttft_ms"]
     chances = [
