@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 MOST_BLOCKS = 2**24  # 268 million tokens in blocks of 16: beyond any node, and a block costs the simulator some 100 bytes
 SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word
+ARGUMENTS = "simctl.simulate.arguments"  # in the context: the command line
 _GOAL = re.compile(r"\w+:[0-9.]+")
 
 
@@ -59,6 +60,7 @@ class GoodputCommand(Sectioned):
                 continue
             after = arg == "--goodput" or (after and joined[-1] == "--goodput")
             joined.append(arg)
+        ctx.meta[ARGUMENTS] = tuple(joined)
         return super().parse_args(ctx, joined)
 
 
@@ -184,7 +186,7 @@ def command(**options: Any) -> None:
             run = run_study(study, draws=options["draws"], keep_iterations=keep, on_progress=report)
             summary, goal = _summary(run, options, report)
         if directory is not None:
-            write_run(directory, run.to_xarray(**_origin(options)), summary)
+            write_run(directory, run.to_xarray(**_origin(options), options=_given()), summary)
         if chrome is not None:
             from sim.results.chrome_trace import write_chrome_trace
 
@@ -382,6 +384,25 @@ def _settings(option: str, pairs: tuple[str, ...]) -> dict[str, Any]:
 
 def _origin(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"simctl_version": __version__, "seed": options["seed"]}
+
+
+def _given() -> str:
+    """The options of the command line as they were given, as JSON: what simulates the same again. Null where a file is named: a run does
+    not say where files lie.
+    """
+    import json
+
+    from simctl.scenario import options_by_name
+
+    arguments = click.get_current_context().meta.get(ARGUMENTS, ())
+    given, _, _ = command.make_parser(click.Context(command)).parse_args(list(arguments))
+    names = {option.name: name for name, option in options_by_name(command).items()}
+
+    def kept(value: Any) -> Any:
+        named = [part for part in (value, value.rpartition(":")[0]) if part] if isinstance(value, str) else []
+        return None if any(Path(part).exists() for part in named) else value
+
+    return json.dumps({names[key]: kept(value) for key, value in given.items() if key in names}, sort_keys=True)
 
 
 def _summary(run: Run, options: Mapping[str, Any], on_progress: Callable[[int, int], None] | None) -> tuple[dict[str, Any], Goal | None]:

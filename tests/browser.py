@@ -68,12 +68,12 @@ class Browser:
         """What an expression evaluates to in the page."""
         return self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)["result"].get("value")
 
-    def open(self, page: Path, width: int, scheme: str = "light", height: int = 900) -> None:
-        """Show the page and wait until every picture is drawn."""
+    def open(self, page: Path | str, width: int, scheme: str = "light", height: int = 900) -> None:
+        """Show the page, a file or an address, and wait until every picture is drawn."""
         phone = width < 600
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.send("Page.navigate", url=page.resolve().as_uri())
+        self.send("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         until = time.monotonic() + 30
         while not self.value(f"location.href != 'about:blank' && {LOADED}"):
             assert time.monotonic() < until, "pictures are not drawn"

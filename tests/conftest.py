@@ -15,6 +15,7 @@ SHARED = {
     "tests/report/test_report_refuses_in_one_line.py": "reports",
     "tests/report/test_reports_are_whole_and_fetch_nothing.py": "reports",
     "tests/report/test_reports_escape_what_they_show.py": "reports",
+    "tests/report/test_sliders_simulate_again.py": "reports",
 }
 
 

@@ -14,10 +14,12 @@ MOST = 20  # inputs of a report
 
 @click.command("report")
 @click.argument("inputs", type=click.Path(exists=True, path_type=Path), metavar="RESULT...", nargs=-1, required=True)
-@click.option("-o", "--out", required=True, metavar="FILE", help="The HTML file to write.")
+@click.option("-o", "--out", metavar="FILE", help="The HTML file to write.")
+@click.option("--serve", is_flag=True, help="Show a run in a browser of this machine, with sliders, until Ctrl-C.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Of --serve, on 127.0.0.1; 0: a free one.")
 @click.option("--png", type=click.Path(path_type=Path), metavar="DIR", help="Also write every picture here as PNG.")
 @click.option("--svg", type=click.Path(path_type=Path), metavar="DIR", help="Also write every picture here as SVG.")
-def command(inputs: tuple[Path, ...], out: str, png: Path | None, svg: Path | None) -> None:
+def command(inputs: tuple[Path, ...], out: str | None, serve: bool, port: int, png: Path | None, svg: Path | None) -> None:
     """Make one HTML file of saved results.
 
     It needs no network, and its pictures answer to the mouse: latencies with bands over what is not known, the run
@@ -38,20 +40,34 @@ def command(inputs: tuple[Path, ...], out: str, png: Path | None, svg: Path | No
           --request-rate 8 --out out/run
       simctl report out/run -o report.html
 
+    With --serve it shows one run, and below its sliders what another load, number of replicas or prompt length would
+    give: each move simulates a short run.
+
     Needs pip install 'llm-simctl[report]'.
     """
     from contextlib import ExitStack
 
-    from sim.errors import UsageError
+    from sim.errors import INTERRUPTED, UsageError
     from simctl.report import files
     from simctl.report.inputs import part_of
     from simctl.report.page import render, vega
 
     if len(inputs) > MOST:
         raise UsageError(f"a report has at most {MOST} results, got {len(inputs)}")
-    target = writable(out)
-    assert target is not None
     vega()
+    if serve:
+        from simctl.report.serve import serve as show
+
+        if len(inputs) > 1 or out or png or svg:
+            raise UsageError("--serve shows one run and writes no file: leave out other results, -o, --png and --svg")
+        try:
+            show(inputs[0], port)
+        except KeyboardInterrupt:  # nothing is left undone
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        return
+    target = writable(out)
+    if target is None:
+        raise UsageError("where to? give -o FILE, or --serve")
     parts = [part_of(path) for path in inputs]
     named = files.named(parts)
     with ExitStack() as stack:

@@ -81,12 +81,14 @@ def thinned(rows: Sequence[Any], most: int = MOST_ROWS) -> list[Any]:
     return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]
 
 
-def render(parts: Sequence[Part], version: str) -> str:
-    """The whole page. Every text is escaped, and JSON is safe inside its script element. UsageError without the packages of the extra."""
+def render(parts: Sequence[Part], version: str, live: Any = None) -> str:
+    """The whole page, with sliders where `live` is a simctl.report.serve.Question. Every text is escaped, and JSON is safe inside its script
+    element. UsageError without the packages of the extra.
+    """
     template, bundle = _template(), _bundle()
     pictures = [[(f"p{i}-{j}", each, plain(each.spec)) for j, each in enumerate(part.pictures)] for i, part in enumerate(parts)]
     text: str = template.render(
-        parts=list(zip(parts, pictures, strict=True)), version=version, bundle=bundle, light=_css(LIGHT), dark=_css(DARK)
+        parts=list(zip(parts, pictures, strict=True)), version=version, bundle=bundle, light=_css(LIGHT), dark=_css(DARK), live=live
     )
     return text
 
@@ -100,8 +102,9 @@ def _template() -> Any:
         import jinja2
     except ImportError:
         raise UsageError(MISSING.format("jinja2")) from None
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string((Path(__file__).parent / "template.html").read_text(encoding="utf-8"))
+    files = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=files, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.get_template("template.html")
 
 
 def vega() -> Any:
