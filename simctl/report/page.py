@@ -82,8 +82,8 @@ def thinned(rows: Sequence[Any], most: int = MOST_ROWS) -> list[Any]:
 
 
 def render(parts: Sequence[Part], version: str, live: Any = None) -> str:
-    """The whole page, with sliders where `live` is a simctl.report.serve.Question. Every text is escaped, and JSON is safe inside its script
-    element. UsageError without the packages of the extra.
+    """The whole page, with sliders where `live` is a simctl.report.serve.Question. Every text is escaped, and JSON is safe inside its
+    script element. UsageError without the packages of the extra.
     """
     template, bundle = _template(), _bundle()
     pictures = [[(f"p{i}-{j}", each, plain(each.spec)) for j, each in enumerate(part.pictures)] for i, part in enumerate(parts)]
