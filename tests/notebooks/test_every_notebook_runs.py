@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom, and its last cell prints a number with its unit."""
+"""Every notebook runs from top to bottom in any folder, estimates before it computes, and its last cell prints a number with its unit."""
 
 import re
 from pathlib import Path
@@ -11,34 +11,37 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 # What is run before a notebook that takes long, so that it asks its question of fewer simulations.
 HURRIED = {
-    "02_how_many_h100s": "import sim.study as s; whole, s.REPEATS = s.run_study, 10; s.run_study = lambda *a, **k: whole(*a, **k | {'draws': 2})\n"
+    "04_routing_for_agents": "import sim.study as s; s.REPEATS = 10\n"
+    "from sim import Workload; whole = Workload.agents; Workload.agents = lambda n, **k: whole(10, **k)",
+    "05_plan_a_fleet": "import sim.study as s; whole, s.REPEATS = s.run_study, 10; s.run_study = lambda *a, **k: whole(*a, **k | {'draws': 2})\n"
     "import sim.results.chance as c; c.CERTAINTY, s.chance_of.__defaults__ = 0.5, ((8,),)",
-    "03_calibrate_to_your_log": "import calibrate.logs.learn as learn; learn.ROUNDS, learn.SIMULATIONS = 2, 30",
+    "02_calibrate_and_check": "import calibrate.logs.learn as learn; learn.ROUNDS, learn.SIMULATIONS = 2, 30",
 }
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_runs_and_ends_with_a_number(path, monkeypatch):
+def test_runs_and_ends_with_a_number(path, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.read(path, as_version=4)
-    ends_with_a_number(notebook, HURRIED.get(path.stem, ""))
+    ends_with_a_number(notebook, HURRIED.get(path.stem, ""), tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", HURRIED)
-def test_a_hurried_one_runs_as_it_is_too(name, monkeypatch):
+def test_a_hurried_one_runs_as_it_is_too(name, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    ends_with_a_number(nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4), "")
+    ends_with_a_number(nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4), "", tmp_path)
 
 
-def ends_with_a_number(notebook, first):
+def ends_with_a_number(notebook, first, folder):
     code = next(cell for cell in notebook.cells if cell.cell_type == "code")
     code.source = f"{first}\n{code.source}"
-    NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(ROOT)}}).execute()
+    NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(folder)}}).execute()
     assert notebook.cells[0].source.startswith("# ")
     assert "?" in notebook.cells[0].source.splitlines()[0]
+    assert "## On a napkin" in notebook.cells[2].source
     last = notebook.cells[-1].outputs[-1]["text"]
     assert re.search(r"\d\s*(tok/s|s|ms|x|GB|requests/s|GPUs)\b", last)
 
