@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,12 @@ class Browser:
         """A screenshot of the whole page."""
         found = self.send("Page.captureScreenshot", captureBeyondViewport=True, format="png")
         target.write_bytes(base64.b64decode(found["data"]))
+
+    def picture_of(self, box: Sequence[float]) -> bytes:
+        """A screenshot of x, y, width and height of the page."""
+        clip = dict(zip(("x", "y", "width", "height"), box, strict=True)) | {"scale": 1}
+        found = self.send("Page.captureScreenshot", captureBeyondViewport=True, format="png", clip=clip)
+        return base64.b64decode(found["data"])
 
     def pdf(self) -> bytes:
         """The page as it prints."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.errors import SimctlError
+from sim.errors import SimctlError, UsageError
 from sim.results import explain
 from sim.results.intervals import block_intervals, rate_intervals, repeat_intervals
 from sim.results.metrics import LATENCIES, LEVELS, PER_REQUEST, cost_shares, request_latencies_ms, summarise
@@ -43,7 +43,9 @@ SETTINGS = (
 
 
 def part_of(record: RunRecord, dataset: Any) -> Part:
-    """The report of a run and of its draws and repeats, from the dataset of its run.nc."""
+    """The report of a run and of its draws and repeats, from the dataset of its run.nc. UsageError for one of no request."""
+    if not record.request_ids:
+        raise UsageError("a run of no request has nothing to report")
     attrs = dict(dataset.attrs)
     summary = summarise(record)
     rates, noise = _intervals(dataset, "draw"), _intervals(dataset, "repeat") or block_intervals(record)
