@@ -12,7 +12,7 @@ help:
 	@echo 'make test             install what the tests need, lint, test'
 	@echo 'make test-all         the slow tests, too; make test-vllm, test-sglang: against the engines'
 	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
-	@echo 'make bench-sim        speed of the simulator; also bench-start, -plan, -sweep, -calibrate'
+	@echo 'make bench-sim        speed of the simulator; also bench-start, -plan, -sweep, -calibrate, -peers'
 	@echo 'make routing          the published routing study, simulated (what is missing of 270 runs of seconds each)'
 	@echo 'make ablate           is every term of the step time worth its place? (minutes; in a checkout)'
 	@echo 'make sbc              are all posteriors as wide as they should be? (half an hour)'
@@ -132,6 +132,16 @@ loop: $(VENV)/.engine-cpu
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Another tool on the same questions, in an environment of its own.
+.venv-peers/.ready:
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check aiconfigurator==0.12.0
+	touch $@
+
+.PHONY: bench-peers
+bench-peers: $(VENV)/.base .venv-peers/.ready
+	$(BIN)/python docs/bench_peers.py .venv-peers/bin
 
 # The first time, with empty caches, and again; two minutes.
 .PHONY: bench-calibrate
