@@ -21,10 +21,10 @@ PAGE_TOKENS = 16
 class AttentionPolicy:
     """What one query attends to.
 
-    dense        every past token
-    sink-window  the first `sink` tokens and the last `local` ones; nothing in between can be retrieved
-    pages        sink, local window, and the best `k` x (128 / 16) pages of 16 tokens, found from per-page summaries
-    blocks       sink, local window, and the best `k` blocks of 128 tokens, found from per-block summaries
+        dense        every past token
+        sink-window  the first `sink` tokens and the last `local` ones; nothing in between can be retrieved
+        pages        sink, local window, and the best `k` x (128 / 16) pages of 16 tokens, found from per-page summaries
+        blocks       sink, local window, and the best `k` blocks of 128 tokens, found from per-block summaries
 
     `placement` says where the KV cache lives; with "host", what a step reads crosses the host link. `overlap` is the share of the
     bytes crossing it that may hide behind compute: 1 for dense streaming (the next layer's KV needs no query), 0 for selection (it does).
