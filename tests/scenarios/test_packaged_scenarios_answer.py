@@ -14,7 +14,7 @@ from tests.cli import run
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))
 FEW = {"num-prompts": 64, "agent-sessions": 8}  # requests, sessions
-FEW_OF_A_PLAN = 16  # requests: it simulates them some thousand times
+FEW_OF_A_PLAN = 12  # requests: it simulates them some thousand times
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
