@@ -73,6 +73,7 @@ def _rates(text: str) -> tuple[float, ...]:
     help="Served suite: our client with token ids, or another plan in which `vllm bench serve` sends text beside it.",
 )  # fmt: skip
 @click.option("--iterations", is_flag=True, help="Served suite: also write down what every iteration carried, and when.")
+@click.option("--engine-args", default="", help="Served suite: further words of the server's command line, as one.")
 @click.option("--url", help="Served suite: load this OpenAI-compatible server instead of starting one; --model as it names it.")
 @click.option("--vocab-size", type=click.IntRange(min=100), default=32000, show_default=True, help="Token ids sent to --url stay below.")
 @click.option(
@@ -142,8 +143,8 @@ def jobs_of(template: Job, models: tuple[str, ...]) -> list[Job]:
         raise UsageError(f"suite {name} needs a CUDA device")
     if not suite.engine and (template.tensor_parallel > 1 or template.quantization):
         raise UsageError(f"suite {name} takes no --tp and no --quantization; {', '.join(n for n, s in SUITES.items() if s.engine)} do")
-    if name != "served" and (template.iterations or template.client != "tokens"):
-        raise UsageError("--iterations and --client are for the suite served")
+    if name != "served" and (template.iterations or template.client != "tokens" or template.engine_args):
+        raise UsageError("--iterations, --client and --engine-args are for the suite served")
     models = tuple(dict.fromkeys(map(named, models)))
     for model in models:
         shape(model)
@@ -160,8 +161,8 @@ def by_url(template: Job, device: str, suites: tuple[str, ...], model: str) -> J
     """A served job against a running server. `--hw cpu` asks for the plan of a slow server."""
     if suites != ("served",):
         raise UsageError("--url is for the suite served alone")
-    if template.iterations or template.client != "tokens":
-        raise UsageError("--iterations and --client text need a server of our own: --url has one already")
+    if template.iterations or template.client != "tokens" or template.engine_args:
+        raise UsageError("--iterations, --client text and --engine-args need a server of our own: --url has one already")
     if (template.endpoint, template.prompts) == ("chat", "tokens"):
         raise UsageError("--endpoint chat takes no token ids: --prompts text")
     if not model.strip() or "," in model:

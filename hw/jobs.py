@@ -70,6 +70,7 @@ class Job:
     experiments: tuple[str, ...] = ()  # names or patterns; none means all
     client: str = "tokens"  # or "text": vLLM's own client sends text, which the server tokenizes, beside ours
     iterations: bool = False  # write down what every iteration of the server carried
+    engine_args: str = ""  # further words of the server's command line
     url: str | None = None  # of a running server, instead of one of our own; `model` is then its name for the model
     vocab_size: int = 32000  # prompts sent to `url` hold token ids below this
     endpoint: str = "completions"  # of `url`, or "chat"

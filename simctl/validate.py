@@ -63,7 +63,10 @@ SECTIONS = {
     help="Write the serving overhead fitted (JSON), for simulations to use; of several runs those with a ladder.",
 )
 @click.option(
-    "--left-out", "without", is_flag=True, help="Instead: how far off packaged runs are where host, model, family or dtype is left out."
+    "--left-out",
+    "without",
+    is_flag=True,
+    help="Instead: how far off packaged runs are where a host, model, dtype or version is left out.",
 )
 @click.option("--plot", metavar="FILE", help="Also draw the reliability diagram to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print every score as JSON on stdout.")

@@ -4,6 +4,8 @@
     model     no grid of the model; others of its family are known
     family    no grid of any model of its family
     dtype     no grid of these weights' dtype
+    version   no grid of this version of the engine
+    scheduling  no grid without asynchronous scheduling
 
 Nothing is fitted to the run that is predicted. A model with grids of its own is left out by learning its GPU's rates anew without them.
 """
@@ -34,7 +36,7 @@ from sim.rate_source import family_known, load_rates, widened
 from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import key
 
-PARTS = ("host", "model", "family", "dtype")
+PARTS = ("host", "model", "family", "dtype", "version", "scheduling")
 LEAST_REQUESTS = 20
 REFIT_DRAWS = 200
 
@@ -56,8 +58,9 @@ def left_out(run: ServedRun, draws: int) -> Iterator[LeftOut]:
     loads = [e for e in run.experiments if e.kind not in ("ladder", "burst") and not e.replicate and len(e.ttft_s) >= LEAST_REQUESTS]
     missing = outside_measured(known.source, run.gpu.name, run.precision.weights, run.tp, "", run.model.name)
     part = "dtype" if "dtype" in missing else _of_model(run, known.source.models) if "model" in missing else "host"
-    yield from _scored(part, run, loads, known, overhead, draws)
-    if not missing:
+    elsewhere = _of_engine(run, known.source.engines)
+    yield from _scored(elsewhere or part, run, loads, known, overhead, draws)
+    if not missing and not elsewhere:
         without = without_model(run.gpu, run.model.name)
         yield from _scored(_of_model(run, without.source.models), run, loads, widened(without, run.deployment), overhead, draws)
 
@@ -75,6 +78,13 @@ def without_model(gpu: GpuSpec, model: str) -> RateDraws:
     packaged = rates_for(gpu)
     models = tuple(name for name in packaged.source.models if key(name) != key(model))
     return RateDraws(found.rates, values, packaged.sources, replace(packaged.source, models=models))
+
+
+def _of_engine(run: ServedRun, engines: Sequence[str]) -> str:
+    """What of the run's engine no grid had, or nothing."""
+    if run.engine not in engines:
+        return "version"
+    return "" if run.limits.options.get("async_scheduling", True) else "scheduling"
 
 
 def _of_model(run: ServedRun, models: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import shlex
 import tempfile
 import time
 from collections.abc import Sequence
@@ -157,7 +158,8 @@ def routed(config: dict[str, Any]) -> bool:
 def _flags(job: Any) -> list[str]:
     flags = ["--max-num-seqs", str(job.max_num_seqs), "--max-num-batched-tokens", str(job.max_num_batched_tokens)]
     flags += ["--quantization", job.quantization] if job.quantization else []
-    return flags + (["--tensor-parallel-size", str(job.tensor_parallel)] if job.tensor_parallel > 1 else [])
+    flags += ["--tensor-parallel-size", str(job.tensor_parallel)] if job.tensor_parallel > 1 else []
+    return flags + shlex.split(job.engine_args)
 
 
 def iterations_log(journal: Journal) -> Path:

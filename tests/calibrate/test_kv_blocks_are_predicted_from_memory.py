@@ -23,6 +23,8 @@ TRUE = {"fixed": 0.6e9, "kept": 2e-3, "server": 0.17e9, "mlp": 2.5, "logits": 4.
 FARTHEST = "weight-axis_llama3.1-8b_fp8"
 # Served after the packaged overhead was learnt: a family never started before, a model of 32 billion, and fp8.
 LATER = ("served_phi-4", "served_qwen2.5-32b", "served_llama3.1-8b_fp8", "served_qwen2.5-7b_fp8")
+# A mixture of eight experts as wide as a dense layer, served later still.
+EXPERTS = "served_mixtral-8x7b"
 SETTINGS = Settings(draws=600, tune=800, chains=2, seed=1, target_accept=0.99)
 
 
@@ -71,13 +73,20 @@ def blocks_by_packaged_overhead(run):
 
 
 def test_engine_starts_learnt_from_get_what_the_packaged_overhead_says():
-    runs = [run for run in packaged_runs() if run.name not in (FARTHEST, *LATER)]
+    runs = [run for run in packaged_runs() if run.name not in (FARTHEST, *LATER, EXPERTS)]
     said = {f"{run.name} on {run.gpu}": float(np.median(blocks_by_packaged_overhead(run))) for run in runs}
     assert len(said) == len(runs) > 15
     assert said == {f"{run.name} on {run.gpu}": pytest.approx(run.blocks, rel=0.006) for run in runs}
 
 
-@pytest.mark.parametrize("name", [FARTHEST, *LATER])
+@pytest.mark.parametrize(
+    "name",
+    [
+        FARTHEST,
+        *LATER,
+        pytest.param(EXPERTS, marks=pytest.mark.xfail(strict=True, reason="a recorded miss: 2.4 % too many blocks of wide experts")),
+    ],
+)
 def test_a_start_not_learnt_from_is_predicted_within_a_hundredth(name):
     (far,) = (run for run in packaged_runs() if run.name == name)
     draws = blocks_by_packaged_overhead(far)

@@ -82,6 +82,10 @@ def test_a_model_split_over_gpus_and_quantised_is_served_so() -> None:
     assert flags[4:] == ["--quantization", "fp8", "--tensor-parallel-size", "2"]
 
 
+def test_further_words_reach_the_server_as_a_shell_would_split_them() -> None:
+    assert served._flags(replace(job(), engine_args="--no-async-scheduling --x 'a b'"))[4:] == ["--no-async-scheduling", "--x", "a b"]
+
+
 @pytest.mark.parametrize(("device", "block_tokens"), [("cuda", 16), ("cpu", 128)])
 def test_the_burst_asks_for_more_than_its_server_has_and_grows_while_it_runs(device: str, block_tokens: int) -> None:
     """Blocks of 16 tokens on a GPU and of 128 on a CPU are vLLM's defaults."""
