@@ -2,7 +2,8 @@
 
     python -m calibrate.population.build KERNEL_TABLES OUT
 
-Writes one posterior per GPU seen only through kernels, one per GPU known from published numbers alone, and `population.nc` for all others.
+Writes one posterior per GPU seen only through kernels, one per GPU known from published numbers alone, and `population.nc` for all others;
+in OUT/left-out the measured GPUs as if no engine had been stepped on them.
 Prints how well each GPU is predicted when it is left out.
 """
 
@@ -114,12 +115,12 @@ def _sigma(draws: int, exclude: str = "") -> Array:
 
 def write(
     out: Path, gpu: str, found: Mapping[str, Array], source: Provenance, sources: Mapping[str, Provenance], data: str, how: Population,
-    diagnostics: Diagnostics, **more: Any,
+    diagnostics: Diagnostics, exclude: str = "", **more: Any,
 ) -> Path:  # fmt: skip
-    """Posterior file of a GPU, or (gpu `*`) of the population, of draws `found` [draw]."""
+    """Posterior file of a GPU, or (gpu `*`) of the population, of draws `found` [draw]; model errors without those of GPU `exclude`."""
     import xarray as xr
 
-    sigma = _sigma(len(found["beta"]))
+    sigma = _sigma(len(found["beta"]), exclude)
     chains = how.settings.chains
     variables: dict[str, Any] = {n: (("chain", "draw"), np.asarray(v).reshape(chains, -1)) for n, v in found.items()}
     variables["sigma"] = (("chain", "draw", "kind"), sigma.reshape(chains, -1, len(KINDS)))
@@ -144,7 +145,8 @@ def write_pooled(out: Path, gpu: str, population: Population, data: str) -> Path
     found = population.of(gpu)
     calls = sum(e.calls for e in population.kernels if e.gpu == gpu)
     own = f"{calls} kernel latencies of {gpu} and " if calls else ""
-    why = f"hierarchy over GPUs: {own}engine grids of {' and '.join(MEASURED)}"
+    stepped = sorted({e.gpu for e in population.engines})
+    why = f"hierarchy over GPUs: {own}engine grids of {' and '.join(stepped)}"
     pooled = Provenance(Origin.POPULATION, why, dtypes=("bf16",), tps=(1,))
     source = replace(pooled, evidence=f"posterior for {'GPUs never measured' if gpu == POPULATION else gpu} from the {why}")
     more: dict[str, Any] = {"weight_dtype": "bf16", "reference_flops": flops_for(get_gpu(REFERENCE), "bf16")[0]}
@@ -154,7 +156,17 @@ def write_pooled(out: Path, gpu: str, population: Population, data: str) -> Path
         found, sources = _absolute(gpu, found), {name: sources.get(name, declared[name].provenance) for name in UNITS}
     elif sized := [population.rates.index(rate) for rate in PRODUCTS if rate in population.rates]:
         found["slope"] = population.found["slope"][:, sized[0]]  # of shares of matrix products over the GPU's size
-    return write(out, gpu, found, source, sources, data, population, population.diagnostics, **more)
+    return write(out, gpu, found, source, sources, data, population, population.diagnostics, "" if gpu in stepped else gpu, **more)
+
+
+def write_left_out(out: Path, kernels: Sequence[Estimate], engines: Sequence[Estimate], data: str) -> list[Path]:
+    """Posterior files of the measured GPUs as if no engine had been stepped on them, to judge predictions of others by."""
+    written = []
+    for gpu in MEASURED:
+        others = learn(kernels, [e for e in engines if e.gpu != gpu], SETTINGS)
+        others.diagnostics.require()
+        written.append(write_pooled(out, gpu, others, data))
+    return written
 
 
 def main(argv: Sequence[str]) -> int:
@@ -169,6 +181,9 @@ def main(argv: Sequence[str]) -> int:
     population.diagnostics.require()
     for gpu in (*sorted({e.gpu for e in kernels} - set(MEASURED)), POPULATION):
         print(f"wrote {write_pooled(out, gpu, population, data)}")
+    (out / "left-out").mkdir(exist_ok=True)
+    for path in write_left_out(out / "left-out", kernels, engines, data):
+        print(f"wrote {path}")
     for known in published():
         learnt = learn_published(known, population.of(known.gpu), SETTINGS, _sigma(4 * SETTINGS.draws))
         learnt.diagnostics.require()

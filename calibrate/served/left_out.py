@@ -6,6 +6,9 @@
     dtype     no grid of these weights' dtype
     version   no grid of this version of the engine
     scheduling  no grid without asynchronous scheduling
+    sibling   no grid on the GPU; one of the same chip was measured, and the datasheets of both are known
+    kernels   no grid on the GPU, but latencies of its kernels; grids of one other GPU
+    datasheet no grid on the GPU and no kernels of it; grids of one other GPU, and kernels of some
 
 Nothing is fitted to the run that is predicted. A model with grids of its own is left out by learning its GPU's rates anew without them.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.resources import files
 
 import numpy as np
 
@@ -36,8 +40,11 @@ from sim.rate_source import family_known, load_rates, widened
 from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import key
 
-PARTS = ("host", "model", "family", "dtype", "version", "scheduling")
+PARTS = ("host", "model", "family", "dtype", "version", "scheduling", "sibling", "kernels", "datasheet")
+SAME_CHIP = {"H100": "H200", "H200": "H100"}
 LEAST_REQUESTS = 20
+LEFT_OUT = "left out"  # origin of a GPU whose own files are not to be found
+KERNELS = "kernel latencies"  # in the evidence of rates learnt from some
 REFIT_DRAWS = 200
 
 
@@ -63,6 +70,23 @@ def left_out(run: ServedRun, draws: int) -> Iterator[LeftOut]:
     if not missing and not elsewhere:
         without = without_model(run.gpu, run.model.name)
         yield from _scored(_of_model(run, without.source.models), run, loads, widened(without, run.deployment), overhead, draws)
+    if not elsewhere and "dtype" not in missing and "tp" not in missing:
+        for held_part, held, rates in _without_gpu(run):
+            yield from _scored(held_part, held, loads, rates, overhead, draws)
+
+
+def _without_gpu(run: ServedRun) -> Iterator[tuple[str, ServedRun, RateDraws]]:
+    """The run as if no engine had been stepped on its GPU: with rates of the same chip, and with those that `calibrate.population.build`
+    wrote of a GPU known by kernels or less.
+    """
+    unknown = replace(run, gpu=replace(run.gpu, origin=LEFT_OUT, sibling_of=""))  # its own name would find its matrix products
+    if kin := SAME_CHIP.get(run.gpu.name):
+        like = replace(run, gpu=replace(unknown.gpu, sibling_of=kin))
+        yield "sibling", like, load_rates(like.deployment)
+    file = files("scenarios") / "data" / "posteriors" / "left-out" / f"{key(run.gpu.name)}.nc"
+    if file.is_file():
+        rates = load_rates(unknown.deployment, posterior=str(file))
+        yield "kernels" if KERNELS in rates.source.evidence else "datasheet", unknown, rates
 
 
 @cache

@@ -1,16 +1,20 @@
-"""A served run predicted with its host, model, family or dtype left out is predicted from nothing that saw it."""
+"""A served run predicted with its host, model, family, dtype, engine version or GPU left out is predicted from nothing that saw it."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import scenarios
-from calibrate.served.left_out import left_out, without_model
+from calibrate.served.left_out import _without_gpu, left_out, without_model
 from calibrate.served.runs import read_served
+from sim.rate_source import load_rates
 from sim.specs.gpus import get_gpu
 from simctl.validate_text import left_out_rows, left_out_table
 from tests.cli import run
 
+OF_GPUS = {"sibling", "datasheet"}  # no kernels of an H200 are in the tables that GPUs are learnt from
+OF_MODELS = {"model", "family"}  # a model with grids is left out, too
 MEASURED = Path(scenarios.__file__).parent / "data" / "measured"
 
 
@@ -20,15 +24,38 @@ def test_rates_without_a_model_are_learnt_from_the_others():
     assert not [name for name in models if name.lower().startswith("qwen2.5-7b")]
 
 
-@pytest.mark.parametrize(("name", "part"), [("phi-4", "family"), ("qwen2.5-32b", "model"), ("llama3.1-8b_fp8", "dtype")])
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("phi-4", "family"),
+        ("qwen2.5-32b", "model"),
+        ("llama3.1-8b_fp8", "dtype"),
+        ("qwen2.5-7b_v0.24", "version"),
+        ("llama3.1-8b_sync", "scheduling"),
+    ],
+)
 def test_a_run_is_of_the_part_that_nobody_measured(name, part):
-    found = list(left_out(read_served(MEASURED / "h200" / f"served_{name}.nc"), draws=2))
-    assert {each.part for each in found} == {part}
-    assert all(score.median_abs < 0.4 for each in found for score in each.scores)
+    everything = list(left_out(read_served(MEASURED / "h200" / f"served_{name}.nc"), draws=2))
+    assert all(score.median_abs < 0.4 for each in everything for score in each.scores)
+    assert {each.part for each in everything} - OF_GPUS <= {part, *OF_MODELS}
+    found = [each for each in everything if each.part == part]
     rows = left_out_rows(found)
     assert [row["metric"] for row in rows] == ["ttft_s", "tpot_s", "e2el_s"]
     assert all(row["left_out"] == part and row["loads"] == 2 for row in rows)
     assert len(left_out_table(found).splitlines()) == 4
+
+
+@pytest.mark.parametrize(("gpu", "other", "known"), [("h100", "H200", "kernels"), ("h200", "H100", "datasheet")])
+def test_a_gpu_left_out_is_known_by_its_kin_its_kernels_or_its_datasheet(gpu, other, known):
+    name = "served_qwen3-14b" if gpu == "h100" else "served_phi-4"
+    run_of = read_served(MEASURED / gpu / f"{name}.nc")
+    found = {part: rates for part, _, rates in _without_gpu(run_of)}
+    assert set(found) == {"sibling", known}
+    assert f"scaled from {other}" in found["sibling"].source.text()
+    evidence = found[known].source.evidence
+    assert evidence.endswith(f"engine grids of {other}")
+    width = {of: np.std(np.log(rates.draws.beta)) for of, rates in (found | {"measured": load_rates(run_of.deployment)}).items()}
+    assert width["measured"] < width["sibling"] < width[known]
 
 
 def test_it_takes_all_packaged_runs_alone():
