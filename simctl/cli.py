@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "gates": ("simctl.gates", "Do two running servers say the same? Top-1 agreement, KL, perplexity."),
     "loop": ("simctl.loop", "Close the loop on this machine: measure, calibrate, predict, measure again."),
     "knees": ("simctl.knees", "Where batching stops paying, in measured curves or the published study."),
+    "replicate": ("simctl.replicate", "Published reports, claim by claim: what they say and what we get."),
     "validate": ("simctl.validate", "How wrong are we on served runs the calibration never saw?"),
     "report": ("simctl.report.command", "Saved results as one HTML file with interactive pictures."),
     "models": ("simctl.models", "List the model catalogue, or show one model."),

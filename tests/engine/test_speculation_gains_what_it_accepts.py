@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from calibrate.replication.gb10_runs import table
 from sim.cost.iteration import StepTime, split
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
@@ -18,7 +19,6 @@ from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError
 from sim.precision import Precision
 from sim.ticks import TICK_S
-from tests.engine.gb10_runs import table
 from tests.price.shapes import QWEN_7B, plausible_rates
 from tests.simulate.runs import serve
 

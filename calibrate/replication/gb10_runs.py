@@ -145,7 +145,8 @@ def served(
     for request in requests[:first]:
         scheduler.add(request)
     late = requests[first:]
-    now, first_s = 0, {}
+    now = 0
+    first_s: dict[str, float] = {}
     while scheduler.unfinished() and (to_the_end or any(not request.generated_tokens for request in requests)):
         iteration = scheduler.schedule()
         now += ticks_of(iteration) if ticks_of else 0

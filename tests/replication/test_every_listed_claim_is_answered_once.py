@@ -1,0 +1,49 @@
+"""All identifiers of the list of reproduction targets have one answer, computed, by the report they belong to."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from calibrate.replication.claims import listed
+from calibrate.replication.reports import REPORTS, claims
+from tests.cli import run
+
+ALL = claims("all")
+
+
+def test_the_list_is_answered_whole():
+    assert len(listed()) == 74
+    assert Counter(claim.name for claim in ALL) == dict.fromkeys(listed(), 1)
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_a_report_answers_in_the_order_of_the_list(report):
+    names = [claim.name for claim in claims(report)]
+    assert names == sorted(names)
+    assert names
+
+
+def test_every_answer_says_something_on_both_sides():
+    assert [claim for claim in ALL if not (claim.published and claim.ours)] == []
+
+
+def test_the_contradictions_that_the_list_names_are_found():
+    differs = {claim.name for claim in ALL if claim.verdict == "differs"}
+    assert {"B07", "B08", "G05", "G10", "R04", "R06", "X01", "X04", "X05", "X06", "X09"} <= differs
+    assert differs - {"B07", "B08", "G05", "G10", "R04", "R06", "X01", "X04", "X05", "X06", "X09"} == {"T15"}
+
+
+def test_the_command_prints_what_the_functions_find_within_80_columns():
+    done = run("replicate", "brl07")
+    assert done.code == 0
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "B04  within" in done.stdout
+    rows = json.loads(run("replicate", "all", "--json").stdout)
+    assert [row["name"] for row in rows] == [claim.name for claim in ALL]
+
+
+def test_an_unknown_report_is_one_line():
+    done = run("replicate", "tr165")
+    assert done.code == 2
+    assert "tr165" in done.stderr.splitlines()[-1]
