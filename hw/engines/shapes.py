@@ -38,7 +38,8 @@ _EVERY = {
 }
 CONTEXT = 131072
 _NAMES = ("qwen2.5-7b", "qwen2.5-14b", "qwen2.5-32b", "qwen3-8b", "qwen3-14b", "qwen3-coder-30b-a3b", "llama3.1-8b", "llama3.2-1b",
-          "mistral-7b", "mistral-24b", "mixtral-8x7b", "phi-4", "gemma3-4b", "gemma3-12b", "gemma3-27b")  # fmt: skip
+          "mistral-7b", "mistral-24b", "mixtral-8x7b", "phi-4", "gemma3-4b", "gemma3-12b", "gemma3-27b",
+          "llama3.1-70b", "qwen2.5-72b", "qwen3-235b-a22b")  # fmt: skip
 # Our own: about 25 M parameters, enough for a laptop core to take milliseconds per token.
 _TINY = {
     "model_type": "llama", "hidden_size": 384, "num_hidden_layers": 8, "num_attention_heads": 6, "num_key_value_heads": 2,
