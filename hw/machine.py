@@ -1,10 +1,14 @@
-"""The machine measured on: which device it has, whether it is the right one and idle, versions, clock and power. No setting is changed."""
+"""The machine measured on: which device it has, whether it is the right one and idle, versions, clock and power. No setting is changed.
+
+Of several GPUs those are looked at that CUDA_VISIBLE_DEVICES names by index, so that two jobs may run side by side on two GPUs.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import shutil
 import subprocess
@@ -63,11 +67,18 @@ def resolve_device(asked: str) -> str:
     return "cpu"
 
 
+def visible(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Indices of the GPUs that CUDA_VISIBLE_DEVICES leaves; none where it is unset or names them otherwise, which means all."""
+    names = tuple(part.strip() for part in environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
+    return names if all(name.isdecimal() for name in names) else ()
+
+
 def query_gpus() -> list[dict[str, str]]:
-    """What nvidia-smi says of each GPU, one dict per GPU under our names; empty when there is no nvidia-smi."""
+    """What nvidia-smi says of each visible GPU, one dict per GPU under our names; empty when there is no nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return []
     command = ["nvidia-smi", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
+    command += [f"--id={','.join(visible())}"] if visible() else []
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     if done.returncode:
         return []
@@ -169,7 +180,7 @@ def clocks(period_ms: int = CLOCK_PERIOD_MS) -> Iterator[list[tuple[float, float
         yield readings
         return
     query = "--query-gpu=clocks.sm,power.draw"
-    command = ["nvidia-smi", "--id=0", query, "--format=csv,noheader,nounits", f"--loop-ms={period_ms}"]
+    command = ["nvidia-smi", f"--id={(*visible(), '0')[0]}", query, "--format=csv,noheader,nounits", f"--loop-ms={period_ms}"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as tool:
         reader = threading.Thread(target=lambda: readings.extend(filter(None, map(parsed, tool.stdout or ()))), daemon=True)
         reader.start()

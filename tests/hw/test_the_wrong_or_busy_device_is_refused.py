@@ -111,3 +111,8 @@ def test_what_the_card_says_afterwards_is_of_the_first_one(monkeypatch: pytest.M
     monkeypatch.setattr(machine, "query_gpus", lambda: [card, card | {"clock_sm_mhz": "1"}])
     assert machine.after("cuda") == {"after_clock_sm_mhz": "1500", "after_power_w": "600", "after_temperature_c": "50"}
     assert machine.after("cpu") == {}
+
+
+@pytest.mark.parametrize(("names", "found"), [(None, ()), ("", ()), ("1", ("1",)), ("0, 1", ("0", "1")), ("GPU-ab12", ()), ("MIG-1", ())])
+def test_only_gpus_named_by_index_are_looked_at(names: str | None, found: tuple[str, ...]) -> None:
+    assert machine.visible({} if names is None else {"CUDA_VISIBLE_DEVICES": names}) == found
