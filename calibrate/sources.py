@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from calibrate.steps.engine_grid import SUITE, Grid, read_engine_grid
+from sim.cost.gemm import MEASURED_AT
 from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import key
@@ -35,7 +36,8 @@ def resolved(path: Path) -> Path:
 
 
 def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
-    """Engine grids of `gpu`: the files given, else the packaged ones, further runs of a grid and those over several such GPUs among them.
+    """Engine grids of `gpu`: the files given, else the packaged ones of 16-bit weights, further runs of a grid and those over several such
+    GPUs among them.
 
     Raises UsageError when there are none, or of another GPU.
     """
@@ -84,4 +86,4 @@ def machines() -> dict[str, str]:
 
 def _packaged_grids(gpu: GpuSpec) -> list[Grid]:
     every = (on_machine(read_engine_grid(path), path) for path in packaged_measurements(gpu) if path.name.startswith(SUITE))
-    return [grid for grid in every if grid.gpu.name == gpu.name]
+    return [grid for grid in every if grid.gpu.name == gpu.name and grid.precision.weights == MEASURED_AT]

@@ -24,7 +24,7 @@ from sim.cost.fingerprint import formula_fingerprint
 from sim.cost.rates import UNITS, RateDraws, Rates, at_host
 from sim.errors import SimctlError
 from sim.precision import Precision
-from sim.priors import flops_for, prior_rates, priors
+from sim.priors import flops_for, peak_share, prior_rates, priors
 from sim.provenance import Origin, Provenance, from_json
 from sim.results.netcdf import DamagedFileError, whole
 from sim.results.quantiles import normal_quantile, t5_quantile
@@ -176,12 +176,13 @@ def rates_from_file(
         for name in file.variables:
             if name in UNITS and np.isfinite(declared[name].upper):
                 share = values[name] * np.exp(values["slope"] * larger) if larger and name in PRODUCTS else values[name]
-                values[name] = np.minimum(share, 1.0) * declared[name].upper
+                reached = peak_share(flops_for(gpu, precision.weights)[1]) if name in PRODUCTS else 1.0
+                values[name] = np.minimum(share, 1.0) * reached * declared[name].upper
                 sources[name] = sources[name].after("times the datasheet")
     elif precision.weights != file.attrs.get("weight_dtype", "bf16"):
         measured = flops_for(gpu, str(file.attrs.get("weight_dtype", "bf16")))[0]
         wanted, used = flops_for(gpu, precision.weights)
-        values["linear_flops_per_s"] = values["linear_flops_per_s"] * wanted / measured
+        values["linear_flops_per_s"] = values["linear_flops_per_s"] * peak_share(used) * wanted / measured
         sources["linear_flops_per_s"] = sources["linear_flops_per_s"].after(f"scaled to {used} by the datasheet")
     pick = _pick(len(values["beta"]), draws, seed)
     chosen = {name: values[name][pick] for name in UNITS}

@@ -71,7 +71,7 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
         notes.append(said)
     if d.tp > 1:
         learnt = "comm_latency_s" in rates.sources and rates.sources["comm_latency_s"].measured
-        source = "learnt from one model over two of these GPUs" if learnt else "a prior from one model over two H200s, with a wide interval"
-        more = "" if d.tp == 2 else f" It is taken to be the same for {d.tp} as for two."
-        notes.append(f"tensor-parallel host overhead is {source}; no server over several GPUs was measured.{more}")
+        source = "learnt from one model over two of these GPUs" if learnt else "a prior from all-reduces on three other GPUs"
+        more = "three models were served over two H100s" if d.tp == 2 else f"nothing was measured over {d.tp}"
+        notes.append(f"the cost of all-reduces is {source}; {more}.")
     return notes

@@ -4,6 +4,7 @@
     model     no grid of the model; others of its family are known
     family    no grid of any model of its family
     dtype     no grid of these weights' dtype
+    tp        no grid of several GPUs; the served run is over several
     version   no grid of this version of the engine
     scheduling  no grid without asynchronous scheduling
     sibling   no grid on the GPU; one of the same chip was measured, and the datasheets of both are known
@@ -15,7 +16,7 @@ Nothing is fitted to the run that is predicted. A model with grids of its own is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -27,20 +28,21 @@ from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.scores import Score, score
 from calibrate.sources import engine_grids
 from calibrate.steps.cells import concatenate
-from calibrate.steps.laplace import fitted
+from calibrate.steps.engine_grid import Grid
+from calibrate.steps.laplace import HOST_SD, fitted
 from calibrate.steps.noise import with_hosts_of_visits
 from calibrate.steps.rates import calibration_priors
-from sim.cost.rates import RateDraws
+from sim.cost.rates import RateDraws, Rates, at_host
 from sim.cost.serving import ServingOverhead, packaged_overhead
 from sim.errors import UsageError
-from sim.posterior import rates_for
+from sim.posterior import DECODE, host_factors, model_errors, rates_for, with_model_error
 from sim.precision import Precision
 from sim.provenance import outside_measured
 from sim.rate_source import family_known, load_rates, widened
 from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import key
 
-PARTS = ("host", "model", "family", "dtype", "version", "scheduling", "sibling", "kernels", "datasheet")
+PARTS = ("host", "model", "family", "dtype", "tp", "version", "scheduling", "sibling", "kernels", "datasheet")
 SAME_CHIP = {"H100": "H200", "H200": "H100"}
 LEAST_REQUESTS = 20
 LEFT_OUT = "left out"  # origin of a GPU whose own files are not to be found
@@ -64,12 +66,15 @@ def left_out(run: ServedRun, draws: int) -> Iterator[LeftOut]:
         raise UsageError("no packaged serving overhead")
     loads = [e for e in run.experiments if e.kind not in ("ladder", "burst") and not e.replicate and len(e.ttft_s) >= LEAST_REQUESTS]
     missing = outside_measured(known.source, run.gpu.name, run.precision.weights, run.tp, "", run.model.name)
-    part = "dtype" if "dtype" in missing else _of_model(run, known.source.models) if "model" in missing else "host"
+    named = {"dtype": "dtype", "tp": "tp", "model": _of_model(run, known.source.models)}
+    part = next((named[name] for name in named if name in missing), "host")
     elsewhere = _of_engine(run, known.source.engines)
     yield from _scored(elsewhere or part, run, loads, known, overhead, draws)
     if not missing and not elsewhere:
         without = without_model(run.gpu, run.model.name)
         yield from _scored(_of_model(run, without.source.models), run, loads, widened(without, run.deployment), overhead, draws)
+    if run.tp > 1 and "tp" not in missing:
+        yield from _scored("tp", run, loads, widened(without_tp(run.gpu), run.deployment), overhead, draws)
     if not elsewhere and "dtype" not in missing and "tp" not in missing:
         for held_part, held, rates in _without_gpu(run):
             yield from _scored(held_part, held, loads, rates, overhead, draws)
@@ -92,16 +97,28 @@ def _without_gpu(run: ServedRun) -> Iterator[tuple[str, ServedRun, RateDraws]]:
 @cache
 def without_model(gpu: GpuSpec, model: str) -> RateDraws:
     """A GPU's rates learnt anew from its packaged grids of other models. Raises UsageError where there are none."""
-    cells = concatenate([grid.cells for grid in engine_grids(gpu)])
-    others = cells.take(np.array([key(str(name)) != key(model) for name in cells.model]))
-    if not len(others.step_s):
-        raise UsageError(f"{gpu.name}: no packaged grid of another model than {model}")
+    return _from_grids(gpu, lambda grid: key(grid.model.name) != key(model), f"another model than {model}")
+
+
+@cache
+def without_tp(gpu: GpuSpec) -> RateDraws:
+    """A GPU's rates learnt anew from its packaged grids over one GPU. Raises UsageError where there are none."""
+    return _from_grids(gpu, lambda grid: grid.tp == 1, "one GPU")
+
+
+def _from_grids(gpu: GpuSpec, kept: Callable[[Grid], bool], what: str) -> RateDraws:
+    grids = [grid for grid in engine_grids(gpu) if kept(grid)]
+    if not grids:
+        raise UsageError(f"{gpu.name}: no packaged grid of {what}")
     priors = calibration_priors(gpu, Precision())
-    found = fitted(with_hosts_of_visits(others, priors), priors)
-    values, _, _ = found.draws(REFIT_DRAWS, np.random.default_rng(0))
+    found = fitted(with_hosts_of_visits(concatenate([grid.cells for grid in grids]), priors), priors)
+    values, _, sigma = found.draws(REFIT_DRAWS, np.random.default_rng(0))
     packaged = rates_for(gpu)
-    models = tuple(name for name in packaged.source.models if key(name) != key(model))
-    return RateDraws(found.rates, values, packaged.sources, replace(packaged.source, models=models))
+    error, host = model_errors(np.asarray(sigma[:, DECODE]), 0), host_factors(HOST_SD, REFIT_DRAWS, 0)
+    moved = with_model_error({name: np.asarray(getattr(values, name)) for name in values.names()}, error)
+    models, tps = (tuple(sorted(had)) for had in ({grid.model.name for grid in grids}, {grid.tp for grid in grids}))
+    source = replace(packaged.source, models=models, tps=tps)
+    return RateDraws(found.rates, at_host(Rates(**moved), host), packaged.sources, source, error=error, host=host)
 
 
 def _of_engine(run: ServedRun, engines: Sequence[str]) -> str:

@@ -3,8 +3,9 @@
 A library chooses a kernel for every size, and no formula tells which: on the H100 448 rows of an 8B take a third longer than 432. So it
 is a table, times by rows of the matrix products of a layer (`python -m hw --suite products`). The roofline is a smooth maximum at the
 bandwidth and the flop rate of the GPU's fastest product; an engine's own rates differ from them by what its clock does to both.
-A product that was not measured is taken for a typical one of its size. On a GPU without a table each product costs a floor beside its
-roofline, GEMM_KERNELS small kernels (sim.cost.work).
+A product that was not measured is taken for a typical one of its size. Of 8-bit weights no product was measured: above its floor one takes
+half as long as in 16 bits. On a GPU without a table each product costs a floor beside its roofline, GEMM_KERNELS small kernels
+(sim.cost.work).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.cost.smooth import smooth_max
-from sim.precision import ACTIVATION_BYTES, Precision
+from sim.precision import ACTIVATION_BYTES, Precision, quantises
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
 
@@ -33,6 +34,7 @@ REPLAY_S = 2e-6
 # Small kernels: the packaged products of the H100 take 4.8 us + bytes / 2.93 TB/s at one row, those of the H200 4.9 us + bytes / 4.17 TB/s,
 # REPLAY_S of it alone.
 GEMM_KERNELS = 1.3
+FLOOR_S = 2.8e-6
 # Every captured size was measured, and the next one up stands for those between. Beyond, a number of rows that was not measured is taken
 # for the nearest that a tile does not divide either: those that it does may get kernels of their own.
 TILE = 8
@@ -103,16 +105,17 @@ def products_of(model: ModelSpec, tp: int = 1) -> list[tuple[Product, int]]:
 
 def over_roofline(model: ModelSpec, precision: Precision, tp: int, gpu: GpuSpec | None) -> Array | None:
     """Time of the model's linear layers over their roofline, by rows from 0 to the last measured: of its own products as far as they were
-    measured on `gpu` or its chip, else of typical ones of their size. None on a GPU without a table, at another dtype, and for layers that
-    are put together otherwise.
+    measured on `gpu` or its chip, else of typical ones of their size. None on a GPU without a table, for weights that are computed in
+    another dtype than their own, and for layers that are put together otherwise.
     """
-    of_chip = products_on(gpu) if gpu is not None and precision.weights == MEASURED_AT else None
+    eight_bits = quantises(precision.weights, gpu)
+    of_chip = products_on(gpu) if gpu is not None and (eight_bits or precision.weights == MEASURED_AT) else None
     if gpu is None or of_chip is None:
         return None
     wanted, known = products_of(model, tp), of_chip
     if gpu.origin == HELD_OUT:
         known = {product: seen for product, seen in known.items() if product not in dict(wanted)}
-    return sum_over_roofline(wanted, known, roofline(of_chip)) if wanted else None
+    return sum_over_roofline(wanted, known, roofline(of_chip), precision.weight_bytes / ACTIVATION_BYTES) if wanted else None
 
 
 def products_on(gpu: GpuSpec) -> dict[Product, Measured] | None:
@@ -121,12 +124,15 @@ def products_on(gpu: GpuSpec) -> dict[Product, Measured] | None:
     return own or measured().get(gpu.sibling_of)
 
 
-def sum_over_roofline(wanted: Sequence[tuple[Product, int]], known: Mapping[Product, Measured], best: Roofline) -> Array:
-    """`over_roofline` of (product, layers) and what is known of products."""
+def sum_over_roofline(
+    wanted: Sequence[tuple[Product, int]], known: Mapping[Product, Measured], best: Roofline, width: float = 1.0
+) -> Array:
+    """`over_roofline` of (product, layers) and what is known of products; `width` is that of a weight, in 16 bits."""
     rows = np.arange(1, min(seen.rows[-1] for seen in known.values()) + 1)
     each = (layers * (by_rows(known[p], rows) if p in known else typical_s(p, known, best, rows)) for p, layers in wanted)
     weights = float(sum(layers * p.k * p.n for p, layers in wanted))
-    return np.concatenate([[1.0], sum(each) / smooth_s(weights, rows, best)])
+    floor_s = FLOOR_S * sum(layers for _, layers in wanted)
+    return np.concatenate([[1.0], (floor_s + (sum(each) - floor_s) * width) / (smooth_s(weights, rows, best) * width)])
 
 
 def typical_s(product: Product, known: Mapping[Product, Measured], best: Roofline, rows: Array) -> Array:

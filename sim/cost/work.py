@@ -37,9 +37,9 @@ from sim.specs.model import LayerGroup, ModelSpec
 # Launching a mixture-of-experts layer takes about 2.3 times a dense one (grids and served loads of one such model). Over several GPUs a
 # host launches more slowly. An iteration that carries prefill in captured pieces of a graph has attention and the next piece launched layer
 # by layer, which shows where the GPU is quicker: half of a layer's launches (one model over two H200s; served models of 1 to 30 GB of
-# weights). Weights that quantise activations launch more (learnt of an fp8 Llama as served, it holds for an fp8 Qwen).
+# weights).
 EXPERT_LAUNCHES = 2.3
-TP_LAUNCHES, PIECES, QUANTISED_LAUNCHES = 0.6, 0.5, 0.3
+TP_LAUNCHES, PIECES = 0.6, 0.5
 # Small kernels that take as long as attention does at a short context, and as a layer of experts beside its weights: choosing, sorting of
 # rows, two grouped products, sum. In profiles of four models' decodes, priced so, the GPU is busy as measured within 1 % up to 8 sequences.
 ATTENTION_KERNELS, EXPERT_KERNELS = 6.0, 10.0
@@ -127,15 +127,15 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSp
     kv = window = summary = state = pair = window_pair = state_flops = 0.0
     for group in model.groups:
         n, mixer, mlp = group.count, group.mixer, group.mlp
-        small, gemms, row_bytes = layer_kernels(group, hidden, tp)
-        kernels += n * (small + (0.0 if measured is not None else GEMM_KERNELS * gemms) + quantises(precision.weights, gpu) * gemms)
-        activation += n * row_bytes
+        small, gemms, row_bytes, inputs = layer_kernels(group, hidden, tp)
+        quantised = quantises(precision.weights, gpu)
+        kernels += n * (small + (0.0 if measured is not None else GEMM_KERNELS * gemms) + quantised * gemms)
+        activation += n * (row_bytes + quantised * inputs * (ACTIVATION_BYTES + weight))  # read in 16 bits, written in 8
         params = mixer.params(hidden) + (mlp.always_params(hidden) if mlp.kind == "moe" else mlp.params(hidden))
         linear += n * (params + group.norms * hidden)
         flops += n * 2.0 * params
-        launched = n * (1.0 + QUANTISED_LAUNCHES * quantises(precision.weights, gpu))
-        pieces += PIECES * launched
-        launches += launched
+        pieces += n * PIECES
+        launches += n
         if mlp.kind == "moe":
             expert_flops += n * 2.0 * mlp.top_k * mlp.expert_params(hidden)
             experts.append((n * mlp.expert_bytes(hidden, weight, model.expert_bits) / tp, mlp.experts, mlp.top_k))
@@ -182,18 +182,20 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSp
     )
 
 
-def layer_kernels(group: LayerGroup, hidden: int, tp: int = 1) -> tuple[float, float, float]:
-    """(small kernels, matrix products, bytes per row between them) of one layer on one GPU, as vLLM fuses them.
+def layer_kernels(group: LayerGroup, hidden: int, tp: int = 1) -> tuple[float, float, float, float]:
+    """(small kernels, matrix products, bytes per row between them, elements per row that enter them) of one layer on one GPU, as vLLM
+    fuses them.
 
     A norm adds the residual: it reads two rows and writes two. The bytes of a routed row: both halves of the gate and their product, every
     chosen expert's output twice, and the sum.
     """
     mixer, mlp = group.mixer, group.mlp
-    small, gemms, row = float(group.norms), 2.0, 4.0 * hidden * group.norms
+    small, gemms, row, inputs = float(group.norms), 2.0, 4.0 * hidden * group.norms, 2.0 * hidden
     if mixer.kind == "attention":
         q, kv = mixer.heads * mixer.head_dim / tp, mixer.kv_heads * mixer.head_dim / kv_shards(mixer.kv_heads, tp)
         small += 2.0 + ATTENTION_KERNELS + mixer.qk_norm + mixer.output_gate  # rotary, KV write
         row += 2.0 * (q + kv) * (1.0 + mixer.qk_norm) + 2.0 * kv + 2.0 * q
+        inputs += q
     elif mixer.kind == "mla":
         small += 4.0 + ATTENTION_KERNELS  # two norms of ranks beside rotary and KV write
         gemms += 3.0
@@ -205,11 +207,13 @@ def layer_kernels(group: LayerGroup, hidden: int, tp: int = 1) -> tuple[float, f
         small += EXPERT_KERNELS
         gemms += 1.0 + 2.0 * (mlp.shared_intermediate > 0)
         row += 3.0 * (mlp.top_k * mlp.intermediate + mlp.shared_intermediate) / tp + (2.0 * mlp.top_k + 1.0) * hidden
+        inputs += (mlp.top_k * mlp.intermediate + mlp.shared_intermediate) / tp
     else:
         small += 1.0
         gemms += 2.0
         row += 3.0 * mlp.intermediate / tp
-    return small, gemms, ACTIVATION_BYTES * row
+        inputs += mlp.intermediate / tp
+    return small, gemms, ACTIVATION_BYTES * row, inputs
 
 
 def expected_experts(experts: int, top_k: int, tokens: Any) -> Any:

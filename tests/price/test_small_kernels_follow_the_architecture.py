@@ -6,7 +6,7 @@ import pytest
 
 from sim.cost.attention import mixed_fill, query_heads
 from sim.cost.batch import decode_batch, mixed_batch
-from sim.cost.work import ATTENTION_KERNELS, EXPERT_KERNELS, EXPERT_LAUNCHES, PIECES, QUANTISED_LAUNCHES, iteration_work, layer_kernels
+from sim.cost.work import ATTENTION_KERNELS, EXPERT_KERNELS, EXPERT_LAUNCHES, PIECES, iteration_work, layer_kernels
 from sim.precision import Precision
 from sim.specs.model import Attention, DenseMlp, LayerGroup, MoeMlp
 from tests.price.shapes import HYBRID_MOE, LATENT, QWEN_7B, SLIDING
@@ -15,14 +15,15 @@ DENSE = LayerGroup(1, Attention(32, 8, 128), DenseMlp(14336))
 
 
 def test_a_dense_layer_has_two_norms_rotary_kv_write_activation_and_attention_as_six():
-    small, gemms, row_bytes = layer_kernels(DENSE, 4096)
+    small, gemms, row_bytes, inputs = layer_kernels(DENSE, 4096)
     assert (small, gemms) == (5.0 + ATTENTION_KERNELS, 4.0)
     norms, attention, mlp = 8 * 4096, 2 * (4096 + 1024) + 2 * 1024 + 2 * 4096, 3 * 14336
     assert row_bytes == 2.0 * (norms + attention + mlp)
+    assert inputs == 3 * 4096 + 14336
 
 
 def test_a_layer_of_experts_has_more():
-    small, gemms, _ = layer_kernels(replace(DENSE, mlp=MoeMlp(64, 4, 1024)), 4096)
+    small, gemms, *_ = layer_kernels(replace(DENSE, mlp=MoeMlp(64, 4, 1024)), 4096)
     assert (small, gemms) == (4.0 + ATTENTION_KERNELS + EXPERT_KERNELS, 3.0)
     shape = mixed_batch(HYBRID_MOE, [], [(1000, 1000, 1)])
     experts = sum(g.count for g in HYBRID_MOE.groups if g.mlp.kind == "moe")
@@ -34,11 +35,13 @@ def test_a_layer_of_experts_has_more():
     assert iteration_work(HYBRID_MOE, mixed_batch(HYBRID_MOE, [100.0], []), Precision()).launch_layers == 0.0
 
 
-def test_quantising_activations_launches_more():
-    for chunk in (100, 1000):
-        shape = mixed_batch(QWEN_7B, [], [(chunk, chunk, 1)])
-        plain, quantised = (iteration_work(QWEN_7B, shape, Precision(dtype)).launch_layers for dtype in ("bf16", "fp8"))
-        assert quantised == pytest.approx((1.0 + QUANTISED_LAUNCHES) * plain)
+def test_activations_are_quantised_before_each_product_by_a_kernel_that_reads_16_bits_and_writes_8():
+    shape, layers = mixed_batch(QWEN_7B, [], [(1000, 1000, 1)]), QWEN_7B.layers
+    plain, quantised = (iteration_work(QWEN_7B, shape, Precision(dtype)) for dtype in ("bf16", "fp8"))
+    assert quantised.launch_layers == plain.launch_layers
+    assert quantised.kernels == plain.kernels + 4 * layers
+    _, _, _, inputs = layer_kernels(QWEN_7B.groups[0], QWEN_7B.hidden)
+    assert quantised.activation_bytes == pytest.approx(plain.activation_bytes + 1000 * 3.0 * inputs * layers)
 
 
 def test_several_gpus_share_what_is_between_products_but_the_residual_stream():

@@ -1,13 +1,15 @@
 """A served run predicted with its host, model, family, dtype, engine version or GPU left out is predicted from nothing that saw it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import scenarios
-from calibrate.served.left_out import _without_gpu, left_out, without_model
+from calibrate.served.left_out import _without_gpu, left_out, without_model, without_tp
 from calibrate.served.runs import read_served
+from calibrate.steps.cells import concatenate
 from sim.rate_source import load_rates
 from sim.specs.gpus import get_gpu
 from simctl.validate_text import left_out_rows, left_out_table
@@ -18,10 +20,21 @@ OF_MODELS = {"model", "family"}  # a model with grids is left out, too
 MEASURED = Path(scenarios.__file__).parent / "data" / "measured"
 
 
-def test_rates_without_a_model_are_learnt_from_the_others():
-    models = without_model(get_gpu("H200"), "qwen2.5-7b").source.models
-    assert models
-    assert not [name for name in models if name.lower().startswith("qwen2.5-7b")]
+def test_rates_without_a_model_are_learnt_from_the_others(monkeypatch):
+    found, learnt_from = without_model(get_gpu("H200"), "Qwen2.5-7B"), []
+    assert found.source.models
+    assert "Qwen2.5-7B" not in found.source.models
+    monkeypatch.setattr("calibrate.served.left_out.concatenate", lambda cells: learnt_from.extend(cells) or concatenate(cells))
+    without_model.__wrapped__(get_gpu("H200"), "Qwen2.5-7B")
+    labels = {str(label) for cells in learnt_from for label in cells.model}
+    assert "llama3.1-8b bf16" in labels
+    assert not [label for label in labels if label.startswith("qwen2.5-7b")]
+
+
+def test_rates_without_several_gpus_are_learnt_from_one():
+    found = without_tp(get_gpu("H200"))
+    assert found.source.tps == (1,)
+    assert 2 in load_rates(replace(read_served(MEASURED / "h200" / "served_phi-4.nc").deployment, tp=2)).source.tps
 
 
 @pytest.mark.parametrize(
