@@ -129,10 +129,12 @@ def _generic(gpu: GpuSpec) -> dict[str, Prior]:
 
 
 def _all_reduce_s(gpu: GpuSpec) -> Prior:
-    """Latency of an all-reduce. Of a few kB it takes 4.3 us over two H100s from a CUDA graph, 4.6 over eight, 5 over A100s, 7 over B200s."""
+    """Latency of an all-reduce. The kernel takes 4.3 us for a few kB over two H100s from a CUDA graph, 4.6 over eight, 5 over A100s, 7 over
+    B200s. GPUs wait for one another: decodes of two dense models, served over two H100s, took 4.4 us more for each.
+    """
     if gpu.gpu_link_bandwidth:
-        return Prior(5e-6, 0.25, "prior, 5 us per all-reduce, from CUDA graphs on three GPUs with direct links")
-    return Prior(15e-6, 0.70, "prior, 15 us per all-reduce through the host, unmeasured")
+        return Prior(9e-6, 0.25, "prior, 9 us per all-reduce, half of it a kernel from a CUDA graph, half waiting for another GPU")
+    return Prior(20e-6, 0.70, "prior, 20 us per all-reduce through the host, unmeasured")
 
 
 def _fixed_s(published_c0_s: float, published_beta: float) -> float:

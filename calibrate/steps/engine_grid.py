@@ -43,9 +43,9 @@ NEEDED = (*SECONDS, "step_s_n", "label", "kind", "role", "status", *COUNTS)
 # that carries prefill. All of it is of stepping an engine in process: a served one hides it.
 INGESTION_S, RUNNER2_S, TP_S = 70e-9, 65e-9, 109e-9
 RUNNER2_PREFILL_S = 0.4e-3
-# Worker processes of several GPUs answer later than a model in the engine's own process: beside all-reduces of 4.6 us decodes of a 7B over
-# two H200s and of a 14B over two H100s both took so much longer, and a served 14B did not.
-WORKERS_S = 0.5e-3
+# Worker processes of several GPUs answer later than a model in the engine's own process: so much is left of decodes of a 7B over two H200s
+# and of a 14B over two H100s, beside all-reduces as they were served.
+WORKERS_S = 0.2e-3
 MOST_INGESTION = 0.5  # of a step
 # Standard deviation of the logarithm of a visit's median, typical of the four H100 grids of several visits (a test holds it): a first
 # guess, until it is known what share of a cell is the host's (calibrate.steps.noise).

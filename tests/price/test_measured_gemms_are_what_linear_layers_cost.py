@@ -7,6 +7,7 @@ import pytest
 
 from sim.cost.batch import BatchShape, decode_batch
 from sim.cost.gemm import (
+    FLOOR_S,
     GEMM_KERNELS,
     HELD_OUT,
     REPLAY_S,
@@ -19,7 +20,9 @@ from sim.cost.gemm import (
     nearest,
     over_roofline,
     products_of,
+    products_on,
     roofline,
+    smooth_s,
     sum_over_roofline,
     typical_s,
 )
@@ -63,8 +66,13 @@ def test_elsewhere_every_product_has_a_floor_of_small_kernels(gpu):
     assert work.linear_bytes == without.linear_bytes
 
 
-def test_another_dtype_than_the_measured_one_has_no_table_and_quantises():
-    assert over_roofline(MODEL, Precision("fp8"), 1, GPU) is None
+def test_8_bits_take_half_of_16_above_a_floor_and_quantise():
+    half, whole = (over_roofline(MODEL, Precision(weights), 1, GPU) for weights in ("fp8", "bf16"))
+    rows, products = np.arange(1, half.size), products_of(MODEL)
+    roofline_s = smooth_s(sum(layers * p.k * p.n for p, layers in products), rows, roofline(products_on(GPU)))
+    floor_s = FLOOR_S * sum(layers for _, layers in products)
+    np.testing.assert_allclose(half[1:] * roofline_s / 2 - floor_s, (whole[1:] * roofline_s - floor_s) / 2, rtol=1e-9)
+    assert over_roofline(MODEL, Precision("int4"), 1, GPU) is None  # computed in 16 bits, by kernels of their own
     narrow, wide = (coefficients(MODEL, Precision(weights), 1, None) for weights in ("fp8", "bf16"))
     assert narrow.kernels - wide.kernels == 4 * MODEL.layers
 

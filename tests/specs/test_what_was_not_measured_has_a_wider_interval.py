@@ -51,7 +51,7 @@ def test_the_same_model_with_a_longer_context_was_measured():
     [
         ({"model": "Gemma-3-12B"}, "model Gemma-3-12B (measured: llama3.1-8b, qwen2.5-7b, qwen3-14b, qwen3-coder-30b-a3b)"),
         ({"model": "Llama-3.1-8B", "dtype": "fp8"}, "dtype fp8 (measured: bf16)"),
-        ({"model": "Llama-3.1-8B", "tp": 2}, "tp 2 (measured: 1)"),
+        ({"model": "Llama-3.1-8B", "tp": 4}, "tp 4 (measured: 1, 2)"),
     ],
 )
 def test_the_answer_names_what_is_carried_over(given, says):
