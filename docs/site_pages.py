@@ -23,6 +23,8 @@ import click
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from calibrate.replication.reports import REPORTS  # noqa: E402
+from calibrate.replication.reports import claims as claims_of  # noqa: E402
 from simctl.cli import COMMANDS, group  # noqa: E402
 
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
@@ -34,6 +36,7 @@ PACKAGES = ("sim", "calibrate", "hw", "kernels")
 def pages() -> dict[str, str | bytes]:
     """What the site is built from, by address: the pages of docs/ with their files, and those that are made."""
     made: dict[str, str | bytes] = {"reference/cli.md": cli_reference(), "adr/index.md": decisions(), "notebooks/index.md": notebooks()}
+    made["claims.md"] = claims()
     made |= {page: moved((ROOT / source).read_text(encoding="utf-8"), ROOT, page) for source, page in TOP.items()}
     made |= {api_page(package): api_reference(package, modules) for package, modules in api_modules().items()}
     for path in notebook_files():
@@ -137,6 +140,21 @@ def escaped(text: str) -> str:
     parts = text.split("`")
     parts[::2] = [re.sub(r"([\\*_\[\]])", r"\\\1", html.escape(part, quote=False)) for part in parts[::2]]
     return "`".join(parts)
+
+
+# Claims
+
+
+def claims() -> str:
+    """What `simctl replicate all` prints, as tables."""
+    parts = ["# Published claims\n\nWhat five reports say, and what comes out when it is computed again: `simctl replicate all`.\n"]
+    for report in REPORTS:
+        parts.append(f"## {report}\n\n| claim | verdict | published | we get |\n| --- | --- | --- | --- |")
+        for claim in claims_of(report):
+            texts = (claim.name, claim.verdict, claim.published, f"{claim.how}: {claim.ours}")
+            parts.append(f"| {' | '.join(escaped(text).replace('|', '&#124;') for text in texts)} |")
+        parts.append("")
+    return "\n".join(parts)
 
 
 # The API reference

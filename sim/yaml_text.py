@@ -10,6 +10,7 @@ from sim.errors import UsageError
 
 MAX_BYTES = 1 << 18
 MAX_DEPTH = 16
+TOO_DEEP = f"nested more than {MAX_DEPTH} deep"
 MAX_BITS = 128
 MOST_EXPANDED = 1 << 20  # characters and values, aliases written out
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser takes 5 ms for the GPU catalogue, the other 50 ms
@@ -38,7 +39,10 @@ def read_yaml(text: str, where: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{where}:{line} not YAML: {getattr(error, 'problem', None) or error}") from None
+        problem = str(getattr(error, "problem", None) or error)
+        if "nesting depth" in problem:  # newer C parsers look ahead and have a limit of their own
+            problem = TOO_DEEP
+        raise UsageError(f"{where}:{line} not YAML: {problem}") from None
 
 
 def _check_expanded(text: str) -> None:
@@ -68,7 +72,7 @@ def _check_expanded(text: str) -> None:
             anchor, before, highest = within[-1]
             within[-1] = (anchor, before, max(highest, height))
         if len(within) + height > MAX_DEPTH:
-            raise _wrong(f"nested more than {MAX_DEPTH} deep", event.start_mark)
+            raise _wrong(TOO_DEEP, event.start_mark)
         if size > MOST_EXPANDED:
             raise _wrong("its aliases stand for too much", event.start_mark)
 

@@ -29,13 +29,15 @@ def command(report: str, as_json: bool) -> None:
     Examples:
       simctl replicate tr164
       simctl replicate all --json > claims.json
+      simctl report claims.json -o claims.html
     """
-    from calibrate.replication.reports import claims
+    from calibrate.replication.reports import REPORTS, claims
 
-    found = claims(report)
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(claim) for claim in found], indent=1))
+        of = REPORTS if report == "all" else (report,)
+        click.echo(json.dumps([{"report": name} | dataclasses.asdict(claim) for name in of for claim in claims(name)], indent=1))
         return
+    found = claims(report)
     for claim in found:
         head = f"{claim.name}  {claim.verdict:<12}  "
         click.echo(fill(f"{head}{claim.published}", later=" " * len(head), whole=True))

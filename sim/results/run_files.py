@@ -17,7 +17,8 @@ from sim.results.netcdf import DamagedFileError, whole
 from sim.results.record import RunRecord
 
 RUN_FILE, SUMMARY_FILE = "run.nc", "summary.json"
-FORMAT = "simctl run 1"
+FAMILY = "simctl run "
+FORMAT = f"{FAMILY}1"
 
 # name -> (units, what it is); units as netCDF users read them, "1" for counts
 REQUEST_VARIABLES: dict[str, tuple[str, str]] = {
@@ -140,8 +141,10 @@ def to_dataset(
 
 
 def from_dataset(dataset: Any) -> RunRecord:
-    """The record of a run's dataset, as `to_dataset` makes it. Raises UsageError when it is of an older run, or of none."""
-    if dataset.attrs.get("format") != FORMAT:
+    """The record of a run's dataset, as `to_dataset` makes it. Raises UsageError when it is of another version's run, or of none."""
+    if (found := str(dataset.attrs.get("format"))) != FORMAT:
+        if found.startswith(FAMILY):
+            raise UsageError(f"a run of another version of simctl ({found[:40]!r}, here {FORMAT!r}): simulate it again")
         raise UsageError("not a run of `simctl simulate --out`")
     asked = [*REQUEST_VARIABLES, *ITERATION_VARIABLES, *CHUNK_VARIABLES, *EVENT_VARIABLES, "request_id", "term", "term_s", "stall_s"]
     if missing := [name for name in asked if name not in dataset.variables]:

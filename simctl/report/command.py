@@ -33,6 +33,7 @@ def command(inputs: tuple[Path, ...], out: str | None, serve: bool, port: int, p
       what these print:       simctl plan --json > plan.json
                               simctl validate --json > validation.json
                               simctl regime-map --json > map.json
+                              simctl replicate all --json > claims.json
 
     \b
     Example:

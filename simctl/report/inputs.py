@@ -1,4 +1,4 @@
-"""What a file is that a report is asked of: a run, a plan, a posterior, a validation or a regime map; and its part of the report."""
+"""What a file is that a report is asked of: a run, a plan, a posterior, a validation, a map or a replication; and its part of a report."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from simctl.report.page import Part
 MOST_BYTES = 64 << 20  # of a text
 HDF = b"\x89HDF\r\n\x1a\n"
 KINDS = (
-    "simctl simulate --out, simctl plan --json, simctl validate --json, simctl calibrate -o, simctl regime-map --json or simctl sweep -o"
-)  # fmt: skip
+    "simctl simulate --out, simctl plan --json, simctl validate --json, simctl calibrate -o, simctl regime-map --json, "
+    "simctl replicate --json or simctl sweep -o"
+)
 
 
 def part_of(path: Path) -> Part:
@@ -47,7 +48,7 @@ def _of_binary(file: Path) -> Part:
 
     from sim.posterior import SCHEMA
     from sim.results.netcdf import DamagedFileError, whole
-    from sim.results.run_files import FORMAT, read_run_dataset
+    from sim.results.run_files import FAMILY, read_run_dataset
     from simctl.report import of_posterior, of_run
 
     def marks() -> list[str]:
@@ -60,13 +61,13 @@ def _of_binary(file: Path) -> Part:
         raise UsageError(f"{file}: {damage}") from None
     if SCHEMA in found:
         return of_posterior.part_of(file)
-    if FORMAT in found:
+    if any(each.startswith(FAMILY) for each in found):
         return of_run.part_of(*read_run_dataset(file))
     raise UsageError(f"{file}: neither a run nor a posterior; a report shows what these save: {KINDS}")
 
 
 def _of_text(file: Path) -> Part:
-    from simctl.report import of_plan, of_regime, of_validation
+    from simctl.report import of_claims, of_plan, of_regime, of_validation
 
     text = text_of(file, MOST_BYTES)
     if text.startswith(of_validation.CSV_HEAD):
@@ -79,8 +80,11 @@ def _of_text(file: Path) -> Part:
         return of_plan.part_of(found)
     if isinstance(found, dict) and {"context_tokens", "batch", "speedup"} <= found.keys():
         return of_regime.part_of(found)
-    if isinstance(found, list) and found and all(isinstance(each, dict) and "scores" in each for each in found):
-        return of_validation.part_of(found, file.name)
+    if isinstance(found, list) and found and all(isinstance(each, dict) for each in found):
+        if all("scores" in each for each in found):
+            return of_validation.part_of(found, file.name)
+        if all(each.keys() >= of_claims.KEYS for each in found):
+            return of_claims.part_of(found)
     if isinstance(found, dict) and "mean_ttft_ms" in found:
         raise UsageError(f"{file}: the figures of a run alone; give the folder that simctl simulate --out wrote")
     raise UsageError(f"{file}: no result of ours; a report shows what these save: {KINDS}")

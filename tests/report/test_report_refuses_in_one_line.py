@@ -41,11 +41,27 @@ def test_a_damaged_plan(name, tmp_path):
     assert "damaged" in refused(tmp_path, saved(tmp_path, json.dumps(plan)))
 
 
+def test_a_verdict_that_there_is_not(tmp_path):
+    claims = json.loads(results()["claims"].read_text())
+    claims[0]["verdict"] = "maybe"
+    assert "damaged" in refused(tmp_path, saved(tmp_path, json.dumps(claims)))
+
+
 def test_a_cut_run(tmp_path):
     shutil.copytree(results()["run"], tmp_path / "run")
     whole = (tmp_path / "run" / "run.nc").read_bytes()
     (tmp_path / "run" / "run.nc").write_bytes(whole[: len(whole) // 2])
     refused(tmp_path, tmp_path / "run")
+
+
+def test_a_run_of_another_version(tmp_path):
+    shutil.copytree(results()["run"], tmp_path / "run")
+    with h5py.File(tmp_path / "run" / "run.nc", "r+") as file:
+        file.attrs["format"] = "simctl run 99"
+    assert "another version" in refused(tmp_path, tmp_path / "run")
+    explained = run("explain", str(tmp_path / "run"), "--slowest", "1")
+    assert explained.code == 2
+    assert "another version" in explained.stderr
 
 
 def test_a_run_whose_step_times_are_no_numbers(tmp_path):

@@ -16,6 +16,7 @@ EXPECTED = {
     "sweep": {"p99_ttft_ms", "p99_e2el_ms", "output_throughput"},
     "plan": {"front", "tried", "limits", "cost_by_term"},
     "map": {"regime"},
+    "claims": {"verdicts"},
     "scores": {"coverage", "errors", "bias"},
     "posterior": {"rates", "held_out"},
 }

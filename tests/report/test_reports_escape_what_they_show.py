@@ -43,6 +43,16 @@ def test_a_run_of_hostile_names(tmp_path):
     check(text, page, len(page.pictures()))
 
 
+def test_claims_of_hostile_names(tmp_path):
+    claims = json.loads(results()["claims"].read_text())
+    for i, claim in enumerate(claims):
+        claim |= dict.fromkeys(("name", "published", "ours", "how"), EVIL * 100) | {"report": f"{i % 3} {EVIL}"}
+    (tmp_path / "claims.json").write_text(json.dumps(claims * 100))
+    text, page = page_of(tmp_path / "claims.html", tmp_path / "claims.json")
+    check(text, page, len(page.pictures()))
+    assert len(text.encode()) < 3_000_000
+
+
 @pytest.mark.parametrize("hidden", ["finish_s", "first_token_s", "draw_quantile_ms"])
 def test_numbers_that_are_none(hidden, tmp_path):
     shutil.copytree(results()["run"], tmp_path / "run")

@@ -1,0 +1,76 @@
+"""Report of a replication: every claim of published reports, with what we get and whether the two agree."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from simctl.replicate import VERDICTS
+from simctl.report import charts
+from simctl.report.page import Headline, Part, Picture, cut, number
+
+KEYS = {"report", "name", "published", "ours", "how", "verdict"}
+MOST = 300  # claims
+MOST_REPORTS = 20
+WIDTH = 40  # characters of a line: a phone's
+MEANING = "Reproduced figures follow from the report's own tables; within are those of our formula or simulator, as near as the list of \
+targets asks; differs are neither, contradictions inside a report among them; not testable says why."
+Claims = Sequence[Mapping[str, Any]]
+
+
+def part_of(claims: Claims) -> Part:
+    """The report of what `simctl replicate --json` prints. Raises KeyError, TypeError or ValueError for anything else."""
+    if unknown := {each["verdict"] for each in claims} - set(VERDICTS):
+        raise ValueError(cut(sorted(map(str, unknown))[0], 40))
+    counts = Counter(each["verdict"] for each in claims)
+    heads = [Headline(verdict.capitalize(), f"{counts[verdict]} of {len(claims)}") for verdict in VERDICTS]
+    reports = list(dict.fromkeys(cut(each["report"], 30) for each in claims))
+    pictures = [_verdicts(claims, counts, reports[:MOST_REPORTS])]
+    chosen = [
+        (title, [each for each in claims if each["verdict"] == verdict])
+        for title, verdict in (("Claims that nothing here can tell", "not testable"), ("Claims that do not hold", "differs"))
+    ]
+    chosen += [(f"All claims of {name}", [each for each in claims if cut(each["report"], 30) == name]) for name in reports[:MOST_REPORTS]]
+    texts = [(title, _all(some)) for title, some in chosen if some]
+    named = ", ".join(reports[:MOST_REPORTS])
+    return Part(
+        f"Replication: {named}", "Does what was published hold when it is computed again?", [], heads, [MEANING], pictures, [], texts
+    )
+
+
+def _verdicts(claims: Claims, counts: Mapping[str, int], reports: Sequence[str]) -> Picture:
+    found = Counter((cut(each["report"], 30), each["verdict"]) for each in claims)
+    rows = [
+        {"name": report, "x": found[report, verdict], "series": verdict}
+        for report in reports
+        for verdict in VERDICTS
+        if found[report, verdict]
+    ]
+    agree = counts["reproduced"] + counts["within"]
+    reading = f"{agree} of {len(claims)} claims hold ({number(100 * agree / len(claims), '%')}); {counts['differs']} do not."
+    spec = charts.bars(
+        rows,
+        charts.axis("claims (number)", zero=True),
+        names=VERDICTS,
+        tooltip=(("name", "report"), ("series", "verdict"), ("x", "claims")),
+    )
+    table = [[report, *(str(found[report, verdict]) for verdict in VERDICTS)] for report in reports]
+    return Picture("verdicts", "Which reports hold?", reading, spec, ("report", *VERDICTS), table)
+
+
+def _all(claims: Iterable[Mapping[str, Any]]) -> str:
+    return "\n\n".join(
+        "\n".join((
+            f"{cut(each['name'], 20)}  {each['verdict']}",
+            *_lines(f"published: {cut(each['published'], 400)}"),
+            *_lines(f"{cut(each['how'], 20)}: {cut(each['ours'], 600)}"),
+        ))
+        for each in islice(claims, MOST)
+    )  # fmt: skip
+
+
+def _lines(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
