@@ -116,7 +116,7 @@ def _from_grids(gpu: GpuSpec, kept: Callable[[Grid], bool], what: str) -> RateDr
     packaged = rates_for(gpu)
     error, host = model_errors(np.asarray(sigma[:, DECODE]), 0), host_factors(HOST_SD, REFIT_DRAWS, 0)
     moved = with_model_error({name: np.asarray(getattr(values, name)) for name in values.names()}, error)
-    models, tps = (tuple(sorted(had)) for had in ({grid.model.name for grid in grids}, {grid.tp for grid in grids}))
+    models, tps = tuple(sorted({grid.model.name for grid in grids})), tuple(sorted({grid.tp for grid in grids}))
     source = replace(packaged.source, models=models, tps=tps)
     return RateDraws(found.rates, at_host(Rates(**moved), host), packaged.sources, source, error=error, host=host)
 
