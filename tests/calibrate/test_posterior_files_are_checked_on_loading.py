@@ -18,6 +18,7 @@ from sim.cost.work import iteration_work
 from sim.errors import SimctlError
 from sim.posterior import PosteriorError, digest, rates_for, rates_from_file, read_posterior
 from sim.precision import Precision
+from sim.priors import EIGHT_BITS
 from sim.provenance import Origin, Provenance
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
@@ -103,7 +104,7 @@ def test_an_unconverged_posterior_says_so_in_every_answer(tmp_path):
 def test_a_narrower_weight_dtype_scales_matrix_rates_only_and_says_so(tmp_path):
     path = write(tmp_path / "p.nc")
     sixteen, eight = rates_from_file(path, H100), rates_from_file(path, H100, Precision("fp8"))
-    assert eight.point.linear_flops_per_s == pytest.approx(2 * sixteen.point.linear_flops_per_s, rel=0.01)
+    assert eight.point.linear_flops_per_s == pytest.approx(2 * EIGHT_BITS * sixteen.point.linear_flops_per_s, rel=0.01)
     assert eight.point.beta == sixteen.point.beta
     assert "datasheet" in eight.basis["linear_flops_per_s"]
 
