@@ -24,7 +24,7 @@ from sim.cost.fingerprint import formula_fingerprint
 from sim.cost.rates import UNITS, RateDraws, Rates, at_host
 from sim.errors import SimctlError
 from sim.precision import Precision
-from sim.priors import flops_for, peak_share, prior_rates, priors
+from sim.priors import PRODUCTS, flops_for, prior_rates, priors, product_flops
 from sim.provenance import Origin, Provenance, from_json
 from sim.results.netcdf import DamagedFileError, whole
 from sim.results.quantiles import normal_quantile, t5_quantile
@@ -37,7 +37,6 @@ STEP_TIME = "step-time"
 POPULATION = "*"
 DECODE, SPREAD = 0, 3  # places of decodes, and of iterations over several GPUs, in the model error's `kind` dimension
 SIBLING_SD = 0.08  # log sd of a rate beside its datasheet between cards of one chip: other clocks, other power. Declared, not learnt
-PRODUCTS = ("linear_flops_per_s", "expert_flops_per_s")  # whose share of the peak changes with the GPU's size
 REQUIRED = ("schema", "family", "gpu", "digest", "formula", "data", "converged", "basis", "source", "summary")
 
 Array = NDArray[np.float64]
@@ -159,6 +158,9 @@ def rates_from_file(
     if owner == POPULATION:
         # what engines of other GPUs cannot tell (host link, all-reduce, the price of finding) keeps this GPU's declared prior
         rest = prior_rates(gpu, precision, draws=len(next(iter(values.values()))), seed=seed)
+        if not gpu.gpu_link_bandwidth:  # theirs have direct links
+            for known in (values, sources):
+                known.pop("comm_latency_s", None)
         values = {n: np.asarray(getattr(rest.draws, n), dtype=float) for n in UNITS if n not in values} | values
         sources = {n: rest.sources[n] for n in UNITS} | sources
     absent = [name for name in UNITS if name not in values or name not in sources]
@@ -176,13 +178,13 @@ def rates_from_file(
         for name in file.variables:
             if name in UNITS and np.isfinite(declared[name].upper):
                 share = values[name] * np.exp(values["slope"] * larger) if larger and name in PRODUCTS else values[name]
-                reached = peak_share(flops_for(gpu, precision.weights)[1]) if name in PRODUCTS else 1.0
-                values[name] = np.minimum(share, 1.0) * reached * declared[name].upper
+                peak = product_flops(gpu, precision.weights) if name in PRODUCTS else declared[name].upper
+                values[name] = np.minimum(share, 1.0) * peak
                 sources[name] = sources[name].after("times the datasheet")
     elif precision.weights != file.attrs.get("weight_dtype", "bf16"):
-        measured = flops_for(gpu, str(file.attrs.get("weight_dtype", "bf16")))[0]
-        wanted, used = flops_for(gpu, precision.weights)
-        values["linear_flops_per_s"] = values["linear_flops_per_s"] * peak_share(used) * wanted / measured
+        measured = product_flops(gpu, str(file.attrs.get("weight_dtype", "bf16")))
+        values["linear_flops_per_s"] = values["linear_flops_per_s"] * product_flops(gpu, precision.weights) / measured
+        _, used = flops_for(gpu, precision.weights)
         sources["linear_flops_per_s"] = sources["linear_flops_per_s"].after(f"scaled to {used} by the datasheet")
     pick = _pick(len(values["beta"]), draws, seed)
     chosen = {name: values[name][pick] for name in UNITS}

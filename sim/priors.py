@@ -67,6 +67,7 @@ _EFFICIENCY: dict[str, tuple[float, float]] = {
     "comm_bytes_per_s": (0.60, 0.30),
     "expert_flops_per_s": (0.50, 0.30),
 }
+PRODUCTS = ("linear_flops_per_s", "expert_flops_per_s")  # of matrix products: their share of the peak changes with the GPU's size
 _NO_LINK_BYTES_PER_S = 16e9  # GPU-GPU traffic through the host where there is no direct link
 # 8-bit products reach less of their peak than 16-bit ones of theirs: prefill of 2,048 to 8,192 tokens of two fp8 models on an H100, in
 # process, is then as measured within 1 %.
@@ -79,9 +80,10 @@ def flops_for(gpu: GpuSpec, dtype: str) -> tuple[float, str]:
     return float(gpu.flops[used]), used
 
 
-def peak_share(used: str) -> float:
-    """Share of its peak that a matrix product in dtype `used` reaches, over that of one in 16 bits."""
-    return EIGHT_BITS if used in ("fp8", "int8") else 1.0
+def product_flops(gpu: GpuSpec, dtype: str) -> float:
+    """Flop/s of a matrix product in `dtype` where one in 16 bits would reach its peak."""
+    peak, used = flops_for(gpu, dtype)
+    return peak * (EIGHT_BITS if used in ("fp8", "int8") else 1.0)
 
 
 def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
@@ -101,7 +103,8 @@ def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
     out = {}
     for name, (peak, what) in peaks.items():
         efficiency, sigma = _EFFICIENCY[name]
-        efficiency *= peak_share(used) if name in ("linear_flops_per_s", "expert_flops_per_s") else 1.0
+        if name in PRODUCTS:
+            efficiency *= product_flops(gpu, precision.weights) / linear
         out[name] = Prior(efficiency * peak, sigma, f"datasheet {what} x {efficiency:g}", upper=peak)
     return out
 

@@ -70,8 +70,8 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
     if said := arithmetic_note(d.precision, d.gpu):
         notes.append(said)
     if d.tp > 1:
-        learnt = "comm_latency_s" in rates.sources and rates.sources["comm_latency_s"].measured
-        source = "learnt from one model over two of these GPUs" if learnt else "a prior from all-reduces on three other GPUs"
+        learnt = rates.sources["comm_latency_s"].measured
+        source = "learnt from one model over two of these GPUs" if learnt else rates.sources["comm_latency_s"].text()
         more = "three models were served over two H100s" if d.tp == 2 else f"nothing was measured over {d.tp}"
-        notes.append(f"the cost of all-reduces is {source}; {more}.")
+        notes.append(f"the cost of all-reduces: {source}; {more}.")
     return notes

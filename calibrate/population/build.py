@@ -30,9 +30,9 @@ from calibrate.steps.held_out import Scores, hosts_of, intervals, score
 from calibrate.steps.laplace import HOST_SD
 from sim.cost.rates import UNITS, Rates
 from sim.errors import SimctlError
-from sim.posterior import POPULATION, PRODUCTS, STEP_TIME, packaged_posterior, read_posterior
+from sim.posterior import POPULATION, STEP_TIME, packaged_posterior, read_posterior
 from sim.precision import Precision
-from sim.priors import flops_for, prior_rates, priors
+from sim.priors import PRODUCTS, flops_for, prior_rates, priors
 from sim.provenance import Origin, Provenance
 from sim.specs.gpus import get_gpu
 from sim.specs.lookup import key

@@ -27,9 +27,8 @@ from calibrate.sampling import Diagnostics, Settings, diagnose, sample
 from calibrate.steps.rates import calibration_priors
 from sim.cost.rates import UNITS
 from sim.errors import UsageError
-from sim.posterior import PRODUCTS
 from sim.precision import Precision
-from sim.priors import flops_for
+from sim.priors import PRODUCTS, flops_for
 from sim.specs.gpus import get_gpu
 
 Array = NDArray[np.float64]

@@ -13,9 +13,9 @@ from calibrate.sources import packaged_measurements
 from calibrate.steps.engine_grid import SUITE
 from calibrate.steps.rates import calibration_priors
 from sim.cost.rates import OF_HOST, UNITS
-from sim.posterior import PRODUCTS, best_posterior, rates_from_file, read_posterior
+from sim.posterior import best_posterior, rates_from_file, read_posterior
 from sim.precision import Precision
-from sim.priors import Prior, priors
+from sim.priors import PRODUCTS, Prior, priors
 from sim.provenance import Origin, Provenance
 from sim.specs.gpu import GpuSpec
 

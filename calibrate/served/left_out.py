@@ -32,10 +32,10 @@ from calibrate.steps.engine_grid import Grid
 from calibrate.steps.laplace import HOST_SD, fitted
 from calibrate.steps.noise import with_hosts_of_visits
 from calibrate.steps.rates import calibration_priors
-from sim.cost.rates import RateDraws, Rates, at_host
+from sim.cost.rates import RateDraws, at_host
 from sim.cost.serving import ServingOverhead, packaged_overhead
 from sim.errors import UsageError
-from sim.posterior import DECODE, host_factors, model_errors, rates_for, with_model_error
+from sim.posterior import DECODE, host_factors, model_errors, moved, rates_for
 from sim.precision import Precision
 from sim.provenance import outside_measured
 from sim.rate_source import family_known, load_rates, widened
@@ -113,12 +113,11 @@ def _from_grids(gpu: GpuSpec, kept: Callable[[Grid], bool], what: str) -> RateDr
     priors = calibration_priors(gpu, Precision())
     found = fitted(with_hosts_of_visits(concatenate([grid.cells for grid in grids]), priors), priors)
     values, _, sigma = found.draws(REFIT_DRAWS, np.random.default_rng(0))
-    packaged = rates_for(gpu)
-    error, host = model_errors(np.asarray(sigma[:, DECODE]), 0), host_factors(HOST_SD, REFIT_DRAWS, 0)
-    moved = with_model_error({name: np.asarray(getattr(values, name)) for name in values.names()}, error)
+    packaged, host = rates_for(gpu), host_factors(HOST_SD, REFIT_DRAWS, 0)
     models, tps = tuple(sorted({grid.model.name for grid in grids})), tuple(sorted({grid.tp for grid in grids}))
     source = replace(packaged.source, models=models, tps=tps)
-    return RateDraws(found.rates, at_host(Rates(**moved), host), packaged.sources, source, error=error, host=host)
+    known = RateDraws(found.rates, at_host(values, host), packaged.sources, source, host=host)
+    return moved(known, model_errors(np.asarray(sigma[:, DECODE]), 0))
 
 
 def _of_engine(run: ServedRun, engines: Sequence[str]) -> str:

@@ -57,9 +57,9 @@ def without(*names: str) -> dict[str, float]:
 def ablations() -> list[Ablation]:
     """The full formula first, then without each term that engine grids show, then without groups."""
 
-    def no_bytes(*layer: Any) -> tuple[float, float, float]:
-        small, gemms, *_ = layer_kernels(*layer)
-        return small, gemms, 0.0
+    def no_bytes(*layer: Any) -> tuple[float, float, float, float]:
+        small, gemms, _, _ = layer_kernels(*layer)
+        return small, gemms, 0.0, 0.0
 
     activations = [(sim.cost.work, "layer_kernels", no_bytes)]
     single = [name for name in BY_ENGINES if name != "c0_s" and not name.startswith("beta")]

@@ -46,7 +46,7 @@ RUNNER2_PREFILL_S = 0.4e-3
 # Worker processes of several GPUs answer later than a model in the engine's own process: so much is left of decodes of a 7B over two H200s
 # and of a 14B over two H100s, beside all-reduces as they were served.
 WORKERS_S = 0.2e-3
-MOST_INGESTION = 0.5  # of a step
+MOST_PROTOCOL = 0.5  # of a step
 # Standard deviation of the logarithm of a visit's median, typical of the four H100 grids of several visits (a test holds it): a first
 # guess, until it is known what share of a cell is the host's (calibrate.steps.noise).
 ONE_VISIT = 0.024
@@ -107,10 +107,10 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     if len(rows) > 1 and np.ptp(np.log(cells.step_s)) < 1e-6:
         raise UsageError(f"{path}: all step times are equal: zero variance, nothing to learn from")
     token_s = INGESTION_S + RUNNER2_S * second_runner + TP_S * (tp > 1)
-    ingestion_s = token_s * np.array([float(row["chunks"]) * (row["chunk_tokens"] + row["offset_tokens"]) for row in rows])
-    ingestion_s += RUNNER2_PREFILL_S * second_runner * np.array([float(row["chunks"] > 0) for row in rows])
-    ingestion_s += WORKERS_S * (tp > 1)
-    step_s = cells.step_s - np.minimum(ingestion_s, MOST_INGESTION * cells.step_s)
+    protocol_s = token_s * np.array([float(row["chunks"]) * (row["chunk_tokens"] + row["offset_tokens"]) for row in rows])
+    protocol_s += RUNNER2_PREFILL_S * second_runner * np.array([float(row["chunks"] > 0) for row in rows])
+    protocol_s += WORKERS_S * (tp > 1)
+    step_s = cells.step_s - np.minimum(protocol_s, MOST_PROTOCOL * cells.step_s)
     cells = replace(cells, step_s=step_s, within_sd=within, visits=visits, visits_sd=visits_sd)
     engine = f"{attrs.get('engine', 'unknown engine')} {attrs.get('engine_version', '')}".strip()
     return Grid(cells, gpu, model, precision, engine, f"{Path(path).name} ({label})", tp)

@@ -9,7 +9,7 @@ import pytest
 from calibrate.measurement import open_measurement
 from calibrate.sources import engine_grids, machines, packaged_measurements
 from calibrate.steps.cells import StepCells, concatenate, machines_of
-from calibrate.steps.engine_grid import INGESTION_S, RUNNER2_PREFILL_S, RUNNER2_S, read_engine_grid
+from calibrate.steps.engine_grid import INGESTION_S, RUNNER2_PREFILL_S, RUNNER2_S, WORKERS_S, read_engine_grid
 from calibrate.steps.held_out import held_out
 from calibrate.steps.laplace import fitted
 from calibrate.steps.model import SAME_MACHINE, step_model
@@ -117,3 +117,13 @@ def test_prompt_ingestion_is_subtracted_by_the_models_runner(tmp_path: Path) -> 
         subtracted = token_s * (16384 + 64) + prefill_s
         assert at["prefill:0+1x64@16384"] == pytest.approx(seconds["prefill:0+1x64@16384"] - subtracted)
         assert at["decode:8x2048"] == seconds["decode:8x2048"]
+
+
+def test_what_worker_processes_of_several_gpus_take_is_subtracted() -> None:
+    (path,) = (p for p in packaged_measurements() if p.name == "engine-grid_qwen3-14b_tp2.nc")
+    data, cells = open_measurement(path), read_engine_grid(path).cells
+    grid = data["role"].values.astype(str) == "grid"
+    seconds = dict(zip(data["label"].values.astype(str)[grid], data["step_s_median"].values[grid], strict=True))
+    for cell, step_s in zip(cells.cell.tolist(), cells.step_s.tolist(), strict=True):
+        if cell.startswith("decode"):
+            assert step_s == pytest.approx(seconds[cell] - WORKERS_S)

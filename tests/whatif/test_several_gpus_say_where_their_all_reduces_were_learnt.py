@@ -13,9 +13,10 @@ ASKED = {
     "simulate": ["simulate", "--model", "Llama-3.1-8B", "--num-prompts", "3", "--request-rate", "1", "--draws", "0"],
 }
 SAID = {
-    "H200": "the cost of all-reduces is learnt from one model over two of these GPUs",
-    "H100": "the cost of all-reduces is learnt from one model over two of these GPUs",
-    "A100-80G": "the cost of all-reduces is a prior from all-reduces on three other GPUs",
+    "H200": "the cost of all-reduces: learnt from one model over two of these GPUs;",
+    "H100": "the cost of all-reduces: learnt from one model over two of these GPUs;",
+    "A100-80G": "the cost of all-reduces: hierarchy over GPUs:",
+    "L40S": "the cost of all-reduces: prior, 20 us per all-reduce through the host, unmeasured;",
 }
 
 
