@@ -287,9 +287,10 @@ def command(
 
 # What each suite of packaged files is for, by how its files' names begin.
 USES = {
-    "engine-grid": "engine grids: what --hw learns from, and --predict judges on",
+    "engine-grid": "engine grids: what --hw learns from (bf16), and --predict judges on",
     "decode": "decode steps of own kernels, and all-reduces: rates that no engine iteration shows",
     "floor": "floors: bandwidths and matrix products alone, all-reduces",
+    "all-reduce": "all-reduces over several GPUs, by size",
     "served": "served runs: `simctl validate`; one --experiment of them is a log",
     "weight-axis": "decodes in fp8 over models and contexts: `simctl knees`, or --from",
     "profile": "kernels of an iteration, profiled",

