@@ -59,6 +59,8 @@ def _rates(text: str) -> tuple[float, ...]:
 @click.option("--model", "models", default="", help="Model shapes, comma-separated. None for products: all bf16 ones.")
 @click.option("--quantization", default=None, help="vLLM's name of the weights' quantization: fp8.")
 @click.option("--tp", "tensor_parallel", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs a model is split over.")
+@click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Served suite: servers behind vllm-router.")
+@click.option("--prefill", type=click.IntRange(min=0), default=0, help="Of them only read prompts; the others write the answers.")
 @click.option("--budget-s", type=click.FloatRange(min=1), help="Seconds of measuring per suite and model, without the engine's start.")
 @click.option("--dry-run", is_flag=True, help="Print the jobs and about how long they take; measure nothing.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of prompts and ragged contexts.")
@@ -143,8 +145,12 @@ def jobs_of(template: Job, models: tuple[str, ...]) -> list[Job]:
         raise UsageError(f"suite {name} needs a CUDA device")
     if not suite.engine and (template.tensor_parallel > 1 or template.quantization):
         raise UsageError(f"suite {name} takes no --tp and no --quantization; {', '.join(n for n, s in SUITES.items() if s.engine)} do")
-    if name != "served" and (template.iterations or template.client != "tokens" or template.engine_args):
-        raise UsageError("--iterations, --client and --engine-args are for the suite served")
+    if name != "served" and (template.iterations or template.client != "tokens" or template.engine_args or template.replicas > 1):
+        raise UsageError("--iterations, --client, --engine-args and --replicas are for the suite served")
+    if template.replicas > 1 and (template.device != "cuda" or template.iterations):
+        raise UsageError("--replicas needs CUDA devices, and --iterations one server")
+    if template.prefill and template.prefill >= template.replicas:
+        raise UsageError(f"--prefill {template.prefill} of --replicas {template.replicas} leaves none to answer")
     models = tuple(dict.fromkeys(map(named, models)))
     for model in models:
         shape(model)
@@ -161,8 +167,8 @@ def by_url(template: Job, device: str, suites: tuple[str, ...], model: str) -> J
     """A served job against a running server. `--hw cpu` asks for the plan of a slow server."""
     if suites != ("served",):
         raise UsageError("--url is for the suite served alone")
-    if template.iterations or template.client != "tokens" or template.engine_args:
-        raise UsageError("--iterations, --client text and --engine-args need a server of our own: --url has one already")
+    if template.iterations or template.client != "tokens" or template.engine_args or template.replicas > 1:
+        raise UsageError("--iterations, --client text, --engine-args and --replicas need a server of our own: --url has one already")
     if (template.endpoint, template.prompts) == ("chat", "tokens"):
         raise UsageError("--endpoint chat takes no token ids: --prompts text")
     if not model.strip() or "," in model:

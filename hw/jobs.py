@@ -66,6 +66,8 @@ class Job:
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     tensor_parallel: int = 1
+    replicas: int = 1  # servers behind a router, each on `tensor_parallel` GPUs of its own
+    prefill: int = 0  # of them only read prompts, the others only answer; 0: each does both
     rates: tuple[float, ...] = (1.0, 4.0, 10.0, 20.0)  # of the served suite's open loops, as the next five
     experiments: tuple[str, ...] = ()  # names or patterns; none means all
     client: str = "tokens"  # or "text": vLLM's own client sends text, which the server tokenizes, beside ours
@@ -93,6 +95,7 @@ class Job:
             self.client if self.client != "tokens" else None,
             self.quantization,
             f"tp{self.tensor_parallel}" if self.tensor_parallel > 1 else None,
+            f"p{self.prefill}d{self.replicas - self.prefill}" if self.prefill else f"x{self.replicas}" if self.replicas > 1 else None,
             self.label,
         ]
         return "_".join(re.sub(r"[^a-z0-9.]+", "-", p.lower()) for p in parts if p)
@@ -153,7 +156,7 @@ def _facts(job: Job) -> dict[str, Any]:
         facts = machine.provenance("cpu")
         return facts | {"device": "server by URL", "client_cpu": facts["cpu"], "cpu": "unknown", "gpu_name": job.expect_gpu or "unknown"}
     machine.resolve_device(job.device)
-    return machine.check(job.device, job.expect_gpu, count=job.tensor_parallel) | machine.provenance(job.device)
+    return machine.check(job.device, job.expect_gpu, count=job.tensor_parallel * job.replicas) | machine.provenance(job.device)
 
 
 def run_apart(job: Job, out: Path, *, resume: bool = False, log: Path | None = None) -> list[Path]:

@@ -20,10 +20,11 @@ from sim.rate_source import load_rates
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 
-COLUMNS = ("gpu", "model", "weight_dtype", "tp", "experiment", "metric", "median_ms", "median_low_ms", "median_high_ms", "mean_ms")
+OF = ("gpu", "model", "weight_dtype", "tp", "replicas", "prefill", "experiment")
+COLUMNS = (*OF, "metric", "median_ms", "median_low_ms", "median_high_ms", "mean_ms")
 
 
-def predicted(d: Deployment, load: served_plan.Experiment, draws: int) -> list[dict[str, str]]:
+def predicted(d: Deployment, load: served_plan.Experiment, draws: int, replicas: int = 1, prefill: int = 0) -> list[dict[str, str]]:
     """One row per metric: the median over requests at the median rates, its 90 % interval over draws, the mean. Milliseconds."""
     overhead = packaged_overhead()
     assert load.load is not None
@@ -32,14 +33,14 @@ def predicted(d: Deployment, load: served_plan.Experiment, draws: int) -> list[d
     prompts, outputs = np.array(sizes).T
     none = np.full(len(arrivals), np.nan)
     experiment = Experiment(load.name, "open", np.array(arrivals), prompts, outputs, none, none, rate_per_s=load.rate_per_s)
-    run = ServedRun("", d.gpu, d.model, d.precision, d.limits, d.tp, "vllm", (experiment,))
+    run = ServedRun("", d.gpu, d.model, d.precision, d.limits, d.tp, "vllm", (experiment,), replicas=replicas, prefill=prefill)
     rates = load_rates(d)
     found = replay(run, experiment, overhead.applied(rates), overhead.host(rates), draws=draws)
     rows = []
     for metric in METRICS:
         medians = np.nanmedian(found.times[metric], axis=1) * 1e3
         figures = (np.nanmedian(found.guess(metric)) * 1e3, *np.quantile(medians, (0.05, 0.95)), np.nanmean(found.guess(metric)) * 1e3)
-        of = (d.gpu.name, d.model.name, d.precision.weights, str(d.tp), load.name, metric.removesuffix("_s"))
+        of = (d.gpu.name, d.model.name, d.precision.weights, str(d.tp), str(replicas), str(prefill), load.name, metric.removesuffix("_s"))
         rows.append(dict(zip(COLUMNS, (*of, *(f"{figure:.2f}" for figure in figures)), strict=True)))
     return rows
 
@@ -49,8 +50,10 @@ def predicted(d: Deployment, load: served_plan.Experiment, draws: int) -> list[d
 @click.option("--model", "models", required=True, help="Model shapes, comma-separated; NAME:fp8 for other weights than bf16.")
 @click.option("--rates", default="2,10", show_default=True, help="Open loops, requests/s, as --rates of the suite.")
 @click.option("--tp", default=1, show_default=True, type=click.IntRange(1))
+@click.option("--replicas", default=1, show_default=True, type=click.IntRange(1), help="Servers behind a router.")
+@click.option("--prefill", default=0, type=click.IntRange(0), help="Of them only read prompts.")
 @click.option("--draws", default=32, show_default=True, type=click.IntRange(2, 1000))
-def main(gpu: str, models: str, rates: str, tp: int, draws: int) -> None:
+def main(gpu: str, models: str, rates: str, tp: int, replicas: int, prefill: int, draws: int) -> None:
     """Predict the open loops that `--suite served` sends with the same rates: from the packaged rates and serving overhead alone."""
     sheet = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     sheet.writeheader()
@@ -59,7 +62,7 @@ def main(gpu: str, models: str, rates: str, tp: int, draws: int) -> None:
         name, _, dtype = text.partition(":")
         d = Deployment(get_model(name), get_gpu(gpu), Precision(dtype or "bf16"), tp, Limits(max_num_seqs=256, max_num_batched_tokens=8192))
         for load in served_plan.open_loops(shape(named(name))["vocab_size"], 0, asked, served_plan.GPU_PLAN):
-            sheet.writerows(predicted(d, load, draws))
+            sheet.writerows(predicted(d, load, draws, replicas, prefill))
             sys.stdout.flush()
 
 

@@ -62,9 +62,14 @@ def replay(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostR
     closed = experiment.kind == "closed" and experiment.clients > 0 and experiment.session is None
     workload = Workload(trace.retimed(np.zeros(len(trace))) if closed else trace, experiment.clients if closed else None)
     host = host.for_text() if experiment.text else host
-    study = Study(replace(run.deployment, limits=experiment.limits or run.limits), workload, rates, host)
-    points = [rates.draws.at(d) for d in spread(study, draws)] or [rates.point]
-    rows = [_columns(requests_of(replace(study, rates=replace(rates, point=point)))) for point in points]
+    deployment, fleet = replace(run.deployment, limits=experiment.limits or run.limits), run.fleet
+    others = len(fleet.pools) - 1 if fleet else 0
+
+    def at(rates: RateDraws) -> Study:
+        return Study(deployment, workload, rates, host, fleet=fleet, others=[(rates, host)] * others)
+
+    points = [rates.draws.at(d) for d in spread(at(rates), draws)] or [rates.point]
+    rows = [_columns(requests_of(at(replace(rates, point=point)))) for point in points]
     return Prediction({name: np.array([row[i] for row in rows]) for i, name in enumerate(METRICS)}, rows[0][3])
 
 

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of
 from calibrate.served.flags import limits_of_flags, whole_flag
+from sim.cluster.pools import DECODE, PREFILL
 from sim.deployment import Deployment, Limits
 from sim.errors import UsageError
+from sim.fleet import LINKS, Fleet, PoolSpec
 from sim.precision import Precision
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
@@ -127,11 +129,21 @@ class ServedRun:
     engine: str
     experiments: tuple[Experiment, ...]
     notes: tuple[str, ...] = field(default=())
+    replicas: int = 1  # behind a router that takes them in turn
+    prefill: int = 0  # of them only read prompts, whose KV goes to the others over the GPUs' own links
 
     @property
     def deployment(self) -> Deployment:
-        """One replica of it."""
-        return Deployment(self.model, self.gpu, self.precision, self.tp, self.limits)
+        """What serves; with a prefill pool, that pool."""
+        return Deployment(self.model, self.gpu, self.precision, self.tp, self.limits, self.prefill or self.replicas)
+
+    @property
+    def fleet(self) -> Fleet | None:
+        """A prefill and a decode pool, where there are such."""
+        if not self.prefill:
+            return None
+        pools = ((PREFILL, self.prefill), (DECODE, self.replicas - self.prefill))
+        return Fleet(tuple(PoolSpec(replace(self.deployment, replicas=n), role, role, bytes_per_s=LINKS["nvlink"]) for role, n in pools))
 
 
 def read_served(path: Path, gpu: GpuSpec | None = None) -> ServedRun:
@@ -164,6 +176,8 @@ def read_served(path: Path, gpu: GpuSpec | None = None) -> ServedRun:
         engine=f"{attrs.get('plan_engine', 'vllm')} {attrs.get('vllm_version', '')}".strip(),
         experiments=tuple(_experiment(data, i, path.name) for i in complete),
         notes=(str(attrs["note"]),) if attrs.get("note") else (),
+        replicas=int(attrs.get("plan_replicas", 1)),
+        prefill=int(attrs.get("plan_prefill_replicas", 0)),
     )
 
 

@@ -54,14 +54,14 @@ def environment(device: str, log_level: str) -> dict[str, str]:
 
 @contextmanager
 def serve(
-    model: str, folder: Path, *, device: str, flags: Sequence[str] = (), max_model_len: int | None = None, start_timeout_s: float = 300.0,
-    log: Path, iterations: Path | None = None,
+    model: str, folder: Path, *, device: str, flags: Sequence[str] = (), max_model_len: int | None = None, start_timeout_s: float = 420.0,
+    log: Path, iterations: Path | None = None, extra: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:  # fmt: skip
     """Start the server, wait until it is healthy, stop it at the end.
 
-    `flags` are the engine's own, appended last. With `iterations` its scheduler appends to that file what every iteration carries
-    (hw.serve.recording). Raises UsageError when vLLM is absent, SimctlError when it dies or does not get healthy in time; the end of
-    its log is in the message.
+    `flags` are the engine's own, appended last; `extra` goes into its environment. With `iterations` its scheduler appends to that file
+    what every iteration carries (hw.serve.recording). Raises UsageError when vLLM is absent, SimctlError when it dies or does not get
+    healthy in time; the end of its log is in the message.
     """
     require_vllm(device)
     config, path, port = shape(model), write_model(model, folder, tokenizer=True), free_port()
@@ -74,6 +74,7 @@ def serve(
     if iterations is not None:
         command += ["--scheduler-cls", SCHEDULER]
         env |= {LOG_ENVIRONMENT: str(iterations.resolve())}
+    env |= extra or {}
     command += list(flags)
     url = f"http://127.0.0.1:{port}"
     with running(command, url, log, env, start_timeout_s) as start_s:

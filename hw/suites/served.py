@@ -19,7 +19,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,9 @@ import numpy as np
 
 from hw import machine
 from hw.artifact import table
-from hw.engines import vllm_server
+from hw.engines import vllm_fleet, vllm_server
 from hw.engines.shapes import shape
+from hw.engines.vllm_server import Server
 from hw.journal import Journal
 from hw.pace import Budget, paced, summarize
 from hw.serve import load, windows
@@ -95,7 +96,7 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
         return
     vocab = shape(job.model)["vocab_size"]
     phases: dict[str, list[str]] = {"plan": []}
-    if job.client == "tokens":
+    if job.client == "tokens" and job.replicas == 1:
         phases["starved"] = ["--num-gpu-blocks-override", str(STARVED_BLOCKS[job.device])]
     chosen = chosen_of({e.name for phase in phases for e in work_of(phase, vocab, job)}, job)
     log = iterations_log(journal)
@@ -104,10 +105,7 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
     for phase, flags in phases.items():
         if all(e.name in journal for e in work_of(phase, vocab, job) if e.name in chosen):
             continue
-        with tempfile.TemporaryDirectory() as folder, vllm_server.serve(
-            job.model, Path(folder), device=job.device, flags=[*_flags(job), *flags], log=journal.path.with_name(f"{job.stem}.{phase}.log"),
-            max_model_len=MAX_MODEL_LEN[job.device, "text" if job.client == "text" else phase], iterations=log if job.iterations else None,
-        ) as server:  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder, _server(job, Path(folder), phase, flags, journal, log) as server:
             attrs |= {f"{phase}_{k}": v for k, v in server.facts.items()}
             target = Target(server.url, server.model, temperature=1.0 if routed(shape(job.model)) else 0.0)
             tokenizer = (server.folder or Path()) / "tokenizer"
@@ -116,6 +114,15 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
             attrs |= {f"{phase}_{k}": v for k, v in asyncio.run(counters(target)).items()}
     attrs["finished"] = int(all(name in journal for name in chosen))
     attrs["iterations_log"] = str(log) if log.is_file() else ""
+
+
+def _server(job: Any, folder: Path, phase: str, flags: list[str], journal: Journal, iterations: Path) -> AbstractContextManager[Server]:
+    asked: dict[str, Any] = {"flags": [*_flags(job), *flags], "log": journal.path.with_name(f"{job.stem}.{phase}.log")}
+    asked |= {"max_model_len": MAX_MODEL_LEN[job.device, "text" if job.client == "text" else phase]}
+    if job.replicas > 1:
+        of = {"replicas": job.replicas, "prefill": job.prefill, "tensor_parallel": job.tensor_parallel}
+        return vllm_fleet.serve(job.model, folder, **of, **asked)
+    return vllm_server.serve(job.model, folder, device=job.device, iterations=iterations if job.iterations else None, **asked)
 
 
 def _by_url(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
