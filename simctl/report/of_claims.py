@@ -13,7 +13,7 @@ from simctl.report import charts
 from simctl.report.page import Headline, Part, Picture, cut, number
 
 KEYS = {"report", "name", "published", "ours", "how", "verdict"}
-MOST = 300  # claims
+MOST = 250  # claims
 MOST_REPORTS = 20
 WIDTH = 40  # characters of a line: a phone's
 MEANING = "Reproduced figures follow from the report's own tables; within are those of our formula, simulator or measurement, as near \
