@@ -92,7 +92,7 @@ def fit_table() -> str:
     for gpu in ("h100", "h200"):
         cells = three_parameter.read_decode(DATA / f"measured/{gpu}/decode_qwen2.5-7b.nc")
         for batches, part in three_parameter.subsets(cells):
-            for selection in (False, True):
+            for selection in (False, True) if batches == "1" else (True,):
                 s = three_parameter.summary(part, bytes_of_selection=selection)
                 c1 = [f"{s['c1_s'][k] * 1e3:.2f}" for k in (8, 16, 32)]
                 rows.append((
