@@ -1,8 +1,8 @@
 """The published routing study, simulated: `python docs/routing.py [--seeds N] [--write]`.
 
-Simulates every policy on the same draws of the agent workload, one run per seed, and appends what is new to docs/data/routing.csv: runs
-that are there already are kept. `--write` puts the table into docs/routing.md. All policies of a seed serve the same sessions:
-differences are paired.
+Simulates every policy on the same draws of the agent workload, one run per seed, and appends what is new to
+scenarios/data/simulated/routing.csv: runs that are there already are kept. `--write` puts the table into docs/routing.md. All policies of
+a seed serve the same sessions: differences are paired.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sim.planned import planned, run_planned  # noqa: E402
 from sim.results.metrics import summarise  # noqa: E402
 from sim.study import fleet_study  # noqa: E402
 
-DATA, PAGE = ROOT / "docs/data/routing.csv", ROOT / "docs/routing.md"
+DATA, PAGE = ROOT / "scenarios/data/simulated/routing.csv", ROOT / "docs/routing.md"
 PUBLISHED = ROOT / "scenarios/data/reference/routing/policy_metrics.csv"
 FIGURES = ("median_ttft_ms", "p90_ttft_ms", "p99_ttft_ms", "p90_tpot_ms", "p90_e2el_ms", "p99_e2el_ms", "prefix_cache_hit_rate", "busiest")
 RACE_S = 0.1  # from a pick until it counts, where it is not reserved in one step: the time to reach a worker and hear from it
