@@ -6,11 +6,9 @@ the page's plots.
 
 from __future__ import annotations
 
-import csv
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,8 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 from calibrate.knees.ranks import spearman  # noqa: E402
+from calibrate.replication.measured import curves, published_knees  # noqa: E402
 from docs import three_parameter  # noqa: E402
-from hw.artifact import load  # noqa: E402
 from hw.engines.shapes import shape  # noqa: E402
 from sim.cost.batch import decode_batch  # noqa: E402
 from sim.cost.step_time import step_time_s  # noqa: E402
@@ -34,29 +32,6 @@ from sim.specs.hf_config import spec_from_config  # noqa: E402
 
 DATA = ROOT / "scenarios" / "data"
 Cells = dict[tuple[str, int], Any]
-
-
-def published() -> dict[tuple[str, int], float]:
-    """Published continuous knees by (model, context); the confirming runs are left out."""
-    found = {}
-    with (DATA / "reference/tr164/derived_model_knees.csv").open() as file:
-        for row in csv.DictReader(file):
-            if "confirm" not in row["run"]:
-                key = f"{row['family']}-{row['model_size'].lower()}", int(row["context_tokens"])
-                found[key] = float(row["observed_continuous_knee_batch"])
-    return found
-
-
-def curves() -> Iterator[tuple[str, int, list[int], list[float]]]:
-    """(model, context, batches, step times in s) of every measured ladder that begins with a single sequence."""
-    for path in sorted((DATA / "measured/h100").glob("weight-axis_*.nc")):
-        data = load(path)
-        counted = data.isel(cell=(data.role.values == "grid") & (data.step_s_n.values > 0))
-        rows = sorted(zip(counted.context_tokens.values.round(), counted.batch.values, counted.step_s_median.values, strict=True))
-        for context, group in groupby(rows, key=lambda row: int(row[0])):
-            ladder = [(int(batch), float(step_s)) for _, batch, step_s in group]
-            if ladder[0][0] == 1 and len(ladder) > 1:
-                yield data.attrs["model"], context, [batch for batch, _ in ladder], [step_s for _, step_s in ladder]
 
 
 def measured() -> dict[tuple[str, int], Knee]:
@@ -117,7 +92,7 @@ def fit_table() -> str:
     for gpu in ("h100", "h200"):
         cells = three_parameter.read_decode(DATA / f"measured/{gpu}/decode_qwen2.5-7b.nc")
         for batches, part in three_parameter.subsets(cells):
-            for selection in (False, True):
+            for selection in (False, True) if batches == "1" else (True,):
                 s = three_parameter.summary(part, bytes_of_selection=selection)
                 c1 = [f"{s['c1_s'][k] * 1e3:.2f}" for k in (8, 16, 32)]
                 rows.append((
@@ -130,7 +105,7 @@ def fit_table() -> str:
 
 
 def sections() -> dict[str, str]:
-    known, found = published(), measured()
+    known, found = published_knees(), measured()
     formula, origin = predicted()
     return {
         "rates": f"Rates: {origin}.",
@@ -144,7 +119,7 @@ def draw(folder: Path) -> None:
     """The plots of the page into `folder`."""
     import replication_plots as plots
 
-    plots.knees(published(), measured(), predicted()[0], folder / "replication_knees.png")
+    plots.knees(published_knees(), measured(), predicted()[0], folder / "replication_knees.png")
     plots.steps([DATA / f"measured/{gpu}/decode_qwen2.5-7b.nc" for gpu in ("h100", "h200")], folder / "replication_steps.png")
 
 

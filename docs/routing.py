@@ -1,8 +1,8 @@
 """The published routing study, simulated: `python docs/routing.py [--seeds N] [--write]`.
 
-Simulates every policy on the same draws of the agent workload, one run per seed, and appends what is new to docs/data/routing.csv: runs
-that are there already are kept. `--write` puts the table into docs/routing.md. All policies of a seed serve the same sessions:
-differences are paired.
+Simulates every policy on the same draws of the agent workload, one run per seed, and appends what is new to
+scenarios/data/simulated/routing.csv: runs that are there already are kept. `--write` puts the table into docs/routing.md. All policies of
+a seed serve the same sessions: differences are paired.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 from scipy.stats import t as student  # noqa: E402
 
+from calibrate.replication.routing import SIMULATED  # noqa: E402
 from sim import Deployment, Workload, load_rates  # noqa: E402
 from sim.cost.serving import as_served  # noqa: E402
 from sim.fleet import Fleet, PoolSpec  # noqa: E402
@@ -28,7 +29,7 @@ from sim.planned import planned, run_planned  # noqa: E402
 from sim.results.metrics import summarise  # noqa: E402
 from sim.study import fleet_study  # noqa: E402
 
-DATA, PAGE = ROOT / "docs/data/routing.csv", ROOT / "docs/routing.md"
+DATA, PAGE = ROOT / "scenarios/data/simulated/routing.csv", ROOT / "docs/routing.md"
 PUBLISHED = ROOT / "scenarios/data/reference/routing/policy_metrics.csv"
 FIGURES = ("median_ttft_ms", "p90_ttft_ms", "p99_ttft_ms", "p90_tpot_ms", "p90_e2el_ms", "p99_e2el_ms", "prefix_cache_hit_rate", "busiest")
 RACE_S = 0.1  # from a pick until it counts, where it is not reserved in one step: the time to reach a worker and hear from it
@@ -37,23 +38,23 @@ A = BASE | {"overload_factor": 1.3}
 AB_BUG = A | {"decode_weight": 0.01}
 AB = AB_BUG | {"idle_scores_zero": False}
 RACE_FIX = AB | {"reserve_s": 0.0}
-# name -> options of the unified router (None: least requests), where KV is fetched from, and the published run that it stands for
-POLICIES: dict[str, tuple[dict[str, Any] | None, str | None, str]] = {
-    "baseline": (BASE, None, "baseline_of2.0"),
-    "A: affinity to 1.3 x the mean": (A, None, "A_of1.3"),
-    "A+B: decodes counted, idle replicas score nought": (AB_BUG, None, "AB_of1.3_lmw0.01_bug"),
-    "A+B: idle replicas score their prompt": (AB, None, "ABprime_of1.3_lmw0.01_fix"),
-    "A+B and one step from pick to reservation": (RACE_FIX, None, "ABprime_racefix"),
-    "LMetric alone, no affinity": (RACE_FIX | {"overload_factor": 0.0}, None, ""),
-    "turns forced apart: each to the fewest requests": (None, None, ""),
-    "baseline, KV migrates from the replica that has most": (BASE, "most", "v3_mechB"),
-    "baseline, KV migrates from the busiest replica": (BASE, "busiest", "v3_fixed"),
+# name -> options of the unified router (None: least requests) and where KV is fetched from
+POLICIES: dict[str, tuple[dict[str, Any] | None, str | None]] = {
+    "baseline": (BASE, None),
+    "A: affinity to 1.3 x the mean": (A, None),
+    "A+B: decodes counted, idle replicas score nought": (AB_BUG, None),
+    "A+B: idle replicas score their prompt": (AB, None),
+    "A+B and one step from pick to reservation": (RACE_FIX, None),
+    "LMetric alone, no affinity": (RACE_FIX | {"overload_factor": 0.0}, None),
+    "turns forced apart: each to the fewest requests": (None, None),
+    "baseline, KV migrates from the replica that has most": (BASE, "most"),
+    "baseline, KV migrates from the busiest replica": (BASE, "busiest"),
 }
 
 
 def run(policy: str, seed: int) -> dict[str, float]:
     """Figures of one run."""
-    options, fetch, _ = POLICIES[policy]
+    options, fetch = POLICIES[policy]
     router = {"router": "least-requests"} if options is None else {"router": "unified", "router_options": options}
     deployment = Deployment.of("Qwen3-Coder-30B-A3B", "H100", kv_dtype="fp8", replicas=8, max_model_len=200_000, **router)
     fleet = Fleet((PoolSpec(deployment, fetch=fetch),))
@@ -76,9 +77,10 @@ def table() -> Iterator[str]:
     heads = ["policy", "TTFT p90, s", "against the baseline, %", "against the one above, %", "published, %"]
     yield f"| {' | '.join([*heads, 'TTFT p50, ms', 'hit ratio', 'busiest replica, %'])} |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
-    for policy, (_, _, name) in POLICIES.items():
+    for policy in POLICIES:
         mine = runs.get(policy, {})
         means = {figure: float(np.mean([each[figure] for each in mine.values()])) for figure in FIGURES}
+        name = SIMULATED.get(policy)
         theirs = f"{100 * (published[name] / published['baseline_of2.0'] - 1):+.1f}" if above and name else ""
         against = [_change(mine, runs["baseline"]), _change(mine, above)] if above else ["", ""]
         yield (

@@ -16,6 +16,7 @@ import posixpath
 import re
 import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -26,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 from calibrate.replication.reports import REPORTS  # noqa: E402
 from calibrate.replication.reports import claims as claims_of  # noqa: E402
 from simctl.cli import COMMANDS, group  # noqa: E402
+from simctl.replicate import interval  # noqa: E402
 
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 # Files at the top of the repository that are pages of the site.
@@ -149,9 +151,15 @@ def claims() -> str:
     """What `simctl replicate all` prints, as tables."""
     parts = ["# Published claims\n\nWhat five reports say, and what comes out when it is computed again: `simctl replicate all`.\n"]
     for report in REPORTS:
-        parts.append(f"## {report}\n\n| claim | verdict | published | we get |\n| --- | --- | --- | --- |")
+        parts.append(f"## {report}\n\n| claim | verdict | published | we get | 90 % interval |\n| --- | --- | --- | --- | --- |")
         for claim in claims_of(report):
-            texts = (claim.name, claim.verdict, claim.published, f"{claim.how}: {claim.ours}")
+            texts = (
+                claim.name,
+                claim.verdict,
+                claim.published,
+                f"{claim.how}: {claim.ours}",
+                interval(asdict(claim)).removeprefix("90 % interval: "),
+            )
             parts.append(f"| {' | '.join(escaped(text).replace('|', '&#124;') for text in texts)} |")
         parts.append("")
     return "\n".join(parts)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -12,6 +14,15 @@ from simctl.text import fill
 
 NAMES = ("tr164", "gb10", "brl07", "routing", "gdn", "all")
 VERDICTS = ("reproduced", "within", "differs", "not testable")
+
+
+def interval(claim: Mapping[str, Any]) -> str:
+    """The interval of a claim as printed by --json, in words; empty where the figure is exact."""
+    low, high = claim.get("low"), claim.get("high")
+    if low is None or high is None:
+        return ""
+    digits = next(n for n in (3, 4, 5, 9) if n == 9 or (f"{low:.{n}g}" != f"{high:.{n}g}" and high < 10.0**n))
+    return f"90 % interval: {low:.{digits}g} to {high:.{digits}g} {claim['unit']}".rstrip()
 
 
 @click.command("replicate")
@@ -22,8 +33,12 @@ def command(report: str, as_json: bool) -> None:
 
     tr164: batch knees. gb10: two engines on a GB10. brl07: sparse long context. routing: agents on eight replicas. gdn: gated delta net.
 
-    `reproduced` figures follow from the report's own tables; `within` are those of our formula or simulator, as near as the list of
-    targets asks; `differs` are neither, contradictions inside a report among them; `not testable` says why.
+    `reproduced` figures follow from the report's own tables; `within` are those of our formula, simulator or measurement, as near as the
+    list of targets asks, or inside our interval; `differs` are neither, contradictions inside a report among them; `not testable` says why.
+
+    A second letter marks what is no entry of that list: P is predicted at rates of data that does not show it, M measured again on our GPUs
+    (within 10 % of theirs), S simulated. Intervals are 5-95 %, of our first figure. With several figures `within` wants each inside its
+    own; (out) marks one that is not.
 
     \b
     Examples:
@@ -39,8 +54,9 @@ def command(report: str, as_json: bool) -> None:
         return
     found = claims(report)
     for claim in found:
-        head = f"{claim.name}  {claim.verdict:<12}  "
+        head = f"{claim.name:<5}{claim.verdict:<12}  "
         click.echo(fill(f"{head}{claim.published}", later=" " * len(head), whole=True))
-        click.echo(fill(f"{claim.how}: {claim.ours}", first=" " * len(head), later=" " * len(head), whole=True))
+        for line in filter(None, (f"{claim.how}: {claim.ours}", interval(dataclasses.asdict(claim)))):
+            click.echo(fill(line, first=" " * len(head), later=" " * len(head), whole=True))
     counts = Counter(claim.verdict for claim in found)
     click.echo(f"\n{len(found)} claims: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS))

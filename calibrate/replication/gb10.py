@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from calibrate.reference import Row, table
+from calibrate.replication import gb10_predicted
 from calibrate.replication.claims import Claim, compared, untestable
 from calibrate.replication.gb10_runs import options, served
 
@@ -46,7 +47,8 @@ ROUTED = {
 
 def claims() -> list[Claim]:
     """In the order of the list."""
-    return sorted([*_throughputs(), *_admission(), *_reported(), *_speculation(), *_kernels(), *_steps()], key=lambda c: c.name)
+    found = [*_throughputs(), *_admission(), *_reported(), *_speculation(), *_kernels(), *_steps(), *gb10_predicted.claims()]
+    return sorted(found, key=lambda c: c.name)
 
 
 def _worst(values: Iterable[float]) -> float:
@@ -137,7 +139,12 @@ def _admission() -> list[Claim]:
             "simulated",
         ),
         compared(
-            "G10", "no step of decodes only", f"{ours.decode_only_steps}, as its own histogram has", ours.decode_only_steps, 0, "simulated"
+            "G10",
+            "no step of decodes only",
+            f"{ours.decode_only_steps}, as its own histogram has",
+            ours.decode_only_steps,
+            0,
+            "simulated",
         ),
     ]
 

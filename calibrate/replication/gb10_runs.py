@@ -20,7 +20,7 @@ from importlib.resources import files
 from typing import Any
 
 from sim.engine.config import EngineConfig
-from sim.engine.interface import Iteration, Request
+from sim.engine.interface import Iteration, Request, Scheduler
 from sim.engine.llamacpp import LlamaCppScheduler
 from sim.ticks import TICK_S
 
@@ -121,6 +121,29 @@ def in_time(row: dict[str, str]) -> list[int]:
     return _starts(n, prompts, row["variant"], int(row["deferred_decode_slots"]))
 
 
+def burst(concurrency: int, prompt_tokens: int) -> list[Request]:
+    """Requests of equal share of `prompt_tokens`, sent at once."""
+    shares = [prompt_tokens * (i + 1) // concurrency - prompt_tokens * i // concurrency for i in range(concurrency)]
+    return [Request(str(i), 0.0, share, GENERATED) for i, share in enumerate(shares)]
+
+
+def first_tokens(
+    scheduler: Scheduler, requests: list[Request], ticks_of: Callable[[Iteration], int], first: int = 32, to_the_end: bool = True
+) -> tuple[int, dict[str, int]]:
+    """(ticks of the run, ticks of each request's first token), with `first` requests there at the first decision."""
+    for request in requests[:first]:
+        scheduler.add(request)
+    late, now, found = requests[first:], 0, dict[str, int]()
+    while scheduler.unfinished() and (to_the_end or any(not request.generated_tokens for request in requests)):
+        iteration = scheduler.schedule()
+        now += ticks_of(iteration)
+        for request in scheduler.complete(iteration).sampled:
+            found.setdefault(request.request_id, now)
+        while late:
+            scheduler.add(late.pop(0))
+    return now, found
+
+
 def served(
     concurrency: int,
     prompt_tokens: int,
@@ -140,20 +163,8 @@ def served(
         options={"prompt_tail_tokens": 4, **settings},
     )
     scheduler = Traced(config)
-    shares = [prompt_tokens * (i + 1) // concurrency - prompt_tokens * i // concurrency for i in range(concurrency)]
-    requests = [Request(str(i), 0.0, share, GENERATED) for i, share in enumerate(shares)]
-    for request in requests[:first]:
-        scheduler.add(request)
-    late = requests[first:]
-    now = 0
-    first_s: dict[str, float] = {}
-    while scheduler.unfinished() and (to_the_end or any(not request.generated_tokens for request in requests)):
-        iteration = scheduler.schedule()
-        now += ticks_of(iteration) if ticks_of else 0
-        for request in scheduler.complete(iteration).sampled:
-            first_s.setdefault(request.request_id, now * TICK_S)
-        while late:
-            scheduler.add(late.pop(0))
+    now, first_ticks = first_tokens(scheduler, burst(concurrency, prompt_tokens), ticks_of or (lambda _: 0), first, to_the_end)
+    first_s = {name: ticks * TICK_S for name, ticks in first_ticks.items()}
     if ticks_of is None:
         return scheduler.trace, {}
     wall_s, ttft_max_s = now * TICK_S, max(first_s.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from calibrate.reference import table
+from calibrate.replication import measured
 from calibrate.replication.claims import Claim, compared, untestable
 from sim.precision import STATE_BYTES
 from sim.specs.model import GatedDeltaNet
@@ -18,10 +19,8 @@ def claims() -> list[Claim]:
     state = GatedDeltaNet(16, int(facts["heads_H"]), int(facts["state_dim_k"]), int(facts["state_dim_v"]))
     batch, peak = int(facts["decode_batch"]), float(facts["peak_bw_gb_per_s"])
     moved = 2.0 * batch * state.state_elements() * STATE_BYTES  # read and written
-    return sorted(
-        [*_recurrence(moved, peak), *_programs(state, batch), *_bounds(batch), *_levers(state, batch, moved), *_others()],
-        key=lambda c: c.name,
-    )
+    found = [*_recurrence(moved, peak), *_programs(state, batch), *_bounds(batch), *_levers(state, batch, moved), *_others()]
+    return sorted([*found, *measured.gdn()], key=lambda c: c.name)
 
 
 def _calls() -> dict[tuple[str, str], dict[str, str]]:

@@ -7,6 +7,7 @@ from collections import Counter
 from calibrate.knees.published import reproduce
 from calibrate.knees.weight_axis import Shape, shapes
 from calibrate.reference import table
+from calibrate.replication import measured
 from calibrate.replication.claims import Claim, compared
 from sim.knee import closed_form_knee, eta
 
@@ -19,7 +20,7 @@ QWEN = ("qwen_smoke", "qwen_full", "qwen_confirm")
 def claims() -> list[Claim]:
     """In the order of the list."""
     recomputed = [compared(c.name, c.statement, c.detail or f"off by {c.deviation:.2g}", c.deviation, c.tolerance) for c in reproduce()]
-    return sorted([*recomputed, *_curves(), *_identities(), *_of_the_text()], key=lambda c: c.name)
+    return sorted([*recomputed, *_curves(), *_identities(), *_of_the_text(), *measured.tr164()], key=lambda c: c.name)
 
 
 def _curves() -> list[Claim]:

@@ -76,6 +76,14 @@ def whole(layers: Sequence[Spec], rows: Rows, height: int = HEIGHT) -> Spec:
     }
 
 
+def _in_order(rows: Rows) -> list[Any]:
+    """Rows numbered as they come, their intervals as text where any has one: of a row that has none, a number would be shown as NaN."""
+    if not any("low" in row for row in rows):
+        return [row | {"order": i} for i, row in enumerate(rows)]
+    told = [f"{row['low']:.4g} – {row['high']:.4g}" if "low" in row else "–" for row in rows]
+    return [row | {"order": i, "between": text} for i, (row, text) in enumerate(zip(rows, told, strict=True))]
+
+
 def series_of(names: Sequence[str]) -> Spec:
     """Colour and dash by the row's `series`, in this order; no legend for one."""
     legend = {} if len(names) > 1 else None
@@ -97,7 +105,7 @@ def tips(*named: tuple[str, str]) -> list[Spec]:
     ]
 
 
-TEXTS = ("series", "name", "text")
+TEXTS = ("series", "name", "text", "between")
 
 
 def _lanes(by: str = "name", title: str | None = None) -> Spec:
@@ -115,7 +123,7 @@ def lines(rows: Rows, x: Spec, y: Spec, names: Sequence[str], *, across: bool = 
     mark = {"type": "line", "interpolate": "step-after" if step else "linear", "clip": True}
     tooltip = tips(("x", x["title"]), ("y", y["title"]), *([("series", "line")] if len(names) > 1 else []))
     if any("low" in row for row in rows):
-        tooltip += tips(("low", "5 % of draws"), ("high", "95 % of draws"))
+        tooltip += tips(("between", "90 % of draws"))
     nearest = {"type": "point", "nearest": True, "on": "pointerover", "clear": "pointerout"}
     points: Spec = {
         "mark": {"type": "point", "fill": INK, "strokeOpacity": 0, "size": 60, "clip": True},
@@ -136,8 +144,7 @@ def lines(rows: Rows, x: Spec, y: Spec, names: Sequence[str], *, across: bool = 
                   "encoding": {**edges, **other}}  # fmt: skip
     if across:
         band["mark"]["orient"] = "horizontal"
-    ordered = [row | {"order": i} for i, row in enumerate(rows)]
-    return whole([*([band] if any("low" in row for row in rows) else []), drawn, points], ordered)
+    return whole([*([band] if any("low" in row for row in rows) else []), drawn, points], _in_order(rows))
 
 
 def stacked(rows: Rows, x: Spec, y: Spec, names: Sequence[str]) -> Spec:
@@ -206,7 +213,7 @@ def scatter(
         layers.append({"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule"}, "encoding": bounds})
     dot = {"mark": {"type": "point", "filled": True, "size": 110, "opacity": 0.9},
            "encoding": {**place, "color": colour, "shape": shape, "tooltip": tips(*tooltip)}}  # fmt: skip
-    return whole([*layers, dot], [row | {"order": i} for i, row in enumerate(rows)])
+    return whole([*layers, dot], _in_order(rows))
 
 
 def strip(rows: Rows, x: Spec, by: str, names: Sequence[str], tooltip: Sequence[tuple[str, str]]) -> Spec:

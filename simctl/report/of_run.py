@@ -58,6 +58,12 @@ def part_of(record: RunRecord, dataset: Any) -> Part:
         texts += said
     else:
         notes.append("The run kept no iteration log: no pictures over time and of cost, and no explained requests.")
+    outside = [label for key, label, _ in HEADLINES if key in noise and not noise[key][0] <= summary[key] <= noise[key][1]]
+    if outside:
+        notes.append(
+            "Run noise is where nine in ten runs with other arrivals and lengths fall. The run shown is one of the rarer ones: "
+            f"outside lie its {', '.join(outside)}. Another --seed shows another run."
+        )
     if not rates:
         notes.append("Rates held at their medians: simulate with --draws 20 for bands over what is not known about them.")
     several_ = f"{attrs.get('replicas', 1)} x " if int(attrs.get("replicas", 1)) > 1 else ""

@@ -100,7 +100,7 @@ def _picture(found: Any, name: str, axes: Mapping[str, Column]) -> Iterator[Pict
     names = list(dict.fromkeys(row["series"] for row in rows))
     low, high = min(rows, key=lambda row: row["y"]), max(rows, key=lambda row: row["y"])
     reading = f"It is lowest, {number(low['y'], unit)}, at {low['text']}, and highest, {number(high['y'], unit)}, at {high['text']}."
-    tooltip = (("text", "at"), ("y", label), ("low", "5 % of draws"), ("high", "95 % of draws"))
+    tooltip = (("text", "at"), ("y", label), *([("between", "90 % of draws")] if any("low" in row for row in rows) else []))
     title = f"{label} ({unit or 'share' if name.endswith(('chance', 'fraction', 'rate')) else unit or 'count'})"
     positive = min(min(row["y"], row.get("low", row["y"])) for row in rows) > 0 and high["y"] > 50 * low["y"]
     reach: Sequence[float] = [row[edge] for row in rows for edge in ("y", "low", "high") if edge in row] if positive else ()

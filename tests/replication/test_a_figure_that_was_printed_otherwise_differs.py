@@ -2,10 +2,11 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from calibrate.replication import brl07, gb10, gdn, routing, tr164
-from calibrate.replication.claims import compared
+from calibrate.replication.claims import compared, held
 
 CHANGED = [
     (tr164, "tr164", "run_cost", "measured_h100_s", "T12"),
@@ -35,7 +36,17 @@ def test_a_changed_table_changes_its_verdict(module, source, name, column, claim
     assert after[claim] == "differs"
 
 
-@pytest.mark.parametrize(("how", "verdict"), [("tables", "reproduced"), ("formula", "within"), ("simulated", "within")])
+@pytest.mark.parametrize(
+    ("how", "verdict"), [("tables", "reproduced"), ("formula", "within"), ("simulated", "within"), ("measured", "within")]
+)
 def test_a_claim_holds_up_to_its_tolerance(how, verdict):
     assert compared("T01", "1", "1", 0.1, 0.1, how).verdict == verdict
     assert compared("T01", "1", "1", 0.2, 0.1, how).verdict == "differs"
+
+
+@pytest.mark.parametrize(("figures", "verdict", "ours"), [([1.0, 5.0], "within", "a, b."), ([1.0, 9.0], "differs", "a, b (out).")])
+def test_without_a_tolerance_every_interval_must_hold_its_figure(figures, verdict, ours):
+    draws = np.array([np.linspace(0, 2, 101), np.linspace(4, 6, 101)])
+    claim = held("GP01", "1, 5", np.array(figures), draws, ["a", "b"], ".", unit="ms")
+    assert (claim.verdict, claim.ours, claim.unit) == (verdict, ours, "ms")
+    assert (claim.low, claim.high) == pytest.approx((0.1, 1.9))

@@ -73,6 +73,15 @@ def test_every_picture_looks_as_another_renderer_draws_it(shown):
     assert np.quantile(like[~np.eye(len(like), dtype=bool)], 0.9) < LIKE - 0.2
 
 
+def test_the_first_column_of_numbers_is_read_across_on_a_phone(shown):
+    page, report = shown
+    page.open(report, 360)
+    page.value("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    narrow = "[...document.querySelectorAll('main td:first-child')].filter(each => each.getBoundingClientRect().width < 64)"
+    assert page.value("document.querySelectorAll('main td:first-child').length") > 50
+    assert page.value(f"{narrow}.map(each => each.textContent)") == []
+
+
 def test_the_keyboard_reaches_all_of_it(shown):
     page, report = shown
     page.open(report, 1280)
@@ -86,16 +95,20 @@ def test_the_keyboard_reaches_all_of_it(shown):
     assert page.value("document.querySelector('figure details').open")
 
 
-def test_a_picture_answers_to_the_mouse(shown):
+@pytest.mark.parametrize(("across", "down"), [(0.5, 0.5), (0.97, 0.12), (0.1, 0.85)])
+def test_a_picture_answers_to_the_mouse(across, down, shown):
+    """Also at the ends of a curve, beyond its band."""
     page, report = shown
     page.open(report, 1280)
     page.value("document.querySelector('.view').scrollIntoView({block: 'center'})")
     box = "document.querySelector('.view svg').getBoundingClientRect()"
-    place = page.value(f"[{box}.x + {box}.width / 2, {box}.y + {box}.height / 2]")
+    place = page.value(f"[{box}.x + {across} * {box}.width, {box}.y + {down} * {box}.height]")
     for step in range(3):
         page.send("Input.dispatchMouseEvent", type="mouseMoved", x=place[0] + step, y=place[1])
     until = page.value("new Promise(done => setTimeout(() => done(document.querySelector('#vg-tooltip-element')?.textContent || ''), 500))")
     assert "TTFT" in until
+    assert "90 % of draws" in until
+    assert "NaN" not in until
 
 
 def test_it_prints(shown):

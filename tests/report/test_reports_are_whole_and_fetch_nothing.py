@@ -5,7 +5,6 @@ import re
 import pytest
 
 from simctl.report.inputs import part_of
-from tests.cli import run
 from tests.report.results import page_of, results
 
 MOST_BYTES = 3_000_000
@@ -65,14 +64,3 @@ def test_several_results_are_one_report(tmp_path):
 
 def test_the_same_result_is_the_same_page(tmp_path):
     assert page_of(tmp_path / "a.html", results()["run"])[0] == page_of(tmp_path / "b.html", results()["run"])[0]
-
-
-def test_every_picture_is_a_file_too(tmp_path):
-    shots = {"png": b"\x89PNG", "svg": b"<svg"}
-    folders = [option for kind in shots for option in (f"--{kind}", str(tmp_path / kind))]
-    assert run("report", str(results()["map"]), str(results()["plan"]), "-o", str(tmp_path / "r.html"), *folders).code == 0
-    names = [f"{i}_{picture.name}" for i, kind in enumerate(("map", "plan"), 1) for picture in part_of(results()[kind]).pictures]
-    for kind, magic in shots.items():
-        assert sorted(each.name for each in (tmp_path / kind).iterdir()) == sorted(f"{name}.{kind}" for name in names)
-        assert all(each.read_bytes().startswith(magic) for each in (tmp_path / kind).iterdir())
-        assert all(b"var(" not in each.read_bytes() for each in (tmp_path / kind).iterdir() if kind == "svg")

@@ -46,7 +46,7 @@ def test_a_run_of_hostile_names(tmp_path):
 def test_claims_of_hostile_names(tmp_path):
     claims = json.loads(results()["claims"].read_text())
     for i, claim in enumerate(claims):
-        claim |= dict.fromkeys(("name", "published", "ours", "how"), EVIL * 100) | {"report": f"{i % 3} {EVIL}"}
+        claim |= dict.fromkeys(("name", "published", "ours", "how", "unit"), EVIL * 100) | {"report": f"{i % 3} {EVIL}"}
     (tmp_path / "claims.json").write_text(json.dumps(claims * 100))
     text, page = page_of(tmp_path / "claims.html", tmp_path / "claims.json")
     check(text, page, len(page.pictures()))
