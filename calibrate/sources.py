@@ -17,11 +17,13 @@ from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import key
 
+KEPT_APART = ("void", "unseen")  # folders: runs that must not be used, and runs that judge what was learnt without them
+
 
 def packaged_measurements(gpu: GpuSpec | None = None) -> list[Path]:
-    """Packaged netCDF measurement files that nothing voids, sorted by name: all, or those in the folder of a GPU."""
+    """Packaged netCDF measurement files to learn from, sorted by name: all, or those in the folder of a GPU."""
     found = (_root() / key(gpu.name) if gpu else _root()).rglob("*.nc")
-    return sorted(path for path in found if path.parent.name != "void")
+    return sorted(path for path in found if path.parent.name not in KEPT_APART)
 
 
 def _root() -> Path:

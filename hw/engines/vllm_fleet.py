@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hw.engines import vllm_server
+from hw.engines.shapes import write_model
 from hw.engines.vllm_server import Server
 
 POLICY = "round_robin"
@@ -52,14 +53,13 @@ def serve(
 
     `flags` go to every server. Raises what hw.engines.vllm_server.serve raises, with the log of the server that failed.
     """
+    write_model(model, folder, tokenizer=True)  # one path: servers whose models' paths differ refuse each other's KV
     flags = [*flags, "--kv-transfer-config", CONNECTOR] if prefill else flags
     with ExitStack() as stack, ThreadPoolExecutor(replicas) as starting:
 
         def start(index: int, extra: dict[str, str]) -> Server:
-            own = folder / str(index)
-            own.mkdir()
             limits: dict[str, Any] = {"flags": flags, "max_model_len": max_model_len, "extra": extra}
-            return stack.enter_context(vllm_server.serve(model, own, device="cuda", log=log.with_suffix(f".{index}.log"), **limits))
+            return stack.enter_context(vllm_server.serve(model, folder, device="cuda", log=log.with_suffix(f".{index}.log"), **limits))
 
         extras = environments(replicas, tensor_parallel, connected=prefill > 0)
         servers = [each.result() for each in [starting.submit(start, i, extra) for i, extra in enumerate(extras)]]

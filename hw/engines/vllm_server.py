@@ -64,7 +64,9 @@ def serve(
     healthy in time; the end of its log is in the message.
     """
     require_vllm(device)
-    config, path, port = shape(model), write_model(model, folder, tokenizer=True), free_port()
+    config, port, path = shape(model), free_port(), folder / model
+    if not path.exists():
+        write_model(model, folder, tokenizer=True)
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(path), "--served-model-name", model]
     command += ["--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", "--dtype", config["torch_dtype"]]
     command += ["--tokenizer", str(path / "tokenizer")]
