@@ -162,9 +162,11 @@ def stacked(rows: Rows, x: Spec, y: Spec, names: Sequence[str]) -> Spec:
     return whole([layer], rows)
 
 
-def bars(rows: Rows, x: Spec, *, names: Sequence[str] = (), tooltip: Sequence[tuple[str, str]] = ()) -> Spec:
-    """A horizontal bar for every `name`, in the order of the rows; in pieces by `series` where there are `names`."""
+def bars(rows: Rows, x: Spec, *, names: Sequence[str] = (), colours: Sequence[str] = (), tooltip: Sequence[tuple[str, str]] = ()) -> Spec:
+    """A horizontal bar for every `name`, in the order of the rows; in pieces by `series` where there are `names`, in their `colours`."""
     colour = series_of(names)["color"] if names else {"value": FIRST}
+    if colours:
+        colour["scale"]["range"] = list(colours)
     pieces = {"order": {"field": "place", "type": "quantitative"}} if names else {}
     encoding = {
         "y": _lanes(),

@@ -55,6 +55,7 @@ def _verdicts(claims: Claims, counts: Mapping[str, int], reports: Sequence[str])
         rows,
         charts.axis("claims (number)", zero=True),
         names=VERDICTS,
+        colours=[charts.COLOURS[i] for i in (0, 2, 1, 3)],  # what differs is not green
         tooltip=(("name", "report"), ("series", "verdict"), ("x", "claims")),
     )
     table = [[report, *(str(found[report, verdict]) for verdict in VERDICTS)] for report in reports]
