@@ -1,7 +1,7 @@
 """Pack vLLM for a GPU host that has PyTorch but no network, in parts small enough to carry. See docs/air-gapped.md.
 
 The host is x86-64 with Python 3.12 and the torch that this vLLM release pins; packages it has are left out of the bundle. Only
-attention code for Hopper is kept, and structured output is replaced by a stub: a benchmark needs neither the rest nor that.
+GPU code for Hopper is kept, and structured output is replaced by a stub: a benchmark needs neither the rest nor that.
 Run where pip can reach an index: `python -m hw.airgap OUT_DIR`.
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import click
 
+from hw.fatbin import blanked
 from sim.errors import SimctlError
 
 VLLM = "0.23.0"
@@ -44,7 +45,8 @@ ON_HOST = frozenset(
         "urllib3", "uvloop",
     }
 )  # fmt: skip
-LEFT_OUT = ("_vllm_fa2_C", "vllm-rs", "swagger", "third_party/deep_gemm")
+ARCH = 90  # Hopper
+LEFT_OUT = ("_vllm_fa2_C", "vllm-rs", "swagger", "third_party/deep_gemm", "mistral_common/data/tekken")
 STUBS = ("xgrammar/__init__.py", "humming/__init__.py")  # structured output; a quantisation that vLLM imports with every other
 STUB = '''"""Stands in for a package left out of this bundle: every name is a class that does nothing, every submodule likewise."""
 
@@ -106,6 +108,8 @@ def unpack(wheels: Iterable[Path], site: Path) -> None:
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(site, [n for n in archive.namelist() if not any(part in n for part in LEFT_OUT)])
+    for library in (site / "vllm").rglob("*.so"):
+        library.write_bytes(blanked(library.read_bytes(), ARCH))
     for name in STUBS:
         target = site / name
         target.parent.mkdir(parents=True, exist_ok=True)

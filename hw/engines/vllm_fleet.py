@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any
 from hw.engines import vllm_server
 from hw.engines.shapes import write_model
 from hw.engines.vllm_server import Server
+from sim.errors import UsageError
 
 POLICY = "round_robin"
 CONNECTOR = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'  # moves KV from GPU to GPU; the router tells it what and where
@@ -51,8 +53,11 @@ def serve(
 ) -> Iterator[Server]:  # fmt: skip
     """Start all servers at once and the router once they are healthy; stop all at the end. The URL is the router's.
 
-    `flags` go to every server. Raises what hw.engines.vllm_server.serve raises, with the log of the server that failed.
+    `flags` go to every server. Raises UsageError when the router or NIXL is absent, and what hw.engines.vllm_server.serve raises.
     """
+    for module, package in (("vllm_router", "vllm-router"), *([("nixl", "nixl")] if prefill else [])):
+        if importlib.util.find_spec(module) is None:
+            raise UsageError(f"{package} is not installed: pip install {package}")
     write_model(model, folder, tokenizer=True)  # one path: servers whose models' paths differ refuse each other's KV
     flags = [*flags, "--kv-transfer-config", CONNECTOR] if prefill else flags
     with ExitStack() as stack, ThreadPoolExecutor(replicas) as starting:

@@ -6,7 +6,7 @@ import pytest
 
 from calibrate.served.runs import ServedRun
 from hw.command import jobs_of
-from hw.engines.vllm_fleet import environments, router_command
+from hw.engines.vllm_fleet import environments, router_command, serve
 from hw.jobs import Job
 from sim.cluster.pools import DECODE, PREFILL
 from sim.deployment import Limits
@@ -58,3 +58,13 @@ def test_a_measured_prefill_pool_is_simulated_as_one():
     assert d.fleet is not None
     assert [(pool.role, pool.deployment.replicas) for pool in d.fleet.pools] == [(PREFILL, 1), (DECODE, 2)]
     assert d.fleet.pools[0].deployment == d.deployment
+
+
+def test_a_missing_router_is_named_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with (
+        pytest.raises(UsageError, match="vllm-router is not installed"),
+        serve("qwen3-14b", tmp_path, replicas=2, prefill=0, tensor_parallel=1, flags=(), max_model_len=None, log=tmp_path / "log"),
+    ):
+        pass
+    assert not list(tmp_path.iterdir())
