@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import IO, Any, NamedTuple
 
@@ -49,7 +50,8 @@ class Product(NamedTuple):
     bias: bool
 
 
-class Measured(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True)
+class Measured:
     """Seconds of a product on one GPU at `rows` [row], ascending."""
 
     rows: Array
@@ -136,15 +138,22 @@ def sum_over_roofline(
 
 
 def typical_s(product: Product, known: Mapping[Product, Measured], best: Roofline, rows: Array) -> Array:
-    """Seconds of a product that was not measured: its roofline times the geometric mean of how far those of about its size are over theirs,
-    as a time that never falls when a row is added.
+    """Seconds of a product that was not measured, at 1, 2, 3, ... `rows`: its roofline times the geometric mean of how far those of about
+    its size are over theirs, as a time that never falls when a row is added.
     """
-    log_sizes = np.log([float(p.k * p.n) for p in known])
+    log_sizes, over = _all_over_roofline(tuple(known.items()), best, rows.size)
     alike = np.exp(-0.5 * np.square((log_sizes - np.log(float(product.k * product.n))) / ALIKE))
-    over = np.log([by_rows(seen, rows) / smooth_s(float(p.k * p.n), rows, best) for p, seen in known.items()])
     mean = np.exp(alike @ over / alike.sum())
     out: Array = np.maximum.accumulate(mean * smooth_s(float(product.k * product.n), rows, best))
     return out
+
+
+@lru_cache(maxsize=8)
+def _all_over_roofline(known: tuple[tuple[Product, Measured], ...], best: Roofline, most: int) -> tuple[Array, Array]:
+    """Log weights [product], and log of seconds over roofline [product, rows from 1 to `most`]."""
+    rows = np.arange(1.0, most + 1.0)
+    over = [by_rows(seen, rows) / smooth_s(float(p.k * p.n), rows, best) for p, seen in known]
+    return np.log([float(p.k * p.n) for p, _ in known]), np.log(over)
 
 
 def smooth_s(weights: float, rows: Array, best: Roofline) -> Any:
