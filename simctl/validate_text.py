@@ -25,7 +25,7 @@ BOUND_BELOW_FLOOR = "* MISS, replicate floor above: replicates lie so far apart 
 def render(report: Report) -> None:
     """Print a report, no line wider than a terminal."""
     run, served, o = report.run, report.served, report.served.overhead
-    where = f"{run.replicas} replicas, each on {run.gpu.name}" if run.replicas > 1 else run.gpu.name
+    where = f"{run.gpu.name}, {run.replicas} replicas" if run.replicas > 1 else run.gpu.name
     click.echo(click.style(fill(f"{run.name}: {run.model.name} on {where}, {run.engine}"), bold=True))
     noise = ", ".join(f"{LABEL[m]} {100 * v:.1f} %" for m, v in o.noise.items())
     fitted = f"fitted to {', '.join(served.fitted_to)}" if served.fitted_to else f"transferred from {o.engine} on {o.gpu}"
