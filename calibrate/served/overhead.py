@@ -25,7 +25,7 @@ from calibrate.served.runs import Experiment, ServedRun
 from sim.cost.batch import decode_batch
 from sim.cost.fingerprint import formula_fingerprint
 from sim.cost.rates import RateDraws, Rates
-from sim.cost.serving import LAUNCHING, MIN_C0_S, SHOWN, HostRates, ServingOverhead, hidden_work, scaled, with_c0
+from sim.cost.serving import LAUNCHING, MIN_C0_S, SHOWN, HostRates, ServingOverhead, hidden_work, packaged_overhead, scaled, with_c0
 from sim.cost.step_time import step_terms
 from sim.cost.work import coefficients
 from sim.deployment import plan_engine
@@ -81,6 +81,8 @@ def fit_overhead(run: ServedRun, in_process: RateDraws, low: Sequence[Experiment
     source = Provenance(Origin.SERVED, f"fitted to {low[0].name}", run.gpu.name)
     host = HostRates(request_s=0.0, serial_s=SERIAL_S, token_s=TOKEN_S, source=source, work=work)
     launch, launch_sd = launch_factor(low, launching_s(run, in_process.point), work) if overlaps else (1.0, 0.0)
+    if run.tp > 1 and (others := packaged_overhead((run.gpu.name, run.name))) is not None:
+        launch, launch_sd = others.launch, others.launch_sd  # each GPU's worker launches in a process of its own: tokens do not wait for it
     spread = np.exp(launch_sd * np.random.default_rng(12).standard_normal(rates.count))
     rates = scaled(rates, LAUNCHING, launch, launch * spread, f"x {launch:.2f} as served")
     rates, host = _closed(run, in_process, rates, host, low, tpot=not rungs)
