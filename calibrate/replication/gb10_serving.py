@@ -20,7 +20,7 @@ from calibrate.population.published import GB10_MODELS, PRINTED, UBATCH
 from calibrate.reference import Row, table
 from calibrate.replication.gb10_runs import GENERATED, burst, first_tokens
 from sim.cost.iteration import StepTime, split
-from sim.cost.rates import Rates
+from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work
 from sim.deployment import default_batch_limits
@@ -39,10 +39,9 @@ Array = NDArray[np.float64]
 ENGINES = ("llama.cpp-paged", "vllm")
 PHASES = ("40", "41", "47")  # both engines side by side: 1 to 256 clients of the mixture of experts, 1 to 128 of the dense model
 FIGURES = ("agg_tps", "decode_agg_tps", "ttft_mean_ms")
-FREE = (
-    *("c0_s", "c_seq_s", "c_prefill_s", "kernel_s", "beta", "beta_expert", "beta_kv", "beta_state"),
-    *("linear_flops_per_s", "expert_flops_per_s", "attention_flops_per_s"),
-)
+# One GPU that replays graphs and reads all its KV shows no launches, no selection, no host link and no other GPU.
+UNSEEN = ("launch_layer_s", "find_s", "find_unit_s", "link_bytes_per_s", "gather_s", "comm_bytes_per_s", "comm_latency_s")
+FREE = tuple(rate for rate in UNITS if rate not in UNSEEN)
 FREE_SD = 0.5  # log sd of every rate before the fit, a factor of 2.3 either way: another engine has other kernels
 NOISE_SD = float(np.hypot(PRINTED, OUTSIDE_SD["engine"]))  # log sd of a figure: the formula's, and that of another engine
 DRAWS = 1000
