@@ -17,12 +17,12 @@ VERDICTS = ("reproduced", "within", "differs", "not testable")
 
 
 def interval(claim: Mapping[str, Any]) -> str:
-    """The interval of a claim as printed by --json, in words; empty where the figure is exact."""
+    """The 90 % interval of a claim as printed by --json, in words; empty where the figure is exact."""
     low, high = claim.get("low"), claim.get("high")
     if low is None or high is None:
         return ""
     digits = next(n for n in (3, 4, 5, 9) if n == 9 or (f"{low:.{n}g}" != f"{high:.{n}g}" and high < 10.0**n))
-    return f"90 % interval: {low:.{digits}g} to {high:.{digits}g} {claim['unit']}".rstrip()
+    return f"{low:.{digits}g} to {high:.{digits}g} {claim['unit']}".rstrip()
 
 
 @click.command("replicate")
@@ -56,7 +56,8 @@ def command(report: str, as_json: bool) -> None:
     for claim in found:
         head = f"{claim.name:<5}{claim.verdict:<12}  "
         click.echo(fill(f"{head}{claim.published}", later=" " * len(head), whole=True))
-        for line in filter(None, (f"{claim.how}: {claim.ours}", interval(dataclasses.asdict(claim)))):
+        between = interval(dataclasses.asdict(claim))
+        for line in (f"{claim.how}: {claim.ours}", *([f"90 % interval: {between}"] if between else [])):
             click.echo(fill(line, first=" " * len(head), later=" " * len(head), whole=True))
     counts = Counter(claim.verdict for claim in found)
     click.echo(f"\n{len(found)} claims: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS))

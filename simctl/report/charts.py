@@ -35,7 +35,7 @@ CONFIG: Spec = {
     # above the axis and not beside it: a phone has no room to the left
     "axisY": {"titleAngle": 0, "titleAlign": "left", "titleAnchor": "end", "titleX": 0, "titleY": -8, "titleBaseline": "bottom"},
     "legend": {**_TEXT, "orient": "bottom", "direction": "horizontal", "title": None, "labelLimit": 170, "symbolSize": 180,
-               "columns": {"expr": "max(1, floor(width / 170))"}},
+               "columns": {"expr": "max(1, floor((isFinite(containerSize()[0]) ? containerSize()[0] - 70 : width) / 170))"}},
     "header": {"labelColor": INK, "titleColor": INK},
     "text": {"fill": INK},
     "line": {"strokeWidth": 2},

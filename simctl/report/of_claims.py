@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -15,7 +14,7 @@ from simctl.report.page import Headline, Part, Picture, cut, number
 KEYS = {"report", "name", "published", "ours", "how", "verdict"}
 MOST = 250  # claims
 MOST_REPORTS = 20
-WIDTH = 40  # characters of a line: a phone's
+COLUMNS = ("claim", "verdict", "published", "ours", "from", "90 % interval")
 MEANING = "Reproduced figures follow from the report's own tables; within are those of our formula, simulator or measurement, as near \
 as the list of targets asks, or inside our interval; differs are neither, contradictions inside a report among them; not testable says why."
 Claims = Sequence[Mapping[str, Any]]
@@ -31,14 +30,13 @@ def part_of(claims: Claims) -> Part:
     pictures = [_verdicts(claims, counts, reports[:MOST_REPORTS])]
     chosen = [
         (title, [each for each in claims if each["verdict"] == verdict])
-        for title, verdict in (("Claims that nothing here can tell", "not testable"), ("Claims that do not hold", "differs"))
+        for title, verdict in (("Claims that do not hold", "differs"), ("Claims that nothing here can tell", "not testable"))
     ]
     chosen += [(f"All claims of {name}", [each for each in claims if cut(each["report"], 30) == name]) for name in reports[:MOST_REPORTS]]
-    texts = [(title, _all(some)) for title, some in chosen if some]
+    tables = [(title, COLUMNS, [_row(each) for each in islice(some, MOST)]) for title, some in chosen if some]
     named = ", ".join(reports[:MOST_REPORTS])
-    return Part(
-        f"Replication: {named}", "Does what was published hold when it is computed again?", [], heads, [MEANING], pictures, [], texts
-    )
+    asked = "Does what was published hold when it is computed again?"
+    return Part(f"Replication: {named}", asked, [], heads, [MEANING], pictures, tables=tables)
 
 
 def _verdicts(claims: Claims, counts: Mapping[str, int], reports: Sequence[str]) -> Picture:
@@ -62,17 +60,6 @@ def _verdicts(claims: Claims, counts: Mapping[str, int], reports: Sequence[str])
     return Picture("verdicts", "Which reports hold?", reading, spec, ("report", *VERDICTS), table)
 
 
-def _all(claims: Iterable[Mapping[str, Any]]) -> str:
-    return "\n\n".join(
-        "\n".join((
-            f"{cut(each['name'], 20)}  {each['verdict']}",
-            *_lines(f"published: {cut(each['published'], 400)}"),
-            *_lines(f"{cut(each['how'], 20)}: {cut(each['ours'], 600)}"),
-            *_lines(cut(interval(each), 100)),
-        ))
-        for each in islice(claims, MOST)
-    )  # fmt: skip
-
-
-def _lines(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+def _row(claim: Mapping[str, Any]) -> list[str]:
+    most = {"name": 20, "verdict": 20, "published": 400, "ours": 600, "how": 20}
+    return [*(cut(claim[key], longest) for key, longest in most.items()), cut(interval(claim), 100)]

@@ -108,8 +108,8 @@ def _tried(found: Plan) -> Iterator[Picture]:
     names = [name for name in ("meets it", "fails", "undecided") if any(row["series"] == name for row in rows)]
     count = {name: sum(row["series"] == name for row in rows) for name in ("meets it", "fails", "undecided")}
     reading = (
-        f"Of {len(rows)} deployments tried, {count['meets it']} certainly do, {count['fails']} certainly do not "
-        f"and {count['undecided']} are undecided; bars are 95 % intervals over trials."
+        f"Deployments tried: {len(rows)}. Certain to meet it: {count['meets it']}; certain to fail: {count['fails']}; undecided: "
+        f"{count['undecided']}. Bars are 95 % intervals over trials."
     )
     tooltip = (("name", "deployment"), ("x", "USD/h"), ("y", "chance (%)"), ("low", "95 % from"), ("high", "to"), ("n", "trials"))
     y = charts.axis("chance to meet it all (%)", zero=True, scale={"domain": [0, 100]})

@@ -61,8 +61,8 @@ def part_of(record: RunRecord, dataset: Any) -> Part:
     outside = [label for key, label, _ in HEADLINES if key in noise and not noise[key][0] <= summary[key] <= noise[key][1]]
     if outside:
         notes.append(
-            "Run noise is where nine in ten runs with other arrivals and lengths fall. The run shown is one of the rarer ones: "
-            f"outside lie its {', '.join(outside)}. Another --seed shows another run."
+            "Run noise holds nine in ten runs with other arrivals and lengths. This run is one of the others for its "
+            f"{', '.join(outside)}. Another --seed shows another run."
         )
     if not rates:
         notes.append("Rates held at their medians: simulate with --draws 20 for bands over what is not known about them.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,9 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The report of one input. `texts` are (title, text in columns), folded on the page."""
+    """The report of one input. `texts` are (title, text in columns), folded on the page; `tables` are (title, columns, rows of texts to be
+    read), the first of them open.
+    """
 
     title: str
     asked: str
@@ -52,7 +54,8 @@ class Part:
     scope: Sequence[str]
     pictures: Sequence[Picture]
     notes: Sequence[str] = ()
-    texts: Sequence[tuple[str, str]] = field(default=())
+    texts: Sequence[tuple[str, str]] = ()
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = ()
 
 
 def number(value: float | None, unit: str = "") -> str:

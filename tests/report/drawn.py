@@ -15,6 +15,9 @@ COLLIDING = f"""{TEXTS}.flatMap(texts => texts.flatMap(([a, p], i) => texts.slic
                      && Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top) > 3)
     .map(([b, q]) => `${{a}} on ${{b}}`)))"""
 CUT = f"{TEXTS}.flat().filter(([text, box]) => box.left < -1 || box.right > innerWidth + 1).map(([text]) => text)"
+# pictures that reach beyond their own box, over what comes below
+SPILLING = """[...document.querySelectorAll(".view svg")]
+    .map(svg => svg.querySelector("g").getBoundingClientRect().bottom - svg.getBoundingClientRect().bottom).filter(spilt => spilt > 1)"""
 # of each label in a picture, how far its colour is from that of the page: WCAG's contrast ratio
 CONTRAST = """(() => {
   const light = colour => { const [r, g, b] = colour.match(/[0-9.]+/g).slice(0, 3).map(Number).map(v => v / 255)
@@ -36,3 +39,4 @@ def check(page: Browser, width: int) -> None:
     assert min(page.value(CONTRAST)) >= 4.5
     assert page.value(COLLIDING) == []
     assert page.value(CUT) == []
+    assert page.value(SPILLING) == []

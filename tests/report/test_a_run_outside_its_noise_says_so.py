@@ -1,4 +1,4 @@
-"""A run whose figures lie where few other seeds do is called a rare one; one among the others is not."""
+"""A run whose figures lie where few other seeds do says so; one among the others does not."""
 
 import numpy as np
 import pytest
@@ -17,6 +17,6 @@ def test_the_note_names_the_figures_outside(factor, named):
     around = np.exp(0.02 * np.random.default_rng(0).standard_normal((20, 1)))
     values = factor * around * [summary[name] for name in figures]
     part = part_of(record, dataset.assign(repeat_value=(dataset["repeat_value"].dims, values)))
-    notes = [note for note in part.notes if "rarer" in note]
+    notes = [note for note in part.notes if "Another --seed" in note]
     assert len(notes) == named
     assert all("Median TTFT" in note and "Failed requests" not in note for note in notes)

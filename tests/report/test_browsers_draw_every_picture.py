@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(installed() is None, reason="no Chromium or Chrome is installed (apt-get install chromium)"),
 ]
-WIDTHS, SCHEMES = (360, 768, 1280), ("light", "dark")
+WIDTHS, SCHEMES = (360, 390, 768, 1280), ("light", "dark")
 LIKE = 0.75  # correlation of ink: pictures are 0.83 and more like themselves, nine in ten pairs of different ones less than 0.5
 
 
