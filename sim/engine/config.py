@@ -41,6 +41,10 @@ class EngineConfig:
             raise UsageError(f"num_gpu_blocks must be at least 2, got {self.num_gpu_blocks}")
         if self.long_prefill_token_threshold < 0:
             raise UsageError(f"long_prefill_token_threshold must not be negative, got {self.long_prefill_token_threshold}")
+        if self.long_prefill_token_threshold > self.max_model_len:
+            raise UsageError(
+                f"long_prefill_token_threshold ({self.long_prefill_token_threshold}) must not exceed max_model_len ({self.max_model_len})"
+            )
         if not 0.0 <= self.watermark < 1.0:
             raise UsageError(f"watermark must lie in [0, 1), got {self.watermark}")
         if self.max_num_batched_tokens < self.max_num_seqs:

@@ -74,7 +74,7 @@ def drafted(draw: st.DrawFn) -> Workload:
     limits["options"] = {"draft_tokens": drafts, "drafter": draw(st.sampled_from(DRAFTERS))}
     limits["num_gpu_blocks"] += -(-2 * drafts // limits["block_size"])
     if 0 < limits["long_prefill_token_threshold"] <= drafts:  # shorter than a verification, on which the engine's own assertion fails
-        limits["long_prefill_token_threshold"] = 1 + drafts
+        limits["long_prefill_token_threshold"] = 1 + drafts if drafts < limits["max_model_len"] else 0
     return workload
 
 

@@ -41,6 +41,7 @@ def test_the_largest_request_that_fits_runs_to_its_end() -> None:
         {"max_num_seqs": 9000},
         {"enable_chunked_prefill": False},
         {"long_prefill_token_threshold": -1},
+        {"long_prefill_token_threshold": 1 << 30},
     ],
 )
 def test_absurd_limits_are_refused(limits: dict[str, object]) -> None:
