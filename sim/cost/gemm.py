@@ -4,8 +4,8 @@ A library chooses a kernel for every size, and no formula tells which: on the H1
 is a table, times by rows of the matrix products of a layer (`python -m hw --suite products`). The roofline is a smooth maximum at the
 bandwidth and the flop rate of the GPU's fastest product; an engine's own rates differ from them by what its clock does to both.
 A product that was not measured is taken for a typical one of its size. Of 8-bit weights no product was measured: above its floor one takes
-half as long as in 16 bits. On a GPU without a table each product costs a floor beside its roofline, GEMM_KERNELS small kernels
-(sim.cost.work).
+half as long as in 16 bits, by whole tiles of rows. On a GPU without a table each product costs a floor beside its roofline, GEMM_KERNELS
+small kernels (sim.cost.work).
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ FLOOR_S = 2.8e-6
 # Every captured size was measured, and the next one up stands for those between. Beyond, a number of rows that was not measured is taken
 # for the nearest that a tile does not divide either: those that it does may get kernels of their own.
 TILE = 8
+# 8-bit products compute whole tiles of rows, and a row of padding takes as long as two: docs/log/2026-11-25-rows-of-8-bit-products.md.
+EIGHT_BIT_TILE = 256
+PADDING = 1.0
 ALIKE = 0.5  # of the logarithm of a product's weights: within a factor of about 1.6 others tell of it
 
 
@@ -130,11 +133,22 @@ def sum_over_roofline(
     wanted: Sequence[tuple[Product, int]], known: Mapping[Product, Measured], best: Roofline, width: float = 1.0
 ) -> Array:
     """`over_roofline` of (product, layers) and what is known of products; `width` is that of a weight, in 16 bits."""
-    rows = np.arange(1, min(seen.rows[-1] for seen in known.values()) + 1)
-    each = (layers * (by_rows(known[p], rows) if p in known else typical_s(p, known, best, rows)) for p, layers in wanted)
+    rows = np.arange(1.0, min(seen.rows[-1] for seen in known.values()) + 1.0)
+    whole = in_tiles(rows) if width < 1.0 else rows
+    each = (
+        layers * (by_rows(known[p], whole) if p in known else typical_s(p, known, best, rows)[whole.astype(int) - 1])
+        for p, layers in wanted
+    )
     weights = float(sum(layers * p.k * p.n for p, layers in wanted))
     floor_s = FLOOR_S * sum(layers for _, layers in wanted)
-    return np.concatenate([[1.0], (floor_s + (sum(each) - floor_s) * width) / (smooth_s(weights, rows, best) * width)])
+    seconds = floor_s + (sum(each) - floor_s) * width * (1.0 + PADDING * (1.0 - rows / whole))
+    return np.concatenate([[1.0], seconds / (smooth_s(weights, rows, best) * width)])
+
+
+def in_tiles(rows: Array) -> Array:
+    """Rows that an 8-bit product computes, of ascending `rows`: beyond the first tile, whole tiles."""
+    whole: Array = np.where(rows <= EIGHT_BIT_TILE, rows, np.ceil(rows / EIGHT_BIT_TILE) * EIGHT_BIT_TILE)
+    return whole.clip(max=rows[-1])
 
 
 def typical_s(product: Product, known: Mapping[Product, Measured], best: Roofline, rows: Array) -> Array:

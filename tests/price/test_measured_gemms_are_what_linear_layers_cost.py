@@ -7,6 +7,7 @@ import pytest
 
 from sim.cost.batch import BatchShape, decode_batch
 from sim.cost.gemm import (
+    EIGHT_BIT_TILE,
     FLOOR_S,
     GEMM_KERNELS,
     HELD_OUT,
@@ -66,15 +67,28 @@ def test_elsewhere_every_product_has_a_floor_of_small_kernels(gpu):
     assert work.linear_bytes == without.linear_bytes
 
 
-def test_8_bits_take_half_of_16_above_a_floor_and_quantise():
-    half, whole = (over_roofline(MODEL, Precision(weights), 1, GPU) for weights in ("fp8", "bf16"))
-    rows, products = np.arange(1, half.size), products_of(MODEL)
+def above_floor(weights):
+    """Seconds of the model's products by rows, from 1, above the floor of each."""
+    table, products = over_roofline(MODEL, Precision(weights), 1, GPU), products_of(MODEL)
+    rows = np.arange(1.0, table.size)
     roofline_s = smooth_s(sum(layers * p.k * p.n for p, layers in products), rows, roofline(products_on(GPU)))
-    floor_s = FLOOR_S * sum(layers for _, layers in products)
-    np.testing.assert_allclose(half[1:] * roofline_s / 2 - floor_s, (whole[1:] * roofline_s - floor_s) / 2, rtol=1e-9)
+    return rows, table[1:] * roofline_s * Precision(weights).weight_bytes / 2 - FLOOR_S * sum(layers for _, layers in products)
+
+
+def test_8_bits_take_half_of_16_above_a_floor_and_quantise():
+    (rows, half), (_, whole) = above_floor("fp8"), above_floor("bf16")
+    tiles = (rows <= EIGHT_BIT_TILE) | (rows % EIGHT_BIT_TILE == 0)
+    np.testing.assert_allclose(half[tiles], whole[tiles] / 2, rtol=1e-9)
     assert over_roofline(MODEL, Precision("int4"), 1, GPU) is None  # computed in 16 bits, by kernels of their own
     narrow, wide = (coefficients(MODEL, Precision(weights), 1, None) for weights in ("fp8", "bf16"))
     assert narrow.kernels - wide.kernels == 4 * MODEL.layers
+
+
+def test_8_bits_compute_whole_tiles_and_padding_takes_twice_as_long():
+    _, seconds = above_floor("fp8")
+    for last in (512, 2048, 8192):
+        inside = np.arange(last - EIGHT_BIT_TILE + 1, last + 1)
+        np.testing.assert_allclose(seconds[inside - 1], seconds[last - 1] * (2.0 - inside / last), rtol=1e-9)
 
 
 def test_every_captured_size_was_measured_and_stands_for_itself():

@@ -31,20 +31,30 @@ def test_replicas_never_seen_answer_within_six_per_cent():
         assert found[load, "e2el_s"].median_abs <= 0.06
 
 
-@pytest.mark.parametrize("weights", ["", "_fp8"])
-def test_a_70b_below_saturation_answers_within_two_per_cent(weights):
-    found = scores(f"llama3.1-70b{weights}_tp2", transferred=True)
+def test_a_70b_below_saturation_answers_within_two_per_cent():
+    found = scores("llama3.1-70b_tp2", transferred=True)
     for load in ("open 2/s", "closed 16x4"):
         for metric in ("tpot_s", "e2el_s"):
             assert found[load, metric].median_abs <= 0.02
             assert found[load, metric].coverage >= 0.85
 
 
-@pytest.mark.xfail(strict=True, reason="near saturation a small error of an iteration grows: 5 and 16 % too fast")
-@pytest.mark.parametrize("weights", ["", "_fp8"])
-def test_a_70b_near_saturation_answers_within_five_per_cent(weights):
-    found = scores(f"llama3.1-70b{weights}_tp2", transferred=True)
-    assert found["open 10/s", "e2el_s"].median_abs <= 0.05
+@pytest.mark.xfail(strict=True, reason="near saturation a small error of an iteration grows: 6 % too fast")
+def test_a_70b_near_saturation_answers_within_five_per_cent():
+    assert scores("llama3.1-70b_tp2", transferred=True)["open 10/s", "e2el_s"].median_abs <= 0.05
+
+
+def test_a_70b_in_fp8_answers_within_six_per_cent():
+    found = scores("llama3.1-70b_fp8_tp2", transferred=True)
+    for load in ("open 2/s", "open 10/s", "closed 16x4"):
+        for metric in ("tpot_s", "e2el_s"):
+            assert found[load, metric].median_abs <= 0.06
+            assert found[load, metric].coverage >= 0.85
+
+
+@pytest.mark.xfail(strict=True, reason="2 to 3 % too slow: a row of 8-bit padding takes as long as two on an H100, rather 1.75 here")
+def test_a_70b_in_fp8_below_saturation_answers_within_two_per_cent():
+    assert scores("llama3.1-70b_fp8_tp2", transferred=True)["open 2/s", "tpot_s"].median_abs <= 0.02
 
 
 def test_a_run_of_replicas_is_read_as_such():
