@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from calibrate.sampling import Diagnostics, Settings
-from sim.cost.fingerprint import formula_fingerprint
 from sim.errors import SimctlError
 from sim.files import replacing
-from sim.posterior import SCHEMA, digest
-from sim.provenance import Provenance
+from sim.rates.fingerprint import formula_fingerprint
+from sim.rates.posterior import SCHEMA, digest
+from sim.rates.provenance import Provenance
 
 # Packaged files are read on every what-if: a few hundred draws carry a 5-95 % interval to about 2 % of its width.
 THINNED_DRAWS = 800

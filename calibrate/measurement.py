@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from sim.errors import UsageError
-from sim.precision import Precision
 from sim.results.netcdf import DamagedFileError, whole
 from sim.specs.hf_config import spec_from_config
 from sim.specs.model import ModelSpec
+from sim.specs.precision import Precision
 
 NETCDF = (b"\x89HDF\r\n\x1a\n", b"CDF")  # how netCDF-4 and netCDF-3 files begin
 DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}

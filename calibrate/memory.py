@@ -27,13 +27,13 @@ from calibrate.measurement import model_of, open_measurement, precision_of, whol
 from calibrate.sampling import Compiled, Diagnostics, Graph, Settings, diagnose
 from calibrate.served.runs import read_served
 from sim.cost.work import coefficients
-from sim.deployment import default_batch_limits
 from sim.errors import UsageError
 from sim.files import write_text
-from sim.memory import OVERHEAD_SCHEMA, buffers, kv_groups, loaded_weight_bytes
-from sim.precision import Precision
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
+from sim.specs.precision import Precision
+from sim.study.deployment import default_batch_limits
+from sim.study.memory import OVERHEAD_SCHEMA, buffers, kv_groups, loaded_weight_bytes
 
 Array = NDArray[np.float64]
 GB = 1e9
@@ -127,7 +127,7 @@ def kv_run(
     name: str, gpu: str, memory_bytes: float, model: ModelSpec, precision: Precision, blocks: int, block_size: int, budget: int, seqs: int,
     tp: int = 1, utilization: float = UTILIZATION, server: int = 0,
 ) -> KvRun:  # fmt: skip
-    """A run from its shape, all bytes those of one GPU; a block holds one group of layers (sim.memory.kv_groups). Raises UsageError for
+    """A run from its shape, all bytes those of one GPU; a block holds one group of layers (kv_groups). Raises UsageError for
     impossible blocks.
     """
     c = coefficients(model, precision, tp)

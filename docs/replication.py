@@ -21,14 +21,14 @@ from calibrate.knees.ranks import spearman  # noqa: E402
 from calibrate.replication.measured import curves, published_knees  # noqa: E402
 from docs import three_parameter  # noqa: E402
 from hw.engines.shapes import shape  # noqa: E402
+from sim.closed_form.knee import Knee, continuous_knee  # noqa: E402
 from sim.cost.batch import decode_batch  # noqa: E402
 from sim.cost.step_time import step_time_s  # noqa: E402
 from sim.cost.work import iteration_work  # noqa: E402
-from sim.knee import Knee, continuous_knee  # noqa: E402
-from sim.posterior import rates_for  # noqa: E402
-from sim.precision import Precision  # noqa: E402
+from sim.rates.posterior import rates_for  # noqa: E402
 from sim.specs.gpus import get_gpu  # noqa: E402
 from sim.specs.hf_config import spec_from_config  # noqa: E402
+from sim.specs.precision import Precision  # noqa: E402
 
 DATA = ROOT / "scenarios" / "data"
 Cells = dict[tuple[str, int], Any]

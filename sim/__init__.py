@@ -7,33 +7,33 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sim.closed_form.regime import RegimeMap, regime_map
+    from sim.closed_form.what_if import Answer, what_if
     from sim.cluster.admission import AdmissionLimits
     from sim.cost.rates import RateDraws, Rates
-    from sim.cost.serving import NO_HOST, HostRates
-    from sim.deployment import Deployment, Limits, plan_engine
     from sim.errors import SimctlError, UsageError
-    from sim.fleet import Fleet, PoolSpec
-    from sim.long_context import Answer, what_if
-    from sim.rate_source import load_rates
-    from sim.regime import RegimeMap, regime_map
+    from sim.rates.load import load_rates
+    from sim.rates.serving import NO_HOST, HostRates
     from sim.specs.gpus import get_gpu, list_gpus
     from sim.specs.models import get_model, list_models
-    from sim.study import Run, simulate
+    from sim.study.deployment import Deployment, Limits, plan_engine
+    from sim.study.fleet_spec import Fleet, PoolSpec
+    from sim.study.simulate import Run, simulate
     from sim.workload.workload import Workload
 
 _HOME = {
     "AdmissionLimits": "sim.cluster.admission",
-    "Answer": "sim.long_context",
-    "Deployment": "sim.deployment",
-    "Fleet": "sim.fleet",
-    "HostRates": "sim.cost.serving",
-    "Limits": "sim.deployment",
-    "NO_HOST": "sim.cost.serving",
-    "PoolSpec": "sim.fleet",
+    "Answer": "sim.closed_form.what_if",
+    "Deployment": "sim.study.deployment",
+    "Fleet": "sim.study.fleet_spec",
+    "HostRates": "sim.rates.serving",
+    "Limits": "sim.study.deployment",
+    "NO_HOST": "sim.rates.serving",
+    "PoolSpec": "sim.study.fleet_spec",
     "RateDraws": "sim.cost.rates",
     "Rates": "sim.cost.rates",
-    "RegimeMap": "sim.regime",
-    "Run": "sim.study",
+    "RegimeMap": "sim.closed_form.regime",
+    "Run": "sim.study.simulate",
     "SimctlError": "sim.errors",
     "UsageError": "sim.errors",
     "Workload": "sim.workload.workload",
@@ -41,11 +41,11 @@ _HOME = {
     "get_model": "sim.specs.models",
     "list_gpus": "sim.specs.gpus",
     "list_models": "sim.specs.models",
-    "load_rates": "sim.rate_source",
-    "plan_engine": "sim.deployment",
-    "regime_map": "sim.regime",
-    "simulate": "sim.study",
-    "what_if": "sim.long_context",
+    "load_rates": "sim.rates.load",
+    "plan_engine": "sim.study.deployment",
+    "regime_map": "sim.closed_form.regime",
+    "simulate": "sim.study.simulate",
+    "what_if": "sim.closed_form.what_if",
 }
 __all__ = [
     "NO_HOST", "AdmissionLimits", "Answer", "Deployment", "Fleet", "HostRates", "Limits", "PoolSpec", "RateDraws", "Rates", "RegimeMap",

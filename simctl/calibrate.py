@@ -301,7 +301,7 @@ USES = {
 
 def _list(as_json: bool) -> None:
     from calibrate.sources import packaged_measurements
-    from sim.posterior import packaged_posteriors, read_posterior
+    from sim.rates.posterior import packaged_posteriors, read_posterior
     from simctl.calibrate_text import say
 
     measured = [f"{p.parent.name}/{p.name}" for p in packaged_measurements()]

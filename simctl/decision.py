@@ -67,8 +67,8 @@ def _simulated(options: dict[str, Any], metric: str) -> tuple[Figure, Deployment
     from dataclasses import replace
 
     from sim import RateDraws, simulate
-    from sim.cost.serving import as_served
-    from sim.provenance import Origin, Provenance
+    from sim.rates.provenance import Origin, Provenance
+    from sim.rates.serving import as_served
     from simctl.simulate import study_of
 
     study = study_of(options)

@@ -56,7 +56,7 @@ def candidates(model: Any, gpu: Any, precision: Any, rates: Rates) -> Candidates
     """The engine grid of `model` on `gpu`, costed at `rates` (floats)."""
     from hw.cells import engine_grid
     from hw.suites.engine_grid import checks
-    from sim.deployment import Deployment, Limits, plan_engine
+    from sim.study.deployment import Deployment, Limits, plan_engine
 
     name, spec = measurable_shape(model)
     deployment = Deployment(spec, gpu, precision, limits=Limits(**SERVER_LIMITS))

@@ -72,7 +72,7 @@ def command(run: Path, request_id: str | None, slowest: int | None, by: str | No
 def server_of(attrs: Mapping[str, Any]) -> HostRates | None:
     """The API server of a run whose pools have one in common."""
     from sim import HostRates
-    from sim.cost.serving import UNITS
+    from sim.rates.serving import UNITS
 
     if attrs.get("pools", 1) != 1:
         return None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sim import Deployment
     from sim.cluster.autoscale import Scaling
     from sim.cluster.replica import Change
-    from sim.fleet import Fleet, PoolSpec
+    from sim.study.fleet_spec import Fleet, PoolSpec
 
 Deploy = Callable[[Mapping[str, Any]], "Deployment"]
 """Makes a deployment of a pool's options."""
@@ -116,7 +116,7 @@ def load_fleet(path: Path, command: click.Command, deploy: Deploy, allowed: list
     from sim.cluster.clients import Retries
     from sim.cluster.kv_moves import StoreSpec
     from sim.cluster.network import NetworkSpec
-    from sim.fleet import Fleet
+    from sim.study.fleet_spec import Fleet
 
     root = At(path.name, read_yaml(text_of(path, MAX_BYTES, path.name), path.name))
     body = root.mapping(KEYS)
@@ -150,7 +150,7 @@ def _pool(at: At, place: int, command: click.Command, deploy: Deploy, allowed: l
     from dataclasses import replace
 
     from sim.cluster.pools import FETCHES, ROLES
-    from sim.fleet import LINKS, PoolSpec
+    from sim.study.fleet_spec import LINKS, PoolSpec
 
     own = at.mapping([*POOL_KEYS, *allowed])
     values = {key: each for key, each in own.items() if key in allowed}

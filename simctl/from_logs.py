@@ -76,7 +76,7 @@ def run(asked: Asked, as_json: bool) -> None:
 def _logged(asked: Asked) -> tuple[Log, ServedRun]:
     """(log, deployment) of another tool's file and the options given."""
     from calibrate.logs.read import read_log
-    from sim.deployment import Deployment
+    from sim.study.deployment import Deployment
 
     if asked.model is None:
         raise UsageError(f"{asked.path.name}: a served log needs --model")
@@ -106,7 +106,7 @@ def _replayed(served: ServedRun, log: Log, learnt: Learnt) -> list[dict[str, Any
     """Figures of the log's answered requests, measured, and simulated with their interval over draws."""
     from calibrate.served.replay import replay
     from sim.cost.rates import RateDraws
-    from sim.cost.serving import HostRates
+    from sim.rates.serving import HostRates
 
     runs = []
     for d in np.linspace(0, len(learnt.request_s) - 1, CHECK_DRAWS).round().astype(int).tolist():

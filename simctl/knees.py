@@ -119,7 +119,7 @@ def _published(loo: bool, seed: int, as_json: bool) -> None:
     from calibrate.knees.published import KNOWN_MISSES, reproduce
     from calibrate.knees.weight_axis import contrasts, observations
     from calibrate.sampling import Settings
-    from sim.posterior import rates_for
+    from sim.rates.posterior import rates_for
     from sim.specs.gpus import get_gpu
     from simctl import knees_text
 
@@ -141,6 +141,6 @@ def _published(loo: bool, seed: int, as_json: bool) -> None:
 def _left_out(curves: list[Curve], tau: float, seed: int) -> LeftOut:
     from calibrate.knees.left_out import of_curves
     from calibrate.sampling import Settings
-    from sim.posterior import rates_for
+    from sim.rates.posterior import rates_for
 
     return of_curves(curves, tau, rates_for, Settings(seed=seed, **SAMPLED))

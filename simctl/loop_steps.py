@@ -47,7 +47,7 @@ def learn(grid_file: Path, served_file: Path, out: Path, settings: Settings) -> 
     from calibrate.steps.fit import StepFit
     from calibrate.steps.rates import calibration_priors
     from sim.cost.rates import RateDraws
-    from sim.provenance import Origin, Provenance
+    from sim.rates.provenance import Origin, Provenance
     from sim.specs.gpus import get_gpu
 
     attrs = dict(open_measurement(grid_file).attrs)

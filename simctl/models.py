@@ -46,8 +46,8 @@ def command(name: str | None, as_json: bool) -> None:
 
 def describe(spec: ModelSpec) -> dict[str, Any]:
     """Shape and derived counts as plain data; bytes for bf16 KV unless the key says otherwise."""
-    from sim.memory import resident_weight_bytes
-    from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
+    from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
+    from sim.study.memory import resident_weight_bytes
 
     return {
         "name": spec.name,

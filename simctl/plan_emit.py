@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from sim.errors import UsageError
 
 if TYPE_CHECKING:
-    from sim.deployment import Deployment
-    from sim.fleet import PoolSpec
     from sim.plan.choices import Choice
     from sim.plan.race import Plan
+    from sim.study.deployment import Deployment
+    from sim.study.fleet_spec import PoolSpec
 
 KINDS = ("vllm", "k8s", "llm-d")
 PORT = 8000
@@ -45,8 +45,8 @@ def check_emits(choices: Sequence[Choice]) -> None:
 
 def serve_arguments(pool: PoolSpec) -> list[str]:
     """Arguments of `vllm serve`, every limit that the simulation took written out. Raises UsageError for what vLLM does not have."""
-    from sim.deployment import plan_engine
     from sim.errors import SimctlError
+    from sim.study.deployment import plan_engine
 
     d = pool.deployment
     limits, precision = d.limits, d.precision

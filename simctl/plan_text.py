@@ -72,7 +72,7 @@ def as_dict(answer: Answer) -> dict[str, Any]:
 
 def _asked(plan: Plan) -> dict[str, Any]:
     """What was asked, the answer in words, and what of it was measured; of the winner, or of the first choice where there is none."""
-    from sim.study import scope_of
+    from sim.study.simulate import scope_of
 
     win = plan.winner
     study = plan.choices[win.choice].study_of(win.replicas) if win else plan.choices[0].study

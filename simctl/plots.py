@@ -13,7 +13,7 @@ from sim.units import format_tokens
 
 if TYPE_CHECKING:
     from sim import RateDraws, RegimeMap
-    from sim.long_context import Question
+    from sim.closed_form.what_if import Question
     from sim.results.record import RunRecord
 
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)))
@@ -40,8 +40,8 @@ def new_figure(width: float = 8.0, height: float = 4.6) -> Any:
 
 def plot_what_if(q: Question, rates: RateDraws, target: Path) -> None:
     """Tok/s per sequence over context for dense and block-128 attention at the first batch, with 5-95 % bands."""
-    from sim.long_context import policies, step_seconds
-    from sim.memory import sequence_bytes
+    from sim.closed_form.what_if import policies, step_seconds
+    from sim.study.memory import sequence_bytes
 
     figure, d, batch = new_figure(), q.deployment, q.batches[0]
     axes = figure.subplots()

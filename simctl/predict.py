@@ -25,7 +25,7 @@ def run(hw: str | None, given: Sequence[Path], posterior: Path | None, seed: int
     from calibrate.sources import engine_grids, resolved
     from calibrate.steps.engine_grid import read_engine_grid
     from calibrate.steps.predict import predict
-    from sim.posterior import best_posterior, packaged_posteriors, read_posterior
+    from sim.rates.posterior import best_posterior, packaged_posteriors, read_posterior
     from sim.specs.gpus import get_gpu
 
     if not given:

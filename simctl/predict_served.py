@@ -13,12 +13,12 @@ from calibrate.served.runs import Experiment, ServedRun
 from hw.engines.shapes import named, shape
 from hw.exits import call
 from hw.suites import served_plan
-from sim.cost.serving import packaged_overhead
-from sim.deployment import Deployment, Limits
-from sim.precision import Precision
-from sim.rate_source import load_rates
+from sim.rates.load import load_rates
+from sim.rates.serving import packaged_overhead
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
+from sim.study.deployment import Deployment, Limits
 
 OF = ("gpu", "model", "weight_dtype", "tp", "replicas", "prefill", "experiment")
 COLUMNS = (*OF, "metric", "median_ms", "median_low_ms", "median_high_ms", "mean_ms")

@@ -15,7 +15,7 @@ from simctl.text import fill
 
 if TYPE_CHECKING:
     from sim import Deployment, RateDraws, RegimeMap
-    from sim.policy import AttentionPolicy
+    from sim.specs.attention_policy import AttentionPolicy
 
 
 @click.command("regime-map")
@@ -71,7 +71,7 @@ def json_answer(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _mapped(options: Mapping[str, Any]) -> tuple[Deployment, AttentionPolicy, RateDraws, RegimeMap]:
     from sim import load_rates, regime_map
-    from sim.policy import blocks
+    from sim.specs.attention_policy import blocks
 
     if options["ctx_max"] < options["ctx_min"]:
         raise UsageError(f"--ctx-max {options['ctx_max']} is below --ctx-min {options['ctx_min']}")
@@ -84,7 +84,7 @@ def _mapped(options: Mapping[str, Any]) -> tuple[Deployment, AttentionPolicy, Ra
 def _render(result: RegimeMap, title: str, deployment: Deployment, rates: RateDraws) -> None:
     import numpy as np
 
-    from sim.rate_source import scope_notes
+    from sim.rates.load import scope_notes
     from sim.units import format_tokens
 
     click.echo(click.style(title, bold=True))

@@ -29,9 +29,9 @@ from typing import Any
 
 import click
 
-from sim.cost.fingerprint import code_fingerprint, formula_fingerprint
 from sim.errors import UsageError
 from sim.files import text_of
+from sim.rates.fingerprint import code_fingerprint, formula_fingerprint
 from sim.specs.hf_config import find_cached
 from sim.specs.lookup import did_you_mean, given_path
 from sim.sweep.design import Axis, Design, Range

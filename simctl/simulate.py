@@ -36,9 +36,9 @@ from simctl.text import fill
 if TYPE_CHECKING:
     from sim import Deployment, HostRates, RateDraws, Run
     from sim.engine.config import EngineConfig
-    from sim.fleet import Fleet
-    from sim.planned import Study
-    from sim.study import Goal
+    from sim.study.fleet_spec import Fleet
+    from sim.study.run import Study
+    from sim.study.simulate import Goal
     from sim.workload.trace import Trace
     from sim.workload.workload import Workload
 
@@ -174,7 +174,7 @@ def command(**options: Any) -> None:
     """
     from sim.files import replaced_directory
     from sim.results.run_files import RUN_FILE, SUMMARY_FILE, summary_json, write_run
-    from sim.study import run_study
+    from sim.study.simulate import run_study
 
     out: Path | None = options["out"]
     chrome, plot = writable(options["chrome_trace"]), writable(options["plot"])
@@ -215,7 +215,7 @@ def json_answer(options: Mapping[str, Any]) -> dict[str, Any]:
     import json
 
     from sim.results.run_files import summary_json
-    from sim.study import run_study
+    from sim.study.simulate import run_study
 
     with progress("simulating") as report:
         run = run_study(study_of(options), draws=options["draws"], keep_iterations=options["iterations"], on_progress=report)
@@ -232,12 +232,12 @@ def study_of(options: Mapping[str, Any], workload: Workload | None = None, known
     from dataclasses import replace
 
     from sim import NO_HOST, HostRates, load_rates
-    from sim.cost.serving import as_served
-    from sim.deployment import cap_at_knee
-    from sim.planned import Study
+    from sim.rates.serving import as_served
     from sim.results.chance import STAGES
     from sim.results.metrics import parse_goodput
-    from sim.study import fleet_study
+    from sim.study.deployment import cap_at_knee
+    from sim.study.run import Study
+    from sim.study.simulate import fleet_study
 
     goodput = parse_goodput(options["goodput"])
     draws = max(STAGES[-1], options["draws"] or 0)
@@ -321,7 +321,7 @@ def _with_host_rates(host: HostRates, pairs: tuple[str, ...]) -> HostRates:
     """The host's rates with those that the user sets."""
     from dataclasses import fields, replace
 
-    from sim.cost.serving import UNITS
+    from sim.rates.serving import UNITS
 
     of_work = [field.name for field in fields(host.work)]
     for pair in pairs:
@@ -342,7 +342,7 @@ def _with_host_rates(host: HostRates, pairs: tuple[str, ...]) -> HostRates:
 
 def _attention(options: Mapping[str, Any]) -> dict[str, Any]:
     """What a decode reads and where KV lives, as fields of Limits."""
-    from sim.policy import blocks, dense, pages, sink_window
+    from sim.specs.attention_policy import blocks, dense, pages, sink_window
 
     (kind, k), host = options["attention"], options["host_kv"]
     if host is not None and not 0.0 < host < 1e6:
@@ -418,7 +418,7 @@ def _goal_line(goal: Goal) -> str:
 
 
 def _print(run: Run) -> None:
-    from sim.rate_source import scope_notes
+    from sim.rates.load import scope_notes
     from sim.results.tables import benchmark_table
     from simctl.fleet_text import fleet_lines
 
@@ -489,7 +489,7 @@ def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str
     if attention.kind != "dense" or attention.placement != "hbm":
         notes.append(f"attention: {attention.label}")
     if attention.selects:
-        from sim.fidelity import risk_sentence
+        from sim.closed_form.fidelity import risk_sentence
 
         notes.append(risk_sentence(attention.k, int((trace.prompt_tokens + trace.output_tokens).max()), d.model.name))
     if d.limits.draft:

@@ -112,7 +112,7 @@ def command(
         return
     reports = list(_reports(paths, options, _asked(options)))
     if saved:
-        from sim.cost.serving import write_overheads
+        from sim.rates.serving import write_overheads
 
         hosts = [r.served.overhead for r in reports if len(reports) == 1 or any(e.kind == "ladder" for e in r.run.experiments)]
         write_text(saved, write_overheads(hosts))
@@ -175,7 +175,7 @@ def _chosen(name: str | None, packaged: dict[str, Path]) -> list[Path]:
 
 def _asked(options: dict[str, Any]) -> Asked:
     from calibrate.served.validation import Asked
-    from sim.cost.serving import parse_overhead
+    from sim.rates.serving import parse_overhead
 
     file = options["overhead"]
     overhead = parse_overhead(Path(file).read_bytes(), file) if file else None
@@ -224,7 +224,7 @@ def _validated(path: Path, options: dict[str, Any], asked: Asked) -> Report:
 def _read(path: Path, options: dict[str, Any]) -> ServedRun:
     from calibrate.logs.read import is_log, read_log
     from calibrate.served.runs import read_served
-    from sim.deployment import Deployment
+    from sim.study.deployment import Deployment
 
     if not is_log(path):
         return read_served(path)

@@ -110,7 +110,7 @@ def _cached(experiment: Experiment, predicted: Prediction) -> tuple[int, int]:
 
 
 def _blocks(report: Report) -> str:
-    from sim.deployment import kv_block_interval, plan_engine
+    from sim.study.deployment import kv_block_interval, plan_engine
 
     config, _ = plan_engine(report.run.deployment)
     span = kv_block_interval(report.run.deployment)
@@ -120,7 +120,7 @@ def _blocks(report: Report) -> str:
 def as_dict(report: Report) -> dict[str, Any]:
     """A report as JSON has it."""
     from calibrate.served.scores import LEVELS, reliability
-    from sim.deployment import kv_block_interval, plan_engine
+    from sim.study.deployment import kv_block_interval, plan_engine
 
     run, served = report.run, report.served
     within = reliability(report.pairs, served.overhead.noise, served.overhead.run_noise)

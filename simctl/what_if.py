@@ -14,7 +14,7 @@ from simctl.options import BATCHES, FRACTION, TOKENS, deployment_of, deployment_
 
 if TYPE_CHECKING:
     from sim import RateDraws
-    from sim.long_context import Answer, Option
+    from sim.closed_form.what_if import Answer, Option
 
 
 @click.command("what-if")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sim.long_context import MAX_CROSSOVER, Answer, Interval, Option
+from sim.closed_form.what_if import MAX_CROSSOVER, Answer, Interval, Option
 from sim.units import about_tokens, format_bytes, format_number, format_range, format_seconds, format_tokens
 from simctl.text import fill
 

@@ -12,9 +12,9 @@ from calibrate.steps.cells import StepCells
 from calibrate.steps.model import NU, SIGMA_MEDIAN, log_times
 from calibrate.steps.rates import calibration_priors, prior_draws
 from sim.cost.rates import UNITS, RateDraws, Rates
-from sim.posterior import best_posterior, rates_from_file, read_posterior
-from sim.precision import Precision
+from sim.rates.posterior import best_posterior, rates_from_file, read_posterior
 from sim.specs.gpu import GpuSpec
+from sim.specs.precision import Precision
 
 Array = NDArray[np.float64]
 DRAWS = 800

@@ -19,9 +19,9 @@ from sim.cost.batch import decode_batch
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
-from sim.precision import Precision
 from sim.specs.model import ModelSpec
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
 
 STUDY = Precision("fp8", "fp16")
 GENERATED = 64  # tokens decoded per stream in the study: a knee is seen at half of them on average

@@ -17,9 +17,9 @@ from calibrate.knees.predictors import Knees, observed_knees
 from calibrate.sampling import Settings
 from sim.cost.rates import RateDraws
 from sim.errors import UsageError
-from sim.precision import Precision
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
 
 Array = NDArray[np.float64]
 Rates = Callable[[Any, Precision], RateDraws]

@@ -15,8 +15,8 @@ from scipy.optimize import minimize_scalar
 
 from calibrate.knees.curves import Cell, Curve
 from calibrate.knees.ranks import factor_errors, spearman, spearman_bootstrap
+from sim.closed_form.knee import closed_form_knee
 from sim.errors import UsageError
-from sim.knee import closed_form_knee
 
 Array = NDArray[np.float64]
 Cells = Sequence[Cell]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calibrate.knees.curves import Cell, Curve
-from sim.knee import Knee
+from sim.closed_form.knee import Knee
 
 
 @dataclass(frozen=True, slots=True)

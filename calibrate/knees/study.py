@@ -12,7 +12,7 @@ from calibrate.knees import predictors
 from calibrate.knees.curves import Curve
 from calibrate.knees.predictors import Knees, Score
 from calibrate.knees.ranks import factor_errors, spearman
-from sim.knee import Knee, closed_form_knee, eta
+from sim.closed_form.knee import Knee, closed_form_knee, eta
 
 TAUS = (0.50, 0.65, 0.75, 0.80, 0.90)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from calibrate.reference import table
-from sim.knee import closed_form_knee
+from sim.closed_form.knee import closed_form_knee
 
 FP8_BYTES, FP16_BYTES = 1.0, 2.0
 TAU = 0.65

@@ -29,11 +29,11 @@ from calibrate.served.runs import ServedRun
 from calibrate.steps.rates import medians, shown, value
 from sim.cost.batch import mixed_batch
 from sim.cost.rates import UNITS, RateDraws, Rates
-from sim.cost.serving import HostRates, as_served
 from sim.cost.work import Work, iteration_work
 from sim.errors import SimctlError
-from sim.posterior import rates_for
-from sim.priors import Prior
+from sim.rates.posterior import rates_for
+from sim.rates.priors import Prior
+from sim.rates.serving import HostRates, as_served
 
 Array = NDArray[np.float64]
 ROUNDS = 6

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.served.runs import MOST_TOKENS, Experiment, ServedRun
-from sim.deployment import Deployment
 from sim.errors import UsageError
+from sim.study.deployment import Deployment
 from sim.workload import lines
 from sim.workload.content import Content
 

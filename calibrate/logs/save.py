@@ -18,9 +18,9 @@ from calibrate.sampling import Settings
 from calibrate.served.runs import ServedRun
 from calibrate.steps.cells import KINDS
 from sim.cost.rates import UNITS
-from sim.posterior import STEP_TIME
-from sim.priors import Prior
-from sim.provenance import Origin, Provenance
+from sim.rates.posterior import STEP_TIME
+from sim.rates.priors import Prior
+from sim.rates.provenance import Origin, Provenance
 
 
 def save(out: Path, run: ServedRun, log: Log, learnt: Learnt, priors: Mapping[str, Prior], settings: Settings) -> Path:

@@ -30,12 +30,12 @@ from calibrate.steps.held_out import Scores, hosts_of, intervals, score
 from calibrate.steps.laplace import HOST_SD
 from sim.cost.rates import UNITS, Rates
 from sim.errors import SimctlError
-from sim.posterior import POPULATION, STEP_TIME, packaged_posterior, read_posterior
-from sim.precision import Precision
-from sim.priors import PRODUCTS, flops_for, prior_rates, priors
-from sim.provenance import Origin, Provenance
+from sim.rates.posterior import POPULATION, STEP_TIME, packaged_posterior, read_posterior
+from sim.rates.priors import PRODUCTS, flops_for, prior_rates, priors
+from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpus import get_gpu
 from sim.specs.lookup import key
+from sim.specs.precision import Precision
 
 Array = NDArray[np.float64]
 MEASURED = ("H100", "H200")

@@ -27,9 +27,9 @@ from calibrate.sampling import Diagnostics, Settings, diagnose, sample
 from calibrate.steps.rates import calibration_priors
 from sim.cost.rates import UNITS
 from sim.errors import UsageError
-from sim.precision import Precision
-from sim.priors import PRODUCTS, flops_for
+from sim.rates.priors import PRODUCTS, flops_for
 from sim.specs.gpus import get_gpu
+from sim.specs.precision import Precision
 
 Array = NDArray[np.float64]
 ENGINE_NOISE = 0.05  # log spread of an engine's share around its kernels' and the common stack

@@ -13,11 +13,11 @@ from calibrate.sources import packaged_measurements
 from calibrate.steps.engine_grid import SUITE
 from calibrate.steps.rates import calibration_priors
 from sim.cost.rates import OF_HOST, UNITS
-from sim.posterior import best_posterior, rates_from_file, read_posterior
-from sim.precision import Precision
-from sim.priors import PRODUCTS, Prior, priors
-from sim.provenance import Origin, Provenance
+from sim.rates.posterior import best_posterior, rates_from_file, read_posterior
+from sim.rates.priors import PRODUCTS, Prior, priors
+from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpu import GpuSpec
+from sim.specs.precision import Precision
 
 Array = NDArray[np.float64]
 OTHER_PRODUCTS = 1.0  # log sd of the share of a peak that matrix products reach in a dtype that no measured engine ran

@@ -25,11 +25,11 @@ from calibrate.steps.rates import prior_draws
 from sim.cost.batch import decode_batch, mixed_batch
 from sim.cost.rates import UNITS
 from sim.cost.work import iteration_work
-from sim.policy import blocks, dense
-from sim.precision import Precision
-from sim.provenance import Origin, Provenance
+from sim.rates.provenance import Origin, Provenance
+from sim.specs.attention_policy import blocks, dense
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
 
 Array = NDArray[np.float64]
 UNSTATED = 0.03  # log sd of a number whose repeats are not stated

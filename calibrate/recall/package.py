@@ -12,8 +12,8 @@ import numpy as np
 from calibrate.recall.model import recall_model
 from calibrate.recall.trials import Evidence
 from calibrate.sampling import Diagnostics, Settings, diagnose, sample
+from sim.closed_form.recall import SCALARS, SCHEMA, RecallModel, parse_recall
 from sim.files import write_text
-from sim.recall import SCALARS, SCHEMA, RecallModel, parse_recall
 
 KEPT_DRAWS = 250
 

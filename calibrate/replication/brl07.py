@@ -14,12 +14,12 @@ from sim.cost.batch import decode_batch
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import coefficients, iteration_work
-from sim.memory import resident_weight_bytes, sequence_bytes
-from sim.policy import AttentionPolicy, blocks, dense
-from sim.precision import Precision
-from sim.priors import prior_rates
+from sim.rates.priors import prior_rates
+from sim.specs.attention_policy import AttentionPolicy, blocks, dense
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
+from sim.study.memory import resident_weight_bytes, sequence_bytes
 from sim.units import parse_tokens
 
 Array = NDArray[np.float64]

@@ -23,17 +23,17 @@ from sim.cost.iteration import StepTime, split
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work
-from sim.deployment import default_batch_limits
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Scheduler
 from sim.engine.llamacpp import LlamaCppScheduler
 from sim.engine.microbatch import Chunk
 from sim.engine.vllm import VllmScheduler
-from sim.posterior import rates_for
-from sim.precision import Precision
-from sim.rate_source import OUTSIDE_SD
+from sim.rates.load import OUTSIDE_SD
+from sim.rates.posterior import rates_for
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
+from sim.study.deployment import default_batch_limits
 
 Array = NDArray[np.float64]
 ENGINES = ("llama.cpp-paged", "vllm")

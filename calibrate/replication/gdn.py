@@ -7,8 +7,8 @@ import math
 from calibrate.reference import table
 from calibrate.replication import measured
 from calibrate.replication.claims import Claim, compared, untestable
-from sim.precision import STATE_BYTES
 from sim.specs.model import GatedDeltaNet
+from sim.specs.precision import STATE_BYTES
 
 LAYERS, MOE_LAYERS, MOE_HEADS = 48, 30, 32
 

@@ -21,7 +21,7 @@ from calibrate.knees.ranks import spearman
 from calibrate.measurement import open_measurement
 from calibrate.reference import table
 from calibrate.replication.claims import Claim, compared
-from sim.knee import Knee, continuous_knee
+from sim.closed_form.knee import Knee, continuous_knee
 from sim.specs.gpus import get_gpu
 
 Array = NDArray[np.float64]

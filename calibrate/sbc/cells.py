@@ -10,8 +10,8 @@ from calibrate.steps.cells import StepCells, make_cells
 from calibrate.steps.engine_grid import grid_shape
 from sim.cost.batch import decode_batch
 from sim.cost.work import Work, iteration_work
-from sim.precision import Precision
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
 
 MODELS = ("Qwen2.5-7B", "Qwen2.5-3B")
 RAGGED, RAGGED_CONTEXTS = (4, 8, 16, 32), (128.0, 32768.0)

@@ -19,14 +19,14 @@ from calibrate.served.runs import Experiment, ServedRun
 from calibrate.steps.rates import calibration_priors, value
 from sim.cost.batch import decode_batch
 from sim.cost.rates import UNITS, RateDraws, Rates
-from sim.cost.serving import HostRates, hidden_work
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
-from sim.deployment import Limits
-from sim.precision import Precision
-from sim.priors import prior_rates
+from sim.rates.priors import prior_rates
+from sim.rates.serving import HostRates, hidden_work
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
+from sim.study.deployment import Limits
 
 Array = NDArray[np.float64]
 CLIENTS = (1, 2, 3, 4, 5, 6, 7)

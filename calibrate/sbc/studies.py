@@ -38,9 +38,9 @@ def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dic
     from calibrate.steps.laplace import laplace
     from calibrate.steps.model import log_times, predictive, sigma_draws, step_model
     from calibrate.steps.rates import prior_draws
-    from sim.precision import Precision
-    from sim.priors import priors
+    from sim.rates.priors import priors
     from sim.specs.gpus import get_gpu
+    from sim.specs.precision import Precision
 
     declared = priors(get_gpu("H100"), Precision(), published=False)
     truths, cells, found = prior_draws(declared, runs, rng), step_cells(), dict[str, list[float]]()

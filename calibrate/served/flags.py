@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sim.deployment import Limits
 from sim.errors import UsageError
+from sim.study.deployment import Limits
 
 
 def limits_of_flags(flags: str) -> Limits:

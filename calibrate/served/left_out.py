@@ -33,14 +33,14 @@ from calibrate.steps.laplace import HOST_SD, fitted
 from calibrate.steps.noise import with_hosts_of_visits
 from calibrate.steps.rates import calibration_priors
 from sim.cost.rates import RateDraws, at_host
-from sim.cost.serving import ServingOverhead, packaged_overhead
 from sim.errors import UsageError
-from sim.posterior import DECODE, host_factors, model_errors, moved, rates_for
-from sim.precision import Precision
-from sim.provenance import outside_measured
-from sim.rate_source import family_known, load_rates, widened
+from sim.rates.load import family_known, load_rates, widened
+from sim.rates.posterior import DECODE, host_factors, model_errors, moved, rates_for
+from sim.rates.provenance import outside_measured
+from sim.rates.serving import ServingOverhead, packaged_overhead
 from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import key
+from sim.specs.precision import Precision
 
 PARTS = ("host", "model", "family", "dtype", "tp", "version", "scheduling", "sibling", "kernels", "datasheet")
 SAME_CHIP = {"H100": "H200", "H200": "H100"}

@@ -23,15 +23,15 @@ from calibrate.served.launches import HOSTS_SD, launch_factor
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import Experiment, ServedRun
 from sim.cost.batch import decode_batch
-from sim.cost.fingerprint import formula_fingerprint
 from sim.cost.rates import RateDraws, Rates
-from sim.cost.serving import LAUNCHING, MIN_C0_S, SHOWN, HostRates, ServingOverhead, hidden_work, packaged_overhead, scaled, with_c0
 from sim.cost.step_time import step_terms
 from sim.cost.work import coefficients
-from sim.deployment import plan_engine
 from sim.errors import UsageError
-from sim.posterior import with_model_error
-from sim.provenance import Origin, Provenance
+from sim.rates.fingerprint import formula_fingerprint
+from sim.rates.posterior import with_model_error
+from sim.rates.provenance import Origin, Provenance
+from sim.rates.serving import LAUNCHING, MIN_C0_S, SHOWN, HostRates, ServingOverhead, hidden_work, packaged_overhead, scaled, with_c0
+from sim.study.deployment import plan_engine
 
 Array = NDArray[np.float64]
 LEAST_REQUESTS = 5

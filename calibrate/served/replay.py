@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from calibrate.served.runs import Experiment, ServedRun, tpot
 from sim.cost.rates import RateDraws
-from sim.cost.serving import HostRates
-from sim.planned import Study
+from sim.rates.serving import HostRates
 from sim.results.record import RunRecord
-from sim.study import requests_of, spread
+from sim.study.run import Study
+from sim.study.simulate import requests_of, spread
 from sim.workload.workload import Workload
 
 Array = NDArray[np.float64]

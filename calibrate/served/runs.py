@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of
 from calibrate.served.flags import limits_of_flags, whole_flag
 from sim.cluster.pools import DECODE, PREFILL
-from sim.deployment import Deployment, Limits
 from sim.errors import UsageError
-from sim.fleet import LINKS, Fleet, PoolSpec
-from sim.precision import Precision
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
+from sim.specs.precision import Precision
+from sim.study.deployment import Deployment, Limits
+from sim.study.fleet_spec import LINKS, Fleet, PoolSpec
 from sim.workload.content import Content, Grown
 from sim.workload.trace import Trace, TraceBuilder
 

@@ -9,7 +9,7 @@ from sim.cost.batch import decode_batch
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.errors import UsageError
-from sim.priors import priors
+from sim.rates.priors import priors
 
 LEAST_TOKENS = 8  # of an answer, so that one stall is not what its tokens take
 MIXED_UNITS = 100.0  # no request waits for its tokens so much longer than the next slowest; milliseconds among seconds do

@@ -12,9 +12,9 @@ from calibrate.served.replay import METRICS, Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.scores import BOUNDS, Replicates, Score, replicates, replicates_of, score
 from sim.cost.rates import RateDraws
-from sim.cost.serving import ServingOverhead, packaged_overhead
 from sim.errors import UsageError
-from sim.rate_source import load_rates
+from sim.rates.load import load_rates
+from sim.rates.serving import ServingOverhead, packaged_overhead
 
 RATE_DRAWS = 200  # to solve decode windows at; only as many as asked for are replayed
 FIRST_SHARE, FIRST_LEAST = 0.1, 20  # of a log's requests that are learnt from, unless told

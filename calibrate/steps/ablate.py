@@ -29,11 +29,11 @@ from calibrate.steps.rates import BY_ENGINES, calibration_priors
 from sim.cost.rates import UNITS, RateDraws, Rates
 from sim.cost.work import coefficients, layer_kernels
 from sim.errors import UsageError
-from sim.precision import Precision
-from sim.priors import Prior
-from sim.provenance import Origin, Provenance
+from sim.rates.priors import Prior
+from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
+from sim.specs.precision import Precision
 
 GPUS, FOLDS = ("H100", "H200"), 5
 NOTHING_S, WITHOUT_LIMIT = 1e-15, 1e30  # a cost that is none, a flop rate that never binds

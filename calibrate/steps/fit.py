@@ -22,7 +22,7 @@ from calibrate.steps.whitened import Whitened
 from calibrate.workers import begun
 from sim.cost.rates import Rates
 from sim.errors import UsageError
-from sim.priors import Prior
+from sim.rates.priors import Prior
 
 Array = NDArray[np.float64]
 MIXED_UNITS = 100.0  # no engine is this far off the formula at one cell and not at others; milliseconds among seconds are

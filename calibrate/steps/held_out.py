@@ -12,7 +12,7 @@ from calibrate.steps.cells import KINDS, StepCells, machines_of
 from calibrate.steps.laplace import fitted
 from calibrate.steps.model import log_times, predictive
 from sim.cost.rates import Rates
-from sim.priors import Prior
+from sim.rates.priors import Prior
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.str_]

@@ -18,7 +18,7 @@ from calibrate.steps.cells import StepCells
 from calibrate.steps.model import StepModel, step_model
 from calibrate.steps.rates import medians, prior_draws
 from sim.cost.rates import Rates
-from sim.priors import Prior
+from sim.rates.priors import Prior
 
 Array = NDArray[np.float64]
 STEPS, ENOUGH, FARTHEST = 60, 1e-3, 2.0  # steps of Fisher scoring, the size of the last one and of the longest, in standard scores

@@ -24,11 +24,11 @@ from calibrate.steps.rates import medians, shown
 from sim.cost.batch import decode_batch
 from sim.cost.rates import Rates
 from sim.cost.work import Work, iteration_work
-from sim.policy import AttentionPolicy, Placement
-from sim.precision import Precision
-from sim.priors import Prior
+from sim.rates.priors import Prior
+from sim.specs.attention_policy import AttentionPolicy, Placement
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
+from sim.specs.precision import Precision
 
 ALL_REDUCE = "all_reduce_graph"  # engines replay graphs; the launched rows carry the host's cost besides
 # The price of selection is left behind: our kernels select several times faster than the published stack that an answer stands for.

@@ -28,7 +28,7 @@ from calibrate.steps.rates import log_slope, medians, score_root, shown, value
 from sim.cost.rates import UNITS, Rates, at_host
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work
-from sim.priors import Prior
+from sim.rates.priors import Prior
 
 Array = NDArray[np.float64]
 NU = 5.0  # Student-t degrees of freedom: one cell in a hundred may be off by several sigma without dragging the rates along

@@ -16,7 +16,7 @@ from calibrate.steps.cells import StepCells
 from calibrate.steps.laplace import fitted
 from calibrate.steps.model import log_times
 from sim.cost.rates import OF_HOST, Rates
-from sim.priors import Prior
+from sim.rates.priors import Prior
 from sim.results.quantiles import MEDIAN_SE
 
 Array = NDArray[np.float64]

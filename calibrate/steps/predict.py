@@ -20,7 +20,7 @@ from calibrate.steps.held_out import Scores, hosts_of, intervals, score
 from calibrate.steps.model import log_likelihood, log_times
 from calibrate.steps.noise import with_scatter
 from sim.cost.rates import UNITS, Rates
-from sim.posterior import PosteriorError, PosteriorFile, rates_from_file, read_posterior
+from sim.rates.posterior import PosteriorError, PosteriorFile, rates_from_file, read_posterior
 
 Array = NDArray[np.float64]
 DRAWS = 4000  # of the posterior's, repeated where it has fewer: noise is drawn anew each time

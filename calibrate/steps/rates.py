@@ -13,9 +13,9 @@ from scipy.special import expit, logit
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work
-from sim.precision import Precision
-from sim.priors import Prior, priors
+from sim.rates.priors import Prior, priors
 from sim.specs.gpu import GpuSpec
+from sim.specs.precision import Precision
 
 Array = NDArray[np.float64]
 # Weights and KV cross the same memory: most of what is unknown about one is unknown about the other.

@@ -15,8 +15,8 @@ from calibrate.steps.cells import KINDS, concatenate
 from calibrate.steps.engine_grid import Grid
 from calibrate.steps.report import Calibration, describe
 from sim.cost.rates import UNITS
-from sim.posterior import STEP_TIME
-from sim.provenance import Origin, Provenance
+from sim.rates.posterior import STEP_TIME
+from sim.rates.provenance import Origin, Provenance
 
 
 def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: str, thin_to: int | None = None) -> Path:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from sim.cluster.fair_queue import FairQueue
 from sim.cluster.replica import Engine, Replica
 from sim.cluster.router import Router
-from sim.cost.serving import NO_HOST, HostRates
 from sim.engine.interface import Request
 from sim.errors import UsageError
+from sim.rates.serving import NO_HOST, HostRates
 from sim.ticks import TICK_S
 
 FETCHES = MOST, BUSIEST = "most", "busiest"

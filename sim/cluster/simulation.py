@@ -15,8 +15,8 @@ from sim.cluster.network import NETWORK, NetworkSpec
 from sim.cluster.pools import Pool
 from sim.cluster.replica import Change, Engine
 from sim.cluster.router import RoundRobin, Router
-from sim.cost.serving import NO_HOST, HostRates
 from sim.errors import SimctlError, UsageError
+from sim.rates.serving import NO_HOST, HostRates
 from sim.results.record import RunLog, RunRecord
 from sim.ticks import to_ticks
 from sim.workload.sources import Source

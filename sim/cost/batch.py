@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.namespaces import FLOAT
-from sim.policy import AttentionPolicy, dense
+from sim.specs.attention_policy import AttentionPolicy, dense
 from sim.specs.model import ModelSpec
 
 DENSE = dense()

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.cost.smooth import smooth_max
-from sim.precision import ACTIVATION_BYTES, Precision, quantises
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
+from sim.specs.precision import ACTIVATION_BYTES, Precision, quantises
 
 Array = NDArray[np.float64]
 PACKAGED = "data/products.npz"

@@ -32,10 +32,10 @@ from sim.engine.interface import Iteration, StepPrice
 from sim.engine.kv.tiers import Tier
 from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
-from sim.policy import AttentionPolicy
-from sim.precision import Precision
+from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
+from sim.specs.precision import Precision
 from sim.ticks import TICK_S, Stretch, to_ticks
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from sim.provenance import GIVEN, Provenance
+from sim.rates.provenance import GIVEN, Provenance
 
 UNITS: dict[str, str] = {
     "c0_s": "s per iteration (host)",

@@ -29,10 +29,10 @@ from sim.cost.attention import mixed_fill, query_heads
 from sim.cost.batch import DENSE, BatchShape
 from sim.cost.gemm import GEMM_KERNELS, at_rows, over_roofline
 from sim.errors import UsageError
-from sim.policy import AttentionPolicy
-from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision, quantises
+from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import LayerGroup, ModelSpec
+from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision, quantises
 
 # Launching a mixture-of-experts layer takes about 2.3 times a dense one (grids and served loads of one such model). Over several GPUs a
 # host launches more slowly. An iteration that carries prefill in captured pieces of a graph has attention and the next piece launched layer

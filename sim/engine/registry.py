@@ -17,7 +17,7 @@ from sim.engine.sglang_options import SglangOptions
 from sim.engine.vllm import VllmScheduler
 from sim.engine.vllm_async import AsyncVllmScheduler
 from sim.errors import UsageError
-from sim.memory import DEFAULT_UTILIZATION
+from sim.study.memory import DEFAULT_UTILIZATION
 
 # limits that only vLLM knows, as a user calls them
 VLLM_ALONE = {

@@ -21,14 +21,14 @@ from sim.cluster.pools import DECODE, PREFILL
 from sim.cost.batch import BatchShape, chunk_sums, decode_batch, from_sums
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
-from sim.deployment import Deployment
 from sim.errors import SimctlError, UsageError
 from sim.plan.choices import Choice
 from sim.plan.race import Standing
 from sim.plan.trials import trace_of
-from sim.planned import PlannedPool, check_all_fit, planned
 from sim.results.chance import Chance
 from sim.slo import Condition
+from sim.study.deployment import Deployment
+from sim.study.run import PlannedPool, check_all_fit, planned
 from sim.workload.trace import Trace
 
 Floats = NDArray[np.float64]

@@ -15,9 +15,9 @@ from multiprocessing import get_context
 from typing import NamedTuple
 
 from sim.plan.choices import Choice
-from sim.planned import PlannedPool, Study, check_all_fit, planned, run_planned
 from sim.results.metrics import cost_shares, summarise
 from sim.slo import Condition
+from sim.study.run import PlannedPool, Study, check_all_fit, planned, run_planned
 from sim.workload.trace import Trace
 
 CLOSEST = 0.04  # relative width to which the highest rate of a trial is found

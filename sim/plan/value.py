@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from sim.cost.batch import chunk_sums, decode_batch, from_sums
 from sim.cost.rates import RateDraws
 from sim.cost.step_time import step_time_s
-from sim.deployment import Deployment, plan_engine
 from sim.plan.choices import Choice
 from sim.plan.race import Plan, Tried
 from sim.results.chance import CERTAINTY
+from sim.study.deployment import Deployment, plan_engine
 
 Floats = NDArray[np.float64]
 LEAST_TRIALS = 20

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cost.serving import HostRates
 from sim.errors import UsageError
+from sim.rates.serving import HostRates
 from sim.results.metrics import request_latencies_ms
 from sim.results.record import RunRecord
 from sim.results.run_files import from_dataset

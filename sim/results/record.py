@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cost.serving import NO_HOST
 from sim.engine.interface import Outcome, Request
 from sim.engine.loop import Step
+from sim.rates.serving import NO_HOST
 from sim.results.spill import SpillingTable
 from sim.ticks import TICK_S
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from sim.precision import DTYPE_BYTES
 from sim.specs.fields import Fields
 from sim.specs.model import Attention, DenseMlp, GatedDeltaNet, LatentAttention, Mixer, Mlp, ModelSpec
+from sim.specs.precision import DTYPE_BYTES
 from sim.specs.stacks import (
     CHUNKED,
     FULL,

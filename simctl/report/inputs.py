@@ -46,7 +46,7 @@ def _undamaged(part: Callable[[Path], Part], file: Path) -> Part:
 def _of_binary(file: Path) -> Part:
     import h5netcdf
 
-    from sim.posterior import SCHEMA
+    from sim.rates.posterior import SCHEMA
     from sim.results.netcdf import DamagedFileError, whole
     from sim.results.run_files import FAMILY, read_run_dataset
     from simctl.report import of_posterior, of_run

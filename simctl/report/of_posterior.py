@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sim.cost.rates import UNITS
-from sim.posterior import PosteriorFile, read_posterior
+from sim.rates.posterior import PosteriorFile, read_posterior
 from simctl.report import charts
 from simctl.report.page import Headline, Part, Picture, cut, number, span
 

@@ -103,7 +103,7 @@ def question_of(attrs: Mapping[str, Any], file: Path) -> Question:
 
 def answer(question: Question, values: Mapping[str, float], known: dict[Any, Any]) -> dict[str, Any]:
     """What `simctl simulate` says at these values: figures with intervals, and distributions. `known` keeps rates. SimctlError."""
-    from sim.study import run_study
+    from sim.study.simulate import run_study
     from simctl.report.of_run import part_of
     from simctl.report.page import number, span
     from simctl.simulate import study_of

@@ -33,17 +33,17 @@ from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import make_router
 from sim.cluster.simulation import simulate, simulate_pools
 from sim.cost.iteration import IterationCost, StepTime
-from sim.cost.serving import HostRates
 from sim.engine.config import EngineConfig
 from sim.engine.fast import FastEngine
 from sim.engine.interface import Request
 from sim.engine.registry import make_scheduler
-from sim.memory import block_bytes, device_memory
-from sim.precision import Precision
-from sim.priors import prior_rates
+from sim.rates.priors import prior_rates
+from sim.rates.serving import HostRates
 from sim.results.record import RunRecord
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
+from sim.study.memory import block_bytes, device_memory
 from sim.ticks import ARRIVAL, DECISION, to_ticks
 from sim.workload.content import SystemPrompt
 from sim.workload.sources import TraceSource

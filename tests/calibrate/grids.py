@@ -10,9 +10,9 @@ from calibrate.steps.engine_grid import INGESTION_S, RUNNER2_S
 from calibrate.steps.model import log_times
 from sim.cost.batch import mixed_batch
 from sim.cost.work import iteration_work
-from sim.precision import Precision
 from sim.specs.gpus import get_gpu
 from sim.specs.models import catalogue_config, get_model
+from sim.specs.precision import Precision
 from tests.calibrate.steps import TRUE_RATES
 
 

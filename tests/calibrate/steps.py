@@ -6,9 +6,9 @@ from calibrate.sbc.cells import compositions
 from calibrate.steps.cells import StepCells, make_cells
 from calibrate.steps.model import log_times
 from sim.cost.rates import UNITS, Rates
-from sim.precision import Precision
-from sim.priors import priors
+from sim.rates.priors import priors
 from sim.specs.gpus import get_gpu
+from sim.specs.precision import Precision
 
 GPU = get_gpu("H100")
 PRIORS = priors(GPU, Precision(), published=False)

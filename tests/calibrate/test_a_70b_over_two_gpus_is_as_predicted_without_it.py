@@ -8,7 +8,7 @@ import pytest
 from calibrate.sources import packaged_measurements
 from calibrate.steps.engine_grid import read_engine_grid
 from calibrate.steps.predict import predict
-from sim.posterior import packaged_posterior
+from sim.rates.posterior import packaged_posterior
 
 UNSEEN = Path(str(files("scenarios") / "data" / "measured" / "unseen"))
 pytestmark = pytest.mark.skipif(not UNSEEN.is_dir(), reason="raw runs come with the source tree")

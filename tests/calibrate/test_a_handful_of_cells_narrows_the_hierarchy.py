@@ -12,10 +12,10 @@ from calibrate.steps.fit import StepFit
 from calibrate.steps.model import log_times
 from calibrate.steps.rates import value
 from sim.cost.rates import UNITS, Rates
-from sim.posterior import rates_for
-from sim.precision import Precision
-from sim.provenance import GIVEN
+from sim.rates.posterior import rates_for
+from sim.rates.provenance import GIVEN
 from sim.specs.gpus import get_gpu
+from sim.specs.precision import Precision
 from tests.calibrate.grids import write_grid
 from tests.cli import run
 

@@ -16,12 +16,12 @@ from calibrate.steps.engine_grid import Grid, read_engine_grid
 from calibrate.steps.model import log_times, predictive
 from calibrate.steps.predict import pooled, predict
 from sim.cost.rates import UNITS, Rates, at_host
-from sim.posterior import packaged_posterior
-from sim.precision import Precision
-from sim.provenance import Origin, Provenance
+from sim.rates.posterior import packaged_posterior
+from sim.rates.provenance import Origin, Provenance
 from sim.results.quantiles import normal_quantile
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
 from tests.calibrate.grids import write_grid
 from tests.calibrate.steps import TRUE, TRUE_RATES, synthetic
 from tests.cli import run

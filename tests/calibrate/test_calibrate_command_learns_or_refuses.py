@@ -12,7 +12,7 @@ import xarray as xr
 from calibrate.measurement import open_measurement
 from calibrate.sampling import Diagnostics
 from sim.errors import UsageError
-from sim.posterior import packaged_posteriors, rates_from_file
+from sim.rates.posterior import packaged_posteriors, rates_from_file
 from sim.specs.gpus import get_gpu
 from tests.calibrate.grids import write_grid
 from tests.calibrate.steps import TRUE

@@ -16,8 +16,8 @@ from sim.cost.batch import decode_batch, mixed_batch
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
 from sim.errors import UsageError
-from sim.precision import Precision
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
 from tests.calibrate.steps import PRIORS, TRUE_RATES
 from tests.cli import run
 

@@ -7,8 +7,8 @@ from calibrate.knees import predictors
 from calibrate.knees.predictors import leave_one_model_out, observed_knees
 from calibrate.knees.ranks import factor_errors
 from calibrate.knees.study import fit_ratio, study
+from sim.closed_form.knee import closed_form_knee
 from sim.errors import UsageError
-from sim.knee import closed_form_knee
 from tests.calibrate.curves import LADDER, curve, grid
 
 

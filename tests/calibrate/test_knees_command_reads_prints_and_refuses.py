@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from sim.closed_form.knee import eta
 from sim.cost.batch import decode_batch
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
-from sim.knee import eta
-from sim.precision import Precision
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
 from tests.calibrate.grids import write_grid
 from tests.calibrate.steps import TRUE_RATES
 from tests.cli import run

@@ -8,7 +8,7 @@ import pytest
 
 from calibrate.knees.curves import pooled
 from calibrate.knees.served import against_static, snapped
-from sim.knee import Knee
+from sim.closed_form.knee import Knee
 from tests.calibrate.curves import curve
 from tests.calibrate.grids import write_grid
 from tests.cli import run

@@ -8,12 +8,12 @@ import xarray as xr
 
 from calibrate.memory import distinct, kv_run, learn, packaged_runs, read_run, write
 from calibrate.sampling import Settings
-from sim.deployment import Deployment, Limits, kv_block_interval, plan_engine
 from sim.errors import SimctlError, UsageError
-from sim.memory import kv_groups, packaged_overhead
-from sim.precision import Precision
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
+from sim.study.deployment import Deployment, Limits, kv_block_interval, plan_engine
+from sim.study.memory import kv_groups, packaged_overhead
 from tests.cli import run
 
 H100 = get_gpu("H100")
@@ -177,8 +177,8 @@ def test_a_start_that_does_not_say_of_which_model_is_refused(tmp_path):
 def test_what_is_written_is_read_back(learnt, tmp_path, monkeypatch):
     runs, fit, _ = learnt
     write(tmp_path / "memory.json", fit, runs)
-    monkeypatch.setattr("sim.memory.files", lambda _: tmp_path)
-    monkeypatch.setattr("sim.memory.OVERHEAD", "memory.json")
+    monkeypatch.setattr("sim.study.memory.files", lambda _: tmp_path)
+    monkeypatch.setattr("sim.study.memory.OVERHEAD", "memory.json")
     packaged_overhead.cache_clear()
     try:
         assert "42 engine starts" in packaged_overhead().basis

@@ -7,8 +7,8 @@ from calibrate.steps.microbenchmarks import learn, packaged_microbenchmarks, wit
 from calibrate.steps.model import log_times
 from calibrate.steps.rates import calibration_priors
 from sim.cost.rates import UNITS
-from sim.precision import Precision
 from sim.specs.gpus import get_gpu
+from sim.specs.precision import Precision
 
 TAKEN = ("link_bytes_per_s", "gather_s")
 

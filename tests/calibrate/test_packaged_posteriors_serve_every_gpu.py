@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sim.cost.rates import UNITS
-from sim.posterior import packaged_posterior, packaged_posteriors, rates_for, read_posterior
+from sim.rates.posterior import packaged_posterior, packaged_posteriors, rates_for, read_posterior
 from sim.specs.gpus import get_gpu, list_gpus
 
 

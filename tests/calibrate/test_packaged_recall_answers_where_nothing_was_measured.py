@@ -7,9 +7,9 @@ import pytest
 
 from calibrate.recall.package import write
 from calibrate.recall.trials import published
+from sim.closed_form.fidelity import advice, risk_sentence
+from sim.closed_form.recall import packaged_recall, parse_recall
 from sim.errors import SimctlError, UsageError
-from sim.fidelity import advice, risk_sentence
-from sim.recall import packaged_recall, parse_recall
 
 
 def test_the_published_counts_lie_in_its_predictive_intervals():

@@ -16,12 +16,12 @@ from sim.cost.rates import UNITS
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
 from sim.errors import SimctlError
-from sim.posterior import PosteriorError, digest, rates_for, rates_from_file, read_posterior
-from sim.precision import Precision
-from sim.priors import EIGHT_BITS
-from sim.provenance import Origin, Provenance
+from sim.rates.posterior import PosteriorError, digest, rates_for, rates_from_file, read_posterior
+from sim.rates.priors import EIGHT_BITS
+from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
 from tests.calibrate.steps import TRUE
 
 GOOD, BAD = Diagnostics(1.001, 1500.0, 0), Diagnostics(1.2, 30.0, 7)
@@ -183,7 +183,7 @@ def test_a_foreign_netcdf_is_refused(tmp_path):
 
 def test_rates_learnt_with_another_formula_are_refused(tmp_path, monkeypatch):
     path = write(tmp_path / "p.nc")
-    monkeypatch.setattr("sim.posterior.formula_fingerprint", lambda: "1" * 64)
+    monkeypatch.setattr("sim.rates.posterior.formula_fingerprint", lambda: "1" * 64)
     with pytest.raises(PosteriorError, match="another version of the formula"):
         rates_from_file(path, H100)
 

@@ -21,11 +21,11 @@ from sim.cost.batch import DENSE, decode_batch, mixed_batch
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
-from sim.policy import blocks
-from sim.precision import Precision
-from sim.priors import priors
+from sim.rates.priors import priors
+from sim.specs.attention_policy import blocks
 from sim.specs.gpus import get_gpu, list_gpus
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
 
 DRAWS = 2000
 SEVEN_B = get_model("Qwen2.5-7B")

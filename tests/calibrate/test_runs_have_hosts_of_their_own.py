@@ -15,7 +15,7 @@ from calibrate.steps.laplace import HOST_SD, fitted, spread_of_hosts
 from calibrate.steps.model import log_times
 from calibrate.steps.rates import calibration_priors
 from sim.cost.rates import OF_HOST, UNITS, at_host
-from sim.posterior import host_factors, packaged_posterior, rates_from_file
+from sim.rates.posterior import host_factors, packaged_posterior, rates_from_file
 from sim.specs.gpus import get_gpu
 from tests.calibrate.steps import PRIORS, TRUE, TRUE_RATES, synthetic
 

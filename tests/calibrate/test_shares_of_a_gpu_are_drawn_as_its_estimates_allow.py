@@ -12,8 +12,8 @@ from calibrate.population.kernels import Estimate
 from calibrate.population.model import ENGINE_NOISE, drawn, size
 from calibrate.sampling import Diagnostics, Settings
 from sim.cost.rates import UNITS
-from sim.posterior import rates_from_file
-from sim.provenance import Origin, Provenance
+from sim.rates.posterior import rates_from_file
+from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpus import get_gpu
 from tests.calibrate.steps import TRUE
 

@@ -7,7 +7,7 @@ import pytest
 from calibrate.knees import by_step_time
 from calibrate.knees.by_step_time import HOST_SPREAD, STUDY, axis_score, fit_host, knee_predictor, leave_family_out
 from calibrate.knees.weight_axis import Observation, closed_form, contrasts, observations, uncrossed
-from sim.posterior import rates_for
+from sim.rates.posterior import rates_for
 from sim.specs.gpus import get_gpu
 
 RATES = rates_for(get_gpu("H100"), STUDY).point

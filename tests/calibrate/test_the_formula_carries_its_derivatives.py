@@ -14,9 +14,9 @@ from sim.cost.batch import decode_batch
 from sim.cost.rates import UNITS, Rates, at_host
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work, iteration_work
-from sim.policy import blocks
-from sim.precision import Precision
+from sim.specs.attention_policy import blocks
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
 from tests.calibrate.steps import PRIORS, TRUE, TRUE_RATES, synthetic
 
 LIGHT = {"find_s": 1e-5, "find_unit_s": 1e-7, "gather_s": 1e-5, "link_bytes_per_s": 5e12}  # so that the link sometimes hides

@@ -29,8 +29,8 @@ from simctl.cli import main
 
 if __name__ == "__main__":  # not in the workers of a plan
     if sys.argv[1] == "simulate":
-        import sim.study
-        sim.study.REPEATS, sim.study.DEFAULT_DRAWS = 10, 2
+        import sim.study.simulate
+        sim.study.simulate.REPEATS, sim.study.simulate.DEFAULT_DRAWS = 10, 2
     sys.exit(main())
 """
 

@@ -20,15 +20,15 @@ from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import ROUTERS, make_router, router_options
 from sim.cluster.simulation import simulate
 from sim.cost.iteration import IterationCost
-from sim.cost.serving import NO_HOST, HostRates
 from sim.engine.config import EngineConfig
 from sim.engine.fast import FastEngine
 from sim.engine.interface import Request
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.registry import make_scheduler
 from sim.errors import UsageError
-from sim.precision import Precision
+from sim.rates.serving import NO_HOST, HostRates
 from sim.results.record import RunRecord
+from sim.specs.precision import Precision
 from sim.workload.content import BlockHashes, Grown, SystemPrompt
 from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace, TraceBuilder

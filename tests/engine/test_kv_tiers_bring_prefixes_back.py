@@ -15,7 +15,7 @@ from sim.engine.kv.tiers import TieredKvCacheManager, tiers_of
 from sim.engine.registry import step_settings
 from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError
-from sim.precision import Precision
+from sim.specs.precision import Precision
 from sim.ticks import TICK_S
 from tests.price.shapes import QWEN_7B, plausible_rates
 

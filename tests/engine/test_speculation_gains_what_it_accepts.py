@@ -17,7 +17,7 @@ from sim.engine.registry import capture_sizes
 from sim.engine.speculative import Speculation
 from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError
-from sim.precision import Precision
+from sim.specs.precision import Precision
 from sim.ticks import TICK_S
 from tests.price.shapes import QWEN_7B, plausible_rates
 from tests.simulate.runs import serve

@@ -14,9 +14,9 @@ from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
 from sim.engine.microbatch import equal_micro_batches, micro_batches
-from sim.policy import dense, pages
-from sim.precision import Precision
+from sim.specs.attention_policy import dense, pages
 from sim.specs.model import ModelSpec
+from sim.specs.precision import Precision
 from sim.ticks import TICK_S, Stretch, elapsed, iterations_before
 from tests.price.shapes import HYBRID_MOE, LATENT, QWEN_7B, SLIDING, rate_values
 

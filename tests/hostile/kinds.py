@@ -95,7 +95,7 @@ def curve(rng: random.Random, folder: Path) -> Callable[[], Any]:
 
 
 def posterior(rng: random.Random, folder: Path) -> Callable[[], Any]:
-    from sim.posterior import rates_from_file
+    from sim.rates.posterior import rates_from_file
     from sim.specs.gpus import get_gpu
 
     path = folder / "posterior.nc"
@@ -265,7 +265,7 @@ source: a sheet
 
 
 def _whole_posterior() -> bytes:
-    from sim.posterior import packaged_posterior
+    from sim.rates.posterior import packaged_posterior
 
     path = packaged_posterior("A10")
     assert path is not None
@@ -277,7 +277,7 @@ def write_posterior(path: Path, name: str, change: Callable[[dict[str, Any], dic
     import h5netcdf
     import numpy as np
 
-    from sim.posterior import digest, packaged_posterior
+    from sim.rates.posterior import digest, packaged_posterior
 
     packaged = packaged_posterior(name)
     assert packaged is not None

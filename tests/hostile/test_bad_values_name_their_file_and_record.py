@@ -7,7 +7,7 @@ import pytest
 
 from calibrate.logs.read import read_log
 from sim.errors import UsageError, ending
-from sim.posterior import PosteriorError, rates_from_file
+from sim.rates.posterior import PosteriorError, rates_from_file
 from sim.specs.gpus import get_gpu
 from tests.cli import run
 from tests.hostile.kinds import LOGS, write_posterior

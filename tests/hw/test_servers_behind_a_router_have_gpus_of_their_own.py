@@ -9,11 +9,11 @@ from hw.command import jobs_of
 from hw.engines.vllm_fleet import environments, router_command, serve
 from hw.jobs import Job
 from sim.cluster.pools import DECODE, PREFILL
-from sim.deployment import Limits
 from sim.errors import UsageError
-from sim.precision import Precision
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
+from sim.study.deployment import Limits
 
 URLS = [f"http://127.0.0.1:{port}" for port in (8001, 8002, 8003)]
 

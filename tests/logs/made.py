@@ -11,11 +11,11 @@ from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.steps.rates import calibration_priors, value
 from sim.cost.rates import UNITS, RateDraws, Rates
-from sim.cost.serving import HostRates
-from sim.deployment import Limits
-from sim.precision import Precision
+from sim.rates.serving import HostRates
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
+from sim.study.deployment import Limits
 
 GPU = get_gpu("H100")
 PRIORS = calibration_priors(GPU, Precision())

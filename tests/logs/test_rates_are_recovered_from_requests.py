@@ -11,8 +11,8 @@ from calibrate.logs.learn import fitted_line, learn_rates, shown_rates, update
 from calibrate.logs.requests import Log
 from calibrate.sampling import Settings
 from sim.cost.rates import UNITS
-from sim.cost.serving import as_served
-from sim.posterior import rates_for, rates_from_file
+from sim.rates.posterior import rates_for, rates_from_file
+from sim.rates.serving import as_served
 from tests.cli import run
 from tests.logs.made import GPU, HOST, PRIORS, RUN, as_csv, made, rates_at
 

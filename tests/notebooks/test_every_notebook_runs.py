@@ -11,9 +11,9 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 # What is run before a notebook that takes long, so that it asks its question of fewer simulations.
 HURRIED = {
-    "04_routing_for_agents": "import sim.study as s; s.REPEATS = 10\n"
+    "04_routing_for_agents": "import sim.study.simulate as s; s.REPEATS = 10\n"
     "from sim import Workload; whole = Workload.agents; Workload.agents = lambda n, **k: whole(10, **k)",
-    "05_plan_a_fleet": "import sim.study as s; whole, s.REPEATS = s.run_study, 10; s.run_study = lambda *a, **k: whole(*a, **k | {'draws': 2})\n"
+    "05_plan_a_fleet": "import sim.study.simulate as s; whole, s.REPEATS = s.run_study, 10; s.run_study = lambda *a, **k: whole(*a, **k | {'draws': 2})\n"
     "import sim.results.chance as c; c.CERTAINTY, s.chance_of.__defaults__ = 0.5, ((8,),)",
     "02_calibrate_and_check": "import calibrate.logs.learn as learn; learn.ROUNDS, learn.SIMULATIONS = 2, 30",
 }

@@ -1,7 +1,7 @@
 """Deployments whose launch commands are checked."""
 
-from sim.deployment import Deployment
-from sim.fleet import PoolSpec
+from sim.study.deployment import Deployment
+from sim.study.fleet_spec import PoolSpec
 
 DEPLOYMENTS = {
     "plain": ("H100", {}, {}),

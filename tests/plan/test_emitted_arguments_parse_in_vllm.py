@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.deployment import plan_engine
+from sim.study.deployment import plan_engine
 from simctl.plan_emit import serve_arguments
 from tests.plan.emits import DEPLOYMENTS, pool_of
 

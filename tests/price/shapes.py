@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from sim.cost.batch import mixed_batch
 from sim.cost.rates import UNITS, Rates
-from sim.policy import dense
+from sim.specs.attention_policy import dense
 from sim.specs.model import Attention, DenseMlp, GatedDeltaNet, LatentAttention, LayerGroup, ModelSpec, MoeMlp
 
 QWEN_7B = ModelSpec("dense", 3584, 152064, (LayerGroup(28, Attention(28, 4, 128, qkv_bias=True), DenseMlp(18944)),), False, 2**20)

@@ -11,8 +11,8 @@ from sim.cost.batch import BatchShape, decode_batch
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_terms
 from sim.cost.work import iteration_work
-from sim.policy import blocks, dense, pages, sink_window
-from sim.precision import Precision
+from sim.specs.attention_policy import blocks, dense, pages, sink_window
+from sim.specs.precision import Precision
 from tests.price.shapes import MODELS, mixed_shapes, rate_values
 
 POLICIES = [dense(), dense("host"), sink_window(), sink_window("host"), pages(8), blocks(32), blocks(8, "host")]

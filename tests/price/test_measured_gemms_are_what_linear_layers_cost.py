@@ -31,9 +31,9 @@ from sim.cost.graphs import CAPTURED
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import linear_s
 from sim.cost.work import coefficients, iteration_work
-from sim.precision import Precision
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
 
 MODEL, GPU = get_model("Llama-3.1-8B"), get_gpu("H100")
 

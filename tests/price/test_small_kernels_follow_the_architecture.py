@@ -7,8 +7,8 @@ import pytest
 from sim.cost.attention import mixed_fill, query_heads
 from sim.cost.batch import decode_batch, mixed_batch
 from sim.cost.work import ATTENTION_KERNELS, EXPERT_KERNELS, EXPERT_LAUNCHES, PIECES, iteration_work, layer_kernels
-from sim.precision import Precision
 from sim.specs.model import Attention, DenseMlp, LayerGroup, MoeMlp
+from sim.specs.precision import Precision
 from tests.price.shapes import HYBRID_MOE, LATENT, QWEN_7B, SLIDING
 
 DENSE = LayerGroup(1, Attention(32, 8, 128), DenseMlp(14336))

@@ -11,8 +11,8 @@ from sim.cost.iteration import StepTime
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
-from sim.policy import blocks, dense, pages, sink_window
-from sim.precision import Precision
+from sim.specs.attention_policy import blocks, dense, pages, sink_window
+from sim.specs.precision import Precision
 from tests.examples import examples
 from tests.price.shapes import MODELS, rate_values
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from calibrate.reference import table
-from sim.precision import STATE_BYTES
 from sim.specs.model import GatedDeltaNet
+from sim.specs.precision import STATE_BYTES
 
 WORKLOAD = {row["key"]: row["value"] for row in table("gdn", "workload")}
 BATCH = int(WORKLOAD["decode_batch"])

@@ -10,17 +10,17 @@ from importlib.resources import files
 import pytest
 
 from sim import Deployment
+from sim.closed_form.knee import closed_form_knee
+from sim.closed_form.what_if import Question, crossover_context
 from sim.cost.batch import decode_batch
 from sim.cost.step_time import step_time_s
 from sim.cost.work import coefficients, iteration_work
-from sim.knee import closed_form_knee
-from sim.long_context import Question, crossover_context
-from sim.memory import resident_weight_bytes, sequence_bytes
-from sim.policy import blocks, dense
-from sim.precision import Precision
-from sim.priors import find_rates, prior_rates
+from sim.rates.priors import find_rates, prior_rates
+from sim.specs.attention_policy import blocks, dense
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
+from sim.study.memory import resident_weight_bytes, sequence_bytes
 from sim.units import parse_tokens
 
 MODEL = get_model("Qwen2.5-7B")

@@ -20,8 +20,8 @@ FEW_OF_A_PLAN = 12  # requests: it simulates them some thousand times
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_it_answers(path, tmp_path, monkeypatch):
     """At the first and the last value of all that it sweeps, a simulation with few requests or sessions, repeats and trials."""
-    monkeypatch.setattr("sim.study.REPEATS", 10)
-    monkeypatch.setattr("sim.study.chance_of", partial(chance_of, stages=(4,)))
+    monkeypatch.setattr("sim.study.simulate.REPEATS", 10)
+    monkeypatch.setattr("sim.study.simulate.chance_of", partial(chance_of, stages=(4,)))
     body = yaml.safe_load(path.read_text())
     ends = tmp_path / path.name
     body["sweep"] = {key: values[:: max(1, len(values) - 1)] for key, values in body.get("sweep", {}).items()}

@@ -10,14 +10,14 @@ from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
 from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws
-from sim.cost.serving import LAUNCHING, HostRates, hidden_work, scaled
 from sim.cost.step_time import step_time_s
-from sim.deployment import Limits
-from sim.precision import Precision
-from sim.priors import prior_rates
-from sim.provenance import GIVEN
+from sim.rates.priors import prior_rates
+from sim.rates.provenance import GIVEN
+from sim.rates.serving import LAUNCHING, HostRates, hidden_work, scaled
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
+from sim.study.deployment import Limits
 
 C0_S, SHOWN, REQUEST_S = 0.9e-3, 0.3, 7e-3
 RUN = ServedRun(

@@ -7,7 +7,7 @@ import pytest
 
 from calibrate.served.runs import read_served
 from calibrate.served.validation import Asked, validate
-from sim.cost.serving import packaged_overhead
+from sim.rates.serving import packaged_overhead
 
 UNSEEN = Path(str(files("scenarios") / "data" / "measured" / "unseen"))
 pytestmark = pytest.mark.skipif(not UNSEEN.is_dir(), reason="raw runs come with the source tree")

@@ -7,7 +7,11 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from sim.cost.serving import (
+from sim.errors import SimctlError
+from sim.rates.posterior import rates_for
+from sim.rates.priors import prior_rates
+from sim.rates.provenance import Origin
+from sim.rates.serving import (
     HOSTS_SCHEMA,
     PACKAGED,
     TEXT_S,
@@ -18,10 +22,6 @@ from sim.cost.serving import (
     parse_overheads,
     write_overheads,
 )
-from sim.errors import SimctlError
-from sim.posterior import rates_for
-from sim.priors import prior_rates
-from sim.provenance import Origin
 from sim.specs.gpus import get_gpu
 from tests.cli import run
 

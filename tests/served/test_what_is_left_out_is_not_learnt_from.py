@@ -10,7 +10,7 @@ import scenarios
 from calibrate.served.left_out import _without_gpu, left_out, without_model, without_tp
 from calibrate.served.runs import read_served
 from calibrate.steps.cells import concatenate
-from sim.rate_source import load_rates
+from sim.rates.load import load_rates
 from sim.specs.gpus import get_gpu
 from simctl.validate_text import left_out_rows, left_out_table
 from tests.cli import run

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.special import betainc, betaincinv
 
-from sim.beta import beta_cdf, beta_quantile
 from sim.errors import UsageError
+from sim.results.beta import beta_cdf, beta_quantile
 
 SHAPES = st.floats(0.5, 500)
 

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-import sim.cost.fingerprint
-from sim.cost.fingerprint import formula_fingerprint
+import sim.rates.fingerprint
 from sim.cost.step_time import Terms, step_terms
+from sim.rates.fingerprint import formula_fingerprint
 
 
 @pytest.fixture(autouse=True)
@@ -31,13 +31,13 @@ def test_a_changed_term_changes_it(term, monkeypatch):
         terms = step_terms(*args)
         return terms._replace(**{term: getattr(terms, term) * (1 + 1e-6)})
 
-    monkeypatch.setattr(sim.cost.fingerprint, "step_terms", altered)
+    monkeypatch.setattr(sim.rates.fingerprint, "step_terms", altered)
     assert formula_fingerprint() != before
 
 
 def test_a_changed_bill_changes_it(monkeypatch):
     before = formula_fingerprint()
     formula_fingerprint.cache_clear()
-    probe = dataclasses.replace(sim.cost.fingerprint.PROBE, vocab=sim.cost.fingerprint.PROBE.vocab + 1)
-    monkeypatch.setattr(sim.cost.fingerprint, "PROBE", probe)
+    probe = dataclasses.replace(sim.rates.fingerprint.PROBE, vocab=sim.rates.fingerprint.PROBE.vocab + 1)
+    monkeypatch.setattr(sim.rates.fingerprint, "PROBE", probe)
     assert formula_fingerprint() != before

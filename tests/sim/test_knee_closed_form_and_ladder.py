@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.closed_form.knee import Knee, closed_form_knee, continuous_knee, continuous_knees, discrete_knee, eta
 from sim.errors import UsageError
-from sim.knee import Knee, closed_form_knee, continuous_knee, continuous_knees, discrete_knee, eta
 
 LADDER = [1, 2, 4, 8, 16, 32, 64]
 

@@ -13,11 +13,11 @@ from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import Router
 from sim.cluster.simulation import simulate
 from sim.cost.iteration import StepTime
-from sim.cost.serving import HostRates
 from sim.engine.config import EngineConfig
 from sim.engine.fast import FastEngine, covers
 from sim.engine.interface import Iteration, Outcome, Request, Scheduler, StepPrice
 from sim.engine.vllm import VllmScheduler
+from sim.rates.serving import HostRates
 from sim.results.record import RunRecord
 from sim.ticks import to_ticks
 from sim.workload.sources import TraceSource

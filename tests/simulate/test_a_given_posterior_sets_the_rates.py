@@ -2,7 +2,7 @@
 
 import json
 
-from sim.posterior import packaged_posterior
+from sim.rates.posterior import packaged_posterior
 from tests.cli import run
 
 WORK = ("simulate", "--model", "Llama-3.1-8B", "--num-prompts", "30", "--request-rate", "5", "--json")

@@ -77,6 +77,6 @@ def test_a_rate_is_declared_given_a_prior_and_used_in_three_files(rate):
     """Only what singles a rate out names it elsewhere, as remembered stages and ablated groups do: nothing has to."""
     sources = [path for package in ("sim", "calibrate", "hw", "simctl") for path in (ROOT / package).rglob("*.py")]
     naming = {str(path.relative_to(ROOT)) for path in sources if re.search(rf"\b{rate}\b", path.read_text())}
-    needed = {"sim/cost/rates.py", "sim/cost/step_time.py", "sim/priors.py"}
+    needed = {"sim/cost/rates.py", "sim/cost/step_time.py", "sim/rates/priors.py"}
     assert naming >= needed
     assert rate != "beta_expert" or naming == needed

@@ -9,13 +9,13 @@ from sim.cost.batch import DENSE, mixed_batch
 from sim.cost.iteration import StepTime
 from sim.cost.step_time import step_time_s
 from sim.cost.work import coefficients, work_from
-from sim.deployment import Deployment, Limits, plan_engine
-from sim.memory import device_memory
-from sim.policy import blocks, dense, pages, sink_window
-from sim.precision import Precision
-from sim.priors import prior_rates
+from sim.rates.priors import prior_rates
+from sim.specs.attention_policy import blocks, dense, pages, sink_window
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
+from sim.specs.precision import Precision
+from sim.study.deployment import Deployment, Limits, plan_engine
+from sim.study.memory import device_memory
 from sim.ticks import TICK_S
 from tests.cli import run
 

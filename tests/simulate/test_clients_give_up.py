@@ -13,13 +13,13 @@ from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import make_router
 from sim.cluster.simulation import simulate
 from sim.cost.iteration import StepTime
-from sim.cost.serving import HostRates
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
 from sim.engine.registry import make_scheduler
 from sim.errors import UsageError
-from sim.precision import Precision
+from sim.rates.serving import HostRates
 from sim.results.metrics import summarise
+from sim.specs.precision import Precision
 from sim.workload.formats import load_trace
 from sim.workload.sources import TraceSource
 from sim.workload.trace import TraceBuilder

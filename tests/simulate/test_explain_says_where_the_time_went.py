@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import xarray as xr
 
-from sim.cost.serving import HostRates
 from sim.engine.config import EngineConfig
 from sim.errors import UsageError
+from sim.rates.serving import HostRates
 from sim.results.explain import explain, slowest
 from sim.results.run_files import read_run
 from simctl.explain_text import one_request, sentences

@@ -17,9 +17,9 @@ from sim.cluster.pools import Pool
 from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import ROUTERS, make_router
 from sim.cluster.simulation import simulate, simulate_pools
-from sim.cost.serving import HostRates
 from sim.engine.config import EngineConfig
 from sim.engine.registry import make_scheduler
+from sim.rates.serving import HostRates
 from sim.results.explain import Explanation, explained
 from sim.results.record import RunRecord
 from sim.results.timeline import AGAIN, DECODE, LOST_WORK, PREFILL, timeline

@@ -8,12 +8,12 @@ import pytest
 
 from sim.cluster.admission import AdmissionLimits
 from sim.cost.iteration import IterationCost
-from sim.deployment import Deployment, Limits
-from sim.planned import Study
-from sim.rate_source import load_rates
+from sim.rates.load import load_rates
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
-from sim.study import run_study
+from sim.study.deployment import Deployment, Limits
+from sim.study.run import Study
+from sim.study.simulate import run_study
 from sim.workload.synthetic import Synthetic, draw
 from sim.workload.workload import Workload
 from tests.simulate.runs import run_fast

@@ -12,11 +12,11 @@ from sim.cluster.autoscale import Scaling
 from sim.cluster.network import NetworkSpec
 from sim.cluster.replica import Change
 from sim.cluster.router import ROUTERS
-from sim.cost.serving import as_served
 from sim.errors import UsageError
-from sim.fleet import Fleet, PoolSpec
-from sim.planned import planned, run_fast, run_planned
-from sim.study import fleet_study, run_study, simulate
+from sim.rates.serving import as_served
+from sim.study.fleet_spec import Fleet, PoolSpec
+from sim.study.run import planned, run_fast, run_planned
+from sim.study.simulate import fleet_study, run_study, simulate
 from tests.cli import run
 
 DRAWN = ("--num-prompts", "60", "--request-rate", "6", "--random-length-cv", "0.5", "--draws", "0")

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from sim.cost.serving import HostRates
 from sim.engine.config import EngineConfig
 from sim.errors import UsageError
+from sim.rates.serving import HostRates
 from sim.results.metrics import pooled_itl_ms, request_latencies_ms
 from tests.cli import run as cli
 from tests.simulate.runs import run, trace_of

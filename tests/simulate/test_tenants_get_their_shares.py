@@ -16,7 +16,7 @@ from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
 from sim.engine.registry import make_scheduler
 from sim.errors import UsageError
-from sim.fleet import PoolSpec
+from sim.study.fleet_spec import PoolSpec
 from sim.workload.sources import TraceSource
 from sim.workload.trace import TraceBuilder
 from tests.cli import run

@@ -11,10 +11,10 @@ from sim.cluster.pools import DECODE, PREFILL, Pool
 from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import make_router
 from sim.cluster.simulation import simulate, simulate_pools
-from sim.cost.serving import HostRates
 from sim.engine.config import EngineConfig
 from sim.engine.interface import BLOCKS, BUDGET, SLOTS, Iteration, StepPrice
 from sim.engine.registry import make_scheduler
+from sim.rates.serving import HostRates
 from sim.results.record import AT_ENGINE, HANDED_OVER, PREEMPTED, REPLICA_FAILED, SUBMITTED_AGAIN
 from sim.workload.sources import TraceSource
 from sim.workload.synthetic import Synthetic, draw

@@ -5,8 +5,8 @@ import pytest
 
 from sim import Deployment, UsageError, get_gpu, list_gpus, load_rates
 from sim.cost.batch import decode_batch
-from sim.precision import DTYPE_BYTES, arithmetic
-from sim.rate_source import scope_notes
+from sim.rates.load import scope_notes
+from sim.specs.precision import DTYPE_BYTES, arithmetic
 from tests.cli import run
 
 MODEL = "Llama-3.2-1B"

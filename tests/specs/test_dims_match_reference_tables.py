@@ -3,8 +3,8 @@
 import pytest
 
 from calibrate.reference import table
-from sim.precision import DTYPE_BYTES, STATE_BYTES
 from sim.specs.models import get_model
+from sim.specs.precision import DTYPE_BYTES, STATE_BYTES
 
 GB10 = {"moe": "q36-35b-a3b", "dense": "q36-27b"}
 NOT_A_MODEL = {"engine test"}

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import UsageError
-from sim.precision import Precision
-from sim.priors import priors
+from sim.rates.priors import priors
 from sim.specs.gpus import get_gpu, load_gpus, parse_gpus
+from sim.specs.precision import Precision
 
 GOOD = {
     "name": "Mine",

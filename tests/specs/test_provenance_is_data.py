@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from sim.posterior import packaged_posteriors, rates_for, read_posterior
-from sim.precision import Precision
-from sim.provenance import Origin, Provenance, from_json, outside_measured
+from sim.rates.posterior import packaged_posteriors, rates_for, read_posterior
+from sim.rates.provenance import Origin, Provenance, from_json, outside_measured
 from sim.specs.gpus import get_gpu
+from sim.specs.precision import Precision
 
 H100 = Provenance(Origin.IN_PROCESS, "1976 measured cells", "H100", ("bf16",), (1, 2), ("vllm 0.23.0",))
 

@@ -6,8 +6,8 @@ import pytest
 from sim import Deployment, load_rates
 from sim.cost.batch import decode_batch
 from sim.cost.step_time import step_time_s
-from sim.posterior import rates_for
-from sim.rate_source import scope_notes
+from sim.rates.load import scope_notes
+from sim.rates.posterior import rates_for
 from tests.cli import run
 
 MEASURED = Deployment.of("Llama-3.1-8B", "H100")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sim import Deployment, load_rates
-from sim.long_context import Question, answer
+from sim.closed_form.what_if import Question, answer
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from tests.cli import run

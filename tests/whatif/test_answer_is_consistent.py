@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim import Deployment, load_rates
+from sim.closed_form.knee import eta
+from sim.closed_form.what_if import Question, answer
 from sim.cost.step_time import Terms
-from sim.knee import eta
-from sim.long_context import Question, answer
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from simctl.what_if_text import BINDS
@@ -78,7 +78,7 @@ def test_leave_it_off_at_8k_batch_1_on_h100():
 
 
 def test_the_interval_splits_into_rates_and_what_the_formula_misses():
-    from sim.posterior import best_posterior, rates_from_file
+    from sim.rates.posterior import best_posterior, rates_from_file
 
     gpu = get_gpu("H100")
     question = Question(Deployment(get_model("Llama-3.1-8B"), gpu), 32768, (1, 8), (8,))

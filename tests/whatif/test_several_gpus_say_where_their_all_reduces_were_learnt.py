@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sim.posterior import rates_for
+from sim.rates.posterior import rates_for
 from sim.specs.gpus import get_gpu
 from tests.cli import run
 

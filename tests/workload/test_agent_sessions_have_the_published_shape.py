@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sim import Deployment, Workload, load_rates
-from sim.cost.serving import as_served
 from sim.errors import UsageError
-from sim.study import Study, run_study
+from sim.rates.serving import as_served
+from sim.study.simulate import Study, run_study
 from sim.workload.agent_sessions import AgentSessions, draw_sessions
 from sim.workload.content import Grown, SystemPrompt
 from sim.workload.sources import TraceSource

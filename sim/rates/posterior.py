@@ -20,17 +20,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cost.fingerprint import formula_fingerprint
 from sim.cost.rates import UNITS, RateDraws, Rates, at_host
 from sim.errors import SimctlError
-from sim.precision import Precision
-from sim.priors import PRODUCTS, flops_for, prior_rates, priors, product_flops
-from sim.provenance import Origin, Provenance, from_json
+from sim.rates.fingerprint import formula_fingerprint
+from sim.rates.priors import PRODUCTS, flops_for, prior_rates, priors, product_flops
+from sim.rates.provenance import Origin, Provenance, from_json
 from sim.results.netcdf import DamagedFileError, whole
 from sim.results.quantiles import normal_quantile, t5_quantile
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.lookup import key
+from sim.specs.precision import Precision
 
 SCHEMA = "simctl-posterior/1"
 STEP_TIME = "step-time"

@@ -12,10 +12,10 @@ import numpy.typing as npt
 from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws
 from sim.cost.step_time import step_time_s
-from sim.deployment import Deployment
 from sim.errors import UsageError
-from sim.memory import sequence_bytes
-from sim.policy import AttentionPolicy, dense
+from sim.specs.attention_policy import AttentionPolicy, dense
+from sim.study.deployment import Deployment
+from sim.study.memory import sequence_bytes
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -12,11 +12,11 @@ from sim.cluster.network import NETWORK, NetworkSpec
 from sim.cluster.pools import DECODE, FETCHES, PREFILL, ROLES, SERVE, Pool
 from sim.cluster.replica import Change, Engine
 from sim.cluster.router import make_router
-from sim.cost.serving import HostRates
-from sim.deployment import Deployment
 from sim.engine.config import EngineConfig
 from sim.errors import UsageError
-from sim.memory import sequence_bytes
+from sim.rates.serving import HostRates
+from sim.study.deployment import Deployment
+from sim.study.memory import sequence_bytes
 
 # Bytes per second each way of one replica, by line rate; NVLink of an H100: 900 GB/s over both ways.
 LINKS = {"nvlink": 450e9, "rdma-400": 50e9, "rdma-200": 25e9, "ethernet-100": 12.5e9, "ethernet-25": 3.125e9, "ethernet-10": 1.25e9}

@@ -1,7 +1,7 @@
 """Retrieval recall of block selection: published needle trials with intervals, and predictions where none was measured.
 
 Data: scenarios/data/reference/brl07/needle_recall.csv. A row with a trial count becomes a Beta interval (Jeffreys prior); a row printed
-only as a bound or a percentage is passed on as printed, because its trial count is not stated. Predictions are sim.recall's.
+only as a bound or a percentage is passed on as printed, because its trial count is not stated. Predictions are sim.closed_form.recall's.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 
-from sim.beta import beta_quantile
-from sim.recall import packaged_recall
+from sim.closed_form.recall import packaged_recall
+from sim.results.beta import beta_quantile
 from sim.units import parse_tokens
 
 TABLE = "data/reference/brl07/needle_recall.csv"

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim.closed_form.fidelity import advice, risk_sentence
+from sim.closed_form.knee import Knee, closed_form_knee, continuous_knee, continuous_knees
 from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws, Rates
 from sim.cost.step_time import binding_term, step_terms, step_time_s
 from sim.cost.work import iteration_work
-from sim.deployment import Deployment
-from sim.fidelity import advice, risk_sentence
-from sim.knee import Knee, closed_form_knee, continuous_knee, continuous_knees
-from sim.memory import Memory, n_max, sequence_bytes
 from sim.namespaces import FLOAT
-from sim.policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
-from sim.rate_source import load_rates, scope_notes
+from sim.rates.load import load_rates, scope_notes
+from sim.specs.attention_policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
+from sim.study.deployment import Deployment
+from sim.study.memory import Memory, n_max, sequence_bytes
 from sim.units import about_tokens, format_bytes, format_tokens
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from sim import posterior as files
 from sim.cost.rates import RateDraws
-from sim.deployment import Deployment
-from sim.precision import arithmetic_note
-from sim.provenance import outside_measured
+from sim.rates import posterior as files
+from sim.rates.provenance import outside_measured
+from sim.specs.precision import arithmetic_note
+from sim.study.deployment import Deployment
 
 # Log sd, between deployments, of how far step times lie from the formula where this part of a deployment was not measured. Models: the
 # mean errors of four models left out one at a time on an H100 and an H200 have an rms of 2.5 %. The others are declared, around what was

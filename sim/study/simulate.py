@@ -13,22 +13,22 @@ from numpy.typing import NDArray
 from sim.cluster.pools import PREFILL
 from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws
-from sim.cost.serving import HostRates, as_served
 from sim.cost.step_time import step_time_s
-from sim.deployment import Deployment
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Scheduler
 from sim.engine.kv.tiers import tier_hit_rates
 from sim.errors import UsageError
-from sim.fleet import Fleet
-from sim.planned import PlannedPool, Progress, Study, check_all_fit, planned, run_fast, run_planned
-from sim.rate_source import load_rates, scope_notes
+from sim.rates.load import load_rates, scope_notes
+from sim.rates.serving import HostRates, as_served
 from sim.results.chance import STAGES, Chance, chance_of
 from sim.results.fleet_tables import fleet_tables
 from sim.results.intervals import block_intervals, rate_intervals, repeat_intervals
 from sim.results.metrics import cost_shares, latency_quantiles, summarise, tenant_figures
 from sim.results.record import RunRecord
 from sim.results.run_files import to_dataset
+from sim.study.deployment import Deployment
+from sim.study.fleet_spec import Fleet
+from sim.study.run import PlannedPool, Progress, Study, check_all_fit, planned, run_fast, run_planned
 from sim.workload.workload import Workload
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from sim.cost.work import Work, iteration_work
 from sim.engine.config import EngineConfig
 from sim.engine.registry import engine_of
 from sim.errors import SimctlError, UsageError
-from sim.memory import Memory, block_bytes, device_memory, loaded_weight_bytes, sequence_bytes
-from sim.policy import AttentionPolicy
-from sim.precision import Precision, check_runs, sixteen_bits
+from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import get_model
+from sim.specs.precision import Precision, check_runs, sixteen_bits
+from sim.study.memory import Memory, block_bytes, device_memory, loaded_weight_bytes, sequence_bytes
 from sim.units import format_bytes
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import numpy as np
 from sim.cost.gemm import GEMM_KERNELS, MEASURED_AT, measured, roofline
 from sim.cost.rates import RateDraws, Rates
 from sim.cost.work import ATTENTION_KERNELS
-from sim.precision import Precision, arithmetic
-from sim.provenance import Origin, Provenance
+from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpu import GpuSpec
+from sim.specs.precision import Precision, arithmetic
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,16 @@ from sim.cluster.simulation import simulate_pools
 from sim.cost.batch import mixed_batch
 from sim.cost.iteration import IterationCost, StepTime
 from sim.cost.rates import RateDraws, Rates
-from sim.cost.serving import HostRates
-from sim.deployment import Deployment, plan_engine
 from sim.engine.config import EngineConfig
 from sim.engine.fast import FastEngine, covers
 from sim.engine.interface import Request, Scheduler
 from sim.engine.registry import make_scheduler, step_settings
 from sim.engine.vllm import check_fits
 from sim.errors import UsageError
-from sim.fleet import Fleet, PoolSpec, alone
+from sim.rates.serving import HostRates
 from sim.results.record import RunRecord
+from sim.study.deployment import Deployment, plan_engine
+from sim.study.fleet_spec import Fleet, PoolSpec, alone
 from sim.ticks import TICK_S
 from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from sim.cost.fingerprint import formula_fingerprint
 from sim.cost.rates import RateDraws, Rates
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.errors import SimctlError, UsageError
-from sim.provenance import GIVEN, Origin, Provenance
+from sim.rates.fingerprint import formula_fingerprint
+from sim.rates.provenance import GIVEN, Origin, Provenance
 
 PACKAGED = "data/posteriors/serving_overhead.json"
 SCHEMA, HOSTS_SCHEMA = "simctl-serving-overhead/1", "simctl-serving-overheads/1"

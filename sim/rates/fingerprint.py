@@ -15,9 +15,9 @@ from sim.cost.gemm import digest
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_terms
 from sim.cost.work import iteration_work
-from sim.policy import blocks, dense, sink_window
-from sim.precision import Precision
+from sim.specs.attention_policy import blocks, dense, sink_window
 from sim.specs.model import Attention, DenseMlp, GatedDeltaNet, LayerGroup, ModelSpec, MoeMlp
+from sim.specs.precision import Precision
 
 # A model with one layer group of every kind that the work knows, small enough that every term is visible in the price.
 PROBE = ModelSpec(

@@ -14,10 +14,10 @@ from typing import Any
 
 from sim.cost.work import coefficients
 from sim.errors import SimctlError
-from sim.policy import AttentionPolicy, dense
-from sim.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
+from sim.specs.attention_policy import AttentionPolicy, dense
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
+from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
 
 DEFAULT_UTILIZATION = 0.92  # vLLM's, 0.23 to 0.32
 DEFAULT_TOKEN_BUDGET = 2048

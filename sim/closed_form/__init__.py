@@ -1,0 +1,1 @@
+"""Closed-form answers: one decode step, its regimes, knees, recall."""

@@ -1,0 +1,1 @@
+"""Rates: priors, posteriors, their provenance, and the rates of a deployment."""

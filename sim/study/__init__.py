@@ -1,0 +1,1 @@
+"""Studies: a workload on a deployment, simulated."""
