@@ -52,8 +52,8 @@ def speed_up(folder: Path) -> None:
     from distributed import LocalCluster
 
     from sim.sweep.work import outcomes
+    from simctl.commands.sweep import asked_of
     from simctl.scenario import load_scenario
-    from simctl.sweep import asked_of
     from simctl.sweep_cell import answered
     from simctl.sweep_workers import dask_pool
 

@@ -69,7 +69,7 @@ def _simulated(options: dict[str, Any], metric: str) -> tuple[Figure, Deployment
     from sim import RateDraws, simulate
     from sim.rates.provenance import Origin, Provenance
     from sim.rates.serving import as_served
-    from simctl.simulate import study_of
+    from simctl.commands.simulate import study_of
 
     study = study_of(options)
     workload = replace(study.workload, redraw=None)
@@ -90,9 +90,9 @@ def _laid_out(options: dict[str, Any], metric: str) -> tuple[Figure, Deployment]
     import numpy as np
 
     from sim import RateDraws, Rates
+    from simctl.commands.run import flatten
+    from simctl.commands.what_if import answer, as_dict
     from simctl.options import deployment_of
-    from simctl.run import flatten
-    from simctl.what_if import answer, as_dict
 
     def at(rates: Rates) -> float:
         one = Rates(**{name: np.full(1, getattr(rates, name)) for name in rates.names()})

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
 from simctl.plan_choices import offered
-from simctl.plan_progress import Watch
+from simctl.text.plan_progress import Watch
 
 if TYPE_CHECKING:
     from sim.plan.day import Hour

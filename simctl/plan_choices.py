@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sim.errors import UsageError
-from simctl.simulate import command as simulate
-from simctl.simulate import study_of
+from simctl.commands.simulate import command as simulate
+from simctl.commands.simulate import study_of
 
 if TYPE_CHECKING:
     from sim.plan.choices import Choice

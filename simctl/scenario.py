@@ -42,7 +42,12 @@ KEYS = ("question", "command", "options", "sweep", "samples", "report")
 RANGE_KEYS = ("low", "high", "scale")
 MAX_RUNS = 10_000
 # Commands whose answer is plain data: `json_answer(options)` of their module.
-ANSWERED = {"simulate": "simctl.simulate", "plan": "simctl.plan", "what-if": "simctl.what_if", "regime-map": "simctl.regime_map"}
+ANSWERED = {
+    "simulate": "simctl.commands.simulate",
+    "plan": "simctl.commands.plan",
+    "what-if": "simctl.commands.what_if",
+    "regime-map": "simctl.commands.regime_map",
+}
 
 
 @dataclass(frozen=True, slots=True)

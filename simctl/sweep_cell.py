@@ -14,7 +14,7 @@ import click
 
 from sim.errors import SimctlError
 from sim.sweep.store import Variable
-from simctl.run import flatten, interval_of, is_void
+from simctl.commands.run import flatten, interval_of, is_void
 
 if TYPE_CHECKING:
     from simctl.scenario import Cell

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from simctl.explain_text import TERMS
 from simctl.report import charts
 from simctl.report.page import ALL_MEASURED, Headline, Part, Picture, cut, number, span, thinned
+from simctl.text.explain_text import TERMS
 
 MOST_TRIED = 400  # dots
 Plan = Mapping[str, Any]

@@ -14,10 +14,10 @@ from sim.results.metrics import LATENCIES, LEVELS, PER_REQUEST, cost_shares, req
 from sim.results.record import RunRecord
 from sim.results.series import Series, run_series
 from sim.results.tables import benchmark_table
-from simctl.explain import server_of
-from simctl.explain_text import STAGES, TERMS, one_request, several
+from simctl.commands.explain import server_of
 from simctl.report import charts
 from simctl.report.page import ALL_MEASURED, Headline, Part, Picture, cut, number, span, thinned
+from simctl.text.explain_text import STAGES, TERMS, one_request, several
 
 QUANTILES = np.unique(np.concatenate([np.linspace(0.0, 0.98, 50), [0.99, 0.995, 0.999, 1.0]]))
 BINS = 160

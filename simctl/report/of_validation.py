@@ -154,7 +154,7 @@ def _bias(scores: Scores) -> Iterator[Picture]:
 
 
 def _all(scores: Scores) -> str:
-    from simctl.text import aligned
+    from simctl.text.layout import aligned
 
     rows = [
         (cut(each["experiment"], 30), LABEL.get(each["metric"], "?"), str(each["requests"]), number(_percent(each["median_abs"])),

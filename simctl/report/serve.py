@@ -69,7 +69,7 @@ class Question:
 
 def question_of(attrs: Mapping[str, Any], file: Path) -> Question:
     """The question of a run from the attributes of its run.nc. UsageError where there is none that sliders could move."""
-    from simctl.simulate import command
+    from simctl.commands.simulate import command
 
     try:
         given = json.loads(str(attrs["options"]))
@@ -104,9 +104,9 @@ def question_of(attrs: Mapping[str, Any], file: Path) -> Question:
 def answer(question: Question, values: Mapping[str, float], known: dict[Any, Any]) -> dict[str, Any]:
     """What `simctl simulate` says at these values: figures with intervals, and distributions. `known` keeps rates. SimctlError."""
     from sim.study.simulate import run_study
+    from simctl.commands.simulate import study_of
     from simctl.report.of_run import part_of
     from simctl.report.page import number, span
-    from simctl.simulate import study_of
 
     cell = question.cell(values)
     run = run_study(study_of(cell.options(), known=known), keep_iterations=False)

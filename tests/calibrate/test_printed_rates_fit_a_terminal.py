@@ -8,7 +8,7 @@ import pytest
 
 from calibrate.sampling import Diagnostics
 from sim.cost.rates import UNITS
-from simctl.calibrate_text import rate_table, scaled
+from simctl.text.calibrate_text import rate_table, scaled
 from tests.cli import run
 
 FINE = Diagnostics(1.001, 900.0, 0)

@@ -9,7 +9,7 @@ import pytest
 
 SLOW = """
 import sys, time
-import simctl.progress as p
+import simctl.text.progress as p
 p.AFTER_S = float(sys.argv[1])
 with p.progress("outer work") as report:
     for i in range(3):
@@ -21,9 +21,9 @@ print("answer")
 """
 COMMAND = """
 import sys, time
-import simctl.progress as p
+import simctl.text.progress as p
 p.AFTER_S = 0.0
-from simctl import run, validate
+from simctl.commands import run, validate
 held = run._answer
 run._answer = lambda *given: time.sleep(0.2) or held(*given)
 validate._validated = lambda *given: time.sleep(0.3) or sys.exit(3)

@@ -1,8 +1,8 @@
 """Text of commands is at most 80 columns wide, indented as asked; names stay whole where they are to be copied."""
 
 from sim.results.tables import benchmark_table
-from simctl import validate_text
-from simctl.text import WIDTH, aligned, fill, folded, wrapped
+from simctl.text import validate_text
+from simctl.text.layout import WIDTH, aligned, fill, folded, wrapped
 
 TEXT = "rates of scenarios/data/measured/h100 as of the per-sequence work of a host that is waited for, of many requests at once"
 

@@ -18,7 +18,7 @@ from hw.serve import load
 from hw.serve.client import Served, Target
 from hw.suites import served
 from hw.suites.served_plan import CPU_PLAN, plan
-from simctl import loop
+from simctl.commands import loop
 from tests.calibrate.grids import write_grid
 from tests.cli import run
 from tests.hw.virtual_time import run_virtual

@@ -10,7 +10,7 @@ from sim.plan.race import Plan, Standing, Tried
 from sim.plan.trials import Trial
 from sim.plan.value import _log_times, best_measurement
 from sim.slo import parse_slo
-from simctl.plan import command
+from simctl.commands.plan import command
 from simctl.plan_choices import choices_of
 
 SLO = parse_slo(["ttft:p99<1s"], {})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simctl.plan import command
+from simctl.commands.plan import command
 from simctl.plan_choices import choices_of
 
 ASKED = ["--gpu", "L40S", "--tp", "2", "--model", "Llama-3.1-8B", "--num-prompts", "60", "--random-length-cv", "1"]

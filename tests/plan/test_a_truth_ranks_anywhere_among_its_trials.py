@@ -7,7 +7,7 @@ from scipy.stats import chisquare
 
 from sim.plan.trials import Here
 from sim.slo import parse_slo
-from simctl.plan import command
+from simctl.commands.plan import command
 from simctl.plan_choices import choices_of
 
 TRUTHS, RANKS = 200, 6

@@ -6,7 +6,7 @@ from sim.plan.bounds import standings_of
 from sim.plan.race import search
 from sim.plan.trials import Here, runner
 from sim.slo import parse_slo
-from simctl.plan import command
+from simctl.commands.plan import command
 from simctl.plan_choices import choices_of
 
 DRAWN = ("--model", "Llama-3.1-8B", "--num-prompts", "200", "--random-output-len", "100", "--random-length-cv", "0.5")

@@ -3,7 +3,7 @@
 import pytest
 
 from sim.plan.race import search
-from simctl.plan_text import conclusion
+from simctl.text.plan_text import conclusion
 from tests.plan.synthetic import MET, TTFT, choices
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from sim.plan.race import Plan, Standing, Tried
 from sim.plan.trials import Trial
-from simctl.plan import command
+from simctl.commands.plan import command
 from simctl.plan_choices import choices_of
 from simctl.plan_emit import emitted
 from tests.cli import run

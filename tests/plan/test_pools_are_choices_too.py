@@ -6,7 +6,7 @@ from sim.plan.bounds import standings_of
 from sim.plan.choices import RATIOS
 from sim.plan.trials import Here
 from sim.slo import parse_slo
-from simctl.plan import command
+from simctl.commands.plan import command
 from simctl.plan_choices import choices_of
 from tests.cli import run
 

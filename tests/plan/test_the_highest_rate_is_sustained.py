@@ -6,7 +6,7 @@ import pytest
 from sim.plan.rates import TRIALS, asked_rate, sustained
 from sim.plan.trials import CLOSEST, Here
 from sim.slo import parse_slo
-from simctl.plan import command
+from simctl.commands.plan import command
 from simctl.plan_choices import choices_of
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from calibrate.replication.reports import claims
-from simctl.replicate import interval
+from simctl.commands.replicate import interval
 from simctl.report.of_claims import part_of
 from tests.cli import run
 

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from calibrate.served.scores import Score, coverage
-from simctl.validate_text import together
+from simctl.text.validate_text import together
 
 
 def score(median=0.06, bound=0.05, requests=100, inside=0.9, floor=None):

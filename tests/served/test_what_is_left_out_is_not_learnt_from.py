@@ -12,7 +12,7 @@ from calibrate.served.runs import read_served
 from calibrate.steps.cells import concatenate
 from sim.rates.load import load_rates
 from sim.specs.gpus import get_gpu
-from simctl.validate_text import left_out_rows, left_out_table
+from simctl.text.validate_text import left_out_rows, left_out_table
 from tests.cli import run
 
 OF_GPUS = {"sibling", "datasheet"}  # no kernels of an H200 are in the tables that GPUs are learnt from

@@ -12,7 +12,7 @@ from sim.errors import UsageError
 from sim.rates.serving import HostRates
 from sim.results.explain import explain, slowest
 from sim.results.run_files import read_run
-from simctl.explain_text import one_request, sentences
+from simctl.text.explain_text import one_request, sentences
 from tests.cli import run as command
 from tests.simulate.runs import run, trace_of
 

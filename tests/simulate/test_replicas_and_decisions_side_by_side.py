@@ -18,7 +18,7 @@ from sim.results.fleet_tables import LONG_S, fleet_tables
 from sim.results.metrics import request_latencies_ms
 from sim.results.record import ITERATION_COLUMNS, REQUEST_FLOATS, REQUEST_INTS, RunRecord
 from sim.workload.sources import TraceSource
-from simctl.fleet_text import fleet_lines
+from simctl.text.fleet_text import fleet_lines
 from tests.cli import run as command
 from tests.simulate.runs import AffinePrice, calls, trace_of
 

@@ -14,7 +14,7 @@ from sim.closed_form.what_if import Question, answer
 from sim.cost.step_time import Terms
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
-from simctl.what_if_text import BINDS
+from simctl.text.what_if_text import BINDS
 from tests.cli import run
 from tests.examples import examples
 

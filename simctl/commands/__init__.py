@@ -1,0 +1,1 @@
+"""Commands: options to a question, its answer to text."""

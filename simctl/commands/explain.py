@@ -1,0 +1,80 @@
+"""`simctl explain`: where the time of a request of a simulated run went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sim.errors import UsageError
+from sim.files import writable
+
+if TYPE_CHECKING:
+    from sim import HostRates
+
+
+@click.command("explain")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("request_id", required=False)
+@click.option("--slowest", type=click.IntRange(1), metavar="N", help="The N slowest requests instead of one by its id.")
+@click.option(
+    "--by", type=click.Choice(("ttft", "e2el")), help="Of one request, this latency alone; what --slowest goes by. [default: ttft]"
+)
+@click.option("--plot", type=click.Path(), metavar="FILE", help="Draw replicas, iterations and the request's stages (PNG, SVG or PDF).")
+@click.option("--json", "as_json", is_flag=True, help="Print all parts as JSON instead of tables.")
+def command(run: Path, request_id: str | None, slowest: int | None, by: str | None, plot: str | None, as_json: bool) -> None:
+    """Say where the time of a request went.
+
+    RUN is a directory of `simctl simulate --out`, or its run.nc; REQUEST_ID is the request's name in the trace, or its
+    number. TTFT and E2EL are split into stages (router, API server, queue, prefill, decode, preemption), and these by
+    what a waiting request lacked, whose tokens the iterations computed, and the terms of the step time. Parts are
+    ticks of the simulator's clock and add up exactly.
+
+    \b
+    Examples:
+      simctl explain out/run1 17
+      simctl explain out/run1 --slowest 10 --by e2el
+    """
+    import json
+
+    from sim.files import plain
+    from sim.results import explain
+    from sim.results.run_files import read_run
+
+    if (request_id is None) == (slowest is None):
+        raise UsageError("which request? give its REQUEST_ID, or --slowest N")
+    target = writable(plot)
+    record, attrs = read_run(run)
+    server = server_of(attrs)
+    if request_id is not None:
+        found = [explain.explain(record, request_id, server)]
+    else:
+        found = explain.slowest(record, slowest or 1, by or "ttft", server)
+    if not found:
+        raise UsageError(f"{run}: no request has finished")
+    if as_json:
+        dicts = [plain(each.to_dict()) for each in found]
+        click.echo(json.dumps(dicts[0] if request_id is not None else dicts, indent=2, allow_nan=False))
+    else:
+        from simctl.text.explain_text import one_request, several
+
+        lines = one_request(found[0], attrs, by) if request_id is not None else several(found, by or "ttft")
+        click.echo("\n".join(lines))
+    if target is not None:
+        from simctl.plots.explain_plot import plot_request
+
+        plot_request(record, found[0].request_id, target)
+        click.echo(f"wrote {target}", err=True)
+
+
+def server_of(attrs: Mapping[str, Any]) -> HostRates | None:
+    """The API server of a run whose pools have one in common."""
+    from sim import HostRates
+    from sim.rates.serving import UNITS
+
+    if attrs.get("pools", 1) != 1:
+        return None
+    latencies: dict[str, Any] = {name: float(attrs[f"host_{name}"]) for name in UNITS if f"host_{name}" in attrs}
+    return HostRates(**latencies) if len(latencies) == len(UNITS) else None

@@ -1,0 +1,162 @@
+"""`simctl calibrate --from LOG`: rates learnt from the requests of a served log, "calibrate to my production"."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from sim.errors import UsageError
+from simctl.text.calibrate_text import rate_table, say
+from simctl.text.layout import table
+
+if TYPE_CHECKING:
+    from calibrate.logs.learn import Learnt
+    from calibrate.logs.requests import Log
+    from calibrate.served.runs import ServedRun
+
+CHECK_DRAWS = 20
+FIGURES = (("TTFT", "ttft_s", 50), ("TTFT", "ttft_s", 99), ("TPOT", "tpot_s", 50), ("TPOT", "tpot_s", 99), ("E2EL", "e2el_s", 50))
+INTERVAL = (0.05, 0.5, 0.95)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says: the log, the deployment it came from, how to sample, where to write."""
+
+    path: Path
+    gpu: str
+    model: str | None
+    experiment: str | None
+    dtype: str
+    tp: int
+    engine: str
+    prefix_block: int
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    timeout_s: float | None
+    out: Path | None
+    draws: int
+    chains: int
+    seed: int
+    from_datasheet: bool
+    allow_unconverged: bool
+
+
+def run(asked: Asked, as_json: bool) -> None:
+    """Learn, print and write. Raises UsageError for a log that cannot be learnt from, UnconvergedError when a gate fails."""
+    from calibrate.logs.learn import learn_rates, served_priors
+    from calibrate.logs.save import save
+    from calibrate.sampling import Settings
+    from calibrate.served.units import check_times
+    from calibrate.sources import resolved
+
+    asked = replace(asked, path=resolved(asked.path))
+    log, served = _measured(asked) if asked.path.suffix == ".nc" else _logged(asked)
+    check_times(served)
+    priors, basis = served_priors(served, asked.from_datasheet)
+    settings = Settings(draws=asked.draws, chains=asked.chains, seed=asked.seed)
+    learnt = learn_rates(served, log, priors, settings, progress=lambda what: click.echo(what, err=True))
+    report = {"log": asked.path.name, "start": basis, **_report(log, learnt, priors), "replayed": _replayed(served, log, learnt)}
+    if as_json:
+        click.echo(json.dumps(report, indent=1))
+    else:
+        _show(report)
+    if not asked.allow_unconverged:
+        learnt.diagnostics.require()
+    if asked.out is not None:
+        path = save(asked.out, served, log, learnt, priors, settings)
+        click.echo(f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB)", err=True)
+
+
+def _logged(asked: Asked) -> tuple[Log, ServedRun]:
+    """(log, deployment) of another tool's file and the options given."""
+    from calibrate.logs.read import read_log
+    from sim.study.deployment import Deployment
+
+    if asked.model is None:
+        raise UsageError(f"{asked.path.name}: a served log needs --model")
+    limits = {"max_num_seqs": asked.max_num_seqs, "max_num_batched_tokens": asked.max_num_batched_tokens}
+    deployment = Deployment.of(asked.model, asked.gpu, dtype=asked.dtype, tp=asked.tp, engine=asked.engine, **limits)
+    log = read_log(asked.path, asked.timeout_s, asked.prefix_block)
+    return log, log.served_by(deployment, asked.path.name)
+
+
+def _measured(asked: Asked) -> tuple[Log, ServedRun]:
+    """(log, deployment) of one experiment of a served measurement of ours."""
+    from calibrate.logs.requests import Log
+    from calibrate.served.runs import read_served
+    from sim.specs.gpus import get_gpu
+
+    run = read_served(asked.path)
+    if run.gpu.name != get_gpu(asked.gpu).name:
+        raise UsageError(f"{asked.path.name}: measured on {run.gpu.name}, not on {get_gpu(asked.gpu).name}")
+    found = next((e for e in run.experiments if e.name == asked.experiment), None)
+    if found is None:
+        raise UsageError(f"{asked.path.name}: --experiment needs one of {', '.join(e.name for e in run.experiments)}")
+    count = len(found.ttft_s)
+    return Log(found, np.ones(count, dtype=bool), np.full(count, np.nan), f"{run.engine}, {found.name}"), run
+
+
+def _replayed(served: ServedRun, log: Log, learnt: Learnt) -> list[dict[str, Any]]:
+    """Figures of the log's answered requests, measured, and simulated with their interval over draws."""
+    from calibrate.served.replay import replay
+    from sim.cost.rates import RateDraws
+    from sim.rates.serving import HostRates
+
+    runs = []
+    for d in np.linspace(0, len(learnt.request_s) - 1, CHECK_DRAWS).round().astype(int).tolist():
+        rates = learnt.rates.at(d)
+        runs.append(replay(served, log.experiment, RateDraws(rates, rates), HostRates(request_s=float(learnt.request_s[d]))))
+    rows = []
+    for name, column, q in FIGURES:
+        values = [float(np.nanpercentile(seen.guess(column)[log.answered], q)) for seen in runs]
+        low, median, high = np.quantile(values, INTERVAL)
+        measured = float(np.nanpercentile(getattr(log.experiment, column)[log.answered], q))
+        rows.append({"figure": f"p{q} {name}", "measured_s": measured, "simulated_s": median, "low_s": low, "high_s": high})
+    return rows
+
+
+def _report(log: Log, learnt: Learnt, priors: Any) -> dict[str, Any]:
+    from calibrate.logs.learn import HOST, METRICS
+    from calibrate.steps.rates import value
+    from sim.cost.rates import UNITS
+
+    z = np.array([-1.6449, 0.0, 1.6449])
+    learnt_about = [(name, UNITS[name], priors[name], getattr(learnt.rates, name)) for name in learnt.free]
+    learnt_about.append(("host request_s", "s per request", HOST, learnt.request_s))
+    return {
+        "source": log.source,
+        "requests": len(log.answered),
+        "answered": int(log.answered.sum()),
+        "given_up": int(np.isfinite(log.waited_s).sum()),
+        "notes": list(log.notes),
+        "rates": [
+            {"name": name, "unit": unit, "prior": np.asarray(value(prior, z)).tolist(), "posterior": np.quantile(draws, INTERVAL).tolist()}
+            for name, unit, prior, draws in learnt_about
+        ],
+        "misfit": dict(zip(METRICS, np.median(learnt.misfit, axis=0).tolist(), strict=True)),
+        **asdict(learnt.diagnostics),
+    }
+
+
+def _show(r: dict[str, Any]) -> None:
+    gave_up = f", {r['given_up']} given up (censored)" if r["given_up"] else ""
+    say(f"{r['log']}: {r['source']}, {r['requests']} requests, {r['answered']} answered{gave_up}")
+    say(f"  before them: {r['start']}", "    ")
+    for note in r["notes"]:
+        say(f"  note: {note}", "    ")
+    lines = rate_table([(x["name"], x["unit"], x["prior"], x["posterior"]) for x in r["rates"]])
+    click.echo("\n".join(("", *lines, "")))
+    say(f"misfit of group means: {', '.join(f'{k} {v:.1%}' for k, v in r['misfit'].items())}")
+    say(f"R-hat <= {r['rhat_max']:.4f}, effective sample size >= {r['ess_min']:.0f}, {r['divergences']} divergences")
+    rows = [
+        (x["figure"], *(f"{1e3 * x[k]:.1f}" for k in ("measured_s", "simulated_s", "low_s", "high_s")),
+         f"{x['simulated_s'] / x['measured_s'] - 1:+.1%}")
+        for x in r["replayed"]
+    ]  # fmt: skip
+    click.echo("\n" + table(("replayed (ms)", "measured", "simulated", "5%", "95%", "error"), rows))

@@ -1,0 +1,70 @@
+"""`simctl calibrate --kv-capacity`: what engines take beside weights and KV, and how many blocks they are predicted to get."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from simctl.text.layout import table
+
+
+def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed: int, as_json: bool) -> None:
+    """Learn from the files given, else the packaged ones; print predicted against got, and write the JSON to `out`."""
+    import numpy as np
+
+    from calibrate.memory import distinct, learn, packaged_runs, read_run, write
+    from calibrate.sampling import Settings
+    from calibrate.sources import resolved
+    from sim.errors import UsageError
+
+    runs = packaged_runs() if not given else [read_run(resolved(path)) for path in given]
+    if lacking := [path.name for path, found in zip(given, runs, strict=False) if found is None]:
+        raise UsageError(f"{', '.join(lacking)}: does not say how many KV blocks its engine got")
+    runs = distinct([run for run in runs if run is not None])
+    if spread := [run.name for run in runs if run.tp > 1]:
+        raise UsageError(f"{', '.join(spread)}: over several GPUs, which keep buffers of their own to speak to each other: not learnt from")
+    fit, held = learn(runs, Settings(draws=draws, chains=chains, seed=seed, target_accept=0.99))
+    d = fit.diagnostics
+    rows = []
+    for r in runs:
+        low, middle, high = np.quantile(held[f"{r.name}@{r.gpu}"], [0.05, 0.5, 0.95])
+        rows.append({"start": r.name, "gpu": r.gpu, "blocks": int(r.blocks), "predicted": middle, "low": low, "high": high,
+                     "inside": bool(low <= r.blocks <= high)})  # fmt: skip
+    names = (("fixed (graphs, workspaces)", fit.fixed / 1e9, "GB"), ("kept of a device's memory", 1e3 * fit.kept, "MB/GB"),
+             ("as a server", fit.server / 1e9, "GB"), ("copies of the widest MLP activation", fit.mlp, ""),
+             ("copies of the float32 logits", fit.logits, ""), ("missed by the line, by build (sd)", fit.scale / 1e9, "GB"),
+             ("from start to start (sd)", fit.noise / 1e9, "GB"))  # fmt: skip
+    parts = [{"name": name, "quantiles": np.quantile(values, [0.05, 0.5, 0.95]).tolist(), "unit": unit} for name, values, unit in names]
+    if as_json:
+        click.echo(json.dumps({"left_out": rows, "beside_weights_and_kv": parts, **asdict(d)}, indent=1))
+    else:
+        _show(rows, parts)
+        click.echo(f"R-hat <= {d.rhat_max:.4f}, effective sample size >= {d.ess_min:.0f}, {d.divergences} divergences")
+    d.require()
+    if out is not None:
+        write(out, fit, runs)
+        click.echo(f"wrote {out}", err=True)
+
+
+def _show(rows: list[dict[str, Any]], parts: list[dict[str, Any]]) -> None:
+    from statistics import median
+
+    lines = [
+        (r["start"], r["gpu"], r["blocks"], f"{r['predicted']:.0f}", f"{r['low']:.0f}-{r['high']:.0f}",
+         f"{r['predicted'] / r['blocks'] - 1:+.2%}{'' if r['inside'] else ' out'}")
+        for r in rows
+    ]  # fmt: skip
+    click.echo(table(("engine start", "GPU", "got", "told", "90% interval", "error"), lines))
+    off = [abs(r["predicted"] - r["blocks"]) for r in rows]
+    share = [blocks / r["blocks"] for blocks, r in zip(off, rows, strict=True)]
+    click.echo("KV blocks, each start predicted without any of its own model; out: beyond 90%")
+    click.echo(
+        f"left out: median error {median(off):.0f} blocks ({median(share):.2%}), worst {max(off):.0f} ({max(share):.2%}); "
+        f"{sum(r['inside'] for r in rows)} of {len(rows)} inside\n"
+    )
+    rows_ = [(p["name"], *(f"{v:.3g}" for v in p["quantiles"]), p["unit"]) for p in parts]
+    click.echo(table(("memory beside weights and KV", "5%", "median", "95%", ""), rows_))

@@ -1,0 +1,153 @@
+"""`simctl models`: the model catalogue, or one model's shape and what it costs to hold."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sim.units import format_bytes, format_tokens
+from simctl.options import MODEL
+from simctl.text.layout import aligned, wrapped
+
+if TYPE_CHECKING:
+    from sim.specs.model import LayerGroup, ModelSpec
+
+WEIGHT_DTYPES = ("bf16", "fp8", "int4", "mxfp4", "nvfp4")
+_LAYER_WORDS = {"attention": "full", "mla": "MLA", "gdn": "GDN"}
+_COLUMNS = ("model", "params", "active", "layers", "KV B/token", "context")
+
+
+@click.command("models")
+@click.argument("name", type=MODEL, required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def command(name: str | None, as_json: bool) -> None:
+    """List the model catalogue, or show one model.
+
+    NAME is a catalogue name or alias (case and dashes do not matter), a config.json or the folder that holds one, or
+    ORG/NAME in the local Hugging Face cache. Nothing is downloaded.
+
+    Parameters are computed from the shape. Active parameters are what one token uses: the chosen experts and all else, without
+    the input embedding. KV per token is for layers whose cache grows with the whole context, at two bytes per element.
+    """
+    from sim.specs.models import get_model, list_models
+
+    if name is not None:
+        spec = get_model(name)
+        click.echo(json.dumps(describe(spec), indent=2) if as_json else "\n".join(_shown(spec)))
+        return
+    specs = [get_model(known) for known in list_models()]
+    if as_json:
+        click.echo(json.dumps([describe(spec) for spec in specs], indent=2))
+    else:
+        click.echo("\n".join(aligned(_COLUMNS, [_row(spec) for spec in specs])))
+
+
+def describe(spec: ModelSpec) -> dict[str, Any]:
+    """Shape and derived counts as plain data; bytes for bf16 KV unless the key says otherwise."""
+    from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
+    from sim.study.memory import resident_weight_bytes
+
+    return {
+        "name": spec.name,
+        "source": spec.source,
+        "hidden_size": spec.hidden,
+        "vocab_size": spec.vocab,
+        "tied_embeddings": spec.tied_embeddings,
+        "max_context_tokens": spec.max_context,
+        "layers": spec.layers,
+        "layer_groups": [_group(group, spec.hidden) for group in spec.groups],
+        "params": spec.params,
+        "active_params": spec.active_params,
+        "routed_expert_params": spec.expert_params,
+        "params_not_read_by_text_decode": spec.extra_params + (0 if spec.tied_embeddings else spec.embedding_params),
+        "expert_bits": spec.expert_bits,
+        "kv_bytes_per_token": {"bf16": 2 * spec.kv_elements_per_token, "fp8": spec.kv_elements_per_token},
+        "window_tokens": spec.window,
+        "window_kv_bytes_per_token": {"bf16": 2 * spec.window_kv_elements_per_token, "fp8": spec.window_kv_elements_per_token},
+        "state_bytes_per_sequence": int(STATE_BYTES * spec.state_elements),
+        "conv_state_bytes_per_sequence": int(ACTIVATION_BYTES * spec.conv_elements),
+        "weight_bytes": {dtype: resident_weight_bytes(spec, Precision(dtype)) for dtype in WEIGHT_DTYPES},
+    }
+
+
+def _group(group: LayerGroup, hidden: int) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    layer = {"count": group.count, "params_per_layer": group.layer_params(hidden)}
+    return layer | {"mixer": asdict(group.mixer), "mlp": asdict(group.mlp)}
+
+
+def _row(spec: ModelSpec) -> tuple[str, ...]:
+    return (
+        spec.name,
+        _count(spec.params),
+        _count(spec.active_params),
+        _layers(spec),
+        f"{2 * spec.kv_elements_per_token:,}",
+        format_tokens(spec.max_context),
+    )
+
+
+def _layers(spec: ModelSpec) -> str:
+    """`10 full + 30 GDN`, summed over groups that differ only in their MLP."""
+    totals: dict[str, int] = {}
+    for group in spec.groups:
+        windowed = group.mixer.kind == "attention" and group.mixer.window
+        word = f"w{group.mixer.window}" if windowed else _LAYER_WORDS[group.mixer.kind]
+        totals[word] = totals.get(word, 0) + group.count
+    return " + ".join(f"{totals[word]} {word}" for word in sorted(totals, key=lambda word: word not in ("full", "MLA")))
+
+
+def _count(params: float) -> str:
+    """Three digits and a suffix: `7.62B`, `14.8B`, `494M`."""
+    scale, suffix = next((scale, suffix) for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1, "")) if params >= 0.9995 * scale)
+    value = params / scale
+    return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}{suffix}"
+
+
+def _shown(spec: ModelSpec) -> list[str]:
+    data = describe(spec)
+    tables = "one table for input and output" if spec.tied_embeddings else "separate output table"
+    lines = [spec.name, *wrapped(f"source: {spec.source}", "  ", "  ")]
+    lines += [f"  hidden {spec.hidden}, vocabulary {spec.vocab} ({tables})"]
+    lines += [f"  context declared: {format_tokens(spec.max_context)} tokens", "", "Layers"]
+    for group in spec.groups:
+        lines += [f"  {group.count} x {_mixer_text(group)};", f"      {_mlp_text(group)}"]
+    lines += ["", "Parameters (computed from the shape)"]
+    counts = [("all", spec.params), ("active per token", spec.active_params), ("routed experts", spec.expert_params)]
+    counts += [("not read by a text decode step", data["params_not_read_by_text_decode"])]
+    lines += [f"  {what:<32}{count:>19,}" for what, count in counts if count]
+    lines += ["", "Per token of context (bf16 / fp8)"]
+    lines += [f"  {spec.kv_layers} full-context layers: {_both(spec.kv_elements_per_token)}"]
+    if spec.window_layers:
+        lines += [f"  {spec.window_layers} layers, last {spec.window} tokens only: {_both(spec.window_kv_elements_per_token)}"]
+    if spec.state_layers:
+        state, conv = data["state_bytes_per_sequence"], data["conv_state_bytes_per_sequence"]
+        lines += ["Per sequence, whatever its context"]
+        lines += [f"  {spec.state_layers} linear-attention layers: state {format_bytes(state)} (fp32), convolution {format_bytes(conv)}"]
+    lines += ["", "Resident weights" + (f" (experts fixed at {spec.expert_bits:g} bits by the checkpoint)" if spec.expert_bits else "")]
+    return [*lines, *(f"  {dtype:<8}{format_bytes(size):>9}" for dtype, size in data["weight_bytes"].items())]
+
+
+def _both(elements: int) -> str:
+    return f"{2 * elements:,} / {elements:,} bytes"
+
+
+def _mixer_text(group: LayerGroup) -> str:
+    mixer = group.mixer
+    if mixer.kind == "gdn":
+        return f"gated DeltaNet, {mixer.key_heads} key and {mixer.value_heads} value heads, state {mixer.key_dim} x {mixer.value_dim}"
+    if mixer.kind == "mla":
+        return f"latent attention, {mixer.heads} heads, cache {mixer.kv_rank} + {mixer.rope_dim}"
+    scope = f"window {mixer.window}" if mixer.window else "full"
+    return f"attention ({scope}), {mixer.heads} heads, {mixer.kv_heads} KV heads of {mixer.head_dim}"
+
+
+def _mlp_text(group: LayerGroup) -> str:
+    mlp = group.mlp
+    if mlp.kind == "dense":
+        return f"MLP {mlp.intermediate}"
+    shared = f" + shared {mlp.shared_intermediate}" if mlp.shared_intermediate else ""
+    return f"{mlp.top_k} of {mlp.experts} experts of {mlp.intermediate}{shared}"

@@ -1,0 +1,134 @@
+"""`simctl plan`: the cheapest deployment that meets an SLO, and with what probability."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sim.errors import UsageError
+from simctl.commands.simulate import SECTIONS as SIMULATE
+from simctl.commands.simulate import GoodputCommand
+from simctl.commands.simulate import command as simulate
+from simctl.options import CURVE, Parsed, Sectioned
+from simctl.plan_answer import answer_of
+from simctl.plan_choices import MANY
+from simctl.text.plan_text import as_dict, conclusion, print_answer
+
+LEFT_OUT = ("replicas", "fleet_file", "goal", "draws", "iterations", "out", "plot", "chrome_trace", "as_json", *MANY)
+
+INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
+AS_GIVEN = ("as_json", "workers", "progress", "quick", "emit")  # beside a scenario, too
+
+
+def _values(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not all(found):
+        raise ValueError
+    return found
+
+
+VALUES = Parsed("a[,b...]", _values, "not values with commas between them")
+SECTIONS = {
+    "What to decide": ("slo", "goodput", "gpu", "tp", "dtype", "kv-dtype", "attention", "router", "max-num-seqs", "max-num-batched-tokens",
+                       "pools", "reserve", "gpus-per-node", "day", "most-gpus", "price"),
+    **{title: tuple(name for name in names if name.replace("-", "_") not in (*LEFT_OUT, "goodput", "fleet"))
+       for title, names in SIMULATE.items()},
+    "Answer": ("emit", "quick", "workers", "progress", "seed", "json"),
+}  # fmt: skip
+
+
+class PlanCommand(GoodputCommand, Sectioned):
+    """Takes the options of `simctl simulate` for everything that is not decided."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.params += [option for option in simulate.params if option.name not in LEFT_OUT]
+
+
+@click.command("plan", cls=PlanCommand, sections=SECTIONS)
+@click.argument("file", type=click.Path(path_type=Path), metavar="[SCENARIO]", required=False)
+@click.option(
+    "--slo", multiple=True, metavar="CONDITIONS", help="What must hold, all of it: ttft:p99<2s tpot:p95<50ms failed<1% good>=99%."
+)
+@click.option("--gpu", type=VALUES, help="GPUs to choose among: H100,L40S.")
+@click.option("--tp", type=VALUES, default="1", show_default=True, help="GPUs per replica to choose among: 1,2.")
+@click.option("--dtype", type=VALUES, help="Weight dtypes to choose among: bf16,fp8. [default: 16 bits]")
+@click.option("--kv-dtype", type=VALUES, help="KV-cache dtypes to choose among. [default: 16 bits]")
+@click.option("--attention", type=VALUES, help="Attention policies to choose among: dense,pages:64. [default: dense]")
+@click.option("--router", type=VALUES, default="least-requests", show_default=True, help="Routers to choose among.")
+@click.option("--max-num-seqs", type=VALUES, help="Batch caps to choose among. [default: the engine's]")
+@click.option("--max-num-batched-tokens", type=VALUES, help="Token budgets to choose among. [default: the engine's]")
+@click.option(
+    "--pools",
+    type=VALUES,
+    default="one",
+    show_default=True,
+    help="Kinds of pools to choose among: one, prefill-decode, split (short prompts apart from long ones; the threshold is searched).",
+)
+@click.option(
+    "--reserve",
+    type=click.Choice(["none", "replica", "node"]),
+    default="none",
+    show_default=True,
+    help="Also buy what the loss of one replica, or of a node, takes from each pool.",
+)
+@click.option("--gpus-per-node", type=click.IntRange(1, 1024), default=8, show_default=True, help="GPUs that a node has.")
+@click.option(
+    "--day", type=CURVE, metavar="NAME", help="Plan for the busiest hour of this rate curve, and say what every hour needs: servegen-day."
+)
+@click.option("--most-gpus", type=click.IntRange(1, 4096), default=64, show_default=True, help="No deployment has more GPUs.")
+@click.option("--price", multiple=True, metavar="GPU=USD", help="Price per GPU-hour, instead of the catalogue's list price.")
+@click.option("--workers", type=click.IntRange(1, 256), help="Processes. [default: one per core]")
+@click.option("--emit", type=click.Choice(["vllm", "k8s", "llm-d"]), help="Print what starts the winner instead: commands or manifests.")
+@click.option("--quick", is_flag=True, help="Only the cheapest: not what more money buys, the highest rate, what to measure.")
+@click.option("--progress/--no-progress", default=None, help="Say on stderr how far the search is. [default: on a terminal]")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+def command(file: Path | None, **options: Any) -> None:
+    """Find the cheapest deployment that meets an SLO.
+
+    Tries every combination of the values given, each with as many replicas as it needs, and answers with the cheapest
+    whose probability of meeting all conditions is at least 0.95. A trial draws its own rates and its own workload. All
+    other options are those of `simctl simulate`. SCENARIO is a file with `command: plan` and these options.
+
+    \b
+    Example:
+      simctl plan --gpu H100,L40S --model Llama-3.1-8B --request-rate 20 \\
+          --num-prompts 800 --slo "ttft:p99<500ms tpot:p95<40ms"
+    """
+    if file is not None:
+        options = _of_scenario(file, options)
+    answer = answer_of(options)
+    if options["as_json"]:
+        import json
+
+        click.echo(json.dumps(as_dict(answer), indent=2))
+    elif options["emit"] and answer.plan.winner is not None:
+        from simctl.plan_emit import emitted
+
+        click.echo(emitted(answer.plan, options["emit"], conclusion(answer.plan)), nl=False)
+    else:
+        print_answer(answer)
+    if not answer.finished:
+        raise click.exceptions.Exit(INTERRUPTED)
+    if answer.plan.winner is None:
+        raise click.exceptions.Exit(1)
+
+
+def json_answer(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What --json prints."""
+    return as_dict(answer_of(options))
+
+
+def _of_scenario(file: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    from simctl.scenario import load_scenario
+
+    unasked = command.make_context(command.name, []).params
+    if changed := [name for name, value in given.items() if value != unasked[name] and name not in AS_GIVEN]:
+        raise UsageError(f"--{changed[0].replace('_', '-')} beside a scenario: put it into {file}")
+    scenario = load_scenario(file)
+    if scenario.command != "plan" or len(scenario.cells) != 1:
+        raise UsageError(f"{file}: a plan needs 'command: plan' and no sweep; `simctl run` runs other scenarios")
+    return scenario.cells[0].options() | {name: given[name] for name in AS_GIVEN}

@@ -1,0 +1,84 @@
+"""`simctl calibrate --predict`: how well a posterior predicts grids that it was not learnt from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sim.errors import UsageError
+from simctl.text.layout import table
+
+if TYPE_CHECKING:
+    from calibrate.steps.held_out import Scores
+    from calibrate.steps.predict import Predicted
+
+HEADS = ("cells", "n", "median", "p90", "worst", "bias", "in 90")
+
+
+def run(hw: str | None, given: Sequence[Path], posterior: Path | None, seed: int, worst: int, as_json: bool) -> None:
+    """Read, predict, print. Raises UsageError without files, or when one is of another GPU than `hw` or than the first."""
+    from calibrate.sources import engine_grids, resolved
+    from calibrate.steps.engine_grid import read_engine_grid
+    from calibrate.steps.predict import predict
+    from sim.rates.posterior import best_posterior, packaged_posteriors, read_posterior
+    from sim.specs.gpus import get_gpu
+
+    if not given:
+        raise UsageError("--predict needs what was measured: --from GRID.nc")
+    gpu = get_gpu(hw) if hw else read_engine_grid(resolved(given[0])).gpu
+    grids = engine_grids(gpu, given)
+    path = posterior or best_posterior(gpu)
+    if path is None:
+        raise UsageError(f"no packaged posterior of {gpu.name}; give one with --posterior")
+    file = read_posterior(path)
+    found = [predict(grid, path, seed) for grid in grids]
+    said = {"posterior": str(file.attrs["summary"]), "packaged": path in packaged_posteriors(), "host_sd": file.number("host_sd", 0.0)}
+    if as_json:
+        click.echo(json.dumps(said | {"files": [_plain(each) for each in found]}, indent=1))
+        return
+    click.echo(f"{said['posterior']}{'' if file.number('converged', 0.0) else ' (NOT CONVERGED)'}")
+    click.echo(f"nothing is learnt; a host's factor is drawn anew ({said['host_sd']:.0%} from host to host)")
+    for each in found:
+        _show(each, worst)
+    if len(found) > 1:
+        from calibrate.steps.predict import pooled
+
+        click.echo("\nall files")
+        click.echo(table(HEADS, [_row(part.cells, part.scores) for part in pooled(found)]))
+
+
+def _show(found: Predicted, worst: int) -> None:
+    click.echo(f"\n{found.source}: {found.engine}")
+    if found.learnt_from:
+        click.echo("the posterior was learnt from this very file: what follows is a fit, no prediction")
+    rows = [_row(part.cells, part.scores) for part in found.parts]
+    click.echo(table(HEADS, [*rows, _row(f"all, given its host: {found.host:.2f}", found.given_host)]))
+    if worst:
+        click.echo()
+        lines = [
+            (c.cell, f"{c.measured_s * 1e3:.2f}", f"{c.predicted_s * 1e3:.2f}", f"{c.low_s * 1e3:.2f} - {c.high_s * 1e3:.2f}",
+             f"{c.error:+.1%}", f"{c.noise:.1%}", "" if c.low_s <= c.measured_s <= c.high_s else "outside")
+            for c in found.cells[:worst]
+        ]  # fmt: skip
+        click.echo(table(("cell, ms", "measured", "predicted", "90% interval", "error", "se", ""), lines))
+
+
+def _row(name: str, s: Scores) -> tuple[Any, ...]:
+    return (name, s.n, *(f"{v:.2%}" for v in (s.median, s.p90, s.worst)), f"{s.bias:+.2%}", f"{s.coverage:.0%}")
+
+
+def _plain(found: Predicted) -> dict[str, Any]:
+    return {
+        "source": found.source,
+        "engine": found.engine,
+        "learnt_from": found.learnt_from,
+        "host": found.host,
+        "parts": {part.cells: dataclasses.asdict(part.scores) for part in found.parts},
+        "given_host": dataclasses.asdict(found.given_host),
+        "cells": [dataclasses.asdict(cell) | {"error": cell.error} for cell in found.cells],
+    }

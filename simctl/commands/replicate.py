@@ -1,0 +1,63 @@
+"""`simctl replicate`: the published reports behind this project, claim by claim."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from simctl.text.layout import fill
+
+NAMES = ("tr164", "gb10", "brl07", "routing", "gdn", "all")
+VERDICTS = ("reproduced", "within", "differs", "not testable")
+
+
+def interval(claim: Mapping[str, Any]) -> str:
+    """The 90 % interval of a claim as printed by --json, in words; empty where the figure is exact."""
+    low, high = claim.get("low"), claim.get("high")
+    if low is None or high is None:
+        return ""
+    digits = next(n for n in (3, 4, 5, 9) if n == 9 or (f"{low:.{n}g}" != f"{high:.{n}g}" and high < 10.0**n))
+    return f"{low:.{digits}g} to {high:.{digits}g} {claim['unit']}".rstrip()
+
+
+@click.command("replicate")
+@click.argument("report", type=click.Choice(NAMES))
+@click.option("--json", "as_json", is_flag=True, help="Print the claims as JSON on stdout.")
+def command(report: str, as_json: bool) -> None:
+    """Answer a published report claim by claim: what it says, what we get, and whether the two agree.
+
+    tr164: batch knees. gb10: two engines on a GB10. brl07: sparse long context. routing: agents on eight replicas. gdn: gated delta net.
+
+    `reproduced` figures follow from the report's own tables; `within` are those of our formula, simulator or measurement, as near as the
+    list of targets asks, or inside our interval; `differs` are neither, contradictions inside a report among them; `not testable` says why.
+
+    A second letter marks what is no entry of that list: P is predicted at rates of data that does not show it, M measured again on our GPUs
+    (within 10 % of theirs), S simulated. Intervals are 5-95 %, of our first figure. With several figures `within` wants each inside its
+    own; (out) marks one that is not.
+
+    \b
+    Examples:
+      simctl replicate tr164
+      simctl replicate all --json > claims.json
+      simctl report claims.json -o claims.html
+    """
+    from calibrate.replication.reports import REPORTS, claims
+
+    if as_json:
+        of = REPORTS if report == "all" else (report,)
+        click.echo(json.dumps([{"report": name} | dataclasses.asdict(claim) for name in of for claim in claims(name)], indent=1))
+        return
+    found = claims(report)
+    for claim in found:
+        head = f"{claim.name:<5}{claim.verdict:<12}  "
+        click.echo(fill(f"{head}{claim.published}", later=" " * len(head), whole=True))
+        between = interval(dataclasses.asdict(claim))
+        for line in (f"{claim.how}: {claim.ours}", *([f"90 % interval: {between}"] if between else [])):
+            click.echo(fill(line, first=" " * len(head), later=" " * len(head), whole=True))
+    counts = Counter(claim.verdict for claim in found)
+    click.echo(f"\n{len(found)} claims: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS))

@@ -1,0 +1,99 @@
+"""What `simctl calibrate` prints of rates and of errors on what was left out, 80 columns wide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from simctl.text.layout import aligned, fill
+
+if TYPE_CHECKING:
+    from calibrate.steps.engine_grid import Grid
+    from calibrate.steps.report import Calibration
+
+Interval = Sequence[float]  # 5, 50, 95 %
+# A unit as UNITS has it begins with one of these; the prefix is chosen by the size of what is printed.
+PREFIXES = {
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
+    "bytes/s": ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s")),
+    "flop/s": ((1e12, "TFLOP/s"), (1e9, "GFLOP/s")),
+}
+
+
+def say(text: str, indent: str = "") -> None:
+    """A line, wrapped."""
+    click.echo(fill(text, later=indent, whole=True))
+
+
+def rate_table(rates: Iterable[tuple[str, str, Interval, Interval]]) -> list[str]:
+    """Lines for (name, unit, prior, posterior) of each rate: medians with their 5-95 % and the unit of both."""
+    rows = []
+    for name, unit, prior, posterior in rates:
+        scale, short = scaled(unit, max(prior[1], posterior[1]))
+        rows.append((name, *(_interval([v / scale for v in each]) for each in (prior, posterior)), short))
+    return aligned(("rate", "prior, 5-95 %", "posterior, 5-95 %", "unit"), rows, left=4)
+
+
+def scaled(unit: str, middle: float) -> tuple[float, str]:
+    """(factor, unit) that print a value of this unit as a number from 1 up where a prefix can; a unit that says more is cut short."""
+    kind = unit.replace(",", " ").split(" ")[0]
+    if kind not in PREFIXES:
+        return 1.0, "tokens" if "tokens" in unit.split(" ")[:2] else ""
+    sizes = PREFIXES[kind]
+    return next(((factor, short) for factor, short in sizes if middle >= factor), sizes[-1])
+
+
+def show(result: Calibration, grids: list[Grid], title: str, start: str, worst: int) -> None:
+    """Everything about a fit."""
+    say(title)
+    for grid in grids:
+        say(f"  {grid.source}: {len(grid.cells)} cells, {grid.engine}", "    ")
+    for alone in result.microbenchmarks:
+        if taken := [name for name in alone.rates if name not in result.fit.model.free]:
+            say(f"  {', '.join(taken)}: {alone.basis}", "    ")
+    say(f"  before them: {start}", "    ")
+    click.echo()
+    for line in rate_table([(r.name, r.unit, r.prior, r.posterior) for r in result.rates if r.learnt]):
+        click.echo(line)
+    click.echo()
+    if unseen := [r.name for r in result.rates if not r.learnt]:
+        say(f"as the prior, for nothing here shows them: {', '.join(unseen)}. What each rate is: docs/formula.md, and `unit` with --json.")
+    click.echo()
+    say("model error by kind: " + ", ".join(f"{k} {v:.2%}" for k, v in result.sigma.items()))
+    middle, high, beyond = result.noise_floor
+    say(f"noise floor, a cell's own repeats: median {middle:.2%}, 90 % of cells below {high:.2%}, {beyond} cells above 6 %")
+    d = result.diagnostics
+    say(f"R-hat <= {d.rhat_max:.4f}, effective sample size >= {d.ess_min:.0f}, {d.divergences} divergences")
+    if result.held_out:
+        _show_held_out(result, worst)
+
+
+def _show_held_out(result: Calibration, worst: int) -> None:
+    """Errors on what each kind of folds left out, a heading for each kind."""
+    click.echo()
+    rows, kind = [], ""
+    for h in result.held_out:
+        if h.folds != kind:
+            kind = h.folds
+            rows.append((kind, *[""] * 6))
+        s = h.scores
+        part = h.part.split(".nc (")[0] if ".nc (" in h.part else h.part
+        rows.append((f"  {part}", str(s.n), *(f"{v:.2%}" for v in (s.median, s.p90, s.worst)), f"{s.bias:+.2%}", f"{s.coverage:.0%}"))
+    for line in aligned(("held out, error", "n", "median", "p90", "worst", "bias", "in 90"), rows):
+        click.echo(line)
+    if worst:
+        click.echo()
+        rows = [(e.model, e.cell, e.run.split(" (")[0], f"{e.error:+.1%}", f"{e.noise:.1%}") for e in result.cell_errors[:worst]]
+        for line in aligned(("model", "cell", "run", "off", "se"), rows, left=3, gap=1):
+            click.echo(line)
+
+
+def _interval(values: Interval) -> str:
+    low, middle, high = values
+    return f"{_digits(middle)} [{_digits(low)} {_digits(high)}]"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}" if value >= 0.01 else f"{value:.2g}"

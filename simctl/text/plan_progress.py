@@ -1,0 +1,40 @@
+"""How far a plan is, on stderr: trials done, deployments left, seconds, and the best so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from simctl.text.live_line import LiveLine
+
+if TYPE_CHECKING:
+    from sim.plan.choices import Choice
+    from sim.plan.race import Step
+
+
+class Watch:
+    """Shows steps of a race where somebody watches: on a terminal one line that changes; if `asked`, a line for every stage."""
+
+    def __init__(self, choices: Sequence[Choice], asked: bool | None) -> None:
+        self._choices, self._line = choices, LiveLine(asked)
+
+    def __call__(self, step: Step) -> None:
+        if step.stage_ends if self._line.lines else self._line.live and self._line.due():
+            self._line.show(self._text(step))
+
+    def phase(self, what: str) -> None:
+        """Say what goes on after the race."""
+        self._line.show(what)
+
+    def end(self) -> None:
+        """Leave a clean line."""
+        self._line.end()
+
+    def _text(self, step: Step) -> str:
+        best = "none yet"
+        if step.best is not None:
+            choice = self._choices[step.best.choice]
+            cost, chance = choice.cost(step.best.replicas), step.best.chance
+            best = f"{step.best.replicas} of {choice.name}, {cost:.2f} USD/hour, {chance.value:.2f} by {chance.trials} trials"
+        left = f", {step.left} deployments left" if step.left else ""
+        return f"{step.done} trials{left}; best so far: {best}"

@@ -1,0 +1,186 @@
+"""What `simctl validate` prints of one run: how it was predicted, every score, and how far replicates lie apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from simctl.text.layout import aligned, fill, wrapped
+
+if TYPE_CHECKING:
+    from calibrate.served.left_out import LeftOut
+    from calibrate.served.replay import Prediction
+    from calibrate.served.runs import Experiment
+    from calibrate.served.scores import Replicates, Score
+    from calibrate.served.validation import Report
+
+LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
+NAME = 22  # characters of an experiment's name
+BOUND_BELOW_FLOOR = "* MISS, replicate floor above: replicates lie so far apart that a prediction of their median would miss, too."
+
+
+def render(report: Report) -> None:
+    """Print a report, no line wider than a terminal."""
+    run, served, o = report.run, report.served, report.served.overhead
+    where = f"{run.gpu.name}, {run.replicas} replicas" if run.replicas > 1 else run.gpu.name
+    click.echo(click.style(fill(f"{run.name}: {run.model.name} on {where}, {run.engine}"), bold=True))
+    noise = ", ".join(f"{LABEL[m]} {100 * v:.1f} %" for m, v in o.noise.items())
+    fitted = f"fitted to {', '.join(served.fitted_to)}" if served.fitted_to else f"transferred from {o.engine} on {o.gpu}"
+    lines = [
+        f"Rates: {served.rates.summary}.",
+        f"Serving overhead {fitted}: c0 {1e3 * served.rates.point.c0_s:.2f} ms as served, {100 * o.shown:.0f} % of the per-sequence and "
+        f"per-prefill host cost show, launching takes {o.launch:.2f} times what it does in process, API server "
+        f"{1e3 * (o.request_s + o.serial_s):.1f} ms a request. Noise of single requests (log sd): {noise}; of whole runs "
+        f"{100 * o.run_noise:.1f} %.",
+        _blocks(report),
+        *(f"Note: {note}." for note in report.notes),
+    ]
+    for line in lines:
+        click.echo(fill(line))
+    for line in ("", *score_table(report.scores), *_covered(report), *replicate_table(report.replicates)):
+        click.echo(line)
+    cached = [(e.name, *_cached(e, predicted)) for e, predicted in report.pairs if e.cached_tokens is not None]
+    if cached:
+        each = ", ".join(f"{same} of {of} ({name})" for name, same, of in cached)
+        click.echo(fill(f"cached tokens equal, of the requests where the engine said: {each}"))
+    click.echo()
+
+
+def _covered(report: Report) -> list[str]:
+    """What marks of the scores mean, and the coverage of all together."""
+    marked = wrapped(BOUND_BELOW_FLOOR) if any(s.floor_above for s in report.scores) else []
+    return [*marked, f"in their 90 %, all experiments: {_coverage(report.scores)}"]
+
+
+def score_table(scores: list[Score]) -> list[str]:
+    """Lines of one score each, below their header."""
+    head = ("experiment", "metric", "n", "median", "floor", "p90", "bias", "in 90%", "bound", "")
+    name = _shortened(s.experiment for s in scores)
+    rows = [
+        (name[s.experiment], LABEL[s.metric], str(s.requests), _percent(s.median_abs), _percent(s.floor), _percent(s.p90_abs),
+         f"{100 * s.bias:+.1f}%", "-" if s.coverage != s.coverage else f"{100 * s.coverage:.0f}%", f"{100 * s.bound:.0f}%",
+         "" if s.within else "MISS*" if s.floor_above else "MISS")
+        for s in scores
+    ]  # fmt: skip
+    return aligned(head, rows, left=2, gap=1)
+
+
+def replicate_table(replicates: list[Replicates]) -> list[str]:
+    """Lines of how far the same requests, sent again, differ; none without replicates."""
+    name = _shortened(r.experiment for r in replicates)
+    rows = [(name[r.experiment], str(r.sent), *(_percent(r.apart[m]) for m in LABEL)) for r in replicates]
+    return [] if not rows else ["", *aligned(("replicates differ by", "sent", *LABEL.values()), rows)]
+
+
+def together(reports: list[Report]) -> str:
+    """The coverage of several runs, one by one and counted together: a run's requests have errors in common, so runs differ."""
+    lines = [f"in their 90 %: {_coverage(r.scores)}: {r.run.name} on {r.run.gpu.name}" for r in reports]
+    return "\n".join([*lines, f"in their 90 %: {_coverage([s for r in reports for s in r.scores])}: all {len(reports)} runs"])
+
+
+def _coverage(scores: list[Score]) -> str:
+    from calibrate.served.scores import coverage
+
+    return ", ".join(f"{100 * v:.0f} % ({LABEL[m]})" for m, v in coverage(scores).items())
+
+
+def _shortened(names: Iterable[str]) -> dict[str, str]:
+    """Long names cut in their middle; those that would then look alike are numbered."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        short, number = (name if len(name) <= NAME else f"{name[: NAME - 10]}..{name[-8:]}"), 1
+        while short in found.values():
+            number += 1
+            short = f"{name[: NAME - 12 - len(str(number))]}..{number}..{name[-8:]}"
+        found[name] = short
+    return found
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}%"
+
+
+def _cached(experiment: Experiment, predicted: Prediction) -> tuple[int, int]:
+    """(requests predicted to the token, requests) of those where the engine said how much it had cached."""
+    known = experiment.cached_tokens == experiment.cached_tokens
+    return int((predicted.cached_tokens[known] == experiment.cached_tokens[known]).sum()), int(known.sum())
+
+
+def _blocks(report: Report) -> str:
+    from sim.study.deployment import kv_block_interval, plan_engine
+
+    config, _ = plan_engine(report.run.deployment)
+    span = kv_block_interval(report.run.deployment)
+    return f"KV blocks: {config.num_gpu_blocks}, {f'predicted from memory, 90 % interval {span[0]} - {span[1]}' if span else 'as given'}."
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """A report as JSON has it."""
+    from calibrate.served.scores import LEVELS, reliability
+    from sim.study.deployment import kv_block_interval, plan_engine
+
+    run, served = report.run, report.served
+    within = reliability(report.pairs, served.overhead.noise, served.overhead.run_noise)
+    return {
+        "run": run.name,
+        "gpu": run.gpu.name,
+        "model": run.model.name,
+        "engine": run.engine,
+        "num_gpu_blocks": plan_engine(run.deployment)[0].num_gpu_blocks,
+        "num_gpu_blocks_90": kv_block_interval(run.deployment),
+        "rates": served.rates.summary,
+        "c0_s": served.rates.point.c0_s,
+        "fitted_to": list(served.fitted_to),
+        "overhead": asdict(served.overhead),
+        "notes": list(report.notes),
+        "cached_tokens": [
+            dict(zip(("experiment", "equal", "of"), (e.name, *_cached(e, predicted)), strict=True))
+            for e, predicted in report.pairs
+            if e.cached_tokens is not None
+        ],
+        "reliability": {"level": list(LEVELS)} | {name: share.tolist() for name, share in within.items()},
+        "replicates": [asdict(r) | {"floor": r.floor} for r in report.replicates],
+        "scores": [
+            asdict(s) | {"within": s.within, "floor_above": s.floor_above, "coverage": None if s.coverage != s.coverage else s.coverage}
+            for s in report.scores
+        ],
+    }
+
+
+def left_out_rows(found: list[LeftOut]) -> list[dict[str, Any]]:
+    """One row per part and metric: runs, loads, requests; the median over loads of the median error and of the bias; the share of requests
+    inside their 90 % interval.
+    """
+    from statistics import median
+
+    from calibrate.served.left_out import PARTS
+    from calibrate.served.scores import coverage
+
+    rows = []
+    for part in PARTS:
+        here = [each for each in found if each.part == part]
+        covered = coverage(s for each in here for s in each.scores)
+        for metric in covered:
+            scores = [s for each in here for s in each.scores if s.metric == metric]
+            figures = {
+                "median_abs": median(s.median_abs for s in scores),
+                "bias": median(s.bias for s in scores),
+                "coverage": covered[metric],
+            }
+            counts = {"runs": len({each.run for each in here}), "loads": len(scores), "requests": sum(s.requests for s in scores)}
+            rows.append({"left_out": part, "metric": metric} | counts | figures)
+    return rows
+
+
+def left_out_table(found: list[LeftOut]) -> str:
+    """The rows of `left_out_rows` for readers."""
+    head = ("left out", "metric", "runs", "loads", "n", "median", "bias", "in 90%")
+    rows = []
+    for row in left_out_rows(found):
+        counts = (str(row[name]) for name in ("runs", "loads", "requests"))
+        figures = (_percent(row["median_abs"]), f"{100 * row['bias']:+.1f}%", f"{100 * row['coverage']:.0f}%")
+        rows.append((row["left_out"], LABEL[row["metric"]], *counts, *figures))
+    return "\n".join(aligned(head, rows, left=2))
