@@ -199,7 +199,7 @@ deployment_options = grouped(
     click.option("--model", type=MODEL, default="Qwen2.5-7B-1M", show_default=True, help="Catalogue name, or a Hugging Face config.json."),
     click.option("--gpu", type=GPU, required=True, help="Catalogue name (see `simctl gpus`), or a YAML file that describes one."),
     click.option(
-        "--dtype", default=None, help="Weight dtype: bf16, fp16, fp8, int8, int4, nvfp4, mxfp4. [default: bf16, or fp16 without bf16]"
+        "--dtype", default=None, help="Weight dtype: bf16, fp16, fp8, int8, int4, nvfp4, mxfp4. [default: the checkpoint's, else 16 bits]"
     ),
     click.option("--kv-dtype", default=None, help="KV-cache dtype: bf16, fp16, fp8, int8. [default: 16 bits]"),
     click.option(

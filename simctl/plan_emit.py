@@ -59,11 +59,13 @@ def serve_arguments(pool: PoolSpec) -> list[str]:
     except (SimctlError, UsageError):  # does not fit: it will not win
         return []
     found = [repository(d.model.source, d.model.name)]
-    if precision.weights in SIXTEEN:
+    if d.model.checkpoint is not None and precision.weights == d.model.checkpoint.dtype:
+        pass  # vLLM reads it from the checkpoint
+    elif precision.weights in SIXTEEN:
         found += ["--dtype", SIXTEEN[precision.weights]]
     elif precision.weights == "fp8":
         found += ["--quantization", "fp8"]
-    if precision.kv not in SIXTEEN:
+    if precision.kv not in SIXTEEN:  # also where the checkpoint asks for it: saying it twice is no harm
         found += ["--kv-cache-dtype", precision.kv]
     found += ["--tensor-parallel-size", str(d.tp), "--max-num-seqs", str(config.max_num_seqs)]
     found += ["--max-num-batched-tokens", str(config.max_num_batched_tokens), "--max-model-len", str(config.max_model_len)]

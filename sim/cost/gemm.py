@@ -93,6 +93,8 @@ def layers_of(model: ModelSpec, tp: int = 1) -> list[Layer]:
         qkv = Product(hidden, (mixer.heads // tp + 2 * kv_heads) * mixer.head_dim, mixer.qkv_bias)
         found.append(Layer("qkv", qkv, group.count))
         found.append(Layer("o", Product(mixer.heads // tp * mixer.head_dim, hidden, mixer.out_bias), group.count))
+        if mlp.kind == "none" or not mlp.gated or mixer.value_dim or mixer.value_is_key or not mixer.kv_kept:
+            return []
         if mlp.kind == "dense":
             if mlp.intermediate % tp:
                 return []

@@ -33,6 +33,7 @@ from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import LayerGroup, ModelSpec
 from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision, quantises
+from sim.specs.stored import group_bytes, head_bytes, stored
 
 # Launching a mixture-of-experts layer takes about 2.3 times a dense one (grids and served loads of one such model). Over several GPUs a
 # host launches more slowly. An iteration that carries prefill in captured pieces of a graph has attention and the next piece launched layer
@@ -87,7 +88,9 @@ class Coefficients(NamedTuple):
     kernels: float
     activation_bytes: float  # per row
     kv_token_bytes: float  # full-context layers
-    window_token_bytes: float
+    window_token_bytes: float  # of layers that read no more than the window or a selection
+    kept_token_bytes: float  # that a token adds to the cache for good
+    kept_window_token_bytes: float  # while it is inside the window
     pair_flops: float
     window_pair_flops: float
     state_seq_bytes: float  # read + write
@@ -106,9 +109,8 @@ def check_tensor_parallel(model: ModelSpec, tp: int) -> None:
     if tp < 1:
         raise UsageError(f"tensor-parallel size must be at least 1, got {tp}")
     for group in model.groups:
-        heads = group.mixer.value_heads if group.mixer.kind == "gdn" else group.mixer.heads
-        if heads % tp:
-            raise UsageError(f"{model.name}: {heads} heads do not split over tensor-parallel size {tp}")
+        if group.mixer.kind != "none" and group.mixer.heads % tp:
+            raise UsageError(f"{model.name}: {group.mixer.heads} heads do not split over tensor-parallel size {tp}")
 
 
 def kv_shards(kv_heads: int, tp: int) -> int:
@@ -124,23 +126,26 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSp
     measured = over_roofline(model, precision, tp, gpu)
     linear = flops = expert_flops = kernels = activation = launches = pieces = 0.0
     experts: list[tuple[float, int, int]] = []
-    kv = window = summary = state = pair = window_pair = state_flops = 0.0
-    for group in model.groups:
+    kv = window = summary = state = pair = window_pair = state_flops = blocks = kept = near = 0.0
+    found = stored(model, precision.weights)
+    for group, size in zip(model.groups, group_bytes(model, precision), strict=True):
         n, mixer, mlp = group.count, group.mixer, group.mlp
         small, gemms, row_bytes, inputs = layer_kernels(group, hidden, tp)
         quantised = quantises(precision.weights, gpu)
         kernels += n * (small + (0.0 if measured is not None else GEMM_KERNELS * gemms) + quantised * gemms)
         activation += n * (row_bytes + quantised * inputs * (ACTIVATION_BYTES + weight))  # read in 16 bits, written in 8
-        params = mixer.params(hidden) + (mlp.always_params(hidden) if mlp.kind == "moe" else mlp.params(hidden))
-        linear += n * (params + group.norms * hidden)
-        flops += n * 2.0 * params
+        linear += n * size.layer
+        flops += n * 2.0 * (group.always_params(hidden) - group.norm_params(hidden))
+        blocks += n * group.blocks
         pieces += n * PIECES
         launches += n
         if mlp.kind == "moe":
             expert_flops += n * 2.0 * mlp.top_k * mlp.expert_params(hidden)
-            experts.append((n * mlp.expert_bytes(hidden, weight, model.expert_bits) / tp, mlp.experts, mlp.top_k))
+            experts.append((n * size.expert / tp, mlp.experts, mlp.top_k))
             launches += n * (EXPERT_LAUNCHES - 1.0)
-        if mixer.kind == "gdn":
+        if mixer.kind == "none":
+            continue
+        if mixer.kind == "gdn" or mixer.kind == "recurrent":
             state += n * (mixer.state_elements() * STATE_BYTES + mixer.conv_elements() * ACTIVATION_BYTES)
             state_flops += n * mixer.flops_per_token()
             continue
@@ -148,19 +153,25 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSp
         shards = kv_shards(mixer.kv_heads, tp) if mixer.kind == "attention" else 1
         token_bytes = n * mixer.kv_elements_per_token() * precision.kv_bytes / shards
         pair_flops = n * mixer.attention_flops_per_pair() / tp
+        keeps = token_bytes if mixer.kind == "mla" or mixer.kv_kept else 0.0
         if mixer.kind == "attention" and mixer.window:
-            window, window_pair = window + token_bytes, window_pair + pair_flops
+            window, window_pair, near = window + token_bytes, window_pair + pair_flops, near + keeps
+        elif mixer.kind == "mla" and mixer.indexer:
+            # the indexer scores every token by its key, attention reads what it selects; the whole cache is kept
+            index = n * mixer.indexer.key_bytes()
+            kv, pair = kv + index, pair + n * mixer.indexer.flops_per_pair() / tp
+            window, window_pair, kept = window + token_bytes, window_pair + pair_flops, kept + token_bytes + index
         else:
+            kept += keeps
             kv, pair = kv + token_bytes, pair + pair_flops
             # minimum and maximum per key channel, 16-bit: the bytes of two keys, that is of one token's K and V
             keys = mixer.kv_elements_per_token() if mixer.kind == "attention" else 2 * mixer.kv_elements_per_token()
             summary += n * keys * ACTIVATION_BYTES / shards
     return Coefficients(
-        linear_bytes=(linear + hidden) * weight / tp,
+        linear_bytes=(linear + model.outer_params * (weight if found is None else ACTIVATION_BYTES)) / tp,
         linear_flops=flops / tp,
         over_roofline=measured,
-        # checkpoints narrower than 16 bits leave the output projection in 16
-        head_bytes=model.lm_head_params * max(weight, ACTIVATION_BYTES) / tp,
+        head_bytes=head_bytes(model, precision) / tp,
         head_flops=2.0 * model.lm_head_params / tp,
         experts=tuple(experts),
         expert_flops=expert_flops / tp,
@@ -168,14 +179,16 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSp
         activation_bytes=activation + hidden * ACTIVATION_BYTES,  # one row of the embedding
         kv_token_bytes=kv,
         window_token_bytes=window,
+        kept_token_bytes=kept,
+        kept_window_token_bytes=near,
         pair_flops=pair,
         window_pair_flops=window_pair,
         state_seq_bytes=2.0 * state / tp,
         state_token_flops=state_flops / tp,
         summary_unit_bytes=summary,
         kv_layers=model.kv_layers,
-        comm_row_bytes=2.0 * model.layers * hidden * ACTIVATION_BYTES * 2.0 * (tp - 1) / tp,
-        comm_ops=2.0 * model.layers if tp > 1 else 0.0,
+        comm_row_bytes=blocks * hidden * ACTIVATION_BYTES * 2.0 * (tp - 1) / tp,
+        comm_ops=blocks if tp > 1 else 0.0,
         launch_layers=launches * (1.0 + TP_LAUNCHES * (tp > 1)),
         piece_layers=pieces,
         mixed_fill=mixed_fill(query_heads(model, tp)),
@@ -191,7 +204,9 @@ def layer_kernels(group: LayerGroup, hidden: int, tp: int = 1) -> tuple[float, f
     """
     mixer, mlp = group.mixer, group.mlp
     small, gemms, row, inputs = float(group.norms), 2.0, 4.0 * hidden * group.norms, 2.0 * hidden
-    if mixer.kind == "attention":
+    if mixer.kind == "none":
+        gemms, inputs = 0.0, hidden
+    elif mixer.kind == "attention":
         q, kv = mixer.heads * mixer.head_dim / tp, mixer.kv_heads * mixer.head_dim / kv_shards(mixer.kv_heads, tp)
         small += 2.0 + ATTENTION_KERNELS + mixer.qk_norm + mixer.output_gate  # rotary, KV write
         row += 2.0 * (q + kv) * (1.0 + mixer.qk_norm) + 2.0 * kv + 2.0 * q
@@ -202,12 +217,14 @@ def layer_kernels(group: LayerGroup, hidden: int, tp: int = 1) -> tuple[float, f
         row += 4.0 * mixer.heads * (mixer.kv_rank + mixer.rope_dim) / tp
     else:
         small += 4.0  # convolution, gates, recurrence, gated norm
-        row += 6.0 * (2 * mixer.key_heads * mixer.key_dim + mixer.value_heads * mixer.value_dim) / tp
+        row += 6.0 * mixer.row_elements() / tp
     if mlp.kind == "moe":
         small += EXPERT_KERNELS
         gemms += 1.0 + 2.0 * (mlp.shared_intermediate > 0)
         row += 3.0 * (mlp.top_k * mlp.intermediate + mlp.shared_intermediate) / tp + (2.0 * mlp.top_k + 1.0) * hidden
         inputs += (mlp.top_k * mlp.intermediate + mlp.shared_intermediate) / tp
+    elif mlp.kind == "none":
+        inputs -= hidden
     else:
         small += 1.0
         gemms += 2.0
@@ -288,7 +305,7 @@ def attention_work(c: Coefficients, shape: BatchShape, policy: AttentionPolicy =
     What arrives over the link is used from on-chip memory and is not read from HBM a second time. Prefill attends to everything, so a
     layer's earlier KV may come while the layer before computes. What is written goes the link's other way and is not counted.
     """
-    written = c.kv_token_bytes + c.window_token_bytes
+    written = c.kept_token_bytes + c.kept_window_token_bytes
     kept = shape.decode_kept * c.kv_token_bytes
     decode = shape.decode_window * c.window_token_bytes + shape.decode_seqs * written
     prefill = shape.prefill_context * c.kv_token_bytes + shape.prefill_window_context * c.window_token_bytes

@@ -11,7 +11,7 @@ import numpy as np
 from sim.cost.rates import RateDraws
 from sim.rates import posterior as files
 from sim.rates.provenance import outside_measured
-from sim.specs.precision import arithmetic_note
+from sim.specs.precision import arithmetic_note, checkpoint_notes
 from sim.study.deployment import Deployment
 
 # Log sd, between deployments, of how far step times lie from the formula where this part of a deployment was not measured. Models: the
@@ -65,6 +65,7 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
     d = deployment
     outside = _outside(d, rates).values()
     notes = [f"outside what was measured: {'; '.join(outside)}."] if outside else []
+    notes += checkpoint_notes(d.model, d.precision)
     if d.gpu.source.startswith("AMD"):
         notes.append("no number behind these rates was measured on an AMD GPU.")
     if said := arithmetic_note(d.precision, d.gpu):

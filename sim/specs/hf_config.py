@@ -11,23 +11,41 @@ from typing import Any
 from sim.errors import UsageError
 from sim.files import text_of
 from sim.json_text import read_json
+from sim.specs import quantisation
 from sim.specs.architectures import build
 from sim.specs.fields import Fields
 from sim.specs.model import ModelSpec
+from sim.specs.quantisation import Quantisation
+from sim.specs.stored import with_checkpoint
 
 MOST_BYTES = 1 << 24
 
 
 def spec_from_config(config: Mapping[str, Any], name: str, source: str, where: str | None = None) -> ModelSpec:
     """A ModelSpec from configuration fields; `where` opens error messages. Raises UsageError naming the field."""
-    return replace(build(Fields(config, where or name)), name=name, source=source)
+    fields = Fields(config, where or name)
+    spec = replace(build(fields), name=name, source=source)
+    return with_checkpoint(spec, None if spec.expert_bits else _quantisation(fields))
+
+
+def _quantisation(fields: Fields) -> Quantisation | None:
+    """What a configuration states of its weights, at its top or in its text part."""
+    found = quantisation.read(fields)
+    for name in ("text_config", "llm_config", "language_config"):
+        if found is None and fields.has(name):
+            found = quantisation.read(fields.section(name))
+    return found
 
 
 def load_spec(path: Path, name: str | None = None) -> ModelSpec:
     """A ModelSpec from a config.json or the folder that holds one."""
     file = path / "config.json" if os.path.isdir(path) else path
     label = name or (file.parent.name if file.name == "config.json" else file.stem) or str(file)
-    return spec_from_config(read_config(file), label, f"{file}", where=str(file))
+    config = read_config(file)
+    beside = file.with_name(file.name.removesuffix("config.json") + "hf_quant_config.json")  # where modelopt's exports state it
+    if file.name.endswith("config.json") and not config.get("quantization_config") and beside.is_file():
+        config["quantization_config"] = {"quant_method": "modelopt", **read_config(beside)}
+    return spec_from_config(config, label, f"{file}", where=str(file))
 
 
 def read_config(file: Path) -> dict[str, Any]:

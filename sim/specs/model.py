@@ -1,193 +1,80 @@
 """ModelSpec: the shape of a decoder, from which every count the bill needs is computed.
 
-A model is a stack of layer groups; each layer is a token mixer (attention of some kind) followed by an MLP. Parameter counts are
+A model is a stack of layer groups; each layer is a token mixer followed by an MLP, either of which may be absent. Parameter counts are
 sums over the shape, never typed in, so a wrong shape shows as a wrong count.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
+from sim.specs.blocks import Matrix, elements
+from sim.specs.checkpoint import Checkpoint
+from sim.specs.mixers import Attention, GatedDeltaNet, Indexer, LatentAttention, Mixer, NoMixer, Recurrence
+from sim.specs.mlps import DenseMlp, Mlp, MoeMlp, NoMlp
 
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """Softmax attention with grouped KV heads. `window` limits how many past tokens are read (sliding window)."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    window: int | None = None
-    qkv_bias: bool = False
-    out_bias: bool = False
-    qk_norm: bool = False
-    output_gate: bool = False  # the query projection is doubled to gate the output (Qwen3-Next)
-    sinks: bool = False  # one learned attention-sink logit per head (gpt-oss)
-
-    kind: Literal["attention"] = field(default="attention", init=False)
-
-    def params(self, hidden: int) -> int:
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        q_out = 2 * q if self.output_gate else q
-        count = hidden * (q_out + 2 * kv) + q * hidden
-        if self.qkv_bias:
-            count += q_out + 2 * kv
-        if self.out_bias:
-            count += hidden
-        if self.qk_norm:
-            count += 2 * self.head_dim
-        if self.sinks:
-            count += self.heads
-        return count
-
-    def kv_elements_per_token(self) -> int:
-        return 2 * self.kv_heads * self.head_dim
-
-    def attention_flops_per_pair(self) -> int:
-        """Flops of one query token against one key token, all heads: a dot product and a weighted sum."""
-        return 4 * self.heads * self.head_dim
-
-
-@dataclass(frozen=True, slots=True)
-class LatentAttention:
-    """Multi-head latent attention (DeepSeek): the cache holds one compressed vector and one rotary key per token."""
-
-    heads: int
-    q_rank: int | None
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    v_dim: int
-
-    kind: Literal["mla"] = field(default="mla", init=False)
-
-    def params(self, hidden: int) -> int:
-        q_out = self.heads * (self.nope_dim + self.rope_dim)
-        if self.q_rank is None:
-            query = hidden * q_out
-        else:
-            query = hidden * self.q_rank + self.q_rank + self.q_rank * q_out
-        down = hidden * (self.kv_rank + self.rope_dim) + self.kv_rank
-        up = self.kv_rank * self.heads * (self.nope_dim + self.v_dim)
-        return query + down + up + self.heads * self.v_dim * hidden
-
-    def kv_elements_per_token(self) -> int:
-        return self.kv_rank + self.rope_dim
-
-    def attention_flops_per_pair(self) -> int:
-        """Absorbed form, as engines decode: scores over kv_rank + rope_dim, values over kv_rank."""
-        return 2 * self.heads * (2 * self.kv_rank + self.rope_dim)
-
-
-@dataclass(frozen=True, slots=True)
-class GatedDeltaNet:
-    """Linear attention with a gated delta rule: a constant state per sequence, whatever the context."""
-
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    conv_width: int = 4
-
-    kind: Literal["gdn"] = field(default="gdn", init=False)
-
-    def params(self, hidden: int) -> int:
-        key, value = self.key_heads * self.key_dim, self.value_heads * self.value_dim
-        projections = hidden * (2 * key + 2 * value) + hidden * 2 * self.value_heads  # q k v z, then beta and alpha
-        conv = (2 * key + value) * self.conv_width
-        gates = 2 * self.value_heads + self.value_dim  # A_log, dt_bias, output norm
-        return projections + conv + gates + value * hidden
-
-    def state_elements(self) -> int:
-        """Recurrent state of one sequence, kept in float32."""
-        return self.value_heads * self.key_dim * self.value_dim
-
-    def conv_elements(self) -> int:
-        """Convolution state of one sequence, kept in the activation dtype."""
-        return (2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim) * (self.conv_width - 1)
-
-    def flops_per_token(self) -> int:
-        """State decay, read, rank-one update and query: about 7 flops per state element."""
-        return 7 * self.state_elements()
-
-
-Mixer = Attention | LatentAttention | GatedDeltaNet
-
-
-@dataclass(frozen=True, slots=True)
-class DenseMlp:
-    """Gated MLP (gate, up, down)."""
-
-    intermediate: int
-    bias: bool = False
-
-    kind: Literal["dense"] = field(default="dense", init=False)
-
-    def params(self, hidden: int) -> int:
-        return 3 * hidden * self.intermediate + ((2 * self.intermediate + hidden) if self.bias else 0)
-
-    def active_params(self, hidden: int) -> int:
-        return self.params(hidden)
-
-
-@dataclass(frozen=True, slots=True)
-class MoeMlp:
-    """Mixture of experts: a router picks `top_k` of `experts` per token; shared experts see every token."""
-
-    experts: int
-    top_k: int
-    intermediate: int
-    shared_intermediate: int = 0
-    shared_gate: bool = False
-    router_bias: bool = False
-    expert_bias: bool = False
-
-    kind: Literal["moe"] = field(default="moe", init=False)
-
-    def expert_params(self, hidden: int) -> int:
-        bias = (2 * self.intermediate + hidden) if self.expert_bias else 0
-        return 3 * hidden * self.intermediate + bias
-
-    def expert_bytes(self, hidden: int, weight_bytes: float, expert_bits: float | None) -> float:
-        """Bytes of one routed expert. A precision fixed by the checkpoint (`expert_bits`) is that of its matrices, not of its biases."""
-        matrices = 3 * hidden * self.intermediate
-        fixed = expert_bits / 8 if expert_bits else weight_bytes
-        return matrices * fixed + (self.expert_params(hidden) - matrices) * weight_bytes
-
-    def always_params(self, hidden: int) -> int:
-        """Read for every token: router and shared experts."""
-        router = hidden * self.experts + (self.experts if self.router_bias else 0)
-        return router + 3 * hidden * self.shared_intermediate + (hidden if self.shared_gate else 0)
-
-    def params(self, hidden: int) -> int:
-        return self.experts * self.expert_params(hidden) + self.always_params(hidden)
-
-    def active_params(self, hidden: int) -> int:
-        return self.top_k * self.expert_params(hidden) + self.always_params(hidden)
-
-
-Mlp = DenseMlp | MoeMlp
+__all__ = [
+    "Attention",
+    "DenseMlp",
+    "GatedDeltaNet",
+    "Indexer",
+    "LatentAttention",
+    "LayerGroup",
+    "Mixer",
+    "Mlp",
+    "ModelSpec",
+    "MoeMlp",
+    "NoMixer",
+    "NoMlp",
+    "Recurrence",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """`count` identical layers. `norms` is the number of hidden-size norm vectors in each (2, or 4 with post-norms)."""
+    """`count` identical layers. `norms` is the number of hidden-size norm vectors in each (2, or 4 with post-norms).
+
+    `norm_width` is the vectors that a norm holds (2 with a bias, 0 for norms without weights). `extra` are matrices read for every token
+    that belong to neither mixer nor MLP (Gemma 3n). `indices` say which layers these are, where a configuration told.
+    """
 
     count: int
     mixer: Mixer
     mlp: Mlp
     norms: int = 2
+    norm_width: int = 1
+    extra: tuple[Matrix, ...] = ()
+    extra_params: int = 0
+    indices: tuple[int, ...] = field(default=(), compare=False, repr=False)
+
+    def always_params(self, hidden: int) -> int:
+        """Parameters of one layer that are read for every token: all but routed experts'."""
+        mlp = self.mlp.always_params(hidden) if self.mlp.kind == "moe" else self.mlp.params(hidden)
+        return self.mixer.params(hidden) + mlp + self.norm_params(hidden) + elements(self.extra)
+
+    def norm_params(self, hidden: int) -> int:
+        return self.norms * self.norm_width * hidden + self.extra_params
 
     def layer_params(self, hidden: int) -> int:
-        return self.mixer.params(hidden) + self.mlp.params(hidden) + self.norms * hidden
+        return self.mixer.params(hidden) + self.mlp.params(hidden) + self.norm_params(hidden) + elements(self.extra)
+
+    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        """All matrices of one layer but routed experts'."""
+        return (*self.mixer.matrices(hidden), *self.mlp.matrices(hidden), *self.extra)
+
+    @property
+    def blocks(self) -> int:
+        """Mixer and MLP, as far as the layer has them: what tensor parallelism sums over GPUs."""
+        return (self.mixer.kind != "none") + (self.mlp.kind != "none")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A decoder's shape.
 
-    `extra_params` are resident but not read by a text decode step (vision tower, projector, multi-token-prediction head).
-    `expert_bits` is set where the published checkpoint fixes the experts' precision (gpt-oss: MXFP4, 4.25 bits).
+    `extra_params` are resident but not read by a text decode step (vision tower, projector, tables of positions). `expert_bits` is set
+    where the published checkpoint fixes the experts' precision (gpt-oss: MXFP4, 4.25 bits). `checkpoint` says how the weights are stored
+    where they are quantised. `notes` are what an answer must say of how the configuration was read.
     """
 
     name: str
@@ -200,6 +87,11 @@ class ModelSpec:
     expert_bits: float | None = None
     source: str = ""
     second_runner: bool = False  # one of those that vLLM 0.23 steps with its second model runner
+    checkpoint: Checkpoint | None = None
+    notes: tuple[str, ...] = ()
+    final_norm: int = 1  # hidden-size vectors of the last norm
+    head_bias: bool = False
+    model_type: str = ""
 
     @property
     def layers(self) -> int:
@@ -215,17 +107,22 @@ class ModelSpec:
         return self.vocab * self.hidden
 
     @property
+    def outer_params(self) -> int:
+        """Last norm and bias of the output projection."""
+        return self.final_norm * self.hidden + self.vocab * self.head_bias
+
+    @property
     def params(self) -> int:
         """All parameters, as a published count includes them."""
         tables = self.embedding_params * (1 if self.tied_embeddings else 2)
         body = sum(g.count * g.layer_params(self.hidden) for g in self.groups)
-        return tables + body + self.hidden + self.extra_params
+        return tables + body + self.outer_params + self.extra_params
 
     @property
     def active_params(self) -> int:
         """Parameters one token uses: top-k experts, all else; the input embedding's rows are not counted."""
-        body = sum(g.count * (g.mixer.params(self.hidden) + g.mlp.active_params(self.hidden) + g.norms * self.hidden) for g in self.groups)
-        return body + self.hidden + self.lm_head_params
+        routed = sum(g.count * g.mlp.top_k * g.mlp.expert_params(self.hidden) for g in self.groups if g.mlp.kind == "moe")
+        return sum(g.count * g.always_params(self.hidden) for g in self.groups) + routed + self.outer_params + self.lm_head_params
 
     @property
     def expert_params(self) -> int:
@@ -240,9 +137,8 @@ class ModelSpec:
 
     @property
     def window(self) -> int | None:
-        """The sliding window of the windowed layers, or None. One window size per model."""
-        windows = {g.mixer.window for g in self.groups if g.mixer.kind == "attention" and g.mixer.window}
-        return next(iter(windows), None)
+        """Tokens that a layer of limited reach reads at most: its window, or what its indexer selects. The widest, if they differ."""
+        return max((reach for g in self.groups if (reach := reach_of(g.mixer))), default=None)
 
     @property
     def kv_layers(self) -> int:
@@ -255,26 +151,45 @@ class ModelSpec:
 
     @property
     def state_layers(self) -> int:
-        return sum(g.count for g in self.groups if g.mixer.kind == "gdn")
+        return sum(g.count for g in self.groups if g.mixer.kind in ("gdn", "recurrent"))
 
     @property
     def kv_elements_per_token(self) -> int:
         """KV elements one token adds over the full-context layers."""
-        return sum(g.count * g.mixer.kv_elements_per_token() for g in self.groups if g.mixer.kind != "gdn" and _grows(g.mixer))
+        return sum(g.count * kept_elements(g.mixer) for g in self.groups if _grows(g.mixer))
+
+    @property
+    def index_bytes_per_token(self) -> float:
+        """Bytes of the indexers' keys that one token adds (8 bits, whatever the dtype of the KV cache)."""
+        return sum(g.count * g.mixer.indexer.key_bytes() for g in self.groups if g.mixer.kind == "mla" and g.mixer.indexer)
 
     @property
     def window_kv_elements_per_token(self) -> int:
         """KV elements one token adds over the sliding-window layers (at most `window` tokens are kept and read)."""
-        return sum(g.count * g.mixer.kv_elements_per_token() for g in self.groups if g.mixer.kind == "attention" and g.mixer.window)
+        return sum(g.count * kept_elements(g.mixer) for g in self.groups if g.mixer.kind == "attention" and g.mixer.window)
 
     @property
     def state_elements(self) -> int:
         """Recurrent-state elements (float32) of one sequence."""
-        return sum(g.count * g.mixer.state_elements() for g in self.groups if g.mixer.kind == "gdn")
+        return sum(g.count * g.mixer.state_elements() for g in self.groups if g.mixer.kind in ("gdn", "recurrent"))
 
     @property
     def conv_elements(self) -> int:
-        return sum(g.count * g.mixer.conv_elements() for g in self.groups if g.mixer.kind == "gdn")
+        return sum(g.count * g.mixer.conv_elements() for g in self.groups if g.mixer.kind in ("gdn", "recurrent"))
+
+
+def reach_of(mixer: Mixer) -> int | None:
+    """Tokens that a mixer's decode reads at most, None where it is the whole context."""
+    if mixer.kind == "attention":
+        return mixer.window
+    return mixer.indexer.top_k if mixer.kind == "mla" and mixer.indexer else None
+
+
+def kept_elements(mixer: Mixer) -> int:
+    """KV elements that a token adds to this layer's own cache; none where it reads another layer's."""
+    if mixer.kind == "mla":
+        return mixer.kv_elements_per_token()
+    return mixer.kv_elements_per_token() if mixer.kind == "attention" and mixer.kv_kept else 0
 
 
 def _grows(mixer: Mixer) -> bool:

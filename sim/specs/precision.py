@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sim.errors import UsageError
+from sim.specs import gguf
 from sim.specs.gpu import GpuSpec
 
-# Microscaled 4-bit formats carry a shared 8-bit scale: one per 32 values (mxfp4), one per 16 (nvfp4).
+if TYPE_CHECKING:
+    from sim.specs.model import ModelSpec
+
+# Microscaled 4-bit formats carry a shared 8-bit scale: one per 32 values (mxfp4), one per 16 (nvfp4). `w8a16` are 8-bit weights of 16-bit
+# arithmetic. GGUF types are files of llama.cpp: most of their weights' bytes, the exact ones stand in `sim.specs.stored`.
 DTYPE_BYTES: dict[str, float] = {
     "fp32": 4.0,
     "bf16": 2.0,
@@ -17,10 +23,15 @@ DTYPE_BYTES: dict[str, float] = {
     "mxfp4": 4.25 / 8,
     "nvfp4": 4.5 / 8,
     "int4": 4.25 / 8,
+    "w8a16": 1.0,
+    **{name: gguf.nominal_bytes(name) for name in gguf.GGUF},
 }
 KV_DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8")
 STATE_BYTES = 4.0  # recurrent state is float32 in every engine looked at (reference: gdn/state_dtypes.csv)
 ACTIVATION_BYTES = 2.0
+
+
+WEIGHT_ONLY = ("int4", "w8a16", *gguf.GGUF)  # weights that no matrix unit computes in
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +58,7 @@ class Precision:
 
 def arithmetic(weights: str, gpu: GpuSpec) -> str:
     """The dtype that matrix products are computed in: the weights' own where the GPU has it, else 16 bits (weight-only kernels)."""
-    own = {"mxfp4": "fp4", "nvfp4": "fp4", "int4": "bf16"}.get(weights, weights)
+    own = {"mxfp4": "fp4", "nvfp4": "fp4"}.get(weights, "bf16" if weights in WEIGHT_ONLY else weights)
     for candidate in (own, "bf16", "fp16", "fp32"):
         if gpu.flops.get(candidate):
             return candidate
@@ -62,6 +73,31 @@ def quantises(weights: str, gpu: GpuSpec | None) -> bool:
 def sixteen_bits(gpu: GpuSpec) -> str:
     """What an engine takes for a model in bf16: fp16 on a GPU without bf16."""
     return "fp16" if "fp16" in gpu.flops and "bf16" not in gpu.flops else "bf16"
+
+
+def served_precision(model: ModelSpec, gpu: GpuSpec, dtype: str | None = None, kv_dtype: str | None = None) -> Precision:
+    """The precision that an engine serves a model in: as asked, else as its checkpoint is stored, else 16 bits."""
+    sixteen, checkpoint = sixteen_bits(gpu), model.checkpoint
+    weights = dtype or (checkpoint.dtype if checkpoint else sixteen)
+    cached = checkpoint.kv_dtype if checkpoint and weights == checkpoint.dtype else None
+    return Precision(weights.lower(), kv_dtype or cached or sixteen)
+
+
+def checkpoint_notes(model: ModelSpec, precision: Precision) -> list[str]:
+    """What an answer must say of a checkpoint that was read, or that was set aside."""
+    checkpoint = model.checkpoint
+    if checkpoint is None:
+        return list(model.notes)
+    if precision.weights != checkpoint.dtype:
+        return [*model.notes, f"--dtype {precision.weights} sets aside how the checkpoint is stored ({checkpoint.said})."]
+    cache = f"; KV cache {checkpoint.kv_dtype} by the checkpoint" if checkpoint.kv_dtype == precision.kv else ""
+    return [*model.notes, f"weights as the checkpoint stores them ({checkpoint.said}){cache}; --dtype asks otherwise."]
+
+
+def check_engine(precision: Precision, engine: str) -> None:
+    """Raise UsageError for GGUF types under an engine that does not serve them."""
+    if precision.weights in gguf.GGUF and engine != "llamacpp":
+        raise UsageError(f"{precision.weights} is a GGUF type of llama.cpp: ask with --engine llamacpp, not {engine}")
 
 
 def check_runs(precision: Precision, gpu: GpuSpec) -> None:
@@ -79,5 +115,5 @@ def arithmetic_note(precision: Precision, gpu: GpuSpec) -> str:
     used = arithmetic(precision.weights, gpu)
     if precision.weight_bytes >= DTYPE_BYTES[used if used in DTYPE_BYTES else precision.weights]:
         return ""
-    why = "" if precision.weights == "int4" else f"{gpu.name} has no arithmetic for it: "
+    why = "" if precision.weights in WEIGHT_ONLY else f"{gpu.name} has no arithmetic for it: "
     return f"{precision.weights} weights: {why}they are read as {precision.weights} and computed in {used} (weight-only kernels)."

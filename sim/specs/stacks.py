@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from sim.specs.context import context_length
 from sim.specs.fields import Fields
 from sim.specs.model import Attention, DenseMlp, LayerGroup, Mixer, Mlp, ModelSpec, MoeMlp
 
@@ -21,17 +22,16 @@ def stack(
     expert_bits: float | None = None,
 ) -> ModelSpec:
     """Merge equal layers into groups, in order of first appearance."""
-    counts: dict[tuple[Mixer, Mlp], int] = {}
+    members: dict[tuple[Mixer, Mlp], list[int]] = {}
     for layer in range(layer_count(c)):
-        pair = (mixer_at(layer), mlp_at(layer))
-        counts[pair] = counts.get(pair, 0) + 1
+        members.setdefault((mixer_at(layer), mlp_at(layer)), []).append(layer)
     return ModelSpec(
         name="",
         hidden=c.int("hidden_size"),
         vocab=c.int("vocab_size"),
-        groups=tuple(LayerGroup(count, mixer, mlp, norms) for (mixer, mlp), count in counts.items()),
+        groups=tuple(LayerGroup(len(at), mixer, mlp, norms, indices=tuple(at)) for (mixer, mlp), at in members.items()),
         tied_embeddings=c.bool("tie_word_embeddings", tied),
-        max_context=c.int("max_position_embeddings"),
+        max_context=context_length(c),
         expert_bits=expert_bits,
     )
 

@@ -19,7 +19,7 @@ from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import get_model
-from sim.specs.precision import Precision, check_runs, sixteen_bits
+from sim.specs.precision import Precision, check_engine, check_runs, served_precision
 from sim.study.memory import Memory, block_bytes, device_memory, loaded_weight_bytes, sequence_bytes
 from sim.units import format_bytes
 
@@ -85,6 +85,7 @@ class Deployment:
 
     def __post_init__(self) -> None:
         check_runs(self.precision, self.gpu)
+        check_engine(self.precision, self.limits.engine)
 
     @classmethod
     def of(
@@ -103,15 +104,16 @@ class Deployment:
     ) -> Deployment:
         """A deployment by catalogue names (or config.json, or GPU file); `limits` are fields of Limits. UsageError for an unknown one.
 
-        Without a dtype it is bf16, or fp16 on a GPU that has no bf16.
+        Without a dtype it is the checkpoint's, else bf16, or fp16 on a GPU that has no bf16.
         """
         if unknown := set(limits) - set(Limits.__dataclass_fields__):
             raise UsageError(f"no such limit: {', '.join(sorted(unknown))}; there are {', '.join(Limits.__dataclass_fields__)}")
         card = get_gpu(gpu) if isinstance(gpu, str) else gpu
+        spec = get_model(model) if isinstance(model, str) else model
         return cls(
-            get_model(model) if isinstance(model, str) else model,
+            spec,
             card,
-            Precision(dtype or sixteen_bits(card), kv_dtype or sixteen_bits(card)),
+            served_precision(spec, card, dtype, kv_dtype),
             tp,
             Limits(**limits),
             replicas,

@@ -18,6 +18,7 @@ from sim.specs.attention_policy import AttentionPolicy, dense
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
 from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
+from sim.specs.stored import stored
 
 DEFAULT_UTILIZATION = 0.92  # vLLM's, 0.23 to 0.32
 DEFAULT_TOKEN_BUDGET = 2048
@@ -39,12 +40,17 @@ class Memory:
 
 
 def resident_weight_bytes(model: ModelSpec, precision: Precision, tp: int = 1) -> float:
-    """Weight bytes resident per GPU: every parameter, experts at their own precision where the checkpoint fixes one."""
+    """Weight bytes resident per GPU: as the checkpoint stores them, else every parameter at the precision's bytes."""
+    found = stored(model, precision.weights)
+    if found is not None:
+        return found.total / tp
     return model.resident_bytes(precision.weight_bytes) / tp
 
 
 def loaded_weight_bytes(model: ModelSpec, precision: Precision, tp: int = 1) -> float:
     """Weight bytes resident per GPU as engines load them: quantised or not, the embedding table and the output projection keep 16 bits."""
+    if stored(model, precision.weights) is not None:
+        return resident_weight_bytes(model, precision, tp)
     tables = model.embedding_params if model.tied_embeddings else model.embedding_params + model.lm_head_params
     narrower = max(0.0, ACTIVATION_BYTES - precision.weight_bytes)
     return resident_weight_bytes(model, precision, tp) + tables * narrower / tp
@@ -79,7 +85,9 @@ def buffers(model: ModelSpec, token_budget: int, max_num_seqs: int, tp: int = 1)
     A mixture of experts keeps, besides what its experts compute inside, the output of every chosen expert until they are summed.
     """
     width = max(
-        (g.mlp.top_k * (g.mlp.intermediate + model.hidden) + g.mlp.shared_intermediate) if g.mlp.kind == "moe" else g.mlp.intermediate
+        (g.mlp.top_k * (g.mlp.intermediate + model.hidden) + g.mlp.shared_intermediate)
+        if g.mlp.kind == "moe"
+        else (g.mlp.intermediate if g.mlp.kind == "dense" else model.hidden)
         for g in model.groups
     )
     return token_budget * width * ACTIVATION_BYTES / tp, min(token_budget, max_num_seqs) * model.vocab * 4.0 / tp
@@ -149,12 +157,12 @@ def sequence_bytes(model: ModelSpec, context: int, precision: Precision, policy:
     With the cache in host RAM, the block summaries, the sliding-window layers' KV and the recurrent state stay in HBM.
     """
     c = coefficients(model, precision, tp)
-    full = context * c.kv_token_bytes
-    near = min(context, model.window) * c.window_token_bytes if model.window else 0.0
+    full = context * c.kept_token_bytes
+    near = min(context, model.window) * c.kept_window_token_bytes if model.window else 0.0
     state = (model.state_elements * STATE_BYTES + model.conv_elements * ACTIVATION_BYTES) / tp
     summaries = context / policy.unit_tokens * c.summary_unit_bytes if policy.selects else 0.0
     if policy.kind == "sink-window":
-        full = min(context, policy.keep_tokens) * c.kv_token_bytes  # what falls out of the window is dropped
+        full = min(context, policy.keep_tokens) * c.kept_token_bytes  # what falls out of the window is dropped
     hbm = near + state + summaries
     return (hbm, full) if policy.placement == "host" else (hbm + full, 0.0)
 
@@ -175,5 +183,5 @@ def block_bytes(
     policy = policy or dense()
     c = coefficients(model, precision, tp)
     summaries = c.summary_unit_bytes / policy.unit_tokens if policy.selects else 0.0
-    hbm, full = block_size * (c.window_token_bytes + summaries), block_size * c.kv_token_bytes
+    hbm, full = block_size * (c.kept_window_token_bytes + summaries), block_size * c.kept_token_bytes
     return (hbm, full) if policy.placement == "host" else (hbm + full, 0.0)

@@ -12,10 +12,10 @@ from simctl.options import MODEL
 from simctl.text.layout import aligned, wrapped
 
 if TYPE_CHECKING:
-    from sim.specs.model import LayerGroup, ModelSpec
+    from sim.specs.model import LayerGroup, Mixer, Mlp, ModelSpec
 
 WEIGHT_DTYPES = ("bf16", "fp8", "int4", "mxfp4", "nvfp4")
-_LAYER_WORDS = {"attention": "full", "mla": "MLA", "gdn": "GDN"}
+_LAYER_WORDS = {"attention": "full", "mla": "MLA", "gdn": "GDN", "none": "MLP"}
 _COLUMNS = ("model", "params", "active", "layers", "KV B/token", "context")
 
 
@@ -68,8 +68,17 @@ def describe(spec: ModelSpec) -> dict[str, Any]:
         "window_kv_bytes_per_token": {"bf16": 2 * spec.window_kv_elements_per_token, "fp8": spec.window_kv_elements_per_token},
         "state_bytes_per_sequence": int(STATE_BYTES * spec.state_elements),
         "conv_state_bytes_per_sequence": int(ACTIVATION_BYTES * spec.conv_elements),
+        "checkpoint": _checkpoint(spec),
+        "notes": list(spec.notes),
+        "index_bytes_per_token": spec.index_bytes_per_token,
         "weight_bytes": {dtype: resident_weight_bytes(spec, Precision(dtype)) for dtype in WEIGHT_DTYPES},
     }
+
+
+def _checkpoint(spec: ModelSpec) -> dict[str, Any] | None:
+    """The dtypes that the published weights are served in unless asked otherwise, and their bytes; None where they have 16 bits."""
+    found = spec.checkpoint
+    return found and {"dtype": found.dtype, "kv_dtype": found.kv_dtype, "weight_bytes": round(found.total), "read": found.said}
 
 
 def _group(group: LayerGroup, hidden: int) -> dict[str, Any]:
@@ -94,10 +103,17 @@ def _layers(spec: ModelSpec) -> str:
     """`10 full + 30 GDN`, summed over groups that differ only in their MLP."""
     totals: dict[str, int] = {}
     for group in spec.groups:
-        windowed = group.mixer.kind == "attention" and group.mixer.window
-        word = f"w{group.mixer.window}" if windowed else _LAYER_WORDS[group.mixer.kind]
+        word = _word(group.mixer)
         totals[word] = totals.get(word, 0) + group.count
     return " + ".join(f"{totals[word]} {word}" for word in sorted(totals, key=lambda word: word not in ("full", "MLA")))
+
+
+def _word(mixer: Mixer) -> str:
+    if mixer.kind == "recurrent":
+        return mixer.name
+    if mixer.kind == "attention" and mixer.window:
+        return f"w{mixer.window}"
+    return _LAYER_WORDS[mixer.kind]
 
 
 def _count(params: float) -> str:
@@ -126,7 +142,13 @@ def _shown(spec: ModelSpec) -> list[str]:
     if spec.state_layers:
         state, conv = data["state_bytes_per_sequence"], data["conv_state_bytes_per_sequence"]
         lines += ["Per sequence, whatever its context"]
-        lines += [f"  {spec.state_layers} linear-attention layers: state {format_bytes(state)} (fp32), convolution {format_bytes(conv)}"]
+        lines += [f"  {spec.state_layers} recurrent layers: state {format_bytes(state)} (fp32), convolution {format_bytes(conv)}"]
+    if spec.index_bytes_per_token:
+        lines += [f"  keys of the indexers: {spec.index_bytes_per_token:,.0f} bytes, 8 bits in either"]
+    if spec.checkpoint:
+        lines += ["", *wrapped(f"Published weights, served so unless --dtype says otherwise: {spec.checkpoint.said}", "", "  ")]
+        lines += [f"  and a KV cache of {spec.checkpoint.kv_dtype}"] if spec.checkpoint.kv_dtype else []
+    lines += [line for note in spec.notes for line in wrapped(f"note: {note}", "", "  ")]
     lines += ["", "Resident weights" + (f" (experts fixed at {spec.expert_bits:g} bits by the checkpoint)" if spec.expert_bits else "")]
     return [*lines, *(f"  {dtype:<8}{format_bytes(size):>9}" for dtype, size in data["weight_bytes"].items())]
 
@@ -139,14 +161,21 @@ def _mixer_text(group: LayerGroup) -> str:
     mixer = group.mixer
     if mixer.kind == "gdn":
         return f"gated DeltaNet, {mixer.key_heads} key and {mixer.value_heads} value heads, state {mixer.key_dim} x {mixer.value_dim}"
+    if mixer.kind == "none":
+        return "no mixer"
+    if mixer.kind == "recurrent":
+        return f"{mixer.name}, {mixer.heads} heads, state {mixer.state:,}"
     if mixer.kind == "mla":
-        return f"latent attention, {mixer.heads} heads, cache {mixer.kv_rank} + {mixer.rope_dim}"
+        chosen = f", {mixer.indexer.top_k} tokens selected" if mixer.indexer else ""
+        return f"latent attention, {mixer.heads} heads, cache {mixer.kv_rank} + {mixer.rope_dim}{chosen}"
     scope = f"window {mixer.window}" if mixer.window else "full"
     return f"attention ({scope}), {mixer.heads} heads, {mixer.kv_heads} KV heads of {mixer.head_dim}"
 
 
 def _mlp_text(group: LayerGroup) -> str:
-    mlp = group.mlp
+    mlp: Mlp = group.mlp
+    if mlp.kind == "none":
+        return "no MLP"
     if mlp.kind == "dense":
         return f"MLP {mlp.intermediate}"
     shared = f" + shared {mlp.shared_intermediate}" if mlp.shared_intermediate else ""

@@ -1,0 +1,28 @@
+"""Matrices: what a layer multiplies by, named as checkpoints name it, so that a precision can be told for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Matrix(NamedTuple):
+    """`copies` weight matrices of [rows, columns] = [outputs, inputs]. `kept` ones are never quantised (routers, small gates).
+
+    `name` is the path inside its layer, as Llama's and DeepSeek's checkpoints spell it; others' spellings are in `module_names`.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    copies: int = 1
+    kept: bool = False
+
+    @property
+    def elements(self) -> int:
+        return self.rows * self.columns * self.copies
+
+
+def elements(matrices: Iterable[Matrix]) -> int:
+    """Parameters of all of them."""
+    return sum(matrix.elements for matrix in matrices)

@@ -1,0 +1,263 @@
+"""Token mixers: attention with a KV cache that grows, and recurrences with a constant state per sequence.
+
+Every mixer has `matrices(hidden)` (what is multiplied by, quantisable), `vectors(hidden)` (norms, biases, gates), their sum `params`,
+and `heads`, the unit that tensor parallelism splits. Those with a cache have `kv_elements_per_token` and `attention_flops_per_pair`;
+recurrent ones have `state_elements` (float32), `conv_elements` (16-bit), `row_elements` and `flops_per_token`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sim.specs.blocks import Matrix, elements
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Softmax attention with grouped KV heads. `window` limits how many past tokens are read (sliding window).
+
+    `value_dim` is the width of a value head where it differs from a key's. `qk_norm_elements` counts the norms of queries and keys where
+    they are not one per channel of a head. `kv_kept` is false where a layer reads an earlier layer's cache. `value_is_key` layers have no
+    value projection. `head_gate` is a gate of one number per head. `extra_params` are small vectors of one architecture alone.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int | None = None
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+    output_gate: bool = False  # the query projection is doubled to gate the output (Qwen3-Next)
+    sinks: bool = False  # one learned attention-sink logit per head (gpt-oss)
+    value_dim: int | None = None
+    qk_norm_elements: int | None = None
+    kv_kept: bool = True
+    value_is_key: bool = False
+    head_gate: bool = False
+    extra_params: int = 0
+
+    kind: Literal["attention"] = field(default="attention", init=False)
+
+    @property
+    def _widths(self) -> tuple[int, int, int, int]:
+        """Outputs of the query, key, value projections and inputs of the output projection."""
+        value_dim = self.value_dim or self.head_dim
+        q = self.heads * self.head_dim
+        own = self.kv_kept
+        values = 0 if self.value_is_key or not own else self.kv_heads * value_dim
+        return (2 * q if self.output_gate else q), self.kv_heads * self.head_dim if own else 0, values, self.heads * value_dim
+
+    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        q, k, v, out = self._widths
+        inputs = (Matrix("self_attn.q_proj", q, hidden), Matrix("self_attn.k_proj", k, hidden), Matrix("self_attn.v_proj", v, hidden))
+        gate = (Matrix("self_attn.g_proj", self.heads, hidden, kept=True),) if self.head_gate else ()
+        return (*(m for m in inputs if m.rows), Matrix("self_attn.o_proj", hidden, out), *gate)
+
+    def vectors(self, hidden: int) -> int:
+        q, k, v, _ = self._widths
+        norms = 2 * self.head_dim if self.qk_norm_elements is None else self.qk_norm_elements
+        count = (q + k + v) * self.qkv_bias + hidden * self.out_bias + norms * self.qk_norm + self.heads * self.sinks
+        return count + self.extra_params
+
+    def params(self, hidden: int) -> int:
+        return elements(self.matrices(hidden)) + self.vectors(hidden)
+
+    def kv_elements_per_token(self) -> int:
+        """Elements of a token's key and value that a decode reads, its own layer's or an earlier one's."""
+        return self.kv_heads * (self.head_dim + (self.value_dim or self.head_dim))
+
+    def attention_flops_per_pair(self) -> int:
+        """Flops of one query token against one key token, all heads: a dot product and a weighted sum."""
+        return 2 * self.heads * (self.head_dim + (self.value_dim or self.head_dim))
+
+
+@dataclass(frozen=True, slots=True)
+class Indexer:
+    """DeepSeek sparse attention: `heads` small query heads score every earlier token by one 8-bit key of `dim`; `top_k` are attended to.
+
+    A layer with `shared` selection uses the selection of the layer before it: it has neither projections nor keys.
+    """
+
+    heads: int
+    dim: int
+    top_k: int
+    shared: bool = False
+
+    def matrices(self, hidden: int, q_inputs: int) -> tuple[Matrix, ...]:
+        if self.shared:
+            return ()
+        return (
+            Matrix("self_attn.indexer.wq_b", self.heads * self.dim, q_inputs),
+            Matrix("self_attn.indexer.wk", self.dim, hidden),
+            Matrix("self_attn.indexer.weights_proj", self.heads, hidden, kept=True),
+        )
+
+    def vectors(self) -> int:
+        return 0 if self.shared else 2 * self.dim  # LayerNorm of the key
+
+    def key_bytes(self) -> float:
+        """A token's key in 8 bits with one 32-bit scale for every 128 channels."""
+        return 0.0 if self.shared else self.dim + 4.0 * -(-self.dim // 128)
+
+    def flops_per_pair(self) -> int:
+        return 0 if self.shared else 2 * self.heads * (self.dim + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek): the cache holds one compressed vector and one rotary key per token."""
+
+    heads: int
+    q_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    indexer: Indexer | None = None
+    bias: bool = False  # of the down projections and of the output
+    head_gate: bool = False
+    output_gate: bool = False
+    extra_params: int = 0
+
+    kind: Literal["mla"] = field(default="mla", init=False)
+
+    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        q_out = self.heads * (self.nope_dim + self.rope_dim)
+        if self.q_rank is None:
+            query: tuple[Matrix, ...] = (Matrix("self_attn.q_proj", q_out, hidden),)
+        else:
+            query = (Matrix("self_attn.q_a_proj", self.q_rank, hidden), Matrix("self_attn.q_b_proj", q_out, self.q_rank))
+        gate = self.heads if self.head_gate else self.heads * self.v_dim if self.output_gate else 0
+        return (
+            *query,
+            Matrix("self_attn.kv_a_proj_with_mqa", self.kv_rank + self.rope_dim, hidden),
+            Matrix("self_attn.kv_b_proj", self.heads * (self.nope_dim + self.v_dim), self.kv_rank),
+            Matrix("self_attn.o_proj", hidden, self.heads * self.v_dim),
+            *((Matrix("self_attn.g_proj", gate, hidden),) if gate else ()),
+            *(self.indexer.matrices(hidden, self.q_rank or hidden) if self.indexer else ()),
+        )
+
+    def vectors(self, hidden: int) -> int:
+        biases = ((self.q_rank or 0) + self.kv_rank + self.rope_dim + hidden) * self.bias
+        return (self.q_rank or 0) + self.kv_rank + biases + (self.indexer.vectors() if self.indexer else 0) + self.extra_params
+
+    def params(self, hidden: int) -> int:
+        return elements(self.matrices(hidden)) + self.vectors(hidden)
+
+    def kv_elements_per_token(self) -> int:
+        return self.kv_rank + self.rope_dim
+
+    def attention_flops_per_pair(self) -> int:
+        """Absorbed form, as engines decode: scores over kv_rank + rope_dim, values over kv_rank."""
+        return 2 * self.heads * (2 * self.kv_rank + self.rope_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDeltaNet:
+    """Linear attention with a gated delta rule: a constant state per sequence, whatever the context."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int = 4
+
+    kind: Literal["gdn"] = field(default="gdn", init=False)
+
+    @property
+    def heads(self) -> int:
+        return self.value_heads
+
+    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        key, value = self.key_heads * self.key_dim, self.value_heads * self.value_dim
+        return (
+            Matrix("linear_attn.in_proj_qkv", 2 * key + value, hidden),
+            Matrix("linear_attn.in_proj_z", value, hidden),
+            Matrix("linear_attn.in_proj_ba", 2 * self.value_heads, hidden),
+            Matrix("linear_attn.out_proj", hidden, value),
+        )
+
+    def vectors(self, hidden: int) -> int:
+        gates = 2 * self.value_heads + self.value_dim  # A_log, dt_bias, output norm
+        return self.row_elements() * self.conv_width + gates
+
+    def params(self, hidden: int) -> int:
+        return elements(self.matrices(hidden)) + self.vectors(hidden)
+
+    def row_elements(self) -> int:
+        """Queries, keys and values of one token."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    def state_elements(self) -> int:
+        """Recurrent state of one sequence, kept in float32."""
+        return self.value_heads * self.key_dim * self.value_dim
+
+    def conv_elements(self) -> int:
+        """Convolution state of one sequence, kept in the activation dtype."""
+        return self.row_elements() * (self.conv_width - 1)
+
+    def flops_per_token(self) -> int:
+        """State decay, read, rank-one update and query: about 7 flops per state element."""
+        return 7 * self.state_elements()
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """A mixer with a constant state per sequence, by its counts: Mamba, Mamba-2, Kimi delta or lightning attention, convolution.
+
+    `name` says which; `projections` are its matrices; `row` elements of a token pass the convolution and enter the recurrence.
+    """
+
+    name: str
+    heads: int
+    projections: tuple[Matrix, ...]
+    small: int  # parameters that are no matrices: convolution, decays, norms, biases
+    row: int
+    state: int  # elements of one sequence, float32
+    conv: int  # elements of one sequence, 16-bit
+    flops_per_state: int = 7
+
+    kind: Literal["recurrent"] = field(default="recurrent", init=False)
+
+    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        return self.projections
+
+    def vectors(self, hidden: int) -> int:
+        return self.small
+
+    def params(self, hidden: int) -> int:
+        return elements(self.projections) + self.small
+
+    def row_elements(self) -> int:
+        return self.row
+
+    def state_elements(self) -> int:
+        return self.state
+
+    def conv_elements(self) -> int:
+        return self.conv
+
+    def flops_per_token(self) -> int:
+        return self.flops_per_state * self.state
+
+
+@dataclass(frozen=True, slots=True)
+class NoMixer:
+    """A layer that is an MLP alone (Nemotron-H)."""
+
+    kind: Literal["none"] = field(default="none", init=False)
+
+    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        return ()
+
+    def vectors(self, hidden: int) -> int:
+        return 0
+
+    def params(self, hidden: int) -> int:
+        return 0
+
+
+Recurrent = GatedDeltaNet | Recurrence
+Mixer = Attention | LatentAttention | GatedDeltaNet | Recurrence | NoMixer

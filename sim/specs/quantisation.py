@@ -1,0 +1,345 @@
+"""The `quantization_config` of a checkpoint: which of its matrices are stored how.
+
+Read from the formats that vLLM 0.33 and SGLang load: fp8, gptq, awq, compressed-tensors, modelopt, mxfp4, bitsandbytes, torchao, quark,
+auto-round, fbgemm_fp8. Embedding, output projection, routers and norms stay in 16 bits unless the format says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.specs import storage
+from sim.specs.blocks import Matrix
+from sim.specs.fields import Fields
+from sim.specs.module_names import ModuleMap, ModuleRules
+from sim.specs.storage import PLAIN, Storage
+
+HEAD, EMBEDDING = "lm_head", "embed_tokens"
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """Storage by matrix. `rules` leave modules out; `only` and `by_module` name modules that alone are quantised, or each its own way;
+    `groups` are (storage, targets) pairs of which the first that covers a matrix holds.
+    """
+
+    method: str
+    base: Storage
+    rules: ModuleRules
+    kv_dtype: str | None = None
+    head: bool = False
+    only: ModuleRules | None = None
+    by_module: tuple[ModuleMap, dict[str, Storage]] | None = None
+    groups: tuple[tuple[Storage, ModuleRules], ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def storage(self, matrix: Matrix, layer: int | None = None) -> Storage:
+        """How this matrix of this layer is stored."""
+        name = matrix.name
+        if matrix.kept or name == EMBEDDING or (name == HEAD and not self.head) or self.rules.covers(name, layer):
+            return PLAIN
+        if self.by_module is not None:
+            algorithm = self.by_module[0].get(name, layer)
+            if algorithm is not None:
+                return self.by_module[1][algorithm]
+            if self.base is PLAIN:
+                return PLAIN
+        if self.groups:
+            return next((each for each, targets in self.groups if targets.covers(name, layer)), PLAIN)
+        if self.only is not None and not self.only.covers(name, layer):
+            return PLAIN
+        return self.base
+
+
+def read(config: Fields) -> Quantisation | None:
+    """The quantisation that a configuration states, None for one that states none. Raises UsageError naming what cannot be read."""
+    section = "quantization_config" if config.has("quantization_config") else "compression_config"
+    if not config.has(section):
+        return None
+    q = config.section(section)
+    if q.has("quantization"):  # a modelopt file as its export writes it
+        q = Fields({**q.section("quantization").data, "quant_method": "modelopt"}, q.where, f"{q.prefix}.quantization")
+    method = _method(q)
+    if method not in METHODS:
+        raise q.fail("quant_method", f"is unsupported: {method!r} (supported: {', '.join(sorted(METHODS))})")
+    return METHODS[method](q)
+
+
+def _method(q: Fields) -> str:
+    if q.has("quant_method"):
+        method = q.text("quant_method").lower().replace("_", "-")
+    elif q.has("quant_algo"):
+        method = "modelopt"
+    elif q.bool("load_in_4bit", False) or q.bool("load_in_8bit", False):
+        method = "bitsandbytes"
+    else:
+        raise q.fail("quant_method", "is missing")
+    if q.has("quant_algo") and str(q.data["quant_algo"]).upper() == "MIXED_PRECISION":
+        return "modelopt"  # a block-fp8 file whose experts a later export replaced
+    if method.startswith("modelopt"):
+        return "modelopt"
+    return {"auto-gptq": "gptq", "gptq-marlin": "gptq", "awq-marlin": "awq", "auto-round": "auto-round", "inc": "auto-round"}.get(
+        method, method
+    )
+
+
+def _left_out(q: Fields, *names: str) -> ModuleRules:
+    """Modules that stay as they are, from whichever of these fields the format spells it in."""
+    found: list[str] = []
+    for name in names:
+        value = q.data.get(name)
+        found += list(value) if isinstance(value, dict) else q.texts(name)
+    return ModuleRules(found)
+
+
+_IGNORED = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "exclude", "llm_int8_skip_modules")
+
+
+def _fp8(q: Fields) -> Quantisation:
+    static = q.text("activation_scheme", "dynamic") == "static"
+    base = storage.FP8_STATIC if static else storage.FP8_TENSOR
+    if q.has("weight_block_size"):
+        rows, columns = _block(q, "weight_block_size")
+        base = storage.fp8_blocks(rows, columns, 1 if q.text("scale_fmt", "") == "ue8m0" else 4)
+    return Quantisation("fp8", base, _left_out(q, *_IGNORED), _kv(q))
+
+
+def _block(q: Fields, name: str) -> tuple[int, int]:
+    block = q.get(name)
+    if not isinstance(block, list) or len(block) != 2 or not all(isinstance(n, int) and n > 0 for n in block):
+        raise q.fail(name, f"must be two whole numbers above 0, not {block!r}")
+    return block[0], block[1]
+
+
+def _bits(q: Fields, name: str, allowed: tuple[int, ...]) -> int:
+    bits = q.int(name)
+    if bits not in allowed:
+        raise q.fail(name, f"must be one of {', '.join(map(str, allowed))}, not {bits}")
+    return bits
+
+
+def _group(q: Fields, default: int = 128) -> int:
+    """Input channels that share a scale; -1 (or 0) for a whole row."""
+    size = q.data.get("group_size")
+    if size is None:
+        return default
+    if isinstance(size, bool) or not isinstance(size, int) or size < -1:
+        raise q.fail("group_size", f"must be a whole number above 0, or -1, not {size!r}")
+    return size
+
+
+def _gptq(q: Fields) -> Quantisation:
+    base = storage.integers(_bits(q, "bits", (2, 3, 4, 8)), _group(q), zeros=True, order=True)
+    dynamic = q.data.get("dynamic") or {}
+    if not isinstance(dynamic, dict):
+        raise q.fail("dynamic", f"must be a mapping of module patterns, not {dynamic!r}")
+    out = ModuleRules(f"re:{pattern[2:]}" for pattern in dynamic if str(pattern).startswith("-:"))
+    notes = ("overrides of single modules in `dynamic` are not read",) if any(not str(p).startswith("-:") for p in dynamic) else ()
+    return Quantisation("gptq", base, out, _kv(q), head=q.bool("lm_head", False), notes=notes)
+
+
+def _awq(q: Fields) -> Quantisation:
+    bits = _bits(q, "bits" if q.has("bits") else "w_bit", (4, 8))
+    group = _group(q) if not q.has("q_group_size") else q.int("q_group_size")
+    return Quantisation("awq", storage.integers(bits, group, q.bool("zero_point", True)), _left_out(q, *_IGNORED), _kv(q))
+
+
+def _auto_round(q: Fields) -> Quantisation:
+    bits = _bits(q, "bits", (2, 3, 4, 8))
+    return Quantisation("auto-round", storage.integers(bits, _group(q), not q.bool("sym", True)), _left_out(q, *_IGNORED), _kv(q))
+
+
+def _bitsandbytes(q: Fields) -> Quantisation:
+    if q.bool("load_in_8bit", False) or q.bool("_load_in_8bit", False):
+        base = Storage("w8a16", 8, 1, 0, scale_bytes=4)
+    else:  # blocks of 64 weights; scales of 32 bits, or of 8 bits with one of 32 for 256 of them
+        nested = q.bool("bnb_4bit_use_double_quant", False)
+        base = Storage("int4", 4, 1, 64, scale_bytes=1 + 4 / 256 if nested else 4)
+    return Quantisation("bitsandbytes", base, _left_out(q, *_IGNORED), None)
+
+
+def _mxfp4(q: Fields) -> Quantisation:
+    return Quantisation("mxfp4", storage.MXFP4, _left_out(q, *_IGNORED), _kv(q), only=ModuleRules(["mlp.experts"]))
+
+
+def _fbgemm(q: Fields) -> Quantisation:
+    return Quantisation("fbgemm_fp8", storage.FP8_CHANNEL, _left_out(q, *_IGNORED), _kv(q))
+
+
+# modelopt's algorithms, by name.
+_ALGORITHMS = {
+    "FP8": storage.FP8_STATIC,
+    "FP8_PER_CHANNEL_PER_TOKEN": storage.FP8_CHANNEL,
+    "FP8_PB_WO": storage.fp8_blocks(128, 128),
+    "NVFP4": storage.NVFP4,
+    "NVFP4_AWQ": storage.NVFP4,
+    "W4A16_NVFP4": storage.NVFP4,
+    "MXFP8": storage.MXFP8,
+    "MXFP4": storage.MXFP4,
+    "W4A16_AWQ": storage.integers(4, 128, zeros=False),
+    "W4A8_AWQ": storage.integers(4, 128, zeros=False),
+    "INT8_SQ": storage.INT8_CHANNEL,
+    "W8A16": storage.integers(8, -1, zeros=False),
+}
+
+
+def _modelopt(q: Fields) -> Quantisation:
+    algorithm = (q.text("quant_algo") if q.has("quant_algo") else _from_groups(q)).upper()
+    rules, kv = _left_out(q, *_IGNORED), _kv(q)
+    if algorithm == "MIXED_PRECISION":
+        each = q.section("quantized_layers").data
+        named = {path: str(value.get("quant_algo", "")).upper() for path, value in each.items() if isinstance(value, dict)}
+        if unknown := {value for value in named.values() if value not in _ALGORITHMS}:
+            raise q.fail("quantized_layers", f"has unsupported quant_algo {min(unknown)!r} (supported: {', '.join(_ALGORITHMS)})")
+        # In a block-fp8 checkpoint all that is not named keeps its blocks, also what this export ignored.
+        blocks = q.has("weight_block_size")
+        base = _fp8(Fields(q.data, q.where, q.prefix)).base if blocks else PLAIN
+        rules = ModuleRules([]) if blocks else rules
+        return Quantisation("modelopt mixed", base, rules, kv, head=not blocks, by_module=(ModuleMap(named), _ALGORITHMS))
+    if algorithm not in _ALGORITHMS:
+        raise q.fail("quant_algo", f"is unsupported: {algorithm!r} (supported: {', '.join(_ALGORITHMS)}, MIXED_PRECISION)")
+    base = _ALGORITHMS[algorithm]
+    if base.columns > 1 and base.rows == 1 and q.has("group_size"):
+        base = base._replace(columns=q.int("group_size"))
+    return Quantisation(f"modelopt {algorithm}", base, rules, kv)
+
+
+def _from_groups(q: Fields) -> str:
+    """modelopt's algorithm where only groups are given."""
+    for group in q.section("config_groups").data.values():
+        weights = group.get("weights", {}) if isinstance(group, dict) else {}
+        return "NVFP4" if weights.get("num_bits") == 4 else "FP8"
+    raise q.fail("config_groups", "is empty")
+
+
+def _compressed(q: Fields) -> Quantisation:
+    groups: list[tuple[Storage, ModuleRules]] = []
+    default = q.text("format", "")
+    for name, value in q.section("config_groups").data.items():
+        group = Fields(value, q.where, f"{q.prefix}.config_groups.{name}")
+        targets = group.texts("targets") or ["Linear"]
+        everything = any(target in ("Linear", "re:.*", "FusedMoE") for target in targets)
+        stored = _weights(group, group.text("format", default), group.has("input_activations"))
+        groups.append((stored, ModuleRules(["re:.*"] if everything else targets)))
+    if not groups:
+        raise q.fail("config_groups", "is empty")
+    head = any("lm_head" in t for g in q.data["config_groups"].values() for t in g.get("targets") or [])
+    named = tuple(sorted(groups, key=lambda pair: pair[1].covers("mlp.down_proj", 0) and pair[1].covers("lm_head")))
+    return Quantisation("compressed-tensors", groups[0][0], _left_out(q, "ignore"), _kv(q), head=head, groups=named)
+
+
+def _weights(group: Fields, format_: str, activations: bool) -> Storage:
+    """Storage of compressed-tensors' `weights` of one group; weight-only where activations keep 16 bits."""
+    w = group.section("weights")
+    bits, kind, strategy = w.int("num_bits", 8), w.text("type", "int"), w.text("strategy", "")
+    size = w.data.get("group_size")
+    if isinstance(size, int) and size > 0:
+        strategy = strategy or "group"
+    if kind == "float" and bits == 4:
+        return storage.MXFP4 if "mxfp4" in format_ or size == 32 else storage.NVFP4
+    if kind == "float" and bits == 8:
+        if "mxfp8" in format_:
+            return storage.MXFP8
+        if w.has("block_structure") and strategy == "block":
+            rows, columns = _block(w, "block_structure")
+            stored = storage.fp8_blocks(rows, columns)
+        else:
+            static = group.has("input_activations") and not group.section("input_activations").bool("dynamic", False)
+            stored = storage.FP8_CHANNEL if strategy == "channel" else storage.FP8_STATIC if static else storage.FP8_TENSOR
+        return stored if activations else stored._replace(dtype="w8a16")
+    if kind == "int" and bits in (2, 3, 4, 8):
+        if bits == 8 and activations:
+            return storage.INT8_CHANNEL if strategy != "tensor" else storage.INT8_CHANNEL._replace(rows=0)
+        group_size = w.int("group_size") if strategy == "group" else -1
+        return storage.integers(bits, group_size, zeros=not w.bool("symmetric", True))
+    raise w.fail("num_bits", f"is unsupported: {bits} bits of type {kind!r}")
+
+
+# torchao's configurations by class or old name: storage of a group of so many input channels.
+_TORCHAO: dict[str, Callable[[int], Storage]] = {
+    "int4weightonly": lambda group: Storage("int4", 4, 1, group or 128, scale_bytes=4),  # a scale and a zero point of 16 bits
+    "int8weightonly": lambda group: storage.integers(8, -1, zeros=False),
+    "int8dynamicactivationint8weight": lambda group: storage.INT8_CHANNEL,
+    "int8dynamicactivationint4weight": lambda group: storage.integers(4, group or 32, zeros=False),
+    "float8weightonly": lambda group: storage.FP8_CHANNEL._replace(dtype="w8a16"),
+    "float8dynamicactivationfloat8weight": lambda group: storage.FP8_CHANNEL,
+    "float8staticactivationfloat8weight": lambda group: storage.FP8_STATIC,
+    "float8dynamicactivationint4weight": lambda group: storage.integers(4, group or 128, zeros=False),
+    "nvfp4dynamicactivationnvfp4weight": lambda group: storage.NVFP4,
+    "mxdynamicactivationmxweight": lambda group: storage.MXFP4,
+}
+
+
+def _torchao(q: Fields) -> Quantisation:
+    kind: Any = q.get("quant_type")
+    if isinstance(kind, dict):
+        kind = kind.get("default", kind)
+    name = kind.get("_type", "") if isinstance(kind, dict) else kind
+    data = kind.get("_data", {}) if isinstance(kind, dict) else q.data.get("quant_type_kwargs") or {}
+    plain = str(name).lower().replace("_", "").removesuffix("config")
+    if plain not in _TORCHAO:
+        raise q.fail("quant_type", f"is unsupported: {name!r} (supported: {', '.join(_TORCHAO)})")
+    group = data.get("group_size") if isinstance(data, dict) else None
+    base = _TORCHAO[plain](group if isinstance(group, int) and group > 0 else 0)
+    return Quantisation("torchao", base, _left_out(q, *_IGNORED), None)
+
+
+# quark's weight dtypes.
+_QUARK = {
+    "fp8_e4m3": storage.FP8_STATIC,
+    "fp4": storage.MXFP4,
+    "int8": storage.INT8_CHANNEL,
+    "int4": storage.integers(4, 128, zeros=False),
+    "mxfp4": storage.MXFP4,
+}
+
+
+def _quark(q: Fields) -> Quantisation:
+    top = q.section("global_quant_config")
+    weight = top.data.get("weight")
+    weight = weight[0] if isinstance(weight, list) and weight else weight
+    w = Fields(weight, q.where, f"{top.prefix}.weight")
+    dtype = w.text("dtype")
+    if dtype not in _QUARK:
+        raise w.fail("dtype", f"is unsupported: {dtype!r} (supported: {', '.join(_QUARK)})")
+    base = _QUARK[dtype]
+    if dtype == "int4" and w.has("group_size"):
+        base = base._replace(columns=w.int("group_size"))
+    if dtype == "fp8_e4m3" and w.text("qscheme", "per_tensor") == "per_channel":
+        base = storage.FP8_CHANNEL
+    cached = q.data.get("kv_cache_quant_config")
+    return Quantisation(f"quark {dtype}", base, _left_out(q, *_IGNORED), "fp8" if cached else None)
+
+
+def _experts_int8(q: Fields) -> Quantisation:
+    base = storage.integers(8, -1, zeros=False)
+    return Quantisation("experts_int8", base, _left_out(q, *_IGNORED), None, only=ModuleRules(["mlp.experts"]))
+
+
+def _kv(q: Fields) -> str | None:
+    """Dtype of the KV cache that the checkpoint has scales for; engines take it unless told otherwise."""
+    asked = q.data.get("kv_cache_scheme") or q.data.get("kv_cache_quant_algo")
+    if not asked:
+        return None
+    if isinstance(asked, dict):
+        asked = f"{asked.get('type')}{asked.get('num_bits')}"
+    # 4-bit caches have no rates here: 8 bits are the nearest, and the answer names the dtype that it took
+    return "int8" if str(asked).lower() == "int8" else "fp8"
+
+
+METHODS: dict[str, Callable[[Fields], Quantisation]] = {
+    "fp8": _fp8,
+    "gptq": _gptq,
+    "awq": _awq,
+    "compressed-tensors": _compressed,
+    "modelopt": _modelopt,
+    "mxfp4": _mxfp4,
+    "bitsandbytes": _bitsandbytes,
+    "torchao": _torchao,
+    "quark": _quark,
+    "auto-round": _auto_round,
+    "fbgemm-fp8": _fbgemm,
+    "experts-int8": _experts_int8,
+}
