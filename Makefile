@@ -15,6 +15,7 @@ help:
 	@echo 'make bench-sim        speed of the simulator; also bench-start, -plan, -sweep, -calibrate, -peers'
 	@echo 'make routing          the published routing study, simulated (what is missing of 270 runs of seconds each)'
 	@echo 'make ablate           is every term of the step time worth its place? (minutes; in a checkout)'
+	@echo 'make rates            rebuild every packaged posterior, overhead and page that the formula changes (an hour; resumes)'
 	@echo 'make sbc              are all posteriors as wide as they should be? (half an hour)'
 	@echo 'make bench-kernels    the decode kernels, on a GPU host'
 	@echo 'make site             the documentation as a site, with references of commands and Python, in out/site'
@@ -161,3 +162,9 @@ routing: $(VENV)/.test
 .PHONY: ablate
 ablate: $(VENV)/.test
 	$(BIN)/python -m calibrate.steps.ablate --served
+
+# After a change of the formula or of measurements: what depends on them, in order; goes on where it stopped. TABLES is a folder of kernel
+# tables, for the population over GPUs.
+.PHONY: rates
+rates: $(VENV)/.test
+	$(BIN)/python -m studies.rates $(if $(TABLES),--tables $(TABLES))

@@ -59,7 +59,7 @@ def validate(run: ServedRun, asked: Asked) -> Report:
         served = transferred(given, _rates(run, asked, max(RATE_DRAWS, asked.draws)))
         scored = [e for e in run.experiments if e.kind != "ladder"]
     else:
-        low = _low_load(run, asked.low_load)
+        low = low_load(run, asked.low_load)
         rungs = [e for e in run.experiments if e.kind == "ladder" and asked.ladder]
         served = fit_overhead(run, _rates(run, asked, max(RATE_DRAWS, asked.draws)), low, rungs)
         scored = [e for e in run.experiments if not any(e is learnt for learnt in (*low, *rungs))]
@@ -80,7 +80,7 @@ def _rates(run: ServedRun, asked: Asked, draws: int) -> RateDraws:
     return asked.rates or load_rates(run.deployment, posterior=asked.posterior, draws=draws)
 
 
-def _low_load(run: ServedRun, name: str | None) -> list[Experiment]:
+def low_load(run: ServedRun, name: str | None = None) -> list[Experiment]:
     """The open loop of the lowest rate, or the experiment of this name, with its replicates."""
     firsts = [e for e in run.experiments if not e.replicate]
     if name is not None:

@@ -1,0 +1,161 @@
+"""Every packaged posterior, overhead and page that depends on the step-time formula, rebuilt in order.
+
+    python -m studies.rates [STEP ...] [--tables DIR] [--list]        (make rates)
+
+A step runs when what it reads has changed since it last ran: the formula's fingerprint, files, sources, or the output of earlier steps.
+What was done is noted in out/rates/done.json after every step, so that an interrupted rebuild goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sim.files import write_text
+from sim.rates.fingerprint import formula_fingerprint
+
+ROOT = Path(__file__).resolve().parent.parent
+POSTERIORS, MEASURED = "scenarios/data/posteriors", "scenarios/data/measured"
+DONE = Path("out/rates/done.json")
+TABLES = "{tables}"  # in a command: the folder of kernel tables, which is not part of the project
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command, and glob patterns of what it reads and writes below the root. `formula` says that it prices iterations."""
+
+    name: str
+    command: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    formula: bool = True
+
+
+def _calibrated(gpu: str) -> Step:
+    out = f"{POSTERIORS}/{gpu}.nc"
+    command = ("simctl", "calibrate", "--hw", gpu, "--folds", "5", "--thin", "800", "--out", out)
+    reads = (f"{MEASURED}/{gpu}/*.nc", f"{MEASURED}/machines.csv", "calibrate/steps/*.py", "calibrate/sampling.py", "sim/rates/priors.py")
+    return Step(gpu, command, reads, (out,))
+
+
+STEPS = (
+    _calibrated("h100"),
+    _calibrated("h200"),
+    Step(
+        "population",
+        ("calibrate.population.build", TABLES, POSTERIORS),
+        (f"{POSTERIORS}/h?00.nc", "calibrate/population/*.py", "scenarios/data/reference/*/*.csv"),
+        (f"{POSTERIORS}/[!hmrs]*.nc", f"{POSTERIORS}/left-out/*.nc"),
+    ),
+    Step(
+        "overhead",
+        ("studies.serving_overheads", f"{POSTERIORS}/serving_overhead.json"),
+        (f"{POSTERIORS}/h?00.nc", f"{MEASURED}/h?00/served_*.nc", "calibrate/served/*.py"),
+        (f"{POSTERIORS}/serving_overhead.json",),
+    ),
+    Step(
+        "memory",
+        ("simctl", "calibrate", "--kv-capacity", "--out", f"{POSTERIORS}/memory.json"),
+        (f"{MEASURED}/h?00/*.nc", "calibrate/memory.py", "sim/study/memory.py"),
+        (f"{POSTERIORS}/memory.json",),
+        formula=False,
+    ),
+    Step(
+        "recall",
+        ("simctl", "calibrate", "--recall", "--out", f"{POSTERIORS}/recall.json"),
+        ("scenarios/data/reference/*/*.csv", "calibrate/recall/*.py"),
+        (f"{POSTERIORS}/recall.json",),
+        formula=False,
+    ),
+    *(
+        Step(name, ("docs", *words), (f"{POSTERIORS}/*", f"{POSTERIORS}/left-out/*", "docs/*.py"), ())
+        for name, words in {
+            "outputs": ("docs/refresh.py", "--data"),
+            "accuracy-page": ("docs/accuracy.py", "--write"),
+            "replication-page": ("docs/replication.py", "--write"),
+            "pages": ("docs/refresh.py", "--slow"),
+            "pictures": ("docs/refresh.py", "--pictures"),
+            "notebooks": ("docs/refresh.py", "--notebooks"),
+        }.items()
+    ),
+)
+
+
+def files_of(patterns: Sequence[str], root: Path) -> list[Path]:
+    """The files that the patterns name, sorted."""
+    return sorted({path for pattern in patterns for path in root.glob(pattern) if path.is_file()})
+
+
+def key_of(step: Step, root: Path, formula: str) -> str:
+    """Hash of what a step reads: sha256, as hex."""
+    mark = hashlib.sha256(f"{step.command} {formula if step.formula else ''}".encode())
+    for path in files_of(step.reads, root):
+        mark.update(f"\n{path.relative_to(root).as_posix()} {hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
+    return mark.hexdigest()
+
+
+def is_stale(step: Step, done: Mapping[str, str], root: Path, formula: str) -> bool:
+    """Whether what the step reads is not what it last ran on, or something that it writes is absent."""
+    return done.get(step.name) != key_of(step, root, formula) or any(not files_of((pattern,), root) for pattern in step.writes)
+
+
+def argument_list(command: Sequence[str], tables: str) -> list[str]:
+    """The command as an argument list of this Python."""
+    first, *words = (word.replace(TABLES, tables) for word in command)
+    module = [] if first == "docs" else ["-m", first]
+    return [sys.executable, *module, *words]
+
+
+def rebuild(steps: Sequence[Step], root: Path, tables: str, run: bool = True) -> int:
+    """Run the stale steps in order; each is judged when its turn comes, as those before it may have changed what it reads. Returns the exit
+    code.
+    """
+    done_file = root / DONE
+    done: dict[str, str] = json.loads(done_file.read_text(encoding="utf-8")) if done_file.exists() else {}
+    formula = formula_fingerprint()
+    for step in steps:
+        if not is_stale(step, done, root, formula):
+            print(f"{step.name}: as it is", flush=True)
+            continue
+        if not run:
+            print(f"{step.name}: to be rebuilt", flush=True)
+            continue
+        if any(TABLES in word for word in step.command) and not tables:
+            print(f"{step.name}: needs the folder of kernel tables: --tables DIR", file=sys.stderr)
+            return 1
+        begin = time.monotonic()
+        environment = os.environ | {"PYTHONPATH": str(root)}
+        code = subprocess.run(argument_list(step.command, tables), cwd=root, env=environment, check=False).returncode
+        if code:
+            print(f"{step.name}: exit {code}; `make rates` goes on from here", file=sys.stderr)
+            return code
+        done[step.name] = key_of(step, root, formula)
+        done_file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(done_file, json.dumps(done, indent=1) + "\n")
+        print(f"{step.name}: rebuilt in {time.monotonic() - begin:.0f} s", flush=True)
+    return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Rebuild what is stale among the steps named, or among all. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m studies.rates", description="Rebuild what depends on the step-time formula.")
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"of {', '.join(s.name for s in STEPS)}; all by default")
+    parser.add_argument("--tables", default="", metavar="DIR", help="folder of kernel tables, for the population")
+    parser.add_argument("--list", action="store_true", help="say what would be rebuilt, and rebuild nothing")
+    asked = parser.parse_args(argv)
+    if unknown := set(asked.steps) - {s.name for s in STEPS}:
+        parser.error(f"unknown step {', '.join(sorted(unknown))}")
+    steps = [s for s in STEPS if not asked.steps or s.name in asked.steps]
+    return rebuild(steps, ROOT, asked.tables, run=not asked.list)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
