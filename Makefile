@@ -88,9 +88,22 @@ test-all: lint
 	EXAMPLES=all $(PYTEST) -m "not vllm and not sglang and not gpu"
 
 # The engine's scheduler on a CPU, without a model. Its wheel also asks for media and kernel packages that are not needed here and
-# have no wheel on every machine, so its requirements are installed from its own list less those.
+# have no wheel on every machine, so its requirements are installed from its own list less those. Of 0.33 there is no CPU build: the plain
+# wheel's scheduler is the same Python, and its kernels are not imported.
 VLLM_VENV := .venv-vllm
 VLLM_BIN  := $(VLLM_VENV)/bin
+NEXT_VENV := .venv-vllm-0.33
+NEXT_BIN  := $(NEXT_VENV)/bin
+
+$(NEXT_VENV)/.ready: tests/engine/vllm_requirements.py
+	$(PYTHON) -m venv $(NEXT_VENV)
+	$(NEXT_BIN)/pip install --quiet --disable-pip-version-check --upgrade pip packaging
+	$(NEXT_BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(NEXT_BIN)/pip install --quiet --disable-pip-version-check --no-deps vllm==0.33.0 xgrammar==0.2.8 apache-tvm-ffi==0.1.11
+	$(NEXT_BIN)/python tests/engine/vllm_requirements.py > $(NEXT_VENV)/requirements.txt
+	$(NEXT_BIN)/pip install --quiet --disable-pip-version-check -r $(NEXT_VENV)/requirements.txt
+	$(NEXT_BIN)/pip install --quiet --disable-pip-version-check pytest hypothesis numpy scipy simpy xarray
+	touch $@
 
 $(VLLM_VENV)/.ready: tests/engine/vllm_requirements.py
 	$(PYTHON) -m venv $(VLLM_VENV)
@@ -102,7 +115,8 @@ $(VLLM_VENV)/.ready: tests/engine/vllm_requirements.py
 	$(VLLM_BIN)/pip install --quiet --disable-pip-version-check pytest hypothesis
 	touch $@
 
-test-vllm: $(VLLM_VENV)/.ready
+test-vllm: $(VLLM_VENV)/.ready $(NEXT_VENV)/.ready
+	$(NEXT_BIN)/python -m pytest -q -m vllm -p no:cacheprovider --hypothesis-show-statistics tests/engine/test_decisions_equal_vllm.py
 	$(VLLM_BIN)/python -m pytest -q -m vllm -p no:cacheprovider --hypothesis-show-statistics \
 	    tests/engine/test_decisions_equal_vllm.py tests/specs/test_params_equal_transformers.py \
 	    tests/plan/test_emitted_arguments_parse_in_vllm.py
@@ -132,7 +146,7 @@ loop: $(VENV)/.engine-cpu
 	$(BIN)/simctl loop -o out/loop
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(NEXT_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Another tool on the same questions, in an environment of its own.
 .venv-peers/.ready:

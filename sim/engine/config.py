@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.engine.versions import NEWEST, rules_of
 from sim.errors import UsageError
 
 POLICIES = ("fcfs", "priority")
@@ -15,7 +16,7 @@ POLICIES = ("fcfs", "priority")
 class EngineConfig:
     """Limits of one replica. Token and block counts, not bytes: memory is turned into `num_gpu_blocks` before this point.
 
-    Names and meanings are those of vLLM 0.32; `num_gpu_blocks` includes the one block that vLLM sets aside as its null block. `scheduler`
+    Names and meanings are those of vLLM 0.33; `num_gpu_blocks` includes the one block that vLLM sets aside as its null block. `scheduler`
     is a preset name or the dotted path of a class taking this config; `options` are the preset's own settings.
     """
 
@@ -32,9 +33,12 @@ class EngineConfig:
     watermark: float = 0.0
     reserve_full_prompt: bool = True
     options: dict[str, Any] = field(default_factory=dict)
+    prefill_schedule_interval: int = 1
+    engine_version: str = NEWEST  # of vLLM: whose decisions are taken (sim.engine.versions)
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+        at_least_one = ("block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "prefill_schedule_interval")
+        for name in at_least_one:
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.num_gpu_blocks < 2:
@@ -51,6 +55,8 @@ class EngineConfig:
             raise UsageError(f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs ({self.max_num_seqs})")
         if self.policy not in POLICIES:
             raise UsageError(f"unknown policy {self.policy!r}; known: {', '.join(POLICIES)}")
+        if self.prefill_schedule_interval > 1 and not rules_of(self.engine_version).prefill_interval:
+            raise UsageError(f"vLLM {self.engine_version} has no prefill_schedule_interval; 0.33 has")
         if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
             raise UsageError(
                 f"without chunked prefill max_num_batched_tokens ({self.max_num_batched_tokens}) must reach "
@@ -73,8 +79,9 @@ class EngineConfig:
 
     @property
     def overlaps(self) -> bool:
-        """Whether the engine decides an iteration while the one before it runs: vLLM's default, except with drafts."""
-        return self.scheduler == "vllm" and bool(self.options.get("async_scheduling", not self.options.get("draft_tokens")))
+        """Whether the engine decides an iteration while the one before it runs: vLLM's default, except with drafts from n-grams."""
+        waits = self.options.get("draft_tokens") and self.options.get("drafter", "ngram") == "ngram"
+        return self.scheduler == "vllm" and bool(self.options.get("async_scheduling", not waits))
 
     @property
     def kv_capacity_tokens(self) -> int:

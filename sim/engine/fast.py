@@ -5,7 +5,7 @@ finishing times on a clock that counts decode iterations, and how many sequences
 costs its prefills and finishes, not its batch; a stretch without either is one integer polynomial (sim.cost.iteration), which an arrival
 cuts short where it is seen. Results equal those of sim.engine.loop with VllmScheduler, to the tick; a property test compares them.
 
-Not covered, and refused by `covers`: priorities and the long-prefill threshold (a decode may then have to wait).
+Not covered, and refused by `covers`: priorities, the long-prefill threshold (a decode may then have to wait), a prefill interval.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from sim.ticks import COMPLETION, DECISION, Stretch
 def covers(config: EngineConfig, steps: StepTime) -> bool:
     """Whether the fast engine can stand for this one."""
     plain_limits = config.scheduler == "vllm" and config.policy == "fcfs" and not config.long_prefill_token_threshold
+    plain_limits = plain_limits and config.prefill_schedule_interval == 1  # so that all engine versions decide alike
     return plain_limits and steps.jumps and set(config.options) <= {"async_scheduling"}
 
 

@@ -24,6 +24,8 @@ VLLM_ALONE = {
     "policy": "scheduling policy but first come first served",
     "long_prefill_token_threshold": "long-prefill token threshold",
     "watermark": "admission watermark",
+    "prefill_schedule_interval": "prefill schedule interval",
+    "engine_version": "choice of version",
 }
 
 

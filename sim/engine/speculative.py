@@ -10,6 +10,7 @@ import numpy as np
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
 from sim.engine.kv.tiers import TIER_OPTIONS
+from sim.engine.versions import rules_of
 from sim.errors import UsageError
 
 DRAFTERS = ("ngram", "draft_model", "eagle")
@@ -42,6 +43,7 @@ class Speculation:
     drafter: str = "ngram"
     seed: int = 0
     per_position: tuple[float, ...] = ()
+    hashes_next_token: bool = True
 
     @classmethod
     def of(cls, config: EngineConfig) -> Speculation:
@@ -55,10 +57,11 @@ class Speculation:
             drafter=options["drafter"],
             seed=options["seed"],
             per_position=shares,
+            hashes_next_token=rules_of(config.engine_version).hashes_next_token,
         )
         if found.drafter not in DRAFTERS:
             raise UsageError(f"unknown drafter {found.drafter!r}; known: {', '.join(DRAFTERS)}")
-        if found.drops_last_hit and (options.get("host_blocks") or options.get("disk_blocks")):
+        if found.reads_next_token and (options.get("host_blocks") or options.get("disk_blocks")):
             raise UsageError("drafter=eagle with KV tiers is not modelled; leave one of them out")
         if config.max_num_batched_tokens <= found.drafter_rows:
             raise UsageError("a draft model needs max_num_batched_tokens of at least 2")
@@ -81,9 +84,19 @@ class Speculation:
         return int(self.drafter == "draft_model" and self.draft_tokens > 0)
 
     @property
+    def reads_next_token(self) -> bool:
+        """Whether the drafter's KV at a block's end depends on the token after the block."""
+        return self.drafter == "eagle" and self.draft_tokens > 0
+
+    @property
     def drops_last_hit(self) -> bool:
         """Whether the last block of a prefix-cache hit is computed again: its last KV depends on a token that may not follow here."""
-        return self.drafter == "eagle" and self.draft_tokens > 0
+        return self.reads_next_token and not self.hashes_next_token
+
+    @property
+    def unnamed_tokens(self) -> int:
+        """Tokens at the end of what is known that no block can be named without: the one that is part of the block's name."""
+        return int(self.reads_next_token and self.hashes_next_token)
 
     def position_probability(self, position: int) -> float:
         """Probability that the draft at `position` (0 first) is accepted, given that all before it are."""

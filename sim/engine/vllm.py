@@ -1,8 +1,8 @@
 """vLLM's V1 scheduler: one token budget per iteration, running requests first, then waiting ones.
 
 There is no prefill or decode phase: every request has known tokens (prompt and generated) and computed tokens, and an iteration lets the
-second catch up with the first. Decisions equal those of vLLM 0.32.0 for text models with full attention and synchronous scheduling;
-tests/engine/test_decisions_equal_vllm.py compares the two iteration by iteration.
+second catch up with the first. Decisions equal those of vLLM 0.33.0 and, by `engine_version` (sim.engine.versions), 0.32.0, for text models
+with full attention and synchronous scheduling; tests/engine/test_decisions_equal_vllm.py compares them iteration by iteration.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from sim.engine.config import EngineConfig
 from sim.engine.interface import BLOCKS, BUDGET, SLOTS, Iteration, Outcome, Request
 from sim.engine.kv.cache import KvCacheManager
 from sim.engine.kv.tiers import TieredKvCacheManager, tiers_of
+from sim.engine.prefill_interval import PrefillInterval
 from sim.engine.queues import FcfsQueue, PriorityQueue
 from sim.engine.speculative import Speculation
+from sim.engine.versions import rules_of
 from sim.errors import UsageError
 
 
@@ -46,6 +48,7 @@ class VllmScheduler:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
+        self.rules = rules_of(config.engine_version)
         tiers = tiers_of(config)
         self.kv = (
             TieredKvCacheManager(config.num_gpu_blocks, config.block_size, tiers)
@@ -60,6 +63,8 @@ class VllmScheduler:
         self._uniform = False
         # given draft rows without drafts, to keep the batch uniform: none can be accepted
         self._blind: set[Request] = set()
+        self._prefilling: set[Request] = set()  # running ones whose latest share left some of their prompt to compute
+        self._interval = PrefillInterval(config.prefill_schedule_interval)
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises UsageError when it can never fit."""
@@ -70,8 +75,7 @@ class VllmScheduler:
         """Forget a request whose client has given up, and free its blocks: an iteration under way still writes them, before any other."""
         if request in self.running:
             self.running.remove(request)
-            self.kv.free(request)
-            self._drafts.pop(request, None)
+            self._forget(request)
         else:
             self.queue.discard(request)
 
@@ -93,6 +97,8 @@ class VllmScheduler:
 
     def schedule(self) -> Iteration:
         """Decide the next iteration: running requests in order, then admissions unless somebody was preempted."""
+        if self._interval.least > 1:
+            self._interval.decide(any(request not in self._prefilling for request in self.running))
         # A long prompt is held back only for the sake of others.
         threshold = self.config.long_prefill_token_threshold if self.unfinished() > 1 else 0
         chosen: dict[Request, int] = {}
@@ -101,6 +107,8 @@ class VllmScheduler:
         budget = self._schedule_running(chosen, preempted, budget, threshold)
         admitted: list[Request] = []
         short_of = BLOCKS if preempted else self._admit(chosen, admitted, budget, threshold)
+        if self._interval.least > 1:
+            self._keep_interval(chosen, admitted, preempted)
         return Iteration(list(chosen.items()), admitted, preempted, sum(chosen.values()), self.kv.take_reloads(), short_of=short_of)
 
     def complete(self, iteration: Iteration) -> Outcome:
@@ -116,13 +124,13 @@ class VllmScheduler:
             if verified < 0:
                 continue
             request.generated_tokens += 1
-            if verified:
-                accepted = 0 if request in self._blind else self.accept(request, verified)
-                request.computed_tokens -= verified - accepted
-                accepted = min(accepted, request.output_tokens - request.generated_tokens)
-                request.generated_tokens += accepted
-                drafts_kept += accepted
+            accepted = self._verified(request, verified, request in self._blind)
+            request.computed_tokens -= verified - accepted
+            request.generated_tokens += accepted
+            drafts_kept += accepted
             sampled.append(request)
+            if drafting and self.rules.remembers_samples:
+                self._remember_known(request, request.computed_tokens)
             if request.generated_tokens >= request.output_tokens:
                 finished.append(request)
                 self.kv.free(request)
@@ -133,6 +141,18 @@ class VllmScheduler:
             gone = set(finished)
             self.running = [request for request in self.running if request not in gone]
         return Outcome(sampled, finished, drafts_kept)
+
+    def _verified(self, request: Request, drafts: int, blind: bool) -> int:
+        """Draft tokens kept of those verified beside the token just sampled: none past the last one."""
+        if blind or not drafts:
+            return 0
+        return min(self.accept(request, drafts), request.output_tokens - request.generated_tokens)
+
+    def _remember_known(self, request: Request, computed: int) -> None:
+        """Make the full blocks among the first `computed` tokens findable, as far as they can be named."""
+        findable = min(computed, request.known_tokens - self.speculation.unnamed_tokens)
+        if findable >= (request.hashed_blocks + 1) * self.config.block_size:
+            self.kv.remember(request, findable)
 
     def accept(self, request: Request, drafts: int) -> int:
         """How many of the request's `drafts` draft tokens the model accepts."""
@@ -151,23 +171,27 @@ class VllmScheduler:
         """Give each running request its tokens, preempting from the back while KV blocks are short. Returns the budget left."""
         drafting, lookahead, drafter = self.speculation.draft_tokens, self.speculation.lookahead_tokens, self.speculation.drafter_rows
         self._uniform = drafting > 0  # whether no request in the middle of its prefill runs
-        kv, block_size = self.kv, self.config.block_size
+        kv, block_size, unnamed = self.kv, self.config.block_size, self.speculation.unnamed_tokens
+        held_back = self._prefilling if self._interval.holds else ()
         index = 0
         while index < len(self.running) and budget > 0:
             request = self.running[index]
             start, wanted = self.progress(request)
-            if not wanted:
+            if not wanted or request in held_back:
                 index += 1
                 continue
             if drafting:
-                drafts = self._drafts.pop(request, 0)
-                self._uniform = self._uniform and drafts > 0
-                wanted = min(wanted + drafts, self.config.max_model_len - request.computed_tokens - 1)
+                drafts = self._drafts.get(request, 0)
+                wanted = min(wanted + drafts, self.config.max_model_len - start - 1)
+                if wanted <= 0:
+                    index += 1
+                    continue
             tokens = _capped(wanted, budget, threshold) if wanted > 1 else wanted
             upto = start + tokens
             room = min(upto + lookahead, self.config.max_model_len)
             grows = room > len(request.blocks) * block_size
-            while grows and kv.blocks_needed(request, room) > kv.free_blocks:
+            left = False
+            while grows and not left and kv.blocks_needed(request, room) > kv.free_blocks:
                 victim = self._victim()
                 position = self.running.index(victim)
                 del self.running[position]
@@ -177,11 +201,16 @@ class VllmScheduler:
                     budget += chosen.pop(victim) + drafter
                 self._preempt(victim)
                 preempted.append(victim)
-                if victim is request:
-                    return budget
+                left = victim is request
+            if left:
+                if self.rules.goes_on and self.config.policy == "priority":
+                    continue  # those behind it may still fit
+                return budget
+            if drafting:
+                self._uniform = self._uniform and self._drafts.pop(request, 0) > 0
             if grows:
                 kv.allocate(request, room)
-            findable = min(upto, request.prompt_tokens + request.generated_tokens)
+            findable = min(upto, request.prompt_tokens + request.generated_tokens - unnamed)
             if findable >= (request.hashed_blocks + 1) * block_size:
                 kv.remember(request, findable)
             chosen[request] = tokens
@@ -201,6 +230,8 @@ class VllmScheduler:
             cached = (len(hits) + below) * config.block_size
             start = max(cached, min(request.computed_tokens, request.known_tokens - 1))  # transferred KV: the last token is computed anew
             remaining = request.known_tokens - start
+            if remaining > 1 and self._interval.holds:
+                return BUDGET
             padded = remaining == 1 and uniform and (began or start > 0) and self._pads(start)
             if padded:
                 remaining += self.speculation.draft_tokens
@@ -221,7 +252,7 @@ class VllmScheduler:
             self.running.append(request)
             kv.reload(request, len(hits), below)  # before the allocation, which may push other contents down
             kv.allocate(request, slots, hits)
-            kv.remember(request, min(upto, request.known_tokens))
+            kv.remember(request, min(upto, request.known_tokens - self.speculation.unnamed_tokens))
             if padded:
                 self._blind.add(request)
             if not request.preemptions and not request.computed_tokens:
@@ -246,11 +277,32 @@ class VllmScheduler:
 
     def _preempt(self, request: Request) -> None:
         """Drop the request's KV and drafts; it will recompute prompt and generated tokens, less what is still cached."""
-        self.kv.free(request)
+        self._forget(request)
         request.computed_tokens = 0
         request.preemptions += 1
-        self._drafts.pop(request, None)
         self.queue.put_back(request)
+
+
+    def _forget(self, request: Request) -> None:
+        """Take blocks and drafts from a request that runs no longer."""
+        self.kv.free(request)
+        self._drafts.pop(request, None)
+        self._prefilling.discard(request)
+
+    def _keep_interval(self, chosen: dict[Request, int], admitted: list[Request], preempted: list[Request]) -> None:
+        """Note what a decision means for how long prefill is held back."""
+        started = set(admitted)
+        prefills = any(request in self._prefilling for request in chosen if request not in started)
+        for request, tokens in chosen.items():
+            start, wanted = (request.computed_tokens, request.known_tokens - request.computed_tokens) if request in started else self.progress(request)
+            prefills = prefills or (request in started and wanted > 1)
+            (self._prefilling.add if tokens < wanted else self._prefilling.discard)(request)
+        waits = None if preempted else self._somebody_waits()
+        self._interval.decided(bool(chosen), prefills, waits)
+
+    def _somebody_waits(self) -> bool:
+        """Whether a waiting request could have been admitted, had there been room."""
+        return len(self.queue) > 0
 
 
 def _capped(tokens: int, budget: int | None, threshold: int) -> int:

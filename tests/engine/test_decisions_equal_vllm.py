@@ -4,18 +4,22 @@ iteration by iteration.
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
 from sim.engine.speculative import DRAFTERS
+from sim.engine.versions import rules_of
 from tests.engine.steps_alike import assert_steps_alike, over_workloads
-from tests.engine.vllm_oracle import Ask, Workload, steps_of_engine, steps_of_ours
+from tests.engine.vllm_oracle import Ask, Workload, installed, steps_of_engine, steps_of_ours
 
 # The engine's own imports warn about their dependencies; that is not what is tested here.
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 BLOCK_SIZES = (4, 16)
+SHARE = float(os.environ.get("WORKLOADS", "1"))  # of the numbers of workloads below
 
 
 @st.composite
@@ -53,7 +57,10 @@ def workloads(draw: st.DrawFn, speculative: bool = True) -> Workload:
         "watermark": draw(st.sampled_from([0.0, 0.0, 0.05])),
         "reserve_full_prompt": draw(st.booleans()),
         "options": {"draft_tokens": drafts} if drafts else {},
+        "engine_version": installed(),
     }
+    if rules_of(installed()).prefill_interval:
+        workload.limits["prefill_schedule_interval"] = draw(st.sampled_from([1, 1, 1, 2, 3, 8]))
     return workload
 
 
@@ -67,12 +74,12 @@ def abandoned(draw: st.DrawFn, speculative: bool = True) -> Workload:
 
 
 @st.composite
-def drafted(draw: st.DrawFn) -> Workload:
-    """Workloads with drafts of every kind."""
+def drafted(draw: st.DrawFn, drafters: tuple[str, ...] = DRAFTERS) -> Workload:
+    """Workloads with drafts of these kinds."""
     workload = draw(workloads(speculative=False))
     limits, drafts = workload.limits, draw(st.sampled_from([1, 2, 3, 5]))
-    limits["options"] = {"draft_tokens": drafts, "drafter": draw(st.sampled_from(DRAFTERS))}
-    limits["num_gpu_blocks"] += -(-2 * drafts // limits["block_size"])
+    limits["options"] = {"draft_tokens": drafts, "drafter": draw(st.sampled_from(drafters))}
+    limits["num_gpu_blocks"] += -(-3 * drafts // limits["block_size"])
     if 0 < limits["long_prefill_token_threshold"] <= drafts:  # shorter than a verification, on which the engine's own assertion fails
         limits["long_prefill_token_threshold"] = 1 + drafts if drafts < limits["max_model_len"] else 0
     return workload
@@ -85,35 +92,50 @@ def alike(workload: Workload, overlap: bool) -> None:
     event("prefix hits" if any(cached for step in theirs for _, cached in step[1]) else "no hits")
     event(f"drafts {workload.limits['options'].get('draft_tokens', 0)}")
     event(f"drafter {workload.limits['options'].get('drafter')}")
+    event(f"interval {workload.limits.get('prefill_schedule_interval', 1)}")
     event(f"policy {workload.limits['policy']}")
     event("max_num_seqs binds" if any(len(step[0]) == workload.limits["max_num_seqs"] for step in theirs) else "seqs free")
 
 
-@over_workloads(1500)
+@over_workloads(int(1500 * SHARE))
 @given(workloads())
 def test_every_iteration_is_decided_alike(workload: Workload) -> None:
     alike(workload, overlap=False)
 
 
-@over_workloads(1000)
+@over_workloads(int(1000 * SHARE))
 @given(workloads(speculative=False))
 def test_overlapping_iterations_are_decided_alike(workload: Workload) -> None:
     alike(workload, overlap=True)
 
 
-@over_workloads(1500)
+@over_workloads(int(1500 * SHARE))
 @given(abandoned())
 def test_cancelled_requests_leave_alike(workload: Workload) -> None:
     alike(workload, overlap=False)
 
 
-@over_workloads(1000)
+@over_workloads(int(1000 * SHARE))
 @given(abandoned(speculative=False))
 def test_cancelled_requests_leave_overlapping_iterations_alike(workload: Workload) -> None:
     alike(workload, overlap=True)
 
 
-@over_workloads(1500)
+@over_workloads(int(1500 * SHARE))
 @given(drafted())
 def test_drafters_are_scheduled_alike(workload: Workload) -> None:
     alike(workload, overlap=False)
+
+
+@over_workloads(int(3500 * SHARE))
+@given(drafted(("draft_model", "eagle")))
+def test_drafts_under_way_are_scheduled_alike(workload: Workload) -> None:
+    alike(workload, overlap=True)
+
+
+@over_workloads(int(1000 * SHARE))
+@given(drafted(("draft_model", "eagle")), st.data())
+def test_cancelled_drafts_under_way_leave_alike(workload: Workload, data: st.DataObject) -> None:
+    for ask in workload.asks:
+        ask.gives_up = data.draw(st.none() | st.integers(0, 6) | st.integers(0, 60))
+    alike(workload, overlap=True)

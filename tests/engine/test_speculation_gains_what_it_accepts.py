@@ -81,10 +81,18 @@ def test_drafters_that_are_not_modelled_are_refused(options: dict[str, object], 
         Speculation.of(EngineConfig(options={"draft_tokens": 2, **options}))
 
 
-@pytest.mark.parametrize(("drafter", "rows", "blocks", "hits"), [("ngram", 48, 4, 48), ("draft_model", 47, 5, 48), ("eagle", 48, 5, 32)])
-def test_drafters_take_kv_slots_budget_and_hits(drafter: str, rows: int, blocks: int, hits: int) -> None:
+@pytest.mark.parametrize(
+    ("drafter", "version", "rows", "blocks", "hits"),
+    [
+        ("ngram", "0.33", 48, 4, 48),
+        ("draft_model", "0.33", 47, 5, 48),
+        ("eagle", "0.33", 48, 5, 48),
+        ("eagle", "0.32", 48, 5, 32),
+    ],
+)
+def test_drafters_take_kv_slots_budget_and_hits(drafter: str, version: str, rows: int, blocks: int, hits: int) -> None:
     """A budget of 48 tokens; blocks of a prompt of 62 tokens; its hits, asked again."""
-    config = EngineConfig(max_num_batched_tokens=48, max_num_seqs=4, options={"draft_tokens": 3, "drafter": drafter})
+    config = EngineConfig(max_num_batched_tokens=48, max_num_seqs=4, engine_version=version, options={"draft_tokens": 3, "drafter": drafter})
     scheduler = VllmScheduler(config)
     scheduler.add(Request("first", 0.0, 62, 1, prompt_hashes=[1, 2, 3]))
     first = scheduler.schedule()

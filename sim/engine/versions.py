@@ -1,0 +1,49 @@
+"""What vLLM's scheduler decides differently from version to version: one entry of VLLM_RULES each, the newest first.
+
+Each entry is compared with that version's own classes by tests/engine/test_decisions_equal_vllm.py. Without drafts, priorities and a prefill
+interval all of them decide alike, so the fast path (sim.engine.fast) needs none of this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class VllmRules:
+    """`goes_on`: a running request that makes room by leaving itself does not end the turn of those behind it. `remembers_samples`: with
+    drafts, full blocks can be found as soon as their tokens are known, not only at the next decision. `hashes_next_token`: where a drafter
+    reads the token after a block, that token is part of the block's name, and the last block of a hit is kept; else it is computed again.
+    `prefill_interval`: prefill can be held back for some iterations (`prefill_schedule_interval`).
+    """
+
+    goes_on: bool
+    remembers_samples: bool
+    hashes_next_token: bool
+    prefill_interval: bool
+
+
+VLLM_RULES = {
+    "0.33": VllmRules(goes_on=True, remembers_samples=True, hashes_next_token=True, prefill_interval=True),
+    "0.32": VllmRules(goes_on=False, remembers_samples=False, hashes_next_token=False, prefill_interval=False),
+}
+NEWEST = next(iter(VLLM_RULES))
+
+
+def rules_of(version: str) -> VllmRules:
+    """The rules of "0.33" or "0.33.1"; of a version before the oldest here, that one's. Raises UsageError for what is no version, or a
+    newer one.
+    """
+    parts = version.split(".")
+    if len(parts) < 2 or not all(part.isdecimal() for part in parts[:2]):
+        raise UsageError(f"engine_version must be like {NEWEST!r}, got {version!r}")
+    asked = (int(parts[0]), int(parts[1]))
+    for known, rules in VLLM_RULES.items():
+        major, minor = known.split(".")
+        if asked >= (int(major), int(minor)):
+            if known == NEWEST and asked > (int(major), int(minor)):
+                raise UsageError(f"engine_version {version} is newer than {NEWEST}, the newest that is known")
+            return rules
+    return rules
