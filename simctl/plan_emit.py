@@ -76,6 +76,8 @@ def serve_arguments(pool: PoolSpec) -> list[str]:
         found += ["--scheduling-policy", config.policy]
     if config.long_prefill_token_threshold:
         found += ["--long-prefill-token-threshold", str(config.long_prefill_token_threshold)]
+    if config.prefill_schedule_interval > 1:
+        found += ["--prefill-schedule-interval", str(config.prefill_schedule_interval)]
     if limits.num_gpu_blocks is not None:
         found += ["--num-gpu-blocks-override", str(limits.num_gpu_blocks)]
     if limits.kv_offloading_size is not None:

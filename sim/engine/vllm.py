@@ -282,7 +282,6 @@ class VllmScheduler:
         request.preemptions += 1
         self.queue.put_back(request)
 
-
     def _forget(self, request: Request) -> None:
         """Take blocks and drafts from a request that runs no longer."""
         self.kv.free(request)
@@ -294,7 +293,9 @@ class VllmScheduler:
         started = set(admitted)
         prefills = any(request in self._prefilling for request in chosen if request not in started)
         for request, tokens in chosen.items():
-            start, wanted = (request.computed_tokens, request.known_tokens - request.computed_tokens) if request in started else self.progress(request)
+            start, wanted = (
+                (request.computed_tokens, request.known_tokens - request.computed_tokens) if request in started else self.progress(request)
+            )
             prefills = prefills or (request in started and wanted > 1)
             (self._prefilling.add if tokens < wanted else self._prefilling.discard)(request)
         waits = None if preempted else self._somebody_waits()

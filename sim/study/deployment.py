@@ -13,6 +13,7 @@ from sim.cost.step_time import step_time_s
 from sim.cost.work import Work, iteration_work
 from sim.engine.config import EngineConfig
 from sim.engine.registry import engine_of
+from sim.engine.versions import NEWEST
 from sim.errors import SimctlError, UsageError
 from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
@@ -57,6 +58,8 @@ class Limits:
     kv_offloading_size: float | None = None
     draft: ModelSpec | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    prefill_schedule_interval: int = 1
+    engine_version: str = NEWEST
 
     def __post_init__(self) -> None:
         if not 0.0 < self.memory_share <= 1.0:
@@ -223,6 +226,8 @@ def plan_engine(d: Deployment) -> tuple[EngineConfig, Memory]:
         long_prefill_token_threshold=limits.long_prefill_token_threshold,
         policy=limits.policy,
         options={**limits.options, **_offloading(d, caching)},
+        prefill_schedule_interval=limits.prefill_schedule_interval,
+        engine_version=limits.engine_version,
     )
     return config, memory
 

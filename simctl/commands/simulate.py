@@ -12,6 +12,7 @@ import click
 
 from sim.cluster.router import ROUTERS
 from sim.engine.config import POLICIES
+from sim.engine.versions import NEWEST
 from sim.errors import UsageError
 from sim.files import writable
 from simctl import __version__
@@ -75,7 +76,7 @@ SECTIONS = {
     "Engine": (
         "engine", "engine-option", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization", "block-size", "max-model-len",
         "num-gpu-blocks", "enable-prefix-caching", "enable-chunked-prefill", "long-prefill-token-threshold", "scheduling-policy",
-        "attention", "host-kv", "kv-offloading-size", "draft-model",
+        "prefill-schedule-interval", "engine-version", "attention", "host-kv", "kv-offloading-size", "draft-model",
     ),
     "Server": ("served", "host-overhead", "host-rate"),
     "Fleet": ("fleet", "replicas", "router", "router-option", "skip-too-long", "max-queue", "token-bucket", "admit-ttft"),
@@ -114,6 +115,8 @@ SECTIONS = {
 )
 @click.option("--enable-chunked-prefill/--no-enable-chunked-prefill", default=True, help="Cut prompts at the token budget. [default: on]")
 @click.option("--long-prefill-token-threshold", type=click.IntRange(0), default=0, show_default=True, help="Prefill share cap; 0: none.")
+@click.option("--prefill-schedule-interval", type=click.IntRange(1), default=1, show_default=True, help="Prefill once in N iterations.")
+@click.option("--engine-version", default=NEWEST, show_default=True, help="Whose decisions vllm takes: 0.33, or 0.32 and before.")
 @click.option(
     "--served/--in-process",
     default=True,

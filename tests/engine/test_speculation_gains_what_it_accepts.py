@@ -92,7 +92,9 @@ def test_drafters_that_are_not_modelled_are_refused(options: dict[str, object], 
 )
 def test_drafters_take_kv_slots_budget_and_hits(drafter: str, version: str, rows: int, blocks: int, hits: int) -> None:
     """A budget of 48 tokens; blocks of a prompt of 62 tokens; its hits, asked again."""
-    config = EngineConfig(max_num_batched_tokens=48, max_num_seqs=4, engine_version=version, options={"draft_tokens": 3, "drafter": drafter})
+    config = EngineConfig(
+        max_num_batched_tokens=48, max_num_seqs=4, engine_version=version, options={"draft_tokens": 3, "drafter": drafter}
+    )
     scheduler = VllmScheduler(config)
     scheduler.add(Request("first", 0.0, 62, 1, prompt_hashes=[1, 2, 3]))
     first = scheduler.schedule()
