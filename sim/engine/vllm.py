@@ -293,9 +293,7 @@ class VllmScheduler:
         started = set(admitted)
         prefills = any(request in self._prefilling for request in chosen if request not in started)
         for request, tokens in chosen.items():
-            start, wanted = (
-                (request.computed_tokens, request.known_tokens - request.computed_tokens) if request in started else self.progress(request)
-            )
+            wanted = request.known_tokens - request.computed_tokens if request in started else self.progress(request)[1]
             prefills = prefills or (request in started and wanted > 1)
             (self._prefilling.add if tokens < wanted else self._prefilling.discard)(request)
         waits = None if preempted else self._somebody_waits()

@@ -2,7 +2,8 @@
 
 The device never waits for the scheduler, at a price in decisions: a request that arrives during an iteration is not in the next one, which
 is decided already, but in the one after; and a finished request keeps its place and its KV blocks through one more decision. Decisions
-equal those of the AsyncScheduler of vLLM 0.33.0 and 0.32.0 (sim.engine.versions), stepped as its engine core does, two batches deep (tests/engine).
+equal those of the AsyncScheduler of vLLM 0.33.0 and 0.32.0 (sim.engine.versions), stepped as its engine core does, two batches deep
+(tests/engine).
 """
 
 from __future__ import annotations
