@@ -146,6 +146,7 @@ def _pair(text: str) -> tuple[float, float]:
 
 
 TOKENS = Parsed("tokens", parse_tokens)
+LENGTH = Parsed("tokens|auto", lambda text: text if text == "auto" else parse_tokens(text))
 BATCHES = Parsed("n[,n...]", _batches, "not whole numbers from 1 to 4096 with commas between them")
 FRACTION = Parsed("fraction", _fraction, "not a fraction between 0 and 1")
 SHARE = Parsed("fraction", _share, "not a fraction between 0 and 1")  # all of it is one, too
@@ -204,6 +205,24 @@ deployment_options = grouped(
     click.option("--kv-dtype", default=None, help="KV-cache dtype: bf16, fp16, fp8, int8. [default: 16 bits]"),
     click.option(
         "--tp", "--tensor-parallel-size", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="GPUs per replica."
+    ),
+    click.option(
+        "--pipeline-parallel-size", "-pp", default=1, show_default=True, type=click.IntRange(1, 1024), help="Stages of layers of a replica."
+    ),
+    click.option(
+        "--data-parallel-size",
+        "-dp",
+        default=1,
+        show_default=True,
+        type=click.IntRange(1, 1024),
+        help="Ranks of a replica with attention and KV of their own.",
+    ),
+    click.option("--enable-expert-parallel", "-ep", is_flag=True, help="Experts whole on a GPU each, not cut."),
+    click.option(
+        "--topology",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="YAML: NVLink domain, PCIe, network. [default: the GPU's]",
     ),
 )
 
@@ -276,9 +295,19 @@ _ARGUMENTS = {
 def deployment_of(options: Mapping[str, Any], /, **more: Any) -> Deployment:
     """The deployment that the options mean; `more` are further arguments of Deployment.of."""
     from sim import Deployment, Limits
+    from sim.specs.gpus import get_gpu
+    from sim.specs.parallel import Parallel
+    from sim.specs.topology import default_topology, load_topology, with_node
 
     limits = {name: options[name] for name in Limits.__dataclass_fields__ if name in options}
     places = {name: options[name] for name in ("dtype", "kv_dtype", "tp")}
+    places["parallel"] = Parallel(
+        options.get("pipeline_parallel_size", 1), options.get("data_parallel_size", 1), options.get("enable_expert_parallel", False)
+    )
+    if (topology := options.get("topology")) is not None:
+        places["topology"] = load_topology(topology, get_gpu(options["gpu"]))
+    if (node := options.get("gpus_per_node")) is not None:
+        places["topology"] = with_node(places.get("topology") or default_topology(get_gpu(options["gpu"])), node)
     return Deployment.of(options["model"], options["gpu"], **places, **limits | more)
 
 

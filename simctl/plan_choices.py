@@ -64,8 +64,8 @@ def offered(options: Mapping[str, Any]) -> tuple[list[Choice], dict[str, str]]:
         price = prices.get(d.gpu.name, d.gpu.price_per_hour)
         if price is None:
             raise UsageError(f"no list price of {d.gpu.name} is known: give --price {d.gpu.name}=USD per GPU-hour")
-        lost = {"none": 0, "replica": 1, "node": max(options["gpus_per_node"] // d.tp, 1)}[options["reserve"]]
-        found.append(Choice(name, study, (Part(1, price * d.tp, d.tp, lost),)))
+        lost = {"none": 0, "replica": 1, "node": max(d.links.replicas_per_node(d.gpus), 1)}[options["reserve"]]
+        found.append(Choice(name, study, (Part(1, price * d.gpus, d.gpus, lost, d.links.gpus_per_node),)))
     if not found:
         raise UsageError(next(iter(skipped.values())))
     singles = list(found)

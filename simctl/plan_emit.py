@@ -67,8 +67,13 @@ def serve_arguments(pool: PoolSpec) -> list[str]:
         found += ["--quantization", "fp8"]
     if precision.kv not in SIXTEEN:  # also where the checkpoint asks for it: saying it twice is no harm
         found += ["--kv-cache-dtype", precision.kv]
-    found += ["--tensor-parallel-size", str(d.tp), "--max-num-seqs", str(config.max_num_seqs)]
-    found += ["--max-num-batched-tokens", str(config.max_num_batched_tokens), "--max-model-len", str(config.max_model_len)]
+    seqs, budget = d.batch_limits()
+    found += ["--tensor-parallel-size", str(d.tp)]
+    found += ["--pipeline-parallel-size", str(d.parallel.pp)] if d.parallel.pp > 1 else []
+    found += ["--data-parallel-size", str(d.parallel.dp)] if d.parallel.dp > 1 else []
+    found += ["--enable-expert-parallel"] if d.parallel.expert else []
+    found += ["--enforce-eager"] if limits.enforce_eager else []
+    found += ["--max-num-seqs", str(seqs), "--max-num-batched-tokens", str(budget), "--max-model-len", str(config.max_model_len)]
     found += ["--gpu-memory-utilization", f"{limits.memory_share:g}", "--block-size", str(config.block_size)]
     found += ["--enable-prefix-caching" if config.enable_prefix_caching else "--no-enable-prefix-caching"]
     found += ["--enable-chunked-prefill" if config.enable_chunked_prefill else "--no-enable-chunked-prefill"]
@@ -107,6 +112,10 @@ def emitted(plan: Plan, kind: str, answer: str) -> str:
     ]
     notes = [answer.removeprefix("=> "), *_notes(pools)]
     head = "".join(f"{line}\n" for note in notes for line in textwrap.wrap(note, COMMENT, initial_indent="# ", subsequent_indent="# "))
+    if kind != "vllm" and (several := [s for s in servers if s.deployment.links.nodes(s.deployment.gpus) > 1]):
+        raise UsageError(
+            f"--emit {kind} writes replicas of one node; {several[0].deployment.gpus} GPUs are more: --emit vllm has the command"
+        )
     body = {"vllm": _commands, "k8s": _manifests, "llm-d": _values}[kind](servers)
     return head + body
 
@@ -126,7 +135,7 @@ def _commands(servers: Sequence[Server]) -> str:
     lines = []
     for server in servers:
         d = server.deployment
-        lines.append(f"# {server.name}: {server.replicas} of these, each on {d.tp} x {d.gpu.name}")
+        lines.append(f"# {server.name}: {server.replicas} of these, each on {d.gpus} x {d.gpu.name}")
         lines.append(f"vllm serve {shlex.join(server.arguments)} --port {PORT}")
     return "\n".join(lines) + "\n"
 
@@ -169,7 +178,7 @@ def _service(server: Server) -> dict[str, Any]:
 
 
 def _resources(server: Server) -> dict[str, Any]:
-    gpus = str(server.deployment.tp)
+    gpus = str(server.deployment.gpus)
     return {"limits": {"nvidia.com/gpu": gpus}, "requests": {"nvidia.com/gpu": gpus}}
 
 
@@ -194,6 +203,8 @@ def _values(servers: Sequence[Server]) -> str:
                 "mountModelVolume": True,
             }
             parallelism = {"tensor": server.deployment.tp}
+            p = server.deployment.parallel
+            parallelism |= {name: size for name, size in (("pipeline", p.pp), ("data", p.dp)) if size > 1}
             values[role] = {"create": True, "replicas": server.replicas, "parallelism": parallelism, "containers": [container]}
         if len(group) == 1:
             values["prefill"] = {"create": False}

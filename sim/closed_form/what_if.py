@@ -56,7 +56,9 @@ class Question:
     def sequence_bytes(self, policy: AttentionPolicy) -> tuple[float, float]:
         """(bytes in HBM, bytes in host RAM) that one sequence keeps, per GPU."""
         d = self.deployment
-        return sequence_bytes(d.model, self.context, d.precision, policy, d.tp)
+        hbm, host = sequence_bytes(d.model, self.context, d.precision, policy, d.tp)
+        share = d.parallel.stage_share(d.model)
+        return share * hbm, share * host
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class BatchShape(NamedTuple):
     eager: Any = 0.0  # 1 when its kernels are launched one by one, outside a captured graph
     pieces: Any = 0.0  # 1 when it carries prefill in captured pieces of a graph, attention launched between them
     padding: Any = 0.0  # rows that the captured graph computes beyond the iteration's tokens
+    others: Any = 0.0  # rows of other data-parallel ranks, which pass the same experts
 
 
 def chunk_pairs(tokens: float, end: float) -> float:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from sim.cost.batch import DENSE, BatchShape, chunk_sums, from_sums, mixed_batch
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
+from sim.cost.parts import cut, heaviest, other_rows, share_of
 from sim.cost.rates import Rates
 from sim.cost.step_time import (
     Terms,
@@ -35,6 +36,7 @@ from sim.engine.overlap import NO_WORK, HostWork
 from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
+from sim.specs.parallel import NO_PARALLEL, Parallel
 from sim.specs.precision import Precision
 from sim.ticks import TICK_S, Stretch, to_ticks
 
@@ -92,7 +94,9 @@ class StepTime:
     brought back from `tiers` cost their transfer, less what hides behind the share `tier_overlap` of the iteration's
     own time. `host` is work that the rates leave out because an engine may do it while the GPU computes the iteration
     before: it shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the
-    launching of kernels does. `gpu` is where matrix products may have been measured.
+    launching of kernels does. `gpu` is where matrix products may have been measured. With pipeline stages or
+    data-parallel ranks an iteration costs what the heaviest of its parts costs (sim.cost.parts); `part_tokens` is the
+    token budget of a part. With `eager` no graph is captured at all.
 
     `jumps` says whether decode iterations lie on chords, so that `stretch` applies. Sliding windows, sparse
     policies, KV in host RAM and kernels launched one by one make the price depend on each sequence's context or
@@ -118,11 +122,15 @@ class StepTime:
         block_size: int = 16,
         host: HostWork = NO_WORK,
         gpu: GpuSpec | None = None,
+        parallel: Parallel = NO_PARALLEL,
+        part_tokens: int = 0,
+        eager: bool = False,
     ) -> None:
         self.model = model
         self.policy = policy
         plain = policy.kind == "dense" and policy.placement == "hbm"
         self.jumps = plain and not model.window and not micro_batch and not capture_sizes
+        self._parallel, self._parts, self._part_tokens, self._eager = parallel, parallel.parts, part_tokens, eager
         self._in_stages = plain
         self._micro_batch = micro_batch
         self._streams = streams
@@ -133,11 +141,11 @@ class StepTime:
         self._tiers = tuple(tiers)
         self._tier_overlap = tier_overlap
         # micro-batches are those of an engine with kernels of its own
-        self._coefficients = c = coefficients(model, precision, tp, None if micro_batch else gpu)
+        self._coefficients = c = coefficients(model, precision, tp, None if micro_batch else gpu, parallel)
         self._block_bytes = block_size * (c.kv_token_bytes + c.window_token_bytes)
         self._rates = rates
         self._chords: dict[tuple[int, int], tuple[int, int]] = {}
-        self._rows: dict[float, _Rows] = {}
+        self._rows: dict[Any, _Rows] = {}
         self._heads: dict[float, float] = {}
         self._preparing = (to_ticks(host.iteration_s), to_ticks(host.sequence_s), to_ticks(host.prefill_s))
         self._works = any(self._preparing)
@@ -156,6 +164,8 @@ class StepTime:
     def preparing(self, sequences: int, prefill: bool) -> int:
         """Ticks of host work before an iteration of so many sequences can be launched, beyond what the rates hold."""
         each, per_sequence, with_prefill = self._preparing
+        if self._parts > 1:
+            sequences = -(-sequences // self._parts)
         return each + sequences * per_sequence + prefill * with_prefill
 
     def shown(self, sequences: int, prefill: bool, head_start: int) -> tuple[int, int]:
@@ -165,7 +175,8 @@ class StepTime:
 
     def occupied(self, sequences: int, tokens: int, prefill: bool) -> int:
         """Ticks for which an iteration keeps the host: preparing it, and launching what no graph does."""
-        return self.preparing(sequences, prefill) + prefill * (self._launching if tokens > GRAPH_TOKENS else self._launching_pieces)
+        captured = tokens <= self._parts * GRAPH_TOKENS
+        return self.preparing(sequences, prefill) + prefill * (self._launching_pieces if captured else self._launching)
 
     def host(self, iteration: Iteration) -> int:
         """`occupied` of an iteration as decided, its requests at whatever stage."""
@@ -179,7 +190,12 @@ class StepTime:
             else:
                 parts = (equal_micro_batches if self.model.state_layers else micro_batches)(contexts, chunks, self._micro_batch)
             return [shape_of(self.model, *part, self.policy)._replace(padding=0.0, pieces=0.0) for part in parts]
-        shape = self._padded(shape_of(self.model, contexts, chunks, self.policy))
+        if self._parts > 1:
+            whole = shape_of(self.model, contexts, [], self.policy)
+            shape = self._part(len(contexts), whole.decode_context, whole.decode_window, whole.decode_kept, chunks)
+        else:
+            shape = shape_of(self.model, contexts, chunks, self.policy)
+        shape = self._padded(shape)
         if not self._graph_reuse and any(rows > 1 for _, _, rows in chunks):
             shape = shape._replace(padding=0.0, eager=1.0)
         return [shape]
@@ -193,7 +209,10 @@ class StepTime:
         if self._draft is not None:
             steps = max(n for n, _ in verified) - 1
             behind = [*contexts, *(end - n for n, end in verified)]
-            ticks += steps * self._draft.priced(shape_of(self._draft.model, behind, [], self._draft.policy))
+            proposing = shape_of(self._draft.model, behind, [], self._draft.policy)
+            if self._parts > 1:
+                proposing = share_of(proposing, self._parallel)._replace(others=0.0)
+            ticks += steps * self._draft.priced(proposing)
         return ticks
 
     def reloading(self, iteration: Iteration, own: int) -> int:
@@ -209,10 +228,15 @@ class StepTime:
         `head_start` ticks ahead.
         """
         shown, left = self.shown(batch + len(chunks), True, head_start)
-        sums = chunk_sums(chunks, self.model.window)
-        shape = from_sums(float(batch), float(context), float(near), float(kept), sums)
-        if verifies(chunks):
-            shape = shape._replace(has_prefill=0.0, pieces=0.0)
+        if self._parts > 1:
+            shape = self._part(batch, context, near, kept, chunks)
+        else:
+            sums = chunk_sums(chunks, self.model.window)
+            shape = from_sums(float(batch), float(context), float(near), float(kept), sums)
+            if verifies(chunks):
+                shape = shape._replace(has_prefill=0.0, pieces=0.0)
+        if self._eager:
+            shape = shape._replace(padding=0.0, pieces=0.0, eager=1.0)
         if self._capture_sizes or self._micro_batch:
             shape = shape._replace(padding=0.0)
         if self._micro_batch:
@@ -241,10 +265,11 @@ class StepTime:
     def _staged_s(self, shape: BatchShape) -> float:
         """`step_time_s` of dense attention in HBM, its stages remembered by rows and by rows of logits."""
         rates, rows = self._rates, shape.decode_seqs + shape.prefill_tokens + shape.padding
-        linear = self._rows.get(rows)
+        key = (rows, shape.others) if shape.others else rows
+        linear = self._rows.get(key)
         if linear is None:
-            work = self.work(BatchShape(padding=rows))
-            linear = self._rows[rows] = _Rows(kernels_s(work, rates) + linear_s(work, rates), all_reduce_s(work, rates))
+            work = self.work(BatchShape(padding=rows, others=shape.others))
+            linear = self._rows[key] = _Rows(kernels_s(work, rates) + linear_s(work, rates), all_reduce_s(work, rates))
         head = self._heads.get(shape.sampled)
         if head is None:
             head = self._heads[shape.sampled] = head_s(self.work(BatchShape(sampled=shape.sampled)), rates)
@@ -262,18 +287,33 @@ class StepTime:
         late = max(1.0 - head_start / launching, 0.0)
         return shape._replace(eager=shape.eager * late, pieces=shape.pieces * late)
 
+    def _part(self, batch: int, context: float, near: float, kept: float, chunks: Sequence[Chunk]) -> BatchShape:
+        """The heaviest part of an iteration of `batch` decodes (sums of their contexts) and chunks."""
+        pieces = cut(chunks, self._part_tokens) if self._parallel.pp > 1 and self._part_tokens else chunks
+        decodes, mine, total = heaviest(pieces, batch, self._parts)
+        share = decodes / batch if batch else 0.0
+        sums = chunk_sums(mine, self.model.window)
+        shape = from_sums(float(decodes), float(context) * share, float(near) * share, float(kept) * share, sums)
+        if verifies(mine):
+            shape = shape._replace(has_prefill=0.0, pieces=0.0)
+        return shape._replace(others=other_rows(float(total), float(decodes + sums[1]), self._parallel))
+
     def _chord(self, batch: int, octave: int) -> tuple[int, int]:
         before = self._chords.get((batch, octave - 1))
         return before[1] if before else self._at(batch, octave), self._at(batch, octave + 1)
 
     def _at(self, batch: int, octave: int) -> int:
-        b, context = float(batch), float(batch << octave)
-        return self.priced(self._padded(BatchShape(decode_seqs=b, decode_context=context, decode_kept=context, sampled=b)))
+        share = -(-batch // self._parts)
+        b, context = float(share), float(share << octave)
+        others = other_rows(float(batch), b, self._parallel)
+        return self.priced(self._padded(BatchShape(decode_seqs=b, decode_context=context, decode_kept=context, sampled=b, others=others)))
 
     def _padded(self, shape: BatchShape) -> BatchShape:
         """An iteration as the graph captured for it computes it: rows of padding pass the linear layers and read no KV."""
         if self._micro_batch:
             return shape._replace(padding=0.0)
+        if self._eager:
+            return shape._replace(padding=0.0, pieces=0.0, eager=1.0)
         tokens = shape.decode_seqs + shape.prefill_tokens
         if not self._capture_sizes:
             return shape._replace(padding=captured_padding(tokens))

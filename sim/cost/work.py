@@ -1,6 +1,6 @@
 """Work of an iteration: what it moves and computes on each GPU. Bytes, flops and counts; never seconds.
 
-A pure function of the model, the batch shape, the attention policy, the precision and the tensor-parallel degree. Every field of the
+A pure function of the model, the batch shape, the attention policy, the precision and the parallelism. Every field of the
 shape may be a float, an array or a tensor; the same lines run for all.
 
     linear       weights and flops of all layers' matrix products but routed experts', times their measured time over the roofline
@@ -13,12 +13,13 @@ shape may be a float, an array or a tensor; the same lines run for all.
     state        recurrent state of linear-attention layers, read and written: independent of the context
     summary      block summaries scanned to select (per-channel minimum and maximum of each unit)
     link         bytes crossing the host link, when the KV cache lives in host RAM
-    comm         tensor-parallel all-reduces: two per layer
+    comm         tensor-parallel all-reduces: two per layer; tokens to experts and back; activations to the next pipeline stage
     launch       layers that the host launches kernel by kernel
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from sim.errors import UsageError
 from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import LayerGroup, ModelSpec
+from sim.specs.parallel import NO_PARALLEL, Parallel
 from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision, quantises
 from sim.specs.stored import group_bytes, head_bytes, stored
 
@@ -44,6 +46,11 @@ TP_LAUNCHES, PIECES = 0.6, 0.5
 # Small kernels that take as long as attention does at a short context, and as a layer of experts beside its weights: choosing, sorting of
 # rows, two grouped products, sum. In profiles of four models' decodes, priced so, the GPU is busy as measured within 1 % up to 8 sequences.
 ATTENTION_KERNELS, EXPERT_KERNELS = 6.0, 10.0
+
+
+# Dispatch to experts on other GPUs, or combining what they return, over an all-reduce of a few kB: 80 us over eight H100s or H200s for 16
+# to 64 tokens (vLLM 0.24, DeepEP, published table). Handing a micro-batch to the next stage: declared, about 0.2 ms, mostly the host's.
+ALL_TO_ALL_OPS, HAND_OVER_OPS = 9.0, 20.0
 
 
 class Work(NamedTuple):
@@ -102,6 +109,7 @@ class Coefficients(NamedTuple):
     launch_layers: float  # of an iteration outside a captured graph
     piece_layers: float  # of one that carries prefill and is in pieces of graphs
     mixed_fill: float
+    expert_gpus: int = 1  # GPUs that hold different experts: the busiest is waited for
 
 
 def check_tensor_parallel(model: ModelSpec, tp: int) -> None:
@@ -119,11 +127,15 @@ def kv_shards(kv_heads: int, tp: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSpec | None = None) -> Coefficients:
-    """Per-GPU coefficients of the work, on a GPU or on any. Raises UsageError when the heads do not split over `tp`."""
+def coefficients(
+    model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSpec | None = None, parallel: Parallel = NO_PARALLEL
+) -> Coefficients:
+    """Per-GPU coefficients of the work, on a GPU or on any: of all layers, whatever stage they are in. Raises UsageError when the heads do
+    not split over `tp`.
+    """
     check_tensor_parallel(model, tp)
     hidden, weight = model.hidden, precision.weight_bytes
-    measured = over_roofline(model, precision, tp, gpu)
+    measured, sharing = over_roofline(model, precision, tp, gpu), tp * parallel.dp
     linear = flops = expert_flops = kernels = activation = launches = pieces = 0.0
     experts: list[tuple[float, int, int]] = []
     kv = window = summary = state = pair = window_pair = state_flops = blocks = kept = near = 0.0
@@ -141,7 +153,7 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSp
         launches += n
         if mlp.kind == "moe":
             expert_flops += n * 2.0 * mlp.top_k * mlp.expert_params(hidden)
-            experts.append((n * size.expert / tp, mlp.experts, mlp.top_k))
+            experts.append((n * size.expert / sharing, mlp.experts, mlp.top_k))
             launches += n * (EXPERT_LAUNCHES - 1.0)
         if mixer.kind == "none":
             continue
@@ -167,6 +179,7 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSp
             # minimum and maximum per key channel, 16-bit: the bytes of two keys, that is of one token's K and V
             keys = mixer.kv_elements_per_token() if mixer.kind == "attention" else 2 * mixer.kv_elements_per_token()
             summary += n * keys * ACTIVATION_BYTES / shards
+    comm_bytes, comm_ops = traffic(model, blocks, tp, parallel)
     return Coefficients(
         linear_bytes=(linear + model.outer_params * (weight if found is None else ACTIVATION_BYTES)) / tp,
         linear_flops=flops / tp,
@@ -174,7 +187,7 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSp
         head_bytes=head_bytes(model, precision) / tp,
         head_flops=2.0 * model.lm_head_params / tp,
         experts=tuple(experts),
-        expert_flops=expert_flops / tp,
+        expert_flops=expert_flops / sharing,
         kernels=kernels,
         activation_bytes=activation + hidden * ACTIVATION_BYTES,  # one row of the embedding
         kv_token_bytes=kv,
@@ -187,12 +200,35 @@ def coefficients(model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSp
         state_token_flops=state_flops / tp,
         summary_unit_bytes=summary,
         kv_layers=model.kv_layers,
-        comm_row_bytes=blocks * hidden * ACTIVATION_BYTES * 2.0 * (tp - 1) / tp,
-        comm_ops=blocks if tp > 1 else 0.0,
+        comm_row_bytes=comm_bytes,
+        comm_ops=comm_ops,
         launch_layers=launches * (1.0 + TP_LAUNCHES * (tp > 1)),
         piece_layers=pieces,
         mixed_fill=mixed_fill(query_heads(model, tp)),
+        expert_gpus=sharing if parallel.expert else 1,
     )
+
+
+def traffic(model: ModelSpec, reduces: float, tp: int, parallel: Parallel = NO_PARALLEL) -> tuple[float, float]:
+    """(bytes per row, operations) between GPUs in one pass through all layers with `reduces` all-reduces, in those of the replica's slowest
+    link.
+
+    A token goes to each GPU that holds one of its experts, and comes back, once: n (1 - (1 - 1/n)**top_k) of n, its own left out.
+    """
+    reduce, swap, hand = parallel.all_reduce, parallel.all_to_all, parallel.hand_over
+    moved = reduces * model.hidden * ACTIVATION_BYTES * 2.0 * (tp - 1) / tp * reduce.byte
+    ops = (reduces if tp > 1 else 0.0) * reduce.latency
+    if parallel.dp > 1:
+        gpus = tp * parallel.dp
+        for group in model.groups:
+            if group.mlp.kind == "moe":
+                ops += group.count * 2.0 * ALL_TO_ALL_OPS * swap.latency
+                reached = (gpus - 1) * (1.0 - (1.0 - 1.0 / gpus) ** group.mlp.top_k)
+                moved += group.count * 2.0 * reached * model.hidden * ACTIVATION_BYTES / tp * swap.byte
+    if parallel.pp > 1:
+        ops += parallel.pp * HAND_OVER_OPS * hand.latency
+        moved += (parallel.pp - 1) * 2.0 * model.hidden * ACTIVATION_BYTES * hand.byte  # hidden states and residual
+    return moved, ops
 
 
 def layer_kernels(group: LayerGroup, hidden: int, tp: int = 1) -> tuple[float, float, float, float]:
@@ -238,11 +274,28 @@ def expected_experts(experts: int, top_k: int, tokens: Any) -> Any:
     return experts * (1.0 - (1.0 - top_k / experts) ** tokens)
 
 
+def busiest(mean: Any, gpus: int) -> Any:
+    """What the busiest of `gpus` gets of tokens or experts that fall on them at random, `mean` on each: sqrt(2 ln(gpus) mean) more."""
+    return mean + (2.0 * math.log(gpus) * mean) ** 0.5
+
+
+def busiest_experts(experts: int, top_k: int, tokens: Any, gpus: int) -> Any:
+    """Experts that the GPU with the most of them reads, of experts / gpus, when `tokens` tokens choose at random."""
+    held, share = experts / gpus, expected_experts(experts, top_k, tokens) / experts
+    return held * share + (2.0 * math.log(gpus) * held * share * (1.0 - share)) ** 0.5
+
+
 def iteration_work(
-    model: ModelSpec, shape: BatchShape, precision: Precision, policy: AttentionPolicy = DENSE, tp: int = 1, gpu: GpuSpec | None = None
+    model: ModelSpec,
+    shape: BatchShape,
+    precision: Precision,
+    policy: AttentionPolicy = DENSE,
+    tp: int = 1,
+    gpu: GpuSpec | None = None,
+    parallel: Parallel = NO_PARALLEL,
 ) -> Work:
-    """The work of one iteration, per GPU. Raises UsageError when the model does not split over `tp`."""
-    return work_from(coefficients(model, precision, tp, gpu), shape, policy)
+    """The work of one iteration, or of the heaviest part of one, per GPU. Raises UsageError when the model does not split over `tp`."""
+    return work_from(coefficients(model, precision, tp, gpu, parallel), shape, policy)
 
 
 def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENSE) -> Work:
@@ -250,9 +303,14 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
     rows = shape.decode_seqs + shape.prefill_tokens + shape.padding
     sequences = shape.decode_seqs + shape.prefill_seqs
     efficiency = at_rows(c.over_roofline, rows)
-    experts = rows * 0.0
+    experts, routed = rows * 0.0, rows + shape.others
+    expert_rows: Any = routed
     for one_expert, count, top_k in c.experts:
-        experts = experts + one_expert * expected_experts(count, top_k, rows)
+        if c.expert_gpus > 1:  # whole experts: bytes are those of one, `expert_gpus` times the share of it in `one_expert`
+            experts = experts + one_expert * c.expert_gpus * busiest_experts(count, top_k, routed, c.expert_gpus)
+            expert_rows = busiest(routed * top_k / c.expert_gpus, c.expert_gpus) * c.expert_gpus / top_k
+        else:
+            experts = experts + one_expert * expected_experts(count, top_k, routed)
     finds = shape.decode_seqs * 0.0 + c.kv_layers if policy.selects else 0.0
     attention = attention_work(c, shape, policy)
     return Work(
@@ -265,7 +323,7 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
         head_bytes=c.head_bytes,
         head_flops=shape.sampled * c.head_flops,
         expert_bytes=experts,
-        expert_flops=rows * c.expert_flops,
+        expert_flops=expert_rows * c.expert_flops,
         kv_bytes=attention.kv_bytes,
         attention_flops=attention.attention_flops,
         prefill_kv_bytes=attention.prefill_kv_bytes,

@@ -26,6 +26,7 @@ class Part:
     price: float
     gpus: int
     lost: int = 0
+    node: int = 8  # GPUs of a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,21 @@ class Choice:
     def gpus_of(self, count: int) -> int:
         """GPUs of so many units and of what stands by."""
         return sum(n * part.gpus for n, part in zip(self.replicas(count), self.parts, strict=True))
+
+    def nodes_of(self, count: int) -> int:
+        """Nodes for so many units: no replica lies on two that fits on one, large ones find their place first. Nodes have one size."""
+        room: list[int] = []
+        nodes = 0
+        sizes = [(part.gpus, part.node) for n, part in zip(self.replicas(count), self.parts, strict=True) for _ in range(n)]
+        for gpus, node in sorted(sizes, reverse=True):
+            whole, rest = divmod(gpus, node)
+            nodes += whole
+            place = next((i for i, free in enumerate(room) if free >= rest), None) if rest else 0
+            if place is None:
+                room.append(node - rest)
+            elif rest:
+                room[place] -= rest
+        return nodes + len(room)
 
     def spares(self, count: int) -> int:
         """Replicas that stand by."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from sim.cost.rates import RateDraws
 from sim.rates import posterior as files
+from sim.rates.links import link_cost, over_links, slowest
 from sim.rates.provenance import outside_measured
 from sim.specs.precision import arithmetic_note, checkpoint_notes
 from sim.study.deployment import Deployment
@@ -18,6 +20,10 @@ from sim.study.deployment import Deployment
 # mean errors of four models left out one at a time on an H100 and an H200 have an rms of 2.5 %. The others are declared, around what was
 # seen of two GPUs (a left-out TP degree: 4.4 %), of two models served in fp8 (4 %), and of other engines by others.
 OUTSIDE_SD = {"model": 0.025, "dtype": 0.05, "tp": 0.06, "engine": 0.05}
+# The same, declared, of ways to run that nobody measured on any GPU: pipeline stages, ranks that wait for one another, experts that fall
+# unevenly, iterations without CUDA graphs.
+UNMEASURED_SD = {"pipeline parallel": 0.15, "data parallel": 0.2, "expert parallel": 0.15, "eager": 0.1}
+EAGER_LAUNCH_SD = 0.35  # log sd of a layer's launches in decodes: they were learnt from prefill beyond the captured sizes
 FAMILY_SD = 0.04  # more of a model none of whose family was measured: Gemma 3 and Phi-4 on an H200 were 4 and 3 % off
 
 
@@ -28,6 +34,8 @@ def load_rates(deployment: Deployment, *, posterior: str | Path | None = None, d
     Raises SimctlError for a file that is no posterior or of another GPU, OSError when it cannot be read.
     """
     known = files.rates_for(deployment.gpu, deployment.precision, path=posterior, draws=draws, seed=seed, tp=deployment.tp)
+    d = deployment
+    known = over_links(known, slowest(d.parallel, d.tp, d.gpu, d.links), d.gpu, d.links, seed)
     return widened(known, deployment, seed)
 
 
@@ -36,13 +44,28 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0) -> RateDraw
 
     On a GPU nobody measured, the hierarchy over GPUs is that wide already.
     """
+    variance = sum(UNMEASURED_SD[way] ** 2 for way in unmeasured_ways(deployment))
+    if deployment.limits.enforce_eager:
+        factor = np.exp(EAGER_LAUNCH_SD * np.random.default_rng([seed, 81]).standard_normal(rates.count))
+        rates = replace(rates, draws=replace(rates.draws, launch_layer_s=rates.draws.launch_layer_s * factor))
     if not rates.source.measured:
-        return rates
+        return _moved(rates, variance, seed)
     outside = set(_outside(deployment, rates)) & set(OUTSIDE_SD)
-    variance = sum(OUTSIDE_SD[part] ** 2 for part in outside)
+    variance += sum(OUTSIDE_SD[part] ** 2 for part in outside)
     if "model" in outside and not family_known(deployment.model.name, rates.source.models):
         variance += FAMILY_SD**2
+    return _moved(rates, variance, seed)
+
+
+def _moved(rates: RateDraws, variance: float, seed: int) -> RateDraws:
     return files.moved(rates, files.model_errors(np.full(rates.count, variance**0.5), seed + 1)) if variance else rates
+
+
+def unmeasured_ways(d: Deployment) -> list[str]:
+    """How the deployment runs that was measured nowhere."""
+    p = d.parallel
+    ways = {"pipeline parallel": p.pp > 1, "data parallel": p.dp > 1, "expert parallel": p.expert, "eager": d.limits.enforce_eager}
+    return [way for way, runs in ways.items() if runs]
 
 
 def family_known(model: str, models: Iterable[str]) -> bool:
@@ -70,7 +93,22 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
         notes.append("no number behind these rates was measured on an AMD GPU.")
     if said := arithmetic_note(d.precision, d.gpu):
         notes.append(said)
-    if d.tp > 1:
+    if ways := unmeasured_ways(d):
+        said = ", ".join(f"{way} (log sd {UNMEASURED_SD[way]:g})" for way in ways)
+        notes.append(f"measured nowhere, by declared priors: {said}.")
+    if d.parallel.dp > 1:
+        notes.append(f"{d.parallel.dp} data-parallel ranks step together; limits and KV are those of all of them, requests spread evenly.")
+    return notes + link_notes(d, rates)
+
+
+def link_notes(d: Deployment, rates: RateDraws) -> list[str]:
+    """What an answer must say of traffic between GPUs, and of parallelism that was not measured."""
+    notes, way = [], slowest(d.parallel, d.tp, d.gpu, d.links)
+    if way != "nvlink":
+        nodes = f"{d.gpus} GPUs on {d.links.nodes(d.gpus)} nodes" if d.links.nodes(d.gpus) > 1 else f"{d.gpus} GPUs"
+        hint = "" if way != "network" or d.links.network else " (--topology names it)"
+        notes.append(f"{nodes} over {link_cost(way, d.gpu, d.links).words}{hint}: {rates.sources['comm_latency_s'].text()}.")
+    elif d.tp > 1:
         learnt = rates.sources["comm_latency_s"].measured
         source = "learnt from one model over two of these GPUs" if learnt else rates.sources["comm_latency_s"].text()
         more = "three models were served over two H100s" if d.tp == 2 else f"nothing was measured over {d.tp}"

@@ -22,6 +22,8 @@ REQUIRED = ("name", "memory_bytes", "memory_bandwidth", "flops", "host_link_band
 OPTIONAL = (
     "gpu_link_bandwidth",
     "l2_bytes",
+    "gpus_per_node",
+    "nvlink_domain",
     "unified_memory",
     "sibling_of",
     "price_per_hour",
@@ -108,6 +110,8 @@ def _gpu(entry: object, where: str, prefix: str, origin: str) -> GpuSpec:
         host_link_bandwidth=fields.positive("host_link_bandwidth", maximum=1e15),
         gpu_link_bandwidth=_optional(fields, "gpu_link_bandwidth", 1e15),
         l2_bytes=_optional(fields, "l2_bytes", 1e12),
+        gpus_per_node=fields.int("gpus_per_node", 8),
+        nvlink_domain=fields.int("nvlink_domain") if fields.has("nvlink_domain") else None,
         unified_memory=fields.bool("unified_memory", False),
         price_per_hour=_optional(fields, "price_per_hour", 1e6),
         price_date=_date(fields),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sim.cluster.admission import NO_LIMITS, AdmissionLimits, batch_cap
 from sim.cost.batch import DENSE, BatchShape, decode_batch
+from sim.cost.parts import share_of
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work, iteration_work
@@ -15,12 +16,15 @@ from sim.engine.config import EngineConfig
 from sim.engine.registry import engine_of
 from sim.engine.versions import NEWEST
 from sim.errors import SimctlError, UsageError
+from sim.rates.links import linked
 from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.models import get_model
+from sim.specs.parallel import NO_PARALLEL, Parallel, check_parallel
 from sim.specs.precision import Precision, check_engine, check_runs, served_precision
+from sim.specs.topology import Topology, default_topology
 from sim.study.memory import Memory, block_bytes, device_memory, loaded_weight_bytes, sequence_bytes
 from sim.units import format_bytes
 
@@ -39,7 +43,8 @@ class Limits:
 
     `attention` says what a decode reads and where KV lives, `host_kv_bytes` how much host RAM a replica has for it there. `draft` is the
     model that proposes drafts: its weights and its KV share the GPU. `kv_offloading_size` is GiB of host RAM in which a replica keeps the
-    prefix blocks that its GPUs evict.
+    prefix blocks that its GPUs evict. `max_model_len` auto is the longest that KV holds; None is the model's, and an engine that
+    cannot hold one request of it does not start. With `enforce_eager` no CUDA graph is captured.
     """
 
     engine: str = "vllm"
@@ -47,7 +52,7 @@ class Limits:
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
     block_size: int = 16
-    max_model_len: int | None = None
+    max_model_len: int | Literal["auto"] | None = "auto"
     num_gpu_blocks: int | None = None
     enable_prefix_caching: bool | None = None
     enable_chunked_prefill: bool = True
@@ -57,6 +62,7 @@ class Limits:
     host_kv_bytes: float = 0.0
     kv_offloading_size: float | None = None
     draft: ModelSpec | None = None
+    enforce_eager: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     prefill_schedule_interval: int = 1
     engine_version: str = NEWEST
@@ -74,7 +80,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What serves: `replicas` engines behind a router, each on `tp` GPUs."""
+    """What serves: `replicas` engines behind a router, each on `gpus` GPUs: `tp` of them in each stage and rank of `parallel`.
+
+    `topology` None is what the GPU's catalogue entry says.
+    """
 
     model: ModelSpec
     gpu: GpuSpec
@@ -85,10 +94,16 @@ class Deployment:
     router: str = "round-robin"
     admission: AdmissionLimits = NO_LIMITS
     router_options: Mapping[str, Any] = field(default_factory=dict)
+    parallel: Parallel = NO_PARALLEL
+    topology: Topology | None = None
 
     def __post_init__(self) -> None:
         check_runs(self.precision, self.gpu)
         check_engine(self.precision, self.limits.engine)
+        check_parallel(self.model, self.tp, self.parallel)
+        if self.parallel.parts > 1 and engine_of(self.limits.engine).slots_own_context:
+            raise UsageError(f"{self.limits.engine} has no pipeline or data parallelism here")
+        object.__setattr__(self, "parallel", linked(self.parallel, self.tp, self.gpu, self.links))
 
     @classmethod
     def of(
@@ -103,6 +118,8 @@ class Deployment:
         router: str = "round-robin",
         admission: AdmissionLimits = NO_LIMITS,
         router_options: Mapping[str, Any] | None = None,
+        parallel: Parallel = NO_PARALLEL,
+        topology: Topology | None = None,
         **limits: Any,
     ) -> Deployment:
         """A deployment by catalogue names (or config.json, or GPU file); `limits` are fields of Limits. UsageError for an unknown one.
@@ -123,11 +140,31 @@ class Deployment:
             router,
             admission,
             router_options or {},
+            parallel,
+            topology,
         )
 
+    @property
+    def gpus(self) -> int:
+        """GPUs of a replica."""
+        return self.tp * self.parallel.parts
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a request, as far as it is said: max_model_len, else the model's context."""
+        return self.limits.max_model_len if isinstance(self.limits.max_model_len, int) else self.model.max_context
+
+    @property
+    def links(self) -> Topology:
+        """The topology given, or the GPU's."""
+        return self.topology or default_topology(self.gpu)
+
     def work(self, shape: BatchShape, policy: AttentionPolicy | None = None) -> Work:
-        """The work of one iteration of a replica, per GPU; under another attention policy than its own where one is given."""
-        return iteration_work(self.model, shape, self.precision, policy or self.limits.attention, self.tp, self.gpu)
+        """The work of one iteration of a replica, of sequences that are alike, per GPU; under another policy than its own where one
+        is given.
+        """
+        part = share_of(shape, self.parallel)
+        return iteration_work(self.model, part, self.precision, policy or self.limits.attention, self.tp, self.gpu, self.parallel)
 
     def batch_limits(self) -> tuple[int, int]:
         """(max_num_seqs, max_num_batched_tokens) in force.
@@ -137,7 +174,7 @@ class Deployment:
         limits, state = self.limits, self.state_bytes
         seqs, budget = default_batch_limits(self.gpu, limits.engine)
         seqs = limits.max_num_seqs or min(seqs, limits.max_num_batched_tokens or seqs)
-        whole = 0 if limits.enable_chunked_prefill else limits.max_model_len or self.model.max_context
+        whole = 0 if limits.enable_chunked_prefill else self.longest
         budget = limits.max_num_batched_tokens or max(budget, seqs, whole)  # a prompt that is not cut must fit
         if state and limits.max_num_seqs is None and limits.num_gpu_blocks is None:
             seqs = max(1, min(seqs, int(STATE_SHARE * max(self._memory(seqs, budget, 0.5).free, 0.0) / state)))
@@ -146,7 +183,7 @@ class Deployment:
     @property
     def state_bytes(self) -> float:
         """Recurrent state of one running request, per GPU."""
-        return sequence_bytes(self.model, 0, self.precision, DENSE, self.tp)[0]
+        return self.parallel.stage_share(self.model) * sequence_bytes(self.model, 0, self.precision, DENSE, self.tp)[0]
 
     def memory(self, share: float = 0.5) -> Memory:
         """Device memory per GPU under the limits, the draft model's weights with it; quantile `share` of the engine's own overhead."""
@@ -163,6 +200,7 @@ class Deployment:
             token_budget=budget,
             max_num_seqs=seqs,
             share=share,
+            parallel=self.parallel,
         )
         if limits.draft is None:
             return found
@@ -206,9 +244,10 @@ def plan_engine(d: Deployment) -> tuple[EngineConfig, Memory]:
             needs = format_bytes(memory.weights + memory.activations)
             what = f"weights, activations and {seqs} slots of recurrent state" if state else "weights and activations"
             raise SimctlError(
-                f"{model.name} does not fit on {d.tp} x {gpu.name}: {what} need {needs} per GPU, "
+                f"{model.name} does not fit on {d.gpus} x {gpu.name}: {what} need {needs} per GPU, "
                 f"and {limits.memory_share:g} of its memory is {format_bytes(memory.allowed)}"
             )
+    parts, ranks = d.parallel.parts, d.parallel.dp
     longest = model.max_context
     if engine_of(limits.engine).slots_own_context:
         longest = max(1, min(longest, (blocks - 1) * limits.block_size // seqs))
@@ -216,11 +255,11 @@ def plan_engine(d: Deployment) -> tuple[EngineConfig, Memory]:
     caching = not model.state_layers if limits.enable_prefix_caching is None else limits.enable_prefix_caching
     config = EngineConfig(
         scheduler=limits.engine,
-        num_gpu_blocks=blocks,
+        num_gpu_blocks=ranks * (blocks - 1) + 1,
         block_size=limits.block_size,
-        max_num_seqs=seqs,
-        max_num_batched_tokens=budget,
-        max_model_len=limits.max_model_len or longest,
+        max_num_seqs=ranks * seqs,
+        max_num_batched_tokens=parts * budget,
+        max_model_len=_model_len(d, blocks, longest),
         enable_prefix_caching=caching,
         enable_chunked_prefill=limits.enable_chunked_prefill,
         long_prefill_token_threshold=limits.long_prefill_token_threshold,
@@ -230,6 +269,23 @@ def plan_engine(d: Deployment) -> tuple[EngineConfig, Memory]:
         engine_version=limits.engine_version,
     )
     return config, memory
+
+
+def _model_len(d: Deployment, blocks: int, longest: int) -> int:
+    """Longest request, `blocks` in each rank's KV pool and at most `longest` by the model. Raises SimctlError where vLLM would not start.
+
+    vLLM checks memory: a number of blocks that is given is taken as it is.
+    """
+    limits, pool = d.limits, (blocks - 1) * d.limits.block_size
+    if limits.max_model_len == "auto":
+        return max(1, min(longest, pool))
+    asked = limits.max_model_len or longest
+    if limits.engine == "vllm" and limits.num_gpu_blocks is None and d.model.kv_layers and asked > pool:
+        raise SimctlError(
+            f"{d.model.name} on {d.gpus} x {d.gpu.name}: the KV pool of {pool} tokens does not hold one request of max_model_len "
+            f"{asked}: vLLM would not start; the longest that fits is --max-model-len {pool}, or auto"
+        )
+    return asked
 
 
 def _offloading(d: Deployment, caching: bool) -> dict[str, int]:
@@ -249,7 +305,7 @@ def _offloading(d: Deployment, caching: bool) -> dict[str, int]:
         raise UsageError("KV is in host RAM already: there is nothing to offload")
     if not caching:
         raise UsageError("KV offloading keeps prefix blocks: it needs prefix caching")
-    blocks = int(size * 2**30 / d.tp // sum(_block_bytes(d)))
+    blocks = d.parallel.dp * int(size * 2**30 / d.gpus // sum(_block_bytes(d)))
     if not blocks:
         raise UsageError(f"{size:g} GiB of host RAM hold no KV block of {limits.block_size} tokens")
     return {"host_blocks": blocks}
@@ -259,13 +315,14 @@ def _block_count(d: Deployment, memory: Memory) -> int:
     """KV blocks for which there is room, in HBM and, where KV lives there, in host RAM."""
     in_hbm, in_host = _block_bytes(d)
     room = [max(0.0, memory.free) // in_hbm] if in_hbm else []
-    return int(min(room + ([d.limits.host_kv_bytes / d.tp // in_host] if in_host else []), default=0))
+    return int(min(room + ([d.limits.host_kv_bytes / d.gpus // in_host] if in_host else []), default=0))
 
 
 def _block_bytes(d: Deployment) -> tuple[float, float]:
     """(bytes in HBM, bytes in host RAM) of one KV block, per GPU, the draft model's with it."""
     limits = d.limits
-    in_hbm, in_host = block_bytes(d.model, d.precision, limits.block_size, limits.attention, d.tp)
+    share = d.parallel.stage_share(d.model)
+    in_hbm, in_host = (share * b for b in block_bytes(d.model, d.precision, limits.block_size, limits.attention, d.tp))
     if limits.draft is not None:
         in_hbm += sum(block_bytes(limits.draft, d.precision, limits.block_size, DENSE, d.tp))
     return in_hbm, in_host

@@ -17,6 +17,7 @@ from sim.errors import SimctlError
 from sim.specs.attention_policy import AttentionPolicy, dense
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
+from sim.specs.parallel import NO_PARALLEL, Parallel
 from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision
 from sim.specs.stored import stored
 
@@ -54,6 +55,17 @@ def loaded_weight_bytes(model: ModelSpec, precision: Precision, tp: int = 1) -> 
     tables = model.embedding_params if model.tied_embeddings else model.embedding_params + model.lm_head_params
     narrower = max(0.0, ACTIVATION_BYTES - precision.weight_bytes)
     return resident_weight_bytes(model, precision, tp) + tables * narrower / tp
+
+
+def part_weight_bytes(model: ModelSpec, precision: Precision, tp: int = 1, parallel: Parallel = NO_PARALLEL) -> float:
+    """Weight bytes as loaded on a GPU of the largest pipeline stage: its layers and one of the two tables, experts shared by all ranks."""
+    whole = loaded_weight_bytes(model, precision, tp)
+    c = coefficients(model, precision, tp)
+    whole -= sum(one * count for one, count, _ in c.experts) * (1.0 - 1.0 / parallel.dp)
+    if parallel.pp == 1:
+        return whole
+    tables = c.head_bytes * (1.0 if model.tied_embeddings else 2.0)
+    return (whole - tables) * parallel.stage_share(model) + c.head_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +145,12 @@ def device_memory(
     token_budget: int = DEFAULT_TOKEN_BUDGET,
     max_num_seqs: int = DEFAULT_SEQS,
     share: float = 0.5,
+    parallel: Parallel = NO_PARALLEL,
 ) -> Memory:
-    """What one GPU of `tp` has and needs before any KV; `share` as in `activation_bytes`."""
+    """What one GPU of a replica has and needs before any KV; `share` as in `activation_bytes`."""
     return Memory(
         allowed=utilization * gpu.memory_bytes,
-        weights=loaded_weight_bytes(model, precision, tp),
+        weights=part_weight_bytes(model, precision, tp, parallel),
         activations=activation_bytes(model, gpu.memory_bytes, token_budget, tp, max_num_seqs, share),
     )
 

@@ -77,7 +77,8 @@ class PlannedPool:
         """Prices iterations at a draw of the rates, or at their medians."""
         d, rates = self.spec.deployment, self.rates_at(draw)
         draft = StepTime(d.limits.draft, d.precision, rates, tp=d.tp, gpu=d.gpu) if d.limits.draft else None
-        settings = step_settings(self.config, self.host.work)
+        settings = step_settings(self.config, self.host.work) | {"parallel": d.parallel, "eager": d.limits.enforce_eager}
+        settings["part_tokens"] = self.config.max_num_batched_tokens // d.parallel.parts
         return IterationCost(d.model, d.precision, rates, tp=d.tp, policy=d.limits.attention, draft=draft, gpu=d.gpu, **settings)
 
     def rates_at(self, draw: int | None) -> Rates:

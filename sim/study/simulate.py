@@ -226,7 +226,7 @@ def spread(study: Study, count: int) -> list[int]:
 
 
 def _gpu_hours(study: Study, record: RunRecord) -> dict[str, float]:
-    gpus = [pool.deployment.tp for pool in study.whole_fleet.pools for _ in range(pool.most)]
+    gpus = [pool.deployment.gpus for pool in study.whole_fleet.pools for _ in range(pool.most)]
     return {"gpu_hours": sum(seconds * each for seconds, each in zip(record.paid_s, gpus, strict=True)) / 3600.0}
 
 
@@ -246,6 +246,9 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
         "model": d.model.name,
         "gpu": d.gpu.name,
         "tensor_parallel_size": d.tp,
+        "pipeline_parallel_size": d.parallel.pp,
+        "data_parallel_size": d.parallel.dp,
+        "enable_expert_parallel": int(d.parallel.expert),
         "pools": len(study.whole_fleet.pools),
         "replicas": d.replicas,
         "router": d.router if d.replicas > 1 else "",

@@ -75,7 +75,7 @@ class PlanCommand(GoodputCommand, Sectioned):
     show_default=True,
     help="Also buy what the loss of one replica, or of a node, takes from each pool.",
 )
-@click.option("--gpus-per-node", type=click.IntRange(1, 1024), default=8, show_default=True, help="GPUs that a node has.")
+@click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs that a node has. [default: the topology's, 8 for most]")
 @click.option(
     "--day", type=CURVE, metavar="NAME", help="Plan for the busiest hour of this rate curve, and say what every hour needs: servegen-day."
 )

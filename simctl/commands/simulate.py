@@ -19,10 +19,10 @@ from simctl import __version__
 from simctl.options import (
     ATTENTION,
     GOAL,
+    LENGTH,
     MODEL,
     PAIR,
     ROUTER,
-    TOKENS,
     Sectioned,
     deployment_of,
     deployment_options,
@@ -72,11 +72,14 @@ SECTIONS = {
         "random-input-len", "random-output-len", "random-length-cv", "random-prefix-len", "turns", "think-time",
         "agent-opening-len", "agent-edited-share",
     ),
-    "Model and GPU": ("model", "gpu", "dtype", "kv-dtype", "tp", "posterior"),
+    "Model and GPU": (
+        "model", "gpu", "dtype", "kv-dtype", "tp", "pipeline-parallel-size", "data-parallel-size", "enable-expert-parallel", "topology",
+        "posterior",
+    ),
     "Engine": (
         "engine", "engine-option", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization", "block-size", "max-model-len",
         "num-gpu-blocks", "enable-prefix-caching", "enable-chunked-prefill", "long-prefill-token-threshold", "scheduling-policy",
-        "prefill-schedule-interval", "engine-version", "attention", "host-kv", "kv-offloading-size", "draft-model",
+        "prefill-schedule-interval", "engine-version", "attention", "host-kv", "kv-offloading-size", "draft-model", "enforce-eager",
     ),
     "Server": ("served", "host-overhead", "host-rate"),
     "Fleet": ("fleet", "replicas", "router", "router-option", "skip-too-long", "max-queue", "token-bucket", "admit-ttft"),
@@ -105,8 +108,9 @@ SECTIONS = {
     "--kv-offloading-size", type=float, metavar="GIB", help="Keep evicted prefix blocks in this much host RAM of a replica, over its GPUs."
 )
 @click.option("--draft-model", type=MODEL, help="Catalogue model that proposes the drafts of --engine-option draft_tokens=K.")
+@click.option("--enforce-eager", is_flag=True, help="Capture no CUDA graphs.")
 @click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block.")
-@click.option("--max-model-len", type=TOKENS, help="Longest prompt + output. [default: the model's]")
+@click.option("--max-model-len", type=LENGTH, help="Longest prompt + output, or auto: the longest that fits. [default: the model's]")
 @click.option("--num-gpu-blocks", type=click.IntRange(2, MOST_BLOCKS), help="KV blocks, instead of those predicted from memory.")
 @click.option(
     "--enable-prefix-caching/--no-enable-prefix-caching",
@@ -183,7 +187,7 @@ def command(**options: Any) -> None:
     chrome, plot = writable(options["chrome_trace"]), writable(options["plot"])
     staged = replaced_directory(out, (RUN_FILE, SUMMARY_FILE)) if out is not None else nullcontext(None)
     with staged as directory:
-        study = study_of(options)
+        study = study_of(options, starts=True)
         keep = options["iterations"] or chrome is not None or plot is not None
         with progress("simulating") as report:
             run = run_study(study, draws=options["draws"], keep_iterations=keep, on_progress=report)
@@ -227,9 +231,12 @@ def json_answer(options: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def study_of(options: Mapping[str, Any], workload: Workload | None = None, known: dict[Any, Any] | None = None) -> Study:
+def study_of(
+    options: Mapping[str, Any], workload: Workload | None = None, known: dict[Any, Any] | None = None, starts: bool = False
+) -> Study:
     """What the options ask to be simulated. Raises UsageError when they contradict each other.
 
+    One engine `starts` as asked or not at all; of several that are compared, each takes the longest length that fits where none is given.
     Of many studies that differ in their deployments alone, `workload` is the one that there is already, and `known` keeps rates.
     """
     from dataclasses import replace
@@ -242,12 +249,14 @@ def study_of(options: Mapping[str, Any], workload: Workload | None = None, known
     from sim.study.run import Study
     from sim.study.simulate import fleet_study
 
+    if options["max_model_len"] is None and options["fleet_file"] is None and not starts:
+        options = {**options, "max_model_len": "auto"}
     goodput = parse_goodput(options["goodput"])
     draws = max(STAGES[-1], options["draws"] or 0)
 
     def rates_of(deployment: Deployment) -> tuple[RateDraws, HostRates]:
         d, memo = deployment, {} if known is None else known
-        key = (d.model.name, d.gpu.name, d.precision, d.tp, d.limits.engine)
+        key = (d.model.name, d.gpu.name, d.precision, d.tp, d.parallel, d.topology, d.limits.engine, d.limits.enforce_eager)
         if key not in memo:
             memo[key] = loaded(deployment)
         return memo[key]
@@ -261,12 +270,12 @@ def study_of(options: Mapping[str, Any], workload: Workload | None = None, known
 
     if options["fleet_file"] is not None:
         fleet = _fleet(options)
-        longest = max(pool.deployment.limits.max_model_len or pool.deployment.model.max_context for pool in fleet.pools)
+        longest = max(pool.deployment.longest for pool in fleet.pools)
         return fleet_study(fleet, workload_of(options, longest), rates_of, goodput)
     if options["gpu"] is None:
         raise UsageError("on what? give --gpu NAME, or --fleet FILE")
     deployment = _deployment(options)
-    workload = workload or workload_of(options, options["max_model_len"] or deployment.model.max_context)
+    workload = workload or workload_of(options, deployment.longest)
     rates, host = rates_of(deployment)
     if isinstance(options["max_num_seqs"], float):
         cap = cap_at_knee(workload.trace, deployment, rates.point, options["max_num_seqs"])
@@ -317,7 +326,7 @@ def _pool_deployment(options: Mapping[str, Any]) -> Deployment:
         raise UsageError("max-num-seqs: knee:... is for a deployment alone")
     if options["posterior"] is not None:
         raise UsageError("posterior: a fleet takes the packaged rates")
-    return _deployment(options)
+    return _deployment({**options, "max_model_len": options["max_model_len"] or "auto"})
 
 
 def _with_host_rates(host: HostRates, pairs: tuple[str, ...]) -> HostRates:
@@ -434,7 +443,7 @@ def _print(run: Run) -> None:
         several = f"{d.replicas} replicas of " if more == d.replicas else f"{d.replicas} to {more} replicas of "
         name = f"pool {pool.spec.name} ({pool.spec.role}): " if study.fleet else ""
         say(
-            f"{name}{d.model.name} on {several if more > 1 else ''}{d.tp} x {d.gpu.name}, {d.precision.weights}, "
+            f"{name}{d.model.name} on {several if more > 1 else ''}{d.gpus} x {d.gpu.name}{_spread(d)}, {d.precision.weights}, "
             f"{pool.config.num_gpu_blocks} KV blocks of {pool.config.block_size}, max_num_seqs {pool.config.max_num_seqs}, "
             f"max_num_batched_tokens {pool.config.max_num_batched_tokens}, gpu_memory_utilization {d.limits.memory_share:g}"
         )
@@ -474,6 +483,13 @@ def _print_tenants(run: Run) -> None:
     for name, figures in tenant_figures(run.record).items():
         row = f"{name or '(none)':<20.19}{figures['num_prompts']:>10}{figures['completed']:>11}"
         click.echo(f"{row}{figures['mean_ttft_ms']:>13.1f}{figures['p99_ttft_ms']:>13.1f}")
+
+
+def _spread(d: Deployment) -> str:
+    """How a replica's GPUs are used, where it is not by tensor parallelism alone."""
+    p = d.parallel
+    sizes = [f"{name} {size}" for name, size in (("TP", d.tp), ("PP", p.pp), ("DP", p.dp)) if size > 1]
+    return f" ({' x '.join(sizes)}{', experts whole' if p.expert else ''})" if p.parts > 1 or p.expert else ""
 
 
 def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str]:

@@ -31,6 +31,7 @@ def as_dict(answer: Answer) -> dict[str, Any]:
             "replicas": tried.replicas,
             "stand_by": plan.choices[tried.choice].spares(tried.replicas),
             "gpus": plan.choices[tried.choice].gpus_of(tried.replicas),
+            "nodes": plan.choices[tried.choice].nodes_of(tried.replicas),
             "usd_per_hour": plan.cost(tried),
             **_chance(tried.chance),
             "limit_used": dict(zip(texts, tried.used, strict=True)),
@@ -233,10 +234,13 @@ def conclusion(plan: Plan) -> str:
     open_ = "; ".join(f"{named(plan, each)}, {plan.cost(each):.2f} USD/hour, {each.chance}" for each in plan.undecided())
     if (win := plan.winner) is not None:
         gpus = plan.choices[win.choice].gpus_of(win.replicas)
+        nodes = plan.choices[win.choice].nodes_of(win.replicas)
+        placed = f" on {nodes} nodes" if nodes > 1 else ""
         margin = 100 * (1 - win.used[win.binding])
         maybe = f" Cheaper, and undecided at 95 %: {open_}." if open_ else ""
         return (
-            f"=> {named(plan, win)} ({gpus} GPU{'s' if gpus > 1 else ''}, {plan.cost(win):.2f} USD/hour) meets {slo} with a chance of "
+            f"=> {named(plan, win)} ({gpus} GPU{'s' if gpus > 1 else ''}{placed}, {plan.cost(win):.2f} USD/hour) "
+            f"meets {slo} with a chance of "
             f"{win.chance}. "
             f"{plan.conditions[win.binding].text} binds, with {margin:.0f} % to spare in the mean.{maybe}{_short(plan, win)}"
         )

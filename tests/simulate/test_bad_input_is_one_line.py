@@ -25,7 +25,7 @@ def check(code, message, *args):
     assert got == code
 
 
-ON_A10 = ("--model", "Llama-3.1-8B", "--gpu", "A10")
+ON_A10 = ("--model", "Llama-3.1-8B", "--gpu", "A10", "--max-model-len", "auto")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_text_that_is_no_text(tmp_path):
         ((*ON_A10, "--goodput", "ttft:fast"), 2, "not a service level: 'ttft:fast'"),
         ((*ON_A10, "--goodput", "ttft:1", "ttft:2"), 2, "service level ttft is given twice"),
         ((*ON_A10, "--tp", "3"), 2, "do not split"),
-        ((*ON_A10, "--num-gpu-blocks", "8"), 2, "more than the 112 of the whole cache"),
+        ((*ON_A10, "--num-gpu-blocks", "8", "--max-model-len", "32768"), 2, "more than the 112 of the whole cache"),
         ((*ON_A10, "--max-model-len", "100"), 2, "more than max_model_len 100"),
         ((*ON_A10, "--max-num-batched-tokens", "4", "--max-num-seqs", "8"), 2, "must be at least max_num_seqs"),
         ((*ON_A10, "--engine-option", "draft_tokens"), 2, "--engine-option needs NAME=VALUE"),

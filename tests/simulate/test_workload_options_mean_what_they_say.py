@@ -10,7 +10,7 @@ from tests.cli import run
 DATA = Path(__file__).parents[1] / "data"
 AZURE = ("--trace", str(DATA / "small_azure.csv"), "--trace-format", "azure")
 SESSIONS = ("--trace", str(DATA / "small_sessions.jsonl"))
-WHERE = ("--gpu", "A10", "--model", "Llama-3.1-8B")
+WHERE = ("--gpu", "A10", "--model", "Llama-3.1-8B", "--max-model-len", "auto")
 
 
 def summary(*arguments):

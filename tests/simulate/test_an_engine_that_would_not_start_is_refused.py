@@ -1,0 +1,45 @@
+"""A KV pool that cannot hold one request of max_model_len is refused with the length that fits, as vLLM refuses to start."""
+
+import re
+
+import pytest
+
+from sim.errors import SimctlError
+from sim.study.deployment import Deployment, plan_engine
+from tests.cli import run
+
+ASKED = ("simulate", "--model", "Llama-3.1-8B", "--num-prompts", "5", "--request-rate", "1", "--draws", "0")
+
+
+@pytest.mark.parametrize("gpu", ["L4", "A10"])
+def test_the_longest_that_fits_is_named_and_then_starts(gpu):
+    refused = run(*ASKED, "--gpu", gpu)
+    assert refused.code == 1
+    assert refused.stdout == ""
+    assert refused.stderr.count("\n") == 1
+    fits = int(re.search(r"--max-model-len (\d+)", refused.stderr)[1])
+    assert 33_000 < fits < 34_000  # the pool of 4.4 GB over 131,072 bytes a token
+    assert run(*ASKED, "--gpu", gpu, "--max-model-len", str(fits)).code == 0
+    assert run(*ASKED, "--gpu", gpu, "--max-model-len", str(fits + 1)).code == 1
+    assert run(*ASKED, "--gpu", gpu, "--max-model-len", "auto").code == 0
+
+
+def test_auto_is_the_models_length_where_that_fits():
+    d = Deployment.of("Llama-3.1-8B", "H100", max_model_len="auto")
+    assert plan_engine(d)[0].max_model_len == 131_072
+
+
+def test_given_blocks_are_taken_as_they_are():
+    assert plan_engine(Deployment.of("Llama-3.1-8B", "L4", max_model_len=None, num_gpu_blocks=100))[0].max_model_len == 131_072
+
+
+def test_a_rank_holds_its_requests_alone():
+    """Two ranks have twice the KV, and no longer requests."""
+    from sim.specs.parallel import Parallel
+
+    one, two = (Deployment.of("Llama-3.1-8B", "L4", parallel=Parallel(1, dp)) for dp in (1, 2))
+    (a, _), (b, _) = plan_engine(one), plan_engine(two)
+    assert b.kv_capacity_tokens == 2 * a.kv_capacity_tokens
+    assert b.max_model_len == a.max_model_len
+    with pytest.raises(SimctlError, match="does not hold one request"):
+        plan_engine(Deployment.of("Llama-3.1-8B", "L4", parallel=Parallel(1, 2), max_model_len=None))
