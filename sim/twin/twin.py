@@ -1,0 +1,216 @@
+"""The twin: servers seen scrape by scrape, what was predicted for each window before it came, alerts and advice."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sim.slo import Condition
+from sim.twin.curve import Curve
+from sim.twin.forecast import Forecast, Trend, forecast, trend_of
+from sim.twin.level import PRIOR_SD, Level, noise_sd
+from sim.twin.metrics import Snapshot, Window, window_between
+
+SILENT_AFTER = 3  # scrapes without an answer
+OUTSIDE_AFTER = 2  # windows in a row
+LEARNT = 3  # windows before a server is told off
+KEPT_S = 3600.0
+SURE = 0.99
+SHOWN = 0.9  # of the interval that is printed
+
+
+@dataclass
+class Server:
+    """One URL: its last scrape and what has been learnt of it. `first_token` is what first tokens take beyond `level`."""
+
+    url: str
+    level: Level = field(default_factory=lambda: Level.unknown(PRIOR_SD))
+    first_token: Level = field(default_factory=lambda: Level.unknown(PRIOR_SD))
+    last: Snapshot | None = None
+    missed: int = 0
+    outside: int = 0
+
+    @property
+    def up(self) -> bool:
+        """Whether it has answered lately."""
+        return self.last is not None and self.missed < SILENT_AFTER
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A figure of a window: what the metrics say (a median within its bucket), and the interval predicted before the window was learnt."""
+
+    metric: str
+    median_ms: float
+    bucket_ms: tuple[float, float]
+    predicted_ms: tuple[float, float]
+
+    @property
+    def inside(self) -> bool:
+        """Whether the bucket that holds the median meets the interval: a histogram says no more."""
+        return self.bucket_ms[1] >= self.predicted_ms[0] and self.bucket_ms[0] <= self.predicted_ms[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One turn: the load, what was seen of each server beside its prediction, forecast and alerts. `to_dict` is plain JSON."""
+
+    at_s: float
+    servers_up: int
+    rate_per_s: float
+    prompt_tokens: float
+    output_tokens: float
+    running: float
+    waiting: float
+    slowness: Mapping[str, tuple[float, float, float]]  # 5, 50, 95 %
+    seen: Mapping[str, Sequence[Seen]]
+    forecast: Forecast | None
+    alerts: Sequence[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers; nan becomes null."""
+        body = asdict(self)
+        for url, rows in self.seen.items():
+            body["seen"][url] = [asdict(row) | {"inside": row.inside} for row in rows]
+        plain: dict[str, Any] = _plain(body)
+        return plain
+
+
+class Twin:
+    """State of all servers. `curve_for(prompt, output)` simulates a replica for lengths; it is asked again when they change by a tenth."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        curve_for: Callable[[float, float], Curve],
+        conditions: Sequence[Condition] = (),
+        horizon_s: float = 1200.0,
+    ) -> None:
+        self.servers = [Server(url) for url in urls]
+        self.curve: Curve | None = None
+        self.trend: Trend | None = None
+        self.windows: deque[tuple[float, float, float]] = deque()  # end, seconds, arrivals at all servers
+        self._curve_for, self._conditions, self._horizon_s = curve_for, tuple(conditions), horizon_s
+        self._prompt = self._output = math.nan
+
+    def observe(self, at_s: float, scrapes: Sequence[Snapshot | str]) -> Report:
+        """Take one scrape of every server, or why there is none, and say what is known then."""
+        alerts: list[str] = []
+        windows: dict[str, Window] = {}
+        for server, scrape in zip(self.servers, scrapes, strict=True):
+            window = _step(server, scrape, alerts)
+            if window:
+                windows[server.url] = window
+        self._lengths(list(windows.values()))
+        if windows:
+            self.windows.append((at_s, max(w.seconds for w in windows.values()), sum(w.arrivals for w in windows.values())))
+            while self.windows[0][0] < at_s - KEPT_S:
+                self.windows.popleft()
+            self.trend = trend_of(*zip(*self.windows, strict=True))
+        seen = {s.url: self._learn(s, windows[s.url], alerts) for s in self.servers if s.url in windows and self.curve}
+        up = [server for server in self.servers if server.up]
+        ahead = None
+        if self.curve and self.trend and self._conditions and up and len(self.windows) >= LEARNT:
+            levels = [s.level for s in up], [s.first_token for s in up]
+            ahead = forecast(self.trend, self.curve, *levels, self._conditions, self._horizon_s)
+        return Report(
+            at_s,
+            len(up),
+            self.trend.rate_per_s if self.trend else math.nan,
+            self._prompt,
+            self._output,
+            sum(w.running for w in windows.values()),
+            sum(w.waiting for w in windows.values()),
+            {s.url: (s.level.quantile(0.05), s.level.median, s.level.quantile(0.95)) for s in self.servers},
+            seen,
+            ahead,
+            alerts,
+        )
+
+    def _lengths(self, windows: Sequence[Window]) -> None:
+        """Mean lengths over all servers, weighted by requests; a new curve when they have moved."""
+        pairs = [(w.prompt_tokens, w.output_tokens, w.finished) for w in windows if w.finished and not math.isnan(w.prompt_tokens)]
+        if not pairs:
+            return
+        total = sum(n for *_, n in pairs)
+        self._prompt = sum(p * n for p, _, n in pairs) / total
+        self._output = sum(o * n for _, o, n in pairs) / total
+        if self.curve is None or not self.curve.serves(self._prompt, self._output, 0.25):
+            self.curve = self._curve_for(self._prompt, self._output)
+
+    def _learn(self, server: Server, window: Window, alerts: list[str]) -> list[Seen]:
+        """Predict the window, compare, then learn from it."""
+        curve = self.curve
+        assert curve is not None
+        rate = window.arrivals / window.seconds
+        server.level, server.first_token = server.level.later(window.seconds), server.first_token.later(window.seconds)
+        slow = server.level.median
+        # a first token that waits for a place in the batch waits for those before it to finish
+        queue_ms = 1e3 * window.waiting * window.seconds / window.finished if window.finished else 0.0
+        rows: list[Seen] = []
+        outside = False
+        expected = {
+            "tpot": (server.level, curve.tpot_ms(window.decoding, "median"), curve.tpot_ms(window.decoding)),
+            "ttft": (
+                server.first_token,
+                *(max(float(curve.slowed(f"{statistic}_ttft_ms", rate, slow)), queue_ms) for statistic in ("median", "mean")),
+            ),
+        }
+        for metric, (level, median_ms, _) in expected.items():
+            found = window.latency[f"{metric}_s"]
+            if found.count < 1:
+                continue
+            sd = noise_sd(curve, metric, rate * slow, found.count)
+            row, sure = (
+                Seen(metric, found.quantile_s(0.5) * 1e3, _bucket_ms(found), level.interval_ms(median_ms, sd, p)) for p in (SHOWN, SURE)
+            )
+            rows.append(row)
+            outside = outside or not sure.inside
+        server.outside = server.outside + 1 if outside and server.level.learnt >= LEARNT else 0
+        if server.outside >= OUTSIDE_AFTER:
+            alerts.append(f"{server.url}: outside its predicted interval for {server.outside} windows: not the server that it was")
+        learnt = {}
+        for metric, (level, _, mean_ms) in expected.items():
+            found = window.latency[f"{metric}_s"]
+            sd = noise_sd(curve, metric, rate * slow, found.count)
+            learnt[metric] = level.learn(found.mean_s * 1e3, mean_ms, sd) if found.count else level
+        server.level, server.first_token = learnt["tpot"], learnt["ttft"]
+        return rows
+
+
+def _step(server: Server, scrape: Snapshot | str, alerts: list[str]) -> Window | None:
+    if isinstance(scrape, str):
+        server.missed += 1
+        if server.missed == SILENT_AFTER or (server.last is None and server.missed == 1):
+            alerts.append(f"{server.url}: silent ({scrape})")
+        return None
+    back = server.missed >= SILENT_AFTER
+    server.missed, last, server.last = 0, server.last, scrape
+    if last is None:
+        return None
+    window = window_between(last, scrape)
+    if window is None:
+        alerts.append(f"{server.url}: began anew; its counters start from zero")
+    elif back:
+        alerts.append(f"{server.url}: answers again")
+    return window
+
+
+def _bucket_ms(found: Any) -> tuple[float, float]:
+    wanted, low = found.count / 2, 0.0
+    for bound, count in zip(found.bounds, found.counts, strict=True):
+        if count >= wanted:
+            return low * 1e3, bound * 1e3
+        low = bound
+    return low * 1e3, math.inf
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
