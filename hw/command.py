@@ -121,7 +121,7 @@ def command(
     if template.url is not None:
         template = replace(template, prompts=prompts or ("text" if template.endpoint == "chat" else "tokens"))
         job = by_url(template, device, wanted, models)
-        found = [replace(job, headers=_headers(str(job.url), headers, api_key_env))]
+        found = [replace(job, headers=headers_of(str(job.url), headers, api_key_env))]
     elif prompts or api_key_env or headers or template.endpoint != "completions":
         raise UsageError("--endpoint, --prompts, --api-key-env and --header are for --url")
     else:
@@ -181,7 +181,7 @@ def by_url(template: Job, device: str, suites: tuple[str, ...], model: str) -> J
     return replace(template, suite="served", device="cpu" if device == "cpu" else "cuda", model=model.strip(), url=url)
 
 
-def _headers(url: str, given: tuple[str, ...], key_env: str | None) -> dict[str, str]:
+def headers_of(url: str, given: tuple[str, ...], key_env: str | None) -> dict[str, str]:
     """Header fields with the key. What they hold is in no message. The default key goes out encrypted or not at all."""
     found = {}
     for number, text in enumerate(given, 1):

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "what-if": ("simctl.commands.what_if", "Can this GPU serve this context, how fast, and what binds?"),
     "regime-map": ("simctl.commands.regime_map", "Where sparse decode beats dense, over context and batch."),
     "simulate": ("simctl.commands.simulate", "Serve a workload, replayed or drawn, on simulated engine replicas."),
+    "watch": ("simctl.commands.watch", "A running server beside its twin: predicted latency, and when its SLO breaks."),
     "explain": ("simctl.commands.explain", "Where the time of a simulated request went, in parts that add up."),
     "calibrate": ("simctl.commands.calibrate", "Learn the rates of a GPU from measurements, with held-out error."),
     "plan": ("simctl.commands.plan", "Find the cheapest deployment that meets an SLO, and with what probability."),

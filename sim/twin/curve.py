@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from sim.cost.rates import RateDraws
 from sim.rates.serving import HostRates
+from sim.results.metrics import summarise
 from sim.study.deployment import Deployment
 from sim.study.run import Study
-from sim.study.simulate import run_study
+from sim.study.simulate import requests_of
 from sim.workload.workload import Workload
 
 Floats = NDArray[np.float64]
@@ -71,7 +72,7 @@ def latency_curve(
 
     def figures_of(count: int, rate_per_s: float = math.inf, clients: int | None = None) -> dict[str, float | int]:
         load = Workload.drawn(count, request_rate=rate_per_s, max_concurrency=clients, **lengths)  # type: ignore[arg-type]
-        return run_study(Study(deployment, load, rates, host, {}), draws=0, keep_iterations=False).summary
+        return summarise(requests_of(Study(deployment, load, rates, host, {})), {})
 
     cap = deployment.batch_limits()[0]
     clients = [CLIENTS**power for power in range(20) if CLIENTS**power < cap] + [cap]

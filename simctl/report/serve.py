@@ -174,8 +174,18 @@ class Answers:
             return 200, {"error": ending(error)[1]}
 
 
-def server(page: Callable[[], str], answers: Callable[[str], tuple[int, dict[str, Any]]], port: int) -> ThreadingHTTPServer:
-    """An HTTP server on the loopback of `/` and `/answer?...`; port 0 takes a free one. OSError where the port is taken."""
+Answer = tuple[int, str, str]
+"""HTTP status, content type, body."""
+
+
+Routes = Mapping[str, tuple[str, Callable[[], str]] | Callable[[str], Answer]]
+
+
+def server(routes: Routes, port: int) -> ThreadingHTTPServer:
+    """An HTTP server on the loopback. A route is (content type, text), or what answers a query; port 0 takes a free one.
+
+    OSError where the port is taken.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         timeout, server_version, sys_version = 30, "simctl", ""
@@ -184,16 +194,16 @@ def server(page: Callable[[], str], answers: Callable[[str], tuple[int, dict[str
         def do_GET(self) -> None:
             hosts = [f"{name}:{self.server.server_address[1]}" for name in (LOOPBACK, "localhost")]
             address = urlsplit(self.path)
+            route = routes.get(address.path)
             # a name that somebody else's page resolves to this machine, or that page's own request
             if self.headers.get("Host") not in hosts or self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
                 self._send(403, "application/json", json.dumps({"error": "only from a page of this server"}))
-            elif address.path == "/":
-                self._send(200, "text/html", page())
-            elif address.path == "/answer":
-                status, body = answers(address.query)
-                self._send(status, "application/json", json.dumps(body, allow_nan=False))
+            elif route is None:
+                self._send(404, "application/json", json.dumps({"error": f"there are {' and '.join(routes)}"}))
+            elif callable(route):
+                self._send(*route(address.query))
             else:
-                self._send(404, "application/json", json.dumps({"error": "there are / and /answer"}))
+                self._send(200, route[0], route[1]())
 
         def _send(self, status: int, kind: str, text: str) -> None:
             body = f"{text}\n".encode()
@@ -213,6 +223,16 @@ def server(page: Callable[[], str], answers: Callable[[str], tuple[int, dict[str
     return Server((LOOPBACK, port), Handler)
 
 
+def routes_of(page: str, answers: Callable[[str], tuple[int, dict[str, Any]]]) -> Routes:
+    """The page and its answers."""
+
+    def answered(query: str) -> Answer:
+        status, body = answers(query)
+        return status, "application/json", json.dumps(body, allow_nan=False)
+
+    return {"/": ("text/html", lambda: page), "/answer": answered}
+
+
 def serve(path: Path, port: int) -> None:
     """Show the run at `path` until Ctrl-C. UsageError where it is none, or none that can be asked again; OSError of a port taken."""
     from sim.results.run_files import RUN_FILE, read_run_dataset
@@ -226,6 +246,6 @@ def serve(path: Path, port: int) -> None:
     answers = Answers(question_of(dataset.attrs, file))
     answers.fit()
     page = render([part_of(record, dataset)], __version__, answers.question)
-    with server(lambda: page, answers, port) as found:
+    with server(routes_of(page, answers), port) as found:
         click.echo(f"http://{LOOPBACK}:{found.server_address[1]}/")
         found.serve_forever(poll_interval=0.2)

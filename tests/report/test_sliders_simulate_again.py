@@ -38,7 +38,7 @@ def address(answers):
     from simctl.report.page import render
 
     page = render([part_of(*read_run_dataset(results()["run"]))], "", answers.question)
-    with served.server(lambda: page, answers, 0) as server:
+    with served.server(served.routes_of(page, answers), 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/"

@@ -1,0 +1,135 @@
+"""`simctl watch`: a running server beside its twin, and when its SLO will break."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hw.command import headers_of
+from hw.serve.http_stream import split_url
+from sim.errors import UsageError
+from sim.files import writable
+from sim.slo import Condition, parse_slo
+from simctl.options import deployment_of, deployment_options, limit_options, rate_options
+from simctl.watch.live import History, serve_history
+from simctl.watch.scrape import scrape_all
+from simctl.watch.text import lines_of
+
+if TYPE_CHECKING:
+    from sim.twin.curve import Curve
+    from sim.twin.twin import Twin
+
+MOST_PATIENCE_S = 5.0
+
+
+@click.command("watch")
+@click.argument("urls", nargs=-1, required=True, metavar="URL...")
+@deployment_options
+@limit_options
+@click.option("--slo", "slos", multiple=True, help='What must hold, as "ttft:p95<2s tpot:p95<50ms". Without it nothing is forecast.')
+@click.option("--every", type=click.FloatRange(1, 3600), default=15.0, show_default=True, help="Seconds between scrapes.")
+@click.option("--horizon", type=click.FloatRange(1, 1440), default=20.0, show_default=True, help="Minutes to look ahead.")
+@click.option("--for", "duration", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="End then. [default: at Ctrl-C]")
+@click.option("--random-length-cv", type=click.FloatRange(0, 10), default=0.0, show_default=True, help="Log-normal lengths with this CV.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Also a live page, /status.json and /metrics on this port of the loopback.")
+@click.option("--trace", metavar="FILE", help="Also write the load as a trace (JSON lines) that simulate and plan read.")
+@click.option("--api-key-env", metavar="NAME", help="Variable that holds the servers' key, sent as Bearer and kept nowhere.")
+@click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="Header for the servers; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a window.")
+@rate_options
+def command(urls: tuple[str, ...], slos: tuple[str, ...], **options: Any) -> None:
+    """Watch running servers: predicted latency beside seen, and when the SLO breaks.
+
+    Each URL is a vLLM or SGLang server of the same deployment; its /metrics are read, nothing is sent to its model.
+    How much slower a server is than its simulation is learnt window by window, with a 90 % interval.
+
+    \b
+    Example:
+      simctl watch http://localhost:8000 --gpu H100 --model Llama-3.1-8B \\
+        --slo 'ttft:p95<1s tpot:p95<50ms' --port 8100
+    """
+    from sim.twin.twin import Twin
+
+    servers = [_checked(url, options["api_key_env"], options["headers"]) for url in urls]
+    headers = servers[0][1]
+    if len(set(urls)) < len(urls):
+        raise UsageError("a URL is given twice")
+    twin = Twin([url for url, _ in servers], _curve_for(options), _conditions(slos), options["horizon"] * 60.0)
+    trace, history, page = writable(options["trace"]), History(), None
+    if options["port"] is not None:
+        page = serve_history(history, options["port"])
+        click.echo(f"http://127.0.0.1:{page.server_address[1]}/", err=True)
+    try:
+        _follow(twin, [url for url, _ in servers], headers, options, trace, history)
+    except KeyboardInterrupt:
+        click.echo("ended", err=True)
+    finally:
+        if page:
+            page.shutdown()
+
+
+def _follow(twin: Twin, urls: list[str], headers: dict[str, str], options: dict[str, Any], trace: Path | None, history: History) -> None:
+    began, every, turn = time.monotonic(), options["every"], 0
+    with trace.open("w", encoding="utf-8") if trace else open("/dev/null", "w", encoding="utf-8") as load:
+        while True:
+            now = time.monotonic() - began
+            report = twin.observe(now, scrape_all(urls, headers, now, min(MOST_PATIENCE_S, every)))
+            clock = time.strftime("%H:%M:%S")
+            history.add(report, clock)
+            if options["as_json"]:
+                click.echo(json.dumps(report.to_dict(), allow_nan=False))
+            else:
+                click.echo("\n".join(lines_of(report, clock, len(urls))))
+            _write_arrivals(load.write, twin, report.prompt_tokens, report.output_tokens)
+            load.flush()
+            turn += 1
+            if options["duration"] is not None and turn * every > options["duration"]:
+                return
+            time.sleep(max(0.0, began + turn * every - time.monotonic()))
+
+
+def _write_arrivals(write: Callable[[str], Any], twin: Twin, prompt: float, output: float) -> None:
+    """Arrivals of the last window, evenly over it, with mean lengths: metrics say no more."""
+    if not twin.windows or math.isnan(prompt):
+        return
+    end, seconds, count = twin.windows[-1]
+    lengths = {"prompt_tokens": max(1, round(prompt)), "output_tokens": max(1, round(output))}
+    for i in range(round(count)):
+        write(json.dumps({"arrival_s": round(end - seconds + seconds * (i + 0.5) / count, 4)} | lengths) + "\n")
+
+
+def _curve_for(options: dict[str, Any]) -> Callable[[float, float], Curve]:
+    """Simulates a replica for lengths. The deployment is checked at once, its rates loaded when they are first needed."""
+    deployment = deployment_of(options)
+
+    def curve_for(prompt: float, output: float) -> Curve:
+        from sim import load_rates
+        from sim.rates.serving import as_served
+        from sim.twin.curve import latency_curve
+
+        rates, host = as_served(load_rates(deployment, posterior=options["posterior"], seed=options["seed"]))
+        return latency_curve(deployment, rates, host, prompt, output, options["random_length_cv"])
+
+    return curve_for
+
+
+def _conditions(slos: tuple[str, ...]) -> tuple[Condition, ...]:
+    found = parse_slo(slos, {}) if slos else ()
+    for condition in found:
+        if condition.figure in ("failed", "good"):
+            raise UsageError(f"{condition.text}: servers' metrics do not say this; give latencies, as ttft:p95<2s")
+    return found
+
+
+def _checked(url: str, key_env: str | None, headers: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    try:
+        split_url(url)
+    except ValueError as error:
+        raise UsageError(f"{url[:80]}: {error}") from None
+    return url.rstrip("/").removesuffix("/v1"), headers_of(url, headers, key_env)

@@ -1,0 +1,1 @@
+"""`simctl watch`: scrapes of running servers, the twin's reports as lines, as a page and as metrics."""

@@ -1,0 +1,67 @@
+"""What the page, Prometheus and autoscalers are told: the last report and those of the last hour, on the loopback."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from http.server import ThreadingHTTPServer
+
+from sim.twin.twin import Report
+from simctl.report.serve import Routes, server
+from simctl.watch.page import PAGE
+from simctl.watch.text import metrics_of, said
+
+KEPT = 720  # reports
+ALERTS = 20
+
+
+class History:
+    """Reports, newest last; written by the watcher, read by the page's threads."""
+
+    def __init__(self) -> None:
+        self._reports: deque[Report] = deque(maxlen=KEPT)
+        self._alerts: deque[str] = deque(maxlen=ALERTS)
+        self._lock = threading.Lock()
+
+    def add(self, report: Report, clock: str) -> None:
+        """Keep a report."""
+        with self._lock:
+            self._reports.append(report)
+            self._alerts.extend(f"{clock} {alert}" for alert in report.alerts)
+
+    def last(self) -> Report | None:
+        """The newest, None before there is one."""
+        with self._lock:
+            return self._reports[-1] if self._reports else None
+
+    def last_json(self) -> str:
+        """The newest as JSON, null before there is one."""
+        report = self.last()
+        return json.dumps(report and report.to_dict(), allow_nan=False)
+
+    def to_json(self) -> str:
+        """What the page draws."""
+        with self._lock:
+            reports, alerts = list(self._reports), list(self._alerts)
+        ahead = reports[-1].forecast if reports else None
+        body = {
+            "advice": said(ahead) if ahead else "No forecast yet: it needs an SLO and a few windows with requests.",
+            "chance": ahead.chance if ahead else 0.0,
+            "alerts": alerts[::-1],
+            "windows": [{"at_s": each["at_s"], "seen": each["seen"]} for each in (report.to_dict() for report in reports)],
+        }
+        return json.dumps(body, allow_nan=False)
+
+
+def serve_history(history: History, port: int) -> ThreadingHTTPServer:
+    """Start the page on the loopback in a thread: /, /history.json, /status.json, /metrics. OSError where the port is taken."""
+    routes: Routes = {
+        "/": ("text/html", lambda: PAGE),
+        "/history.json": ("application/json", history.to_json),
+        "/status.json": ("application/json", history.last_json),
+        "/metrics": ("text/plain", lambda: metrics_of(history.last())),
+    }
+    found = server(routes, port)
+    threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True).start()
+    return found

@@ -1,0 +1,68 @@
+"""A report of the twin as lines of at most 80 columns, and as metrics for Prometheus."""
+
+from __future__ import annotations
+
+import math
+
+from sim.twin.forecast import Forecast
+from sim.twin.twin import Report, Seen
+
+
+def lines_of(report: Report, clock: str, servers: int) -> list[str]:
+    """The load, a line a server, the forecast, and alerts."""
+    load = f"{clock}  {report.servers_up} of {servers} up"
+    if math.isfinite(report.rate_per_s):
+        load += f", {report.rate_per_s:.3g} requests/s, {report.running:.0f} running, {report.waiting:.0f} waiting"
+    lines = [load]
+    for url, seen in report.seen.items():
+        low, median, high = report.slowness[url]
+        lines.append(f"  {url}: takes {median:.2f}x [{low:.2f}-{high:.2f}] of the simulated time")
+        lines += [f"    {_seen(row)}" for row in seen]
+    if report.forecast:
+        lines.append(f"  {said(report.forecast)}")
+    return lines + [f"  ALERT {alert}" for alert in report.alerts]
+
+
+def _seen(row: Seen) -> str:
+    low, high = row.predicted_ms
+    verdict = "as predicted" if row.inside else "OUTSIDE"
+    return f"{row.metric.upper()} p50 {row.median_ms:.3g} ms, predicted {low:.3g}-{high:.3g}: {verdict}"
+
+
+def said(forecast: Forecast) -> str:
+    """The forecast as a sentence."""
+    if not forecast.condition or forecast.after_s is None or forecast.between_s is None:
+        return f"the SLO holds at this growth (chance of a break {forecast.chance:.2f})"
+    early, late = (each / 60 for each in forecast.between_s)
+    when = "now" if forecast.after_s == 0 else f"in {forecast.after_s / 60:.0f} min [{early:.0f}-{late:.0f}]"
+    help_ = {0: "none needed yet", None: "no number of replicas up to 64 helps"}.get(
+        forecast.add_replicas, f"add {forecast.add_replicas} replica{'s' if (forecast.add_replicas or 0) > 1 else ''}"
+    )
+    return f"at this growth {forecast.condition} breaks {when} with chance {forecast.chance:.2f}; {help_}"
+
+
+def metrics_of(report: Report | None) -> str:
+    """Gauges in Prometheus' text format; what is not known is left out."""
+    if report is None:
+        return ""
+    rows: list[tuple[str, str, float]] = [("servers_up", "", report.servers_up), ("request_rate", "", report.rate_per_s)]
+    for url, (_, median, _) in report.slowness.items():
+        rows.append(("slowness", f'server="{url}"', median))
+    for url, seen in report.seen.items():
+        for row in seen:
+            for end, value in zip(("p05", "p95"), row.predicted_ms, strict=True):
+                rows.append((f"predicted_{row.metric}_median_seconds", f'server="{url}",quantile="{end}"', value / 1e3))
+            rows.append((f"seen_{row.metric}_median_seconds", f'server="{url}"', row.median_ms / 1e3))
+    if report.forecast:
+        rows.append(("slo_break_chance", "", report.forecast.chance))
+        rows.append(("slo_break_after_seconds", "", math.nan if report.forecast.after_s is None else report.forecast.after_s))
+        rows.append(("replicas_to_add", "", math.nan if report.forecast.add_replicas is None else report.forecast.add_replicas))
+    rows.append(("alerts", "", len(report.alerts)))
+    known = [(name, labels, value) for name, labels, value in rows if math.isfinite(value)]
+    text, told = [], set()
+    for name, labels, value in sorted(known, key=lambda row: row[0]):
+        if name not in told:
+            text.append(f"# TYPE simctl_watch_{name} gauge")
+            told.add(name)
+        text.append(f"simctl_watch_{name}{{{labels}}} {value:g}" if labels else f"simctl_watch_{name} {value:g}")
+    return "\n".join(text)
