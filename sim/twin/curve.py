@@ -19,7 +19,7 @@ from sim.workload.workload import Workload
 
 Floats = NDArray[np.float64]
 LOADS = (0.02, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.95)  # of the most requests that the replica finishes
-REQUESTS, NEAR_FULL, WAVES = 400, 0.75, 4  # requests of a point, four times as many near the capacity; of a closed loop, times its clients
+REQUESTS, NEAR_FULL, WAVES = 400, 0.75, 2  # requests of a point, four times as many near the capacity; of a closed loop, times its clients
 CLIENTS = 2  # step of closed loops, up to the batch cap
 STATISTICS = ("mean", "std", "median", "p90", "p95", "p99")
 METRICS = ("ttft", "tpot", "e2el")

@@ -39,6 +39,7 @@ class Trend:
 class Forecast:
     """Chance that a condition of the SLO breaks within the horizon, its Monte-Carlo error, the median time of it, and what would help."""
 
+    horizon_s: float
     chance: float
     error: float
     after_s: float | None  # median over the draws that break; None where none does
@@ -106,6 +107,7 @@ def forecast(
     if chance > SAFE:
         added = next((k for k in range(1, MOST_ADDED + 1) if breaks(len(levels) + k)[0].any(axis=1).mean() <= SAFE), None)
     return Forecast(
+        horizon_s,
         chance,
         math.sqrt(max(chance * (1 - chance), 1e-6) / DRAWS),
         float(np.median(first_at)) if len(first_at) else None,

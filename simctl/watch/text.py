@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sim.twin.forecast import Forecast
+from sim.twin.forecast import MOST_ADDED, SAFE, Forecast
 from sim.twin.twin import Report, Seen
 
 
@@ -26,19 +26,19 @@ def lines_of(report: Report, clock: str, servers: int) -> list[str]:
 def _seen(row: Seen) -> str:
     low, high = row.predicted_ms
     verdict = "as predicted" if row.inside else "OUTSIDE"
-    return f"{row.metric.upper()} p50 {row.median_ms:.3g} ms, predicted {low:.3g}-{high:.3g}: {verdict}"
+    return f"{row.metric.upper()} p50 in {row.bucket_ms[0]:.3g}-{row.bucket_ms[1]:.3g} ms, predicted {low:.3g}-{high:.3g}: {verdict}"
 
 
 def said(forecast: Forecast) -> str:
     """The forecast as a sentence."""
-    if not forecast.condition or forecast.after_s is None or forecast.between_s is None:
-        return f"the SLO holds at this growth (chance of a break {forecast.chance:.2f})"
+    within = f"in the next {forecast.horizon_s / 60:.0f} min"
+    if forecast.chance <= SAFE or forecast.after_s is None or forecast.between_s is None:
+        return f"at this growth the SLO holds {within} with chance {1 - forecast.chance:.2f}"
     early, late = (each / 60 for each in forecast.between_s)
     when = "now" if forecast.after_s == 0 else f"in {forecast.after_s / 60:.0f} min [{early:.0f}-{late:.0f}]"
-    help_ = {0: "none needed yet", None: "no number of replicas up to 64 helps"}.get(
-        forecast.add_replicas, f"add {forecast.add_replicas} replica{'s' if (forecast.add_replicas or 0) > 1 else ''}"
-    )
-    return f"at this growth {forecast.condition} breaks {when} with chance {forecast.chance:.2f}; {help_}"
+    count = forecast.add_replicas
+    advice = f"add {count} replica{'s' if count > 1 else ''}" if count else f"even {MOST_ADDED} more replicas do not help"
+    return f"at this growth {forecast.condition} breaks {when} with chance {forecast.chance:.2f}; {advice}"
 
 
 def metrics_of(report: Report | None) -> str:

@@ -1,0 +1,57 @@
+"""The live page, its JSON and its metrics say what the watcher knows, on the loopback alone."""
+
+import json
+import math
+import urllib.error
+import urllib.request
+
+import pytest
+
+from sim.twin.forecast import Forecast
+from sim.twin.twin import Report, Seen
+from simctl.watch.live import History, serve_history
+
+SEEN = {"http://a": [Seen("ttft", 55.0, (40.0, 60.0), (45.0, 58.0)), Seen("tpot", 30.0, (25.0, 50.0), (8.0, 10.0))]}
+AHEAD = Forecast(1200.0, 0.8, 0.01, 720.0, (300.0, 1200.0), "ttft:p95<1s", 2)
+REPORT = Report(60.0, 1, 6.0, 512.0, math.nan, 5.0, 0.0, {"http://a": (1.2, 1.3, 1.4)}, SEEN, AHEAD, ["http://a: silent (refused)"])
+
+
+@pytest.fixture
+def address():
+    history = History()
+    history.add(REPORT, "12:00:00")
+    server = serve_history(history, 0)
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def get(url: str, **headers: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as found:
+            return found.status, found.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_status_and_history_are_the_report(address) -> None:
+    status = json.loads(get(f"{address}/status.json")[1])
+    assert status["output_tokens"] is None  # nan is no JSON
+    assert [row["inside"] for row in status["seen"]["http://a"]] == [True, False]
+    history = json.loads(get(f"{address}/history.json")[1])
+    assert history["advice"] == "at this growth ttft:p95<1s breaks in 12 min [5-20] with chance 0.80; add 2 replicas"
+    assert history["alerts"] == ["12:00:00 http://a: silent (refused)"]
+
+
+def test_metrics_are_prometheus_text(address) -> None:
+    text = get(f"{address}/metrics")[1]
+    assert 'simctl_watch_slowness{server="http://a"} 1.3' in text
+    assert "simctl_watch_replicas_to_add 2" in text
+    assert text.count("# TYPE simctl_watch_slowness gauge") == 1
+
+
+def test_a_page_of_somebody_else_gets_nothing(address) -> None:
+    assert get(f"{address}/status.json", **{"Sec-Fetch-Site": "cross-site"})[0] == 403
+    assert get(f"{address}/status.json", Host="evil.example")[0] == 403
+    assert get(f"{address}/nothing")[0] == 404
