@@ -150,14 +150,15 @@ class Twin:
         slow = server.level.median
         # a first token that waits for a place in the batch waits for those before it to finish
         queue_ms = 1e3 * window.waiting * window.seconds / window.finished if window.finished else 0.0
+
+        def first_ms(statistic: str) -> float:
+            return max(float(curve.slowed(f"{statistic}_ttft_ms", rate, slow)), queue_ms)
+
         rows: list[Seen] = []
         outside = False
-        expected = {
+        expected: dict[str, tuple[Level, float, float]] = {
             "tpot": (server.level, curve.tpot_ms(window.decoding, "median"), curve.tpot_ms(window.decoding)),
-            "ttft": (
-                server.first_token,
-                *(max(float(curve.slowed(f"{statistic}_ttft_ms", rate, slow)), queue_ms) for statistic in ("median", "mean")),
-            ),
+            "ttft": (server.first_token, first_ms("median"), first_ms("mean")),
         }
         for metric, (level, median_ms, _) in expected.items():
             found = window.latency[f"{metric}_s"]
