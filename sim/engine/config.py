@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sim.engine.version_defaults import schedules_ahead
 from sim.engine.versions import NEWEST, rules_of
 from sim.errors import UsageError
 
@@ -81,7 +82,7 @@ class EngineConfig:
     def overlaps(self) -> bool:
         """Whether the engine decides an iteration while the one before it runs: vLLM's default, except with drafts from n-grams."""
         waits = self.options.get("draft_tokens") and self.options.get("drafter", "ngram") == "ngram"
-        return self.scheduler == "vllm" and bool(self.options.get("async_scheduling", not waits))
+        return self.scheduler == "vllm" and bool(self.options.get("async_scheduling", not waits and schedules_ahead(self.engine_version)))
 
     @property
     def kv_capacity_tokens(self) -> int:

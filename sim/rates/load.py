@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from sim.cost.rates import RateDraws
+from sim.engine.version_defaults import LAUNCH_SD, STEP_SD, measured
 from sim.rates import posterior as files
 from sim.rates.links import link_cost, over_links, slowest
 from sim.rates.provenance import outside_measured
@@ -45,8 +47,12 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0) -> RateDraw
     On a GPU nobody measured, the hierarchy over GPUs is that wide already.
     """
     variance = sum(UNMEASURED_SD[way] ** 2 for way in unmeasured_ways(deployment))
-    if deployment.limits.enforce_eager:
-        factor = np.exp(EAGER_LAUNCH_SD * np.random.default_rng([seed, 81]).standard_normal(rates.count))
+    launch_sd = EAGER_LAUNCH_SD if deployment.limits.enforce_eager else 0.0
+    if unmeasured_version(deployment):
+        variance += STEP_SD**2
+        launch_sd = math.hypot(launch_sd, LAUNCH_SD)
+    if launch_sd:
+        factor = np.exp(launch_sd * np.random.default_rng([seed, 81]).standard_normal(rates.count))
         rates = replace(rates, draws=replace(rates.draws, launch_layer_s=rates.draws.launch_layer_s * factor))
     if not rates.source.measured:
         return _moved(rates, variance, seed)
@@ -59,6 +65,11 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0) -> RateDraw
 
 def _moved(rates: RateDraws, variance: float, seed: int) -> RateDraws:
     return files.moved(rates, files.model_errors(np.full(rates.count, variance**0.5), seed + 1)) if variance else rates
+
+
+def unmeasured_version(d: Deployment) -> bool:
+    """Whether the engine is asked for in a version that was measured nowhere."""
+    return d.limits.engine == "vllm" and not measured(d.limits.engine_version)
 
 
 def unmeasured_ways(d: Deployment) -> list[str]:
@@ -96,6 +107,8 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
     if ways := unmeasured_ways(d):
         said = ", ".join(f"{way} (log sd {UNMEASURED_SD[way]:g})" for way in ways)
         notes.append(f"measured nowhere, by declared priors: {said}.")
+    if unmeasured_version(d):
+        notes.append(f"vllm {d.limits.engine_version} was not measured: declared priors (log sd {STEP_SD:g}; of launches {LAUNCH_SD:g}).")
     if d.parallel.dp > 1:
         notes.append(f"{d.parallel.dp} data-parallel ranks step together; limits and KV are those of all of them, requests spread evenly.")
     return notes + link_notes(d, rates)

@@ -14,6 +14,7 @@ from sim.cost.step_time import step_time_s
 from sim.cost.work import Work, iteration_work
 from sim.engine.config import EngineConfig
 from sim.engine.registry import engine_of
+from sim.engine.version_defaults import default_share
 from sim.engine.versions import NEWEST
 from sim.errors import SimctlError, UsageError
 from sim.rates.links import linked
@@ -74,8 +75,10 @@ class Limits:
     @property
     def memory_share(self) -> float:
         """Share of device memory the engine takes: as given, or its default."""
-        share = self.gpu_memory_utilization
-        return engine_of(self.engine).memory_share if share is None else share
+        if self.gpu_memory_utilization is not None:
+            return self.gpu_memory_utilization
+        share = engine_of(self.engine).memory_share
+        return default_share(self.engine_version, share) if self.engine == "vllm" else share
 
 
 @dataclass(frozen=True, slots=True)

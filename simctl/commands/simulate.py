@@ -120,7 +120,7 @@ SECTIONS = {
 @click.option("--enable-chunked-prefill/--no-enable-chunked-prefill", default=True, help="Cut prompts at the token budget. [default: on]")
 @click.option("--long-prefill-token-threshold", type=click.IntRange(0), default=0, show_default=True, help="Prefill share cap; 0: none.")
 @click.option("--prefill-schedule-interval", type=click.IntRange(1), default=1, show_default=True, help="Prefill once in N iterations.")
-@click.option("--engine-version", default=NEWEST, show_default=True, help="Whose decisions vllm takes: 0.33, or 0.32 and before.")
+@click.option("--engine-version", default=NEWEST, show_default=True, help="Of vllm: its decisions and defaults.")
 @click.option(
     "--served/--in-process",
     default=True,
@@ -256,7 +256,8 @@ def study_of(
 
     def rates_of(deployment: Deployment) -> tuple[RateDraws, HostRates]:
         d, memo = deployment, {} if known is None else known
-        key = (d.model.name, d.gpu.name, d.precision, d.tp, d.parallel, d.topology, d.limits.engine, d.limits.enforce_eager)
+        engine = (d.limits.engine, d.limits.engine_version, d.limits.enforce_eager)
+        key = (d.model.name, d.gpu.name, d.precision, d.tp, d.parallel, d.topology, *engine)
         if key not in memo:
             memo[key] = loaded(deployment)
         return memo[key]

@@ -1,0 +1,34 @@
+"""What a version of vLLM takes where nothing is said, and how far its iterations were measured."""
+
+from __future__ import annotations
+
+from sim.engine.versions import rules_of
+
+ASYNCHRONOUS = (0, 14)  # the first that decides ahead by default
+SHARE = (0, 20), 0.9  # before it, this share of device memory; from it, the engine's
+# Served runs of 0.20.2, 0.23.0 and 0.24.0 differ as replicates do; what is older was measured in none.
+MEASURED = (0, 20)
+# Log sd of step times, and of launches outside captured graphs, of a version that was not measured: declared.
+STEP_SD, LAUNCH_SD = 0.08, 0.4
+
+
+def numbers(version: str) -> tuple[int, int]:
+    """(major, minor). Raises UsageError for what is no version."""
+    rules_of(version)
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def schedules_ahead(version: str) -> bool:
+    """Whether the version decides an iteration while the one before runs, unasked."""
+    return numbers(version) >= ASYNCHRONOUS
+
+
+def default_share(version: str, otherwise: float) -> float:
+    """Share of device memory that the version takes, unasked."""
+    return SHARE[1] if numbers(version) < SHARE[0] else otherwise
+
+
+def measured(version: str) -> bool:
+    """Whether iterations of this version, or of its neighbours, were measured."""
+    return numbers(version) >= MEASURED
