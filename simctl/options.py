@@ -245,7 +245,7 @@ rate_options = grouped(
 
 TRACE_ONLY = ("limit", "resample", "rate_scale", "spread_arrivals")
 AGENTS_ONLY = ("agent_opening_len", "agent_edited_share")
-DRAWN_ONLY = ("random_input_len", "random_output_len", "random_length_cv", "random_prefix_len", "turns")
+DRAWN_ONLY = ("random_input_len", "random_output_len", "random_length_cv", "random_range_ratio", "random_prefix_len", "turns")
 # An option left out takes the default of sim.Workload, which the help repeats.
 workload_options = grouped(
     click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace file, or ServeGen's folder."),
@@ -272,6 +272,7 @@ workload_options = grouped(
     click.option("--random-input-len", type=click.IntRange(1), help="Mean new prompt tokens. [default: 1024; agents: 3000]"),
     click.option("--random-output-len", type=click.IntRange(1), help="Mean output tokens. [default: 128; agents: 180]"),
     click.option("--random-length-cv", type=float, help="Log-normal lengths with this CV; 0: fixed. [default: 0]"),
+    click.option("--random-range-ratio", type=float, help="Uniform lengths within this share of the means, as vllm bench. [default: 0]"),
     click.option("--random-prefix-len", type=click.IntRange(0), help="System prompt shared by all. [default: 0; agents: 5200]"),
     click.option("--turns", type=click.IntRange(1), help="Requests per session; the context grows. [default: 1; agents: 4.43 in the mean]"),
     click.option("--think-time", type=float, help="Mean seconds between turns, exponential. [default: 0; agents: 5.3, log-normal]"),
@@ -282,6 +283,7 @@ _ARGUMENTS = {
     "random_input_len": "input_len",
     "random_output_len": "output_len",
     "random_length_cv": "length_cv",
+    "random_range_ratio": "range_ratio",
     "random_prefix_len": "prefix_len",
     "think_time": "think_time_s",
     "agent_opening_len": "opening_len",
@@ -335,8 +337,8 @@ def _drawn(options: Mapping[str, Any], given: set[str], arguments: dict[str, Any
         return Workload.drawn(requests, **arguments)
     if requests is not None:
         raise UsageError("give --num-prompts or --agent-sessions, not both")
-    if "random_length_cv" in given:
-        raise UsageError("--random-length-cv is not for agents: their lengths have spreads of their own")
+    if given.intersection(("random_length_cv", "random_range_ratio")):
+        raise UsageError("--random-length-cv and --random-range-ratio are not for agents: their lengths have spreads of their own")
     return Workload.agents(sessions, **arguments)
 
 

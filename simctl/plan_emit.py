@@ -72,6 +72,8 @@ def serve_arguments(pool: PoolSpec) -> list[str]:
     found += ["--pipeline-parallel-size", str(d.parallel.pp)] if d.parallel.pp > 1 else []
     found += ["--data-parallel-size", str(d.parallel.dp)] if d.parallel.dp > 1 else []
     found += ["--enable-expert-parallel"] if d.parallel.expert else []
+    if limits.lora is not None:
+        found += ["--enable-lora", "--max-lora-rank", str(limits.lora.rank), "--max-loras", str(limits.lora.adapters)]
     found += ["--enforce-eager"] if limits.enforce_eager else []
     found += ["--max-num-seqs", str(seqs), "--max-num-batched-tokens", str(budget), "--max-model-len", str(config.max_model_len)]
     found += ["--gpu-memory-utilization", f"{limits.memory_share:g}", "--block-size", str(config.block_size)]

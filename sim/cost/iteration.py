@@ -35,6 +35,7 @@ from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
+from sim.specs.lora import Lora
 from sim.specs.model import ModelSpec
 from sim.specs.parallel import NO_PARALLEL, Parallel
 from sim.specs.precision import Precision
@@ -125,6 +126,7 @@ class StepTime:
         parallel: Parallel = NO_PARALLEL,
         part_tokens: int = 0,
         eager: bool = False,
+        lora: Lora | None = None,
     ) -> None:
         self.model = model
         self.policy = policy
@@ -141,7 +143,7 @@ class StepTime:
         self._tiers = tuple(tiers)
         self._tier_overlap = tier_overlap
         # micro-batches are those of an engine with kernels of its own
-        self._coefficients = c = coefficients(model, precision, tp, None if micro_batch else gpu, parallel)
+        self._coefficients = c = coefficients(model, precision, tp, None if micro_batch else gpu, parallel, lora)
         self._block_bytes = block_size * (c.kv_token_bytes + c.window_token_bytes)
         self._rates = rates
         self._chords: dict[tuple[int, int], tuple[int, int]] = {}

@@ -32,6 +32,7 @@ from sim.cost.gemm import GEMM_KERNELS, at_rows, over_roofline
 from sim.errors import UsageError
 from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
+from sim.specs.lora import Lora
 from sim.specs.model import LayerGroup, ModelSpec
 from sim.specs.parallel import NO_PARALLEL, Parallel
 from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision, quantises
@@ -109,6 +110,7 @@ class Coefficients(NamedTuple):
     launch_layers: float  # of an iteration outside a captured graph
     piece_layers: float  # of one that carries prefill and is in pieces of graphs
     mixed_fill: float
+    adapter: tuple[float, int, float] = (0.0, 1, 0.0)  # LoRA: bytes of one adapter, adapters, share of the rows that use one
     expert_gpus: int = 1  # GPUs that hold different experts: the busiest is waited for
 
 
@@ -128,7 +130,12 @@ def kv_shards(kv_heads: int, tp: int) -> int:
 
 @lru_cache(maxsize=256)
 def coefficients(
-    model: ModelSpec, precision: Precision, tp: int = 1, gpu: GpuSpec | None = None, parallel: Parallel = NO_PARALLEL
+    model: ModelSpec,
+    precision: Precision,
+    tp: int = 1,
+    gpu: GpuSpec | None = None,
+    parallel: Parallel = NO_PARALLEL,
+    lora: Lora | None = None,
 ) -> Coefficients:
     """Per-GPU coefficients of the work, on a GPU or on any: of all layers, whatever stage they are in. Raises UsageError when the heads do
     not split over `tp`.
@@ -179,6 +186,11 @@ def coefficients(
             # minimum and maximum per key channel, 16-bit: the bytes of two keys, that is of one token's K and V
             keys = mixer.kv_elements_per_token() if mixer.kind == "attention" else 2 * mixer.kv_elements_per_token()
             summary += n * keys * ACTIVATION_BYTES / shards
+    adapter = (0.0, 1, 0.0)
+    if lora is not None:
+        adapter = (lora.params(model) * ACTIVATION_BYTES / tp, lora.adapters, lora.share)
+        flops += lora.share * 2.0 * lora.params(model)
+        kernels += lora.kernels(model)
     comm_bytes, comm_ops = traffic(model, blocks, tp, parallel)
     return Coefficients(
         linear_bytes=(linear + model.outer_params * (weight if found is None else ACTIVATION_BYTES)) / tp,
@@ -205,6 +217,7 @@ def coefficients(
         launch_layers=launches * (1.0 + TP_LAUNCHES * (tp > 1)),
         piece_layers=pieces,
         mixed_fill=mixed_fill(query_heads(model, tp)),
+        adapter=adapter,
         expert_gpus=sharing if parallel.expert else 1,
     )
 
@@ -269,7 +282,7 @@ def layer_kernels(group: LayerGroup, hidden: int, tp: int = 1) -> tuple[float, f
     return small, gemms, ACTIVATION_BYTES * row, inputs
 
 
-def expected_experts(experts: int, top_k: int, tokens: Any) -> Any:
+def expected_experts(experts: int, top_k: float, tokens: Any) -> Any:
     """Expected distinct experts that `tokens` tokens route to, each choosing top_k of `experts` uniformly."""
     return experts * (1.0 - (1.0 - top_k / experts) ** tokens)
 
@@ -293,9 +306,10 @@ def iteration_work(
     tp: int = 1,
     gpu: GpuSpec | None = None,
     parallel: Parallel = NO_PARALLEL,
+    lora: Lora | None = None,
 ) -> Work:
     """The work of one iteration, or of the heaviest part of one, per GPU. Raises UsageError when the model does not split over `tp`."""
-    return work_from(coefficients(model, precision, tp, gpu, parallel), shape, policy)
+    return work_from(coefficients(model, precision, tp, gpu, parallel, lora), shape, policy)
 
 
 def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENSE) -> Work:
@@ -311,6 +325,10 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
             expert_rows = busiest(routed * top_k / c.expert_gpus, c.expert_gpus) * c.expert_gpus / top_k
         else:
             experts = experts + one_expert * expected_experts(count, top_k, routed)
+    linear_bytes: Any = c.linear_bytes
+    one_adapter, adapters, share = c.adapter
+    if one_adapter:
+        linear_bytes = linear_bytes + one_adapter * expected_experts(adapters, share, rows)
     finds = shape.decode_seqs * 0.0 + c.kv_layers if policy.selects else 0.0
     attention = attention_work(c, shape, policy)
     return Work(
@@ -318,7 +336,7 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
         has_prefill=shape.has_prefill,
         kernels=c.kernels,
         activation_bytes=rows * c.activation_bytes,
-        linear_bytes=c.linear_bytes * efficiency,
+        linear_bytes=linear_bytes * efficiency,
         linear_flops=rows * c.linear_flops * efficiency,
         head_bytes=c.head_bytes,
         head_flops=shape.sampled * c.head_flops,

@@ -24,7 +24,7 @@ from sim.study.deployment import Deployment
 OUTSIDE_SD = {"model": 0.025, "dtype": 0.05, "tp": 0.06, "engine": 0.05}
 # The same, declared, of ways to run that nobody measured on any GPU: pipeline stages, ranks that wait for one another, experts that fall
 # unevenly, iterations without CUDA graphs.
-UNMEASURED_SD = {"pipeline parallel": 0.15, "data parallel": 0.2, "expert parallel": 0.15, "eager": 0.1}
+UNMEASURED_SD = {"pipeline parallel": 0.15, "data parallel": 0.2, "expert parallel": 0.15, "eager": 0.1, "LoRA": 0.15}
 EAGER_LAUNCH_SD = 0.35  # log sd of a layer's launches in decodes: they were learnt from prefill beyond the captured sizes
 FAMILY_SD = 0.04  # more of a model none of whose family was measured: Gemma 3 and Phi-4 on an H200 were 4 and 3 % off
 
@@ -76,6 +76,7 @@ def unmeasured_ways(d: Deployment) -> list[str]:
     """How the deployment runs that was measured nowhere."""
     p = d.parallel
     ways = {"pipeline parallel": p.pp > 1, "data parallel": p.dp > 1, "expert parallel": p.expert, "eager": d.limits.enforce_eager}
+    ways["LoRA"] = d.limits.lora is not None
     return [way for way, runs in ways.items() if runs]
 
 

@@ -21,12 +21,13 @@ from sim.rates.links import linked
 from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
+from sim.specs.lora import Lora
 from sim.specs.model import ModelSpec
 from sim.specs.models import get_model
 from sim.specs.parallel import NO_PARALLEL, Parallel, check_parallel
-from sim.specs.precision import Precision, check_engine, check_runs, served_precision
+from sim.specs.precision import ACTIVATION_BYTES, Precision, check_engine, check_runs, served_precision
 from sim.specs.topology import Topology, default_topology
-from sim.study.memory import Memory, block_bytes, device_memory, loaded_weight_bytes, sequence_bytes
+from sim.study.memory import Memory, block_bytes, device_memory, loaded_weight_bytes, peerless_bytes, sequence_bytes
 from sim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Limits:
     kv_offloading_size: float | None = None
     draft: ModelSpec | None = None
     enforce_eager: bool = False
+    lora: Lora | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     prefill_schedule_interval: int = 1
     engine_version: str = NEWEST
@@ -167,7 +169,9 @@ class Deployment:
         is given.
         """
         part = share_of(shape, self.parallel)
-        return iteration_work(self.model, part, self.precision, policy or self.limits.attention, self.tp, self.gpu, self.parallel)
+        return iteration_work(
+            self.model, part, self.precision, policy or self.limits.attention, self.tp, self.gpu, self.parallel, self.limits.lora
+        )
 
     def batch_limits(self) -> tuple[int, int]:
         """(max_num_seqs, max_num_batched_tokens) in force.
@@ -205,6 +209,11 @@ class Deployment:
             share=share,
             parallel=self.parallel,
         )
+        if self.tp > 1 and self.links.way(self.tp) == "host":
+            found = replace(found, activations=found.activations + peerless_bytes(share))
+        if limits.lora is not None:
+            adapters = limits.lora.adapters * limits.lora.params(self.model) * ACTIVATION_BYTES
+            found = replace(found, weights=found.weights + adapters * self.parallel.stage_share(self.model) / self.tp)
         if limits.draft is None:
             return found
         return replace(found, weights=found.weights + loaded_weight_bytes(limits.draft, self.precision, self.tp))

@@ -7,9 +7,11 @@ engines really got: `calibrate.memory`, packaged as scenarios/data/posteriors/me
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from statistics import NormalDist
 from typing import Any
 
 from sim.cost.work import coefficients
@@ -133,6 +135,16 @@ def activation_bytes(
     """
     draws = packaged_overhead().draws(model, memory_bytes, token_budget, max_num_seqs, tp)
     return draws[min(len(draws) - 1, int(share * len(draws)))]
+
+
+# What GPUs without peer access take more when they work together: NCCL's channels and buffers (some 0.3 to 1 GB), a context and pages for
+# transfers through host memory, and on a workstation card what its desktop holds (up to 2 GB). Declared: median and log sd.
+PEERLESS_BYTES, PEERLESS_SD = 1.2e9, 0.6
+
+
+def peerless_bytes(share: float = 0.5) -> float:
+    """Bytes that a GPU takes more in a group without peer access: the quantile `share`."""
+    return PEERLESS_BYTES * math.exp(PEERLESS_SD * NormalDist().inv_cdf(min(max(share, 0.001), 0.999)))
 
 
 def device_memory(

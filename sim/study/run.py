@@ -77,7 +77,11 @@ class PlannedPool:
         """Prices iterations at a draw of the rates, or at their medians."""
         d, rates = self.spec.deployment, self.rates_at(draw)
         draft = StepTime(d.limits.draft, d.precision, rates, tp=d.tp, gpu=d.gpu) if d.limits.draft else None
-        settings = step_settings(self.config, self.host.work) | {"parallel": d.parallel, "eager": d.limits.enforce_eager}
+        settings = step_settings(self.config, self.host.work) | {
+            "parallel": d.parallel,
+            "eager": d.limits.enforce_eager,
+            "lora": d.limits.lora,
+        }
         settings["part_tokens"] = self.config.max_num_batched_tokens // d.parallel.parts
         return IterationCost(d.model, d.precision, rates, tp=d.tp, policy=d.limits.attention, draft=draft, gpu=d.gpu, **settings)
 

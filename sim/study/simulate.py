@@ -259,6 +259,8 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
         "gpu_memory_utilization": d.limits.memory_share,
         "scheduling_policy": config.policy,
         "attention": d.limits.attention.label,
+        **{f"lora_{name}": getattr(d.limits.lora, name) if d.limits.lora else 0 for name in ("rank", "adapters", "share")},
+        "enforce_eager": int(d.limits.enforce_eager),
         "draft_model": d.limits.draft.name if d.limits.draft else "",
         **{name: getattr(config, name) for name in names},
         **{f"engine_{name}": value if isinstance(value, str) else float(value) for name, value in config.options.items()},

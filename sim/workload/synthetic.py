@@ -22,7 +22,8 @@ MAX_CV = 100.0
 class Synthetic:
     """`num_prompts` calls of `input_tokens` new tokens in and `output_tokens` out.
 
-    Lengths are fixed, or log-normal with these means and the coefficient of variation `length_cv`. `prefix_tokens` are a system prompt
+    Lengths are fixed, log-normal with these means and the coefficient of variation `length_cv`, or uniform within `range_ratio` of them.
+    `prefix_tokens` are a system prompt
     that all share, in front of the input. With `turns` > 1, calls form sessions of that many: each turn's prompt is all that was said
     before plus its input, sent after the previous turn has finished and a think time, exponential with mean `think_s`.
     Rate (or rate curve) and burstiness are those of the sessions' (single calls') starts. `most_tokens` is the longest prompt and output
@@ -39,10 +40,21 @@ class Synthetic:
     rate_per_s: float | RateCurve = math.inf
     burstiness: float = 1.0
     most_tokens: int | None = None
+    range_ratio: float = 0.0
 
 
-def draw_lengths(mean: int, cv: float, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """`count` lengths of at least 1 token: `mean` when `cv` is 0, else log-normal with that mean and coefficient of variation."""
+def draw_lengths(mean: int, cv: float, count: int, rng: np.random.Generator, range_ratio: float = 0.0) -> NDArray[np.int64]:
+    """`count` lengths of at least 1 token: `mean` when `cv` is 0, else log-normal with that mean and coefficient of variation.
+
+    With `range_ratio` r uniform whole numbers from floor(mean (1 - r)) to ceil(mean (1 + r)), as `vllm bench serve --random-range-ratio`.
+    """
+    if not 0.0 <= range_ratio < 1.0:
+        raise UsageError(f"random range ratio must lie in [0, 1), got {range_ratio:g}")
+    if range_ratio:
+        if cv:
+            raise UsageError("lengths have a range ratio or a coefficient of variation, not both")
+        low, high = math.floor(mean * (1.0 - range_ratio)), math.ceil(mean * (1.0 + range_ratio))
+        return np.maximum(1, rng.integers(low, high + 1, size=count))
     if not 0.0 <= cv <= MAX_CV:
         raise UsageError(f"length coefficient of variation must lie in 0..{MAX_CV:g}, got {cv:g}")
     if cv == 0.0:
@@ -60,8 +72,8 @@ def draw(spec: Synthetic, rng: np.random.Generator) -> Trace:
         raise UsageError("input, output and prefix lengths must be at most 2**32 tokens")
     if not 0.0 <= spec.think_s < math.inf:
         raise UsageError(f"think time must be a finite time >= 0, got {spec.think_s:g} s")
-    inputs = draw_lengths(spec.input_tokens, spec.length_cv, spec.num_prompts, rng)
-    outputs = draw_lengths(spec.output_tokens, spec.length_cv, spec.num_prompts, rng)
+    inputs = draw_lengths(spec.input_tokens, spec.length_cv, spec.num_prompts, rng, spec.range_ratio)
+    outputs = draw_lengths(spec.output_tokens, spec.length_cv, spec.num_prompts, rng, spec.range_ratio)
     pauses = rng.exponential(spec.think_s, size=spec.num_prompts) if spec.think_s else np.zeros(spec.num_prompts)
     builder = TraceBuilder("synthetic")
     system: Content | None = SystemPrompt("system", spec.prefix_tokens) if spec.prefix_tokens else None

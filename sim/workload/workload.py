@@ -44,6 +44,7 @@ class Workload:
         input_len: int = 1024,
         output_len: int = 128,
         length_cv: float = 0.0,
+        range_ratio: float = 0.0,
         prefix_len: int = 0,
         turns: int = 1,
         think_time_s: float = 0.0,
@@ -60,7 +61,9 @@ class Workload:
         mean of `request_rate` if both are given. Raises UsageError.
         """
         rate = _rate(request_rate, rate_curve, math.inf)
-        spec = Synthetic(num_prompts, input_len, output_len, length_cv, prefix_len, turns, think_time_s, rate, burstiness, most_tokens)
+        spec = Synthetic(
+            num_prompts, input_len, output_len, length_cv, prefix_len, turns, think_time_s, rate, burstiness, most_tokens, range_ratio
+        )
         origin = {
             "num_prompts": num_prompts,
             **_rate_origin(rate),
@@ -68,6 +71,7 @@ class Workload:
             "random_input_len": input_len,
             "random_output_len": output_len,
             "random_length_cv": length_cv,
+            "random_range_ratio": range_ratio,
             "random_prefix_len": prefix_len,
             "turns": turns,
             "think_time": think_time_s,

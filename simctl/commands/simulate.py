@@ -23,6 +23,7 @@ from simctl.options import (
     MODEL,
     PAIR,
     ROUTER,
+    SHARE,
     Sectioned,
     deployment_of,
     deployment_options,
@@ -37,6 +38,7 @@ from simctl.text.progress import progress
 if TYPE_CHECKING:
     from sim import Deployment, HostRates, RateDraws, Run
     from sim.engine.config import EngineConfig
+    from sim.specs.lora import Lora
     from sim.study.fleet_spec import Fleet
     from sim.study.run import Study
     from sim.study.simulate import Goal
@@ -65,11 +67,12 @@ class GoodputCommand(Sectioned):
         return super().parse_args(ctx, joined)
 
 
+LORA = {"rank": "max_lora_rank", "adapters": "max_loras", "share": "lora_share"}
 SECTIONS = {
     "Workload from a trace": ("trace", "trace-format", "limit", "rate-scale", "spread-arrivals", "trace-start", "trace-duration"),
     "Workload drawn": (
         "num-prompts", "agent-sessions", "resample", "request-rate", "burstiness", "rate-curve", "max-concurrency",
-        "random-input-len", "random-output-len", "random-length-cv", "random-prefix-len", "turns", "think-time",
+        "random-input-len", "random-output-len", "random-length-cv", "random-range-ratio", "random-prefix-len", "turns", "think-time",
         "agent-opening-len", "agent-edited-share",
     ),
     "Model and GPU": (
@@ -80,6 +83,7 @@ SECTIONS = {
         "engine", "engine-option", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization", "block-size", "max-model-len",
         "num-gpu-blocks", "enable-prefix-caching", "enable-chunked-prefill", "long-prefill-token-threshold", "scheduling-policy",
         "prefill-schedule-interval", "engine-version", "attention", "host-kv", "kv-offloading-size", "draft-model", "enforce-eager",
+        "enable-lora", "max-lora-rank", "max-loras", "lora-share",
     ),
     "Server": ("served", "host-overhead", "host-rate"),
     "Fleet": ("fleet", "replicas", "router", "router-option", "skip-too-long", "max-queue", "token-bucket", "admit-ttft"),
@@ -108,6 +112,10 @@ SECTIONS = {
     "--kv-offloading-size", type=float, metavar="GIB", help="Keep evicted prefix blocks in this much host RAM of a replica, over its GPUs."
 )
 @click.option("--draft-model", type=MODEL, help="Catalogue model that proposes the drafts of --engine-option draft_tokens=K.")
+@click.option("--enable-lora", is_flag=True, help="Serve LoRA adapters.")
+@click.option("--max-lora-rank", type=click.IntRange(1, 512), metavar="N", help="Largest rank of an adapter. [default: 16]")
+@click.option("--max-loras", type=click.IntRange(1, 4096), metavar="N", help="Adapters on the GPU. [default: 1]")
+@click.option("--lora-share", type=SHARE, help="Share of the requests that use one. [default: 1]")
 @click.option("--enforce-eager", is_flag=True, help="Capture no CUDA graphs.")
 @click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block.")
 @click.option("--max-model-len", type=LENGTH, help="Longest prompt + output, or auto: the longest that fits. [default: the model's]")
@@ -256,7 +264,7 @@ def study_of(
 
     def rates_of(deployment: Deployment) -> tuple[RateDraws, HostRates]:
         d, memo = deployment, {} if known is None else known
-        engine = (d.limits.engine, d.limits.engine_version, d.limits.enforce_eager)
+        engine = (d.limits.engine, d.limits.engine_version, d.limits.enforce_eager, d.limits.lora)
         key = (d.model.name, d.gpu.name, d.precision, d.tp, d.parallel, d.topology, *engine)
         if key not in memo:
             memo[key] = loaded(deployment)
@@ -293,6 +301,7 @@ def _deployment(options: Mapping[str, Any]) -> Deployment:
         options,
         **_attention(options),
         **_drafting(options),
+        lora=_lora(options),
         max_num_seqs=None if isinstance(seqs, float) else seqs,
         replicas=options["replicas"],
         router=options["router"],
@@ -301,6 +310,16 @@ def _deployment(options: Mapping[str, Any]) -> Deployment:
             options["max_queue"], options["token_bucket"], None if admit_ttft is None else admit_ttft / 1e3, options["skip_too_long"]
         ),
     )
+
+
+def _lora(options: Mapping[str, Any]) -> Lora | None:
+    """The adapters of the options. UsageError for what needs --enable-lora."""
+    from sim.specs.lora import Lora
+
+    given = {name: options[option] for name, option in LORA.items() if options[option] is not None}
+    if given and not options["enable_lora"]:
+        raise UsageError(f"--{LORA[next(iter(given))].replace('_', '-')} needs --enable-lora")
+    return Lora(**given) if options["enable_lora"] else None
 
 
 # What a pool of a fleet file sets for itself
@@ -495,11 +514,17 @@ def _spread(d: Deployment) -> str:
 
 def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str]:
     """What the limits do not say of the engine and its attention."""
+    from sim.study.deployment import kv_block_interval
     from sim.units import format_bytes
 
     notes = []
     if config.scheduler != "vllm":
         notes.append(f"engine: scheduling decisions of {config.scheduler}; step times from the rates below, whichever engine gave them")
+    if d.tp > 1 and d.links.way(d.tp) == "host" and (span := kv_block_interval(d)):
+        notes.append(
+            f"KV pool: {span[0] * config.block_size} to {span[1] * config.block_size} tokens (90 %): cards without peer access keep memory "
+            "of which nothing was measured"
+        )
     if d.state_bytes:
         notes.append(f"recurrent state: {format_bytes(d.state_bytes)} a running request on each GPU, {config.max_num_seqs} slots")
     places = (("host_blocks", "in host RAM"), ("disk_blocks", "on disk"))
