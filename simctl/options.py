@@ -243,7 +243,7 @@ rate_options = grouped(
     click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all that is drawn: same seed, same answer."),
 )
 
-TRACE_ONLY = ("limit", "resample", "rate_scale", "spread_arrivals")
+TRACE_ONLY = ("limit", "resample", "rate_scale", "spread_arrivals", "prefix_block", "time_unit", "chars_per_token", "assume_prefix")
 AGENTS_ONLY = ("agent_opening_len", "agent_edited_share")
 DRAWN_ONLY = ("random_input_len", "random_output_len", "random_length_cv", "random_range_ratio", "random_prefix_len", "turns")
 # An option left out takes the default of sim.Workload, which the help repeats.
@@ -260,6 +260,10 @@ workload_options = grouped(
     click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the trace's first N requests."),
     click.option("--rate-scale", type=float, help="Let the trace arrive this many times as fast. [default: 1]"),
     click.option("--spread-arrivals", type=float, help="Put arrivals off by up to so many seconds, at random (Mooncake: 3)."),
+    click.option("--prefix-block", type=click.IntRange(1, 2**20), metavar="N", help="Tokens of a prefix id or hash. [default: 512]"),
+    click.option("--time-unit", type=click.Choice(("s", "ms")), help="Unit of a Mooncake-like trace's times. [default: inferred]"),
+    click.option("--chars-per-token", type=click.FloatRange(0.1, 100), metavar="X", help="How texts are counted. [default: 4]"),
+    click.option("--assume-prefix", type=click.IntRange(1), metavar="N", help="Tokens all prompts begin with, if unsaid."),
     click.option("--trace-start", type=float, help="ServeGen: draw from this second on. [default: 0]"),
     click.option("--trace-duration", type=float, help="ServeGen: draw this many seconds. [default: 3600]"),
     click.option("--num-prompts", type=click.IntRange(1, 10_000_000), help="Requests to draw, without a trace or with --resample."),
@@ -329,7 +333,7 @@ def _drawn(options: Mapping[str, Any], given: set[str], arguments: dict[str, Any
     from sim import Workload
 
     if given.intersection((*TRACE_ONLY, "trace_start", "trace_duration")):
-        raise UsageError("--limit, --resample, --rate-scale, --spread-arrivals and --trace-... need a --trace")
+        raise UsageError("--limit, --resample, --rate-scale, --spread-arrivals, --assume-prefix and --trace-... need a --trace")
     requests, sessions = options["num_prompts"], options["agent_sessions"]
     if sessions is None:
         if requests is None:

@@ -1,11 +1,15 @@
-"""Served logs by their content: JSON of a benchmark, JSON lines of AIPerf, or a CSV of one row per request."""
+"""Served logs by their content, not their suffix: results of benchmarks in JSON or JSON lines, or a CSV of one row per request."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from calibrate.logs.aggregates import genai_perf, inferencex, is_genai_perf, is_inferencex
+from calibrate.logs.lists import inference_perf, llmperf, multi_turn
 from calibrate.logs.requests import Log, Seen, assemble
 from calibrate.logs.tools import aiperf, bench_serve, guidellm
 from calibrate.served.runs import LOG_COLUMNS
@@ -19,57 +23,119 @@ from sim.workload.trace import Trace
 
 SUFFIXES = (".json", ".jsonl", ".csv")
 MOST_BYTES = 1 << 28
+KNOWN = (
+    "not a result of vllm bench serve, SGLang's bench_serving (ttfts), GuideLLM (benchmarks), AIPerf (metadata), llmperf "
+    "(end_to_end_latency_s), inference-perf (info), genai-perf's summary, InferenceX (isl, osl, conc) or vLLM's multi-turn benchmark"
+)
 BLOCK = 512  # tokens of a block that one of prefix_ids stands for, unless told: Mooncake's
 
 
 def is_log(path: Path) -> bool:
-    """Whether a file is a served log by its suffix (engine grids are netCDF)."""
-    return path.suffix.lower() in SUFFIXES
+    """Whether a file is a served log: anything but netCDF, which measurements of ours are. By its suffix where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4)[:3] not in (b"CDF", b"\x89HD")
+    except OSError:
+        return path.suffix.lower() in SUFFIXES
 
 
-def read_log(path: Path, timeout_s: float | None = None, block_tokens: int = BLOCK) -> Log:
-    """Read a log. `timeout_s` is what clients waited for at most, where the log does not say; `block_tokens` what one of a CSV's
-    `prefix_ids` stands for.
+def read_log(
+    path: Path, timeout_s: float | None = None, block_tokens: int = BLOCK, clients: int | None = None, assume_prefix: int = 0
+) -> Log:
+    """Read a log, whose tool its content tells. `timeout_s` is what clients waited for at most, where the log does not say; `block_tokens`
+    what one of a CSV's `prefix_ids` stands for; `clients` how many requests were in flight, where it does not say; `assume_prefix` how many
+    tokens prompts begin with alike, where nothing says what they share.
 
     Raises UsageError naming the file, the request and the field; OSError when it cannot be read.
     """
     text = text_of(path, MOST_BYTES, path.name)
-    if path.suffix.lower() == ".csv":
-        return _csv(path.name, text, block_tokens)
-    if path.suffix.lower() == ".jsonl":
-        return aiperf(path.name, text, timeout_s)
+    asked: Mapping[str, Any] = {name: value for name, value in (("clients", clients), ("assume_prefix", assume_prefix)) if value}
+    if text.lstrip()[:1] not in ("{", "["):
+        if path.suffix.lower() in (".json", ".jsonl"):
+            raise UsageError(f"{path.name}: not JSON: {KNOWN}")
+        return _csv(path.name, text, block_tokens, asked)
     try:
         body = read_json(text)
     except ValueError as error:
-        raise UsageError(f"{path.name}: not JSON ({error})") from None
-    if not isinstance(body, dict):
-        raise UsageError(f"{path.name}: not a benchmark result: needs a JSON object")
+        return _json_lines(path.name, text, timeout_s, asked, error)
+    if isinstance(body, list):
+        return _records(path.name, body, timeout_s, asked)
+    return _object(path.name, body, timeout_s, asked, text)
+
+
+def _object(name: str, body: dict[str, Any], timeout_s: float | None, asked: Mapping[str, Any], text: str) -> Log:
+    """One JSON object: a whole result, or the only line of one."""
     if "benchmarks" in body:
-        return guidellm(path.name, body, timeout_s)
-    if "input_lens" in body or "ttfts" in body or "request_throughput" in body:
-        return bench_serve(path.name, body, timeout_s)
+        return guidellm(name, body, timeout_s, asked)
+    if "input_lens" in body or "ttfts" in body or ("request_throughput" in body and not is_genai_perf(body)):
+        return bench_serve(name, body, timeout_s, asked)
+    if is_inferencex(body):
+        return inferencex(name, body, asked)
+    if is_genai_perf(body):
+        return genai_perf(name, body, asked)
+    if "metadata" in body:
+        return aiperf(name, text, timeout_s, asked)
     if "experiments" in body:
-        raise UsageError(f"{path.name}: genai-perf's raw export has no prompt token counts: use AIPerf's profile_export.jsonl")
-    raise UsageError(f"{path.name}: not a result of vllm bench serve (ttfts), GuideLLM (benchmarks) or AIPerf (.jsonl)")
+        raise UsageError(f"{name}: genai-perf's raw export has no prompt token counts: use AIPerf's profile_export.jsonl")
+    raise UsageError(f"{name}: {KNOWN}")
+
+
+def _json_lines(name: str, text: str, timeout_s: float | None, asked: Mapping[str, Any], error: ValueError) -> Log:
+    """JSON lines: AIPerf's records, or results of bench_serving, of which SGLang appends one for each of its runs."""
+    first = text.lstrip().partition("\n")[0]
+    try:
+        body = read_json(first)
+    except ValueError:
+        raise UsageError(f"{name}: not JSON ({error})") from None
+    if isinstance(body, dict) and ("ttfts" in body or "input_lens" in body or "request_throughput" in body):
+        results = sum(1 for line in text.splitlines() if line.strip())
+        log = bench_serve(name, body, timeout_s, asked)
+        return replace(log, notes=(*log.notes, f"the first of {results} results in the file")) if results > 1 else log
+    return aiperf(name, text, timeout_s, asked)
+
+
+def _records(name: str, body: list[Any], timeout_s: float | None, asked: Mapping[str, Any]) -> Log:
+    """A list of one record per request."""
+    if len(body) == 1 and isinstance(body[0], dict) and is_inferencex(body[0]):
+        return inferencex(name, body[0], asked)
+    rows = [(f"{name}: request {i}", row) for i, row in enumerate(body)]
+    for where, row in rows:
+        if not isinstance(row, dict):
+            raise UsageError(f"{where}: not a JSON object")
+    first = rows[0][1] if rows else {}
+    if is_inferencex(first):
+        raise UsageError(f"{name}: holds {len(rows)} aggregates: give one of them")
+    if "end_to_end_latency_s" in first:
+        return llmperf(name, rows, asked)
+    if "info" in first:
+        return inference_perf(name, rows, asked, timeout_s)
+    if "ttft_ms" in first and "latency_ms" in first:
+        return multi_turn(name, rows, asked)
+    raise UsageError(f"{name}: {KNOWN}")
 
 
 def load_log(path: Path, options: LoadOptions = DEFAULT) -> Trace:
     """A log's requests as a trace, sent as they were; what the log leaves open is in its notes. Errors as read_log."""
-    log = read_log(path)
+    log = read_log(path, block_tokens=options.prefix_block or BLOCK, assume_prefix=options.assume_prefix)
     clients = log.experiment.clients
     closed = (f"closed loop of {clients} clients: --max-concurrency {clients} keeps it closed",) if clients else ()
     return replace(log.experiment.trace(), notes=log.notes + closed)
 
 
-def _csv(name: str, text: str, block_tokens: int) -> Log:
+def _csv(name: str, text: str, block_tokens: int, asked: Mapping[str, Any]) -> Log:
     """Rows of LOG_COLUMNS, absolute seconds on one clock; a row with gave_up_s may leave first_token_s and finish_s blank. Optional are
     cached_tokens and what prompts share.
 
-    A session's later requests repeat all that was said before. Prompts of the same `system_prompt` begin with the same `system_tokens`
+    `client` says which of a fixed number of clients sent a request when its last answer came back; prompts do not grow by that. A
+    session's later requests repeat all that was said before. Prompts of the same `system_prompt` begin with the same `system_tokens`
     tokens. `prefix_ids`, in place of both, are ids of consecutive blocks of the prompt, separated by spaces: prompts that begin with the
     same ids share that prefix.
     """
     columns, rows = csv_rows(text, name)
+    if {"ttft_ms", "latency_ms", "conversation_id"} <= set(columns):
+        return multi_turn(name, [(f"{name}: line {line}", row) for line, row in rows], asked)
+    if "session" in columns and "client" in columns:
+        raise UsageError(f"{name}: line 1: session and client both say who waits for whom: give one")
     if missing := [c for c in LOG_COLUMNS if c not in columns]:
         raise UsageError(f"{name}: line 1: lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}")
     for column in ("session", "system_prompt"):
@@ -77,7 +143,7 @@ def _csv(name: str, text: str, block_tokens: int) -> Log:
             raise UsageError(f"{name}: line 1: {column} and prefix_ids both say what prompts share: give one")
     if ("system_prompt" in columns) != ("system_tokens" in columns):
         raise UsageError(f"{name}: line 1: system_prompt and system_tokens come together")
-    return assemble([_row(f"{name}: line {line}", row, block_tokens) for line, row in rows], name=name, source="per-request log")
+    return assemble([_row(f"{name}: line {line}", row, block_tokens) for line, row in rows], name=name, source="per-request log", **asked)
 
 
 def _row(where: str, row: Row, block_tokens: int) -> Seen:
@@ -109,5 +175,6 @@ def _row(where: str, row: Row, block_tokens: int) -> Seen:
         **({"waited_s": gave_up_s - arrival_s} if math.isfinite(gave_up_s) else times),
         cached_tokens=value("cached_tokens"),
         session=row.get("session") or "",
+        client=row.get("client") or "",
         content=BlockHashes(tuple(ids), block_tokens) if ids else SystemPrompt(system, int(length)) if system else None,
     )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import median_high
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate.logs.closed_loop import binds, clients_of, ends_of, in_flight_at_sending, numbered
 from calibrate.served.runs import MOST_TOKENS, Experiment, ServedRun
 from sim.errors import UsageError
 from sim.study.deployment import Deployment
 from sim.workload import lines
-from sim.workload.content import Content
+from sim.workload.content import Content, SystemPrompt
 
 Array = NDArray[np.float64]
 FEWEST = 10
@@ -37,6 +39,7 @@ class Seen:
     waited_s: float = math.nan
     cached_tokens: float = math.nan
     session: str = ""
+    client: str = ""
     content: Content | None = None
 
     def __post_init__(self) -> None:
@@ -88,12 +91,17 @@ def assemble(
     rate_per_s: float = math.inf,
     burstiness: float = 1.0,
     clients: int = 0,
+    assume_prefix: int = 0,
 ) -> Log:
     """Sort, check and, where the log does not say when requests were sent, place them.
 
     Without sending times a finite rate is drawn anew (gamma gaps of that burstiness, another draw than the run's own), a number of clients
-    is replayed as a closed loop, and neither means all at once. Raises UsageError when too few requests were answered.
+    is replayed as a closed loop, and neither means all at once. With them, `clients` that held requests back are told apart by who was
+    free. Prompts that nobody says anything of begin with the same `assume_prefix` tokens. Raises UsageError when too few requests were
+    answered.
     """
+    if assume_prefix:
+        seen = [s if s.content or s.session else replace(s, content=_assumed(s, assume_prefix)) for s in seen]
     said, kind, rate_known = list(notes), "open", math.isfinite(rate_per_s)
     sent = np.array([s.sent_s for s in seen])
     if np.isnan(sent).any():
@@ -102,6 +110,8 @@ def assemble(
             gaps = np.random.default_rng([0, 80]).gamma(burstiness, 1 / (rate_per_s * burstiness), len(seen))
             sent = np.cumsum(gaps) - gaps[0]
             said.append(f"no sending times: drawn anew at {rate_per_s:g} requests/s, so single requests cannot be compared")
+            if clients:
+                said.append(f"its limit of {clients} in flight is not replayed beside a rate")
         elif clients:
             kind = "closed"
             said.append(f"no sending times: replayed as a closed loop of {clients} clients")
@@ -114,6 +124,9 @@ def assemble(
     if answered.sum() < FEWEST:
         raise UsageError(f"{name}: {int(answered.sum())} answered requests are too few to learn from: at least {FEWEST} are needed")
     sessions = _sessions(seen) if any(s.session for s in seen) else None
+    turns = sessions
+    if sessions is None and kind == "open":
+        kind, clients, turns = _clients(seen, sent, column, clients, said)
     shared = any(s.content for s in seen)
     if np.nansum(column["cached_tokens"]) > 0 and sessions is None and not shared:
         said.append("tokens were cached, and no session, system_prompt or prefix_ids says what prompts share: simulated as if nothing")
@@ -121,18 +134,39 @@ def assemble(
         said.append("first requests of sessions had cached tokens, and no system_prompt says what they share: simulated as if nothing")
     experiment = Experiment(
         name=name,
-        kind=kind if sessions is None else "sessions",
+        kind="sessions" if sessions is not None else kind,
         arrival_s=sent - sent[0],
         prompt_tokens=np.array([s.prompt_tokens for s in seen], dtype=np.int64),
         output_tokens=np.array([s.output_tokens for s in seen], dtype=np.int64),
         ttft_s=column["ttft_s"],
         e2el_s=column["e2el_s"],
         cached_tokens=column["cached_tokens"] if np.isfinite(column["cached_tokens"]).any() else None,
-        session=sessions,
+        session=turns,
         clients=clients if kind == "closed" else 0,
         content=tuple(s.content for s in seen) if shared else (),
     )
     return Log(experiment, answered, np.where(answered, np.nan, column["waited_s"]), source, tuple(said))
+
+
+def _assumed(s: Seen, tokens: int) -> Content:
+    return SystemPrompt("assumed", min(tokens, s.prompt_tokens))
+
+
+def _clients(
+    seen: Sequence[Seen], sent: Array, column: Mapping[str, Array], clients: int, said: list[str]
+) -> tuple[str, int, NDArray[np.int64] | None]:
+    """(kind, clients, client of each request) of requests with sending times: as the log names them, or as a limit that held them back."""
+    if any(s.client for s in seen):
+        found = numbered([s.client for s in seen])
+        return "closed", len(set(found.tolist()) - {-1}), found
+    if not clients:
+        return "open", 0, None
+    ends = ends_of(sent, column["e2el_s"], column["waited_s"])
+    if not binds(clients, in_flight_at_sending(sent, ends)):
+        said.append(f"a limit of {clients} in flight, which was not kept full: sent when they were sent")
+        return "open", 0, None
+    said.append(f"{clients} in flight throughout: replayed as a closed loop of {clients} clients")
+    return "closed", clients, clients_of(sent, ends, clients)
 
 
 def _cached_at_first(sessions: NDArray[np.int64], cached: Array) -> bool:
@@ -162,6 +196,29 @@ def number(where: str, name: str, value: Any) -> float:
     if value is None:
         raise UsageError(f"{where}: lacks {name}")
     return lines.number(value, name, where)
+
+
+def count(where: str, name: str, value: Any) -> int:
+    """A JSON value as a whole number. Raises UsageError naming the field."""
+    found = number(where, name, value)
+    if not math.isfinite(found):
+        raise UsageError(f"{where}: {name} must be a finite number, got {found}")
+    return int(found)
+
+
+def with_typical_output(seen: Sequence[Seen]) -> list[Seen]:
+    """Requests that were given up, with the median output of those that were answered: what they asked for is not in the log."""
+    typical = median_high([s.output_tokens for s in seen if not math.isfinite(s.waited_s)] or [1])
+    return [replace(s, output_tokens=max(s.output_tokens, typical)) if math.isfinite(s.waited_s) else s for s in seen]
+
+
+def failures(failed: int, timeout_s: float | None) -> list[str]:
+    """What is said of requests that failed."""
+    if not failed:
+        return []
+    if timeout_s is not None:
+        return [f"{failed} requests failed; those without an end of their own count as given up after {timeout_s:g} s"]
+    return [f"{failed} requests failed; those whose wait the file does not tell are left out (--timeout censors them)"]
 
 
 def first_of(where: str, row: Mapping[str, Any], names: Sequence[str]) -> float:

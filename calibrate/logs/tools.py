@@ -1,7 +1,8 @@
 """Readers of other tools' result files, by the layouts their documentation shows.
 
     vllm bench serve   --save-result --save-detailed, vLLM 0.6 to 0.11: input_lens, output_lens, ttfts (s), itls (s, per gap), errors,
-                       request_rate, max_concurrency; start_times (s) since late 2025
+                       request_rate, max_concurrency; start_times (s) since late 2025. SGLang's bench_serving --output-details has the
+                       same names
     GuideLLM           benchmarks.json, 0.2 and 0.3 (start_time, first_token_time, end_time) and 0.4 (request_start_time, ...), seconds
     AIPerf             profile_export.jsonl, 0.1 to 0.3: one {"metadata": ..., "metrics": {NAME: {"value", "unit"}}} a line
 
@@ -14,24 +15,27 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from statistics import median_high
 from typing import Any
 
-from calibrate.logs.requests import Log, Seen, assemble, first_of, number
+from calibrate.logs.requests import Log, Seen, assemble, count, failures, first_of, number, with_typical_output
 from sim.errors import UsageError
 from sim.json_text import read_json
 
 UNIT_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "milliseconds": 1e-3, "nanoseconds": 1e-9}
 TIMEOUT_WORDS = ("timeout", "timed out", "deadline", "cancel")
 LISTS = ("input_lens", "output_lens", "ttfts", "itls", "errors")
+NOTHING: Mapping[str, Any] = {}
 START, END = ("start_time", "request_start_time"), ("end_time", "request_end_time")
 
 
-def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None) -> Log:
+def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None, asked: Mapping[str, Any] = NOTHING) -> Log:
     """`vllm bench serve` JSON. A failed request counts as given up after `timeout_s`, where that is given; else it is left out."""
+    sglang = body.get("backend") == "sglang"
     if not isinstance(body.get("ttfts"), list):
-        raise UsageError(f"{name}: lacks ttfts: save it with --save-result --save-detailed")
+        details = "--output-details" if sglang else "--save-result --save-detailed"
+        raise UsageError(f"{name}: lacks ttfts: save it with {details}")
+    if "errors" not in body:
+        body = {**body, "errors": [""] * len(body["ttfts"])}
     if missing := [field for field in LISTS if not isinstance(body.get(field), list)]:
         raise UsageError(f"{name}: lacks {', '.join(missing)}")
     columns = {field: body[field] for field in LISTS}
@@ -42,7 +46,7 @@ def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None) -> 
     seen, failed = [], 0
     for i, (prompt, output, ttft, gaps, error, start) in enumerate(zip(*columns.values(), strict=True)):
         where = f"{name}: request {i}"
-        sent, lengths = number(where, "start_times", start), (_count(where, "input_lens", prompt), _count(where, "output_lens", output))
+        sent, lengths = number(where, "start_times", start), (count(where, "input_lens", prompt), count(where, "output_lens", output))
         if error or not output:
             failed += 1
             if timeout_s is not None:
@@ -58,17 +62,17 @@ def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None) -> 
         if not 1e-6 <= value <= most:
             raise UsageError(f"{name}: {field} must be a number above 0, got {value:g}")
     return assemble(
-        _with_typical_output(seen),
+        with_typical_output(seen),
         name=name,
-        source=f"vllm bench serve ({body.get('model_id', 'model not stated')})",
-        notes=_failures(failed, timeout_s),
+        source="SGLang's bench_serving" if sglang else f"vllm bench serve ({body.get('model_id', 'model not stated')})",
+        notes=failures(failed, timeout_s),
         rate_per_s=rate,
         burstiness=burstiness,
-        clients=_count(name, "max_concurrency", body.get("max_concurrency") or 0),
+        **{**asked, "clients": asked.get("clients") or count(name, "max_concurrency", body.get("max_concurrency") or 0)},
     )
 
 
-def guidellm(name: str, body: Mapping[str, Any], timeout_s: float | None) -> Log:
+def guidellm(name: str, body: Mapping[str, Any], timeout_s: float | None, asked: Mapping[str, Any] = NOTHING) -> Log:
     """GuideLLM JSON; of several benchmarks the first with requests is read. Incomplete requests were given up when they ended."""
     benchmarks = body.get("benchmarks")
     if not isinstance(benchmarks, list) or not benchmarks:
@@ -80,8 +84,8 @@ def guidellm(name: str, body: Mapping[str, Any], timeout_s: float | None) -> Log
     seen = []
     for where, row in _records(name, chosen, "successful"):
         start, end = first_of(where, row, START), first_of(where, row, END)
-        prompt = _count(where, "prompt_tokens", first_of(where, row, ("prompt_tokens", "input_tokens")))
-        output = _count(where, "output_tokens", first_of(where, row, ("output_tokens", "generated_tokens")))
+        prompt = count(where, "prompt_tokens", first_of(where, row, ("prompt_tokens", "input_tokens")))
+        output = count(where, "output_tokens", first_of(where, row, ("output_tokens", "generated_tokens")))
         if row.get("time_to_first_token_ms") is not None:
             ttft = number(where, "time_to_first_token_ms", row["time_to_first_token_ms"]) * 1e-3
         else:
@@ -93,11 +97,11 @@ def guidellm(name: str, body: Mapping[str, Any], timeout_s: float | None) -> Log
         if row.get("prompt_tokens") and (incomplete or timeout_s is not None):
             start = first_of(where, row, START)
             waited = first_of(where, row, END) - start if incomplete else timeout_s
-            seen.append(Seen(where, start, _count(where, "prompt_tokens", row["prompt_tokens"]), 1, waited_s=waited or 0.0))
-    return assemble(_with_typical_output(seen), name=name, source="GuideLLM", notes=_failures(len(failed), timeout_s))
+            seen.append(Seen(where, start, count(where, "prompt_tokens", row["prompt_tokens"]), 1, waited_s=waited or 0.0))
+    return assemble(with_typical_output(seen), name=name, source="GuideLLM", notes=failures(len(failed), timeout_s), **asked)
 
 
-def aiperf(name: str, text: str, timeout_s: float | None) -> Log:
+def aiperf(name: str, text: str, timeout_s: float | None, asked: Mapping[str, Any] = NOTHING) -> Log:
     """AIPerf profile_export.jsonl. A cancelled or timed-out request was given up at its end; other errors are left out."""
     seen, failed = [], 0
     line_number, at = 1, 0
@@ -129,7 +133,7 @@ def aiperf(name: str, text: str, timeout_s: float | None) -> Log:
         prompt, output = (int(_metric(where, metrics, f"{side}_sequence_length")) for side in ("input", "output"))
         ttft, whole = (_metric(where, metrics, m) for m in ("time_to_first_token", "request_latency"))
         seen.append(Seen(where, start, prompt, output, ttft, whole))
-    return assemble(_with_typical_output(seen), name=name, source="AIPerf", notes=_failures(failed, timeout_s))
+    return assemble(with_typical_output(seen), name=name, source="AIPerf", notes=failures(failed, timeout_s), **asked)
 
 
 def _records(name: str, groups: Mapping[str, Any], kind: str) -> list[tuple[str, Mapping[str, Any]]]:
@@ -142,13 +146,6 @@ def _records(name: str, groups: Mapping[str, Any], kind: str) -> list[tuple[str,
     return named
 
 
-def _count(where: str, name: str, value: Any) -> int:
-    found = number(where, name, value)
-    if not math.isfinite(found):
-        raise UsageError(f"{where}: {name} must be a finite number, got {found}")
-    return int(found)
-
-
 def _metric(where: str, metrics: Mapping[str, Any], name: str) -> float:
     """A metric in seconds or tokens."""
     entry = metrics.get(name)
@@ -156,21 +153,7 @@ def _metric(where: str, metrics: Mapping[str, Any], name: str) -> float:
         raise UsageError(f"{where}: lacks metrics.{name}")
     value, unit = number(where, f"metrics.{name}.value", entry.get("value")), str(entry.get("unit", ""))
     if name.endswith("_length"):
-        return _count(where, f"metrics.{name}.value", value)
+        return count(where, f"metrics.{name}.value", value)
     if unit not in UNIT_S:
         raise UsageError(f"{where}: metrics.{name} is in {unit!r}, want one of {', '.join(UNIT_S)}")
     return value * UNIT_S[unit]
-
-
-def _with_typical_output(seen: list[Seen]) -> list[Seen]:
-    """Requests that were given up, with the median output of those that were answered: what they asked for is not in the log."""
-    typical = median_high([s.output_tokens for s in seen if not math.isfinite(s.waited_s)] or [1])
-    return [replace(s, output_tokens=max(s.output_tokens, typical)) if math.isfinite(s.waited_s) else s for s in seen]
-
-
-def _failures(failed: int, timeout_s: float | None) -> list[str]:
-    if not failed:
-        return []
-    if timeout_s is not None:
-        return [f"{failed} requests failed; those without an end of their own count as given up after {timeout_s:g} s"]
-    return [f"{failed} requests failed; those whose wait the file does not tell are left out (--timeout censors them)"]

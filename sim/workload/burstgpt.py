@@ -1,17 +1,19 @@
-"""BurstGPT traces: CSV with the columns Timestamp (s), Request tokens, Response tokens (and others, which are not needed).
+"""BurstGPT traces: CSV with the columns Timestamp (s), Request tokens, Response tokens and, in later releases, Session ID.
 
 Source: the BurstGPT repository. A response of 0 tokens is a failed call: it is left out, and the trace says how many were. Arrivals count
-from the first row.
+from the first row. A session's later prompt is taken to repeat as much of what was said before as it is long.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from sim.workload.content import Grown
 from sim.workload.lines import csv_cells, csv_float, csv_int, numbered_lines
 from sim.workload.options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace, TraceBuilder
 
+SESSION = "Session ID"
 COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 
 
@@ -25,6 +27,8 @@ def load_burstgpt(path: Path, options: LoadOptions = DEFAULT) -> Trace:
     if missing:
         raise builder.error(f"line {number}", f"the header lacks {missing[0]!r}; it needs {', '.join(COLUMNS)}")
     places = [names.index(name) for name in COLUMNS]
+    session_at = names.index(SESSION) if SESSION in names else None
+    said: dict[str, int] = {}  # session -> tokens said so far
     origin: float | None = None
     failed = 0
     for number, line in lines:
@@ -38,12 +42,18 @@ def load_burstgpt(path: Path, options: LoadOptions = DEFAULT) -> Trace:
             failed += 1
             continue
         origin = arrival if origin is None else origin
+        asked, answered = csv_int(prompt, COLUMNS[1], named), csv_int(output, COLUMNS[2], named)
+        session = (cells[session_at].strip() or None) if session_at is not None else None
         builder.add(
             where,
             arrival_s=arrival - origin,
-            prompt_tokens=csv_int(prompt, COLUMNS[1], named),
-            output_tokens=csv_int(output, COLUMNS[2], named),
+            prompt_tokens=asked,
+            output_tokens=answered,
+            session_id=session,
+            content=Grown(min(said[session], asked)) if session in said else None,
         )
+        if session is not None:
+            said[session] = asked + answered
     if failed:
         builder.note(f"{failed} failed calls (no response tokens) left out")
     return builder.build()

@@ -16,17 +16,23 @@ if TYPE_CHECKING:
 FORMATS: dict[str, tuple[str, str, str]] = {
     "jsonl": ("sim.workload.jsonl", "load_jsonl", "simctl's own JSON lines, with sessions and prefix identity"),
     "azure": ("sim.workload.azure", "load_azure", "Azure LLM inference trace, CSV"),
-    "mooncake": ("sim.workload.mooncake", "load_mooncake", "Mooncake JSON lines with 512-token block hashes"),
-    "burstgpt": ("sim.workload.burstgpt", "load_burstgpt", "BurstGPT CSV"),
+    "mooncake": ("sim.workload.mooncake", "load_mooncake", "Mooncake JSON lines with block hashes, and Qwen's and AIPerf's kin of it"),
+    "burstgpt": ("sim.workload.burstgpt", "load_burstgpt", "BurstGPT CSV, with sessions where it has them"),
     "sharegpt": ("sim.workload.texts", "load_sharegpt", "ShareGPT JSON: first question and answer; no arrival times"),
     "sharegpt-sessions": ("sim.workload.texts", "load_sharegpt_sessions", "ShareGPT JSON: whole conversations as sessions"),
     "custom": ("sim.workload.texts", "load_custom", "vLLM's custom JSON lines of prompts; no arrival times"),
     "servegen": ("sim.workload.servegen", "load_servegen", "ServeGen client files (a folder): distributions to draw from"),
-    "log": ("calibrate.logs.read", "load_log", "result of vllm bench serve, GuideLLM or AIPerf, or a CSV of one row a request"),
+    "log": ("calibrate.logs.read", "load_log", "a benchmark's result, known by its content, or a CSV of one row a request"),
     "agents": ("sim.workload.agents", "load_agents", "recorded agent sessions, JSON lines of turns"),
 }
 # formats that say nothing of when calls arrive: their calls all arrive at 0 unless a request rate is given
 UNTIMED = frozenset({"sharegpt", "sharegpt-sessions", "custom"})
+# what some formats alone leave open: option -> those formats
+OPEN = {
+    "prefix_block": ("mooncake", "log"),
+    "time_unit": ("mooncake",),
+    "chars_per_token": ("mooncake", "custom", "sharegpt", "sharegpt-sessions"),
+}
 
 
 def load_trace(path: Path, trace_format: str, options: LoadOptions = DEFAULT) -> Trace:
@@ -35,6 +41,11 @@ def load_trace(path: Path, trace_format: str, options: LoadOptions = DEFAULT) ->
         raise UsageError(f"unknown trace format {trace_format!r}; known: {', '.join(FORMATS)}")
     if path.is_dir() and trace_format != "servegen":
         raise UsageError(f"{path.name}: is a folder; only servegen traces are")
+    for name, formats in OPEN.items():
+        if getattr(options, name) is not None and trace_format not in formats:
+            raise UsageError(
+                f"{path.name}: --{name.replace('_', '-')} is for {', '.join(formats)}; {trace_format} leaves nothing open there"
+            )
     module, function, _ = FORMATS[trace_format]
     trace: Trace = getattr(importlib.import_module(module), function)(path, options)
     return trace

@@ -34,9 +34,9 @@ def load_custom(path: Path, options: LoadOptions = DEFAULT) -> Trace:
         named = f"{path.name}: line {line}"
         prompt = text(field(record, "prompt", named), "prompt", named)
         output = whole_number(record.get("output_tokens", options.output_tokens), "output_tokens", named)
-        ids = pseudo_tokens(prompt)
+        ids = pseudo_tokens(prompt, options.chars_per_token or CHARS_PER_TOKEN)
         builder.add(f"line {line}", arrival_s=0.0, prompt_tokens=len(ids), output_tokens=output, content=TokenIds(ids))
-    return _noted(builder)
+    return _noted(builder, options)
 
 
 def load_sharegpt(path: Path, options: LoadOptions = DEFAULT) -> Trace:
@@ -47,11 +47,11 @@ def load_sharegpt(path: Path, options: LoadOptions = DEFAULT) -> Trace:
         if not turns:
             skipped += 1
             continue
-        ids, output = (pseudo_tokens(part) for part in turns[0])
+        ids, output = (pseudo_tokens(part, options.chars_per_token or CHARS_PER_TOKEN) for part in turns[0])
         builder.add(f"item {item}", arrival_s=0.0, prompt_tokens=len(ids), output_tokens=len(output), content=TokenIds(ids))
     if skipped:
         builder.note(f"{skipped} conversations without a question and its answer left out")
-    return _noted(builder)
+    return _noted(builder, options)
 
 
 def load_sharegpt_sessions(path: Path, options: LoadOptions = DEFAULT) -> Trace:
@@ -60,7 +60,7 @@ def load_sharegpt_sessions(path: Path, options: LoadOptions = DEFAULT) -> Trace:
     for item, turns in _conversations(path):
         context: array[int] = array("i")
         for turn, (question, answer) in enumerate(turns):
-            asked, answered = (pseudo_tokens(part) for part in (question, answer))
+            asked, answered = (pseudo_tokens(part, options.chars_per_token or CHARS_PER_TOKEN) for part in (question, answer))
             whole = context + asked + answered
             builder.add(
                 f"item {item}",
@@ -72,18 +72,18 @@ def load_sharegpt_sessions(path: Path, options: LoadOptions = DEFAULT) -> Trace:
                 content=TokenIds(whole),
             )
             context = whole
-    return _noted(builder)
+    return _noted(builder, options)
 
 
-def pseudo_tokens(words: str) -> array[int]:
-    """One id per piece of CHARS_PER_TOKEN characters: equal pieces, equal ids. At least one."""
-    count = max(1, math.ceil(len(words) / CHARS_PER_TOKEN))
-    edges = [round(i * CHARS_PER_TOKEN) for i in range(count + 1)]
+def pseudo_tokens(words: str, chars_per_token: float = CHARS_PER_TOKEN) -> array[int]:
+    """One id per piece of `chars_per_token` characters: equal pieces, equal ids. At least one."""
+    count = max(1, math.ceil(len(words) / chars_per_token))
+    edges = [round(i * chars_per_token) for i in range(count + 1)]
     return array("i", (zlib.crc32(words[a:b].encode("utf-8", "surrogatepass")) >> 1 for a, b in pairwise(edges)))
 
 
-def _noted(builder: TraceBuilder) -> Trace:
-    builder.note(f"token counts estimated: {CHARS_PER_TOKEN:g} characters to the token")
+def _noted(builder: TraceBuilder, options: LoadOptions) -> Trace:
+    builder.note(f"token counts estimated: {options.chars_per_token or CHARS_PER_TOKEN:g} characters to the token")
     return builder.build()
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sim.errors import UsageError
 from sim.units import MAX_TOKENS
-from sim.workload.content import Content
+from sim.workload.content import Content, SystemPrompt
 
 MAX_TIME_S = 1e10  # some three centuries: beyond it, an arrival is a unit mistake
 
@@ -91,6 +91,17 @@ class Trace:
         if not (0.0 < factor < math.inf):
             raise UsageError(f"rate scale must be a positive number, got {factor:g}")
         return self.retimed(self.arrival_s / factor)
+
+
+def assuming_prefix(trace: Trace, tokens: int) -> Trace:
+    """The trace with prompts that share nothing taken to begin with the same `tokens` tokens, as a benchmark's shared prefix does."""
+    if not tokens:
+        return trace
+    contents = [
+        SystemPrompt("assumed", min(tokens, int(prompt))) if content is None and not turn else content
+        for content, prompt, turn in zip(trace.contents, trace.prompt_tokens, trace.turns, strict=True)
+    ]
+    return replace(trace, contents=contents)
 
 
 @dataclass(slots=True)

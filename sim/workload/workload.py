@@ -19,7 +19,7 @@ from sim.workload.formats import load_trace
 from sim.workload.options import LoadOptions
 from sim.workload.rate_curve import RateCurve, load_curve
 from sim.workload.synthetic import Synthetic, draw, resampled, with_think_time
-from sim.workload.trace import Trace
+from sim.workload.trace import Trace, assuming_prefix
 
 FITTED = AgentSessions()
 
@@ -147,6 +147,10 @@ class Workload:
         think_time_s: float = 0.0,
         start_s: float = 0.0,
         duration_s: float = 3600.0,
+        prefix_block: int | None = None,
+        time_unit: str | None = None,
+        chars_per_token: float | None = None,
+        assume_prefix: int = 0,
         max_concurrency: int | None = None,
         seed: int = 0,
     ) -> Workload:
@@ -157,7 +161,16 @@ class Workload:
         cannot be read.
         """
         path, rng = Path(path), np.random.default_rng(seed)
-        trace = load_trace(path, trace_format, LoadOptions(seed=seed, start_s=start_s, duration_s=duration_s)).rate_scaled(rate_scale)
+        told = LoadOptions(
+            seed=seed,
+            start_s=start_s,
+            duration_s=duration_s,
+            prefix_block=prefix_block,
+            time_unit=time_unit,
+            chars_per_token=chars_per_token,
+            assume_prefix=assume_prefix,
+        )
+        trace = assuming_prefix(load_trace(path, trace_format, told), assume_prefix).rate_scaled(rate_scale)
         if limit is not None:
             trace = trace.head(limit)
         if resample is not None:
@@ -169,6 +182,14 @@ class Workload:
             trace = with_arrivals(trace, rate, burstiness, rng)
         elif burstiness != 1.0:
             raise UsageError("burstiness needs a request rate or a rate curve")
+        told_of_file = {
+            "limit": limit,
+            "num_prompts": resample,
+            "prefix_block": prefix_block,
+            "time_unit": time_unit,
+            "chars_per_token": chars_per_token,
+            "assume_prefix": assume_prefix,
+        }
         origin = {
             "trace": path.name.encode("utf-8", "replace").decode(),  # its place on this machine is nobody's business
             "trace_sha256": _digest(path),
@@ -179,7 +200,7 @@ class Workload:
             "trace_duration": duration_s,
             "burstiness": burstiness,
             "think_time": think_time_s,
-            **{name: value for name, value in (("limit", limit), ("num_prompts", resample)) if value},
+            **{name: value for name, value in told_of_file.items() if value},
             **({} if rate is None else _rate_origin(rate)),
         }
         return cls(with_think_time(trace, think_time_s, rng), max_concurrency, None, origin)

@@ -32,7 +32,8 @@ SECTIONS = {
     ),
     "Measure first, then learn": ("collect", "cells"),
     "Learn from a served log (--from LOG)": (
-        "model", "experiment", "dtype", "tp", "max-num-seqs", "max-num-batched-tokens", "prefix-block", "timeout",
+        "model", "experiment", "dtype", "tp", "max-num-seqs", "max-num-batched-tokens", "prefix-block",
+        "max-concurrency", "assume-prefix", "timeout",
     ),
     "Judge a posterior on grids it has not seen (--predict)": ("predict", "posterior"),
     "Choose which cells to measure (--budget and --for)": (
@@ -76,6 +77,8 @@ SECTIONS = {
 @click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Engine limit it was taken under. [default: vLLM's]")
 @click.option("--engine", help="Only grids of this engine; of a served log, whose scheduler replays it.  [default: any; of a log vllm]")
 @click.option("--prefix-block", default=512, show_default=True, type=click.IntRange(1), help="Tokens that one of prefix_ids stands for.")
+@click.option("--max-concurrency", type=click.IntRange(1), metavar="N", help="Requests the benchmark kept in flight. [default: as it says]")
+@click.option("--assume-prefix", type=click.IntRange(0), default=0, metavar="N", help="Tokens all prompts began with, if unsaid.")
 @click.option("--timeout", type=DURATION, help="How long clients waited, where the log does not say; failures are then censored.")
 @click.option(
     "--collect", type=click.Path(path_type=Path), metavar="DIR", help="Measure this machine into DIR: --hw cpu, or the GPU it has."
@@ -132,6 +135,8 @@ def command(
     tp: int,
     engine: str | None,
     prefix_block: int,
+    max_concurrency: int | None,
+    assume_prefix: int,
     max_num_seqs: int | None,
     max_num_batched_tokens: int | None,
     timeout: float | None,
@@ -222,6 +227,8 @@ def command(
                 tp=tp,
                 engine=engine or "vllm",
                 prefix_block=prefix_block,
+                max_concurrency=max_concurrency,
+                assume_prefix=assume_prefix,
                 max_num_seqs=max_num_seqs,
                 max_num_batched_tokens=max_num_batched_tokens,
                 timeout_s=timeout,

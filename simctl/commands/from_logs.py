@@ -36,6 +36,8 @@ class Asked:
     tp: int
     engine: str
     prefix_block: int
+    max_concurrency: int | None
+    assume_prefix: int
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
     timeout_s: float | None
@@ -82,7 +84,7 @@ def _logged(asked: Asked) -> tuple[Log, ServedRun]:
         raise UsageError(f"{asked.path.name}: a served log needs --model")
     limits = {"max_num_seqs": asked.max_num_seqs, "max_num_batched_tokens": asked.max_num_batched_tokens}
     deployment = Deployment.of(asked.model, asked.gpu, dtype=asked.dtype, tp=asked.tp, engine=asked.engine, **limits)
-    log = read_log(asked.path, asked.timeout_s, asked.prefix_block)
+    log = read_log(asked.path, asked.timeout_s, asked.prefix_block, asked.max_concurrency, asked.assume_prefix)
     return log, log.served_by(deployment, asked.path.name)
 
 

@@ -69,7 +69,8 @@ class GoodputCommand(Sectioned):
 
 LORA = {"rank": "max_lora_rank", "adapters": "max_loras", "share": "lora_share"}
 SECTIONS = {
-    "Workload from a trace": ("trace", "trace-format", "limit", "rate-scale", "spread-arrivals", "trace-start", "trace-duration"),
+    "Workload from a trace": ("trace", "trace-format", "limit", "rate-scale", "spread-arrivals", "prefix-block", "time-unit",
+        "chars-per-token", "assume-prefix", "trace-start", "trace-duration"),
     "Workload drawn": (
         "num-prompts", "agent-sessions", "resample", "request-rate", "burstiness", "rate-curve", "max-concurrency",
         "random-input-len", "random-output-len", "random-length-cv", "random-range-ratio", "random-prefix-len", "turns", "think-time",

@@ -26,7 +26,12 @@ DEPLOYMENT = ("model", "gpu", "dtype", "kv_dtype", "tp", "engine", "max_num_seqs
 SECTIONS = {
     "What to validate": ("run", "list", "left-out", "known-blocks", "posterior", "draws"),
     "What is fitted to the run itself": ("low-load", "ladder", "learn-from", "skip", "transferred", "overhead", "save-overhead"),
-    "What a log does not say of its server (--run LOG)": (*(name.replace("_", "-") for name in DEPLOYMENT), "prefix-block"),
+    "What a log does not say of its server (--run LOG)": (
+        *(name.replace("_", "-") for name in DEPLOYMENT),
+        "prefix-block",
+        "max-concurrency",
+        "assume-prefix",
+    ),
 }
 
 
@@ -56,6 +61,8 @@ SECTIONS = {
 @click.option("--gpu-memory-utilization", type=SHARE, help="Share of memory that the engine used. [default: the engine's]")
 @click.option("--enable-prefix-caching/--no-enable-prefix-caching", default=None, help="Whether it cached prefixes. [default: on]")
 @click.option("--prefix-block", default=512, show_default=True, type=click.IntRange(1), help="Tokens that one of prefix_ids stands for.")
+@click.option("--max-concurrency", type=click.IntRange(1), metavar="N", help="Requests the benchmark kept in flight. [default: as it says]")
+@click.option("--assume-prefix", type=click.IntRange(0), default=0, metavar="N", help="Tokens all prompts began with, if unsaid.")
 @click.option("--draws", type=click.IntRange(0, 1000), default=16, show_default=True, help="Draws of the rates behind the intervals.")
 @click.option(
     "--save-overhead",
@@ -80,11 +87,12 @@ def command(
     median and 90th percentile of the absolute value, bias (the median), and the share of requests inside their 90 % interval. `MISS*` is
     a miss where replicates of the load lie so far apart themselves that no prediction could be expected to hold the bound.
 
-    A log of any engine is a result of vllm bench serve, GuideLLM or AIPerf, as `simctl calibrate --from` reads them, or a CSV with the
+    A log of any engine is a benchmark's result, known by its content (vllm bench serve, SGLang's bench_serving, GuideLLM, AIPerf, llmperf,
+    inference-perf, InferenceX, vLLM's multi-turn benchmark), as `simctl calibrate --from` reads them, or a CSV with the
     columns arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s (seconds on one clock). It may have cached_tokens, which are
-    compared, and say what prompts share: session (later requests of a session repeat all that was said before), system_prompt with
-    system_tokens (prompts of one name begin with the same tokens), or instead prefix_ids (ids of the prompt's blocks of --prefix-block
-    tokens, separated by spaces). All of it is replayed. The packaged overhead is fitted anew to
+    compared, client (who sends when its last answer came back), and say what prompts share: session (later requests of a session repeat
+    all that was said before), system_prompt with system_tokens (prompts of one name begin with the same tokens), or instead prefix_ids (ids
+    of the prompt's blocks of --prefix-block tokens, separated by spaces). All of it is replayed. The packaged overhead is fitted anew to
     its first tenth, where that predicts the rest better.
 
     Exit 1 when a metric is outside its declared bound: TTFT 5 %, TPOT 2 %, E2EL 2 % (median; 5 % in a burst), p99 TTFT 10 %.
@@ -231,4 +239,5 @@ def _read(path: Path, options: dict[str, Any]) -> ServedRun:
     if not options["model"] or not options["gpu"]:
         raise UsageError(f"{path.name}: a log needs --model and --gpu")
     deployment = Deployment.of(**{name: options[name] for name in DEPLOYMENT})
-    return read_log(path, block_tokens=options["prefix_block"]).served_by(deployment, path.stem)
+    told = {"block_tokens": options["prefix_block"], "clients": options["max_concurrency"], "assume_prefix": options["assume_prefix"]}
+    return read_log(path, **told).served_by(deployment, path.stem)

@@ -262,7 +262,7 @@ def engine_scheduler(limits: EngineConfig, overlap: bool = False) -> Any:
             policy=limits.policy,
             **({"prefill_schedule_interval": limits.prefill_schedule_interval} if limits.prefill_schedule_interval > 1 else {}),
             is_encoder_decoder=False,
-            async_scheduling=overlap,
+            async_scheduling=overlap and not speculation.draft_tokens,
         ),
         cache_config=cache,
         device_config=DeviceConfig("cpu"),
@@ -270,6 +270,7 @@ def engine_scheduler(limits: EngineConfig, overlap: bool = False) -> Any:
     if config.speculative_config is not None:
         # all that the scheduler asks of a drafter follows from its name; made by that name, it would need weights
         config.speculative_config.method = speculation.drafter
+        config.scheduler_config.async_scheduling = overlap  # which the method it was made with does not allow
     cache.num_gpu_blocks = limits.num_gpu_blocks
     spec = FullAttentionSpec(block_size=limits.block_size, num_kv_heads=1, head_size=8, dtype=torch.float32)
     return (AsyncScheduler if overlap else Scheduler)(
