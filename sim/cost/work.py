@@ -168,6 +168,15 @@ def coefficients(
             state += n * (mixer.state_elements() * STATE_BYTES + mixer.conv_elements() * ACTIVATION_BYTES)
             state_flops += n * mixer.flops_per_token()
             continue
+        if mixer.kind == "compressed":
+            near_bytes, own = n * mixer.window_elements() * precision.kv_bytes, n * mixer.head_dim * precision.kv_bytes
+            index, entries = n * mixer.key_bytes(), n * mixer.kv_elements_per_token() * precision.kv_bytes
+            pairs = n * mixer.attention_flops_per_pair() / tp
+            window, near, kept = window + near_bytes, near + own, kept + index + entries
+            window_pair += pairs * mixer.window_elements() / mixer.head_dim
+            kv += index if mixer.index_heads else entries  # without an index every entry is read
+            pair += n * mixer.index_flops_per_pair() / tp + (0.0 if mixer.index_heads or not mixer.ratio else pairs / mixer.ratio)
+            continue
         # a latent cache has no heads to split: every GPU holds all of it
         shards = kv_shards(mixer.kv_heads, tp) if mixer.kind == "attention" else 1
         token_bytes = n * mixer.kv_elements_per_token() * precision.kv_bytes / shards
@@ -260,6 +269,10 @@ def layer_kernels(group: LayerGroup, hidden: int, tp: int = 1) -> tuple[float, f
         small += 2.0 + ATTENTION_KERNELS + mixer.qk_norm + mixer.output_gate  # rotary, KV write
         row += 2.0 * (q + kv) * (1.0 + mixer.qk_norm) + 2.0 * kv + 2.0 * q
         inputs += q
+    elif mixer.kind == "compressed":
+        small += 8.0 + ATTENTION_KERNELS  # norms of ranks, rotary, compression, index, hyper-connections
+        gemms += 6.0
+        row += 4.0 * mixer.heads * mixer.head_dim / tp
     elif mixer.kind == "mla":
         small += 4.0 + ATTENTION_KERNELS  # two norms of ranks beside rotary and KV write
         gemms += 3.0

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sim.specs.fields import Fields
+from sim.specs.gemma import gemma3n, gemma4
 from sim.specs.model import Attention, DenseMlp, GatedDeltaNet, LatentAttention, Mixer, Mlp, ModelSpec
 from sim.specs.precision import DTYPE_BYTES
+from sim.specs.reader import read_blocks
 from sim.specs.stacks import (
     CHUNKED,
     FULL,
@@ -26,6 +28,8 @@ from sim.specs.stacks import (
     stack,
     windowed,
 )
+from sim.specs.traits import SAME, TRAITS
+from sim.specs.unusual import deepseek_v4, longcat, nemotron_nas
 from sim.specs.vision import llama4_projector_params, pixtral_projector_params, qwen_vision_params, siglip_projector_params
 
 # Decoders that vLLM 0.23 steps with its second model runner, told by the kernels in their profiles; Qwen2 and Qwen3's mixture of experts
@@ -36,7 +40,7 @@ SECOND_RUNNER = ("llama", "qwen3")
 def build(config: Fields) -> ModelSpec:
     """The ModelSpec (unnamed) of a configuration. Raises UsageError naming the field that is missing or unsupported."""
     kind = config.text("model_type")
-    if kind in _WRAPPERS:
+    if kind in _WRAPPERS and config.has("text_config"):
         text_type, tied, tower = _WRAPPERS[kind]
         text = config.section("text_config")
         if text.text("model_type", text_type) not in DECODERS:
@@ -46,14 +50,75 @@ def build(config: Fields) -> ModelSpec:
             spec = replace(spec, tied_embeddings=config.bool("tie_word_embeddings", tied))
         extra = tower(config, spec.hidden) if config.has("vision_config") else 0
         return replace(spec, extra_params=extra)
-    if kind not in DECODERS:
-        raise config.fail("model_type", f"is unsupported: {kind!r} (supported: {', '.join(supported())})")
-    return replace(DECODERS[kind](config), second_runner=kind in SECOND_RUNNER)
+    part = next((name for name in TEXT_PARTS if config.has(name)), None)
+    if part is not None and _decoder(kind) is None:
+        return _text_part(config, part)
+    read = _decoder(kind)
+    if read is None:
+        raise config.fail("model_type", f"is unsupported: {kind!r} (supported: {', '.join(supported())}, and wrappers of their text parts)")
+    return replace(read(config), second_runner=kind in SECOND_RUNNER)
+
+
+# Where multimodal checkpoints keep the configuration of their text decoder.
+TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+_OTHER_PARTS = (
+    "vision_config",
+    "audio_config",
+    "vit_config",
+    "visual_tokenizer_config",
+    "talker_config",
+    "code2wav_config",
+    "encoder_config",
+)
+
+
+# The decoders of wrappers whose text part may leave its model_type out.
+UNNAMED = {
+    "minimax_m3_vl": "minimax_m3",
+    "llava": "llama",
+    "llava_next": "llama",
+    "mllama": "llama",
+    "qwen3_vl": "qwen3",
+    "internvl": "qwen2",
+}
+
+
+def _decoder(kind: str) -> Callable[[Fields], ModelSpec] | None:
+    """The reader of a decoder: its own, or blocks put together by its traits."""
+    kind = SAME.get(kind, kind)
+    if kind in DECODERS:
+        return DECODERS[kind]
+    return (lambda c: read_blocks(c, TRAITS[kind], kind)) if kind in TRAITS else None
+
+
+def _text_part(config: Fields, part: str) -> ModelSpec:
+    """The text decoder of a multimodal checkpoint, and a note of what else it holds: nothing of that is counted."""
+    text = config.section(part)
+    if part == "thinker_config" and text.has("text_config"):
+        text = text.section("text_config")
+    outer = config.text("model_type")
+    kind = text.text("model_type", UNNAMED[outer]) if outer in UNNAMED else text.text("model_type")
+    read = _decoder(kind)
+    if read is None:
+        raise text.fail("model_type", f"is unsupported: {kind!r} (supported: {', '.join(supported())})")
+    spec = read(Fields({**text.data, "model_type": kind}, text.where, text.prefix))
+    if config.has("tie_word_embeddings"):
+        spec = replace(spec, tied_embeddings=config.bool("tie_word_embeddings", False))
+    extra, others = 0, [name for name in _OTHER_PARTS if config.has(name)]
+    if (
+        config.text("model_type") in _TOWERS
+        and "vision_config" in others
+        and config.section("vision_config").has("num_position_embeddings")
+    ):
+        extra = _TOWERS[config.text("model_type")](config, spec.hidden)
+        others.remove("vision_config")
+    said = f"{', '.join(others)}: not counted; {config.text('model_type')} is read by its text part ({kind})."
+    return replace(spec, extra_params=spec.extra_params + extra, notes=(*spec.notes, *([said] if others else [])))
 
 
 def supported() -> list[str]:
-    """The `model_type` values that can be read."""
-    return sorted({*DECODERS, *_WRAPPERS})
+    """The `model_type` values that can be read; a wrapper of one of them is read by its text part."""
+    return sorted({*DECODERS, *_WRAPPERS, *TRAITS, *SAME})
 
 
 def _llama(c: Fields) -> ModelSpec:
@@ -259,6 +324,13 @@ DECODERS: dict[str, Callable[[Fields], ModelSpec]] = {
     "qwen3_next": _hybrid_moe,
     "qwen3_5_text": _hybrid_dense,
     "qwen3_5_moe_text": _hybrid_moe,
+    "gemma3n_text": gemma3n,
+    "gemma4_text": gemma4,
+    "gemma4_unified_text": gemma4,
+    "deepseek_v4": deepseek_v4,
+    "deepseek_ref": deepseek_v4,
+    "longcat_flash": longcat,
+    "nemotron-nas": nemotron_nas,
 }
 # model_type of a multimodal checkpoint -> (its text decoder, tied embeddings by default, parameters of its vision tower).
 _WRAPPERS: dict[str, tuple[str, bool, Callable[[Fields, int], int]]] = {
@@ -268,3 +340,4 @@ _WRAPPERS: dict[str, tuple[str, bool, Callable[[Fields, int], int]]] = {
     "qwen3_5": ("qwen3_5_text", False, qwen_vision_params),
     "qwen3_5_moe": ("qwen3_5_moe_text", False, qwen_vision_params),
 }
+_TOWERS: dict[str, Callable[[Fields, int], int]] = {"qwen3_vl": qwen_vision_params, "qwen3_vl_moe": qwen_vision_params}

@@ -21,7 +21,8 @@ def context_length(c: Fields) -> int:
     """
     name = next((name for name in _LENGTHS if c.has(name)), None)
     if name is None:
-        return NO_LIMIT if c.has("layer_types") or c.has("state_size") else c.int(_LENGTHS[0])
+        recurrent = ("layer_types", "state_size", "block_types")
+        return NO_LIMIT if any(map(c.has, recurrent)) else c.int(_LENGTHS[0])
     declared = c.int(name)
     return max([declared, *(_extended(rope, declared) for rope in _scalings(c))])
 

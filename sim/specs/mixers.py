@@ -155,6 +155,78 @@ class LatentAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class CompressedAttention:
+    """Attention over a window of tokens and over entries that each stand for `ratio` tokens (DeepSeek V4); keys are values, of one head.
+
+    Entries of layers with an index are scored by `index_heads` small heads, one 8-bit key of `index_dim` an entry, and `top_k` are
+    attended to. Ratio 0: the window alone.
+    """
+
+    heads: int
+    head_dim: int
+    q_rank: int
+    out_groups: int
+    out_rank: int
+    window: int
+    ratio: int
+    index_heads: int = 0
+    index_dim: int = 0
+    top_k: int = 0
+
+    kind: Literal["compressed"] = field(default="compressed", init=False)
+
+    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        q = self.heads * self.head_dim
+        wide = self.head_dim * (2 if self.index_heads else 1)
+        compressor = (
+            Matrix("self_attn.compressor.kv_proj", wide, hidden),
+            Matrix("self_attn.compressor.gate_proj", wide, hidden),
+        )
+        index = (
+            Matrix("self_attn.indexer.compressor.kv_proj", 2 * self.index_dim, hidden),
+            Matrix("self_attn.indexer.compressor.gate_proj", 2 * self.index_dim, hidden),
+            Matrix("self_attn.indexer.wq_b", self.index_heads * self.index_dim, self.q_rank),
+            Matrix("self_attn.indexer.weights_proj", self.index_heads, hidden, kept=True),
+        )
+        return (
+            Matrix("self_attn.wq_a", self.q_rank, hidden),
+            Matrix("self_attn.wq_b", q, self.q_rank),
+            Matrix("self_attn.wkv", self.head_dim, hidden),
+            Matrix("self_attn.wo_a", self.out_groups * self.out_rank, q // self.out_groups),
+            Matrix("self_attn.wo_b", hidden, self.out_groups * self.out_rank),
+            *(compressor if self.ratio else ()),
+            *(index if self.index_heads else ()),
+        )
+
+    def vectors(self, hidden: int) -> int:
+        wide = self.head_dim * (2 if self.index_heads else 1)
+        compressor = (self.ratio * wide + self.head_dim) if self.ratio else 0
+        index = (self.ratio * 2 * self.index_dim + self.index_dim) if self.index_heads else 0
+        return self.heads + self.q_rank + self.head_dim + compressor + index
+
+    def params(self, hidden: int) -> int:
+        return elements(self.matrices(hidden)) + self.vectors(hidden)
+
+    def kv_elements_per_token(self) -> float:
+        """Elements that a token adds for good: its share of a compressed entry."""
+        return self.head_dim / self.ratio if self.ratio else 0.0
+
+    def key_bytes(self) -> float:
+        """Bytes of the index that a token adds."""
+        return (self.index_dim + 4.0) / self.ratio if self.index_heads else 0.0
+
+    def window_elements(self) -> float:
+        """Elements read for each token of the window: its own, and its part of what an index selects."""
+        return self.head_dim * (1.0 + self.top_k / self.window if self.index_heads else 1.0)
+
+    def attention_flops_per_pair(self) -> int:
+        return 4 * self.heads * self.head_dim
+
+    def index_flops_per_pair(self) -> float:
+        return 2.0 * self.index_heads * (self.index_dim + 1) / self.ratio if self.index_heads else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class GatedDeltaNet:
     """Linear attention with a gated delta rule: a constant state per sequence, whatever the context."""
 
@@ -260,4 +332,4 @@ class NoMixer:
 
 
 Recurrent = GatedDeltaNet | Recurrence
-Mixer = Attention | LatentAttention | GatedDeltaNet | Recurrence | NoMixer
+Mixer = Attention | LatentAttention | CompressedAttention | GatedDeltaNet | Recurrence | NoMixer

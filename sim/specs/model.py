@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 
 from sim.specs.blocks import Matrix, elements
 from sim.specs.checkpoint import Checkpoint
-from sim.specs.mixers import Attention, GatedDeltaNet, Indexer, LatentAttention, Mixer, NoMixer, Recurrence
+from sim.specs.mixers import Attention, CompressedAttention, GatedDeltaNet, Indexer, LatentAttention, Mixer, NoMixer, Recurrence
 from sim.specs.mlps import DenseMlp, Mlp, MoeMlp, NoMlp
 
 __all__ = [
     "Attention",
+    "CompressedAttention",
     "DenseMlp",
     "GatedDeltaNet",
     "Indexer",
@@ -147,7 +148,7 @@ class ModelSpec:
 
     @property
     def window_layers(self) -> int:
-        return sum(g.count for g in self.groups if g.mixer.kind == "attention" and g.mixer.window)
+        return sum(g.count for g in self.groups if _near(g.mixer))
 
     @property
     def state_layers(self) -> int:
@@ -155,18 +156,19 @@ class ModelSpec:
 
     @property
     def kv_elements_per_token(self) -> int:
-        """KV elements one token adds over the full-context layers."""
-        return sum(g.count * kept_elements(g.mixer) for g in self.groups if _grows(g.mixer))
+        """KV elements one token adds over the full-context layers, rounded where entries stand for several tokens."""
+        return round(sum(g.count * kept_elements(g.mixer) for g in self.groups if _grows(g.mixer)))
 
     @property
     def index_bytes_per_token(self) -> float:
         """Bytes of the indexers' keys that one token adds (8 bits, whatever the dtype of the KV cache)."""
-        return sum(g.count * g.mixer.indexer.key_bytes() for g in self.groups if g.mixer.kind == "mla" and g.mixer.indexer)
+        return sum(g.count * index_bytes(g.mixer) for g in self.groups)
 
     @property
-    def window_kv_elements_per_token(self) -> int:
+    def window_kv_elements_per_token(self) -> float:
         """KV elements one token adds over the sliding-window layers (at most `window` tokens are kept and read)."""
-        return sum(g.count * kept_elements(g.mixer) for g in self.groups if g.mixer.kind == "attention" and g.mixer.window)
+        windows = sum(g.count * kept_elements(g.mixer) for g in self.groups if g.mixer.kind == "attention" and g.mixer.window)
+        return windows + sum(g.count * g.mixer.head_dim for g in self.groups if g.mixer.kind == "compressed")
 
     @property
     def state_elements(self) -> int:
@@ -180,17 +182,30 @@ class ModelSpec:
 
 def reach_of(mixer: Mixer) -> int | None:
     """Tokens that a mixer's decode reads at most, None where it is the whole context."""
-    if mixer.kind == "attention":
+    if mixer.kind == "attention" or mixer.kind == "compressed":
         return mixer.window
     return mixer.indexer.top_k if mixer.kind == "mla" and mixer.indexer else None
 
 
-def kept_elements(mixer: Mixer) -> int:
+def index_bytes(mixer: Mixer) -> float:
+    """Bytes of an indexer's keys that a token adds to this layer."""
+    if mixer.kind == "compressed":
+        return mixer.key_bytes()
+    return mixer.indexer.key_bytes() if mixer.kind == "mla" and mixer.indexer else 0.0
+
+
+def kept_elements(mixer: Mixer) -> float:
     """KV elements that a token adds to this layer's own cache; none where it reads another layer's."""
-    if mixer.kind == "mla":
+    if mixer.kind == "mla" or mixer.kind == "compressed":
         return mixer.kv_elements_per_token()
     return mixer.kv_elements_per_token() if mixer.kind == "attention" and mixer.kv_kept else 0
 
 
+def _near(mixer: Mixer) -> bool:
+    return (mixer.kind == "attention" and bool(mixer.window)) or (mixer.kind == "compressed" and not mixer.ratio)
+
+
 def _grows(mixer: Mixer) -> bool:
+    if mixer.kind == "compressed":
+        return mixer.ratio > 0
     return mixer.kind == "mla" or (mixer.kind == "attention" and not mixer.window)

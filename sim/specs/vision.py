@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sim.specs.fields import Fields
+from sim.specs.stacks import numbers
 
 
 def _linear(inputs: int, outputs: int, bias: bool = True) -> int:
@@ -59,4 +60,6 @@ def qwen_vision_params(config: Fields, text_hidden: int) -> int:
     embedding = _linear(pixels, hidden) + vision.int("num_position_embeddings") * hidden
     block = _linear(hidden, 3 * hidden) + _linear(hidden, hidden) + _linear(hidden, inner) + _linear(inner, hidden)
     merger = 2 * hidden + _linear(merged, merged) + _linear(merged, vision.int("out_hidden_size", text_hidden))
-    return embedding + vision.int("depth") * (block + 4 * hidden) + merger
+    # Qwen3-VL hands features of some layers on, each through a merger of its own that norms what it has merged
+    deep = len(numbers(vision, "deepstack_visual_indexes")) * (merger - 2 * hidden + 2 * merged)
+    return embedding + vision.int("depth") * (block + 4 * hidden) + merger + deep

@@ -1,0 +1,120 @@
+"""Stacks that no list of layer kinds describes: pruned Llamas (Nemotron-NAS), LongCat's double layers, DeepSeek V4's compressed caches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sim.specs.blocks import Matrix
+from sim.specs.context import context_length
+from sim.specs.fields import Fields
+from sim.specs.mixers import Attention, CompressedAttention, LatentAttention, Mixer, NoMixer
+from sim.specs.mlps import DenseMlp, Mlp, MoeMlp, NoMlp
+from sim.specs.model import LayerGroup, ModelSpec
+from sim.specs.stacks import layer_count, numbers
+
+
+def _spec(c: Fields, members: dict[tuple[Mixer, Mlp, int], list[int]], **more: Any) -> ModelSpec:
+    groups = tuple(LayerGroup(len(at), mixer, mlp, norms, indices=tuple(at)) for (mixer, mlp, norms), at in members.items())
+    return ModelSpec(
+        name="",
+        hidden=c.int("hidden_size"),
+        vocab=c.int("vocab_size"),
+        groups=groups,
+        tied_embeddings=c.bool("tie_word_embeddings", False),
+        max_context=context_length(c),
+        **more,
+    )
+
+
+def nemotron_nas(c: Fields) -> ModelSpec:
+    """Llama pruned block by block: `block_configs` say each layer's KV heads and MLP width, or that it has none."""
+    hidden, heads, blocks = c.int("hidden_size"), c.int("num_attention_heads"), c.get("block_configs")
+    if not isinstance(blocks, list) or len(blocks) != layer_count(c):
+        raise c.fail("block_configs", f"must be a list of {layer_count(c)} blocks")
+    members: dict[tuple[Mixer, Mlp, int], list[int]] = {}
+    for layer, block in enumerate(blocks):
+        own = Fields(block, c.where, f"{c.prefix}block_configs[{layer}]")
+        a, f = own.section("attention"), own.section("ffn")
+        for part in (a, f):
+            if part.bool("replace_with_linear", False):
+                raise part.fail("replace_with_linear", "is unsupported when true")
+        mixer: Mixer = NoMixer()
+        if not a.bool("no_op", False):
+            mixer = Attention(heads, heads // a.int("n_heads_in_group"), c.int("head_dim", hidden // heads))
+        mlp: Mlp = NoMlp()
+        if not f.bool("no_op", False):
+            width = int(2 * f.positive("ffn_mult") * hidden / 3)
+            mlp = DenseMlp(-(-width // 256) * 256)
+        norms = (mixer.kind != "none") + (mlp.kind != "none")
+        members.setdefault((mixer, mlp, norms), []).append(layer)
+    return _spec(c, members)
+
+
+def longcat(c: Fields) -> ModelSpec:
+    """LongCat Flash: two latent attentions and two dense MLPs in each layer, and one mixture beside them with experts that do nothing."""
+    layers = c.int("num_layers" if c.has("num_layers") else "num_hidden_layers")
+    rank = c.int("q_lora_rank") if c.has("q_lora_rank") else None
+    ranks = (c.int("num_attention_heads"), rank, c.int("kv_lora_rank"), c.int("qk_nope_head_dim"), c.int("qk_rope_head_dim"))
+    mixer = LatentAttention(*ranks, c.int("v_head_dim"))
+    dense = DenseMlp(c.int("ffn_hidden_size"))
+    inner = c.int("expert_ffn_hidden_size")
+    experts = MoeMlp(
+        c.int("n_routed_experts"), c.int("moe_topk"), inner, router_bias=True, idle_experts=c.int("zero_expert_num", 0, minimum=0)
+    )
+    found = _spec(c, {(mixer, dense, 2): list(range(2 * layers)), (NoMixer(), experts, 0): list(range(layers))})
+    return replace(found, groups=tuple(replace(group, indices=()) for group in found.groups))
+
+
+def deepseek_v4(c: Fields) -> ModelSpec:
+    """DeepSeek V4: a window of whole tokens in every layer; beyond it one entry for each 4 tokens, of which an indexer selects, or for each
+    128; hyper-connections around every block.
+    """
+    hidden, layers, streams = c.int("hidden_size"), layer_count(c), c.int("hc_mult", 4)
+    ratios = _ratios(c, layers)
+    members: dict[tuple[Mixer, Mlp, int], list[int]] = {}
+    inner = c.int("moe_intermediate_size")
+    experts, shared = c.int("n_routed_experts"), inner * c.int("n_shared_experts", 0, minimum=0)
+    hashed = c.int("num_hash_layers", 3, minimum=0)
+    for layer, ratio in enumerate(ratios):
+        mixer = CompressedAttention(
+            heads=c.int("num_attention_heads"),
+            head_dim=c.int("head_dim"),
+            q_rank=c.int("q_lora_rank"),
+            out_groups=c.int("o_groups"),
+            out_rank=c.int("o_lora_rank"),
+            window=c.int("sliding_window"),
+            ratio=ratio,
+            index_heads=c.int("index_n_heads") if ratio == SPARSE_RATIO else 0,
+            index_dim=c.int("index_head_dim"),
+            top_k=c.int("index_topk"),
+        )
+        bias = layer >= hashed  # the first layers choose experts by a hash of the token
+        mlp = MoeMlp(experts, c.int("num_experts_per_tok"), inner, shared, router_bias=bias)
+        members.setdefault((mixer, mlp, 2), []).append(layer)
+    spec = _spec(c, members)
+    mixes = (2 + streams) * streams
+    extra = (Matrix("attn_hc.fn", mixes, streams * hidden, kept=True), Matrix("ffn_hc.fn", mixes, streams * hidden, kept=True))
+    groups = tuple(replace(group, extra=extra, extra_params=2 * (mixes + 3)) for group in spec.groups)
+    note = "num_nextn_predict_layers: multi-token-prediction layers are not loaded unless drafts are asked for, and not counted."
+    return replace(
+        spec,
+        groups=groups,
+        extra_params=streams * streams * hidden + streams + 1,
+        notes=(note,) if c.data.get("num_nextn_predict_layers") else (),
+    )
+
+
+SPARSE_RATIO = 4
+
+
+def _ratios(c: Fields, layers: int) -> list[int]:
+    """Tokens to an entry of the compressed cache by layer, 0 where there is none; a file may list draft layers, too."""
+    if c.has("compress_ratios"):
+        given = numbers(c, "compress_ratios")
+        if len(given) < layers:
+            raise c.fail("compress_ratios", f"has {len(given)} entries for {layers} layers")
+        return given[:layers]
+    rates = c.section("compress_rates")
+    words = {"sliding_attention": 0} | {name: rates.int(name) for name in rates.data}
+    return [words[word] for word in c.texts("layer_types", words)]
