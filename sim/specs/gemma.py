@@ -27,7 +27,7 @@ def gemma3n(c: Fields) -> ModelSpec:
     # norms: four of the layer, LAuReL's, the per-layer input's, the router's, and the scale of the corrected output
     small = streams**2 + streams**3
     streams_params = 2 * (streams - 1) * hidden * hidden
-    return _stack(c, per_layer, norms=8, extra=extra, small=small, beside=streams_params)
+    return _stack(c, per_layer, norms=8, extra=extra, small=small, beside=streams_params, every=5)
 
 
 def gemma4(c: Fields) -> ModelSpec:
@@ -36,7 +36,7 @@ def gemma4(c: Fields) -> ModelSpec:
     extra = _per_layer_matrices(c.int("hidden_size"), per_layer) if per_layer else ()
     experts = c.bool("enable_moe_block", False)
     norms = 4 + bool(per_layer) + 3 * experts
-    return _stack(c, per_layer, norms, extra, small=0, beside=0)
+    return _stack(c, per_layer, norms, extra, small=0, beside=0, every=6, wide=c.int("global_head_dim", 512))
 
 
 def _per_layer(c: Fields) -> int:
@@ -47,14 +47,15 @@ def _per_layer_matrices(hidden: int, width: int) -> tuple[Matrix, ...]:
     return Matrix("per_layer_input_gate", width, hidden), Matrix("per_layer_projection", hidden, width)
 
 
-def _stack(c: Fields, per_layer: int, norms: int, extra: tuple[Matrix, ...], small: int, beside: int) -> ModelSpec:
+def _stack(
+    c: Fields, per_layer: int, norms: int, extra: tuple[Matrix, ...], small: int, beside: int, every: int, wide: int | None = None
+) -> ModelSpec:
     layers, hidden = layer_count(c), c.int("hidden_size")
-    pattern = 5 if c.has("laurel_rank") else 6
-    kinds = layer_kinds(c, (FULL, SLIDING), lambda i: SLIDING if (i + 1) % pattern else FULL)
+    kinds = layer_kinds(c, (FULL, SLIDING), lambda i: SLIDING if (i + 1) % every else FULL)
     shared = layers - c.int("num_kv_shared_layers", 0, minimum=0)
     members: dict[tuple[Mixer, Mlp], list[int]] = {}
     for layer, kind in enumerate(kinds):
-        pair = (_attention(c, kind, kept=layer < shared), _mlp(c, layer, shared))
+        pair = (_attention(c, kind, wide, kept=layer < shared), _mlp(c, layer, shared))
         members.setdefault(pair, []).append(layer)
     # the tables of per-layer embeddings are looked up, their projection is read once
     tables = per_layer * layers * (c.int("vocab_size_per_layer_input", c.int("vocab_size")) + hidden) + per_layer if per_layer else 0
@@ -72,12 +73,12 @@ def _stack(c: Fields, per_layer: int, norms: int, extra: tuple[Matrix, ...], sma
     )
 
 
-def _attention(c: Fields, kind: str, kept: bool) -> Attention:
+def _attention(c: Fields, kind: str, wide: int | None, kept: bool) -> Attention:
+    """`wide` is the head size of full layers where it is another."""
     heads, kv_heads, head_dim = c.int("num_attention_heads"), c.int("num_key_value_heads"), c.int("head_dim", 256)
     key_is_value = c.bool("attention_k_eq_v", False) and kind == FULL
-    full = c.has("hidden_size_per_layer_input") and not c.has("laurel_rank") and kind == FULL
-    if full:
-        head_dim = c.int("global_head_dim", 512)
+    if wide is not None and kind == FULL:
+        head_dim = wide
         kv_heads = c.int("num_global_key_value_heads", kv_heads) if key_is_value else kv_heads
     size = c.int("sliding_window", 512)
     return Attention(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sim.specs.model import LayerGroup, Mixer, Mlp, ModelSpec
 
 WEIGHT_DTYPES = ("bf16", "fp8", "int4", "mxfp4", "nvfp4")
-_LAYER_WORDS = {"attention": "full", "mla": "MLA", "gdn": "GDN", "none": "MLP"}
+_LAYER_WORDS = {"attention": "full", "mla": "MLA", "compressed": "compressed", "gdn": "GDN", "none": "MLP"}
 _COLUMNS = ("model", "params", "active", "layers", "KV B/token", "context")
 
 
@@ -163,6 +163,9 @@ def _mixer_text(group: LayerGroup) -> str:
         return f"gated DeltaNet, {mixer.key_heads} key and {mixer.value_heads} value heads, state {mixer.key_dim} x {mixer.value_dim}"
     if mixer.kind == "none":
         return "no mixer"
+    if mixer.kind == "compressed":
+        rest = f", beyond it one entry a {mixer.ratio} tokens" if mixer.ratio else ""
+        return f"compressed attention, {mixer.heads} heads, window {mixer.window}{rest}"
     if mixer.kind == "recurrent":
         return f"{mixer.name}, {mixer.heads} heads, state {mixer.state:,}"
     if mixer.kind == "mla":

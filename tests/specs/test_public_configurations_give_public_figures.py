@@ -1,0 +1,180 @@
+"""Parameters, KV and state of published models, from the fields of their configuration files."""
+
+import pytest
+
+from sim import Deployment
+from sim.cost.batch import decode_batch
+from sim.specs.hf_config import spec_from_config
+from sim.specs.precision import Precision
+from sim.study.memory import sequence_bytes
+
+GLM_5 = {
+    "model_type": "glm_moe_dsa",
+    "hidden_size": 6144,
+    "num_hidden_layers": 78,
+    "num_attention_heads": 64,
+    "q_lora_rank": 2048,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 192,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 256,
+    "index_n_heads": 32,
+    "index_head_dim": 128,
+    "index_topk": 2048,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "vocab_size": 154880,
+    "max_position_embeddings": 202752,
+}
+NEMOTRON_NANO = {
+    "model_type": "nemotron_h",
+    "hidden_size": 2688,
+    "num_hidden_layers": 52,
+    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "mamba_num_heads": 64,
+    "mamba_head_dim": 64,
+    "ssm_state_size": 128,
+    "n_groups": 8,
+    "conv_kernel": 4,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712,
+    "vocab_size": 131072,
+    "max_position_embeddings": 262144,
+}
+MIMO_V2 = {
+    "model_type": "mimo_v2_flash",
+    "hidden_size": 4096,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 4,
+    "head_dim": 192,
+    "v_head_dim": 128,
+    "swa_num_attention_heads": 64,
+    "swa_num_key_value_heads": 8,
+    "swa_head_dim": 192,
+    "swa_v_head_dim": 128,
+    "hybrid_layer_pattern": [0, 1, 1, 1, 1] + [0, 1, 1, 1, 1, 1] * 7 + [0],
+    "moe_layer_freq": [0] + [1] * 47,
+    "sliding_window": 128,
+    "intermediate_size": 16384,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "vocab_size": 152576,
+    "max_position_embeddings": 262144,
+}
+DEEPSEEK_V4_FLASH = {
+    "model_type": "deepseek_v4",
+    "hidden_size": 4096,
+    "num_hidden_layers": 43,
+    "num_attention_heads": 64,
+    "head_dim": 512,
+    "q_lora_rank": 1024,
+    "o_groups": 8,
+    "o_lora_rank": 1024,
+    "compress_ratios": [0, 0] + [4, 128] * 20 + [4, 0],
+    "sliding_window": 128,
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+    "index_topk": 512,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 6,
+    "num_hash_layers": 3,
+    "hc_mult": 4,
+    "vocab_size": 129280,
+    "max_position_embeddings": 1048576,
+}
+LONGCAT = {
+    "model_type": "longcat_flash",
+    "hidden_size": 6144,
+    "num_layers": 28,
+    "num_attention_heads": 64,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "ffn_hidden_size": 12288,
+    "expert_ffn_hidden_size": 2048,
+    "n_routed_experts": 512,
+    "zero_expert_num": 256,
+    "moe_topk": 12,
+    "vocab_size": 131072,
+    "max_position_embeddings": 131072,
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "billions", "kv_bytes"),
+    [
+        (GLM_5, 743.911, 78 * 576 * 2),
+        (NEMOTRON_NANO, 31.578, 6 * 2 * 128 * 2 * 2),
+        (MIMO_V2, 308.779, 9 * 4 * (192 + 128) * 2),
+        (DEEPSEEK_V4_FLASH, 284.326, (21 / 4 + 20 / 128) * 512 * 2),
+        (LONGCAT, 560.66, 56 * 576 * 2),
+    ],
+)
+def test_parameters_and_kv(fields, billions, kv_bytes):
+    spec = spec_from_config(fields, "made", "")
+    assert spec.params / 1e9 == pytest.approx(billions, rel=1e-3)
+    assert 2 * spec.kv_elements_per_token == pytest.approx(kv_bytes, abs=1)
+
+
+def test_an_indexer_reads_what_it_selects_and_keeps_everything():
+    """A decode at 64K tokens reads 2,048 entries of each latent cache and every 8-bit key; the whole cache stays resident."""
+    spec, bf16 = spec_from_config(GLM_5, "GLM-5", ""), Precision()
+    latent, keys = 78 * 576 * 2, 78 * (128 + 4)
+    assert sequence_bytes(spec, 65536, bf16, Deployment.of(spec, "H200", dtype="bf16").limits.attention, 1)[0] == 65536 * (latent + keys)
+    work = Deployment.of(spec, "H200", dtype="bf16").work(decode_batch(spec, 1.0, 65536.0))
+    assert work.kv_bytes == pytest.approx(2048 * latent + 65536 * keys + latent + keys)
+
+
+def test_layers_that_read_an_earlier_cache_keep_none():
+    fields = {
+        "model_type": "gemma3n_text",
+        "hidden_size": 2048,
+        "num_hidden_layers": 35,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "intermediate_size": [16384] * 35,
+        "num_kv_shared_layers": 15,
+        "sliding_window": 512,
+        "vocab_size": 262400,
+        "vocab_size_per_layer_input": 262144,
+        "max_position_embeddings": 32768,
+    }
+    spec = spec_from_config(fields, "made", "")
+    assert spec.params == 6_835_235_568
+    assert spec.kv_elements_per_token == 4 * 2 * 2 * 256
+    assert spec.window_kv_elements_per_token == 16 * 2 * 2 * 256
+    work = Deployment.of(spec, "H100").work(decode_batch(spec, 1.0, 4096.0))
+    token = 2 * 2 * 256 * 2
+    assert work.kv_bytes == (7 * 4096 + 28 * 512 + 20) * token
+
+
+def test_blocks_that_mix_or_compute_alone_are_summed_once_each():
+    """Tensor parallelism sums after every block: 52 of Nemotron 3 Nano's single blocks, not twice as many."""
+    spec = spec_from_config(NEMOTRON_NANO, "nano", "")
+    assert Deployment.of(spec, "H100", tp=2).work(decode_batch(spec, 1.0, 100.0)).comm_ops == 52
+
+
+def test_a_wrapper_is_read_by_its_text_part():
+    text = {"model_type": "qwen3_vl_text", "hidden_size": 5120, "num_hidden_layers": 64, "num_attention_heads": 64}
+    text |= {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 25600, "vocab_size": 151936, "max_position_embeddings": 262144}
+    fields = {"model_type": "qwen3_vl", "tie_word_embeddings": False, "text_config": text, "vision_config": {"depth": 27}}
+    spec = spec_from_config(fields, "VL", "")
+    assert spec.params == 32_762_123_264
+    assert 2 * spec.kv_elements_per_token == 262_144
+    assert "vision_config" in " ".join(spec.notes)
