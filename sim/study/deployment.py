@@ -27,7 +27,16 @@ from sim.specs.models import get_model
 from sim.specs.parallel import NO_PARALLEL, Parallel, check_parallel
 from sim.specs.precision import ACTIVATION_BYTES, Precision, check_engine, check_runs, served_precision
 from sim.specs.topology import Topology, default_topology
-from sim.study.memory import Memory, block_bytes, device_memory, loaded_weight_bytes, peerless_bytes, sequence_bytes
+from sim.study.memory import (
+    Memory,
+    block_bytes,
+    device_memory,
+    is_hybrid,
+    loaded_weight_bytes,
+    longest_tokens,
+    peerless_bytes,
+    sequence_bytes,
+)
 from sim.units import format_bytes
 
 if TYPE_CHECKING:
@@ -230,8 +239,8 @@ def default_batch_limits(gpu: GpuSpec, engine: str = "vllm") -> tuple[int, int]:
     return 256, 2048
 
 
-def plan_engine(d: Deployment) -> tuple[EngineConfig, Memory]:
-    """The engine's configuration, KV blocks predicted from memory unless given.
+def plan_engine(d: Deployment, context: float | None = None) -> tuple[EngineConfig, Memory]:
+    """The engine's configuration, KV blocks predicted from memory unless given; with sliding windows those of requests of this context.
 
     Raises SimctlError when the weights leave no room for KV, UsageError for limits that contradict each other.
     """
@@ -247,7 +256,7 @@ def plan_engine(d: Deployment) -> tuple[EngineConfig, Memory]:
     if blocks is None:
         state = d.state_bytes
         memory = replace(memory, activations=memory.activations + seqs * state)
-        blocks = _block_count(d, memory)
+        blocks = _block_count(d, memory, context)
         if blocks < 2 and limits.attention.placement == "host" and memory.free > 0:
             raise SimctlError(
                 f"{model.name}: {format_bytes(limits.host_kv_bytes)} of host RAM hold no KV block of {limits.block_size} tokens"
@@ -271,7 +280,7 @@ def plan_engine(d: Deployment) -> tuple[EngineConfig, Memory]:
         block_size=limits.block_size,
         max_num_seqs=ranks * seqs,
         max_num_batched_tokens=parts * budget,
-        max_model_len=_model_len(d, blocks, longest),
+        max_model_len=_model_len(d, blocks, longest, memory),
         enable_prefix_caching=caching,
         enable_chunked_prefill=limits.enable_chunked_prefill,
         long_prefill_token_threshold=limits.long_prefill_token_threshold,
@@ -283,12 +292,15 @@ def plan_engine(d: Deployment) -> tuple[EngineConfig, Memory]:
     return config, memory
 
 
-def _model_len(d: Deployment, blocks: int, longest: int) -> int:
+def _model_len(d: Deployment, blocks: int, longest: int, memory: Memory) -> int:
     """Longest request, `blocks` in each rank's KV pool and at most `longest` by the model. Raises SimctlError where vLLM would not start.
 
     vLLM checks memory: a number of blocks that is given is taken as it is.
     """
     limits, pool = d.limits, (blocks - 1) * d.limits.block_size
+    if limits.num_gpu_blocks is None and groups_kv(d):
+        free = memory.free / d.parallel.stage_share(d.model)
+        pool = longest_tokens(d.model, d.precision, free, limits.block_size, d.batch_limits()[1], d.tp)
     if limits.max_model_len == "auto":
         return max(1, min(longest, pool))
     asked = limits.max_model_len or longest
@@ -323,18 +335,25 @@ def _offloading(d: Deployment, caching: bool) -> dict[str, int]:
     return {"host_blocks": blocks}
 
 
-def _block_count(d: Deployment, memory: Memory) -> int:
+def groups_kv(d: Deployment) -> bool:
+    """Whether the engine allots KV by groups of layers, sliding windows apart: vLLM where KV stays in HBM and no draft shares it."""
+    limits = d.limits
+    stays = limits.attention == DENSE and limits.draft is None and limits.kv_offloading_size is None
+    return limits.engine == "vllm" and stays and is_hybrid(d.model, d.precision)
+
+
+def _block_count(d: Deployment, memory: Memory, context: float | None = None) -> int:
     """KV blocks for which there is room, in HBM and, where KV lives there, in host RAM."""
-    in_hbm, in_host = _block_bytes(d)
+    in_hbm, in_host = _block_bytes(d, context)
     room = [max(0.0, memory.free) // in_hbm] if in_hbm else []
     return int(min(room + ([d.limits.host_kv_bytes / d.gpus // in_host] if in_host else []), default=0))
 
 
-def _block_bytes(d: Deployment) -> tuple[float, float]:
+def _block_bytes(d: Deployment, context: float | None = None) -> tuple[float, float]:
     """(bytes in HBM, bytes in host RAM) of one KV block, per GPU, the draft model's with it."""
     limits = d.limits
-    share = d.parallel.stage_share(d.model)
-    in_hbm, in_host = (share * b for b in block_bytes(d.model, d.precision, limits.block_size, limits.attention, d.tp))
+    share, held = d.parallel.stage_share(d.model), context if groups_kv(d) else None
+    in_hbm, in_host = (share * b for b in block_bytes(d.model, d.precision, limits.block_size, limits.attention, d.tp, held))
     if limits.draft is not None:
         in_hbm += sum(block_bytes(limits.draft, d.precision, limits.block_size, DENSE, d.tp))
     return in_hbm, in_host
@@ -348,13 +367,18 @@ def kv_block_interval(d: Deployment) -> tuple[int, int] | None:
     return _block_count(d, d.memory(0.95)), _block_count(d, d.memory(0.05))
 
 
+def mean_context(trace: Trace) -> float:
+    """Tokens that a running request holds in the mean: one of p prompt and n output tokens p + n/2, for n iterations."""
+    outputs = trace.output_tokens.astype(float)
+    return float((outputs * (trace.prompt_tokens + outputs / 2)).sum() / outputs.sum())
+
+
 def cap_at_knee(trace: Trace, d: Deployment, rates: Rates, tau: float) -> int:
     """The batch cap that keeps per-request decode efficiency t(1)/t(B) at `tau` or above, at the workload's mean context.
 
-    The mean is over decode steps: a request of p prompt and n output tokens takes n of them at p + n/2. At most MOST_SEQS.
+    At most MOST_SEQS.
     """
-    outputs = trace.output_tokens.astype(float)
-    context = float((outputs * (trace.prompt_tokens + outputs / 2)).sum() / outputs.sum())
+    context = mean_context(trace)
 
     def step_s(batch: int) -> float:
         return float(step_time_s(d.work(decode_batch(d.model, float(batch), context, d.limits.attention)), rates))

@@ -200,13 +200,49 @@ def n_max(memory: Memory, bytes_per_sequence: float) -> float:
 
 
 def block_bytes(
-    model: ModelSpec, precision: Precision, block_size: int, policy: AttentionPolicy | None = None, tp: int = 1
+    model: ModelSpec,
+    precision: Precision,
+    block_size: int,
+    policy: AttentionPolicy | None = None,
+    tp: int = 1,
+    context: float | None = None,
 ) -> tuple[float, float]:
-    """(bytes in HBM, bytes in host RAM) of one KV block of `block_size` tokens, per GPU: all layers' KV at full length, as paged caches
-    allot them, and the summaries that a selecting policy keeps beside it.
+    """(bytes in HBM, bytes in host RAM) of one KV block of `block_size` tokens, per GPU, and the summaries that a selecting policy keeps
+    beside it: all layers' KV at full length, as paged caches allot them.
+
+    With a `context`, as vLLM allots hybrid models: layers in groups of one size, filled up where they do not divide, and of groups with a
+    sliding window the share that requests of that context hold.
     """
     policy = policy or dense()
     c = coefficients(model, precision, tp)
     summaries = c.summary_unit_bytes / policy.unit_tokens if policy.selects else 0.0
-    hbm, full = block_size * (c.kept_window_token_bytes + summaries), block_size * c.kept_token_bytes
+    kept, near = c.kept_token_bytes, c.kept_window_token_bytes
+    if context is not None and is_hybrid(model, precision):
+        assert model.window is not None
+        filled_full, filled_near = filled(model)
+        kept, near = kept * filled_full, near * filled_near * min(1.0, (model.window + block_size) / context)
+    hbm, full = block_size * (near + summaries), block_size * kept
     return (hbm, full) if policy.placement == "host" else (hbm + full, 0.0)
+
+
+def is_hybrid(model: ModelSpec, precision: Precision) -> bool:
+    """Whether layers with and without a sliding window keep KV, alike per layer: vLLM then allots it by groups."""
+    full, windowed = model.kv_layers, model.window_layers
+    c = coefficients(model, precision)
+    return bool(full and windowed) and math.isclose(c.kept_token_bytes * windowed, c.kept_window_token_bytes * full)
+
+
+def filled(model: ModelSpec) -> tuple[float, float]:
+    """Layers that groups have room for, over those that there are: without a window, and with one."""
+    full, windowed = model.kv_layers, model.window_layers
+    _, size = kv_groups(model)
+    return -(-full // size) * size / full, -(-windowed // size) * size / windowed
+
+
+def longest_tokens(model: ModelSpec, precision: Precision, free: float, block_size: int, token_budget: int, tp: int = 1) -> int:
+    """The longest request of a hybrid model that `free` bytes hold: windows beside a whole iteration's tokens, all else at full length."""
+    c, (filled_full, filled_near) = coefficients(model, precision, tp), filled(model)
+    kept, near, reach = c.kept_token_bytes * filled_full, c.kept_window_token_bytes * filled_near, (model.window or 0) + token_budget
+    short = free / (kept + near)
+    tokens = short if short <= reach else (free - near * reach) / kept
+    return max(0, int(tokens // block_size) - 1) * block_size

@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.cluster.admission import NO_LIMITS, Admission
 from sim.cluster.clock import Clock
-from sim.cluster.pools import DECODE, PREFILL, Pool
+from sim.cluster.pools import DECODE, PREFILL, SERVE, Pool
 from sim.cluster.replica import Engine, SteppedEngine
 from sim.cluster.simulation import simulate_pools
 from sim.cost.batch import mixed_batch
@@ -23,7 +23,7 @@ from sim.engine.vllm import check_fits
 from sim.errors import UsageError
 from sim.rates.serving import HostRates
 from sim.results.record import RunRecord
-from sim.study.deployment import Deployment, plan_engine
+from sim.study.deployment import Deployment, mean_context, plan_engine
 from sim.study.fleet_spec import Fleet, PoolSpec, alone
 from sim.ticks import TICK_S
 from sim.workload.sources import TraceSource
@@ -93,7 +93,11 @@ class PlannedPool:
 def planned(study: Study) -> list[PlannedPool]:
     """The pools of a study. Raises SimctlError when a model does not fit, UsageError for limits that contradict each other."""
     pools = zip(study.whole_fleet.pools, study.sources, strict=True)
-    return [PlannedPool(spec, plan_engine(spec.deployment)[0], rates, host) for spec, (rates, host) in pools]
+    context = mean_context(study.workload.trace)
+    return [
+        PlannedPool(spec, plan_engine(spec.deployment, context if spec.role == SERVE else None)[0], rates, host)
+        for spec, (rates, host) in pools
+    ]
 
 
 def check_all_fit(study: Study, trace: Trace, pools: Sequence[PlannedPool]) -> None:
