@@ -94,8 +94,10 @@ def checkpoint_notes(model: ModelSpec, precision: Precision) -> list[str]:
     return [*model.notes, f"weights as the checkpoint stores them ({checkpoint.said}){cache}; --dtype asks otherwise."]
 
 
-def check_engine(precision: Precision, engine: str) -> None:
-    """Raise UsageError for GGUF types under an engine that does not serve them."""
+def check_engine(precision: Precision, engine: str, gpu: GpuSpec | None = None) -> None:
+    """Raise UsageError for GGUF types under an engine that does not serve them, and for a GPU that only llama.cpp serves on."""
+    if gpu is not None and gpu.source.startswith("Apple") and engine != "llamacpp":
+        raise UsageError(f"{gpu.name}: {engine} does not run on Apple GPUs; ask with --engine llamacpp")
     if precision.weights in gguf.GGUF and engine != "llamacpp":
         raise UsageError(f"{precision.weights} is a GGUF type of llama.cpp: ask with --engine llamacpp, not {engine}")
 

@@ -113,7 +113,7 @@ class Deployment:
 
     def __post_init__(self) -> None:
         check_runs(self.precision, self.gpu)
-        check_engine(self.precision, self.limits.engine)
+        check_engine(self.precision, self.limits.engine, self.gpu)
         check_parallel(self.model, self.tp, self.parallel)
         if self.parallel.parts > 1 and engine_of(self.limits.engine).slots_own_context:
             raise UsageError(f"{self.limits.engine} has no pipeline or data parallelism here")

@@ -36,11 +36,11 @@ def test_units_are_plausible(gpu):
     assert 8e9 < gpu.memory_bytes < 3e11
     assert 2e11 < gpu.memory_bandwidth < 1e13
     assert set(gpu.flops) <= set(FLOPS_DTYPES)
-    assert {"fp32", "fp16"} <= set(gpu.flops)
+    sixteen = gpu.flops.get("fp16") or gpu.flops["bf16"]  # TPUs have no fp16
     for narrow, wide in (("fp8", "fp16"), ("int8", "fp16"), ("fp4", "fp8")):
         if narrow in gpu.flops:
-            assert 1.9 < gpu.flops[narrow] / gpu.flops[wide] < 4.1
-    assert gpu.flops.get("bf16", gpu.flops["fp16"]) == gpu.flops["fp16"]
+            assert 1.9 < gpu.flops[narrow] / (sixteen if wide == "fp16" else gpu.flops[wide]) < 4.1
+    assert gpu.flops.get("bf16", sixteen) == sixteen
     assert 15e9 < gpu.host_link_bandwidth <= gpu.memory_bandwidth
     assert gpu.gpu_link_bandwidth is None or gpu.host_link_bandwidth <= gpu.gpu_link_bandwidth < gpu.memory_bandwidth
 

@@ -23,6 +23,26 @@ GPU_SPELLINGS = {
     "RTX-3060": ["NVIDIA GeForce RTX 3060", "RTX 3060-12G", "3060"],
     "RTX-4090": ["NVIDIA GeForce RTX 4090", "rtx4090", "4090"],
     "RTX-PRO-6000": ["NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "RTX PRO 6000"],
+    "H100-NVL": ["NVIDIA H100 NVL", "h100-nvl"],
+    "H800": ["NVIDIA H800"],
+    "A800-80G": ["NVIDIA A800-SXM4-80GB", "a800"],
+    "RTX-6000-Ada": ["NVIDIA RTX 6000 Ada Generation"],
+    "RTX-5000-Ada": ["NVIDIA RTX 5000 Ada Generation"],
+    "L20": ["NVIDIA L20"],
+    "RTX-4070": ["NVIDIA GeForce RTX 4070"],
+    "RTX-4070-Ti-Super": ["NVIDIA GeForce RTX 4070 Ti SUPER"],
+    "RTX-4080-Super": ["NVIDIA GeForce RTX 4080 SUPER"],
+    "RTX-5070-Ti": ["NVIDIA GeForce RTX 5070 Ti"],
+    "RTX-5080": ["NVIDIA GeForce RTX 5080"],
+    "RTX-2080-Ti": ["NVIDIA GeForce RTX 2080 Ti"],
+    "RTX-PRO-6000-Max-Q": ["NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"],
+    "RTX-PRO-5000": ["NVIDIA RTX PRO 5000 Blackwell"],
+    "RTX-PRO-4500": ["NVIDIA RTX PRO 4500 Blackwell"],
+    "MI355X": ["AMD Instinct MI355X"],
+    "MI308X": ["AMD Instinct MI308X"],
+    "Gaudi-3": ["Intel Gaudi 3"],
+    "TPU-v6e": ["v6e"],
+    "M4-Max-128G": ["Apple M4 Max"],
     "GB10": ["NVIDIA GB10", "dgx spark"],
     "MI300X": ["AMD Instinct MI300X", "mi300x"],
 }
@@ -52,6 +72,12 @@ def test_every_name_and_alias_finds_its_own():
     for name in list_models():
         assert {get_model(alias).name for alias in (name, *model_aliases(name))} == {name}
     assert DEFAULT_MODEL in list_models()
+
+
+@pytest.mark.parametrize(("name", "suggested"), [("NVIDIA H100 SXM9", "H100"), ("RTX 4090 D", "RTX-4090"), ("A100 SXM6 80GB HBM", "A100")])
+def test_a_shared_number_is_suggested_before_a_like_spelling(name, suggested):
+    with pytest.raises(UsageError, match=rf"did you mean '{suggested}"):
+        get_gpu(name)
 
 
 def test_near_miss_is_suggested():
