@@ -1,6 +1,6 @@
 """90 % intervals of a run's figures: what another run like it would show, and what is not known about the rates.
 
-Run noise of drawn workloads comes from repeats with other seeds. A trace happened once, so its run noise comes from blocks of the run
+Run noise of drawn workloads comes from repeats with other seeds, the run shown among them. A trace happened once, so its run noise comes from blocks of the run
 itself; that understates tails of short runs (tests/simulate/test_noise_intervals_cover.py measures by how much).
 """
 
@@ -51,6 +51,14 @@ def repeat_intervals(repeats: Mapping[str, Sequence[float]]) -> dict[str, Interv
             low, high = math.exp(low), math.exp(high)
         out[name] = (max(low, 0.0) if values.min() >= 0 else low, high)  # no figure that is a count or a share falls below 0
     return out
+
+
+def around(summary: Mapping[str, float | int], intervals: Mapping[str, Interval]) -> dict[str, Interval]:
+    """The intervals, wide enough for the run that is shown: it is one of those that they tell of."""
+    return {
+        name: (min(low, float(summary[name])), max(high, float(summary[name]))) if name in summary else (low, high)
+        for name, (low, high) in intervals.items()
+    }
 
 
 def block_intervals(record: RunRecord) -> dict[str, Interval]:

@@ -22,7 +22,7 @@ from sim.rates.load import load_rates, scope_notes
 from sim.rates.serving import HostRates, as_served
 from sim.results.chance import STAGES, Chance, chance_of
 from sim.results.fleet_tables import fleet_tables
-from sim.results.intervals import block_intervals, rate_intervals, repeat_intervals
+from sim.results.intervals import around, block_intervals, rate_intervals, repeat_intervals
 from sim.results.metrics import cost_shares, latency_quantiles, summarise, tenant_figures
 from sim.results.record import RunRecord
 from sim.results.run_files import to_dataset
@@ -199,10 +199,11 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
             for i, at in enumerate(spread(study, draws))
         ]
     figures = _columns([each for each, _ in others])
-    repeats = _repeats(study, pools, logged)
-    noise = repeat_intervals(repeats) if repeats else block_intervals(record)
+    repeats = _repeats(study, pools, logged, summary)
+    noise = around(summary, repeat_intervals(repeats) if repeats else block_intervals(record))
+    known = around(summary, rate_intervals(figures))
     quantiles = [each for _, each in others]
-    return Run(study, record, pools, summary, noise, rate_intervals(figures), figures, repeats, cost_shares(record), quantiles)
+    return Run(study, record, pools, summary, noise, known, figures, repeats, cost_shares(record), quantiles)
 
 
 def _drawn(record: RunRecord, study: Study) -> tuple[dict[str, float | int], NDArray[np.float64]]:
@@ -283,8 +284,9 @@ def scope_of(study: Study) -> list[str]:
     return list(dict.fromkeys(note for pool, (rates, _) in pools for note in scope_notes(pool.deployment, rates)))
 
 
-def _repeats(study: Study, pools: Sequence[PlannedPool], logged: bool) -> dict[str, list[float]]:
-    """Figures of REPEATS runs of other draws of the workload, at the median rates, where the fast path takes them all; else nothing.
+def _repeats(study: Study, pools: Sequence[PlannedPool], logged: bool, shown: Mapping[str, float | int]) -> dict[str, list[float]]:
+    """Figures of REPEATS draws of the workload at the median rates, the run that is `shown` first, where the fast path takes them all; else
+    nothing.
 
     With `logged` they keep their iteration logs, whatever path that takes.
     """
@@ -292,7 +294,7 @@ def _repeats(study: Study, pools: Sequence[PlannedPool], logged: bool) -> dict[s
     if redraw is None or len(study.workload.trace) > REPEATS_UP_TO:
         return {}
     figures: list[dict[str, float | int]] = []
-    for repeat in range(REPEATS):
+    for repeat in range(REPEATS - 1):
         trace = redraw(repeat)
         check_all_fit(study, trace, pools)
         if logged:
@@ -302,7 +304,8 @@ def _repeats(study: Study, pools: Sequence[PlannedPool], logged: bool) -> dict[s
         if record is None:
             return {}
         figures.append(summarise(record, study.goodput))
-    return _columns(figures)
+    names = {name for each in figures for name in each}
+    return _columns([{name: value for name, value in shown.items() if name in names}, *figures])
 
 
 def _trials(run: Run, metric: str) -> Callable[[int], float]:

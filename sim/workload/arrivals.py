@@ -13,11 +13,11 @@ from sim.workload.trace import Trace
 
 
 def arrival_times(count: int, rate_per_s: float | RateCurve, burstiness: float, rng: np.random.Generator) -> NDArray[np.float64]:
-    """`count` arrival times in seconds at a mean of `rate_per_s`, the first after one gap.
+    """`count` arrival times in seconds at `rate_per_s`, the first after one gap, the last at count / rate.
 
-    Gaps are gamma with shape `burstiness`, as in `vllm bench serve`: 1 is Poisson, less clusters, more evens out, infinity is constant.
-    An infinite rate sends everything at 0. Along a curve, time runs as fast as its rate: arrivals at rate 1, rescaled.
-    Raises UsageError unless both are positive.
+    As `vllm bench serve` sends them: gaps are gamma with shape `burstiness` (1 is Poisson, less clusters, more evens out, infinity is
+    constant), then all are rescaled so that the last request leaves at count / rate. An infinite rate sends everything at 0. Along a curve,
+    time runs as fast as its rate: arrivals at rate 1, in the curve's time. Raises UsageError unless both are positive.
     """
     if isinstance(rate_per_s, RateCurve):
         return rate_per_s.times(arrival_times(count, 1.0, burstiness, rng))
@@ -29,7 +29,8 @@ def arrival_times(count: int, rate_per_s: float | RateCurve, burstiness: float, 
         return np.zeros(count)
     if math.isinf(burstiness):
         return np.arange(1, count + 1) / rate_per_s
-    return np.cumsum(rng.gamma(burstiness, 1.0 / (rate_per_s * burstiness), size=count))
+    times = np.cumsum(rng.gamma(burstiness, 1.0 / (rate_per_s * burstiness), size=count))
+    return np.asarray(times * (count / rate_per_s / times[-1]) if count and times[-1] > 0.0 else times)
 
 
 def spread_buckets(trace: Trace, bucket_s: float, rng: np.random.Generator) -> Trace:

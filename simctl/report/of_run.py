@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.errors import SimctlError, UsageError
 from sim.results import explain
-from sim.results.intervals import block_intervals, rate_intervals, repeat_intervals
+from sim.results.intervals import around, block_intervals, rate_intervals, repeat_intervals
 from sim.results.metrics import LATENCIES, LEVELS, PER_REQUEST, cost_shares, request_latencies_ms, summarise
 from sim.results.record import RunRecord
 from sim.results.series import Series, run_series
@@ -49,7 +49,9 @@ def part_of(record: RunRecord, dataset: Any) -> Part:
     attrs = dict(dataset.attrs)
     summary = summarise(record)
     rates, noise = _intervals(dataset, "draw"), _intervals(dataset, "repeat") or block_intervals(record)
-    notes, texts = [], [("All figures", benchmark_table(summary, noise, rates or None, int(attrs.get("num_gpu_blocks", 0)) - 1))]
+    shown = around(summary, noise)
+    rates = around(summary, rates)
+    notes, texts = [], [("All figures", benchmark_table(summary, shown, rates or None, int(attrs.get("num_gpu_blocks", 0)) - 1))]
     pictures = list(_latencies(record, dataset))
     if len(record.iterations["start_s"]):
         pictures += [*_over_time(record, attrs), *_cost(record), *_batching(record)]
@@ -74,7 +76,7 @@ def part_of(record: RunRecord, dataset: Any) -> Part:
         f"Simulated run: {model} on {gpu}",
         asked,
         [(name.replace("_", " "), _plain(attrs[name])) for name in SETTINGS if name in attrs and _plain(attrs[name]) not in ("", "0")],
-        [_headline(each, summary, noise, rates) for each in HEADLINES],
+        [_headline(each, summary, shown, rates) for each in HEADLINES],
         [
             f"Rates: {cut(attrs.get('rates_basis', 'not said'), 600)}.",
             f"Host overhead: {cut(attrs.get('host_basis', 'not said'), 300)}.",

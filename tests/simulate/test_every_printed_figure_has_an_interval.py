@@ -41,3 +41,13 @@ def test_figures_in_per_cent_carry_their_intervals_in_per_cent():
     assert rows["Prefix cache hit rate (%)"].endswith("50.00      [40-60]")
     assert rows["Peak KV use (%)"].endswith("20.00      [10-30]")
     assert rows["Busy time (%)"].endswith("25.00")
+
+
+def test_every_figure_lies_in_its_intervals():
+    """The run shown is one of the repeats that its interval tells of."""
+    for seed in ("0", "1", "2"):
+        found = json.loads(run(*ARGV, "--seed", seed, "--no-iterations", "--json").stdout)
+        for kind in ("run_noise_90", "rates_90"):
+            assert found[kind]
+            for name, (low, high) in found[kind].items():
+                assert low <= found[name] <= high, (seed, kind, name)

@@ -29,6 +29,15 @@ def test_gaps_have_the_rate_and_the_variation_asked_for(burstiness):
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.05)
 
 
+@given(st.integers(1, 200), st.floats(0.01, 1e4), st.floats(0.05, 20.0), st.integers(0, 99))
+def test_the_last_leaves_at_count_over_rate_as_vllms_bench_sends_it(count, rate, burstiness, seed):
+    times = arrival_times(count, rate, burstiness, rng(seed))
+    assert times[-1] == pytest.approx(count / rate)
+    gaps = rng(seed).gamma(burstiness, 1.0 / (rate * burstiness), size=count)
+    if gaps.sum() > 0.0:
+        np.testing.assert_allclose(np.diff(times, prepend=0.0) * gaps.sum(), gaps * count / rate, rtol=1e-6, atol=1e-9 * count / rate)
+
+
 def test_constant_and_immediate_arrivals():
     assert arrival_times(3, 4.0, math.inf, rng()).tolist() == [0.25, 0.5, 0.75]
     assert arrival_times(3, math.inf, 1.0, rng()).tolist() == [0.0, 0.0, 0.0]
