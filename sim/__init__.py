@@ -7,18 +7,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sim.closed_form.regime import RegimeMap, regime_map
-    from sim.closed_form.what_if import Answer, what_if
+    from sim.closed_form.regime import RegimeMap, Regimes, regime_map
+    from sim.closed_form.what_if import Answer, WhatIf, what_if
     from sim.cluster.admission import AdmissionLimits
     from sim.cost.rates import RateDraws, Rates
     from sim.errors import SimctlError, UsageError
+    from sim.planning.answer import PlanAnswer
+    from sim.planning.grid import deployments
+    from sim.planning.question import Plan, plan
     from sim.rates.load import load_rates
     from sim.rates.serving import NO_HOST, HostRates
+    from sim.rates.source import RateSource
     from sim.specs.gpus import get_gpu, list_gpus
     from sim.specs.models import get_model, list_models
-    from sim.study.deployment import Deployment, Limits, plan_engine
+    from sim.study.deployment import Deployment, Limits, kv_block_interval, plan_engine
     from sim.study.fleet_spec import Fleet, PoolSpec
+    from sim.study.prices import StepPrice, step_time
+    from sim.study.question import Simulate
     from sim.study.simulate import Run, simulate
+    from sim.sweeps.question import Sweep, sweep
     from sim.workload.workload import Workload
 
 _HOME = {
@@ -29,28 +36,75 @@ _HOME = {
     "HostRates": "sim.rates.serving",
     "Limits": "sim.study.deployment",
     "NO_HOST": "sim.rates.serving",
+    "Plan": "sim.planning.question",
+    "PlanAnswer": "sim.planning.answer",
     "PoolSpec": "sim.study.fleet_spec",
     "RateDraws": "sim.cost.rates",
+    "RateSource": "sim.rates.source",
     "Rates": "sim.cost.rates",
     "RegimeMap": "sim.closed_form.regime",
+    "Regimes": "sim.closed_form.regime",
     "Run": "sim.study.simulate",
     "SimctlError": "sim.errors",
+    "Simulate": "sim.study.question",
+    "StepPrice": "sim.study.prices",
+    "Sweep": "sim.sweeps.question",
     "UsageError": "sim.errors",
+    "WhatIf": "sim.closed_form.what_if",
     "Workload": "sim.workload.workload",
+    "deployments": "sim.planning.grid",
     "get_gpu": "sim.specs.gpus",
     "get_model": "sim.specs.models",
+    "kv_block_interval": "sim.study.deployment",
     "list_gpus": "sim.specs.gpus",
     "list_models": "sim.specs.models",
     "load_rates": "sim.rates.load",
+    "plan": "sim.planning.question",
     "plan_engine": "sim.study.deployment",
     "regime_map": "sim.closed_form.regime",
     "simulate": "sim.study.simulate",
+    "step_time": "sim.study.prices",
+    "sweep": "sim.sweeps.question",
     "what_if": "sim.closed_form.what_if",
 }
 __all__ = [
-    "NO_HOST", "AdmissionLimits", "Answer", "Deployment", "Fleet", "HostRates", "Limits", "PoolSpec", "RateDraws", "Rates", "RegimeMap",
-    "Run", "SimctlError", "UsageError", "Workload", "get_gpu", "get_model", "list_gpus", "list_models", "load_rates", "plan_engine",
-    "regime_map", "simulate", "what_if",
+    "NO_HOST",
+    "AdmissionLimits",
+    "Answer",
+    "Deployment",
+    "Fleet",
+    "HostRates",
+    "Limits",
+    "Plan",
+    "PlanAnswer",
+    "PoolSpec",
+    "RateDraws",
+    "RateSource",
+    "Rates",
+    "RegimeMap",
+    "Regimes",
+    "Run",
+    "SimctlError",
+    "Simulate",
+    "StepPrice",
+    "Sweep",
+    "UsageError",
+    "WhatIf",
+    "Workload",
+    "deployments",
+    "get_gpu",
+    "get_model",
+    "kv_block_interval",
+    "list_gpus",
+    "list_models",
+    "load_rates",
+    "plan",
+    "plan_engine",
+    "regime_map",
+    "simulate",
+    "step_time",
+    "sweep",
+    "what_if",
 ]  # fmt: skip
 
 

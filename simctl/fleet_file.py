@@ -108,8 +108,8 @@ class At:
             raise self.error(str(error)) from None
 
 
-def load_fleet(path: Path, command: click.Command, deploy: Deploy, allowed: list[str]) -> Fleet:
-    """Read a fleet file. `allowed` options of `command` are what a pool may set; `deploy` makes a deployment of all its options.
+def load_fleet(path: Path, deploy: Deploy) -> Fleet:
+    """Read a fleet file. `deploy` makes a deployment of a pool's options.
 
     Raises UsageError naming the place in the file.
     """
@@ -122,7 +122,7 @@ def load_fleet(path: Path, command: click.Command, deploy: Deploy, allowed: list
     body = root.mapping(KEYS)
     if "pools" not in body:
         raise root.error("needs pools")
-    pools = tuple(_pool(each, place, command, deploy, allowed) for place, each in enumerate(body["pools"].items()))
+    pools = tuple(_pool(each, place, deploy) for place, each in enumerate(body["pools"].items()))
     given: dict[str, Any] = {}
     if "network" in body:
         net = body["network"].mapping(("latency-s", "shared-gb-s"))
@@ -146,18 +146,19 @@ def load_fleet(path: Path, command: click.Command, deploy: Deploy, allowed: list
     return fleet
 
 
-def _pool(at: At, place: int, command: click.Command, deploy: Deploy, allowed: list[str]) -> PoolSpec:
+def _pool(at: At, place: int, deploy: Deploy) -> PoolSpec:
     from dataclasses import replace
 
     from sim.cluster.pools import FETCHES, ROLES
     from sim.study.fleet_spec import LINKS, PoolSpec
+    from simctl.simulate_options import POOL_OPTIONS
 
-    own = at.mapping([*POOL_KEYS, *allowed])
-    values = {key: each for key, each in own.items() if key in allowed}
+    own = at.mapping([*POOL_KEYS, *POOL_OPTIONS])
+    values = {key: each for key, each in own.items() if key in POOL_OPTIONS}
     for key in ("engine", "router"):
         if key in own and "." in str(own[key].value):
             raise own[key].error("a fleet file cannot name a class: importing it runs code")
-    options = _options(at, values, command)
+    options = _options(at, values)
     replicas = own["replicas"].whole(1, MOST_REPLICAS) if "replicas" in own else 1
     routing = own["router-options"].settings() if "router-options" in own else {}
     deployment = replace(at.made(deploy, options=options), replicas=replicas, router_options=routing)
@@ -190,14 +191,15 @@ def _pool(at: At, place: int, command: click.Command, deploy: Deploy, allowed: l
     return spec
 
 
-def _options(at: At, values: Mapping[str, At], command: click.Command) -> dict[str, Any]:
-    """All options of the command: these values, else defaults."""
+def _options(at: At, values: Mapping[str, At]) -> dict[str, Any]:
+    """All options of a pool: these values, else defaults."""
     from simctl.scenario import option_value, options_by_name
+    from simctl.simulate_options import POOL
 
-    known = options_by_name(command)
+    known = options_by_name(POOL)
     given = {known[key].name: option_value(each.where, each.value, known[key]) for key, each in values.items()}
     try:
-        return dict(command.make_context(command.name, [], default_map=given).params)
+        return dict(POOL.make_context("pool", [], default_map=given).params)
     except click.UsageError as error:
         raise at.error(error.format_message()) from None
 

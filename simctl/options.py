@@ -1,4 +1,4 @@
-"""Options that several commands share, and the deployments and workloads that they mean."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from sim.workload.formats import FORMATS
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
-
-    from sim import Deployment, Workload
 
 
 class Parsed(click.ParamType):
@@ -243,9 +241,6 @@ rate_options = grouped(
     click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all that is drawn: same seed, same answer."),
 )
 
-TRACE_ONLY = ("limit", "resample", "rate_scale", "spread_arrivals", "prefix_block", "time_unit", "chars_per_token", "assume_prefix")
-AGENTS_ONLY = ("agent_opening_len", "agent_edited_share")
-DRAWN_ONLY = ("random_input_len", "random_output_len", "random_length_cv", "random_range_ratio", "random_prefix_len", "turns")
 # An option left out takes the default of sim.Workload, which the help repeats.
 workload_options = grouped(
     click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace file, or ServeGen's folder."),
@@ -283,81 +278,3 @@ workload_options = grouped(
     click.option("--agent-opening-len", type=click.IntRange(1), help="Mean new tokens of an agent's first prompt. [default: 22000]"),
     click.option("--agent-edited-share", type=float, help="Share of agents' later turns with a rewritten context. [default: 0.6]"),
 )
-_ARGUMENTS = {
-    "random_input_len": "input_len",
-    "random_output_len": "output_len",
-    "random_length_cv": "length_cv",
-    "random_range_ratio": "range_ratio",
-    "random_prefix_len": "prefix_len",
-    "think_time": "think_time_s",
-    "agent_opening_len": "opening_len",
-    "agent_edited_share": "edited_share",
-    "spread_arrivals": "spread_arrivals_s",
-    "trace_start": "start_s",
-    "trace_duration": "duration_s",
-}
-
-
-def deployment_of(options: Mapping[str, Any], /, **more: Any) -> Deployment:
-    """The deployment that the options mean; `more` are further arguments of Deployment.of."""
-    from sim import Deployment, Limits
-    from sim.specs.gpus import get_gpu
-    from sim.specs.parallel import Parallel
-    from sim.specs.topology import default_topology, load_topology, with_node
-
-    limits = {name: options[name] for name in Limits.__dataclass_fields__ if name in options}
-    places = {name: options[name] for name in ("dtype", "kv_dtype", "tp")}
-    places["parallel"] = Parallel(
-        options.get("pipeline_parallel_size", 1), options.get("data_parallel_size", 1), options.get("enable_expert_parallel", False)
-    )
-    if (topology := options.get("topology")) is not None:
-        places["topology"] = load_topology(topology, get_gpu(options["gpu"]))
-    if (node := options.get("gpus_per_node")) is not None:
-        places["topology"] = with_node(places.get("topology") or default_topology(get_gpu(options["gpu"])), node)
-    return Deployment.of(options["model"], options["gpu"], **places, **limits | more)
-
-
-def workload_of(options: Mapping[str, Any], most_tokens: int) -> Workload:
-    """The workload that the options mean; `most_tokens` is the longest prompt and output of a call. UsageError when they contradict."""
-    names = (*TRACE_ONLY, *DRAWN_ONLY, *_ARGUMENTS, "request_rate", "burstiness", "rate_curve", "max_concurrency")
-    given = {name for name in names if options[name] is not None and options[name] is not False}
-    arguments = {_ARGUMENTS.get(name, name): options[name] for name in given if name != "resample"} | {"seed": options["seed"]}
-    if options["agent_sessions"] is None and given.intersection(AGENTS_ONLY):
-        raise UsageError("--agent-opening-len and --agent-edited-share need --agent-sessions")
-    if options["trace"] is None:
-        return _drawn(options, given, arguments | {"most_tokens": most_tokens})
-    return _from_trace(options, given, arguments)
-
-
-def _drawn(options: Mapping[str, Any], given: set[str], arguments: dict[str, Any]) -> Workload:
-    from sim import Workload
-
-    if given.intersection((*TRACE_ONLY, "trace_start", "trace_duration")):
-        raise UsageError("--limit, --resample, --rate-scale, --spread-arrivals, --assume-prefix and --trace-... need a --trace")
-    requests, sessions = options["num_prompts"], options["agent_sessions"]
-    if sessions is None:
-        if requests is None:
-            raise UsageError("what to serve? give --trace FILE, or --num-prompts N or --agent-sessions N to draw requests")
-        return Workload.drawn(requests, **arguments)
-    if requests is not None:
-        raise UsageError("give --num-prompts or --agent-sessions, not both")
-    if given.intersection(("random_length_cv", "random_range_ratio")):
-        raise UsageError("--random-length-cv and --random-range-ratio are not for agents: their lengths have spreads of their own")
-    return Workload.agents(sessions, **arguments)
-
-
-def _from_trace(options: Mapping[str, Any], given: set[str], arguments: dict[str, Any]) -> Workload:
-    from sim import Workload
-
-    if options["agent_sessions"] is not None:
-        raise UsageError("--agent-sessions draws requests of its own; a --trace has its own")
-    if stray := sorted(given.intersection(DRAWN_ONLY)):
-        raise UsageError(f"--{stray[0].replace('_', '-')} is for requests that are drawn; the trace has its own")
-    rated = given.intersection(("request_rate", "rate_curve"))
-    if options["resample"] and (options["num_prompts"] is None or not rated):
-        raise UsageError("--resample needs --num-prompts and --request-rate or --rate-curve")
-    if options["num_prompts"] is not None and not options["resample"]:
-        raise UsageError("--num-prompts with a trace needs --resample; --limit takes its first requests")
-    if "burstiness" in given and not rated:
-        raise UsageError("--burstiness needs --request-rate or --rate-curve")
-    return Workload.from_trace(options["trace"], options["trace_format"], resample=options["num_prompts"], **arguments)

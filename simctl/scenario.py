@@ -18,7 +18,6 @@ are taken from the scenario's folder.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,20 +33,14 @@ from sim.files import text_of
 from sim.rates.fingerprint import code_fingerprint, formula_fingerprint
 from sim.specs.hf_config import find_cached
 from sim.specs.lookup import did_you_mean, given_path
-from sim.sweep.design import Axis, Design, Range
+from sim.sweeps.design import Axis, Design, Range
 from sim.yaml_text import MAX_BYTES, read_yaml
 from simctl import __version__
 
 KEYS = ("question", "command", "options", "sweep", "samples", "report")
 RANGE_KEYS = ("low", "high", "scale")
 MAX_RUNS = 10_000
-# Commands whose answer is plain data: `json_answer(options)` of their module.
-ANSWERED = {
-    "simulate": "simctl.commands.simulate",
-    "plan": "simctl.commands.plan",
-    "what-if": "simctl.commands.what_if",
-    "regime-map": "simctl.commands.regime_map",
-}
+ANSWERED = ("simulate", "plan", "what-if", "regime-map")  # the commands of a question of sim
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +53,26 @@ class Cell:
 
     def options(self) -> dict[str, Any]:
         """The options as the command reads them, with its defaults. Raises click.UsageError for a value that it refuses."""
-        command = _command(self.command)
+        command = command_of(self.command)
         known = options_by_name(command)
         values = {known[name].name: value for name, value in self.given.items()}
         return dict(command.make_context(self.command, [], default_map=values).params)
 
+    def question(self) -> Any:
+        """The question that the options ask."""
+        from simctl.asked.questions import QUESTIONS
+
+        return QUESTIONS[self.command](self.options())
+
     def answer(self) -> dict[str, Any]:
-        """The command's answer as plain data."""
-        found: dict[str, Any] = importlib.import_module(ANSWERED[self.command]).json_answer(self.options())
-        return found
+        """The command's answer as plain data, as its --json prints it."""
+        from simctl.asked.answers import plain_answer
+
+        return plain_answer(self.question())
 
     def run(self) -> None:
         """Print what the command prints."""
-        _command(self.command).callback(**self.options())  # type: ignore[misc]  # every command of ours has one
+        command_of(self.command).callback(**self.options())  # type: ignore[misc]  # every command of ours has one
 
     def asked(self) -> dict[str, Any]:
         """What the answer depends on: the options, the content of the files they name, the version that answers."""
@@ -82,7 +82,7 @@ class Cell:
 
     def shell(self) -> str:
         """The same as a command line."""
-        known = options_by_name(_command(self.command))
+        known = options_by_name(command_of(self.command))
         parts = [part for name, value in self.given.items() for part in _arguments(name, value, known[name])]
         return f"simctl {self.command} {shlex.join(parts)}"
 
@@ -136,7 +136,7 @@ def load_scenario(
         raise UsageError(f"{path.name}: question: needs one question, ending in '?'")
     if not isinstance(command, str) or command not in ANSWERED:
         raise UsageError(f"{path.name}: command: must be one of {', '.join(ANSWERED)}, not {command!r}")
-    known = options_by_name(_command(command))
+    known = options_by_name(command_of(command))
     options, sweep = _mapping(body, "options", path) | overrides, _mapping(body, "sweep", path)
     typed = vary or {}
     for section, keys in (("options", options), ("sweep", sweep), ("--vary", typed)):
@@ -261,8 +261,11 @@ def _mapping(body: dict[Any, Any], key: str, path: Path) -> dict[Any, Any]:
     return value
 
 
-def _command(name: str) -> click.Command:
-    command: click.Command = importlib.import_module(ANSWERED[name]).command
+def command_of(name: str) -> click.Command:
+    from simctl.cli import group
+
+    command = group.get_command(click.Context(group), name)
+    assert command is not None
     return command
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from typing import Any
 
 import click
 
-from simctl.scenario import ANSWERED, KEYS, options_by_name
+from simctl.scenario import ANSWERED, KEYS, command_of, options_by_name
 
 INTEGER = ["integer"]
 RANGE = {
@@ -56,8 +55,7 @@ def text() -> str:
 
 
 def _of(name: str) -> dict[str, Any]:
-    command: click.Command = importlib.import_module(ANSWERED[name]).command
-    known = options_by_name(command)
+    known = options_by_name(command_of(name))
     options = {each: {**_value(option), "description": _help(option)} for each, option in known.items()}
     sweep = {each: _axis(_value(option)) for each, option in known.items()}
     part = {"type": "object", "additionalProperties": False}

@@ -1,4 +1,4 @@
-"""One cell of a sweep: its key, its figures, and how a worker answers it."""
+"""One cell of a scenario's sweep: its key, and how a worker answers it."""
 
 from __future__ import annotations
 
@@ -6,32 +6,15 @@ import contextlib
 import hashlib
 import io
 import json
-import math
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from sim.errors import SimctlError
-from sim.sweep.store import Variable
-from simctl.commands.run import flatten, interval_of, is_void
+from sim.sweeps.figures import figures_from
 
 if TYPE_CHECKING:
     from simctl.scenario import Cell
-
-LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "e2el": "end-to-end latency"}
-SIMULATED = {
-    **{f"{q}_{name}_ms": ("ms", f"{q} {text}") for name, text in LATENCIES.items() for q in ("mean", "median", "p90", "p99")},
-    "request_throughput": ("1/s", "requests finished per second"),
-    "output_throughput": ("tokens/s", "output tokens per second"),
-    "total_token_throughput": ("tokens/s", "prompt and output tokens per second"),
-    "request_goodput": ("1/s", "requests per second that meet --goodput"),
-    "completed": ("1", "requests finished"),
-    "gpu_hours": ("h", "GPU time paid for"),
-    "usd_per_mtok": ("USD", "list price of a million output tokens"),
-}
-INTERVALS = {"rates_90": "5-95 % over what is not known of the rates", "run_noise_90": "5-95 % of another run like it"}
-SUFFIXES = {"_ms": "ms", "_s": "s", "_per_s": "1/s", "_bytes": "bytes", "_tokens": "tokens", "throughput": "tokens/s"}
 
 
 class Asked(NamedTuple):
@@ -55,25 +38,6 @@ def key_of(cell: Cell) -> str:
     return hashlib.sha256(json.dumps(cell.asked(), sort_keys=True).encode()).hexdigest()
 
 
-def figures_of(command: str, report: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
-    """Names of the figures kept of each cell: those of a simulation, and what the scenario reports."""
-    whole = [name for name in SIMULATED if name != "request_goodput" or "goodput" in given] if command == "simulate" else []
-    goal = ["goal.chance"] if "goal" in given else []
-    named = [name for name in report if name.partition(".")[0] not in INTERVALS and name not in given]
-    return tuple(dict.fromkeys([*whole, *named, *goal]))
-
-
-def variables_of(command: str, figures: Sequence[str]) -> list[Variable]:
-    """The variables that keep them: each figure, and beside it the intervals that the command gives."""
-    intervals = INTERVALS if command == "simulate" else {"interval": "the interval that the answer gives"}
-    found = []
-    for name in figures:
-        units, text = SIMULATED.get(name) or (_units(name), name)
-        found.append(Variable(name, units, text))
-        found += [Variable(f"{name}_{kind}", units, f"{text}: {meaning}", interval=True) for kind, meaning in intervals.items()]
-    return found
-
-
 def answered(asked: Asked) -> Answered:
     """Answer one cell, on whatever machine this is. Raises SimctlError where it would not be the cell that was asked for."""
     from simctl.scenario import Cell
@@ -89,46 +53,4 @@ def answered(asked: Asked) -> Answered:
         return Answered({}, error.format_message())
     except SimctlError as error:
         return Answered({}, str(error))
-    return Answered(_figures(asked, answer))
-
-
-def _figures(asked: Asked, answer: Mapping[str, Any]) -> dict[str, Any]:
-    simulated = asked.command == "simulate"
-    flat = flatten(_priced(asked, answer) if simulated else dict(answer))
-    found: dict[str, Any] = {}
-    for name in asked.figures:
-        if name not in flat and not is_void(flat, name) and name not in SIMULATED:
-            raise SimctlError(f"report: the answer has no {name!r}; it has {', '.join(sorted(flat)[:40])}, ...")
-        found[name] = _number(flat.get(name))
-        pairs = (
-            {f"{name}_{kind}": flat.get(f"{kind}.{name}") for kind in INTERVALS}
-            if simulated
-            else {f"{name}_interval": interval_of(flat, name)}
-        )
-        found |= {each: [_number(end) for end in pair] for each, pair in pairs.items() if isinstance(pair, list) and len(pair) == 2}
-    return found
-
-
-def _priced(asked: Asked, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer with usd_per_mtok where its GPUs have a list price, and are no fleet's; its intervals are those of the throughput."""
-    from sim.specs.gpus import get_gpu
-
-    gpu, tokens = asked.given.get("gpu"), answer.get("total_output_tokens")
-    price = None if gpu is None or "fleet" in asked.given else get_gpu(gpu).price_per_hour
-    if not price or not tokens:
-        return dict(answer)
-    cost, rate = 1e6 * price * answer["gpu_hours"] / tokens, answer["output_throughput"]
-    priced = {**answer, "usd_per_mtok": cost}
-    for kind in INTERVALS:
-        low, high = answer[kind].get("output_throughput") or (math.nan, math.nan)
-        if low and high:
-            priced[kind] = {**answer[kind], "usd_per_mtok": [cost * rate / high, cost * rate / low]}
-    return priced
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
-
-
-def _units(name: str) -> str:
-    return next((units for end, units in reversed(SUFFIXES.items()) if name.endswith(end)), "1")
+    return Answered(figures_from(asked.command, asked.given, asked.figures, answer))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws
 from sim.cost.step_time import step_time_s
 from sim.errors import UsageError
-from sim.specs.attention_policy import AttentionPolicy, dense
+from sim.rates.load import load_rates
+from sim.specs.attention_policy import AttentionPolicy, Placement, blocks, dense
 from sim.study.deployment import Deployment
 from sim.study.memory import sequence_bytes
 
@@ -24,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class RegimeMap:
+class Regimes:
     """Arrays of shape [context, batch]: median speed-up, its 5-95 % interval over the rates, and what fits in HBM there."""
 
     contexts: Floats
@@ -35,6 +37,33 @@ class RegimeMap:
     dense_fits: npt.NDArray[np.bool_]
     sparse_fits: npt.NDArray[np.bool_]
     draws: Floats  # [context, batch, draw], of which `low` and `high` are quantiles
+    question: RegimeMap | None = None
+    rates: RateDraws | None = None
+
+    @property
+    def rates_summary(self) -> str:
+        """Where the rates come from."""
+        return "" if self.rates is None else self.rates.summary
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, of the answer to a question."""
+        assert self.question is not None
+        q = self.question
+        return {
+            "model": q.deployment.model.name,
+            "gpu": q.deployment.gpu.name,
+            "k": q.k,
+            "kv_in": q.kv_in,
+            "rates": self.rates_summary,
+            "context_tokens": self.contexts.tolist(),
+            "batch": self.batches.tolist(),
+            "speedup": self.speedup.tolist(),
+            "speedup_p05": self.low.tolist(),
+            "speedup_p95": self.high.tolist(),
+            "interval_of": "rates only",
+            "dense_fits": self.dense_fits.tolist(),
+            "sparse_fits": self.sparse_fits.tolist(),
+        }
 
     def to_xarray(self, **attrs: str | float) -> xr.Dataset:
         """Speed-up at every draw, dims context_tokens, batch and draw."""
@@ -45,9 +74,36 @@ class RegimeMap:
         return xr.Dataset({"speedup": (("context_tokens", "batch", "draw"), self.draws, meaning)}, coordinates, attrs)
 
 
+@dataclass(frozen=True, slots=True)
+class RegimeMap:
+    """Where block-128 top-`k` decode beats dense, both with their KV cache in `kv_in` (hbm or host).
+
+    `contexts` in tokens, `batches` in sequences. Rates as in WhatIf.
+    """
+
+    deployment: Deployment
+    k: int = 8
+    kv_in: Placement = "hbm"
+    contexts: tuple[int, ...] = tuple(2**13 * 2**i for i in range(8))
+    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    posterior: str | Path | None = None
+    draws: int = 500
+    seed: int = 0
+
+    @property
+    def policy(self) -> AttentionPolicy:
+        """The sparse side of the comparison."""
+        return blocks(self.k, self.kv_in)
+
+    def answer(self) -> Regimes:
+        """The map. UsageError where there is nothing to select from; raises what loading rates raises."""
+        rates = load_rates(self.deployment, posterior=self.posterior, draws=self.draws, seed=self.seed)
+        return replace(regime_map(self.deployment, self.policy, self.contexts, self.batches, rates), question=self, rates=rates)
+
+
 def regime_map(
     deployment: Deployment, policy: AttentionPolicy, contexts: Sequence[int], batches: Sequence[int], rates: RateDraws
-) -> RegimeMap:
+) -> Regimes:
     """Dense over sparse step time at every (context, batch), both with KV where `policy` keeps it; cells that do not fit are marked.
 
     Raises UsageError where there is nothing to select from, or no host memory apart.
@@ -71,7 +127,7 @@ def regime_map(
         per = np.array([sequence_bytes(d.model, int(c), d.precision, p, d.tp)[0] for c in contexts])
         return np.asarray(per[:, None] * grid_b <= free)
 
-    return RegimeMap(
+    return Regimes(
         contexts=np.asarray(contexts, float),
         batches=np.asarray(batches, float),
         speedup=np.asarray(seconds(base, False) / seconds(policy, False)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws, Rates
 from sim.cost.step_time import binding_term, step_terms, step_time_s
 from sim.cost.work import iteration_work
+from sim.errors import UsageError
 from sim.namespaces import FLOAT
 from sim.rates.load import load_rates, scope_notes
 from sim.specs.attention_policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
@@ -44,14 +46,31 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked. `context` in tokens, batches in sequences, `tau` the efficiency threshold of the knee."""
+class WhatIf:
+    """Every way to decode `context` tokens on a deployment: does it fit, how fast, what binds.
+
+    `batches` in sequences, `ks` selection budgets in blocks of 128 tokens, `tau` the efficiency threshold of the knee. Rates are those of
+    an engine stepped in process: `draws` of `posterior` (None: the packaged one).
+    """
 
     deployment: Deployment
     context: int
     batches: tuple[int, ...] = (1,)
     ks: tuple[int, ...] = (8, 16, 32)
     tau: float = 0.65
+    posterior: str | Path | None = None
+    draws: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.deployment.limits.batch_knee is not None:
+            raise UsageError("a batch cap at the knee needs a workload")
+
+    def answer(self, rates: RateDraws | None = None) -> Answer:
+        """The answer, at other `rates` than the question's where some are given. UsageError for a tensor-parallel degree that the
+        model's heads do not split over; raises what loading rates raises.
+        """
+        return answer(self, rates or load_rates(self.deployment, posterior=self.posterior, draws=self.draws, seed=self.seed))
 
     def sequence_bytes(self, policy: AttentionPolicy) -> tuple[float, float]:
         """(bytes in HBM, bytes in host RAM) that one sequence keeps, per GPU."""
@@ -82,7 +101,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    question: Question
+    question: WhatIf
     memory: Memory
     options: list[Option]
     knee_closed_form: float
@@ -96,6 +115,12 @@ class Answer:
     rates: RateDraws
     notes: list[str]
     recommendation: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data (sim.closed_form.what_if_data)."""
+        from sim.closed_form.what_if_data import plain_answer
+
+        return plain_answer(self)
 
     def to_xarray(self, **attrs: str | float) -> xr.Dataset:
         """Step time of every option at every draw, dims option and draw: a draw has the same rates in all options.
@@ -150,10 +175,10 @@ def what_if(
 ) -> Answer:
     """Every way to decode `context` tokens on `deployment`: does it fit, how fast, what binds. `rates` None loads the best there are."""
     known = load_rates(deployment, draws=draws, seed=seed) if rates is None else rates
-    return answer(Question(deployment, context, tuple(batches), tuple(ks), tau), known)
+    return answer(WhatIf(deployment, context, tuple(batches), tuple(ks), tau, None, draws, seed), known)
 
 
-def answer(question: Question, rates: RateDraws) -> Answer:
+def answer(question: WhatIf, rates: RateDraws) -> Answer:
     """Lay all options out. Raises UsageError for a tensor-parallel degree the model's heads do not split over."""
     q, d = question, question.deployment
     memory = d.memory()
@@ -187,18 +212,18 @@ def answer(question: Question, rates: RateDraws) -> Answer:
     )
 
 
-def step_seconds(q: Question, policy: AttentionPolicy, batch: float, context: Any, rates: Rates, xp: Any = FLOAT) -> Any:
+def step_seconds(q: WhatIf, policy: AttentionPolicy, batch: float, context: Any, rates: Rates, xp: Any = FLOAT) -> Any:
     """Decode step time of a uniform batch; pass numpy as `xp` for array rates."""
     return step_time_s(q.deployment.work(decode_batch(q.deployment.model, batch, context, policy, xp), policy), rates, xp)
 
 
-def decode_knee(q: Question, rates: Rates) -> Knee:
+def decode_knee(q: WhatIf, rates: Rates) -> Knee:
     """Knee of dense decode under the whole formula (fixed costs and windows included), on a doubling ladder."""
     times = [step_seconds(q, dense(), float(b), float(q.context), rates) for b in LADDER]
     return continuous_knee(LADDER, [times[0] / t for t in times], q.tau)
 
 
-def crossover_context(q: Question, policy: AttentionPolicy, batch: int, rates: Rates) -> float | None:
+def crossover_context(q: WhatIf, policy: AttentionPolicy, batch: int, rates: Rates) -> float | None:
     """Smallest context at which `policy` is no slower than dense, both in HBM; None when not below 2**24 tokens."""
 
     def gain(context: float) -> float:
@@ -213,7 +238,7 @@ def crossover_context(q: Question, policy: AttentionPolicy, batch: int, rates: R
     return high
 
 
-def _knee_interval(q: Question, draws: Rates) -> tuple[Knee, Knee]:
+def _knee_interval(q: WhatIf, draws: Rates) -> tuple[Knee, Knee]:
     times = np.array([np.asarray(step_seconds(q, dense(), float(b), float(q.context), draws, np)) for b in LADDER])
     knees = np.sort(continuous_knees(LADDER, times[0] / times, q.tau))
     low, high = (float(knees[int(share * (len(knees) - 1))]) for share in (0.05, 0.95))
@@ -224,7 +249,7 @@ def _knee_of(batch: float) -> Knee:
     return Knee(batch, False) if batch < np.inf else Knee(float(LADDER[-1]), True)
 
 
-def _crossover_interval(q: Question, policy: AttentionPolicy, batch: int, draws: Rates) -> tuple[float, float]:
+def _crossover_interval(q: WhatIf, policy: AttentionPolicy, batch: int, draws: Rates) -> tuple[float, float]:
     """The bisection of `crossover_context` for all draws at once."""
     low, high = np.ones_like(draws.beta), np.full_like(draws.beta, float(MAX_CROSSOVER))
     for _ in range(24):
@@ -234,7 +259,7 @@ def _crossover_interval(q: Question, policy: AttentionPolicy, batch: int, draws:
     return float(np.quantile(high, 0.05)), float(np.quantile(high, 0.95))
 
 
-def _options_at(q: Question, batch: int, memory: Memory, rates: RateDraws) -> list[Option]:
+def _options_at(q: WhatIf, batch: int, memory: Memory, rates: RateDraws) -> list[Option]:
     rows, d = [], q.deployment
     for policy in policies(q.ks):
         hbm, host = q.sequence_bytes(policy)
@@ -274,7 +299,7 @@ def _options_at(q: Question, batch: int, memory: Memory, rates: RateDraws) -> li
     return options
 
 
-def _recommend(q: Question, options: list[Option], crossovers: dict[tuple[int, int], float | None]) -> str:
+def _recommend(q: WhatIf, options: list[Option], crossovers: dict[tuple[int, int], float | None]) -> str:
     """Plain words for one batch. Sink+window is never recommended: it cannot retrieve what lies outside its window."""
     batch = options[0].batch
     where = f"at {format_tokens(q.context)} batch {batch}"

@@ -152,14 +152,16 @@ def scaled(rates: RateDraws, names: tuple[str, ...], factor: float, draws: Any, 
     )
 
 
-def as_served(rates: RateDraws) -> tuple[RateDraws, HostRates]:
-    """(rates, host latencies) of a served engine that is sent text: the packaged overhead applied to rates learnt in process; priors stay
-    as they are.
+def as_served(rates: RateDraws, overhead: ServingOverhead | None = None) -> tuple[RateDraws, HostRates]:
+    """(rates, host latencies) of a served engine that is sent text: an overhead (None: the packaged one) applied to rates learnt in
+    process; priors stay as they are. UsageError for a given one that the rates hold already.
     """
     if rates.host_request_s is not None:
+        if overhead is not None:
+            raise UsageError("the rates were learnt with a serving overhead of their own: a second would count it twice")
         learnt = Provenance(Origin.SERVED, "learnt with the rates, from a served log")
         return rates, HostRates(request_s=rates.host_request_s, source=learnt)
-    overhead = packaged_overhead()
+    overhead = overhead or packaged_overhead()
     if overhead is None or not rates.source.stepped:
         return rates, HostRates()
     return overhead.applied(rates), overhead.host(rates).for_text()

@@ -56,6 +56,7 @@ class Limits:
     model that proposes drafts: its weights and its KV share the GPU. `kv_offloading_size` is GiB of host RAM in which a replica keeps the
     prefix blocks that its GPUs evict. `max_model_len` auto is the longest that KV holds; None is the model's, and an engine that
     cannot hold one request of it does not start. With `enforce_eager` no CUDA graph is captured.
+    `batch_knee` caps the batch where per-request decode efficiency falls to it (`cap_at_knee`): that needs a workload.
     """
 
     engine: str = "vllm"
@@ -78,8 +79,11 @@ class Limits:
     options: Mapping[str, Any] = field(default_factory=dict)
     prefill_schedule_interval: int = 1
     engine_version: str = NEWEST
+    batch_knee: float | None = None
 
     def __post_init__(self) -> None:
+        if self.batch_knee is not None and self.max_num_seqs is not None:
+            raise UsageError("a batch cap is a number or at a knee, not both")
         if not 0.0 < self.memory_share <= 1.0:
             raise UsageError(f"gpu memory utilization must lie in (0, 1], got {self.memory_share:g}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,7 @@ class Run:
     repeats: dict[str, list[float]]  # figure -> its value in each repeat with another seed; empty for a trace
     cost_shares: dict[str, float]  # share of busy time by term of the step time
     draw_quantiles: Sequence[NDArray[np.float64]] = ()  # of the latencies at each draw (metrics.latency_quantiles)
+    reached: Goal | None = None  # the goal of the question
 
     @property
     def config(self) -> EngineConfig:
@@ -83,6 +84,7 @@ class Run:
             **({"tenants": tenant_figures(self.record)} if self.record.tenants else {}),
             **self.fleet_tables,
             "provenance": provenance(self.study, self.config) | attrs,
+            **({"goal": self.reached.to_dict()} if self.reached else {}),
         }
 
     @property
@@ -90,6 +92,11 @@ class Run:
         """The tables of sim.results.fleet_tables."""
         roles = [pool.role for pool in self.study.whole_fleet.pools for _ in range(pool.most)]
         return fleet_tables(self.record, [replica for replica, role in enumerate(roles) if role == PREFILL])
+
+    def draw_records(self, count: int = DEFAULT_DRAWS) -> Iterator[RunRecord]:
+        """The requests of a run at each of `count` draws of the rates, those behind `rate_intervals`; same workload, no iteration log."""
+        for draw in spread(self.study, count):
+            yield run_planned(self.study, self.pools, self.study.workload.trace, draw)
 
     def goal(self, metric: str, limit: float, on_progress: Progress | None = None) -> Goal:
         """Whether a figure is at most `limit`, and with what chance in a run like this. UsageError for an unknown figure."""

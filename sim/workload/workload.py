@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from sim.workload.formats import load_trace
 from sim.workload.options import LoadOptions
 from sim.workload.rate_curve import RateCurve, load_curve
 from sim.workload.synthetic import Synthetic, draw, resampled, with_think_time
-from sim.workload.trace import Trace, assuming_prefix
+from sim.workload.trace import Trace, TraceBuilder, assuming_prefix
 
 FITTED = AgentSessions()
 
@@ -130,6 +130,30 @@ class Workload:
             partial(_again, draw_sessions, spec, seed),
             origin,
         )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arrival_s: Sequence[float],
+        prompt_tokens: Sequence[int],
+        output_tokens: Sequence[int],
+        *,
+        request_ids: Sequence[str] | None = None,
+        max_concurrency: int | None = None,
+    ) -> Workload:
+        """A trace in memory: arrivals in seconds, ascending, and tokens of prompts and outputs, each of shape [requests].
+
+        Raises UsageError naming the request that no engine could be asked.
+        """
+        columns = (arrival_s, prompt_tokens, output_tokens, *([] if request_ids is None else [request_ids]))
+        if len({len(each) for each in columns}) > 1:
+            raise UsageError(f"arrays of a trace have one length, not {', '.join(str(len(each)) for each in columns)}")
+        builder = TraceBuilder("arrays")
+        for i, (at, prompt, output) in enumerate(zip(arrival_s, prompt_tokens, output_tokens, strict=True)):
+            name = None if request_ids is None else str(request_ids[i])
+            builder.add(f"request {i}", arrival_s=float(at), prompt_tokens=int(prompt), output_tokens=int(output), request_id=name)
+        trace = builder.build()
+        return cls(trace, max_concurrency, None, {"trace": "arrays", "num_prompts": len(trace)})
 
     @classmethod
     def from_trace(

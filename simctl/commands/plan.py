@@ -9,13 +9,10 @@ from typing import Any
 import click
 
 from sim.errors import UsageError
-from simctl.commands.simulate import SECTIONS as SIMULATE
-from simctl.commands.simulate import GoodputCommand
-from simctl.commands.simulate import command as simulate
+from simctl.asked.questions import MANY
 from simctl.options import CURVE, Parsed, Sectioned
-from simctl.plan_answer import answer_of
-from simctl.plan_choices import MANY
-from simctl.text.plan_text import as_dict, conclusion, print_answer
+from simctl.simulate_options import SECTIONS as OF_SIMULATE
+from simctl.simulate_options import SIMULATE, GoodputCommand
 
 LEFT_OUT = ("replicas", "fleet_file", "goal", "draws", "iterations", "out", "plot", "chrome_trace", "as_json", *MANY)
 
@@ -35,7 +32,7 @@ SECTIONS = {
     "What to decide": ("slo", "goodput", "gpu", "tp", "dtype", "kv-dtype", "attention", "router", "max-num-seqs", "max-num-batched-tokens",
                        "pools", "reserve", "gpus-per-node", "day", "most-gpus", "price"),
     **{title: tuple(name for name in names if name.replace("-", "_") not in (*LEFT_OUT, "goodput", "fleet"))
-       for title, names in SIMULATE.items()},
+       for title, names in OF_SIMULATE.items()},
     "Answer": ("emit", "quick", "workers", "progress", "seed", "json"),
 }  # fmt: skip
 
@@ -45,7 +42,7 @@ class PlanCommand(GoodputCommand, Sectioned):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        self.params += [option for option in simulate.params if option.name not in LEFT_OUT]
+        self.params += [option for option in SIMULATE if option.name not in LEFT_OUT]
 
 
 @click.command("plan", cls=PlanCommand, sections=SECTIONS)
@@ -98,17 +95,21 @@ def command(file: Path | None, **options: Any) -> None:
       simctl plan --gpu H100,L40S --model Llama-3.1-8B --request-rate 20 \\
           --num-prompts 800 --slo "ttft:p99<500ms tpot:p95<40ms"
     """
+    from simctl.asked.questions import plan_of
+    from simctl.text.plan_progress import Watch
+    from simctl.text.plan_text import print_answer
+
     if file is not None:
         options = _of_scenario(file, options)
-    answer = answer_of(options)
+    watch = Watch(options["progress"])
+    answer = plan_of(options).answer(watch.of)
+    watch.end()
     if options["as_json"]:
         import json
 
-        click.echo(json.dumps(as_dict(answer), indent=2))
+        click.echo(json.dumps(answer.to_dict(), indent=2))
     elif options["emit"] and answer.plan.winner is not None:
-        from simctl.plan_emit import emitted
-
-        click.echo(emitted(answer.plan, options["emit"], conclusion(answer.plan)), nl=False)
+        click.echo(answer.emitted(options["emit"]), nl=False)
     else:
         print_answer(answer)
     if not answer.finished:
@@ -117,16 +118,13 @@ def command(file: Path | None, **options: Any) -> None:
         raise click.exceptions.Exit(1)
 
 
-def json_answer(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What --json prints."""
-    return as_dict(answer_of(options))
-
-
 def _of_scenario(file: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    from click.core import ParameterSource
+
     from simctl.scenario import load_scenario
 
-    unasked = command.make_context(command.name, []).params
-    if changed := [name for name, value in given.items() if value != unasked[name] and name not in AS_GIVEN]:
+    source = click.get_current_context().get_parameter_source
+    if changed := [name for name in given if source(name) == ParameterSource.COMMANDLINE and name not in AS_GIVEN]:
         raise UsageError(f"--{changed[0].replace('_', '-')} beside a scenario: put it into {file}")
     scenario = load_scenario(file)
     if scenario.command != "plan" or len(scenario.cells) != 1:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from sim.errors import UsageError
 from sim.files import writable
-from simctl.options import BATCHES, TOKENS, deployment_of, deployment_options, limit_options, rate_options
-from simctl.text.layout import fill
-
-if TYPE_CHECKING:
-    from sim import Deployment, RateDraws, RegimeMap
-    from sim.specs.attention_policy import AttentionPolicy
+from simctl.asked.questions import regime_map_of
+from simctl.options import BATCHES, TOKENS, deployment_options, limit_options, rate_options
 
 
 @click.command("regime-map")
@@ -42,86 +36,30 @@ def command(**options: Any) -> None:
       simctl regime-map --gpu H100 --ctx-min 8K --batch 1,8,32 --plot map.png
     """
     target, out = writable(options["plot"]), writable(options["out"])
-    deployment, policy, rates, result = _mapped(options)
-    title = f"{deployment.model.name} on {deployment.gpu.name}: speed-up of {policy.label} over dense"
+    question = regime_map_of(options)
+    deployment, result = question.deployment, question.answer()
+    title = f"{deployment.model.name} on {deployment.gpu.name}: speed-up of {question.policy.label} over dense"
     if out:
         from sim.results.netcdf import write_netcdf
 
         asked = {name: options[name] for name in ("draws", "seed")}
         asked |= {"dtype": deployment.precision.weights, "kv_dtype": deployment.precision.kv, "tp": deployment.tp}
-        names = {"model": deployment.model.name, "gpu": deployment.gpu.name, "policy": policy.label, "rates_basis": rates.summary}
+        names = {
+            "model": deployment.model.name,
+            "gpu": deployment.gpu.name,
+            "policy": question.policy.label,
+            "rates_basis": result.rates_summary,
+        }
         write_netcdf(out, result.to_xarray(**names, **asked))
     if target:
         from simctl.plots.figures import plot_regime
 
         plot_regime(result, title, target)
     if options["as_json"]:
-        click.echo(json.dumps(_as_dict(result, deployment, options, rates), indent=1))
+        click.echo(json.dumps(result.to_dict(), indent=1))
     else:
-        _render(result, title, deployment, rates)
+        from simctl.text.regime_text import render
+
+        render(result, title)
     for written in filter(None, (out, target)):
         click.echo(f"wrote {written}", err=True)
-
-
-def json_answer(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What --json prints."""
-    deployment, _, rates, result = _mapped(options)
-    return _as_dict(result, deployment, options, rates)
-
-
-def _mapped(options: Mapping[str, Any]) -> tuple[Deployment, AttentionPolicy, RateDraws, RegimeMap]:
-    from sim import load_rates, regime_map
-    from sim.specs.attention_policy import blocks
-
-    if options["ctx_max"] < options["ctx_min"]:
-        raise UsageError(f"--ctx-max {options['ctx_max']} is below --ctx-min {options['ctx_min']}")
-    deployment, policy = deployment_of(options), blocks(options["k"], options["kv_in"])
-    contexts = [options["ctx_min"] * 2**i for i in range(40) if options["ctx_min"] * 2**i <= options["ctx_max"]]
-    rates = load_rates(deployment, posterior=options["posterior"], draws=options["draws"], seed=options["seed"])
-    return deployment, policy, rates, regime_map(deployment, policy, contexts, options["batches"], rates)
-
-
-def _render(result: RegimeMap, title: str, deployment: Deployment, rates: RateDraws) -> None:
-    import numpy as np
-
-    from sim.rates.load import scope_notes
-    from sim.units import format_tokens
-
-    click.echo(click.style(title, bold=True))
-    for line in [f"Rates: {rates.summary}.", *(f"Note: {note}" for note in scope_notes(deployment, rates))]:
-        click.echo(fill(line))
-    click.echo()
-    click.echo(f"{'context':>8} |" + "".join(f"{'b=' + format(int(b)):>9} " for b in result.batches))
-    for i, context in enumerate(result.contexts):
-        cells = []
-        for j in range(len(result.batches)):
-            doubt = "?" if result.low[i, j] < 1 < result.high[i, j] else " "
-            fits = result.dense_fits[i, j] and result.sparse_fits[i, j]
-            cells.append(f"{result.speedup[i, j]:>8.2f}{doubt if fits else '!'}")
-        click.echo(f"{format_tokens(int(context)):>8} |" + " ".join(cells))
-    wide = (result.high - result.low) / (2 * result.speedup)
-    text = (
-        f"5-95 % intervals: half their width is {float(np.median(wide)):.1%} of the value (median over the map), "
-        f"{float(np.max(wide)):.1%} at most; each in --json"
-    )
-    click.echo("\n" + fill(text))
-    click.echo("? interval includes 1, over the rates: the formula's residual cancels in a ratio")
-    click.echo("! the cache does not fit the GPU's memory")
-
-
-def _as_dict(result: RegimeMap, deployment: Deployment, options: Mapping[str, Any], rates: RateDraws) -> dict[str, Any]:
-    return {
-        "model": deployment.model.name,
-        "gpu": deployment.gpu.name,
-        "k": options["k"],
-        "kv_in": options["kv_in"],
-        "rates": rates.summary,
-        "context_tokens": result.contexts.tolist(),
-        "batch": result.batches.tolist(),
-        "speedup": result.speedup.tolist(),
-        "speedup_p05": result.low.tolist(),
-        "speedup_p95": result.high.tolist(),
-        "interval_of": "rates only",
-        "dense_fits": result.dense_fits.tolist(),
-        "sparse_fits": result.sparse_fits.tolist(),
-    }

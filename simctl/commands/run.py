@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from sim.errors import UsageError
+from sim.sweeps.figures import flatten, interval_of, is_void
 from simctl.text.layout import fill, folded
 from simctl.text.progress import progress
 
@@ -167,36 +168,6 @@ def conclusion(labels: list[dict[str, str]], goals: list[dict[str, Any]]) -> str
 
 def _chance(goal: dict[str, Any]) -> str:
     return f"{goal['chance']:.2f}, {goal['chance_low']:.2f}-{goal['chance_high']:.2f} by {goal['trials']} trials"
-
-
-def flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted names; an item of a list of mappings by its number, other lists stay whole."""
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        if isinstance(item, list) and item and all(isinstance(each, dict) for each in item):
-            item = {str(number): each for number, each in enumerate(item)}
-        flat |= flatten(item, f"{prefix}{key}.") if isinstance(item, dict) else {f"{prefix}{key}": item}
-    return flat
-
-
-def is_void(flat: dict[str, Any], name: str) -> bool:
-    """Whether the answer has nothing where `name` would be: no deployment that meets the SLO, for instance."""
-    parts = name.split(".")
-    return any(".".join(parts[:end]) in flat and flat[".".join(parts[:end])] is None for end in range(1, len(parts)))
-
-
-def interval_of(flat: dict[str, Any], name: str) -> Any:
-    """The interval that the answer gives for a figure, under the names that answers use; None where it gives none."""
-    within = name.rpartition(".")[0]
-    ends = [(f"{name}_low", f"{name}_high"), (f"{name}_p05", f"{name}_p95")]
-    if name.rpartition(".")[2] in ("batch", "context"):  # of a knee and of a crossover
-        ends.append((f"{within}.p05", f"{within}.p95"))
-    if name.endswith((".point", ".per_s")):
-        ends.append((f"{within}.low", f"{within}.high"))
-    for low, high in ends:
-        if low in flat and high in flat:
-            return [flat[low], flat[high]]
-    return flat.get(f"run_noise_90.{name}")
 
 
 def _show(value: Any, noise: Any) -> str:

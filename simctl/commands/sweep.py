@@ -17,8 +17,8 @@ from sim.errors import INTERRUPTED, SimctlError, UsageError
 from simctl.text.layout import fill
 
 if TYPE_CHECKING:
-    from sim.sweep.store import Store
-    from sim.sweep.work import Pool
+    from sim.sweeps.store import Store
+    from sim.sweeps.work import Pool
     from simctl.scenario import Scenario
     from simctl.sweep_cell import Asked
 
@@ -77,10 +77,11 @@ def command(file: Path, **options: Any) -> None:
 
 def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
     """Fill the store of a scenario and print what there is. `options` are those of the command; KeyboardInterrupt exits with 130."""
-    from sim.sweep.store import open_store
-    from sim.sweep.work import outcomes
+    from sim.sweeps.figures import variables_of
+    from sim.sweeps.store import open_store
+    from sim.sweeps.work import outcomes
     from simctl.scenario import versions
-    from simctl.sweep_cell import answered, variables_of
+    from simctl.sweep_cell import answered
     from simctl.text.sweep_progress import Watch, best_text, shape_text
 
     figures, asked = asked_of(scenario)
@@ -152,7 +153,8 @@ def _check(scenario: Scenario) -> None:
 
 def asked_of(scenario: Scenario) -> tuple[tuple[str, ...], list[Asked]]:
     """The figures to keep of a scenario's cells, and what a worker gets of each. Raises UsageError where there are none to keep."""
-    from simctl.sweep_cell import Asked, figures_of, key_of
+    from sim.sweeps.figures import figures_of
+    from simctl.sweep_cell import Asked, key_of
 
     given = [*scenario.fixed, *scenario.design.axes]
     figures = figures_of(scenario.command, scenario.report, given)
@@ -171,7 +173,7 @@ def _best(scenario: Scenario, figures: tuple[str, ...], asked: str | None) -> li
 
 
 def _workers(options: Mapping[str, Any]) -> Any:
-    from sim.sweep.work import local_pool
+    from sim.sweeps.work import local_pool
     from simctl.sweep_workers import dask_pool
 
     count = options.get("workers") or os.cpu_count() or 1
@@ -181,7 +183,7 @@ def _workers(options: Mapping[str, Any]) -> Any:
 
 
 def _dry_run(scenario: Scenario, options: Mapping[str, Any]) -> None:
-    from sim.sweep.work import local_pool
+    from sim.sweeps.work import local_pool
     from simctl.sweep_cell import answered
     from simctl.text.sweep_progress import duration, shape_text
 

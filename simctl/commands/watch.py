@@ -16,7 +16,8 @@ from hw.serve.http_stream import split_url
 from sim.errors import UsageError
 from sim.files import writable
 from sim.slo import Condition, parse_slo
-from simctl.options import deployment_of, deployment_options, limit_options, rate_options
+from simctl.asked.deployments import deployment_of
+from simctl.options import deployment_options, limit_options, rate_options
 from simctl.watch.live import History, serve_history
 from simctl.watch.scrape import scrape_all
 from simctl.watch.text import lines_of

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from sim.errors import UsageError
-from sim.files import plain, writable
-from simctl.options import BATCHES, FRACTION, TOKENS, deployment_of, deployment_options, limit_options, rate_options
-
-if TYPE_CHECKING:
-    from sim import RateDraws
-    from sim.closed_form.what_if import Answer, Option
+from sim.files import writable
+from simctl.asked.questions import what_if_of
+from simctl.options import BATCHES, FRACTION, TOKENS, deployment_options, limit_options, rate_options
 
 
 @click.command("what-if")
@@ -43,11 +38,11 @@ def command(**options: Any) -> None:
       simctl what-if --ctx 128K --gpu H100 --batch 1,8,32 --k 8,32
     """
     plot, out = writable(options["plot"]), writable(options["out"])
-    result = answer(options)
+    result = what_if_of(options).answer()
     if out:
         from sim.results.netcdf import write_netcdf
 
-        question = as_dict(result, options)["question"]
+        question = result.to_dict()["question"]
         attrs = {name: value if isinstance(value, int | float | str) else str(value) for name, value in question.items()}
         write_netcdf(out, result.to_xarray(**attrs))
     if plot:
@@ -55,102 +50,10 @@ def command(**options: Any) -> None:
 
         plot_what_if(result.question, result.rates, plot)
     if options["as_json"]:
-        click.echo(json.dumps(as_dict(result, options), indent=1))
+        click.echo(json.dumps(result.to_dict(), indent=1))
     else:
         from simctl.text.what_if_text import render
 
         render(result)
     for written in filter(None, (out, plot)):
         click.echo(f"wrote {written}", err=True)
-
-
-def answer(options: Mapping[str, Any], rates: RateDraws | None = None) -> Answer:
-    """The answer to the options of the command; at other `rates` than theirs where some are given."""
-    from sim import load_rates, what_if
-
-    if isinstance(options["max_num_seqs"], float):
-        raise UsageError("--max-num-seqs knee:TAU needs a workload: use simctl simulate")
-    deployment = deployment_of(options)
-    known = rates or load_rates(deployment, posterior=options["posterior"], draws=options["draws"], seed=options["seed"])
-    return what_if(deployment, options["context"], batches=options["batches"], ks=options["ks"], tau=options["tau"], rates=known)
-
-
-def json_answer(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What --json prints."""
-    return as_dict(answer(options), options)
-
-
-def as_dict(result: Answer, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer as plain data."""
-    from dataclasses import asdict
-
-    q, d = result.question, result.question.deployment
-    seqs, budget = d.batch_limits()
-    answered = {
-        "question": {
-            "model": d.model.name,
-            "gpu": d.gpu.name,
-            "context_tokens": q.context,
-            "batches": list(q.batches),
-            "k": list(q.ks),
-            "dtype": d.precision.weights,
-            "kv_dtype": d.precision.kv,
-            "tensor_parallel_size": d.tp,
-            "tau": q.tau,
-            "engine": d.limits.engine,
-            "max_num_seqs": seqs,
-            "max_num_batched_tokens": budget,
-            "gpu_memory_utilization": d.limits.memory_share,
-            "draws": options["draws"],
-            "seed": options["seed"],
-        },
-        "rates": {"summary": result.rates.summary, "source": result.rates.source.to_json(), "basis": result.rates.basis},
-        "memory_bytes": asdict(result.memory) | {"free": result.memory.free},
-        "options": [_option(o) for o in result.options],
-        "best": {str(batch): _best([o for o in result.options if o.batch == batch]) for batch in q.batches},
-        "knee": {"batch": result.knee.batch, "censored": result.knee.censored, "closed_form": result.knee_closed_form}
-        | {"p05": result.knee_90[0].batch, "p95": result.knee_90[1].batch, "p95_censored": result.knee_90[1].censored},
-        "n_max_dense_90": list(result.n_max_90),
-        "crossover_tokens": [
-            {"k": k, "batch": b, "context": c, "p05": result.crossovers_90[k, b][0], "p95": result.crossovers_90[k, b][1]}
-            for (k, b), c in result.crossovers.items()
-        ],
-        "fidelity": result.fidelity,
-        "notes": result.notes,
-        "recommendation": result.recommendation,
-    }
-    return plain(answered)  # type: ignore[no-any-return]
-
-
-def _option(o: Option) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "policy": o.policy.kind,
-        "k": o.policy.k or None,
-        "kv_in": o.policy.placement,
-        "keep_tokens": o.policy.keep_tokens,
-        "batch": o.batch,
-        "feasible": o.feasible,
-        "reason": o.reason,
-        "hbm_bytes": o.hbm_bytes,
-        "host_bytes": o.host_bytes,
-        "n_max": o.n_max,
-        "step_s": asdict(o.step_s),
-        "step_s_rates_only": asdict(o.step_s_rates),
-        "tokens_per_s_per_sequence": asdict(o.tokens_per_s),
-        "tokens_per_s_total": o.tokens_per_s.point * o.batch,
-        "speedup_over_best_feasible_dense": asdict(o.speedup) if o.speedup else None,
-        "binding_term": o.binding,
-        "terms_s": o.terms_s,
-    }
-
-
-def _best(options: list[Option]) -> dict[str, Any] | None:
-    """The fastest option that fits and can retrieve from the whole context."""
-    able = [o for o in options if o.feasible and o.policy.kind != "sink-window"]
-    if not able:
-        return None
-    o = min(able, key=lambda option: option.step_s.point)
-    rate = o.tokens_per_s
-    return {"attention": o.policy.label, "tok_s": rate.point, "tok_s_p05": rate.low, "tok_s_p95": rate.high, "binds": o.binding}

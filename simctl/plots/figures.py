@@ -12,8 +12,9 @@ from sim.files import replacing
 from sim.units import format_tokens
 
 if TYPE_CHECKING:
-    from sim import RateDraws, RegimeMap
-    from sim.closed_form.what_if import Question
+    from sim import RateDraws
+    from sim.closed_form.regime import Regimes
+    from sim.closed_form.what_if import WhatIf
     from sim.results.record import RunRecord
 
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)))
@@ -38,7 +39,7 @@ def new_figure(width: float = 8.0, height: float = 4.6) -> Any:
     return figure
 
 
-def plot_what_if(q: Question, rates: RateDraws, target: Path) -> None:
+def plot_what_if(q: WhatIf, rates: RateDraws, target: Path) -> None:
     """Tok/s per sequence over context for dense and block-128 attention at the first batch, with 5-95 % bands."""
     from sim.closed_form.what_if import policies, step_seconds
     from sim.study.memory import sequence_bytes
@@ -69,7 +70,7 @@ def plot_what_if(q: Question, rates: RateDraws, target: Path) -> None:
     save(figure, target)
 
 
-def plot_regime(result: RegimeMap, title: str, target: Path) -> None:
+def plot_regime(result: Regimes, title: str, target: Path) -> None:
     """Speed-up over (context, batch) with the break-even line, and hatching where dense does not fit."""
     from matplotlib.colors import TwoSlopeNorm
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sim.errors import UsageError
 from sim.results.metrics import LATENCIES
-from sim.sweep.store import FORMAT, needs_zarr
+from sim.sweeps.store import FORMAT, needs_zarr
 from simctl.report import charts
 from simctl.report.page import Headline, Part, Picture, cut, number, span, thinned
 

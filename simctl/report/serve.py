@@ -69,13 +69,14 @@ class Question:
 
 def question_of(attrs: Mapping[str, Any], file: Path) -> Question:
     """The question of a run from the attributes of its run.nc. UsageError where there is none that sliders could move."""
-    from simctl.commands.simulate import command
+
+    from simctl.simulate_options import PARSER
 
     try:
         given = json.loads(str(attrs["options"]))
     except (KeyError, ValueError):
         given = None
-    if not isinstance(given, dict) or set(given) - set(options_by_name(command)):
+    if not isinstance(given, dict) or set(given) - set(options_by_name(PARSER)):
         raise UsageError(f"{file}: does not say what to simulate again: it is of another version of simctl; simulate it anew")
     if stray := [f"--{name}" for name in NOT_DRAWN if name in given]:
         raise UsageError(f"{file}: of a run with {stray[0]}; sliders are for requests drawn by --num-prompts and --request-rate")
@@ -104,12 +105,12 @@ def question_of(attrs: Mapping[str, Any], file: Path) -> Question:
 def answer(question: Question, values: Mapping[str, float], known: dict[Any, Any]) -> dict[str, Any]:
     """What `simctl simulate` says at these values: figures with intervals, and distributions. `known` keeps rates. SimctlError."""
     from sim.study.simulate import run_study
-    from simctl.commands.simulate import study_of
+    from simctl.asked.questions import simulate_of
     from simctl.report.of_run import part_of
     from simctl.report.page import number, span
 
     cell = question.cell(values)
-    run = run_study(study_of(cell.options(), known=known), keep_iterations=False)
+    run = run_study(simulate_of(cell.options()).study(known), keep_iterations=False)
     figures = []
     for metric in ("ttft", "tpot", "e2el"):
         for quantile in QUANTILES:

@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING
 from simctl.text.live_line import LiveLine
 
 if TYPE_CHECKING:
-    from sim.plan.choices import Choice
-    from sim.plan.race import Step
+    from sim.planning.choices import Choice
+    from sim.planning.race import Step
 
 
 class Watch:
     """Shows steps of a race where somebody watches: on a terminal one line that changes; if `asked`, a line for every stage."""
 
-    def __init__(self, choices: Sequence[Choice], asked: bool | None) -> None:
-        self._choices, self._line = choices, LiveLine(asked)
+    def __init__(self, asked: bool | None) -> None:
+        self._choices: Sequence[Choice] = ()
+        self._line = LiveLine(asked)
+
+    def of(self, choices: Sequence[Choice]) -> Watch:
+        """The same, of these choices."""
+        self._choices = choices
+        return self
 
     def __call__(self, step: Step) -> None:
         if step.stage_ends if self._line.lines else self._line.live and self._line.due():

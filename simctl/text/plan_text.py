@@ -1,110 +1,24 @@
-"""What `simctl plan` prints: the table of choices, the answer in words, and both as plain data."""
+"""What `simctl plan` prints: the table of choices, and the answer in words."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from sim.planning.words import conclusion, named
 from simctl.text.layout import aligned, fill
 
 if TYPE_CHECKING:
-    from sim.plan.front import Point
-    from sim.plan.race import Plan, Tried
-    from sim.results.chance import Chance
-    from simctl.plan_answer import Answer
+    from sim.planning.answer import PlanAnswer
+    from sim.planning.front import Point
+    from sim.planning.race import RaceResult
 
 MOST_ROWS = 12
-ANSWERS = 10  # a load shorter than so many answers one after another is too short to say how queues grow
 
 
-def as_dict(answer: Answer) -> dict[str, Any]:
-    """Plain data: the winner, every choice and what was tried of it, and what is around the winner."""
-    plan, measurement = answer.plan, answer.measurement
-
-    def one(tried: Tried) -> dict[str, Any]:
-        texts = [condition.text for condition in plan.conditions]
-        return {
-            "choice": plan.choices[tried.choice].name,
-            "replicas": tried.replicas,
-            "stand_by": plan.choices[tried.choice].spares(tried.replicas),
-            "gpus": plan.choices[tried.choice].gpus_of(tried.replicas),
-            "nodes": plan.choices[tried.choice].nodes_of(tried.replicas),
-            "usd_per_hour": plan.cost(tried),
-            **_chance(tried.chance),
-            "limit_used": dict(zip(texts, tried.used, strict=True)),
-            "missed_share": dict(zip(texts, tried.missed, strict=True)),
-            "binding": texts[tried.binding],
-        }
-
-    return {
-        "slo": [condition.text for condition in plan.conditions],
-        **_asked(plan),
-        "finished": answer.finished,
-        "winner": one(plan.winner) if plan.winner else None,
-        "undecided": [one(each) for each in plan.undecided()],
-        "nearest": one(nearest) if (nearest := plan.nearest()) and not plan.winner else None,
-        **(
-            {}
-            if answer.quick or not plan.winner
-            else {
-                "front": [{**_figures(point), **one(point.tried)} for point in answer.front],
-                "sustained_requests_per_s": asdict(answer.sustained) if answer.sustained else None,
-                "cost_shares": answer.terms,
-                "measurement": asdict(measurement) if measurement else None,
-            }
-        ),
-        **({"day": [asdict(hour) for hour in answer.day]} if answer.day else {}),
-        "skipped": answer.skipped,
-        "choices": [
-            {
-                "choice": choice.name,
-                "usd_per_hour_each": choice.cost(1),
-                "out": standing.why or None,
-                "replicas_at_least": None if standing.why else standing.fails + 1,
-                "tried": [one(each) for _, each in sorted(standing.tried.items())],
-            }
-            for choice, standing in zip(plan.choices, plan.standings, strict=True)
-        ],
-    }
-
-
-def _asked(plan: Plan) -> dict[str, Any]:
-    """What was asked, the answer in words, and what of it was measured; of the winner, or of the first choice where there is none."""
-    from sim.study.simulate import scope_of
-
-    win = plan.winner
-    study = plan.choices[win.choice].study_of(win.replicas) if win else plan.choices[0].study
-    return {
-        "model": study.deployment.model.name,
-        "workload": dict(study.workload.origin),
-        "conclusion": conclusion(plan).removeprefix("=> "),
-        "rates": study.rates.summary,
-        "scope": scope_of(study),
-    }
-
-
-def _figures(point: Point) -> dict[str, float]:
-    return {
-        "user_tokens_per_s": point.user_tokens_per_s,
-        "gpu_tokens_per_s": point.gpu_tokens_per_s,
-        "usd_per_million_tokens": point.usd_per_mtok,
-    }
-
-
-def _chance(chance: Chance) -> dict[str, Any]:
-    return {
-        "chance": chance.value,
-        "chance_low": chance.low,
-        "chance_high": chance.high,
-        "trials": chance.trials,
-        "certain": chance.certain,
-    }
-
-
-def print_answer(answer: Answer) -> None:
+def print_answer(answer: PlanAnswer) -> None:
     """The question, the choices that might be cheapest, those that cannot do, what more money buys, and the answer."""
     plan = answer.plan
     slo = " ".join(condition.text for condition in plan.conditions)
@@ -143,7 +57,7 @@ def print_answer(answer: Answer) -> None:
     click.echo(fill(conclusion(plan) + _around(answer) + _whole_day(answer), later="   "))
 
 
-def _whole_day(answer: Answer) -> str:
+def _whole_day(answer: PlanAnswer) -> str:
     """What following the day costs, and what the busiest hour's count costs all day."""
     if not answer.day:
         return ""
@@ -155,14 +69,14 @@ def _whole_day(answer: Answer) -> str:
     )
 
 
-def _point(plan: Plan, point: Point) -> list[str]:
+def _point(plan: RaceResult, point: Point) -> list[str]:
     chance = f"{point.tried.chance.value:.2f}"
     figures = (point.usd_per_mtok, point.user_tokens_per_s, point.gpu_tokens_per_s)
     name = named(plan, point.tried)
     return [f"{point.usd_per_hour:.2f}", f"{figures[0]:.3g}", f"{figures[1]:.0f}", f"{figures[2]:.0f}", chance, name]
 
 
-def _around(answer: Answer) -> str:
+def _around(answer: PlanAnswer) -> str:
     """The highest rate, the binding term, and what to measure, in words."""
     if answer.quick or answer.plan.winner is None:
         return ""
@@ -189,7 +103,7 @@ def _around(answer: Answer) -> str:
     return " " + " ".join(texts)
 
 
-def _row(plan: Plan, place: int) -> list[str]:
+def _row(plan: RaceResult, place: int) -> list[str]:
     """A choice with the least count that it may still need, and what is known of that."""
     choice, standing = plan.choices[place], plan.standings[place]
     count = standing.fails + 1
@@ -203,64 +117,3 @@ def _named_last(header: list[str], name: str, rows: list[list[str]]) -> list[str
     """Columns flush right and, behind them, names however long."""
     figures = aligned(header, [row[:-1] for row in rows], left=0)
     return [f"{line}  {each}" for line, each in zip(figures, [name, *(row[-1] for row in rows)], strict=True)]
-
-
-def named(plan: Plan, tried: Tried) -> str:
-    """A count of a choice in words."""
-    choice = plan.choices[tried.choice]
-    units = (
-        f"{tried.replicas} times {choice.name}" if choice.study and choice.study.fleet else f"{tried.replicas} replicas of {choice.name}"
-    )
-    spares = choice.spares(tried.replicas)
-    return (units if tried.replicas > 1 else choice.name) + (f" and {spares} standing by" if spares else "")
-
-
-def _short(plan: Plan, win: Tried) -> str:
-    """A warning where the load is over before queues can build up."""
-    choice = plan.choices[win.choice]
-    if choice.study is None or choice.study.workload.max_concurrency is not None:
-        return ""
-    trace = choice.study.workload.trace
-    lasts = float(trace.arrival_s[-1] - trace.arrival_s[0])
-    answer = float(trace.output_tokens.mean()) / max(win.trials[0].user_tokens_per_s, 1e-9)
-    if not 0.0 < lasts < ANSWERS * answer:
-        return ""
-    return f" The load lasts {lasts:.0f} s and an answer {answer:.1f} s: a longer one (--num-prompts) may show longer queues."
-
-
-def conclusion(plan: Plan) -> str:
-    """The answer in words."""
-    slo = ", ".join(condition.text for condition in plan.conditions)
-    open_ = "; ".join(f"{named(plan, each)}, {plan.cost(each):.2f} USD/hour, {each.chance}" for each in plan.undecided())
-    if (win := plan.winner) is not None:
-        gpus = plan.choices[win.choice].gpus_of(win.replicas)
-        nodes = plan.choices[win.choice].nodes_of(win.replicas)
-        placed = f" on {nodes} nodes" if nodes > 1 else ""
-        margin = 100 * (1 - win.used[win.binding])
-        maybe = f" Cheaper, and undecided at 95 %: {open_}." if open_ else ""
-        return (
-            f"=> {named(plan, win)} ({gpus} GPU{'s' if gpus > 1 else ''}{placed}, {plan.cost(win):.2f} USD/hour) "
-            f"meets {slo} with a chance of "
-            f"{win.chance}. "
-            f"{plan.conditions[win.binding].text} binds, with {margin:.0f} % to spare in the mean.{maybe}{_short(plan, win)}"
-        )
-    if not plan.finished:
-        best = f" Best so far: {named(plan, plan.best)}, {plan.cost(plan.best):.2f} USD/hour, {plan.best.chance}." if plan.best else ""
-        return f"=> stopped before the answer was certain.{best}"
-    nearest = plan.nearest()
-    if nearest is None:
-        slow = [i for i, standing in enumerate(plan.standings) if standing.alone_s]
-        first = min(slow, key=lambda i: plan.standings[i].alone_s, default=None)
-        idle = (
-            ""
-            if first is None
-            else f" Nearest: {plan.choices[first].name}, where a token takes {1e3 * plan.standings[first].alone_s:.3g} ms."
-        )
-        return f"=> none can meet {slo}.{idle}"
-    binding = nearest.binding
-    maybe = f" Undecided at 95 %: {open_}." if open_ else ""
-    return (
-        f"=> none meets {slo} with a chance of at least 95 %. Nearest: {named(plan, nearest)}, with a chance of {nearest.chance}. "
-        f"{plan.conditions[binding].text} is missed in {100 * nearest.missed[binding]:.0f} % of the trials; "
-        f"in the mean {100 * nearest.used[binding]:.0f} % of its limit are used.{maybe}"
-    )

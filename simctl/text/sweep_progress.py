@@ -11,7 +11,7 @@ from sim.units import format_number, format_range
 from simctl.text.live_line import LiveLine
 
 if TYPE_CHECKING:
-    from sim.sweep.store import Store
+    from sim.sweeps.store import Store
     from simctl.scenario import Cell
 
 MORE_IS_BETTER = ("throughput", "goodput", "chance", "per_s", "tok_s")

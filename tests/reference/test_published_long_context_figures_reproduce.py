@@ -11,7 +11,7 @@ import pytest
 
 from sim import Deployment
 from sim.closed_form.knee import closed_form_knee
-from sim.closed_form.what_if import Question, crossover_context
+from sim.closed_form.what_if import WhatIf, crossover_context
 from sim.cost.batch import decode_batch
 from sim.cost.step_time import step_time_s
 from sim.cost.work import coefficients, iteration_work
@@ -120,7 +120,7 @@ def test_b10_best_dense_backend_is_86_to_96_percent_of_peak():
 @pytest.mark.parametrize(("k", "batch", "thousands"), [(8, 1, 90), (32, 1, 176), (8, 8, 11), (32, 8, 22)])
 def test_b11_crossover_is_c1_beta_over_k(k, batch, thousands):
     """Without the keep-set's and the summaries' bytes the formula's crossover is c1 beta / (k batch); with them it is a little later."""
-    question = Question(Deployment(MODEL, get_gpu("H100")), 2**20)
+    question = WhatIf(Deployment(MODEL, get_gpu("H100")), 2**20)
     closed = published("c1", str(k)) * 1e-3 * published("beta") * 1e12 / 57344 / batch
     assert round(closed / 1e3) == thousands
     crossing = crossover_context(question, blocks(k), batch, RATES)

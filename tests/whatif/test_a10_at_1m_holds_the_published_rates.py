@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sim import Deployment, load_rates
-from sim.closed_form.what_if import Question, answer
+from sim.closed_form.what_if import WhatIf, answer
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from tests.cli import run
@@ -13,7 +13,7 @@ from tests.cli import run
 
 @pytest.fixture(scope="module")
 def options():
-    question = Question(Deployment(get_model("Qwen2.5-7B-1M"), get_gpu("A10")), 2**20)
+    question = WhatIf(Deployment(get_model("Qwen2.5-7B-1M"), get_gpu("A10")), 2**20)
     result = answer(question, load_rates(question.deployment))
     return {(o.policy.kind, o.policy.k, o.policy.placement): o for o in result.options}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sim import Deployment, load_rates
 from sim.closed_form.knee import eta
-from sim.closed_form.what_if import Question, answer
+from sim.closed_form.what_if import WhatIf, answer
 from sim.cost.step_time import Terms
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
@@ -31,7 +31,7 @@ GPUS = ["A10", "H100", "H200", "GB10", "T4", "MI300X"]
     k=st.integers(1, 64),
 )
 def test_answer_holds_together(model, gpu, context, batch, k):
-    question = Question(Deployment.of(model, gpu), context, (batch,), (k,))
+    question = WhatIf(Deployment.of(model, gpu), context, (batch,), (k,))
     result = answer(question, load_rates(question.deployment, draws=60))
     assert len(result.options) == 8
     assert len(result.recommendation) == 1
@@ -62,7 +62,7 @@ def test_same_seed_same_answer_and_another_seed_another_interval():
 
 def test_knee_of_the_formula_lies_beyond_the_two_term_one():
     """Fixed cost is amortised by batching, so leaving it out finds the knee too early."""
-    question = Question(Deployment(get_model("Qwen2.5-14B"), get_gpu("H100")), 8192)
+    question = WhatIf(Deployment(get_model("Qwen2.5-14B"), get_gpu("H100")), 8192)
     result = answer(question, load_rates(question.deployment, draws=50))
     assert not result.knee.censored
     assert result.knee.batch > result.knee_closed_form
@@ -81,7 +81,7 @@ def test_the_interval_splits_into_rates_and_what_the_formula_misses():
     from sim.rates.posterior import best_posterior, rates_from_file
 
     gpu = get_gpu("H100")
-    question = Question(Deployment(get_model("Llama-3.1-8B"), gpu), 32768, (1, 8), (8,))
+    question = WhatIf(Deployment(get_model("Llama-3.1-8B"), gpu), 32768, (1, 8), (8,))
     everywhere = load_rates(question.deployment, draws=4000)
     whole = everywhere.at_middle_host()
     alone = rates_from_file(best_posterior(gpu), gpu, draws=4000, model_error=False)
@@ -101,7 +101,7 @@ def test_the_interval_splits_into_rates_and_what_the_formula_misses():
 
 
 def test_knee_crossover_and_capacity_have_intervals_that_hold_their_points():
-    question = Question(Deployment(get_model("Qwen2.5-7B-1M"), get_gpu("H100")), 65536, (1, 16), (8,))
+    question = WhatIf(Deployment(get_model("Qwen2.5-7B-1M"), get_gpu("H100")), 65536, (1, 16), (8,))
     result = answer(question, load_rates(question.deployment, draws=200))
     low, high = result.knee_90
     assert low.batch <= result.knee.batch <= high.batch
@@ -124,7 +124,7 @@ def test_brackets_are_explained_in_words_and_context_counts_are_rounded():
 
 @pytest.mark.parametrize(("context", "batch"), [(8192, 32), (32768, 8), (131072, 1), (2**20, 1)])
 def test_what_is_recommended_is_faster_than_dense(context, batch):
-    question = Question(Deployment(get_model("Qwen2.5-7B-1M"), get_gpu("H100")), context, (batch,), (8, 32))
+    question = WhatIf(Deployment(get_model("Qwen2.5-7B-1M"), get_gpu("H100")), context, (batch,), (8, 32))
     said = answer(question, load_rates(question.deployment, draws=60)).recommendation[0]
     assert "turn it on" in said
     assert float(re.search(r"per sequence, ([\d.]+)x", said)[1]) > 1

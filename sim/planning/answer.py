@@ -1,0 +1,126 @@
+"""The whole answer of a plan: the race, what more money buys, the highest rate, the binding term, and what to measure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sim.planning.day import Hour
+from sim.planning.emit import emitted
+from sim.planning.front import Point
+from sim.planning.race import RaceResult, Tried
+from sim.planning.rates import Sustained
+from sim.planning.value import Measurement
+from sim.planning.words import conclusion
+from sim.results.chance import Chance
+from sim.study.simulate import scope_of
+
+
+@dataclass(slots=True)
+class PlanAnswer:
+    """A race's result and what is known around its winner; `finished` is False where somebody stopped it."""
+
+    plan: RaceResult
+    finished: bool = True
+    quick: bool = False
+    front: list[Point] = field(default_factory=list)
+    sustained: Sustained | None = None
+    terms: dict[str, float] = field(default_factory=dict)
+    measurement: Measurement | None = None
+    day: list[Hour] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)  # combinations that there cannot be, and why
+
+    @property
+    def conclusion(self) -> str:
+        """The answer in words."""
+        return conclusion(self.plan).removeprefix("=> ")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the winner, every choice and what was tried of it, and what is around the winner."""
+        return as_dict(self)
+
+    def emitted(self, kind: str) -> str:
+        """What starts the winner, as `kind` of sim.planning.emit, the answer above it as comments."""
+        return emitted(self.plan, kind, self.conclusion)
+
+
+def as_dict(answer: PlanAnswer) -> dict[str, Any]:
+    """Plain data: the winner, every choice and what was tried of it, and what is around the winner."""
+    plan, measurement = answer.plan, answer.measurement
+
+    def one(tried: Tried) -> dict[str, Any]:
+        texts = [condition.text for condition in plan.conditions]
+        return {
+            "choice": plan.choices[tried.choice].name,
+            "replicas": tried.replicas,
+            "stand_by": plan.choices[tried.choice].spares(tried.replicas),
+            "gpus": plan.choices[tried.choice].gpus_of(tried.replicas),
+            "nodes": plan.choices[tried.choice].nodes_of(tried.replicas),
+            "usd_per_hour": plan.cost(tried),
+            **_chance(tried.chance),
+            "limit_used": dict(zip(texts, tried.used, strict=True)),
+            "missed_share": dict(zip(texts, tried.missed, strict=True)),
+            "binding": texts[tried.binding],
+        }
+
+    return {
+        "slo": [condition.text for condition in plan.conditions],
+        **_asked(plan),
+        "finished": answer.finished,
+        "winner": one(plan.winner) if plan.winner else None,
+        "undecided": [one(each) for each in plan.undecided()],
+        "nearest": one(nearest) if (nearest := plan.nearest()) and not plan.winner else None,
+        **(
+            {}
+            if answer.quick or not plan.winner
+            else {
+                "front": [{**_figures(point), **one(point.tried)} for point in answer.front],
+                "sustained_requests_per_s": asdict(answer.sustained) if answer.sustained else None,
+                "cost_shares": answer.terms,
+                "measurement": asdict(measurement) if measurement else None,
+            }
+        ),
+        **({"day": [asdict(hour) for hour in answer.day]} if answer.day else {}),
+        "skipped": answer.skipped,
+        "choices": [
+            {
+                "choice": choice.name,
+                "usd_per_hour_each": choice.cost(1),
+                "out": standing.why or None,
+                "replicas_at_least": None if standing.why else standing.fails + 1,
+                "tried": [one(each) for _, each in sorted(standing.tried.items())],
+            }
+            for choice, standing in zip(plan.choices, plan.standings, strict=True)
+        ],
+    }
+
+
+def _asked(plan: RaceResult) -> dict[str, Any]:
+    """What was asked, the answer in words, and what of it was measured; of the winner, or of the first choice where there is none."""
+    win = plan.winner
+    study = plan.choices[win.choice].study_of(win.replicas) if win else plan.choices[0].study
+    return {
+        "model": study.deployment.model.name,
+        "workload": dict(study.workload.origin),
+        "conclusion": conclusion(plan).removeprefix("=> "),
+        "rates": study.rates.summary,
+        "scope": scope_of(study),
+    }
+
+
+def _figures(point: Point) -> dict[str, float]:
+    return {
+        "user_tokens_per_s": point.user_tokens_per_s,
+        "gpu_tokens_per_s": point.gpu_tokens_per_s,
+        "usd_per_million_tokens": point.usd_per_mtok,
+    }
+
+
+def _chance(chance: Chance) -> dict[str, Any]:
+    return {
+        "chance": chance.value,
+        "chance_low": chance.low,
+        "chance_high": chance.high,
+        "trials": chance.trials,
+        "certain": chance.certain,
+    }

@@ -1,0 +1,95 @@
+"""Deployments to choose among: every combination of the values given, by name, and why others cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from sim.errors import UsageError
+from sim.specs.attention_policy import AttentionPolicy
+from sim.specs.gpu import GpuSpec
+from sim.specs.gpus import get_gpu
+from sim.specs.model import ModelSpec
+from sim.specs.topology import Topology
+from sim.study.deployment import Deployment
+
+MOST_CHOICES = 2000
+
+
+def deployments(
+    model: str | ModelSpec,
+    gpu: Sequence[str | GpuSpec],
+    *,
+    tp: Sequence[int] = (1,),
+    dtype: Sequence[str | None] = (None,),
+    kv_dtype: Sequence[str | None] = (None,),
+    attention: Sequence[AttentionPolicy | None] = (None,),
+    router: Sequence[str] = ("least-requests",),
+    max_num_seqs: Sequence[int | float | None] = (None,),
+    max_num_batched_tokens: Sequence[int | None] = (None,),
+    topology: Mapping[str, Topology] | None = None,
+    skipped: dict[str, str] | None = None,
+    **fixed: Any,
+) -> dict[str, Deployment]:
+    """Deployments by name: GPUs of a replica, and the value of each option that has several.
+
+    A float of `max_num_seqs` is a knee (Limits.batch_knee); `topology` is by GPU, where it is not the catalogue's; `fixed` are further
+    arguments of Deployment.of. `skipped` gets the reasons of combinations that cannot be; without it, or where
+    none can be, the first raises UsageError, as do more than MOST_CHOICES.
+    """
+    lists: dict[str, list[Any]] = {
+        "gpu": [get_gpu(each) if isinstance(each, str) else each for each in gpu],
+        "tp": list(tp),
+        "dtype": list(dtype),
+        "kv_dtype": list(kv_dtype),
+        "attention": list(attention),
+        "router": list(router),
+        "max_num_seqs": list(max_num_seqs),
+        "max_num_batched_tokens": list(max_num_batched_tokens),
+    }
+    combinations: list[tuple[Any, ...]] = []
+    for values in product(*lists.values()):
+        combinations.append(values)
+        if len(combinations) > MOST_CHOICES:
+            count = 1
+            for each in lists.values():
+                count *= len(each)
+            raise UsageError(f"{count} combinations to choose among, more than {MOST_CHOICES}")
+    several = [key for key, each in lists.items() if len(each) > 1 and key not in ("gpu", "tp")]
+    found: dict[str, Deployment] = {}
+    refused: dict[str, str] = {} if skipped is None else skipped
+    for values in combinations:
+        picked = dict(zip(lists, values, strict=True))
+        name = _name(picked, several)
+        try:
+            found[name] = _deployment(model, picked, {**fixed, "topology": (topology or {}).get(picked["gpu"].name)})
+        except UsageError as error:
+            if skipped is None:
+                raise
+            refused[name] = str(error)
+    if not found and refused:
+        raise UsageError(next(iter(refused.values())))
+    return found
+
+
+def _deployment(model: str | ModelSpec, picked: Mapping[str, Any], fixed: Mapping[str, Any]) -> Deployment:
+    given = {key: value for key, value in picked.items() if value is not None or key in ("dtype", "kv_dtype")}
+    if isinstance(given.get("max_num_seqs"), float):
+        given["batch_knee"] = given.pop("max_num_seqs")
+    gpu = given.pop("gpu")
+    return Deployment.of(model, gpu, **{**fixed, **given})
+
+
+def _name(picked: Mapping[str, Any], several: Sequence[str]) -> str:
+    said = [
+        _word(picked[key]) if key in ("dtype", "router", "attention") else f"{key.replace('_', '-')} {_word(picked[key])}"
+        for key in several
+    ]
+    return " ".join([f"{picked['tp']} x {picked['gpu'].name}", *said])
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, AttentionPolicy):
+        return f"{value.kind}:{value.k}" if value.selects else value.kind
+    return f"knee:{value:g}" if isinstance(value, float) else str(value)

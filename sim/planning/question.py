@@ -1,0 +1,168 @@
+"""The question of a capacity plan: which deployment meets an SLO at the least cost, and with what chance."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sim.errors import UsageError
+from sim.planning.answer import PlanAnswer
+from sim.planning.bounds import standings_of
+from sim.planning.choices import KINDS, ONE, Choice, Part, check_kinds, pooled
+from sim.planning.day import hours_of
+from sim.planning.emit import check_emits
+from sim.planning.front import front_of
+from sim.planning.grid import MOST_CHOICES
+from sim.planning.race import Race, Step, search
+from sim.planning.rates import TRIALS, asked_rate, sustained
+from sim.planning.trials import Runner, cost_shares_of, runner
+from sim.planning.value import best_measurement
+from sim.rates.source import RateSource
+from sim.slo import parse_slo
+from sim.specs.gpus import get_gpu
+from sim.study.deployment import Deployment
+from sim.study.question import Simulate
+from sim.workload.workload import Workload
+
+RESERVES = ("none", "replica", "node")
+
+
+class Watch(Protocol):
+    """Who is told how far a plan is."""
+
+    def __call__(self, step: Step) -> None:
+        """A step of the race."""
+
+    def phase(self, what: str) -> None:
+        """What goes on after the race."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The cheapest of `deployments`, by name or in a list, with as many replicas as it needs, that meets `slo` with a chance of 0.95.
+
+    `slo` are conditions as in sim.slo; `goodput` maps ttft, tpot, e2el to milliseconds; `prices` are USD per GPU-hour by GPU (else the
+    catalogue's). `pools` are kinds of sim.planning.choices; `reserve` also buys what the loss of one replica or node takes. `hours` are
+    requests per second of each hour of a day whose busiest hour is the workload. `quick` leaves out all but the cheapest; `emit` is the
+    kind of launch commands that the winner must have (sim.planning.emit). `workers` None: a process per core.
+    """
+
+    deployments: Mapping[str, Deployment] | Sequence[Deployment]
+    workload: Workload
+    slo: Sequence[str]
+    goodput: Mapping[str, float] = field(default_factory=dict)
+    prices: Mapping[str, float] = field(default_factory=dict)
+    rates: RateSource = field(default_factory=RateSource)
+    pools: Sequence[str] = (ONE,)
+    reserve: str = "none"
+    most_gpus: int = 64
+    hours: Sequence[float] = ()
+    quick: bool = False
+    emit: str | None = None
+    workers: int | None = None
+    skipped: Mapping[str, str] = field(default_factory=dict)  # combinations that cannot be deployments, and why
+
+    def __post_init__(self) -> None:
+        if self.reserve not in RESERVES:
+            raise UsageError(f"no reserve {self.reserve!r}; there are {', '.join(RESERVES)}")
+        check_kinds(self.pools)
+
+    def choices(self) -> tuple[list[Choice], dict[str, str]]:
+        """All choices, and by name why other deployments are none. UsageError where there is none, too many, or a GPU has no price."""
+        prices = {get_gpu(name).name: price for name, price in self.prices.items()}
+        found: list[Choice] = []
+        skipped, known = dict(self.skipped), dict[Any, Any]()
+        for name, deployment in _named(self.deployments).items():
+            try:
+                study = Simulate(deployment, self.workload, self.rates, self.goodput).study(known)
+            except UsageError as error:
+                skipped[name] = str(error)
+                continue
+            d = study.deployment
+            price = prices.get(d.gpu.name, d.gpu.price_per_hour)
+            if price is None:
+                raise UsageError(f"no list price of {d.gpu.name} is known: give --price {d.gpu.name}=USD per GPU-hour")
+            lost = {"none": 0, "replica": 1, "node": max(d.links.replicas_per_node(d.gpus), 1)}[self.reserve]
+            found.append(Choice(name, study, (Part(1, price * d.gpus, d.gpus, lost, d.links.gpus_per_node),)))
+        if not found:
+            raise UsageError(next(iter(skipped.values()), "no deployment to choose"))
+        singles = list(found)
+        all_kinds = [singles if kind == ONE else pooled(singles, kind) for kind in KINDS if kind in self.pools]
+        if (count := sum(map(len, all_kinds))) > MOST_CHOICES:
+            raise UsageError(f"{count} deployments to choose among, more than {MOST_CHOICES}: give fewer values, or one kind of --pools")
+        choices = [choice for kind in all_kinds for choice in kind]
+        if not choices:
+            raise UsageError(f"--pools {','.join(self.pools)}: no two of these deployments make such pools")
+        return choices, skipped
+
+    def answer(self, watch: Callable[[Sequence[Choice]], Watch] | None = None) -> PlanAnswer:
+        """The race, and what is around its winner. Ctrl-C ends either with what is known; `watch` of the choices is told how far it is."""
+        conditions = parse_slo(self.slo, self.goodput)
+        choices, skipped = self.choices()
+        if self.emit:
+            check_emits(choices)
+        told = watch(choices) if watch else None
+        quick = self.quick or self.emit is not None
+        with runner(choices, conditions, self.workers or os.cpu_count() or 1) as run:
+            standings = standings_of(choices, conditions, self.most_gpus)
+            result, race = search(choices, conditions, run.trials, self.most_gpus, told, standings)
+            answer = PlanAnswer(result, result.finished, quick, skipped=skipped)
+            try:
+                if result.winner and result.finished and not quick:
+                    _look_around(answer, race, run, told)
+                if result.winner and self.hours and not self.emit:
+                    _say(told, "what each hour of the day needs")
+                    answer.day = _day(answer, run, self.hours)
+            except KeyboardInterrupt:
+                answer.finished = False
+        return answer
+
+
+def plan(
+    deployments: Mapping[str, Deployment] | Sequence[Deployment],
+    workload: Workload,
+    *,
+    slo: str | Sequence[str],
+    prices: Mapping[str, float] | None = None,
+    **more: Any,
+) -> PlanAnswer:
+    """The cheapest deployment that meets `slo` (`"ttft:p99<2s tpot:p95<50ms"`); `more` are further fields of Plan."""
+    return Plan(deployments, workload, (slo,) if isinstance(slo, str) else slo, prices=prices or {}, **more).answer()
+
+
+def _named(given: Mapping[str, Deployment] | Sequence[Deployment]) -> dict[str, Deployment]:
+    if isinstance(given, Mapping):
+        return dict(given)
+    found: dict[str, Deployment] = {}
+    for d in given:
+        name = f"{d.tp} x {d.gpu.name} {d.model.name} {d.precision.weights}"
+        found[name if name not in found else f"{name}, {len(found) + 1}"] = d
+    return found
+
+
+def _say(watch: Watch | None, what: str) -> None:
+    if watch is not None:
+        watch.phase(what)
+
+
+def _look_around(answer: PlanAnswer, race: Race, run: Runner, watch: Watch | None) -> None:
+    result, win = answer.plan, answer.plan.winner
+    assert win is not None
+    study = result.choices[win.choice].study_of(win.replicas)
+    answer.terms = cost_shares_of(study)
+    _say(watch, "what a measurement is worth")
+    answer.measurement = best_measurement(result, race.advance)
+    _say(watch, "what more money buys")
+    answer.front = front_of(result, race)
+    if (asked := asked_rate(study.workload)) is not None:
+        _say(watch, "the highest rate that the cheapest sustains")
+        answer.sustained = sustained(run.factors(win.choice, win.replicas, range(TRIALS)), asked)
+
+
+def _day(answer: PlanAnswer, run: Runner, rates: Sequence[float]) -> list[Any]:
+    win = answer.plan.winner
+    assert win is not None
+    choice = answer.plan.choices[win.choice]
+    return hours_of(rates, choice, win.replicas, max(rates), lambda count, trials: run.factors(win.choice, count, trials))

@@ -1,0 +1,274 @@
+"""Racing: the search of a capacity plan for the cheapest count of any choice that certainly meets the SLO.
+
+All that might be cheapest run a few trials, those that are left more, and so on (successive halving by sim.results.chance.STAGES). Within
+a stage the search takes the choice whose next count would be cheapest, and tries that count, until one stands: dearer choices are tried no
+further than they must be. A count is out for good once its confidence sequence lies below 0.95. It takes for granted that more replicas do
+not do worse. A stage leaves a ranked answer; the last one a certain answer, and what stayed undecided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sim.planning.choices import Choice
+from sim.planning.trials import Run, Trial
+from sim.results.chance import CERTAINTY, STAGES, Chance
+from sim.slo import Condition
+
+GALLOP_BELOW = 0.5  # chance from which on counts are tried one by one
+RANKED = (1, *STAGES)  # stages; a single trial ranks
+TWO_UPTO = 20  # trials
+TWINS_AFTER = 100  # trials in which two choices went alike, so that one takes the rest from the other
+
+
+@dataclass(slots=True)
+class Tried:
+    """A count of a choice and its trials, which `add` adds."""
+
+    choice: int
+    replicas: int
+    trials: list[Trial] = field(default_factory=list, repr=False)
+    chance: Chance = field(default_factory=lambda: Chance(0, 0))
+    worst: float = 0.0  # sum over trials of how much is used of the limit that is used most
+
+    def add(self, trials: Sequence[Trial]) -> None:
+        """More trials."""
+        self.trials.extend(trials)
+        self.worst += sum(max(trial.used) for trial in trials)
+        self.chance = Chance(self.chance.met + sum(trial.met for trial in trials), len(self.trials))
+
+    @property
+    def used(self) -> tuple[float, ...]:
+        """Of each condition, how much of its limit is used in the mean."""
+        return tuple(np.array([trial.used for trial in self.trials]).mean(axis=0).tolist())
+
+    @property
+    def missed(self) -> tuple[float, ...]:
+        """Of each condition, how often it is missed."""
+        return tuple((np.array([trial.used for trial in self.trials]) > 1.0).mean(axis=0).tolist())
+
+    @property
+    def binding(self) -> int:
+        """The condition that is missed most often, or else that uses most of its limit."""
+        used, missed = self.used, self.missed
+        return max(range(len(used)), key=lambda i: (missed[i], used[i]))
+
+    @property
+    def margin(self) -> float:
+        """What is left of the limit that is used most, in the mean over trials."""
+        return 1.0 - self.worst / len(self.trials)
+
+    def stands(self, stage: int, enough: int) -> bool | None:
+        """Whether it may meet the SLO as far as this stage can tell; None before it has got there. After `enough` only the certain may."""
+        if self.chance.certain is not None or len(self.trials) >= enough:
+            return bool(self.chance.certain)
+        return self.chance.value >= CERTAINTY if len(self.trials) >= stage else None
+
+
+@dataclass(slots=True)
+class Standing:
+    """What is known of a choice: up to `fails` units do not do; or `why` it is out. `alone_s` is a decode step with nobody beside it."""
+
+    fails: int = 0
+    why: str = ""
+    tried: dict[int, Tried] = field(default_factory=dict)
+    alone_s: float = 0.0
+
+    def bounds(self, stage: int, enough: int) -> tuple[int, int | None]:
+        """The most units that do not do and the least that do, as far as the stage can tell."""
+        low, high = self.fails, None
+        for count in sorted(self.tried):
+            stands = None if count <= self.fails else self.tried[count].stands(stage, enough)
+            if stands:
+                return low, count
+            if stands is False:
+                low = count
+        return low, high
+
+    def next_count(self, low: int, high: int | None, most: int) -> int | None:
+        """Units to try next: in the middle of what is open, else a quarter more while the chance is far off, else one more."""
+        if high is not None:
+            return None if high == low + 1 else (low + high) // 2
+        last = self.tried.get(low)
+        far = last is not None and last.chance.value < GALLOP_BELOW
+        count = low + (max(1, low // 4) if far else 1)
+        return min(count, most)
+
+
+@dataclass(frozen=True, slots=True)
+class RaceResult:
+    """The answer: `winner` is the cheapest count that certainly meets the SLO, None where none does. `standings` are of all choices.
+
+    `best` is the winner or, where trials ended early or did not suffice, the cheapest count that looks as if it did.
+    """
+
+    choices: Sequence[Choice]
+    conditions: Sequence[Condition]
+    standings: Sequence[Standing]
+    best: Tried | None
+    finished: bool = True
+
+    @property
+    def winner(self) -> Tried | None:
+        """The cheapest count that certainly meets the SLO."""
+        return self.best if self.best is not None and self.best.chance.certain else None
+
+    def cost(self, tried: Tried) -> float:
+        """USD per hour."""
+        return self.choices[tried.choice].cost(tried.replicas)
+
+    def tried(self) -> list[Tried]:
+        """All counts that were tried, the cheapest first."""
+        return sorted((each for standing in self.standings for each in standing.tried.values() if each.trials), key=self.cost)
+
+    def undecided(self) -> list[Tried]:
+        """Cheaper counts of which the trials leave open whether they meet the SLO."""
+        limit = math.inf if self.winner is None else self.cost(self.winner)
+        return [each for each in self.tried() if each.chance.certain is None and self.cost(each) < limit]
+
+    def nearest(self) -> Tried | None:
+        """The count that came nearest: the highest chance, the cheaper of equals."""
+        return max(self.tried(), key=lambda each: (each.chance.value, -max(each.used), -self.cost(each)), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far a race is: trials done, choices that may still be the cheapest, and the cheapest count that looks as if it did."""
+
+    stage: int
+    done: int
+    left: int
+    best: Tried | None
+    stage_ends: bool = False
+
+
+class Race:
+    """A race of choices up to `most` GPUs. `standings` may rule out counts that cannot do, and come out as what is known."""
+
+    def __init__(
+        self,
+        choices: Sequence[Choice],
+        run: Run,
+        most: int,
+        standings: Sequence[Standing],
+        stages: Sequence[int] = RANKED,
+        on_step: Callable[[Step], None] | None = None,
+    ) -> None:
+        self.choices, self.standings = choices, standings
+        self.done = 0
+        self._stages = stages
+        self._run, self._on_step = run, on_step
+        self._most = [choice.most(most) for choice in choices]
+        self._first: dict[tuple[tuple[float, ...], ...], Tried] = {}  # of those that went alike
+
+    def cheapest(self, stage: int) -> Tried | None:
+        """Run the stage: the cheapest count that stands, of equals the likeliest; None where none does."""
+        while True:
+            ranked = self._ranked(stage)
+            if not ranked:
+                return None
+            (cost, _, _, _), best, low, high = ranked[0]
+            count, stage_of = self.standings[best].next_count(low, high, self._most[best]), stage
+            if count is None:
+                equals = [i for rank, i, _, _ in ranked if rank[0] <= cost * (1 + 1e-9)]
+                behind = None if stage == self._stages[0] else self._behind(equals, stage)  # a first answer waits for no equals
+                if behind is None:
+                    return self.standings[best].tried[low + 1]
+                best, count, stage_of = behind
+            self.advance(best, count, stage_of)
+            if self._on_step:
+                self._on_step(Step(stage, self.done, len(ranked), None))
+
+    def _behind(self, equals: Sequence[int], stage: int) -> tuple[int, int, int] | None:
+        """The next of the choices of equal cost to go on with the first one, and up to which stage: all run the first stages, half of them
+        each next one, and two of them TWO_UPTO trials.
+        """
+        among = -(-len(equals) // 2 ** self._stages.index(stage))
+        if stage <= TWO_UPTO:
+            among = max(among, 2)
+        for place, i in enumerate(equals):
+            upto = stage if place < among else min(stage, STAGES[0])
+            low, high = self.standings[i].bounds(upto, self._stages[-1])
+            if self.standings[i].next_count(low, high, self._most[i]) == low + 1:
+                return i, low + 1, upto
+        return None
+
+    def _ranked(self, stage: int) -> list[tuple[tuple[float, bool, float, float], int, int, int | None]]:
+        """Choices that may still be the cheapest, by the least that they can cost; of equals those that stand first, then the likeliest."""
+        found = []
+        for i, standing in enumerate(self.standings):
+            if standing.why:
+                continue
+            low, high = standing.bounds(stage, self._stages[-1])
+            if low < self._most[i]:
+                tried = standing.tried.get(low + 1)
+                likely = (-tried.chance.value, -tried.margin) if tried else (0.0, 0.0)
+                found.append(((self.choices[i].cost(low + 1), high != low + 1, *likely), i, low, high))
+        return sorted(found, key=lambda each: each[0])
+
+    def sized(self, choice: int, stage: int) -> Tried | None:
+        """The least count of one choice that stands after so many trials."""
+        standing = self.standings[choice]
+        while not standing.why:
+            low, high = standing.bounds(stage, self._stages[-1])
+            if low >= self._most[choice]:
+                return None
+            if (count := standing.next_count(low, high, self._most[choice])) is None:
+                return standing.tried[low + 1]
+            self.advance(choice, count, stage)
+        return None
+
+    def advance(self, choice: int, count: int, stage: int) -> None:
+        """Run the trials of a count up to a stage, or until they have told."""
+        standing = self.standings[choice]
+        tried = standing.tried.setdefault(count, Tried(choice, count))
+        for look in self._stages:
+            if len(tried.trials) < look <= stage and tried.chance.certain is None:
+                self._extend(tried, look)
+        if tried.chance.certain is False:
+            standing.fails = max(standing.fails, count)
+
+    def _extend(self, tried: Tried, stage: int) -> None:
+        begin = len(tried.trials)
+        if begin >= TWINS_AFTER:
+            alike = tuple(trial.used for trial in tried.trials[:TWINS_AFTER])
+            if (first := self._first.setdefault(alike, tried)) is not tried and len(first.trials) >= stage:
+                tried.add(first.trials[begin:stage])
+                return
+        tried.add(list(self._run(tried.choice, tried.replicas, range(begin, stage))))
+        self.done += stage - begin
+
+
+def search(
+    choices: Sequence[Choice],
+    conditions: Sequence[Condition],
+    run: Run,
+    most: int,
+    on_step: Callable[[Step], None] | None = None,
+    standings: Sequence[Standing] | None = None,
+    stages: Sequence[int] = RANKED,
+) -> tuple[RaceResult, Race]:
+    """The cheapest count over all choices, of up to `most` GPUs. KeyboardInterrupt ends it early, with what is known then."""
+    known = list(standings) if standings is not None else [Standing() for _ in choices]
+    best: Tried | None = None
+
+    def step(found: Step) -> None:
+        if on_step:
+            on_step(Step(found.stage, found.done, found.left, best, found.stage_ends))
+
+    race = Race(choices, run, most, known, stages, step)
+    try:
+        for stage in stages:
+            before = race.done
+            best = race.cheapest(stage)
+            if race.done > before:
+                step(Step(stage, race.done, 0, best, True))
+    except KeyboardInterrupt:
+        plan = RaceResult(choices, conditions, known, best, finished=False)
+        likely = [each for each in plan.tried() if each.chance.value >= CERTAINTY and each.chance.certain is not False]
+        return replace(plan, best=likely[0] if likely else None), race
+    return RaceResult(choices, conditions, known, best), race

@@ -1,0 +1,63 @@
+"""Rates of a deployment as a question asks for them: which posterior, served or stepped in process, and what is set of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+from sim.cost.rates import RateDraws
+from sim.engine.overlap import HostWork
+from sim.errors import UsageError
+from sim.files import text_of
+from sim.rates.load import load_rates
+from sim.rates.serving import NO_HOST, UNITS, HostRates, as_served, parse_overhead
+from sim.study.deployment import Deployment
+
+MOST_OVERHEAD_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class RateSource:
+    """Where rates and host latencies come from.
+
+    `posterior` None: the packaged one. `served`: with the serving overhead of an engine that overlaps host work, of the file `overhead`
+    (`simctl validate --save-overhead`) or the packaged one; else as stepped in process. `api_server`: with the API server's time.
+    `host_rates` sets seconds by name (sim.rates.serving.UNITS, and those of an iteration). `seed` is that of the draws.
+    """
+
+    posterior: str | Path | None = None
+    served: bool = True
+    overhead: str | Path | None = None
+    api_server: bool = True
+    host_rates: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.overhead is not None and not self.served:
+            raise UsageError("a serving overhead is of served rates, not of an engine stepped in process")
+        known = [*UNITS, *(each.name for each in fields(HostWork))]
+        if unknown := [name for name in self.host_rates if name not in known]:
+            raise UsageError(f"no rate {unknown[0]!r}; there are {', '.join(known)}")
+
+    def of(self, deployment: Deployment, draws: int) -> tuple[RateDraws, HostRates]:
+        """Rates and host latencies of a deployment. Raises what load_rates raises, SimctlError for a file that is no overhead."""
+        rates, host = load_rates(deployment, posterior=self.posterior, draws=draws, seed=self.seed), HostRates()
+        if self.served:
+            learnt = None
+            if self.overhead is not None:
+                learnt = parse_overhead(text_of(Path(self.overhead), MOST_OVERHEAD_BYTES), str(self.overhead))
+            rates, host = as_served(rates, learnt)
+        host = host if self.api_server else replace(NO_HOST, work=host.work)
+        return rates, with_host_rates(host, self.host_rates)
+
+
+def with_host_rates(host: HostRates, seconds: Mapping[str, float]) -> HostRates:
+    """Host latencies with those that are given. UsageError for a time that is none."""
+    for name, value in seconds.items():
+        source = host.source.after(f"{name} as given")
+        if name in UNITS:
+            host = replace(host, source=source, **{name: value})  # type: ignore[arg-type]
+        else:
+            host = replace(host, source=source, work=replace(host.work, **{name: value}))
+    return host

@@ -1,0 +1,60 @@
+"""The question of a simulation: what serves what, at which rates, and what is asked of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sim.cost.rates import RateDraws
+from sim.rates.serving import HostRates
+from sim.rates.source import RateSource
+from sim.results.chance import STAGES
+from sim.study.deployment import Deployment, cap_at_knee
+from sim.study.fleet_spec import Fleet
+from sim.study.run import Progress, Study
+from sim.study.simulate import Run, fleet_study, run_study
+from sim.workload.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Simulate:
+    """A workload served on a deployment or a fleet.
+
+    `goodput` maps ttft, tpot, e2el to milliseconds. `goal` is a figure and the bound that it shall be at most. `draws`,
+    `keep_iterations` as in `run_study`.
+    """
+
+    deployment: Deployment | Fleet
+    workload: Workload
+    rates: RateSource = field(default_factory=RateSource)
+    goodput: Mapping[str, float] = field(default_factory=dict)
+    goal: tuple[str, float] | None = None
+    draws: int | None = None
+    keep_iterations: bool = True
+
+    def study(self, known: dict[Any, tuple[RateDraws, HostRates]] | None = None) -> Study:
+        """The study that answers it; `known` keeps rates over several questions. Raises what loading rates raises."""
+        memo = {} if known is None else known
+        count = max(STAGES[-1], self.draws or 0)
+
+        def rates_of(d: Deployment) -> tuple[RateDraws, HostRates]:
+            engine = (d.limits.engine, d.limits.engine_version, d.limits.enforce_eager, d.limits.lora)
+            key = (d.model.name, d.gpu.name, d.precision, d.tp, d.parallel, d.topology, *engine)
+            if key not in memo:
+                memo[key] = self.rates.of(d, count)
+            return memo[key]
+
+        if isinstance(self.deployment, Fleet):
+            return fleet_study(self.deployment, self.workload, rates_of, self.goodput)
+        deployment = self.deployment
+        rates, host = rates_of(deployment)
+        if (tau := deployment.limits.batch_knee) is not None:
+            cap = cap_at_knee(self.workload.trace, deployment, rates.point, tau)
+            deployment = replace(deployment, limits=replace(deployment.limits, max_num_seqs=cap, batch_knee=None))
+        return Study(deployment, self.workload, rates, host, self.goodput)
+
+    def answer(self, on_progress: Progress | None = None) -> Run:
+        """The run. Raises UsageError for a request that cannot fit or a goal of no figure, SimctlError when a model does not fit."""
+        run = run_study(self.study(), draws=self.draws, keep_iterations=self.keep_iterations, on_progress=on_progress)
+        return run if self.goal is None else replace(run, reached=run.goal(*self.goal, on_progress))

@@ -1,0 +1,166 @@
+"""The question of each command, of its options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sim.errors import UsageError
+from simctl.asked.deployments import attention_fields, deployment_of, fields_of, fleet_of, topology_of
+from simctl.asked.workloads import workload_of
+
+if TYPE_CHECKING:
+    from sim import Plan, RegimeMap, Simulate, WhatIf
+    from sim.rates.source import RateSource
+
+# Options of a plan that take several values
+MANY = ("gpu", "tp", "dtype", "kv_dtype", "attention", "router", "max_num_seqs", "max_num_batched_tokens")
+
+
+def what_if_of(options: Mapping[str, Any]) -> WhatIf:
+    """The question of `simctl what-if`."""
+    from sim import WhatIf
+
+    if isinstance(options["max_num_seqs"], float):
+        raise UsageError("--max-num-seqs knee:TAU needs a workload: use simctl simulate")
+    asked = {name: options[name] for name in ("context", "batches", "ks", "tau", "posterior", "draws", "seed")}
+    return WhatIf(deployment_of(options), **asked)
+
+
+def regime_map_of(options: Mapping[str, Any]) -> RegimeMap:
+    """The question of `simctl regime-map`."""
+    from sim import RegimeMap
+
+    low, high = options["ctx_min"], options["ctx_max"]
+    if high < low:
+        raise UsageError(f"--ctx-max {high} is below --ctx-min {low}")
+    contexts = tuple(low * 2**i for i in range(40) if low * 2**i <= high)
+    asked = {name: options[name] for name in ("k", "kv_in", "batches", "posterior", "draws", "seed")}
+    return RegimeMap(deployment_of(options), contexts=contexts, **asked)
+
+
+def simulate_of(options: Mapping[str, Any], starts: bool = False) -> Simulate:
+    """The question of `simctl simulate`. Raises UsageError when options contradict each other.
+
+    One engine `starts` as asked or not at all; of several that are compared, each takes the longest length that fits where none is given.
+    """
+    from sim import Simulate
+    from sim.results.metrics import parse_goodput
+
+    if options["max_model_len"] is None and options["fleet_file"] is None and not starts:
+        options = {**options, "max_model_len": "auto"}
+    goodput = parse_goodput(options["goodput"])
+    rates = _rates(options)
+    if options["fleet_file"] is not None:
+        served: Any = fleet_of(options)
+        longest = max(pool.deployment.longest for pool in served.pools)
+    elif options["gpu"] is None:
+        raise UsageError("on what? give --gpu NAME, or --fleet FILE")
+    else:
+        served = deployment_of(options)
+        longest = served.longest
+    workload = workload_of(options, longest)
+    return Simulate(served, workload, rates, goodput, options["goal"], options["draws"], options["iterations"])
+
+
+def plan_of(options: Mapping[str, Any]) -> Plan:
+    """The question of `simctl plan`."""
+    from sim import Plan, get_model
+    from sim.planning.choices import check_kinds
+    from sim.planning.grid import deployments
+    from sim.results.metrics import parse_goodput
+    from sim.slo import parse_slo
+    from sim.specs.gpus import get_gpu
+
+    if options["gpu"] is None:
+        raise UsageError("plan on what? give --gpu NAME[,NAME...]")
+    options, hours = _busiest_hour(options)
+    goodput = parse_goodput(options["goodput"])
+    parse_slo(options["slo"], goodput)
+    check_kinds(options["pools"])
+    prices = _prices(options["price"])
+    many = {name: _values(name, options[name]) for name in MANY}
+    options = {**options, "max_model_len": options["max_model_len"] or "auto"}
+    fixed = fields_of({name: value for name, value in options.items() if name not in MANY})
+    topologies = {get_gpu(gpu).name: found for gpu in many["gpu"] if (found := topology_of(options, gpu)) is not None}
+    places = [attention_fields(each or ("dense", 0), options["host_kv"]) for each in many.pop("attention")]
+    policies = [each["attention"] for each in places]
+    skipped: dict[str, str] = {}
+    found = deployments(
+        get_model(options["model"]),
+        **many,
+        attention=policies,
+        skipped=skipped,
+        topology=topologies,
+        host_kv_bytes=places[0]["host_kv_bytes"],
+        **fixed,
+    )
+    first = next(iter(found.values()))
+    workload = workload_of(options, first.longest)
+    return Plan(
+        found, workload, options["slo"], goodput, prices, _rates(options), options["pools"], options["reserve"],
+        options["most_gpus"], hours, options["quick"], options["emit"], options["workers"], skipped,
+    )  # fmt: skip
+
+
+QUESTIONS = {"simulate": simulate_of, "plan": plan_of, "what-if": what_if_of, "regime-map": regime_map_of}
+
+
+def _rates(options: Mapping[str, Any]) -> RateSource:
+    from sim.rates.source import RateSource
+
+    seconds: dict[str, float] = {}
+    for pair in options["host_rate"]:
+        name, _, value = pair.partition("=")
+        try:
+            seconds[name] = float(value)
+        except ValueError:
+            raise UsageError(f"--host-rate needs NAME=SECONDS, got {pair!r}") from None
+    if options["overhead"] is not None and not options["served"]:
+        raise UsageError("--overhead is of a served engine: leave out --in-process")
+    try:
+        return RateSource(options["posterior"], options["served"], options["overhead"], options["host_overhead"], seconds, options["seed"])
+    except UsageError as error:
+        raise UsageError(f"--host-rate: {error}") from None
+
+
+def _values(name: str, texts: Sequence[str] | None) -> list[Any]:
+    """Values of an option of which a plan takes several, as `simctl simulate` reads one."""
+    from simctl.simulate_options import SIMULATE
+
+    option = next(each for each in SIMULATE if each.name == name)
+    context = click.Context(click.Command("plan"))
+    return [option.type_cast_value(context, text) for text in texts or ()] or [None]
+
+
+def _prices(pairs: Sequence[str]) -> dict[str, float]:
+    from sim.specs.gpus import get_gpu
+
+    prices: dict[str, float] = {}
+    for pair in pairs:
+        name, _, text = pair.partition("=")
+        try:
+            price = float(text)
+        except ValueError:
+            price = -1.0
+        if not 0 < price < 1e6:
+            raise UsageError(f"--price needs GPU=USD per hour, got {pair!r}")
+        prices[get_gpu(name).name] = price
+    return prices
+
+
+def _busiest_hour(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[float]]:
+    """The options at the rate of the busiest hour of --day, and the rates of all hours; none without it."""
+    if options["day"] is None:
+        return options, []
+    from sim.planning.day import hourly
+    from sim.workload.rate_curve import load_curve
+
+    for name in ("rate_curve", "max_concurrency", "trace", "agent_sessions"):
+        if options[name] is not None:
+            raise UsageError(f"--day draws requests at the rates of its hours: leave out --{name.replace('_', '-')}")
+    curve = load_curve(options["day"])
+    rates = hourly(curve if options["request_rate"] is None else curve.scaled_to(options["request_rate"]))
+    return {**options, "request_rate": max(rates)}, rates

@@ -1,0 +1,190 @@
+"""Options of `simctl simulate`, which plans, sweeps and fleet files take, too."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from sim.cluster.router import ROUTERS
+from sim.engine.config import POLICIES
+from sim.engine.versions import NEWEST
+from simctl.options import (
+    ATTENTION,
+    GOAL,
+    LENGTH,
+    MODEL,
+    PAIR,
+    ROUTER,
+    SHARE,
+    Sectioned,
+    deployment_options,
+    grouped,
+    limit_options,
+    rate_options,
+    workload_options,
+)
+
+MOST_BLOCKS = 2**24  # 268 million tokens in blocks of 16: beyond any node, and a block costs the simulator some 100 bytes
+ARGUMENTS = "simctl.simulate.arguments"  # in the context: the command line
+_GOAL = re.compile(r"\w+:[0-9.]+")
+
+
+class GoodputCommand(Sectioned):
+    """Takes `--goodput ttft:200 tpot:50` as vLLM's benchmark does: all the pairs that follow belong to the option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        joined: list[str] = []
+        after = False
+        for arg in args:
+            if after and _GOAL.fullmatch(arg) and joined[-1] != "--goodput":
+                joined[-1] += f" {arg}"
+                continue
+            after = arg == "--goodput" or (after and joined[-1] == "--goodput")
+            joined.append(arg)
+        ctx.meta[ARGUMENTS] = tuple(joined)
+        return super().parse_args(ctx, joined)
+
+
+SECTIONS = {
+    "Workload from a trace": ("trace", "trace-format", "limit", "rate-scale", "spread-arrivals", "prefix-block", "time-unit",
+        "chars-per-token", "assume-prefix", "trace-start", "trace-duration"),
+    "Workload drawn": (
+        "num-prompts", "agent-sessions", "resample", "request-rate", "burstiness", "rate-curve", "max-concurrency",
+        "random-input-len", "random-output-len", "random-length-cv", "random-range-ratio", "random-prefix-len", "turns", "think-time",
+        "agent-opening-len", "agent-edited-share",
+    ),
+    "Model and GPU": (
+        "model", "gpu", "dtype", "kv-dtype", "tp", "pipeline-parallel-size", "data-parallel-size", "enable-expert-parallel", "topology",
+        "posterior",
+    ),
+    "Engine": (
+        "engine", "engine-option", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization", "block-size", "max-model-len",
+        "num-gpu-blocks", "enable-prefix-caching", "enable-chunked-prefill", "long-prefill-token-threshold", "scheduling-policy",
+        "prefill-schedule-interval", "engine-version", "attention", "host-kv", "kv-offloading-size", "draft-model", "enforce-eager",
+        "enable-lora", "max-lora-rank", "max-loras", "lora-share",
+    ),
+    "Server": ("served", "overhead", "host-overhead", "host-rate"),
+    "Fleet": ("fleet", "replicas", "router", "router-option", "skip-too-long", "max-queue", "token-bucket", "admit-ttft"),
+    "Answer": ("goodput", "goal", "draws", "seed", "iterations", "out", "plot", "chrome-trace", "json"),
+}  # fmt: skip
+
+simulate_options = grouped(
+    workload_options,
+    deployment_options,
+    limit_options,
+    click.option("--engine-option", multiple=True, metavar="NAME=VALUE", help="A setting of that engine; may be repeated."),
+    click.option(
+        "--scheduling-policy",
+        "policy",
+        type=click.Choice(POLICIES),
+        default="fcfs",
+        show_default=True,
+        help="Order of waiting requests; priority: by the trace's priority, lower first.",
+    ),
+    click.option(
+        "--attention", type=ATTENTION, default="dense", show_default=True, help="dense, sink-window, pages:K or blocks:K, as in what-if."
+    ),
+    click.option("--host-kv", type=float, metavar="GB", help="Keep KV in this much host RAM and fetch over the link what a decode reads."),
+    click.option(
+        "--kv-offloading-size",
+        type=float,
+        metavar="GIB",
+        help="Keep evicted prefix blocks in this much host RAM of a replica, over its GPUs.",
+    ),
+    click.option("--draft-model", type=MODEL, help="Catalogue model that proposes the drafts of --engine-option draft_tokens=K."),
+    click.option("--enable-lora", is_flag=True, help="Serve LoRA adapters."),
+    click.option("--max-lora-rank", type=click.IntRange(1, 512), metavar="N", help="Largest rank of an adapter. [default: 16]"),
+    click.option("--max-loras", type=click.IntRange(1, 4096), metavar="N", help="Adapters on the GPU. [default: 1]"),
+    click.option("--lora-share", type=SHARE, help="Share of the requests that use one. [default: 1]"),
+    click.option("--enforce-eager", is_flag=True, help="Capture no CUDA graphs."),
+    click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block."),
+    click.option("--max-model-len", type=LENGTH, help="Longest prompt + output, or auto: the longest that fits. [default: the model's]"),
+    click.option("--num-gpu-blocks", type=click.IntRange(2, MOST_BLOCKS), help="KV blocks, instead of those predicted from memory."),
+    click.option(
+        "--enable-prefix-caching/--no-enable-prefix-caching",
+        default=None,
+        help="Reuse KV of equal prefixes. [default: on; off with recurrent state]",
+    ),
+    click.option(
+        "--enable-chunked-prefill/--no-enable-chunked-prefill", default=True, help="Cut prompts at the token budget. [default: on]"
+    ),
+    click.option(
+        "--long-prefill-token-threshold", type=click.IntRange(0), default=0, show_default=True, help="Prefill share cap; 0: none."
+    ),
+    click.option("--prefill-schedule-interval", type=click.IntRange(1), default=1, show_default=True, help="Prefill once in N iterations."),
+    click.option("--engine-version", default=NEWEST, show_default=True, help="Of vllm: its decisions and defaults."),
+    click.option(
+        "--served/--in-process",
+        default=True,
+        show_default=True,
+        help="Rates with the serving overhead of an engine that overlaps host work, or as stepped in process.",
+    ),
+    click.option(
+        "--overhead",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Serving overhead of validate --save-overhead. [default: packaged]",
+    ),
+    click.option("--host-overhead/--no-host-overhead", default=True, show_default=True, help="Add the API server's time, too."),
+    click.option(
+        "--host-rate",
+        multiple=True,
+        metavar="NAME=SECONDS",
+        help="Set request_s, serial_s, prompt_token_s, response_s, token_s, or of an iteration iteration_s, sequence_s, prefill_s.",
+    ),
+    click.option(
+        "--fleet",
+        "fleet_file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Pools of replicas, their network and what happens to them; for --gpu, --model, engine, --replicas and --router.",
+    ),
+    click.option("--replicas", type=click.IntRange(1, 1024), default=1, show_default=True, help="Engines behind a router."),
+    click.option(
+        "--router",
+        type=ROUTER,
+        metavar="NAME",
+        default="round-robin",
+        show_default=True,
+        help=f"How requests find a replica: {', '.join(ROUTERS)}, or a class's dotted path.",
+    ),
+    click.option("--router-option", multiple=True, metavar="NAME=VALUE", help="A setting of that router; may be repeated."),
+    click.option("--skip-too-long", is_flag=True, help="Count requests beyond --max-model-len as errors; else the first is refused."),
+    click.option("--max-queue", type=click.IntRange(1), help="Turn requests away while this many have no first token."),
+    click.option("--token-bucket", type=PAIR, metavar="RATE:BURST", help="Turn away what exceeds these tokens per second and burst."),
+    click.option("--admit-ttft", type=float, metavar="MS", help="Turn away requests whose predicted TTFT exceeds this."),
+    click.option("--goodput", multiple=True, metavar="NAME:MS...", help="What a good request meets: ttft:200 tpot:50 e2el:5000."),
+    click.option(
+        "--goal", type=GOAL, metavar="METRIC<=X", help="Also print the chance that this figure meets the bound: p99_ttft_ms<=2000."
+    ),
+    click.option(
+        "--iterations/--no-iterations", default=True, show_default=True, help="Keep the iteration log (ITL, queue, KV, step time)."
+    ),
+    rate_options,
+    click.option("--draws", type=click.IntRange(0, 1000), help="Repeat at this many draws of the rates. [default: 20 if fast, else 0]"),
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Write run.nc and summary.json here, both or none; links are followed.",
+    ),
+    click.option("--chrome-trace", type=click.Path(), metavar="FILE", help="Write iterations and requests as a Chrome trace (Perfetto)."),
+    click.option("--plot", type=click.Path(), metavar="FILE", help="Draw queue, KV use, TTFT and step time over time (PNG, SVG or PDF)."),
+    click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table."),
+)
+
+
+@click.command("simulate", cls=GoodputCommand, sections=SECTIONS)
+@simulate_options
+def PARSER() -> None:
+    """Reads the options; answers nothing."""
+
+
+SIMULATE: list[click.Option] = [option for option in PARSER.params if isinstance(option, click.Option)]
+next(option for option in SIMULATE if option.name == "gpu").required = False  # --fleet says it, too
+# What a pool of a fleet file sets for itself, and what it has keys of its own for
+POOL_OPTIONS = (*SECTIONS["Model and GPU"], *SECTIONS["Engine"], "router")
+POOL = click.Command("pool", params=[option for option in SIMULATE if option.opts[0].removeprefix("--") in POOL_OPTIONS])
+OF_POOLS = click.Command("pool", params=[*POOL.params, *(option for option in SIMULATE if option.name in ("replicas", "router_option"))])

@@ -1,0 +1,56 @@
+"""`--day` plans for the busiest hour and says what every hour needs."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from sim.planning.choices import Choice, Part
+from sim.planning.day import hourly, hours_of
+from sim.workload.rate_curve import load_curve
+from tests.cli import run
+
+
+def test_hours_have_the_means_of_the_curve():
+    curve = load_curve("servegen-day")
+    rates = hourly(curve)
+    assert len(rates) == 24
+    assert np.mean(rates) == pytest.approx(curve.mean_per_s)
+    assert rates[3] == pytest.approx(curve.rates_per_s[18:24].mean())
+
+
+@pytest.mark.parametrize("most", [3, 40])
+def test_every_hour_gets_the_least_that_holds_it(most):
+    rates = [0.5, 2.2, float(most), most - 0.5]
+    choice = Choice("a", None, (Part(1, 2.0, 4),))
+    hours = hours_of(rates, choice, most, 1.0, lambda count, trials: [float(count)] * len(trials))
+    assert [hour.count for hour in hours] == [math.ceil(rate) for rate in rates]
+    assert [hour.usd for hour in hours] == [2.0 * hour.count for hour in hours]
+    assert hours[0].gpus == 4
+
+
+def test_a_plan_of_a_day(tmp_path):
+    curve = tmp_path / "day.csv"
+    curve.write_text("hour,rate\n0,1\n1,30\n2,4\n")
+    asked = (
+        "plan",
+        "--gpu",
+        "L40S",
+        "--model",
+        "Llama-3.1-8B",
+        "--num-prompts",
+        "16",
+        "--random-output-len",
+        "8",
+        "--quick",
+        "--workers",
+        "1",
+        "--day",
+        str(curve),
+    )
+    answer = json.loads(run(*asked, "--slo", "ttft:p90<300ms", "--json").stdout)
+    counts = [hour["count"] for hour in answer["day"]]
+    assert counts[1] == answer["winner"]["replicas"] == max(counts) > 1
+    assert counts[0] == 1
+    assert [hour["requests_per_s"] for hour in answer["day"]] == pytest.approx([1.0, 30.0, 4.0])
