@@ -16,6 +16,8 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
+from hw.serve.secrets import hidden
+
 MAX_LINE = 2**22  # a longer header or event line is garbage
 NONE: Mapping[str, str] = MappingProxyType({})
 OURS = ("host", "content-length", "content-type", "connection", "transfer-encoding")  # header fields that are not the user's to set
@@ -65,8 +67,8 @@ async def post_json(url: str, payload: dict[str, Any]) -> Any:
 
 
 async def get_text(url: str, headers: Mapping[str, str] = NONE) -> str:
-    """GET a short text. Raises StreamError (status other than 200) or OSError."""
-    return await _whole("GET", url, b"", headers)
+    """GET a short text, without the values of headers that it repeats. Raises StreamError (status other than 200) or OSError."""
+    return hidden(await _whole("GET", url, b"", headers), headers)
 
 
 async def _whole(verb: str, url: str, body: bytes, headers: Mapping[str, str] = NONE) -> str:
@@ -101,10 +103,7 @@ def _tls() -> ssl.SSLContext:
 
 def _said(text: str, headers: Mapping[str, str], most: int = 200) -> str:
     """The start of what a server said, without the secrets it was sent: hidden before the cut, which could leave half of one."""
-    for value in headers.values():
-        for secret in (value, value.removeprefix("Bearer ")):
-            text = text.replace(secret, "***") if secret else text
-    return text[:most]
+    return hidden(text, headers)[:most]
 
 
 def _request(verb: str, host: str, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:

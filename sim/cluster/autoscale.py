@@ -23,6 +23,7 @@ from sim.cluster.replica import Replica, State
 from sim.errors import UsageError
 from sim.ticks import ARRIVAL, to_ticks
 
+SHORTEST_S = 1e-3  # between two looks: with less, time stands still
 SIGNALS = ("requests", "prompts", "ttft")
 
 
@@ -43,6 +44,8 @@ class Scaling:
             raise UsageError(f"an autoscaler's signal is {', '.join(SIGNALS)}, not {self.signal!r}")
         if not (self.target > 0 and self.period_s > 0 and self.least >= 1 and min(self.cold_start_s, self.down_after_s) >= 0):
             raise UsageError("an autoscaler needs a target and a period above 0, at least one replica, and no negative time")
+        if self.period_s < SHORTEST_S:
+            raise UsageError(f"an autoscaler's period must be at least {SHORTEST_S:g} s, not {self.period_s:g}")
 
 
 class Autoscaler:
@@ -53,6 +56,7 @@ class Autoscaler:
         self._fleet = fleet
         self._scalings = scalings
         self._coming: list[set[Replica]] = [set() for _ in scalings]
+        self._still = 0  # looks in a row at a fleet in which nothing else is to happen
         self._wanted: list[deque[tuple[int, int]]] = [deque() for _ in scalings]  # (ticks, replicas) of the last `down_after_s`
 
     def begin(self) -> None:
@@ -64,7 +68,10 @@ class Autoscaler:
 
     def _look(self, place: int, scaling: Scaling) -> None:
         self._scale(place, scaling)
-        if self._fleet.busy():
+        # where only looks are to come, and none of them orders anything, nothing will ever happen: the run ends and says so
+        alone = self._clock.pending() < len(self._scalings) and not any(self._coming)
+        self._still = self._still + 1 if alone else 0
+        if self._fleet.busy() and self._still <= 2 * len(self._scalings):
             self._clock.call(self._clock.now + to_ticks(scaling.period_s), ARRIVAL, CLIENTS, self._look, place, scaling)
 
     def _scale(self, place: int, scaling: Scaling) -> None:

@@ -40,6 +40,10 @@ class Clock:
         events = self._events
         return not events or events[0][0] > self.now
 
+    def pending(self) -> int:
+        """How many things are still to happen."""
+        return len(self._events)
+
     def run(self, until: float = float("inf")) -> None:
         """Let everything happen up to `until` ticks, that instant included."""
         events = self._events
@@ -73,6 +77,9 @@ class SimpyClock(Clock):
 
     def quiet(self) -> bool:
         return self._env.peek() > self.now
+
+    def pending(self) -> int:
+        return len(self._env._queue)
 
     def run(self, until: float = math.inf) -> None:
         env = self._env

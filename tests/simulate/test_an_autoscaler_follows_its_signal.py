@@ -61,3 +61,8 @@ def test_what_an_autoscaler_cannot_be():
         Scaling(signal="cpu")
     with pytest.raises(UsageError, match="target and a period above 0"):
         Scaling(period_s=0.0)
+
+
+def test_a_period_in_which_time_stands_still_is_refused():
+    with pytest.raises(UsageError, match=r"at least 0\.001 s"):
+        Scaling(period_s=1e-16)
