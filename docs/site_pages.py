@@ -14,6 +14,7 @@ import inspect
 import json
 import posixpath
 import re
+import runpy
 import shutil
 import sys
 from dataclasses import asdict
@@ -39,6 +40,7 @@ def pages() -> dict[str, str | bytes]:
     """What the site is built from, by address: the pages of docs/ with their files, and those that are made."""
     made: dict[str, str | bytes] = {"reference/cli.md": cli_reference(), "adr/index.md": decisions(), "notebooks/index.md": notebooks()}
     made["claims.md"] = claims()
+    made["reference/coverage.md"] = runpy.run_path(str(ROOT / "docs" / "coverage.py"))["page"]()
     made |= {page: moved((ROOT / source).read_text(encoding="utf-8"), ROOT, page) for source, page in TOP.items()}
     made |= {api_page(package): api_reference(package, modules) for package, modules in api_modules().items()}
     for path in notebook_files():

@@ -12,6 +12,7 @@ from simctl.options import MODEL
 from simctl.text.layout import aligned, wrapped
 
 if TYPE_CHECKING:
+    from sim.specs.coverage import Part
     from sim.specs.model import LayerGroup, Mixer, Mlp, ModelSpec
 
 WEIGHT_DTYPES = ("bf16", "fp8", "int4", "mxfp4", "nvfp4")
@@ -21,8 +22,9 @@ _COLUMNS = ("model", "params", "active", "layers", "KV B/token", "context")
 
 @click.command("models")
 @click.argument("name", type=MODEL, required=False)
+@click.option("--check", is_flag=True, help="Say which parts of NAME are measured or only priced, and which fields do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def command(name: str | None, as_json: bool) -> None:
+def command(name: str | None, check: bool, as_json: bool) -> None:
     """List the model catalogue, or show one model.
 
     NAME is a catalogue name or alias (case and dashes do not matter), a config.json or the folder that holds one, or
@@ -33,6 +35,16 @@ def command(name: str | None, as_json: bool) -> None:
     """
     from sim.specs.models import get_model, list_models
 
+    if check:
+        if name is None:
+            raise click.UsageError("--check wants the NAME of a model or a file")
+        rows, idle = _checked(name)
+        if as_json:
+            click.echo(json.dumps({"parts": [row._asdict() for row in rows], "fields_without_effect": idle}, indent=2))
+        else:
+            lines = [line for row in rows for line in wrapped(f"{row.status}: {row.name} ({row.remark})", "", "  ")]
+            click.echo("\n".join([*lines, *(wrapped(f"without effect: {', '.join(idle)}", "", "  ") if idle else [])]))
+        return
     if name is not None:
         spec = get_model(name)
         click.echo(json.dumps(describe(spec), indent=2) if as_json else "\n".join(_shown(spec)))
@@ -42,6 +54,19 @@ def command(name: str | None, as_json: bool) -> None:
         click.echo(json.dumps([describe(spec) for spec in specs], indent=2))
     else:
         click.echo("\n".join(aligned(_COLUMNS, [_row(spec) for spec in specs])))
+
+
+def _checked(name: str) -> tuple[list[Part], list[str]]:
+    """Parts of a model, and the fields of its file that change nothing; of a catalogue model there are none."""
+    from sim.specs.coverage import parts, without_effect
+    from sim.specs.hf_config import read_config
+    from sim.specs.lookup import given_path
+    from sim.specs.models import get_model
+
+    spec, path = get_model(name), given_path(name, (".json",))
+    if path is None or spec.source not in (str(path), str(path / "config.json")):
+        return parts(spec), []
+    return parts(spec), without_effect(read_config(path / "config.json" if path.is_dir() else path))
 
 
 def describe(spec: ModelSpec) -> dict[str, Any]:
