@@ -137,7 +137,7 @@ def _commands(servers: Sequence[Server]) -> str:
     lines = []
     for server in servers:
         d = server.deployment
-        lines.append(f"# {server.name}: {server.replicas} of these, each on {d.gpus} x {d.gpu.name}")
+        lines.append(f"# {server.name}: {server.replicas} of these, each on {d.placed}")
         lines.append(f"vllm serve {shlex.join(server.arguments)} --port {PORT}")
     return "\n".join(lines) + "\n"
 

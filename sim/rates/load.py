@@ -119,9 +119,17 @@ def link_notes(d: Deployment, rates: RateDraws) -> list[str]:
     """What an answer must say of traffic between GPUs, and of parallelism that was not measured."""
     notes, way = [], slowest(d.parallel, d.tp, d.gpu, d.links)
     if way != "nvlink":
-        nodes = f"{d.gpus} GPUs on {d.links.nodes(d.gpus)} nodes" if d.links.nodes(d.gpus) > 1 else f"{d.gpus} GPUs"
+        cost, several = link_cost(way, d.gpu, d.links), d.links.nodes(d.gpus)
+        where = f"{d.gpus} GPUs{f' on {several} nodes' if several > 1 else ''}"
         hint = "" if way != "network" or d.links.network else " (--topology names it)"
-        notes.append(f"{nodes} over {link_cost(way, d.gpu, d.links).words}{hint}: {rates.sources['comm_latency_s'].text()}.")
+        if rates.sources["comm_latency_s"].measured:
+            said = rates.sources["comm_latency_s"].text()
+        else:
+            said = (
+                f"declared prior, {1e6 * cost.latency_s:.0f} us an operation and {cost.bytes_per_s / 1e9:.3g} GB/s "
+                f"(log sd {cost.latency_sd:g} and {cost.bytes_sd:g}), unmeasured"
+            )
+        notes.append(f"the cost of all-reduces: {where} over {cost.words}{hint}: {said}.")
     elif d.tp > 1:
         learnt = rates.sources["comm_latency_s"].measured
         source = "learnt from one model over two of these GPUs" if learnt else rates.sources["comm_latency_s"].text()

@@ -168,6 +168,14 @@ class Deployment:
         return self.tp * self.parallel.parts
 
     @property
+    def placed(self) -> str:
+        """A replica's GPUs in words, and how they share the work where that is not by tensor parallelism alone."""
+        p = self.parallel
+        ways = [f"{name} {size}" for name, size in (("TP", self.tp), ("PP", p.pp), ("DP", p.dp)) if size > 1]
+        how = f" ({' x '.join(ways)}{', experts whole' if p.expert else ''})" if p.parts > 1 or p.expert else ""
+        return f"{self.gpus} x {self.gpu.name}{how}"
+
+    @property
     def longest(self) -> int:
         """Most tokens of a request, as far as it is said: max_model_len, else the model's context."""
         return self.limits.max_model_len if isinstance(self.limits.max_model_len, int) else self.model.max_context
@@ -269,7 +277,7 @@ def plan_engine(d: Deployment, context: float | None = None) -> tuple[EngineConf
             needs = format_bytes(memory.weights + memory.activations)
             what = f"weights, activations and {seqs} slots of recurrent state" if state else "weights and activations"
             raise SimctlError(
-                f"{model.name} does not fit on {d.gpus} x {gpu.name}: {what} need {needs} per GPU, "
+                f"{model.name} does not fit on {d.placed}: {what} need {needs} per GPU, "
                 f"and {limits.memory_share:g} of its memory is {format_bytes(memory.allowed)}"
             )
     parts, ranks = d.parallel.parts, d.parallel.dp
@@ -310,7 +318,7 @@ def _model_len(d: Deployment, blocks: int, longest: int, memory: Memory) -> int:
     asked = limits.max_model_len or longest
     if limits.engine == "vllm" and limits.num_gpu_blocks is None and d.model.kv_layers and asked > pool:
         raise SimctlError(
-            f"{d.model.name} on {d.gpus} x {d.gpu.name}: the KV pool of {pool} tokens does not hold one request of max_model_len "
+            f"{d.model.name} on {d.placed}: the KV pool of {pool} tokens does not hold one request of max_model_len "
             f"{asked}: vLLM would not start; the longest that fits is --max-model-len {pool}, or auto"
         )
     return asked

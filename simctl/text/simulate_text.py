@@ -39,7 +39,7 @@ def render(run: Run) -> None:
         several = f"{d.replicas} replicas of " if more == d.replicas else f"{d.replicas} to {more} replicas of "
         name = f"pool {pool.spec.name} ({pool.spec.role}): " if study.fleet else ""
         say(
-            f"{name}{d.model.name} on {several if more > 1 else ''}{d.gpus} x {d.gpu.name}{_spread(d)}, {d.precision.weights}, "
+            f"{name}{d.model.name} on {several if more > 1 else ''}{d.placed}, {d.precision.weights}, "
             f"{pool.config.num_gpu_blocks} KV blocks of {pool.config.block_size}, max_num_seqs {pool.config.max_num_seqs}, "
             f"max_num_batched_tokens {pool.config.max_num_batched_tokens}, gpu_memory_utilization {d.limits.memory_share:g}"
         )
@@ -81,13 +81,6 @@ def _print_tenants(run: Run) -> None:
     for name, figures in tenant_figures(run.record).items():
         row = f"{name or '(none)':<20.19}{figures['num_prompts']:>10}{figures['completed']:>11}"
         click.echo(f"{row}{figures['mean_ttft_ms']:>13.1f}{figures['p99_ttft_ms']:>13.1f}")
-
-
-def _spread(d: Deployment) -> str:
-    """How a replica's GPUs are used, where it is not by tensor parallelism alone."""
-    p = d.parallel
-    sizes = [f"{name} {size}" for name, size in (("TP", d.tp), ("PP", p.pp), ("DP", p.dp)) if size > 1]
-    return f" ({' x '.join(sizes)}{', experts whole' if p.expert else ''})" if p.parts > 1 or p.expert else ""
 
 
 def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str]:

@@ -28,9 +28,9 @@ BINDS = {
 def render(a: Answer) -> None:
     """Print the answer to stdout."""
     q, d = a.question, a.question.deployment
-    tp = f" x{d.tp}" if d.tp > 1 else ""
+    place = d.placed if d.parallel.parts > 1 or d.parallel.expert else d.gpu.name + (f" x{d.tp}" if d.tp > 1 else "")
     seqs, budget = d.batch_limits()
-    click.echo(click.style(f"{d.model.name} on {d.gpu.name}{tp}, {format_tokens(q.context)} context ({q.context} tokens)", bold=True))
+    click.echo(click.style(f"{d.model.name} on {place}, {format_tokens(q.context)} context ({q.context} tokens)", bold=True))
     _say(f"{d.precision.weights} weights, {d.precision.kv} KV. Rates: {a.rates.summary}.")
     _say(f"{d.limits.engine}: max_num_seqs {seqs}, max_num_batched_tokens {budget}, gpu_memory_utilization {d.limits.memory_share:g}.")
     _say(
