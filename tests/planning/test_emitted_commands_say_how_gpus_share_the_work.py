@@ -2,11 +2,11 @@
 
 import pytest
 
+from sim.planning.emit import serve_arguments
 from sim.specs.lora import Lora
 from sim.specs.parallel import Parallel
 from sim.study.deployment import Deployment, plan_engine
 from sim.study.fleet_spec import PoolSpec
-from sim.planning.emit import serve_arguments
 
 
 def arguments(model="Qwen3-30B-A3B", gpu="H100", **given):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.cluster.clients import Retries
 from sim.cluster.autoscale import Scaling
+from sim.cluster.clients import Retries
 from sim.cluster.clock import Clock, SimpyClock
 from sim.cluster.network import NetworkSpec
 from sim.cluster.pools import DECODE, PREFILL, KvRoom, Pool
