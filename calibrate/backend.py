@@ -72,12 +72,6 @@ def nutpie() -> ModuleType:
     return _load("nutpie")
 
 
-def imported() -> None:
-    """Import what samples, for a process that will want it."""
-    pymc()
-    nutpie()
-
-
 def _load(name: str) -> ModuleType:
     import importlib
 

@@ -25,8 +25,8 @@ BLOCK = re.compile(r"```console(?P<slow> slow)?\n\$ (?P<command>[^\n]*)\n(?P<out
 DATA = {
     "calibrate-h100.txt": "simctl calibrate --hw h100",
     "calibrate-h200.txt": "simctl calibrate --hw h200",
-    "kv-capacity.txt": "simctl calibrate --kv-capacity",
-    "recall.txt": "simctl calibrate --recall",
+    "kv-capacity.txt": "python -m studies.kv_capacity",
+    "recall.txt": "python -m studies.recall",
     "validate.txt": "simctl validate",
 }
 # Runs that commands of the pages read, by folder: each is simulated before the first of them.

@@ -20,6 +20,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "watch": ("simctl.commands.watch", "A running server beside its twin: predicted latency, and when its SLO breaks."),
     "explain": ("simctl.commands.explain", "Where the time of a simulated request went, in parts that add up."),
     "calibrate": ("simctl.commands.calibrate", "Learn the rates of a GPU from measurements, with held-out error."),
+    "learn": ("simctl.commands.learn", "Learn the rates behind a served log, request by request."),
+    "design": ("simctl.commands.design", "Which cells to measure next for one decision."),
     "plan": ("simctl.commands.plan", "Find the cheapest deployment that meets an SLO, and with what probability."),
     "sweep": ("simctl.commands.sweep", "Answer a scenario at many cells, on all cores or on Dask, into one zarr store."),
     "run": ("simctl.commands.run", "Answer the question of a scenario file, over its whole sweep."),

@@ -63,14 +63,14 @@ STEPS = (
     ),
     Step(
         "memory",
-        ("simctl", "calibrate", "--kv-capacity", "--out", f"{POSTERIORS}/memory.json"),
+        ("studies.kv_capacity", "--out", f"{POSTERIORS}/memory.json"),
         (f"{MEASURED}/h?00/*.nc", "calibrate/memory.py", "sim/study/memory.py"),
         (f"{POSTERIORS}/memory.json",),
         formula=False,
     ),
     Step(
         "recall",
-        ("simctl", "calibrate", "--recall", "--out", f"{POSTERIORS}/recall.json"),
+        ("studies.recall", "--out", f"{POSTERIORS}/recall.json"),
         ("scenarios/data/reference/*/*.csv", "calibrate/recall/*.py"),
         (f"{POSTERIORS}/recall.json",),
         formula=False,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,19 @@ from sim.errors import UsageError
 from sim.rates.fingerprint import formula_fingerprint
 from sim.rates.posterior import with_model_error
 from sim.rates.provenance import Origin, Provenance
-from sim.rates.serving import LAUNCHING, MIN_C0_S, SHOWN, HostRates, ServingOverhead, hidden_work, packaged_overhead, scaled, with_c0
+from sim.rates.serving import (
+    LAUNCHING,
+    MIN_C0_S,
+    SHOWN,
+    HostRates,
+    ServingOverhead,
+    as_served,
+    hidden_work,
+    packaged_overhead,
+    scaled,
+    with_c0,
+)
+from sim.rates.serving import UNITS as LATENCIES
 from sim.study.deployment import plan_engine
 
 Array = NDArray[np.float64]
@@ -56,6 +69,16 @@ class Served:
 def transferred(overhead: ServingOverhead, in_process: RateDraws) -> Served:
     """An overhead fitted elsewhere, as it is."""
     return Served(overhead.applied(in_process), overhead.host(in_process), overhead)
+
+
+def as_learnt(rates: RateDraws) -> Served:
+    """Rates learnt as served, with their own latency per request. Of the packaged overhead only the noise of requests is taken."""
+    known, host = packaged_overhead(), as_served(rates)[1]
+    if known is None:
+        raise UsageError("no packaged serving overhead: nothing says how single requests scatter")
+    kept: dict[str, Any] = {"hidden_c0_s": 0.0, "hidden_c0_sd_s": 0.0, "shown": 1.0, "launch": 1.0, "launch_sd": 0.0}
+    kept |= {name: getattr(host, name) for name in LATENCIES}
+    return Served(rates, host, replace(known, **kept, learnt_on=rates.summary), ())
 
 
 def fit_overhead(run: ServedRun, in_process: RateDraws, low: Sequence[Experiment], ladder: Sequence[Experiment]) -> Served:

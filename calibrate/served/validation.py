@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.served.overhead import Served, fit_overhead, fit_to_log, transferred
+from calibrate.served.overhead import Served, as_learnt, fit_overhead, fit_to_log, transferred
 from calibrate.served.replay import METRICS, Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.scores import BOUNDS, Replicates, Score, replicates, replicates_of, score
@@ -51,6 +51,12 @@ class Report:
 def validate(run: ServedRun, asked: Asked) -> Report:
     """Fit, replay, score. Raises UsageError where there is nothing to learn from or nothing is left to score."""
     given = asked.overhead
+    if asked.posterior is not None and (known := _rates(run, asked, asked.draws)).host_request_s is not None:
+        if given is not None or asked.transferred:
+            raise UsageError(f"{asked.posterior}: its rates were learnt as served: no serving overhead is applied to them a second time")
+        served = as_learnt(known)
+        pairs = [(e, replay(run, e, served.rates, served.host, draws=asked.draws)) for e in run.experiments]
+        return _report(run, served, pairs, ("rates as served, from the posterior: nothing is fitted to the run",))
     if given is None and (asked.transferred or all(e.kind == "burst" for e in run.experiments)):
         given = packaged_overhead((run.gpu.name, run.name))  # of other hosts
     if given is None and len(run.experiments) == 1:
@@ -95,8 +101,8 @@ def low_load(run: ServedRun, name: str | None = None) -> list[Experiment]:
 
 
 def _log(run: ServedRun, asked: Asked) -> Report:
-    """A log: its first part is learnt from, the rest scored, all of it replayed. What was learnt is used where it predicts the rest better
-    than the packaged overhead does.
+    """A log: its first part is learnt from, all of it replayed. What was learnt is used where it predicts a second part better than the
+    packaged overhead does; only the rest after both is scored.
     """
     (log,), packaged = run.experiments, packaged_overhead()
     first, last = learnt_part(log, asked.learn_from, asked.skip)
@@ -105,21 +111,33 @@ def _log(run: ServedRun, asked: Asked) -> Report:
         whole = slice(first, last)
         run_of_part = replace(run, experiments=(log.part(whole, "first"),))
         own = fit_overhead(run_of_part, in_process, run_of_part.experiments, ())
-        return _report(run, own, [_rest(run, log, own, asked.draws, last)])
+        seen = replay(run, log, own.rates, own.host, draws=asked.draws)
+        return _report(run, own, [_of_part(log, seen, slice(last, None))])
     choices = [fit_to_log(run, in_process, packaged, slice(first, last)), transferred(packaged, in_process)]
-    reports = [_report(run, served, [_rest(run, log, served, asked.draws, last)]) for served in choices]
-    fitted, given = (sum(s.median_abs / BOUNDS[s.metric] for s in report.scores if s.metric in METRICS) for report in reports)
-    if fitted <= given:
-        return reports[0]
-    note = (
-        f"fitting to requests {first + 1} to {last} would not have lowered the errors on the rest: the packaged overhead is used as it is"
+    replays = [replay(run, log, served.rates, served.host, draws=asked.draws) for served in choices]
+    judged = judging_part(log, first, last)
+    fitted, given = (
+        sum(s.median_abs / BOUNDS[s.metric] for s in _report(run, served, [_of_part(log, seen, judged)]).scores if s.metric in METRICS)
+        for served, seen in zip(choices, replays, strict=True)
     )
-    return replace(reports[1], notes=(*reports[1].notes, note))
+    best = 0 if fitted <= given else 1
+    what = f"requests {first + 1} to {last}", f"requests {judged.start + 1} to {judged.stop}"
+    note = (
+        f"fitted to {what[0]}, which lowered the errors on {what[1]}; neither is scored"
+        if best == 0
+        else f"fitting to {what[0]} did not lower the errors on {what[1]}: the packaged overhead is used as it is; neither is scored"
+    )
+    return _report(run, choices[best], [_of_part(log, replays[best], slice(judged.stop, None))], (note,))
 
 
-def _rest(run: ServedRun, log: Experiment, served: Served, draws: int, last: int) -> tuple[Experiment, Prediction]:
-    rest = slice(last, None)
-    return log.part(rest, "rest"), replay(run, log, served.rates, served.host, draws=draws).part(rest)
+def _of_part(log: Experiment, seen: Prediction, part: slice) -> tuple[Experiment, Prediction]:
+    return log.part(part, "rest"), seen.part(part)
+
+
+def judging_part(log: Experiment, first: int, last: int) -> slice:
+    """Requests after those learnt from by which the overhead is chosen: as many again, and at most half of what is left."""
+    left = len(log.ttft_s) - last
+    return slice(last, last + max(min(last - first, left // 2), 1))
 
 
 def learnt_part(log: Experiment, count: int | None, skip: int | None) -> tuple[int, int]:
@@ -128,6 +146,6 @@ def learnt_part(log: Experiment, count: int | None, skip: int | None) -> tuple[i
     wanted = count if count is not None else max(min(FIRST_LEAST, total // 2), int(FIRST_SHARE * total))
     warm = np.flatnonzero(~(log.ttft_s > COLD * np.nanmedian(log.ttft_s[: max(wanted, 1)])))
     first = skip if skip is not None else int(warm[0]) if len(warm) else 0
-    if wanted < 1 or first + wanted >= total:
+    if wanted < 1 or first + wanted >= total - 1:
         raise UsageError(f"{log.name}: {total} requests are too few to skip {first}, learn from {wanted} and check the rest")
     return first, first + wanted

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -19,14 +18,12 @@ from calibrate.steps.model import log_times, step_model
 from calibrate.steps.noise import with_hosts_of_visits
 from calibrate.steps.rates import medians, prior_draws
 from calibrate.steps.whitened import Whitened
-from calibrate.workers import begun
 from sim.cost.rates import Rates
 from sim.errors import UsageError
 from sim.rates.priors import Prior
 
 Array = NDArray[np.float64]
 MIXED_UNITS = 100.0  # no engine is this far off the formula at one cell and not at others; milliseconds among seconds are
-HALVES = 2  # of the chains, each in a process of its own where there are two
 
 
 @dataclass(frozen=True)
@@ -67,33 +64,17 @@ class StepFit:
         return other_host_sd(self.host_sd, self.model.runs)
 
     def posterior(self) -> Posterior:
-        """Sample, here and now."""
-        return self.begun(None)()
+        """Sample. Where a gate fails, the sample is thrown away for one of as many draws as `anew` in the settings says."""
+        compiled = Compiled(Whitened(self.around))
+        found = self._judged(self.settings, compiled)
+        if found.diagnostics.failures() and self.settings.anew:
+            found = self._judged(replace(self.settings, draws=self.settings.anew), compiled)
+        return found
 
-    def begun(self, workers: Executor | None) -> Callable[[], Posterior]:
-        """Begin to sample in the `workers`, if there are any; call what it returns for the posterior. Where a gate fails, the sample is
-        thrown away for one of as many draws as `anew` in the settings says.
-        """
-        first = self._chains(self.settings, workers)
-
-        def finished() -> Posterior:
-            found = self._judged(self.settings, first)
-            if found.diagnostics.failures() and self.settings.anew:
-                more = replace(self.settings, draws=self.settings.anew)
-                found = self._judged(more, self._chains(more, workers))
-            return found
-
-        return finished
-
-    def _chains(self, how: Settings, workers: Executor | None) -> list[Callable[[], tuple[Array, Array]]]:
-        counts = [len(half) for half in np.array_split(np.arange(how.chains), HALVES) if len(half)]
-        each = [replace(how, chains=count, cores=1, seed=HALVES * how.seed + i) for i, count in enumerate(counts)]
-        return [begun(workers, sampled, self.around, half) for half in each]
-
-    def _judged(self, how: Settings, chains: list[Callable[[], tuple[Array, Array]]]) -> Posterior:
+    def _judged(self, how: Settings, compiled: Compiled) -> Posterior:
         import xarray as xr
 
-        score, diverging = (np.concatenate(parts) for parts in zip(*(each() for each in chains), strict=True))
+        score, diverging = _sampled(compiled, how)
         diagnostics = judge(xr.Dataset({"score": (("chain", "draw", "unknown"), score)}), int(diverging.sum()))
         rates, hosts, errors = (score.reshape(-1, self.model.size)[:, part] for part in self.model.parts)
         every = prior_draws(self.priors, len(rates), np.random.default_rng([how.seed, 1]))
@@ -104,7 +85,11 @@ class StepFit:
 
 def sampled(around: Laplace, settings: Settings) -> tuple[Array, Array]:
     """(unknowns [chain, draw, unknown], whether a transition diverged [chain, draw])."""
-    idata: Any = Compiled(Whitened(around)).sample(settings)
+    return _sampled(Compiled(Whitened(around)), settings)
+
+
+def _sampled(compiled: Compiled, settings: Settings) -> tuple[Array, Array]:
+    idata: Any = compiled.sample(replace(settings, cores=1))
     return idata.posterior["score"].values, idata.sample_stats["diverging"].values
 
 

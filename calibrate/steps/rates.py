@@ -46,12 +46,14 @@ def sigmoid_of(prior: Prior) -> tuple[float, float]:
     return float(logit(share)), prior.sigma / (1 - share)
 
 
-def value(prior: Prior, z: Any) -> Any:
-    """The rate whose standard score is z: median at 0, log-slope sigma there, below `prior.upper` for every z."""
+def value(prior: Prior, z: Any, xp: Any = np) -> Any:
+    """The rate whose standard score is z: median at 0, log-slope sigma there, below `prior.upper` for every z. `xp` supplies exp (numpy
+    or pytensor.tensor).
+    """
     if not np.isfinite(prior.upper):
-        return prior.median * np.exp(prior.sigma * z)
+        return prior.median * xp.exp(prior.sigma * z)
     middle, slope = sigmoid_of(prior)
-    return prior.upper * expit(middle + slope * z)
+    return prior.upper / (1.0 + xp.exp(-(middle + slope * z)))
 
 
 def log_slope(prior: Prior, z: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +18,7 @@ from calibrate.steps.rates import prior_draws
 from sim.cost.rates import UNITS
 
 Array = NDArray[np.float64]
+PRIOR_LED = 0.5  # of the prior's width is left
 WORST_BAR = 0.06  # the worst held-out error aimed at: no model can promise it for a cell whose own repeats scatter by more
 
 
@@ -31,6 +31,17 @@ class RateRow:
     prior: tuple[float, float, float]
     posterior: tuple[float, float, float]
     learnt: bool
+
+    @property
+    def width(self) -> float:
+        """Width of the posterior's interval over the prior's, both of the logarithm."""
+        after, before = (np.log(each[2] / each[0]) for each in (self.posterior, self.prior))
+        return float(after / before)
+
+    @property
+    def prior_led(self) -> bool:
+        """Whether the prior says at least half of what is known of it."""
+        return self.width > PRIOR_LED
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +92,14 @@ class Calibration:
         return {kind: size for kind, size in each.items() if (self.fit.cells.kind == kind).any()}
 
 
-def calibrate(
-    fit: StepFit, folds: int, seed: int, microbenchmarks: Mapping[str, StepCells] | None = None, workers: Executor | None = None
-) -> Calibration:
+def calibrate(fit: StepFit, folds: int, seed: int, microbenchmarks: Mapping[str, StepCells] | None = None) -> Calibration:
     """Sample, take the rates of microbenchmarks, and predict held-out cells: in `folds` folds of cells and, with two or more of them,
-    leaving each model, each run and each machine out. Where there are `workers`, they sample meanwhile.
+    leaving each model, each run and each machine out.
     """
     cells = fit.cells
-    drawn = fit.begun(workers)
     ways = [(way, held_out(cells, fit.priors, way.labels, fit.host_sd, seed, way.judged)) for way in folds_of(cells, folds, seed)]
     alone = [learn(kind, timed, fit.priors, seed) for kind, timed in (microbenchmarks or {}).items()]
-    posterior = with_microbenchmarks(drawn(), alone)
+    posterior = with_microbenchmarks(fit.posterior(), alone)
     return Calibration(
         fit,
         posterior,

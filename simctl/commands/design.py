@@ -1,4 +1,4 @@
-"""Design of experiments for `simctl calibrate --budget --for`: which cells to measure next for one decision, and what they should buy."""
+"""`simctl design`: which cells of an engine grid to measure next for one decision, and what they should buy."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import UsageError
+from simctl.options import DURATION, GOAL, GPU
 from simctl.text.layout import fill, table
 
 if TYPE_CHECKING:
@@ -23,6 +24,38 @@ Array = NDArray[np.float64]
 LEAST_CELLS = 8  # a calibration refuses fewer
 SHOWN_COLUMNS = 3
 ENOUGH = 0.05  # stop listing cells once the interval is within this share of what every cell together would leave
+
+
+@click.command("design")
+@click.argument("scenario", type=click.Path(path_type=Path))
+@click.option("--hw", type=GPU, metavar="GPU", required=True, help="The GPU that would be measured.")
+@click.option("--budget", type=DURATION, metavar="TIME", required=True, help="Seconds of measuring to spend (90, 120s, 2m).")
+@click.option("--metric", help="The figure that decides. [default: the first one the scenario reports]")
+@click.option("--goal", type=GOAL, metavar="METRIC<=X", help="The decision is where the figure meets this bound.")
+@click.option("--posterior", type=click.Path(path_type=Path), help="What is known now. [default: the packaged posterior]")
+@click.option("--from-datasheet", is_flag=True, help="Nothing is known now but the datasheet.")
+@click.option("--cells-out", type=click.Path(path_type=Path), help="Write the cells here, for `simctl measure --cells`.")
+@click.option("--sims", default=80, show_default=True, type=click.IntRange(30, 2000), help="Draws of the rates to simulate.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the draws.")
+@click.option("--allow-code", is_flag=True, help="Let the scenario name a scheduler class of its own, as `simctl run` does.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+def command(
+    scenario: Path, hw: str, budget: float, metric: str | None, goal: tuple[str, float] | None, posterior: Path | None,
+    from_datasheet: bool, cells_out: Path | None, sims: int, seed: int, allow_code: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Choose which cells of an engine grid to measure for a decision.
+
+    SCENARIO is a file, or the name of one that comes with simctl. The cells chosen are those expected to narrow its figure most, with what
+    they cost and the interval they should leave, beside a grid of the same cost. Nothing is measured.
+
+    \b
+    Examples:
+      simctl design h100s_for_a_chat_load --hw h100 --budget 10s
+      simctl design SCENARIO.yaml --hw l4 --budget 2m --cells-out cells.json
+    """
+    if posterior is not None and from_datasheet:
+        raise UsageError("--posterior and --from-datasheet contradict each other")
+    run(Asked(scenario, allow_code, hw, budget, metric, goal, posterior, from_datasheet, cells_out, sims, seed), as_json)
 
 
 @dataclass(frozen=True)
@@ -75,8 +108,8 @@ def design(asked: Asked) -> Designed:
     from calibrate.design.greedy import Problem, choose, follow, linearised, thinned
     from calibrate.design.start import start_from
     from sim.specs.gpus import get_gpu
-    from simctl.commands.design_cells import candidates
     from simctl.decision import decision_of
+    from simctl.design_cells import candidates
 
     if asked.cells_out is not None and not asked.cells_out.parent.is_dir():
         raise UsageError(f"cannot write {asked.cells_out}: {asked.cells_out.parent} is not a folder")
@@ -108,7 +141,7 @@ def design(asked: Asked) -> Designed:
 
 def run(asked: Asked, as_json: bool) -> None:
     """Design, print, and write the cells file where one is asked for."""
-    from simctl.commands.design_cells import write_cells
+    from simctl.design_cells import write_cells
 
     result = design(asked)
     if as_json:

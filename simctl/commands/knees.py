@@ -39,7 +39,7 @@ def command(data: tuple[str, ...], tau: float, resamples: int, seed: int, loo: b
     tau is right-censored (`> 64`), never given a number.
 
     DATA is one or more files: our own measurements (.nc of engine-grid or weight-axis; the ladders of a served run give served
-    knees), by path or by the packaged name that `simctl calibrate --list` shows; or CSV. Runs of one cell are pooled: it counts once.
+    knees), by path or by the packaged name that `simctl validate --list` shows; or CSV. Runs of one cell are pooled: it counts once.
     Or `tr164`: the published study, recomputed from its own tables.
 
     A CSV has columns model, gpu, context_tokens, batch and one of step_s, decode_per_req_tps, decode_agg_tps; optionally

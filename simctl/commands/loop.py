@@ -40,8 +40,8 @@ def command(model: str, budget: float, seed: int, out: Path) -> None:
     from calibrate.served.runs import read_served
     from hw.engines.shapes import named, shape
     from hw.jobs import Job, run_apart
+    from simctl.collect import CPU, CPU_LIMITS
     from simctl.commands import loop_steps as steps
-    from simctl.commands.collect import CPU, CPU_LIMITS
 
     start = time.monotonic()
     shape(model := named(model))

@@ -24,7 +24,7 @@ PACKAGED = "data/measured"
 DEPLOYMENT = ("model", "gpu", "dtype", "kv_dtype", "tp", "engine", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization",
               "enable_prefix_caching")  # fmt: skip
 SECTIONS = {
-    "What to validate": ("run", "list", "left-out", "known-blocks", "posterior", "draws"),
+    "What to validate": ("run", "list", "left-out", "grid", "worst", "known-blocks", "posterior", "draws"),
     "What is fitted to the run itself": ("low-load", "ladder", "learn-from", "skip", "transferred", "overhead", "save-overhead"),
     "What a log does not say of its server (--run LOG)": (
         *(name.replace("_", "-") for name in DEPLOYMENT),
@@ -37,7 +37,16 @@ SECTIONS = {
 
 @click.command("validate", cls=Sectioned, sections=SECTIONS)
 @click.option("--run", "run_name", metavar="NAME|FILE", help="A packaged served run, a served netCDF, or a log. [default: all packaged]")
-@click.option("--list", "list_runs", is_flag=True, help="List the packaged served runs and stop.")
+@click.option("--list", "list_runs", is_flag=True, help="List packaged measurements and posteriors, and stop.")
+@click.option(
+    "--grid",
+    "grids",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="GRID.nc",
+    help="Instead: predict this engine grid (may be repeated) with a posterior, and learn nothing.",
+)
+@click.option("--worst", default=0, show_default=True, type=click.IntRange(0), help="Of --grid: also list so many cells, worst first.")
 @click.option("--low-load", metavar="NAME", help="Experiment to fit the overhead to. [default: the open loop with the lowest rate]")
 @click.option("--ladder/--no-ladder", default=True, show_default=True, help="Fit the hidden host work to a ladder's decode windows.")
 @click.option("--learn-from", type=click.IntRange(1), metavar="N", help="Requests of a log to learn from. [default: a tenth, 20 at least]")
@@ -78,8 +87,9 @@ SECTIONS = {
 @click.option("--plot", metavar="FILE", help="Also draw the reliability diagram to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print every score as JSON on stdout.")
 def command(
-    run_name: str | None, list_runs: bool, plot: str | None, save_overhead: str | None, without: bool, as_json: bool, **options: Any
-) -> None:
+    run_name: str | None, list_runs: bool, grids: tuple[Path, ...], worst: int, plot: str | None, save_overhead: str | None, without: bool,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Replay measured served runs and print how far off the replay is.
 
     Same arrivals, lengths and limits; KV blocks predicted, not given. The rates come from engine grids; the serving overhead is fitted
@@ -88,12 +98,12 @@ def command(
     a miss where replicates of the load lie so far apart themselves that no prediction could be expected to hold the bound.
 
     A log of any engine is a benchmark's result, known by its content (vllm bench serve, SGLang's bench_serving, GuideLLM, AIPerf, llmperf,
-    inference-perf, InferenceX, vLLM's multi-turn benchmark), as `simctl calibrate --from` reads them, or a CSV with the
+    inference-perf, InferenceX, vLLM's multi-turn benchmark), as `simctl learn` reads them, or a CSV with the
     columns arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s (seconds on one clock). It may have cached_tokens, which are
     compared, client (who sends when its last answer came back), and say what prompts share: session (later requests of a session repeat
     all that was said before), system_prompt with system_tokens (prompts of one name begin with the same tokens), or instead prefix_ids (ids
-    of the prompt's blocks of --prefix-block tokens, separated by spaces). All of it is replayed. The packaged overhead is fitted anew to
-    its first tenth, where that predicts the rest better.
+    of the prompt's blocks of --prefix-block tokens, separated by spaces). All of it is replayed. The packaged overhead is refitted to
+    its first tenth where that predicts the second tenth better; the rest is scored.
 
     Exit 1 when a metric is outside its declared bound: TTFT 5 %, TPOT 2 %, E2EL 2 % (median; 5 % in a burst), p99 TTFT 10 %.
 
@@ -102,16 +112,25 @@ def command(
       simctl validate                                 all packaged runs
       simctl validate --left-out                      what nobody measured
       simctl validate --run served_llama3.1-8b.nc     one measured here
+      simctl validate --grid GRID.nc                  step times, not requests
       simctl validate --run LOG.csv --model Llama-3.1-8B --gpu H100
       simctl validate --run LOG.csv --model Qwen3-14B --gpu H200 --engine sglang
     """
     from simctl.text.validate_text import as_dict, render, together
 
-    packaged = _packaged()
     if list_runs:
-        for name, path in packaged.items():
-            click.echo(f"{name}  {path.stat().st_size // 1024} kB")
+        from simctl.text.packaged import show_packaged
+
+        show_packaged(as_json)
         return
+    if grids:
+        from simctl.text.grid_errors import run as predict_grids
+
+        if run_name or without or plot or save_overhead:
+            raise UsageError("--grid learns nothing: it takes --posterior, --gpu, --worst and --json")
+        predict_grids(options["gpu"], grids, options["posterior"], 0, worst, as_json)
+        return
+    packaged = _packaged()
     target, saved, paths = writable(plot), writable(save_overhead), _chosen(run_name, packaged)
     if without:
         if run_name or saved or target or options["posterior"]:
@@ -207,8 +226,10 @@ def _in_processes(each: Callable[..., Any], paths: list[Path], more: tuple[Any, 
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
 
+    from sim.workers import end_with_parent
+
     workers = min(len(paths), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=end_with_parent) as pool:
         tasks = {path: pool.submit(each, path, *more) for path in sorted(paths, key=lambda p: -p.stat().st_size)}
         for done, _ in enumerate(as_completed(tasks.values()), 1):
             if report:

@@ -58,6 +58,8 @@ def show(result: Calibration, grids: list[Grid], title: str, start: str, worst: 
     for line in rate_table([(r.name, r.unit, r.prior, r.posterior) for r in result.rates if r.learnt]):
         click.echo(line)
     click.echo()
+    if led := [f"{r.name} ({r.width:.0%} of the prior's width)" for r in result.rates if r.learnt and r.prior_led]:
+        say(f"led by their priors: {', '.join(led)}.")
     if unseen := [r.name for r in result.rates if not r.learnt]:
         say(f"as the prior, for nothing here shows them: {', '.join(unseen)}. What each rate is: docs/formula.md, and `unit` with --json.")
     click.echo()

@@ -1,4 +1,4 @@
-"""`simctl calibrate --predict`: errors and coverage of a posterior on grids that nothing was learnt from; bad input is one line."""
+"""`simctl validate --grid`: errors and coverage of a posterior on grids that nothing was learnt from; bad input is one line."""
 
 import json
 import shutil
@@ -102,7 +102,7 @@ def test_a_cells_noise_follows_the_share_its_host_has(tmp_path):
 
 def test_the_command_prints_a_table_and_the_same_as_json(tmp_path):
     files = [write_grid(tmp_path / f"{m}.nc", np.random.default_rng(0), m) for m in ("Qwen2.5-7B", "Llama-3.2-3B")]
-    argv = ["calibrate", "--predict", "--posterior", str(posterior(tmp_path / "p.nc")), *(a for f in files for a in ("--from", str(f)))]
+    argv = ["validate", "--posterior", str(posterior(tmp_path / "p.nc")), *(a for f in files for a in ("--grid", str(f)))]
     said = run(*argv, "--worst", "2")
     assert (said.code, said.stderr) == (0, "")
     assert "Qwen2.5-7B.nc (Qwen2.5-7B bf16): vllm 0.0" in said.stdout
@@ -124,7 +124,7 @@ def test_files_that_were_learnt_from_are_no_prediction(tmp_path):
     mark = read_engine_grid(file).cells.mark()
     path = posterior(tmp_path / "p.nc", learnt_from=json.dumps([mark]))
     for measured, seen in ((file, True), (shutil.copy(file, tmp_path / "renamed.nc"), True), (other, False)):
-        said = run("calibrate", "--predict", "--posterior", str(path), "--from", str(measured))
+        said = run("validate", "--posterior", str(path), "--grid", str(measured))
         assert said.code == 0
         assert ("a fit, no prediction" in said.stdout) is seen
     assert read_engine_grid(file).cells.mark() != concatenate([read_engine_grid(f).cells for f in (file, other)]).mark()
@@ -132,7 +132,7 @@ def test_files_that_were_learnt_from_are_no_prediction(tmp_path):
 
 def test_a_packaged_posterior_is_found_by_the_files_gpu(tmp_path):
     file = write_grid(tmp_path / "g.nc", np.random.default_rng(0), gpu_name="NVIDIA H200")
-    said = run("calibrate", "--predict", "--from", str(file), "--json")
+    said = run("validate", "--grid", str(file), "--json")
     assert said.code == 0
     assert json.loads(said.stdout)["posterior"].startswith("posterior for H200 from")
     never = predict(read_engine_grid(file, get_gpu("L4")), packaged_posterior("population"), 0)
@@ -174,7 +174,7 @@ def marks_that_are_none(path):
 )
 def test_a_posterior_that_is_none_is_one_line(tmp_path, make, code, says):
     path = make(tmp_path / "p.nc")
-    said = run("calibrate", "--predict", "--posterior", str(path), "--from", str(write_grid(tmp_path / "g.nc", np.random.default_rng(0))))
+    said = run("validate", "--posterior", str(path), "--grid", str(write_grid(tmp_path / "g.nc", np.random.default_rng(0))))
     assert (said.code, said.stdout, said.stderr.count("\n")) == (code, "", 1)
     assert says in said.stderr
 
@@ -182,20 +182,19 @@ def test_a_posterior_that_is_none_is_one_line(tmp_path, make, code, says):
 @pytest.mark.parametrize(
     ("argv", "code", "says"),
     [
-        ((), 2, "--predict needs what was measured: --from GRID.nc"),
-        (("--from", "h100/floor.nc"), 2, "floor"),
-        (("--from", "h100/served_qwen2.5-7b.nc"), 2, "served"),
-        (("--from", "log.csv"), 2, "a served log is replayed by `simctl simulate`"),
-        (("--from", "h100/engine-grid_qwen3-14b.nc", "--hw", "h200"), 2, "measured on H100, not on H200"),
-        (("--from", "h100/engine-grid_qwen3-14b.nc", "--from", "h200/engine-grid_qwen3-14b.nc"), 2, "measured on H200, not on H100"),
-        (("--from", "h100/engine-grid_qwen3-14b.nc", "--out", "x.nc"), 2, "--predict learns nothing"),
-        (("--from", "nowhere.nc"), 1, "nowhere.nc"),
-        (("--from", "h100/engine-grid_qwen3-14b.nc", "--hw", "H1000"), 2, "unknown GPU"),
+        (("--grid", "h100/floor.nc"), 2, "floor"),
+        (("--grid", "h100/served_qwen2.5-7b.nc"), 2, "served"),
+        (("--grid", "log.csv"), 2, "a served log is --run LOG"),
+        (("--grid", "h100/engine-grid_qwen3-14b.nc", "--gpu", "h200"), 2, "measured on H100, not on H200"),
+        (("--grid", "h100/engine-grid_qwen3-14b.nc", "--grid", "h200/engine-grid_qwen3-14b.nc"), 2, "measured on H200, not on H100"),
+        (("--grid", "h100/engine-grid_qwen3-14b.nc", "--save-overhead", "x.json"), 2, "--grid learns nothing"),
+        (("--grid", "nowhere.nc"), 1, "nowhere.nc"),
+        (("--grid", "h100/engine-grid_qwen3-14b.nc", "--gpu", "H1000"), 2, "unknown GPU"),
     ],
 )
 def test_what_cannot_be_predicted_is_one_line(argv, code, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = run("calibrate", "--predict", *argv)
+    said = run("validate", *argv)
     assert (said.code, said.stdout, said.stderr.count("\n")) == (code, "", 1)
     assert says in said.stderr
     assert list(tmp_path.iterdir()) == []

@@ -202,9 +202,9 @@ def test_an_unknown_gpu_a_missing_file_and_no_gpu_are_one_line(tmp_path):
         assert (code, out, err.count("\n")) == (expected, "", 1)
 
 
-@pytest.mark.parametrize("more", [[], ["--kv-capacity"], ["--recall"], ["--from", "log.csv", "--model", "Qwen2.5-7B"]])
-def test_a_place_that_cannot_be_written_is_found_before_anything_is_learnt(tmp_path, more):
-    said = run("calibrate", "--hw", "H100", *more, "--out", str(tmp_path / "none" / "p.nc"))
+@pytest.mark.parametrize("argv", [["calibrate", "--hw", "H100"], ["learn", "log.csv", "--gpu", "H100", "--model", "Qwen2.5-7B"]])
+def test_a_place_that_cannot_be_written_is_found_before_anything_is_learnt(tmp_path, argv):
+    said = run(*argv, "--out", str(tmp_path / "none" / "p.nc"))
     assert (said.code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
     assert "none is not a folder" in said.stderr
 
@@ -216,7 +216,7 @@ def test_a_packaged_grid_goes_by_its_name_in_the_list():
 
 
 def test_the_list_names_what_is_packaged():
-    code, out, _ = run("calibrate", "--list")
+    code, out, _ = run("validate", "--list")
     assert code == 0
     assert out.startswith("measurements:\n")
     assert "\n    h100/decode_qwen2.5-7b.nc\n" in out

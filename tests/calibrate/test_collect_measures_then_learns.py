@@ -77,7 +77,7 @@ def test_a_measurement_that_fails_is_one_line_and_exit_1(tmp_path, monkeypatch):
     [
         (["--hw", "h100", "--collect", "d"], "needs --model"),
         (["--hw", "h1oo", "--collect", "d"], "unknown GPU"),
-        (["--hw", "cpu", "--collect", "d", "--from", "x.nc"], "neither --from nor --for"),
+        (["--hw", "cpu", "--collect", "d", "--from", "x.nc"], "takes no --from"),
         (["--hw", "h100", "--cells", "c.json"], "needs --collect"),
     ],
 )

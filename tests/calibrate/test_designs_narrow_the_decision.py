@@ -112,8 +112,8 @@ report: [best.1.tok_s]
 
 def test_the_command_designs_for_a_gpu_never_measured_and_writes_the_cells(tmp_path):
     (tmp_path / "s.yaml").write_text(SCENARIO)
-    argv = ["--hw", "L40S", "--budget", "20s", "--for", str(tmp_path / "s.yaml"), "--cells-out", str(tmp_path / "c.json"), "--json"]
-    code, out, _ = run("calibrate", *argv)
+    argv = [str(tmp_path / "s.yaml"), "--hw", "L40S", "--budget", "20s", "--cells-out", str(tmp_path / "c.json"), "--json"]
+    code, out, _ = run("design", *argv)
     assert code == 0
     report = json.loads(out)
     assert "GPUs never measured" in report["known_now"]
@@ -127,21 +127,22 @@ def test_the_command_designs_for_a_gpu_never_measured_and_writes_the_cells(tmp_p
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--budget", "20s"], "needs both --budget and --for"),
-        (["--budget", "0s", "--for", "s.yaml"], "not a time"),
-        (["--budget", "20s", "--for", "no.yaml"], "no such scenario"),
-        (["--budget", "0.1s", "--for", "s.yaml"], "is too little"),
-        (["--budget", "9s", "--for", "s.yaml", "--metric", "best.1.miles"], "has no figure 'best.1.miles'"),
-        (["--budget", "9s", "--for", "s.yaml", "--goal", "fast"], "'--goal': needs METRIC<=NUMBER"),
-        (["--budget", "9s", "--for", "s.yaml", "--goal", "best.1.tok_s<=0.001"], "decided at every draw"),
-        (["--budget", "9s", "--for", "s.yaml", "--posterior", "x.nc", "--from-datasheet"], "contradict"),
-        (["--budget", "9s", "--for", "s.yaml", "--cells-out", "no/c.json"], "not a folder"),
+        ([], "SCENARIO"),
+        (["s.yaml"], "--budget"),
+        (["--budget", "0s", "s.yaml"], "not a time"),
+        (["--budget", "20s", "no.yaml"], "no such scenario"),
+        (["--budget", "0.1s", "s.yaml"], "is too little"),
+        (["--budget", "9s", "s.yaml", "--metric", "best.1.miles"], "has no figure 'best.1.miles'"),
+        (["--budget", "9s", "s.yaml", "--goal", "fast"], "'--goal': needs METRIC<=NUMBER"),
+        (["--budget", "9s", "s.yaml", "--goal", "best.1.tok_s<=0.001"], "decided at every draw"),
+        (["--budget", "9s", "s.yaml", "--posterior", "x.nc", "--from-datasheet"], "contradict"),
+        (["--budget", "9s", "s.yaml", "--cells-out", "no/c.json"], "not a folder"),
     ],
 )
 def test_designs_that_make_no_sense_are_one_line(tmp_path, monkeypatch, argv, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.yaml").write_text(SCENARIO)
-    code, out, err = run("calibrate", "--hw", "H100", *argv)
+    code, out, err = run("design", "--hw", "H100", *argv)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert says in err
     assert [p.name for p in tmp_path.iterdir()] == ["s.yaml"]

@@ -14,7 +14,7 @@ from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, Limits, kv_block_interval, plan_engine
 from sim.study.memory import kv_groups, packaged_overhead
-from tests.cli import run
+from studies import kv_capacity
 
 H100 = get_gpu("H100")
 H200 = get_gpu("H200")
@@ -166,12 +166,12 @@ def test_impossible_or_too_few_starts_are_refused():
         learn(made(np.random.default_rng(0))[:3], SETTINGS)
 
 
-def test_a_start_that_does_not_say_of_which_model_is_refused(tmp_path):
+def test_a_start_that_does_not_say_of_which_model_is_refused(tmp_path, capsys):
     path = tmp_path / "x.nc"
     said = {"kv_blocks": 100, "block_size_tokens": 16, "max_num_seqs": 64, "max_num_batched_tokens": 2048}
     xr.Dataset(attrs=said | {"gpu_name": "H100", "weight_dtype": "bfloat16"}).to_netcdf(path, engine="h5netcdf")
-    code, out, err = run("calibrate", "--kv-capacity", "--from", str(path))
-    assert (code, out, err) == (2, "", f"simctl: {path}: lacks model\n")
+    code, (out, err) = kv_capacity.main(["--from", str(path)]), capsys.readouterr()
+    assert (code, out, err) == (1, "", f"studies.kv_capacity: {path}: lacks model\n")
 
 
 def test_what_is_written_is_read_back(learnt, tmp_path, monkeypatch):

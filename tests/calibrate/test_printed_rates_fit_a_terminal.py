@@ -9,6 +9,7 @@ import pytest
 from calibrate.sampling import Diagnostics
 from sim.cost.rates import UNITS
 from simctl.text.calibrate_text import rate_table, scaled
+from studies import kv_capacity, recall
 from tests.cli import run
 
 FINE = Diagnostics(1.001, 900.0, 0)
@@ -38,7 +39,16 @@ def test_every_rate_there_is_fits_its_line():
     assert lines[1].split()[:4] == ["c0_s", "12.3", "[0.152", "1218]"]
 
 
-def test_what_engines_take_is_json_where_asked(monkeypatch):
+@pytest.fixture
+def printed(capsys):
+    def of(main, *argv):
+        assert main(argv) == 0
+        return capsys.readouterr().out
+
+    return of
+
+
+def test_what_engines_take_is_json_where_asked(monkeypatch, printed):
     start = SimpleNamespace(name="made", gpu="H100", blocks=100.0, tp=1)
     parts = {name: np.linspace(1, 2, 50) for name in ("fixed", "kept", "server", "mlp", "logits", "scale", "noise")}
     monkeypatch.setattr("calibrate.memory.packaged_runs", lambda: [start])
@@ -47,28 +57,28 @@ def test_what_engines_take_is_json_where_asked(monkeypatch):
         "calibrate.memory.learn",
         lambda runs, settings: (SimpleNamespace(**parts, diagnostics=FINE), {"made@H100": np.linspace(90, 98, 50)}),
     )
-    (row,) = json.loads(run("calibrate", "--kv-capacity", "--json").stdout)["left_out"]
+    (row,) = json.loads(printed(kv_capacity.main, "--json"))["left_out"]
     assert (row["start"], row["blocks"], row["inside"]) == ("made", 100, False)
-    out = run("calibrate", "--kv-capacity").stdout
+    out = printed(kv_capacity.main)
     assert "0 of 1 inside" in out
     assert "-6.00% out" in out
 
 
-def test_recall_is_json_where_asked(monkeypatch):
+def test_recall_is_json_where_asked(monkeypatch, printed):
     model = SimpleNamespace(
         predict=lambda *_: np.full(200, 0.9), scalars={n: np.ones(9) for n in ("context_slope", "cell_sd", "haystack_sd", "model_sd")}
     )
     monkeypatch.setattr("calibrate.recall.package.learn", lambda evidence, settings: (model, FINE))
-    report = json.loads(run("calibrate", "--recall", "--json").stdout)
+    report = json.loads(printed(recall.main, "--json"))
     assert len(report["cells"]) == 10
     assert report["parameters"]["cell_sd"] == [1.0, 1.0, 1.0]
-    assert max(map(len, run("calibrate", "--recall").stdout.splitlines())) <= 80
+    assert max(map(len, printed(recall.main).splitlines())) <= 80
 
 
 def test_the_list_says_what_each_file_is_for():
-    out = run("calibrate", "--list").stdout
+    out = run("validate", "--list").stdout
     assert max(map(len, out.splitlines())) <= 80
-    assert out.index("engine grids: what --hw learns from (bf16)") < out.index("h100/engine-grid_llama3.1-8b.nc")
+    assert out.index("engine grids: what `simctl calibrate`") < out.index("h100/engine-grid_llama3.1-8b.nc")
     assert "population.nc: posterior for GPUs never measured" in out
-    listed = json.loads(run("calibrate", "--list", "--json").stdout)["measurements"]
+    listed = json.loads(run("validate", "--list", "--json").stdout)["measurements"]
     assert [name for name in listed if f"    {name}\n" not in out] == []

@@ -73,19 +73,41 @@ def test_a_term_that_no_cell_has_costs_no_work(cells: StepCells) -> None:
 def test_the_pymc_model_is_the_density_that_is_fitted_and_sampled(cells: StepCells) -> None:
     model = step_model(cells, PRIORS, 0.2)
     assert model.size == len(model.free) + 2 + len(KINDS)
-    density = model.for_pymc().compile_logp(mode="FAST_COMPILE")
-    rng = np.random.default_rng(2)
-    points = rng.normal(0.0, 0.3, (3, model.size))
-    theirs = np.array([density({"score": x}) for x in points])
-    ours = np.array([model.log_likelihood(*model.misses(x)[:2]) - x @ x / 2 for x in points])
-    np.testing.assert_allclose(np.diff(theirs), np.diff(ours), rtol=1e-10)
     around = laplace(model)
-    placed = Whitened(around).for_nutpie()._make_logp_func()
-    place = rng.standard_normal(model.size)
-    value, gradient = placed(place)
-    steps = [(placed(place + 1e-5 * unit)[0] - placed(place - 1e-5 * unit)[0]) / 2e-5 for unit in np.eye(model.size)]
-    np.testing.assert_allclose(gradient, steps, rtol=1e-5, atol=1e-5)
-    assert value < placed(np.zeros(model.size))[0]
+    placed, root = Whitened(around).for_nutpie()._make_logp_func(), np.linalg.cholesky(around.covariance)
+    places = np.random.default_rng(2).standard_normal((3, model.size))
+    theirs, gradients = zip(*(placed(place) for place in places), strict=True)
+    points = around.mode + places @ root.T
+    ours = np.array([model.log_likelihood(*model.misses(x)[:2]) - x @ x / 2 for x in points])
+    np.testing.assert_allclose(np.diff(theirs), np.diff(ours), rtol=1e-9)
+    for x, gradient in zip(points, gradients, strict=True):
+        np.testing.assert_allclose(gradient, (model.gradient(*model.misses(x)) - x) @ root, rtol=1e-7, atol=1e-7)
+    assert max(theirs) < placed(np.zeros(model.size))[0]
+
+
+def test_the_pymc_model_names_what_is_unknown_and_what_is_observed(cells: StepCells) -> None:
+    import pymc as pm
+    import pytensor
+
+    model = step_model(cells, PRIORS, 0.2)
+    graph = model.graph()
+    assert [v.name for v in graph.observed_RVs] == ["log_step_s"]
+    assert [v.name for v in graph.deterministics] == [*model.free, "host", "sigma"]
+    assert graph.coords["run"] == ("a", "b")
+    assert graph.coords["kind"] == KINDS
+    x = np.random.default_rng(3).normal(0.0, 0.5, model.size)
+    rates, hosts, errors = (x[part] for part in model.parts)
+    inputs = [graph["rate_score"], graph["host_score"], graph["sigma_score"]]
+    outputs = [graph[name] for name in (*model.free, "host", "sigma")]
+    found = pytensor.function(inputs, outputs, mode="FAST_COMPILE")(rates, hosts, errors)
+    for name, theirs in zip(model.free, found, strict=False):
+        assert theirs == pytest.approx(model.rates(rates)[name], rel=1e-12), name
+    np.testing.assert_allclose(found[-2], model.hosts(hosts), rtol=1e-12)
+    np.testing.assert_allclose(found[-1], model.sigma(errors), rtol=1e-12)
+    prior = pm.draw(graph["log_step_s"], draws=20, random_seed=1, mode="FAST_COMPILE")
+    assert prior.shape == (20, len(cells))
+    assert np.isfinite(prior).all()
+    assert np.abs(np.median(prior, axis=0) - model.observed).max() < 2.0
 
 
 def test_nothing_but_what_is_seen_pulls_at_the_mode(cells: StepCells) -> None:

@@ -28,7 +28,7 @@ def test_help_fits_80_columns(name, monkeypatch):
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
 
 
-@pytest.mark.parametrize("name", ["calibrate", "simulate"])
+@pytest.mark.parametrize("name", ["calibrate", "learn", "simulate"])
 def test_options_stand_once_each_under_the_headings_of_their_command(name, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     command = importlib.import_module(COMMANDS[name][0]).command
@@ -37,7 +37,7 @@ def test_options_stand_once_each_under_the_headings_of_their_command(name, monke
     shown = run(name, "--help").stdout
     lines = shown.splitlines()
     heads = [re.split(r", | / | ", line[2:].split("  ")[0]) for line in lines if line.startswith("  -")]
-    for parameter in command.params:
+    for parameter in (each for each in command.params if each.param_type_name == "option"):
         long = max(parameter.opts, key=len)
         assert sum(long in head for head in heads) == 1, long
     places = [lines.index(f"{title}:") for title in (*command.sections, "Options")]

@@ -19,7 +19,16 @@ def completed(*words: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     "words",
-    [("what-if", "--gpu"), ("regime-map", "--gpu"), ("simulate", "--gpu"), ("validate", "--gpu"), ("calibrate", "--hw"), ("gpus",)],
+    [
+        ("what-if", "--gpu"),
+        ("regime-map", "--gpu"),
+        ("simulate", "--gpu"),
+        ("validate", "--gpu"),
+        ("calibrate", "--hw"),
+        ("learn", "--gpu"),
+        ("design", "--hw"),
+        ("gpus",),
+    ],
 )
 def test_gpus(words):
     assert completed(*words, "") == [("plain", name) for name in list_gpus()]

@@ -41,11 +41,11 @@ def answered(truth, tmp_path_factory):
 
     # one log: ranks over many are `make sbc`'s. Of the host's time they were 0.99, 0.48 and 0.87 in the logs of seeds 0, 1 and 2
     (folder / "log.csv").write_text(as_csv(made(truth, seed=1)))
-    argv = ["--from", str(folder / "log.csv"), "--model", "Qwen2.5-7B", "--max-num-seqs", "256", "--max-num-batched-tokens", "8192"]
+    argv = [str(folder / "log.csv"), "--model", "Qwen2.5-7B", "--max-num-seqs", "256", "--max-num-batched-tokens", "8192"]
     how = ["--from-datasheet", "--out", str(folder / "p.nc"), "--json", "--draws", "500", "--chains", "2", "--seed", "1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("calibrate.logs.learn.learn_rates", kept_too)
-        result = run("calibrate", "--hw", "H100", *argv, *how)
+        result = run("learn", "--gpu", "H100", *argv, *how)
     assert result.code == 0, result.stderr
     return result, folder / "p.nc", kept[0]
 
@@ -138,17 +138,16 @@ def test_the_command_writes_rates_as_served(answered, learnt):
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--from", "log.csv"], "needs --model"),
-        (["--from", "log.csv", "--from", "log.csv", "--model", "Qwen2.5-7B"], "learnt from alone"),
-        (["--from", "log.csv", "--model", "Qwen9-7B"], "Qwen9-7B"),
-        (["--from", "bad.csv", "--model", "Qwen2.5-7B", "--out", "p.nc"], "lacks the columns"),
+        (["log.csv"], "needs --model"),
+        (["log.csv", "--model", "Qwen9-7B"], "Qwen9-7B"),
+        (["bad.csv", "--model", "Qwen2.5-7B", "--out", "p.nc"], "lacks the columns"),
     ],
 )
 def test_bad_requests_are_one_line_and_leave_nothing(tmp_path, monkeypatch, truth, argv, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.csv").write_text(as_csv(made(truth, count=30)))
     (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
-    code, out, err = run("calibrate", "--hw", "H100", *argv)
+    code, out, err = run("learn", "--gpu", "H100", *argv)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert says in err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.csv", "log.csv"]

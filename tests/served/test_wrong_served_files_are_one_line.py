@@ -102,7 +102,7 @@ def test_a_csv_that_is_none_is_refused_by_all_that_read_one(tmp_path, text, says
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert says in err
     if "1e300" not in text.decode("latin-1"):
-        assert says in run("calibrate", "--hw", "H100", "--from", str(path), "--model", "Qwen2.5-7B").stderr
+        assert says in run("learn", str(path), "--gpu", "H100", "--model", "Qwen2.5-7B").stderr
         header = b"model,gpu,context_tokens,batch,step_s\n"
         path.write_bytes(text if says.endswith("text") else header + text.split(b"\n")[1])
         assert says in run("knees", str(path)).stderr
@@ -133,7 +133,7 @@ def test_a_log_in_no_unit_that_can_be_is_refused_by_all_that_read_one(tmp_path, 
     path.write_text(log(change))
     for argv in (
         ("validate", "--run", str(path), "--model", "Qwen2.5-7B", "--gpu", "H100", "--save-overhead", str(left)),
-        ("calibrate", "--hw", "H100", "--from", str(path), "--model", "Qwen2.5-7B", "--out", str(left)),
+        ("learn", str(path), "--gpu", "H100", "--model", "Qwen2.5-7B", "--out", str(left)),
     ):
         code, out, err = run(*argv)
         assert (code, out, err.count("\n")) == (2, "", 1)

@@ -1,4 +1,4 @@
-"""`simctl calibrate --predict`: how well a posterior predicts grids that it was not learnt from."""
+"""What `simctl validate --grid` prints: how well a posterior predicts grids that it was not learnt from."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from calibrate.steps.held_out import Scores
     from calibrate.steps.predict import Predicted
 
+LOGS = (".json", ".jsonl", ".csv")
 HEADS = ("cells", "n", "median", "p90", "worst", "bias", "in 90")
 
 
 def run(hw: str | None, given: Sequence[Path], posterior: Path | None, seed: int, worst: int, as_json: bool) -> None:
-    """Read, predict, print. Raises UsageError without files, or when one is of another GPU than `hw` or than the first."""
+    """Read, predict, print. Raises UsageError when a file is no engine grid, or when one is of another GPU than `hw` or than the first."""
     from calibrate.sources import engine_grids, resolved
     from calibrate.steps.engine_grid import read_engine_grid
     from calibrate.steps.predict import predict
     from sim.rates.posterior import best_posterior, packaged_posteriors, read_posterior
     from sim.specs.gpus import get_gpu
 
-    if not given:
-        raise UsageError("--predict needs what was measured: --from GRID.nc")
+    if logs := [path.name for path in given if path.suffix.lower() in LOGS]:
+        raise UsageError(f"{', '.join(logs)}: --grid is of engine grids (.nc); a served log is --run LOG")
     gpu = get_gpu(hw) if hw else read_engine_grid(resolved(given[0])).gpu
     grids = engine_grids(gpu, given)
     path = posterior or best_posterior(gpu)

@@ -1,14 +1,22 @@
-"""`simctl calibrate --recall`: needle recall of sparse decoding, learnt from the published trials."""
+"""Needle recall of sparse decoding, learnt from the published trials.
+
+python -m studies.recall [--out recall.json] [--json]
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from sim.errors import SimctlError
+from sim.files import writable
 from simctl.text.layout import aligned
 
 
@@ -57,3 +65,23 @@ def _show(rows: list[dict[str, Any]], scalars: dict[str, list[float]]) -> None:
         click.echo(line)
     for name, (low, middle, high) in scalars.items():
         click.echo(f"{name} {middle:.2f} [{low:.2f}-{high:.2f}]")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Learn, print, write. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m studies.recall")
+    parser.add_argument("--out", type=Path, help="write the packaged JSON here")
+    parser.add_argument("--draws", type=int, default=3000, help="draws per chain: two texts hardly tell how much texts differ")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(argv)
+    try:
+        run(writable(asked.out), asked.draws, 4, asked.seed, asked.json)
+    except (SimctlError, OSError) as problem:
+        print(f"studies.recall: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

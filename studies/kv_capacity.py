@@ -1,14 +1,22 @@
-"""`simctl calibrate --kv-capacity`: what engines take beside weights and KV, and how many blocks they are predicted to get."""
+"""What engines take beside weights and KV, learnt from the KV blocks they got, and the blocks predicted for each without its own model.
+
+python -m studies.kv_capacity [--from FILE.nc ...] [--out memory.json] [--json]
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from sim.errors import SimctlError
+from sim.files import writable
 from simctl.text.layout import table
 
 
@@ -21,10 +29,10 @@ def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed
     from calibrate.sources import resolved
     from sim.errors import UsageError
 
-    runs = packaged_runs() if not given else [read_run(resolved(path)) for path in given]
-    if lacking := [path.name for path, found in zip(given, runs, strict=False) if found is None]:
+    found = [read_run(resolved(path)) for path in given]
+    if lacking := [path.name for path, each in zip(given, found, strict=True) if each is None]:
         raise UsageError(f"{', '.join(lacking)}: does not say how many KV blocks its engine got")
-    runs = distinct([run for run in runs if run is not None])
+    runs = distinct([each for each in found if each is not None] if given else list(packaged_runs()))
     if spread := [run.name for run in runs if run.tp > 1]:
         raise UsageError(f"{', '.join(spread)}: over several GPUs, which keep buffers of their own to speak to each other: not learnt from")
     fit, held = learn(runs, Settings(draws=draws, chains=chains, seed=seed, target_accept=0.99))
@@ -68,3 +76,24 @@ def _show(rows: list[dict[str, Any]], parts: list[dict[str, Any]]) -> None:
     )
     rows_ = [(p["name"], *(f"{v:.3g}" for v in p["quantiles"]), p["unit"]) for p in parts]
     click.echo(table(("memory beside weights and KV", "5%", "median", "95%", ""), rows_))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Learn, print, write. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m studies.kv_capacity")
+    parser.add_argument("--from", dest="given", action="append", default=[], type=Path, help="engine grid or served file; may be repeated")
+    parser.add_argument("--out", type=Path, help="write the packaged JSON here")
+    parser.add_argument("--draws", type=int, default=4000, help="draws per chain: a dozen starts hardly tell three kinds of memory apart")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(argv)
+    try:
+        run(tuple(asked.given), writable(asked.out), asked.draws, 4, asked.seed, asked.json)
+    except (SimctlError, OSError) as problem:
+        print(f"studies.kv_capacity: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

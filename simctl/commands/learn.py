@@ -1,8 +1,9 @@
-"""`simctl calibrate --from LOG`: rates learnt from the requests of a served log, "calibrate to my production"."""
+"""`simctl learn`: rates learnt from the requests of a served log, "calibrate to my production"."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from sim.errors import UsageError
+from sim.errors import SimctlError, UsageError
+from sim.files import writable
+from simctl.options import DURATION, GPU, MODEL, Sectioned
 from simctl.text.calibrate_text import rate_table, say
 from simctl.text.layout import table
 
@@ -22,6 +25,51 @@ if TYPE_CHECKING:
 CHECK_DRAWS = 20
 FIGURES = (("TTFT", "ttft_s", 50), ("TTFT", "ttft_s", 99), ("TPOT", "tpot_s", 50), ("TPOT", "tpot_s", 99), ("E2EL", "e2el_s", 50))
 INTERVAL = (0.05, 0.5, 0.95)
+MOST_MISFIT = 0.15  # of a median of the log that was learnt from
+SECTIONS = {
+    "What it was served by": ("gpu", "model", "dtype", "tp", "engine", "max-num-seqs", "max-num-batched-tokens"),
+    "How to read it": ("experiment", "prefix-block", "max-concurrency", "assume-prefix", "timeout"),
+    "Sampling": ("draws", "chains", "seed", "from-datasheet", "allow-unconverged"),
+}
+
+
+@click.command("learn", cls=Sectioned, sections=SECTIONS)
+@click.argument("log", type=click.Path(path_type=Path))
+@click.option("--gpu", type=GPU, required=True, help="GPU it ran on.")
+@click.option("--model", type=MODEL, help="The model it served: catalogue name or config.json.  [required but with --experiment]")
+@click.option("--experiment", help="Which experiment, where LOG is a served measurement of ours (.nc).")
+@click.option("--dtype", default="bf16", show_default=True, help="Weight dtype.")
+@click.option("--tp", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="GPUs per replica.")
+@click.option("--engine", default="vllm", show_default=True, help="The engine whose scheduler replays it.")
+@click.option("--max-num-seqs", type=click.IntRange(1), help="Engine limit it was taken under. [default: the engine's]")
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Engine limit it was taken under. [default: the engine's]")
+@click.option("--prefix-block", default=512, show_default=True, type=click.IntRange(1), help="Tokens that one of prefix_ids stands for.")
+@click.option("--max-concurrency", type=click.IntRange(1), metavar="N", help="Requests the benchmark kept in flight. [default: as it says]")
+@click.option("--assume-prefix", type=click.IntRange(0), default=0, metavar="N", help="Tokens all prompts began with, if unsaid.")
+@click.option("--timeout", "timeout_s", type=DURATION, help="How long clients waited, where the log does not say; failures are censored.")
+@click.option("--from-datasheet", is_flag=True, help="Start from the datasheet, not from the GPU's packaged posterior.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
+@click.option("--draws", default=600, show_default=True, type=click.IntRange(100), help="Draws per chain.")
+@click.option("--chains", default=4, show_default=True, type=click.IntRange(2), help="Chains.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the sampler and of the simulations.")
+@click.option("--allow-unconverged", is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+def command(log: Path, as_json: bool, **options: Any) -> None:
+    """Learn the rates behind a served log, request by request, through the simulator.
+
+    LOG is a benchmark's result, known by its content (see `simctl validate`), or a CSV with the columns
+    arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s and optionally gave_up_s, seconds on one clock, and session or
+    prefix_ids as in `simctl validate`. A served measurement of ours (.nc) is a log with --experiment.
+
+    Exits 1, and writes nothing, when a gate of the sampler fails or the rates learnt do not reproduce their own log.
+
+    \b
+    Examples:
+      simctl learn LOG.json --gpu h100 --model Llama-3.1-8B
+      simctl learn LOG.csv --gpu l40s --model Qwen3-14B --out mine.nc
+    """
+    writable(options["out"])
+    run(Asked(path=log, **options), as_json)
 
 
 @dataclass(frozen=True)
@@ -70,9 +118,19 @@ def run(asked: Asked, as_json: bool) -> None:
         _show(report)
     if not asked.allow_unconverged:
         learnt.diagnostics.require()
+        if missed := misfits(report["replayed"]):
+            raise SimctlError(
+                f"the rates learnt do not reproduce their own log: {', '.join(missed)} (bound {MOST_MISFIT:.0%}); nothing is written"
+            )
     if asked.out is not None:
         path = save(asked.out, served, log, learnt, priors, settings)
         click.echo(f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB)", err=True)
+
+
+def misfits(replayed: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Medians of the log that its own replay misses by more than MOST_MISFIT, with their errors."""
+    errors = {row["figure"]: row["simulated_s"] / row["measured_s"] - 1 for row in replayed if row["figure"].startswith("p50 ")}
+    return [f"{figure} {error:+.0%}" for figure, error in errors.items() if not abs(error) <= MOST_MISFIT]
 
 
 def _logged(asked: Asked) -> tuple[Log, ServedRun]:
@@ -81,7 +139,7 @@ def _logged(asked: Asked) -> tuple[Log, ServedRun]:
     from sim.study.deployment import Deployment
 
     if asked.model is None:
-        raise UsageError(f"{asked.path.name}: a served log needs --model")
+        raise UsageError(f"{asked.path.name}: a log needs --model")
     limits = {"max_num_seqs": asked.max_num_seqs, "max_num_batched_tokens": asked.max_num_batched_tokens}
     deployment = Deployment.of(asked.model, asked.gpu, dtype=asked.dtype, tp=asked.tp, engine=asked.engine, **limits)
     log = read_log(asked.path, asked.timeout_s, asked.prefix_block, asked.max_concurrency, asked.assume_prefix)

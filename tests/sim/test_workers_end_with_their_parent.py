@@ -1,0 +1,44 @@
+"""A worker process ends when its parent is killed, in the middle of its task."""
+
+import os
+import signal
+import subprocess
+import sys
+
+from sim.workers import end_with_parent
+
+PARENT = """
+import os, time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from sim.workers import end_with_parent
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=end_with_parent) as pool:
+        print(pool.submit(os.getpid).result(), flush=True)
+        pool.submit(time.sleep, 600).result()
+"""
+
+
+def test_a_killed_parent_leaves_no_worker(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    worker = int(parent.stdout.readline())
+    os.kill(parent.pid, signal.SIGKILL)
+    # the worker holds the other end of its parent's output: that ends when both have
+    assert parent.stdout.read() == ""
+    parent.stdout.close()
+    parent.wait(10)
+    assert not _runs(worker)
+
+
+def test_a_process_without_a_parent_of_its_own_goes_on():
+    end_with_parent()
+
+
+def _runs(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().split(") ")[1][0] != "Z"
+    except FileNotFoundError:
+        return False
