@@ -57,7 +57,7 @@ def _rates(text: str) -> tuple[float, ...]:
 @click.option("--suite", "suites", required=True, help="Suites, comma-separated.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Folder for the result files.")
 @click.option("--model", "models", default="", help="Model shapes, comma-separated. None for products: all bf16 ones.")
-@click.option("--quantization", default=None, help="vLLM's name of the weights' quantization: fp8.")
+@click.option("--quantization", default=None, help="Of the weights: fp8 (by the engine), or as a checkpoint is: gptq, awq, fp8-block.")
 @click.option("--tp", "tensor_parallel", type=click.IntRange(min=1), default=1, show_default=True, help="GPUs a model is split over.")
 @click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Served suite: servers behind vllm-router.")
 @click.option("--prefill", type=click.IntRange(min=0), default=0, help="Of them only read prompts; the others write the answers.")
@@ -75,7 +75,7 @@ def _rates(text: str) -> tuple[float, ...]:
     help="Served suite: our client with token ids, or another plan in which `vllm bench serve` sends text beside it.",
 )  # fmt: skip
 @click.option("--iterations", is_flag=True, help="Served suite: also write down what every iteration carried, and when.")
-@click.option("--engine-args", default="", help="Served suite: further words of the server's command line, as one.")
+@click.option("--engine-args", default="", help="Further words of the engine's command line, as one.")
 @click.option("--url", help="Served suite: load this OpenAI-compatible server instead of starting one; --model as it names it.")
 @click.option("--vocab-size", type=click.IntRange(min=100), default=32000, show_default=True, help="Token ids sent to --url stay below.")
 @click.option(
@@ -145,8 +145,10 @@ def jobs_of(template: Job, models: tuple[str, ...]) -> list[Job]:
         raise UsageError(f"suite {name} needs a CUDA device")
     if not suite.engine and (template.tensor_parallel > 1 or template.quantization):
         raise UsageError(f"suite {name} takes no --tp and no --quantization; {', '.join(n for n, s in SUITES.items() if s.engine)} do")
-    if name != "served" and (template.iterations or template.client != "tokens" or template.engine_args or template.replicas > 1):
-        raise UsageError("--iterations, --client, --engine-args and --replicas are for the suite served")
+    if name != "served" and (template.iterations or template.client != "tokens" or template.replicas > 1):
+        raise UsageError("--iterations, --client and --replicas are for the suite served")
+    if not suite.engine and template.engine_args:
+        raise UsageError(f"suite {name} starts no engine: --engine-args is for {', '.join(n for n, s in SUITES.items() if s.engine)}")
     if template.replicas > 1 and (template.device != "cuda" or template.iterations):
         raise UsageError("--replicas needs CUDA devices, and --iterations one server")
     if template.prefill and template.prefill >= template.replicas:

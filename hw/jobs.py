@@ -40,12 +40,14 @@ class Suite(NamedTuple):
 
 
 SUITES = {
+    "host": Suite("hw.suites.host", "how fast this host launches kernels and interprets", (3, 7), (1, 3), "none", roofline=False),
     "floor": Suite("hw.suites.floor", "roofline: copies, reads, GEMMs, launches, all-reduce", (0, 15), (0, 5), "none", roofline=False),
     "all-reduce": Suite("hw.suites.floor", "all-reduce by size over all GPUs", (0, 15), None, "none", roofline=False),
     "kernels": Suite("hw.suites.kernels", "our kernels beside the strongest alternatives present", (20, 200), None, "none", roofline=False),
     "decode": Suite("hw.suites.decode", "whole decode steps by our kernels", (15, 90)),
     "engine-grid": Suite("hw.suites.engine_grid", "vLLM stepped in process, every iteration timed", (90, 60), (20, 45), engine=True),
     "weight-axis": Suite("hw.suites.engine_grid", "the same of decodes over batch, for batch knees", (50, 15), (20, 60), engine=True),
+    "layers": Suite("hw.suites.layers", "an engine's layers by rows, as quantized, and its experts", (90, 15), engine=True),
     "profile": Suite("hw.suites.profile", "the kernels of the same iterations", (100, 40), (20, 30), engine=True),
     "products": Suite("hw.suites.products", "GEMMs (matrix products) of a layer by rows", (10, 60), (0, 10), "all"),
     "served": Suite("hw.suites.served", "a server under load", (180, 120), (60, 70), engine=True),
@@ -72,7 +74,7 @@ class Job:
     experiments: tuple[str, ...] = ()  # names or patterns; none means all
     client: str = "tokens"  # or "text": vLLM's own client sends text, which the server tokenizes, beside ours
     iterations: bool = False  # write down what every iteration of the server carried
-    engine_args: str = ""  # further words of the server's command line
+    engine_args: str = ""  # further words of the engine's command line
     url: str | None = None  # of a running server, instead of one of our own; `model` is then its name for the model
     vocab_size: int = 32000  # prompts sent to `url` hold token ids below this
     endpoint: str = "completions"  # of `url`, or "chat"
@@ -127,7 +129,9 @@ def run(job: Job, out: Path, *, resume: bool = False) -> list[Path]:
     if job.model and not job.url:
         config = shape(job.model)
         attrs |= {"model": job.model, "model_config": json.dumps(config), "weight_dtype": job.quantization or config["torch_dtype"]}
-        attrs |= {"kv_dtype": config["torch_dtype"], "tensor_parallel_size": job.tensor_parallel}
+        kv = re.search(r"--kv-cache-dtype[= ](\S+)", job.engine_args)
+        attrs |= {"kv_dtype": kv[1] if kv else config["torch_dtype"], "tensor_parallel_size": job.tensor_parallel}
+        attrs |= {"engine_args": job.engine_args} if job.engine_args else {}
     where = attrs["gpu_name"] if attrs["gpu_name"] != "none" else attrs["cpu"]
     print(f"{job.stem}: {where}, {job.estimate}, budget {job.budget_s or 'none'}", file=sys.stderr, flush=True)
     header = {k: v for k, v in asdict(job).items() if k not in ("budget_s", "headers")} | {"gpu": attrs["gpu_name"]}

@@ -26,7 +26,23 @@ _KINDS: dict[str, dict[str, Any]] = {
     "phi3": {"architectures": ["Phi3ForCausalLM"], "rms_norm_eps": 1e-5, "pad_token_id": 0, "partial_rotary_factor": 1.0},
     "gemma3_text": {"architectures": ["Gemma3ForCausalLM"], "rope_local_base_freq": 1e4, "hidden_activation": "gelu_pytorch_tanh",
                     "tie_word_embeddings": True, "attention_bias": False},
+    "deepseek_v2": {"architectures": ["DeepseekV2ForCausalLM"], "rope_theta": 1e4, "num_key_value_heads": 16, "norm_topk_prob": False,
+                    "topk_method": "greedy", "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "scoring_func": "softmax",
+                    "attention_bias": False},
+    "gpt_oss": {"architectures": ["GptOssForCausalLM"], "rms_norm_eps": 1e-5, "swiglu_limit": 7.0, "sliding_window_pattern": 2,
+                "rope_parameters": {"rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                                    "truncate": False, "original_max_position_embeddings": 4096}},
+    # Gated DeltaNet with experts, text alone: the class of Qwen3-Next takes these sizes.
+    "qwen3_5_moe_text": {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"], "rope_theta": 1e7,
+                         "partial_rotary_factor": 0.25, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
+                         "intermediate_size": 5120, "attention_bias": False},
 }  # fmt: skip
+# Quantized checkpoints: what their config.json says, by the name that --quantization takes. Other names are the engine's own.
+CHECKPOINTS: dict[str, dict[str, Any]] = {
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True, "lm_head": False},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"},
+    "fp8-block": {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]},
+}
 _EVERY = {
     "rope_theta": 1e6,
     "rms_norm_eps": 1e-6,
@@ -39,7 +55,7 @@ _EVERY = {
 CONTEXT = 131072
 _NAMES = ("qwen2.5-7b", "qwen2.5-14b", "qwen2.5-32b", "qwen3-8b", "qwen3-14b", "qwen3-coder-30b-a3b", "llama3.1-8b", "llama3.2-1b",
           "mistral-7b", "mistral-24b", "mixtral-8x7b", "phi-4", "gemma3-4b", "gemma3-12b", "gemma3-27b",
-          "llama3.1-70b", "qwen2.5-72b", "qwen3-235b-a22b")  # fmt: skip
+          "deepseek-v2-lite", "gpt-oss-20b", "qwen3.6-35b-a3b", "llama3.1-70b", "qwen2.5-72b", "qwen3-235b-a22b")  # fmt: skip
 # Our own: about 25 M parameters, enough for a laptop core to take milliseconds per token.
 _TINY = {
     "model_type": "llama", "hidden_size": 384, "num_hidden_layers": 8, "num_attention_heads": 6, "num_key_value_heads": 2,
@@ -53,6 +69,7 @@ def _whole(sizes: Mapping[str, Any]) -> dict[str, Any]:
     if pattern := config.get("sliding_window_pattern"):
         layers, head_dim = config["num_hidden_layers"], config["head_dim"]
         config["layer_types"] = ["sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(layers)]
+    if sizes["model_type"] == "gemma3_text":
         config["query_pre_attn_scalar"] = 168 if head_dim == 128 else head_dim
     return config
 
@@ -88,13 +105,26 @@ def longest_context(config: Mapping[str, Any]) -> int:
     return min(int(config["max_position_embeddings"]), CONTEXT)
 
 
-def write_model(name: str, root: Path, *, tokenizer: bool = False) -> Path:
+def engine_flags(quantization: str | None) -> dict[str, str]:
+    """The engine's setting for weights quantized so; none where a checkpoint's config.json says it."""
+    return {"quantization": quantization} if quantization and quantization not in CHECKPOINTS else {}
+
+
+def routed(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json has experts."""
+    return any(name in config for name in ("num_experts", "num_local_experts", "n_routed_experts"))
+
+
+def write_model(name: str, root: Path, *, tokenizer: bool = False, quantization: str | None = None) -> Path:
     """Write `root/name/config.json`, and `root/name/tokenizer` with one word per token when asked. Returns the folder.
 
+    Where `quantization` is one of CHECKPOINTS, the file says that the weights are quantized so.
     The tokenizer needs the `tokenizers` package; token-id prompts need none. It has a folder of its own, because beside a config.json
     a library takes the model family's own class of tokenizer for it, which splits text otherwise.
     """
     config = shape(name)
+    if quantization in CHECKPOINTS:
+        config = config | {"quantization_config": CHECKPOINTS[str(quantization)]}
     folder = root / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1))

@@ -49,7 +49,7 @@ def router_command(urls: Sequence[str], prefill: int, port: int) -> list[str]:
 @contextmanager
 def serve(
     model: str, folder: Path, *, replicas: int, prefill: int, tensor_parallel: int, flags: Sequence[str], max_model_len: int | None,
-    log: Path,
+    log: Path, quantization: str | None = None,
 ) -> Iterator[Server]:  # fmt: skip
     """Start all servers at once and the router once they are healthy; stop all at the end. The URL is the router's.
 
@@ -58,7 +58,8 @@ def serve(
     for module, package in (("vllm_router", "vllm-router"), *([("nixl", "nixl")] if prefill else [])):
         if importlib.util.find_spec(module) is None:
             raise UsageError(f"{package} is not installed: pip install {package}")
-    write_model(model, folder, tokenizer=True)  # one path: servers whose models' paths differ refuse each other's KV
+    # one path: servers whose models' paths differ refuse each other's KV
+    write_model(model, folder, tokenizer=True, quantization=quantization)
     flags = [*flags, "--kv-transfer-config", CONNECTOR] if prefill else flags
     with ExitStack() as stack, ThreadPoolExecutor(replicas) as starting:
 

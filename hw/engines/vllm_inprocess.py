@@ -9,6 +9,7 @@ the same cell both ways.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -23,7 +24,7 @@ import numpy as np
 from hw.cells import HEADROOM_TOKENS, Cell
 from hw.engines.composition import composition, work_of
 from hw.engines.kv_noise import NOISE_TOKENS, fill_like_written, keys_and_values
-from hw.engines.shapes import longest_context, shape, write_model
+from hw.engines.shapes import engine_flags, longest_context, routed, shape, write_model
 from hw.engines.vllm_server import environment, require_vllm
 from sim.errors import SimctlError
 
@@ -195,6 +196,18 @@ class VllmEngine:
         scheduler.schedule, scheduler.update_from_output = watched_schedule, watched_update
 
 
+def parsed(words: str) -> dict[str, Any]:
+    """Further words of the engine's command line as its settings by name. The engine refuses words it does not know."""
+    if not words:
+        return {}
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+    plain, told = vars(parser.parse_args([])), vars(parser.parse_args(shlex.split(words)))
+    return {name: value for name, value in told.items() if value != plain[name]}
+
+
 @contextmanager
 def running(job: Any, attrs: dict[str, Any]) -> Iterator[VllmEngine]:
     """vLLM on a config-only model for a job; what the engine says of itself is added to `attrs`. It is closed at the end.
@@ -207,7 +220,7 @@ def running(job: Any, attrs: dict[str, Any]) -> Iterator[VllmEngine]:
     config = shape(job.model)
     with tempfile.TemporaryDirectory() as folder:
         settings: dict[str, Any] = {
-            "model": str(write_model(job.model, Path(folder))),
+            "model": str(write_model(job.model, Path(folder), quantization=job.quantization)),
             "skip_tokenizer_init": True,
             "load_format": "dummy",
             "dtype": config["torch_dtype"],
@@ -220,7 +233,7 @@ def running(job: Any, attrs: dict[str, Any]) -> Iterator[VllmEngine]:
             "disable_log_stats": True,
         }
         settings |= {"gpu_memory_utilization": 0.9} if job.device == "cuda" else {"enforce_eager": True}
-        settings |= {"quantization": job.quantization} if job.quantization else {}
+        settings |= engine_flags(job.quantization)
         if job.tensor_parallel > 1:
             # a process for each GPU, started afresh: the floors have used the device in this one
             os.environ.update(VLLM_WORKER_MULTIPROC_METHOD="spawn", VLLM_ALLOW_INSECURE_SERIALIZATION="1")
@@ -228,10 +241,11 @@ def running(job: Any, attrs: dict[str, Any]) -> Iterator[VllmEngine]:
         begin = time.perf_counter()
         from vllm import LLM
 
+        settings |= parsed(job.engine_args)
         llm = LLM(**settings)
         try:
             # A greedy argmax over random weights can send every sequence to the same experts; sampling keeps them apart.
-            engine = VllmEngine(llm, job.model, job.seed, 1.0 if "num_experts" in config else 0.0, time.perf_counter() - begin)
+            engine = VllmEngine(llm, job.model, job.seed, 1.0 if routed(config) else 0.0, time.perf_counter() - begin)
             engine.watch()
             engine.fill_kv()
             attrs |= engine.describe()

@@ -42,20 +42,23 @@ def require_vllm(device: str) -> None:
 
 
 def environment(device: str, log_level: str) -> dict[str, str]:
-    """The environment of an engine: offline; on "cpu" one pinned thread. What is set already stays."""
+    """The environment of an engine: offline; on "cpu" one pinned thread. What is set already stays.
+
+    Experts are drawn uniformly: a router of random weights may send every token to the same ones.
+    """
     extra = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": log_level}
     extra |= {"VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}  # the host may share its switches with others: no multicast
     if device == "cpu":
         extra |= {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "0", "OMP_NUM_THREADS": "1"}
     else:
-        extra |= {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+        extra |= {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "uniform_random"}
     return extra | dict(os.environ)
 
 
 @contextmanager
 def serve(
     model: str, folder: Path, *, device: str, flags: Sequence[str] = (), max_model_len: int | None = None, start_timeout_s: float = 420.0,
-    log: Path, iterations: Path | None = None, extra: Mapping[str, str] | None = None,
+    log: Path, iterations: Path | None = None, quantization: str | None = None, extra: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:  # fmt: skip
     """Start the server, wait until it is healthy, stop it at the end.
 
@@ -66,7 +69,7 @@ def serve(
     require_vllm(device)
     config, port, path = shape(model), free_port(), folder / model
     if not path.exists():
-        write_model(model, folder, tokenizer=True)
+        write_model(model, folder, tokenizer=True, quantization=quantization)
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(path), "--served-model-name", model]
     command += ["--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", "--dtype", config["torch_dtype"]]
     command += ["--tokenizer", str(path / "tokenizer")]

@@ -29,7 +29,7 @@ import numpy as np
 from hw import machine
 from hw.artifact import table
 from hw.engines import vllm_fleet, vllm_server
-from hw.engines.shapes import shape
+from hw.engines.shapes import engine_flags, routed, shape
 from hw.engines.vllm_server import Server
 from hw.journal import Journal
 from hw.pace import Budget, paced, summarize
@@ -119,6 +119,7 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
 def _server(job: Any, folder: Path, phase: str, flags: list[str], journal: Journal, iterations: Path) -> AbstractContextManager[Server]:
     asked: dict[str, Any] = {"flags": [*_flags(job), *flags], "log": journal.path.with_name(f"{job.stem}.{phase}.log")}
     asked |= {"max_model_len": MAX_MODEL_LEN[job.device, "text" if job.client == "text" else phase]}
+    asked |= {"quantization": job.quantization}
     if job.replicas > 1:
         of = {"replicas": job.replicas, "prefill": job.prefill, "tensor_parallel": job.tensor_parallel}
         return vllm_fleet.serve(job.model, folder, **of, **asked)
@@ -157,14 +158,9 @@ def chosen_of(names: set[str], job: Any) -> set[str]:
     return chosen
 
 
-def routed(config: dict[str, Any]) -> bool:
-    """Whether a config.json has experts. Greedy answers of random weights repeat one token, which would always wake the same ones."""
-    return "num_experts" in config or "num_local_experts" in config
-
-
 def _flags(job: Any) -> list[str]:
     flags = ["--max-num-seqs", str(job.max_num_seqs), "--max-num-batched-tokens", str(job.max_num_batched_tokens)]
-    flags += ["--quantization", job.quantization] if job.quantization else []
+    flags += [word for name, value in engine_flags(job.quantization).items() for word in (f"--{name}", value)]
     flags += ["--tensor-parallel-size", str(job.tensor_parallel)] if job.tensor_parallel > 1 else []
     return flags + shlex.split(job.engine_args)
 
