@@ -16,7 +16,8 @@ from sim.specs.model import ModelSpec
 from sim.specs.precision import Precision
 
 NETCDF = (b"\x89HDF\r\n\x1a\n", b"CDF")  # how netCDF-4 and netCDF-3 files begin
-DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
+DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "gptq": "int4", "awq": "int4", "fp8-block": "fp8"}
+STORED = ("mxfp4",)  # that a config.json names, and a file written before it was looked for does not
 
 
 def open_measurement(path: str | Path, only: Sequence[str] | None = None) -> Any:
@@ -105,9 +106,15 @@ def model_of(attrs: dict[str, Any], path: str | Path) -> ModelSpec:
 
 
 def precision_of(attrs: dict[str, Any]) -> Precision:
-    """Dtypes of weights and KV, in the names that PyTorch has for them or in ours; bf16 where a file does not say."""
+    """Dtypes of weights and KV, by their names in PyTorch, an engine or here; bf16 where a file does not say.
+
+    Weights in 16 bits of a model whose config.json stores them in fewer are what that says.
+    """
     weights, kv = (str(attrs.get(name, "bf16")) for name in ("weight_dtype", "kv_dtype"))
-    return Precision(DTYPE.get(weights, weights), DTYPE.get(kv, kv))
+    weights = DTYPE.get(weights, weights)
+    if weights in ("bf16", "fp16"):
+        weights = next((name for name in STORED if f'"quant_method": "{name}"' in str(attrs.get("model_config"))), weights)
+    return Precision(weights, DTYPE.get(kv, kv))
 
 
 def whole_number(attrs: dict[str, Any], name: str, default: int, path: str | Path) -> int:

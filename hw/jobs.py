@@ -128,7 +128,8 @@ def run(job: Job, out: Path, *, resume: bool = False) -> list[Path]:
     attrs = {"schema": SCHEMA, "suite": job.suite, **_facts(job), "seed": job.seed, "finished": 0}
     if job.model and not job.url:
         config = shape(job.model)
-        attrs |= {"model": job.model, "model_config": json.dumps(config), "weight_dtype": job.quantization or config["torch_dtype"]}
+        stored = config.get("quantization_config", {}).get("quant_method", config["torch_dtype"])
+        attrs |= {"model": job.model, "model_config": json.dumps(config), "weight_dtype": job.quantization or stored}
         kv = re.search(r"--kv-cache-dtype[= ](\S+)", job.engine_args)
         attrs |= {"kv_dtype": kv[1] if kv else config["torch_dtype"], "tensor_parallel_size": job.tensor_parallel}
         attrs |= {"engine_args": job.engine_args} if job.engine_args else {}

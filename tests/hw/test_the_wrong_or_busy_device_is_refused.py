@@ -37,7 +37,7 @@ def test_a_gpu_name_on_the_cpu_is_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--suite", "nonsense"], "unknown suite 'nonsense'; known: floor"),
+        (["--suite", "nonsense"], "unknown suite 'nonsense'; known: host, floor"),
         (["--suite", "engine-grid"], "needs --model"),
         (["--suite", "engine-grid", "--model", "gpt-9"], "unknown model shape 'gpt-9'; known: qwen2.5-7b"),
         (["--suite", "kernels"], "suite kernels needs a CUDA device"),

@@ -1,0 +1,37 @@
+"""The suite host times the interpreter, memory and wake-ups anywhere, and launches where there is a GPU; two hosts measured so differ."""
+
+from pathlib import Path
+
+import pytest
+
+from hw.artifact import load
+from hw.jobs import Job, run
+from hw.suites import host
+
+UNSEEN = Path(__file__).parents[2] / "scenarios/data/measured/unseen"
+
+
+def test_a_processor_without_a_gpu_fills_the_file_with_seconds(tmp_path: Path) -> None:
+    (path,) = run(Job("host", "cpu"), tmp_path)
+    found = load(path, "host")
+    told = dict(zip(found.what.values.tolist(), found.value_median.values.tolist(), strict=True))
+    assert set(told) == {"interpreter_loop", "json_round_trip", "memory_copy", "process_round_trip"}
+    assert 1e-9 < told["interpreter_loop"] < 1e-5
+    assert told["process_round_trip"] > told["interpreter_loop"]
+    assert found.attrs["finished"] == 1
+    assert found.attrs["cpu_cores"] >= 1
+
+
+def test_a_slower_thing_takes_longer_by_as_much() -> None:
+    work = lambda count: lambda: sum(range(count))  # noqa: E731
+    few, many = (sorted(host._each(work(count), 1))[0] for count in (20_000, 200_000))
+    assert few * 4 < many < few * 25
+
+
+@pytest.mark.parametrize("what", ["launch_eager_done", "layer_compiled_done", "graph_kernel_done", "number_back", "dispatch"])
+def test_hosts_with_gpus_told_their_launches(what: str) -> None:
+    for name in ("h100_host", "h100_host_1"):
+        found = load(UNSEEN / f"{name}.nc", "host")
+        told = dict(zip(found.what.values.tolist(), found.value_median.values.tolist(), strict=True))
+        assert 0 < told[what] < 1e-2
+        assert told["graph_kernel_done"] < told["launch_eager_done"]
