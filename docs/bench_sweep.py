@@ -52,10 +52,10 @@ def speed_up(folder: Path) -> None:
     from distributed import LocalCluster
 
     from sim.sweeps.work import outcomes
-    from simctl.commands.sweep import asked_of
     from simctl.scenario import load_scenario
     from simctl.sweep_cell import answered
     from simctl.sweep_workers import dask_pool
+    from simctl.sweeping import asked_of
 
     study = folder / "study.yaml"
     study.write_text(STUDY.format(requests=400))

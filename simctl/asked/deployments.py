@@ -84,7 +84,7 @@ def fleet_of(options: Mapping[str, Any]) -> Fleet:
             flag = next(option.opts[0] for option in OF_POOLS.params if option.name == name)
             raise UsageError(f"{flag}: with --fleet, a pool of {options['fleet_file'].name} says that")
     door = {name: options[name] for name in ADMISSION}
-    return load_fleet(options["fleet_file"], lambda own: _pool_deployment({**own, **door}))
+    return load_fleet(options["fleet_file"], lambda options: _pool_deployment({**options, **door}))
 
 
 def _pool_deployment(options: Mapping[str, Any]) -> Deployment:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 import click
 
 from sim.errors import UsageError
-from sim.sweeps.figures import flatten, interval_of, is_void
-from simctl.text.layout import fill, folded
+from simctl.kept_answers import answer_of
+from simctl.text.layout import fill
 from simctl.text.progress import progress
-
-MOST_BYTES = 1 << 26  # of a kept answer
 
 
 def _schema(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -78,105 +75,25 @@ def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bo
             if report:
                 report(number, len(scenario.cells))
             target = out / f"{scenario.name}-{number:04d}.json" if out is not None else None
-            answers.append(_answer(cell, target, resume))
+            answers.append(answer_of(cell, target, resume))
     labels = [cell.label for cell in scenario.cells]
     if as_json:
         runs = [{"cell": label, "answer": answer} for label, answer in zip(labels, answers, strict=True)]
         click.echo(json.dumps({"question": scenario.question, "runs": runs}, indent=1))
         return
     click.echo(click.style(fill(scenario.question), bold=True))
-    _table(labels, answers, scenario.report)
+    from simctl.text.run_text import conclusion, print_table
+
+    print_table(labels, answers, scenario.report)
     if all("goal" in answer for answer in answers):
         click.echo(fill(conclusion(labels, [answer["goal"] for answer in answers]), later="   "))
 
 
 def _sweep(scenario: Any, out: Path | None, more: bool) -> None:
-    from simctl.commands.sweep import sweep
+    from simctl.sweeping import sweep
 
     if out is None or out.suffix != ".zarr":
         raise UsageError(f"{scenario.name}: samples: their answers go into a store: give -o OUT.zarr")
     if more:
         raise UsageError("-o OUT.zarr resumes by itself and prints no JSON: leave out --resume and --json")
     sweep(scenario, out, {})
-
-
-def _answer(cell: Any, target: Path | None, resume: bool) -> dict[str, Any]:
-    """The answer of a cell; kept in `target` with all that it depends on, so that a resumed run never takes another's."""
-    from sim.files import write_text
-
-    if target is None:
-        answer: dict[str, Any] = cell.answer()
-        return answer
-    asked = cell.asked()
-    if resume and target.is_file() and (kept := _kept(target, asked)) is not None:
-        return kept
-    answer = cell.answer()
-    body = json.loads(json.dumps({"asked": asked, "answer": answer}))
-    write_text(target, json.dumps({**body, "digest": answer_digest(body)}, indent=1))
-    return answer
-
-
-def _kept(target: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """The answer kept of a cell; None where it is another's, or where the file is damaged, which is said."""
-    from sim.files import text_of
-    from sim.json_text import read_json
-
-    try:
-        kept = read_json(text_of(target, MOST_BYTES))
-        body = {"asked": kept["asked"], "answer": kept["answer"]}
-        sound = isinstance(body["answer"], dict) and kept["digest"] == answer_digest(body)
-    except (ValueError, TypeError, KeyError):
-        sound = False
-    if not sound:
-        click.echo(f"{target}: damaged: this cell runs again", err=True)
-        return None
-    return body["answer"] if body["asked"] == asked else None
-
-
-def answer_digest(body: dict[str, Any]) -> str:
-    """Of what is kept of a cell, so that a damaged file is known."""
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def _table(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: tuple[str, ...]) -> None:
-    rows = []
-    for label, answer in zip(labels, answers, strict=True):
-        flat = flatten(answer)
-        for name in report:
-            if name not in flat and not is_void(flat, name):
-                raise UsageError(f"report: the answer has no {name!r}; it has {', '.join(sorted(flat)[:40])}, ...")
-        rows.append([*label.values(), *(_show(flat.get(name), interval_of(flat, name)) for name in report)])
-    for line in folded([*labels[0], *report], rows, repeat=len(labels[0])):
-        click.echo(line)
-
-
-def conclusion(labels: list[dict[str, str]], goals: list[dict[str, Any]]) -> str:
-    """One sentence: the first cell of the sweep that meets its goal with CERTAINTY, and which before it may; or that none does."""
-    from sim.results.chance import CERTAINTY
-    from sim.units import format_number
-
-    bound, sure = f"{goals[0]['metric']} <= {format_number(goals[0]['limit'])}", f"{100 * CERTAINTY:.0f} %"
-    names = [", ".join(f"{name} {value}" for name, value in label.items()) or "as asked" for label in labels]
-    first = next((i for i, goal in enumerate(goals) if goal["certain"]), None)
-    may = [f"{names[i]} ({_chance(goal)})" for i, goal in enumerate(goals[:first]) if goal["certain"] is None]
-    open_ = f" Undecided at {sure}: {', '.join(may)}." if may else ""
-    if first is not None:
-        return f"=> {names[first]}: the first to hold {bound} with a chance of at least {sure} ({_chance(goals[first])}).{open_}"
-    best = max(goals, key=lambda goal: goal["chance"])
-    return f"=> none holds {bound} with a chance of at least {sure} for sure; the best is {_chance(best)}.{open_}"
-
-
-def _chance(goal: dict[str, Any]) -> str:
-    return f"{goal['chance']:.2f}, {goal['chance_low']:.2f}-{goal['chance_high']:.2f} by {goal['trials']} trials"
-
-
-def _show(value: Any, noise: Any) -> str:
-    from sim.units import format_number, format_range
-
-    def one(item: Any) -> str:
-        if item is None:
-            return "none"
-        return format_number(item) if isinstance(item, float) else str(item)
-
-    text = f"[{', '.join(map(one, value))}]" if isinstance(value, list) else one(value)
-    return f"{text} {format_range(*noise)}" if isinstance(noise, list) and len(noise) == 2 and None not in noise else text

@@ -24,8 +24,8 @@ import sys, time
 import simctl.text.progress as p
 p.AFTER_S = 0.0
 from simctl.commands import run, validate
-held = run._answer
-run._answer = lambda *given: time.sleep(0.2) or held(*given)
+held = run.answer_of
+run.answer_of = lambda *given: time.sleep(0.2) or held(*given)
 validate._validated = lambda *given: time.sleep(0.3) or sys.exit(3)
 from simctl.cli import main
 main(sys.argv[1:])

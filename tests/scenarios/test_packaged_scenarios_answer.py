@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from sim.results.chance import chance_of
-from simctl.commands.run import answer_digest
+from simctl.kept_answers import answer_digest
 from simctl.scenario import load_scenario
 from tests.cli import run
 
