@@ -11,6 +11,7 @@ from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
+from sim.specs.parallel import NO_PARALLEL, Parallel, placed
 from sim.specs.topology import Topology
 from sim.study.deployment import Deployment
 
@@ -61,7 +62,7 @@ def deployments(
     refused: dict[str, str] = {} if skipped is None else skipped
     for values in combinations:
         picked = dict(zip(lists, values, strict=True))
-        name = _name(picked, several)
+        name = _name(picked, several, fixed.get("parallel") or NO_PARALLEL)
         try:
             found[name] = _deployment(model, picked, {**fixed, "topology": (topology or {}).get(picked["gpu"].name)})
         except UsageError as error:
@@ -81,12 +82,12 @@ def _deployment(model: str | ModelSpec, picked: Mapping[str, Any], fixed: Mappin
     return Deployment.of(model, gpu, **{**fixed, **given})
 
 
-def _name(picked: Mapping[str, Any], several: Sequence[str]) -> str:
+def _name(picked: Mapping[str, Any], several: Sequence[str], parallel: Parallel) -> str:
     said = [
         _word(picked[key]) if key in ("dtype", "router", "attention") else f"{key.replace('_', '-')} {_word(picked[key])}"
         for key in several
     ]
-    return " ".join([f"{picked['tp']} x {picked['gpu'].name}", *said])
+    return " ".join([placed(picked["gpu"].name, picked["tp"], parallel), *said])
 
 
 def _word(value: Any) -> str:

@@ -137,7 +137,7 @@ def _named(given: Mapping[str, Deployment] | Sequence[Deployment]) -> dict[str, 
         return dict(given)
     found: dict[str, Deployment] = {}
     for d in given:
-        name = f"{d.tp} x {d.gpu.name} {d.model.name} {d.precision.weights}"
+        name = f"{d.placed} {d.model.name} {d.precision.weights}"
         found[name if name not in found else f"{name}, {len(found) + 1}"] = d
     return found
 

@@ -60,7 +60,7 @@ def _measurable(choice: Choice) -> list[tuple[str, Deployment, RateDraws]]:
     found = {}
     for pool, (rates, _) in pools:
         d = pool.deployment
-        found[f"{d.model.name} in {d.precision.weights}, KV in {d.precision.kv}, on {d.tp} x {d.gpu.name}"] = (d, rates)
+        found[f"{d.model.name} in {d.precision.weights}, KV in {d.precision.kv}, on {d.placed}"] = (d, rates)
     return [(what, *pair) for what, pair in found.items()]
 
 

@@ -50,6 +50,13 @@ class Parallel:
 NO_PARALLEL = Parallel()
 
 
+def placed(gpu: str, tp: int, parallel: Parallel) -> str:
+    """A replica's GPUs in words, and how they share the work where that is not by tensor parallelism alone."""
+    ways = [f"{name} {size}" for name, size in (("TP", tp), ("PP", parallel.pp), ("DP", parallel.dp)) if size > 1]
+    how = f" ({' x '.join(ways)}{', experts whole' if parallel.expert else ''})" if parallel.parts > 1 or parallel.expert else ""
+    return f"{tp * parallel.parts} x {gpu}{how}"
+
+
 def check_parallel(model: ModelSpec, tp: int, parallel: Parallel) -> None:
     """Raise UsageError, naming the option, for what an engine would not start."""
     p = parallel

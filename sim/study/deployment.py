@@ -24,7 +24,7 @@ from sim.specs.gpus import get_gpu
 from sim.specs.lora import Lora
 from sim.specs.model import ModelSpec
 from sim.specs.models import get_model
-from sim.specs.parallel import NO_PARALLEL, Parallel, check_parallel
+from sim.specs.parallel import NO_PARALLEL, Parallel, check_parallel, placed
 from sim.specs.precision import ACTIVATION_BYTES, Precision, check_engine, check_runs, served_precision
 from sim.specs.topology import Topology, default_topology
 from sim.study.memory import (
@@ -169,11 +169,8 @@ class Deployment:
 
     @property
     def placed(self) -> str:
-        """A replica's GPUs in words, and how they share the work where that is not by tensor parallelism alone."""
-        p = self.parallel
-        ways = [f"{name} {size}" for name, size in (("TP", self.tp), ("PP", p.pp), ("DP", p.dp)) if size > 1]
-        how = f" ({' x '.join(ways)}{', experts whole' if p.expert else ''})" if p.parts > 1 or p.expert else ""
-        return f"{self.gpus} x {self.gpu.name}{how}"
+        """A replica's GPUs in words."""
+        return placed(self.gpu.name, self.tp, self.parallel)
 
     @property
     def longest(self) -> int:
