@@ -12,7 +12,7 @@ from calibrate.logs.aggregates import genai_perf, inferencex, is_genai_perf, is_
 from calibrate.logs.lists import inference_perf, llmperf, multi_turn
 from calibrate.logs.requests import Log, Seen, assemble
 from calibrate.logs.tools import aiperf, bench_serve, guidellm
-from calibrate.served.runs import LOG_COLUMNS
+from calibrate.served.runs import LOG_COLUMNS, read_experiments
 from calibrate.text_files import Row, csv_rows
 from sim.errors import UsageError
 from sim.files import text_of
@@ -116,6 +116,10 @@ def _records(name: str, body: list[Any], timeout_s: float | None, asked: Mapping
 
 def load_log(path: Path, options: LoadOptions = DEFAULT) -> Trace:
     """A log's requests as a trace, sent as they were; what the log leaves open is in its notes. Errors as read_log."""
+    if not is_log(path):
+        experiments = read_experiments(path)
+        chosen = next((each for each in experiments if each.kind == "open"), experiments[0])
+        return replace(chosen.trace(), notes=(f"experiment {chosen.name!r}, of {len(experiments)} that were measured",))
     log = read_log(path, block_tokens=options.prefix_block or BLOCK, assume_prefix=options.assume_prefix)
     clients = log.experiment.clients
     closed = (f"closed loop of {clients} clients: --max-concurrency {clients} keeps it closed",) if clients else ()

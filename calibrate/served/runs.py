@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of
+from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of, whole_number
 from calibrate.served.flags import limits_of_flags, whole_flag
 from sim.cluster.pools import DECODE, PREFILL
 from sim.errors import UsageError
@@ -146,25 +146,18 @@ class ServedRun:
         return Fleet(tuple(PoolSpec(replace(self.deployment, replicas=n), role, role, bytes_per_s=LINKS["nvlink"]) for role, n in pools))
 
 
-def read_served(path: Path, gpu: GpuSpec | None = None) -> ServedRun:
-    """Read a `served` measurement, of `gpu` where no catalogue has it (a CPU). UsageError names the file and its fault; OSError when it
-    cannot be read.
+def read_served(path: Path, gpu: GpuSpec | None = None, told: Deployment | None = None) -> ServedRun:
+    """Read a `served` measurement, of `gpu` where no catalogue has it (a CPU). One taken by URL does not know what it ran: `told` says it,
+    with the limits that the server did not tell. UsageError names the file and its fault; OSError when it cannot be read.
     """
-    data = open_measurement(path)
+    data = _checked(path)
     attrs = data.attrs
+    experiments = tuple(_experiment(data, i, path.name) for i in _complete(data, path))
+    if by_url(attrs):
+        if told is None:
+            raise UsageError(f"{path.name}: measured by URL, which does not tell the weights and the GPU: say --model and --gpu")
+        return _by_url(path, attrs, told, experiments)
     check_attributes(attrs, path.name, SCHEMA, (SUITE,), ("gpu_name", "model", "weight_dtype"))
-    times, counts = [n for n in LOG_COLUMNS if n.endswith("_s")], ("experiment_index", "prompt_tokens", "output_tokens")
-    check_columns(data, path.name, "request", ("experiment_index", *LOG_COLUMNS), numbers=counts, seconds=times)
-    check_columns(data, path.name, "experiment", ("name", "kind", "n"), numbers=("n",))
-    data = _with_optional_columns(data)
-    check_columns(data, path.name, "request", ("cached_tokens", "session"), numbers=("cached_tokens", "session"))
-    numbers = ("rate_per_s", "replicate", "window_step_s")
-    check_columns(data, path.name, "experiment", ("void", *numbers), numbers=numbers, seconds=("window_step_s",))
-    if "token_time_s" in data:
-        check_columns(data, path.name, "token", ("token_time_s",), seconds=("token_time_s",))
-    complete = [i for i, void in enumerate(data["void"].values) if not str(void)]  # every stream of a batch must have succeeded
-    if not complete:
-        raise UsageError(f"{path.name}: no experiment that is not void")
     flags = str(attrs.get("plan_server_flags", "")) or re.sub(r"--num-gpu-blocks-override[ =]\d+", "", _starved_flags(data))
     return ServedRun(
         name=path.stem,
@@ -174,11 +167,61 @@ def read_served(path: Path, gpu: GpuSpec | None = None) -> ServedRun:
         limits=limits_of_flags(flags),
         tp=whole_flag(flags, "tensor-parallel-size") or 1,
         engine=f"{attrs.get('plan_engine', 'vllm')} {attrs.get('vllm_version', '')}".strip(),
-        experiments=tuple(_experiment(data, i, path.name) for i in complete),
+        experiments=experiments,
         notes=(str(attrs["note"]),) if attrs.get("note") else (),
         replicas=int(attrs.get("plan_replicas", 1)),
         prefill=int(attrs.get("plan_prefill_replicas", 0)),
     )
+
+
+def read_experiments(path: Path) -> tuple[Experiment, ...]:
+    """What was sent and came back in a `served` measurement, whatever served it. Errors as `read_served`."""
+    data = _checked(path)
+    return tuple(_experiment(data, i, path.name) for i in _complete(data, path))
+
+
+def by_url(attrs: dict[str, Any]) -> bool:
+    """Whether a served measurement was taken of somebody's server."""
+    return str(attrs.get("device")) == "server by URL"
+
+
+def _by_url(path: Path, attrs: dict[str, Any], told: Deployment, experiments: tuple[Experiment, ...]) -> ServedRun:
+    limits = told.limits
+    said = {
+        "num_gpu_blocks": whole_number(attrs, "kv_blocks", 0, path) if attrs.get("block_size_tokens") == limits.block_size else 0,
+        "max_num_seqs": whole_number(attrs, "max_num_seqs", 0, path),
+        "max_model_len": whole_number(attrs, "max_model_len", 0, path),
+    }
+    used: dict[str, Any] = {name: value for name, value in said.items() if value and getattr(limits, name) in (None, "auto")}
+    engine = f"{attrs.get('engine', 'unknown')} {attrs.get('engine_version', '')}".strip()
+    note = f"measured by URL; the server told {', '.join(f'{name} {value}' for name, value in used.items()) or 'no limits'}"
+    return ServedRun(
+        path.stem, told.gpu, told.model, told.precision, replace(limits, **used), told.tp, engine, experiments, (note,), told.replicas
+    )
+
+
+def _checked(path: Path) -> Any:
+    """The measurement, its columns checked and those that older files lack filled in."""
+    data = open_measurement(path)
+    check_attributes(data.attrs, path.name, SCHEMA, (SUITE,), ())
+    times, counts = [n for n in LOG_COLUMNS if n.endswith("_s")], ("experiment_index", "prompt_tokens", "output_tokens")
+    check_columns(data, path.name, "request", ("experiment_index", *LOG_COLUMNS), numbers=counts, seconds=times)
+    check_columns(data, path.name, "experiment", ("name", "kind", "n"), numbers=("n",))
+    data = _with_optional_columns(data)
+    check_columns(data, path.name, "request", ("cached_tokens", "session"), numbers=("cached_tokens", "session"))
+    numbers = ("rate_per_s", "replicate", "window_step_s")
+    check_columns(data, path.name, "experiment", ("void", *numbers), numbers=numbers, seconds=("window_step_s",))
+    if "token_time_s" in data:
+        check_columns(data, path.name, "token", ("token_time_s",), seconds=("token_time_s",))
+    return data
+
+
+def _complete(data: Any, path: Path) -> list[int]:
+    """Experiments of which every stream succeeded."""
+    complete = [i for i, void in enumerate(data["void"].values) if not str(void)]
+    if not complete:
+        raise UsageError(f"{path.name}: no experiment that is not void")
+    return complete
 
 
 def _with_optional_columns(data: Any) -> Any:

@@ -151,8 +151,11 @@ def _measured(asked: Asked) -> tuple[Log, ServedRun]:
     from calibrate.logs.requests import Log
     from calibrate.served.runs import read_served
     from sim.specs.gpus import get_gpu
+    from sim.study.deployment import Deployment
 
-    run = read_served(asked.path)
+    limits = {"max_num_seqs": asked.max_num_seqs, "max_num_batched_tokens": asked.max_num_batched_tokens}
+    of = {"dtype": asked.dtype, "tp": asked.tp, "engine": asked.engine, **limits}
+    run = read_served(asked.path, told=Deployment.of(asked.model, asked.gpu, **of) if asked.model else None)
     if run.gpu.name != get_gpu(asked.gpu).name:
         raise UsageError(f"{asked.path.name}: measured on {run.gpu.name}, not on {get_gpu(asked.gpu).name}")
     found = next((e for e in run.experiments if e.name == asked.experiment), None)

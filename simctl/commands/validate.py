@@ -256,7 +256,8 @@ def _read(path: Path, options: dict[str, Any]) -> ServedRun:
     from sim.study.deployment import Deployment
 
     if not is_log(path):
-        return read_served(path)
+        of = {name: options[name] for name in DEPLOYMENT}
+        return read_served(path, told=Deployment.of(**of) if options["model"] and options["gpu"] else None)
     if not options["model"] or not options["gpu"]:
         raise UsageError(f"{path.name}: a log needs --model and --gpu")
     deployment = Deployment.of(**{name: options[name] for name in DEPLOYMENT})
