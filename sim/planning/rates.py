@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb
 
 from sim.results.chance import CERTAINTY, ERROR
@@ -20,6 +20,10 @@ class Sustained:
     low: float
     high: float
     asked_per_s: float
+
+    def at_least(self, per_s: float) -> Sustained:
+        """The same where `per_s` is known to be sustained."""
+        return replace(self, per_s=max(self.per_s, per_s), low=max(self.low, per_s), high=max(self.high, per_s))
 
 
 def asked_rate(workload: Workload) -> float | None:

@@ -18,6 +18,15 @@ def test_the_interval_holds_the_quantile():
     assert all(each.low <= each.per_s <= each.high for each in found)
 
 
+def test_a_winner_sustains_what_it_won_at():
+    found = sustained(np.linspace(0.9, 1.2, TRIALS), 10.0)
+    assert found.low < 10.0
+    known = found.at_least(10.0)
+    assert (known.low, known.per_s) == (10.0, 10.0)
+    assert known.high == max(found.high, 10.0)
+    assert found.at_least(1.0) == found
+
+
 @pytest.mark.parametrize("rate", [2.0, 60.0])
 def test_a_trial_meets_the_slo_up_to_its_rate(rate):
     slo = parse_slo(["ttft:p90<500ms"], {})
