@@ -194,7 +194,30 @@ def grouped(*options: Callable[..., Any]) -> Callable[..., Any]:
     return decorate
 
 
+def _take_deployment(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
+    """What a deployment file says, as defaults of the command's options."""
+    if path is None:
+        return
+    from simctl.asked.from_deployment import defaults_for, read_deployment
+
+    found = read_deployment(path)
+    defaults, unused = defaults_for(found, {option.name or "" for option in ctx.command.params})
+    ctx.default_map = {**(ctx.default_map or {}), **defaults}
+    click.echo(f"{path.name}: {', '.join(f'{name} {value}' for name, value in defaults.items())}", err=True)
+    if unused:
+        click.echo(f"{path.name}: not used: {', '.join(unused)}", err=True)
+
+
 deployment_options = grouped(
+    click.option(
+        "--from-deployment",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_take_deployment,
+        help="Defaults from a `vllm serve` or SGLang command line, or a compose, Kubernetes, KServe, llm-d or Dynamo file.",
+    ),
     click.option("--model", type=MODEL, default="Qwen2.5-7B-1M", show_default=True, help="Catalogue name, or a Hugging Face config.json."),
     click.option("--gpu", type=GPU, required=True, help="Catalogue name (see `simctl gpus`), or a YAML file that describes one."),
     click.option(

@@ -55,7 +55,7 @@ SECTIONS = {
         "random-input-len", "random-output-len", "random-length-cv", "random-range-ratio", "random-prefix-len", "turns", "think-time",
         "agent-opening-len", "agent-edited-share",
     ),
-    "Model and GPU": (
+    "Model and GPU": ("from-deployment",
         "model", "gpu", "dtype", "kv-dtype", "tp", "pipeline-parallel-size", "data-parallel-size", "enable-expert-parallel", "topology",
         "posterior",
     ),

@@ -32,7 +32,7 @@ def by_url(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_says_what_it_needs_to_be_told(by_url: Path) -> None:
-    with pytest.raises(UsageError, match="measured by URL.*say --model and --gpu"):
+    with pytest.raises(UsageError, match=r"measured by URL.*say --model and --gpu"):
         read_served(by_url)
     done = run("validate", "--run", str(by_url))
     assert done.code == 2

@@ -1,0 +1,141 @@
+"""`--from-deployment`: model, GPU and flags of a server as its deployment file says them; what no option stands for is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sim.errors import UsageError
+from simctl.asked.from_deployment import Found, read_deployment
+from tests.cli import run
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+COMMAND = f"""#!/bin/sh
+# how we serve
+exec vllm serve {MODEL} --port 8000 --tensor-parallel-size=2 \\
+    --max-num-seqs 64 --kv-cache-dtype fp8 --no-enable-prefix-caching --api-key sk-secret --guided-decoding-backend xgrammar
+"""
+SGLANG = (
+    f"python3 -m sglang.launch_server --model-path {MODEL} --tp 2 --max-running-requests 64 --kv-cache-dtype fp8_e5m2 --disable-radix-cache"
+)
+COMPOSE = f"""
+services:
+  llm:
+    image: vllm/vllm-openai:v0.33.0
+    command: --model {MODEL} --tensor-parallel-size 2 --max-num-seqs 64 --kv-cache-dtype fp8 --no-enable-prefix-caching
+  web:
+    image: nginx
+"""
+KUBERNETES = f"""
+apiVersion: apps/v1
+kind: Deployment
+spec:
+  replicas: 3
+  template:
+    spec:
+      nodeSelector:
+        nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3
+      containers:
+      - name: vllm
+        image: vllm/vllm-openai:latest
+        command: ["/bin/sh", "-c"]
+        args: ["vllm serve {MODEL} --tensor-parallel-size 2 --max-num-seqs 64 --kv-cache-dtype fp8 --no-enable-prefix-caching"]
+        resources:
+          limits:
+            nvidia.com/gpu: "4"
+"""
+KSERVE = f"""
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+spec:
+  predictor:
+    minReplicas: 2
+    maxReplicas: 8
+    model:
+      modelFormat: {{name: huggingface}}
+      args: ["--model_name=llama", "--tensor-parallel-size=2", "--max-num-seqs=64", "--kv-cache-dtype=fp8", "--no-enable-prefix-caching"]
+      storageUri: hf://{MODEL}
+"""
+LLM_D = f"""
+modelArtifacts:
+  uri: hf://{MODEL}
+decode:
+  replicas: 2
+  parallelism: {{tensor: 2}}
+  containers:
+  - image: ghcr.io/llm-d/llm-d-cuda
+    command: [vllm, serve]
+    args: ["--max-num-seqs", "64", "--kv-cache-dtype", "fp8", "--no-enable-prefix-caching"]
+prefill:
+  replicas: 0
+"""
+DYNAMO = f"""
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoGraphDeployment
+spec:
+  services:
+    Frontend: {{replicas: 1}}
+    VllmWorker:
+      replicas: 1
+      extraPodSpec:
+        mainContainer:
+          command: ["python3", "-m", "dynamo.vllm"]
+          args: ["--model", "{MODEL}", "--tensor-parallel-size", "2", "--max-num-seqs", "64", "--kv-cache-dtype", "fp8",
+                 "--no-enable-prefix-caching"]
+"""
+
+
+def read(tmp_path: Path, text: str) -> Found:
+    path = tmp_path / "deployment"
+    path.write_text(text)
+    return read_deployment(path)
+
+
+@pytest.mark.parametrize("text", [COMMAND, SGLANG, COMPOSE, KUBERNETES, KSERVE, LLM_D, DYNAMO])
+def test_every_form_says_the_same_server(tmp_path: Path, text: str) -> None:
+    found = read(tmp_path, text).options
+    assert (found["model"], found["tp"], str(found["max_num_seqs"])) == (MODEL, 2, "64")
+    assert (found["kv_dtype"], found["enable_prefix_caching"]) == ("fp8", False)
+    assert found["engine"] == ("sglang" if text is SGLANG else "vllm")
+
+
+def test_what_is_not_used_is_named_and_no_secret_is(tmp_path: Path) -> None:
+    unused = read(tmp_path, COMMAND).unused
+    assert unused == ["--guided-decoding-backend"]
+    found = read(tmp_path, KUBERNETES)
+    assert (found.options["gpu"], found.options["replicas"]) == ("NVIDIA-H100-80GB-HBM3", 3)
+    assert found.unused == ["4 GPUs are asked for, and 2 used"]
+    assert any("maxReplicas 8" in each for each in read(tmp_path, KSERVE).unused)
+
+
+def test_drafts_become_the_engines_options(tmp_path: Path) -> None:
+    text = f"""vllm serve {MODEL} --speculative-config '{{"method": "eagle3", "num_speculative_tokens": 3}}'"""
+    assert read(tmp_path, text).options["engine_option"] == ["draft_tokens=3", "drafter=eagle"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("services: {web: {image: nginx}}", "no `vllm serve` or SGLang server"),
+        ("vllm serve --port 1", "names no model"),
+        (f"vllm serve {MODEL} --tensor-parallel-size two", "--tensor-parallel-size is no number"),
+        (f"vllm serve '{MODEL}", "its command line"),
+        (f"vllm serve {MODEL} --speculative-config '{{}}'", "needs num_speculative_tokens"),
+    ],
+)
+def test_what_is_no_server_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=r"^deployment: ") as caught:
+        read(tmp_path, text)
+    assert message in str(caught.value)
+
+
+def test_the_command_line_wins_and_the_rest_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "k8s.yaml"
+    path.write_text(KUBERNETES)
+    simulate = ("simulate", "--num-prompts", "20", "--request-rate", "5", "--draws", "0", "--from-deployment", str(path))
+    done = run(*simulate, "--max-num-seqs", "32")
+    assert done.code == 0
+    assert "Llama-3.1-8B on 3 replicas of 2 x H100" in done.stdout
+    assert "max_num_seqs 32" in done.stdout
+    assert "k8s.yaml: not used: 4 GPUs are asked for, and 2 used" in done.stderr
