@@ -52,8 +52,8 @@ STEPS = (
     Step(
         "population",
         ("calibrate.population.build", TABLES, POSTERIORS),
-        (f"{POSTERIORS}/h?00.nc", "calibrate/population/*.py", "scenarios/data/reference/*/*.csv"),
-        (f"{POSTERIORS}/[!hmrs]*.nc", f"{POSTERIORS}/left-out/*.nc"),
+        (f"{POSTERIORS}/h?00.nc", "calibrate/population/*.py", "calibrate/tables/*.py", "scenarios/data/reference/*/*.csv"),
+        (f"{POSTERIORS}/[!hmrs]*.nc", f"{POSTERIORS}/left-out/*.nc", f"{POSTERIORS}/left-out/datasheet/*.nc"),
     ),
     Step(
         "overhead",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.artifacts import write_posterior
-from calibrate.population.kernels import Estimate, estimates
+from calibrate.population.kernels import TABLES, Estimate, estimates
 from calibrate.population.model import REFERENCE, Population, bounded, drawn, learn
 from calibrate.population.published import learn_published, published
 from calibrate.sampling import Diagnostics, Settings
@@ -28,6 +28,7 @@ from calibrate.sources import engine_grids
 from calibrate.steps.cells import KINDS, concatenate
 from calibrate.steps.held_out import Scores, hosts_of, intervals, score
 from calibrate.steps.laplace import HOST_SD
+from calibrate.tables.read import Table, read_tables
 from sim.cost.rates import UNITS, Rates
 from sim.errors import SimctlError
 from sim.rates.posterior import POPULATION, STEP_TIME, packaged_posterior, read_posterior
@@ -39,7 +40,7 @@ from sim.specs.precision import Precision
 
 Array = NDArray[np.float64]
 MEASURED = ("H100", "H200")
-SETTINGS = Settings(draws=1500, tune=1500, chains=4, seed=0, target_accept=0.97)
+SETTINGS = Settings(draws=800, tune=800, chains=4, seed=0, target_accept=0.97)
 KEPT_DRAWS = 800
 LEAST_ERROR = 0.03  # log sd of an engine's rate: not known better than this across runs of the machine
 
@@ -115,17 +116,21 @@ def _sigma(draws: int, exclude: str = "") -> Array:
 
 def write(
     out: Path, gpu: str, found: Mapping[str, Array], source: Provenance, sources: Mapping[str, Provenance], data: str, how: Population,
-    diagnostics: Diagnostics, exclude: str = "", **more: Any,
+    diagnostics: Diagnostics, exclude: str = "", least: float = 0.0, engine: str = "", **more: Any,
 ) -> Path:  # fmt: skip
-    """Posterior file of a GPU, or (gpu `*`) of the population, of draws `found` [draw]; model errors without those of GPU `exclude`."""
+    """Posterior file of a GPU, or (gpu `*`) of the population, of draws `found` [draw], in a folder or as a file.
+
+    Model errors are those of the measured GPUs without `exclude`, of `least` at least; `engine` names one beside the GPU's default.
+    """
     import xarray as xr
 
-    sigma = _sigma(len(found["beta"]), exclude)
+    sigma = np.maximum(_sigma(len(found["beta"]), exclude), least)
+    name = "population" if gpu == POPULATION else key(f"{gpu}-{engine}")
     chains = how.settings.chains
     variables: dict[str, Any] = {n: (("chain", "draw"), np.asarray(v).reshape(chains, -1)) for n, v in found.items()}
     variables["sigma"] = (("chain", "draw", "kind"), sigma.reshape(chains, -1, len(KINDS)))
     return write_posterior(
-        out / f"{'population' if gpu == POPULATION else key(gpu)}.nc",
+        out / f"{name}.nc" if out.is_dir() else out,
         xr.Dataset(variables, coords={"kind": list(KINDS)}),
         family=STEP_TIME,
         gpu=gpu,
@@ -159,31 +164,36 @@ def write_pooled(out: Path, gpu: str, population: Population, data: str) -> Path
     return write(out, gpu, found, source, sources, data, population, population.diagnostics, "" if gpu in stepped else gpu, **more)
 
 
-def write_left_out(out: Path, kernels: Sequence[Estimate], engines: Sequence[Estimate], data: str) -> list[Path]:
-    """Posterior files of the measured GPUs as if no engine had been stepped on them, to judge predictions of others by."""
-    written = []
+def write_left_out(out: Path, tables: Sequence[Table], engines: Sequence[Estimate]) -> Iterator[Path]:
+    """Posterior files of the measured GPUs as if no engine had been stepped on them, to judge predictions of others by: with their kernels,
+    and (in `datasheet`) without.
+    """
     for gpu in MEASURED:
-        others = learn(kernels, [e for e in engines if e.gpu != gpu], SETTINGS)
-        others.diagnostics.require()
-        written.append(write_pooled(out, gpu, others, data))
-    return written
+        kernels, elsewhere = estimates(tables, gpu), [e for e in engines if e.gpu != gpu]
+        for folder, known in ((out, kernels), (out / "datasheet", [e for e in kernels if e.gpu != gpu])):
+            folder.mkdir(parents=True, exist_ok=True)
+            others = learn(known, elsewhere, SETTINGS)
+            others.diagnostics.require()
+            yield write_pooled(folder, gpu, others, fingerprint(known, elsewhere))
+
+
+def fingerprint(kernels: Sequence[Estimate], engines: Sequence[Estimate]) -> str:
+    """sha256 of estimates, as hex."""
+    return hashlib.sha256(repr((kernels, engines)).encode()).hexdigest()
 
 
 def main(argv: Sequence[str]) -> int:
     """Build, judge and write. Returns the exit code."""
     folder, out = Path(argv[0]), Path(argv[1])
-    kernels, engines = estimates(folder), [e for gpu in MEASURED for e in from_posterior(gpu)]
-    data = hashlib.sha256(repr((kernels, engines)).encode()).hexdigest()
-    print("left out  predicted     n    median  p90     worst   90% interval covers")
-    for gpu, predicted, s in leave_one_out(kernels, engines, SETTINGS):
-        print(f"{gpu:9} {predicted:13} {s.n:<4} {s.median:7.2%} {s.p90:7.2%} {s.worst:7.2%} {s.coverage:.0%}", flush=True)
+    tables, engines = read_tables(folder, names=TABLES), [e for gpu in MEASURED for e in from_posterior(gpu)]
+    kernels = estimates(tables)
+    data = fingerprint(kernels, engines)
     population = learn(kernels, engines, SETTINGS)
     population.diagnostics.require()
     for gpu in (*sorted({e.gpu for e in kernels} - set(MEASURED)), POPULATION):
-        print(f"wrote {write_pooled(out, gpu, population, data)}")
-    (out / "left-out").mkdir(exist_ok=True)
-    for path in write_left_out(out / "left-out", kernels, engines, data):
-        print(f"wrote {path}")
+        print(f"wrote {write_pooled(out, gpu, population, data)}", flush=True)
+    for path in write_left_out(out / "left-out", tables, engines):
+        print(f"wrote {path}", flush=True)
     for known in published():
         learnt = learn_published(known, population.of(known.gpu), SETTINGS, _sigma(4 * SETTINGS.draws))
         learnt.diagnostics.require()
@@ -191,8 +201,14 @@ def main(argv: Sequence[str]) -> int:
         dtype = known.precision.weights
         source = Provenance(Origin.POPULATION, evidence, dtypes=(dtype,), tps=(1,), engines=(known.engine,))
         own = hashlib.sha256((data + known.cells.fingerprint()).encode()).hexdigest()
-        more: dict[str, Any] = {"engine": known.engine, "weight_dtype": dtype}
-        print(f"wrote {write(out, known.gpu, learnt.rates, source, learnt.sources, own, population, learnt.diagnostics, **more)}")
+        more: dict[str, Any] = {"weight_dtype": dtype, "least": learnt.residual}
+        if known.engine == "llamacpp":
+            more["engine"] = known.engine
+        path = write(out, known.gpu, learnt.rates, source, learnt.sources, own, population, learnt.diagnostics, **more)
+        print(f"wrote {path}; the numbers lie {learnt.residual:.1%} off (rms)", flush=True)
+    print("left out  predicted     n    median  p90     worst   90% interval covers")
+    for gpu, predicted, s in leave_one_out(kernels, engines, SETTINGS):
+        print(f"{gpu:9} {predicted:13} {s.n:<4} {s.median:7.2%} {s.p90:7.2%} {s.worst:7.2%} {s.coverage:.0%}", flush=True)
     return 0
 
 

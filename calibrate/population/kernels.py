@@ -1,25 +1,30 @@
 """Kernel efficiencies from latency tables: the share of the datasheet's peak that a good kernel reaches.
 
 Each estimate is the line latency = launch + work / rate over calls large enough to be bound by that work, with its spread over shapes.
-Tables are CSV files, one per operation, with the columns named below; they are read, never shipped.
+Bandwidth and flops of GEMMs are those of the fastest product, which GEMM surfaces are measured by (`calibrate.tables.gemm`). Tables
+(`calibrate.tables.read`) are read, never shipped.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sim.errors import UsageError
+from calibrate.tables.gemm import surfaces
+from calibrate.tables.read import Table
+from sim.cost.all_reduce import wire_bytes
+from sim.cost.gemm import products_on, roofline
+from sim.cost.work import expected_experts
+from sim.rates.priors import gpu_link
 from sim.specs.gpu import GpuSpec
-from sim.specs.gpus import get_gpu
+from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES
 
-Row = dict[str, str]
-SYSTEMS = {"a100_sxm": "A100-80G", "h100_sxm": "H100", "b200_sxm": "B200"}
+Array = NDArray[np.float64]
 LEAST_CALLS = 8
+RUN_ERROR = 0.03  # log sd: a table is one run on one machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,75 +40,110 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
-    """How a table shows a rate: its file, the work of a call (bytes or flops; 0 leaves the call out), and the datasheet's peak."""
+    """How a table shows a rate: its name, the work of its calls (bytes or flops; 0 leaves a call out), and the datasheet's peak."""
 
     rate: str
-    file: str
-    work: Callable[[Row, GpuSpec], float]
+    table: str
+    work: Callable[[Table], Array]
     peak: Callable[[GpuSpec], float]
 
 
-def _weight_bytes(row: Row, gpu: GpuSpec) -> float:
-    m, n, k = (float(row[c]) for c in ("m", "n", "k"))
-    # few rows: bound by the weights; small matrices sit in the cache, so they say nothing of the memory
-    return 2 * n * k if m <= 16 and 2 * n * k > 0.5 * (gpu.l2_bytes or 5e7) else 0.0
+def _plain_attention(t: Table) -> Array:
+    """1 for rows of grouped heads of 128 elements in 16 bits, without a window; 0 for others."""
+    group = t.number("num_heads") / t.number("num_key_value_heads")
+    sixteen = t.text("kv_cache_dtype", "bfloat16") == "bfloat16"
+    return np.where(sixteen & (t.number("window_size", 0.0) == 0) & (t.number("head_dim") == 128) & (group >= 4) & (group <= 8), 1.0, 0.0)
 
 
-def _gemm_flops(row: Row, gpu: GpuSpec) -> float:
-    m, n, k = (float(row[c]) for c in ("m", "n", "k"))
-    return 2 * m * n * k if m >= 1024 and m % 128 == 0 else 0.0
+def _kv_bytes(t: Table) -> Array:
+    context = t.number("batch_size") * (t.number("step") + 1.0)
+    kv = 2.0 * ACTIVATION_BYTES * context * t.number("num_key_value_heads") * t.number("head_dim")
+    return np.where(kv > 2e8, kv, 0.0) * _plain_attention(t)
 
 
-def _kv_bytes(row: Row, gpu: GpuSpec) -> float:
-    kv = 4.0 * float(row["batch_size"]) * float(row["context_len"]) * float(row["num_key_value_heads"]) * float(row["head_dim"])
-    return kv if kv > 2e8 else 0.0
+def _attention_flops(t: Table) -> Array:
+    length = t.number("isl")
+    flops = 2.0 * t.number("batch_size") * t.number("num_heads") * t.number("head_dim") * length**2
+    return np.where(length >= 4096, flops, 0.0) * _plain_attention(t)
 
 
-def _attention_flops(row: Row, gpu: GpuSpec) -> float:
-    batch, length, heads, size = (float(row[c]) for c in ("batch_size", "isl", "num_heads", "head_dim"))
-    return 2 * batch * heads * size * length**2 if length >= 4096 else 0.0
+def _all_reduce_bytes(t: Table) -> Array:
+    sizes = zip(t.number("num_gpus"), ACTIVATION_BYTES * t.number("message_size"), strict=True)
+    moved = np.array([wire_bytes(float(size), int(gpus), t.gpu) for gpus, size in sizes])
+    return np.where((t.text("backend") == "vllm_graph") & (moved > 1e6) & (moved < 2e8), moved, 0.0)
 
 
-def _all_reduce_bytes(row: Row, gpu: GpuSpec) -> float:
-    count = float(row["num_gpus"])
-    moved = 2 * (count - 1) / count * float(row["bytes"])
-    return moved if row["backend"] == "vllm_graph" and moved > 1e6 else 0.0
+def _experts(t: Table) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """(weights of an expert, rows of all experts, whether a row is in 16 bits and on whole experts)."""
+    one = 3.0 * t.number("hidden_size") * t.number("inter_size") / t.number("moe_tp_size")
+    kept = (t.text("moe_dtype") == "bfloat16") & (t.number("moe_ep_size") == 1) & (t.number("moe_tp_size") <= 2)
+    return one, t.number("num_tokens") * t.number("topk"), kept
+
+
+def _expert_bytes(t: Table) -> Array:
+    one, _, kept = _experts(t)
+    tokens = t.number("num_tokens")
+    read = ACTIVATION_BYTES * one * expected_experts(t.number("num_experts"), t.number("topk"), tokens)
+    return np.where(kept & (tokens == 1) & (read > 1e8), read, 0.0)  # one token chooses as many experts under every distribution
+
+
+def _expert_flops(t: Table) -> Array:
+    one, rows, kept = _experts(t)
+    return np.where(kept & (rows >= 512 * t.number("num_experts")), 2.0 * rows * one, 0.0)
+
+
+def _state_bytes(t: Table) -> Array:
+    state = t.number("batch_size") * t.number("num_v_heads") * t.number("head_k_dim") * t.number("head_v_dim")
+    moved = 2.0 * STATE_BYTES * state
+    recurrent = np.char.startswith(t.text("kernel_source"), "fused_recurrent") & (t.text("phase") == "generation")
+    return np.where(recurrent & (moved > 2e8), moved, 0.0)
 
 
 OPERATIONS = (
-    _Operation("beta", "gemm_bf16_subset", _weight_bytes, lambda g: g.memory_bandwidth),
-    _Operation("linear_flops_per_s", "gemm_bf16_subset", _gemm_flops, lambda g: g.flops["bf16"]),
-    _Operation("beta_kv", "decode_attention_bf16_gqa", _kv_bytes, lambda g: g.memory_bandwidth),
-    _Operation("attention_flops_per_s", "prefill_attention_bf16_gqa", _attention_flops, lambda g: g.flops["bf16"]),
-    _Operation("comm_bytes_per_s", "allreduce_bf16", _all_reduce_bytes, lambda g: g.gpu_link_bandwidth or np.nan),
+    _Operation("beta_expert", "moe_perf", _expert_bytes, lambda g: g.memory_bandwidth),
+    _Operation("beta_kv", "generation_attention_perf", _kv_bytes, lambda g: g.memory_bandwidth),
+    _Operation("beta_state", "gdn_perf", _state_bytes, lambda g: g.memory_bandwidth),
+    _Operation("expert_flops_per_s", "moe_perf", _expert_flops, lambda g: g.flops["bf16"]),
+    _Operation("attention_flops_per_s", "context_attention_perf", _attention_flops, lambda g: g.flops["bf16"]),
+    _Operation("comm_bytes_per_s", "custom_allreduce_perf", _all_reduce_bytes, gpu_link),
 )
+BY_KERNELS = ("beta", "linear_flops_per_s", *(operation.rate for operation in OPERATIONS))
+TABLES = ("gemm_perf", *dict.fromkeys(operation.table for operation in OPERATIONS))
 
 
-def estimates(folder: Path) -> list[Estimate]:
-    """Estimates of every (GPU, rate) that the tables in `folder` show. UsageError when a table is missing or has too few calls."""
-    found = []
+def estimates(tables: Sequence[Table], left_out: str = "") -> list[Estimate]:
+    """Estimates of every (GPU, rate) that the tables show; a rate that fewer than LEAST_CALLS calls show is left out. `left_out` is a GPU
+    whose own products count for nothing.
+    """
+    found = [each for table in tables if table.name == "gemm_perf" for each in _of_gemm(table, left_out)]
     for operation in OPERATIONS:
-        path = folder / f"{operation.file}.csv"
-        if not path.exists():
-            raise UsageError(f"no table {path}")
-        with path.open(encoding="utf-8", newline="") as handle:
-            rows = list(csv.DictReader(handle))
-        for system, name in SYSTEMS.items():
-            found.append(_estimate(operation, get_gpu(name), [r for r in rows if r["system"] == system]))
+        shown = (_estimate(operation, table) for table in tables if table.name == operation.table)
+        found += [each for each in shown if each is not None]
     return found
 
 
-def _estimate(operation: _Operation, gpu: GpuSpec, rows: Iterable[Row]) -> Estimate:
-    points = [(operation.work(row, gpu), float(row["latency_ms"]) / 1e3) for row in rows]
-    work, seconds = np.array([p for p in points if p[0] > 0]).reshape(-1, 2).T
+def _of_gemm(table: Table, left_out: str) -> list[Estimate]:
+    """Bandwidth and flops of the roofline that the GPU's GEMM efficiency is over: of our own products where there are some."""
+    gpu, own = table.gpu, products_on(table.gpu) if table.gpu.name != left_out else None
+    best = roofline(own) if own else surfaces(table)[gpu.name, "bf16"]
+    shares = {"beta": best.bytes_per_s / gpu.memory_bandwidth, "linear_flops_per_s": best.flops_per_s / gpu.flops["bf16"]}
+    return [Estimate(gpu.name, rate, float(np.log(share)), RUN_ERROR, len(table)) for rate, share in shares.items()]
+
+
+def _estimate(operation: _Operation, table: Table) -> Estimate | None:
+    work, seconds = operation.work(table), table.number("latency") / 1e3
+    bound, shortest = work > 0, float(seconds.min())
+    work, seconds = work[bound], seconds[bound]
     if work.size < LEAST_CALLS:
-        raise UsageError(f"{operation.file}: {work.size} calls show {operation.rate} of {gpu.name}, at least {LEAST_CALLS} are needed")
-    # relative errors: weigh each call by 1/t, so that a large one does not decide alone; the launch cost cannot be negative
+        return None
+    # relative errors: weigh each call by 1/t, so that a large one does not decide alone; launching takes from nothing to the shortest call
     design = np.stack([1 / seconds, work / seconds], axis=1)
     launch, per_unit = np.linalg.lstsq(design, np.ones(work.size), rcond=None)[0]
-    if launch < 0:
-        launch, per_unit = 0.0, float(np.median(seconds / work))
-    shares = np.log(work / np.maximum(seconds - launch, 0.2 * seconds) / operation.peak(gpu))
-    centre = float(-np.log(per_unit * operation.peak(gpu)))
+    if not 0.0 <= launch <= shortest:
+        launch = float(np.clip(launch, 0.0, shortest))
+        per_unit = float(np.median((seconds - launch) / work))
+    peak = operation.peak(table.gpu)
+    shares = np.log(work / np.maximum(seconds - launch, 0.2 * seconds) / peak)
+    centre = float(-np.log(per_unit * peak))
     spread = float(1.4826 * np.median(np.abs(shares - np.median(shares))))
-    return Estimate(gpu.name, operation.rate, centre, max(spread, 0.01), int(work.size))
+    return Estimate(table.gpu.name, operation.rate, centre, max(spread, RUN_ERROR), int(work.size))

@@ -1,4 +1,4 @@
-"""Posteriors from published numbers alone: A10 (KV cache in host RAM) and GB10 (llama.cpp's batched bench).
+"""Posteriors from published numbers alone: A10 (KV cache in host RAM), GB10 under vLLM and under llama.cpp (batched bench).
 
 The population's rates are the prior. Each published number is an iteration priced by the formula, with the error that its printed digits
 leave. Rates that no number shows keep their prior.
@@ -23,8 +23,9 @@ from calibrate.steps.laplace import laplace
 from calibrate.steps.model import NORMAL, step_model
 from calibrate.steps.rates import prior_draws
 from sim.cost.batch import decode_batch, mixed_batch
-from sim.cost.rates import UNITS
-from sim.cost.work import iteration_work
+from sim.cost.rates import UNITS, Rates
+from sim.cost.step_time import step_time_s
+from sim.cost.work import Work, iteration_work
 from sim.rates.provenance import Origin, Provenance
 from sim.specs.attention_policy import blocks, dense
 from sim.specs.gpus import get_gpu
@@ -35,6 +36,15 @@ Array = NDArray[np.float64]
 UNSTATED = 0.03  # log sd of a number whose repeats are not stated
 ACCEPT = 0.99  # two numbers about seven rates: what they allow is a thin shell
 UBATCH = 512  # tokens that llama.cpp computes together
+# (model, weights, prompt, generated, tokens/s): published by the vendor, and by two users of vLLM (57 to 60).
+GB10_STREAMS = (
+    ("Llama-3.1-8B", "nvfp4", 2048, 128, 38.65),
+    ("Llama-3.1-8B", "fp8", 2048, 128, 20.5),
+    ("gpt-oss-120b", "bf16", 2048, 128, 58.5),
+)
+GB10_READS, GB10_READS_SD = 232.5e9, 0.03  # bytes/s of published read kernels: 231 to 234e9
+GB10_PROMPT = 128.0  # tokens of the true decode's prompts
+BUILDS = 0.10  # log sd of one build's decode around another's
 GB10_MODELS = {"moe": "Qwen3.6-35B-A3B", "dense": "Qwen3.6-27B"}
 # Runs of the released build; the others are experiments on one kernel.
 GB10_VARIANTS = ("default", "fp4_mmq_default", "gdn_m5_base", "gdn_m5_baseline")
@@ -49,20 +59,22 @@ class Published:
     precision: Precision
     engine: str
     source: str
+    reads: tuple[tuple[str, float, float], ...] = ()  # (rate, value, log sd) that kernels of others show
 
 
 @dataclass(frozen=True)
 class Learnt:
-    """Draws [draw] of every rate, the source of each, and the diagnostics."""
+    """Draws [draw] of every rate, the source of each, the diagnostics, and the rms of what the numbers differ by from the formula (log)."""
 
     rates: Mapping[str, Array]
     sources: Mapping[str, Provenance]
     diagnostics: Diagnostics
+    residual: float
 
 
 def published() -> list[Published]:
-    """All GPUs of which numbers are published and nothing was measured."""
-    return [a10(), gb10()]
+    """All GPUs of which numbers are published and nothing was measured; an engine of its own comes after the GPU's default."""
+    return [a10(), gb10(), gb10_llamacpp()]
 
 
 def a10() -> Published:
@@ -79,6 +91,28 @@ def a10() -> Published:
 
 
 def gb10() -> Published:
+    """Decode of single streams by builds of vLLM and of its vendor (GB10_STREAMS), and vLLM's true decode of 256 sequences
+    (gb10/decode_difference_method.csv). Memory is read at GB10_READS by kernels that do nothing else.
+    """
+    row = next(r for r in table("gb10", "decode_difference_method") if r["engine"] == "vllm" and r["model"] == "moe")
+    batch, context = float(row["npl_batch"]), GB10_PROMPT + (float(row["ntg_short"]) + float(row["ntg_long"])) / 2
+    seen = [(name, dtype, 1.0, prompt + generated / 2, tokens) for name, dtype, prompt, generated, tokens in GB10_STREAMS]
+    seen.append((GB10_MODELS["moe"], "nvfp4", batch, context, float(row["true_decode_tps"])))
+    works = [iteration_work(m := get_model(name), decode_batch(m, n, c), Precision(dtype)) for name, dtype, n, c, _ in seen]
+    cells = make_cells(
+        works,
+        [n / tokens for _, _, n, _, tokens in seen],
+        kind=["decode"] * len(seen),
+        model=[name for name, *_ in seen],
+        cell=[f"{n:g}x{c:g} {dtype}" for _, dtype, n, c, _ in seen],
+        repeat_sd=[BUILDS] * len(seen),
+    )
+    reads = tuple((rate, GB10_READS, GB10_READS_SD) for rate in ("beta", "beta_expert", "beta_kv"))
+    source = "single streams of vLLM builds, gb10/decode_difference_method.csv"
+    return Published("GB10", cells, Precision("nvfp4"), "vllm", source, reads)
+
+
+def gb10_llamacpp() -> Published:
     """Prefill and decode rates of llama.cpp's batched bench (gb10/batched_bench.csv, tok/s), medians over repeats of the same run."""
     precision = Precision("nvfp4", "bf16")
     seen: dict[tuple[str, str, float, float], list[float]] = defaultdict(list)
@@ -103,7 +137,7 @@ def gb10() -> Published:
     kinds, names, prompts, batches = zip(*seen, strict=True)
     labels = [f"{b:g}x{p:g}" for b, p in zip(batches, prompts, strict=True)]
     cells = make_cells(works, seconds, kind=kinds, model=[GB10_MODELS[n] for n in names], cell=labels, repeat_sd=errors)
-    return Published("GB10", cells, precision, "llama.cpp", "gb10/batched_bench.csv")
+    return Published("GB10", cells, precision, "llamacpp", "gb10/batched_bench.csv")
 
 
 def _generated(rows: Sequence[Row]) -> dict[tuple[float, float], float]:
@@ -131,6 +165,10 @@ def learn_published(known: Published, found: Mapping[str, Array], settings: Sett
     chain passes. For the same reason errors are normal: a long tail would let a number be disbelieved.
     """
     chosen = population_priors(found, get_gpu(known.gpu), known.precision)
+    for rate, value, sd in known.reads:
+        chosen[rate] = replace(
+            chosen[rate], median=value, sigma=sd, basis=f"published read kernels of {known.gpu}", origin=Origin.PUBLISHED
+        )
     model = step_model(known.cells, chosen, known_sigma=np.maximum(np.median(sigma, axis=0), PRINTED), nu=NORMAL)
     scores, diverging = sampled(laplace(model), replace(settings, target_accept=ACCEPT))
     rates = model.rates(scores.reshape(-1, model.size))
@@ -139,4 +177,6 @@ def learn_published(known: Published, found: Mapping[str, Array], settings: Sett
     own = Provenance(Origin.POPULATION, f"learnt from {len(known.cells)} published numbers ({known.source})", known.gpu)
     sources = {name: own if name in model.free else chosen[name].provenance for name in UNITS}
     draws = xr.Dataset({"score": (("chain", "draw", "unknown"), scores)})
-    return Learnt(values, sources, judge(draws, int(diverging.sum())))
+    point = Rates(**{name: float(np.median(draws)) for name, draws in values.items()})
+    off = np.log(step_time_s(Work(*known.cells.work.T), point) / known.cells.step_s)
+    return Learnt(values, sources, judge(draws, int(diverging.sum())), float(np.sqrt(np.mean(np.square(off)))))

@@ -60,11 +60,11 @@ def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dic
 
 def population(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
     """Means and spreads over GPUs, the stack's loss and how shares change with size; a GPU's own are integrated out (see its tests)."""
-    from calibrate.population.kernels import OPERATIONS, Estimate
+    from calibrate.population.kernels import BY_KERNELS, Estimate
     from calibrate.population.model import population_model
     from calibrate.steps.rates import BY_ENGINES
 
-    kernels = [Estimate(gpu, operation.rate, 0.0, KERNEL_ERROR, 10) for gpu in GPUS for operation in OPERATIONS]
+    kernels = [Estimate(gpu, rate, 0.0, KERNEL_ERROR, 10) for gpu in GPUS for rate in BY_KERNELS]
     engines = [Estimate(gpu, rate, 0.0, ENGINE_ERROR, 10) for gpu in WITH_ENGINE for rate in BY_ENGINES]
     model = population_model(kernels, engines)
     observed = {f"{name}_seen": f"{name}_values" for name in ("kernel", "engine")}

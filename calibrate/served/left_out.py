@@ -32,6 +32,7 @@ from calibrate.steps.engine_grid import Grid
 from calibrate.steps.laplace import HOST_SD, fitted
 from calibrate.steps.noise import with_hosts_of_visits
 from calibrate.steps.rates import calibration_priors
+from sim.cost.gemm_surface import BY_TABLES
 from sim.cost.rates import RateDraws, at_host
 from sim.errors import UsageError
 from sim.rates.load import family_known, load_rates, widened
@@ -46,7 +47,6 @@ PARTS = ("host", "model", "family", "dtype", "tp", "version", "scheduling", "sib
 SAME_CHIP = {"H100": "H200", "H200": "H100"}
 LEAST_REQUESTS = 20
 LEFT_OUT = "left out"  # origin of a GPU whose own files are not to be found
-KERNELS = "kernel latencies"  # in the evidence of rates learnt from some
 REFIT_DRAWS = 200
 
 
@@ -88,10 +88,11 @@ def _without_gpu(run: ServedRun) -> Iterator[tuple[str, ServedRun, RateDraws]]:
     if kin := SAME_CHIP.get(run.gpu.name):
         like = replace(run, gpu=replace(unknown.gpu, sibling_of=kin))
         yield "sibling", like, load_rates(like.deployment)
-    file = files("scenarios") / "data" / "posteriors" / "left-out" / f"{key(run.gpu.name)}.nc"
-    if file.is_file():
-        rates = load_rates(unknown.deployment, posterior=str(file))
-        yield "kernels" if KERNELS in rates.source.evidence else "datasheet", unknown, rates
+    folder = files("scenarios") / "data" / "posteriors" / "left-out"
+    by_tables = replace(run, gpu=replace(unknown.gpu, origin=BY_TABLES))
+    for part, file, held in (("kernels", folder, by_tables), ("datasheet", folder / "datasheet", unknown)):
+        if (path := file / f"{key(run.gpu.name)}.nc").is_file():
+            yield part, held, load_rates(held.deployment, posterior=str(path))
 
 
 @cache

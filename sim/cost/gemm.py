@@ -11,7 +11,7 @@ small kernels (sim.cost.work).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -20,6 +20,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.cost.gemm_surface import Surface, surface_of
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.cost.smooth import smooth_max
 from sim.specs.gpu import GpuSpec
@@ -115,14 +116,28 @@ def over_roofline(model: ModelSpec, precision: Precision, tp: int, gpu: GpuSpec 
     measured on `gpu` or its chip, else of typical ones of their size. None on a GPU without a table, for weights that are computed in
     another dtype than their own, and for layers that are put together otherwise.
     """
-    eight_bits = quantises(precision.weights, gpu)
-    of_chip = products_on(gpu) if gpu is not None and (eight_bits or precision.weights == MEASURED_AT) else None
-    if gpu is None or of_chip is None:
+    return products_over_roofline(products_of(model, tp), precision, gpu)
+
+
+def products_over_roofline(wanted: Sequence[tuple[Product, int]], precision: Precision, gpu: GpuSpec | None) -> Array | None:
+    """`over_roofline` of (product, layers); None for none of them."""
+    if gpu is None or not wanted:
         return None
-    wanted, known = products_of(model, tp), of_chip
-    if gpu.origin == HELD_OUT:
-        known = {product: seen for product, seen in known.items() if product not in dict(wanted)}
-    return sum_over_roofline(wanted, known, roofline(of_chip), precision.weight_bytes / ACTIVATION_BYTES) if wanted else None
+    eight_bits, of_chip = quantises(precision.weights, gpu), products_on(gpu)
+    width = precision.weight_bytes / ACTIVATION_BYTES if eight_bits else 1.0
+    if of_chip is not None and (eight_bits or precision.weights == MEASURED_AT):
+        known = of_chip
+        if gpu.origin == HELD_OUT:
+            known = {product: seen for product, seen in known.items() if product not in dict(wanted)}
+        return sum_over_roofline(wanted, known, roofline(of_chip), width)
+    surface = surface_of(gpu, MEASURED_AT if eight_bits else precision.weights)
+    return surface_over_roofline(wanted, surface, width) if surface else None
+
+
+def surface_over_roofline(wanted: Sequence[tuple[Product, int]], surface: Surface, width: float = 1.0) -> Array:
+    """`over_roofline` of (product, layers) by a GPU's surface of typical products; `width` is that of a weight over the surface's."""
+    rows = np.arange(1.0, surface.rows[-1] + 1.0)
+    return _over(wanted, lambda p: surface.seconds(float(p.k * p.n), rows), surface.roofline_s, rows, width)
 
 
 def products_on(gpu: GpuSpec) -> dict[Product, Measured] | None:
@@ -136,15 +151,27 @@ def sum_over_roofline(
 ) -> Array:
     """`over_roofline` of (product, layers) and what is known of products; `width` is that of a weight, in 16 bits."""
     rows = np.arange(1.0, min(seen.rows[-1] for seen in known.values()) + 1.0)
+
+    def seconds(product: Product) -> Array:
+        return by_rows(known[product], rows) if product in known else typical_s(product, known, best, rows)
+
+    return _over(wanted, seconds, lambda weights, rows: smooth_s(weights, rows, best), rows, width)
+
+
+def _over(
+    wanted: Sequence[tuple[Product, int]],
+    seconds: Callable[[Product], Array],
+    roofline_s: Callable[[float, Array], Any],
+    rows: Array,
+    width: float,
+) -> Array:
+    """Seconds of (product, layers) [row] over the roofline, weights of `width`; 1 for no rows."""
     whole = in_tiles(rows) if width < 1.0 else rows
-    each = (
-        layers * (by_rows(known[p], whole) if p in known else typical_s(p, known, best, rows)[whole.astype(int) - 1])
-        for p, layers in wanted
-    )
+    each = sum(layers * seconds(p)[whole.astype(int) - 1] for p, layers in wanted)
     weights = float(sum(layers * p.k * p.n for p, layers in wanted))
     floor_s = FLOOR_S * sum(layers for _, layers in wanted)
-    seconds = floor_s + (sum(each) - floor_s) * width * (1.0 + PADDING * (1.0 - rows / whole))
-    return np.concatenate([[1.0], seconds / (smooth_s(weights, rows, best) * width)])
+    total = floor_s + (each - floor_s) * width * (1.0 + PADDING * (1.0 - rows / whole)) if width < 1.0 else each
+    return np.concatenate([[1.0], total / (roofline_s(weights, rows) * width)])
 
 
 def in_tiles(rows: Array) -> Array:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.cost.all_reduce import wire_bytes
 from sim.cost.attention import mixed_fill, query_heads
 from sim.cost.batch import DENSE, BatchShape
 from sim.cost.gemm import GEMM_KERNELS, at_rows, over_roofline
@@ -100,13 +101,18 @@ class Coefficients(NamedTuple):
     kept_token_bytes: float  # that a token adds to the cache for good
     kept_window_token_bytes: float  # while it is inside the window
     pair_flops: float
+    prefill_pair_flops: float  # of latent attention in its expanded form
     window_pair_flops: float
     state_seq_bytes: float  # read + write
     state_token_flops: float
     summary_unit_bytes: float  # one unit's summary, all full-context layers
     kv_layers: int
-    comm_row_bytes: float
+    comm_row_bytes: float  # beside all-reduces
     comm_ops: float
+    reduces: float  # all-reduces, in units of the slowest link's bytes
+    reduce_row_bytes: float  # of one's message
+    reduce_gpus: int
+    reduce_on: GpuSpec | None
     launch_layers: float  # of an iteration outside a captured graph
     piece_layers: float  # of one that carries prefill and is in pieces of graphs
     mixed_fill: float
@@ -145,7 +151,7 @@ def coefficients(
     measured, sharing = over_roofline(model, precision, tp, gpu), tp * parallel.dp
     linear = flops = expert_flops = kernels = activation = launches = pieces = 0.0
     experts: list[tuple[float, int, int]] = []
-    kv = window = summary = state = pair = window_pair = state_flops = blocks = kept = near = 0.0
+    kv = window = summary = state = pair = prefill_pair = window_pair = state_flops = blocks = kept = near = 0.0
     found = stored(model, precision.weights)
     for group, size in zip(model.groups, group_bytes(model, precision), strict=True):
         n, mixer, mlp = group.count, group.mixer, group.mlp
@@ -188,10 +194,12 @@ def coefficients(
             # the indexer scores every token by its key, attention reads what it selects; the whole cache is kept
             index = n * mixer.indexer.key_bytes()
             kv, pair = kv + index, pair + n * mixer.indexer.flops_per_pair() / tp
+            prefill_pair += n * mixer.indexer.flops_per_pair() / tp
             window, window_pair, kept = window + token_bytes, window_pair + pair_flops, kept + token_bytes + index
         else:
             kept += keeps
             kv, pair = kv + token_bytes, pair + pair_flops
+            prefill_pair += n * mixer.prefill_flops_per_pair() / tp
             # minimum and maximum per key channel, 16-bit: the bytes of two keys, that is of one token's K and V
             keys = mixer.kv_elements_per_token() if mixer.kind == "attention" else 2 * mixer.kv_elements_per_token()
             summary += n * keys * ACTIVATION_BYTES / shards
@@ -216,6 +224,7 @@ def coefficients(
         kept_token_bytes=kept,
         kept_window_token_bytes=near,
         pair_flops=pair,
+        prefill_pair_flops=prefill_pair,
         window_pair_flops=window_pair,
         state_seq_bytes=2.0 * state / tp,
         state_token_flops=state_flops / tp,
@@ -223,6 +232,10 @@ def coefficients(
         kv_layers=model.kv_layers,
         comm_row_bytes=comm_bytes,
         comm_ops=comm_ops,
+        reduces=blocks * parallel.all_reduce.byte if tp > 1 else 0.0,
+        reduce_row_bytes=hidden * ACTIVATION_BYTES,
+        reduce_gpus=tp,
+        reduce_on=gpu,
         launch_layers=launches * (1.0 + TP_LAUNCHES * (tp > 1)),
         piece_layers=pieces,
         mixed_fill=mixed_fill(query_heads(model, tp)),
@@ -232,13 +245,13 @@ def coefficients(
 
 
 def traffic(model: ModelSpec, reduces: float, tp: int, parallel: Parallel = NO_PARALLEL) -> tuple[float, float]:
-    """(bytes per row, operations) between GPUs in one pass through all layers with `reduces` all-reduces, in those of the replica's slowest
-    link.
+    """(bytes per row beside all-reduces, operations) between GPUs in one pass through all layers with `reduces` all-reduces, in units of
+    the replica's slowest link.
 
     A token goes to each GPU that holds one of its experts, and comes back, once: n (1 - (1 - 1/n)**top_k) of n, its own left out.
     """
     reduce, swap, hand = parallel.all_reduce, parallel.all_to_all, parallel.hand_over
-    moved = reduces * model.hidden * ACTIVATION_BYTES * 2.0 * (tp - 1) / tp * reduce.byte
+    moved = 0.0
     ops = (reduces if tp > 1 else 0.0) * reduce.latency
     if parallel.dp > 1:
         gpus = tp * parallel.dp
@@ -295,7 +308,7 @@ def layer_kernels(group: LayerGroup, hidden: int, tp: int = 1) -> tuple[float, f
     return small, gemms, ACTIVATION_BYTES * row, inputs
 
 
-def expected_experts(experts: int, top_k: float, tokens: Any) -> Any:
+def expected_experts(experts: Any, top_k: Any, tokens: Any) -> Any:
     """Expected distinct experts that `tokens` tokens route to, each choosing top_k of `experts` uniformly."""
     return experts * (1.0 - (1.0 - top_k / experts) ** tokens)
 
@@ -366,7 +379,7 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
         link_bytes=attention.link_bytes,
         gathers=finds if policy.placement == "host" else 0.0,
         link_hidden_bytes=attention.link_hidden_bytes,
-        comm_bytes=rows * c.comm_row_bytes,
+        comm_bytes=rows * c.comm_row_bytes + c.reduces * wire_bytes(rows * c.reduce_row_bytes, c.reduce_gpus, c.reduce_on),
         comm_ops=c.comm_ops,
         launch_layers=launch_layers(c, shape),
     )
@@ -412,7 +425,9 @@ def attention_work(c: Coefficients, shape: BatchShape, policy: AttentionPolicy =
         + shape.decode_window * c.window_pair_flops
         + shape.decode_seqs * c.state_token_flops,
         prefill,
-        shape.prefill_pairs * c.pair_flops + shape.prefill_window_pairs * c.window_pair_flops + shape.prefill_tokens * c.state_token_flops,
+        shape.prefill_pairs * c.prefill_pair_flops
+        + shape.prefill_window_pairs * c.window_pair_flops
+        + shape.prefill_tokens * c.state_token_flops,
         link,
         hidden,
     )

@@ -241,6 +241,13 @@ def moved(rates: RateDraws, factor: Array) -> RateDraws:
     return replace(rates, draws=Rates(**values), error=factor if rates.error is None else rates.error * factor)
 
 
+def slowed(rates: RateDraws, loss: float, sd: float, seed: int) -> RateDraws:
+    """Rates of something slower: step times longer by a log-normal factor of median exp(`loss`), one for each draw as a whole."""
+    spread = moved(rates, model_errors(np.full(rates.count, sd), seed + 2))
+    point, draws = ({name: getattr(each, name) for name in UNITS} for each in (spread.point, spread.draws))
+    return replace(spread, point=Rates(**with_model_error(point, np.exp(loss))), draws=Rates(**with_model_error(draws, np.exp(loss))))
+
+
 def rates_for(
     gpu: GpuSpec, precision: Precision | None = None, *, path: str | Path | None = None, draws: int = 1000, seed: int = 0, tp: int = 1
 ) -> RateDraws:
@@ -278,6 +285,11 @@ def packaged_posterior(name: str) -> Path | None:
     """The packaged posterior of a GPU (or `population`), or None."""
     path = _folder() / f"{key(name)}.nc"
     return path if path.exists() else None
+
+
+def engine_posterior(gpu: GpuSpec, engine: str) -> Path | None:
+    """The packaged posterior of an engine on a GPU whose default is another's, or None."""
+    return packaged_posterior(f"{gpu.name}-{engine}") if gpu.origin == "catalogue" else None
 
 
 def packaged_posteriors() -> list[Path]:

@@ -68,7 +68,6 @@ _EFFICIENCY: dict[str, tuple[float, float]] = {
     "expert_flops_per_s": (0.50, 0.30),
 }
 PRODUCTS = ("linear_flops_per_s", "expert_flops_per_s")  # of matrix products: their share of the peak changes with the GPU's size
-_NO_LINK_BYTES_PER_S = 16e9  # GPU-GPU traffic through the host where there is no direct link
 # 8-bit products reach less of their peak than 16-bit ones of theirs: prefill of 2,048 to 8,192 tokens of two fp8 models on an H100, in
 # process, is then as measured within 1 %.
 EIGHT_BITS = 0.88
@@ -86,6 +85,11 @@ def product_flops(gpu: GpuSpec, dtype: str) -> float:
     return peak * (EIGHT_BITS if used in ("fp8", "int8") else 1.0)
 
 
+def gpu_link(gpu: GpuSpec) -> float:
+    """Peak bytes/s between GPUs: of their direct link, else of the host link. Two cards on PCIe 4 and on 5 reach 0.58 of it each."""
+    return gpu.gpu_link_bandwidth or gpu.host_link_bandwidth
+
+
 def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
     linear, used = flops_for(gpu, precision.weights)
     sixteen, _ = flops_for(gpu, "bf16")
@@ -97,7 +101,7 @@ def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
         "linear_flops_per_s": (linear, f"{used} dense flops"),
         "attention_flops_per_s": (sixteen, "16-bit dense flops"),
         "link_bytes_per_s": (gpu.host_link_bandwidth, "host link"),
-        "comm_bytes_per_s": (gpu.gpu_link_bandwidth or _NO_LINK_BYTES_PER_S, "GPU-GPU link"),
+        "comm_bytes_per_s": (gpu_link(gpu), "GPU-GPU link"),
         "expert_flops_per_s": (linear, f"{used} dense flops"),
     }
     out = {}

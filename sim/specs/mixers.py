@@ -72,6 +72,10 @@ class Attention:
         """Flops of one query token against one key token, all heads: a dot product and a weighted sum."""
         return 2 * self.heads * (self.head_dim + (self.value_dim or self.head_dim))
 
+    def prefill_flops_per_pair(self) -> int:
+        """The same in prefill."""
+        return self.attention_flops_per_pair()
+
 
 @dataclass(frozen=True, slots=True)
 class Indexer:
@@ -152,6 +156,10 @@ class LatentAttention:
     def attention_flops_per_pair(self) -> int:
         """Absorbed form, as engines decode: scores over kv_rank + rope_dim, values over kv_rank."""
         return 2 * self.heads * (2 * self.kv_rank + self.rope_dim)
+
+    def prefill_flops_per_pair(self) -> int:
+        """Expanded form, as engines prefill: keys of nope_dim + rope_dim and values of v_dim, as in multi-head attention."""
+        return 2 * self.heads * (self.nope_dim + self.rope_dim + self.v_dim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,12 @@ SECTIONS = {
         "allow-unconverged",
     ),
     "Measure first, then learn": ("collect", "model", "cells", "budget"),
+    "Kernel latencies instead of grids": ("tables",),
 }
 
 
 @click.command("calibrate", cls=Sectioned, sections=SECTIONS)
-@click.option("--hw", type=GPU, metavar="GPU", required=True, help="The GPU: a catalogue name or alias; cpu with --collect.")
+@click.option("--hw", type=GPU, metavar="GPU", help="The GPU: a catalogue name or alias; cpu with --collect.  [required but for --tables]")
 @click.option(
     "--from",
     "given",
@@ -76,10 +77,16 @@ SECTIONS = {
 @click.option("--model", type=MODEL, help="The shape to measure, as `simctl measure` names it.")
 @click.option("--cells", type=click.Path(path_type=Path), help="Measure the cells of this file (`simctl design`) instead of a whole grid.")
 @click.option("--budget", type=DURATION, metavar="TIME", help="Seconds of measuring to spend (90, 120s, 2m).")
+@click.option(
+    "--tables",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Kernel latencies (SYSTEM/OPERATION/vllm/VERSION/TABLE.parquet): how well they are predicted; --out learns --hw's rates.",
+)
 def command(
-    hw: str, given: tuple[Path, ...], engine: str | None, out: Path | None, plot: Path | None, as_json: bool, draws: int | None,
+    hw: str | None, given: tuple[Path, ...], engine: str | None, out: Path | None, plot: Path | None, as_json: bool, draws: int | None,
     chains: int, seed: int, folds: int, worst: int, thin: int | None, from_datasheet: bool, allow_unconverged: bool, collect: Path | None,
-    model: str | None, cells: Path | None, budget: float | None,
+    model: str | None, cells: Path | None, budget: float | None, tables: Path | None,
 ) -> None:  # fmt: skip
     """Learn the rates of the one formula for a GPU, and say how far to trust them.
 
@@ -98,7 +105,17 @@ def command(
       simctl calibrate --hw h100                        from packaged data
       simctl calibrate --hw h100 --from GRID.nc --out posterior.nc
       simctl calibrate --hw cpu --collect out/          measure first
+      simctl calibrate --tables DIR --hw l40s           kernel tables
     """
+    if tables is not None:
+        from simctl.commands.kernel_tables import run as of_tables
+
+        if given or collect is not None or plot is not None or engine is not None:
+            raise UsageError("--tables is learnt from alone: it takes --hw, --out and --json")
+        of_tables(tables, hw, out, as_json)
+        return
+    if not hw:
+        raise UsageError("which GPU? give --hw")
     target = writable(plot)
     writable(out)
     if any(path.suffix.lower() in LOGS for path in given):

@@ -59,3 +59,10 @@ def test_vision_tower_is_resident_but_not_active():
     spec, text = get_model("Gemma-3-4B"), 3_880_263_168
     assert spec.params - spec.extra_params == text
     assert spec.active_params == text  # tied: the one table is read once, as the output projection
+
+
+def test_latent_attention_prefills_in_its_expanded_form():
+    """DeepSeek-V3: keys of 128 + 64 and values of 128 for each head, beside 512 + 64 and 512 in decode."""
+    mixer = get_model("DeepSeek-V3").groups[0].mixer
+    assert mixer.prefill_flops_per_pair() == 2 * 128 * (192 + 128)
+    assert mixer.attention_flops_per_pair() == 2 * 128 * (576 + 512)

@@ -1,0 +1,1 @@
+"""Kernel latency tables: read, predicted by the formula, and learnt from."""

@@ -1,0 +1,62 @@
+"""Errors of the formula on kernel latency tables, by GPU, operation, dtype and size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from calibrate.tables.read import Table
+from calibrate.tables.rows import Predicted, predicted
+
+EDGES = {"bytes": (2**16, 2**20, 2**24), "context": (1024, 8192), "tokens": (16, 256, 2048), "rows": (16, 64, 256, 1024)}
+LAUNCH_BOUND_S = 20e-6  # rows below are the launch's time, not the kernel's
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Errors of one operation's rows over the measured time: median of the absolute value, median with its sign, 90th percentile."""
+
+    gpu: str
+    operation: str
+    dtype: str
+    axis: str
+    size: str
+    n: int
+    median: float
+    bias: float
+    p90: float
+
+
+def errors(tables: Sequence[Table]) -> tuple[list[Part], list[Path]]:
+    """(errors by part, files whose operation no term of the formula has). Rows below LAUNCH_BOUND_S are left out, where others remain."""
+    parts: list[Part] = []
+    others: list[Path] = []
+    for table in tables:
+        found = predicted(table)
+        if found is None:
+            others.append(table.path)
+        else:
+            parts.extend(_parts(found))
+    return parts, others
+
+
+def _parts(found: Predicted) -> Iterator[Part]:
+    shown, edges = found.measured_s >= LAUNCH_BOUND_S, EDGES[found.axis]
+    sizes = np.searchsorted(edges, found.size)
+    logs = np.log(found.predicted_s / found.measured_s)
+    for dtype in np.unique(found.dtype):
+        for i in range(len(edges) + 1):
+            of = shown & (found.dtype == dtype) & (sizes == i)
+            if of.any():
+                own = logs[of]
+                size = f"<= {_short(edges[i])}" if i < len(edges) else f"> {_short(edges[-1])}"
+                values = (np.median(np.abs(own)), np.median(own), np.quantile(np.abs(own), 0.9))
+                median, bias, p90 = (float(np.expm1(value)) for value in values)
+                yield Part(found.gpu, found.operation, str(dtype), found.axis, size, int(of.sum()), median, bias, p90)
+
+
+def _short(edge: int) -> str:
+    return f"{edge >> 20}M" if edge >= 2**20 else f"{edge >> 10}K" if edge >= 2**10 else str(edge)

@@ -1,0 +1,84 @@
+"""GEMM efficiency by size and rows: time over the roofline of typical products, on GPUs and in dtypes that kernel tables show.
+
+    seconds(k, n, rows) = smooth_max(bytes / B, flops / F) * over[size, rows]
+
+`over` is a median over shapes of about that many weights (k n), whatever their ratio. B and F are the fastest 16-bit product's, F
+times what the datasheet says of the dtype: as rates of one dtype are scaled to another. Learnt from published tables of vLLM's kernels, one
+run on one machine each (`python -m calibrate.tables.gemm`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.cost.smooth import smooth_max
+from sim.specs.gpu import GpuSpec
+from sim.specs.precision import DTYPE_BYTES
+
+Array = NDArray[np.float64]
+PACKAGED = "data/gemm_surfaces.npz"
+BY_TABLES = "kernel tables"  # origin of a GPU as if it were known by kernel tables alone
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Surface:
+    """Log of seconds over the roofline [size, row] at log2 weights `sizes` and `rows`, ascending, and that roofline."""
+
+    sizes: Array
+    rows: Array
+    log_over: Array
+    bytes_per_s: float
+    flops_per_s: float
+    width: float  # bytes of a weight
+
+    def seconds(self, weights: float, rows: Array) -> Array:
+        """Seconds of one product of so many weights at numbers of rows, never falling when a row is added."""
+        out: Array = np.maximum.accumulate(np.exp(self._log_over(weights, rows)) * self.roofline_s(weights, rows))
+        return out
+
+    def roofline_s(self, weights: float, rows: Array) -> Any:
+        """Roofline seconds of products of so many weights."""
+        return smooth_max(weights * self.width / self.bytes_per_s, 2.0 * weights * rows / self.flops_per_s)
+
+    def _log_over(self, weights: float, rows: Array) -> Array:
+        place = np.interp(np.log2(weights), self.sizes, np.arange(self.sizes.size))
+        low = int(min(place, self.sizes.size - 2))
+        mixed = self.log_over[low] + (place - low) * (self.log_over[low + 1] - self.log_over[low])
+        return np.asarray(np.interp(np.log(rows), np.log(self.rows), mixed), dtype=float)
+
+
+def surface_of(gpu: GpuSpec, dtype: str) -> Surface | None:
+    """The surface of a GPU or its chip for weights of a dtype; None where no table shows it."""
+    known = packaged()
+    own = known.get((gpu.name, dtype)) if gpu.origin in ("catalogue", BY_TABLES) else None
+    return own or known.get((gpu.sibling_of, dtype))
+
+
+@cache
+def packaged() -> dict[tuple[str, str], Surface]:
+    """Packaged surfaces by GPU and dtype."""
+    with (files("sim") / PACKAGED).open("rb") as file:
+        return read_surfaces(file)
+
+
+def read_surfaces(file: IO[bytes]) -> dict[tuple[str, str], Surface]:
+    """Surfaces from a file of `python -m calibrate.tables.gemm`."""
+    with np.load(file, allow_pickle=False) as data:
+        columns = {name: data[name] for name in data.files}
+    sizes, rows = columns["sizes"].astype(float), columns["rows"].astype(float)
+    found = {}
+    for gpu, dtype, over, rate, flops in zip(
+        *(columns[name].tolist() for name in ("gpu", "dtype")),
+        columns["log_over"],
+        columns["bytes_per_s"],
+        columns["flops_per_s"],
+        strict=True,
+    ):
+        found[gpu, dtype] = Surface(sizes, rows, over.astype(float), float(rate), float(flops), DTYPE_BYTES[dtype])
+    return found

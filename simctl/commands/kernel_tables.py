@@ -1,0 +1,46 @@
+"""`simctl calibrate --tables`: how well the formula predicts tables of kernel latencies, and a posterior learnt from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import click
+
+from simctl.text.layout import aligned, fill
+
+
+def run(folder: Path, hw: str | None, out: Path | None, as_json: bool) -> None:
+    """Read, predict, print; with `out` learn the GPU's rates. Raises UsageError for a folder without tables."""
+    from calibrate.tables.read import read_tables
+    from calibrate.tables.report import LAUNCH_BOUND_S, errors
+    from sim.errors import UsageError
+    from sim.specs.gpus import get_gpu
+
+    gpu = get_gpu(hw) if hw else None
+    if out is not None and gpu is None:
+        raise UsageError("whose posterior is to be written? give --hw")
+    everything = read_tables(folder, gpu if out is None else None)
+    tables = [table for table in everything if gpu is None or table.gpu.name == gpu.name]
+    if not tables:  # of a folder of several systems
+        raise UsageError(f"{folder}: no tables of {hw}")
+    parts, others = errors(tables)
+    if as_json:
+        body = {"rows": [dataclasses.asdict(part) for part in parts], "not_predicted": [str(path) for path in others]}
+        click.echo(json.dumps(body, indent=1))
+    else:
+        lines = [
+            (p.gpu, p.operation, p.dtype, f"{p.size} {p.axis}", str(p.n), f"{p.median:.0%}", f"{p.bias:+.0%}", f"{p.p90:.0%}")
+            for p in parts
+        ]
+        click.echo("\n".join(aligned(("GPU", "operation", "dtype", "size", "n", "median", "bias", "p90"), lines, left=4)))
+        click.echo(fill(f"Errors of predicted over measured time; rows below {LAUNCH_BOUND_S * 1e6:.0f} us are left out."))
+        if others:
+            names = sorted({path.stem.split("__")[1] if "__" in path.stem else path.stem for path in others})
+            click.echo(fill(f"No term of the formula: {', '.join(names)}.", later="  ", whole=True))
+    if out is not None and gpu is not None:
+        from calibrate.population.from_tables import learn_gpu
+
+        path = learn_gpu(everything, gpu, out)
+        click.echo(f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB)", err=True)

@@ -1,0 +1,42 @@
+"""An all-reduce's bytes: exact for two GPUs, one-shot for small messages, never falling with a byte more, as measured for large ones."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.cost.all_reduce import GROUPS, wire_bytes
+from sim.specs.gpus import get_gpu, list_gpus
+
+BYTES = st.floats(1.0, 1e9)
+GPU = st.sampled_from([None, *map(get_gpu, list_gpus())])
+
+
+@given(BYTES, GPU)
+def test_two_gpus_carry_the_message_once(size, gpu):
+    assert wire_bytes(size, 2, gpu) == size
+
+
+@given(BYTES, st.floats(1.0, 10.0), st.sampled_from([3, 4, 6, 8, 16]), GPU)
+def test_a_larger_message_never_takes_fewer_bytes(size, factor, gpus, gpu):
+    assert wire_bytes(size * factor, gpus, gpu) >= wire_bytes(size, gpus, gpu)
+
+
+@given(st.lists(BYTES, min_size=1, max_size=5), st.sampled_from([1, 2, 4, 8]), GPU)
+def test_arrays_are_numbers_one_by_one(sizes, gpus, gpu):
+    assert np.array_equal(wire_bytes(np.array(sizes), gpus, gpu), [wire_bytes(size, gpus, gpu) for size in sizes])
+
+
+@pytest.mark.parametrize("gpus", [4, 8])
+def test_small_messages_are_read_from_all_others(gpus):
+    assert wire_bytes(65536.0, gpus, get_gpu("H100")) == (gpus - 1) * 65536.0
+
+
+def test_a_switch_that_sums_makes_eight_gpus_cheaper_than_four():
+    large = [wire_bytes(64e6, gpus, get_gpu("H100")) for gpus in (2, 4, 8)]
+    assert large[0] < large[2] < large[1]
+
+
+def test_siblings_have_their_chips_groups_and_others_a_ring():
+    assert wire_bytes(64e6, 8, get_gpu("GH200")) == 64e6 * GROUPS["H100"][8]
+    assert wire_bytes(64e6, 4, get_gpu("A40")) == 64e6 * 1.5
