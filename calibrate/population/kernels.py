@@ -70,7 +70,10 @@ def _attention_flops(t: Table) -> Array:
 def _all_reduce_bytes(t: Table) -> Array:
     sizes = zip(t.number("num_gpus"), ACTIVATION_BYTES * t.number("message_size"), strict=True)
     moved = np.array([wire_bytes(float(size), int(gpus), t.gpu) for gpus, size in sizes])
-    return np.where((t.text("backend") == "vllm_graph") & (moved > 1e6) & (moved < 2e8), moved, 0.0)
+    kept = (t.text("backend") == "vllm_graph") & (moved > 1e6) & (moved < 2e8)
+    if not t.gpu.gpu_link_bandwidth:  # more than two cards share root complexes
+        kept &= t.number("num_gpus") == 2
+    return np.where(kept, moved, 0.0)
 
 
 def _experts(t: Table) -> tuple[Array, Array, NDArray[np.bool_]]:

@@ -178,5 +178,5 @@ def learn_published(known: Published, found: Mapping[str, Array], settings: Sett
     sources = {name: own if name in model.free else chosen[name].provenance for name in UNITS}
     draws = xr.Dataset({"score": (("chain", "draw", "unknown"), scores)})
     point = Rates(**{name: float(np.median(draws)) for name, draws in values.items()})
-    off = np.log(step_time_s(Work(*known.cells.work.T), point) / known.cells.step_s)
+    off = np.log(step_time_s(Work(*known.cells.work.T), point, np) / known.cells.step_s)
     return Learnt(values, sources, judge(draws, int(diverging.sum())), float(np.sqrt(np.mean(np.square(off)))))

@@ -4,9 +4,9 @@
     large messages   group(N) b           in halves over the ring, or in the switch
 
 for a message of b bytes over N GPUs, in units of what two GPUs move: b. `group` is measured: time of 8 to 128 MB over that of two GPUs
-(kernel tables of A100, H100, H200, B200, L40S and RTX PRO 6000; one machine each). A switch that sums (Hopper) makes eight GPUs
-cheaper than four; without a direct link, traffic of many GPUs shares few PCIe roots. The larger of both counts, and one-shot up to its
-largest message, so that the time never falls when a byte is added.
+(kernel tables of A100, H100, H200 and B200; one machine each). A switch that sums (Hopper) makes eight GPUs cheaper than four. What links
+over PCIe cost is in the rates (`sim.rates.links`). The larger of both counts, and one-shot up to its largest message: the time never falls
+when a byte is added.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ GROUPS = {
     "H100": {4: 1.21, 8: 1.14},
     "H200": {4: 1.22, 8: 1.15},
     "B200": {4: 1.23, 8: 1.38},
-    "L40S": {4: 7.6, 8: 17.2},
-    "RTX-PRO-6000-Server": {4: 1.91, 8: 2.75},
 }
 
 

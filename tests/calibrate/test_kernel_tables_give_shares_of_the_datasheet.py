@@ -50,7 +50,7 @@ def tables(gpu, rng):
                 "head_v_dim": 128, "latency": ms(moved / (0.85 * bandwidth)),
             })  # fmt: skip
     for count in (2, 4, 8):
-        for size in (2**21, 2**22, 2**23, 2**24):
+        for size in (2**i for i in range(19, 27)):
             moved = wire_bytes(2.0 * size, count, gpu)
             row = {"backend": "vllm_graph", "num_gpus": count, "message_size": size}
             reduce.append({**row, "latency": ms(moved / (0.6 * gpu_link(gpu)))})
