@@ -166,7 +166,7 @@ bench-calibrate: $(VENV)/.test
 # Truths drawn from every model's prior, each with its own data and posterior: half an hour on two idle cores.
 .PHONY: sbc
 sbc: $(VENV)/.test
-	$(BIN)/python -m calibrate.sbc
+	$(BIN)/python -m studies.sbc
 
 # The packaged grids refitted without each term of the step time, and served runs replayed at the refitted rates; six minutes.
 .PHONY: routing
@@ -175,7 +175,7 @@ routing: $(VENV)/.test
 
 .PHONY: ablate
 ablate: $(VENV)/.test
-	$(BIN)/python -m calibrate.steps.ablate --served
+	$(BIN)/python -m studies.ablate --served
 
 # After a change of the formula or of measurements: what depends on them, in order; goes on where it stopped. TABLES is a folder of kernel
 # tables, for the population over GPUs.

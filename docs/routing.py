@@ -21,13 +21,13 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 from scipy.stats import t as student  # noqa: E402
 
-from calibrate.replication.routing import SIMULATED  # noqa: E402
 from sim import Deployment, Workload, load_rates  # noqa: E402
 from sim.rates.serving import as_served  # noqa: E402
 from sim.results.metrics import summarise  # noqa: E402
 from sim.study.fleet_spec import Fleet, PoolSpec  # noqa: E402
 from sim.study.run import planned, run_planned  # noqa: E402
 from sim.study.simulate import fleet_study  # noqa: E402
+from studies.replication.routing import SIMULATED  # noqa: E402
 
 DATA, PAGE = ROOT / "scenarios/data/simulated/routing.csv", ROOT / "docs/routing.md"
 PUBLISHED = ROOT / "scenarios/data/reference/routing/policy_metrics.csv"

@@ -25,10 +25,10 @@ import click
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from calibrate.replication.reports import REPORTS  # noqa: E402
-from calibrate.replication.reports import claims as claims_of  # noqa: E402
 from simctl.cli import COMMANDS, group  # noqa: E402
 from simctl.commands.replicate import interval  # noqa: E402
+from studies.replication.reports import REPORTS  # noqa: E402
+from studies.replication.reports import claims as claims_of  # noqa: E402
 
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 # Files at the top of the repository that are pages of the site.

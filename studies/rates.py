@@ -75,6 +75,12 @@ STEPS = (
         (f"{POSTERIORS}/recall.json",),
         formula=False,
     ),
+    Step(
+        "claims",
+        ("studies.replicated", "scenarios/data/replicated.json"),
+        (f"{POSTERIORS}/*", "scenarios/data/reference/*/*.csv", f"{MEASURED}/**/*.nc", "studies/replication/*.py"),
+        ("scenarios/data/replicated.json",),
+    ),
     *(
         Step(name, ("docs", *words), (f"{POSTERIORS}/*", f"{POSTERIORS}/left-out/*", "docs/*.py"), ())
         for name, words in {

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from calibrate.sbc.cells import compositions
 from calibrate.steps.cells import StepCells, make_cells
 from calibrate.steps.model import log_times
 from sim.cost.rates import UNITS, Rates
 from sim.rates.priors import priors
 from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision
+from studies.sbc.cells import compositions
 
 GPU = get_gpu("H100")
 PRIORS = priors(GPU, Precision(), published=False)

@@ -7,7 +7,6 @@ import pytest
 
 from calibrate.population.priors import like, starting_priors
 from calibrate.sampling import Settings
-from calibrate.sbc.cells import step_cells
 from calibrate.steps.fit import StepFit
 from calibrate.steps.model import log_times
 from calibrate.steps.rates import value
@@ -16,6 +15,7 @@ from sim.rates.posterior import rates_for
 from sim.rates.provenance import GIVEN
 from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision
+from studies.sbc.cells import step_cells
 from tests.calibrate.grids import write_grid
 from tests.cli import run
 

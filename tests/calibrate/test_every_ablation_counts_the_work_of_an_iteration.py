@@ -2,12 +2,12 @@
 
 import pytest
 
-from calibrate.steps.ablate import Ablation, ablations, applied
 from sim.cost.batch import mixed_batch
 from sim.cost.work import coefficients, iteration_work
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
+from studies.ablate import Ablation, ablations, applied
 
 MODEL, GPU = get_model("Llama-3.1-8B"), get_gpu("H100")
 SHAPE = mixed_batch(MODEL, [2048.0] * 8, [(300, 300, 1)])

@@ -8,10 +8,10 @@ import pytest
 from calibrate.population.kernels import OPERATIONS
 from calibrate.population.model import bounded
 from calibrate.sampling import Settings
-from calibrate.sbc.ranks import LEAST_RUNS, family_p, judge
-from calibrate.sbc.sampled import QUICK
-from calibrate.sbc.studies import STUDIES
 from calibrate.steps.rates import BY_ENGINES
+from studies.sbc.ranks import LEAST_RUNS, family_p, judge
+from studies.sbc.sampled import QUICK
+from studies.sbc.studies import STUDIES
 
 SHORT = Settings(draws=150, tune=300, chains=1, cores=1, target_accept=0.9)
 SHORTER = replace(SHORT, draws=100, tune=200)  # of those that take longest: many dimensions, or small steps

@@ -13,7 +13,6 @@ from calibrate.population.model import PARAMETERS, bounded, population_model
 from calibrate.population.model import drawn as rates_of_a_gpu
 from calibrate.recall.model import recall_model
 from calibrate.recall.trials import published
-from calibrate.sbc.cells import step_cells
 from calibrate.served.launches import HOSTS_SD, LOADS_SD
 from calibrate.steps.model import log_times, predictive, sigma_draws
 from calibrate.steps.rates import BY_ENGINES, calibration_priors, prior_draws, value
@@ -26,6 +25,7 @@ from sim.specs.attention_policy import blocks
 from sim.specs.gpus import get_gpu, list_gpus
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
+from studies.sbc.cells import step_cells
 
 DRAWS = 2000
 SEVEN_B = get_model("Qwen2.5-7B")

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrate.sbc.__main__ import main
-from calibrate.sbc.ranks import family_p, judge, rank, uniformity
-from calibrate.sbc.sampled import KEPT
 from sim.errors import UsageError
+from studies.sbc.__main__ import main
+from studies.sbc.ranks import family_p, judge, rank, uniformity
+from studies.sbc.sampled import KEPT
 
 
 def ranks(width, shift, runs=300, seed=0):

@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from calibrate.sampling import Settings
-from calibrate.sbc.ranks import family_p, judge
-from calibrate.sbc.studies import STUDIES
+from studies.sbc.ranks import family_p, judge
+from studies.sbc.studies import STUDIES
 
 RUNS = 24
 

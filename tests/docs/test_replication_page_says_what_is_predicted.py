@@ -2,8 +2,8 @@
 
 import re
 
-from calibrate.replication.gb10_predicted import claims
-from calibrate.replication.reports import claims as claims_of
+from studies.replication.gb10_predicted import claims
+from studies.replication.reports import claims as claims_of
 from tests.docs.test_replication_page_is_what_the_data_say import PAGE
 
 FOUND = {claim.name: claim for claim in claims()}

@@ -17,12 +17,12 @@ import functools
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
-from calibrate.replication.gb10_runs import PROMPTS, in_time, options, served, table
 from sim.cost.iteration import StepTime
 from sim.rates.priors import prior_rates
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
+from studies.replication.gb10_runs import PROMPTS, in_time, options, served, table
 
 MODELS = {"dense": "Qwen3.6-27B", "moe": "Qwen3.6-35B-A3B"}
 PREFILL_TPS = {"dense": 1018.0, "moe": 2425.0}  # batched_bench.csv, npp 2048, npl 32, gdn_m5_base

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrate.replication.gb10_runs import table
 from sim.cost.iteration import StepTime, split
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
@@ -19,6 +18,7 @@ from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError
 from sim.specs.precision import Precision
 from sim.ticks import TICK_S
+from studies.replication.gb10_runs import table
 from tests.price.shapes import QWEN_7B, plausible_rates
 from tests.simulate.runs import serve
 

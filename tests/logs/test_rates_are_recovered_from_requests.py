@@ -135,6 +135,30 @@ def test_the_command_writes_rates_as_served(answered, learnt):
     assert "240 requests" in rates.summary
 
 
+def test_rates_as_served_get_no_overhead_a_second_time(answered):
+    _, path, _ = answered
+    argv = ["--run", str(path.parent / "log.csv"), "--model", "Qwen2.5-7B", "--gpu", "H100", "--max-num-seqs", "256", "--draws", "2"]
+    argv += ["--max-num-batched-tokens", "8192", "--posterior", str(path)]
+    (report,) = json.loads(run("validate", *argv, "--json").stdout)
+    assert report["notes"][-1].startswith("rates as served")
+    errors = {score["metric"]: score for score in report["scores"]}
+    assert errors["tpot_s"]["requests"] == len(learnt_log(path).answered)
+    assert errors["tpot_s"]["median_abs"] < 0.05
+    refused = run("validate", *argv, "--transferred")
+    assert (refused.code, refused.stdout) == (2, "")
+    assert "no serving overhead is applied to them a second time" in refused.stderr
+
+
+def learnt_log(path):
+    from calibrate.logs.read import read_log
+
+    return read_log(path.parent / "log.csv")
+
+
+def test_the_fixed_cost_is_always_learnt(learnt):
+    assert "c0_s" in learnt.free
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [

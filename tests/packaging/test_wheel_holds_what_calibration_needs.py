@@ -34,7 +34,14 @@ def test_it_is_small_and_holds_posteriors_and_grids_but_no_raw_runs(wheel: Path)
     assert len(measured) > 40
     assert {path.relative_to(ROOT).as_posix() for path in (*posteriors, *measured)} <= names
     assert not [name for name in names if "/measured/" in name and name.rpartition("/")[2].startswith(NOT_NEEDED)]
-    assert {"sim/py.typed", "calibrate/py.typed", "hw/py.typed", "simctl/py.typed", "sim/data/products.npz"} <= names
+    assert {
+        "sim/py.typed",
+        "calibrate/py.typed",
+        "hw/py.typed",
+        "simctl/py.typed",
+        "sim/data/products.npz",
+        "scenarios/data/replicated.json",
+    } <= names
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {
         "calibrate",
         "hw",

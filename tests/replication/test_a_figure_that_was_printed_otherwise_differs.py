@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from calibrate.replication import brl07, gb10, gdn, routing, tr164
-from calibrate.replication.claims import compared, held
+from studies.replication import brl07, gb10, gdn, routing, tr164
+from studies.replication.claims import compared, held
 
 CHANGED = [
     (tr164, "tr164", "run_cost", "measured_h100_s", "T12"),

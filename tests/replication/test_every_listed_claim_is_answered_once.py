@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from calibrate.replication.claims import listed
-from calibrate.replication.reports import REPORTS, claims
+from studies.replication.claims import listed
+from studies.replication.reports import REPORTS, claims
 from tests.cli import run
 
 ALL = claims("all")

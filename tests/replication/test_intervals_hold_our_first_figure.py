@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from calibrate.replication.reports import claims
 from simctl.commands.replicate import interval
 from simctl.report.of_claims import part_of
+from studies.replication.reports import claims
 from tests.cli import run
 
 WITH = [claim for claim in claims("all") if claim.low is not None]

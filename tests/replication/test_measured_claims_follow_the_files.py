@@ -2,7 +2,7 @@
 
 import pytest
 
-from calibrate.replication import measured
+from studies.replication import measured
 
 
 def test_steps_twice_as_long_halve_the_bandwidth(monkeypatch):

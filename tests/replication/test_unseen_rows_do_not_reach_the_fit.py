@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from calibrate.replication import gb10_serving
-from calibrate.replication.gb10_predicted import claims
-from calibrate.replication.gb10_serving import ENGINES, half
+from studies.replication import gb10_serving
+from studies.replication.gb10_predicted import claims
+from studies.replication.gb10_serving import ENGINES, half
 
 
 def predicted(clients, monkeypatch):

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrate.sbc.hosts import streams
 from calibrate.served.launches import APART_S, HOSTS_LAUNCH, HOSTS_SD, LOADS_SD, launch_factor, launch_waits
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.engine.overlap import HostWork
+from studies.sbc.hosts import streams
 
 IN_PROCESS_S, WORK = 0.012, HostWork(1e-3, 2e-5, 5e-4)
 

@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.reference import table
-from calibrate.replication import brl07_predicted, measured
-from calibrate.replication.claims import Claim, compared, untestable
 from sim.cost.batch import decode_batch
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
@@ -21,6 +19,8 @@ from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.memory import resident_weight_bytes, sequence_bytes
 from sim.units import parse_tokens
+from studies.replication import brl07_predicted, measured
+from studies.replication.claims import Claim, compared, untestable
 
 Array = NDArray[np.float64]
 MODEL, BF16 = get_model("Qwen2.5-7B"), Precision()

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from calibrate.sampling import Graph, Settings
-from calibrate.sbc.ranks import rank
-from calibrate.sbc.sampled import KEPT, QUICK, Sampled, sampled_ranks
-from calibrate.sbc.served import request_ranks, served_ranks
+from studies.sbc.ranks import rank
+from studies.sbc.sampled import KEPT, QUICK, Sampled, sampled_ranks
+from studies.sbc.served import request_ranks, served_ranks
 
 Array = NDArray[np.float64]
 Study = Callable[[int, np.random.Generator, Settings], dict[str, Array]]
@@ -33,7 +33,6 @@ KERNEL_ERROR, ENGINE_ERROR = 0.06, 0.03
 
 def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
     """Every rate that the cells show, and the model errors."""
-    from calibrate.sbc.cells import step_cells
     from calibrate.steps.fit import sampled
     from calibrate.steps.laplace import laplace
     from calibrate.steps.model import log_times, predictive, sigma_draws, step_model
@@ -41,6 +40,7 @@ def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dic
     from sim.rates.priors import priors
     from sim.specs.gpus import get_gpu
     from sim.specs.precision import Precision
+    from studies.sbc.cells import step_cells
 
     declared = priors(get_gpu("H100"), Precision(), published=False)
     truths, cells, found = prior_draws(declared, runs, rng), step_cells(), dict[str, list[float]]()

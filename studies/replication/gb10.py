@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from calibrate.reference import Row, table
-from calibrate.replication import gb10_predicted
-from calibrate.replication.claims import Claim, compared, untestable
-from calibrate.replication.gb10_runs import options, served
+from studies.replication import gb10_predicted
+from studies.replication.claims import Claim, compared, untestable
+from studies.replication.gb10_runs import options, served
 
 PREFILL_FIRST = "LLAMA_TTFT_PREFILL_FIRST=1"
 DENSE_PROMPTS = 22913  # tokens of 128 prompts

@@ -6,13 +6,13 @@ import numpy as np
 
 from calibrate.recall.trials import published
 from calibrate.reference import table
-from calibrate.replication.claims import Claim, compared, held, untestable
 from sim.closed_form.recall import packaged_recall
 from sim.cost.batch import decode_batch
 from sim.cost.work import iteration_work
 from sim.specs.attention_policy import blocks, pages
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
+from studies.replication.claims import Claim, compared, held, untestable
 
 CONTEXT, BUDGET = 131072, 4096  # tokens
 

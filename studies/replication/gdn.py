@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from calibrate.reference import table
-from calibrate.replication import measured
-from calibrate.replication.claims import Claim, compared, untestable
 from sim.specs.model import GatedDeltaNet
 from sim.specs.precision import STATE_BYTES
+from studies.replication import measured
+from studies.replication.claims import Claim, compared, untestable
 
 LAYERS, MOE_LAYERS, MOE_HEADS = 48, 30, 32
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from calibrate.reference import table
-from calibrate.replication.claims import Claim, compared, held, untestable
+from studies.replication.claims import Claim, compared, held, untestable
 
 REQUESTS = 1214
 BASELINE, AFFINITY, BUG, FIX, RACE = "baseline_of2.0", "A_of1.3", "AB_of1.3_lmw0.01_bug", "ABprime_of1.3_lmw0.01_fix", "ABprime_racefix"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from calibrate import backend
 from calibrate.sampling import Compiled, Graph, Settings
-from calibrate.sbc.ranks import rank
+from studies.sbc.ranks import rank
 
 Array = NDArray[np.float64]
 KEPT = 50  # draws a truth is ranked among: few, far apart, so that they are nearly independent

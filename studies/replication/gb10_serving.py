@@ -18,7 +18,6 @@ from scipy.optimize import least_squares
 
 from calibrate.population.published import GB10_MODELS, PRINTED, UBATCH
 from calibrate.reference import Row, table
-from calibrate.replication.gb10_runs import GENERATED, burst, first_tokens
 from sim.cost.iteration import StepTime, split
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
@@ -34,6 +33,7 @@ from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import default_batch_limits
+from studies.replication.gb10_runs import GENERATED, burst, first_tokens
 
 Array = NDArray[np.float64]
 ENGINES = ("llama.cpp-paged", "vllm")

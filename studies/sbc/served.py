@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 from calibrate.logs.learn import HOST, learn_rates
 from calibrate.logs.requests import Log
 from calibrate.sampling import Settings
-from calibrate.sbc.hosts import launch_rank
-from calibrate.sbc.ranks import rank
-from calibrate.sbc.sampled import KEPT, QUICK
 from calibrate.served.overhead import fit_overhead
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
@@ -27,6 +24,9 @@ from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import Limits
+from studies.sbc.hosts import launch_rank
+from studies.sbc.ranks import rank
+from studies.sbc.sampled import KEPT, QUICK
 
 Array = NDArray[np.float64]
 CLIENTS = (1, 2, 3, 4, 5, 6, 7)
@@ -45,7 +45,7 @@ def made_run() -> ServedRun:
 
 def served_ranks(runs: int, rng: np.random.Generator, _: Settings = QUICK) -> dict[str, Array]:
     """Ranks of all that the overhead has draws of: the fixed cost as served, the per-sequence cost that shows, the time to launch
-    (calibrate.sbc.hosts). Latencies are points: they have no draws to rank among.
+    (studies.sbc.hosts). Latencies are points: they have no draws to rank among.
 
     The truth's rates are one draw of what the grids left open; the overhead is fitted with the others. Windows are exact here, as the fit
     takes them: what is tested is that the rates' uncertainty comes through the solving at its right width.

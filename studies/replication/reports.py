@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from calibrate.replication import brl07, gb10, gdn, routing, tr164
-from calibrate.replication.claims import Claim
+from studies.replication import brl07, gb10, gdn, routing, tr164
+from studies.replication.claims import Claim
 
 REPORTS = {"tr164": tr164.claims, "gb10": gb10.claims, "brl07": brl07.claims, "routing": routing.claims, "gdn": gdn.claims}
 

@@ -1,6 +1,6 @@
 """Ablation of the step-time formula: refits without each term and without groups of terms, beside the full formula (docs/adr/04).
 
-    python -m calibrate.steps.ablate [--served]        (make ablate)
+    python -m studies.ablate [--served]        (make ablate)
 
 Printed are median errors on held-out cells, on left-out models (their matrix products measured alone) and on left-out GPUs (each of two by
 the other's shares of its datasheet's peaks and its host costs); with --served, scores in bound of served runs at the refitted rates, too.

@@ -7,9 +7,9 @@ from collections import Counter
 from calibrate.knees.published import reproduce
 from calibrate.knees.weight_axis import Shape, shapes
 from calibrate.reference import table
-from calibrate.replication import measured
-from calibrate.replication.claims import Claim, compared
 from sim.closed_form.knee import closed_form_knee, eta
+from studies.replication import measured
+from studies.replication.claims import Claim, compared
 
 MEMORY_BYTES = 0.9 * 80 * 2**30  # what the study leaves to an engine
 LADDER = ("1", "2", "4", "6", "8", "12", "16", "24", "32", "48", "64", "")  # batches it tried; blank: none short of the end

@@ -6,9 +6,9 @@ import numpy as np
 from scipy.stats import binom
 
 from calibrate.reference import table
-from calibrate.replication.claims import Claim, compared, held
-from calibrate.replication.gb10_runs import PROMPTS, options
-from calibrate.replication.gb10_serving import ENGINES, FIGURES, Half, half, noisy, priced, replay, works
+from studies.replication.claims import Claim, compared, held
+from studies.replication.gb10_runs import PROMPTS, options
+from studies.replication.gb10_serving import ENGINES, FIGURES, Half, half, noisy, priced, replay, works
 
 WORDS = {"llama.cpp-paged": "llama.cpp", "vllm": "vLLM", "moe": "MoE", "dense": "dense"}
 BENCH_CONTEXT = 168  # tokens: a prompt of 128 and the mean of what is generated between the two lengths

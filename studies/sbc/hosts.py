@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.sbc.ranks import rank
 from calibrate.served.launches import HOSTS_LAUNCH, HOSTS_SD, LOADS_SD, launch_factor
 from calibrate.served.overhead import launching_s
 from calibrate.served.runs import Experiment, ServedRun
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.cost.rates import Rates
 from sim.engine.overlap import HostWork
+from studies.sbc.ranks import rank
 
 Array = NDArray[np.float64]
 SPACING, CONTEXT, STREAMS, STEP_S = 30, 512, 2, 8e-3

@@ -20,9 +20,9 @@ from calibrate.knees import weight_axis
 from calibrate.knees.ranks import spearman
 from calibrate.measurement import open_measurement
 from calibrate.reference import table
-from calibrate.replication.claims import Claim, compared
 from sim.closed_form.knee import Knee, continuous_knee
 from sim.specs.gpus import get_gpu
+from studies.replication.claims import Claim, compared
 
 Array = NDArray[np.float64]
 Cell = tuple[str, int]  # model, context in tokens

@@ -1,4 +1,4 @@
-"""`python -m calibrate.sbc [--runs N] [--seed S] [MODEL...]`: the long calibration; a line per parameter, exit 1 when a model fails."""
+"""`python -m studies.sbc [--runs N] [--seed S] [MODEL...]`: the long calibration; a line per parameter, exit 1 when a model fails."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import time
 
 import numpy as np
 
-from calibrate.sbc.ranks import LEAST_RUNS, family_p, judge
-from calibrate.sbc.sampled import QUICK
-from calibrate.sbc.studies import STUDIES
 from sim.errors import SimctlError, UsageError
+from studies.sbc.ranks import LEAST_RUNS, family_p, judge
+from studies.sbc.sampled import QUICK
+from studies.sbc.studies import STUDIES
 
 RUNS = {"population": 60, "requests": 30}  # of the slow ones; 100 of the others
 LEAST_P = 0.01  # of a whole model: one calibrated model in a hundred fails by chance
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m calibrate.sbc", description="Simulation-based calibration of every model.")
+    parser = argparse.ArgumentParser(prog="python -m studies.sbc", description="Simulation-based calibration of every model.")
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(STUDIES)}; none: all")
     parser.add_argument(
         "--runs", type=int, help="truths drawn from the prior, each with its own data and posterior [100; population 60, requests 30]"

@@ -1,0 +1,36 @@
+"""The packaged answers of `simctl replicate`: every claim of the published reports, worked out.
+
+python -m studies.replicated OUT.json        (a step of make rates)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from sim.errors import SimctlError
+from sim.files import write_text
+from studies.replication.reports import REPORTS, claims
+
+
+def answers() -> list[dict[str, object]]:
+    """Every claim, its report first."""
+    return [{"report": name} | asdict(claim) for name in REPORTS for claim in claims(name)]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Work them out and write them. Returns the exit code."""
+    found = answers()
+    write_text(argv[0], json.dumps(found, indent=1) + "\n")
+    print(f"wrote {argv[0]}: {len(found)} claims")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except (SimctlError, IndexError) as problem:
+        print(f"studies.replicated: {str(problem) or 'needs OUT.json'}", file=sys.stderr)
+        sys.exit(1)
