@@ -29,7 +29,7 @@ from sim.specs.stacks import (
     windowed,
 )
 from sim.specs.traits import SAME, TRAITS
-from sim.specs.unusual import deepseek_v4, longcat, nemotron_nas
+from sim.specs.unusual import deepseek_v4, longcat, nemotron_nas, zamba2
 from sim.specs.vision import llama4_projector_params, pixtral_projector_params, qwen_vision_params, siglip_projector_params
 
 # Decoders that vLLM 0.23 steps with its second model runner, told by the kernels in their profiles; Qwen2 and Qwen3's mixture of experts
@@ -55,7 +55,7 @@ def build(config: Fields) -> ModelSpec:
         return _text_part(config, part)
     read = _decoder(kind)
     if read is None:
-        raise config.fail("model_type", f"is unsupported: {kind!r} (supported: {', '.join(supported())}, and wrappers of their text parts)")
+        raise config.fail("model_type", _unsupported(kind))
     return replace(read(config), second_runner=kind in SECOND_RUNNER)
 
 
@@ -91,6 +91,10 @@ def _decoder(kind: str) -> Callable[[Fields], ModelSpec] | None:
     return (lambda c: read_blocks(c, TRAITS[kind], kind)) if kind in TRAITS else None
 
 
+def _unsupported(kind: str) -> str:
+    return f"is unsupported: {kind!r} (supported: {len(supported())} types and wrappers of them, on the coverage page)"
+
+
 def _text_part(config: Fields, part: str) -> ModelSpec:
     """The text decoder of a multimodal checkpoint, and a note of what else it holds: nothing of that is counted."""
     text = config.section(part)
@@ -100,7 +104,7 @@ def _text_part(config: Fields, part: str) -> ModelSpec:
     kind = text.text("model_type", UNNAMED[outer]) if outer in UNNAMED else text.text("model_type")
     read = _decoder(kind)
     if read is None:
-        raise text.fail("model_type", f"is unsupported: {kind!r} (supported: {', '.join(supported())})")
+        raise text.fail("model_type", _unsupported(kind))
     spec = read(Fields({**text.data, "model_type": kind}, text.where, text.prefix))
     if config.has("tie_word_embeddings"):
         spec = replace(spec, tied_embeddings=config.bool("tie_word_embeddings", False))
@@ -330,7 +334,9 @@ DECODERS: dict[str, Callable[[Fields], ModelSpec]] = {
     "deepseek_v4": deepseek_v4,
     "deepseek_ref": deepseek_v4,
     "longcat_flash": longcat,
+    "longcat_flash_ngram": longcat,
     "nemotron-nas": nemotron_nas,
+    "zamba2": zamba2,
 }
 # model_type of a multimodal checkpoint -> (its text decoder, tied embeddings by default, parameters of its vision tower).
 _WRAPPERS: dict[str, tuple[str, bool, Callable[[Fields, int], int]]] = {

@@ -42,6 +42,15 @@ def layer_plan(c: Fields, t: Traits, layers: int) -> list[str]:
             if name == "block_types":  # repeated over the depth
                 kinds = [kinds[layer % len(kinds)] for layer in range(layers)]
             return _checked(c, name, kinds, layers)
+    if isinstance(c.data.get("block_configs"), list):
+        kinds = [str(block.get("block_type")) if isinstance(block, dict) else "" for block in c.data["block_configs"]]
+        if unknown := set(kinds) - set(WORDS):
+            raise c.fail("block_configs", f"has unknown block_type {min(unknown)!r} (known: {', '.join(WORDS)})")
+        return _checked(c, "block_configs", [WORDS[kind] for kind in kinds], layers)
+    if isinstance(c.data.get("window_sizes"), list):  # [left, right] of each layer, 0 or less for none
+        return _checked(c, "window_sizes", [SLIDING if sides and sides[0] > 0 else FULL for sides in c.data["window_sizes"]], layers)
+    if isinstance(spaced := c.data.get("interleaved_sliding_window"), list) and spaced:
+        return [SLIDING if spaced[layer % len(spaced)] else FULL for layer in range(layers)]
     if c.has("hybrid_override_pattern"):
         return _checked(c, "hybrid_override_pattern", [_letter(c, letter) for letter in c.text("hybrid_override_pattern")], layers)
     if c.has("hybrid_layer_pattern"):
@@ -54,7 +63,7 @@ def layer_plan(c: Fields, t: Traits, layers: int) -> list[str]:
 
 def stated_layers(c: Fields) -> int | None:
     """How many layers a list or pattern of blocks has."""
-    for name in ("layers_block_type", "hybrid_override_pattern", "layer_types"):
+    for name in ("layers_block_type", "block_configs", "hybrid_override_pattern", "layer_types"):
         given = c.data.get(name)
         if isinstance(given, (list, str)):
             return len(given)

@@ -37,6 +37,7 @@ class Attention:
     value_is_key: bool = False
     head_gate: bool = False
     extra_params: int = 0
+    q_rank: int | None = None  # of queries that pass a narrower projection and a norm first (Step 3)
 
     kind: Literal["attention"] = field(default="attention", init=False)
 
@@ -51,7 +52,10 @@ class Attention:
 
     def matrices(self, hidden: int) -> tuple[Matrix, ...]:
         q, k, v, out = self._widths
-        inputs = (Matrix("self_attn.q_proj", q, hidden), Matrix("self_attn.k_proj", k, hidden), Matrix("self_attn.v_proj", v, hidden))
+        query: tuple[Matrix, ...] = (Matrix("self_attn.q_proj", q, hidden),)
+        if self.q_rank is not None:
+            query = (Matrix("self_attn.q_a_proj", self.q_rank, hidden), Matrix("self_attn.q_b_proj", q, self.q_rank))
+        inputs = (*query, Matrix("self_attn.k_proj", k, hidden), Matrix("self_attn.v_proj", v, hidden))
         gate = (Matrix("self_attn.g_proj", self.heads, hidden, kept=True),) if self.head_gate else ()
         return (*(m for m in inputs if m.rows), Matrix("self_attn.o_proj", hidden, out), *gate)
 
@@ -59,7 +63,7 @@ class Attention:
         q, k, v, _ = self._widths
         norms = 2 * self.head_dim if self.qk_norm_elements is None else self.qk_norm_elements
         count = (q + k + v) * self.qkv_bias + hidden * self.out_bias + norms * self.qk_norm + self.heads * self.sinks
-        return count + self.extra_params
+        return count + self.extra_params + (self.q_rank or 0)
 
     def params(self, hidden: int) -> int:
         return elements(self.matrices(hidden)) + self.vectors(hidden)
@@ -81,13 +85,14 @@ class Attention:
 class Indexer:
     """DeepSeek sparse attention: `heads` small query heads score every earlier token by one 8-bit key of `dim`; `top_k` are attended to.
 
-    A layer with `shared` selection uses the selection of the layer before it: it has neither projections nor keys.
+    A layer with `shared` selection uses the selection of the layer before it: neither projections nor keys. `pool` tokens share a key.
     """
 
     heads: int
     dim: int
     top_k: int
     shared: bool = False
+    pool: int = 1
 
     def matrices(self, hidden: int, q_inputs: int) -> tuple[Matrix, ...]:
         if self.shared:
@@ -96,17 +101,19 @@ class Indexer:
             Matrix("self_attn.indexer.wq_b", self.heads * self.dim, q_inputs),
             Matrix("self_attn.indexer.wk", self.dim, hidden),
             Matrix("self_attn.indexer.weights_proj", self.heads, hidden, kept=True),
+            *((Matrix("self_attn.indexer.kpool_gate", self.dim, hidden, kept=True),) if self.pool > 1 else ()),
         )
 
     def vectors(self) -> int:
-        return 0 if self.shared else 2 * self.dim  # LayerNorm of the key
+        pooled = self.pool * self.dim if self.pool > 1 else 0
+        return 0 if self.shared else 2 * self.dim + pooled  # LayerNorm of the key
 
     def key_bytes(self) -> float:
         """A token's key in 8 bits with one 32-bit scale for every 128 channels."""
-        return 0.0 if self.shared else self.dim + 4.0 * -(-self.dim // 128)
+        return 0.0 if self.shared else (self.dim + 4.0 * -(-self.dim // 128)) / self.pool
 
-    def flops_per_pair(self) -> int:
-        return 0 if self.shared else 2 * self.heads * (self.dim + 1)
+    def flops_per_pair(self) -> float:
+        return 0.0 if self.shared else 2.0 * self.heads * (self.dim + 1) / self.pool
 
 
 @dataclass(frozen=True, slots=True)

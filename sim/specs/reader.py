@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sim.specs import recurrences
+from sim.specs.blocks import Matrix
 from sim.specs.context import context_length
 from sim.specs.fields import Fields
 from sim.specs.layer_plan import FULL, LINEAR, MLP, MOE, SLIDING, SPARSE, layer_plan, stated_layers
@@ -39,30 +40,47 @@ def read_blocks(fields: Fields, t: Traits, kind: str) -> ModelSpec:
             mixer = _recurrent(at, t, kind)
         has_mlp = what in (MLP, MOE) if alone else kind not in ("mamba", "mamba2", "falcon_mamba")
         mlp: Mlp = _mlp(at, t, what == MLP or layer in dense, kind) if has_mlp else NoMlp()
-        members.setdefault((mixer, mlp, t.norms), []).append(layer)
+        members.setdefault((mixer, mlp, 4 if c.bool("sandwich_norm", False) else t.norms), []).append(layer)
     hidden = c.int("hidden_size")
+    around, vectors, last = _hyper_connections(c, kind, hidden)
     return ModelSpec(
         name="",
         hidden=hidden,
         vocab=c.int("vocab_size"),
-        groups=tuple(
-            LayerGroup(len(at), mixer, mlp, norms, t.norm_width, indices=tuple(at)) for (mixer, mlp, norms), at in members.items()
-        ),
+        groups=tuple(LayerGroup(len(at), *key, t.norm_width, around, vectors, tuple(at)) for key, at in members.items()),
         tied_embeddings=c.bool("tie_word_embeddings", t.tied),
         max_context=context_length(c),
         final_norm=t.norm_width if t.final_norm else 0,
         head_bias=c.bool("lm_head_bias", t.head_bias),
-        extra_params=_tables(c, kind, hidden),
+        extra_params=_tables(c, kind, hidden) + last,
         notes=_notes(c),
     )
+
+
+def _hyper_connections(c: Fields, kind: str, hidden: int) -> tuple[tuple[Matrix, ...], int, int]:
+    """(matrices and vectors of a layer, parameters after the last) of streams that mix around every block."""
+    if not c.has("hc_mult"):
+        return (), 0, 0
+    streams = c.int("hc_mult")
+    mixes, scales = (2 * streams, 2) if kind == "hy_v4" else ((2 + streams) * streams, 3)
+    around = tuple(Matrix(f"{block}_hc.fn", mixes, streams * hidden, kept=True) for block in ("attn", "ffn"))
+    return around, 2 * (mixes + scales), streams * (streams * hidden + 1) + 1 if kind == "hy_v4" else 0
 
 
 def _of_layer(c: Fields, layer: int) -> Fields:
     """The fields of one layer: `per_layer_config` overrides, and lists of one entry a layer."""
     own: dict[str, Any] = {}
-    given = c.data.get("per_layer_config")
+    given = c.data.get("per_layer_config") or c.data.get("block_configs")
+    if isinstance(given, list) and len(given) > layer and isinstance(given[layer], dict):
+        own = dict(one_spelling(Fields(given[layer], c.where, c.prefix), {}).data)
+        own = {name: value for name, value in own.items() if value is not None}
+    if isinstance(windows := c.data.get("window_sizes"), list) and len(windows) > layer and windows[layer]:
+        own["sliding_window"] = windows[layer][0] + 1 if windows[layer][0] > 0 else None
+    spaced = c.data.get("interleaved_sliding_window")
+    if isinstance(spaced, list) and spaced:
+        own["sliding_window"] = spaced[layer % len(spaced)]
     if isinstance(given, dict):
-        own = next((dict(value) for key, value in given.items() if str(key).isdigit() and int(key) == layer), {})
+        own |= next((dict(value) for key, value in given.items() if str(key).isdigit() and int(key) == layer), {})
     heads = c.data.get("num_attention_heads_per_layer")
     if isinstance(heads, list) and len(heads) > layer:
         own["num_attention_heads"] = heads[layer]
@@ -111,13 +129,26 @@ def _mixer(c: Fields, t: Traits, what: str, kind: str, layer: int) -> Mixer:
         qkv_bias=qkv,
         out_bias=_bias(c, t.out_bias, "attention_bias") if t.out_bias is not None or t.qkv_bias is None else qkv,
         qk_norm=bool(norm),
-        qk_norm_elements={"full": (heads + kv_heads) * head_dim, "heads": (heads + kv_heads) * head_dim}.get(norm),
+        qk_norm_elements={"key": head_dim, "full": (heads + kv_heads) * head_dim, "heads": (heads + kv_heads) * head_dim}.get(norm),
         output_gate=full_gate,
         sinks=t.sinks == "all" or (t.sinks == "sliding" and what == SLIDING and c.bool("add_swa_attention_sink_bias", True)),
         value_dim=int(value_dim) if value_dim and value_dim != head_dim else None,
         head_gate=t.gate == "head" or c.bool("use_head_wise_attn_gate", False),
-        extra_params=extra // 2 if kind == "persimmon" else extra,
+        extra_params=(extra // 2 if kind == "persimmon" else extra) + _of_attention(c, kind, heads, kv_heads, head_dim, what),
+        q_rank=c.int("share_q_dim") if c.has("share_q_dim") else None,
     )
+
+
+def _of_attention(c: Fields, kind: str, heads: int, kv_heads: int, head_dim: int, what: str) -> int:
+    """Parameters of one architecture's attention alone: Inkling's relative positions and short convolutions, Beam's bias of its gate."""
+    if c.has("param_sink_number"):  # Pangu's: keys, and values where it says so
+        width = head_dim * (1 + c.bool("param_sink_with_value", False))
+        return c.int("param_sink_number", minimum=0) * kv_heads * width
+    if kind != "inkling_text":
+        return heads * (kind == "beam")
+    hidden, rank, kernel = c.int("hidden_size"), c.int("d_rel"), c.int("conv_kernel_size", 4)
+    extent = c.int("sliding_window") if what == SLIDING else c.int("rel_extent")
+    return heads * rank * hidden + rank * extent + 2 * kv_heads * head_dim * kernel + 2 * hidden * kernel
 
 
 def _qk_norm(c: Fields, t: Traits) -> str:
@@ -147,14 +178,14 @@ def _latent(c: Fields, t: Traits, what: str, layer: int) -> LatentAttention:
     if c.has("index_topk") and what != SLIDING:
         kinds = c.texts("indexer_types", ("full", "shared"))
         shared = len(kinds) > layer and kinds[layer] == "shared"
-        indexer = Indexer(c.int("index_n_heads"), c.int("index_head_dim"), c.int("index_topk"), shared)
+        indexer = Indexer(c.int("index_n_heads"), c.int("index_head_dim"), c.int("index_topk"), shared, c.int("index_kpool", 1))
     rank = c.int("q_lora_rank") if c.has("q_lora_rank") else None
     return LatentAttention(
         heads=c.int("num_attention_heads"),
         q_rank=rank,
         kv_rank=c.int("kv_lora_rank"),
         nope_dim=c.int("qk_nope_head_dim"),
-        rope_dim=c.int("qk_rope_head_dim"),
+        rope_dim=c.int("qk_rope_head_dim", minimum=0),
         v_dim=c.int("v_head_dim"),
         indexer=indexer,
         bias=_bias(c, t.qkv_bias, "attention_bias"),
@@ -247,7 +278,16 @@ def _mlp(c: Fields, t: Traits, dense: bool, kind: str) -> Mlp:
         router_bias=t.router_bias,
         gated=t.gated,
         latent=c.int(latent) if latent else None,
+        idle_experts=c.int("n_shared_experts", 0) if kind == "inkling_text" else 0,
+        extra_params=_of_experts(c, kind),
     )
+
+
+def _of_experts(c: Fields, kind: str) -> int:
+    """Parameters of one architecture's experts alone: Inkling's scale (its shared ones have no bias), A.X's norm behind the mixture."""
+    if kind == "inkling_text":
+        return 1 - c.int("n_shared_experts", 0, minimum=0)
+    return c.int("hidden_size") if kind == "axk1" else 0
 
 
 def _tables(c: Fields, kind: str, hidden: int) -> int:
@@ -256,7 +296,7 @@ def _tables(c: Fields, kind: str, hidden: int) -> int:
         return c.int("n_positions") * hidden
     if kind == "opt":
         return (c.int("max_position_embeddings") + 2) * hidden
-    return {"bloom": 2 * hidden}.get(kind, 0)
+    return {"bloom": 2 * hidden, "inkling_text": hidden}.get(kind, 0)
 
 
 def _notes(c: Fields) -> tuple[str, ...]:

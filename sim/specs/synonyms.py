@@ -13,6 +13,7 @@ _SPELT: dict[str, tuple[str, ...]] = {
     "num_key_value_heads": ("num_kv_heads", "n_head_kv", "multi_query_group_num", "kv_n_heads", "num_attention_groups"),
     "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
     "vocab_size": ("padded_vocab_size",),
+    "v_head_dim": ("v_channels",),
     "head_dim": ("kv_channels", "attention_head_dim"),
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
     "num_experts_per_tok": ("moe_topk", "moe_k", "moe_top_k", "num_experts_per_token", "top_k_experts"),
@@ -35,4 +36,6 @@ def one_spelling(c: Fields, defaults: dict[str, Any]) -> Fields:
             found = next((data[other] for other in others if data.get(other) is not None), None)
             if found is not None:
                 data[name] = found
+    if "head_dim" not in data and isinstance(data.get("qk_nope_dim"), int) and isinstance(data.get("qk_rope_dim"), int):
+        data["head_dim"] = data["qk_nope_dim"] + data["qk_rope_dim"]
     return Fields({**defaults, **data}, c.where, c.prefix)

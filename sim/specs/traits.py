@@ -12,7 +12,8 @@ class Traits:
     """Flags of one architecture's blocks. None leaves a bias to the configuration's own field, False where it has none.
 
     norms: hidden-size norms of a layer that has mixer and MLP; norm_width: vectors in each (2 with a bias, 0 without weights)
-    gated: MLP with a gate; qk_norm: "" none, "head" one vector for all heads, "full" one for the whole width, "heads" one for each head
+    gated: MLP with a gate
+    qk_norm: "" none, "head" one vector for all heads, "key" for keys alone, "full" one for the whole width, "heads" one for each head
     sinks: "" none, "all", "sliding"; gate of attention's output: "" none, "head", "full"; linear: what a recurrent layer is
     every: full attention in each so many layers where no list says it; router_bias: of experts' choice, kept in the checkpoint
     defaults: fields that published files leave out
@@ -83,8 +84,10 @@ TRAITS: dict[str, Traits] = {
     "plamo3": Traits(norms=4, qk_norm="head", every=8),
     "seed_oss_text": Traits(),
     "pangu_embedded": LLAMA,
+    "pangu_pro_moe_v2": Traits(qk_norm="key", router_bias=True),
     "nanochat": Traits(norm_width=0, final_norm=False, **NO_GATE),
-    "muse_glimmer": Traits(norms=4, qk_norm="head", every=4),
+    "domyn_edge": LLAMA,
+    "muse_glimmer_text": Traits(norms=4, gate="full", every=4),
     # decoders of GPT-2's time
     "gpt2": GPT,
     "gpt_bigcode": GPT,
@@ -118,6 +121,9 @@ TRAITS: dict[str, Traits] = {
     "minimax_m2": Traits(qk_norm="full", router_bias=True),
     "minimax_m3": Traits(qk_norm="head", router_bias=True),
     "afmoe": Traits(norms=4, qk_norm="head", gate="full", router_bias=True, every=4),
+    "beam": Traits(norms=4, qk_norm="head", gate="full", router_bias=True, every=6),
+    "inkling_text": Traits(qk_norm="head", router_bias=True),
+    "step3_text": Traits(),
     "flint": Traits(qk_norm="head", sinks="all"),
     "laguna": Traits(qk_norm="head", gate="head", router_bias=True),
     "mellum": Traits(qk_norm="head"),
@@ -131,13 +137,14 @@ TRAITS: dict[str, Traits] = {
     **dict.fromkeys(
         ("deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "sarvam_mla", "mistral4", "mistral4_text", "pangu_ultra_moe"), LATENT_MOE
     ),
-    "axk1": Traits(norms=3, router_bias=True),
+    "axk1": Traits(router_bias=True),
     "minicpm3": Traits(tied=True),
     "youtu": Traits(tied=True),
     "hy_v4": Traits(router_bias=True, sinks="all", gate="full"),
     "dots3_note_text": Traits(router_bias=True, gate="head"),
     "deepseek": Traits(),
     # recurrent layers beside attention
+    "glm5_next_text": Traits(linear="kda", router_bias=True),
     "kimi_linear": Traits(linear="kda", router_bias=True),
     "bailing_hybrid": Traits(linear="kda", router_bias=True, gate="head", every=6),
     "minimax": Traits(linear="lightning"),
@@ -146,6 +153,7 @@ TRAITS: dict[str, Traits] = {
     "bamba": Traits(linear="mamba2"),
     "falcon_h1": Traits(linear="mamba2"),
     "granitemoehybrid": Traits(linear="mamba2"),
+    "nemotron_h_puzzle": Traits(linear="mamba2", norms=1, router_bias=True, **NO_GATE),
     "nemotron_h": Traits(linear="mamba2", norms=1, router_bias=True, **NO_GATE),
     "jamba": Traits(linear="mamba"),
     "mamba": Traits(linear="mamba", tied=True, norms=1),
@@ -183,5 +191,11 @@ SAME = {
     "mixtral_text": "mixtral",
     "voxtral_text": "llama",
     "exaone4_5_text": "exaone4",
+    "muse_glimmer": "muse_glimmer_text",
+    "PanguEmbedded": "pangu_embedded",
+    "PanguProMoE": "pangu_pro_moe_v2",
+    "pangu_pro_moe": "pangu_pro_moe_v2",
+    "step3p5_text": "step3p5",
+    "step3_vl_text": "step3_text",
     "paddleocr_vl_text": "ernie4_5",
 }

@@ -11,6 +11,7 @@ from sim.specs.fields import Fields
 from sim.specs.mixers import Attention, CompressedAttention, LatentAttention, Mixer, NoMixer
 from sim.specs.mlps import DenseMlp, Mlp, MoeMlp, NoMlp
 from sim.specs.model import LayerGroup, ModelSpec
+from sim.specs.recurrences import mamba2
 from sim.specs.stacks import layer_count, numbers
 
 
@@ -62,8 +63,46 @@ def longcat(c: Fields) -> ModelSpec:
     experts = MoeMlp(
         c.int("n_routed_experts"), c.int("moe_topk"), inner, router_bias=True, idle_experts=c.int("zero_expert_num", 0, minimum=0)
     )
-    found = _spec(c, {(mixer, dense, 2): list(range(2 * layers)), (NoMixer(), experts, 0): list(range(layers))})
+    tables = _ngram_tables(c)
+    found = _spec(c, {(mixer, dense, 2): list(range(2 * layers)), (NoMixer(), experts, 0): list(range(layers))}, extra_params=tables)
     return replace(found, groups=tuple(replace(group, indices=()) for group in found.groups))
+
+
+def zamba2(c: Fields) -> ModelSpec:
+    """Zamba2: Mamba-2 in every layer; before some of them one of a few shared transformer blocks, which read the embedding, too.
+
+    A block's weights are stored once and read at every place where it stands.
+    """
+    hidden, layers, shared = c.int("hidden_size"), layer_count(c), c.int("num_mem_blocks", 1)
+    places = tuple(numbers(c, "hybrid_layer_ids"))
+    if c.bool("use_shared_attention_adapter", False):
+        raise c.fail("use_shared_attention_adapter", "is unsupported when true")
+    heads, inner = c.int("n_mamba_heads"), c.int("mamba_expand", 2) * hidden
+    recurrent = mamba2(hidden, heads, inner // heads, c.int("mamba_ngroups", 1), c.int("mamba_d_state"), c.int("mamba_d_conv", 4))
+    width = c.int("attention_head_dim", 2 * hidden // c.int("num_attention_heads"))
+    attention = Attention(c.int("num_attention_heads"), c.int("num_key_value_heads", c.int("num_attention_heads")), width)
+    attention = replace(attention, extra_params=(attention.heads + 2 * attention.kv_heads) * width * hidden)  # inputs are twice as wide
+    mlp = DenseMlp(c.int("intermediate_size"))
+    rank = c.int("adapter_rank", 128)
+    extra = (
+        Matrix("linear", hidden, hidden),
+        Matrix("shared_transformer.adapter_a", rank, hidden),
+        Matrix("shared_transformer.adapter_b", 2 * mlp.intermediate, rank),
+    )
+    block = LayerGroup(len(places), attention, mlp, 3, extra=extra, indices=places)
+    repeated = (len(places) - shared) * (attention.params(hidden) + mlp.params(hidden) + 3 * hidden)
+    spec = _spec(c, {(recurrent, NoMlp(), 1): list(range(layers))}, extra_params=-repeated)
+    return replace(spec, groups=(*spec.groups, block), tied_embeddings=c.bool("tie_word_embeddings", True))
+
+
+def _ngram_tables(c: Fields) -> int:
+    """Embeddings of hashed n-grams and their projections, looked up beside the tokens'; 0 without."""
+    if not c.has("ngram_vocab_size_ratio"):
+        return 0
+    count = c.int("emb_split_num") * (c.int("emb_neighbor_num") - 1)
+    hidden, first = c.int("hidden_size"), int(c.positive("ngram_vocab_size_ratio") * c.int("vocab_size"))
+    width = hidden // count
+    return width * sum(first + 2 * i + 1 for i in range(count)) + count * width * hidden
 
 
 def deepseek_v4(c: Fields) -> ModelSpec:

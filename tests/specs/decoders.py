@@ -135,6 +135,20 @@ DECODERS = {
         | {"num_global_key_value_heads": 1, "tie_word_embeddings": True},
         322088,
     ),
+    "zamba2": (
+        {"mamba_d_state": 12, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_ngroups": 1, "n_mamba_heads": 4, "hybrid_layer_ids": [1, 3]}
+        | {"num_mem_blocks": 1, "adapter_rank": 8, "num_key_value_heads": 4, "tie_word_embeddings": True, "pad_token_id": 0}
+        | {"layers_block_type": ["linear_attention", "hybrid"] * 2, "attention_head_dim": 32},
+        218128,
+    ),
+    "beam": (MOE | DENSE_FIRST | SLIDING | {"head_dim": 16, "n_group": 1, "topk_group": 1}, 238312),
+    "flint": (MOE | {"mlp_only_layers": [0], "shared_expert_intermediate_size": 40, "head_dim": 16, "pad_token_id": 0} | SLIDING, 244432),
+    "mellum": (
+        {"num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16} | SLIDING,
+        240320,
+    ),
+    "hy_v4": (MLA | INDEX | DENSE_FIRST | {"hc_mult": 4, "indexer_types": ["full", "shared"] * 2, "pad_token_id": 0}, 258045),
+    "axk1": (MLA | DENSE_FIRST | {"pad_token_id": 0}, 226840),
 }
 
 

@@ -122,6 +122,7 @@ def test_every_architecture_has_a_toy():
         "deepseek_v4",
         "deepseek_ref",
         "longcat_flash",
+        "longcat_flash_ngram",
         "nemotron-nas",
         "gemma4_unified_text",
     }
