@@ -56,7 +56,9 @@ def build(config: Fields) -> ModelSpec:
     read = _decoder(kind)
     if read is None:
         raise config.fail("model_type", _unsupported(kind))
-    return replace(read(config), second_runner=kind in SECOND_RUNNER)
+    spec = replace(read(config), second_runner=kind in SECOND_RUNNER)
+    others = [name for name in _OTHER_PARTS if config.has(name)]
+    return replace(spec, notes=(*spec.notes, f"{', '.join(others)}: not counted.")) if others else spec
 
 
 # Where multimodal checkpoints keep the configuration of their text decoder.

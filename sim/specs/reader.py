@@ -208,7 +208,10 @@ def _recurrent(c: Fields, t: Traits, kind: str) -> Mixer:
             c.int("linear_value_head_dim"),
             c.int("linear_conv_kernel_dim", 4),
         )
-    if t.linear == "kda":
+    lightning = t.linear == "lightning" or (
+        kind == "bailing_hybrid" and not (c.has("short_conv_kernel_size") or c.has("linear_conv_kernel_dim"))
+    )
+    if t.linear == "kda" and not lightning:
         own = c.section("linear_attn_config") if c.has("linear_attn_config") else c
         heads = own.int("num_heads" if own.has("num_heads") else "linear_num_heads", c.int("num_attention_heads"))
         dim = own.int("head_dim" if own is not c else "linear_head_dim", 128)
@@ -216,7 +219,7 @@ def _recurrent(c: Fields, t: Traits, kind: str) -> Mixer:
         return recurrences.delta_attention(
             hidden, heads, dim, width, low_rank=kind != "bailing_hybrid" and not c.bool("no_kda_lora", False)
         )
-    if t.linear == "lightning":
+    if lightning:  # Ring 2.5 calls itself as Ling 3 does, whose layers convolve
         heads = c.int("num_attention_heads")
         return recurrences.lightning(hidden, heads, c.int("head_dim", hidden // heads))
     if t.linear == "conv":

@@ -30,6 +30,9 @@ _SPELT: dict[str, tuple[str, ...]] = {
 
 def one_spelling(c: Fields, defaults: dict[str, Any]) -> Fields:
     """The same fields, each under the commonest of its names; `defaults` where a file leaves one out. Nothing given is overwritten."""
+    nested = [c.data[name] for name in ("attn_config", "ffn_config") if isinstance(c.data.get(name), dict)]  # MPT's and DBRX's
+    inner = {name: value for part in nested for name, value in part.items() if name not in c.data}
+    c = Fields({**c.data, **inner}, c.where, c.prefix)
     data = {name: value for name, value in c.data.items() if value is not None or name == "q_lora_rank"}
     for name, others in _SPELT.items():
         if name not in data:

@@ -178,3 +178,33 @@ def test_a_wrapper_is_read_by_its_text_part():
     assert spec.params == 32_762_123_264
     assert 2 * spec.kv_elements_per_token == 262_144
     assert "vision_config" in " ".join(spec.notes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "params", "context"),
+    [
+        (
+            {"model_type": "chatglm", "hidden_size": 4096, "ffn_hidden_size": 13696, "num_layers": 40, "num_attention_heads": 32}
+            | {"multi_query_group_num": 2, "kv_channels": 128, "padded_vocab_size": 151552, "seq_length": 131072}
+            | {"add_qkv_bias": True, "add_bias_linear": False},
+            9_399_951_360,
+            131072,
+        ),
+        (
+            {"model_type": "deepseek", "hidden_size": 2048, "num_hidden_layers": 28, "num_attention_heads": 16, "vocab_size": 102400}
+            | {"intermediate_size": 10944, "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2}
+            | {"num_experts_per_tok": 6, "first_k_dense_replace": 1, "moe_layer_freq": 1, "max_position_embeddings": 4096},
+            16_375_728_128,
+            4096,
+        ),
+        (
+            {"model_type": "dbrx", "d_model": 6144, "n_layers": 40, "n_heads": 48, "max_seq_len": 32768, "vocab_size": 100352}
+            | {"attn_config": {"kv_n_heads": 8}, "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}},
+            131_596_523_520,
+            32768,
+        ),
+    ],
+)
+def test_older_spellings_of_fields(fields, params, context):
+    spec = spec_from_config(fields, "made", "")
+    assert (spec.params, spec.max_context) == (params, context)
