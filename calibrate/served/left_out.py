@@ -45,6 +45,8 @@ from sim.specs.precision import Precision
 
 PARTS = ("host", "model", "family", "dtype", "tp", "version", "scheduling", "sibling", "kernels", "datasheet")
 SAME_CHIP = {"H100": "H200", "H200": "H100"}
+LOADS = ("low", "high", "closed", "burst", "long", "prefix")
+LONG_TOKENS = 8192  # of a mean prompt
 LEAST_REQUESTS = 20
 LEFT_OUT = "left out"  # origin of a GPU whose own files are not to be found
 REFIT_DRAWS = 200
@@ -52,11 +54,12 @@ REFIT_DRAWS = 200
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Scores of one load of a run, predicted without what is left out."""
+    """Scores of one load of a run, predicted without what is left out; `load` is its kind, of LOADS."""
 
     part: str
     run: str
     scores: tuple[Score, ...]
+    load: str = "high"
 
 
 def left_out(run: ServedRun, draws: int) -> Iterator[LeftOut]:
@@ -121,6 +124,18 @@ def _from_grids(gpu: GpuSpec, kept: Callable[[Grid], bool], what: str) -> RateDr
     return moved(known, model_errors(np.asarray(sigma[:, DECODE]), 0))
 
 
+def kind_of_load(load: Experiment, run: ServedRun) -> str:
+    """Shared prompts first, then long ones, then how requests are sent: the lowest of the run's open loops is `low`."""
+    if load.content or load.kind == "sessions":
+        return "prefix"
+    if float(np.mean(load.prompt_tokens)) >= LONG_TOKENS:
+        return "long"
+    if load.kind in ("burst", "closed"):
+        return load.kind
+    lowest = min((e.rate_per_s for e in run.experiments if e.kind == "open"), default=np.nan)
+    return "low" if load.rate_per_s == lowest else "high"
+
+
 def _of_engine(run: ServedRun, engines: Sequence[str]) -> str:
     """What of the run's engine no grid had, or nothing."""
     if run.engine not in engines:
@@ -139,4 +154,4 @@ def _scored(
     for load in loads:
         predicted = replay(run, load, served, host, draws=draws)
         scores = tuple(s for s in score(load, predicted, overhead.noise, overhead.run_noise) if s.metric in METRICS)
-        yield LeftOut(part, run.name, scores)
+        yield LeftOut(part, run.name, scores, kind_of_load(load, run))

@@ -167,12 +167,14 @@ def _from_windows(run: ServedRun, rates: RateDraws, rungs: Sequence[Experiment])
         rest = np.asarray(sum(step_terms(work, replace(r, c0_s=0.0, c_seq_s=0.0), np)), float)
         target = 1 - np.broadcast_to(rest, (len(n), len(c_seq))) / windows[:, None]
         designs = (np.column_stack([1 / windows, c * n / windows]) for c in c_seq)
-        found = [lsq_linear(design, target[:, d], bounds=([MIN_C0_S, 0.0], [np.inf, 1.0])).x for d, design in enumerate(designs)]
+        found = [lsq_linear(design, target[:, d], bounds=([MIN_C0_S, 0.0], np.inf)).x for d, design in enumerate(designs)]
         return np.array(found)[:, 0], np.array(found)[:, 1]
 
     (c0, shown), (c0_draws, at_draws) = solved(rates.point), solved(rates.draws)
     fitted = with_c0(rates, float(c0[0]), c0_draws, Provenance(Origin.SERVED, "true-decode windows as served"))
-    return replace(fitted, source=rates.source.after(f"serving overhead from {len(rungs)} decode windows")), float(shown[0]), at_draws
+    # a draw whose own per-sequence cost is too low shows more than all of it: cut at one, its cost as served would be wrong
+    share = min(float(shown[0]), 1.0)
+    return replace(fitted, source=rates.source.after(f"serving overhead from {len(rungs)} decode windows")), share, at_draws
 
 
 def _closed(

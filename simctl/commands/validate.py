@@ -163,11 +163,14 @@ def command(
 
 
 def _left_out(paths: list[Path], draws: int, as_json: bool) -> None:
-    from simctl.text.validate_text import left_out_rows, left_out_table
+    from simctl.text.validate_text import left_out_cells, left_out_cells_table, left_out_rows, left_out_table
 
     with progress("leaving out") as report:
         found = [each for several in _in_processes(_left_out_of, paths, (draws,), report) for each in several]
-    click.echo(json.dumps(left_out_rows(found), indent=1) if as_json else left_out_table(found))
+    if as_json:
+        click.echo(json.dumps({"pooled": left_out_rows(found), "by_load": left_out_cells(found)}, indent=1))
+    else:
+        click.echo(f"{left_out_table(found)}\n\n{left_out_cells_table(found)}")
 
 
 def _left_out_of(path: Path, draws: int) -> list[LeftOut]:

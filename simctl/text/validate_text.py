@@ -175,6 +175,45 @@ def left_out_rows(found: list[LeftOut]) -> list[dict[str, Any]]:
     return rows
 
 
+HELD = (0.85, 0.97)  # share of requests that a 90 % interval should hold
+
+
+def left_out_cells(found: list[LeftOut]) -> list[dict[str, Any]]:
+    """One row per part, kind of load and metric: loads, requests, the median error, the share of requests inside their 90 % interval."""
+    from statistics import median
+
+    from calibrate.served.left_out import LOADS, PARTS
+    from calibrate.served.scores import coverage
+
+    rows = []
+    for part, load in ((part, load) for part in PARTS for load in LOADS):
+        here = [s for each in found if (each.part, each.load) == (part, load) for s in each.scores]
+        for metric, share in coverage(here).items():
+            own = [s for s in here if s.metric == metric]
+            counts = {"loads": len(own), "requests": sum(s.requests for s in own)}
+            figures = {"median_abs": median(s.median_abs for s in own), "coverage": share}
+            rows.append({"left_out": part, "load": load, "metric": metric} | counts | figures)
+    return rows
+
+
+def left_out_cells_table(found: list[LeftOut]) -> str:
+    """The rows of `left_out_cells` for readers, and how many of them hold what they should."""
+    cells, low, high = left_out_cells(found), *HELD
+    rows = []
+    for cell in cells:
+        mark = "" if low <= cell["coverage"] <= high else "wide" if cell["coverage"] > high else "NARROW"
+        counts = (str(cell[name]) for name in ("loads", "requests"))
+        rows.append((cell["left_out"], cell["load"], LABEL[cell["metric"]], *counts, _percent(cell["median_abs"]),
+                     f"{100 * cell['coverage']:.0f}%", mark))  # fmt: skip
+    lines = aligned(("left out", "load", "metric", "loads", "n", "median", "in 90%", ""), rows, left=3)
+    for metric in ("ttft_s", "e2el_s"):
+        shares = [cell["coverage"] for cell in cells if cell["metric"] == metric]
+        if shares:
+            held = sum(low <= share <= high for share in shares)
+            lines.append(f"{LABEL[metric]}: {held} of {len(shares)} cells hold {low:.0%} to {high:.0%}, least {min(shares):.0%}")
+    return "\n".join(lines)
+
+
 def left_out_table(found: list[LeftOut]) -> str:
     """The rows of `left_out_rows` for readers."""
     head = ("left out", "metric", "runs", "loads", "n", "median", "bias", "in 90%")
