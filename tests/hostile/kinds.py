@@ -145,7 +145,7 @@ KINDS: Mapping[str, Callable[[random.Random, Path], Callable[[], Any]]] = {
     "model configs": model, "options": options,
 }  # fmt: skip
 SERVED = {"model": "Llama-3.1-8B", "gpu": "A10", "num-prompts": "3", "draws": "0"}
-MODEL = ("--model", "Llama-3.1-8B", "--gpu", "A10")
+MODEL = ("--model", "Llama-3.1-8B", "--gpu", "A10", "--max-model-len", "auto")
 COMMANDS = (
     ("simulate", {
         **SERVED, "random-input-len": "64", "random-output-len": "4", "seed": "1", "request-rate": "4", "burstiness": "1",

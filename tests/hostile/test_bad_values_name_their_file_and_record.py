@@ -111,7 +111,19 @@ CALL = '"prompt_tokens": 5, "output_tokens": 2'
 )
 def test_traces(kind, text, says, tmp_path):
     (tmp_path / "trace").write_text(text, newline="")
-    result = run("simulate", "--gpu", "A10", "--trace", str(tmp_path / "trace"), "--trace-format", kind, "--out", str(tmp_path / "run"))
+    result = run(
+        "simulate",
+        "--gpu",
+        "A10",
+        "--max-model-len",
+        "auto",
+        "--trace",
+        str(tmp_path / "trace"),
+        "--trace-format",
+        kind,
+        "--out",
+        str(tmp_path / "run"),
+    )
     assert (result.code, result.stderr.count("\n")) == (2, 1)
     assert f"simctl: trace: {says}" in result.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["trace"]
@@ -122,7 +134,22 @@ def test_half_a_surrogate_pair_in_a_prompt_is_only_text(kind, tmp_path):
     said = {"from": "human", "value": "\ud800 abc"}, {"from": "gpt", "value": "x\udc00"}
     body = [{"conversations": said}] if kind == "sharegpt" else {"prompt": "\ud800 abc"}
     (tmp_path / "trace").write_text(json.dumps(body))
-    assert run("simulate", "--gpu", "A10", "--trace", str(tmp_path / "trace"), "--trace-format", kind, "--draws", "0").code == 0
+    assert (
+        run(
+            "simulate",
+            "--gpu",
+            "A10",
+            "--max-model-len",
+            "auto",
+            "--trace",
+            str(tmp_path / "trace"),
+            "--trace-format",
+            kind,
+            "--draws",
+            "0",
+        ).code
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,7 +169,7 @@ def test_half_a_surrogate_pair_in_a_prompt_is_only_text(kind, tmp_path):
 def test_servegen_files(window, lengths, says, tmp_path):
     (tmp_path / "chunk-0-trace.csv").write_text(window + "\n")
     (tmp_path / "chunk-0-dataset.json").write_text(json.dumps({"0": {"input_tokens": lengths, "output_tokens": "{5: 1}"}}))
-    result = run("simulate", "--gpu", "A10", "--trace", str(tmp_path), "--trace-format", "servegen")
+    result = run("simulate", "--gpu", "A10", "--max-model-len", "auto", "--trace", str(tmp_path), "--trace-format", "servegen")
     assert (result.code, result.stderr.count("\n")) == (2, 1)
     assert says in result.stderr
 

@@ -9,7 +9,7 @@ from sim.errors import UsageError
 from sim.files import replaced_directory, replacing, write_text
 from tests.cli import run
 
-RUN = ("simulate", "--gpu", "A10", "--num-prompts", "3", "--draws", "0")
+RUN = ("simulate", "--gpu", "A10", "--max-model-len", "auto", "--num-prompts", "3", "--draws", "0")
 FILES = {"--chrome-trace": "trace.json", "--plot": "plot.png"}
 
 

@@ -70,7 +70,7 @@ def test_so_is_a_gpu_file(text, tmp_path):
 
 @pytest.mark.parametrize("value", ["!!int ''", "9" * 5000, "&a [*a]", "[" * 5000, "2024-13-45"])
 def test_so_is_an_engine_option(value):
-    result = run("simulate", "--gpu", "A10", "--num-prompts", "3", "--engine-option", f"draft_tokens={value}")
+    result = run("simulate", "--gpu", "A10", "--max-model-len", "auto", "--num-prompts", "3", "--engine-option", f"draft_tokens={value}")
     assert (result.code, result.stderr.count("\n")) == (2, 1)
     assert "--engine-option needs NAME=VALUE" in result.stderr
 

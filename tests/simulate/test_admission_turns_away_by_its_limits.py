@@ -103,7 +103,20 @@ def test_malformed_caps_are_one_line(cap):
 
 
 def test_admission_from_the_command_line():
-    common = ("simulate", "--gpu", "A10", "--model", "Llama-3.1-8B", "--num-prompts", "60", "--request-rate", "20", "--json")
+    common = (
+        "simulate",
+        "--gpu",
+        "A10",
+        "--model",
+        "Llama-3.1-8B",
+        "--max-model-len",
+        "auto",
+        "--num-prompts",
+        "60",
+        "--request-rate",
+        "20",
+        "--json",
+    )
     limits = {
         "rejected_full_queue": ("--max-queue", "3"),
         "rejected_token_bucket": ("--token-bucket", "2000:4000"),

@@ -20,7 +20,20 @@ from sim.ticks import TICK_S
 from tests.cli import run
 
 MODEL, BF16 = "Qwen2.5-7B-1M", Precision()
-LONG = ("--model", MODEL, "--num-prompts", "4", "--request-rate", "inf", "--random-input-len", "60000", "--random-output-len", "200")
+LONG = (
+    "--model",
+    MODEL,
+    "--max-model-len",
+    "auto",
+    "--num-prompts",
+    "4",
+    "--request-rate",
+    "inf",
+    "--random-input-len",
+    "60000",
+    "--random-output-len",
+    "200",
+)
 
 
 def simulated(*arguments: str) -> dict:
@@ -48,7 +61,7 @@ def test_blocks_are_those_of_the_smaller_memory():
 def test_host_ram_holds_what_hbm_cannot():
     refused = run("simulate", "--gpu", "A10", *LONG, "--random-input-len", "200000")
     assert refused.code == 2
-    assert "more than the" in refused.stderr
+    assert "more than max_model_len" in refused.stderr
     served = simulated("--gpu", "A10", *LONG, "--random-input-len", "200000", "--host-kv", "200", "--attention", "blocks:32")
     assert served["completed"] == 4
     assert served["cost_shares"]["link"] > 0

@@ -23,7 +23,7 @@ def test_spellings():
 
 def test_pairs_after_the_option_belong_to_it(tmp_path, capsys):
     goals = ["--goodput", "ttft:400", "tpot:60", "e2el:3000"]
-    where = ["--trace", str(AZURE), "--trace-format", "azure", "--model", "Llama-3.1-8B", "--gpu", "A10"]
+    where = ["--trace", str(AZURE), "--trace-format", "azure", "--model", "Llama-3.1-8B", "--gpu", "A10", "--max-model-len", "auto"]
     group.main(["simulate", *goals, *where, "--json", "--out", str(tmp_path / "run")], standalone_mode=False)
     summary = json.loads(capsys.readouterr().out)
     record, _ = read_run(tmp_path / "run" / "run.nc")

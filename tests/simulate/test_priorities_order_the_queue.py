@@ -13,7 +13,20 @@ def waits(tmp_path, *arguments):
     trace.write_text("".join(json.dumps(call) + "\n" for call in CALLS))
     out = tmp_path / "-".join(("run", *arguments))
     result = run(
-        "simulate", "--trace", str(trace), "--gpu", "A10", "--model", "Llama-3.1-8B", "--max-num-seqs", "4", "--out", str(out), *arguments
+        "simulate",
+        "--trace",
+        str(trace),
+        "--gpu",
+        "A10",
+        "--model",
+        "Llama-3.1-8B",
+        "--max-model-len",
+        "auto",
+        "--max-num-seqs",
+        "4",
+        "--out",
+        str(out),
+        *arguments,
     )
     assert result.code == 0, result.stderr
     columns = read_run(out / "run.nc")[0].requests
@@ -31,6 +44,6 @@ def test_order(tmp_path):
 def test_a_priority_that_is_no_number_is_named(tmp_path):
     trace = tmp_path / "trace.jsonl"
     trace.write_text('{"arrival_s": 0, "prompt_tokens": 9, "output_tokens": 4, "priority": "high"}\n')
-    result = run("simulate", "--trace", str(trace), "--gpu", "A10", "--model", "Llama-3.1-8B")
+    result = run("simulate", "--trace", str(trace), "--gpu", "A10", "--model", "Llama-3.1-8B", "--max-model-len", "auto")
     assert result.code == 2
     assert "line 1: priority must be a whole number, got 'high'" in result.stderr

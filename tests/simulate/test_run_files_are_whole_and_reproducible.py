@@ -20,7 +20,18 @@ from simctl.cli import group
 
 DATA = Path(__file__).parents[1] / "data"
 NAMES = (RUN_FILE, SUMMARY_FILE)
-AZURE = ["--trace", str(DATA / "small_azure.csv"), "--trace-format", "azure", "--model", "Llama-3.1-8B", "--gpu", "A10"]
+AZURE = [
+    "--trace",
+    str(DATA / "small_azure.csv"),
+    "--trace-format",
+    "azure",
+    "--model",
+    "Llama-3.1-8B",
+    "--gpu",
+    "A10",
+    "--max-model-len",
+    "auto",
+]
 SESSIONS = ["--trace", str(DATA / "small_sessions.jsonl"), "--model", "Qwen2.5-7B", "--gpu", "H100"]
 
 
@@ -154,7 +165,22 @@ def test_kill_9_of_a_first_run_leaves_no_result(tmp_path):
 @pytest.fixture(scope="module")
 def with_intervals(tmp_path_factory):
     out = tmp_path_factory.mktemp("intervals") / "run"
-    simulate("--gpu", "A10", "--model", "Llama-3.1-8B", "--num-prompts", 20, "--request-rate", 1, "--draws", 25, "--out", out)
+    simulate(
+        "--gpu",
+        "A10",
+        "--model",
+        "Llama-3.1-8B",
+        "--max-model-len",
+        "auto",
+        "--num-prompts",
+        20,
+        "--request-rate",
+        1,
+        "--draws",
+        25,
+        "--out",
+        out,
+    )
     return out
 
 
