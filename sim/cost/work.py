@@ -404,8 +404,9 @@ class AttentionWork(NamedTuple):
 def attention_work(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENSE) -> AttentionWork:
     """Bytes and flops of attention, of decodes and of prefill chunks, and the KV bytes that cross the host link.
 
-    What arrives over the link is used from on-chip memory and is not read from HBM a second time. Prefill attends to everything, so a
-    layer's earlier KV may come while the layer before computes. What is written goes the link's other way and is not counted.
+    What arrives over the link while other layers compute is staged in HBM and read from there, so KV in host RAM is never faster; what a
+    layer waits for is used as it comes. Prefill attends to everything, so a layer's earlier KV may come while the layer before computes.
+    What is written goes the link's other way and is not counted.
     """
     written = c.kept_token_bytes + c.kept_window_token_bytes
     kept = shape.decode_kept * c.kv_token_bytes
@@ -415,7 +416,8 @@ def attention_work(c: Coefficients, shape: BatchShape, policy: AttentionPolicy =
     link = hidden = 0.0
     if policy.placement == "host":
         fetched = (shape.prefill_context - shape.prefill_tokens) * c.kv_token_bytes
-        link, hidden, prefill = kept + fetched, kept * policy.overlap + fetched, prefill - fetched
+        link, hidden = kept + fetched, kept * policy.overlap + fetched
+        decode, prefill = decode + kept * policy.overlap, prefill - fetched * (1.0 - policy.overlap)
     else:
         decode = decode + kept
     return AttentionWork(
