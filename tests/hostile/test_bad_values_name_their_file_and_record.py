@@ -134,22 +134,8 @@ def test_half_a_surrogate_pair_in_a_prompt_is_only_text(kind, tmp_path):
     said = {"from": "human", "value": "\ud800 abc"}, {"from": "gpt", "value": "x\udc00"}
     body = [{"conversations": said}] if kind == "sharegpt" else {"prompt": "\ud800 abc"}
     (tmp_path / "trace").write_text(json.dumps(body))
-    assert (
-        run(
-            "simulate",
-            "--gpu",
-            "A10",
-            "--max-model-len",
-            "auto",
-            "--trace",
-            str(tmp_path / "trace"),
-            "--trace-format",
-            kind,
-            "--draws",
-            "0",
-        ).code
-        == 0
-    )
+    asked = ("simulate", "--gpu", "A10", "--max-model-len", "auto", "--trace", str(tmp_path / "trace"), "--trace-format", kind)
+    assert run(*asked, "--draws", "0").code == 0
 
 
 @pytest.mark.parametrize(
