@@ -9,8 +9,14 @@ from __future__ import annotations
 from functools import lru_cache
 from math import ceil
 
+from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
+from sim.specs.precision import Precision
 
+# Elements of an 8-bit cache that FlashAttention 3 reads in a second on Hopper, whatever the memory's bandwidth: kernel tables of an H100
+# (2.8e12) and an H200 (3.1e12). Blackwell's and Ada's kernels read 8 bits at the bandwidth of 16.
+HOPPER, HOPPER_8_BIT_ELEMENTS_PER_S = ("H100", "H200"), 2.95e12
+READ_SHARE = 0.9  # of the datasheet's bandwidth that decode attention reaches in 16 bits there
 BLOCK_ROWS = 128  # query rows of a block of FlashAttention 3
 
 
@@ -28,3 +34,11 @@ def mixed_fill(heads: tuple[int, int]) -> float:
     """Query rows that a decode's block holds beside prefill chunks, over those that it needs."""
     group = heads[1]
     return ceil(group / BLOCK_ROWS) * BLOCK_ROWS / group if group else 1.0
+
+
+def kv_read_factor(model: ModelSpec, precision: Precision, gpu: GpuSpec | None) -> float:
+    """Time of reading the cache over that of its bytes at the bandwidth of 16 bits: above 1 for 8 bits on Hopper."""
+    attention = any(group.mixer.kind == "attention" for group in model.groups)  # a latent cache has kernels of its own
+    if gpu is None or not attention or precision.kv_bytes > 1.0 or not {gpu.name, gpu.sibling_of} & set(HOPPER):
+        return 1.0
+    return max(1.0, READ_SHARE * gpu.memory_bandwidth / HOPPER_8_BIT_ELEMENTS_PER_S)

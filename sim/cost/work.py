@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cost.all_reduce import wire_bytes
-from sim.cost.attention import mixed_fill, query_heads
+from sim.cost.attention import kv_read_factor, mixed_fill, query_heads
 from sim.cost.batch import DENSE, BatchShape
 from sim.cost.gemm import GEMM_KERNELS, at_rows, over_roofline
 from sim.errors import UsageError
@@ -97,6 +97,7 @@ class Coefficients(NamedTuple):
     kernels: float
     activation_bytes: float  # per row
     kv_token_bytes: float  # full-context layers
+    kv_read: float  # time of reading cached bytes over that at the bandwidth of 16 bits
     window_token_bytes: float  # of layers that read no more than the window or a selection
     kept_token_bytes: float  # that a token adds to the cache for good
     kept_window_token_bytes: float  # while it is inside the window
@@ -220,6 +221,7 @@ def coefficients(
         kernels=kernels,
         activation_bytes=activation + hidden * ACTIVATION_BYTES,  # one row of the embedding
         kv_token_bytes=kv,
+        kv_read=kv_read_factor(model, precision, gpu),
         window_token_bytes=window,
         kept_token_bytes=kept,
         kept_window_token_bytes=near,
@@ -421,12 +423,12 @@ def attention_work(c: Coefficients, shape: BatchShape, policy: AttentionPolicy =
     else:
         decode = decode + kept
     return AttentionWork(
-        decode,
+        decode * c.kv_read,
         # beside chunks a decode's query rows get a block of their own, as wide as a chunk's
         shape.decode_kept * c.pair_flops * (1.0 + shape.has_prefill * (c.mixed_fill - 1.0))
         + shape.decode_window * c.window_pair_flops
         + shape.decode_seqs * c.state_token_flops,
-        prefill,
+        prefill * c.kv_read,
         shape.prefill_pairs * c.prefill_pair_flops
         + shape.prefill_window_pairs * c.window_pair_flops
         + shape.prefill_tokens * c.state_token_flops,

@@ -2,7 +2,7 @@
 
 Each row is a burst of n requests, re-enacted by the engine's own scheduler. Its iterations do not depend on the rates, so they are
 scheduled once and priced by the formula at any rates. Per engine and model, a least-squares fit in the logarithms of the rates starts from
-the GPU's packaged posterior, which knows llama.cpp's batched bench and no served row.
+the packaged posterior under llama.cpp, which knows its batched bench and no served row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sim.engine.llamacpp import LlamaCppScheduler
 from sim.engine.microbatch import Chunk
 from sim.engine.vllm import VllmScheduler
 from sim.rates.load import OUTSIDE_SD
-from sim.rates.posterior import rates_for
+from sim.rates.posterior import engine_posterior, rates_for
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
@@ -81,7 +81,7 @@ class Half:
 def steps(engine: str, model: str) -> StepTime:
     """What prices iterations: llama.cpp's in micro-batches of streams, vLLM's padded to captured graphs."""
     gpu, precision = get_gpu("GB10"), Precision("nvfp4", "bf16")
-    spec, point = get_model(GB10_MODELS[model]), rates_for(gpu, precision).point
+    spec, point = get_model(GB10_MODELS[model]), rates_for(gpu, precision, path=engine_posterior(gpu, "llamacpp")).point
     if engine == "vllm":
         return StepTime(spec, precision, point, gpu=gpu)
     return StepTime(spec, precision, point, micro_batch=UBATCH, streams=True)
@@ -149,7 +149,8 @@ def noisy(figures: Array, sd: float | Array = NOISE_SD) -> Array:
 
 def _fit(replays: Sequence[Replay], printed: Sequence[Array]) -> Rates:
     """Rates [draw], normal in their logarithms around the best fit of FIGURES of every replay."""
-    known = rates_for(get_gpu("GB10"), Precision("nvfp4", "bf16")).point
+    gpu = get_gpu("GB10")
+    known = rates_for(gpu, Precision("nvfp4", "bf16"), path=engine_posterior(gpu, "llamacpp")).point
 
     def at(x: Array) -> Rates:
         return replace(known, **{name: getattr(known, name) * np.exp(FREE_SD * x[..., i]) for i, name in enumerate(FREE)})
