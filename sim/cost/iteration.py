@@ -28,7 +28,7 @@ from sim.cost.step_time import (
     step_terms,
     step_time_s,
 )
-from sim.cost.work import Work, attention_work, coefficients, launch_layers, work_from
+from sim.cost.work import Coefficients, Work, attention_work, coefficients, launch_layers, work_from
 from sim.engine.interface import Iteration, StepPrice
 from sim.engine.kv.tiers import Tier
 from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
@@ -79,6 +79,29 @@ class _Rows(NamedTuple):
 
     busy: float
     comm: float
+
+
+def staged_s(c: Any, shape: BatchShape, rates: Any, policy: Any, rows: Any, head: float) -> float:
+    """`step_time_s` of dense attention in HBM from its stages: `rows` are the `busy` and `comm` seconds of the iteration's rows, `head` the
+    seconds of its rows of logits. Compiled, too (sim.engine.compiled): of `c`, `rates` and `policy` only attributes are read.
+    """
+    sequences = shape.decode_seqs + shape.prefill_seqs
+    busy = rows.busy + head + attention_s(attention_work(c, shape, policy), rates) + sequences * c.state_seq_bytes / rates.beta_state
+    total = rates.c0_s + sequences * rates.c_seq_s + shape.has_prefill * rates.c_prefill_s + busy + rows.comm
+    layers = launch_layers(c, shape)
+    return float(total + exposed_launch_s(busy, layers, rates) if layers else total)
+
+
+def late_share(head_start: int, launching: int) -> float:
+    """Share of `launching` ticks of launches that is left after a head start of the host."""
+    return max(1.0 - head_start / launching, 0.0)
+
+
+def on_chord(start: int, end: int, batch: int, octave: int, context: int) -> Stretch:
+    """The decode iterations of `batch` sequences from summed `context` to the end of the chord from `start` to `end` ticks."""
+    node = batch << octave
+    slope = (end - start) // node
+    return Stretch(start + slope * (context - node), slope * batch, -(-(2 * node - context) // batch))
 
 
 class StepTime:
@@ -153,6 +176,21 @@ class StepTime:
         self._works = any(self._preparing)
         self._launching = to_ticks(c.launch_layers * rates.launch_layer_s)
         self._launching_pieces = 0 if micro_batch else to_ticks(c.piece_layers * rates.launch_layer_s)
+
+    @property
+    def host_ticks(self) -> tuple[int, int, int, int, int]:
+        """Ticks of host work per iteration, per sequence and for carrying prefill; of launching an eager iteration, and one in pieces."""
+        return *self._preparing, self._launching, self._launching_pieces
+
+    @property
+    def whole(self) -> bool:
+        """Whether decode iterations lie on chords, and every iteration is one part, replayed from graphs as far as there are any."""
+        return self.jumps and self._parts == 1 and not self._eager
+
+    @property
+    def given(self) -> tuple[Coefficients, Rates]:
+        """Coefficients of the work, and the rates that settle it."""
+        return self._coefficients, self._rates
 
     def iteration(self, iteration: Iteration, head_start: int = 0) -> int:
         """Ticks of an iteration as decided, before its requests advance, with the host `head_start` ticks ahead."""
@@ -248,13 +286,17 @@ class StepTime:
     def stretch(self, batch: int, context: int) -> Stretch:
         """The decode iterations of `batch` sequences that begin at summed `context` (at least `batch`), up to the chord's end."""
         octave = (context // batch).bit_length() - 1
-        chord = self._chords.get((batch, octave))
-        if chord is None:
-            chord = self._chords[batch, octave] = self._chord(batch, octave)
-        start, end = chord
-        node = batch << octave
-        slope = (end - start) // node
-        return Stretch(start + slope * (context - node), slope * batch, -(-(2 * node - context) // batch))
+        start, end = self.chord(batch, octave)
+        return on_chord(start, end, batch, octave, context)
+
+    def chord(self, batch: int, octave: int) -> tuple[int, int]:
+        """Ticks of a decode iteration of `batch` sequences at mean contexts of 2**octave tokens and of twice as many."""
+        found = self._chords.get((batch, octave))
+        if found is None:
+            before = self._chords.get((batch, octave - 1))
+            start = before[1] if before else self._at(batch, octave)
+            found = self._chords[batch, octave] = start, self._at(batch, octave + 1)
+        return found
 
     def priced(self, shape: BatchShape) -> int:
         """The formula, rounded to ticks."""
@@ -265,28 +307,32 @@ class StepTime:
         return work_from(self._coefficients, shape, self.policy)
 
     def _staged_s(self, shape: BatchShape) -> float:
-        """`step_time_s` of dense attention in HBM, its stages remembered by rows and by rows of logits."""
-        rates, rows = self._rates, shape.decode_seqs + shape.prefill_tokens + shape.padding
-        key = (rows, shape.others) if shape.others else rows
-        linear = self._rows.get(key)
-        if linear is None:
-            work = self.work(BatchShape(padding=rows, others=shape.others))
-            linear = self._rows[key] = _Rows(kernels_s(work, rates) + linear_s(work, rates), all_reduce_s(work, rates))
-        head = self._heads.get(shape.sampled)
-        if head is None:
-            head = self._heads[shape.sampled] = head_s(self.work(BatchShape(sampled=shape.sampled)), rates)
-        c, sequences = self._coefficients, shape.decode_seqs + shape.prefill_seqs
-        busy = linear.busy + head + attention_s(attention_work(c, shape), rates) + sequences * c.state_seq_bytes / rates.beta_state
-        total = rates.c0_s + sequences * rates.c_seq_s + shape.has_prefill * rates.c_prefill_s + busy + linear.comm
-        layers = launch_layers(c, shape)
-        return float(total + exposed_launch_s(busy, layers, rates) if layers else total)
+        """`staged_s`, its stages remembered by rows and by rows of logits."""
+        rows = self.rows(shape.decode_seqs + shape.prefill_tokens + shape.padding, shape.others)
+        return staged_s(self._coefficients, shape, self._rates, self.policy, rows, self.head(shape.sampled))
+
+    def rows(self, rows: float, others: float = 0.0) -> _Rows:
+        """Seconds that so many rows take, whatever they are, beside so many of other data-parallel ranks."""
+        key = (rows, others) if others else rows
+        found = self._rows.get(key)
+        if found is None:
+            work, rates = self.work(BatchShape(padding=rows, others=others)), self._rates
+            found = self._rows[key] = _Rows(kernels_s(work, rates) + linear_s(work, rates), all_reduce_s(work, rates))
+        return found
+
+    def head(self, sampled: float) -> float:
+        """Seconds of the output projection for so many rows of logits."""
+        found = self._heads.get(sampled)
+        if found is None:
+            found = self._heads[sampled] = head_s(self.work(BatchShape(sampled=sampled)), self._rates)
+        return found
 
     def launched_late(self, shape: BatchShape, head_start: int) -> BatchShape:
         """The shape without the share of its launches that the host does in a head start of so many ticks."""
         launching = self._launching if shape.eager else self._launching_pieces if shape.pieces else 0
         if not head_start or not launching:
             return shape
-        late = max(1.0 - head_start / launching, 0.0)
+        late = late_share(head_start, launching)
         return shape._replace(eager=shape.eager * late, pieces=shape.pieces * late)
 
     def _part(self, batch: int, context: float, near: float, kept: float, chunks: Sequence[Chunk]) -> BatchShape:
@@ -299,10 +345,6 @@ class StepTime:
         if verifies(mine):
             shape = shape._replace(has_prefill=0.0, pieces=0.0)
         return shape._replace(others=other_rows(float(total), float(decodes + sums[1]), self._parallel))
-
-    def _chord(self, batch: int, octave: int) -> tuple[int, int]:
-        before = self._chords.get((batch, octave - 1))
-        return before[1] if before else self._at(batch, octave), self._at(batch, octave + 1)
 
     def _at(self, batch: int, octave: int) -> int:
         share = -(-batch // self._parts)

@@ -24,6 +24,7 @@ from sim.errors import UsageError
 from sim.rates.serving import HostRates
 from sim.results.record import RunRecord
 from sim.study.deployment import Deployment, mean_context, plan_engine
+from sim.study.direct import applies, run_directly
 from sim.study.fleet_spec import Fleet, PoolSpec, alone
 from sim.ticks import TICK_S
 from sim.workload.sources import TraceSource
@@ -140,7 +141,14 @@ def run_planned(
     on_progress: Progress | None = None,
     schedulers: list[Scheduler] | None = None,
 ) -> RunRecord:
-    """One run of the trace. Without `keep_iterations` it takes the fast path where that applies. `schedulers` gets those that served."""
+    """One run of the trace. It takes the array engine where that applies (sim.study.direct); without `keep_iterations` else the fast path,
+    where that does. `schedulers` gets those that served iteration by iteration.
+    """
+    if runs_directly(study, pools, trace, draw):
+        served = run_directly(study, pools, trace, draw, keep=keep_iterations)
+        if on_progress is not None:
+            on_progress(len(trace), len(trace))
+        return served
     if not keep_iterations and (record := run_fast(study, pools, trace, draw, on_progress)) is not None:
         return record
 
@@ -153,12 +161,22 @@ def run_planned(
     return _run(study, pools, trace, draw, stepped, keep_iterations, on_progress)
 
 
+def runs_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None) -> bool:
+    """Whether the array engine serves the run (sim.study.direct), and keeps its log at no great cost."""
+    if not applies(study, pools, trace):
+        return False
+    steps = pools[0].cost(draw).steps
+    return covers(pools[0].config, steps) and steps.whole
+
+
 def run_fast(
     study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None, on_progress: Progress | None = None
 ) -> RunRecord | None:
     """One run on the fast path: the same results, no iteration log. None where that does not apply: a scheduler or cost is not covered,
     clients give up, or a replica fails.
     """
+    if runs_directly(study, pools, trace, draw):
+        return run_directly(study, pools, trace, draw, keep=False)
     if trace.cancel_s or not study.whole_fleet.plain or not all(covers(pool.config, pool.cost(draw).steps) for pool in pools):
         return None
     config = pools[0].config

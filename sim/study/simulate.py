@@ -28,7 +28,7 @@ from sim.results.record import RunRecord
 from sim.results.run_files import to_dataset
 from sim.study.deployment import Deployment
 from sim.study.fleet_spec import Fleet
-from sim.study.run import PlannedPool, Progress, Study, check_all_fit, planned, run_fast, run_planned
+from sim.study.run import PlannedPool, Progress, Study, check_all_fit, planned, run_fast, run_planned, runs_directly
 from sim.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ REPEATS = 20
 Z_90 = 1.6448536269514722  # half a 90 % interval over the standard deviation
 REPEATS_UP_TO = 5_000  # requests
 LOGGED_UP_TO = 5_000  # iterations of the run; beyond, draws asked for keep no iteration log: it would cost minutes
+# the same where the array engine keeps the log: reading the figures off it then takes longer than the run
+LOGGED_DIRECTLY_UP_TO = 100_000
 DEFAULT_DRAWS_UP_TO = 20_000  # requests; beyond, repeats take minutes and are left to be asked for
 TYPICAL_BATCH, TYPICAL_CONTEXT = 8.0, 1024.0
 
@@ -185,7 +187,8 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
     `draws` None means DEFAULT_DRAWS where they are cheap (the fast path applies, DEFAULT_DRAWS_UP_TO requests at most), else none.
     Without `keep_iterations` the iteration log is left out, and with it ITL and the engine's figures. Such runs take the fast path where it
     applies; per-request figures are the same, bit by bit. Draws and repeats keep the log, and with it intervals of those figures, where
-    draws are asked for and the run itself takes LOGGED_UP_TO iterations at most.
+    the run itself takes LOGGED_DIRECTLY_UP_TO iterations at most without cross-talk (sim.study.direct), else where draws are asked for
+    and it takes LOGGED_UP_TO.
     Raises UsageError for a request that cannot fit, SimctlError when the model does not.
     """
     pools, trace = planned(study), study.workload.trace
@@ -194,9 +197,11 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
     first = _scaled(on_progress, 0, (draws or 0) + 1)
     record = run_planned(study, pools, trace, keep_iterations=keep_iterations, on_progress=first, schedulers=schedulers)
     summary = summarise(record, study.goodput) | tier_hit_rates(schedulers) | _gpu_hours(study, record)
-    logged = keep_iterations and bool(draws) and len(record.iterations["start_s"]) <= LOGGED_UP_TO
+    direct = runs_directly(study, pools, trace)
+    few = len(record.iterations["start_s"]) <= (LOGGED_DIRECTLY_UP_TO if direct else LOGGED_UP_TO)
+    logged = keep_iterations and few and (direct or bool(draws))
     if draws is None:
-        others = _fast_draws(study, pools)
+        others = _fast_draws(study, pools, logged)
     else:
         others = [
             _drawn(
@@ -342,11 +347,12 @@ def _columns(figures: list[dict[str, float | int]]) -> dict[str, list[float]]:
     return {key: [float(each.get(key, 0)) for each in figures] for key in {key: None for each in figures for key in each}}
 
 
-def _fast_draws(study: Study, pools: Sequence[PlannedPool]) -> list[tuple[dict[str, float | int], NDArray[np.float64]]]:
+def _fast_draws(study: Study, pools: Sequence[PlannedPool], logged: bool) -> list[tuple[dict[str, float | int], NDArray[np.float64]]]:
     """What is kept of runs at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
     found = []
     for draw in spread(study, DEFAULT_DRAWS if len(study.workload.trace) <= DEFAULT_DRAWS_UP_TO else 0):
-        record = run_fast(study, pools, study.workload.trace, draw)
+        trace = study.workload.trace
+        record = run_planned(study, pools, trace, draw, keep_iterations=True) if logged else run_fast(study, pools, trace, draw)
         if record is None:
             return []
         found.append(_drawn(record, study))

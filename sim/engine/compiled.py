@@ -1,0 +1,117 @@
+"""The array engine compiled with numba, where that is installed and the work is worth its start-up.
+
+What is compiled is the plain source: the code objects of sim.engine.core, and of the formula's own functions, with each other in place of
+the plain ones. Machine code is kept in a cache that a digest of all these sources names, so that no change is missed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from sim import ticks
+from sim.cost import attention, batch, graphs, iteration, smooth, step_time, work
+from sim.cost.graphs import GRAPH_TOKENS, captured_padding
+from sim.engine import core, core_parts, core_state
+
+# Output tokens at which plain Python takes as long as loading machine code does (half a second), or making it (half a minute).
+WORTH_TOKENS = 500_000
+WORTH_MAKING = 50_000_000
+OFF = "SIMCTL_NO_NUMBA"  # set: plain Python always
+
+_FORMULA: tuple[Any, ...] = (
+    smooth.smooth_max,
+    batch.chunk_pairs,
+    batch.from_sums,
+    work.attention_work,
+    work.launch_layers,
+    step_time.attention_s,
+    step_time.exposed_launch_s,
+    iteration.late_share,
+    iteration.on_chord,
+    iteration.staged_s,
+    ticks.elapsed,
+    ticks.to_ticks,
+)
+_SOURCES = (attention, batch, graphs, iteration, smooth, step_time, work, core, core_parts, core_state, ticks)
+
+_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+def available() -> bool:
+    """Whether the loop can be compiled."""
+    return not os.environ.get(OFF) and find_spec("numba") is not None
+
+
+def worth(output_tokens: int) -> bool:
+    """Whether compiled code serves so many output tokens sooner, its loading included; or its making, where none is cached yet."""
+    if not available():
+        return False
+    if "numba" in sys.modules and advance.cache_info().currsize:
+        return True
+    return output_tokens >= (WORTH_TOKENS if warm() else WORTH_MAKING)
+
+
+def warm() -> bool:
+    """Whether machine code of these very sources lies in the cache."""
+    return available() and any(_cache_directory(version("numba")).rglob("core.advance*.nbc"))
+
+
+@cache
+def advance() -> Callable[..., int]:
+    """sim.engine.core.advance, compiled at its first call or read from the cache."""
+    import numba
+
+    padding = np.array([captured_padding(float(tokens)) for tokens in range(GRAPH_TOKENS + 1)])
+
+    def padding_of(tokens: float) -> float:
+        return padding[int(tokens)] if tokens <= GRAPH_TOKENS else 0.0
+
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(_cache_directory(version("numba")))
+    try:
+        space: dict[str, Any] = {"captured_padding": numba.njit(padding_of, **_INNER)}
+        for function in (*_FORMULA, *_functions(core_parts), *_functions(core)):
+            own = FunctionType(function.__code__, {**function.__globals__, **space}, function.__name__, function.__defaults__)
+            how = {"nogil": True, "cache": True} if function is core.advance else _INNER
+            space[function.__name__] = numba.njit(own, error_model="numpy", **how)
+    finally:
+        numba.config.CACHE_DIR = before
+    found: Callable[..., int] = space["advance"]
+    return found
+
+
+def _functions(module: Any) -> list[FunctionType]:
+    """The functions of a module, those that are called before those that call them."""
+    own = {name: each for name, each in vars(module).items() if isinstance(each, FunctionType) and each.__module__ == module.__name__}
+    ordered: dict[str, FunctionType] = {}
+
+    def visit(name: str) -> None:
+        if name in ordered:
+            return
+        for called in own[name].__code__.co_names:
+            if called in own and called != name:
+                visit(called)
+        ordered[name] = own[name]
+
+    for name in own:
+        visit(name)
+    return list(ordered.values())
+
+
+def _cache_directory(numba_version: str) -> Path:
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    digest = hashlib.sha256(numba_version.encode())
+    for module in _SOURCES:
+        digest.update(Path(str(module.__file__)).read_bytes())
+    return home / "simctl" / "numba" / digest.hexdigest()[:16]

@@ -1,0 +1,84 @@
+"""One replica served by the array engine from first to last arrival: prices supplied as they are asked for, the log drained as it fills."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import sim.engine.core_state as at
+from sim.cost.iteration import StepTime
+from sim.cost.rates import Rates
+from sim.engine import compiled as compiler
+from sim.engine import core as plain
+from sim.engine.config import EngineConfig
+from sim.engine.core_state import Core, make_core, supply
+
+Ints = NDArray[np.int64]
+
+# what the formula reads of its arguments, as tuples of floats that compiled code takes
+_COEFFICIENTS = ("kv_token_bytes", "window_token_bytes", "pair_flops", "window_pair_flops", "state_seq_bytes", "state_token_flops",
+                 "launch_layers", "piece_layers", "mixed_fill")  # fmt: skip
+PlainCoefficients = NamedTuple("PlainCoefficients", [(name, float) for name in _COEFFICIENTS])  # type: ignore[misc]
+PlainRates = NamedTuple("PlainRates", [(name, float) for name in Rates.__dataclass_fields__])  # type: ignore[misc]
+
+
+class PlainPolicy(NamedTuple):
+    """Dense attention in HBM."""
+
+    placement: str = "hbm"
+    overlap: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a replica did: numbers of requests [request, REQUEST], and the log: `rows` [row, ROW] and `entries` [entry, ENTRY], whose
+    requests are places (see sim.engine.core_state).
+    """
+
+    requests: Ints
+    rows: Ints
+    entries: Ints
+    free_blocks: int
+
+
+def serve(
+    config: EngineConfig, steps: StepTime, arrives: Ints, prompt: Ints, output: Ints, *, keep: bool = False, compiled: bool = False
+) -> Served:
+    """Serve requests that the engine gets at these ticks (ascending), with prompt and output tokens. `keep` keeps the log."""
+    core = make_core(config, steps, arrives, prompt, output, keep=keep, arrays=compiled)
+    coefficients, rates = steps.given
+    given = plain.Given(
+        PlainCoefficients(*(float(getattr(coefficients, name)) for name in _COEFFICIENTS)),
+        PlainRates(*(float(getattr(rates, name)) for name in rates.names())),
+        PlainPolicy(),
+    )
+    advance = compiler.advance() if compiled else plain.advance
+    rows: list[Ints] = []
+    entries: list[Ints] = []
+    drained = 0
+    while (reason := int(advance(core, given))) != at.DONE:
+        if reason == at.NEEDS_ROOM:
+            drained += _drain(core, rows, entries, drained, 1)
+        else:
+            supply(core, steps, reason)
+    _drain(core, rows, entries, drained, 0)
+    requests = np.array(core.q, dtype=np.int64).reshape(-1, at.REQUEST)
+    return Served(requests, np.concatenate(rows), np.concatenate(entries), int(core.s[at.FREE]))
+
+
+def _drain(core: Core, rows: list[Ints], entries: list[Ints], drained: int, kept: int) -> int:
+    """Move the log out of the state, but the last `kept` rows, which may still change. Returns how many rows."""
+    count = int(core.s[at.ROWS]) - kept
+    rows.append(np.array(core.rows[: count * at.ROW], dtype=np.int64).reshape(-1, at.ROW))
+    part = np.array(core.entries[: core.s[at.ENTRIES] * at.ENTRY], dtype=np.int64).reshape(-1, at.ENTRY)
+    of_request = part[:, 0] != at.EPISODE
+    part[of_request, 1] += drained
+    part[of_request, 2] //= at.REQUEST
+    entries.append(part)
+    for column in range(kept * at.ROW):
+        core.rows[column] = core.rows[count * at.ROW + column]
+    core.s[at.ROWS], core.s[at.ENTRIES] = kept, 0
+    return count

@@ -1,0 +1,315 @@
+"""Runs without cross-talk: replicas whose arrivals are known before they serve, each one call of the array engine (sim.engine.core).
+
+That is the default question: one serving pool, requests that wait for nobody, routed in turn or at random, no prefix that two share.
+Everything else, from admission to autoscaling, goes through the clients and the fleet of sim.cluster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import sim.engine.core_state as at
+from sim.cluster.admission import NO_LIMITS
+from sim.cluster.pools import SERVE
+from sim.cluster.router import RoundRobin, make_router
+from sim.cost.api_server import departures
+from sim.cost.iteration import IterationCost
+from sim.engine import compiled
+from sim.engine.config import EngineConfig
+from sim.engine.core_log import Expanded, LazyColumns
+from sim.engine.replica_runs import Served, serve
+from sim.rates.serving import HostRates
+from sim.results.record import (
+    CHUNK_COLUMNS,
+    EVENT_COLUMNS,
+    ITERATION_COLUMNS,
+    PAUSED,
+    PREEMPTED,
+    REQUEST_INTS,
+    SAMPLED_AGAIN,
+    RunRecord,
+)
+from sim.ticks import TICK_S, TICKS_PER_S
+from sim.workload.content import Grown
+from sim.workload.sources import TraceSource
+from sim.workload.trace import Trace
+
+if TYPE_CHECKING:
+    from sim.study.run import PlannedPool, Study
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Arrivals:
+    """[request] ticks at which requests reach the API server of their `replica`, and at which its engine gets them."""
+
+    replica: Ints
+    reached: Ints
+    submitted: Ints
+    decision: str
+
+
+def applies(study: Study, pools: Sequence[PlannedPool], trace: Trace) -> bool:
+    """Whether no request of the trace waits for another, or is sent by what others do."""
+    fleet, spec = study.whole_fleet, pools[0].spec
+    alone = len(pools) == 1 and spec.role == SERVE and not (fleet.changes or fleet.scaling or fleet.store)
+    simple = spec.max_in_flight is None and spec.fetch is None and spec.max_prompt_tokens is None
+    waits = study.workload.max_concurrency is not None or study.deployment.admission != NO_LIMITS or bool(trace.cancel_s)
+    router = spec.deployment.router in ("round-robin", "random") and not spec.deployment.router_options.get("dispatch_s")
+    if not (alone and simple and router) or waits or not len(trace) or np.isnan(trace.arrival_s).any():
+        return False
+    config = pools[0].config
+    named = any(each is not None for each in (*trace.contents, *trace.session_ids))
+    shared = config.enable_prefix_caching and named and _shares(_Held(trace), config.block_size, config.max_model_len)
+    return bool((np.diff(trace.arrival_s) >= 0).all()) and not shared
+
+
+class _Held:
+    """A key by identity, which a cache keeps alive so that nothing else gets it."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __hash__(self) -> int:
+        return id(self.held)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Held) and other.held is self.held
+
+
+@lru_cache(maxsize=4)
+def _shares(trace: _Held, block_size: int, max_model_len: int) -> bool:
+    """Whether two requests of the trace begin with the same KV block."""
+    return bool(TraceSource(trace.held, block_size, max_model_len).shared_blocks())
+
+
+@lru_cache(maxsize=4)
+def _arrivals(trace: _Held, host: _Held, router: tuple[str, int, str], chooses: _Chooses) -> Arrivals:
+    """Drawn once for all draws of the rates."""
+    calls, api, replicas = trace.held, host.held, router[1]
+    picks = chooses()
+    up = list(range(replicas))
+    nothing: Any = None  # neither router looks at the request
+    replica = np.array([picks.pick(nothing, up, 0) for _ in range(len(calls))], dtype=np.int64)
+    reached = to_ticks(calls.arrival_s)
+    begins_s, left = calls.arrival_s, np.array(reached)
+    if api.serial_s:
+        for index in up:
+            mine = np.flatnonzero(replica == index)
+            left[mine] = departures(reached[mine].tolist(), round(api.serial_s * TICKS_PER_S))
+        begins_s = left * TICK_S
+    submitted = np.maximum(to_ticks(begins_s + (api.request_s + calls.prompt_tokens * api.prompt_token_s)), left)
+    return Arrivals(replica, reached, submitted, picks.decision)
+
+
+class _Chooses:
+    """Makes a fresh router; all are alike to the cache, whose key names it."""
+
+    def __init__(self, make: Callable[[], RoundRobin]) -> None:
+        self._make = make
+
+    def __call__(self) -> RoundRobin:
+        return self._make()
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Chooses)
+
+
+def to_ticks(seconds: Floats) -> Ints:
+    """sim.ticks.to_ticks of many times."""
+    found: Ints = np.rint(seconds * TICKS_PER_S).astype(np.int64)
+    return found
+
+
+def run_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None, *, keep: bool) -> RunRecord:
+    """The run, as sim.cluster.simulation would have it; `applies` must hold. `keep` keeps the iteration log."""
+    pool, config, d = pools[0], pools[0].config, pools[0].spec.deployment
+    router = d.router, dict(d.router_options)
+    return serve_directly(trace, config, pool.cost(draw), pool.host, pool.spec.most, *router, keep=keep)
+
+
+def serve_directly(
+    trace: Trace,
+    config: EngineConfig,
+    cost: IterationCost,
+    host: HostRates,
+    replicas: int = 1,
+    router: str = "round-robin",
+    options: Mapping[str, Any] | None = None,
+    *,
+    keep: bool = True,
+    fast: bool | None = None,
+) -> RunRecord:
+    """Serve a trace on equal replicas. `fast` says whether to compile (None: where that is worth it)."""
+
+    def fresh() -> RoundRobin:
+        made = make_router(router, replicas, config.block_size, config.num_gpu_blocks, options)
+        assert isinstance(made, RoundRobin)
+        return made
+
+    name = (router, replicas, repr(sorted((options or {}).items())))
+    arrivals = _arrivals(_Held(trace), _Held(host), name, _Chooses(fresh))
+    fast = compiled.worth(int(trace.output_tokens.sum())) if fast is None else fast
+    served: list[Served] = []
+    rows: list[Ints] = []  # [replica] its requests, in the order in which the engine gets them
+    for index in range(replicas):
+        mine = np.flatnonzero(arrivals.replica == index)
+        mine = mine[np.argsort(arrivals.submitted[mine], kind="stable")]
+        rows.append(mine)
+        prompt, output = trace.prompt_tokens[mine], trace.output_tokens[mine]
+        served.append(serve(config, cost.steps, arrivals.submitted[mine], prompt, output, keep=keep, compiled=fast))
+    numbers = np.empty((len(trace), at.REQUEST), dtype=np.int64)
+    for mine, each in zip(rows, served, strict=True):
+        numbers[mine] = each.requests
+    requests, ended = _requests(trace, arrivals, numbers, host)
+    log = _log(served, rows, config, cost) if keep else _no_log()
+    return RunRecord(
+        list(trace.request_ids),
+        list(trace.session_ids),
+        requests,
+        log["iterations"],
+        IterationCost.terms,
+        log["terms"],
+        log["stalls"],
+        [ended * TICK_S] * replicas,
+        log["chunks"],
+        log["events"],
+        (arrivals.decision,),
+        list(trace.tenants) if any(trace.tenants) else (),
+    )
+
+
+def _requests(trace: Trace, arrivals: Arrivals, numbers: Ints, host: HostRates) -> tuple[dict[str, NDArray[np.generic]], int]:
+    """The columns of the requests, and when the last answer came (ticks)."""
+    n = len(trace)
+    first_s, last_s = numbers[:, at.FIRST_SENT] * TICK_S, numbers[:, at.LAST_SENT] * TICK_S
+    after_s = host.after_s(numbers[:, at.LAST_PLACE])
+    floats: dict[str, Any] = {
+        "arrival_s": np.array(trace.arrival_s, dtype=np.float64),
+        "reached_s": arrivals.reached * TICK_S,
+        "scheduled_s": numbers[:, at.SCHEDULED] * TICK_S,
+        "first_token_s": first_s + host.after_s(numbers[:, at.FIRST_PLACE]),
+        "finish_s": last_s + after_s,
+        "cancelled_s": np.full(n, math.nan),
+        "submitted_s": arrivals.submitted * TICK_S,
+        "first_sampled_s": first_s,
+        "last_sampled_s": last_s,
+    }
+    repeated = [content.shared_tokens if isinstance(content, Grown) else -1 for content in trace.contents]
+    ints: dict[str, Any] = dict.fromkeys(REQUEST_INTS, 0) | {
+        "prompt_tokens": trace.prompt_tokens,
+        "output_tokens": trace.output_tokens,
+        "generated_tokens": trace.output_tokens,
+        "preemptions": numbers[:, at.PREEMPTIONS],
+        "replica": arrivals.replica,
+        "turn": trace.turns,
+        "repeated_tokens": repeated,
+    }
+    whole = {name: np.array(np.broadcast_to(np.asarray(values, dtype=np.int64), n)) for name, values in ints.items()}
+    ended = int((numbers[:, at.LAST_SENT] + to_ticks(np.asarray(after_s) + np.zeros(n))).max())
+    return floats | whole, ended
+
+
+class LazyTerms:
+    """[iterations, terms] seconds, made block by block when they are summed or looked at."""
+
+    BLOCK = 2**16
+
+    def __init__(self, make: Any, count: int, names: int) -> None:
+        self._make, self.shape = make, (count, names)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:
+        whole: Floats = self._make(np.arange(self.shape[0]))
+        return whole if dtype is None else whole.astype(dtype)
+
+    def __getitem__(self, which: Any) -> Any:
+        if isinstance(which, tuple):
+            return np.asarray(self)[which]
+        if isinstance(which, (int, np.integer)):
+            return self._make(np.array([which]))[0]
+        return self._make(np.arange(self.shape[0])[which])
+
+    def astype(self, dtype: Any) -> Any:
+        return np.asarray(self).astype(dtype)
+
+    def sum(self, axis: int | None = None) -> Any:
+        if axis != 0:
+            return np.asarray(self).sum(axis=axis)
+        blocks = [self._make(np.arange(begin, min(begin + self.BLOCK, len(self)))) for begin in range(0, len(self), self.BLOCK)]
+        return np.sum([block.sum(axis=0) for block in blocks], axis=0) if blocks else np.zeros(self.shape[1])
+
+
+def _log(served: Sequence[Served], rows: Sequence[Ints], config: EngineConfig, cost: IterationCost) -> dict[str, Any]:
+    """The log of all replicas, iterations in the order in which their tokens were sent."""
+    each = [Expanded(one, config, cost.steps) for one in served]
+    replica = np.repeat(np.arange(len(each)), [one.count for one in each])
+    alone = len(each) == 1
+    order = np.arange(len(replica)) if alone else np.lexsort((replica, np.concatenate([one.ends for one in each])))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    begins = np.cumsum([0, *(one.count for one in each)])
+
+    def column(name: str) -> Floats:
+        values = replica.astype(np.float64) if name == "iteration_replica" else np.concatenate([one.column(name) for one in each])
+        return values if alone else values[order]
+
+    def terms(which: Ints) -> Floats:
+        found = np.empty((len(which), len(cost.terms)))
+        at_rows = order[which]
+        for index, one in enumerate(each):
+            mine = np.flatnonzero(replica[at_rows] == index)
+            if len(mine):
+                found[mine] = one.terms(at_rows[mine] - begins[index])
+        return found
+
+    chunks, events, stalls = [], [], []
+    for index, (one, mine) in enumerate(zip(each, rows, strict=True)):
+        table = one.chunks()
+        table[:, 0], table[:, 1] = place[table[:, 0] + begins[index]], mine[table[:, 1]]
+        chunks.append(table)
+        paused: dict[int, float] = {}
+        for i, turn, when_s, request, what in one.events():
+            key = (int(place[i + begins[index]]), turn)
+            row = int(mine[request])
+            if what == "back":
+                stalls.append((key, when_s - paused[request]))
+            elif what == "paused":
+                paused[request] = when_s
+            kind = {"back": SAMPLED_AGAIN, "paused": PAUSED, "lost": PREEMPTED}[what]
+            events.append((key, (when_s, row, kind, index)))
+    merged = np.concatenate(chunks)
+    merged = merged[np.argsort(merged[:, 0], kind="stable")].astype(np.float64)
+    happened = np.array([event for _, event in sorted(events, key=lambda pair: pair[0])], dtype=np.float64).reshape(-1, len(EVENT_COLUMNS))
+    return {
+        "iterations": LazyColumns(ITERATION_COLUMNS, column),
+        "terms": LazyTerms(terms, len(order), len(cost.terms)),
+        "stalls": np.array([stall for _, stall in sorted(stalls, key=lambda pair: pair[0])], dtype=np.float64),
+        "chunks": {name: merged[:, i] for i, name in enumerate(CHUNK_COLUMNS)},
+        "events": {name: happened[:, i] for i, name in enumerate(EVENT_COLUMNS)},
+    }
+
+
+def _no_log() -> dict[str, Any]:
+    none = np.empty(0)
+    return {
+        "iterations": dict.fromkeys(ITERATION_COLUMNS, none),
+        "terms": np.empty((0, len(IterationCost.terms))),
+        "stalls": none,
+        "chunks": dict.fromkeys(CHUNK_COLUMNS, none),
+        "events": dict.fromkeys(EVENT_COLUMNS, none),
+    }

@@ -1,0 +1,133 @@
+"""The array engine gives what the event loop gives: every request, iteration, chunk and setback, bit by bit, as plain Python and compiled.
+
+Terms of the step time are sums of powers: numpy and Python may differ in their last digit.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from sim.cluster.replica import SteppedEngine
+from sim.cluster.router import make_router
+from sim.cluster.simulation import simulate
+from sim.cost.iteration import IterationCost
+from sim.engine import compiled
+from sim.engine.config import EngineConfig
+from sim.engine.registry import make_scheduler
+from sim.rates.serving import HostRates
+from sim.results.record import RunRecord
+from sim.study.direct import serve_directly
+from sim.workload.sources import TraceSource
+from sim.workload.trace import Trace, TraceBuilder
+from tests.engine.test_fast_equals_event_loop import COSTS, HOSTS
+from tests.examples import examples
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run on replicas that do not hear of each other."""
+
+    trace: Trace
+    config: EngineConfig
+    cost: IterationCost
+    host: HostRates
+    replicas: int
+    router: str
+
+    def event_by_event(self) -> RunRecord:
+        return simulate(
+            TraceSource(self.trace, self.config.block_size),
+            [SteppedEngine(make_scheduler(self.config), self.cost) for _ in range(self.replicas)],
+            router=make_router(self.router, self.replicas, self.config.block_size, self.config.num_gpu_blocks),
+            host=self.host,
+        )
+
+    def in_arrays(self, *, fast: bool = False, keep: bool = True) -> RunRecord:
+        return serve_directly(self.trace, self.config, self.cost, self.host, self.replicas, self.router, keep=keep, fast=fast)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    block = draw(st.sampled_from([1, 4, 16]))
+    builder, now, longest = TraceBuilder("test"), draw(st.sampled_from([0.0, 0.0, 9.3, 3_000.1])), 1
+    for index in range(draw(st.integers(1, 25))):
+        # arrivals fall into the middle of stretches, on top of one another, and into idle time
+        now += draw(st.sampled_from([0.0, 0.0, 1e-4, 0.013, 0.1, 0.7, 5.0]))
+        prompt, output = draw(st.integers(1, 9 * block)), draw(st.integers(1, 6 * block + 8))
+        builder.add(f"call {index}", arrival_s=now, prompt_tokens=prompt, output_tokens=output)
+        longest = max(longest, prompt + output)
+    seqs, chunked = draw(st.integers(1, 12)), draw(st.sampled_from([True, True, True, False]))
+    config = EngineConfig(
+        num_gpu_blocks=-(-longest // block) + 1 + draw(st.sampled_from([0, 1, 3, 10, 30, 1000])),
+        block_size=block,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=max(seqs, draw(st.integers(4, 300) | st.integers(600, 2000)) if chunked else longest),
+        max_model_len=longest,
+        enable_prefix_caching=draw(st.booleans()),
+        enable_chunked_prefill=chunked,
+        watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
+        reserve_full_prompt=draw(st.booleans()),
+        options={"async_scheduling": draw(st.booleans())},
+    )
+    return Case(
+        builder.build(),
+        config,
+        draw(st.sampled_from(COSTS)),
+        draw(st.sampled_from(HOSTS)),
+        draw(st.sampled_from([1, 1, 2, 3])),
+        draw(st.sampled_from(["round-robin", "random"])),
+    )
+
+
+def sorted_rows(columns: dict[str, Any]) -> Any:
+    table = np.array(list(columns.values())).T
+    return table[np.lexsort(table.T)] if len(table) else table
+
+
+def same(case: Case, *, fast: bool = False) -> None:
+    slow, quick = case.event_by_event(), case.in_arrays(fast=fast)
+    lean = case.in_arrays(fast=fast, keep=False)
+    assert list(quick.request_ids) == list(slow.request_ids)
+    for name, values in slow.requests.items():
+        np.testing.assert_array_equal(quick.requests[name], values, name)
+        np.testing.assert_array_equal(lean.requests[name], values, name)
+    for name, values in slow.iterations.items():
+        if name == "decode_kv_s":
+            np.testing.assert_allclose(quick.iterations[name], values, rtol=1e-12)
+        else:
+            np.testing.assert_array_equal(quick.iterations[name], values, name)
+    for name, values in slow.chunks.items():
+        np.testing.assert_array_equal(quick.chunks[name], values, name)
+    # who pauses in one iteration has no order
+    np.testing.assert_array_equal(sorted_rows(quick.events), sorted_rows(slow.events))
+    np.testing.assert_array_equal(np.sort(quick.stall_s), np.sort(slow.stall_s))
+    np.testing.assert_allclose(np.asarray(quick.terms), slow.terms, rtol=1e-11, atol=1e-18)
+    assert list(quick.paid_s) == list(slow.paid_s) == list(lean.paid_s)
+    assert quick.decision_names == slow.decision_names
+    event("preempts" if slow.requests["preemptions"].any() else "no preemption")
+    event("waits" if slow.iterations["waiting"].any() else "nobody waits")
+
+
+@settings(max_examples=examples(250), deadline=None, derandomize=True)
+@given(cases())
+def test_same_run_to_the_last_bit(case: Case) -> None:
+    same(case)
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000, deadline=None)
+@given(cases())
+def test_same_run_of_ten_thousand_workloads(case: Case) -> None:
+    same(case)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not compiled.available(), reason="numba is not installed")
+@settings(max_examples=2_000, deadline=None)
+@given(cases())
+def test_same_run_of_two_thousand_workloads_compiled(case: Case) -> None:
+    same(case, fast=True)
