@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 export PYTHONWARNINGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help loop site bench-sim bench-start bench-plan bench-sweep bench-kernels docs demo test test-all test-vllm test-sglang lint clean
+.PHONY: help compile loop site bench-sim bench-start bench-plan bench-sweep bench-kernels docs demo test test-all test-vllm test-sglang lint clean
 
 help:
 	@echo 'make demo             install the base, answer: can a 24 GB A10 serve a million tokens? And a report'
@@ -26,7 +26,7 @@ $(VENV)/bin/python:
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 
 $(VENV)/.base: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[report]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[report,fast]'
 	touch $@
 
 # torch is pinned to a release with a CPU wheel so that the tests never pull CUDA libraries by accident.
@@ -64,7 +64,11 @@ site: $(VENV)/.test
 	$(BIN)/python docs/site_pages.py out/pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-demo: $(VENV)/.base
+# Machine code of the simulator's loop, made once (half a minute) and kept in ~/.cache/simctl.
+compile: $(VENV)/.base
+	$(BIN)/python -m sim.engine.compiled
+
+demo: compile
 	$(BIN)/simctl what-if --ctx 1M --gpu A10
 	$(BIN)/simctl simulate --gpu H100 --model Llama-3.1-8B --num-prompts 400 --request-rate 8 --random-input-len 1200 --random-output-len 200 --out out/demo > /dev/null
 	$(BIN)/simctl report out/demo -o out/demo.html
@@ -130,7 +134,8 @@ test-sglang: $(VLLM_VENV)/.sglang
 	$(VLLM_BIN)/python -m pytest -q -m sglang -p no:cacheprovider --hypothesis-show-statistics \
 	    tests/engine/test_radix_cache_equals_sglang.py tests/engine/test_decisions_equal_sglang.py
 
-bench-sim: $(VENV)/.base
+bench-sim: compile
+	$(BIN)/pip install --quiet --disable-pip-version-check 'hypothesis>=6.100'
 	$(BIN)/python -m tests.benchmarks.bench_sim
 
 # vLLM's CPU build, without the vision and audio packages it names; Python 3.11 or 3.12, Linux.

@@ -1,6 +1,6 @@
 """Simulated time: events in ticks, with one order for the events of an instant.
 
-Time is in ticks of 2**-50 s (sim.ticks): sums do not depend on their order, and an arrival is exactly when the trace says. At one instant
+Time is in ticks of 2**-43 s (sim.ticks): sums do not depend on their order. At one instant
 iterations complete, then requests arrive, then schedulers decide: a request that arrives just as an iteration ends is seen by the very next
 decision, and sees the blocks that the iteration has freed. Within a rank clients come first, then replicas by index, then older events.
 

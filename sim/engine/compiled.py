@@ -22,6 +22,7 @@ import numpy as np
 from sim import ticks
 from sim.cost import attention, batch, graphs, iteration, smooth, step_time, work
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
+from sim.cost.rates import UNITS, Rates
 from sim.engine import core, core_parts, core_state
 
 # Output tokens at which plain Python takes as long as loading machine code does (half a second), or making it (half a minute).
@@ -62,6 +63,7 @@ def worth(output_tokens: int) -> bool:
     return output_tokens >= (WORTH_TOKENS if warm() else WORTH_MAKING)
 
 
+@cache
 def warm() -> bool:
     """Whether machine code of these very sources lies in the cache."""
     return available() and any(_cache_directory(version("numba")).rglob("core.advance*.nbc"))
@@ -109,9 +111,28 @@ def _functions(module: Any) -> list[FunctionType]:
     return list(ordered.values())
 
 
+@cache
 def _cache_directory(numba_version: str) -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     digest = hashlib.sha256(numba_version.encode())
     for module in _SOURCES:
         digest.update(Path(str(module.__file__)).read_bytes())
     return home / "simctl" / "numba" / digest.hexdigest()[:16]
+
+
+def main() -> None:
+    """Compile now, so that no question waits for it: `python -m sim.engine.compiled`, half a minute once."""
+    from sim.engine.config import EngineConfig
+    from sim.engine.replica_runs import serve
+    from sim.specs.models import get_model
+    from sim.specs.precision import Precision
+
+    if available() and not warm():
+        rates = {name: 1e12 if unit.startswith(("bytes", "flop")) else 1e-6 for name, unit in UNITS.items()}
+        steps = iteration.StepTime(get_model("Llama-3.1-8B"), Precision(), Rates(**rates))
+        one = np.ones(1, dtype=np.int64)
+        serve(EngineConfig(), steps, one, one, 2 * one, keep=True, compiled=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -39,7 +39,7 @@ from sim.engine.core_parts import (
 )
 from sim.engine.core_state import Core
 from sim.engine.interface import BLOCKS, BUDGET, SLOTS
-from sim.ticks import Stretch, elapsed, to_ticks
+from sim.ticks import MOST_TICKS, Stretch, elapsed, to_ticks
 
 
 class Given(NamedTuple):
@@ -63,6 +63,8 @@ def advance(e: Core, given: Given) -> int:
     while True:
         phase = s[at.PHASE]
         if phase == at.DECIDE:
+            if s[at.NOW] > MOST_TICKS:
+                return at.TOO_LATE
             if s[at.KEEP] and log_is_full(e):
                 return at.NEEDS_ROOM
             if s[at.QUEUED] or s[at.RUNNING]:

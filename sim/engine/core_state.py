@@ -55,7 +55,7 @@ SEAT = next(_places)
 # phases: what the loop does next
 DECIDE, MIXED, JUMP, SEND, PASS, NEXT = range(6)
 # why it returns
-DONE, NEEDS_CHORD, NEEDS_ROWS, NEEDS_HEAD, NEEDS_ROOM = range(5)
+DONE, NEEDS_CHORD, NEEDS_ROWS, NEEDS_HEAD, NEEDS_ROOM, TOO_LATE = range(6)
 
 OCTAVES = 40  # of the mean context of a decode batch
 

@@ -47,7 +47,10 @@ class Served:
 def serve(
     config: EngineConfig, steps: StepTime, arrives: Ints, prompt: Ints, output: Ints, *, keep: bool = False, compiled: bool = False
 ) -> Served:
-    """Serve requests that the engine gets at these ticks (ascending), with prompt and output tokens. `keep` keeps the log."""
+    """Serve requests that the engine gets at these ticks (ascending), with prompt and output tokens. `keep` keeps the log.
+
+    Raises OverflowError for a run of more than sim.ticks.MOST_TICKS.
+    """
     core = make_core(config, steps, arrives, prompt, output, keep=keep, arrays=compiled)
     coefficients, rates = steps.given
     given = plain.Given(
@@ -62,6 +65,8 @@ def serve(
     while (reason := int(advance(core, given))) != at.DONE:
         if reason == at.NEEDS_ROOM:
             drained += _drain(core, rows, entries, drained, 1)
+        elif reason == at.TOO_LATE:
+            raise OverflowError("more simulated time than 64 bits of ticks hold")
         else:
             supply(core, steps, reason)
     _drain(core, rows, entries, drained, 0)

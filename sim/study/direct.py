@@ -36,7 +36,7 @@ from sim.results.record import (
     SAMPLED_AGAIN,
     RunRecord,
 )
-from sim.ticks import TICK_S, TICKS_PER_S
+from sim.ticks import MOST_TICKS, TICK_S, TICKS_PER_S
 from sim.workload.content import Grown
 from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace
@@ -70,7 +70,8 @@ def applies(study: Study, pools: Sequence[PlannedPool], trace: Trace) -> bool:
     config = pools[0].config
     named = any(each is not None for each in (*trace.contents, *trace.session_ids))
     shared = config.enable_prefix_caching and named and _shares(_Held(trace), config.block_size, config.max_model_len)
-    return bool((np.diff(trace.arrival_s) >= 0).all()) and not shared
+    in_time = trace.arrival_s[-1] * TICKS_PER_S < MOST_TICKS
+    return bool((np.diff(trace.arrival_s) >= 0).all()) and in_time and not shared
 
 
 class _Held:

@@ -144,8 +144,7 @@ def run_planned(
     """One run of the trace. It takes the array engine where that applies (sim.study.direct); without `keep_iterations` else the fast path,
     where that does. `schedulers` gets those that served iteration by iteration.
     """
-    if runs_directly(study, pools, trace, draw):
-        served = run_directly(study, pools, trace, draw, keep=keep_iterations)
+    if (served := _directly(study, pools, trace, draw, keep_iterations)) is not None:
         if on_progress is not None:
             on_progress(len(trace), len(trace))
         return served
@@ -169,14 +168,23 @@ def runs_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw
     return covers(pools[0].config, steps) and steps.whole
 
 
+def _directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None, keep: bool) -> RunRecord | None:
+    if not runs_directly(study, pools, trace, draw):
+        return None
+    try:
+        return run_directly(study, pools, trace, draw, keep=keep)
+    except OverflowError:  # six days of simulated time: Python's whole numbers have no end
+        return None
+
+
 def run_fast(
     study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None, on_progress: Progress | None = None
 ) -> RunRecord | None:
     """One run on the fast path: the same results, no iteration log. None where that does not apply: a scheduler or cost is not covered,
     clients give up, or a replica fails.
     """
-    if runs_directly(study, pools, trace, draw):
-        return run_directly(study, pools, trace, draw, keep=False)
+    if (served := _directly(study, pools, trace, draw, False)) is not None:
+        return served
     if trace.cancel_s or not study.whole_fleet.plain or not all(covers(pool.config, pool.cost(draw).steps) for pool in pools):
         return None
     config = pools[0].config
