@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import sim.engine.core_state as at
 from sim.cost.iteration import StepTime
 from sim.cost.rates import Rates
+from sim.cost.work import Coefficients
 from sim.engine import compiled as compiler
 from sim.engine import core as plain
 from sim.engine.config import EngineConfig
@@ -19,8 +20,7 @@ from sim.engine.core_state import Core, make_core, supply
 Ints = NDArray[np.int64]
 
 # what the formula reads of its arguments, as tuples of floats that compiled code takes
-_COEFFICIENTS = ("kv_token_bytes", "window_token_bytes", "pair_flops", "window_pair_flops", "state_seq_bytes", "state_token_flops",
-                 "launch_layers", "piece_layers", "mixed_fill")  # fmt: skip
+_COEFFICIENTS = tuple(name for name, kind in get_type_hints(Coefficients).items() if kind in (float, int))
 PlainCoefficients = NamedTuple("PlainCoefficients", [(name, float) for name in _COEFFICIENTS])  # type: ignore[misc]
 PlainRates = NamedTuple("PlainRates", [(name, float) for name in Rates.__dataclass_fields__])  # type: ignore[misc]
 
