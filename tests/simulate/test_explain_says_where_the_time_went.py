@@ -12,6 +12,7 @@ from sim.errors import UsageError
 from sim.rates.serving import HostRates
 from sim.results.explain import explain, slowest
 from sim.results.run_files import read_run
+from sim.ticks import TICK_S, TICKS_PER_S
 from simctl.text.explain_text import one_request, sentences
 from tests.cli import run as command
 from tests.simulate.runs import run, trace_of
@@ -52,7 +53,7 @@ def test_json_has_the_ticks_that_add_up(out):
         assert again == one
         row = record.request_ids.index(one["request_id"])
         took_s = record.requests["first_token_s"][row] - record.requests["arrival_s"][row]
-        assert sum(part["ticks"] for part in one["ttft"]["parts"]) * 2.0**-50 == pytest.approx(took_s, rel=1e-15)
+        assert sum(part["ticks"] for part in one["ttft"]["parts"]) * TICK_S == pytest.approx(took_s, rel=1e-15)
         stages = {part["stage"]: part for part in one["ttft"]["parts"]}
         assert stages["router"]["ms"] == pytest.approx(20.0, abs=1e-9)
         assert sum(stages["queue"]["why_ms"].values()) == pytest.approx(stages["queue"]["ms"])
@@ -118,7 +119,7 @@ def test_the_turns_of_others_at_the_api_server():
     host = HostRates(request_s=0.002, prompt_token_s=0.0, response_s=0.0, serial_s=0.01)
     record, _ = run(trace_of([(0.0, 16, 4)] * 3), EngineConfig(num_gpu_blocks=200), host=host)
     part = next(part for part in explain(record, "2", host).ttft if part.stage == "api_server")
-    assert {name: ticks / 2**43 for name, ticks in part.why.items()} == pytest.approx({"own_request": 0.012, "turns": 0.02})
+    assert {name: ticks / TICKS_PER_S for name, ticks in part.why.items()} == pytest.approx({"own_request": 0.012, "turns": 0.02})
 
 
 def test_one_that_gave_up_is_explained_until_then(tmp_path):
