@@ -15,6 +15,7 @@ from calibrate.steps.engine_grid import SUITE, Grid, read_engine_grid
 from sim.cost.gemm import MEASURED_AT
 from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec
+from sim.specs.gpus import find_gpu
 from sim.specs.lookup import key
 
 KEPT_APART = ("void", "unseen")  # folders: runs that must not be used, and runs that judge what was learnt without them
@@ -44,8 +45,11 @@ def engine_grids(gpu: GpuSpec, given: Sequence[Path] = ()) -> list[Grid]:
     Raises UsageError when there are none, or of another GPU.
     """
     if given:
-        grids = [on_machine(read_engine_grid(resolved(path)), resolved(path)) for path in given]
+        own = gpu if gpu.origin != "catalogue" else None  # no catalogue knows what the file calls it
+        grids = [on_machine(read_engine_grid(resolved(path), own), resolved(path)) for path in given]
         for grid in grids:
+            if own is not None and find_gpu(grid.device, [own]) is None:
+                raise UsageError(f"{grid.source}: measured on {grid.device!r}; {gpu.origin} has neither that name nor such an alias")
             if grid.gpu.name != gpu.name:
                 raise UsageError(f"{grid.source}: measured on {grid.gpu.name}, not on {gpu.name}")
         return grids

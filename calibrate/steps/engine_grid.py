@@ -64,6 +64,7 @@ class Grid:
     engine: str
     source: str
     tp: int = 1
+    device: str = ""  # as the driver called it
 
 
 def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
@@ -113,7 +114,7 @@ def read_engine_grid(path: str | Path, gpu: GpuSpec | None = None) -> Grid:
     step_s = cells.step_s - np.minimum(protocol_s, MOST_PROTOCOL * cells.step_s)
     cells = replace(cells, step_s=step_s, within_sd=within, visits=visits, visits_sd=visits_sd)
     engine = f"{attrs.get('engine', 'unknown engine')} {attrs.get('engine_version', '')}".strip()
-    return Grid(cells, gpu, model, precision, engine, f"{Path(path).name} ({label})", tp)
+    return Grid(cells, gpu, model, precision, engine, f"{Path(path).name} ({label})", tp, str(attrs["gpu_name"]))
 
 
 def grid_shape(model: ModelSpec, contexts: Iterable[float], chunks: Iterable[tuple[float, float]]) -> BatchShape:
