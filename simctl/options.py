@@ -264,6 +264,13 @@ rate_options = grouped(
     click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all that is drawn: same seed, same answer."),
 )
 
+served_option = click.option(
+    "--served/--in-process",
+    default=True,
+    show_default=True,
+    help="Rates with the serving overhead of an engine that overlaps host work, or as stepped in process.",
+)
+
 # An option left out takes the default of sim.Workload, which the help repeats.
 workload_options = grouped(
     click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace file, or ServeGen's folder."),

@@ -23,6 +23,7 @@ from simctl.options import (
     grouped,
     limit_options,
     rate_options,
+    served_option,
     workload_options,
 )
 
@@ -115,12 +116,7 @@ simulate_options = grouped(
     ),
     click.option("--prefill-schedule-interval", type=click.IntRange(1), default=1, show_default=True, help="Prefill once in N iterations."),
     click.option("--engine-version", default=NEWEST, show_default=True, help="Of vllm: its decisions and defaults."),
-    click.option(
-        "--served/--in-process",
-        default=True,
-        show_default=True,
-        help="Rates with the serving overhead of an engine that overlaps host work, or as stepped in process.",
-    ),
+    served_option,
     click.option(
         "--overhead",
         type=click.Path(path_type=Path),

@@ -23,6 +23,7 @@ from sim.cost.work import iteration_work
 from sim.errors import UsageError
 from sim.namespaces import FLOAT
 from sim.rates.load import load_rates, scope_notes
+from sim.rates.serving import as_served
 from sim.specs.attention_policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
 from sim.study.deployment import Deployment
 from sim.study.memory import Memory, n_max, sequence_bytes
@@ -49,8 +50,8 @@ class Interval:
 class WhatIf:
     """Every way to decode `context` tokens on a deployment: does it fit, how fast, what binds.
 
-    `batches` in sequences, `ks` selection budgets in blocks of 128 tokens, `tau` the efficiency threshold of the knee. Rates are those of
-    an engine stepped in process: `draws` of `posterior` (None: the packaged one).
+    `batches` in sequences, `ks` selection budgets in blocks of 128 tokens, `tau` the efficiency threshold of the knee. Rates are `draws` of
+    `posterior` (None: the packaged one): those of a `served` engine, as in a simulation, or of one stepped in process.
     """
 
     deployment: Deployment
@@ -61,6 +62,7 @@ class WhatIf:
     posterior: str | Path | None = None
     draws: int = 1000
     seed: int = 0
+    served: bool = True
 
     def __post_init__(self) -> None:
         if self.deployment.limits.batch_knee is not None:
@@ -70,7 +72,10 @@ class WhatIf:
         """The answer, at other `rates` than the question's where some are given. UsageError for a tensor-parallel degree that the
         model's heads do not split over; raises what loading rates raises.
         """
-        return answer(self, rates or load_rates(self.deployment, posterior=self.posterior, draws=self.draws, seed=self.seed))
+        if rates is None:
+            rates = load_rates(self.deployment, posterior=self.posterior, draws=self.draws, seed=self.seed)
+            rates = as_served(rates)[0] if self.served else rates
+        return answer(self, rates)
 
     def sequence_bytes(self, policy: AttentionPolicy) -> tuple[float, float]:
         """(bytes in HBM, bytes in host RAM) that one sequence keeps, per GPU."""
@@ -174,8 +179,7 @@ def what_if(
     seed: int = 0,
 ) -> Answer:
     """Every way to decode `context` tokens on `deployment`: does it fit, how fast, what binds. `rates` None loads the best there are."""
-    known = load_rates(deployment, draws=draws, seed=seed) if rates is None else rates
-    return answer(WhatIf(deployment, context, tuple(batches), tuple(ks), tau, None, draws, seed), known)
+    return WhatIf(deployment, context, tuple(batches), tuple(ks), tau, None, draws, seed).answer(rates)
 
 
 def answer(question: WhatIf, rates: RateDraws) -> Answer:

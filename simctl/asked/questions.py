@@ -25,7 +25,7 @@ def what_if_of(options: Mapping[str, Any]) -> WhatIf:
 
     if isinstance(options["max_num_seqs"], float):
         raise UsageError("--max-num-seqs knee:TAU needs a workload: use simctl simulate")
-    asked = {name: options[name] for name in ("context", "batches", "ks", "tau", "posterior", "draws", "seed")}
+    asked = {name: options[name] for name in ("context", "batches", "ks", "tau", "posterior", "draws", "seed", "served")}
     return WhatIf(deployment_of(options), **asked)
 
 
@@ -37,7 +37,7 @@ def regime_map_of(options: Mapping[str, Any]) -> RegimeMap:
     if high < low:
         raise UsageError(f"--ctx-max {high} is below --ctx-min {low}")
     contexts = tuple(low * 2**i for i in range(40) if low * 2**i <= high)
-    asked = {name: options[name] for name in ("k", "kv_in", "batches", "posterior", "draws", "seed")}
+    asked = {name: options[name] for name in ("k", "kv_in", "batches", "posterior", "draws", "seed", "served")}
     return RegimeMap(deployment_of(options), contexts=contexts, **asked)
 
 

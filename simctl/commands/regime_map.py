@@ -9,7 +9,7 @@ import click
 
 from sim.files import writable
 from simctl.asked.questions import regime_map_of
-from simctl.options import BATCHES, TOKENS, deployment_options, limit_options, rate_options
+from simctl.options import BATCHES, TOKENS, deployment_options, limit_options, rate_options, served_option
 
 
 @click.command("regime-map")
@@ -21,6 +21,7 @@ from simctl.options import BATCHES, TOKENS, deployment_options, limit_options, r
 @click.option("--ctx-max", type=TOKENS, default="1M", show_default=True, help="Longest context.")
 @click.option("--batch", "batches", type=BATCHES, default="1,2,4,8,16,32", show_default=True, help="Batch sizes, comma-separated.")
 @rate_options
+@served_option
 @click.option("--draws", type=click.IntRange(20, 20_000), default=500, show_default=True, help="Draws behind the 5-95 % intervals.")
 @click.option("--plot", metavar="FILE", help="Also draw the map with its break-even line to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the map as JSON on stdout.")

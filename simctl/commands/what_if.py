@@ -9,7 +9,7 @@ import click
 
 from sim.files import writable
 from simctl.asked.questions import what_if_of
-from simctl.options import BATCHES, FRACTION, TOKENS, deployment_options, limit_options, rate_options
+from simctl.options import BATCHES, FRACTION, TOKENS, deployment_options, limit_options, rate_options, served_option
 
 
 @click.command("what-if")
@@ -20,6 +20,7 @@ from simctl.options import BATCHES, FRACTION, TOKENS, deployment_options, limit_
 @click.option("--k", "ks", type=BATCHES, default="8,16,32", show_default=True, help="Selection budgets in blocks of 128 tokens.")
 @click.option("--tau", type=FRACTION, default=0.65, show_default=True, help="Per-request efficiency that defines the batch knee.")
 @rate_options
+@served_option
 @click.option("--draws", type=click.IntRange(20, 100_000), default=1000, show_default=True, help="Draws behind the 5-95 % intervals.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON on stdout.")
 @click.option("--plot", metavar="FILE", help="Also draw tok/s over context, with intervals, to a PNG or SVG file.")

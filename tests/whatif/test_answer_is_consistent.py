@@ -70,9 +70,9 @@ def test_knee_of_the_formula_lies_beyond_the_two_term_one():
 
 
 def test_leave_it_off_at_8k_batch_1_on_h100():
-    text = " ".join(run("what-if", "--ctx", "8K", "--gpu", "H100", "--k", "8").stdout.split())
+    text = " ".join(run("what-if", "--ctx", "8K", "--gpu", "H100", "--k", "8", "--in-process").stdout.split())
     assert "leave it off" in text
-    # published: 0.84x, on another stack; the measured posterior of this engine puts it within the published tolerance
+    # published: 0.84x, on another stack, stepped in process; the measured posterior of this engine puts it within the published tolerance
     printed = float(re.search(r"would run at ([0-9.]+)x of dense", text)[1])
     assert round(abs(printed - 0.84), 9) <= 0.02
 
