@@ -85,8 +85,8 @@ __getattr__ = absent
 sys.meta_path.append(Submodules())
 '''
 
-# Random weights as the engine makes them leave those of whole numbers as the memory was, often zeros, which draw less power. Packed four-bit
-# values and shared exponents of eight bits get values that neither overflow nor vanish.
+# Random weights as the engine makes them leave those of whole numbers as the memory was, often zeros, which draw less power.
+# Packed four-bit values and shared exponents of eight bits get values that neither overflow nor vanish.
 DUMMY = "vllm/model_executor/model_loader/weight_utils.py"
 LEFT_AS_IT_WAS = "            param.zero_()\n        return\n"
 DRAWN = """            param.zero_()
