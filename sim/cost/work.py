@@ -45,6 +45,9 @@ from sim.specs.stored import group_bytes, head_bytes, stored
 # weights).
 EXPERT_LAUNCHES = 2.3
 TP_LAUNCHES, PIECES = 0.6, 0.5
+# Latent attention takes 2.5 times what a dense layer does to launch on top where it expands a prompt's keys, and a third of that where its
+# chunks, of no more tokens than a graph holds, are computed as decodes are (a grid of one such model on an H100).
+LATENT_LAUNCHES, LATENT_PIECES = 2.5, 0.8
 # Small kernels that take as long as attention does at a short context, and as a layer of experts beside its weights: choosing, sorting of
 # rows, two grouped products, sum. In profiles of four models' decodes, priced so, the GPU is busy as measured within 1 % up to 8 sequences.
 ATTENTION_KERNELS, EXPERT_KERNELS = 6.0, 10.0
@@ -102,8 +105,10 @@ class Coefficients(NamedTuple):
     kept_token_bytes: float  # that a token adds to the cache for good
     kept_window_token_bytes: float  # while it is inside the window
     pair_flops: float
-    prefill_pair_flops: float  # of latent attention in its expanded form
     window_pair_flops: float
+    prefill_pair_flops: float  # of full-context layers, where long chunks are attended to in another form
+    expanding_flops: float  # per cached token that a chunk attends to in that form
+    expanding_bytes: float
     state_seq_bytes: float  # read + write
     state_token_flops: float
     summary_unit_bytes: float  # one unit's summary, all full-context layers
@@ -153,6 +158,7 @@ def coefficients(
     linear = flops = expert_flops = kernels = activation = launches = pieces = 0.0
     experts: list[tuple[float, int, int]] = []
     kv = window = summary = state = pair = prefill_pair = window_pair = state_flops = blocks = kept = near = 0.0
+    expanding = expanded = 0.0
     found = stored(model, precision.weights)
     for group, size in zip(model.groups, group_bytes(model, precision), strict=True):
         n, mixer, mlp = group.count, group.mixer, group.mlp
@@ -169,6 +175,9 @@ def coefficients(
             expert_flops += n * 2.0 * mlp.top_k * mlp.expert_params(hidden)
             experts.append((n * size.expert / sharing, mlp.experts, mlp.top_k))
             launches += n * (EXPERT_LAUNCHES - 1.0)
+        if mixer.kind == "mla":
+            launches += n * LATENT_LAUNCHES
+            pieces += n * LATENT_PIECES
         if mixer.kind == "none":
             continue
         if mixer.kind == "gdn" or mixer.kind == "recurrent":
@@ -201,6 +210,9 @@ def coefficients(
             kept += keeps
             kv, pair = kv + token_bytes, pair + pair_flops
             prefill_pair += n * mixer.prefill_flops_per_pair() / tp
+            if mixer.kind == "mla":
+                expanding += n * mixer.expanding_flops() / tp
+                expanded += n * mixer.expanding_elements() * ACTIVATION_BYTES / tp
             # minimum and maximum per key channel, 16-bit: the bytes of two keys, that is of one token's K and V
             keys = mixer.kv_elements_per_token() if mixer.kind == "attention" else 2 * mixer.kv_elements_per_token()
             summary += n * keys * ACTIVATION_BYTES / shards
@@ -226,8 +238,10 @@ def coefficients(
         kept_token_bytes=kept,
         kept_window_token_bytes=near,
         pair_flops=pair,
-        prefill_pair_flops=prefill_pair,
         window_pair_flops=window_pair,
+        prefill_pair_flops=prefill_pair,
+        expanding_flops=expanding,
+        expanding_bytes=expanded,
         state_seq_bytes=2.0 * state / tp,
         state_token_flops=state_flops / tp,
         summary_unit_bytes=summary,
@@ -415,9 +429,12 @@ def attention_work(c: Coefficients, shape: BatchShape, policy: AttentionPolicy =
     decode = shape.decode_window * c.window_token_bytes + shape.decode_seqs * written
     prefill = shape.prefill_context * c.kv_token_bytes + shape.prefill_window_context * c.window_token_bytes
     prefill = prefill + shape.prefill_tokens * written
+    cached = shape.prefill_context - shape.prefill_tokens
+    # chunks that a captured graph holds are computed as decodes are: vLLM's latent attention by FlashAttention, up to 512 tokens
+    prefill_pair = c.pair_flops + shape.eager * (c.prefill_pair_flops - c.pair_flops)
     link = hidden = 0.0
     if policy.placement == "host":
-        fetched = (shape.prefill_context - shape.prefill_tokens) * c.kv_token_bytes
+        fetched = cached * c.kv_token_bytes
         link, hidden = kept + fetched, kept * policy.overlap + fetched
         decode, prefill = decode + kept * policy.overlap, prefill - fetched * (1.0 - policy.overlap)
     else:
@@ -428,10 +445,11 @@ def attention_work(c: Coefficients, shape: BatchShape, policy: AttentionPolicy =
         shape.decode_kept * c.pair_flops * (1.0 + shape.has_prefill * (c.mixed_fill - 1.0))
         + shape.decode_window * c.window_pair_flops
         + shape.decode_seqs * c.state_token_flops,
-        prefill * c.kv_read,
-        shape.prefill_pairs * c.prefill_pair_flops
+        prefill * c.kv_read + shape.eager * cached * c.expanding_bytes,
+        shape.prefill_pairs * prefill_pair
         + shape.prefill_window_pairs * c.window_pair_flops
-        + shape.prefill_tokens * c.state_token_flops,
+        + shape.prefill_tokens * c.state_token_flops
+        + shape.eager * cached * c.expanding_flops,
         link,
         hidden,
     )

@@ -168,6 +168,15 @@ class LatentAttention:
         """Expanded form, as engines prefill: keys of nope_dim + rope_dim and values of v_dim, as in multi-head attention."""
         return 2 * self.heads * (self.nope_dim + self.rope_dim + self.v_dim)
 
+    def expanding_flops(self) -> int:
+        """Flops of a cached token's keys and values of all heads from its latent."""
+        return 2 * self.kv_rank * self.heads * (self.nope_dim + self.v_dim)
+
+    def expanding_elements(self) -> int:
+        """Elements moved for it: the latent gathered, keys and values written, the rotary part joined to every key, all read by attention."""
+        latent, key, value = self.kv_rank + self.rope_dim, self.nope_dim + self.rope_dim, self.v_dim
+        return 3 * latent + self.heads * (2 * (self.nope_dim + value) + 2 * key + value)
+
 
 @dataclass(frozen=True, slots=True)
 class CompressedAttention:
