@@ -36,6 +36,7 @@ class BatchShape(NamedTuple):
     pieces: Any = 0.0  # 1 when it carries prefill in captured pieces of a graph, attention launched between them
     padding: Any = 0.0  # rows that the captured graph computes beyond the iteration's tokens
     others: Any = 0.0  # rows of other data-parallel ranks, which pass the same experts
+    expands: Any = 0.0  # 1 when it carries more prefill than a graph holds: latent attention then reads it as heads
 
 
 def chunk_pairs(tokens: float, end: float) -> float:
@@ -122,4 +123,5 @@ def from_sums(seqs: float, context: float, near: float, kept: float, chunks: Chu
         1.0 if count and seqs + tokens <= GRAPH_TOKENS else 0.0,
         captured_padding(seqs + tokens),
         0.0,
+        expands=1.0 if count and seqs + tokens > GRAPH_TOKENS else 0.0,
     )

@@ -29,7 +29,7 @@ from sim.cost.step_time import (
     step_time_s,
 )
 from sim.cost.work import Coefficients, Work, attention_work, coefficients, launch_layers, work_from
-from sim.engine.interface import Iteration, StepPrice
+from sim.engine.interface import Iteration, Request, StepPrice
 from sim.engine.kv.tiers import Tier
 from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
@@ -61,6 +61,12 @@ def split(iteration: Iteration) -> tuple[list[int], list[Chunk]]:
         else:
             chunks.append((tokens, start + tokens, int(beyond == 0)))
     return contexts, chunks
+
+
+def reads_prompt(scheduled: tuple[Request, int]) -> bool:
+    """Whether a request's share of an iteration is prefill: tokens of one that has answered are drafts, unless it was preempted."""
+    request, tokens = scheduled
+    return tokens > 1 and (not request.generated_tokens or request.computed_tokens + tokens < request.known_tokens)
 
 
 def verifies(chunks: Sequence[Chunk]) -> bool:
@@ -195,7 +201,7 @@ class StepTime:
     def iteration(self, iteration: Iteration, head_start: int = 0) -> int:
         """Ticks of an iteration as decided, before its requests advance, with the host `head_start` ticks ahead."""
         contexts, chunks = split(iteration)
-        shown, left = self.shown(len(iteration.scheduled), bool(chunks), head_start)
+        shown, left = self.shown(len(iteration.scheduled), bool(chunks) and not verifies(chunks), head_start)
         if self.jumps and not chunks and not iteration.reloads:
             return shown + self.stretch(len(contexts), sum(contexts)).first
         own = sum(self.priced(self.launched_late(shape, left)) for shape in self.shapes(contexts, chunks, iteration.places))
@@ -220,7 +226,7 @@ class StepTime:
 
     def host(self, iteration: Iteration) -> int:
         """`occupied` of an iteration as decided, its requests at whatever stage."""
-        return self.occupied(len(iteration.scheduled), iteration.total_tokens, any(tokens > 1 for _, tokens in iteration.scheduled))
+        return self.occupied(len(iteration.scheduled), iteration.total_tokens, any(map(reads_prompt, iteration.scheduled)))
 
     def shapes(self, contexts: list[int], chunks: list[Chunk], places: Sequence[int] = ()) -> list[BatchShape]:
         """The batches that the iteration is computed as; `places` are slot numbers of the decodes, then of the chunks."""
@@ -267,7 +273,7 @@ class StepTime:
         """Ticks of `chunks` beside `batch` decodes of summed `context` (tokens), `near` of it in the window and `kept` read, with the host
         `head_start` ticks ahead.
         """
-        shown, left = self.shown(batch + len(chunks), True, head_start)
+        shown, left = self.shown(batch + len(chunks), not verifies(chunks), head_start)
         if self._parts > 1:
             shape = self._part(batch, context, near, kept, chunks)
         else:

@@ -431,7 +431,7 @@ def attention_work(c: Coefficients, shape: BatchShape, policy: AttentionPolicy =
     prefill = prefill + shape.prefill_tokens * written
     cached = shape.prefill_context - shape.prefill_tokens
     # chunks that a captured graph holds are computed as decodes are: vLLM's latent attention by FlashAttention, up to 512 tokens
-    prefill_pair = c.pair_flops + shape.eager * (c.prefill_pair_flops - c.pair_flops)
+    prefill_pair = c.pair_flops + shape.expands * (c.prefill_pair_flops - c.pair_flops)
     link = hidden = 0.0
     if policy.placement == "host":
         fetched = cached * c.kv_token_bytes
@@ -445,11 +445,11 @@ def attention_work(c: Coefficients, shape: BatchShape, policy: AttentionPolicy =
         shape.decode_kept * c.pair_flops * (1.0 + shape.has_prefill * (c.mixed_fill - 1.0))
         + shape.decode_window * c.window_pair_flops
         + shape.decode_seqs * c.state_token_flops,
-        prefill * c.kv_read + shape.eager * cached * c.expanding_bytes,
+        prefill * c.kv_read + shape.expands * cached * c.expanding_bytes,
         shape.prefill_pairs * prefill_pair
         + shape.prefill_window_pairs * c.window_pair_flops
         + shape.prefill_tokens * c.state_token_flops
-        + shape.eager * cached * c.expanding_flops,
+        + shape.expands * cached * c.expanding_flops,
         link,
         hidden,
     )

@@ -12,8 +12,9 @@ from sim.engine.interface import Request
 from sim.engine.kv.tiers import TIER_OPTIONS
 from sim.engine.versions import rules_of
 from sim.errors import UsageError
+from sim.specs.drafts import HEADS
 
-DRAFTERS = ("ngram", "draft_model", "eagle")
+DRAFTERS = ("ngram", "draft_model", "eagle", "eagle3")
 _KNOWN: dict[str, Any] = {
     "draft_tokens": 0,
     "acceptance": 0.7,
@@ -62,7 +63,7 @@ class Speculation:
         if found.drafter not in DRAFTERS:
             raise UsageError(f"unknown drafter {found.drafter!r}; known: {', '.join(DRAFTERS)}")
         if found.reads_next_token and (options.get("host_blocks") or options.get("disk_blocks")):
-            raise UsageError("drafter=eagle with KV tiers is not modelled; leave one of them out")
+            raise UsageError(f"drafter={found.drafter} with KV tiers is not modelled; leave one of them out")
         if config.max_num_batched_tokens <= found.drafter_rows:
             raise UsageError("a draft model needs max_num_batched_tokens of at least 2")
         if not 0 <= found.draft_tokens <= 64:
@@ -86,7 +87,7 @@ class Speculation:
     @property
     def reads_next_token(self) -> bool:
         """Whether the drafter's KV at a block's end depends on the token after the block."""
-        return self.drafter == "eagle" and self.draft_tokens > 0
+        return self.drafter in HEADS and self.draft_tokens > 0
 
     @property
     def drops_last_hit(self) -> bool:

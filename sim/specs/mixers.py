@@ -173,7 +173,7 @@ class LatentAttention:
         return 2 * self.kv_rank * self.heads * (self.nope_dim + self.v_dim)
 
     def expanding_elements(self) -> int:
-        """Elements moved for it: the latent gathered, keys and values written, the rotary part joined to every key, all read by attention."""
+        """Elements moved for it: latents gathered, keys and values written, rotary parts joined to every key, all read by attention."""
         latent, key, value = self.kv_rank + self.rope_dim, self.nope_dim + self.rope_dim, self.v_dim
         return 3 * latent + self.heads * (2 * (self.nope_dim + value) + 2 * key + value)
 

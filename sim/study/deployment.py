@@ -19,6 +19,7 @@ from sim.engine.versions import NEWEST
 from sim.errors import SimctlError, UsageError
 from sim.rates.links import linked
 from sim.specs.attention_policy import AttentionPolicy
+from sim.specs.drafts import HEADS, draft_head
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.lora import Lora
@@ -117,6 +118,9 @@ class Deployment:
 
     def __post_init__(self) -> None:
         check_runs(self.precision, self.gpu)
+        options = self.limits.options
+        if self.limits.draft is None and options.get("drafter") in HEADS and options.get("draft_tokens"):
+            object.__setattr__(self, "limits", replace(self.limits, draft=draft_head(self.model, str(options["drafter"]))))
         check_engine(self.precision, self.limits.engine, self.gpu)
         check_parallel(self.model, self.tp, self.parallel)
         if self.parallel.parts > 1 and engine_of(self.limits.engine).slots_own_context:
@@ -234,7 +238,10 @@ class Deployment:
             found = replace(found, weights=found.weights + adapters * self.parallel.stage_share(self.model) / self.tp)
         if limits.draft is None:
             return found
-        return replace(found, weights=found.weights + loaded_weight_bytes(limits.draft, self.precision, self.tp))
+        own = loaded_weight_bytes(limits.draft, self.precision, self.tp)
+        if limits.options.get("drafter") in HEADS:  # its tables are the model's
+            own -= limits.draft.lm_head_params * ACTIVATION_BYTES / self.tp
+        return replace(found, weights=found.weights + own)
 
 
 def default_batch_limits(gpu: GpuSpec, engine: str = "vllm") -> tuple[int, int]:

@@ -72,7 +72,7 @@ def test_acceptance_by_position_that_cannot_be_is_refused(shares: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"drafter": "oracle"}, "unknown drafter 'oracle'; known: ngram, draft_model, eagle"),
+        ({"drafter": "oracle"}, "unknown drafter 'oracle'; known: ngram, draft_model, eagle, eagle3"),
         ({"drafter": "eagle", "host_blocks": 10}, "drafter=eagle with KV tiers is not modelled"),
     ],
 )

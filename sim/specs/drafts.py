@@ -1,0 +1,19 @@
+"""Heads that draft from a model's own hidden states (EAGLE, multi-token prediction): one layer of its shape and an output projection."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sim.specs.model import ModelSpec
+
+EAGLE3_VOCAB = 32_000  # draft vocabulary of published EAGLE-3 heads
+HEADS = {"eagle": None, "eagle3": EAGLE3_VOCAB}  # vLLM's methods, and the words that they draft from: none is all of the model's
+
+
+def draft_head(model: ModelSpec, method: str) -> ModelSpec:
+    """A head of `method` (one of HEADS) for the model: its last layer that attends, once, and its tables, which are shared or small."""
+    group = next((g for g in reversed(model.groups) if g.mixer.kind in ("attention", "mla")), model.groups[-1])
+    vocab = min(HEADS[method] or model.vocab, model.vocab)
+    return replace(
+        model, name=f"{method} head", groups=(replace(group, count=1, indices=()),), vocab=vocab, tied_embeddings=True, checkpoint=None
+    )
