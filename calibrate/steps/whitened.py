@@ -5,6 +5,7 @@ Chains need no warm-up for their metric then: on the packaged H100 grids the sam
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,10 @@ from numpy.typing import NDArray
 from calibrate.steps.laplace import Laplace
 
 Array = NDArray[np.float64]
-COMPILED = 500  # cells from which on compiling the density pays; below, its graph is run as it stands
+Density = Callable[[Array], tuple[float, Array]]
+COMPILED = (
+    500  # cells from which on compiling the pm.Model pays; below, the same density is worked out on numbers (a test holds them equal)
+)
 
 
 @dataclass(frozen=True)
@@ -23,14 +27,25 @@ class Whitened:
 
     around: Laplace
 
+    def compiled(self, mode: str) -> Density:
+        """Log density and gradient of the pm.Model by unknowns. Chains share the function: they must run one after another."""
+        density = self.around.model.graph().logp_dlogp_function(ravel_inputs=True, mode=mode)
+        density.set_extra_values({})
+        found: Density = density
+        return found
+
+    def as_it_stands(self, unknowns: Array) -> tuple[float, Array]:
+        """The same up to a constant, without a compiler."""
+        model = self.around.model
+        here = model.misses(unknowns)
+        return model.log_likelihood(*here[:2]) - float(unknowns @ unknowns) / 2, model.gradient(*here) - unknowns
+
     def for_nutpie(self) -> Any:
-        """The log density and gradient of the pm.Model, at places. Chains share the function: they must run one after another."""
+        """The log density and gradient at places."""
         from nutpie.compiled_pyfunc import from_pyfunc
 
-        mode, root, model = self.around.mode, np.linalg.cholesky(self.around.covariance), self.around.model
-        size = model.size
-        density = model.graph().logp_dlogp_function(ravel_inputs=True, mode="NUMBA" if len(model.cells) >= COMPILED else "FAST_COMPILE")
-        density.set_extra_values({})
+        mode, root, size = self.around.mode, np.linalg.cholesky(self.around.covariance), self.around.model.size
+        density = self.compiled("NUMBA") if len(self.around.model.cells) >= COMPILED else self.as_it_stands
 
         def placed(place: Array) -> tuple[float, Array]:
             value, gradient = density(mode + root @ place)
