@@ -44,7 +44,7 @@ def command(**options: Any) -> None:
         from sim.results.netcdf import write_netcdf
 
         question = result.to_dict()["question"]
-        attrs = {name: value if isinstance(value, int | float | str) else str(value) for name, value in question.items()}
+        attrs = {name: value if type(value) in (int, float, str) else str(value) for name, value in question.items()}
         write_netcdf(out, result.to_xarray(**attrs))
     if plot:
         from simctl.plots.figures import plot_what_if
