@@ -31,8 +31,8 @@ DATA = {
 }
 # Runs that commands of the pages read, by folder: each is simulated before the first of them.
 RUNS = {
-    "out/agents": "simctl simulate --gpu H100 --model Qwen3-Coder-30B-A3B --kv-dtype fp8 --max-model-len auto --replicas 2 --router unified --agent-sessions 24"
-    " --request-rate 1.2 --draws 0 --out out/agents",
+    "out/agents": "simctl simulate --gpu H100 --model Qwen3-Coder-30B-A3B --kv-dtype fp8 --max-model-len auto --replicas 2 --router unified"
+    " --agent-sessions 24 --request-rate 1.2 --draws 0 --out out/agents",
 }
 # Pictures by file, less the `--plot FILE` of each. Others are drawn by docs/replication.py and docs/kernels_page.py.
 PICTURES = {
