@@ -1,7 +1,7 @@
 """Tables and plots of docs/replication.md, from the committed data: `python docs/replication.py [--write]`.
 
-Prints one Markdown table per topic. `--write` puts each between its markers (`<!-- name -->` ... `<!-- /name -->`) in the page, and draws
-the page's plots.
+Prints one Markdown table per topic. `--write` puts each between its markers (`<!-- name -->` ... `<!-- /name -->`) in the page, the table
+of every knee into a file of its own, and draws the page's plots.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from sim.specs.precision import Precision  # noqa: E402
 from studies.replication.measured import curves, published_knees  # noqa: E402
 
 DATA = ROOT / "scenarios" / "data"
+KNEES = ROOT / "docs" / "data" / "replication-knees.txt"
 Cells = dict[tuple[str, int], Any]
 
 
@@ -109,7 +110,6 @@ def sections() -> dict[str, str]:
     formula, origin = predicted()
     return {
         "rates": f"Rates: {origin}.",
-        "knees": knee_table(known, found, formula),
         "agreement": agreement_table(known, found, formula),
         "three-parameter": fit_table(),
     }
@@ -135,6 +135,7 @@ def main(arguments: list[str]) -> None:
             raise SystemExit(f"{page}: {count} places for {name}")
     if "--write" in arguments:
         page.write_text(body, encoding="utf-8")
+        KNEES.write_text(knee_table(published_knees(), measured(), predicted()[0]) + "\n", encoding="utf-8")
         draw(ROOT / "docs" / "img")
 
 

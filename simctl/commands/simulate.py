@@ -25,8 +25,9 @@ def command(**options: Any) -> None:
     \b
     Examples:
       simctl simulate --trace trace.csv --trace-format azure --gpu H100
-      simctl simulate --gpu A10 --model Qwen2.5-7B --max-model-len 32k --num-prompts 500 \\
-          --request-rate 2 --goodput ttft:500 tpot:50 --out out/run1
+      simctl simulate --gpu A10 --model Qwen2.5-7B --max-model-len 32k \\
+          --num-prompts 500 --request-rate 2 --goodput ttft:500 tpot:50 \\
+          --out out/run1
     """
     from sim.files import replaced_directory
     from sim.results.run_files import RUN_FILE, SUMMARY_FILE, summary_json, write_run
