@@ -1,4 +1,4 @@
-"""In grids a chunk beside decodes takes less time than the same chunk alone, though it computes more: docs/log/2026-11-22-power-limit.md."""
+"""In grids a chunk beside decodes takes less time than the same chunk alone, though it computes more (log: power limit)."""
 
 import numpy as np
 import pytest
