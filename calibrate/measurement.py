@@ -17,6 +17,12 @@ from sim.specs.precision import Precision
 
 NETCDF = (b"\x89HDF\r\n\x1a\n", b"CDF")  # how netCDF-4 and netCDF-3 files begin
 DTYPE = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "gptq": "int4", "awq": "int4", "fp8-block": "fp8"}
+# What quantised checkpoints say, by the name that `measure --quantization` takes (hw.engines.shapes).
+CHECKPOINTS: dict[str, dict[str, Any]] = {
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True},
+    "fp8-block": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+}
 STORED = ("mxfp4",)  # that a config.json names, and a file written before it was looked for does not
 
 
@@ -102,6 +108,8 @@ def model_of(attrs: dict[str, Any], path: str | Path) -> ModelSpec:
         config = json.loads(attrs["model_config"])
     except (ValueError, TypeError, RecursionError):
         raise UsageError(f"{path}: model_config is not JSON") from None
+    if isinstance(config, dict) and (checkpoint := CHECKPOINTS.get(str(attrs.get("weight_dtype")))):
+        config = {"quantization_config": checkpoint, **config}
     return spec_from_config(config, str(attrs["model"]), "measurement file")
 
 

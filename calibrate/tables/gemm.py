@@ -28,6 +28,7 @@ WIDTH = 0.7  # of log2 weights: shapes within a factor of 1.6 tell of one anothe
 LEAST_SIDE = 1024.0  # of a layer's products; slimmer ones are others
 LONGEST_FLOOR_S = 12e-6
 MOST_ROWS = 8192.0
+SOURCE = "published kernel tables of vLLM, Apache-2.0; geometric means over shapes"
 
 
 def surfaces(table: Table) -> dict[tuple[str, str], Surface]:
@@ -66,7 +67,7 @@ def _smoothed(sizes: Array, m: Array, over: Array, grid: Array) -> Array:
     return out
 
 
-def pack(found: Mapping[tuple[str, str], Surface], path: Path) -> None:
+def pack(found: Mapping[tuple[str, str], Surface], path: Path, source: str = SOURCE) -> None:
     """Write surfaces as one file, float16: on the union of their rows."""
     rows = np.unique(np.concatenate([each.rows for each in found.values()]))
     over = [[np.interp(np.log(rows), np.log(each.rows), line) for line in each.log_over] for each in found.values()]
@@ -79,7 +80,7 @@ def pack(found: Mapping[tuple[str, str], Surface], path: Path) -> None:
         log_over=np.array(over, dtype=np.float16),
         bytes_per_s=np.array([each.bytes_per_s for each in found.values()]),
         flops_per_s=np.array([each.flops_per_s for each in found.values()]),
-        source=np.array("published kernel tables of vLLM, Apache-2.0; geometric means over shapes"),
+        source=np.array(source),
     )
 
 

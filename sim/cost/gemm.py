@@ -20,12 +20,13 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cost.gemm_surface import Surface, surface_of
+from sim.cost.gemm_surface import KERNEL_BYTES, Surface, surface_of
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.cost.smooth import smooth_max
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
 from sim.specs.precision import ACTIVATION_BYTES, Precision, quantises
+from sim.specs.stored import kernel_of
 
 Array = NDArray[np.float64]
 PACKAGED = "data/products.npz"
@@ -116,7 +117,15 @@ def over_roofline(model: ModelSpec, precision: Precision, tp: int, gpu: GpuSpec 
     measured on `gpu` or its chip, else of typical ones of their size. None on a GPU without a table, for weights that are computed in
     another dtype than their own, and for layers that are put together otherwise.
     """
-    return products_over_roofline(products_of(model, tp), precision, gpu)
+    wanted = products_of(model, tp)
+    own = kernel_surface(model, precision, gpu)
+    return surface_over_roofline(wanted, own) if own and wanted else products_over_roofline(wanted, precision, gpu)
+
+
+def kernel_surface(model: ModelSpec, precision: Precision, gpu: GpuSpec | None) -> Surface | None:
+    """The surface of kernels of quantised weights, whatever they do to activations included; None where none was measured."""
+    kernel = kernel_of(model, precision)
+    return surface_of(gpu, kernel) if gpu is not None and kernel in KERNEL_BYTES else None
 
 
 def products_over_roofline(wanted: Sequence[tuple[Product, int]], precision: Precision, gpu: GpuSpec | None) -> Array | None:

@@ -4,7 +4,8 @@
 
 `over` is a median over shapes of about that many weights (k n), whatever their ratio. B and F are the fastest 16-bit product's, F
 times what the datasheet says of the dtype: as rates of one dtype are scaled to another. Learnt from published tables of vLLM's kernels, one
-run on one machine each (`python -m calibrate.tables.gemm`).
+run on one machine each (`python -m calibrate.tables.gemm`); of quantised weights from layers of a loaded engine (`python -m
+calibrate.tables.layers`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from sim.specs.gpu import GpuSpec
 from sim.specs.precision import DTYPE_BYTES
 
 Array = NDArray[np.float64]
-PACKAGED = "data/gemm_surfaces.npz"
+PACKAGED = ("data/gemm_surfaces.npz", "data/kernel_surfaces.npz")
+# Bytes of a weight by kernel of quantised weights, scales of groups of 128 (blocks of 128 by 128) included.
+KERNEL_BYTES = {"int4": 4.125 / 8, "awq": 4.15625 / 8, "fp8-block": 1.0 + 4.0 / 128**2}
 BY_TABLES = "kernel tables"  # origin of a GPU as if it were known by kernel tables alone
 
 
@@ -63,8 +66,11 @@ def surface_of(gpu: GpuSpec, dtype: str) -> Surface | None:
 @cache
 def packaged() -> dict[tuple[str, str], Surface]:
     """Packaged surfaces by GPU and dtype."""
-    with (files("sim") / PACKAGED).open("rb") as file:
-        return read_surfaces(file)
+    found: dict[tuple[str, str], Surface] = {}
+    for name in PACKAGED:
+        with (files("sim") / name).open("rb") as file:
+            found |= read_surfaces(file)
+    return found
 
 
 def read_surfaces(file: IO[bytes]) -> dict[tuple[str, str], Surface]:
@@ -80,5 +86,5 @@ def read_surfaces(file: IO[bytes]) -> dict[tuple[str, str], Surface]:
         columns["flops_per_s"],
         strict=True,
     ):
-        found[gpu, dtype] = Surface(sizes, rows, over.astype(float), float(rate), float(flops), DTYPE_BYTES[dtype])
+        found[gpu, dtype] = Surface(sizes, rows, over.astype(float), float(rate), float(flops), (DTYPE_BYTES | KERNEL_BYTES)[dtype])
     return found

@@ -29,14 +29,14 @@ from numpy.typing import NDArray
 from sim.cost.all_reduce import wire_bytes
 from sim.cost.attention import kv_read_factor, mixed_fill, query_heads
 from sim.cost.batch import DENSE, BatchShape
-from sim.cost.gemm import GEMM_KERNELS, at_rows, over_roofline
+from sim.cost.gemm import GEMM_KERNELS, at_rows, kernel_surface, over_roofline, products_on
 from sim.errors import UsageError
 from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
 from sim.specs.lora import Lora
 from sim.specs.model import LayerGroup, ModelSpec
 from sim.specs.parallel import NO_PARALLEL, Parallel
-from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision, quantises
+from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision, arithmetic, quantises
 from sim.specs.stored import group_bytes, head_bytes, stored
 
 # Launching a mixture-of-experts layer takes about 2.3 times a dense one (grids and served loads of one such model). Over several GPUs a
@@ -51,6 +51,9 @@ LATENT_LAUNCHES, LATENT_PIECES = 2.5, 0.8
 # Small kernels that take as long as attention does at a short context, and as a layer of experts beside its weights: choosing, sorting of
 # rows, two grouped products, sum. In profiles of four models' decodes, priced so, the GPU is busy as measured within 1 % up to 8 sequences.
 ATTENTION_KERNELS, EXPERT_KERNELS = 6.0, 10.0
+# Experts in mxfp4 that Hopper computes in 16 bits take longer at any number of rows, counted in small kernels: one model's layer beside two
+# in 16 bits that were timed as it was (docs/log/2026-11-25-kinds-never-measured.md).
+MXFP4_KERNELS = 18.0
 
 
 # Dispatch to experts on other GPUs, or combining what they return, over an all-reduce of a few kB: 80 us over eight H100s or H200s for 16
@@ -155,6 +158,7 @@ def coefficients(
     check_tensor_parallel(model, tp)
     hidden, weight = model.hidden, precision.weight_bytes
     measured, sharing = over_roofline(model, precision, tp, gpu), tp * parallel.dp
+    with_quantising = measured is not None and kernel_surface(model, precision, gpu) is not None
     linear = flops = expert_flops = kernels = activation = launches = pieces = 0.0
     experts: list[tuple[float, int, int]] = []
     kv = window = summary = state = pair = prefill_pair = window_pair = state_flops = blocks = kept = near = 0.0
@@ -163,7 +167,7 @@ def coefficients(
     for group, size in zip(model.groups, group_bytes(model, precision), strict=True):
         n, mixer, mlp = group.count, group.mixer, group.mlp
         small, gemms, row_bytes, inputs = layer_kernels(group, hidden, tp)
-        quantised = quantises(precision.weights, gpu)
+        quantised = quantises(precision.weights, gpu) and not with_quantising
         kernels += n * (small + (0.0 if measured is not None else GEMM_KERNELS * gemms) + quantised * gemms)
         activation += n * (row_bytes + quantised * inputs * (ACTIVATION_BYTES + weight))  # read in 16 bits, written in 8
         linear += n * size.layer
@@ -173,6 +177,7 @@ def coefficients(
         launches += n
         if mlp.kind == "moe":
             expert_flops += n * 2.0 * mlp.top_k * mlp.expert_params(hidden)
+            kernels += n * unpacks_experts(model, precision, gpu) * MXFP4_KERNELS
             experts.append((n * size.expert / sharing, mlp.experts, mlp.top_k))
             launches += n * (EXPERT_LAUNCHES - 1.0)
         if mixer.kind == "mla":
@@ -322,6 +327,12 @@ def layer_kernels(group: LayerGroup, hidden: int, tp: int = 1) -> tuple[float, f
         row += 3.0 * mlp.intermediate / tp
         inputs += mlp.intermediate / tp
     return small, gemms, ACTIVATION_BYTES * row, inputs
+
+
+def unpacks_experts(model: ModelSpec, precision: Precision, gpu: GpuSpec | None) -> bool:
+    """Whether experts stored in mxfp4 are computed in 16 bits, on a GPU whose chip was measured at it."""
+    stored_so = precision.weights == "mxfp4" or model.expert_bits is not None
+    return stored_so and gpu is not None and products_on(gpu) is not None and arithmetic("mxfp4", gpu) != "fp4"
 
 
 def expected_experts(experts: Any, top_k: Any, tokens: Any) -> Any:

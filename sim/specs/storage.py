@@ -23,6 +23,11 @@ class Storage(NamedTuple):
     tensor_bytes: float = 0.0
     column_bytes: float = 0.0
 
+    @property
+    def kernel(self) -> str:
+        """The kind of kernel that multiplies by it: its dtype, but for blocks of fp8."""
+        return "fp8-block" if self.dtype == "fp8" and self.rows > 1 and self.columns > 1 else self.dtype
+
     def bytes_of(self, matrix: Matrix) -> float:
         """Bytes of all `copies` of the matrix."""
         if not matrix.elements:

@@ -34,6 +34,7 @@ def checkpoint(model: ModelSpec, storage_of: StorageOf, kv_dtype: str | None, ve
     hidden = model.hidden
     by_dtype: dict[str, float] = defaultdict(float)
     quantised: dict[str, int] = defaultdict(int)
+    kernels: dict[str, int] = defaultdict(int)
 
     def stored(matrix: Matrix, layer: int | None, copies: int = 1) -> float:
         kind = storage_of(matrix, layer)
@@ -48,7 +49,9 @@ def checkpoint(model: ModelSpec, storage_of: StorageOf, kv_dtype: str | None, ve
         experts = group.mlp.expert_matrices(hidden) if group.mlp.kind == "moe" else ()
         copies = group.mlp.experts if group.mlp.kind == "moe" else 0
         for index in indices:
-            layer_bytes += sum(stored(matrix, index) for matrix in group.matrices(hidden))
+            for matrix in group.matrices(hidden):
+                layer_bytes += stored(matrix, index)
+                kernels[storage_of(matrix, index).kernel] += matrix.elements
             expert_bytes += sum(stored(matrix, index, copies) for matrix in experts)
         vectors = group.always_params(hidden) - elements(group.matrices(hidden))
         expert_vectors = group.mlp.expert_params(hidden) - elements(experts) if group.mlp.kind == "moe" else 0
@@ -64,9 +67,12 @@ def checkpoint(model: ModelSpec, storage_of: StorageOf, kv_dtype: str | None, ve
     body = sum(g.count * (b.layer + b.expert * getattr(g.mlp, "experts", 0)) for g, b in zip(model.groups, groups, strict=True))
     total = body + embedding + head + other
     share = quantised[main] / model.params
+    kernel = max(kernels, key=kernels.__getitem__, default=main)
+    if (method, kernel) == ("awq", "int4"):  # vLLM 0.23 on Hopper: Marlin, where other 4-bit integers get Machete
+        kernel = "awq"
     others = [f"{quantised[d] / model.params:.0%} {d}" for d in narrow if d != main]
     said = f"{method}: {', '.join([f'{share:.0%} of the parameters {main}', *others, 'the rest 16 bits'])}, {total / 1e9:.4g} GB"
-    return Checkpoint(main, kv_dtype, tuple(groups), embedding, head, other, total, said)
+    return Checkpoint(main, kv_dtype, tuple(groups), embedding, head, other, total, said, kernel)
 
 
 def _indices(model: ModelSpec) -> list[tuple[int, ...]]:
@@ -78,6 +84,12 @@ def _indices(model: ModelSpec) -> list[tuple[int, ...]]:
         found.append(tuple(range(first, first + group.count)))
         first += group.count
     return found
+
+
+def kernel_of(model: ModelSpec, precision: Precision) -> str:
+    """The kind of kernel that multiplies by most of the weights that every token reads (sim.specs.storage)."""
+    found = stored(model, precision.weights)
+    return (found.kernel if found else "") or precision.weights
 
 
 @lru_cache(maxsize=256)

@@ -79,7 +79,7 @@ def test_8_bits_take_half_of_16_above_a_floor_and_quantise():
     (rows, half), (_, whole) = above_floor("fp8"), above_floor("bf16")
     tiles = (rows <= EIGHT_BIT_TILE) | (rows % EIGHT_BIT_TILE == 0)
     np.testing.assert_allclose(half[tiles], whole[tiles] / 2, rtol=1e-9)
-    assert over_roofline(MODEL, Precision("int4"), 1, GPU) is None  # computed in 16 bits, by kernels of their own
+    assert over_roofline(MODEL, Precision("w8a16"), 1, GPU) is None  # computed in 16 bits, by kernels of their own
     narrow, wide = (coefficients(MODEL, Precision(weights), 1, None) for weights in ("fp8", "bf16"))
     assert narrow.kernels - wide.kernels == 4 * MODEL.layers
 
