@@ -348,7 +348,8 @@ def busiest(mean: Any, gpus: int) -> Any:
 def busiest_experts(experts: int, top_k: int, tokens: Any, gpus: int) -> Any:
     """Experts that the GPU with the most of them reads, of experts / gpus, when `tokens` tokens choose at random."""
     held, share = experts / gpus, expected_experts(experts, top_k, tokens) / experts
-    return held * share + (2.0 * math.log(gpus) * held * share * (1.0 - share)) ** 0.5
+    most = held * share + (2.0 * math.log(gpus) * held * share * (1.0 - share)) ** 0.5
+    return most - (most - held) * (most > held)  # none reads more than it holds; of numbers and arrays alike
 
 
 def iteration_work(
