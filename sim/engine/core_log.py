@@ -120,7 +120,7 @@ class Expanded:
             "admitted": lambda: self._first_only(at.R_ADMITTED),
             "preempted": lambda: self._first_only(at.R_PREEMPTED),
             "sampled": lambda: self._of(at.R_SAMPLED, at.R_DECODES),
-            "itl_gaps": lambda: self._of(at.R_SAMPLED, at.R_DECODES) - self._first_only(at.R_FRESH),
+            "itl_gaps": lambda: self._of(at.R_SAMPLED, at.R_DECODES) - self._first_only(at.R_FRESH) + self._never_paused(),
             "short_of": self._lacks,
             "decode_kv_s": lambda: self._decode_kv_s(slice(None)),
         }
@@ -184,6 +184,20 @@ class Expanded:
         found[:, 0] = self.begins[found[:, 0]]
         return found
 
+    def _back_at_once(self) -> set[tuple[int, int]]:
+        """(row, request) of those that lose their place in an iteration and sample in the same: their tokens do not pause."""
+        lost, back = (
+            {(row, request) for row, request in self._entries[self._entries[:, 0] == kind, 1:3].tolist()}
+            for kind in (at.LOST_PLACE, at.CAME_BACK)
+        )
+        return lost & back
+
+    def _never_paused(self) -> Ints:
+        counts = np.zeros(len(self._rows), dtype=np.int64)
+        for row, _ in self._back_at_once():
+            counts[row] += 1
+        return np.where(self._later == 0, counts[self._row], 0)
+
     def _setbacks(self) -> list[tuple[int, int]]:
         entries = self._entries
         lost = np.isin(entries[:, 0], (at.LOST_PLACE, at.LOST_PREFILL, at.LEFT_EARLY))
@@ -192,14 +206,17 @@ class Expanded:
     def events(self) -> list[tuple[int, int, float, int, str]]:
         """(iteration, order within it, seconds, request, what) of all setbacks; what is "paused", "back" or "lost"."""
         found: list[tuple[int, int, float, int, str]] = []
+        at_once = self._back_at_once()
         for kind, row, request, _, _ in self._entries[self._entries[:, 0] >= at.LOST_PLACE].tolist():
             i = int(self.begins[row]) if row < len(self._rows) else -1
             if i < 0 or kind == at.LEFT_EARLY:
                 continue
-            if kind == at.CAME_BACK:
+            pauses = (row, request) not in at_once
+            if kind == at.CAME_BACK and pauses:
                 found.append((i, 1, float(self.ends[i] * TICK_S), request, "back"))
+            if kind == at.CAME_BACK:
                 continue
-            if kind == at.LOST_PLACE:
+            if kind == at.LOST_PLACE and pauses:
                 found.append((i, 0, float(self.ends[i - 1] * TICK_S), request, "paused"))
             found.append((i, 2, float(self.started[i] * TICK_S), request, "lost"))
         return sorted(found, key=lambda each: each[:2])
