@@ -95,10 +95,13 @@ def planned(study: Study) -> list[PlannedPool]:
     """The pools of a study. Raises SimctlError when a model does not fit, UsageError for limits that contradict each other."""
     pools = zip(study.whole_fleet.pools, study.sources, strict=True)
     context = mean_context(study.workload.trace)
-    return [
+    found = [
         PlannedPool(spec, plan_engine(spec.deployment, context if spec.role == SERVE else None)[0], rates, host)
         for spec, (rates, host) in pools
     ]
+    for pool in found:
+        make_scheduler(pool.config)  # the array engine makes none, and takes no option that a scheduler refuses
+    return found
 
 
 def check_all_fit(study: Study, trace: Trace, pools: Sequence[PlannedPool]) -> None:

@@ -79,4 +79,4 @@ def test_a_rate_is_declared_given_a_prior_and_used_in_three_files(rate):
     naming = {str(path.relative_to(ROOT)) for path in sources if re.search(rf"\b{rate}\b", path.read_text())}
     needed = {"sim/cost/rates.py", "sim/cost/step_time.py", "sim/rates/priors.py"}
     assert naming >= needed
-    assert rate != "beta_expert" or naming == needed
+    assert rate != "kernel_s" or naming == needed

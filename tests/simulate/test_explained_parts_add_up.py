@@ -182,7 +182,8 @@ def by_stage(record, row, latency="ttft"):
 
 
 def ticks_of(**ms):
-    return pytest.approx({name: to_ticks(value / 1e3) for name, value in ms.items()}, abs=4)
+    """Every iteration rounds to a tick: half of one each, of twenty at most."""
+    return pytest.approx({name: to_ticks(value / 1e3) for name, value in ms.items()}, abs=10)
 
 
 def test_a_queue_by_hand():

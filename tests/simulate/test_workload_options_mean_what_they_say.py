@@ -45,7 +45,7 @@ def summary(*arguments):
         (("--agent-sessions", "5", "--num-prompts", "5"), "give --num-prompts or --agent-sessions, not both"),
         ((*AZURE, "--agent-sessions", "5"), "--agent-sessions draws requests of its own"),
         (("--agent-sessions", "5", "--limit", "3"), "need a --trace"),
-        (("--agent-sessions", "5", "--random-length-cv", "1"), "--random-length-cv is not for agents"),
+        (("--agent-sessions", "5", "--random-length-cv", "1"), "--random-length-cv and --random-range-ratio are not for agents"),
         (("--agent-sessions", "5", "--agent-edited-share", "1.5"), "the share of edited turns must lie in 0..1"),
         (("--agent-sessions", "5", "--max-model-len", "8K"), "leaves agents no room in contexts of 8192"),
         (("--agent-sessions", "1000000", "--turns", "1000000"), "at most 10,000,000 calls"),

@@ -47,7 +47,7 @@ def test_a_dtype_with_arithmetic_of_its_own_needs_no_word(gpu, dtype):
 def test_only_products_of_quantised_rows_pay_for_quantising_them():
     with_it, without = (Deployment.of(MODEL, gpu, dtype="fp8") for gpu in ("L40S", "A40"))
     shape = decode_batch(with_it.model, 1.0, 1024.0, xp=np)
-    assert with_it.work(shape).kernels > without.work(shape).kernels
+    assert with_it.work(shape).activation_bytes > without.work(shape).activation_bytes
 
 
 def test_every_gpu_of_the_catalogue_runs_its_default_dtype():
