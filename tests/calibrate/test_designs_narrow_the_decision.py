@@ -112,7 +112,7 @@ report: [best.1.tok_s]
 
 def test_the_command_designs_for_a_gpu_never_measured_and_writes_the_cells(tmp_path):
     (tmp_path / "s.yaml").write_text(SCENARIO)
-    argv = [str(tmp_path / "s.yaml"), "--hw", "L40S", "--budget", "20s", "--cells-out", str(tmp_path / "c.json"), "--json"]
+    argv = [str(tmp_path / "s.yaml"), "--hw", "A40", "--budget", "20s", "--cells-out", str(tmp_path / "c.json"), "--json"]
     code, out, _ = run("design", *argv)
     assert code == 0
     report = json.loads(out)

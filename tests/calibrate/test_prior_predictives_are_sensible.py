@@ -51,9 +51,10 @@ def test_a_7b_decode_step_takes_as_long_as_its_weights_at_peak_at_least_and_less
     weights = work.linear_bytes + work.head_bytes
     assert (times > weights / gpu.memory_bandwidth).all()
     assert np.quantile(times, 0.999) < 1.0
-    prefill = step_time_s(iteration_work(SEVEN_B, mixed_batch(SEVEN_B, [], [(2048, 2048, True)]), Precision()), rates, np)
+    work = iteration_work(SEVEN_B, mixed_batch(SEVEN_B, [], [(2048, 2048, True)]), Precision())
+    prefill = step_time_s(work, rates, np)
     assert (prefill > 0).all()
-    assert np.quantile(prefill, 0.999) < 10.0
+    assert np.quantile(prefill, 0.999) < max(10.0, 5 * work.linear_flops / max(filter(None, gpu.flops.values())))  # laptops compute slowly
 
 
 MOE = get_model("Qwen3-Coder-30B-A3B")

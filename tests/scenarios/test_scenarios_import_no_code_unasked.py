@@ -51,7 +51,7 @@ def test_what_the_user_types_is_the_users(tmp_path):
 def test_designs_are_told_the_same(place, tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text(PLACES[place])
-    design = ("calibrate", "--hw", "h100", "--budget", "10s", "--sims", "30", "--metric", "mean_e2el_ms", "--for", str(path))
+    design = ("design", str(path), "--hw", "h100", "--budget", "10s", "--sims", "30", "--metric", "mean_e2el_ms")
     result = run(*design)
     assert (result.code, result.stderr.count("\n")) == (2, 1)
     assert "would import code; --allow-code trusts it" in result.stderr
