@@ -53,7 +53,7 @@ STEPS = (
         "population",
         ("calibrate.population.build", TABLES, POSTERIORS),
         (f"{POSTERIORS}/h?00.nc", "calibrate/population/*.py", "calibrate/tables/*.py", "scenarios/data/reference/*/*.csv"),
-        (f"{POSTERIORS}/[!hmrs]*.nc", f"{POSTERIORS}/left-out/*.nc", f"{POSTERIORS}/left-out/datasheet/*.nc"),
+        (f"{POSTERIORS}/[!h]*.nc", f"{POSTERIORS}/left-out/*.nc", f"{POSTERIORS}/left-out/datasheet/*.nc"),
     ),
     Step(
         "overhead",
