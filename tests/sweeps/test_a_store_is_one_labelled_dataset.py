@@ -11,7 +11,8 @@ from tests.sweeps.made import figures, opened, scenario
 SIMULATED = """\
 question: Which batch cap is cheapest?
 command: simulate
-options: {gpu: A10, model: Qwen2.5-7B, num-prompts: 12, request-rate: 2, random-output-len: 20, max-model-len: auto, iterations: false, draws: 3}
+options: {gpu: A10, model: Qwen2.5-7B, num-prompts: 12, request-rate: 2, random-output-len: 20, max-model-len: auto,
+  draws: 3, iterations: false}
 sweep: {max-num-seqs: [1, 8]}
 report: [usd_per_mtok]
 """
