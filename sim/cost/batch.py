@@ -123,5 +123,5 @@ def from_sums(seqs: float, context: float, near: float, kept: float, chunks: Chu
         1.0 if count and seqs + tokens <= GRAPH_TOKENS else 0.0,
         captured_padding(seqs + tokens),
         0.0,
-        expands=1.0 if count and seqs + tokens > GRAPH_TOKENS else 0.0,
+        1.0 if count and seqs + tokens > GRAPH_TOKENS else 0.0,
     )

@@ -486,6 +486,7 @@ def with_launches(shape: Any, eager: float, pieces: float) -> Any:
         pieces,
         shape.padding,
         shape.others,
+        shape.expands,
     )
 
 
