@@ -66,7 +66,7 @@ def split(iteration: Iteration) -> tuple[list[int], list[Chunk]]:
 def reads_prompt(scheduled: tuple[Request, int]) -> bool:
     """Whether a request's share of an iteration is prefill: tokens of one that has answered are drafts, unless it was preempted."""
     request, tokens = scheduled
-    return tokens > 1 and (not request.generated_tokens or request.computed_tokens + tokens < request.known_tokens)
+    return tokens > 1 and (not request.generated_tokens or request.computed_tokens + tokens <= request.known_tokens)
 
 
 def verifies(chunks: Sequence[Chunk]) -> bool:
