@@ -134,8 +134,8 @@ def to_ticks(seconds: Floats) -> Ints:
     return found
 
 
-def run_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None, *, keep: bool) -> RunRecord | None:
-    """The run, as sim.cluster.simulation would have it, or None (see `serve_directly`); `applies` must hold. `keep` keeps the log."""
+def run_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None, *, keep: bool) -> RunRecord:
+    """The run, as sim.cluster.simulation would have it; `applies` must hold. `keep` keeps the iteration log."""
     pool, config, d = pools[0], pools[0].config, pools[0].spec.deployment
     router = d.router, dict(d.router_options)
     return serve_directly(trace, config, pool.cost(draw), pool.host, pool.spec.most, *router, keep=keep)
@@ -152,11 +152,8 @@ def serve_directly(
     *,
     keep: bool = True,
     fast: bool | None = None,
-) -> RunRecord | None:
-    """Serve a trace on equal replicas. `fast` says whether to compile (None: where that is worth it).
-
-    None where asynchronous scheduling takes back what it had decided: when that is decided anew is left to the event loop.
-    """
+) -> RunRecord:
+    """Serve a trace on equal replicas. `fast` says whether to compile (None: where that is worth it)."""
 
     def fresh() -> RoundRobin:
         made = make_router(router, replicas, config.block_size, config.num_gpu_blocks, options)
@@ -177,8 +174,6 @@ def serve_directly(
     numbers = np.empty((len(trace), at.REQUEST), dtype=np.int64)
     for mine, each in zip(rows, served, strict=True):
         numbers[mine] = each.requests
-    if config.overlaps and numbers[:, at.PREEMPTIONS].any():
-        return None
     requests, ended = _requests(trace, arrivals, numbers, host)
     log = _log(served, rows, config, cost) if keep else _no_log()
     return RunRecord(
