@@ -58,7 +58,6 @@ def command(urls: tuple[str, ...], slos: tuple[str, ...], **options: Any) -> Non
     from sim.twin.twin import Twin
 
     servers = [_checked(url, options["api_key_env"], options["headers"]) for url in urls]
-    headers = servers[0][1]
     if len(set(urls)) < len(urls):
         raise UsageError("a URL is given twice")
     twin = Twin([url for url, _ in servers], _curve_for(options), _conditions(slos), options["horizon"] * 60.0)
@@ -67,7 +66,7 @@ def command(urls: tuple[str, ...], slos: tuple[str, ...], **options: Any) -> Non
         page = serve_history(history, options["port"])
         click.echo(f"http://127.0.0.1:{page.server_address[1]}/", err=True)
     try:
-        _follow(twin, [url for url, _ in servers], headers, options, trace, history)
+        _follow(twin, servers, options, trace, history)
     except KeyboardInterrupt:
         click.echo("ended", err=True)
     finally:
@@ -75,19 +74,20 @@ def command(urls: tuple[str, ...], slos: tuple[str, ...], **options: Any) -> Non
             page.shutdown()
 
 
-def _follow(twin: Twin, urls: list[str], headers: dict[str, str], options: dict[str, Any], trace: Path | None, history: History) -> None:
+def _follow(twin: Twin, servers: list[tuple[str, dict[str, str]]], options: dict[str, Any], trace: Path | None, history: History) -> None:
     began, every, turn = time.monotonic(), options["every"], 0
     with trace.open("w", encoding="utf-8") if trace else open("/dev/null", "w", encoding="utf-8") as load:
         while True:
             now = time.monotonic() - began
-            report = twin.observe(now, scrape_all(urls, headers, now, min(MOST_PATIENCE_S, every)))
+            report = twin.observe(now, scrape_all(servers, now, min(MOST_PATIENCE_S, every)))
             clock = time.strftime("%H:%M:%S")
             history.add(report, clock)
             if options["as_json"]:
                 click.echo(json.dumps(report.to_dict(), allow_nan=False))
             else:
-                click.echo("\n".join(lines_of(report, clock, len(urls))))
-            _write_arrivals(load.write, twin, report.prompt_tokens, report.output_tokens)
+                click.echo("\n".join(lines_of(report, clock, len(servers))))
+            if twin.windows and twin.windows[-1][0] == now:  # not the last window again where no server answered
+                _write_arrivals(load.write, twin, report.prompt_tokens, report.output_tokens)
             load.flush()
             turn += 1
             if options["duration"] is not None and turn * every > options["duration"]:
@@ -97,7 +97,7 @@ def _follow(twin: Twin, urls: list[str], headers: dict[str, str], options: dict[
 
 def _write_arrivals(write: Callable[[str], Any], twin: Twin, prompt: float, output: float) -> None:
     """Arrivals of the last window, evenly over it, with mean lengths: metrics say no more."""
-    if not twin.windows or math.isnan(prompt):
+    if math.isnan(prompt):
         return
     end, seconds, count = twin.windows[-1]
     lengths = {"prompt_tokens": max(1, round(prompt)), "output_tokens": max(1, round(output))}

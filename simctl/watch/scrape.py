@@ -10,10 +10,10 @@ from sim.errors import SimctlError
 from sim.twin.metrics import Snapshot, read_snapshot
 
 
-def scrape_all(urls: Sequence[str], headers: Mapping[str, str], at_s: float, patience_s: float) -> list[Snapshot | str]:
-    """A snapshot of each URL, or in a few words why there is none. Never raises for what a server does."""
+def scrape_all(servers: Sequence[tuple[str, Mapping[str, str]]], at_s: float, patience_s: float) -> list[Snapshot | str]:
+    """A snapshot of each URL, asked with its own headers, or in a few words why there is none. Never raises for what a server does."""
 
-    async def one(url: str) -> Snapshot | str:
+    async def one(url: str, headers: Mapping[str, str]) -> Snapshot | str:
         try:
             text = await asyncio.wait_for(get_text(f"{url}/metrics", headers), patience_s)
             return read_snapshot(text, at_s)
@@ -27,6 +27,6 @@ def scrape_all(urls: Sequence[str], headers: Mapping[str, str], at_s: float, pat
             return str(error)
 
     async def together() -> list[Snapshot | str]:
-        return await asyncio.gather(*(one(url) for url in urls))
+        return await asyncio.gather(*(one(*server) for server in servers))
 
     return asyncio.run(together())
