@@ -35,7 +35,7 @@ def empty(asked: Any) -> Any:
 def overhead() -> None:
     from distributed import LocalCluster
 
-    from sim.sweeps.work import outcomes
+    from sim.sweeps.executor import outcomes
     from simctl.sweep_workers import dask_pool
 
     asked = {place: ("simulate", {f"option-{i}": "value" for i in range(12)}, "0" * 64) for place in range(CELLS)}
@@ -51,7 +51,7 @@ def overhead() -> None:
 def speed_up(folder: Path) -> None:
     from distributed import LocalCluster
 
-    from sim.sweeps.work import outcomes
+    from sim.sweeps.executor import outcomes
     from simctl.scenario import load_scenario
     from simctl.sweep_cell import answered
     from simctl.sweep_workers import dask_pool

@@ -13,9 +13,9 @@ import click
 from hw import jobs
 from hw.cells import read_cells
 from hw.engines.shapes import named, shape
+from hw.gemm_lists import read_products
 from hw.jobs import SUITES, Job
 from hw.machine import resolve_device
-from hw.products import read_products
 from hw.serve.http_stream import OURS, split_url
 from sim.errors import SimctlError, UsageError, ending
 
@@ -94,7 +94,7 @@ def _rates(text: str) -> tuple[float, ...]:
 @click.option("--cells", type=click.Path(path_type=Path), help="Engine-grid and profile: measure the cells of this file instead.")
 @click.option(
     "--products", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Suite products: measure those of this list (python -m hw.products) instead of --model's.",
+    help="Suite products: measure those of this list (python -m hw.gemm_lists) instead of --model's.",
 )  # fmt: skip
 @click.option("--label", default=None, help="Ends the names of the files, as in served_MODEL_LABEL.nc: part of a suite is not the whole.")
 def command(

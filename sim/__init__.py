@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from sim.study.deployment import Deployment, Limits, kv_block_interval, plan_engine
     from sim.study.fleet_spec import Fleet, PoolSpec
     from sim.study.prices import StepPrice, step_time
-    from sim.study.question import Simulate
     from sim.study.simulate import Run, simulate
-    from sim.sweeps.question import Sweep, sweep
+    from sim.study.simulate_question import Simulate
+    from sim.sweeps.sweep_question import Sweep, sweep
     from sim.workload.workload import Workload
 
 _HOME = {
@@ -46,9 +46,9 @@ _HOME = {
     "Regimes": "sim.closed_form.regime",
     "Run": "sim.study.simulate",
     "SimctlError": "sim.errors",
-    "Simulate": "sim.study.question",
+    "Simulate": "sim.study.simulate_question",
     "StepPrice": "sim.study.prices",
-    "Sweep": "sim.sweeps.question",
+    "Sweep": "sim.sweeps.sweep_question",
     "UsageError": "sim.errors",
     "WhatIf": "sim.closed_form.what_if",
     "Workload": "sim.workload.workload",
@@ -64,7 +64,7 @@ _HOME = {
     "regime_map": "sim.closed_form.regime",
     "simulate": "sim.study.simulate",
     "step_time": "sim.study.prices",
-    "sweep": "sim.sweeps.question",
+    "sweep": "sim.sweeps.sweep_question",
     "what_if": "sim.closed_form.what_if",
 }
 __all__ = [

@@ -14,7 +14,7 @@ from sim.errors import UsageError
 from sim.files import write_text
 
 if TYPE_CHECKING:
-    from calibrate.steps.cells import StepCells
+    from calibrate.steps.iterations import StepCells
     from hw.cells import Cell
     from sim.cost.rates import Rates
     from sim.specs.gpu import GpuSpec
@@ -87,8 +87,8 @@ def candidates(model: Any, gpu: Any, precision: Any, rates: Rates) -> Candidates
 
 def as_cells(asked: Any, name: str, spec: Any, precision: Any, gpu: GpuSpec) -> StepCells:
     """The cells' work as a table of step cells; their times (1 s) are unknown and must not be read."""
-    from calibrate.steps.cells import make_cells
-    from calibrate.steps.engine_grid import KIND, grid_shape
+    from calibrate.steps.grid_cells import KIND, grid_shape
+    from calibrate.steps.iterations import make_cells
     from sim.cost.work import iteration_work
 
     works = [iteration_work(spec, grid_shape(spec, c.contexts, [(t, o) for o, t in c.chunks]), precision, gpu=gpu) for c in asked]
@@ -100,7 +100,7 @@ def as_cells(asked: Any, name: str, spec: Any, precision: Any, gpu: GpuSpec) -> 
 
 def cost_s(asked: Any, cells: StepCells, rates: Rates, spec: Any, precision: Any, gpu: GpuSpec) -> Array:
     """Seconds to measure each cell under the grid's protocol, by the formula at `rates`."""
-    from calibrate.steps.model import log_times
+    from calibrate.steps.step_model import log_times
     from hw.cells import Cell
     from hw.suites.engine_grid import CHUNK_REPEATS, DECODE_REPEATS, WARM, repeats
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 
 from sim.errors import SimctlError
-from sim.sweeps.work import Pool, deaf_to_ctrl_c
+from sim.sweeps.executor import Pool, deaf_to_ctrl_c
 
 CONNECT_S = 10.0
 WINDOW = 4096  # cells that the scheduler holds: enough for 1,000 workers, few enough to start soon

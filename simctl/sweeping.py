@@ -17,8 +17,8 @@ from sim.errors import INTERRUPTED, SimctlError, UsageError
 from simctl.text.layout import fill
 
 if TYPE_CHECKING:
+    from sim.sweeps.executor import Pool
     from sim.sweeps.store import Store
-    from sim.sweeps.work import Pool
     from simctl.scenario import Scenario
     from simctl.sweep_cell import Asked
 
@@ -27,9 +27,9 @@ LONGEST_TRIAL_S = 60.0  # that a dry run waits for one cell
 
 def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
     """Fill the store of a scenario and print what there is. `options` are those of the command; KeyboardInterrupt exits with 130."""
+    from sim.sweeps.executor import outcomes
     from sim.sweeps.figures import variables_of
     from sim.sweeps.store import open_store
-    from sim.sweeps.work import outcomes
     from simctl.scenario import versions
     from simctl.sweep_cell import answered
     from simctl.text.sweep_progress import Watch, best_text, shape_text
@@ -92,7 +92,7 @@ def _best(scenario: Scenario, figures: tuple[str, ...], asked: str | None) -> li
 
 
 def _workers(options: Mapping[str, Any]) -> Any:
-    from sim.sweeps.work import local_pool
+    from sim.sweeps.executor import local_pool
     from simctl.sweep_workers import dask_pool
 
     count = options.get("workers") or os.cpu_count() or 1
@@ -103,7 +103,7 @@ def _workers(options: Mapping[str, Any]) -> Any:
 
 def dry_run(scenario: Scenario, options: Mapping[str, Any]) -> None:
     """Print what a sweep would be, and about how long it takes."""
-    from sim.sweeps.work import local_pool
+    from sim.sweeps.executor import local_pool
     from simctl.sweep_cell import answered
     from simctl.text.sweep_progress import duration, shape_text
 

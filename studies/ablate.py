@@ -19,13 +19,13 @@ import numpy as np
 
 import sim.cost.attention
 import sim.cost.work
-from calibrate.sources import engine_grids, packaged_measurements
-from calibrate.steps.cells import StepCells, concatenate
+from calibrate.measured_files import engine_grids, packaged_measurements
 from calibrate.steps.held_out import cell_folds, held_out, score
+from calibrate.steps.iterations import StepCells, concatenate
 from calibrate.steps.laplace import HOST_SD, fitted
-from calibrate.steps.model import log_times
 from calibrate.steps.noise import with_hosts_of_visits
-from calibrate.steps.rates import BY_ENGINES, calibration_priors
+from calibrate.steps.random_rates import BY_ENGINES, calibration_priors
+from calibrate.steps.step_model import log_times
 from sim.cost.rates import UNITS, RateDraws, Rates
 from sim.cost.work import coefficients, layer_kernels
 from sim.errors import UsageError

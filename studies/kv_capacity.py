@@ -24,9 +24,9 @@ def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed
     """Learn from the files given, else the packaged ones; print predicted against got, and write the JSON to `out`."""
     import numpy as np
 
-    from calibrate.memory import distinct, learn, packaged_runs, read_run, write
+    from calibrate.engine_memory import distinct, learn, packaged_runs, read_run, write
+    from calibrate.measured_files import resolved
     from calibrate.sampling import Settings
-    from calibrate.sources import resolved
     from sim.errors import UsageError
 
     found = [read_run(resolved(path)) for path in given]

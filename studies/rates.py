@@ -64,7 +64,7 @@ STEPS = (
     Step(
         "memory",
         ("studies.kv_capacity", "--out", f"{POSTERIORS}/memory.json"),
-        (f"{MEASURED}/h?00/*.nc", "calibrate/memory.py", "sim/study/memory.py"),
+        (f"{MEASURED}/h?00/*.nc", "calibrate/engine_memory.py", "sim/study/memory.py"),
         (f"{POSTERIORS}/memory.json",),
         formula=False,
     ),

@@ -24,8 +24,8 @@ def run(out: Path | None, draws: int, chains: int, seed: int, as_json: bool) -> 
     """Fit, print every published cell beside what as many trials at a cell like it, never tried, would show; write the JSON to `out`."""
     import numpy as np
 
+    from calibrate.recall.needle_trials import published
     from calibrate.recall.package import learn, write
-    from calibrate.recall.trials import published
     from calibrate.sampling import Settings
 
     evidence = published()

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from calibrate.measured_files import packaged_measurements
 from calibrate.served.overhead import fit_overhead
 from calibrate.served.runs import read_served
 from calibrate.served.validation import RATE_DRAWS, low_load
-from calibrate.sources import packaged_measurements
 from sim.errors import SimctlError
 from sim.files import write_text
 from sim.rates.load import load_rates

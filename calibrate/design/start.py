@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.steps.cells import StepCells
-from calibrate.steps.model import NU, SIGMA_MEDIAN, log_times
-from calibrate.steps.rates import calibration_priors, prior_draws
+from calibrate.steps.iterations import StepCells
+from calibrate.steps.random_rates import calibration_priors, prior_draws
+from calibrate.steps.step_model import NU, SIGMA_MEDIAN, log_times
 from sim.cost.rates import UNITS, RateDraws, Rates
 from sim.rates.posterior import best_posterior, rates_from_file, read_posterior
 from sim.specs.gpu import GpuSpec

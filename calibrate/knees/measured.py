@@ -10,7 +10,7 @@ from calibrate.knees.curves import Cell, Curve, cell_of, curves_from_points
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of, whole_number
 from calibrate.served.runs import SUITE as SERVED
 from calibrate.served.runs import read_served
-from calibrate.steps.engine_grid import SCHEMA, SUITES
+from calibrate.steps.grid_cells import SCHEMA, SUITES
 from sim.errors import UsageError
 from sim.specs.gpus import get_gpu
 

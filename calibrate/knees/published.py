@@ -11,7 +11,7 @@ from statistics import median
 from calibrate.knees import weight_axis
 from calibrate.knees.ranks import factor_errors, spearman
 from calibrate.knees.weight_axis import Observation, Shape, closed_form, contrasts, observations, right_signs, shapes
-from calibrate.reference import table
+from calibrate.reference_tables import table
 from sim.closed_form.knee import eta
 
 # The post-hoc fixed cost of checks.md T14: fitted on the same knees it is scored on.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from calibrate.reference import table
+from calibrate.reference_tables import table
 from sim.closed_form.knee import closed_form_knee
 
 FP8_BYTES, FP16_BYTES = 1.0, 2.0

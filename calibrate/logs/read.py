@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from calibrate.logs.aggregates import genai_perf, inferencex, is_genai_perf, is_inferencex
+from calibrate.logs.bench_means import genai_perf, inferencex, is_genai_perf, is_inferencex
 from calibrate.logs.lists import inference_perf, llmperf, multi_turn
 from calibrate.logs.requests import Log, Seen, assemble
 from calibrate.logs.tools import aiperf, bench_serve, guidellm
@@ -18,7 +18,7 @@ from sim.errors import UsageError
 from sim.files import text_of
 from sim.json_text import read_json
 from sim.workload.content import BlockHashes, SystemPrompt
-from sim.workload.options import DEFAULT, LoadOptions
+from sim.workload.loader_options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace
 
 SUFFIXES = (".json", ".jsonl", ".csv")

@@ -20,15 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.artifacts import write_posterior
-from calibrate.population.kernels import TABLES, Estimate, estimates
-from calibrate.population.model import REFERENCE, Population, bounded, drawn, learn
-from calibrate.population.published import learn_published, published
+from calibrate.measured_files import engine_grids
+from calibrate.population.hierarchy import REFERENCE, Population, bounded, drawn, learn
+from calibrate.population.kernel_efficiency import TABLES, Estimate, estimates
+from calibrate.population.published_rates import learn_published, published
 from calibrate.sampling import Diagnostics, Settings
-from calibrate.sources import engine_grids
-from calibrate.steps.cells import KINDS, concatenate
 from calibrate.steps.held_out import Scores, hosts_of, intervals, score
+from calibrate.steps.iterations import KINDS, concatenate
 from calibrate.steps.laplace import HOST_SD
-from calibrate.tables.read import Table, read_tables
+from calibrate.tables.latency_tables import Table, read_tables
 from sim.cost.rates import UNITS, Rates
 from sim.errors import SimctlError
 from sim.rates.posterior import POPULATION, STEP_TIME, packaged_posterior, read_posterior

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calibrate.population.build import MEASURED, SETTINGS, fingerprint, from_posterior, write_pooled
-from calibrate.population.kernels import estimates
-from calibrate.population.model import learn
+from calibrate.population.hierarchy import learn
+from calibrate.population.kernel_efficiency import estimates
 from calibrate.sampling import Settings
-from calibrate.tables.read import Table
+from calibrate.tables.latency_tables import Table
 from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec
 

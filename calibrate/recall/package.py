@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.recall.model import recall_model
-from calibrate.recall.trials import Evidence
+from calibrate.recall.logistic import recall_model
+from calibrate.recall.needle_trials import Evidence
 from calibrate.sampling import Diagnostics, Settings, diagnose, sample
 from sim.closed_form.recall import SCALARS, SCHEMA, RecallModel, parse_recall
 from sim.files import write_text

@@ -23,15 +23,15 @@ from importlib.resources import files
 
 import numpy as np
 
+from calibrate.measured_files import engine_grids
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.scores import Score, score
-from calibrate.sources import engine_grids
-from calibrate.steps.cells import concatenate
-from calibrate.steps.engine_grid import Grid
+from calibrate.steps.grid_cells import Grid
+from calibrate.steps.iterations import concatenate
 from calibrate.steps.laplace import HOST_SD, fitted
 from calibrate.steps.noise import with_hosts_of_visits
-from calibrate.steps.rates import calibration_priors
+from calibrate.steps.random_rates import calibration_priors
 from sim.cost.gemm_surface import BY_TABLES
 from sim.cost.rates import RateDraws, at_host
 from sim.errors import UsageError

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.sampling import Compiled, Diagnostics, Settings, judge
-from calibrate.steps.cells import KINDS, StepCells, check_enough
 from calibrate.steps.held_out import other_host_sd
+from calibrate.steps.iterations import KINDS, StepCells, check_enough
 from calibrate.steps.laplace import Laplace, laplace, spread_of_hosts
-from calibrate.steps.model import log_times, step_model
 from calibrate.steps.noise import with_hosts_of_visits
-from calibrate.steps.rates import medians, prior_draws
+from calibrate.steps.random_rates import medians, prior_draws
+from calibrate.steps.step_model import log_times, step_model
 from calibrate.steps.whitened import Whitened
 from sim.cost.rates import Rates
 from sim.errors import UsageError

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.steps.cells import KINDS, StepCells, machines_of
+from calibrate.steps.iterations import KINDS, StepCells, machines_of
 from calibrate.steps.laplace import fitted
-from calibrate.steps.model import log_times, predictive
+from calibrate.steps.step_model import log_times, predictive
 from sim.cost.rates import Rates
 from sim.rates.priors import Prior
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate import backend
-from calibrate.steps.cells import KINDS
 from calibrate.steps.fit import Posterior, StepFit
-from calibrate.steps.model import log_likelihood, log_times, predictive, sigma_draws
-from calibrate.steps.rates import prior_draws
+from calibrate.steps.iterations import KINDS
+from calibrate.steps.random_rates import prior_draws
+from calibrate.steps.step_model import log_likelihood, log_times, predictive, sigma_draws
 from sim.cost.rates import Rates
 
 Array = NDArray[np.float64]

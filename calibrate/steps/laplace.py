@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate import backend
-from calibrate.steps.cells import StepCells
-from calibrate.steps.model import StepModel, step_model
-from calibrate.steps.rates import medians, prior_draws
+from calibrate.steps.iterations import StepCells
+from calibrate.steps.random_rates import medians, prior_draws
+from calibrate.steps.step_model import StepModel, step_model
 from sim.cost.rates import Rates
 from sim.rates.priors import Prior
 
@@ -76,7 +76,7 @@ def laplace(model: StepModel) -> Laplace:
 
 
 def fitted(cells: StepCells, priors: Mapping[str, Prior], host_sd: float = HOST_SD, **more: Any) -> Laplace:
-    """Approximate posterior of cells whose runs' hosts differ by `host_sd`; `more` as calibrate.steps.model.step_model takes it."""
+    """Approximate posterior of cells whose runs' hosts differ by `host_sd`; `more` as calibrate.steps.step_model.step_model takes it."""
     return laplace(step_model(cells, priors, host_sd, **more))
 
 

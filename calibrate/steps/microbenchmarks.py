@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from calibrate.measured_files import packaged_measurements
 from calibrate.measurement import model_of, open_measurement
-from calibrate.sources import packaged_measurements
-from calibrate.steps.cells import FIELDS, StepCells, concatenate, make_cells
-from calibrate.steps.engine_grid import repeat_sd
 from calibrate.steps.fit import Posterior
+from calibrate.steps.grid_cells import repeat_sd
+from calibrate.steps.iterations import FIELDS, StepCells, concatenate, make_cells
 from calibrate.steps.laplace import fitted
-from calibrate.steps.rates import medians, shown
+from calibrate.steps.random_rates import medians, shown
 from sim.cost.batch import decode_batch
 from sim.cost.rates import Rates
 from sim.cost.work import Work, iteration_work

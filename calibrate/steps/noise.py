@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.steps.cells import StepCells
+from calibrate.steps.iterations import StepCells
 from calibrate.steps.laplace import fitted
-from calibrate.steps.model import log_times
+from calibrate.steps.step_model import log_times
 from sim.cost.rates import OF_HOST, Rates
 from sim.rates.priors import Prior
 from sim.results.quantiles import MEDIAN_SE

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.steps.cells import KINDS, StepCells
-from calibrate.steps.engine_grid import Grid
+from calibrate.steps.grid_cells import Grid
 from calibrate.steps.held_out import Scores, hosts_of, intervals, score
-from calibrate.steps.model import log_likelihood, log_times
+from calibrate.steps.iterations import KINDS, StepCells
 from calibrate.steps.noise import with_scatter
+from calibrate.steps.step_model import log_likelihood, log_times
 from sim.cost.rates import UNITS, Rates
 from sim.rates.posterior import PosteriorError, PosteriorFile, rates_from_file, read_posterior
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from calibrate.artifacts import write_posterior
-from calibrate.steps.cells import KINDS, concatenate
-from calibrate.steps.engine_grid import Grid
-from calibrate.steps.report import Calibration, describe
+from calibrate.steps.calibration import Calibration, describe
+from calibrate.steps.grid_cells import Grid
+from calibrate.steps.iterations import KINDS, concatenate
 from sim.cost.rates import UNITS
 from sim.rates.posterior import STEP_TIME
 from sim.rates.provenance import Origin, Provenance

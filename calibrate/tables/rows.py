@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.tables.read import Table
+from calibrate.tables.latency_tables import Table
 from sim.cost.all_reduce import wire_bytes
 from sim.cost.gemm import GEMM_KERNELS, Product, at_rows, products_over_roofline
 from sim.cost.rates import Rates

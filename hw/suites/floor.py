@@ -13,7 +13,7 @@ import numpy as np
 from hw.artifact import table
 from hw.journal import Journal
 from hw.pace import seconds_of, summarize
-from hw.suites import all_reduce
+from hw.suites import all_reduce_sizes as all_reduce
 from sim.errors import UsageError
 
 DESCRIBED = {

@@ -21,9 +21,9 @@ import numpy as np
 from hw import machine
 from hw.artifact import table
 from hw.engines.shapes import SHAPES, shape
+from hw.gemm_lists import Product, models_of, read_products
 from hw.journal import Journal, attempt
 from hw.pace import Budget, paced, summarize, undisturbed
-from hw.products import Product, models_of, read_products
 from sim.cost.graphs import CAPTURED, GRAPH_TOKENS
 from sim.errors import UsageError
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from hw.gemm_lists import Product
 from hw.machine import versions
 from hw.pace import seconds_of
-from hw.products import Product
 from hw.suites.products import BURST, calls_of
 from sim.errors import SimctlError
 

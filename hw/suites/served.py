@@ -33,7 +33,8 @@ from hw.engines.shapes import engine_flags, routed, shape
 from hw.engines.vllm_server import Server
 from hw.journal import Journal
 from hw.pace import Budget, paced, summarize
-from hw.serve import load, windows
+from hw.serve import load_patterns as load
+from hw.serve import windows
 from hw.serve.client import Served, Target, complete
 from hw.serve.identify import counters, describe
 from hw.serve.recording import by_experiment, variables

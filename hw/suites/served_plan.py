@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hw.serve import load, text_client
+from hw.serve import load_patterns as load
+from hw.serve import text_client
 from hw.serve.client import Served, Target
 
 AGAIN = " again"  # ends the name of what is sent a second time; from the third on, a number follows

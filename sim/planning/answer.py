@@ -8,8 +8,8 @@ from typing import Any
 from sim.planning.day import Hour
 from sim.planning.emit import emitted
 from sim.planning.front import Point
+from sim.planning.highest_rate import Sustained
 from sim.planning.race import RaceResult, Tried
-from sim.planning.rates import Sustained
 from sim.planning.value import Measurement
 from sim.planning.words import conclusion
 from sim.results.chance import Chance

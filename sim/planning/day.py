@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.planning.choices import Choice
-from sim.planning.rates import sustained
+from sim.planning.highest_rate import sustained
 from sim.workload.rate_curve import RateCurve
 
 HOUR_S = 3600.0

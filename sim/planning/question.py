@@ -15,15 +15,15 @@ from sim.planning.day import hours_of
 from sim.planning.emit import check_emits
 from sim.planning.front import front_of
 from sim.planning.grid import MOST_CHOICES
+from sim.planning.highest_rate import TRIALS, asked_rate, sustained
 from sim.planning.race import Race, Step, search
-from sim.planning.rates import TRIALS, asked_rate, sustained
 from sim.planning.trials import Runner, cost_shares_of, runner
 from sim.planning.value import best_measurement
 from sim.rates.source import RateSource
 from sim.slo import parse_slo
 from sim.specs.gpus import get_gpu
 from sim.study.deployment import Deployment
-from sim.study.question import Simulate
+from sim.study.simulate_question import Simulate
 from sim.workload.workload import Workload
 
 RESERVES = ("none", "replica", "node")

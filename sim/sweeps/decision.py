@@ -14,8 +14,8 @@ from sim.errors import SimctlError, UsageError
 from sim.rates.provenance import Origin, Provenance
 from sim.rates.serving import as_served
 from sim.study.deployment import Deployment
-from sim.study.question import Simulate
 from sim.study.simulate import simulate
+from sim.study.simulate_question import Simulate
 from sim.sweeps.figures import flatten
 
 Figure = Callable[[Rates], float]

@@ -12,7 +12,7 @@ from sim.slo import Condition
 from sim.twin.curve import Curve
 from sim.twin.forecast import Forecast, Trend, forecast, trend_of
 from sim.twin.level import PRIOR_SD, Level, noise_sd
-from sim.twin.metrics import Snapshot, Window, window_between
+from sim.twin.prometheus import Snapshot, Window, window_between
 
 SILENT_AFTER = 3  # scrapes without an answer
 OUTSIDE_AFTER = 2  # windows in a row

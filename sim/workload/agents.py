@@ -14,7 +14,7 @@ from typing import Any
 from sim.errors import UsageError
 from sim.workload.content import Grown
 from sim.workload.lines import field, numbered_objects, text, whole_number
-from sim.workload.options import DEFAULT, LoadOptions
+from sim.workload.loader_options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace, TraceBuilder
 
 

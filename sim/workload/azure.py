@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from sim.workload.lines import csv_int, numbered_lines
-from sim.workload.options import DEFAULT, LoadOptions
+from sim.workload.loader_options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace, TraceBuilder
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sim.workload.content import Grown
 from sim.workload.lines import csv_cells, csv_float, csv_int, numbered_lines
-from sim.workload.options import DEFAULT, LoadOptions
+from sim.workload.loader_options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace, TraceBuilder
 
 SESSION = "Session ID"

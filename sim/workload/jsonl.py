@@ -20,7 +20,7 @@ from typing import Any
 from sim.errors import UsageError
 from sim.workload.content import BlockHashes, Content, Grown, SystemPrompt, TokenIds
 from sim.workload.lines import field, number, numbered_objects, text, whole_number
-from sim.workload.options import DEFAULT, LoadOptions
+from sim.workload.loader_options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace, TraceBuilder
 
 KEYS = frozenset(

@@ -17,7 +17,7 @@ from sim.errors import UsageError
 from sim.workload.content import Content, Grown, TokenIds
 from sim.workload.jsonl import block_hashes
 from sim.workload.lines import field, number, numbered_objects, text, whole_number
-from sim.workload.options import DEFAULT, LoadOptions
+from sim.workload.loader_options import DEFAULT, LoadOptions
 from sim.workload.texts import CHARS_PER_TOKEN, pseudo_tokens
 from sim.workload.trace import Trace, TraceBuilder
 

@@ -22,7 +22,7 @@ from sim.files import text_of
 from sim.json_text import read_json
 from sim.units import MAX_TOKENS
 from sim.workload.lines import csv_float, numbered_lines
-from sim.workload.options import DEFAULT, LoadOptions
+from sim.workload.loader_options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace, TraceBuilder
 
 WINDOW_S = 600.0

@@ -18,7 +18,7 @@ from typing import Any
 from sim.errors import UsageError
 from sim.workload.content import TokenIds
 from sim.workload.lines import field, numbered_objects, text, whole_number
-from sim.workload.options import DEFAULT, LoadOptions
+from sim.workload.loader_options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace, TraceBuilder
 
 CHARS_PER_TOKEN = 4.0

@@ -16,7 +16,7 @@ from sim.errors import UsageError
 from sim.workload.agent_sessions import SESSIONS_PER_S, AgentSessions, draw_sessions
 from sim.workload.arrivals import spread_buckets, with_arrivals
 from sim.workload.formats import load_trace
-from sim.workload.options import LoadOptions
+from sim.workload.loader_options import LoadOptions
 from sim.workload.rate_curve import RateCurve, load_curve
 from sim.workload.synthetic import Synthetic, draw, resampled, with_think_time
 from sim.workload.trace import Trace, TraceBuilder, assuming_prefix

@@ -13,8 +13,8 @@ from simctl.text.layout import aligned, fill
 
 def run(folder: Path, hw: str | None, out: Path | None, as_json: bool) -> None:
     """Read, predict, print; with `out` learn the GPU's rates. Raises UsageError for a folder without tables."""
-    from calibrate.tables.read import read_tables
-    from calibrate.tables.report import LAUNCH_BOUND_S, errors
+    from calibrate.tables.latency_tables import read_tables
+    from calibrate.tables.table_errors import LAUNCH_BOUND_S, errors
     from sim.errors import UsageError
     from sim.specs.gpus import get_gpu
 

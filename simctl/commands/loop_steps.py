@@ -43,9 +43,9 @@ def learn(grid_file: Path, served_file: Path, out: Path, settings: Settings) -> 
     from calibrate.measurement import open_measurement
     from calibrate.served.overhead import fit_overhead
     from calibrate.served.runs import read_served
-    from calibrate.steps.engine_grid import read_engine_grid
     from calibrate.steps.fit import StepFit
-    from calibrate.steps.rates import calibration_priors
+    from calibrate.steps.grid_cells import read_engine_grid
+    from calibrate.steps.random_rates import calibration_priors
     from sim.cost.rates import RateDraws
     from sim.rates.provenance import Origin, Provenance
     from sim.specs.gpus import get_gpu

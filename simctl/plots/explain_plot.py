@@ -13,7 +13,7 @@ from sim.results.record import RunRecord
 from sim.results.shares import OTHERS, WHOSE, shares
 from sim.results.timeline import Piece, timeline
 from sim.ticks import TICK_S
-from simctl.plots.figures import new_figure, save
+from simctl.plots.answer_plots import new_figure, save
 from simctl.text.explain_text import STAGES
 
 IDLE, DECODES, PREFILL = (0.95, 0.95, 0.95), (0.36, 0.55, 0.75), (0.95, 0.56, 0.17)

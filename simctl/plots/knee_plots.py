@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.units import format_tokens
-from simctl.plots.figures import new_figure, save
+from simctl.plots.answer_plots import new_figure, save
 
 if TYPE_CHECKING:
     from calibrate.knees.curves import Curve

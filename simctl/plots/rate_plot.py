@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simctl.plots.figures import new_figure, save
+from simctl.plots.answer_plots import new_figure, save
 
 if TYPE_CHECKING:
-    from calibrate.steps.report import RateRow
+    from calibrate.steps.calibration import RateRow
 
 LOWEST, HIGHEST = 0.3, 3.5  # of the axis; a prior that is wider is cut there
 

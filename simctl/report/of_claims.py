@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from simctl.commands.replicate import VERDICTS, interval
+from simctl.commands.replicate_command import VERDICTS, interval
 from simctl.report import charts
 from simctl.report.page import Headline, Part, Picture, cut, number
 

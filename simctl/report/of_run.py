@@ -14,7 +14,7 @@ from sim.results.metrics import LATENCIES, LEVELS, PER_REQUEST, cost_shares, req
 from sim.results.record import RunRecord
 from sim.results.series import Series, run_series
 from sim.results.tables import benchmark_table
-from simctl.commands.explain import server_of
+from simctl.commands.explain_command import server_of
 from simctl.report import charts
 from simctl.report.page import ALL_MEASURED, Headline, Part, Picture, cut, number, span, thinned
 from simctl.text.explain_text import STAGES, TERMS, one_request, several

@@ -10,8 +10,8 @@ import click
 from simctl.text.layout import aligned, fill
 
 if TYPE_CHECKING:
-    from calibrate.steps.engine_grid import Grid
-    from calibrate.steps.report import Calibration
+    from calibrate.steps.calibration import Calibration
+    from calibrate.steps.grid_cells import Grid
 
 Interval = Sequence[float]  # 5, 50, 95 %
 # A unit as UNITS has it begins with one of these; the prefix is chosen by the size of what is printed.

@@ -23,8 +23,8 @@ HEADS = ("cells", "n", "median", "p90", "worst", "bias", "in 90")
 
 def run(hw: str | None, given: Sequence[Path], posterior: Path | None, seed: int, worst: int, as_json: bool) -> None:
     """Read, predict, print. Raises UsageError when a file is no engine grid, or when one is of another GPU than `hw` or than the first."""
-    from calibrate.sources import engine_grids, resolved
-    from calibrate.steps.engine_grid import read_engine_grid
+    from calibrate.measured_files import engine_grids, resolved
+    from calibrate.steps.grid_cells import read_engine_grid
     from calibrate.steps.predict import predict
     from sim.rates.posterior import best_posterior, packaged_posteriors, read_posterior
     from sim.specs.gpus import get_gpu

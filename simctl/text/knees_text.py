@@ -14,9 +14,9 @@ from simctl.text.layout import fill, table
 if TYPE_CHECKING:
     from calibrate.knees.by_step_time import AxisScore
     from calibrate.knees.curves import Cell
-    from calibrate.knees.left_out import LeftOut
+    from calibrate.knees.leave_one_out import LeftOut
     from calibrate.knees.published import Check
-    from calibrate.knees.served import ServedKnee
+    from calibrate.knees.served_knees import ServedKnee
     from calibrate.knees.study import Study
 
 

@@ -25,7 +25,7 @@ USES = {
 
 def show_packaged(as_json: bool) -> None:
     """Print names by use, as text or as one JSON object; suites that an installed package lacks are said to be in a checkout."""
-    from calibrate.sources import packaged_measurements
+    from calibrate.measured_files import packaged_measurements
     from sim.rates.posterior import packaged_posteriors, read_posterior
 
     measured = [f"{p.parent.name}/{p.name}" for p in packaged_measurements()]

@@ -9,7 +9,7 @@ from http.server import ThreadingHTTPServer
 
 from sim.twin.twin import Report
 from simctl.report.serve import Routes, server
-from simctl.watch.page import PAGE
+from simctl.watch.live_page import PAGE
 from simctl.watch.text import metrics_of, said
 
 KEPT = 720  # reports

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hw.serve.http_stream import StreamError, get_text
 from sim.errors import SimctlError
-from sim.twin.metrics import Snapshot, read_snapshot
+from sim.twin.prometheus import Snapshot, read_snapshot
 
 
 def scrape_all(servers: Sequence[tuple[str, Mapping[str, str]]], at_s: float, patience_s: float) -> list[Snapshot | str]:

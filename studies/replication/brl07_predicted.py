@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrate.recall.trials import published
-from calibrate.reference import table
+from calibrate.recall.needle_trials import published
+from calibrate.reference_tables import table
 from sim.closed_form.recall import packaged_recall
 from sim.cost.batch import decode_batch
 from sim.cost.work import iteration_work

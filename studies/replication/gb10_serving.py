@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from calibrate.population.published import GB10_MODELS, PRINTED, UBATCH
-from calibrate.reference import Row, table
+from calibrate.population.published_rates import GB10_MODELS, PRINTED, UBATCH
+from calibrate.reference_tables import Row, table
 from sim.cost.iteration import StepTime, split
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s

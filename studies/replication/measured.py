@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from calibrate.knees import weight_axis
 from calibrate.knees.ranks import spearman
 from calibrate.measurement import open_measurement
-from calibrate.reference import table
+from calibrate.reference_tables import table
 from sim.closed_form.knee import Knee, continuous_knee
 from sim.specs.gpus import get_gpu
 from studies.replication.claims import Claim, compared

@@ -6,7 +6,7 @@ from collections import Counter
 
 from calibrate.knees.published import reproduce
 from calibrate.knees.weight_axis import Shape, shapes
-from calibrate.reference import table
+from calibrate.reference_tables import table
 from sim.closed_form.knee import closed_form_knee, eta
 from studies.replication import measured
 from studies.replication.claims import Claim, compared

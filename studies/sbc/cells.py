@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from calibrate.steps.cells import StepCells, make_cells
-from calibrate.steps.engine_grid import grid_shape
+from calibrate.steps.grid_cells import grid_shape
+from calibrate.steps.iterations import StepCells, make_cells
 from sim.cost.batch import decode_batch
 from sim.cost.work import Work, iteration_work
 from sim.specs.models import get_model

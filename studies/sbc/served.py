@@ -13,7 +13,7 @@ from calibrate.sampling import Settings
 from calibrate.served.overhead import fit_overhead
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
-from calibrate.steps.rates import calibration_priors, value
+from calibrate.steps.random_rates import calibration_priors, value
 from sim.cost.batch import decode_batch
 from sim.cost.rates import UNITS, RateDraws, Rates
 from sim.cost.step_time import step_time_s

@@ -35,8 +35,8 @@ def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dic
     """Every rate that the cells show, and the model errors."""
     from calibrate.steps.fit import sampled
     from calibrate.steps.laplace import laplace
-    from calibrate.steps.model import log_times, predictive, sigma_draws, step_model
-    from calibrate.steps.rates import prior_draws
+    from calibrate.steps.random_rates import prior_draws
+    from calibrate.steps.step_model import log_times, predictive, sigma_draws, step_model
     from sim.rates.priors import priors
     from sim.specs.gpus import get_gpu
     from sim.specs.precision import Precision
@@ -60,9 +60,9 @@ def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dic
 
 def population(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
     """Means and spreads over GPUs, the stack's loss and how shares change with size; a GPU's own are integrated out (see its tests)."""
-    from calibrate.population.kernels import BY_KERNELS, Estimate
-    from calibrate.population.model import population_model
-    from calibrate.steps.rates import BY_ENGINES
+    from calibrate.population.hierarchy import population_model
+    from calibrate.population.kernel_efficiency import BY_KERNELS, Estimate
+    from calibrate.steps.random_rates import BY_ENGINES
 
     kernels = [Estimate(gpu, rate, 0.0, KERNEL_ERROR, 10) for gpu in GPUS for rate in BY_KERNELS]
     engines = [Estimate(gpu, rate, 0.0, ENGINE_ERROR, 10) for gpu in WITH_ENGINE for rate in BY_ENGINES]
@@ -84,8 +84,8 @@ def knees(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> di
 
 def recall(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
     """Levels, slopes and spreads, from counts in the cells and of the size of the published ones."""
-    from calibrate.recall.model import REFERENCE_LOG2_CONTEXT, REFERENCE_LOG2_K, cell_label, recall_model
-    from calibrate.recall.trials import Evidence, published
+    from calibrate.recall.logistic import REFERENCE_LOG2_CONTEXT, REFERENCE_LOG2_K, cell_label, recall_model
+    from calibrate.recall.needle_trials import Evidence, published
 
     trials = tuple(replace(t, successes=float(round(t.successes))) for t in published().trials)
     model = recall_model(Evidence(trials, (), (), ()))
@@ -108,7 +108,7 @@ def recall(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> d
 
 def memory(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
     """The fixed part, what devices and servers keep, copies of the two buffers, and what the line misses by build and by start."""
-    from calibrate.memory import memory_model, packaged_runs
+    from calibrate.engine_memory import memory_model, packaged_runs
 
     model = memory_model(packaged_runs())
     parameters = ["fixed", "kept", "server", "mlp_copies", "logit_copies", "scale", "noise"]

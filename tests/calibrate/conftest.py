@@ -23,7 +23,7 @@ def compiled_once():
 def packaged_read_once():
     """A packaged measurement is opened once: a tenth of a second each, and no test changes one."""
     from calibrate import measurement
-    from calibrate.sources import packaged_measurements
+    from calibrate.measured_files import packaged_measurements
 
     packaged, known, read = set(packaged_measurements()), {}, measurement._all
 

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import xarray as xr
 
-from calibrate.steps.cells import make_cells
-from calibrate.steps.engine_grid import INGESTION_S, RUNNER2_S
-from calibrate.steps.model import log_times
+from calibrate.steps.grid_cells import INGESTION_S, RUNNER2_S
+from calibrate.steps.iterations import make_cells
+from calibrate.steps.step_model import log_times
 from sim.cost.batch import mixed_batch
 from sim.cost.work import iteration_work
 from sim.specs.gpus import get_gpu

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from calibrate.steps.cells import StepCells, make_cells
-from calibrate.steps.model import log_times
+from calibrate.steps.iterations import StepCells, make_cells
+from calibrate.steps.step_model import log_times
 from sim.cost.rates import UNITS, Rates
 from sim.rates.priors import priors
 from sim.specs.gpus import get_gpu

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.sources import packaged_measurements
-from calibrate.steps.engine_grid import read_engine_grid
+from calibrate.measured_files import packaged_measurements
+from calibrate.steps.grid_cells import read_engine_grid
 from calibrate.steps.predict import predict
 from sim.rates.posterior import packaged_posterior
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.sources import engine_grids
+from calibrate.measured_files import engine_grids
 from sim.errors import UsageError
 from sim.specs.gpus import get_gpu
 from tests.docs.pages import ROOT

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from calibrate.sources import engine_grids
+from calibrate.measured_files import engine_grids
 from sim.specs.gpus import get_gpu
 
 MIXTURE = "a3b"  # which experts a chunk meets is chance, and outweighs it

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrate.population.priors import like, starting_priors
+from calibrate.population.gpu_priors import like, starting_priors
 from calibrate.sampling import Settings
 from calibrate.steps.fit import StepFit
-from calibrate.steps.model import log_times
-from calibrate.steps.rates import value
+from calibrate.steps.random_rates import value
+from calibrate.steps.step_model import log_times
 from sim.cost.rates import UNITS, Rates
 from sim.rates.posterior import rates_for
 from sim.rates.provenance import GIVEN

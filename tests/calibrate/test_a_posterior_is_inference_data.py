@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from calibrate.sampling import Diagnostics
-from calibrate.steps.cells import KINDS
 from calibrate.steps.fit import Posterior
 from calibrate.steps.inference import inference_data
+from calibrate.steps.iterations import KINDS
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ import xarray as xr
 
 from calibrate.artifacts import write_posterior
 from calibrate.sampling import Diagnostics, Settings
-from calibrate.steps.cells import KINDS, concatenate
-from calibrate.steps.engine_grid import Grid, read_engine_grid
-from calibrate.steps.model import log_times, predictive
+from calibrate.steps.grid_cells import Grid, read_engine_grid
+from calibrate.steps.iterations import KINDS, concatenate
 from calibrate.steps.predict import pooled, predict
+from calibrate.steps.step_model import log_times, predictive
 from sim.cost.rates import UNITS, Rates, at_host
 from sim.rates.posterior import packaged_posterior
 from sim.rates.provenance import Origin, Provenance

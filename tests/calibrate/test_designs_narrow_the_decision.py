@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from calibrate.design.greedy import Problem, choose, follow, linearised, thinned
 from calibrate.design.start import Start
 from calibrate.steps.laplace import fitted
-from calibrate.steps.model import log_times
-from calibrate.steps.rates import prior_draws
+from calibrate.steps.random_rates import prior_draws
+from calibrate.steps.step_model import log_times
 from sim.cost.batch import decode_batch, mixed_batch
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work

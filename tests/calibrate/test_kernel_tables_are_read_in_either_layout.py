@@ -7,7 +7,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from calibrate.tables.read import read_tables
+from calibrate.tables.latency_tables import read_tables
 from sim.errors import UsageError
 from sim.specs.gpus import get_gpu
 from tests.cli import run

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrate.population.kernels import BY_KERNELS, estimates
-from calibrate.tables.read import Table
+from calibrate.population.kernel_efficiency import BY_KERNELS, estimates
+from calibrate.tables.latency_tables import Table
 from sim.cost.all_reduce import wire_bytes
 from sim.cost.smooth import smooth_max
 from sim.rates.priors import gpu_link

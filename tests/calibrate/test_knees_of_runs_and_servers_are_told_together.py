@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from calibrate.knees.curves import pooled
-from calibrate.knees.served import against_static, snapped
+from calibrate.knees.served_knees import against_static, snapped
 from sim.closed_form.knee import Knee
 from tests.calibrate.curves import curve
 from tests.calibrate.grids import write_grid

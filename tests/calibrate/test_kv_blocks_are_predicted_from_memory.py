@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from calibrate.memory import distinct, kv_run, learn, packaged_runs, read_run, write
+from calibrate.engine_memory import distinct, kv_run, learn, packaged_runs, read_run, write
 from calibrate.sampling import Settings
 from sim.errors import SimctlError, UsageError
 from sim.specs.gpus import get_gpu

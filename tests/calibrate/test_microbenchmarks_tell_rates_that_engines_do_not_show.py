@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from calibrate.steps.microbenchmarks import learn, packaged_microbenchmarks, with_microbenchmarks
-from calibrate.steps.model import log_times
-from calibrate.steps.rates import calibration_priors
+from calibrate.steps.random_rates import calibration_priors
+from calibrate.steps.step_model import log_times
 from sim.cost.rates import UNITS
 from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from calibrate.measured_files import engine_grids, packaged_measurements
 from calibrate.measurement import open_measurement
-from calibrate.sources import engine_grids, packaged_measurements
-from calibrate.steps.cells import FIELDS, StepCells, concatenate
-from calibrate.steps.engine_grid import ONE_VISIT, read_engine_grid, repeat_sd
+from calibrate.steps.grid_cells import ONE_VISIT, read_engine_grid, repeat_sd
+from calibrate.steps.iterations import FIELDS, StepCells, concatenate
 from calibrate.steps.laplace import fitted
 from calibrate.steps.noise import LAUNCH_OF_VISIT, REST_OF_VISIT, SEQUENCES_OF_VISIT, floor, typical_scatter, with_hosts_of_visits
-from calibrate.steps.rates import calibration_priors
+from calibrate.steps.random_rates import calibration_priors
 from sim.results.quantiles import MEDIAN_SE
 from sim.specs.gpus import get_gpu
 from tests.calibrate.grids import write_grid

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from calibrate.recall.needle_trials import published
 from calibrate.recall.package import write
-from calibrate.recall.trials import published
 from sim.closed_form.fidelity import advice, risk_sentence
 from sim.closed_form.recall import packaged_recall, parse_recall
 from sim.errors import SimctlError, UsageError

@@ -51,10 +51,10 @@ def printed(capsys):
 def test_what_engines_take_is_json_where_asked(monkeypatch, printed):
     start = SimpleNamespace(name="made", gpu="H100", blocks=100.0, tp=1)
     parts = {name: np.linspace(1, 2, 50) for name in ("fixed", "kept", "server", "mlp", "logits", "scale", "noise")}
-    monkeypatch.setattr("calibrate.memory.packaged_runs", lambda: [start])
-    monkeypatch.setattr("calibrate.memory.distinct", lambda runs: runs)
+    monkeypatch.setattr("calibrate.engine_memory.packaged_runs", lambda: [start])
+    monkeypatch.setattr("calibrate.engine_memory.distinct", lambda runs: runs)
     monkeypatch.setattr(
-        "calibrate.memory.learn",
+        "calibrate.engine_memory.learn",
         lambda runs, settings: (SimpleNamespace(**parts, diagnostics=FINE), {"made@H100": np.linspace(90, 98, 50)}),
     )
     (row,) = json.loads(printed(kv_capacity.main, "--json"))["left_out"]

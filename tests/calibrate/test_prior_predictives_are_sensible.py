@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+from calibrate.engine_memory import memory_model, packaged_runs, turned
 from calibrate.logs.learn import HOST
-from calibrate.memory import memory_model, packaged_runs, turned
-from calibrate.population.kernels import Estimate
-from calibrate.population.model import PARAMETERS, bounded, population_model
-from calibrate.population.model import drawn as rates_of_a_gpu
-from calibrate.recall.model import recall_model
-from calibrate.recall.trials import published
+from calibrate.population.hierarchy import PARAMETERS, bounded, population_model
+from calibrate.population.hierarchy import drawn as rates_of_a_gpu
+from calibrate.population.kernel_efficiency import Estimate
+from calibrate.recall.logistic import recall_model
+from calibrate.recall.needle_trials import published
 from calibrate.served.launches import HOSTS_SD, LOADS_SD
-from calibrate.steps.model import log_times, predictive, sigma_draws
-from calibrate.steps.rates import BY_ENGINES, calibration_priors, prior_draws, value
+from calibrate.steps.random_rates import BY_ENGINES, calibration_priors, prior_draws, value
+from calibrate.steps.step_model import log_times, predictive, sigma_draws
 from sim.cost.batch import DENSE, decode_batch, mixed_batch
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s

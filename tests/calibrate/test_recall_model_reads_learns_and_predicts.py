@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from calibrate.recall.model import predict, recall_model
-from calibrate.recall.trials import AtLeast, Bound, Evidence, Trial, implied_trials, lower_bound, published
+from calibrate.recall.logistic import predict, recall_model
+from calibrate.recall.needle_trials import AtLeast, Bound, Evidence, Trial, implied_trials, lower_bound, published
 from calibrate.sampling import Settings, diagnose, sample
 from sim.errors import UsageError
 

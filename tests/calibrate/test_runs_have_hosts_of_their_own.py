@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from calibrate.sources import engine_grids
-from calibrate.steps.cells import StepCells, concatenate
+from calibrate.measured_files import engine_grids
 from calibrate.steps.held_out import cell_folds, held_out
+from calibrate.steps.iterations import StepCells, concatenate
 from calibrate.steps.laplace import HOST_SD, fitted, spread_of_hosts
-from calibrate.steps.model import log_times
-from calibrate.steps.rates import calibration_priors
+from calibrate.steps.random_rates import calibration_priors
+from calibrate.steps.step_model import log_times
 from sim.cost.rates import OF_HOST, UNITS, at_host
 from sim.rates.posterior import host_factors, packaged_posterior, rates_from_file
 from sim.specs.gpus import get_gpu

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from calibrate.measured_files import engine_grids, machines, packaged_measurements
 from calibrate.measurement import open_measurement
-from calibrate.sources import engine_grids, machines, packaged_measurements
-from calibrate.steps.cells import StepCells, concatenate, machines_of
-from calibrate.steps.engine_grid import INGESTION_S, RUNNER2_PREFILL_S, RUNNER2_S, WORKERS_S, read_engine_grid
+from calibrate.steps.grid_cells import INGESTION_S, RUNNER2_PREFILL_S, RUNNER2_S, WORKERS_S, read_engine_grid
 from calibrate.steps.held_out import held_out
+from calibrate.steps.iterations import StepCells, concatenate, machines_of
 from calibrate.steps.laplace import fitted
-from calibrate.steps.model import SAME_MACHINE, step_model
 from calibrate.steps.noise import with_hosts_of_visits
-from calibrate.steps.rates import calibration_priors
+from calibrate.steps.random_rates import calibration_priors
+from calibrate.steps.step_model import SAME_MACHINE, step_model
 from sim.cost.rates import at_host
 from sim.specs.gpus import get_gpu
 from tests.calibrate.steps import PRIORS, TRUE_RATES, synthetic

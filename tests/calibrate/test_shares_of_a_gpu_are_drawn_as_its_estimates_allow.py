@@ -8,8 +8,8 @@ import xarray as xr
 from scipy.stats import kstest
 
 from calibrate.artifacts import write_posterior
-from calibrate.population.kernels import Estimate
-from calibrate.population.model import ENGINE_NOISE, drawn, size
+from calibrate.population.hierarchy import ENGINE_NOISE, drawn, size
+from calibrate.population.kernel_efficiency import Estimate
 from calibrate.sampling import Diagnostics, Settings
 from sim.cost.rates import UNITS
 from sim.rates.posterior import rates_from_file

@@ -9,8 +9,8 @@ from calibrate.sampling import Diagnostics, Settings, UnconvergedError
 from calibrate.steps.fit import StepFit
 from calibrate.steps.held_out import cell_folds, held_out, score
 from calibrate.steps.laplace import HOST_SD
-from calibrate.steps.model import log_likelihood, log_times, predictive, sigma_draws
-from calibrate.steps.rates import prior_draws, value
+from calibrate.steps.random_rates import prior_draws, value
+from calibrate.steps.step_model import log_likelihood, log_times, predictive, sigma_draws
 from sim.cost.rates import UNITS
 from tests.calibrate.steps import PRIORS, TRUE, TRUE_RATES, synthetic
 

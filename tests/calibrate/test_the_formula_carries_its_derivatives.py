@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrate.steps.cells import KINDS, StepCells, concatenate
 from calibrate.steps.dual import Dual, DualNamespace
+from calibrate.steps.iterations import KINDS, StepCells, concatenate
 from calibrate.steps.laplace import laplace
-from calibrate.steps.model import log_times, step_model
+from calibrate.steps.step_model import log_times, step_model
 from calibrate.steps.whitened import Whitened
 from sim.cost.batch import decode_batch
 from sim.cost.rates import UNITS, Rates, at_host

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from calibrate.steps import model
-from calibrate.steps.rates import prior_draws
+from calibrate.steps import step_model as model
+from calibrate.steps.random_rates import prior_draws
 from tests.calibrate.steps import PRIORS, synthetic
 
 CELLS = synthetic(np.random.default_rng(0))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hw.suites import all_reduce
+from hw.suites import all_reduce_sizes as all_reduce
 from sim.errors import SimctlError
 
 pytest.importorskip("torch")

@@ -7,7 +7,8 @@ import pytest
 
 from hw.journal import Journal
 from hw.pace import Budget
-from hw.serve import load, windows
+from hw.serve import load_patterns as load
+from hw.serve import windows
 from hw.serve.client import Target
 from hw.suites import served
 from hw.suites.served_plan import Experiment, ladder

@@ -12,7 +12,7 @@ from typing import Any
 import click.testing
 import pytest
 
-from hw.gates_command import command
+from hw.gates_of_servers import command
 from sim.errors import SimctlError, UsageError
 
 Answer = Callable[[list[int]], Any]  # prompt -> the `logprobs` of the answer

@@ -1,4 +1,4 @@
-"""`python -m hw.products list` writes what suite `products` reads; a file that is no such list is refused by the line at fault."""
+"""`python -m hw.gemm_lists list` writes what suite `products` reads; a file that is no such list is refused by the line at fault."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hw.artifact import SCHEMA, write
-from hw.products import LEAST_ROWS, Product, command, models_of, packed, read_products, uses_of, written
+from hw.gemm_lists import LEAST_ROWS, Product, command, models_of, packed, read_products, uses_of, written
 from sim.cost.gemm import layers_of
 from sim.errors import UsageError
 from sim.specs.gpus import get_gpu

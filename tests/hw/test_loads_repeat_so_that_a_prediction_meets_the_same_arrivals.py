@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hw.serve import load
+from hw.serve import load_patterns as load
 from hw.serve.client import Served, Target
 from hw.suites.served_plan import CPU_PLAN, GPU_PLAN, LOCKSTEP_SENT, open_loops, plan
-from simctl.commands.loop import KNOWN_RATES, NEW_RATE
+from simctl.commands.loop_command import KNOWN_RATES, NEW_RATE
 from tests.hw.virtual_time import run_virtual
 
 TARGET = Target("http://127.0.0.1:9", "toy")

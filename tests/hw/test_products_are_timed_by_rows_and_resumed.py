@@ -13,9 +13,9 @@ import pytest
 
 from hw.artifact import SCHEMA, load, write
 from hw.engines.shapes import SHAPES
+from hw.gemm_lists import Product
 from hw.journal import Journal
 from hw.pace import Budget
-from hw.products import Product
 from hw.suites import products, products_device
 from hw.suites.products import Point
 from sim.cost.graphs import CAPTURED

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hw.serve import load, windows
+from hw.serve import load_patterns as load
+from hw.serve import windows
 from hw.serve.client import Target, complete
 from hw.suites import served, served_plan
 from tests.hw.toy_server import ToyServer, running

@@ -14,11 +14,11 @@ from hw import jobs
 from hw.artifact import SCHEMA, write
 from hw.engines.shapes import SHAPES
 from hw.jobs import Job
-from hw.serve import load
+from hw.serve import load_patterns as load
 from hw.serve.client import Served, Target
 from hw.suites import served
 from hw.suites.served_plan import CPU_PLAN, plan
-from simctl.commands import loop
+from simctl.commands import loop_command as loop
 from tests.calibrate.grids import write_grid
 from tests.cli import run
 from tests.hw.virtual_time import run_virtual

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
-from calibrate.steps.rates import calibration_priors, value
+from calibrate.steps.random_rates import calibration_priors, value
 from sim.cost.rates import UNITS, RateDraws, Rates
 from sim.rates.serving import HostRates
 from sim.specs.gpus import get_gpu

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from calibrate.logs.read import BLOCK, read_log
+from calibrate.measured_files import engine_grids, of_engine
 from calibrate.served.replay import replay
-from calibrate.sources import engine_grids, of_engine
 from sim.errors import UsageError
 from sim.workload.content import Grown, SystemPrompt
 from sim.workload.jsonl import load_jsonl

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.sources import KEPT_APART
+from calibrate.measured_files import KEPT_APART
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 8_000_000

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sim.planning.rates import TRIALS, asked_rate, sustained
+from sim.planning.highest_rate import TRIALS, asked_rate, sustained
 from sim.planning.trials import CLOSEST, Here
 from sim.slo import parse_slo
 from sim.workload.workload import Workload

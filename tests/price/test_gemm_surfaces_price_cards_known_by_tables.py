@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrate.tables.gemm import pack, surfaces
-from calibrate.tables.read import Table
+from calibrate.tables.gemm_fit import pack, surfaces
+from calibrate.tables.latency_tables import Table
 from sim.cost.gemm import over_roofline
 from sim.cost.gemm_surface import packaged, read_surfaces, surface_of
 from sim.cost.smooth import smooth_max

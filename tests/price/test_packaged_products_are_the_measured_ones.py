@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hw.artifact import load
-from hw.products import packed
+from hw.gemm_lists import packed
 from sim.cost.gemm import PACKAGED, Product, measured, nearest, products_of
 from sim.specs.models import get_model
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calibrate.measurement import model_of, open_measurement, precision_of
-from calibrate.tables.layers import line, surface
+from calibrate.tables.quantised_fit import line, surface
 from sim.cost.gemm import REPLAY_S, kernel_surface
 from sim.cost.gemm_surface import packaged
 from sim.cost.work import coefficients

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from calibrate.reference import table
+from calibrate.reference_tables import table
 from sim.specs.model import GatedDeltaNet
 from sim.specs.precision import STATE_BYTES
 

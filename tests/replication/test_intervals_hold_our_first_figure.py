@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from simctl.commands.replicate import interval
+from simctl.commands.replicate_command import interval
 from simctl.report.of_claims import part_of
 from studies.replication.reports import claims
 from tests.cli import run

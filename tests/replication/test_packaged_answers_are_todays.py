@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 
-from simctl.commands.replicate import NAMES, packaged
+from simctl.commands.replicate_command import NAMES, packaged
 from studies.replication.reports import REPORTS, claims
 from tests.cli import run
 

@@ -9,7 +9,7 @@ import pytest
 import scenarios
 from calibrate.served.left_out import _without_gpu, left_out, without_model, without_tp
 from calibrate.served.runs import read_served
-from calibrate.steps.cells import concatenate
+from calibrate.steps.iterations import concatenate
 from sim.rates.load import load_rates
 from sim.specs.gpus import get_gpu
 from simctl.text.validate_text import left_out_rows, left_out_table

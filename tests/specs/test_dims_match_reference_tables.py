@@ -2,7 +2,7 @@
 
 import pytest
 
-from calibrate.reference import table
+from calibrate.reference_tables import table
 from sim.specs.models import get_model
 from sim.specs.precision import DTYPE_BYTES, STATE_BYTES
 

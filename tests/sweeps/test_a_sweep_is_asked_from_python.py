@@ -3,7 +3,7 @@
 import pytest
 
 from sim import Deployment, UsageError, WhatIf, sweep
-from sim.sweeps.question import digest
+from sim.sweeps.sweep_question import digest
 
 AXES = {"gpu": ["A10", "H100"], "tp": [1, 2]}
 
@@ -20,7 +20,7 @@ def test_cells_lie_along_their_axes(tmp_path):
 
 def test_a_second_time_nothing_is_answered_again(tmp_path, monkeypatch):
     first = sweep(knee, AXES, tmp_path / "knees.zarr", figures=["knee.batch"])
-    monkeypatch.setattr("sim.sweeps.question._answered", None)
+    monkeypatch.setattr("sim.sweeps.sweep_question._answered", None)
     assert sweep(knee, AXES, tmp_path / "knees.zarr", figures=["knee.batch"]).equals(first)
 
 

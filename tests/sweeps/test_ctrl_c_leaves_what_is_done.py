@@ -4,7 +4,7 @@ import re
 
 import xarray as xr
 
-import sim.sweeps.work as work
+import sim.sweeps.executor as work
 from tests.cli import run
 from tests.sweeps.made import scenario
 

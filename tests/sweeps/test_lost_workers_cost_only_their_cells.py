@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sim.errors import SimctlError
-from sim.sweeps.work import local_pool, outcomes
+from sim.sweeps.executor import local_pool, outcomes
 from simctl.sweep_workers import dask_pool
 from tests.cli import run
 from tests.sweeps.made import scenario, tree
@@ -72,7 +72,7 @@ def test_on_a_dask_scheduler(cluster, tmp_path):
 
 @QUIET
 def test_one_that_always_kills_its_worker_there_is_named(cluster, monkeypatch):
-    monkeypatch.setattr("sim.sweeps.work.MOST_LOSSES", 1)
+    monkeypatch.setattr("sim.sweeps.executor.MOST_LOSSES", 1)
     with pytest.raises(SimctlError, match="cell 3 lost"):
         list(outcomes({3: 0}, dies, partial(dask_pool, cluster.scheduler_address, 2)))
 

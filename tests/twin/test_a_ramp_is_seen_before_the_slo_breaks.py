@@ -10,7 +10,7 @@ from sim.slo import parse_slo
 from sim.twin.curve import FIGURES, Curve
 from sim.twin.forecast import SAFE, forecast, trend_of
 from sim.twin.level import Level
-from sim.twin.metrics import Histogram, Snapshot
+from sim.twin.prometheus import Histogram, Snapshot
 from sim.twin.twin import SILENT_AFTER, Twin
 
 CAPACITY = 30.0

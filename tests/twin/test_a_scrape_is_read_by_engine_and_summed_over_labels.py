@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import SimctlError
-from sim.twin.metrics import Histogram, read_snapshot, window_between
+from sim.twin.prometheus import Histogram, read_snapshot, window_between
 
 VLLM = """# HELP vllm:num_requests_running Number of requests
 vllm:num_requests_running{engine="0",model_name="m"} 3.0

@@ -80,6 +80,6 @@ def test_bad_words_are_one_line(capsys, words, said) -> None:
 
 
 def test_help_names_the_example() -> None:
-    from simctl.commands.watch import command
+    from simctl.commands.watch_command import command
 
     assert "simctl watch http://localhost:8000" in CliRunner().invoke(command, ["--help"]).output

@@ -8,7 +8,7 @@ import pytest
 from sim.errors import UsageError
 from sim.workload.content import BlockHashes
 from sim.workload.formats import FORMATS, load_trace
-from sim.workload.options import LoadOptions
+from sim.workload.loader_options import LoadOptions
 from sim.workload.sources import TraceSource
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sim.errors import UsageError
 from sim.workload.content import BlockHashes, Grown, TokenIds
 from sim.workload.formats import load_trace
-from sim.workload.options import LoadOptions
+from sim.workload.loader_options import LoadOptions
 from sim.workload.trace import Trace
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from calibrate.sources import packaged_measurements
-from calibrate.steps.engine_grid import SUITE
-from calibrate.steps.rates import calibration_priors
+from calibrate.measured_files import packaged_measurements
+from calibrate.steps.grid_cells import SUITE
+from calibrate.steps.random_rates import calibration_priors
 from sim.cost.rates import OF_HOST, UNITS
 from sim.rates.posterior import best_posterior, rates_from_file, read_posterior
 from sim.rates.priors import PRODUCTS, Prior, priors
@@ -77,7 +77,7 @@ def like(values: Array, upper: float, further: float, source: Provenance) -> Pri
     scores = logit(np.minimum(values / upper, CLOSEST))
     low, middle = np.quantile(scores, [0.05, 0.5])  # draws at the peak say nothing of how far below it others lie
     share = float(expit(middle))
-    # the slope of the logarithm at the median, as calibrate.steps.rates.value takes it
+    # the slope of the logarithm at the median, as calibrate.steps.random_rates.value takes it
     sigma = float(np.hypot((middle - low) / NORMAL_95 * (1 - share), further))
     return Prior(share * upper, sigma, source.text(), upper, source.origin)
 

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.sampling import Diagnostics
-from calibrate.steps.cells import KINDS, StepCells
-from calibrate.steps.engine_grid import Grid
 from calibrate.steps.fit import Posterior, StepFit
+from calibrate.steps.grid_cells import Grid
 from calibrate.steps.held_out import HeldOut, Scores, folds_of, held_out, scores_of
+from calibrate.steps.iterations import KINDS, StepCells
 from calibrate.steps.microbenchmarks import Microbenchmark, learn, with_microbenchmarks
-from calibrate.steps.rates import prior_draws
+from calibrate.steps.random_rates import prior_draws
 from sim.cost.rates import UNITS
 
 Array = NDArray[np.float64]

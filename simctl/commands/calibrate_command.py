@@ -15,7 +15,7 @@ from sim.files import writable
 from simctl.options import DURATION, GPU, MODEL, Sectioned
 
 if TYPE_CHECKING:
-    from calibrate.steps.report import Calibration
+    from calibrate.steps.calibration import Calibration
 
 TUNE, TARGET_ACCEPT = 200, 0.9
 # A few cells on top of the hierarchy over GPUs leave shares near their peaks, where steps must be small.
@@ -124,14 +124,14 @@ def command(
         raise UsageError(f"{', '.join(asked)}: of what to measure, which needs --collect DIR")
     if collect is not None and given:
         raise UsageError("--collect measures what is learnt from: it takes no --from")
-    from calibrate.population.priors import starting_priors
+    from calibrate.measured_files import engine_grids, of_engine
+    from calibrate.population.gpu_priors import starting_priors
     from calibrate.sampling import Settings
-    from calibrate.sources import engine_grids, of_engine
-    from calibrate.steps.cells import concatenate
-    from calibrate.steps.engine_grid import read_engine_grid
+    from calibrate.steps.calibration import calibrate, describe
     from calibrate.steps.fit import StepFit
+    from calibrate.steps.grid_cells import read_engine_grid
+    from calibrate.steps.iterations import concatenate
     from calibrate.steps.microbenchmarks import packaged_microbenchmarks
-    from calibrate.steps.report import calibrate, describe
     from sim.specs.gpus import get_gpu
     from simctl.text.calibrate_text import show
 

@@ -100,10 +100,10 @@ class Asked:
 def run(asked: Asked, as_json: bool) -> None:
     """Learn, print and write. Raises UsageError for a log that cannot be learnt from, UnconvergedError when a gate fails."""
     from calibrate.logs.learn import learn_rates, served_priors
-    from calibrate.logs.save import save
+    from calibrate.logs.log_posterior import save
+    from calibrate.measured_files import resolved
     from calibrate.sampling import Settings
-    from calibrate.served.units import check_times
-    from calibrate.sources import resolved
+    from calibrate.served.time_units import check_times
 
     asked = replace(asked, path=resolved(asked.path))
     log, served = _measured(asked) if asked.path.suffix == ".nc" else _logged(asked)
@@ -186,7 +186,7 @@ def _replayed(served: ServedRun, log: Log, learnt: Learnt) -> list[dict[str, Any
 
 def _report(log: Log, learnt: Learnt, priors: Any) -> dict[str, Any]:
     from calibrate.logs.learn import HOST, METRICS
-    from calibrate.steps.rates import value
+    from calibrate.steps.random_rates import value
     from sim.cost.rates import UNITS
 
     z = np.array([-1.6449, 0.0, 1.6449])

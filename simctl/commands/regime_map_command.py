@@ -53,7 +53,7 @@ def command(**options: Any) -> None:
         }
         write_netcdf(out, result.to_xarray(**names, **asked))
     if target:
-        from simctl.plots.figures import plot_regime
+        from simctl.plots.answer_plots import plot_regime
 
         plot_regime(result, title, target)
     if options["as_json"]:

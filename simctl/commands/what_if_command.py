@@ -47,7 +47,7 @@ def command(**options: Any) -> None:
         attrs = {name: value if type(value) in (int, float, str) else str(value) for name, value in question.items()}
         write_netcdf(out, result.to_xarray(**attrs))
     if plot:
-        from simctl.plots.figures import plot_what_if
+        from simctl.plots.answer_plots import plot_what_if
 
         plot_what_if(result.question, result.rates, plot)
     if options["as_json"]:

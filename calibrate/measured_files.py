@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.steps.engine_grid import SUITE, Grid, read_engine_grid
+from calibrate.steps.grid_cells import SUITE, Grid, read_engine_grid
 from sim.cost.gemm import MEASURED_AT
 from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec

@@ -1,6 +1,6 @@
 """Surfaces of kernels of quantised weights, learnt from the linear layers of a loaded engine (`measure --suite layers`).
 
-    python -m calibrate.tables.layers FILE... OUT.npz
+    python -m calibrate.tables.quantised_fit FILE... OUT.npz
 
 At each number of rows a call takes a + b weights: a line through a layer's products, in relative terms. Four products of one model say no
 more, and beyond their sizes a line is what a floor and a bandwidth make. Times that never fall when a row is added come nearest to those:
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression, nnls
 
 from calibrate.measurement import check_columns, model_of, open_measurement, precision_of
-from calibrate.tables.gemm import SIZES, pack
+from calibrate.tables.gemm_fit import SIZES, pack
 from sim.cost.gemm import REPLAY_S, products_on, roofline
 from sim.cost.gemm_surface import KERNEL_BYTES, Surface
 from sim.errors import SimctlError, UsageError
@@ -73,5 +73,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except (SimctlError, ValueError) as problem:
-        print(f"calibrate.tables.layers: {str(problem) or 'needs FILE... OUT.npz'}", file=sys.stderr)
+        print(f"calibrate.tables.quantised_fit: {str(problem) or 'needs FILE... OUT.npz'}", file=sys.stderr)
         sys.exit(1)

@@ -16,7 +16,7 @@ from calibrate.logs.learn import Learnt
 from calibrate.logs.requests import Log
 from calibrate.sampling import Settings
 from calibrate.served.runs import ServedRun
-from calibrate.steps.cells import KINDS
+from calibrate.steps.iterations import KINDS
 from sim.cost.rates import UNITS
 from sim.rates.posterior import STEP_TIME
 from sim.rates.priors import Prior

@@ -48,7 +48,7 @@ def command(**options: Any) -> None:
 
             write_chrome_trace(chrome, run.record)
         if plot is not None:
-            from simctl.plots.figures import plot_run
+            from simctl.plots.answer_plots import plot_run
 
             d = run.study.deployment
             plot_run(run.record, run.config.num_gpu_blocks - 1, f"{d.model.name} on {d.gpu.name}", plot)

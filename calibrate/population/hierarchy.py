@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate import backend
-from calibrate.population.kernels import Estimate
+from calibrate.population.kernel_efficiency import Estimate
 from calibrate.sampling import Diagnostics, Settings, diagnose, sample
-from calibrate.steps.rates import calibration_priors
+from calibrate.steps.random_rates import calibration_priors
 from sim.cost.rates import UNITS
 from sim.errors import UsageError
 from sim.rates.priors import PRODUCTS, flops_for

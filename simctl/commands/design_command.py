@@ -18,7 +18,7 @@ from simctl.text.layout import fill, table
 
 if TYPE_CHECKING:
     from calibrate.design.greedy import Plan
-    from simctl.decision import Decision
+    from simctl.scenario_decision import Decision
 
 Array = NDArray[np.float64]
 LEAST_CELLS = 8  # a calibration refuses fewer
@@ -108,8 +108,8 @@ def design(asked: Asked) -> Designed:
     from calibrate.design.greedy import Problem, choose, follow, linearised, thinned
     from calibrate.design.start import start_from
     from sim.specs.gpus import get_gpu
-    from simctl.decision import decision_of
     from simctl.design_cells import candidates
+    from simctl.scenario_decision import decision_of
 
     if asked.cells_out is not None and not asked.cells_out.parent.is_dir():
         raise UsageError(f"cannot write {asked.cells_out}: {asked.cells_out.parent} is not a folder")

@@ -14,14 +14,14 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from calibrate.population.priors import population_priors
-from calibrate.reference import Row, table
+from calibrate.population.gpu_priors import population_priors
+from calibrate.reference_tables import Row, table
 from calibrate.sampling import Diagnostics, Settings, judge
-from calibrate.steps.cells import StepCells, make_cells
 from calibrate.steps.fit import sampled
+from calibrate.steps.iterations import StepCells, make_cells
 from calibrate.steps.laplace import laplace
-from calibrate.steps.model import NORMAL, step_model
-from calibrate.steps.rates import prior_draws
+from calibrate.steps.random_rates import prior_draws
+from calibrate.steps.step_model import NORMAL, step_model
 from sim.cost.batch import decode_batch, mixed_batch
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, gammaln
 
 from calibrate import backend
-from calibrate.recall.trials import AtLeast, Bound, Evidence, Trial
+from calibrate.recall.needle_trials import AtLeast, Bound, Evidence, Trial
 from sim.errors import UsageError
 
 Array = NDArray[np.float64]

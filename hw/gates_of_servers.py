@@ -13,7 +13,7 @@ import click
 from hw.gates import compare_servers
 from hw.serve.client import Target
 from hw.serve.http_stream import split_url
-from hw.serve.load import Prompts
+from hw.serve.load_patterns import Prompts
 from sim.errors import UsageError
 
 

@@ -1,4 +1,4 @@
-"""`python -m hw.products`: lists of matrix products for the suite `products` to measure, and the packaged table of what it measured."""
+"""`python -m hw.gemm_lists`: lists of matrix products for the suite `products` to measure, and the packaged table of what it measured."""
 
 from __future__ import annotations
 
@@ -184,4 +184,4 @@ def pack(root: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    call(command, "python -m hw.products")
+    call(command, "python -m hw.gemm_lists")

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from calibrate import backend
-from calibrate.steps.cells import KINDS, StepCells, machines_of
 from calibrate.steps.dual import Dual, DualNamespace
-from calibrate.steps.rates import log_slope, medians, score_root, shown, value
+from calibrate.steps.iterations import KINDS, StepCells, machines_of
+from calibrate.steps.random_rates import log_slope, medians, score_root, shown, value
 from sim.cost.rates import UNITS, Rates, at_host
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work

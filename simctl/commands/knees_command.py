@@ -15,7 +15,7 @@ from simctl.options import FRACTION
 
 if TYPE_CHECKING:
     from calibrate.knees.curves import Curve
-    from calibrate.knees.left_out import LeftOut
+    from calibrate.knees.leave_one_out import LeftOut
 
 SAMPLED: dict[str, Any] = {"draws": 1000, "tune": 500, "target_accept": 0.9}  # of three to five parameters
 
@@ -63,7 +63,7 @@ def command(data: tuple[str, ...], tau: float, resamples: int, seed: int, loo: b
         return
     import numpy as np
 
-    from calibrate.knees.served import against_static
+    from calibrate.knees.served_knees import against_static
     from calibrate.knees.study import study
 
     static, served = _curves(data)
@@ -96,7 +96,7 @@ def _curves(data: tuple[str, ...]) -> tuple[list[Curve], list[Curve]]:
     """(curves of engines stepped in process and of CSV files, curves of served runs), one a cell. UsageError where no file has any."""
     from calibrate.knees.curves import pooled, read_curves
     from calibrate.knees.measured import is_served, read_measured, read_served_curves
-    from calibrate.sources import resolved
+    from calibrate.measured_files import resolved
 
     static: list[Curve] = []
     served: list[Curve] = []
@@ -115,7 +115,7 @@ def _curves(data: tuple[str, ...]) -> tuple[list[Curve], list[Curve]]:
 
 def _published(loo: bool, seed: int, as_json: bool) -> None:
     from calibrate.knees.by_step_time import STUDY, study_scores
-    from calibrate.knees.left_out import of_study
+    from calibrate.knees.leave_one_out import of_study
     from calibrate.knees.published import KNOWN_MISSES, reproduce
     from calibrate.knees.weight_axis import contrasts, observations
     from calibrate.sampling import Settings
@@ -139,7 +139,7 @@ def _published(loo: bool, seed: int, as_json: bool) -> None:
 
 
 def _left_out(curves: list[Curve], tau: float, seed: int) -> LeftOut:
-    from calibrate.knees.left_out import of_curves
+    from calibrate.knees.leave_one_out import of_curves
     from calibrate.sampling import Settings
     from sim.rates.posterior import rates_for
 

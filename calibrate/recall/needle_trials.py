@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from scipy.stats import beta as beta_distribution
 
-from calibrate.reference import Row, table
+from calibrate.reference_tables import Row, table
 from sim.errors import UsageError
 from sim.units import parse_tokens
 

@@ -146,7 +146,7 @@ def kv_run(
 @cache  # sixty files
 def packaged_runs() -> tuple[KvRun, ...]:
     """Every packaged measurement that says how many blocks its engine got, on one GPU."""
-    from calibrate.sources import packaged_measurements
+    from calibrate.measured_files import packaged_measurements
 
     found = [run for path in packaged_measurements() if "kernels" not in path.name and (run := read_run(path)) is not None]
     return tuple(distinct([run for run in found if run.tp == 1]))

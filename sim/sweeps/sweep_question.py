@@ -14,11 +14,11 @@ import numpy as np
 
 from sim.errors import SimctlError, UsageError
 from sim.rates.fingerprint import code_fingerprint, formula_fingerprint
-from sim.study.question import Simulate
+from sim.study.simulate_question import Simulate
 from sim.sweeps.design import Axis, Design
+from sim.sweeps.executor import local_pool, outcomes
 from sim.sweeps.figures import figures_from, figures_of, variables_of
 from sim.sweeps.store import open_store
-from sim.sweeps.work import local_pool, outcomes
 
 if TYPE_CHECKING:
     import xarray as xr

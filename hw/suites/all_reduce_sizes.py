@@ -26,10 +26,8 @@ def measure(world: int, backend: str = "nccl", sizes: tuple[int, ...] = SIZES, r
     with tempfile.TemporaryDirectory() as folder:
         meeting, target = Path(folder) / "meeting", Path(folder) / "rows.json"
         task = {"world": world, "backend": backend, "sizes": sizes, "repeats": repeats, "meeting": str(meeting), "target": str(target)}
-        ranks = [
-            subprocess.Popen([sys.executable, "-m", "hw.suites.all_reduce", json.dumps(task | {"rank": rank})], stderr=subprocess.PIPE)
-            for rank in range(world)
-        ]
+        program = [sys.executable, "-m", "hw.suites.all_reduce_sizes"]
+        ranks = [subprocess.Popen([*program, json.dumps(task | {"rank": rank})], stderr=subprocess.PIPE) for rank in range(world)]
         deadline = time.monotonic() + TIMEOUT_S
         try:
             said = [process.communicate(timeout=max(0.1, deadline - time.monotonic()))[1].decode(errors="replace") for process in ranks]

@@ -145,7 +145,7 @@ def command(
         write_text(saved, write_overheads(hosts))
         click.echo(f"wrote {saved}", err=True)
     if target:
-        from simctl.plots.figures import plot_reliability
+        from simctl.plots.answer_plots import plot_reliability
 
         plot_reliability({r.run.name: (r.pairs, r.served.overhead.noise, r.served.overhead.run_noise) for r in reports}, target)
     if as_json:
@@ -243,7 +243,7 @@ def _in_processes(each: Callable[..., Any], paths: list[Path], more: tuple[Any, 
 def _validated(path: Path, options: dict[str, Any], asked: Asked) -> Report:
     from dataclasses import replace
 
-    from calibrate.served.units import check_times
+    from calibrate.served.time_units import check_times
     from calibrate.served.validation import validate
 
     run = _read(path, options)

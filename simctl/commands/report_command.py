@@ -49,7 +49,7 @@ def command(inputs: tuple[Path, ...], out: str | None, serve: bool, port: int, p
     from contextlib import ExitStack
 
     from sim.errors import INTERRUPTED, UsageError
-    from simctl.report import files
+    from simctl.report import picture_files as files
     from simctl.report.inputs import part_of
     from simctl.report.page import render, vega
 

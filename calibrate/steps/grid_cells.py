@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of, whole_number
-from calibrate.steps.cells import MULTI_GPU, StepCells, make_cells
+from calibrate.steps.iterations import MULTI_GPU, StepCells, make_cells
 from calibrate.steps.noise import floor
 from sim.cost.batch import BatchShape, mixed_batch
 from sim.cost.gemm import HELD_OUT
