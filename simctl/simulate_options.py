@@ -68,7 +68,7 @@ SECTIONS = {
     ),
     "Server": ("served", "overhead", "host-overhead", "host-rate"),
     "Fleet": ("fleet", "replicas", "router", "router-option", "skip-too-long", "max-queue", "token-bucket", "admit-ttft"),
-    "Answer": ("goodput", "goal", "draws", "seed", "iterations", "out", "plot", "chrome-trace", "json"),
+    "Answer": ("goodput", "goal", "draws", "seed", "iterations", "explain", "out", "plot", "chrome-trace", "json"),
 }  # fmt: skip
 
 simulate_options = grouped(
@@ -166,6 +166,7 @@ simulate_options = grouped(
         metavar="DIR",
         help="Write run.nc and summary.json here, both or none; links are followed.",
     ),
+    click.option("--explain", is_flag=True, help="Print all figures, and what they rest on."),
     click.option("--chrome-trace", type=click.Path(), metavar="FILE", help="Write iterations and requests as a Chrome trace (Perfetto)."),
     click.option("--plot", type=click.Path(), metavar="FILE", help="Draw queue, KV use, TTFT and step time over time (PNG, SVG or PDF)."),
     click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON instead of the table."),

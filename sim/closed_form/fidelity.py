@@ -91,12 +91,12 @@ def advice(k: int, context: int, model: str | None = None) -> tuple[str, str]:
     else:
         predictions = _predictions(k, context, model)
         if not predictions:
-            return "turn it on", "Check its recall on your own data first."
+            return "turn sparse attention on", "Check its recall on your own data first."
         text, low, expected, high = predictions[0]
         said = f"Its recall there is unmeasured, predicted {expected:.2f} [{low:.2f}-{high:.2f}] on {text}"
     if expected < GOOD_RECALL:
-        return "turn it on only if your own data shows that it still finds what you need", f"{said}."
-    return "turn it on", f"{said}: check yours on your own data first."
+        return "turn sparse attention on only if your own data shows that it still finds what you need", f"{said}."
+    return "turn sparse attention on", f"{said}: check yours on your own data first."
 
 
 def _predictions(k: int, context: int, model: str | None) -> list[tuple[str, float, float, float]]:

@@ -18,7 +18,7 @@ from sim.closed_form.fidelity import advice, risk_sentence
 from sim.closed_form.knee import Knee, closed_form_knee, continuous_knee, continuous_knees
 from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws, Rates
-from sim.cost.step_time import binding_term, step_terms, step_time_s
+from sim.cost.step_time import NAMES, binding_term, step_terms, step_time_s
 from sim.cost.work import iteration_work
 from sim.errors import UsageError
 from sim.namespaces import FLOAT
@@ -120,6 +120,7 @@ class Answer:
     rates: RateDraws
     notes: list[str]
     recommendation: list[str]
+    recommended_k: dict[int, int]  # batch -> selection budget that the recommendation speaks of; 0: of none
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data (sim.closed_form.what_if_data)."""
@@ -159,7 +160,7 @@ def interval(point: float, draws: Any) -> Interval:
 
 
 def policies(ks: tuple[int, ...]) -> Iterator[AttentionPolicy]:
-    """The regime: dense, sink+window, page-16 and block-128 selection, each with its KV in HBM and in host RAM."""
+    """The regime: dense, the ends of the context, selected pages, selected blocks, each with its KV in HBM and in host RAM."""
     makers: list[Callable[[Placement], AttentionPolicy]] = [dense, sink_window]
     makers += [partial(pages, k) for k in ks] + [partial(blocks, k) for k in ks]
     for make in makers:
@@ -193,6 +194,7 @@ def answer(question: WhatIf, rates: RateDraws) -> Answer:
     single = iteration_work(d.model, decode_batch(d.model, 1.0, float(q.context)), d.precision, tp=d.tp)
     weights = single.linear_bytes + single.head_bytes + single.expert_bytes
     crossovers = {(k, b): crossover_context(q, blocks(k), b, rates.point) for k in q.ks for b in q.batches if d.model.kv_layers}
+    advised = {b: _recommend(q, [o for o in options if o.batch == b], crossovers) for b in q.batches}
     notes = []
     if q.context > d.model.max_context:
         notes.append(f"{q.context} tokens exceed the {d.model.max_context} that {d.model.name} declares: costs hold, quality may not.")
@@ -212,7 +214,8 @@ def answer(question: WhatIf, rates: RateDraws) -> Answer:
         residual=None if rates.error is None else interval(1.0, rates.error),
         rates=rates,
         notes=notes + scope_notes(d, rates),
-        recommendation=[_recommend(q, [o for o in options if o.batch == b], crossovers) for b in q.batches],
+        recommendation=[text for text, _ in advised.values()],
+        recommended_k={batch: k for batch, (_, k) in advised.items()},
     )
 
 
@@ -274,6 +277,8 @@ def _options_at(q: WhatIf, batch: int, memory: Memory, rates: RateDraws) -> list
             fits, reason = False, "no separate host memory"
         elif policy.placement == "host" and not host:
             fits, reason = False, "no KV grows with the context"
+        elif memory.free < 0:
+            reason = f"even without KV {format_bytes(memory.weights + memory.activations)} of {format_bytes(memory.allowed)}"
         elif not fits:
             reason = f"needs {format_bytes(batch * hbm)} of KV, {format_bytes(max(0.0, memory.free))} free"
         work = d.work(decode_batch(d.model, float(batch), float(q.context), policy), policy)
@@ -297,43 +302,56 @@ def _options_at(q: WhatIf, batch: int, memory: Memory, rates: RateDraws) -> list
                 tokens_per_s=interval(1 / point, 1 / draws),
                 speedup=interval(base[1] / point, base[2] / draws) if base and fits else None,
                 binding=binding_term(terms),
-                terms_s={name: float(value) for name, value in terms._asdict().items()},
+                terms_s={name: float(value) for name, value in zip(NAMES, terms, strict=True)},
             )
         )
     return options
 
 
-def _recommend(q: WhatIf, options: list[Option], crossovers: dict[tuple[int, int], float | None]) -> str:
-    """Plain words for one batch. Sink+window is never recommended: it cannot retrieve what lies outside its window."""
+def _recommend(q: WhatIf, options: list[Option], crossovers: dict[tuple[int, int], float | None]) -> tuple[str, int]:
+    """Plain words for one batch, and the selection budget they speak of. The ends alone are never recommended: what lies between them
+    cannot be retrieved.
+    """
     batch = options[0].batch
     where = f"at {format_tokens(q.context)} batch {batch}"
     able = [o for o in options if o.feasible and o.policy.kind != "sink-window"]
     if not able:
         smallest = min(options, key=lambda o: o.hbm_bytes)
-        return (
+        text = (
             f"{where} nothing fits: even {smallest.policy.label} needs {format_bytes(smallest.hbm_bytes)} of "
             f"{format_bytes(q.deployment.memory().allowed)} usable per GPU. "
             "Take a larger GPU, more of them (--tp), a narrower dtype or a smaller batch."
         )
+        return text, 0
     base = min((o for o in able if o.policy.kind == "dense"), key=lambda o: o.step_s.point, default=None)
     chosen = [o for o in able if o.policy.kind == "blocks"]
     best = min(chosen, key=lambda o: o.step_s.point, default=None)
     if base is None:
         if best is None:
-            return f"{where} only {able[0].policy.label} fits: {able[0].tokens_per_s.point:.3g} tok/s per sequence."
-        return f"{where} dense does not fit; {best.policy.label} runs at {best.tokens_per_s.point:.3g} tok/s per sequence."
+            return f"{where} only {able[0].policy.label} fits: {_speed(able[0])}.", able[0].policy.k
+        return f"{where} dense attention does not fit; {best.policy.label} gives {_speed(best)}.", best.policy.k
     if best is None or best.speedup is None:
-        return f"{where} run {base.policy.label}: {base.tokens_per_s.point:.3g} tok/s per sequence."
+        return f"{where} {base.policy.label} gives {_speed(base)}.", 0
     if best.speedup.point <= 1.0:
         crossing = crossovers.get((best.policy.k, batch))
         until = f"; it pays from about {about_tokens(crossing)} tokens" if crossing else ""
-        return f"{where} leave it off: {best.policy.label} would run at {best.speedup.point:.2f}x of {base.policy.label}{until}."
+        text = (
+            f"{where} {base.policy.label} gives {_speed(base)}. Leave sparse attention off: {best.policy.label} would run at "
+            f"{best.speedup.point:.2f}x of that{until}."
+        )
+        return text, best.policy.k
     # among budgets that cost at most a quarter of the gain, the largest keeps most of what matters
     safest = max((o for o in chosen if o.speedup and o.speedup.point - 1 >= 0.75 * (best.speedup.point - 1)), key=lambda o: o.policy.k)
     gain = safest.speedup or best.speedup
     doubt = "" if gain.low > 1 else " (the interval includes no gain at all)"
     verdict, recall = advice(safest.policy.k, q.context, q.deployment.model.name)
-    return (
-        f"{where} {verdict}: {safest.policy.label} gives {safest.tokens_per_s.point:.3g} tok/s per sequence, "
-        f"{gain.point:.3g}x [{gain.low:.3g}-{gain.high:.3g}] of {base.policy.label} ({base.tokens_per_s.point:.3g} tok/s){doubt}. {recall}"
+    text = (
+        f"{where} {verdict}: {safest.policy.label} gives {_speed(safest)}, {gain.point:.3g}x [{gain.low:.3g}-{gain.high:.3g}] of "
+        f"{base.policy.label} ({base.tokens_per_s.point:.3g} tok/s){doubt}. {recall}"
     )
+    return text, safest.policy.k
+
+
+def _speed(o: Option) -> str:
+    rate = o.tokens_per_s
+    return f"{rate.point:.3g} [{rate.low:.3g}-{rate.high:.3g}] tok/s per sequence"

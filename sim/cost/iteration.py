@@ -18,6 +18,7 @@ from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.cost.parts import cut, heaviest, other_rows, share_of
 from sim.cost.rates import Rates
 from sim.cost.step_time import (
+    NAMES,
     Terms,
     all_reduce_s,
     attention_s,
@@ -381,7 +382,7 @@ class IterationCost:
     Pure decode iterations take their ticks from StepTime's chords, so their terms add up to the duration within 1e-4 of it.
     """
 
-    terms: tuple[str, ...] = Terms._fields
+    terms: tuple[str, ...] = NAMES
 
     def __init__(
         self, model: ModelSpec, precision: Precision, rates: Rates, *, tp: int = 1, policy: AttentionPolicy = DENSE, **more: Any

@@ -37,20 +37,21 @@ class Terms(NamedTuple):
     launch: Any  # host launching kernels one by one, as far as the GPU has to wait for it
 
 
-MEANING = {
-    "fixed": "fixed cost",
-    "sequences": "per-sequence cost",
-    "prefill": "prefill overhead",
-    "kernels": "small kernels",
-    "weights": "weight reads",
-    "kv": "KV reads",
-    "state": "recurrent state",
-    "summaries": "summary scan",
-    "find": "block selection",
-    "link": "host link",
-    "comm": "all-reduce",
-    "launch": "kernel launches",
-}
+# What texts, reports, plots, JSON and run files call a term
+NAMES = Terms(
+    fixed="fixed cost",
+    sequences="per-sequence cost",
+    prefill="prefill overhead",
+    kernels="small kernels",
+    weights="linear layers",
+    kv="attention",
+    state="recurrent state",
+    summaries="summary scan",
+    find="block selection",
+    link="host link",
+    comm="all-reduce",
+    launch="kernel launches",
+)
 
 # The host launches ahead of the GPU and shows only where the GPU would run dry; a difference of two smooth maxima is exactly zero where
 # nothing is launched.
@@ -122,4 +123,4 @@ def step_time_s(work: Work, rates: Rates, xp: Any = FLOAT) -> Any:
 
 def binding_term(terms: Terms) -> str:
     """The name of the largest term (floats)."""
-    return max(terms._fields, key=lambda name: getattr(terms, name))
+    return str(NAMES[terms.index(max(terms))])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from heapq import heappop
 
 from sim.cost.iteration import StepTime
-from sim.cost.step_time import Terms
+from sim.cost.step_time import NAMES
 from sim.engine.aggregates import Slot
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
@@ -35,7 +35,7 @@ def covers(config: EngineConfig, steps: StepTime) -> bool:
 class FastEngine(Stretches):
     """An engine of sim.cluster.replica."""
 
-    terms = Terms._fields
+    terms = NAMES
 
     def add(self, request: Request, now: int) -> Wait:
         """Queue a request. Returns when the engine goes on where that is sooner than it said. Raises UsageError when it can never fit."""

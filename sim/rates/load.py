@@ -27,6 +27,7 @@ OUTSIDE_SD = {"model": 0.025, "dtype": 0.05, "tp": 0.06, "engine": 0.05}
 UNMEASURED_SD = {"pipeline parallel": 0.15, "data parallel": 0.2, "expert parallel": 0.15, "eager": 0.1, "LoRA": 0.15}
 EAGER_LAUNCH_SD = 0.35  # log sd of a layer's launches in decodes: they were learnt from prefill beyond the captured sizes
 # A maker of GPUs none of whose cards was measured: kernels and engines reach less of its datasheets. Log of the loss and its sd, declared.
+OUTSIDE = "outside what was measured:"  # how the note begins that names parts
 OTHER_MAKER, OTHER_MAKER_LOSS, OTHER_MAKER_SD = "AMD", 0.3, 0.3
 FAMILY_SD = 0.04  # more of a model none of whose family was measured: Gemma 3 and Phi-4 on an H200 were 4 and 3 % off
 
@@ -104,7 +105,7 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
     """What an answer must say of its rates: which part of the deployment nobody measured; empty where all of it was."""
     d = deployment
     outside = _outside(d, rates).values()
-    notes = [f"outside what was measured: {'; '.join(outside)}."] if outside else []
+    notes = [f"{OUTSIDE} {'; '.join(outside)}."] if outside else []
     notes += checkpoint_notes(d.model, d.precision)
     if d.gpu.source.startswith(OTHER_MAKER):
         loss, spread = np.exp(OTHER_MAKER_LOSS), np.exp(1.645 * OTHER_MAKER_SD)

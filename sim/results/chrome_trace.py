@@ -43,7 +43,7 @@ def _iterations(record: RunRecord) -> Iterator[dict[str, Any]]:
         replica, at = int(log["iteration_replica"][i]), 1e6 * float(log["start_s"][i])
         decodes = row["tokens"] - row["prefill_tokens"]
         parts = [f"prefill {row['prefill_tokens']}"] * bool(row["prefill_tokens"]) + [f"decode {decodes}"] * bool(decodes)
-        terms = {f"{name}_us": round(1e6 * float(v), 3) for name, v in zip(record.term_names, record.terms[i], strict=True) if v}
+        terms = {f"{name} (us)": round(1e6 * float(v), 3) for name, v in zip(record.term_names, record.terms[i], strict=True) if v}
         yield {
             "ph": "X",
             "pid": replica,

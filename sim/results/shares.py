@@ -16,14 +16,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.cost.step_time import NAMES
 from sim.results.record import RunRecord
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 OWN, OTHERS, DECODE_KV, DECODES = "own", "others", "decode_kv", "decodes"
 WHOSE = (OWN, OTHERS, DECODE_KV, DECODES)
-KV = "kv"
-OF_DECODES = ("summaries", "find", "link")  # block selection, and KV that is fetched from host RAM to be read
+KV = NAMES.kv
+OF_DECODES = (NAMES.summaries, NAMES.find, NAMES.link)  # block selection, and KV that is fetched from host RAM to be read
 
 
 class Shares(NamedTuple):

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from sim.results.metrics import ENGINE_FIGURES, FIGURES, KV_BLOCKS, LATENCIES, Figure
 
 WIDTH = 50
+STATISTICS = {"mean": "Mean", "median": "Median", "p90": "P90", "p95": "P95", "p99": "P99"}
+UNASKED = ("mean", "median", "p99", "ttft", "tpot", "itl")  # what `vllm bench serve` prints by default
 Interval = tuple[float, float]
 
 
@@ -16,10 +18,14 @@ def benchmark_table(
     noise: Mapping[str, Interval],
     rates: Mapping[str, Interval] | None = None,
     kv_blocks: int | None = None,
+    whole: bool = True,
 ) -> str:
-    """The table. `noise` and `rates` hold 90 % intervals by summary key: from this run's own spread, and over draws of the rates."""
+    """The table, or the rows that `vllm bench serve` prints unasked. `noise` and `rates` hold 90 % intervals by summary key: from this
+    run's own spread, and over draws of the rates.
+    """
     head = f"{'90 % intervals from':<40} {'':<10} {'run noise':<13}" + (" rates" if rates else "")
     lines = [f"{' Serving Benchmark Result ':=^{WIDTH}}", head.rstrip()]
+    statistics = {key: word for key, word in STATISTICS.items() if whole or key in UNASKED}
 
     def line(figure: Figure) -> None:
         if not figure.label or figure.key not in summary or (figure.scale == KV_BLOCKS and not kv_blocks):
@@ -32,14 +38,15 @@ def benchmark_table(
     for figure in FIGURES:
         line(figure)
     for name, (title, short) in LATENCIES.items():
-        if f"mean_{name}_ms" not in summary:
+        if f"mean_{name}_ms" not in summary or not (whole or name in UNASKED):
             continue
         lines.append(f"{title:-^{WIDTH}}")
-        for prefix, word in (("mean", "Mean"), ("median", "Median"), ("p90", "P90"), ("p95", "P95"), ("p99", "P99")):
+        for prefix, word in statistics.items():
             line(Figure(f"{prefix}_{name}_ms", None, f"{word} {short} (ms):"))
-    lines.append(f"{'Engine':-^{WIDTH}}")
-    for figure in ENGINE_FIGURES:
-        line(figure)
+    if whole:
+        lines.append(f"{'Engine':-^{WIDTH}}")
+        for figure in ENGINE_FIGURES:
+            line(figure)
     lines.append("=" * WIDTH)
     return "\n".join(lines)
 

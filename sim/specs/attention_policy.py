@@ -69,11 +69,11 @@ class AttentionPolicy:
         where = "host RAM" if self.placement == "host" else "HBM"
         what = {
             "dense": "dense",
-            "sink-window": f"sink+window {self.sink}+{self.local}",
-            "pages": f"page-{PAGE_TOKENS} top-{self.units}",
-            "blocks": f"block-{BLOCK_TOKENS} top-{self.k}",
+            "sink-window": f"first {self.sink} + last {self.local}",
+            "pages": f"top {self.units} pages of {PAGE_TOKENS}",
+            "blocks": f"top {self.k} blocks of {BLOCK_TOKENS}",
         }[self.kind]
-        return f"{what}, {where}"
+        return f"{what} (KV in {where})"
 
 
 def dense(placement: Placement = "hbm") -> AttentionPolicy:

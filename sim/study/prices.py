@@ -9,14 +9,14 @@ import numpy as np
 
 from sim.cost.batch import mixed_batch
 from sim.cost.rates import RateDraws
-from sim.cost.step_time import step_terms, step_time_s
+from sim.cost.step_time import NAMES, step_terms, step_time_s
 from sim.rates.load import load_rates
 from sim.study.deployment import Deployment
 
 
 @dataclass(frozen=True, slots=True)
 class StepPrice:
-    """Seconds of one iteration: in all at the median rates, 5-95 % over the rates, and by name of term (sim.cost.step_time.Terms)."""
+    """Seconds of one iteration: in all at the median rates, 5-95 % over the rates, and by name of term (sim.cost.step_time.NAMES)."""
 
     seconds: float
     low: float
@@ -41,5 +41,5 @@ def step_time(
     draws = step_time_s(work, known.draws, np)
     low, high = np.quantile(draws, [0.05, 0.95])
     terms = step_terms(work, known.point)
-    named = {name: float(value) for name, value in terms._asdict().items() if value}
+    named = {name: float(value) for name, value in zip(NAMES, terms, strict=True) if value}
     return StepPrice(float(step_time_s(work, known.point)), float(low), float(high), named)

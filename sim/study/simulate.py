@@ -100,6 +100,15 @@ class Run:
         for draw in spread(self.study, count):
             yield run_planned(self.study, self.pools, self.study.workload.trace, draw)
 
+    @property
+    def served_at_once_per_s(self) -> float | None:
+        """Requests per second if all of them came at once; None where requests wait for each other, or no fast path applies."""
+        trace = self.study.workload.trace
+        if trace.offered_rate_per_s is None:
+            return None
+        record = run_fast(self.study, self.pools, trace.retimed(np.zeros(len(trace))))
+        return None if record is None else float(summarise(record)["request_throughput"])
+
     def goal(self, metric: str, limit: float, on_progress: Progress | None = None) -> Goal:
         """Whether a figure is at most `limit`, and with what chance in a run like this. UsageError for an unknown figure."""
         if metric not in self.summary:

@@ -57,7 +57,7 @@ def command(**options: Any) -> None:
         return
     from simctl.text.simulate_text import render
 
-    render(run)
+    render(run, options["explain"])
     for path in ([out / RUN_FILE, out / SUMMARY_FILE] if out is not None else []) + [each for each in (chrome, plot) if each]:
         click.echo(f"wrote {path}", err=True)
 

@@ -22,16 +22,16 @@ from simctl.options import BATCHES, FRACTION, TOKENS, deployment_options, limit_
 @rate_options
 @served_option
 @click.option("--draws", type=click.IntRange(20, 100_000), default=1000, show_default=True, help="Draws behind the 5-95 % intervals.")
+@click.option("--explain", is_flag=True, help="Print all selections, and what the answer rests on.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON on stdout.")
 @click.option("--plot", metavar="FILE", help="Also draw tok/s over context, with intervals, to a PNG or SVG file.")
 @click.option("--out", metavar="FILE", help="Also write the step times of every option at every draw (netCDF).")
 def command(**options: Any) -> None:
     """Lay out every way to decode a long context on one GPU.
 
-    For dense, sink+window, page-16 and block-128 attention, each with its KV cache in HBM or in host RAM: does it
-    fit (with the bytes), step time and tokens per second per sequence with 5-95 % intervals, speed-up over the best
-    dense that fits, and the term of the step time that binds. Then the batch knee, how many sequences fit, where
-    sparse decode starts to pay, and what is known of its recall.
+    A decode step may read all of the context (dense), its two ends, or a selection: the pages of 16 or the blocks of
+    128 tokens that matter most. For each, with the KV cache in HBM or in host RAM: does it fit, step time, tokens per
+    second, speed-up over the best dense that fits, and the term of the step time that binds. The verdict comes first.
 
     \b
     Examples:
@@ -55,6 +55,6 @@ def command(**options: Any) -> None:
     else:
         from simctl.text.what_if_text import render
 
-        render(result)
+        render(result, options["explain"])
     for written in filter(None, (out, plot)):
         click.echo(f"wrote {written}", err=True)

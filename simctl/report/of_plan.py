@@ -7,7 +7,6 @@ from typing import Any
 
 from simctl.report import charts
 from simctl.report.page import ALL_MEASURED, Headline, Part, Picture, cut, number, span, thinned
-from simctl.text.explain_text import TERMS
 
 MOST_TRIED = 400  # dots
 Plan = Mapping[str, Any]
@@ -139,7 +138,7 @@ def _used(found: Plan) -> Iterator[Picture]:
 
 def _terms(found: Plan) -> Iterator[Picture]:
     rows = [
-        {"name": TERMS.get(name, cut(name, 40)), "x": 100 * float(share)}
+        {"name": cut(name, 40), "x": 100 * float(share)}
         for name, share in list((found.get("cost_shares") or {}).items())[:12]
         if share >= 5e-4
     ]  # fmt: skip

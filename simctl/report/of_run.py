@@ -17,7 +17,7 @@ from sim.results.tables import benchmark_table
 from simctl.commands.explain_command import server_of
 from simctl.report import charts
 from simctl.report.page import ALL_MEASURED, Headline, Part, Picture, cut, number, span, thinned
-from simctl.text.explain_text import STAGES, TERMS, one_request, several
+from simctl.text.explain_text import STAGES, one_request, several
 
 QUANTILES = np.unique(np.concatenate([np.linspace(0.0, 0.98, 50), [0.99, 0.995, 0.999, 1.0]]))
 BINS = 160
@@ -241,7 +241,7 @@ def _cost(record: RunRecord) -> Iterator[Picture]:
     found = cost_shares(record)
     if not found:
         return
-    named = {name: TERMS.get(name, cut(name, 40)) for name in found}
+    named = {name: cut(name, 40) for name in found}
     kept = [name for name, share in found.items() if share >= 5e-4][:8]
     rows = [{"name": named[name], "x": 100 * found[name]} for name in kept]
     first = kept[0]

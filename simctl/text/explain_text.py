@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sim.cost.step_time import MEANING
 from sim.results.explain import LATENCIES, NO_ITERATION, RESPONSE, Beside, Explanation, Part, ms
 from sim.units import format_seconds
 from simctl.text.layout import aligned, fill
@@ -36,12 +35,10 @@ WHY = {
 WHOSE = {
     "own": "its own prefill",
     "others": "prefill of others",
-    "decode_kv": "KV reads of decodes",
+    "decode_kv": "attention of decodes",
     "decodes": "decodes, the rest",
     NO_ITERATION: "no iteration ran",
 }
-# Of a prefill chunk these two are mostly flops.
-TERMS = MEANING | {"kv": "attention", "weights": "linear layers"}
 WAITS = ("queue", "stalled", "preempted")
 TOTALS = dict(zip(LATENCIES, ("time to first token", "end-to-end latency"), strict=True))
 SMALL = 5e-4  # share of a latency from which a term is worth a line
@@ -125,7 +122,7 @@ def _terms(before: Sequence[Part], after: Sequence[Part]) -> list[str]:
     titles = [title for title in groups if any(row[title] for row in table.values())]
     least = SMALL * _sum(part.ticks for part in (*before, *after))
     order = sorted((name for name in table if sum(table[name].values()) > least), key=lambda name: -sum(table[name].values()))
-    rows = [(TERMS.get(name, name.replace("_", " ")), *(f"{ms(table[name][title]):,.1f}" for title in titles)) for name in order]
+    rows = [(name, *(f"{ms(table[name][title]):,.1f}" for title in titles)) for name in order]
     return aligned(("by term of the step time, ms", *titles), rows)
 
 

@@ -87,10 +87,8 @@ def _around(answer: PlanAnswer) -> str:
             f"It sustains {best.per_s:.3g} requests/s ({best.low:.3g}-{best.high:.3g}) where {best.asked_per_s:.3g} are asked for."
         )
     if answer.terms:
-        from sim.cost.step_time import MEANING
-
         term, share = next(iter(answer.terms.items()))
-        texts.append(f"{MEANING.get(term, term).capitalize()} take {100 * share:.0f} % of its busy time.")
+        texts.append(f"{term.capitalize()} take {100 * share:.0f} % of its busy time.")
     if not answer.finished:
         texts.append("Stopped before the rest was known.")
     elif (found := answer.measurement) is not None:

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from simctl.text.grounds import grounds
 from simctl.text.layout import fill
 
 if TYPE_CHECKING:
     from sim import Deployment, Run
     from sim.engine.config import EngineConfig
+    from sim.study.run import PlannedPool
     from sim.study.simulate import Goal
     from sim.workload.trace import Trace
 
@@ -24,54 +26,86 @@ def _goal_line(goal: Goal) -> str:
     return fill(f"goal {goal.metric} <= {format_number(goal.limit)}: {met}; chance {goal.chance} over rates and run noise", later="  ")
 
 
-def render(run: Run) -> None:
-    """Print a run's table, what it was run on, and its goal."""
-    from sim.rates.load import scope_notes
+def render(run: Run, explain: bool = False) -> None:
+    """Print a run's table and its answer or, to `explain` it, all figures and what they rest on."""
+    from sim.rates.load import OUTSIDE, scope_notes
     from sim.results.tables import benchmark_table
     from simctl.text.fleet_text import fleet_lines
 
-    def say(text: str) -> None:
-        click.echo(fill(text, later="  "))
-
     study, config = run.study, run.config
-    for pool in run.pools:
-        d, more = pool.spec.deployment, pool.spec.most
-        several = f"{d.replicas} replicas of " if more == d.replicas else f"{d.replicas} to {more} replicas of "
-        name = f"pool {pool.spec.name} ({pool.spec.role}): " if study.fleet else ""
-        say(
-            f"{name}{d.model.name} on {several if more > 1 else ''}{d.placed}, {d.precision.weights}, "
-            f"{pool.config.num_gpu_blocks} KV blocks of {pool.config.block_size}, max_num_seqs {pool.config.max_num_seqs}, "
-            f"max_num_batched_tokens {pool.config.max_num_batched_tokens}, gpu_memory_utilization {d.limits.memory_share:g}"
-        )
     told: set[str] = set()
     for pool in run.pools:
-        notes = [
-            *_engine_notes(pool.spec.deployment, pool.config, study.workload.trace),
-            f"rates: {pool.rates.summary}",
-            f"host overhead: {pool.host.source.text()}",
-            *(f"rates: {note}" for note in scope_notes(pool.spec.deployment, pool.rates)),
-        ]
+        notes = [_served(pool, bool(study.fleet), explain), *_engine_notes(pool.spec.deployment, pool.config, study.workload.trace)]
+        scope = scope_notes(pool.spec.deployment, pool.rates)
+        if explain:
+            notes += [f"rates: {pool.rates.summary}", f"host overhead: {pool.host.source.text()}"]
+        else:
+            notes.append(f"{grounds(pool.spec.deployment.gpu.name, pool.rates.source)}.")
+            scope = [note for note in scope if pool.rates.source.measured or not note.startswith(OUTSIDE)]
+            scope = scope[:1] + ([f"{len(scope) - 1} more notes on them by --explain"] if len(scope) > 1 else [])
+        notes += [f"rates: {note}" for note in scope]
         for note in notes:
             if note not in told:
-                say(note)
+                _say(note)
         told.update(notes)
     for note in study.workload.trace.notes:
-        say(f"trace: {note}")
-    click.echo(benchmark_table(run.summary, run.noise, run.rate_intervals or None, config.num_gpu_blocks - 1))
+        _say(f"trace: {note}")
+    click.echo(benchmark_table(run.summary, run.noise, run.rate_intervals or None, config.num_gpu_blocks - 1, explain))
     if run.record.tenants:
         _print_tenants(run)
     for line in fleet_lines(run.fleet_tables, run.summary["gpu_hours"]):
         click.echo(line)
-    if run.cost_shares:
+    if explain and run.cost_shares:
         shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in run.cost_shares.items() if share >= 5e-4)
-        say(f"step time by term: {shares}")
-    behind = run.summary["waiting_at_last_arrival"]
-    if study.workload.trace.offered_rate_per_s and behind > SATURATED * run.summary["num_prompts"]:
-        say(f"saturated: {behind} requests still waited when the last one arrived; latencies say how long the workload is")
+        _say(f"step time by term: {shares}")
     if not run.rate_intervals:
-        say("rates held at their medians; --draws 20 adds what is not known about them")
+        _say("rates held at their medians; --draws 20 adds what is not known about them")
     if run.reached:
         click.echo(_goal_line(run.reached))
+    click.echo(fill(f"=> {_answer(run)}", later="   "))
+
+
+def _served(pool: PlannedPool, named: bool, explain: bool) -> str:
+    """What serves: model, GPU and what it holds."""
+    d, most, config = pool.spec.deployment, pool.spec.most, pool.config
+    several = f"{d.replicas} replicas of " if most == d.replicas else f"{d.replicas} to {most} replicas of "
+    name = f"pool {pool.spec.name} ({pool.spec.role}): " if named else ""
+    text = f"{name}{d.model.name} on {several if most > 1 else ''}{d.placed}, {d.precision.weights}, "
+    if not explain:
+        return f"{text}KV for {config.kv_capacity_tokens:,} tokens, max_num_seqs {config.max_num_seqs}"
+    return (
+        f"{text}{config.num_gpu_blocks} KV blocks of {config.block_size}, max_num_seqs {config.max_num_seqs}, "
+        f"max_num_batched_tokens {config.max_num_batched_tokens}, gpu_memory_utilization {d.limits.memory_share:g}"
+    )
+
+
+def _answer(run: Run) -> str:
+    """Whether it keeps up, how much more it could take, and what binds."""
+    summary, workload = run.summary, run.study.workload
+    offered, behind = workload.trace.offered_rate_per_s, summary["waiting_at_last_arrival"]
+    rate = f"{summary['request_throughput']:.3g} requests/s"
+    if workload.max_concurrency or not offered:
+        text = f"{workload.max_concurrency} clients get {rate}" if workload.max_concurrency else f"It serves {rate}"
+    elif behind > SATURATED * summary["num_prompts"]:
+        text = (
+            f"Saturated at {rate} of {offered:.3g}: {behind} requests still waited when the last one arrived; latencies say how long the "
+            "workload is"
+        )
+    else:
+        text = f"It keeps up with {offered:.3g} requests/s"
+        text += f", at most {summary['max_waiting']} of which wait" if summary.get("max_waiting") else ""
+        if (most := run.served_at_once_per_s) is not None and most > offered:
+            text += f"; sent all at once, they would be served at {most:.3g}/s ({most / offered:.1f}x)"
+    full = [f"{summary['preemptions']:,} preemptions for want of KV memory"] if summary.get("preemptions") else []
+    if summary.get("max_running", 0) >= run.config.max_num_seqs:
+        full.append(f"max_num_seqs {run.config.max_num_seqs} is reached")
+    term = next(iter(run.cost_shares), None)
+    full += [f"{term}: {100 * run.cost_shares[term]:.0f} % of the step time"] if term else []
+    return f"{'. '.join([text, *(part[0].upper() + part[1:] for part in full)])}. More: --explain."
+
+
+def _say(text: str) -> None:
+    click.echo(fill(text, later="  "))
 
 
 def _print_tenants(run: Run) -> None:

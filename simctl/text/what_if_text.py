@@ -1,80 +1,101 @@
-"""The what-if answer as text for an 80-column terminal."""
+"""The what-if answer as text for an 80-column terminal: a verdict, a table, and the rest where asked for."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import click
 
 from sim.closed_form.what_if import MAX_CROSSOVER, Answer, Interval, Option
+from sim.rates.load import OUTSIDE
 from sim.units import about_tokens, format_bytes, format_number, format_range, format_seconds, format_tokens
+from simctl.text.grounds import grounds
 from simctl.text.layout import fill
 
-# Short names of the formula's terms for a narrow column.
-BINDS = {
-    "fixed": "fixed cost",
-    "sequences": "sequences",
-    "prefill": "prefill",
-    "kernels": "kernels",
-    "weights": "weights",
-    "kv": "KV reads",
-    "state": "state",
-    "summaries": "summaries",
-    "find": "selection",
-    "link": "host link",
-    "comm": "all-reduce",
-    "launch": "launches",
-}
+SCREEN = 24  # lines of a terminal
 
 
-def render(a: Answer) -> None:
-    """Print the answer to stdout."""
+def render(a: Answer, explain: bool = False) -> None:
+    """Print the answer to stdout: what fits one screen or, to `explain` it, all there is."""
     q, d = a.question, a.question.deployment
     place = d.placed if d.parallel.parts > 1 or d.parallel.expert else d.gpu.name + (f" x{d.tp}" if d.tp > 1 else "")
-    seqs, budget = d.batch_limits()
-    click.echo(click.style(f"{d.model.name} on {place}, {format_tokens(q.context)} context ({q.context} tokens)", bold=True))
-    _say(f"{d.precision.weights} weights, {d.precision.kv} KV. Rates: {a.rates.summary}.")
-    _say(f"{d.limits.engine}: max_num_seqs {seqs}, max_num_batched_tokens {budget}, gpu_memory_utilization {d.limits.memory_share:g}.")
-    _say(
-        f"Memory per GPU: {format_bytes(a.memory.allowed)} usable, weights {format_bytes(a.memory.weights)}, "
-        f"activations {format_bytes(a.memory.activations)}, {format_bytes(max(0.0, a.memory.free))} free for KV."
-    )
+    title = f"{d.model.name} on {place}, {format_tokens(q.context)} context ({q.context} tokens)"
+    lines = [fill("=> " + text[0].upper() + text[1:], later="   ") for text in a.recommendation]
+    lines += ["", click.style(title, bold=True), _filled(_memory(a))]
+    shown = [o for o in a.options if explain or _on_first_screen(a, o)]
     for batch in q.batches:
-        click.echo()
-        click.echo(click.style(f"Batch {batch}", bold=True) + ": one decode step; tok/s per sequence; 5-95 % in brackets")
-        click.echo(f"{'attention':<17}{'KV':<5}{'step':>8} {'tok/s [5-95%]':<18}{'speed-up':<19}binds")
-        for o in a.options:
-            if o.batch == batch:
-                click.echo(_line(o))
-    click.echo()
-    _say(_sources(a))
-    _say(f"Knee (dense, efficiency {q.tau:g}): {_knee(a)}; two-term closed form {a.knee_closed_form:.3g}.")
-    dense = next(o for o in a.options if o.policy.kind == "dense" and o.policy.placement == "hbm")
-    fit = "" if dense.n_max == float("inf") else f" {format_range(*a.n_max_90)}"
-    _say(f"n_max: {_count(dense.n_max)}{fit} sequences of this context fit in HBM (dense).")
-    for batch in dict.fromkeys(batch for _, batch in a.crossovers):
-        parts = [_crossover(a, k, batch) for k in sorted({min(q.ks), max(q.ks)})]
-        _say(f"Crossover, batch {batch}: block-128 beats dense, both in HBM, {'; '.join(parts)}.")
-    _say("Fidelity risk (published needle trials, 5-95 %):")
-    for line in a.fidelity:
-        _say("- " + line, indent="  ")
-    for line in a.notes:
-        _say("Note: " + line)
-    click.echo()
-    for line in a.recommendation:
-        click.echo(fill("=> " + line[0].upper() + line[1:], later="   "))
+        lines += ["", f"{f'batch {batch}, reads':<22}{'KV':<4}{'step':>8} {'tok/s [5-95 %]':<18}{'speed-up':<10}binds"]
+        lines += [_line(o) for o in shown if o.batch == batch]
+    lines.append("")
+    notes = [_filled(f"Note: {text}") for text in a.notes if explain or a.rates.source.measured or not text.startswith(OUTSIDE)]
+    if explain:
+        lines += [*_explained(a), *notes]
+    else:
+        lines.append(_filled(_trust(a)))
+        rest = " other selections," if len(shown) < len(a.options) else ""
+        rest = f"--explain:{rest} batching, where sparse attention pays, what it still finds, sources"
+        lines += _fitting(notes, SCREEN - sum(line.count("\n") + 1 for line in lines) - 2, rest)
+    for line in lines:
+        click.echo(line)
 
 
-def _sources(a: Answer) -> str:
-    """Where the brackets come from: rates, apart from what one run does that the formula does not foresee."""
+def _fitting(notes: list[str], room: int, rest: str) -> list[str]:
+    """As many notes as so many lines hold, and where the `rest` is."""
+    shown: list[str] = []
+    for note in notes:
+        if sum(line.count("\n") + 1 for line in [*shown, note]) <= room:
+            shown.append(note)
+    left = len(notes) - len(shown)
+    return [*shown, _filled(f"{rest}{f', {left} more notes' if left else ''}.")]
+
+
+def _memory(a: Answer) -> str:
+    """What of a GPU's memory is left for KV, and how many sequences that holds."""
+    memory, dense = a.memory, next(o for o in a.options if o.policy.kind == "dense" and o.policy.placement == "hbm")
+    used = f"{format_bytes(memory.weights)} weights + {format_bytes(memory.activations)} activations"
+    fit = "any number of" if dense.n_max == float("inf") else f"{format_number(dense.n_max, 3)} {format_range(*a.n_max_90)}"
+    return (
+        f"Of {format_bytes(memory.allowed)} usable per GPU, {used} leave {format_bytes(max(0.0, memory.free))} for KV: "
+        f"{fit} sequences of this length (dense)."
+    )
+
+
+def _on_first_screen(a: Answer, o: Option) -> bool:
+    """Whether it is no selection, or one that fits and that the verdict speaks of (else the largest)."""
+    return not o.policy.selects or (o.feasible and o.policy.k == (a.recommended_k[o.batch] or max(a.question.ks)))
+
+
+def _trust(a: Answer) -> str:
+    """What the rates rest on and how well they are known, in a sentence."""
     widths = [_half_width(o.step_s_rates) for o in a.options if o.feasible] or [_half_width(o.step_s_rates) for o in a.options]
     best, worst = _within(min(widths)), _within(max(widths))
-    spread = best if best == worst else f"{best} for the best-known option and {worst} for the worst"
-    text = f"Intervals: this GPU's rates are known to within {spread}"
-    if a.residual is None:
-        return text + "."
-    return (
-        f"{text}; the formula's residual in one run is {_within(_half_width(a.residual))}. Speed-ups, knee and crossovers hold only the "
-        "first: in a ratio the residual cancels."
+    span = best if best == worst else f"{best.removesuffix(worst[-2:])} to {worst}"
+    return f"{grounds(a.question.deployment.gpu.name, a.rates.source)}; steps are known to within {span}."
+
+
+def _explained(a: Answer) -> Iterator[str]:
+    """What the verdict and the table rest on, a paragraph each."""
+    q, d = a.question, a.question.deployment
+    seqs, budget = d.batch_limits()
+    yield _filled(f"{_trust(a)} Rates: {a.rates.summary}.")
+    if a.residual is not None:
+        yield _filled(
+            f"One run differs from the formula by {_within(_half_width(a.residual))} more, which the intervals hold; in ratios it cancels."
+        )
+    yield _filled(f"{d.precision.weights} weights, {d.precision.kv} KV.")
+    yield _filled(
+        f"{d.limits.engine}: max_num_seqs {seqs}, max_num_batched_tokens {budget}, gpu_memory_utilization {d.limits.memory_share:g}."
     )
+    yield _filled(
+        f"Batch knee: up to batch {_knee(a)} each request runs at {q.tau:.0%} of its speed alone or faster (dense); counting bytes "
+        f"alone, up to {a.knee_closed_form:.3g}."
+    )
+    for batch in dict.fromkeys(batch for _, batch in a.crossovers):
+        parts = [_crossover(a, k, batch) for k in sorted({min(q.ks), max(q.ks)})]
+        yield _filled(f"Selected blocks beat dense, both in HBM, at batch {batch}: {'; '.join(parts)}.")
+    yield _filled("Does selection still find what it needs? Published trials with a hidden sentence (a needle), share found, 5-95 %:")
+    for line in a.fidelity:
+        yield _filled("- " + line, indent="  ")
 
 
 def _half_width(i: Interval) -> float:
@@ -88,23 +109,22 @@ def _within(half_width: float) -> str:
 def _crossover(a: Answer, k: int, batch: int) -> str:
     context = a.crossovers[k, batch]
     if context is None:
-        return f"nowhere below {about_tokens(MAX_CROSSOVER)} tokens (top-{k})"
+        return f"top {k} nowhere below {about_tokens(MAX_CROSSOVER)} tokens"
     low, high = a.crossovers_90[k, batch]
-    top = about_tokens(high) if high < MAX_CROSSOVER else f"beyond {about_tokens(MAX_CROSSOVER)}"
-    return f"from about {about_tokens(context)} tokens [{about_tokens(low)}-{top}] (top-{k})"
+    most = about_tokens(high) if high < MAX_CROSSOVER else f"beyond {about_tokens(MAX_CROSSOVER)}"
+    return f"top {k} from about {about_tokens(context)} tokens [{about_tokens(low)}-{most}]"
 
 
 def _line(o: Option) -> str:
-    name = o.policy.label.rsplit(",", 1)[0].replace("sink+window", "window")
-    place = "host" if o.policy.placement == "host" else "HBM"
-    head = f"{name:<17}{place:<5}"
+    head = f"{o.policy.label.split(' (')[0]:<22}{'RAM' if o.policy.placement == 'host' else 'HBM':<4}"
     if not o.feasible:
         return head + f"no: {o.reason}"
     speed = "-"
     if o.speedup:
-        speed = "1x (base)" if o.speedup.low == o.speedup.high == 1 else f"{o.speedup.point:.3g}x {_range(o.speedup)}"
+        unsure = "?" if o.speedup.low < 1 < o.speedup.high else ""
+        speed = "1x (base)" if o.speedup.low == o.speedup.high == 1 else f"{o.speedup.point:.3g}x{unsure}"
     rate = f"{o.tokens_per_s.point:.3g} {_range(o.tokens_per_s)}"
-    return head + f"{format_seconds(o.step_s.point):>8} {rate:<18}{speed:<19}{BINDS[o.binding]}"
+    return head + f"{format_seconds(o.step_s.point):>8} {rate:<18}{speed:<10}{o.binding}"
 
 
 def _range(i: Interval) -> str:
@@ -118,14 +138,10 @@ def _short(value: float) -> str:
 
 def _knee(a: Answer) -> str:
     if a.knee.censored:
-        return f"not crossed up to batch {a.knee.batch:g}"
+        return f"{a.knee.batch:g} and beyond"
     low, high = (f"beyond {k.batch:g}" if k.censored else f"{k.batch:.3g}" for k in a.knee_90)
-    return f"batch {a.knee.batch:.3g} [{low}-{high}]"
+    return f"{a.knee.batch:.3g} [{low}-{high}]"
 
 
-def _count(n: float) -> str:
-    return "any number of" if n == float("inf") else format_number(n, 3)
-
-
-def _say(text: str, indent: str = "") -> None:
-    click.echo(fill(text, indent, 2 * indent, whole=True))
+def _filled(text: str, indent: str = "") -> str:
+    return fill(text, indent, 2 * indent, whole=True)

@@ -69,4 +69,4 @@ def test_a_recommendation_names_the_recall_it_rests_on():
     assert "unmeasured, predicted" in far
     assert "real prose" in far
     assert "only if" in verdict
-    assert advice(32, 32768, "Qwen2.5-7B-1M")[0] == "turn it on"
+    assert advice(32, 32768, "Qwen2.5-7B-1M")[0] == "turn sparse attention on"

@@ -64,8 +64,8 @@ def test_host_ram_holds_what_hbm_cannot():
     assert "more than max_model_len" in refused.stderr
     served = simulated("--gpu", "A10", *LONG, "--random-input-len", "200000", "--host-kv", "200", "--attention", "blocks:32")
     assert served["completed"] == 4
-    assert served["cost_shares"]["link"] > 0
-    assert served["provenance"]["attention"] == "block-128 top-32, host RAM"
+    assert served["cost_shares"]["host link"] > 0
+    assert served["provenance"]["attention"] == "top 32 blocks of 128 (KV in host RAM)"
 
 
 @pytest.mark.parametrize("policy", [dense("host"), blocks(8, "host"), sink_window("host")], ids=lambda policy: policy.kind)

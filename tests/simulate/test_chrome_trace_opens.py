@@ -28,7 +28,7 @@ def test_iterations_are_slices_one_after_another(events):
         for before, after in pairwise(slices):
             assert before["ts"] + before["dur"] <= after["ts"] + 1e-3
         assert all(e["name"].startswith(("prefill", "decode")) for e in slices)
-        terms = sum(v for e in slices for k, v in e["args"].items() if k.endswith("_us"))
+        terms = sum(v for e in slices for k, v in e["args"].items() if k.endswith(" (us)"))
         assert terms == pytest.approx(sum(e["dur"] for e in slices), rel=1e-3)
 
 

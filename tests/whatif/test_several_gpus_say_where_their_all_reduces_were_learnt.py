@@ -8,9 +8,9 @@ from sim.specs.gpus import get_gpu
 from tests.cli import run
 
 ASKED = {
-    "what-if": ["what-if", "--ctx", "8K", "--draws", "20"],
+    "what-if": ["what-if", "--ctx", "8K", "--draws", "20", "--explain"],
     "regime-map": ["regime-map", "--draws", "20"],
-    "simulate": ["simulate", "--model", "Llama-3.1-8B", "--num-prompts", "3", "--request-rate", "1", "--draws", "0"],
+    "simulate": ["simulate", "--model", "Llama-3.1-8B", "--num-prompts", "3", "--request-rate", "1", "--draws", "0", "--explain"],
 }
 SAID = {
     "H200": "the cost of all-reduces: learnt from one model over two of these GPUs;",
