@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
+from fnmatch import fnmatch
 
 import click
 import numpy as np
 
+from calibrate.served.flags import limits_of_flags, parallel_of_flags
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import Experiment, ServedRun
+from hw.engines.adapters import SHARE
 from hw.engines.shapes import named, shape
 from hw.exits import call
 from hw.suites import served_plan
+from sim.errors import UsageError
 from sim.rates.load import load_rates
 from sim.rates.serving import packaged_overhead
 from sim.specs.gpus import get_gpu
-from sim.specs.models import get_model
+from sim.specs.hf_config import spec_from_config
 from sim.specs.precision import Precision
-from sim.study.deployment import Deployment, Limits
+from sim.study.deployment import Deployment
 
-OF = ("gpu", "model", "weight_dtype", "tp", "replicas", "prefill", "experiment")
+OF = ("gpu", "model", "weight_dtype", "tp", "replicas", "prefill", "engine_args", "experiment")
+LIMITS = "--max-num-seqs 256 --max-num-batched-tokens 8192 "  # the suite's own
 COLUMNS = (*OF, "metric", "median_ms", "median_low_ms", "median_high_ms", "mean_ms")
 
 
-def predicted(d: Deployment, load: served_plan.Experiment, draws: int, replicas: int = 1, prefill: int = 0) -> list[dict[str, str]]:
+def predicted(d: Deployment, load: served_plan.Experiment, draws: int, **of: str | int) -> list[dict[str, str]]:
     """One row per metric: the median over requests at the median rates, its 90 % interval over draws, the mean. Milliseconds."""
     overhead = packaged_overhead()
     assert load.load is not None
@@ -32,37 +38,60 @@ def predicted(d: Deployment, load: served_plan.Experiment, draws: int, replicas:
     arrivals, sizes = load.load
     prompts, outputs = np.array(sizes).T
     none = np.full(len(arrivals), np.nan)
-    experiment = Experiment(load.name, "open", np.array(arrivals), prompts, outputs, none, none, rate_per_s=load.rate_per_s)
-    run = ServedRun("", d.gpu, d.model, d.precision, d.limits, d.tp, "vllm", (experiment,), replicas=replicas, prefill=prefill)
+    clients = load.n if load.kind == "closed" else 0
+    experiment = Experiment(
+        load.name, load.kind, np.array(arrivals), prompts, outputs, none, none, clients=clients, rate_per_s=load.rate_per_s
+    )
+    served = {"replicas": int(of["replicas"]), "prefill": int(of["prefill"]), "parallel": d.parallel}
+    run = ServedRun("", d.gpu, d.model, d.precision, d.limits, d.tp, "vllm", (experiment,), **served)
     rates = load_rates(d)
     found = replay(run, experiment, overhead.applied(rates), overhead.host(rates), draws=draws)
     rows = []
     for metric in METRICS:
         medians = np.nanmedian(found.times[metric], axis=1) * 1e3
         figures = (np.nanmedian(found.guess(metric)) * 1e3, *np.quantile(medians, (0.05, 0.95)), np.nanmean(found.guess(metric)) * 1e3)
-        of = (d.gpu.name, d.model.name, d.precision.weights, str(d.tp), str(replicas), str(prefill), load.name, metric.removesuffix("_s"))
-        rows.append(dict(zip(COLUMNS, (*of, *(f"{figure:.2f}" for figure in figures)), strict=True)))
+        row = {"gpu": d.gpu.name, "model": d.model.name, "weight_dtype": d.precision.weights, "tp": d.tp, **of}
+        row |= {"experiment": load.name, "metric": metric.removesuffix("_s")}
+        rows.append(dict(zip(COLUMNS, (*(str(row[name]) for name in (*OF, "metric")), *(f"{f:.2f}" for f in figures)), strict=True)))
     return rows
+
+
+def loads(vocab: int, rates: tuple[float, ...], patterns: str) -> list[served_plan.Experiment]:
+    """The loads of the suite's plan that the patterns name, each once."""
+    wanted = [pattern.strip() for pattern in patterns.split(",")]
+    every = served_plan.plan(vocab, 0, rates, served_plan.GPU_PLAN)
+    found = [each for each in every if each.load and not each.replicate and any(fnmatch(each.name, pattern) for pattern in wanted)]
+    if not found:
+        raise UsageError(f"--experiments {patterns!r} names none of: {', '.join(each.name for each in every if each.load)}")
+    return found
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--gpu", required=True)
 @click.option("--model", "models", required=True, help="Model shapes, comma-separated; NAME:fp8 for other weights than bf16.")
 @click.option("--rates", default="2,10", show_default=True, help="Open loops, requests/s, as --rates of the suite.")
+@click.option("--experiments", default="open *", show_default=True, help="Loads by name or pattern, as --experiments of the suite.")
+@click.option("--engine-args", default="", help="Further words of the engine's command line, as --engine-args of the suite.")
 @click.option("--tp", default=1, show_default=True, type=click.IntRange(1))
 @click.option("--replicas", default=1, show_default=True, type=click.IntRange(1), help="Servers behind a router.")
 @click.option("--prefill", default=0, type=click.IntRange(0), help="Of them only read prompts.")
 @click.option("--draws", default=32, show_default=True, type=click.IntRange(2, 1000))
-def main(gpu: str, models: str, rates: str, tp: int, replicas: int, prefill: int, draws: int) -> None:
-    """Predict the open loops that `--suite served` sends with the same rates: from the packaged rates and serving overhead alone."""
+def main(
+    gpu: str, models: str, rates: str, experiments: str, engine_args: str, tp: int, replicas: int, prefill: int, draws: int
+) -> None:  # fmt: skip
+    """Predict what `--suite served` sends with the same words: from the packaged rates and serving overhead alone."""
     sheet = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     sheet.writeheader()
     asked = tuple(float(rate) for rate in rates.split(","))
+    limits, parallel = limits_of_flags(LIMITS + engine_args, SHARE), parallel_of_flags(engine_args)
+    kv = re.search(r"--kv-cache-dtype[= ](\w+)", engine_args)
     for text in models.split(","):
         name, _, dtype = text.partition(":")
-        d = Deployment(get_model(name), get_gpu(gpu), Precision(dtype or "bf16"), tp, Limits(max_num_seqs=256, max_num_batched_tokens=8192))
-        for load in served_plan.open_loops(shape(named(name))["vocab_size"], 0, asked, served_plan.GPU_PLAN):
-            sheet.writerows(predicted(d, load, draws, replicas, prefill))
+        config = shape(named(name))
+        precision = Precision(dtype or "bf16", kv[1] if kv else "bf16")
+        d = Deployment(spec_from_config(config, name, "shape"), get_gpu(gpu), precision, tp, limits, parallel=parallel)
+        for load in loads(config["vocab_size"], asked, experiments):
+            sheet.writerows(predicted(d, load, draws, replicas=replicas, prefill=prefill, engine_args=engine_args))
             sys.stdout.flush()
 
 

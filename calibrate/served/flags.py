@@ -1,22 +1,49 @@
-"""Engine limits among a server's command-line flags."""
+"""Engine limits, drafts, adapters and parallelism among a server's command-line flags."""
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 from sim.errors import UsageError
+from sim.specs.lora import Lora
+from sim.specs.parallel import Parallel
 from sim.study.deployment import Limits
 
 
-def limits_of_flags(flags: str) -> Limits:
-    """Engine limits from a server's command-line flags; vLLM's defaults for the rest. UsageError where one is not a number."""
+def limits_of_flags(flags: str, lora_share: float = 1.0) -> Limits:
+    """Engine limits from a server's command-line flags; vLLM's defaults for the rest. Where adapters are served, `lora_share` of the
+    requests ask for one. UsageError where one is not a number.
+    """
     names = {n: n.replace("_", "-") for n in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size")}
     names["num_gpu_blocks"] = "num-gpu-blocks-override"
     chosen: dict[str, Any] = {name: value for name, flag in names.items() if (value := whole_flag(flags, flag)) is not None}
     chosen["gpu_memory_utilization"] = _number(flags, "gpu-memory-utilization")
-    options = {"async_scheduling": False} if "--no-async-scheduling" in flags else {}
+    chosen["enforce_eager"] = "--enforce-eager" in flags
+    if "--enable-lora" in flags:
+        chosen["lora"] = Lora(whole_flag(flags, "max-lora-rank") or 16, whole_flag(flags, "max-loras") or 1, lora_share)
+    options = _drafts(flags) | ({"async_scheduling": False} if "--no-async-scheduling" in flags else {})
     return Limits(**chosen, enable_prefix_caching="--no-enable-prefix-caching" not in flags, options=options)
+
+
+def parallel_of_flags(flags: str) -> Parallel:
+    """Stages, ranks and whether experts stay whole. UsageError where one is not a number."""
+    pp, dp = (whole_flag(flags, f"{name}-parallel-size") or 1 for name in ("pipeline", "data"))
+    return Parallel(pp, dp, "--enable-expert-parallel" in flags)
+
+
+def _drafts(flags: str) -> dict[str, Any]:
+    """Engine options of drafts, whose synthetic acceptance is written beside them. UsageError where the setting is not JSON."""
+    if not (found := re.search(r"--speculative-config[ =]'?(\{[^}]*\})", flags)):
+        return {}
+    try:
+        said = json.loads(found[1])
+        options = {"draft_tokens": int(said["num_speculative_tokens"]), "drafter": str(said["method"])}
+        shares = said.get("synthetic_acceptance_rates")
+        return options | ({"acceptance_per_position": ",".join(f"{float(share):g}" for share in shares)} if shares else {})
+    except (ValueError, TypeError, KeyError):
+        raise UsageError(f"server flag --speculative-config: not a method and a number of drafts: {found[1]!r}") from None
 
 
 def whole_flag(flags: str, name: str) -> int | None:

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of, whole_number
-from calibrate.served.flags import limits_of_flags, whole_flag
+from calibrate.served.flags import limits_of_flags, parallel_of_flags, whole_flag
 from sim.cluster.pools import DECODE, PREFILL
 from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
+from sim.specs.parallel import NO_PARALLEL, Parallel
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, Limits
 from sim.study.fleet_spec import LINKS, Fleet, PoolSpec
@@ -131,11 +132,13 @@ class ServedRun:
     notes: tuple[str, ...] = field(default=())
     replicas: int = 1  # behind a router that takes them in turn
     prefill: int = 0  # of them only read prompts, whose KV goes to the others over the GPUs' own links
+    parallel: Parallel = NO_PARALLEL
 
     @property
     def deployment(self) -> Deployment:
         """What serves; with a prefill pool, that pool."""
-        return Deployment(self.model, self.gpu, self.precision, self.tp, self.limits, self.prefill or self.replicas)
+        count = self.prefill or self.replicas
+        return Deployment(self.model, self.gpu, self.precision, self.tp, self.limits, count, parallel=self.parallel)
 
     @property
     def fleet(self) -> Fleet | None:
@@ -164,13 +167,14 @@ def read_served(path: Path, gpu: GpuSpec | None = None, told: Deployment | None 
         gpu=gpu or get_gpu(str(attrs["gpu_name"])),
         model=model_of(attrs, path),
         precision=precision_of(attrs),
-        limits=limits_of_flags(flags),
+        limits=limits_of_flags(flags, float(attrs.get("plan_lora_share", 1.0))),
         tp=whole_flag(flags, "tensor-parallel-size") or 1,
         engine=f"{attrs.get('plan_engine', 'vllm')} {attrs.get('vllm_version', '')}".strip(),
         experiments=experiments,
         notes=(str(attrs["note"]),) if attrs.get("note") else (),
         replicas=int(attrs.get("plan_replicas", 1)),
         prefill=int(attrs.get("plan_prefill_replicas", 0)),
+        parallel=parallel_of_flags(flags),
     )
 
 

@@ -96,7 +96,19 @@ def _catalogued(name: str) -> dict[str, Any]:
     return _whole(sizes | {"max_position_embeddings": max(sizes["max_position_embeddings"], CONTEXT)})
 
 
-SHAPES = {**{name: _catalogued(name) for name in _NAMES}, "tiny-25m": _whole(_TINY)}
+def _shrunk(name: str, layers: int) -> dict[str, Any]:
+    """The config.json of a catalogue model cut to its first layers, so that several servers fit side by side."""
+    config = _catalogued(name)
+    kinds = {"layer_types": config["layer_types"][:layers]} if "layer_types" in config else {}
+    return config | {"num_hidden_layers": layers} | kinds
+
+
+SHAPES = {
+    **{name: _catalogued(name) for name in _NAMES},
+    "qwen3-coder-20-layers": _shrunk("qwen3-coder-30b-a3b", 20),
+    "qwen3.6-20-layers": _shrunk("qwen3.6-35b-a3b", 20),
+    "tiny-25m": _whole(_TINY),
+}
 
 
 def named(name: str) -> str:

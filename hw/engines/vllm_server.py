@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hw.engines.adapters import SHARE, adapter_flags
 from hw.engines.shapes import longest_context, shape, write_model
 from hw.serve.recording import LOG_ENVIRONMENT, SCHEDULER
 from sim.errors import SimctlError, UsageError
@@ -26,12 +27,13 @@ from sim.errors import SimctlError, UsageError
 @dataclass(frozen=True)
 class Server:
     """A running server: its URL, the name it serves the model under, and what it says it got; where its model files lie, its
-    tokenizer among them."""
+    tokenizer among them; and the names of the adapters it serves beside the model."""
 
     url: str
     model: str
     facts: dict[str, Any]
     folder: Path | None = None
+    adapters: tuple[str, ...] = ()
 
 
 def require_vllm(device: str) -> None:
@@ -80,12 +82,14 @@ def serve(
         command += ["--scheduler-cls", SCHEDULER]
         env |= {LOG_ENVIRONMENT: str(iterations.resolve())}
     env |= extra or {}
-    command += list(flags)
+    named, adapters = adapter_flags(flags, config, path)
+    command += [*flags, *named]
     url = f"http://127.0.0.1:{port}"
     with running(command, url, log, env, start_timeout_s) as start_s:
         facts = log_facts(log.read_text(errors="replace"))
         facts |= {"path": "served", "server_start_s": round(start_s, 1), "server_flags": " ".join(command[5:])}
-        yield Server(url, model, facts, path)
+        facts |= {"lora_share": SHARE} if adapters else {}
+        yield Server(url, model, facts, path, adapters)
 
 
 def log_facts(text: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class Target:
     """A server to load: base URL up to and without `/v1`, model name it serves, patience in seconds.
 
     `text` sends words in place of token ids and no field that OpenAI's interface lacks; a `chat` takes nothing else. `headers` may hold
-    keys, which nothing shows or keeps.
+    keys, which nothing shows or keeps. Of `adapters`, if any, half of the requests ask for one, as their prompts begin.
     """
 
     url: str
@@ -34,6 +34,7 @@ class Target:
     text: bool = False
     chat: bool = False
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass
@@ -97,7 +98,9 @@ async def complete(target: Target, prompt: Sequence[int], tokens: int, *, sessio
 
 
 def _payload(target: Target, prompt: Sequence[int], tokens: int) -> dict[str, Any]:
-    plain = {"model": target.model, "max_tokens": tokens, "temperature": target.temperature, "stream": True}
+    turn, adapted = divmod(prompt[0], 2) if target.adapters else (0, 0)
+    model = target.adapters[turn % len(target.adapters)] if adapted else target.model
+    plain = {"model": model, "max_tokens": tokens, "temperature": target.temperature, "stream": True}
     if not target.text:
         options = {"include_usage": True, "continuous_usage_stats": True}
         return plain | {"prompt": list(prompt), "ignore_eos": True, "stream_options": options, "return_token_ids": True}

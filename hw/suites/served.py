@@ -108,7 +108,7 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
             continue
         with tempfile.TemporaryDirectory() as folder, _server(job, Path(folder), phase, flags, journal, log) as server:
             attrs |= {f"{phase}_{k}": v for k, v in server.facts.items()}
-            target = Target(server.url, server.model, temperature=1.0 if routed(shape(job.model)) else 0.0)
+            target = Target(server.url, server.model, temperature=1.0 if routed(shape(job.model)) else 0.0, adapters=server.adapters)
             tokenizer = (server.folder or Path()) / "tokenizer"
             work = [e for e in work_of(phase, vocab, job, tokenizer, journal.path.parent) if e.name in chosen]
             attrs[f"finished_{phase}"] = measure(work, target, vocab, journal, Budget(job.budget_s), job.stem)["finished"]

@@ -32,7 +32,7 @@ class Experiment:
     prompt_tokens: int
     output_tokens: int
     rate_per_s: float = float("nan")
-    load: tuple[list[float], list[tuple[int, int]]] | None = None  # an open loop's arrivals (s) and (prompt, output) sizes
+    load: tuple[list[float], list[tuple[int, int]]] | None = None  # arrivals (s) and (prompt, output) sizes, of clients all at 0
     text: bool = False  # prompts are text
     replicate: int = 0  # of the same arrivals and sizes: 0 for the first time they are sent
 
@@ -78,7 +78,8 @@ def ladder(prompts: load.Prompts, rungs: tuple[int, ...], prompt_tokens: int, ou
     for n in order:
         first = sum(rungs[: rungs.index(n)]) + 100_000 * prompt_tokens
         send = lambda target, n=n, first=first: load.wave(target, prompts, n, prompt_tokens, output_tokens, first)  # noqa: E731
-        found.append(Experiment(f"ladder c{prompt_tokens} n{n}", "ladder", send, n, prompt_tokens, output_tokens))
+        wave = ([0.0] * n, [(prompt_tokens, output_tokens)] * n)
+        found.append(Experiment(f"ladder c{prompt_tokens} n{n}", "ladder", send, n, prompt_tokens, output_tokens, load=wave))
     return found
 
 
@@ -141,7 +142,16 @@ def lockstep(prompts: load.Prompts, sizing: Sizing, time: int) -> list[Experimen
     loop = lambda target: load.closed_loop(target, prompts, 16, 4, first_tokens, answered, 3 * 10**9 + at)  # noqa: E731
     return [
         Experiment(f"sessions 8x4{suffix}", "sessions", talk, 8, first_tokens, said, replicate=time),
-        Experiment(f"closed 16x4{suffix}", "closed", loop, 16, first_tokens, answered, replicate=time),
+        Experiment(
+            f"closed 16x4{suffix}",
+            "closed",
+            loop,
+            16,
+            first_tokens,
+            answered,
+            load=([0.0] * 64, [(first_tokens, answered)] * 64),
+            replicate=time,
+        ),
     ]
 
 

@@ -6,9 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from calibrate.served.flags import limits_of_flags
+from calibrate.served.flags import limits_of_flags, parallel_of_flags
 from calibrate.served.runs import read_served
 from sim.errors import UsageError
+from sim.specs.lora import Lora
+from sim.specs.parallel import NO_PARALLEL, Parallel
 from tests.cli import run
 from tests.served.made import open_loop
 
@@ -121,6 +123,18 @@ def test_flags_become_limits():
     assert (limits.max_num_seqs, limits.gpu_memory_utilization, limits.num_gpu_blocks) == (64, 0.8, 512)
     assert not limits.enable_prefix_caching
     assert limits_of_flags("").enable_prefix_caching
+
+
+def test_flags_say_drafts_adapters_and_parallelism():
+    drafts = '--speculative-config {"method": "eagle3", "num_speculative_tokens": 2, "synthetic_acceptance_rates": [0.7, 0.49]}'
+    limits = limits_of_flags(f"--enforce-eager --enable-lora --max-loras 4 {drafts}", 0.5)
+    assert limits.enforce_eager
+    assert limits.lora == Lora(16, 4, 0.5)
+    assert limits.options == {"draft_tokens": 2, "drafter": "eagle3", "acceptance_per_position": "0.7,0.49"}
+    assert parallel_of_flags("--pipeline-parallel-size 2 --enable-expert-parallel") == Parallel(2, 1, True)
+    assert parallel_of_flags("") == NO_PARALLEL
+    with pytest.raises(UsageError, match="speculative-config"):
+        limits_of_flags('--speculative-config {"method": "eagle3"}')
 
 
 def test_an_overhead_of_another_run_is_transferred(log, tmp_path):
