@@ -66,7 +66,7 @@ SECTIONS = {
         "prefill-schedule-interval", "engine-version", "attention", "host-kv", "kv-offloading-size", "draft-model", "enforce-eager",
         "enable-lora", "max-lora-rank", "max-loras", "lora-share",
     ),
-    "Server": ("served", "overhead", "host-overhead", "host-rate"),
+    "Server": ("served", "overhead", "host-overhead", "host-scale", "host-rate"),
     "Fleet": ("fleet", "replicas", "router", "router-option", "skip-too-long", "max-queue", "token-bucket", "admit-ttft"),
     "Answer": ("goodput", "goal", "draws", "seed", "iterations", "explain", "out", "plot", "chrome-trace", "json"),
 }  # fmt: skip
@@ -124,6 +124,11 @@ simulate_options = grouped(
         help="Serving overhead of validate --save-overhead. [default: packaged]",
     ),
     click.option("--host-overhead/--no-host-overhead", default=True, show_default=True, help="Add the API server's time, too."),
+    click.option(
+        "--host-scale",
+        metavar="X|FILE",
+        help="Times of this host over those measured (0.5: twice as fast), or the file of measure --suite host. [default: unknown]",
+    ),
     click.option(
         "--host-rate",
         multiple=True,

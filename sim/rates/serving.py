@@ -22,6 +22,7 @@ from sim.cost.rates import RateDraws, Rates
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.errors import SimctlError, UsageError
 from sim.rates.fingerprint import formula_fingerprint
+from sim.rates.host_speed import HostSpeed
 from sim.rates.provenance import GIVEN, Origin, Provenance
 
 PACKAGED = "data/posteriors/serving_overhead.json"
@@ -33,6 +34,9 @@ DECLARED = Provenance(Origin.PRIOR, "declared prior")
 # A prompt of text takes so much longer to its first token than token ids do, at any length up to 1,000 tokens: HTTP, tokenising, a client
 # that is not ours. Median of a 14B served on an H200 (2.7 ms) and of a 7B in fp8 (4 ms), `vllm bench serve` beside our client.
 TEXT_S = 3.3e-3
+# All measured hosts are one provider's virtual machines. How far another's lie from them in launch time (log sd): a declared prior, for
+# half and twice are seen in public (an ordinary bare-metal driver launches a small kernel in 4 to 5 us, the measured hosts in 9.5).
+PROVIDERS_SD = 0.35
 UNITS = {
     "request_s": "s per request: receive, parse, template, hand to the engine",
     "serial_s": "s of the API server's own time per request: requests that come together share it",
@@ -113,6 +117,13 @@ class ServingOverhead:
         latencies = {name: getattr(self, name) for name in UNITS}
         return HostRates(**latencies, source=source, work=hidden_work(rates.point, self.applied(rates).point))
 
+    def elsewhere(self, speed: HostSpeed | None) -> ServingOverhead:
+        """The overhead on a host of which only its speed is known, or nothing: a host never seen, of any provider."""
+        if speed is None:
+            return replace(self, launch_sd=math.hypot(self.launch_sd, PROVIDERS_SD))
+        times = {name: getattr(self, name) * speed.interpreter for name in UNITS}
+        return replace(self, launch=self.launch * speed.launch, **times)
+
     def applied(self, rates: RateDraws) -> RateDraws:
         """Rates learnt in process, as served."""
         # rates of floats are one draw, and what hosts differ by is its median
@@ -152,17 +163,22 @@ def scaled(rates: RateDraws, names: tuple[str, ...], factor: float, draws: Any, 
     )
 
 
-def as_served(rates: RateDraws, overhead: ServingOverhead | None = None) -> tuple[RateDraws, HostRates]:
-    """(rates, host latencies) of a served engine that is sent text: an overhead (None: the packaged one) applied to rates learnt in
-    process; priors stay as they are. UsageError for a given one that the rates hold already.
+def as_served(rates: RateDraws, overhead: ServingOverhead | None = None, speed: HostSpeed | None = None) -> tuple[RateDraws, HostRates]:
+    """(rates, host latencies) of a served engine that is sent text: an overhead (None: the packaged one, of a host never seen unless its
+    `speed` is known) applied to rates learnt in process; priors stay as they are. UsageError for what the rates hold already.
     """
     if rates.host_request_s is not None:
         if overhead is not None:
             raise UsageError("the rates were learnt with a serving overhead of their own: a second would count it twice")
+        if speed is not None:
+            raise UsageError("the rates were learnt on a host of their own: its speed is in them")
         learnt = Provenance(Origin.SERVED, "learnt with the rates, from a served log")
         return rates, HostRates(request_s=rates.host_request_s, source=learnt)
-    overhead = overhead or packaged_overhead()
+    if overhead is None and (packaged := packaged_overhead()) is not None:
+        overhead = packaged.elsewhere(speed)
     if overhead is None or not rates.source.stepped:
+        if speed is not None:
+            raise UsageError("no engine was stepped on this GPU: of its host only a prior is known, which no speed scales")
         return rates, HostRates()
     return overhead.applied(rates), overhead.host(rates).for_text()
 

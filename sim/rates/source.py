@@ -10,6 +10,7 @@ from sim.cost.rates import RateDraws
 from sim.engine.overlap import HostWork
 from sim.errors import UsageError
 from sim.files import text_of
+from sim.rates.host_speed import HostSpeed
 from sim.rates.load import load_rates
 from sim.rates.serving import NO_HOST, UNITS, HostRates, as_served, parse_overhead
 from sim.study.deployment import Deployment
@@ -23,19 +24,23 @@ class RateSource:
 
     `posterior` None: the packaged one. `served`: with the serving overhead of an engine that overlaps host work, of the file `overhead`
     (`simctl validate --save-overhead`) or the packaged one; else as stepped in process. `api_server`: with the API server's time.
-    `host_rates` sets seconds by name (sim.rates.serving.UNITS, and those of an iteration). `seed` is that of the draws.
+    `host_scale`: time of the host over that of the measured ones, or the file of the suite host (sim.rates.host_speed); None: a host never
+    seen. `host_rates` sets seconds by name (sim.rates.serving.UNITS, and those of an iteration). `seed` is that of the draws.
     """
 
     posterior: str | Path | None = None
     served: bool = True
     overhead: str | Path | None = None
     api_server: bool = True
+    host_scale: float | str | Path | None = None
     host_rates: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.overhead is not None and not self.served:
             raise UsageError("a serving overhead is of served rates, not of an engine stepped in process")
+        if self.host_scale is not None and (self.overhead is not None or not self.served):
+            raise UsageError("a host's scale is of the packaged serving overhead")
         known = [*UNITS, *(each.name for each in fields(HostWork))]
         if unknown := [name for name in self.host_rates if name not in known]:
             raise UsageError(f"no rate {unknown[0]!r}; there are {', '.join(known)}")
@@ -47,7 +52,7 @@ class RateSource:
             learnt = None
             if self.overhead is not None:
                 learnt = parse_overhead(text_of(Path(self.overhead), MOST_OVERHEAD_BYTES), str(self.overhead))
-            rates, host = as_served(rates, learnt)
+            rates, host = as_served(rates, learnt, None if self.host_scale is None else HostSpeed.of(self.host_scale))
         host = host if self.api_server else replace(NO_HOST, work=host.work)
         return rates, with_host_rates(host, self.host_rates)
 

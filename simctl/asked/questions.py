@@ -120,8 +120,13 @@ def _rates(options: Mapping[str, Any]) -> RateSource:
             raise UsageError(f"--host-rate needs NAME=SECONDS, got {pair!r}") from None
     if options["overhead"] is not None and not options["served"]:
         raise UsageError("--overhead is of a served engine: leave out --in-process")
+    if options["host_scale"] is not None and (options["overhead"] is not None or not options["served"]):
+        raise UsageError("--host-scale is of the packaged serving overhead: leave out --overhead and --in-process")
     try:
-        return RateSource(options["posterior"], options["served"], options["overhead"], options["host_overhead"], seconds, options["seed"])
+        return RateSource(
+            options["posterior"], options["served"], options["overhead"], options["host_overhead"], options["host_scale"], seconds,
+            options["seed"],
+        )  # fmt: skip
     except UsageError as error:
         raise UsageError(f"--host-rate: {error}") from None
 

@@ -1,0 +1,53 @@
+"""How fast a host is beside those that were measured: as told, or as `simctl measure --suite host` found it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sim.errors import SimctlError, UsageError
+
+# Medians of the two measured hosts of which the suite is packaged (tests/served/test_host_speed_narrows_what_is_known_of_launching.py).
+LAUNCH_S = 9.473e-6  # to launch one small kernel
+INTERPRETER_S = 3.925e-5  # for one JSON round trip
+MOST, LEAST = 20.0, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpeed:
+    """Time of a host over that of the measured ones: to launch kernels, and to interpret Python. 1 is as measured; less is faster."""
+
+    launch: float = 1.0
+    interpreter: float = 1.0
+
+    def __post_init__(self) -> None:
+        for value in (self.launch, self.interpreter):
+            if not (math.isfinite(value) and LEAST <= value <= MOST):
+                raise UsageError(f"a host's time must be {LEAST:g} to {MOST:g} times that of the measured hosts, got {value:g}")
+
+    @classmethod
+    def of(cls, told: str | float | Path) -> HostSpeed:
+        """A factor for both, or the netCDF file of the suite `host`. Raises UsageError, SimctlError for a file that is none."""
+        try:
+            factor = float(told)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            return _measured(Path(told))  # type: ignore[arg-type]
+        return cls(factor, factor)
+
+
+def _measured(path: Path) -> HostSpeed:
+    import xarray as xr
+
+    if not path.is_file():
+        raise UsageError(f"{path}: neither a number nor a file")
+    try:
+        with xr.open_dataset(path) as data:
+            found = dict(zip(map(str, data["what"].values), map(float, np.asarray(data["value_median"].values)), strict=True))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SimctlError(f"{path}: not a result of the suite host ({error})") from None
+    if not {"launch_eager_queue", "json_round_trip"} <= found.keys():
+        raise SimctlError(f"{path}: not a result of the suite host with a GPU (it times no launch)")
+    return HostSpeed(found["launch_eager_queue"] / LAUNCH_S, found["json_round_trip"] / INTERPRETER_S)

@@ -1,0 +1,58 @@
+"""Of a host never seen launching is known widely; its speed, told or measured, moves what it does and narrows that."""
+
+from importlib.resources import files
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from sim import Deployment
+from sim.errors import SimctlError, UsageError
+from sim.rates.host_speed import INTERPRETER_S, LAUNCH_S, HostSpeed
+from sim.rates.load import load_rates
+from sim.rates.serving import as_served
+
+HOSTS = [files("scenarios") / "data" / "measured" / "unseen" / name for name in ("h100_host.nc", "h100_host_1.nc")]
+
+
+@pytest.fixture(scope="module")
+def in_process():
+    return load_rates(Deployment.of("Llama-3.1-8B", "H100"), draws=200)
+
+
+def spread(rates) -> float:
+    return float(np.std(np.log(rates.draws.launch_layer_s)))
+
+
+def test_the_reference_is_the_middle_of_the_packaged_hosts():
+    found = [HostSpeed.of(str(path)) for path in HOSTS]
+    assert np.mean([each.launch for each in found]) == pytest.approx(1.0, abs=1e-3)
+    assert np.mean([each.interpreter for each in found]) == pytest.approx(1.0, abs=1e-3)
+    assert LAUNCH_S < INTERPRETER_S
+
+
+def test_a_speed_that_is_told_narrows_launching(in_process):
+    unseen, _ = as_served(in_process)
+    told, _ = as_served(in_process, speed=HostSpeed())
+    assert spread(told) < 0.8 * spread(unseen)
+    assert float(told.point.launch_layer_s) == float(unseen.point.launch_layer_s)
+
+
+def test_a_host_twice_as_fast_launches_and_answers_in_half_the_time(in_process):
+    slow, slow_host = as_served(in_process, speed=HostSpeed.of("1"))
+    fast, fast_host = as_served(in_process, speed=HostSpeed.of(0.5))
+    assert float(fast.point.launch_layer_s) == pytest.approx(0.5 * float(slow.point.launch_layer_s))
+    assert fast_host.serial_s == pytest.approx(0.5 * slow_host.serial_s)
+    assert float(fast.point.beta) == float(slow.point.beta)
+
+
+@pytest.mark.parametrize("told", ["0", "-1", "nan", "inf", "1000", "no-such-file.nc"])
+def test_a_scale_that_is_none_is_refused(told):
+    with pytest.raises(UsageError, match=r"host's time|neither a number nor a file"):
+        HostSpeed.of(told)
+
+
+def test_a_file_that_times_no_launch_is_refused(tmp_path):
+    xr.Dataset({"what": ("row", ["interpreter_loop"]), "value_median": ("row", [1e-8])}).to_netcdf(tmp_path / "cpu.nc", engine="scipy")
+    with pytest.raises(SimctlError, match="no launch"):
+        HostSpeed.of(tmp_path / "cpu.nc")
