@@ -120,7 +120,8 @@ $(VLLM_VENV)/.ready: tests/engine/vllm_requirements.py
 	touch $@
 
 test-vllm: $(VLLM_VENV)/.ready $(NEXT_VENV)/.ready
-	$(NEXT_BIN)/python -m pytest -q -m vllm -p no:cacheprovider --hypothesis-show-statistics tests/engine/test_decisions_equal_vllm.py
+	$(NEXT_BIN)/python -m pytest -q -m vllm -p no:cacheprovider --hypothesis-show-statistics tests/engine/test_decisions_equal_vllm.py \
+	    tests/specs/test_architectures_of_vllm_are_read.py
 	$(VLLM_BIN)/python -m pytest -q -m vllm -p no:cacheprovider --hypothesis-show-statistics \
 	    tests/engine/test_decisions_equal_vllm.py tests/specs/test_params_equal_transformers.py \
 	    tests/planning/test_emitted_arguments_parse_in_vllm.py

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sim.specs.architectures import TEXT_PARTS, supported
-from sim.specs.coverage import BLOCKS, PRECISIONS
+from sim.specs.coverage import BLOCKS, PRECISIONS, engine_architectures, unread_architectures
 from sim.specs.gguf import GGUF
 from sim.specs.gpus import list_gpus
 from sim.specs.quantisation import METHODS
@@ -23,6 +23,9 @@ def page() -> str:
     """The page as Markdown."""
     blocks = [f"| {part.name} | {part.status} | {part.remark} |" for part in BLOCKS.values()]
     plain = [f"| {name} | {status} | {remark} |" for name, (status, remark) in PRECISIONS.items() if name not in GGUF]
+    version, architectures = engine_architectures()
+    unread = unread_architectures()
+    share = f"{len(architectures) - len(unread)} of the {len(architectures)} text architectures of vLLM {version}"
     files = [f"| `{name}` | {says} |" for name, (_, _, says) in FORMATS.items()]
     return "\n".join(
         [
@@ -31,7 +34,8 @@ def page() -> str:
             *blocks,
             "\n## Model types\n",
             f"`model_type` values: {', '.join(supported())}.\n",
-            f"Multimodal checkpoints are read by their {', '.join(f'`{part}`' for part in TEXT_PARTS)}. Any other type is refused.",
+            f"Multimodal checkpoints are read by their {', '.join(f'`{part}`' for part in TEXT_PARTS)}. Any other type is refused.\n",
+            f"These read {share}; the others are {', '.join(unread)}.",
             "\n## Weight precisions\n\n| dtype | status | remark |\n|---|---|---|",
             *plain,
             f"\nGGUF types under llama.cpp, priced: {', '.join(GGUF)}.\n",

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from sim.specs.fields import Fields
 from sim.specs.gemma import gemma3n, gemma4
+from sim.specs.looped import dory, hrm_text
 from sim.specs.model import Attention, DenseMlp, GatedDeltaNet, LatentAttention, Mixer, Mlp, ModelSpec
 from sim.specs.precision import DTYPE_BYTES
 from sim.specs.reader import read_blocks
@@ -339,6 +340,8 @@ DECODERS: dict[str, Callable[[Fields], ModelSpec]] = {
     "longcat_flash_ngram": longcat,
     "nemotron-nas": nemotron_nas,
     "zamba2": zamba2,
+    "hrm_text": hrm_text,
+    "dory": dory,
 }
 # model_type of a multimodal checkpoint -> (its text decoder, tied embeddings by default, parameters of its vision tower).
 _WRAPPERS: dict[str, tuple[str, bool, Callable[[Fields, int], int]]] = {

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 from sim.errors import UsageError
+from sim.specs.architectures import supported
 from sim.specs.hf_config import spec_from_config
 from sim.specs.mixers import Mixer
 from sim.specs.mlps import Mlp
@@ -42,6 +46,19 @@ PRECISIONS = {
     name: (MEASURED if name in ("bf16", "fp16", "fp8") else PRICED, "read narrow, computed in 16 bits" if name in WEIGHT_ONLY else "")
     for name in DTYPE_BYTES
 }
+
+
+@cache
+def engine_architectures() -> tuple[str, dict[str, str]]:
+    """(vLLM's version, its text architectures with the model_type of their configurations)."""
+    body = json.loads(files("sim.specs").joinpath("data/vllm_architectures.json").read_text(encoding="utf-8"))
+    return str(body["version"]), dict(body["model_types"])
+
+
+def unread_architectures() -> list[str]:
+    """Text architectures of vLLM whose configurations are refused."""
+    read = set(supported())
+    return [name for name, model_type in engine_architectures()[1].items() if model_type not in read]
 
 
 def parts(spec: ModelSpec) -> list[Part]:

@@ -7,7 +7,7 @@ auto-round, fbgemm_fp8. Embedding, output projection, routers and norms stay in 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sim.specs import storage
@@ -64,7 +64,18 @@ def read(config: Fields) -> Quantisation | None:
     method = _method(q)
     if method not in METHODS:
         raise q.fail("quant_method", f"is unsupported: {method!r} (supported: {', '.join(sorted(METHODS))})")
-    return METHODS[method](q)
+    found = METHODS[method](q)
+    return _four_bit_experts(config, found) if config.data.get("model_type") in ("deepseek_v4", "deepseek_ref") else found
+
+
+def _four_bit_experts(config: Fields, found: Quantisation) -> Quantisation:
+    """DeepSeek V4's fp8 files hold mxfp4 experts unless `expert_dtype` says fp8."""
+    dtype = config.text("expert_dtype", "fp4")
+    if dtype not in ("fp4", "fp8"):
+        raise config.fail("expert_dtype", f"must be fp4 or fp8, not {dtype!r}")
+    if found.method != "fp8" or dtype == "fp8":
+        return found
+    return replace(found, groups=((storage.MXFP4, ModuleRules(["mlp.experts"])), (found.base, ModuleRules(["re:.*"]))))
 
 
 def _method(q: Fields) -> str:

@@ -114,8 +114,12 @@ def numbers(c: Fields, name: str) -> list[int]:
     return values
 
 
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")  # files saved by a newer transformers take another of them
+
+
 def expert_mlp(c: Fields, count_field: str, intermediate: int, **more: bool | int) -> MoeMlp:
-    """A mixture whose expert count stands in `count_field`; `more` are the other fields of MoeMlp."""
+    """A mixture whose expert count stands in `count_field`, or under another's name; `more` are the other fields of MoeMlp."""
+    count_field = next((name for name in (count_field, *EXPERT_COUNTS) if c.has(name)), count_field)
     experts, top_k = c.int(count_field), c.int("num_experts_per_tok")
     if top_k > experts:
         raise c.fail("num_experts_per_tok", f"must be at most {count_field} = {experts}, not {top_k}")

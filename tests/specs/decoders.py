@@ -141,6 +141,7 @@ DECODERS = {
         | {"layers_block_type": ["linear_attention", "hybrid"] * 2, "attention_head_dim": 32},
         218128,
     ),
+    "hrm_text": ({"num_hidden_layers": 2, "num_key_value_heads": 4, "head_dim": 16, "H_cycles": 2, "L_cycles": 3}, 196672),
     "beam": (MOE | DENSE_FIRST | SLIDING | {"head_dim": 16, "n_group": 1, "topk_group": 1}, 238312),
     "flint": (MOE | {"mlp_only_layers": [0], "shared_expert_intermediate_size": 40, "head_dim": 16, "pad_token_id": 0} | SLIDING, 244432),
     "mellum": (

@@ -124,6 +124,7 @@ def test_every_architecture_has_a_toy():
         "longcat_flash",
         "longcat_flash_ngram",
         "nemotron-nas",
+        "dory",
         "gemma4_unified_text",
     }
     assert set(SPECIAL) | set(DECODERS) <= set(supported())

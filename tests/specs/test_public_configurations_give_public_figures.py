@@ -131,6 +131,47 @@ def test_parameters_and_kv(fields, billions, kv_bytes):
     assert 2 * spec.kv_elements_per_token == pytest.approx(kv_bytes, abs=1)
 
 
+@pytest.mark.parametrize(("said", "gigabytes"), [({}, 160), ({"expert_dtype": "fp4"}, 160), ({"expert_dtype": "fp8"}, 286)])
+def test_an_fp8_file_of_deepseek_v4_holds_4_bit_experts_unless_it_says_otherwise(said, gigabytes):
+    """277 billion of the 284 are experts': 4.25 bits or 8 each."""
+    quantised = {"quant_method": "fp8", "weight_block_size": [128, 128], "scale_fmt": "ue8m0"}
+    spec = spec_from_config(DEEPSEEK_V4_FLASH | said | {"quantization_config": quantised}, "made", "")
+    experts = spec.expert_params * (1 if said.get("expert_dtype") == "fp8" else 4.25 / 8)
+    assert experts < spec.checkpoint.total < experts + 2 * (spec.params - spec.expert_params)
+    assert spec.checkpoint.total / 1e9 == pytest.approx(gigabytes, rel=0.03)
+    assert ("mxfp4" in spec.checkpoint.said) == (said.get("expert_dtype") != "fp8")
+
+
+DORY = {
+    "model_type": "dory",
+    "hidden_size": 64,
+    "num_hidden_layers": 8,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "n_input_layers": 2,
+    "n_output_layers": 2,
+    "sliding_window": 32,
+    "vocab_size": 320,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.mark.parametrize("loops", [1, 3])
+def test_layers_that_run_again_are_stored_once_and_cached_each_time(loops):
+    """Four attention layers, the seventh over the whole context; the middle two of them loop."""
+    spec = spec_from_config(DORY | {"n_recurrent_loops": loops}, "made", "")
+    attention, mlp = 64 * 64 * 3 + 2 * 64 * 32 + 2 * 64, 3 * 64 * 96 + 2 * 96
+    assert spec.params == 2 * 320 * 64 + 320 + 4 * (attention + mlp + 2 * 64)
+    assert spec.layers == 4 + 4 * loops
+    assert spec.kv_elements_per_token == 2 * 2 * 16
+    assert spec.window_kv_elements_per_token == (1 + 2 * loops) * 2 * 2 * 16
+    one, more = (Deployment.of(spec_from_config(DORY | {"n_recurrent_loops": n}, "made", ""), "H100") for n in (1, loops))
+    weights = [d.work(decode_batch(d.model, 1.0, 8.0)).linear_bytes for d in (one, more)]
+    assert weights[1] - weights[0] == pytest.approx(2 * (loops - 1) * 2 * (attention + mlp + 2 * 64))
+
+
 def test_an_indexer_reads_what_it_selects_and_keeps_everything():
     """A decode at 64K tokens reads 2,048 entries of each latent cache and every 8-bit key; the whole cache stays resident."""
     spec, bf16 = spec_from_config(GLM_5, "GLM-5", ""), Precision()
