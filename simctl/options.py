@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sim.errors import UsageError
+from sim.specs.lookup import did_you_mean
 from sim.units import parse_tokens
 from sim.workload.formats import FORMATS
 
@@ -156,6 +157,69 @@ GPU, MODEL, CURVE, ROUTER = Named(_gpus), Named(_models), Named(_curves), Router
 PAIR = Parsed("rate:burst", _pair, "not RATE:BURST")
 
 
+class Setting(click.Option):
+    """An option that the command line gives as NAME=VALUE of its `Settings`, and a scenario or fleet file by its own name."""
+
+    group = ""
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        return f"'{self.group} {self.opts[0].removeprefix('--')}'"
+
+
+class Settings(click.Option):
+    """`--GROUP NAME=VALUE`, repeatable: each pair is one of `members`, which the command receives under their own names.
+
+    With `others`, pairs of further names are the command's to read, under the group's name; else they are refused.
+    """
+
+    def __init__(self, decls: Sequence[str], members: Sequence[Setting], *, others: bool = False, **more: Any) -> None:
+        super().__init__(decls, multiple=True, metavar="NAME=VALUE", expose_value=others, **more)
+        self.members, self.others = tuple(members), others
+        self.known = {name.lstrip("-"): member for member in members for name in member.opts}
+        for member in members:
+            member.group = decls[0]
+
+    def split(self, pairs: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """(settings by parameter name, pairs of further names). Raises click.BadParameter for a name that nobody reads."""
+        found: dict[str, Any] = {}
+        rest: list[str] = []
+        for pair in pairs:
+            name, equals, value = str(pair).partition("=")
+            member = self.known.get(name.replace("_", "-"))
+            if member is not None and (equals or member.is_flag):
+                found[member.name or ""] = value if equals else "true"
+            elif member is not None:
+                raise click.BadParameter(f"{name} needs a value", param=self)
+            elif self.others:
+                rest.append(str(pair))
+            else:
+                there = [each.opts[0].lstrip("-") for each in self.members]
+                raise click.BadParameter(f"no setting {name!r}{did_you_mean(name, there)}; there are {', '.join(there)}", param=self)
+        return found, tuple(rest)
+
+    def handle_parse_result(self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]) -> tuple[Any, list[str]]:
+        pairs, source = self.consume_value(ctx, opts)
+        found, rest = self.split(pairs if isinstance(pairs, list | tuple) else ())
+        for member in self.members:
+            member.handle_parse_result(ctx, found, [])
+        if not self.others:
+            return None, args
+        value, args = super().handle_parse_result(ctx, {self.name or "": rest} if found or rest else {}, args)
+        ctx.set_parameter_source(self.name or "", source)
+        return value, args
+
+
+def members_of(params: Sequence[click.Parameter]) -> list[click.Option]:
+    """All options of a command, those inside of groups for their groups; a group that also takes other names stays."""
+    found: list[click.Option] = []
+    for option in params:
+        if isinstance(option, Settings):
+            found += [*option.members, *([option] if option.others else [])]
+        elif isinstance(option, click.Option):
+            found.append(option)
+    return found
+
+
 class Sectioned(click.Command):
     """A command whose help shows its options under headings, in order; all others come last, as Options.
 
@@ -165,22 +229,30 @@ class Sectioned(click.Command):
     def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **more: Any) -> None:
         super().__init__(*args, **more)
         self.sections = sections
-        for option in self.params:
-            if isinstance(option, click.Option) and option.metavar is None and not (option.is_flag or option.count):
+        for option in members_of(self.params):
+            if option.metavar is None and not (option.is_flag or option.count):
                 if isinstance(option.type, click.types.IntParamType):
                     option.metavar = "N"
                 elif isinstance(option.type, click.types.FloatParamType):
                     option.metavar = "NUMBER"
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        shown = {param: param.get_help_record(ctx) for param in self.get_params(ctx)}
-        named = {opt.lstrip("-"): param for param in shown for opt in param.opts}
-        taken = [name for names in self.sections.values() for name in names]
-        others = [record for param, record in shown.items() if record and param not in {named[name] for name in taken}]
-        for title, records in {**{t: [shown[named[n]] for n in names] for t, names in self.sections.items()}, "Options": others}.items():
-            if rows := [record for record in records if record]:
+        params = self.get_params(ctx)
+        named = {opt.lstrip("-"): param for param in params for opt in param.opts}
+        listed = {title: [named[name] for name in names] for title, names in self.sections.items()}
+        taken = {param for each in listed.values() for param in each}
+        for title, each in (listed | {"Options": [param for param in params if param not in taken]}).items():
+            if rows := [row for param in each for row in _help_rows(ctx, param)]:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def _help_rows(ctx: click.Context, param: click.Parameter) -> list[tuple[str, str]]:
+    """The help of an option and, of a group, below it that of its settings."""
+    record = param.get_help_record(ctx)
+    settings = [each.get_help_record(ctx) for each in param.members] if isinstance(param, Settings) else []
+    names = [(f"  {row[0].removeprefix('--').split(',')[0].replace(' ', '=')}", row[1]) for row in settings if row]
+    return ([record] if record else []) + names
 
 
 def grouped(*options: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,7 +273,7 @@ def _take_deployment(ctx: click.Context, param: click.Parameter, path: Path | No
     from simctl.asked.from_deployment import defaults_for, read_deployment
 
     found = read_deployment(path)
-    defaults, unused = defaults_for(found, {option.name or "" for option in ctx.command.params})
+    defaults, unused = defaults_for(found, {option.name or "" for option in members_of(ctx.command.params)})
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
     click.echo(f"{path.name}: {', '.join(f'{name} {value}' for name, value in defaults.items())}", err=True)
     if unused:
@@ -228,22 +300,26 @@ deployment_options = grouped(
         "--tp", "--tensor-parallel-size", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="GPUs per replica."
     ),
     click.option(
-        "--pipeline-parallel-size", "-pp", default=1, show_default=True, type=click.IntRange(1, 1024), help="Stages of layers of a replica."
-    ),
-    click.option(
-        "--data-parallel-size",
-        "-dp",
-        default=1,
-        show_default=True,
-        type=click.IntRange(1, 1024),
-        help="Ranks of a replica with attention and KV of their own.",
-    ),
-    click.option("--enable-expert-parallel", "-ep", is_flag=True, help="Experts whole on a GPU each, not cut."),
-    click.option(
-        "--topology",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="YAML: NVLink domain, PCIe, network. [default: the GPU's]",
+        "--parallel",
+        cls=Settings,
+        members=(
+            Setting(["--pipeline-parallel-size", "--pp"], type=click.IntRange(1, 1024), default=1, metavar="N", help="Stages of layers."),
+            Setting(
+                ["--data-parallel-size", "--dp"],
+                type=click.IntRange(1, 1024),
+                default=1,
+                metavar="N",
+                help="Ranks with attention and KV of their own.",
+            ),
+            Setting(["--enable-expert-parallel", "--ep"], is_flag=True, help="Experts whole on a GPU each, not cut."),
+            Setting(
+                ["--topology"],
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                metavar="FILE",
+                help="YAML: NVLink domain, PCIe, network. [default: the GPU's]",
+            ),
+        ),
+        help="How a replica's GPUs share the work beyond --tp: pp=2, dp=8, ep. May be repeated.",
     ),
 )
 
@@ -282,18 +358,27 @@ workload_options = grouped(
         show_default=True,
         help=f"One of {', '.join(FORMATS)}.",
     ),
-    click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the trace's first N requests."),
-    click.option("--rate-scale", type=float, help="Let the trace arrive this many times as fast. [default: 1]"),
-    click.option("--spread-arrivals", type=float, help="Put arrivals off by up to so many seconds, at random (Mooncake: 3)."),
-    click.option("--prefix-block", type=click.IntRange(1, 2**20), metavar="N", help="Tokens of a prefix id or hash. [default: 512]"),
-    click.option("--time-unit", type=click.Choice(("s", "ms")), help="Unit of a Mooncake-like trace's times. [default: inferred]"),
-    click.option("--chars-per-token", type=click.FloatRange(0.1, 100), metavar="X", help="How texts are counted. [default: 4]"),
-    click.option("--assume-prefix", type=click.IntRange(1), metavar="N", help="Tokens all prompts begin with, if unsaid."),
-    click.option("--trace-start", type=float, help="ServeGen: draw from this second on. [default: 0]"),
-    click.option("--trace-duration", type=float, help="ServeGen: draw this many seconds. [default: 3600]"),
-    click.option("--num-prompts", type=click.IntRange(1, 10_000_000), help="Requests to draw, without a trace or with --resample."),
+    click.option(
+        "--workload-option",
+        cls=Settings,
+        members=(
+            Setting(["--limit"], type=click.IntRange(1), metavar="N", help="Only the trace's first N requests."),
+            Setting(["--rate-scale"], type=float, help="Let the trace arrive this many times as fast. [default: 1]"),
+            Setting(["--spread-arrivals"], type=float, help="Put arrivals off by up to so many seconds, at random (Mooncake: 3)."),
+            Setting(["--prefix-block"], type=click.IntRange(1, 2**20), metavar="N", help="Tokens of a prefix id or hash. [default: 512]"),
+            Setting(["--time-unit"], type=click.Choice(("s", "ms")), help="Unit of a Mooncake-like trace's times. [default: inferred]"),
+            Setting(["--chars-per-token"], type=click.FloatRange(0.1, 100), metavar="X", help="How texts are counted. [default: 4]"),
+            Setting(["--assume-prefix"], type=click.IntRange(1), metavar="N", help="Tokens all prompts begin with, if unsaid."),
+            Setting(["--trace-start"], type=float, help="ServeGen: draw from this second on. [default: 0]"),
+            Setting(["--trace-duration"], type=float, help="ServeGen: draw this many seconds. [default: 3600]"),
+            Setting(["--resample"], is_flag=True, help="Draw --num-prompts requests with the trace's lengths."),
+            Setting(["--agent-opening-len"], type=click.IntRange(1), help="Mean new tokens of an agent's first prompt. [default: 22000]"),
+            Setting(["--agent-edited-share"], type=float, help="Share of agents' later turns with a rewritten context. [default: 0.6]"),
+        ),
+        help="A setting of the trace, or of agents; may be repeated.",
+    ),
+    click.option("--num-prompts", type=click.IntRange(1, 10_000_000), help="Requests to draw, without a trace or with resample."),
     click.option("--agent-sessions", type=click.IntRange(1, 1_000_000), metavar="N", help="Sessions of agents to draw instead."),
-    click.option("--resample", is_flag=True, help="Draw --num-prompts requests with the trace's lengths."),
     click.option("--request-rate", type=float, help="Requests (sessions) per second, instead of the trace's times; inf: all at once."),
     click.option("--burstiness", type=float, help="1: Poisson; less: bursts; inf: constant gaps. [default: 1]"),
     click.option("--rate-curve", type=CURVE, metavar="NAME", help="Rate over time: a CSV or servegen-day; --request-rate is its mean."),
@@ -305,6 +390,4 @@ workload_options = grouped(
     click.option("--random-prefix-len", type=click.IntRange(0), help="System prompt shared by all. [default: 0; agents: 5200]"),
     click.option("--turns", type=click.IntRange(1), help="Requests per session; the context grows. [default: 1; agents: 4.43 in the mean]"),
     click.option("--think-time", type=float, help="Mean seconds between turns, exponential. [default: 0; agents: 5.3, log-normal]"),
-    click.option("--agent-opening-len", type=click.IntRange(1), help="Mean new tokens of an agent's first prompt. [default: 22000]"),
-    click.option("--agent-edited-share", type=float, help="Share of agents' later turns with a rewritten context. [default: 0.6]"),
 )

@@ -36,6 +36,7 @@ from sim.specs.lookup import did_you_mean, given_path
 from sim.sweeps.design import Axis, Design, Range
 from sim.yaml_text import MAX_BYTES, read_yaml
 from simctl import __version__
+from simctl.options import Setting, members_of
 
 KEYS = ("question", "command", "options", "sweep", "samples", "report")
 RANGE_KEYS = ("low", "high", "scale")
@@ -270,8 +271,8 @@ def command_of(name: str) -> click.Command:
 
 
 def options_by_name(command: click.Command) -> dict[str, click.Option]:
-    """The command's options by their long names, without the dashes."""
-    found = [p for p in command.params if isinstance(p, click.Option) and p.name not in ("as_json", "out", "plot", "chrome_trace")]
+    """The command's options, and the settings of its groups, by their long names without the dashes."""
+    found = [option for option in members_of(command.params) if option.name not in ("as_json", "out", "plot", "chrome_trace")]
     return {name.removeprefix("--"): option for option in found for name in option.opts if name.startswith("--")}
 
 
@@ -292,6 +293,8 @@ def option_value(where: str, value: Any, option: click.Option, folder: Path | No
 
 
 def _arguments(key: str, value: Any, option: click.Option) -> list[str]:
+    if isinstance(option, Setting):
+        return [option.group, f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
     if option.is_flag:
         return [f"--{key}"] if value else list(option.secondary_opts[:1])
     return [part for item in (value if option.multiple else [value]) for part in (f"--{key}", item)]

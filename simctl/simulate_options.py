@@ -19,9 +19,12 @@ from simctl.options import (
     ROUTER,
     SHARE,
     Sectioned,
+    Setting,
+    Settings,
     deployment_options,
     grouped,
     limit_options,
+    members_of,
     rate_options,
     served_option,
     workload_options,
@@ -49,25 +52,18 @@ class GoodputCommand(Sectioned):
 
 
 SECTIONS = {
-    "Workload from a trace": ("trace", "trace-format", "limit", "rate-scale", "spread-arrivals", "prefix-block", "time-unit",
-        "chars-per-token", "assume-prefix", "trace-start", "trace-duration"),
-    "Workload drawn": (
-        "num-prompts", "agent-sessions", "resample", "request-rate", "burstiness", "rate-curve", "max-concurrency",
+    "Workload": (
+        "trace", "trace-format", "num-prompts", "agent-sessions", "request-rate", "burstiness", "rate-curve", "max-concurrency",
         "random-input-len", "random-output-len", "random-length-cv", "random-range-ratio", "random-prefix-len", "turns", "think-time",
-        "agent-opening-len", "agent-edited-share",
+        "workload-option",
     ),
-    "Model and GPU": ("from-deployment",
-        "model", "gpu", "dtype", "kv-dtype", "tp", "pipeline-parallel-size", "data-parallel-size", "enable-expert-parallel", "topology",
-        "posterior",
-    ),
+    "Model and GPU": ("from-deployment", "model", "gpu", "dtype", "kv-dtype", "tp", "parallel", "posterior"),
     "Engine": (
-        "engine", "engine-option", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization", "block-size", "max-model-len",
-        "num-gpu-blocks", "enable-prefix-caching", "enable-chunked-prefill", "long-prefill-token-threshold", "scheduling-policy",
-        "prefill-schedule-interval", "engine-version", "attention", "host-kv", "kv-offloading-size", "draft-model", "enforce-eager",
-        "enable-lora", "max-lora-rank", "max-loras", "lora-share",
+        "engine", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization", "block-size", "max-model-len",
+        "enable-prefix-caching", "attention", "host-kv", "kv-offloading-size", "engine-option",
     ),
-    "Server": ("served", "overhead", "host-overhead", "host-scale", "host-rate"),
-    "Fleet": ("fleet", "replicas", "router", "router-option", "skip-too-long", "max-queue", "token-bucket", "admit-ttft"),
+    "Server": ("served", "overhead", "host-scale", "host-rate"),
+    "Fleet": ("fleet", "replicas", "router", "router-option", "admission"),
     "Answer": ("goodput", "goal", "draws", "seed", "iterations", "explain", "out", "plot", "chrome-trace", "json"),
 }  # fmt: skip
 
@@ -75,14 +71,35 @@ simulate_options = grouped(
     workload_options,
     deployment_options,
     limit_options,
-    click.option("--engine-option", multiple=True, metavar="NAME=VALUE", help="A setting of that engine; may be repeated."),
     click.option(
-        "--scheduling-policy",
-        "policy",
-        type=click.Choice(POLICIES),
-        default="fcfs",
-        show_default=True,
-        help="Order of waiting requests; priority: by the trace's priority, lower first.",
+        "--engine-option",
+        cls=Settings,
+        others=True,
+        members=(
+            Setting(
+                ["--scheduling-policy", "policy"],
+                type=click.Choice(POLICIES),
+                default="fcfs",
+                show_default=True,
+                help="Order of waiting requests; priority: by the trace's priority, lower first.",
+            ),
+            Setting(
+                ["--prefill-schedule-interval"], type=click.IntRange(1), default=1, show_default=True, help="Prefill once in N iterations."
+            ),
+            Setting(["--engine-version"], default=NEWEST, show_default=True, help="Of vllm: its decisions and defaults."),
+            Setting(
+                ["--long-prefill-token-threshold"], type=click.IntRange(0), default=0, show_default=True, help="Prefill share cap; 0: none."
+            ),
+            Setting(["--enable-chunked-prefill"], is_flag=True, default=True, help="Cut prompts at the token budget. [default: on]"),
+            Setting(["--num-gpu-blocks"], type=click.IntRange(2, MOST_BLOCKS), help="KV blocks, instead of those predicted from memory."),
+            Setting(["--enforce-eager"], is_flag=True, help="Capture no CUDA graphs."),
+            Setting(["--draft-model"], type=MODEL, help="Catalogue model that proposes the drafts of --engine-option draft_tokens=K."),
+            Setting(["--enable-lora"], is_flag=True, help="Serve LoRA adapters."),
+            Setting(["--max-lora-rank"], type=click.IntRange(1, 512), metavar="N", help="Largest rank of an adapter. [default: 16]"),
+            Setting(["--max-loras"], type=click.IntRange(1, 4096), metavar="N", help="Adapters on the GPU. [default: 1]"),
+            Setting(["--lora-share"], type=SHARE, help="Share of the requests that use one. [default: 1]"),
+        ),
+        help="A setting of that engine, its own or one of these; may be repeated.",
     ),
     click.option(
         "--attention", type=ATTENTION, default="dense", show_default=True, help="dense, sink-window, pages:K or blocks:K, as in what-if."
@@ -94,28 +111,13 @@ simulate_options = grouped(
         metavar="GIB",
         help="Keep evicted prefix blocks in this much host RAM of a replica, over its GPUs.",
     ),
-    click.option("--draft-model", type=MODEL, help="Catalogue model that proposes the drafts of --engine-option draft_tokens=K."),
-    click.option("--enable-lora", is_flag=True, help="Serve LoRA adapters."),
-    click.option("--max-lora-rank", type=click.IntRange(1, 512), metavar="N", help="Largest rank of an adapter. [default: 16]"),
-    click.option("--max-loras", type=click.IntRange(1, 4096), metavar="N", help="Adapters on the GPU. [default: 1]"),
-    click.option("--lora-share", type=SHARE, help="Share of the requests that use one. [default: 1]"),
-    click.option("--enforce-eager", is_flag=True, help="Capture no CUDA graphs."),
     click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block."),
     click.option("--max-model-len", type=LENGTH, help="Longest prompt + output, or auto: the longest that fits. [default: the model's]"),
-    click.option("--num-gpu-blocks", type=click.IntRange(2, MOST_BLOCKS), help="KV blocks, instead of those predicted from memory."),
     click.option(
         "--enable-prefix-caching/--no-enable-prefix-caching",
         default=None,
         help="Reuse KV of equal prefixes. [default: on; off with recurrent state]",
     ),
-    click.option(
-        "--enable-chunked-prefill/--no-enable-chunked-prefill", default=True, help="Cut prompts at the token budget. [default: on]"
-    ),
-    click.option(
-        "--long-prefill-token-threshold", type=click.IntRange(0), default=0, show_default=True, help="Prefill share cap; 0: none."
-    ),
-    click.option("--prefill-schedule-interval", type=click.IntRange(1), default=1, show_default=True, help="Prefill once in N iterations."),
-    click.option("--engine-version", default=NEWEST, show_default=True, help="Of vllm: its decisions and defaults."),
     served_option,
     click.option(
         "--overhead",
@@ -123,7 +125,6 @@ simulate_options = grouped(
         metavar="FILE",
         help="Serving overhead of validate --save-overhead. [default: packaged]",
     ),
-    click.option("--host-overhead/--no-host-overhead", default=True, show_default=True, help="Add the API server's time, too."),
     click.option(
         "--host-scale",
         metavar="X|FILE",
@@ -133,7 +134,8 @@ simulate_options = grouped(
         "--host-rate",
         multiple=True,
         metavar="NAME=SECONDS",
-        help="Set request_s, serial_s, prompt_token_s, response_s, token_s, or of an iteration iteration_s, sequence_s, prefill_s.",
+        help="Set request_s, serial_s, prompt_token_s, response_s, token_s, or of an iteration iteration_s, sequence_s, prefill_s; "
+        "none: without the API server's time.",
     ),
     click.option(
         "--fleet",
@@ -152,10 +154,17 @@ simulate_options = grouped(
         help=f"How requests find a replica: {', '.join(ROUTERS)}, or a class's dotted path.",
     ),
     click.option("--router-option", multiple=True, metavar="NAME=VALUE", help="A setting of that router; may be repeated."),
-    click.option("--skip-too-long", is_flag=True, help="Count requests beyond --max-model-len as errors; else the first is refused."),
-    click.option("--max-queue", type=click.IntRange(1), help="Turn requests away while this many have no first token."),
-    click.option("--token-bucket", type=PAIR, metavar="RATE:BURST", help="Turn away what exceeds these tokens per second and burst."),
-    click.option("--admit-ttft", type=float, metavar="MS", help="Turn away requests whose predicted TTFT exceeds this."),
+    click.option(
+        "--admission",
+        cls=Settings,
+        members=(
+            Setting(["--max-queue"], type=click.IntRange(1), help="Turn requests away while this many have no first token."),
+            Setting(["--token-bucket"], type=PAIR, metavar="RATE:BURST", help="Turn away what exceeds these tokens per second and burst."),
+            Setting(["--admit-ttft"], type=float, metavar="MS", help="Turn away requests whose predicted TTFT exceeds this."),
+            Setting(["--skip-too-long"], is_flag=True, help="Count requests beyond --max-model-len as errors; else the first is refused."),
+        ),
+        help="Turn requests away; may be repeated.",
+    ),
     click.option("--goodput", multiple=True, metavar="NAME:MS...", help="What a good request meets: ttft:200 tpot:50 e2el:5000."),
     click.option(
         "--goal", type=GOAL, metavar="METRIC<=X", help="Also print the chance that this figure meets the bound: p99_ttft_ms<=2000."
@@ -186,7 +195,9 @@ def PARSER() -> None:
 
 SIMULATE: list[click.Option] = [option for option in PARSER.params if isinstance(option, click.Option)]
 next(option for option in SIMULATE if option.name == "gpu").required = False  # --fleet says it, too
-# What a pool of a fleet file sets for itself, and what it has keys of its own for
-POOL_OPTIONS = (*SECTIONS["Model and GPU"], *SECTIONS["Engine"], "router")
-POOL = click.Command("pool", params=[option for option in SIMULATE if option.opts[0].removeprefix("--") in POOL_OPTIONS])
+# What a pool of a fleet file sets for itself
+_OF_POOLS = (*SECTIONS["Model and GPU"], *SECTIONS["Engine"], "router")
+POOL = click.Command("pool", params=[option for option in SIMULATE if option.opts[0].removeprefix("--") in _OF_POOLS])
+POOL_OPTIONS = [name.removeprefix("--") for option in members_of(POOL.params) for name in option.opts if name.startswith("--")]
+# And what it has keys of its own for
 OF_POOLS = click.Command("pool", params=[*POOL.params, *(option for option in SIMULATE if option.name in ("replicas", "router_option"))])

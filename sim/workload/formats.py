@@ -43,9 +43,7 @@ def load_trace(path: Path, trace_format: str, options: LoadOptions = DEFAULT) ->
         raise UsageError(f"{path.name}: is a folder; only servegen traces are")
     for name, formats in OPEN.items():
         if getattr(options, name) is not None and trace_format not in formats:
-            raise UsageError(
-                f"{path.name}: --{name.replace('_', '-')} is for {', '.join(formats)}; {trace_format} leaves nothing open there"
-            )
+            raise UsageError(f"{path.name}: {name.replace('_', '-')} is for {', '.join(formats)}; {trace_format} leaves nothing open there")
     module, function, _ = FORMATS[trace_format]
     trace: Trace = getattr(importlib.import_module(module), function)(path, options)
     return trace

@@ -83,7 +83,7 @@ def _block_size(name: str, records: list[tuple[int, dict[str, Any]]], builder: T
         return BLOCK_TOKENS  # where nothing fits, the first line that does not says so
     if len(fits) > 1:
         sizes = ", ".join(map(str, sorted(fits)))
-        raise UsageError(f"{name}: its hash_ids may be of blocks of {sizes} tokens: say which with --prefix-block")
+        raise UsageError(f"{name}: its hash_ids may be of blocks of {sizes} tokens: say which with prefix-block")
     builder.note(f"hash_ids are of blocks of {fits[0]} tokens: only those cover every prompt")
     return fits[0]
 
@@ -99,4 +99,4 @@ def _time_unit(name: str, records: list[tuple[int, dict[str, Any]]], block: int,
     if block == 16 or any("chat_id" in record for _, record in records):
         builder.note("timestamps are seconds: they have fractions, and blocks are of 16 tokens")
         return "s"
-    raise UsageError(f"{name}: its timestamps have fractions: say whether they are seconds or milliseconds with --time-unit s or ms")
+    raise UsageError(f"{name}: its timestamps have fractions: say whether they are seconds or milliseconds with time-unit s or ms")

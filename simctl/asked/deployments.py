@@ -45,7 +45,7 @@ def fields_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def topology_of(options: Mapping[str, Any], gpu: str) -> Topology | None:
-    """The topology of --topology and --gpus-per-node for a GPU; None where neither is given."""
+    """The topology of the topology and --gpus-per-node for a GPU; None where neither is given."""
     from sim.specs.gpus import get_gpu
     from sim.specs.topology import default_topology, load_topology, with_node
 
@@ -77,11 +77,17 @@ def admission(options: Mapping[str, Any]) -> AdmissionLimits:
 def fleet_of(options: Mapping[str, Any]) -> Fleet:
     """The fleet of --fleet; what limits admission is the command's. UsageError for an option that belongs into the file."""
     from simctl.fleet_file import load_fleet
+    from simctl.options import members_of
     from simctl.simulate_options import OF_POOLS
 
     for name, unasked in OF_POOLS.make_context("pool", []).params.items():
         if options[name] != unasked:
-            flag = next(option.opts[0] for option in OF_POOLS.params if option.name == name)
+            flag = (
+                next(option for option in members_of(OF_POOLS.params) if option.name == name)
+                .get_error_hint(None)
+                .strip("'")
+                .split("' / '")[0]
+            )
             raise UsageError(f"{flag}: with --fleet, a pool of {options['fleet_file'].name} says that")
     door = {name: options[name] for name in ADMISSION}
     return load_fleet(options["fleet_file"], lambda options: _pool_deployment({**options, **door}))
@@ -98,12 +104,12 @@ def _pool_deployment(options: Mapping[str, Any]) -> Deployment:
 
 
 def _lora(options: Mapping[str, Any]) -> Lora | None:
-    """The adapters of the options. UsageError for what needs --enable-lora."""
+    """The adapters of the options. UsageError for what needs enable-lora."""
     from sim.specs.lora import Lora
 
     given = {name: options[option] for name, option in LORA.items() if options[option] is not None}
     if given and not options["enable_lora"]:
-        raise UsageError(f"--{LORA[next(iter(given))].replace('_', '-')} needs --enable-lora")
+        raise UsageError(f"--engine-option {LORA[next(iter(given))].replace('_', '-')} needs enable-lora")
     return Lora(**given) if options["enable_lora"] else None
 
 
@@ -128,7 +134,7 @@ def _drafting(options: Mapping[str, Any]) -> dict[str, Any]:
     if options["draft_model"] is None:
         return {"options": given}
     if options["engine"] != "vllm" or not given.get("draft_tokens"):
-        raise UsageError("--draft-model needs --engine vllm and --engine-option draft_tokens=K")
+        raise UsageError("--engine-option draft-model needs --engine vllm and draft_tokens=K")
     return {"options": {"drafter": "draft_model", **given}, "draft": get_model(options["draft_model"])}
 
 

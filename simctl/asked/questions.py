@@ -112,19 +112,22 @@ def _rates(options: Mapping[str, Any]) -> RateSource:
     from sim.rates.source import RateSource
 
     seconds: dict[str, float] = {}
+    bare = "none" in options["host_rate"]
     for pair in options["host_rate"]:
+        if pair == "none":
+            continue
         name, _, value = pair.partition("=")
         try:
             seconds[name] = float(value)
         except ValueError:
-            raise UsageError(f"--host-rate needs NAME=SECONDS, got {pair!r}") from None
+            raise UsageError(f"--host-rate needs NAME=SECONDS or none, got {pair!r}") from None
     if options["overhead"] is not None and not options["served"]:
         raise UsageError("--overhead is of a served engine: leave out --in-process")
     if options["host_scale"] is not None and (options["overhead"] is not None or not options["served"]):
         raise UsageError("--host-scale is of the packaged serving overhead: leave out --overhead and --in-process")
     try:
         return RateSource(
-            options["posterior"], options["served"], options["overhead"], options["host_overhead"], options["host_scale"], seconds,
+            options["posterior"], options["served"], options["overhead"], not bare, options["host_scale"], seconds,
             options["seed"],
         )  # fmt: skip
     except UsageError as error:

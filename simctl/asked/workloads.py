@@ -34,7 +34,7 @@ def workload_of(options: Mapping[str, Any], most_tokens: int) -> Workload:
     given = {name for name in names if options[name] is not None and options[name] is not False}
     arguments = {_ARGUMENTS.get(name, name): options[name] for name in given if name != "resample"} | {"seed": options["seed"]}
     if options["agent_sessions"] is None and given.intersection(AGENTS_ONLY):
-        raise UsageError("--agent-opening-len and --agent-edited-share need --agent-sessions")
+        raise UsageError("--workload-option agent-opening-len and agent-edited-share need --agent-sessions")
     if options["trace"] is None:
         return _drawn(options, given, arguments | {"most_tokens": most_tokens})
     return _from_trace(options, given, arguments)
@@ -44,7 +44,7 @@ def _drawn(options: Mapping[str, Any], given: set[str], arguments: dict[str, Any
     from sim import Workload
 
     if given.intersection((*TRACE_ONLY, "trace_start", "trace_duration")):
-        raise UsageError("--limit, --resample, --rate-scale, --spread-arrivals, --assume-prefix and --trace-... need a --trace")
+        raise UsageError("all of --workload-option but agent-opening-len and agent-edited-share need a --trace")
     requests, sessions = options["num_prompts"], options["agent_sessions"]
     if sessions is None:
         if requests is None:
@@ -66,9 +66,9 @@ def _from_trace(options: Mapping[str, Any], given: set[str], arguments: dict[str
         raise UsageError(f"--{stray[0].replace('_', '-')} is for requests that are drawn; the trace has its own")
     rated = given.intersection(("request_rate", "rate_curve"))
     if options["resample"] and (options["num_prompts"] is None or not rated):
-        raise UsageError("--resample needs --num-prompts and --request-rate or --rate-curve")
+        raise UsageError("--workload-option resample needs --num-prompts and --request-rate or --rate-curve")
     if options["num_prompts"] is not None and not options["resample"]:
-        raise UsageError("--num-prompts with a trace needs --resample; --limit takes its first requests")
+        raise UsageError("--num-prompts with a trace needs --workload-option resample; limit=N takes its first requests")
     if "burstiness" in given and not rated:
         raise UsageError("--burstiness needs --request-rate or --rate-curve")
     return Workload.from_trace(options["trace"], options["trace_format"], resample=options["num_prompts"], **arguments)

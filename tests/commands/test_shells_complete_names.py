@@ -38,7 +38,7 @@ def test_gpus(words):
 
 @pytest.mark.parametrize(
     "words",
-    [("what-if", "--model"), ("simulate", "--model"), ("simulate", "--draft-model"), ("validate", "--model"), ("models",)],
+    [("what-if", "--model"), ("simulate", "--model"), ("validate", "--model"), ("models",)],
 )
 def test_models(words):
     assert completed(*words, "") == [("plain", name) for name in list_models()]

@@ -60,7 +60,7 @@ def trace(rng: random.Random, folder: Path) -> Callable[[], Any]:
     else:
         lines = isinstance(body, list) and not kind.startswith("sharegpt")
         path.write_bytes(lines_changed(rng, body) if lines else changed(rng, body))
-    more = rng.choice(((), (), ("--out", str(folder / "run")), ("--skip-too-long",)))
+    more = rng.choice(((), (), ("--out", str(folder / "run")), ("--admission", "skip-too-long")))
     return lambda: run("simulate", "--trace", str(path), "--trace-format", kind, *MODEL, "--draws", "0", "--json", *more)
 
 

@@ -38,9 +38,9 @@ def test_adapters_take_kv_blocks():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--max-loras", "4"), "--max-loras needs --enable-lora"),
-        (("--enable-lora", "--max-lora-rank", "17"), "max-lora-rank must be one of"),
-        (("--enable-lora", "--model", "DeepSeek-V3", "--tp", "8"), "adapters of mla layers"),
+        (("--engine-option", "max-loras=4"), "max-loras needs enable-lora"),
+        (("--engine-option", "enable-lora", "--engine-option", "max-lora-rank=17"), "max-lora-rank must be one of"),
+        (("--engine-option", "enable-lora", "--model", "DeepSeek-V3", "--tp", "8"), "adapters of mla layers"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(options, words):

@@ -118,9 +118,9 @@ def test_admission_from_the_command_line():
         "--json",
     )
     limits = {
-        "rejected_full_queue": ("--max-queue", "3"),
-        "rejected_token_bucket": ("--token-bucket", "2000:4000"),
-        "rejected_ttft_goal": ("--admit-ttft", "500"),
+        "rejected_full_queue": ("--admission", "max-queue=3"),
+        "rejected_token_bucket": ("--admission", "token-bucket=2000:4000"),
+        "rejected_ttft_goal": ("--admission", "admit-ttft=500"),
     }
     for by, limit in limits.items():
         result = command(*common, *limit)

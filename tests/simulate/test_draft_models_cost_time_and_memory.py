@@ -1,4 +1,4 @@
-"""`--draft-model`: its weights and KV share the GPU, its decode steps precede every verification, its tokens count."""
+"""Draft models: its weights and KV share the GPU, its decode steps precede every verification, its tokens count."""
 
 import json
 
@@ -31,10 +31,10 @@ def test_weights_and_kv_share_the_gpu():
 
 
 def test_its_steps_cost_time_that_the_gain_may_be_worth():
-    plain, free, drafted = simulated(), simulated(*DRAFTS), simulated(*DRAFTS, "--draft-model", "Llama-3.2-1B")
+    plain, free, drafted = simulated(), simulated(*DRAFTS), simulated(*DRAFTS, "--engine-option", "draft-model=Llama-3.2-1B")
     assert free["mean_tpot_ms"] < drafted["mean_tpot_ms"] < plain["mean_tpot_ms"]
     # a larger draft model takes longer for the same drafts
-    assert drafted["mean_tpot_ms"] < simulated(*DRAFTS, "--draft-model", "Llama-3.2-3B")["mean_tpot_ms"]
+    assert drafted["mean_tpot_ms"] < simulated(*DRAFTS, "--engine-option", "draft-model=Llama-3.2-3B")["mean_tpot_ms"]
     assert drafted["provenance"]["draft_model"] == "Llama-3.2-1B"
     assert drafted["provenance"]["engine_drafter"] == "draft_model"
 
@@ -47,6 +47,6 @@ def test_accepted_drafts_count_as_output():
 
 @pytest.mark.parametrize("arguments", [(), ("--engine-option", "draft_tokens=0"), ("--engine", "sglang")])
 def test_a_draft_model_without_drafts_is_refused(arguments):
-    result = run("simulate", *BASE, "--draft-model", "Llama-3.2-1B", *arguments)
+    result = run("simulate", *BASE, "--engine-option", "draft-model=Llama-3.2-1B", *arguments)
     assert result.code == 2
-    assert "--draft-model needs" in result.stderr
+    assert "draft-model needs" in result.stderr

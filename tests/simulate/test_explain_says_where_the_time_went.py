@@ -20,7 +20,8 @@ from tests.simulate.runs import run, trace_of
 SESSIONS = Path(__file__).parents[1] / "data" / "small_sessions.jsonl"
 LOAD = (
     "simulate", "--gpu", "H100", "--model", "Llama-3.1-8B", "--num-prompts", "90", "--turns", "3", "--request-rate", "60",
-    "--random-input-len", "5000", "--replicas", "2", "--num-gpu-blocks", "4000", "--draws", "0", "--router-option", "dispatch_s=0.02",
+    "--random-input-len", "5000", "--replicas", "2", "--engine-option", "num-gpu-blocks=4000", "--draws", "0",
+    "--router-option", "dispatch_s=0.02",
 )  # fmt: skip
 
 
@@ -130,7 +131,7 @@ def test_one_that_gave_up_is_explained_until_then(tmp_path):
     ]
     trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
     load = ("simulate", "--trace", str(trace), "--gpu", "A10", "--model", "Qwen2.5-7B", "--max-num-seqs", "1", "--max-model-len", "70000")
-    assert command(*load, "--num-gpu-blocks", "5000", "--draws", "0", "--out", str(tmp_path / "run")).code == 0
+    assert command(*load, "--engine-option", "num-gpu-blocks=5000", "--draws", "0", "--out", str(tmp_path / "run")).code == 0
     text = command("explain", str(tmp_path / "run"), "1").stdout
     assert "it did not finish" in text
     assert "for want of a sequence slot" in text
@@ -141,7 +142,7 @@ def test_one_that_gave_up_is_explained_until_then(tmp_path):
 def test_what_cannot_be_explained_is_one_line(out, tmp_path):
     short = tmp_path / "short"
     load = (*LOAD[:5], "--num-prompts", "20", "--request-rate", "200", "--random-input-len", "5000", "--draws", "0", "--out", str(short))
-    assert command(*load, "--no-iterations", "--max-queue", "2").code == 0
+    assert command(*load, "--no-iterations", "--admission", "max-queue=2").code == 0
     (tmp_path / "run.nc").write_text("no")
     broken = tmp_path / "broken.nc"
     broken.write_bytes((out / "run.nc").read_bytes()[:5000])

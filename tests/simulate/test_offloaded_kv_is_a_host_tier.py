@@ -11,7 +11,7 @@ from sim.study.memory import block_bytes
 from tests.cli import run
 
 SESSIONS = ("--num-prompts", "60", "--request-rate", "4", "--turns", "3", "--think-time", "20", "--random-input-len", "2000")
-STARVED = ("simulate", "--model", "Llama-3.1-8B", "--gpu", "H100", "--num-gpu-blocks", "1500", *SESSIONS, "--draws", "0")
+STARVED = ("simulate", "--model", "Llama-3.1-8B", "--gpu", "H100", "--engine-option", "num-gpu-blocks=1500", *SESSIONS, "--draws", "0")
 
 
 def host_blocks(**limits):

@@ -1,4 +1,4 @@
-"""`--scheduling-policy priority` lets requests of a lower number go first; without it the trace's priorities change nothing."""
+"""`scheduling-policy=priority` lets requests of a lower number go first; without it the trace's priorities change nothing."""
 
 import json
 
@@ -34,7 +34,7 @@ def waits(tmp_path, *arguments):
 
 
 def test_order(tmp_path):
-    by_arrival, by_priority = waits(tmp_path), waits(tmp_path, "--scheduling-policy", "priority")
+    by_arrival, by_priority = waits(tmp_path), waits(tmp_path, "--engine-option", "scheduling-policy=priority")
     assert abs(by_arrival[::2].mean() - by_arrival[1::2].mean()) < 0.1 * by_arrival.mean()
     # all but the first few of the second class wait for the first to be through
     assert by_priority[9::2].min() > by_priority[8::2].max() - 1.0

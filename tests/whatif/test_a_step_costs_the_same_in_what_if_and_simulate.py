@@ -10,7 +10,7 @@ from tests.cli import run
 
 ASK = ("--gpu", "H100", "--model", "Qwen2.5-7B")
 # one long answer: its time per token is the decode step at the context in its middle
-LOAD = ("--num-prompts", "1", "--random-input-len", "4000", "--random-output-len", "192", "--draws", "0", "--no-host-overhead", "--json")
+LOAD = ("--num-prompts", "1", "--random-input-len", "4000", "--random-output-len", "192", "--draws", "0", "--host-rate", "none", "--json")
 
 
 @pytest.mark.parametrize("flag", ["--served", "--in-process", None])

@@ -37,7 +37,7 @@ def counted(path, block):
 
 def simulated(path, block, blocks, *more):
     """The same, of a simulated engine with that many KV blocks that serves one call after another."""
-    cache = ("--block-size", str(block), "--num-gpu-blocks", str(blocks), "--max-model-len", "256K", "--max-concurrency", "1")
+    cache = ("--block-size", str(block), "--engine-option", f"num-gpu-blocks={blocks}", "--max-model-len", "256K", "--max-concurrency", "1")
     where = ("--gpu", "H100", "--model", "Qwen3-Coder-30B-A3B", "--no-iterations", "--draws", "0", "--json")
     result = run("simulate", "--trace", str(path), "--trace-format", "mooncake", *cache, *where, *more)
     assert result.code == 0, result.stderr

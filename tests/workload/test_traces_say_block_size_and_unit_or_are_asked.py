@@ -49,14 +49,14 @@ def test_mooncake_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_what_is_open_is_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--time-unit s or ms"):
+    with pytest.raises(UsageError, match="with time-unit s or ms"):
         loaded(tmp_path, [record(0.5, 700, 512)])
     assert loaded(tmp_path, [record(0.5, 700, 512)], time_unit="s").arrival_s[0] == 0.5
-    with pytest.raises(UsageError, match="say which with --prefix-block"):
+    with pytest.raises(UsageError, match="say which with prefix-block"):
         loaded(tmp_path, [{"timestamp": 0, "input_length": 33, "output_length": 5, "hash_ids": [1, 2]}, record(1, 40, 16)][:1])
     with pytest.raises(UsageError, match="line 1: 700 prompt tokens are"):
         loaded(tmp_path, [record(0, 700, 512)], prefix_block=16)
-    with pytest.raises(UsageError, match="--prefix-block is for mooncake, log"):
+    with pytest.raises(UsageError, match="prefix-block is for mooncake, log"):
         loaded(tmp_path, [{"arrival_s": 0, "prompt_tokens": 5, "output_tokens": 5}], "jsonl", prefix_block=16)
 
 

@@ -1,0 +1,49 @@
+"""`--engine-option num-gpu-blocks=4000` is the key `num-gpu-blocks` of a scenario; an unknown setting is named, a flag of old refused."""
+
+import pytest
+
+from simctl.scenario import Cell, command_of
+from tests.cli import run
+
+BASE = {"gpu": "A10", "num-prompts": "4"}
+PAIRS = [
+    ("--engine-option", "num-gpu-blocks=4000", {"num-gpu-blocks": "4000"}),
+    ("--engine-option", "enforce-eager", {"enforce-eager": True}),
+    ("--engine-option", "enable_chunked_prefill=false", {"enable-chunked-prefill": False}),
+    ("--engine-option", "async_scheduling=false", {"engine-option": ["async_scheduling=false"]}),
+    ("--workload-option", "prefix-block=64", {"prefix-block": "64"}),
+    ("--parallel", "pp=2", {"pipeline-parallel-size": "2"}),
+    ("--admission", "token-bucket=2000:4000", {"token-bucket": "2000:4000"}),
+]
+
+
+@pytest.mark.parametrize(("group", "pair", "keys"), PAIRS, ids=[pair for _, pair, _ in PAIRS])
+def test_both_ways_are_the_same_options(group, pair, keys):
+    parse = command_of("simulate").make_context
+    typed = parse("simulate", ["--gpu", "A10", "--num-prompts", "4", group, pair]).params
+    plain = parse("simulate", ["--gpu", "A10", "--num-prompts", "4"]).params
+    cell = Cell("simulate", {}, BASE | keys)
+    assert typed == cell.options() != plain
+    assert cell.shell().split()[1:] == ["simulate", "--gpu", "A10", "--num-prompts", "4", group, _as_printed(group, pair)]
+
+
+def _as_printed(group, pair):
+    if pair.startswith(("enforce", "enable")):
+        name, _, value = pair.partition("=")
+        return f"{name.replace('_', '-')}={value or 'true'}"
+    return pair.replace("pp=", "pipeline-parallel-size=")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--admission", "max-queu=3"), "no setting 'max-queu'; did you mean 'max-queue'?; there are max-queue, token-bucket"),
+        (("--workload-option", "limit"), "limit needs a value"),
+        (("--engine-option", "num-gpu-blocks=x"), "'--engine-option num-gpu-blocks': 'x' is not a valid integer range"),
+        (("--num-gpu-blocks", "4000"), "No such option '--num-gpu-blocks'"),
+    ],
+)
+def test_what_no_setting_is_is_refused(arguments, text):
+    result = run("simulate", "--gpu", "A10", "--num-prompts", "4", *arguments)
+    assert (result.code, result.stdout) == (2, "")
+    assert text in result.stderr
