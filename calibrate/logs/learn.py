@@ -24,6 +24,7 @@ from calibrate import backend
 from calibrate.logs.requests import Log
 from calibrate.population.gpu_priors import like, starting_priors
 from calibrate.sampling import Diagnostics, Settings, diagnose, sample
+from calibrate.served.overhead import launching_as_logged
 from calibrate.served.replay import replay
 from calibrate.served.runs import ServedRun
 from calibrate.steps.random_rates import medians, shown, value
@@ -33,7 +34,7 @@ from sim.cost.work import Work, iteration_work
 from sim.errors import SimctlError
 from sim.rates.posterior import rates_for
 from sim.rates.priors import Prior
-from sim.rates.serving import HostRates, as_served
+from sim.rates.serving import HostRates, as_served, packaged_overhead
 
 Array = NDArray[np.float64]
 ROUNDS = 6
@@ -72,14 +73,17 @@ class Learnt:
     idata: Any
 
 
-def served_priors(run: ServedRun, datasheet: bool = False) -> tuple[dict[str, Prior], str]:
+def served_priors(run: ServedRun, datasheet: bool = False, log: Log | None = None) -> tuple[dict[str, Prior], str]:
     """(prior of every rate as served, where they come from): the packaged posterior under the packaged serving overhead, whose draws
-    hold what hosts differ by; from the datasheet where asked or where no engine was measured.
+    hold what hosts differ by, and whose launches a log's gaps between tokens may show; from the datasheet where asked or where no engine
+    was measured.
     """
     declared, start = starting_priors(run.gpu, run.precision, datasheet=True)
-    rates, _ = as_served(rates_for(run.gpu, run.precision, tp=run.tp))
-    if datasheet or not rates.source.stepped:
+    in_process, packaged = rates_for(run.gpu, run.precision, tp=run.tp), packaged_overhead()
+    if datasheet or packaged is None or not in_process.source.stepped:
         return declared, start.basis
+    shown = packaged if log is None else launching_as_logged(run, log.experiment, packaged, in_process)
+    rates, _ = as_served(in_process, shown)
     draws = {name: np.asarray(getattr(rates.draws, name), dtype=float) for name in UNITS}
     return {name: like(draws[name], declared[name].upper, 0.0, rates.sources[name]) for name in UNITS}, rates.summary
 
@@ -199,6 +203,6 @@ def _simulated(run: ServedRun, log: Log, priors: Mapping[str, Prior], free: tupl
     """(TTFT, TPOT, E2EL) [request] at scores z."""
     scores = dict(zip(free, z[:-1], strict=True))
     rates = Rates(**{name: float(value(priors[name], scores.get(name, 0.0))) for name in UNITS})
-    host = HostRates(request_s=float(value(HOST, z[-1])))
+    host = HostRates(request_s=float(value(HOST, z[-1])), text=log.experiment.text)
     found = replay(run, log.experiment, RateDraws(rates, rates), host)
     return found.ttft_s, found.tpot_s, found.e2el_s

@@ -52,8 +52,8 @@ def inference_perf(name: str, rows: Rows, asked: Mapping[str, Any], timeout_s: f
         if not isinstance(times, list) or not times:
             raise UsageError(f"{where}: lacks info.output_token_times: stream the answers")
         output = count(where, "info.output_tokens", info.get("output_tokens", len(times)))
-        first = number(where, "info.output_token_times", times[0]) - start
-        seen.append(Seen(where, start, prompt, output, first, max(first, end - start)))
+        came = tuple(number(where, "info.output_token_times", each) - start for each in times)
+        seen.append(Seen(where, start, prompt, output, came[0], max(came[0], end - start), token_s=came))
     return assemble(with_typical_output(seen), name=name, source="inference-perf", notes=failures(failed, timeout_s), **asked)
 
 

@@ -21,6 +21,7 @@ from sim.cost.rates import UNITS
 from sim.rates.posterior import STEP_TIME
 from sim.rates.priors import Prior
 from sim.rates.provenance import Origin, Provenance
+from sim.rates.serving import HostRates
 
 
 def save(out: Path, run: ServedRun, log: Log, learnt: Learnt, priors: Mapping[str, Prior], settings: Settings) -> Path:
@@ -46,5 +47,5 @@ def save(out: Path, run: ServedRun, log: Log, learnt: Learnt, priors: Mapping[st
         groups={"sample_stats": learnt.idata.sample_stats[["diverging"]].astype(np.int8)},
         engine=log.source,
         weight_dtype=dtype,
-        host_request_s=float(np.median(learnt.request_s)),
+        host_request_s=HostRates(float(np.median(learnt.request_s)), text=e.text).sent(text=True).request_s,
     )

@@ -41,6 +41,7 @@ class Seen:
     session: str = ""
     client: str = ""
     content: Content | None = None
+    token_s: tuple[float, ...] = ()  # when its tokens came, from its sending on, where that is written down
 
     def __post_init__(self) -> None:
         """Raise UsageError naming the request unless it can be one."""
@@ -144,8 +145,17 @@ def assemble(
         session=turns,
         clients=clients if kind == "closed" else 0,
         content=tuple(s.content for s in seen) if shared else (),
+        token_s=_streams(seen, sent - sent[0]) if kind != "closed" or turns is not None else None,
+        text=True,  # benchmarks send texts, and users do
     )
     return Log(experiment, answered, np.where(answered, np.nan, column["waited_s"]), source, tuple(said))
+
+
+def _streams(seen: Sequence[Seen], sent: Array) -> tuple[Array, ...] | None:
+    """When the tokens of each request came, from the first sending on; None where the log does not say that of all answers."""
+    if any(math.isnan(s.sent_s) or not (s.token_s or math.isfinite(s.waited_s)) for s in seen):
+        return None
+    return tuple(at + np.array(s.token_s) for at, s in zip(sent, seen, strict=True))
 
 
 def _assumed(s: Seen, tokens: int) -> Content:

@@ -15,6 +15,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 from calibrate.logs.requests import Log, Seen, assemble, count, failures, first_of, number, with_typical_output
@@ -55,7 +56,8 @@ def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None, ask
         if not isinstance(gaps, list):
             raise UsageError(f"{where}: itls must be a list of gaps")
         first = number(where, "ttfts", ttft)
-        seen.append(Seen(where, sent, *lengths, first, first + sum(number(where, "itls", gap) for gap in gaps)))
+        came = tuple(accumulate((number(where, "itls", gap) for gap in gaps), initial=first))
+        seen.append(Seen(where, sent, *lengths, first, came[-1], token_s=came))
     rate = math.inf if body.get("request_rate") in (None, "inf") else number(name, "request_rate", body["request_rate"])
     burstiness = number(name, "burstiness", body["burstiness"]) if body.get("burstiness") else 1.0
     for field, value, most in (("request_rate", rate, math.inf), ("burstiness", burstiness, 1e6)):

@@ -20,7 +20,7 @@ from sim.results.quantiles import MEDIAN_SE
 
 Array = NDArray[np.float64]
 APART_S = 0.07  # from any other first token: of two prompts close together, who held up whom cannot be told
-LEAST_PROMPTS = 5
+LEAST_PROMPTS, MOST_PROMPTS = 5, 1000
 QUARTILES_TELL = 0.37  # of what all values would tell of their spread, quartiles do: degrees of freedom per value
 # A host's time to launch as served over that in process, where much of it hides: median and log sd of 13 runs (1.3 to 2.7, their own
 # errors taken off); and log sd at other loads about that at its low load, of seven runs.
@@ -32,12 +32,12 @@ def launch_waits(experiment: Experiment) -> list[tuple[float, int]]:
     other first token came near. None without token times.
     """
     times, found = experiment.token_s or (), []
-    first = np.array([t[0] if len(t) else np.nan for t in times])
-    for i in range(len(times)):
+    first, last = (np.array([t[end] if len(t) else np.nan for t in times]) for end in (0, -1))
+    for i in np.flatnonzero(np.isfinite(first) & (experiment.prompt_tokens > GRAPH_TOKENS))[:MOST_PROMPTS] if times else ():
         apart = np.abs(np.delete(first, i) - first[i])
-        if experiment.prompt_tokens[i] <= GRAPH_TOKENS or not np.isfinite(first[i]) or (apart.size and np.nanmin(apart) < APART_S):
+        if apart.size and np.nanmin(apart) < APART_S:
             continue
-        beside = [t for j, t in enumerate(times) if j != i and len(t) and t[0] < first[i] <= t[-1]]
+        beside = [times[j] for j in np.flatnonzero((first < first[i]) & (first[i] <= last)) if j != i]
         places = [int(np.argmin(np.abs(t - first[i]))) for t in beside]  # of the token that came with the prompt's first
         waits = [float(t[k - 1] - t[k - 2]) for t, k in zip(beside, places, strict=True) if k >= 2]
         if waits:
@@ -45,19 +45,23 @@ def launch_waits(experiment: Experiment) -> list[tuple[float, int]]:
     return found
 
 
-def launch_factor(experiments: Sequence[Experiment], in_process_s: float, work: HostWork) -> tuple[float, float]:
+def launch_factor(
+    experiments: Sequence[Experiment], in_process_s: float, work: HostWork, others: tuple[float, float] | None = None
+) -> tuple[float, float]:
     """(the host's time to launch over that in process, log sd at any load); that of other hosts where fewer than LEAST_PROMPTS show it.
 
-    The run's median is weighed against that of other hosts by how far these differ and how far its prompts disagree.
+    The run's median is weighed against that of other hosts by how far these differ and how far its prompts disagree. `others` is what is
+    said of them where that is not HOSTS_LAUNCH.
     """
+    middle, unknown_sd = others or (HOSTS_LAUNCH, float(np.hypot(HOSTS_SD, LOADS_SD)))
     found = [wait for experiment in experiments for wait in launch_waits(experiment)]
     if len(found) < LEAST_PROMPTS or in_process_s <= 0:
-        return HOSTS_LAUNCH, float(np.hypot(HOSTS_SD, LOADS_SD))
+        return middle, unknown_sd
     preparing = [work.iteration_s + (streams + 1) * work.sequence_s + work.prefill_s for _, streams in found]
     launches_s = np.array([wait for wait, _ in found]) - preparing
-    median, error = median_and_error(np.log(np.maximum(launches_s, 0.1 * in_process_s) / (HOSTS_LAUNCH * in_process_s)))
+    median, error = median_and_error(np.log(np.maximum(launches_s, 0.1 * in_process_s) / (middle * in_process_s)))
     weight = HOSTS_SD**2 / (HOSTS_SD**2 + error**2)
-    return float(HOSTS_LAUNCH * np.exp(weight * median)), float(np.hypot(np.sqrt(weight) * error, LOADS_SD))
+    return float(middle * np.exp(weight * median)), float(np.hypot(np.sqrt(weight) * error, LOADS_SD))
 
 
 def median_and_error(values: Array) -> tuple[float, float]:

@@ -132,8 +132,12 @@ def fit_overhead(run: ServedRun, in_process: RateDraws, low: Sequence[Experiment
 
 
 def fit_to_log(run: ServedRun, in_process: RateDraws, prior: ServingOverhead, part: slice) -> Served:
-    """An overhead fitted elsewhere, its fixed cost and latency per request fitted anew to a part of a log's requests, all replayed."""
-    (log,), start = run.experiments, transferred(prior, in_process.at_middle_host())
+    """An overhead fitted elsewhere, its fixed cost and latency per request fitted anew to a part of a log's requests, all replayed, and its
+    launches to the gaps between their tokens where the log has them.
+    """
+    (log,), here = run.experiments, in_process.at_middle_host()
+    prior = launching_as_logged(run, log.part(part, "first"), prior, here)
+    start = transferred(prior, here)
     rates, host = _closed(run, in_process, start.rates, start.host, (log,), part=part)
     hidden_s = float(in_process.point.c0_s - rates.point.c0_s)
     learnt_on = f"{run.name}: {len(log.ttft_s[part])} requests"
@@ -141,6 +145,15 @@ def fit_to_log(run: ServedRun, in_process: RateDraws, prior: ServingOverhead, pa
     overhead = replace(prior, gpu=run.gpu.name, engine=run.engine, hidden_c0_s=hidden_s, noise=noise, learnt_on=learnt_on)
     overhead = replace(overhead, request_s=host.request_s, serial_s=host.serial_s)
     return Served(rates, host, overhead, (log.part(part, "first").name,))
+
+
+def launching_as_logged(run: ServedRun, log: Experiment, prior: ServingOverhead, in_process: RateDraws) -> ServingOverhead:
+    """The overhead with launches as the gaps of a log show them; of several GPUs, whose workers launch by themselves, as it is."""
+    if run.tp > 1 or not plan_engine(run.deployment)[0].overlaps:
+        return prior
+    work = prior.host(in_process).work
+    launch, sd = launch_factor((log,), launching_s(run, in_process.point), work, (prior.launch, prior.launch_sd))
+    return replace(prior, launch=launch, launch_sd=sd)
 
 
 def launching_s(run: ServedRun, rates: Rates) -> float:

@@ -61,7 +61,7 @@ def replay(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostR
     trace = experiment.trace()
     closed = experiment.kind == "closed" and experiment.clients > 0 and experiment.session is None
     workload = Workload(trace.retimed(np.zeros(len(trace))) if closed else trace, experiment.clients if closed else None)
-    host = host.for_text() if experiment.text else host
+    host = host.sent(experiment.text)
     deployment, fleet = replace(run.deployment, limits=experiment.limits or run.limits), run.fleet
     others = len(fleet.pools) - 1 if fleet else 0
 

@@ -61,6 +61,7 @@ class HostRates:
     source: Provenance = DECLARED
     token_s: float = 0.0  # nothing is declared of a host that nobody has seen sending
     work: HostWork = NO_WORK  # of the engine itself, per iteration: what the rates leave out because it can hide behind the GPU
+    text: bool = False  # whether `request_s` is of prompts that come as text, not as token ids
 
     def __post_init__(self) -> None:
         for name in UNITS:
@@ -68,9 +69,11 @@ class HostRates:
             if not 0.0 <= value < math.inf:
                 raise UsageError(f"host {name} must be a finite time >= 0, got {value:g} s")
 
-    def for_text(self) -> HostRates:
-        """The same server when prompts come as text, not as token ids."""
-        return replace(self, request_s=self.request_s + TEXT_S)
+    def sent(self, text: bool) -> HostRates:
+        """The same server when prompts come as text, or as token ids."""
+        if text == self.text:
+            return self
+        return replace(self, request_s=max(self.request_s + (TEXT_S if text else -TEXT_S), 0.0), text=text)
 
     def before_s(self, prompt_tokens: float) -> float:
         """Seconds from a client sending a request to its engine having it, the API server's own time left out."""
@@ -173,14 +176,14 @@ def as_served(rates: RateDraws, overhead: ServingOverhead | None = None, speed: 
         if speed is not None:
             raise UsageError("the rates were learnt on a host of their own: its speed is in them")
         learnt = Provenance(Origin.SERVED, "learnt with the rates, from a served log")
-        return rates, HostRates(request_s=rates.host_request_s, source=learnt)
+        return rates, HostRates(request_s=rates.host_request_s, source=learnt, text=True)
     if overhead is None and (packaged := packaged_overhead()) is not None:
         overhead = packaged.elsewhere(speed)
     if overhead is None or not rates.source.stepped:
         if speed is not None:
             raise UsageError("no engine was stepped on this GPU: of its host only a prior is known, which no speed scales")
         return rates, HostRates()
-    return overhead.applied(rates), overhead.host(rates).for_text()
+    return overhead.applied(rates), overhead.host(rates).sent(text=True)
 
 
 def hidden_work(in_process: Rates, served: Rates) -> HostWork:

@@ -108,7 +108,7 @@ def run(asked: Asked, as_json: bool) -> None:
     asked = replace(asked, path=resolved(asked.path))
     log, served = _measured(asked) if asked.path.suffix == ".nc" else _logged(asked)
     check_times(served)
-    priors, basis = served_priors(served, asked.from_datasheet)
+    priors, basis = served_priors(served, asked.from_datasheet, log)
     settings = Settings(draws=asked.draws, chains=asked.chains, seed=asked.seed)
     learnt = learn_rates(served, log, priors, settings, progress=lambda what: click.echo(what, err=True))
     report = {"log": asked.path.name, "start": basis, **_report(log, learnt, priors), "replayed": _replayed(served, log, learnt)}
@@ -174,7 +174,11 @@ def _replayed(served: ServedRun, log: Log, learnt: Learnt) -> list[dict[str, Any
     runs = []
     for d in np.linspace(0, len(learnt.request_s) - 1, CHECK_DRAWS).round().astype(int).tolist():
         rates = learnt.rates.at(d)
-        runs.append(replay(served, log.experiment, RateDraws(rates, rates), HostRates(request_s=float(learnt.request_s[d]))))
+        runs.append(
+            replay(
+                served, log.experiment, RateDraws(rates, rates), HostRates(request_s=float(learnt.request_s[d]), text=log.experiment.text)
+            )
+        )
     rows = []
     for name, column, q in FIGURES:
         values = [float(np.nanpercentile(seen.guess(column)[log.answered], q)) for seen in runs]

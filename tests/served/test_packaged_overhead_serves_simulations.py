@@ -61,7 +61,7 @@ def test_it_is_the_middle_of_hosts_less_the_one_that_is_predicted():
 
 def test_text_prompts_take_longer_to_their_first_token():
     host = HostRates()
-    assert host.for_text().before_s(100) == pytest.approx(host.before_s(100) + TEXT_S)
+    assert host.sent(text=True).before_s(100) == pytest.approx(host.before_s(100) + TEXT_S)
     assert as_served(rates_for(get_gpu("H100")))[1].request_s >= TEXT_S
 
 
