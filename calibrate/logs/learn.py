@@ -82,7 +82,8 @@ def served_priors(run: ServedRun, datasheet: bool = False, log: Log | None = Non
     in_process, packaged = rates_for(run.gpu, run.precision, tp=run.tp), packaged_overhead()
     if datasheet or packaged is None or not in_process.source.stepped:
         return declared, start.basis
-    shown = packaged if log is None else launching_as_logged(run, log.experiment, packaged, in_process)
+    shown = packaged.elsewhere(None)
+    shown = shown if log is None else launching_as_logged(run, log.experiment, shown, in_process)
     rates, _ = as_served(in_process, shown)
     draws = {name: np.asarray(getattr(rates.draws, name), dtype=float) for name in UNITS}
     return {name: like(draws[name], declared[name].upper, 0.0, rates.sources[name]) for name in UNITS}, rates.summary

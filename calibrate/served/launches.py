@@ -60,7 +60,8 @@ def launch_factor(
     preparing = [work.iteration_s + (streams + 1) * work.sequence_s + work.prefill_s for _, streams in found]
     launches_s = np.array([wait for wait, _ in found]) - preparing
     median, error = median_and_error(np.log(np.maximum(launches_s, 0.1 * in_process_s) / (middle * in_process_s)))
-    weight = HOSTS_SD**2 / (HOSTS_SD**2 + error**2)
+    between = HOSTS_SD if others is None else unknown_sd
+    weight = between**2 / (between**2 + error**2)
     return float(middle * np.exp(weight * median)), float(np.hypot(np.sqrt(weight) * error, LOADS_SD))
 
 
