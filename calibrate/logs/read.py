@@ -170,13 +170,15 @@ def _row(where: str, row: Row, block_tokens: int) -> Seen:
     system, length = row.get("system_prompt") or "", value("system_tokens")
     if system and not (1 <= length <= prompt and length == int(length)):
         raise UsageError(f"{where}: system_tokens must be a whole number from 1 to the prompt's {prompt}")
-    times = {"ttft_s": value("first_token_s") - arrival_s, "e2el_s": value("finish_s") - arrival_s}
+    gave_up = math.isfinite(gave_up_s)
     return Seen(
         where,
         arrival_s,
         prompt,
         output,
-        **({"waited_s": gave_up_s - arrival_s} if math.isfinite(gave_up_s) else times),
+        ttft_s=math.nan if gave_up else value("first_token_s") - arrival_s,
+        e2el_s=math.nan if gave_up else value("finish_s") - arrival_s,
+        waited_s=gave_up_s - arrival_s,
         cached_tokens=value("cached_tokens"),
         session=row.get("session") or "",
         client=row.get("client") or "",
