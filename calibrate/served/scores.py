@@ -17,6 +17,7 @@ from calibrate.served.runs import Experiment
 BOUNDS = {"ttft_s": 0.05, "tpot_s": 0.02, "e2el_s": 0.02, "p99_ttft_s": 0.10}
 BURST_BOUNDS = BOUNDS | {"e2el_s": 0.05}  # starved of KV: who is preempted decides
 LEVELS = tuple(np.linspace(0.1, 0.95, 18))
+QUANTILES = (0.01, *np.linspace(0.05, 0.95, 19).round(2).tolist(), 0.99)
 Z_90 = 1.6448536269514722
 
 Array = NDArray[np.float64]
@@ -38,6 +39,8 @@ class Score:
     coverage: float
     bound: float
     floor: float | None = None
+    measured_s: float = float("nan")  # median over the requests; of p99 the figure itself
+    predicted_s: float = float("nan")
 
     @property
     def within(self) -> bool:
@@ -82,12 +85,29 @@ def score(
         errors = guesses[good] / measured[good] - 1
         inside = standard_errors(measured, predicted, metric, noise, run_noise)[good] <= Z_90
         sizes = (float(np.median(np.abs(errors))), float(np.quantile(np.abs(errors), 0.9)), float(np.median(errors)))
-        scores.append(Score(experiment.name, metric, len(errors), *sizes, float(inside.mean()), bounds[metric], floor.get(metric)))
+        both = float(np.median(measured[good])), float(np.median(guesses[good]))
+        scores.append(Score(experiment.name, metric, len(errors), *sizes, float(inside.mean()), bounds[metric], floor.get(metric), *both))
     answered = np.isfinite(experiment.ttft_s)
     guess = float(np.median(np.quantile(predicted.times["ttft_s"][:, answered], 0.99, axis=1)))
-    error = guess / float(np.quantile(experiment.ttft_s[answered], 0.99)) - 1
+    measured_p99 = float(np.quantile(experiment.ttft_s[answered], 0.99))
+    error = guess / measured_p99 - 1
     metric = "p99_ttft_s"
-    return [*scores, Score(experiment.name, metric, 1, abs(error), abs(error), error, float("nan"), bounds[metric], floor.get(metric))]
+    tail = (abs(error), abs(error), error, float("nan"))
+    return [*scores, Score(experiment.name, metric, 1, *tail, bounds[metric], floor.get(metric), measured_p99, guess)]
+
+
+def distributions(experiment: Experiment, predicted: Prediction) -> dict[str, dict[str, list[float]]]:
+    """Quantiles over the answered requests by metric, seconds at QUANTILES: measured, predicted, its 5 and 95 % over draws."""
+    found = {}
+    for metric in METRICS:
+        measured, draws = getattr(experiment, metric), predicted.times[metric]
+        good = np.isfinite(measured) & np.isfinite(draws).all(axis=0)
+        if good.any():
+            each = np.quantile(draws[:, good], QUANTILES, axis=1)
+            low, middle, high = np.quantile(each, [0.05, 0.5, 0.95], axis=1)
+            rows = {"measured": np.quantile(measured[good], QUANTILES), "predicted": middle, "low": low, "high": high}
+            found[metric] = {name: values.tolist() for name, values in rows.items()}
+    return found
 
 
 def standard_errors(measured: Array, predicted: Prediction, metric: str, noise: Mapping[str, float], run_noise: float = 0.0) -> Array:

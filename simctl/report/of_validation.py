@@ -49,7 +49,7 @@ def part_of(reports: Reports, name: str) -> Part:
     models = sorted({cut(report["model"], 60) for report in reports})
     scope.append(f"Measured servers: {len(reports)} runs of {', '.join(models[:20])} on {', '.join(gpus[:20])}.")
     notes = [cut(note, 300) for report in reports for note in report.get("notes", [])][:20]
-    pictures = [*_reliability(reports, scores), *_errors(scores), *_bias(scores)]
+    pictures = [*_reliability(reports, scores), *_errors(scores), *_bias(scores), *_distributions(reports)]
     asked = "How wrong is the simulator on served runs that the calibration never saw?"
     return Part(f"Validation: {cut(name, 60)}", asked, [], heads, scope, pictures,
                 notes, [("All scores", _all(scores))])  # fmt: skip
@@ -151,6 +151,42 @@ def _bias(scores: Scores) -> Iterator[Picture]:
     yield Picture(
         "bias", "Is it too fast or too slow?", f"The simulator is too slow in {slow} of {len(rows)} scores, too fast in the others.", spec
     )
+
+
+def _distributions(reports: Reports) -> Iterator[Picture]:
+    """Measured and predicted times of the load that is predicted worst, by metric."""
+    for metric in ("ttft_s", "tpot_s", "e2el_s"):
+        there = [(report, each) for report in reports for each in report.get("distributions", []) if metric in each]
+        if not there:
+            continue
+        worst = max(there, key=lambda pair: _apart(pair[1][metric]))
+        report, each = worst
+        found = {name: [1e3 * float(value) for value in values[:100]] for name, values in each[metric].items()}
+        level = [100 * float(value) for value in each["level"][:100]]
+        rows = [
+            {"x": x, "y": y, "series": "predicted", "low": low, "high": high}
+            for x, y, low, high in zip(found["predicted"], level, found["low"], found["high"], strict=True)
+        ] + [{"x": x, "y": y, "series": "measured"} for x, y in zip(found["measured"], level, strict=True)]
+        label, load = LABEL[metric], f"{cut(each['experiment'], 40)} of {cut(report['run'], 40)}"
+        half = level.index(50.0)
+        reading = (
+            f"{load}, the worst of {len(there)}: half of its requests have a {label} of at most {number(found['measured'][half], 'ms')}, "
+            f"predicted {number(found['predicted'][half], 'ms')} (band: 90 % of the draws)."
+        )
+        x, y = charts.axis(f"{label} (ms)"), charts.axis("requests (%)", zero=True, scale={"domain": [0, 100]})
+        table = [
+            [number(at, "%"), number(seen, "ms"), number(guess, "ms")]
+            for at, seen, guess in zip(level, found["measured"], found["predicted"], strict=True)
+        ]
+        yield Picture(
+            f"distribution_{metric.removesuffix('_s')}", f"How does the measured {label} lie beside the predicted one?", reading,
+            charts.lines(rows, x, y, ["predicted", "measured"], across=True), ("requests", "measured", "predicted"), table,
+        )  # fmt: skip
+
+
+def _apart(found: Mapping[str, Any]) -> float:
+    """Largest ratio of predicted to measured quantiles, or its inverse, as a logarithm."""
+    return max(abs(math.log(float(p) / float(m))) for p, m in zip(found["predicted"], found["measured"], strict=True))
 
 
 def _all(scores: Scores) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sim.units import format_seconds
 from simctl.text.layout import aligned, fill, wrapped
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from calibrate.served.validation import Report
 
 LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
-NAME = 22  # characters of an experiment's name
+NAME = 15  # characters of an experiment's name
 BOUND_BELOW_FLOOR = "* MISS, replicate floor above: replicates lie so far apart that a prediction of their median would miss, too."
 
 
@@ -56,12 +57,13 @@ def _covered(report: Report) -> list[str]:
 
 
 def score_table(scores: list[Score]) -> list[str]:
-    """Lines of one score each, below their header."""
-    head = ("experiment", "metric", "n", "median", "floor", "p90", "bias", "in 90%", "bound", "")
+    """Lines of one score each, below their header: median times, and the median absolute error of single requests."""
+    head = ("experiment", "metric", "n", "measured", "predicted", "error", "floor", "in 90%", "bound", "")
     name = _shortened(s.experiment for s in scores)
     rows = [
-        (name[s.experiment], LABEL[s.metric], str(s.requests), _percent(s.median_abs), _percent(s.floor), _percent(s.p90_abs),
-         f"{100 * s.bias:+.1f}%", "-" if s.coverage != s.coverage else f"{100 * s.coverage:.0f}%", f"{100 * s.bound:.0f}%",
+        (name[s.experiment], LABEL[s.metric], str(s.requests), format_seconds(s.measured_s), format_seconds(s.predicted_s),
+         _percent(s.median_abs), _percent(s.floor), "-" if s.coverage != s.coverage else f"{100 * s.coverage:.0f}%",
+         f"{100 * s.bound:.0f}%",
          "" if s.within else "MISS*" if s.floor_above else "MISS")
         for s in scores
     ]  # fmt: skip
@@ -119,7 +121,7 @@ def _blocks(report: Report) -> str:
 
 def as_dict(report: Report) -> dict[str, Any]:
     """A report as JSON has it."""
-    from calibrate.served.scores import LEVELS, reliability
+    from calibrate.served.scores import LEVELS, QUANTILES, distributions, reliability
     from sim.study.deployment import kv_block_interval, plan_engine
 
     run, served = report.run, report.served
@@ -143,6 +145,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         ],
         "reliability": {"level": list(LEVELS)} | {name: share.tolist() for name, share in within.items()},
         "replicates": [asdict(r) | {"floor": r.floor} for r in report.replicates],
+        "distributions": [{"experiment": e.name, "level": list(QUANTILES), **distributions(e, predicted)} for e, predicted in report.pairs],
         "scores": [
             asdict(s) | {"within": s.within, "floor_above": s.floor_above, "coverage": None if s.coverage != s.coverage else s.coverage}
             for s in report.scores
