@@ -16,28 +16,25 @@ from hw.serve.http_stream import split_url
 from hw.serve.load_patterns import Prompts
 from sim.errors import UsageError
 
+SEQUENCES, LENGTH = 8, 128  # random token ids, where no file has any
+LISTED = 5  # log-probabilities asked for per step; servers limit it
+LEAST_TOP1, MOST_KL, MOST_PPL = 0.99, 0.01, 0.01  # share of steps; nats per step, mean; relative difference of perplexity
+
 
 @click.command("gates", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("first")
 @click.argument("second")
-@click.option("--model", required=True, help="Name the first server serves the model under.")
-@click.option("--second-model", default=None, help="Name at the second server; the same by default.")
+@click.option("--model", "models", required=True, multiple=True, help="Name the model is served under; given twice: first, second server.")
 @click.option(
     "--tokens", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="JSON lines, each a list of token ids to score."
 )
-@click.option("--sequences", type=click.IntRange(1), default=8, show_default=True, help="Without --tokens: random sequences to score.")
-@click.option("--length", type=click.IntRange(2), default=128, show_default=True, help="Without --tokens: token ids of each.")
-@click.option("--vocab-size", type=click.IntRange(min=100), default=32000, show_default=True, help="Without --tokens: ids stay below.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random sequences.")
-@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Log-probabilities asked for per step; servers limit it.")
-@click.option("--top1", type=click.FloatRange(0, 1), default=0.99, show_default=True, help="Least top-1 agreement.")
-@click.option("--kl", type=click.FloatRange(min=0), default=0.01, show_default=True, help="Most KL, nats per step, mean.")
-@click.option("--ppl", type=click.FloatRange(min=0), default=0.01, show_default=True, help="Most perplexity difference, relative.")
+@click.option(
+    "--vocab-size", type=click.IntRange(min=100), default=32000, show_default=True, help="Without --tokens: random ids stay below."
+)
 @click.option("--token-ids", is_flag=True, help="Compare by token id, not text: for vLLM and llama.cpp's server, which tell them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    first: str, second: str, model: str, second_model: str | None, tokens: Path | None, sequences: int, length: int, vocab_size: int,
-    seed: int, top: int, top1: float, kl: float, ppl: float, token_ids: bool, as_json: bool,
+    first: str, second: str, models: tuple[str, ...], tokens: Path | None, vocab_size: int, token_ids: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare the servers at the URLs FIRST and SECOND on the same tokens; exit 1 when a gate does not hold.
 
@@ -50,18 +47,20 @@ def command(
     Example:
       simctl gates http://A:8000 http://B:8000 --model NAME --token-ids
     """
-    targets = [_target(first, model), _target(second, second_model or model)]
-    prompts = Prompts(vocab_size, seed)
-    scored = _read(tokens) if tokens else [prompts.draw(index, length) for index in range(sequences)]
-    found = asyncio.run(compare_servers(targets[0], targets[1], scored, top, token_ids=token_ids))
-    failures = found.failures(top1=top1, kl=kl, ppl=ppl)
+    if len(models) > 2:
+        raise UsageError("--model: of two servers, two names at the most")
+    targets = [_target(first, models[0]), _target(second, models[-1])]
+    prompts = Prompts(vocab_size, 0)
+    scored = _read(tokens) if tokens else [prompts.draw(index, LENGTH) for index in range(SEQUENCES)]
+    found = asyncio.run(compare_servers(targets[0], targets[1], scored, LISTED, token_ids=token_ids))
+    failures = found.failures(top1=LEAST_TOP1, kl=MOST_KL, ppl=MOST_PPL)
     if as_json:
         click.echo(json.dumps(asdict(found) | {"failures": failures}))
     else:
         click.echo(f"steps scored        {found.steps}")
-        click.echo(f"top-1 agreement     {found.top1:.4f}   (at least {top1:g})")
-        click.echo(f"KL, nats per step   {found.kl_mean:.3g} mean, {found.kl_max:.3g} worst   (mean at most {kl:g})")
-        click.echo(f"perplexity          {found.ppl_ratio_minus_1:+.3%} on {found.scored} tokens   (at most {ppl:.1%})")
+        click.echo(f"top-1 agreement     {found.top1:.4f}   (at least {LEAST_TOP1:g})")
+        click.echo(f"KL, nats per step   {found.kl_mean:.3g} mean, {found.kl_max:.3g} worst   (mean at most {MOST_KL:g})")
+        click.echo(f"perplexity          {found.ppl_ratio_minus_1:+.3%} on {found.scored} tokens   (at most {MOST_PPL:.1%})")
         click.echo("\n".join(f"FAILED: {text}" for text in failures) or "all gates hold")
     sys.exit(1 if failures else 0)
 

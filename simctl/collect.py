@@ -1,4 +1,4 @@
-"""`simctl calibrate --collect`: this machine's engine grid measured first."""
+"""Engine grids that `simctl calibrate` learns from: packaged, of files, or of this machine, measured first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,20 @@ class Collected:
     gpu: Any
 
 
-def collect(hw: str, model: str | None, out: Path, budget_s: float | None, cells: Path | None, seed: int) -> Collected:
+def grids_of(hw: str, given: tuple[Path, ...], engine: str | None, folder: Path | None, **how: Any) -> tuple[Any, list[Any]]:
+    """(GPU, its grids of `engine`): those `given`, one measured into `folder`, else the packaged ones."""
+    from calibrate.measured_files import engine_grids, of_engine
+    from calibrate.steps.grid_cells import read_engine_grid
+    from sim.specs.gpus import get_gpu
+
+    if folder is None:
+        gpu = get_gpu(hw)
+        return gpu, of_engine(engine_grids(gpu, given), engine, bool(given))
+    found = collect(hw, out=folder, **how)
+    return found.gpu, of_engine([read_engine_grid(found.path, found.gpu)], engine, True)
+
+
+def collect(hw: str, model: str | None, out: Path, budget: float | None, cells: Path | None, seed: int) -> Collected:
     """Measure and return the file. `hw` is `cpu`, or the GPU that must be found here.
 
     Raises UsageError for an unknown GPU or no model, and what measuring raises.
@@ -32,7 +45,7 @@ def collect(hw: str, model: str | None, out: Path, budget_s: float | None, cells
     from hw.engines.shapes import named, shape
     from hw.jobs import Job, run_apart
     from sim.specs.gpus import get_gpu
-    from simctl.commands.loop_steps import datasheet
+    from simctl.loop_steps import datasheet
 
     gpu = None if hw == CPU else get_gpu(hw)
     name, _, quantization = (model or (CPU_MODEL if hw == CPU else "")).partition(":")
@@ -44,9 +57,9 @@ def collect(hw: str, model: str | None, out: Path, budget_s: float | None, cells
         "cuda" if gpu else CPU,
         name,
         quantization or None,
-        budget_s,
+        budget,
         seed,
-        cells=str(cells) if cells else None,
+        cells=str(cells.resolve()) if cells else None,
     )
     job = replace(job, expect_gpu=gpu.name) if gpu else replace(job, **CPU_LIMITS)
     click.echo(f"measuring {job.suite} of {name} into {out}", err=True)

@@ -391,3 +391,44 @@ workload_options = grouped(
     click.option("--turns", type=click.IntRange(1), help="Requests per session; the context grows. [default: 1; agents: 4.43 in the mean]"),
     click.option("--think-time", type=float, help="Mean seconds between turns, exponential. [default: 0; agents: 5.3, log-normal]"),
 )
+
+
+def log_options(*more: Setting) -> Callable[..., Any]:
+    """What a served log does not say of its server, and how to read it; `more` are further settings of --log-option."""
+    return grouped(
+        click.option("--model", type=MODEL, help="Model it served: catalogue name or config.json."),
+        click.option("--gpu", type=GPU, help="GPU it ran on."),
+        click.option("--dtype", default="bf16", show_default=True, help="Weight dtype."),
+        click.option("--tp", "-tp", default=1, show_default=True, type=click.IntRange(1, 64), help="GPUs per replica."),
+        click.option("--engine", default="vllm", show_default=True, help="vllm, sglang, llamacpp, or a scheduler class's dotted path."),
+        click.option("--max-num-seqs", type=click.IntRange(1), help="Engine limit it was taken under. [default: the engine's]"),
+        click.option("--max-num-batched-tokens", type=click.IntRange(1), help="Engine limit it was taken under. [default: the engine's]"),
+        click.option(
+            "--max-concurrency", type=click.IntRange(1), metavar="N", help="Requests the benchmark kept in flight. [default: as it says]"
+        ),
+        click.option(
+            "--log-option",
+            cls=Settings,
+            members=(
+                Setting(["--kv-dtype"], default="bf16", show_default=True, help="KV-cache dtype."),
+                Setting(["--gpu-memory-utilization"], type=SHARE, help="Share of memory that the engine used. [default: the engine's]"),
+                Setting(
+                    ["--enable-prefix-caching"], type=bool, is_flag=True, default=None, help="Whether it cached prefixes. [default: on]"
+                ),
+                Setting(
+                    ["--prefix-block"], default=512, show_default=True, type=click.IntRange(1), help="Tokens that a prefix id stands for."
+                ),
+                Setting(["--assume-prefix"], type=click.IntRange(0), default=0, help="Tokens all prompts began with, if unsaid."),
+                Setting(["--timeout"], type=DURATION, help="How long clients waited, if unsaid; failures are censored."),
+                *more,
+            ),
+            help="How the log was taken; may be repeated.",
+        ),
+    )
+
+
+def fit_option(*more: Setting) -> Callable[..., Any]:
+    """How to sample; `more` are further settings of --fit-option."""
+    draws = Setting(["--draws"], type=click.IntRange(100), help="Draws per chain. [default: 600, 2000 for a GPU never measured]")
+    chains = Setting(["--chains"], default=4, show_default=True, type=click.IntRange(2), help="Chains.")
+    return click.option("--fit-option", cls=Settings, members=(draws, chains, *more), help="Of the fit; may be repeated.")

@@ -41,7 +41,7 @@ class Step:
 
 def _calibrated(gpu: str) -> Step:
     out = f"{POSTERIORS}/{gpu}.nc"
-    command = ("simctl", "calibrate", "--hw", gpu, "--folds", "5", "--thin", "800", "--out", out)
+    command = ("simctl", "calibrate", "--hw", gpu, "--fit-option", "thin=800", "--out", out)
     reads = (f"{MEASURED}/{gpu}/*.nc", f"{MEASURED}/machines.csv", "calibrate/steps/*.py", "calibrate/sampling.py", "sim/rates/priors.py")
     return Step(gpu, command, reads, (out,))
 

@@ -228,7 +228,7 @@ def failures(failed: int, timeout_s: float | None) -> list[str]:
         return []
     if timeout_s is not None:
         return [f"{failed} requests failed; those without an end of their own count as given up after {timeout_s:g} s"]
-    return [f"{failed} requests failed; those whose wait the file does not tell are left out (--timeout censors them)"]
+    return [f"{failed} requests failed; those whose wait the file does not tell are left out (timeout=S censors them)"]
 
 
 def first_of(where: str, row: Mapping[str, Any], names: Sequence[str]) -> float:

@@ -12,6 +12,7 @@ from scipy.special import ndtri
 
 from calibrate.served.replay import METRICS, Prediction
 from calibrate.served.runs import Experiment
+from sim.errors import SimctlError
 
 # Declared bounds on runs the calibration never saw: median absolute error per request, and error of the run's p99 TTFT.
 BOUNDS = {"ttft_s": 0.05, "tpot_s": 0.02, "e2el_s": 0.02, "p99_ttft_s": 0.10}
@@ -170,3 +171,11 @@ def _compared(sent: Sequence[Experiment]) -> Replicates:
     tails = [(np.quantile(a.ttft_s, 0.99), np.quantile(b.ttft_s, 0.99)) for a, b in pairs]
     apart["p99_ttft_s"] = float(np.median([abs(np.log(a / b)) for a, b in tails]))
     return Replicates(sent[0].name, len(sent), len(sent[0].arrival_s), apart)
+
+
+def require_in_bounds(scores: list[Score]) -> None:
+    """Raises SimctlError where a score lies outside its declared bound."""
+    if missed := [s for s in scores if not s.within]:
+        floor = sum(s.floor_above for s in missed)
+        of_them = f"; of {floor} of them the replicate floor does, too" if floor else ""
+        raise SimctlError(f"{len(missed)} of {len(scores)} scores lie outside their declared bounds{of_them}")

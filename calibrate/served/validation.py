@@ -28,8 +28,6 @@ class Asked:
     posterior: Path | None = None
     rates: RateDraws | None = None  # instead of those of a posterior
     draws: int = 16
-    low_load: str | None = None
-    ladder: bool = True
     overhead: ServingOverhead | None = None  # taken as it is
     transferred: bool = False  # the packaged overhead taken as it is
     learn_from: int | None = None
@@ -65,8 +63,8 @@ def validate(run: ServedRun, asked: Asked) -> Report:
         served = transferred(given, _rates(run, asked, max(RATE_DRAWS, asked.draws)))
         scored = [e for e in run.experiments if e.kind != "ladder"]
     else:
-        low = low_load(run, asked.low_load)
-        rungs = [e for e in run.experiments if e.kind == "ladder" and asked.ladder]
+        low = low_load(run)
+        rungs = [e for e in run.experiments if e.kind == "ladder"]
         served = fit_overhead(run, _rates(run, asked, max(RATE_DRAWS, asked.draws)), low, rungs)
         scored = [e for e in run.experiments if not any(e is learnt for learnt in (*low, *rungs))]
     if not scored:
@@ -86,17 +84,12 @@ def _rates(run: ServedRun, asked: Asked, draws: int) -> RateDraws:
     return asked.rates or load_rates(run.deployment, posterior=asked.posterior, draws=draws)
 
 
-def low_load(run: ServedRun, name: str | None = None) -> list[Experiment]:
-    """The open loop of the lowest rate, or the experiment of this name, with its replicates."""
+def low_load(run: ServedRun) -> list[Experiment]:
+    """The open loop of the lowest rate, with its replicates. Raises UsageError where there is none."""
     firsts = [e for e in run.experiments if not e.replicate]
-    if name is not None:
-        chosen = [e for e in run.experiments if e.name == name]
-        if not chosen:
-            raise UsageError(f"{run.name}: no experiment {name!r}; it has {', '.join(e.name for e in run.experiments)}")
-        return replicates_of(chosen[0], run.experiments)
     opens = [e for e in firsts if e.kind == "open"]
     if not opens:
-        raise UsageError(f"{run.name}: no open-loop experiment to fit the serving overhead to; name one with --low-load")
+        raise UsageError(f"{run.name}: no open-loop experiment to fit the serving overhead to; --transferred fits nothing")
     return replicates_of(min(opens, key=lambda e: len(e.arrival_s) / max(1e-9, float(np.ptp(e.arrival_s)))), run.experiments)
 
 

@@ -1,4 +1,4 @@
-"""`simctl knees`: where batching stops paying, in measured curves or in the published study."""
+"""`simctl knees`: where batching stops paying, in measured curves."""
 
 from __future__ import annotations
 
@@ -15,24 +15,15 @@ from simctl.options import FRACTION
 
 if TYPE_CHECKING:
     from calibrate.knees.curves import Curve
-    from calibrate.knees.leave_one_out import LeftOut
-
-SAMPLED: dict[str, Any] = {"draws": 1000, "tune": 500, "target_accept": 0.9}  # of three to five parameters
 
 
 @click.command("knees")
 @click.argument("data", nargs=-1, required=True)
 @click.option("--tau", default=0.65, show_default=True, type=FRACTION, help="Efficiency threshold that defines the knee.")
 @click.option("--resamples", default=10_000, show_default=True, type=click.IntRange(100), help="Bootstrap resamples.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the bootstrap and of --loo's sampler.")
-@click.option(
-    "--loo",
-    is_flag=True,
-    help="Also compare the eleven predictors and the step-time formula by left-out density, censored knees as bounds.",
-)
 @click.option("--plot", metavar="FILE", help="Also draw the efficiency curves and their knees to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables, every curve in it.")
-def command(data: tuple[str, ...], tau: float, resamples: int, seed: int, loo: bool, plot: str | None, as_json: bool) -> None:
+def command(data: tuple[str, ...], tau: float, resamples: int, plot: str | None, as_json: bool) -> None:
     """Analyse efficiency curves: knees, and what predicts them.
 
     Efficiency is t(1)/t(B) per request; the knee is the first batch whose efficiency is below tau. A curve that never falls below
@@ -40,27 +31,18 @@ def command(data: tuple[str, ...], tau: float, resamples: int, seed: int, loo: b
 
     DATA is one or more files: our own measurements (.nc of engine-grid or weight-axis; the ladders of a served run give served
     knees), by path or by the packaged name that `simctl validate --list` shows; or CSV. Runs of one cell are pooled: it counts once.
-    Or `tr164`: the published study, recomputed from its own tables.
 
     A CSV has columns model, gpu, context_tokens, batch and one of step_s, decode_per_req_tps, decode_agg_tps; optionally
     weight_dtype, decode_tokens and weight_bytes, kv_bytes (per request), memory_bytes.
 
-    With tr164, exits 1 when a published figure does not recompute, other than those listed as known misses.
-
     \b
     Examples:
-      simctl knees tr164 --loo
       simctl knees h100/engine-grid_qwen2.5-7b.nc h100/served_qwen2.5-7b.nc
       simctl knees my_curves.csv --tau 0.7 --plot curves.png
     """
     from simctl.text import knees_text
 
     target = writable(plot)
-    if data == ("tr164",):
-        if target:
-            raise UsageError("--plot: the study prints no curves to draw")
-        _published(loo, seed, as_json)
-        return
     import numpy as np
 
     from calibrate.knees.served_knees import against_static
@@ -69,13 +51,10 @@ def command(data: tuple[str, ...], tau: float, resamples: int, seed: int, loo: b
     static, served = _curves(data)
     result: dict[str, Any] = {}
     if static:
-        result |= dataclasses.asdict(found := study(static, np.random.default_rng(seed), tau, resamples))
+        result |= dataclasses.asdict(found := study(static, np.random.default_rng(0), tau, resamples))
     rungs = against_static(served, static, tau)
     if rungs:
         result["served"] = [dataclasses.asdict(r) for r in rungs]
-    left_out = _left_out(static, tau, seed) if loo else None
-    if left_out:
-        result["loo"] = dataclasses.asdict(left_out)
     if target:
         from simctl.plots.knee_plots import plot_curves
 
@@ -88,8 +67,6 @@ def command(data: tuple[str, ...], tau: float, resamples: int, seed: int, loo: b
         knees_text.show_study(found)
     if rungs:
         knees_text.show_served(rungs, tau)
-    if left_out:
-        knees_text.show_left_out(left_out)
 
 
 def _curves(data: tuple[str, ...]) -> tuple[list[Curve], list[Curve]]:
@@ -111,36 +88,3 @@ def _curves(data: tuple[str, ...]) -> tuple[list[Curve], list[Curve]]:
     if not static and not served:
         raise UsageError(f"{', '.join(data)}: no efficiency curve: needs decodes of one context at batch 1 and at another")
     return pooled(static), pooled(served)
-
-
-def _published(loo: bool, seed: int, as_json: bool) -> None:
-    from calibrate.knees.by_step_time import STUDY, study_scores
-    from calibrate.knees.leave_one_out import of_study
-    from calibrate.knees.published import KNOWN_MISSES, reproduce
-    from calibrate.knees.weight_axis import contrasts, observations
-    from calibrate.sampling import Settings
-    from sim.rates.posterior import rates_for
-    from sim.specs.gpus import get_gpu
-    from simctl.text import knees_text
-
-    rates = rates_for(get_gpu("H100"), STUDY)
-    checks, axis = reproduce(), study_scores(rates.point, observations(), contrasts())
-    left_out = of_study(rates, Settings(seed=seed, **SAMPLED)) if loo else None
-    if as_json:
-        out: dict[str, Any] = {"checks": [dataclasses.asdict(c) for c in checks], "weight_axis": [dataclasses.asdict(s) for s in axis]}
-        click.echo(json.dumps(plain(out | ({"loo": dataclasses.asdict(left_out)} if left_out else {})), indent=1))
-    else:
-        knees_text.show_checks(checks)
-        knees_text.show_axis(axis)
-        if left_out:
-            knees_text.show_left_out(left_out)
-    if any(not c.holds and c.name not in KNOWN_MISSES for c in checks):
-        raise click.exceptions.Exit(1)
-
-
-def _left_out(curves: list[Curve], tau: float, seed: int) -> LeftOut:
-    from calibrate.knees.leave_one_out import of_curves
-    from calibrate.sampling import Settings
-    from sim.rates.posterior import rates_for
-
-    return of_curves(curves, tau, rates_for, Settings(seed=seed, **SAMPLED))

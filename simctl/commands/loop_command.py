@@ -13,7 +13,7 @@ from sim.errors import SimctlError
 from simctl.text.validate_text import replicate_table, score_table
 
 if TYPE_CHECKING:
-    from simctl.commands.loop_steps import Learnt
+    from simctl.loop_steps import Learnt
 
 KNOWN_RATES, NEW_RATE = (0.5, 1.5), 1.0
 BUSY_LOAD = 1.0  # per core, over 5 minutes; the loop itself keeps one thread busy, and two for half a minute
@@ -40,8 +40,8 @@ def command(model: str, budget: float, seed: int, out: Path) -> None:
     from calibrate.served.runs import read_served
     from hw.engines.shapes import named, shape
     from hw.jobs import Job, run_apart
+    from simctl import loop_steps as steps
     from simctl.collect import CPU, CPU_LIMITS
-    from simctl.commands import loop_steps as steps
 
     start = time.monotonic()
     shape(model := named(model))

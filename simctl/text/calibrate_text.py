@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -45,7 +46,7 @@ def scaled(unit: str, middle: float) -> tuple[float, str]:
     return next(((factor, short) for factor, short in sizes if middle >= factor), sizes[-1])
 
 
-def show(result: Calibration, grids: list[Grid], title: str, start: str, worst: int) -> None:
+def show(result: Calibration, grids: Sequence[Grid], title: str, start: str) -> None:
     """Everything about a fit."""
     say(title)
     for grid in grids:
@@ -69,10 +70,24 @@ def show(result: Calibration, grids: list[Grid], title: str, start: str, worst: 
     d = result.diagnostics
     say(f"R-hat <= {d.rhat_max:.4f}, effective sample size >= {d.ess_min:.0f}, {d.divergences} divergences")
     if result.held_out:
-        _show_held_out(result, worst)
+        _show_held_out(result)
 
 
-def _show_held_out(result: Calibration, worst: int) -> None:
+def as_dict(result: Calibration, title: str, start: str) -> dict[str, Any]:
+    """What --json prints."""
+    return {
+        "summary": title,
+        "start": start,
+        "rates": [dataclasses.asdict(r) | {"prior_led": r.prior_led} for r in result.rates],
+        "held_out": [dataclasses.asdict(h) for h in result.held_out],
+        "held_out_cells": [dataclasses.asdict(c) for c in result.cell_errors],
+        "model_error": result.sigma,
+        "noise_floor": dict(zip(("median", "p90", "cells_above_6_percent"), result.noise_floor, strict=True)),
+        **dataclasses.asdict(result.diagnostics),
+    }
+
+
+def _show_held_out(result: Calibration) -> None:
     """Errors on what each kind of folds left out, a heading for each kind."""
     click.echo()
     rows, kind = [], ""
@@ -85,11 +100,6 @@ def _show_held_out(result: Calibration, worst: int) -> None:
         rows.append((f"  {part}", str(s.n), *(f"{v:.2%}" for v in (s.median, s.p90, s.worst)), f"{s.bias:+.2%}", f"{s.coverage:.0%}"))
     for line in aligned(("held out, error", "n", "median", "p90", "worst", "bias", "in 90"), rows):
         click.echo(line)
-    if worst:
-        click.echo()
-        rows = [(e.model, e.cell, e.run.split(" (")[0], f"{e.error:+.1%}", f"{e.noise:.1%}") for e in result.cell_errors[:worst]]
-        for line in aligned(("model", "cell", "run", "off", "se"), rows, left=3, gap=1):
-            click.echo(line)
 
 
 def _interval(values: Interval) -> str:

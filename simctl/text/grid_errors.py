@@ -21,7 +21,7 @@ LOGS = (".json", ".jsonl", ".csv")
 HEADS = ("cells", "n", "median", "p90", "worst", "bias", "in 90")
 
 
-def run(hw: str | None, given: Sequence[Path], posterior: Path | None, seed: int, worst: int, as_json: bool) -> None:
+def run(hw: str | None, given: Sequence[Path], posterior: Path | None, seed: int, as_json: bool) -> None:
     """Read, predict, print. Raises UsageError when a file is no engine grid, or when one is of another GPU than `hw` or than the first."""
     from calibrate.measured_files import engine_grids, resolved
     from calibrate.steps.grid_cells import read_engine_grid
@@ -45,7 +45,7 @@ def run(hw: str | None, given: Sequence[Path], posterior: Path | None, seed: int
     click.echo(f"{said['posterior']}{'' if file.number('converged', 0.0) else ' (NOT CONVERGED)'}")
     click.echo(f"nothing is learnt; a host's factor is drawn anew ({said['host_sd']:.0%} from host to host)")
     for each in found:
-        _show(each, worst)
+        _show(each)
     if len(found) > 1:
         from calibrate.steps.predict import pooled
 
@@ -53,20 +53,12 @@ def run(hw: str | None, given: Sequence[Path], posterior: Path | None, seed: int
         click.echo(table(HEADS, [_row(part.cells, part.scores) for part in pooled(found)]))
 
 
-def _show(found: Predicted, worst: int) -> None:
+def _show(found: Predicted) -> None:
     click.echo(f"\n{found.source}: {found.engine}")
     if found.learnt_from:
         click.echo("the posterior was learnt from this very file: what follows is a fit, no prediction")
     rows = [_row(part.cells, part.scores) for part in found.parts]
     click.echo(table(HEADS, [*rows, _row(f"all, given its host: {found.host:.2f}", found.given_host)]))
-    if worst:
-        click.echo()
-        lines = [
-            (c.cell, f"{c.measured_s * 1e3:.2f}", f"{c.predicted_s * 1e3:.2f}", f"{c.low_s * 1e3:.2f} - {c.high_s * 1e3:.2f}",
-             f"{c.error:+.1%}", f"{c.noise:.1%}", "" if c.low_s <= c.measured_s <= c.high_s else "outside")
-            for c in found.cells[:worst]
-        ]  # fmt: skip
-        click.echo(table(("cell, ms", "measured", "predicted", "90% interval", "error", "se", ""), lines))
 
 
 def _row(name: str, s: Scores) -> tuple[Any, ...]:

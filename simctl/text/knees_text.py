@@ -12,30 +12,9 @@ from sim.units import format_tokens
 from simctl.text.layout import fill, table
 
 if TYPE_CHECKING:
-    from calibrate.knees.by_step_time import AxisScore
     from calibrate.knees.curves import Cell
-    from calibrate.knees.leave_one_out import LeftOut
-    from calibrate.knees.published import Check
     from calibrate.knees.served_knees import ServedKnee
     from calibrate.knees.study import Study
-
-
-def show_checks(checks: list[Check]) -> None:
-    """Every figure of the study with its deviation; what was computed, on a line below."""
-    click.echo("\npublished knee study, recomputed\nid         deviation  allowed  figure")
-    for c in checks:
-        head = f"{c.name}  {'ok' if c.holds else 'MISS':<4}  {c.deviation:<9.3g}  {c.tolerance:<7g}  "
-        told = f"{c.statement}: {c.detail}" if c.detail else c.statement
-        click.echo(fill(head + told, later=" " * len(head), whole=True))
-
-
-def show_axis(scores: list[AxisScore]) -> None:
-    """Predictors of the published weight axis."""
-    _table(
-        "weight axis, 25 knees and 17 contrasts; rates of the H100 posterior",
-        ("predictor", "right signs", "median x", "worst x", "Spearman"),
-        [(s.name, f"{s.signs}/{s.contrasts}", *(f"{v:.4g}" for v in (s.median_factor, s.worst_factor, s.spearman))) for s in scores],
-    )
 
 
 def show_study(result: Study) -> None:
@@ -88,20 +67,6 @@ def show_served(rows: list[ServedKnee], tau: float) -> None:
     )  # fmt: skip
     if any(r.steps is None for r in rows):
         _say("static: - where no file given has a static curve of that model, GPU and context.")
-
-
-def show_left_out(found: LeftOut) -> None:
-    """Predictors by left-out density."""
-    _table(
-        f"left-out log density of {found.knees} knees, {found.censored} of them censored\n(two free numbers each)",
-        ("predictor", "elpd", "+-", "below best", "+-", "sigma", "bad k"),
-        [
-            (r.predictor, *(f"{v:.2f}" for v in (r.elpd, r.error, r.below_best, r.below_best_error, r.sigma)), r.bad_pareto_k)
-            for r in found.ranked
-        ],
-    )
-    for note in found.notes:
-        _say(note)
 
 
 def _model(cell: Cell) -> str:

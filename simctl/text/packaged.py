@@ -15,7 +15,7 @@ USES = {
     "decode": "decode steps of own kernels, and all-reduces: rates that no engine iteration shows",
     "floor": "floors: bandwidths and matrix products alone, all-reduces",
     "all-reduce": "all-reduces over several GPUs, by size",
-    "served": "served runs: `simctl validate --run`; one --experiment of them is a log for `simctl learn`",
+    "served": "served runs: `simctl validate --run`",
     "weight-axis": "decodes in fp8 over models and contexts: `simctl knees`, or --grid",
     "profile": "kernels of an iteration, profiled",
     "products": "matrix products by rows: `python -m hw.show FILE point`",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,25 @@ if TYPE_CHECKING:
 LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
 NAME = 15  # characters of an experiment's name
 BOUND_BELOW_FLOOR = "* MISS, replicate floor above: replicates lie so far apart that a prediction of their median would miss, too."
+
+
+def show_reports(reports: list[Report], as_json: bool) -> None:
+    """Every run's scores, and those of all runs together; or all as JSON."""
+    if as_json:
+        click.echo(json.dumps([as_dict(r) for r in reports], indent=1))
+        return
+    for report in reports:
+        render(report)
+    if len(reports) > 1:
+        click.echo(together(reports))
+
+
+def show_left_out(found: list[LeftOut], as_json: bool) -> None:
+    """Errors with parts of the deployment left out, pooled and by kind of load."""
+    if as_json:
+        click.echo(json.dumps({"pooled": left_out_rows(found), "by_load": left_out_cells(found)}, indent=1))
+    else:
+        click.echo(f"{left_out_table(found)}\n\n{left_out_cells_table(found)}")
 
 
 def render(report: Report) -> None:

@@ -69,5 +69,12 @@ def test_eight_cells_narrow_what_the_hierarchy_says_and_hold_the_truth():
 
 def test_the_command_says_where_it_started(tmp_path):
     grid = write_grid(tmp_path / "engine-grid_x.nc", np.random.default_rng(0), gpu_name="NVIDIA L4")
-    asked = ("calibrate", "--hw", "l4", "--from", str(grid), "--folds", "0", "--draws", "100", "--chains", "2")
+    asked = (
+        "calibrate",
+        "--hw",
+        "l4",
+        "--from",
+        str(grid),
+        *(part for each in ("folds=0", "draws=100", "chains=2") for part in ("--fit-option", each)),
+    )
     assert "  before them: posterior for GPUs never measured from the hierarchy" in run(*asked, "--allow-unconverged").stdout

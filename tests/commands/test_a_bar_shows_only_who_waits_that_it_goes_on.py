@@ -23,7 +23,8 @@ COMMAND = """
 import sys, time
 import simctl.text.progress as p
 p.AFTER_S = 0.0
-from simctl.commands import run_command as run, validate_command as validate
+from simctl.asked import served_runs as validate
+from simctl.commands import run_command as run
 held = run.answer_of
 run.answer_of = lambda *given: time.sleep(0.2) or held(*given)
 validate._validated = lambda *given: time.sleep(0.3) or sys.exit(3)

@@ -121,18 +121,18 @@ def test_perplexity_of_mostly_unlisted_tokens_is_unknown_and_fails(tmp_path: Pat
 
 def test_equal_servers_pass_and_a_server_that_differs_fails_with_the_gate_named() -> None:
     with serving(whole(0.0), whole(0.0), whole(0.1)) as (urls, seen):
-        same = invoke(urls[0], urls[1] + "/v1/", "--model", "m", "--sequences", "2", "--length", "9", "--vocab-size", "200")
-        other = invoke(urls[0], urls[2], "--model", "m", "--second-model", "n", "--json")
+        same = invoke(urls[0], urls[1] + "/v1/", "--model", "m", "--vocab-size", "200")
+        other = invoke(urls[0], urls[2], "--model", "m", "--model", "n", "--json")
     assert (same.exit_code, same.output.splitlines()[-1]) == (0, "all gates hold")
-    assert "steps scored        16" in same.output
-    assert max(max(asked["prompt"]) for asked in seen[:4]) < 200
+    assert "steps scored        1016" in same.output
+    assert max(max(asked["prompt"]) for asked in seen[:16]) < 200
     found = json.loads(other.output)
     assert other.exit_code == 1
     assert found["ppl_ratio_minus_1"] == pytest.approx(math.exp(0.1) - 1)
     # p = (0.6, 0.3, 0.1) against q = (0.5, 0.3, 0.2)
     assert found["kl_mean"] == pytest.approx(0.6 * math.log(0.6 / 0.5) + 0.1 * math.log(0.1 / 0.2))
     assert [text.split()[0] for text in found["failures"]] == ["KL", "perplexity"]
-    assert {asked["model"] for asked in seen[4:]} == {"m", "n"}
+    assert {asked["model"] for asked in seen[16:]} == {"m", "n"}
 
 
 def test_sequences_come_from_a_file(tmp_path: Path) -> None:

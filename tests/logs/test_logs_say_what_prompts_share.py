@@ -175,7 +175,7 @@ def test_the_server_is_as_the_options_say(shared):
     options = (*ARGUMENTS, "--json")
     plain, cold, other = (
         json.loads(run("validate", "--run", str(path), *options, *more).stdout)[0]
-        for more in ([], ["--no-enable-prefix-caching"], ["--gpu-memory-utilization", "0.5"])
+        for more in ([], ["--log-option", "enable-prefix-caching=false"], ["--log-option", "gpu-memory-utilization=0.5"])
     )
     assert cold["cached_tokens"][0]["equal"] == 0
     assert other["num_gpu_blocks"] < 0.6 * plain["num_gpu_blocks"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simctl.commands.learn_command import MOST_MISFIT, misfits
+from calibrate.logs.log_rates import MOST_MISFIT, misfits
 
 
 def row(figure, error):

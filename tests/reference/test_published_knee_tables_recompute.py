@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from calibrate.knees.published import KNOWN_MISSES, reproduce
+from studies.knee_study.published import KNOWN_MISSES, reproduce
 
 CHECKS = {check.name: check for check in reproduce()}
 

@@ -180,7 +180,9 @@ def test_learning_from_a_log_never_does_worse_than_the_packaged_overhead(log, tm
         json.loads(run("validate", "--run", str(path), *ARGUMENTS, *more, "--json").stdout)[0] for more in ([], ["--transferred"])
     )
     rest = {s["metric"]: s["median_abs"] for s in learnt["scores"]}
-    told = json.loads(run("validate", "--run", str(path), *ARGUMENTS, "--learn-from", "20", "--skip", "0", "--json").stdout)[0]
+    told = json.loads(
+        run("validate", "--run", str(path), *ARGUMENTS, "--log-option", "learn-from=20", "--log-option", "skip=0", "--json").stdout
+    )[0]
     assert told["scores"] == learnt["scores"]
     if slow > 1:
         assert learnt["fitted_to"] == []

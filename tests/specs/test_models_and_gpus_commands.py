@@ -8,8 +8,8 @@ import pytest
 from sim.specs.gpus import get_gpu, list_gpus, load_gpus
 from sim.specs.models import catalogue_config, get_model, list_models
 from simctl.commands.gpus_command import command as gpus
-from simctl.commands.models_command import _count
 from simctl.commands.models_command import command as models
+from simctl.text.model_text import _count
 from tests.cli import run
 
 

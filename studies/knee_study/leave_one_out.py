@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.knees import predictors, weight_axis
-from calibrate.knees.by_step_time import GENERATED, STUDY, knee_of_step_time, knee_predictor
-from calibrate.knees.censored import Ranked, compare, standardised
+from calibrate.knees import predictors
 from calibrate.knees.curves import Cell
-from calibrate.knees.predictors import Knees, observed_knees
+from calibrate.knees.predictors import Knees
 from calibrate.sampling import Settings
 from sim.cost.rates import RateDraws
-from sim.errors import UsageError
-from sim.specs.gpus import get_gpu
-from sim.specs.models import get_model
-from sim.specs.precision import Precision
+from studies.knee_study import weight_axis
+from studies.knee_study.by_step_time import GENERATED, STUDY, knee_predictor
+from studies.knee_study.censored import Ranked, compare, standardised
 
 Array = NDArray[np.float64]
-Rates = Callable[[Any, Precision], RateDraws]
 FORMULA = "step-time formula"
 GIB = 2**30
 
@@ -51,21 +46,6 @@ def rank(knees: Knees, more: Mapping[str, Array], notes: Sequence[str], settings
     return LeftOut(knees.batch.size, int(knees.censored.sum()), compare(knees.batch, knees.censored, asked, settings), list(notes))
 
 
-def of_curves(curves: Sequence[Any], tau: float, rates_for: Rates, settings: Settings) -> LeftOut:
-    """The ladder and the formula on measured curves. Without the formula, and saying so, where a model or GPU is in no catalogue."""
-    knees = observed_knees(curves, tau)
-    try:
-        batch, said = _by_formula(knees, rates_for)
-    except UsageError as error:
-        return rank(knees, {}, [f"no step-time formula: {error}"], settings)
-    return rank(
-        knees,
-        {FORMULA: batch},
-        [f"rates of the formula: {said}; knees of grids they were learnt from are not left out"],
-        settings,
-    )
-
-
 def of_study(rates: RateDraws, settings: Settings) -> LeftOut:
     """The same on the published weight axis, its uncrossed cell among the knees, and the closed form with sliding windows."""
     seen, (shape, context, last) = weight_axis.observations(), weight_axis.uncrossed()
@@ -79,14 +59,3 @@ def of_study(rates: RateDraws, settings: Settings) -> LeftOut:
         "Ck/W closed-form, sliding window": np.array([sliding(s, c) for s, c in shapes]),
     }
     return rank(knees, more, [f"rates of the formula: {rates.summary}, for {STUDY.weights} weights"], settings)
-
-
-def _by_formula(knees: Knees, rates_for: Rates) -> tuple[Array, str]:
-    values, known = [], {}
-    for cell in knees.cells:
-        if (place := (cell.gpu, cell.weight_dtype)) not in known:
-            known[place] = rates_for(get_gpu(cell.gpu), Precision(cell.weight_dtype))
-        context = cell.context_tokens + cell.decode_tokens / 2
-        rates = known[place].point
-        values.append(knee_of_step_time(get_model(cell.model), context, Precision(cell.weight_dtype), rates, knees.tau, cell.tp))
-    return np.array(values), "; ".join(dict.fromkeys(rates.summary for rates in known.values()))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrate.knees.censored import compare, knee_model, log_density, standardised
 from calibrate.sampling import Settings
 from sim.errors import UsageError
+from studies.knee_study.censored import compare, knee_model, log_density, standardised
 
 
 def test_the_predictor_that_made_the_knees_is_best_and_its_scatter_is_found():

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from calibrate.knees import by_step_time
-from calibrate.knees.by_step_time import HOST_SPREAD, STUDY, axis_score, fit_host, knee_predictor, leave_family_out
-from calibrate.knees.weight_axis import Observation, closed_form, contrasts, observations, uncrossed
 from sim.rates.posterior import rates_for
 from sim.specs.gpus import get_gpu
+from studies.knee_study import by_step_time
+from studies.knee_study.by_step_time import HOST_SPREAD, STUDY, axis_score, fit_host, knee_predictor, leave_family_out
+from studies.knee_study.weight_axis import Observation, closed_form, contrasts, observations, uncrossed
 
 RATES = rates_for(get_gpu("H100"), STUDY).point
 SEEN, PAIRS = observations(), contrasts()

@@ -1,0 +1,127 @@
+"""A measurement design: cells chosen for a decision, what they cost, and the interval that they should leave."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrate.design.greedy import Plan, Problem, choose, follow, linearised, thinned
+from sim.errors import UsageError
+
+if TYPE_CHECKING:
+    from calibrate.design.start import Start
+    from calibrate.steps.iterations import StepCells
+    from sim.sweeps.decision import Decision
+
+Array = NDArray[np.float64]
+SIMULATIONS = 80  # draws of the rates at which the figure is simulated
+LEAST_CELLS = 8  # a calibration refuses fewer
+ENOUGH = 0.05  # no more cells once the interval is within this share of what every cell together would leave
+
+
+class Measurable(Protocol):
+    """Cells to choose from: the model's shape, their work, and seconds for each [cell] and for the run's own checks."""
+
+    shape: str
+    cells: StepCells
+    cost_s: Array
+    checks_s: float
+
+
+@dataclass(frozen=True)
+class Designed:
+    """A finished design. Figures are logarithms of the metric where it is positive everywhere: what the rates explain of it
+    [draw, sweep cell], and what they do not (`rest`, same shape).
+    """
+
+    decision: Decision
+    basis: str
+    candidates: Measurable
+    figures: Array
+    rest: Array
+    logs: bool
+    r2: Array
+    chosen: Plan
+    grid: Plan
+    everything: Plan
+    budget_s: float
+
+    def interval(self, spread: Array) -> list[tuple[float, float]]:
+        """Expected 5-95 % interval of the metric by sweep cell, when its standard deviation has come down to `spread`."""
+        rest, mean = self.rest.var(axis=0), self.figures.mean(axis=0)
+        known, start = (np.sqrt(np.maximum(s**2 - rest, 0.0)) for s in (spread, self.chosen.spread[0]))
+        values = mean + (self.figures - mean) * (known / np.maximum(start, 1e-300)) + self.rest
+        low, high = np.quantile(np.exp(values) if self.logs else values, [0.05, 0.95], axis=0)
+        return list(zip(low.tolist(), high.tolist(), strict=True))
+
+    def chance_wrong(self, spread: Array) -> float | None:
+        """Expected chance of judging the goal wrongly at the most open sweep cell, once the figures are known up to `spread`.
+
+        Figures are taken as normal: with the posterior mean itself still random, P(wrong) = arctan(spread / known) / pi at a limit in the
+        middle, and is averaged over the mean in general.
+        """
+        from scipy.special import ndtr
+
+        if self.decision.limit is None:
+            return None
+        limit = math.log(self.decision.limit) if self.logs else self.decision.limit
+        start, mean = self.chosen.spread[0], self.figures.mean(axis=0)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(41)
+        worst = 0.0
+        for before, after, centre in zip(start, spread, mean, strict=True):
+            if before > 0:
+                known = math.sqrt(max(before**2 - after**2, 0.0))
+                z = (limit - centre - known * nodes) / max(after, 1e-12)
+                worst = max(worst, float((weights * np.minimum(ndtr(z), ndtr(-z))).sum() / weights.sum()))
+        return worst
+
+
+def designed(decision: Decision, start: Start, found: Measurable, budget_s: float, seed: int = 0) -> Designed:
+    """Choose cells within `budget_s`, the run's checks among it. Raises UsageError when it is too little or the goal is decided."""
+    left = budget_s - found.checks_s
+    if left <= 0 or (found.cost_s > left).all():
+        raise UsageError(
+            f"a budget of {budget_s:g} s is too little: the run's own checks take {found.checks_s:.1f} s, "
+            f"and the shortest cell {found.cost_s.min():.2f} s more"
+        )
+    simulated = np.linspace(0, len(start.rates.beta) - 1, SIMULATIONS).round().astype(int)
+    raw = np.array([decision.at(start.rates.at(int(d))) for d in simulated])
+    logs = bool((raw > 0).all())
+    wanted, log_rates = np.log(raw) if logs else raw, start.log_rates()
+    figures, missed = linearised(wanted, log_rates[simulated], log_rates)
+    r2 = 1 - missed.var(axis=0) / np.maximum(wanted.var(axis=0), 1e-300)
+    # every draw gets one of the residuals, the same for all sweep cells
+    rest = missed[np.random.default_rng([seed, 61]).integers(0, len(missed), len(figures))]
+    problem = Problem(figures, rest.var(axis=0), start.log_times(found.cells), start.noise_var(found.cells), found.cost_s)
+    everything = follow(problem, range(len(found.cost_s)))
+    chosen = _until_enough(choose(problem, left, _undecided(wanted, decision.limit, logs)), everything)
+    same = follow(problem, thinned(found.cost_s, chosen.total_s))
+    return Designed(decision, start.basis, found, figures, rest, logs, r2, chosen, same, everything, budget_s)
+
+
+def _until_enough(chosen: Plan, everything: Plan) -> Plan:
+    """The plan cut where its spread is within ENOUGH of what all cells together would leave, on average over the figures that vary."""
+    start = chosen.spread[0]
+    varies = start > 0
+    reach = np.mean(everything.spread[-1][varies] / start[varies])
+    for count in (0, *range(LEAST_CELLS, len(chosen.cells))):
+        if np.mean(chosen.spread[count][varies] / start[varies]) <= reach + ENOUGH:
+            return Plan(chosen.cells[:count], chosen.cost_s[:count], chosen.spread[: count + 1])
+    return chosen
+
+
+def _undecided(figures: Array, limit: float | None, logs: bool) -> Array | None:
+    """Weights by sweep cell: with a limit, how open the question is there (p(1 - p) over the draws); else none."""
+    if limit is None:
+        return None
+    if logs and limit <= 0:
+        raise UsageError(f"--goal: the figure is positive at every draw; {limit:g} is never met")
+    p = (figures <= (math.log(limit) if logs else limit)).mean(axis=0)
+    if not (p * (1 - p)).any():
+        verdict = ", ".join("met" if share == 1 else "not met" for share in p)
+        raise UsageError(f"--goal is decided at every draw of the rates ({verdict}): no measurement would change the decision")
+    return np.asarray(p * (1 - p))

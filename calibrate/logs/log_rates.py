@@ -1,0 +1,110 @@
+"""Rates learnt from a served log: posterior, replay of the log, and whether the one reproduces the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.errors import SimctlError
+
+if TYPE_CHECKING:
+    from calibrate.logs.learn import Learnt
+    from calibrate.logs.requests import Log
+    from calibrate.sampling import Settings
+    from calibrate.served.runs import ServedRun
+
+CHECK_DRAWS = 20
+FIGURES = (("TTFT", "ttft_s", 50), ("TTFT", "ttft_s", 99), ("TPOT", "tpot_s", 50), ("TPOT", "tpot_s", 99), ("E2EL", "e2el_s", 50))
+INTERVAL = (0.05, 0.5, 0.95)
+MOST_MISFIT = 0.15  # of a median of the log that was learnt from
+
+
+@dataclass(frozen=True)
+class LogRates:
+    """Rates learnt from one log of one deployment; `report` is plain data: prior, posterior and replay, seconds."""
+
+    log: Log
+    served: ServedRun
+    learnt: Learnt
+    priors: Any
+    settings: Settings
+    report: dict[str, Any]
+
+    def require(self) -> None:
+        """Raises UnconvergedError when a gate of the sampler fails, SimctlError when the rates do not reproduce the log."""
+        self.learnt.diagnostics.require()
+        if missed := misfits(self.report["replayed"]):
+            raise SimctlError(
+                f"the rates learnt do not reproduce their own log: {', '.join(missed)} (bound {MOST_MISFIT:.0%}); nothing is written"
+            )
+
+    def save(self, path: Path) -> Path:
+        """Write the posterior file."""
+        from calibrate.logs.log_posterior import save
+
+        return save(path, self.served, self.log, self.learnt, self.priors, self.settings)
+
+
+def rates_from_log(log: Log, served: ServedRun, settings: Settings, from_datasheet: bool, progress: Callable[[str], None]) -> LogRates:
+    """Learn, and replay the log with what was learnt. Raises UsageError for a log that cannot be learnt from."""
+    from calibrate.logs.learn import learn_rates, served_priors
+    from calibrate.served.time_units import check_times
+
+    check_times(served)
+    priors, basis = served_priors(served, from_datasheet, log)
+    learnt = learn_rates(served, log, priors, settings, progress=progress)
+    report = {"start": basis, **_report(log, learnt, priors), "replayed": _replayed(served, log, learnt)}
+    return LogRates(log, served, learnt, priors, settings, report)
+
+
+def misfits(replayed: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Medians of the log that its own replay misses by more than MOST_MISFIT, with their errors."""
+    errors = {row["figure"]: row["simulated_s"] / row["measured_s"] - 1 for row in replayed if row["figure"].startswith("p50 ")}
+    return [f"{figure} {error:+.0%}" for figure, error in errors.items() if not abs(error) <= MOST_MISFIT]
+
+
+def _replayed(served: ServedRun, log: Log, learnt: Learnt) -> list[dict[str, Any]]:
+    """Figures of the log's answered requests, measured, and simulated with their interval over draws."""
+    from calibrate.served.replay import replay
+    from sim.cost.rates import RateDraws
+    from sim.rates.serving import HostRates
+
+    runs = []
+    for d in np.linspace(0, len(learnt.request_s) - 1, CHECK_DRAWS).round().astype(int).tolist():
+        rates = learnt.rates.at(d)
+        host = HostRates(request_s=float(learnt.request_s[d]), text=log.experiment.text)
+        runs.append(replay(served, log.experiment, RateDraws(rates, rates), host))
+    rows = []
+    for name, column, q in FIGURES:
+        values = [float(np.nanpercentile(seen.guess(column)[log.answered], q)) for seen in runs]
+        low, median, high = np.quantile(values, INTERVAL)
+        measured = float(np.nanpercentile(getattr(log.experiment, column)[log.answered], q))
+        rows.append({"figure": f"p{q} {name}", "measured_s": measured, "simulated_s": median, "low_s": low, "high_s": high})
+    return rows
+
+
+def _report(log: Log, learnt: Learnt, priors: Any) -> dict[str, Any]:
+    from calibrate.logs.learn import HOST, METRICS
+    from calibrate.steps.random_rates import value
+    from sim.cost.rates import UNITS
+
+    z = np.array([-1.6449, 0.0, 1.6449])
+    learnt_about = [(name, UNITS[name], priors[name], getattr(learnt.rates, name)) for name in learnt.free]
+    learnt_about.append(("host request_s", "s per request", HOST, learnt.request_s))
+    return {
+        "source": log.source,
+        "requests": len(log.answered),
+        "answered": int(log.answered.sum()),
+        "given_up": int(np.isfinite(log.waited_s).sum()),
+        "notes": list(log.notes),
+        "rates": [
+            {"name": name, "unit": unit, "prior": np.asarray(value(prior, z)).tolist(), "posterior": np.quantile(draws, INTERVAL).tolist()}
+            for name, unit, prior, draws in learnt_about
+        ],
+        "misfit": dict(zip(METRICS, np.median(learnt.misfit, axis=0).tolist(), strict=True)),
+        **asdict(learnt.diagnostics),
+    }

@@ -1,0 +1,52 @@
+"""The question of a calibration: which rates engine grids of one GPU teach, and how far they are off on what they did not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from calibrate.population.gpu_priors import starting_priors
+from calibrate.sampling import Settings
+from calibrate.steps.calibration import Calibration, calibrate
+from calibrate.steps.fit import StepFit
+from calibrate.steps.iterations import concatenate
+from calibrate.steps.microbenchmarks import packaged_microbenchmarks
+
+if TYPE_CHECKING:
+    from calibrate.steps.grid_cells import Grid
+    from sim.specs.gpu import GpuSpec
+
+TUNE, TARGET_ACCEPT = 200, 0.9
+DRAWS = 600
+# A few cells on top of the hierarchy over GPUs leave shares near their peaks, where steps must be small.
+CAREFUL, CAREFUL_DRAWS = 0.98, 2000
+
+
+@dataclass(frozen=True)
+class Calibrate:
+    """Engine grids of one GPU, and how to fit them.
+
+    Grids of its own start from the hierarchy over GPUs unless `from_datasheet`; `packaged` ones take the packaged microbenchmarks, too.
+    `draws` per chain; None: DRAWS, twice as many where a gate fails with those, and CAREFUL_DRAWS from the hierarchy.
+    """
+
+    gpu: GpuSpec
+    grids: Sequence[Grid]
+    packaged: bool = False
+    from_datasheet: bool = False
+    draws: int | None = None
+    chains: int = 4
+    folds: int = 5
+    seed: int = 0
+
+    def answer(self) -> tuple[Calibration, str]:
+        """(the calibration, what it started from). Raises UsageError for grids that cannot be learnt from."""
+        known, start = starting_priors(self.gpu, self.grids[0].precision, datasheet=self.from_datasheet)
+        settings = Settings(draws=self.draws or DRAWS, tune=TUNE, target_accept=TARGET_ACCEPT, chains=self.chains, seed=self.seed)
+        if start.pooled:
+            settings = replace(settings, draws=self.draws or CAREFUL_DRAWS, target_accept=CAREFUL)
+        elif not self.draws:
+            settings = replace(settings, anew=2 * DRAWS)
+        fit = StepFit(concatenate([grid.cells for grid in self.grids]), known, settings)
+        return calibrate(fit, self.folds, self.seed, packaged_microbenchmarks(self.gpu) if self.packaged else {}), start.basis

@@ -1,0 +1,35 @@
+"""Served logs that options mean, with the deployment they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sim.errors import UsageError
+
+if TYPE_CHECKING:
+    from calibrate.logs.requests import Log
+    from calibrate.served.runs import ServedRun
+    from sim import Deployment
+
+DEPLOYMENT = ("model", "gpu", "dtype", "kv_dtype", "tp", "engine", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization",
+              "enable_prefix_caching")  # fmt: skip
+
+
+def served_by(options: Mapping[str, Any]) -> Deployment | None:
+    """The deployment that a log came from; None where the options do not name model and GPU."""
+    from sim import Deployment
+
+    return Deployment.of(**{name: options[name] for name in DEPLOYMENT}) if options["model"] and options["gpu"] else None
+
+
+def read_served_log(path: Path, options: Mapping[str, Any]) -> tuple[Log, ServedRun]:
+    """(requests, run of its name) of another tool's file. Raises UsageError where it is none, or nothing says what served it."""
+    from calibrate.logs.read import read_log
+
+    deployment = served_by(options)
+    if deployment is None:
+        raise UsageError(f"{path.name}: a log needs --model and --gpu")
+    log = read_log(path, options["timeout"], options["prefix_block"], options["max_concurrency"], options["assume_prefix"])
+    return log, log.served_by(deployment, path.stem)

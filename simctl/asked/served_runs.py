@@ -1,0 +1,92 @@
+"""Served runs that options mean: which, read how, validated against what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sim.errors import UsageError
+from simctl.asked.logs import read_served_log, served_by
+
+if TYPE_CHECKING:
+    from calibrate.served.left_out import LeftOut
+    from calibrate.served.runs import ServedRun
+    from calibrate.served.validation import Asked, Report
+
+PACKAGED = "data/measured"
+Progress = Callable[[int, int], None] | None
+
+
+def _packaged() -> dict[str, Path]:
+    from importlib.resources import files
+
+    root = Path(str(files("scenarios"))) / PACKAGED
+    return {f"{p.parent.name}/{p.stem}": p for p in sorted(root.glob("*/served_*.nc"))}
+
+
+def chosen_runs(name: str | None) -> list[Path]:
+    """The packaged run of this name, this file, or all packaged runs. Raises UsageError for an unknown name."""
+    from difflib import get_close_matches
+
+    packaged = _packaged()
+    if name is None:
+        if not packaged:
+            raise UsageError("served runs come with the source tree, not with an installed package: give one with --run FILE")
+        return list(packaged.values())
+    if name in packaged:
+        return [packaged[name]]
+    if Path(name).is_file():
+        return [Path(name)]
+    close = get_close_matches(name, packaged, 1)
+    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    raise UsageError(f"unknown run {name!r}{hint} known: {', '.join(packaged) or 'none'}; or the path of a file")
+
+
+def left_out_of_all(paths: list[Path], draws: int, report: Progress) -> list[LeftOut]:
+    """Errors of every run with parts of its deployment left out of all that was learnt."""
+    from calibrate.served.in_processes import in_processes
+
+    return [each for several in in_processes(_left_out_of, paths, (draws,), report) for each in several]
+
+
+def _left_out_of(path: Path, draws: int) -> list[LeftOut]:
+    from calibrate.served.left_out import left_out
+    from calibrate.served.runs import read_served
+
+    return list(left_out(read_served(path), draws))
+
+
+def validate_all(paths: list[Path], options: Mapping[str, Any], report: Progress) -> list[Report]:
+    """Reports in the order of the runs; several runs are replayed in processes of their own."""
+    from calibrate.served.in_processes import in_processes
+
+    asked = _asked(options)
+    if len(paths) == 1:
+        return [_validated(paths[0], options, asked)]
+    return in_processes(_validated, paths, (options, asked), report)
+
+
+def _asked(options: Mapping[str, Any]) -> Asked:
+    from calibrate.served.validation import Asked
+    from sim.rates.serving import parse_overhead
+
+    file = options["overhead"]
+    overhead = parse_overhead(Path(file).read_bytes(), file) if file else None
+    return Asked(**{name: options[name] for name in ("posterior", "draws", "transferred", "learn_from", "skip")}, overhead=overhead)
+
+
+def _validated(path: Path, options: Mapping[str, Any], asked: Asked) -> Report:
+    from calibrate.served.time_units import check_times
+    from calibrate.served.validation import validate
+
+    run = _read(path, options)
+    check_times(run)
+    return validate(run, asked)
+
+
+def _read(path: Path, options: Mapping[str, Any]) -> ServedRun:
+    from calibrate.logs.read import is_log
+    from calibrate.served.runs import read_served
+
+    return read_served_log(path, options)[1] if is_log(path) else read_served(path, told=served_by(options))
