@@ -7,7 +7,7 @@ import pytest
 
 # Compiling one of these models takes a worker about ten seconds, whoever asks for it first (tests/calibrate/conftest.py).
 SHARED = {
-    "tests/studies/test_censored_knees_are_compared_fairly.py": "knees and memory",
+    "tests/calibrate/test_censored_knees_are_compared_fairly.py": "knees and memory",
     "tests/calibrate/test_every_model_is_calibrated_by_simulation.py": "knees and memory",
     "tests/calibrate/test_kv_blocks_are_predicted_from_memory.py": "knees and memory",
     # what tests/report/results.py saves
