@@ -51,8 +51,8 @@ STEPS = (
     _calibrated("h200"),
     Step(
         "population",
-        ("calibrate.population.build", TABLES, POSTERIORS),
-        (f"{POSTERIORS}/h?00.nc", "calibrate/population/*.py", "calibrate/tables/*.py", "scenarios/data/reference/*/*.csv"),
+        ("studies.population.build", TABLES, POSTERIORS),
+        (f"{POSTERIORS}/h?00.nc", "studies/population/*.py", "studies/kernel_tables/*.py", "scenarios/data/reference/*/*.csv"),
         (f"{POSTERIORS}/[!h]*.nc", f"{POSTERIORS}/left-out/*.nc", f"{POSTERIORS}/left-out/datasheet/*.nc"),
     ),
     Step(

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from calibrate import backend
 from calibrate.logs.requests import Log
-from calibrate.population.gpu_priors import like, starting_priors
 from calibrate.sampling import Diagnostics, Settings, diagnose, sample
 from calibrate.served.overhead import launching_as_logged
 from calibrate.served.replay import replay
 from calibrate.served.runs import ServedRun
+from calibrate.steps.gpu_priors import like, starting_priors
 from calibrate.steps.random_rates import medians, shown, value
 from sim.cost.batch import mixed_batch
 from sim.cost.rates import UNITS, RateDraws, Rates

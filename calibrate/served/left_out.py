@@ -84,7 +84,7 @@ def left_out(run: ServedRun, draws: int) -> Iterator[LeftOut]:
 
 
 def _without_gpu(run: ServedRun) -> Iterator[tuple[str, ServedRun, RateDraws]]:
-    """The run as if no engine had been stepped on its GPU: with rates of the same chip, and with those that `calibrate.population.build`
+    """The run as if no engine had been stepped on its GPU: with rates of the same chip, and with those that `studies.population.build`
     wrote of a GPU known by kernels or less.
     """
     unknown = replace(run, gpu=replace(run.gpu, origin=LEFT_OUT, sibling_of=""))  # its own name would find its matrix products

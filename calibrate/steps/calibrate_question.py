@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from calibrate.population.gpu_priors import starting_priors
 from calibrate.sampling import Settings
 from calibrate.steps.calibration import Calibration, calibrate
 from calibrate.steps.fit import StepFit
+from calibrate.steps.gpu_priors import starting_priors
 from calibrate.steps.iterations import concatenate
 from calibrate.steps.microbenchmarks import packaged_microbenchmarks
 

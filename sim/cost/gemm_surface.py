@@ -4,8 +4,8 @@
 
 `over` is a median over shapes of about that many weights (k n), whatever their ratio. B and F are the fastest 16-bit product's, F
 times what the datasheet says of the dtype: as rates of one dtype are scaled to another. Learnt from published tables of vLLM's kernels, one
-run on one machine each (`python -m calibrate.tables.gemm_fit`); of quantised weights from layers of a loaded engine (`python -m
-calibrate.tables.quantised_fit`).
+run on one machine each (`python -m studies.kernel_tables.gemm_fit`); of quantised weights from layers of a loaded engine (`python -m
+studies.kernel_tables.quantised_fit`).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def packaged() -> dict[tuple[str, str], Surface]:
 
 
 def read_surfaces(file: IO[bytes]) -> dict[tuple[str, str], Surface]:
-    """Surfaces from a file of `python -m calibrate.tables.gemm_fit`."""
+    """Surfaces from a file of `python -m studies.kernel_tables.gemm_fit`."""
     with np.load(file, allow_pickle=False) as data:
         columns = {name: data[name] for name in data.files}
     sizes, rows = columns["sizes"].astype(float), columns["rows"].astype(float)

@@ -16,7 +16,6 @@ LOGS = (".json", ".jsonl", ".csv")
 SECTIONS = {
     "Learn rates": ("hw", "engine", "from", "out", "fit-option", "seed", "from-datasheet", "allow-unconverged"),
     "Measure first, then learn": ("collect", "model", "cells", "budget"),
-    "Kernel latencies instead of grids": ("tables",),
 }
 OF_GRIDS = (
     Setting(["--folds"], default=5, show_default=True, type=click.IntRange(0), help="Folds of held-out cells; 0 skips them."),
@@ -25,7 +24,7 @@ OF_GRIDS = (
 
 
 @click.command("calibrate", cls=Sectioned, sections=SECTIONS)
-@click.option("--hw", type=GPU, metavar="GPU", help="The GPU: a catalogue name or alias; cpu with --collect.  [required but for --tables]")
+@click.option("--hw", type=GPU, metavar="GPU", required=True, help="The GPU: a catalogue name or alias; cpu with --collect.")
 @click.option(
     "--from",
     "given",
@@ -51,15 +50,9 @@ OF_GRIDS = (
 @click.option("--model", type=MODEL, help="The shape to measure, as `simctl measure` names it.")
 @click.option("--cells", type=click.Path(path_type=Path), help="Measure the cells of this file (`simctl design`) instead of a whole grid.")
 @click.option("--budget", type=DURATION, metavar="TIME", help="Seconds of measuring to spend (90, 120s, 2m).")
-@click.option(
-    "--tables",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Kernel latencies (SYSTEM/OPERATION/vllm/VERSION/TABLE.parquet): how well they are predicted; --out learns --hw's rates.",
-)
 def command(
-    hw: str | None, given: tuple[Path, ...], engine: str | None, out: Path | None, plot: Path | None, as_json: bool, thin: int | None,
-    from_datasheet: bool, allow_unconverged: bool, collect: Path | None, tables: Path | None, **options: Any,
+    hw: str, given: tuple[Path, ...], engine: str | None, out: Path | None, plot: Path | None, as_json: bool, thin: int | None,
+    from_datasheet: bool, allow_unconverged: bool, collect: Path | None, **options: Any,
 ) -> None:  # fmt: skip
     """Learn the rates of the one formula for a GPU, and say how far to trust them.
 
@@ -74,17 +67,7 @@ def command(
       simctl calibrate --hw h100                        from packaged data
       simctl calibrate --hw h100 --from GRID.nc --out posterior.nc
       simctl calibrate --hw cpu --collect out/          measure first
-      simctl calibrate --tables DIR --hw l40s           kernel tables
     """
-    if tables is not None:
-        from simctl.text.kernel_table_errors import run as of_tables
-
-        if given or collect is not None or plot is not None or engine is not None:
-            raise UsageError("--tables is learnt from alone: it takes --hw, --out and --json")
-        of_tables(tables, hw, out, as_json)
-        return
-    if not hw:
-        raise UsageError("which GPU? give --hw")
     target = writable(plot)
     writable(out)
     if any(path.suffix.lower() in LOGS for path in given):

@@ -60,9 +60,9 @@ def step(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dic
 
 def population(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
     """Means and spreads over GPUs, the stack's loss and how shares change with size; a GPU's own are integrated out (see its tests)."""
-    from calibrate.population.hierarchy import population_model
-    from calibrate.population.kernel_efficiency import BY_KERNELS, Estimate
     from calibrate.steps.random_rates import BY_ENGINES
+    from studies.population.hierarchy import population_model
+    from studies.population.kernel_efficiency import BY_KERNELS, Estimate
 
     kernels = [Estimate(gpu, rate, 0.0, KERNEL_ERROR, 10) for gpu in GPUS for rate in BY_KERNELS]
     engines = [Estimate(gpu, rate, 0.0, ENGINE_ERROR, 10) for gpu in WITH_ENGINE for rate in BY_ENGINES]

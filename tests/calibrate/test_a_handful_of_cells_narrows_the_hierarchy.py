@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrate.population.gpu_priors import like, starting_priors
 from calibrate.sampling import Settings
 from calibrate.steps.fit import StepFit
+from calibrate.steps.gpu_priors import like, starting_priors
 from calibrate.steps.random_rates import value
 from calibrate.steps.step_model import log_times
 from sim.cost.rates import UNITS, Rates

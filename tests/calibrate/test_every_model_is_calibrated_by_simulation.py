@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrate.population.hierarchy import bounded
-from calibrate.population.kernel_efficiency import OPERATIONS
 from calibrate.sampling import Settings
 from calibrate.steps.random_rates import BY_ENGINES
+from studies.population.hierarchy import bounded
+from studies.population.kernel_efficiency import OPERATIONS
 from studies.sbc.ranks import LEAST_RUNS, family_p, judge
 from studies.sbc.sampled import QUICK
 from studies.sbc.studies import STUDIES

@@ -8,9 +8,6 @@ from scipy.special import expit
 
 from calibrate.engine_memory import memory_model, packaged_runs, turned
 from calibrate.logs.learn import HOST
-from calibrate.population.hierarchy import PARAMETERS, bounded, population_model
-from calibrate.population.hierarchy import drawn as rates_of_a_gpu
-from calibrate.population.kernel_efficiency import Estimate
 from calibrate.recall.logistic import recall_model
 from calibrate.recall.needle_trials import published
 from calibrate.served.launches import HOSTS_SD, LOADS_SD
@@ -25,6 +22,9 @@ from sim.specs.attention_policy import blocks
 from sim.specs.gpus import get_gpu, list_gpus
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
+from studies.population.hierarchy import PARAMETERS, bounded, population_model
+from studies.population.hierarchy import drawn as rates_of_a_gpu
+from studies.population.kernel_efficiency import Estimate
 from studies.sbc.cells import step_cells
 
 DRAWS = 2000

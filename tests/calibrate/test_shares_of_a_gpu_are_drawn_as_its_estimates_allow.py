@@ -8,13 +8,13 @@ import xarray as xr
 from scipy.stats import kstest
 
 from calibrate.artifacts import write_posterior
-from calibrate.population.hierarchy import ENGINE_NOISE, drawn, size
-from calibrate.population.kernel_efficiency import Estimate
 from calibrate.sampling import Diagnostics, Settings
 from sim.cost.rates import UNITS
 from sim.rates.posterior import rates_from_file
 from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpus import get_gpu
+from studies.population.hierarchy import ENGINE_NOISE, drawn, size
+from studies.population.kernel_efficiency import Estimate
 from tests.calibrate.steps import TRUE
 
 DRAWS, RUNS = 200, 300

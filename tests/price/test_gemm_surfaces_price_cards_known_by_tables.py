@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrate.tables.gemm_fit import pack, surfaces
-from calibrate.tables.latency_tables import Table
 from sim.cost.gemm import over_roofline
 from sim.cost.gemm_surface import packaged, read_surfaces, surface_of
 from sim.cost.smooth import smooth_max
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
+from studies.kernel_tables.gemm_fit import pack, surfaces
+from studies.kernel_tables.latency_tables import Table
 
 MODEL = get_model("Llama-3.1-8B")
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from calibrate.measurement import model_of, open_measurement, precision_of
-from calibrate.tables.quantised_fit import line, surface
 from sim.cost.gemm import REPLAY_S, kernel_surface
 from sim.cost.gemm_surface import packaged
 from sim.cost.work import coefficients
@@ -16,6 +15,7 @@ from sim.specs.gpus import get_gpu
 from sim.specs.hf_config import spec_from_config
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
+from studies.kernel_tables.quantised_fit import line, surface
 
 MEASURED = Path(str(files("scenarios"))) / "data" / "measured" / "unseen"
 KERNELS = {"gptq": "int4", "awq_marlin": "awq", "fp8-block": "fp8-block"}

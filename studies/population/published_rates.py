@@ -14,10 +14,10 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from calibrate.population.gpu_priors import population_priors
 from calibrate.reference_tables import Row, table
 from calibrate.sampling import Diagnostics, Settings, judge
 from calibrate.steps.fit import sampled
+from calibrate.steps.gpu_priors import population_priors
 from calibrate.steps.iterations import StepCells, make_cells
 from calibrate.steps.laplace import laplace
 from calibrate.steps.random_rates import prior_draws

@@ -1,23 +1,30 @@
-"""`simctl calibrate --tables`: how well the formula predicts tables of kernel latencies, and a posterior learnt from them."""
+"""How well the formula predicts tables of kernel latencies, and a posterior learnt from them.
+
+python -m studies.kernel_tables DIR [--hw GPU] [--out posterior.nc] [--json]
+
+DIR holds SYSTEM/OPERATION/vllm/VERSION/TABLE.parquet.
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from sim.errors import SimctlError, UsageError
+from sim.specs.gpus import get_gpu
 from simctl.text.layout import aligned, fill
+from studies.kernel_tables.latency_tables import read_tables
+from studies.kernel_tables.table_errors import LAUNCH_BOUND_S, errors
 
 
 def run(folder: Path, hw: str | None, out: Path | None, as_json: bool) -> None:
     """Read, predict, print; with `out` learn the GPU's rates. Raises UsageError for a folder without tables."""
-    from calibrate.tables.latency_tables import read_tables
-    from calibrate.tables.table_errors import LAUNCH_BOUND_S, errors
-    from sim.errors import UsageError
-    from sim.specs.gpus import get_gpu
-
     gpu = get_gpu(hw) if hw else None
     if out is not None and gpu is None:
         raise UsageError("whose posterior is to be written? give --hw")
@@ -40,7 +47,27 @@ def run(folder: Path, hw: str | None, out: Path | None, as_json: bool) -> None:
             names = sorted({path.stem.split("__")[1] if "__" in path.stem else path.stem for path in others})
             click.echo(fill(f"No term of the formula: {', '.join(names)}.", later="  ", whole=True))
     if out is not None and gpu is not None:
-        from calibrate.population.from_tables import learn_gpu
+        from studies.population.from_tables import learn_gpu
 
         path = learn_gpu(everything, gpu, out)
         click.echo(f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB)", err=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Read, predict, print, write. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m studies.kernel_tables")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--hw", help="only the tables of this GPU")
+    parser.add_argument("--out", type=Path, help="write the rates that they teach of it, as a posterior")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(argv)
+    try:
+        run(given.folder, given.hw, given.out, given.json)
+    except (SimctlError, OSError) as problem:
+        print(f"studies.kernel_tables: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

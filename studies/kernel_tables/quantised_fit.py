@@ -1,6 +1,6 @@
 """Surfaces of kernels of quantised weights, learnt from the linear layers of a loaded engine (`measure --suite layers`).
 
-    python -m calibrate.tables.quantised_fit FILE... OUT.npz
+    python -m studies.kernel_tables.quantised_fit FILE... OUT.npz
 
 At each number of rows a call takes a + b weights: a line through a layer's products, in relative terms. Four products of one model say no
 more, and beyond their sizes a line is what a floor and a bandwidth make. Times that never fall when a row is added come nearest to those:
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression, nnls
 
 from calibrate.measurement import check_columns, model_of, open_measurement, precision_of
-from calibrate.tables.gemm_fit import SIZES, pack
 from sim.cost.gemm import REPLAY_S, products_on, roofline
 from sim.cost.gemm_surface import KERNEL_BYTES, Surface
 from sim.errors import SimctlError, UsageError
 from sim.rates.priors import product_flops
 from sim.specs.gpus import get_gpu
 from sim.specs.stored import kernel_of
+from studies.kernel_tables.gemm_fit import SIZES, pack
 
 Array = NDArray[np.float64]
 
@@ -73,5 +73,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except (SimctlError, ValueError) as problem:
-        print(f"calibrate.tables.quantised_fit: {str(problem) or 'needs FILE... OUT.npz'}", file=sys.stderr)
+        print(f"studies.kernel_tables.quantised_fit: {str(problem) or 'needs FILE... OUT.npz'}", file=sys.stderr)
         sys.exit(1)

@@ -1,6 +1,6 @@
 """GEMM surfaces learnt from kernel tables: time over the roofline by size and rows, for each GPU and dtype.
 
-    python -m calibrate.tables.gemm_fit DIR OUT.npz
+    python -m studies.kernel_tables.gemm_fit DIR OUT.npz
 
 Tables that time kernels launched one by one show the host's launch time for small products. Such a table is used only in dtypes where
 its shortest call is short (LONGEST_FLOOR_S).
@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.tables.latency_tables import Table, read_tables
 from sim.cost.gemm_surface import Surface
 from sim.errors import SimctlError, UsageError
 from sim.rates.priors import product_flops
 from sim.specs.precision import DTYPE_BYTES
+from studies.kernel_tables.latency_tables import Table, read_tables
 
 Array = NDArray[np.float64]
 DTYPES = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
@@ -99,5 +99,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except (SimctlError, IndexError) as problem:
-        print(f"calibrate.tables.gemm_fit: {str(problem) or 'needs DIR OUT.npz'}", file=sys.stderr)
+        print(f"studies.kernel_tables.gemm_fit: {str(problem) or 'needs DIR OUT.npz'}", file=sys.stderr)
         sys.exit(1)

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrate.population.kernel_efficiency import BY_KERNELS, estimates
-from calibrate.tables.latency_tables import Table
 from sim.cost.all_reduce import wire_bytes
 from sim.cost.smooth import smooth_max
 from sim.rates.priors import gpu_link
 from sim.specs.gpus import get_gpu
+from studies.kernel_tables.latency_tables import Table
+from studies.population.kernel_efficiency import BY_KERNELS, estimates
 
 GPUS = ("A100-80G", "L40S")  # with a link between GPUs and without; none of them has products of ours
 SHARE = {

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.tables.latency_tables import Table
 from sim.cost.all_reduce import wire_bytes
 from sim.cost.gemm import GEMM_KERNELS, Product, at_rows, products_over_roofline
 from sim.cost.rates import Rates
@@ -23,6 +22,7 @@ from sim.rates.posterior import rates_for
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import LatentAttention
 from sim.specs.precision import ACTIVATION_BYTES, DTYPE_BYTES, STATE_BYTES, Precision
+from studies.kernel_tables.latency_tables import Table
 
 Array = NDArray[Any]
 NO_WORK = Work(*([0.0] * len(Work._fields)))

@@ -1,6 +1,6 @@
 """Packaged population of GPUs: posteriors from kernel tables, engine posteriors and published numbers; left-out GPUs judged.
 
-    python -m calibrate.population.build KERNEL_TABLES OUT
+    python -m studies.population.build KERNEL_TABLES OUT
 
 Writes one posterior per GPU seen only through kernels, one per GPU known from published numbers alone, and `population.nc` for all others;
 in OUT/left-out the measured GPUs as if no engine had been stepped on them.
@@ -21,14 +21,10 @@ from numpy.typing import NDArray
 
 from calibrate.artifacts import write_posterior
 from calibrate.measured_files import engine_grids
-from calibrate.population.hierarchy import REFERENCE, Population, bounded, drawn, learn
-from calibrate.population.kernel_efficiency import TABLES, Estimate, estimates
-from calibrate.population.published_rates import learn_published, published
 from calibrate.sampling import Diagnostics, Settings
 from calibrate.steps.held_out import Scores, hosts_of, intervals, score
 from calibrate.steps.iterations import KINDS, concatenate
 from calibrate.steps.laplace import HOST_SD
-from calibrate.tables.latency_tables import Table, read_tables
 from sim.cost.rates import UNITS, Rates
 from sim.errors import SimctlError
 from sim.rates.posterior import POPULATION, STEP_TIME, packaged_posterior, read_posterior
@@ -37,6 +33,10 @@ from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpus import get_gpu
 from sim.specs.lookup import key
 from sim.specs.precision import Precision
+from studies.kernel_tables.latency_tables import Table, read_tables
+from studies.population.hierarchy import REFERENCE, Population, bounded, drawn, learn
+from studies.population.kernel_efficiency import TABLES, Estimate, estimates
+from studies.population.published_rates import learn_published, published
 
 Array = NDArray[np.float64]
 MEASURED = ("H100", "H200")
@@ -216,5 +216,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
     except (SimctlError, IndexError) as problem:
-        print(f"calibrate.population.build: {str(problem) or 'needs KERNEL_TABLES OUT'}", file=sys.stderr)
+        print(f"studies.population.build: {str(problem) or 'needs KERNEL_TABLES OUT'}", file=sys.stderr)
         sys.exit(1)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from calibrate.population.build import MEASURED, SETTINGS, fingerprint, from_posterior, write_pooled
-from calibrate.population.hierarchy import learn
-from calibrate.population.kernel_efficiency import estimates
 from calibrate.sampling import Settings
-from calibrate.tables.latency_tables import Table
 from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec
+from studies.kernel_tables.latency_tables import Table
+from studies.population.build import MEASURED, SETTINGS, fingerprint, from_posterior, write_pooled
+from studies.population.hierarchy import learn
+from studies.population.kernel_efficiency import estimates
 
 
 def learn_gpu(tables: Sequence[Table], gpu: GpuSpec, out: Path, settings: Settings = SETTINGS) -> Path:

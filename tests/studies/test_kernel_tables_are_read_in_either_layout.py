@@ -7,10 +7,10 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from calibrate.tables.latency_tables import read_tables
 from sim.errors import UsageError
 from sim.specs.gpus import get_gpu
-from tests.cli import run
+from studies.kernel_tables.__main__ import main
+from studies.kernel_tables.latency_tables import read_tables
 
 GEMM = {"gemm_dtype": ["bfloat16"] * 3, "m": [1, 64, 4096], "n": [4096] * 3, "k": [4096] * 3, "latency": [0.02, 0.03, 0.9]}
 
@@ -60,27 +60,27 @@ def test_an_unknown_system_is_a_users_own_gpu(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "said"), [(None, "no folder"), ("", "no kernel tables"), ("not parquet", "not readable as parquet")])
-def test_bad_folders_and_files_are_one_line(tmp_path, text, said):
+def test_bad_folders_and_files_are_one_line(tmp_path, capsys, text, said):
     folder = tmp_path / "tables"
     if text is not None:
         folder.mkdir()
     if text:
         nested(folder).write_text(text)
-    result = run("calibrate", "--tables", str(folder))
-    assert result.code != 0
-    assert said in result.stderr
-    assert len(result.stderr.strip().splitlines()) <= 2
-    assert not result.stdout
+    assert main([str(folder)]) == 1
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert len(printed.err.strip().splitlines()) <= 2
+    assert not printed.out
 
 
-def test_errors_are_printed_by_operation_and_others_are_named(tmp_path):
+def test_errors_are_printed_by_operation_and_others_are_named(tmp_path, capsys):
     nested(tmp_path)
     other = tmp_path / "l40s" / "kda" / "vllm" / "0.24.0" / "kda_perf.parquet"
     other.parent.mkdir(parents=True)
     parquet.write_table(pyarrow.table({"latency": [1.0]}), other)
-    result = run("calibrate", "--tables", str(tmp_path))
-    assert result.code == 0, result.stderr
-    lines = result.stdout.splitlines()
+    assert main([str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    lines = printed.splitlines()
     assert [line for line in lines if line.startswith("L40S  GEMM")][-1].split()[2:6] == ["bfloat16", ">", "1K", "rows"]
-    assert "No term of the formula: kda_perf." in result.stdout
+    assert "No term of the formula: kda_perf." in printed
     assert max(map(len, lines)) <= 80

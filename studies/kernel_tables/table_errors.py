@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.tables.latency_tables import Table
-from calibrate.tables.rows import Predicted, predicted
+from studies.kernel_tables.latency_tables import Table
+from studies.kernel_tables.rows import Predicted, predicted
 
 EDGES = {"bytes": (2**16, 2**20, 2**24), "context": (1024, 8192), "tokens": (16, 256, 2048), "rows": (16, 64, 256, 1024)}
 LAUNCH_BOUND_S = 20e-6  # rows below are the launch's time, not the kernel's

@@ -1,8 +1,8 @@
 """Kernel efficiencies from latency tables: the share of the datasheet's peak that a good kernel reaches.
 
 Each estimate is the line latency = launch + work / rate over calls large enough to be bound by that work, with its spread over shapes.
-Bandwidth and flops of GEMMs are those of the fastest product, which GEMM surfaces are measured by (`calibrate.tables.gemm_fit`). Tables
-(`calibrate.tables.latency_tables`) are read, never shipped.
+Bandwidth and flops of GEMMs are those of the fastest product, which GEMM surfaces are measured by (`studies.kernel_tables.gemm_fit`).
+Tables (`studies.kernel_tables.latency_tables`) are read, never shipped.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.tables.gemm_fit import surfaces
-from calibrate.tables.latency_tables import Table
 from sim.cost.all_reduce import wire_bytes
 from sim.cost.gemm import products_on, roofline
 from sim.cost.work import expected_experts
 from sim.rates.priors import gpu_link
 from sim.specs.gpu import GpuSpec
 from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES
+from studies.kernel_tables.gemm_fit import surfaces
+from studies.kernel_tables.latency_tables import Table
 
 Array = NDArray[np.float64]
 LEAST_CALLS = 8

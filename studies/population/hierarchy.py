@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate import backend
-from calibrate.population.kernel_efficiency import Estimate
 from calibrate.sampling import Diagnostics, Settings, diagnose, sample
 from calibrate.steps.random_rates import calibration_priors
 from sim.cost.rates import UNITS
@@ -30,6 +29,7 @@ from sim.errors import UsageError
 from sim.rates.priors import PRODUCTS, flops_for
 from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision
+from studies.population.kernel_efficiency import Estimate
 
 Array = NDArray[np.float64]
 ENGINE_NOISE = 0.05  # log spread of an engine's share around its kernels' and the common stack

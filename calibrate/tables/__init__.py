@@ -1,1 +1,0 @@
-"""Kernel latency tables: read, predicted by the formula, and learnt from."""

@@ -1,0 +1,1 @@
+"""Tables of kernel latencies: read, predicted, and learnt from."""
