@@ -15,9 +15,9 @@ from typing import Any
 
 import click
 
-from sim.errors import SimctlError
 from sim.files import writable
 from simctl.text.layout import table
+from studies.program import program
 
 
 def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed: int, as_json: bool) -> None:
@@ -78,6 +78,7 @@ def _show(rows: list[dict[str, Any]], parts: list[dict[str, Any]]) -> None:
     click.echo(table(("memory beside weights and KV", "5%", "median", "95%", ""), rows_))
 
 
+@program("studies.kv_capacity")
 def main(argv: Sequence[str]) -> int:
     """Learn, print, write. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m studies.kv_capacity")
@@ -87,11 +88,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(argv)
-    try:
-        run(tuple(asked.given), writable(asked.out), asked.draws, 4, asked.seed, asked.json)
-    except (SimctlError, OSError) as problem:
-        print(f"studies.kv_capacity: {problem}", file=sys.stderr)
-        return 1
+    run(tuple(asked.given), writable(asked.out), asked.draws, 4, asked.seed, asked.json)
     return 0
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import click
 
-from sim.errors import SimctlError
 from sim.files import writable
 from simctl.text.layout import aligned
+from studies.program import program
 
 
 def run(out: Path | None, draws: int, chains: int, seed: int, as_json: bool) -> None:
@@ -67,6 +67,7 @@ def _show(rows: list[dict[str, Any]], scalars: dict[str, list[float]]) -> None:
         click.echo(f"{name} {middle:.2f} [{low:.2f}-{high:.2f}]")
 
 
+@program("studies.recall")
 def main(argv: Sequence[str]) -> int:
     """Learn, print, write. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m studies.recall")
@@ -75,11 +76,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(argv)
-    try:
-        run(writable(asked.out), asked.draws, 4, asked.seed, asked.json)
-    except (SimctlError, OSError) as problem:
-        print(f"studies.recall: {problem}", file=sys.stderr)
-        return 1
+    run(writable(asked.out), asked.draws, 4, asked.seed, asked.json)
     return 0
 
 

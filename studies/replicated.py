@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from sim.errors import SimctlError
 from sim.files import write_text
+from studies.program import program
 from studies.replication.reports import REPORTS, claims
 
 
@@ -20,6 +20,7 @@ def answers() -> list[dict[str, object]]:
     return [{"report": name} | asdict(claim) for name in REPORTS for claim in claims(name)]
 
 
+@program("studies.replicated", "OUT.json")
 def main(argv: Sequence[str]) -> int:
     """Work them out and write them. Returns the exit code."""
     found = answers()
@@ -29,8 +30,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except (SimctlError, IndexError) as problem:
-        print(f"studies.replicated: {str(problem) or 'needs OUT.json'}", file=sys.stderr)
-        sys.exit(1)
+    sys.exit(main(sys.argv[1:]))

@@ -16,11 +16,11 @@ from calibrate.measured_files import packaged_measurements
 from calibrate.served.overhead import fit_overhead
 from calibrate.served.runs import read_served
 from calibrate.served.validation import RATE_DRAWS, low_load
-from sim.errors import SimctlError
 from sim.files import write_text
 from sim.rates.load import load_rates
 from sim.rates.posterior import best_posterior
 from sim.rates.serving import ServingOverhead, parse_overhead, write_overheads
+from studies.program import program
 
 FITTED = Path("out/rates/overheads")
 
@@ -42,6 +42,7 @@ def fitted(path: Path) -> ServingOverhead | None:
     return overhead
 
 
+@program("studies.serving_overheads", "OUT.json")
 def main(argv: Sequence[str]) -> int:
     """Fit and write. Returns the exit code."""
     found = []
@@ -57,8 +58,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except (SimctlError, IndexError) as problem:
-        print(f"studies.serving_overheads: {str(problem) or 'needs OUT.json'}", file=sys.stderr)
-        sys.exit(1)
+    sys.exit(main(sys.argv[1:]))

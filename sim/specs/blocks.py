@@ -23,6 +23,21 @@ class Matrix(NamedTuple):
         return self.rows * self.columns * self.copies
 
 
+class Absent:
+    """A part of a layer that is not there."""
+
+    __slots__ = ()
+
+    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
+        return ()
+
+    def vectors(self, hidden: int) -> int:
+        return 0
+
+    def params(self, hidden: int) -> int:
+        return 0
+
+
 def elements(matrices: Iterable[Matrix]) -> int:
     """Parameters of all of them."""
     return sum(matrix.elements for matrix in matrices)

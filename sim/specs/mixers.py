@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sim.specs.blocks import Matrix, elements
+from sim.specs.blocks import Absent, Matrix, elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,19 +340,10 @@ class Recurrence:
 
 
 @dataclass(frozen=True, slots=True)
-class NoMixer:
+class NoMixer(Absent):
     """A layer that is an MLP alone (Nemotron-H)."""
 
     kind: Literal["none"] = field(default="none", init=False)
-
-    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
-        return ()
-
-    def vectors(self, hidden: int) -> int:
-        return 0
-
-    def params(self, hidden: int) -> int:
-        return 0
 
 
 Recurrent = GatedDeltaNet | Recurrence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sim.specs.blocks import Matrix, elements
+from sim.specs.blocks import Absent, Matrix, elements
 
 
 def _mlp(path: str, hidden: int, inner: int, gated: bool) -> tuple[Matrix, ...]:
@@ -106,19 +106,10 @@ class MoeMlp:
 
 
 @dataclass(frozen=True, slots=True)
-class NoMlp:
+class NoMlp(Absent):
     """A layer that only mixes tokens (Nemotron-H, Mamba)."""
 
     kind: Literal["none"] = field(default="none", init=False)
-
-    def matrices(self, hidden: int) -> tuple[Matrix, ...]:
-        return ()
-
-    def vectors(self, hidden: int) -> int:
-        return 0
-
-    def params(self, hidden: int) -> int:
-        return 0
 
     def active_params(self, hidden: int) -> int:
         return 0

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import click
 
-from sim.errors import SimctlError, UsageError
+from sim.errors import UsageError
 from sim.specs.gpus import get_gpu
 from simctl.text.layout import aligned, fill
 from studies.kernel_tables.latency_tables import read_tables
 from studies.kernel_tables.table_errors import LAUNCH_BOUND_S, errors
+from studies.program import program
 
 
 def run(folder: Path, hw: str | None, out: Path | None, as_json: bool) -> None:
@@ -53,6 +54,7 @@ def run(folder: Path, hw: str | None, out: Path | None, as_json: bool) -> None:
         click.echo(f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB)", err=True)
 
 
+@program("studies.kernel_tables")
 def main(argv: Sequence[str]) -> int:
     """Read, predict, print, write. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m studies.kernel_tables")
@@ -61,11 +63,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, help="write the rates that they teach of it, as a posterior")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
-    try:
-        run(given.folder, given.hw, given.out, given.json)
-    except (SimctlError, OSError) as problem:
-        print(f"studies.kernel_tables: {problem}", file=sys.stderr)
-        return 1
+    run(given.folder, given.hw, given.out, given.json)
     return 0
 
 

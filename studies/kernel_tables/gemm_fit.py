@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cost.gemm_surface import Surface
-from sim.errors import SimctlError, UsageError
+from sim.errors import UsageError
 from sim.rates.priors import product_flops
 from sim.specs.precision import DTYPE_BYTES
 from studies.kernel_tables.latency_tables import Table, read_tables
+from studies.program import program
 
 Array = NDArray[np.float64]
 DTYPES = {"bfloat16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
@@ -84,6 +85,7 @@ def pack(found: Mapping[tuple[str, str], Surface], path: Path, source: str = SOU
     )
 
 
+@program("studies.kernel_tables.gemm_fit", "DIR OUT.npz")
 def main(argv: Sequence[str]) -> int:
     """Learn, print the rooflines, write. Returns the exit code."""
     found: dict[tuple[str, str], Surface] = {}
@@ -96,8 +98,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except (SimctlError, IndexError) as problem:
-        print(f"studies.kernel_tables.gemm_fit: {str(problem) or 'needs DIR OUT.npz'}", file=sys.stderr)
-        sys.exit(1)
+    sys.exit(main(sys.argv[1:]))

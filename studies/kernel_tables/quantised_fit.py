@@ -20,11 +20,12 @@ from scipy.optimize import isotonic_regression, nnls
 from calibrate.measurement import check_columns, model_of, open_measurement, precision_of
 from sim.cost.gemm import REPLAY_S, products_on, roofline
 from sim.cost.gemm_surface import KERNEL_BYTES, Surface
-from sim.errors import SimctlError, UsageError
+from sim.errors import UsageError
 from sim.rates.priors import product_flops
 from sim.specs.gpus import get_gpu
 from sim.specs.stored import kernel_of
 from studies.kernel_tables.gemm_fit import SIZES, pack
+from studies.program import program
 
 Array = NDArray[np.float64]
 
@@ -58,10 +59,11 @@ def line(weights: Array, seconds: Array) -> tuple[float, float]:
     return float(floor) * 1e-6, float(slope) * 1e-14
 
 
+@program("studies.kernel_tables.quantised_fit", "FILE... OUT.npz")
 def main(argv: Sequence[str]) -> int:
     """Learn, print floors and bandwidths of one row, write. Returns the exit code."""
-    *paths, out = argv
-    found = dict(surface(Path(path)) for path in paths)
+    out = argv[1:][-1]
+    found = dict(surface(Path(path)) for path in argv[:-1])
     for (gpu, kernel), each in found.items():
         few, many = each.seconds(2.0**22, each.rows), each.seconds(2.0**27, each.rows)
         print(f"{gpu} {kernel:9} 4 M weights {few[0] * 1e6:6.1f} us, 134 M weights {many[0] * 1e6:6.1f} us at one row")
@@ -70,8 +72,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except (SimctlError, ValueError) as problem:
-        print(f"studies.kernel_tables.quantised_fit: {str(problem) or 'needs FILE... OUT.npz'}", file=sys.stderr)
-        sys.exit(1)
+    sys.exit(main(sys.argv[1:]))

@@ -37,6 +37,7 @@ from studies.kernel_tables.latency_tables import Table, read_tables
 from studies.population.hierarchy import REFERENCE, Population, bounded, drawn, learn
 from studies.population.kernel_efficiency import TABLES, Estimate, estimates
 from studies.population.published_rates import learn_published, published
+from studies.program import program
 
 Array = NDArray[np.float64]
 MEASURED = ("H100", "H200")
@@ -182,6 +183,7 @@ def fingerprint(kernels: Sequence[Estimate], engines: Sequence[Estimate]) -> str
     return hashlib.sha256(repr((kernels, engines)).encode()).hexdigest()
 
 
+@program("studies.population.build", "KERNEL_TABLES OUT")
 def main(argv: Sequence[str]) -> int:
     """Build, judge and write. Returns the exit code."""
     folder, out = Path(argv[0]), Path(argv[1])
@@ -213,8 +215,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except (SimctlError, IndexError) as problem:
-        print(f"studies.population.build: {str(problem) or 'needs KERNEL_TABLES OUT'}", file=sys.stderr)
-        sys.exit(1)
+    sys.exit(main(sys.argv[1:]))

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrate.steps import fit
+from calibrate.steps import calibrate_question
 from hw import jobs
 from hw.jobs import Job
 from sim.errors import SimctlError
@@ -48,7 +48,7 @@ class Stop(Exception):
 )
 def test_it_measures_what_was_asked_and_learns_from_that_file(tmp_path, monkeypatch, measured, hw, extra, wants):
     # the fit itself is another test's: here it must be handed the 24 good cells of the collected file
-    monkeypatch.setattr(fit, "StepFit", Fitted)
+    monkeypatch.setattr(calibrate_question, "StepFit", Fitted)
     with pytest.raises(Stop, match="24"):
         run("calibrate", "--hw", hw, "--collect", str(tmp_path / "c"), *extra)
     assert measured == [wants]
@@ -56,7 +56,7 @@ def test_it_measures_what_was_asked_and_learns_from_that_file(tmp_path, monkeypa
 
 
 def test_a_cells_file_is_passed_on(tmp_path, monkeypatch, measured):
-    monkeypatch.setattr(fit, "StepFit", Fitted)
+    monkeypatch.setattr(calibrate_question, "StepFit", Fitted)
     with pytest.raises(Stop):
         run("calibrate", "--hw", "cpu", "--collect", str(tmp_path), "--cells", "cells.json")
     assert Path(measured[0].cells).name == "cells.json"

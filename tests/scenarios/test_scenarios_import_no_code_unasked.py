@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from calibrate.design import designed
 from tests.cli import run
 
 TEXT = "question: How fast?\ncommand: simulate\nreport: [completed]\noptions: {{gpu: A10, num-prompts: 3, draws: 0{}}}\n{}"
@@ -48,10 +49,11 @@ def test_what_the_user_types_is_the_users(tmp_path):
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.usefixtures("code")
-def test_designs_are_told_the_same(place, tmp_path):
+def test_designs_are_told_the_same(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(designed, "SIMULATIONS", 30)
     path = tmp_path / "study.yaml"
     path.write_text(PLACES[place])
-    design = ("design", str(path), "--hw", "h100", "--budget", "10s", "--sims", "30", "--metric", "mean_e2el_ms")
+    design = ("design", str(path), "--hw", "h100", "--budget", "10s", "--metric", "mean_e2el_ms")
     result = run(*design)
     assert (result.code, result.stderr.count("\n")) == (2, 1)
     assert "would import code; --allow-code trusts it" in result.stderr
