@@ -195,6 +195,11 @@ class StepTime:
         return self.jumps and self._parts == 1 and not self._eager
 
     @property
+    def parts(self) -> int:
+        """Parts of which an iteration costs what the heaviest costs (sim.cost.parts)."""
+        return self._parts
+
+    @property
     def given(self) -> tuple[Coefficients, Rates]:
         """Coefficients of the work, and the rates that settle it."""
         return self._coefficients, self._rates

@@ -23,7 +23,7 @@ from sim import ticks
 from sim.cost import attention, batch, graphs, iteration, smooth, step_time, work
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.cost.rates import UNITS, Rates
-from sim.engine import core, core_parts, core_state
+from sim.engine import core, core_decide, core_iterations, core_kv, core_log_rows, core_parts, core_state, core_time
 
 # Output tokens at which plain Python takes as long as loading machine code does (half a second), or making it (half a minute).
 WORTH_TOKENS = 500_000
@@ -44,7 +44,9 @@ _FORMULA: tuple[Any, ...] = (
     ticks.elapsed,
     ticks.to_ticks,
 )
-_SOURCES = (attention, batch, graphs, iteration, smooth, step_time, work, core, core_parts, core_state, ticks)
+# modules of the engine, those that are called before those that call them
+_ENGINE = (core_log_rows, core_kv, core_parts, core_time, core_decide, core_iterations, core)
+_SOURCES = (attention, batch, graphs, iteration, smooth, step_time, work, *_ENGINE, core_state, ticks)
 
 _INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
@@ -58,7 +60,7 @@ def worth(output_tokens: int) -> bool:
     """Whether compiled code serves so many output tokens sooner, its loading included; or its making, where none is cached yet."""
     if not available():
         return False
-    if "numba" in sys.modules and advance.cache_info().currsize:
+    if "numba" in sys.modules and serve.cache_info().currsize:
         return True
     return output_tokens >= (WORTH_TOKENS if warm() else WORTH_MAKING)
 
@@ -66,12 +68,12 @@ def worth(output_tokens: int) -> bool:
 @cache
 def warm() -> bool:
     """Whether machine code of these very sources lies in the cache."""
-    return available() and any(_cache_directory(version("numba")).rglob("core.advance*.nbc"))
+    return available() and any(_cache_directory(version("numba")).rglob("core.serve*.nbc"))
 
 
 @cache
-def advance() -> Callable[..., int]:
-    """sim.engine.core.advance, compiled at its first call or read from the cache."""
+def serve() -> Callable[..., int]:
+    """sim.engine.core.serve, compiled at its first call or read from the cache."""
     import numba
 
     padding = np.array([captured_padding(float(tokens)) for tokens in range(GRAPH_TOKENS + 1)])
@@ -83,13 +85,13 @@ def advance() -> Callable[..., int]:
     numba.config.CACHE_DIR = str(_cache_directory(version("numba")))
     try:
         space: dict[str, Any] = {"captured_padding": numba.njit(padding_of, **_INNER)}
-        for function in (*_FORMULA, *_functions(core_parts), *_functions(core)):
+        for function in (*_FORMULA, *(each for module in _ENGINE for each in _functions(module))):
             own = FunctionType(function.__code__, {**function.__globals__, **space}, function.__name__, function.__defaults__)
-            how = {"nogil": True, "cache": True} if function is core.advance else _INNER
+            how = {"nogil": True, "cache": True} if function is core.serve else _INNER
             space[function.__name__] = numba.njit(own, error_model="numpy", **how)
     finally:
         numba.config.CACHE_DIR = before
-    found: Callable[..., int] = space["advance"]
+    found: Callable[..., int] = space["serve"]
     return found
 
 
@@ -123,7 +125,7 @@ def _cache_directory(numba_version: str) -> Path:
 def main() -> None:
     """Compile now, so that no question waits for it: `python -m sim.engine.compiled`, half a minute once."""
     from sim.engine.config import EngineConfig
-    from sim.engine.replica_runs import serve
+    from sim.engine.replica_runs import serve as run
     from sim.specs.models import get_model
     from sim.specs.precision import Precision
 
@@ -131,7 +133,7 @@ def main() -> None:
         rates = {name: 1e12 if unit.startswith(("bytes", "flop")) else 1e-6 for name, unit in UNITS.items()}
         steps = iteration.StepTime(get_model("Llama-3.1-8B"), Precision(), Rates(**rates))
         one = np.ones(1, dtype=np.int64)
-        serve(EngineConfig(), steps, one, one, 2 * one, keep=True, compiled=True)
+        run(EngineConfig(), steps, one, one, 2 * one, keep=True, compiled=True)
 
 
 if __name__ == "__main__":

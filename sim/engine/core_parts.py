@@ -1,69 +1,12 @@
-"""Parts of the array engine: KV blocks, waiting and running requests, finishing times, and the log. Decisions are in sim.engine.core."""
+"""Requests of the array engine: waiting, running, decoding and leaving ones. Decisions are in sim.engine.core_decide."""
 
 from __future__ import annotations
 
 import sim.engine.core_state as at
+from sim.engine.core_kv import find_hits, give_blocks, remember
+from sim.engine.core_log_rows import log_entry, log_setback
 from sim.engine.core_state import Core
 from sim.engine.interface import BLOCKS, BUDGET
-
-# KV blocks: free ones without contents, then the contents of those who left, the longest gone first to be evicted
-
-
-def take(e: Core, count: int) -> None:
-    """Hand out `count` blocks, evicting the least recently used contents."""
-    s = e.s
-    s[at.FREE] -= count
-    if count <= s[at.UNHASHED]:
-        s[at.UNHASHED] -= count
-        return
-    count -= s[at.UNHASHED]
-    s[at.UNHASHED] = 0
-    while count:
-        oldest = s[at.RUN_HEAD]
-        if e.q[oldest + at.RUN] > count:
-            e.q[oldest + at.RUN] -= count
-            return
-        count -= e.q[oldest + at.RUN]
-        drop_run(e, oldest)
-
-
-def drop_run(e: Core, request: int) -> None:
-    """Take a request's contents out of the eviction order."""
-    s = e.s
-    before, behind = e.q[request + at.RUN_BEFORE], e.q[request + at.RUN_AFTER]
-    if before >= 0:
-        e.q[before + at.RUN_AFTER] = behind
-    else:
-        s[at.RUN_HEAD] = behind
-    if behind >= 0:
-        e.q[behind + at.RUN_BEFORE] = before
-    else:
-        s[at.RUN_TAIL] = before
-    e.q[request + at.RUN] = 0
-
-
-def give_blocks(e: Core, request: int, tokens: int, findable: int) -> None:
-    """Take the blocks of a request that computed `tokens` tokens; those of the `findable` first ones keep their contents."""
-    s, block = e.s, e.s[at.BLOCK]
-    total, full = -(-tokens // block), findable // block if e.s[at.CACHING] else 0
-    s[at.UNHASHED] += total - full
-    s[at.FREE] += total
-    if not full:
-        return
-    last = s[at.RUN_TAIL]
-    e.q[request + at.RUN], e.q[request + at.RUN_BEFORE], e.q[request + at.RUN_AFTER] = full, last, -1
-    if last >= 0:
-        e.q[last + at.RUN_AFTER] = request
-    else:
-        s[at.RUN_HEAD] = request
-    s[at.RUN_TAIL] = request
-
-
-def take_back(e: Core, request: int) -> None:
-    """Give a preempted request what it finds again of its own blocks."""
-    e.s[at.FREE] -= e.q[request + at.RUN]
-    drop_run(e, request)
-
 
 # waiting and running
 
@@ -98,11 +41,12 @@ def queue_pop(e: Core) -> None:
 
 
 def plan(e: Core, request: int, budget: int) -> bool:
-    """Whether the request can start within `budget` tokens, with (OWN blocks found again, START, TOKENS); if not, what it LACKS."""
-    s = e.s
-    known = e.q[request + at.PROMPT] + e.q[request + at.GENERATED]
-    own = e.q[request + at.RUN] if e.q[request + at.PREEMPTIONS] else 0
-    start = own * s[at.BLOCK]
+    """Whether the request can start within `budget` tokens, with (HITS and OWN blocks found, START, TOKENS); if not, what it LACKS."""
+    s, q, block = e.s, e.q, e.s[at.BLOCK]
+    known = q[request + at.PROMPT] + q[request + at.GENERATED]
+    idle = find_hits(e, request)
+    own = q[request + at.RUN] if q[request + at.PREEMPTIONS] else 0
+    start = max((s[at.HITS] + own) * block, min(q[request + at.COMES_WITH], known - 1))
     tokens = known - start
     s[at.LACKS] = BUDGET
     if tokens > budget:
@@ -112,8 +56,8 @@ def plan(e: Core, request: int, budget: int) -> bool:
     room = s[at.FREE] - (s[at.WATERMARK] if s[at.RUNNING] else 0)
     reserve = known if s[at.RESERVE] else start + tokens
     s[at.LACKS] = BLOCKS
-    # what it finds again is free, too
-    if -(-reserve // s[at.BLOCK]) > room:
+    # what it finds again of its own is free, too
+    if -(-reserve // block) - s[at.HITS] + idle > room:
         return False
     s[at.OWN], s[at.START], s[at.TOKENS], s[at.LACKS] = own, start, tokens, 0
     return True
@@ -133,6 +77,8 @@ def leave(e: Core, request: int, computed: int, place: int) -> None:
 def release(e: Core) -> None:
     """Take place and blocks from those who have finished."""
     s = e.s
+    if s[at.LEAVING]:
+        fill_shared(e, s[at.CLOCK] - 1 + s[at.OVERLAP])
     for i in range(s[at.LEAVING]):
         request = e.w[i * at.SEAT + at.LEAVING_AT]
         place = bisect_running(e, e.q[request + at.ADMISSION])
@@ -163,14 +109,14 @@ def preempt(e: Core, request: int) -> None:
             forget_leaving(e, request)
         else:
             computed = drop_decode(e, request)
-            place = 0
-            while e.w[place * at.SEAT + at.HEAP_AT] != request:
-                place += 1
-            heap_pop(e, place)
+            heap_drop(e, request, at.FINISHING, at.FINISH_AT, at.FINISHES)
+            if e.q[request + at.FILLS] >= 0:
+                heap_drop(e, request, at.FILLING, at.FILL_AT, at.FILLS)
             e.q[request + at.GENERATED] = computed + 1 - e.q[request + at.PROMPT]
         findable = max(computed - e.s[at.OVERLAP], began)
     s[at.RUNNING] -= 1
     give_blocks(e, request, computed, findable)
+    e.q[request + at.COMES_WITH] = 0
     e.q[request + at.PREEMPTIONS] += 1
     s[at.PREEMPTED] += 1
     s[at.REQUEUED] += back
@@ -223,90 +169,78 @@ def push_unsent(e: Core, request: int, place: int, last: int) -> None:
     e.s[at.UNSENT] = i + 1
 
 
-# decodes by (clock of their last token, admission)
+# heaps of decodes by (clock of what they wait for, admission): `size`, `place` and `key` say where their length, places and clocks are
 
 
-def sooner(e: Core, a: int, b: int) -> bool:
-    """Whether a request finishes before another."""
-    return e.q[a + at.FINISHES] < e.q[b + at.FINISHES] or (
-        e.q[a + at.FINISHES] == e.q[b + at.FINISHES] and e.q[a + at.ADMISSION] < e.q[b + at.ADMISSION]
-    )
+def sooner(e: Core, a: int, b: int, key: int) -> bool:
+    """Whether what a request waits for comes before what another one does."""
+    return e.q[a + key] < e.q[b + key] or (e.q[a + key] == e.q[b + key] and e.q[a + at.ADMISSION] < e.q[b + at.ADMISSION])
 
 
-def heap_push(e: Core, request: int) -> None:
-    """A decode begins."""
-    w, place = e.w, e.s[at.DECODING]
-    e.s[at.DECODING] += 1
-    while place and sooner(e, request, w[(place - 1) // 2 * at.SEAT + at.HEAP_AT]):
-        w[place * at.SEAT + at.HEAP_AT] = w[(place - 1) // 2 * at.SEAT + at.HEAP_AT]
+def heap_push(e: Core, request: int, size: int, column: int, key: int) -> None:
+    """A decode begins to wait."""
+    place = e.s[size]
+    e.s[size] += 1
+    lift(e, request, place, column, key)
+
+
+def lift(e: Core, request: int, place: int, column: int, key: int) -> int:
+    """Put a request at an empty place of a heap, or nearer to the top. Returns where."""
+    w = e.w
+    while place and sooner(e, request, w[(place - 1) // 2 * at.SEAT + column], key):
+        w[place * at.SEAT + column] = w[(place - 1) // 2 * at.SEAT + column]
         place = (place - 1) // 2
-    w[place * at.SEAT + at.HEAP_AT] = request
+    w[place * at.SEAT + column] = request
+    return place
 
 
-def heap_pop(e: Core, place: int) -> int:
-    """The decode at a place of the heap ends."""
+def heap_pop(e: Core, place: int, size: int, column: int, key: int) -> int:
+    """The decode at a place of the heap waits no more."""
     w, s = e.w, e.s
-    found = w[place * at.SEAT + at.HEAP_AT]
-    s[at.DECODING] -= 1
-    size, moved = s[at.DECODING], w[s[at.DECODING] * at.SEAT + at.HEAP_AT]
-    if place == size:
+    found = w[place * at.SEAT + column]
+    s[size] -= 1
+    count, moved = s[size], w[s[size] * at.SEAT + column]
+    if place == count:
         return found
-    while place and sooner(e, moved, w[(place - 1) // 2 * at.SEAT + at.HEAP_AT]):
-        w[place * at.SEAT + at.HEAP_AT] = w[(place - 1) // 2 * at.SEAT + at.HEAP_AT]
-        place = (place - 1) // 2
-    while 2 * place + 1 < size:
+    place = lift(e, moved, place, column, key)
+    while 2 * place + 1 < count:
         child = 2 * place + 1
-        if child + 1 < size and sooner(e, w[(child + 1) * at.SEAT + at.HEAP_AT], w[child * at.SEAT + at.HEAP_AT]):
+        if child + 1 < count and sooner(e, w[(child + 1) * at.SEAT + column], w[child * at.SEAT + column], key):
             child += 1
-        if not sooner(e, w[child * at.SEAT + at.HEAP_AT], moved):
+        if not sooner(e, w[child * at.SEAT + column], moved, key):
             break
-        w[place * at.SEAT + at.HEAP_AT] = w[child * at.SEAT + at.HEAP_AT]
+        w[place * at.SEAT + column] = w[child * at.SEAT + column]
         place = child
-    w[place * at.SEAT + at.HEAP_AT] = moved
+    w[place * at.SEAT + column] = moved
     return found
 
 
-# log
+def heap_drop(e: Core, request: int, size: int, column: int, key: int) -> None:
+    """A request that waits, waits no more."""
+    place = 0
+    while e.w[place * at.SEAT + column] != request:
+        place += 1
+    heap_pop(e, place, size, column, key)
 
 
-def log_is_full(e: Core) -> bool:
-    """Whether a decision may find no room in the log."""
-    s = e.s
-    return s[at.ROWS] + 2 > s[at.ROW_ROOM] or s[at.ENTRIES] + 4 * s[at.SEQS] + 4 > s[at.ENTRY_ROOM]
+# blocks that decodes fill and others may ask for
 
 
-def log_row(e: Core, batch: int, context: int, tokens: int, head_start: int, ticks: int) -> int:
-    """An iteration that is about to be launched, or the first of a stretch. Returns where its row begins."""
-    s, log = e.s, e.rows
-    row = s[at.ROWS] * at.ROW
-    log[row + at.R_N], log[row + at.R_DECIDED], log[row + at.R_SETTLED] = 1, s[at.DECIDES], -1
-    log[row + at.R_UNDER_WAY], log[row + at.R_HEAD_START], log[row + at.R_FIRST] = s[at.UNDER_WAY], head_start, ticks
-    log[row + at.R_INCREMENT], log[row + at.R_CLOCK], log[row + at.R_DECODES] = 0, s[at.CLOCK], s[at.BATCH]
-    log[row + at.R_BATCH], log[row + at.R_CONTEXT], log[row + at.R_SHARES] = batch, context, s[at.SHARES]
-    log[row + at.R_TOKENS], log[row + at.R_CHUNKS], log[row + at.R_FRESH] = tokens, 0, 0
-    for column in (at.R_CHUNK_TOKENS, at.R_CHUNK_CONTEXT, at.R_CHUNK_PAIRS, at.R_CHUNK_SAMPLED):
-        log[row + column] = 0
-    log[row + at.R_RUNNING], log[row + at.R_USED], log[row + at.R_LEFT] = s[at.WAS_RUNNING], s[at.WAS_USED], s[at.BLOCKS] - s[at.FREE]
-    log[row + at.R_ADMITTED], log[row + at.R_PREEMPTED], log[row + at.R_REQUEUED] = s[at.ADMITTED], s[at.PREEMPTED], s[at.REQUEUED]
-    log[row + at.R_LACKS] = s[at.LACKS]
-    s[at.PREEMPTED] = s[at.REQUEUED] = 0
-    s[at.ROWS] += 1
-    return row
+def expect_shared(e: Core, request: int) -> None:
+    """Note when the decode will fill the next of its blocks that others may ask for."""
+    s, q = e.s, e.q
+    end = (q[request + at.HELD] + 1) * s[at.BLOCK]
+    q[request + at.FILLS] = -1
+    # with overlap a decode's token is known one decision later, and a last one only when the request leaves
+    if q[request + at.HELD] < q[request + at.DEPTH] and end < q[request + at.PROMPT] + q[request + at.OUTPUT] - s[at.OVERLAP]:
+        q[request + at.FILLS] = end - 1 - q[request + at.OFFSET] + s[at.OVERLAP]
+        heap_push(e, request, at.FILLING, at.FILL_AT, at.FILLS)
 
 
-def log_entry(e: Core, kind: int, first: int, second: int, third: int, fourth: int) -> None:
-    """Something that happens to a request."""
-    place = e.s[at.ENTRIES] * at.ENTRY
-    log = e.entries
-    log[place], log[place + 1], log[place + 2], log[place + 3], log[place + 4] = kind, first, second, third, fourth
-    e.s[at.ENTRIES] += 1
-
-
-def log_chunk(e: Core, request: int, tokens: int, end: int) -> None:
-    """A share of prefill in the latest row."""
-    log_entry(e, at.CHUNK, e.s[at.ROWS] - 1, request, tokens, end)
-
-
-def log_setback(e: Core, request: int, kind: int) -> None:
-    """A request comes back in the latest row, or loses its place in the next."""
-    log_entry(e, kind, e.s[at.ROWS] - (kind == at.CAME_BACK), request, 0, 0)
+def fill_shared(e: Core, clock: int) -> None:
+    """Make findable what decodes have filled by the iteration at `clock`, that one included."""
+    s, q = e.s, e.q
+    while s[at.FILLING] and q[e.w[at.FILL_AT] + at.FILLS] <= clock:
+        request = heap_pop(e, 0, at.FILLING, at.FILL_AT, at.FILLS)
+        remember(e, request, (q[request + at.OFFSET] + q[request + at.FILLS] + 1 - s[at.OVERLAP]) // s[at.BLOCK])
+        expect_shared(e, request)

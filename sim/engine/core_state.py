@@ -1,10 +1,12 @@
 """State of the array engine (sim.engine.core): what its columns and places mean, and how they are made.
 
-Columns are lists in plain Python and numpy arrays where the loop is compiled; both are indexed alike.
+Columns are lists or arrays in plain Python and numpy arrays where the loop is compiled; all are indexed alike.
 """
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import MutableSequence, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -14,48 +16,62 @@ from sim.cost.graphs import GRAPH_TOKENS
 from sim.cost.iteration import StepTime
 from sim.engine.config import EngineConfig
 
-Ints = list[int]  # or an int64 array
-Floats = list[float]
+Ints = MutableSequence[int]  # or an int64 array
+Floats = MutableSequence[float]
 
 # `s`: limits, which do not change in a run
 _places = count()
-REQUESTS, SEQS, BUDGET, BLOCK, BLOCKS, WATERMARK, CHUNKED, RESERVE, CACHING, OVERLAP = (next(_places) for _ in range(10))
-HOST_EACH, HOST_SEQUENCE, HOST_PREFILL, LAUNCHING, LAUNCHING_PIECES, KEEP, ROW_ROOM, ENTRY_ROOM = (next(_places) for _ in range(8))
+SEQS, BUDGET, BLOCK, BLOCKS, WATERMARK, CHUNKED, RESERVE, CACHING, OVERLAP = (next(_places) for _ in range(9))
+HOST_EACH, HOST_SEQUENCE, HOST_PREFILL, LAUNCHING, LAUNCHING_PIECES, PARTS, WHOLE = (next(_places) for _ in range(7))
+KEEP, ROW_ROOM, ENTRY_ROOM, DEPTHS = (next(_places) for _ in range(4))
 # and what does
-PHASE, NOW, NEXT_ARRIVAL, QUEUE_HEAD, QUEUE_TAIL, QUEUED, RUNNING, BATCH, CONTEXT, CLOCK = (next(_places) for _ in range(10))
-ADMISSIONS, PARTIAL, PARTIAL_DONE, LEAVING, SHARES, DECODING = (next(_places) for _ in range(6))
-FREE, UNHASHED, RUN_HEAD, RUN_TAIL = (next(_places) for _ in range(4))
-DECIDES, ENDS, UNDER_WAY, UNSENT, SENDING, SENDS_AT = (next(_places) for _ in range(6))
+PHASE, NOW, WAKE, AFTER_ARRIVALS, NEXT_ARRIVAL = (next(_places) for _ in range(5))  # see sim.engine.core.advance
+QUEUE_HEAD, QUEUE_TAIL, QUEUED, RUNNING, BATCH, CONTEXT, CLOCK = (next(_places) for _ in range(7))
+ADMISSIONS, PARTIAL, PARTIAL_DONE, LEAVING, SHARES, FINISHING, FILLING, SEATS = (next(_places) for _ in range(8))
+FREE, UNHASHED, OLDEST, NEWEST, NODES, NODE_FREE = (next(_places) for _ in range(6))
+DECIDES, ENDS, UNDER_WAY, UNSENT, SENDING, SENDS_AT, SENT = (next(_places) for _ in range(7))
 PLANNED, PLAN_ENDS, OPEN, ORIGIN, FIRST, INCREMENT = (next(_places) for _ in range(6))
-NEEDED, NEEDED_OCTAVE, START, TOKENS, OWN = (next(_places) for _ in range(5))
+NEEDED, NEEDED_OCTAVE, PRICED, START, TOKENS, HITS, OWN, WATCH = (next(_places) for _ in range(8))
 WAS_RUNNING, WAS_USED, ADMITTED, PREEMPTED, REQUEUED, LACKS, ROWS, ENTRIES = (next(_places) for _ in range(8))
 SCALARS = next(_places)
 
 # `q`: a request's numbers, REQUEST of them one after the other; a request is named by where they begin
 _places = count()
 ARRIVES, PROMPT, OUTPUT = (next(_places) for _ in range(3))  # ticks, ascending; tokens
+COMES_WITH = next(_places)  # tokens whose KV comes with the request
+NAMES, DEPTH = (next(_places) for _ in range(2))  # where the names of its leading blocks begin that others also ask for, and how many
 GENERATED, ADMISSION, PREEMPTIONS = (next(_places) for _ in range(3))  # tokens at the latest admission or preemption; number of that
 OFFSET, BEGAN, FINISHES = (
     next(_places) for _ in range(3)
 )  # of a decode: computed tokens less the decode clock; clock then, and at the end
+FILLS = next(_places)  # clock at which a decode fills a block that others may ask for; -1: not expected
 COMPUTED = next(_places)  # tokens of a request that is leaving; 0: it is not
 BEHIND = next(_places)  # the next in the queue
-RUN, RUN_BEFORE, RUN_AFTER = (next(_places) for _ in range(3))  # free blocks with its contents; whose are evicted before and after them
+OF_SEAT, HELD = (next(_places) for _ in range(2))  # place of its list of findable blocks that others also ask for; how many it holds
+RUN, RUN_BEFORE, RUN_AFTER = (next(_places) for _ in range(3))  # free blocks with its own contents; what is evicted before and after them
+CACHED = next(_places)  # prompt tokens found at the first admission; -1: not admitted
 SCHEDULED, FIRST_SENT, FIRST_PLACE, LAST_SENT, LAST_PLACE = (next(_places) for _ in range(5))  # ticks, and places in the iteration
 REQUEST = next(_places)
 
 # `w`: lists of requests, of which the first so many hold
 _places = count()
-RUNNING_AT, HEAP_AT, LEAVING_AT = (next(_places) for _ in range(3))  # in order of admission; decodes, the first to finish on top
+RUNNING_AT, FINISH_AT, FILL_AT, LEAVING_AT, SEAT_AT = (next(_places) for _ in range(5))  # by admission; heaps; free seats
 SHARE_AT, SHARE_TOKENS_AT, SHARE_START_AT = (next(_places) for _ in range(3))  # prefill of the iteration that is decided
 UNSENT_AT, UNSENT_PLACE_AT, UNSENT_LAST_AT = (next(_places) for _ in range(3))  # first and last tokens of the iteration under way
 SENDING_AT, SENDING_PLACE_AT, SENDING_LAST_AT = (next(_places) for _ in range(3))  # the same of tokens that are sent at SENDS_AT
 SEAT = next(_places)
 
+# `nodes`: a findable block that several ask for, NODE numbers each; a node is named by where they begin
+_places = count()
+NAME, HOLDERS, COPY = (next(_places) for _ in range(3))  # contents; requests that hold it; next block with the same contents, -1 none
+BEFORE, AFTER = (next(_places) for _ in range(2))  # in the order of eviction, where nobody holds it
+NODE = next(_places)
+
 # phases: what the loop does next
-DECIDE, MIXED, JUMP, SEND, PASS, NEXT = range(6)
-# why it returns
-DONE, NEEDS_CHORD, NEEDS_ROWS, NEEDS_HEAD, NEEDS_ROOM, TOO_LATE = range(6)
+DECIDE, MIXED, JUMP, SEND, SENDS, PASS, PASSES, NEXT, IDLE = range(9)
+NEVER = 2**62  # when an idle engine goes on
+# why it returns: to let the time pass up to WAKE, or for what is needed
+WAITS, NEEDS_CHORD, NEEDS_ROWS, NEEDS_HEAD, NEEDS_PRICE, NEEDS_ROOM, DONE, TOO_LATE = range(8)
 
 OCTAVES = 40  # of the mean context of a decode batch
 
@@ -104,12 +120,16 @@ ROW_MOST = 4096  # rows in memory before they are handed over
 
 
 class Core(NamedTuple):
-    """One replica's state."""
+    """One replica's state. Prices (`chords`, `by_rows`, `heads`), `q` and `names` may be those of several replicas."""
 
     s: Ints  # [SCALARS]
     q: Ints  # [requests * REQUEST]
     w: Ints  # [places * SEAT]
     due: Ints  # [BLOCK] decodes that need a block when the clock, modulo the block size, is the index
+    names: Ints  # names of blocks that several requests begin with, whole numbers from 0 on (see NAMES)
+    nodes: Ints  # [nodes * NODE]
+    table: Ints  # [a power of two] nodes by name + 1, 0: none (sim.engine.core_kv.slot_of)
+    held: Ints  # [SEQS * DEPTHS] nodes that a request holds, by its seat
     chords: Ints  # [2 * (batch * OCTAVES + octave)] ticks at both ends, -1 where not known yet
     by_rows: Floats  # [2 * rows] seconds of linear layers and small kernels, and of all-reduces; -1 where not known yet
     heads: Floats  # [rows of logits] seconds, -1 where not known yet
@@ -117,37 +137,54 @@ class Core(NamedTuple):
     entries: Ints  # [ENTRY_ROOM * ENTRY]
 
 
-def make_core(config: EngineConfig, steps: StepTime, arrives: Any, prompt: Any, output: Any, *, keep: bool, arrays: bool) -> Core:
-    """The state before the first arrival: int64 arrays [request] of ticks, prompt and output tokens. `keep` keeps a log; `arrays` makes
-    numpy arrays for the compiled loop, not lists.
+PRICES = ("chords", "by_rows", "heads")
+
+
+def make_core(config: EngineConfig, steps: StepTime, q: Any, names: Any, depths: int, *, keep: bool = False, arrays: bool = False) -> Core:
+    """The state before the first arrival. `depths` is the most blocks of a request that others also begin with. `keep` keeps a log;
+    `arrays` makes numpy arrays for the compiled loop.
     """
-    n, seqs = len(arrives), config.max_num_seqs
+    seqs, blocks = config.max_num_seqs, config.num_gpu_blocks - 1
     row_room, entry_room = (ROW_MOST, ROW_MOST + 8 * seqs) if keep else (1, 1)
-    q = np.zeros((n, REQUEST), dtype=np.int64)
-    q[:, ARRIVES], q[:, PROMPT], q[:, OUTPUT] = arrives, prompt, output
-    for column in (SCHEDULED, FIRST_SENT, LAST_SENT, ADMISSION):
-        q[:, column] = -1
+    depths *= config.enable_prefix_caching
+    parts, whole = steps.parts, int(steps.whole)
     limits = (
-        n * REQUEST, seqs, config.max_num_batched_tokens, config.block_size, config.num_gpu_blocks - 1,
+        seqs, config.max_num_batched_tokens, config.block_size, blocks,
         int(config.watermark * config.num_gpu_blocks), config.enable_chunked_prefill, config.reserve_full_prompt,
-        config.enable_prefix_caching, config.overlaps, *steps.host_ticks, keep, row_room, entry_room,
+        config.enable_prefix_caching, config.overlaps, *steps.host_ticks, parts, whole, keep, row_room, entry_room, depths,
     )  # fmt: skip
     s = np.zeros(SCALARS, dtype=np.int64)
     s[: len(limits)] = limits
-    s[FREE] = s[UNHASHED] = config.num_gpu_blocks - 1
-    s[[PARTIAL, QUEUE_HEAD, QUEUE_TAIL, RUN_HEAD, RUN_TAIL]] = -1
-    columns = (
+    s[FREE] = s[UNHASHED] = blocks
+    s[[PARTIAL, QUEUE_HEAD, QUEUE_TAIL, OLDEST, NEWEST, NODE_FREE, PRICED]] = -1
+    s[PHASE], s[WAKE], s[AFTER_ARRIVALS] = IDLE, NEVER, 1
+    s[SEATS] = seqs
+    w = np.zeros((2 * seqs + 2, SEAT), dtype=np.int64)
+    w[:seqs, SEAT_AT] = np.arange(seqs)
+    room = blocks if depths else 0
+    columns: tuple[Any, ...] = (
         s,
-        q.ravel(),
-        np.zeros((2 * seqs + 2) * SEAT, dtype=np.int64),
+        q,
+        w.ravel(),
         np.zeros(config.block_size, dtype=np.int64),
+        names,
+        np.zeros(room * NODE, dtype=np.int64),
+        np.zeros(1 << (2 * room).bit_length(), dtype=np.int64),
+        np.zeros(seqs * depths, dtype=np.int64),
         np.full(2 * (seqs + 1) * OCTAVES, -1, dtype=np.int64),
         np.full(2 * (max(config.max_num_batched_tokens, GRAPH_TOKENS) + 1), -1.0),
         np.full(seqs + 1, -1.0),
         np.zeros(row_room * ROW, dtype=np.int64),
         np.zeros(entry_room * ENTRY, dtype=np.int64),
     )
-    return Core(*(columns if arrays else (column.tolist() for column in columns)))
+    return Core(*(columns if arrays else map(_listed, columns)))
+
+
+def _listed(column: Any) -> Any:
+    """The quicker of two plain sequences: lists, and where much may stay untouched arrays, which need less room."""
+    if not isinstance(column, np.ndarray):
+        return column
+    return array("q", column.tobytes()) if column.dtype == np.int64 and len(column) > 100_000 else column.tolist()
 
 
 def supply(core: Core, steps: StepTime, reason: int) -> None:
@@ -159,5 +196,36 @@ def supply(core: Core, steps: StepTime, reason: int) -> None:
         core.chords[place], core.chords[place + 1] = steps.chord(needed, octave)
     elif reason == NEEDS_ROWS:
         core.by_rows[2 * needed], core.by_rows[2 * needed + 1] = steps.rows(float(needed))
-    else:
+    elif reason == NEEDS_HEAD:
         core.heads[needed] = steps.head(float(needed))
+    else:
+        core.s[PRICED] = _price(core, steps)
+
+
+def _price(core: Core, steps: StepTime) -> int:
+    """Ticks of the iteration with prefill that is decided, where it is not computed in one part."""
+    s, q, w = core.s, core.q, core.w
+    batch, context, chunks = s[BATCH], s[CONTEXT], []
+    for seat in range(0, s[SHARES] * SEAT, SEAT):
+        request, tokens, start = w[seat + SHARE_AT], w[seat + SHARE_TOKENS_AT], w[seat + SHARE_START_AT]
+        known = q[request + PROMPT] + q[request + GENERATED]
+        if tokens == 1 and start >= q[request + PROMPT]:
+            batch, context = batch + 1, context + start
+        else:
+            chunks.append((tokens, start + tokens, int(start + tokens == known)))
+    return steps.mixed(batch, context, 0, context, chunks, max(s[ENDS] - s[DECIDES], 0))
+
+
+def names_of(chains: Sequence[Sequence[Any]], depths: Sequence[int]) -> tuple[Ints, list[int]]:
+    """(names, where those of each request begin) of the first `depths` blocks of chains of hashes; equal chains lie in one place."""
+    names, begins, numbers, places = array("q"), [], {}, {}  # type: ignore[var-annotated]
+    for chain, depth in zip(chains, depths, strict=True):
+        if not depth:
+            begins.append(0)
+            continue
+        key = chain[depth - 1], depth  # hashes are chained: the last one names them all
+        begin = places.setdefault(key, len(names))
+        if begin == len(names):
+            names.extend(numbers.setdefault(content, len(numbers)) for content in chain[:depth])
+        begins.append(begin)
+    return names, begins

@@ -15,10 +15,12 @@ from sim.cost.work import Coefficients
 from sim.engine import compiled as compiler
 from sim.engine import core as plain
 from sim.engine.config import EngineConfig
+from sim.engine.core_iterations import Given
 from sim.engine.core_state import Core, make_core, supply
 
 Ints = NDArray[np.int64]
 
+UNKNOWN = [at.SCHEDULED, at.FIRST_SENT, at.LAST_SENT, at.ADMISSION, at.CACHED, at.FILLS]  # columns of a request that begin with -1
 # what the formula reads of its arguments, as tuples of floats that compiled code takes
 _COEFFICIENTS = tuple(name for name, kind in get_type_hints(Coefficients).items() if kind in (float, int))
 PlainCoefficients = NamedTuple("PlainCoefficients", [(name, float) for name in _COEFFICIENTS])  # type: ignore[misc]
@@ -44,25 +46,46 @@ class Served:
     free_blocks: int
 
 
-def serve(
-    config: EngineConfig, steps: StepTime, arrives: Ints, prompt: Ints, output: Ints, *, keep: bool = False, compiled: bool = False
-) -> Served:
-    """Serve requests that the engine gets at these ticks (ascending), with prompt and output tokens. `keep` keeps the log.
-
-    Raises OverflowError for a run of more than sim.ticks.MOST_TICKS.
-    """
-    core = make_core(config, steps, arrives, prompt, output, keep=keep, arrays=compiled)
+def given_of(steps: StepTime) -> Given:
+    """What the formula reads, as compiled code takes it."""
     coefficients, rates = steps.given
-    given = plain.Given(
+    return Given(
         PlainCoefficients(*(float(getattr(coefficients, name)) for name in _COEFFICIENTS)),
         PlainRates(*(float(getattr(rates, name)) for name in rates.names())),
         PlainPolicy(),
     )
-    advance = compiler.advance() if compiled else plain.advance
+
+
+def serve(
+    config: EngineConfig,
+    steps: StepTime,
+    arrives: Ints,
+    prompt: Ints,
+    output: Ints,
+    shared: tuple[Ints, Ints, Ints] | None = None,
+    *,
+    keep: bool = False,
+    compiled: bool = False,
+) -> Served:
+    """Serve requests that the engine gets at these ticks (ascending), with prompt and output tokens. `shared` are the names of blocks with
+    which several begin, where those of each request begin, and how many there are (sim.engine.core_state.names_of). `keep` keeps the log.
+
+    Raises OverflowError for a run of more than sim.ticks.MOST_TICKS.
+    """
+    q = np.zeros((len(arrives), at.REQUEST), dtype=np.int64)
+    q[:, at.ARRIVES], q[:, at.PROMPT], q[:, at.OUTPUT] = arrives, prompt, output
+    q[:, UNKNOWN] = -1
+    names, deepest = np.zeros(0, dtype=np.int64), 0
+    if shared is not None and config.enable_prefix_caching:
+        names, q[:, at.NAMES], q[:, at.DEPTH] = shared
+        deepest = int(q[:, at.DEPTH].max())
+    core = make_core(config, steps, q.ravel(), names, deepest, keep=keep, arrays=compiled)
+    given = given_of(steps)
+    go_on = compiler.serve() if compiled else plain.serve
     rows: list[Ints] = []
     entries: list[Ints] = []
     drained = 0
-    while (reason := int(advance(core, given))) != at.DONE:
+    while (reason := int(go_on(core, given))) != at.DONE:
         if reason == at.NEEDS_ROOM:
             drained += _drain(core, rows, entries, drained, 1)
         elif reason == at.TOO_LATE:

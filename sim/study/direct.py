@@ -1,13 +1,13 @@
 """Runs without cross-talk: replicas whose arrivals are known before they serve, each one call of the array engine (sim.engine.core).
 
-That is the default question: one serving pool, requests that wait for nobody, routed in turn or at random, no prefix that two share.
+That is the default question: one serving pool, requests that wait for nobody, routed in turn or at random.
 Everything else, from admission to autoscaling, goes through the clients and the fleet of sim.cluster.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 import sim.engine.core_state as at
 from sim.cluster.admission import NO_LIMITS
 from sim.cluster.pools import SERVE
-from sim.cluster.router import RoundRobin, make_router
+from sim.cluster.router import make_router
 from sim.cost.api_server import departures
 from sim.cost.iteration import IterationCost
 from sim.engine import compiled
 from sim.engine.config import EngineConfig
 from sim.engine.core_log import Expanded, LazyColumns
+from sim.engine.core_state import names_of
 from sim.engine.replica_runs import Served, serve
 from sim.rates.serving import HostRates
 from sim.results.record import (
@@ -67,65 +68,38 @@ def applies(study: Study, pools: Sequence[PlannedPool], trace: Trace) -> bool:
     router = spec.deployment.router in ("round-robin", "random") and not spec.deployment.router_options.get("dispatch_s")
     if not (alone and simple and router) or waits or not len(trace) or np.isnan(trace.arrival_s).any():
         return False
-    config = pools[0].config
-    named = any(each is not None for each in (*trace.contents, *trace.session_ids))
-    shared = config.enable_prefix_caching and named and _shares(_Held(trace), config.block_size, config.max_model_len)
-    in_time = trace.arrival_s[-1] * TICKS_PER_S < MOST_TICKS
-    return bool((np.diff(trace.arrival_s) >= 0).all()) and in_time and not shared
+    return bool((np.diff(trace.arrival_s) >= 0).all()) and trace.arrival_s[-1] * TICKS_PER_S < MOST_TICKS
 
 
-class _Held:
-    """A key by identity, which a cache keeps alive so that nothing else gets it."""
-
-    def __init__(self, held: Any) -> None:
-        self.held = held
-
-    def __hash__(self) -> int:
-        return id(self.held)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and other.held is self.held
+# drawn once for all draws of the rates
 
 
 @lru_cache(maxsize=4)
-def _shares(trace: _Held, block_size: int, max_model_len: int) -> bool:
-    """Whether two requests of the trace begin with the same KV block."""
-    return bool(TraceSource(trace.held, block_size, max_model_len).shared_blocks())
+def _shared(trace: Trace, block_size: int, max_model_len: int) -> tuple[Ints, Ints, Ints] | None:
+    """(names of KV blocks with which several requests begin, where those of each begin, how many there are), if any."""
+    chains, depths = TraceSource(trace, block_size, max_model_len).named_blocks()
+    if not any(depths):
+        return None
+    names, begins = names_of(chains, depths)
+    return np.array(names), np.array(begins), np.array(depths)
 
 
 @lru_cache(maxsize=4)
-def _arrivals(trace: _Held, host: _Held, router: tuple[str, int, str], chooses: _Chooses) -> Arrivals:
-    """Drawn once for all draws of the rates."""
-    calls, api, replicas = trace.held, host.held, router[1]
-    picks = chooses()
+def _arrivals(trace: Trace, api: HostRates, replicas: int, router: str, options: tuple[tuple[str, Any], ...]) -> Arrivals:
+    picks = make_router(router, replicas, 0, 0, dict(options))
     up = list(range(replicas))
     nothing: Any = None  # neither router looks at the request
-    replica = np.array([picks.pick(nothing, up, 0) for _ in range(len(calls))], dtype=np.int64)
-    reached = to_ticks(calls.arrival_s)
-    begins_s, left = calls.arrival_s, np.array(reached)
+    replica = np.array([picks.pick(nothing, up, 0) for _ in range(len(trace))], dtype=np.int64)
+    reached = to_ticks(trace.arrival_s)
+    begins_s: Floats = trace.arrival_s
+    left = np.array(reached)
     if api.serial_s:
         for index in up:
             mine = np.flatnonzero(replica == index)
             left[mine] = departures(reached[mine].tolist(), round(api.serial_s * TICKS_PER_S))
-        begins_s = left * TICK_S
-    submitted = np.maximum(to_ticks(begins_s + (api.request_s + calls.prompt_tokens * api.prompt_token_s)), left)
+        begins_s = np.asarray(left * TICK_S, dtype=np.float64)
+    submitted = np.maximum(to_ticks(begins_s + (api.request_s + trace.prompt_tokens * api.prompt_token_s)), left)
     return Arrivals(replica, reached, submitted, picks.decision)
-
-
-class _Chooses:
-    """Makes a fresh router; all are alike to the cache, whose key names it."""
-
-    def __init__(self, make: Callable[[], RoundRobin]) -> None:
-        self._make = make
-
-    def __call__(self) -> RoundRobin:
-        return self._make()
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Chooses)
 
 
 def to_ticks(seconds: Floats) -> Ints:
@@ -154,14 +128,8 @@ def serve_directly(
     fast: bool | None = None,
 ) -> RunRecord:
     """Serve a trace on equal replicas. `fast` says whether to compile (None: where that is worth it)."""
-
-    def fresh() -> RoundRobin:
-        made = make_router(router, replicas, config.block_size, config.num_gpu_blocks, options)
-        assert isinstance(made, RoundRobin)
-        return made
-
-    name = (router, replicas, repr(sorted((options or {}).items())))
-    arrivals = _arrivals(_Held(trace), _Held(host), name, _Chooses(fresh))
+    arrivals = _arrivals(trace, host, replicas, router, tuple(sorted((options or {}).items())))
+    shared = _shared(trace, config.block_size, config.max_model_len) if config.enable_prefix_caching else None
     fast = compiled.worth(int(trace.output_tokens.sum())) if fast is None else fast
     served: list[Served] = []
     rows: list[Ints] = []  # [replica] its requests, in the order in which the engine gets them
@@ -170,7 +138,8 @@ def serve_directly(
         mine = mine[np.argsort(arrivals.submitted[mine], kind="stable")]
         rows.append(mine)
         prompt, output = trace.prompt_tokens[mine], trace.output_tokens[mine]
-        served.append(serve(config, cost.steps, arrivals.submitted[mine], prompt, output, keep=keep, compiled=fast))
+        own = (shared[0], shared[1][mine], shared[2][mine]) if shared else None
+        served.append(serve(config, cost.steps, arrivals.submitted[mine], prompt, output, own, keep=keep, compiled=fast))
     numbers = np.empty((len(trace), at.REQUEST), dtype=np.int64)
     for mine, each in zip(rows, served, strict=True):
         numbers[mine] = each.requests
@@ -213,6 +182,7 @@ def _requests(trace: Trace, arrivals: Arrivals, numbers: Ints, host: HostRates) 
         "prompt_tokens": trace.prompt_tokens,
         "output_tokens": trace.output_tokens,
         "generated_tokens": trace.output_tokens,
+        "cached_tokens": numbers[:, at.CACHED],
         "preemptions": numbers[:, at.PREEMPTIONS],
         "replica": arrivals.replica,
         "turn": trace.turns,

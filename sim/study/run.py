@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,8 +15,8 @@ from sim.cluster.simulation import simulate_pools
 from sim.cost.batch import mixed_batch
 from sim.cost.iteration import IterationCost, StepTime
 from sim.cost.rates import RateDraws, Rates
+from sim.engine.array_engine import ArrayEngine, covers
 from sim.engine.config import EngineConfig
-from sim.engine.fast import FastEngine, covers
 from sim.engine.interface import Request, Scheduler
 from sim.engine.registry import make_scheduler, step_settings
 from sim.engine.vllm import check_fits
@@ -192,11 +192,12 @@ def run_fast(
         return None
     config = pools[0].config
     shared: Mapping[str, int] = {}
+    numbers: dict[Hashable, int] = {}
     if any(pool.config.enable_prefix_caching for pool in pools):
         shared = TraceSource(trace, config.block_size, config.max_model_len).shared_blocks()
 
     def fast(config: EngineConfig, cost: IterationCost) -> Engine:
-        return FastEngine(config, cost.steps, shared if config.enable_prefix_caching else {})
+        return ArrayEngine(config, cost.steps, shared, numbers)
 
     return _run(study, pools, trace, draw, fast, False, on_progress, Clock())
 

@@ -85,12 +85,16 @@ class TraceSource:
 
     def shared_blocks(self) -> dict[str, int]:
         """Of every call that shares some, how many of its leading KV blocks another call also begins with, by request id."""
-        trace = self._trace
-        if not self._unnamed and not any(content is not None for content in trace.contents):
-            return {}
-        names = [self._names(i) for i in range(len(trace))]
+        names, depths = self.named_blocks()
         self._named = dict(enumerate(names))
-        return {trace.request_ids[i]: depth for i, depth in enumerate(shared_depths(names)) if depth}
+        return {self._trace.request_ids[i]: depth for i, depth in enumerate(depths) if depth}
+
+    def named_blocks(self) -> tuple[list[Sequence[Hashable]], list[int]]:
+        """Names of every call's KV blocks, and how many of its leading ones another call also begins with; empty where none has names."""
+        if not self._unnamed and not any(content is not None for content in self._trace.contents):
+            return [], []
+        names = [self._names(i) for i in range(len(self._trace))]
+        return names, shared_depths(names)
 
     def _request(self, i: int, arrival_s: float) -> Request:
         trace = self._trace
@@ -151,11 +155,15 @@ def shared_depths(hashes: Sequence[Sequence[Hashable]]) -> list[int]:
     """For each list of chained block hashes, how many of its first hashes some other list also begins with.
 
     Hashes are chained, so a hash that only one list has ends what that list can share. Each list is followed only as far as others go;
-    work grows with what is shared, not with the length of the prompts.
+    work grows with what is shared, not with the length of the prompts. Equal lists are followed once.
     """
     depths = [0] * len(hashes)
     owner: dict[Hashable, int] = {}  # hash -> the only list known to reach it, or -1 when several do
+    alike: dict[Hashable, int] = {}  # the last hash, which stands for all before it -> the first list that ends so
     for index, chain in enumerate(hashes):
+        if chain and (first := alike.setdefault(chain[-1], index)) != index:
+            depths[index] = depths[first] = len(chain)
+            continue
         for depth, content in enumerate(chain):
             other = owner.setdefault(content, index)
             if other == index:

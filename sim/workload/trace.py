@@ -17,7 +17,7 @@ from sim.workload.content import Content, SystemPrompt
 MAX_TIME_S = 1e10  # some three centuries: beyond it, an arrival is a unit mistake
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """Calls in order of arrival; every column has shape [calls].
 

@@ -33,8 +33,8 @@ from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import make_router
 from sim.cluster.simulation import simulate, simulate_pools
 from sim.cost.iteration import IterationCost, StepTime
+from sim.engine.array_engine import ArrayEngine
 from sim.engine.config import EngineConfig
-from sim.engine.fast import FastEngine
 from sim.engine.interface import Request
 from sim.engine.registry import make_scheduler
 from sim.rates.priors import prior_rates
@@ -144,7 +144,7 @@ def additions_s() -> float:
 class Alone:
     """An engine that is given its requests when they arrive, and the times of their first tokens, counted from then."""
 
-    def __init__(self, engine: FastEngine) -> None:
+    def __init__(self, engine: ArrayEngine) -> None:
         self.ttft_s = array("d")
         self._engine = engine
         self._go = engine.run(self, 0, lambda request, place: None, 0).send
@@ -177,7 +177,7 @@ def engines_alone(
     requests: Iterable[Request], shared: Mapping[str, int], config: EngineConfig, steps: StepTime, replicas: int
 ) -> NDArray[np.float64]:
     """Times to first tokens of requests that engines are given in turn."""
-    engines = [Alone(FastEngine(config, steps, shared)) for _ in range(replicas)]
+    engines = [Alone(ArrayEngine(config, steps, shared, {})) for _ in range(replicas)]
     for engine, request in zip(itertools.cycle(engines), requests, strict=False):
         engine.arrive(request)
     for engine in engines:
@@ -201,7 +201,7 @@ def disaggregated(case: Case, trace: Trace, config: EngineConfig, steps: StepTim
     source, token_bytes = TraceSource(trace, config.block_size), block_bytes(steps.model, Precision(), 1)[0]
     pools = [
         Pool(
-            [FastEngine(config, steps, {}) for _ in range(replicas)],
+            [ArrayEngine(config, steps, {}, {}) for _ in range(replicas)],
             make_router(case.router, replicas, config.block_size, config.num_gpu_blocks),
             HostRates(),
             role=role,

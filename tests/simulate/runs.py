@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
@@ -13,8 +13,8 @@ from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import Router
 from sim.cluster.simulation import simulate
 from sim.cost.iteration import StepTime
+from sim.engine.array_engine import ArrayEngine, covers
 from sim.engine.config import EngineConfig
-from sim.engine.fast import FastEngine, covers
 from sim.engine.interface import Iteration, Outcome, Request, Scheduler, StepPrice
 from sim.engine.vllm import VllmScheduler
 from sim.rates.serving import HostRates
@@ -139,10 +139,11 @@ def run_fast(
     if trace.cancel_s or not covers(config, steps):
         return None
     source = TraceSource(trace, config.block_size, config.max_model_len)
-    shared = source.shared_blocks() if config.enable_prefix_caching else {}
+    shared: dict[str, int] = source.shared_blocks() if config.enable_prefix_caching else {}
+    numbers: dict[Hashable, int] = {}
     return simulate(
         source,
-        [FastEngine(config, steps, shared) for _ in range(replicas)],
+        [ArrayEngine(config, steps, shared, numbers) for _ in range(replicas)],
         router=router,
         host=host,
         max_concurrency=max_concurrency,

@@ -20,8 +20,8 @@ from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import ROUTERS, make_router, router_options
 from sim.cluster.simulation import simulate
 from sim.cost.iteration import IterationCost
+from sim.engine.array_engine import ArrayEngine
 from sim.engine.config import EngineConfig
-from sim.engine.fast import FastEngine
 from sim.engine.interface import Request
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.registry import make_scheduler
@@ -74,11 +74,11 @@ class Case:
 
     def run(self, fast: bool) -> RunRecord:
         source = Transferring(self.trace, self.config.block_size, self.transferred)
-        shared = source.shared_blocks() if fast else {}
+        shared, numbers = source.shared_blocks() if fast else {}, {}
         return simulate(
             source,
             [
-                FastEngine(self.config, cost.steps, shared) if fast else SteppedEngine(make_scheduler(self.config), cost)
+                ArrayEngine(self.config, cost.steps, shared, numbers) if fast else SteppedEngine(make_scheduler(self.config), cost)
                 for cost in self.costs
             ],
             router=make_router(self.router, len(self.costs), self.config.block_size, self.config.num_gpu_blocks, self.router_options),
@@ -104,16 +104,16 @@ class Transferring(TraceSource):
 
 
 @st.composite
-def traces(draw: st.DrawFn, block: int) -> tuple[Trace, int]:
-    """Calls, and the tokens of the longest."""
+def traces(draw: st.DrawFn, block: int, late: bool = True) -> tuple[Trace, int]:
+    """Calls, `late` ones of which wait for others, and the tokens of the longest."""
     builder = TraceBuilder("test")
     last: dict[str, int] = {}  # tokens of the latest turn of each session
-    now, longest = draw(st.sampled_from([0.0, 0.0, 9.3, 80_000.1])), 1  # beyond 8 s seconds are coarser than ticks
+    now, longest = draw(st.sampled_from([0.0, 0.0, 9.3, 80_000.1 if late else 3_000.1])), 1  # beyond 8 s seconds are coarser than ticks
     alike = draw(st.sampled_from([False, False, True]))  # replicas then do the same at the same instant
     for index in range(draw(st.integers(1, 25))):
         session = draw(st.sampled_from([None, "a", "b", "c", "d"]))
         follows = session in last
-        waits = follows and draw(st.sampled_from([True, True, False]))
+        waits = late and follows and draw(st.sampled_from([True, True, False]))
         if not waits:
             # arrivals fall into the middle of stretches, on top of one another, and into idle time
             now += draw(st.sampled_from([0.0, 0.0, 1e-4, 0.013, 0.1, 0.7, 5.0]))

@@ -1,0 +1,277 @@
+"""Iterations of the array engine: what they cost, whose tokens they compute and sample, and how many alike follow one another."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import sim.engine.core_state as at
+from sim.cost.batch import BatchShape, chunk_pairs, from_sums
+from sim.cost.graphs import GRAPH_TOKENS
+from sim.cost.iteration import late_share, on_chord, staged_s
+from sim.engine.core_decide import lacking, note_state
+from sim.engine.core_kv import take
+from sim.engine.core_log_rows import log_chunk, log_row, log_setback
+from sim.engine.core_parts import bisect_running, drop_decode, expect_shared, heap_pop, heap_push, leave, push_unsent, release
+from sim.engine.core_state import Core
+from sim.engine.core_time import after, let_pass, send_at_end
+from sim.ticks import Stretch, elapsed, to_ticks
+
+
+class Given(NamedTuple):
+    """What the formula reads: attributes of the coefficients, of the rates and of the attention policy."""
+
+    coefficients: Any
+    rates: Any
+    policy: Any
+
+
+class Rows(NamedTuple):
+    """Seconds by an iteration's rows, as sim.cost.iteration has them."""
+
+    busy: float
+    comm: float
+
+
+def octave_of(mean: int) -> int:
+    """The largest k with 2**k at most `mean`."""
+    k = 0
+    while mean > 1:
+        mean //= 2
+        k += 1
+    return k
+
+
+def stretch_of(e: Core, batch: int, context: int) -> Stretch:
+    """The decode iterations of a batch up to its chord's end; none (first 0) where the chord is not known, which is then needed."""
+    octave = octave_of(context // batch)
+    place = 2 * (batch * at.OCTAVES + octave)
+    if e.chords[place] < 0:
+        e.s[at.NEEDED], e.s[at.NEEDED_OCTAVE] = batch, octave
+        return Stretch(0, 0, 0)
+    return on_chord(e.chords[place], e.chords[place + 1], batch, octave, context)
+
+
+def preparing(e: Core, sequences: int, prefill: int) -> int:
+    """Ticks of host work before an iteration can be launched, as StepTime.preparing."""
+    s = e.s
+    if s[at.PARTS] > 1:
+        sequences = -(-sequences // s[at.PARTS])
+    return s[at.HOST_EACH] + sequences * s[at.HOST_SEQUENCE] + prefill * s[at.HOST_PREFILL]
+
+
+def mixed(e: Core, given: Given) -> int:
+    """Let the time of the chosen iteration pass: all decodes, and its shares of prefill. Returns what is needed, or 0."""
+    s = e.s
+    batch, context, total, several = s[at.BATCH], s[at.CONTEXT], s[at.BATCH], 0
+    count, tokens, read, pairs, sampled, samples = 0.0, 0.0, 0.0, 0.0, 0.0, 0
+    for i in range(s[at.SHARES]):
+        request, n = e.w[i * at.SEAT + at.SHARE_AT], e.w[i * at.SEAT + at.SHARE_TOKENS_AT]
+        start = e.w[i * at.SEAT + at.SHARE_START_AT]
+        end = start + n
+        total += n
+        if n > 1:
+            several = 1
+        whole = int(end == e.q[request + at.PROMPT] + e.q[request + at.GENERATED])
+        samples += whole
+        if n == 1 and start >= e.q[request + at.PROMPT]:
+            batch, context = batch + 1, context + start
+        else:
+            count, tokens, read, pairs, sampled = count + 1.0, tokens + n, read + end, pairs + chunk_pairs(n, end), sampled + whole
+    head_start = max(s[at.ENDS] - s[at.DECIDES], 0)
+    chunks = int(count)
+    ready = preparing(e, batch + chunks, int(chunks > 0))
+    shown, left = max(ready - head_start, 0), max(head_start - ready, 0)
+    if chunks and not s[at.WHOLE]:
+        if s[at.PRICED] < 0:
+            return at.NEEDS_PRICE
+        own, shown = s[at.PRICED], 0
+        s[at.PRICED] = -1
+    elif chunks:
+        sums = (count, tokens, read, pairs, 0.0, 0.0, sampled)
+        shape = from_sums(float(batch), float(context), 0.0, float(context), sums)
+        rows, logits = int(shape.decode_seqs + shape.prefill_tokens + shape.padding), int(shape.sampled)
+        if e.by_rows[2 * rows] < 0.0:
+            s[at.NEEDED] = rows
+            return at.NEEDS_ROWS
+        if e.heads[logits] < 0.0:
+            s[at.NEEDED] = logits
+            return at.NEEDS_HEAD
+        launching = s[at.LAUNCHING] if shape.eager else s[at.LAUNCHING_PIECES] if shape.pieces else 0
+        if left and launching:
+            late = late_share(left, launching)
+            shape = with_launches(shape, shape.eager * late, shape.pieces * late)
+        by_rows = Rows(e.by_rows[2 * rows], e.by_rows[2 * rows + 1])
+        own = to_ticks(staged_s(given.coefficients, shape, given.rates, given.policy, by_rows, e.heads[logits]))
+    else:
+        own = stretch_of(e, batch, context).first
+        if not own:
+            return at.NEEDS_CHORD
+    host = preparing(e, batch + chunks, several)
+    if several:
+        host += s[at.LAUNCHING] if total > s[at.PARTS] * GRAPH_TOKENS else s[at.LAUNCHING_PIECES]
+    if s[at.KEEP]:
+        row, log = log_row(e, batch, context, total, head_start, shown + own), e.rows
+        log[row + at.R_CHUNKS], log[row + at.R_CHUNK_TOKENS], log[row + at.R_CHUNK_CONTEXT] = chunks, int(tokens), int(read)
+        log[row + at.R_CHUNK_PAIRS], log[row + at.R_CHUNK_SAMPLED] = int(pairs), int(sampled)
+        log[row + at.R_SAMPLED], log[row + at.R_FRESH] = s[at.BATCH] + samples, samples
+    let_pass(e, host, shown + own)
+    s[at.CLOCK] += 1
+    s[at.CONTEXT] += s[at.BATCH]
+    place = s[at.BATCH]  # tokens of decodes come first
+    finish_decodes(e)
+    s[at.PARTIAL] = -1
+    for i in range(s[at.SHARES]):
+        request, end = e.w[i * at.SEAT + at.SHARE_AT], e.w[i * at.SEAT + at.SHARE_START_AT] + e.w[i * at.SEAT + at.SHARE_TOKENS_AT]
+        if s[at.KEEP]:
+            log_chunk(e, request, e.w[i * at.SEAT + at.SHARE_TOKENS_AT], end)
+        if end == e.q[request + at.PROMPT] + e.q[request + at.GENERATED]:
+            sample(e, request, end, place)
+            place += 1
+        else:
+            s[at.PARTIAL], s[at.PARTIAL_DONE] = request, end
+    if not s[at.OVERLAP]:
+        send_at_end(e)
+    s[at.PHASE] = at.SEND
+    return 0
+
+
+def with_launches(shape: Any, eager: float, pieces: float) -> Any:
+    """The shape with other shares of its launches."""
+    return BatchShape(
+        shape.decode_seqs,
+        shape.decode_context,
+        shape.decode_window,
+        shape.decode_kept,
+        shape.prefill_seqs,
+        shape.prefill_tokens,
+        shape.prefill_context,
+        shape.prefill_pairs,
+        shape.prefill_window_context,
+        shape.prefill_window_pairs,
+        shape.sampled,
+        shape.has_prefill,
+        eager,
+        pieces,
+        shape.padding,
+        shape.others,
+        shape.expands,
+    )
+
+
+def jump(e: Core) -> int:
+    """Plan decode iterations up to the next change: a finish, an arrival (see `cut`) or blocks running out. The first iteration has its
+    blocks already. Returns what is needed, or 0.
+    """
+    s = e.s
+    batch = s[at.BATCH]
+    stretch = stretch_of(e, batch, s[at.CONTEXT])
+    first, n = stretch.first, stretch.most
+    if not first:
+        return at.NEEDS_CHORD
+    n = min(n, e.q[e.w[at.FINISH_AT] + at.FINISHES] - s[at.CLOCK])
+    exposed, host = 0, preparing(e, batch, 0)
+    head_start = max(s[at.ENDS] - s[at.DECIDES], 0)
+    if host:
+        if not s[at.OVERLAP]:
+            first += host
+        elif host > head_start or host > first:
+            exposed, n = max(host - head_start, 0), 1  # not like those that follow it
+    s[at.LACKS] = lacking(e, s[at.BUDGET] - batch, s[at.LACKS])
+    note_state(e)
+    if s[at.LEAVING]:
+        if s[at.QUEUED]:
+            n = 1  # the next decision has what they leave
+        release(e)
+    if s[at.WATCH] and s[at.FILLING]:
+        n = min(n, max(e.q[e.w[at.FILL_AT] + at.FILLS] - s[at.CLOCK], 1))  # a shared block then becomes findable
+    s[at.OPEN] = int(not s[at.QUEUED] and s[at.RUNNING] < s[at.SEQS])
+    if n > 1:
+        n = with_room(e, n)
+    s[at.ORIGIN], s[at.FIRST], s[at.INCREMENT] = s[at.ENDS], first, stretch.increment
+    if s[at.KEEP]:
+        row = log_row(e, batch, s[at.CONTEXT], batch, head_start, exposed + first)
+        e.rows[row + at.R_INCREMENT], e.rows[row + at.R_SAMPLED] = stretch.increment, batch
+    let_pass(e, host, exposed + first)
+    s[at.PLANNED] = n
+    if n == 1:
+        pass_stretch(e)
+    else:
+        s[at.PLAN_ENDS] = after(e, n)
+    s[at.PHASE] = at.SEND
+    return 0
+
+
+def pass_stretch(e: Core) -> None:
+    """The planned decode iterations are over."""
+    s = e.s
+    n = s[at.PLANNED]
+    s[at.PLANNED] = 0
+    if s[at.KEEP]:
+        e.rows[(s[at.ROWS] - 1) * at.ROW + at.R_N] = n
+    if n > 1:
+        take(e, blocks_due(e, n))
+        s[at.DECIDES] = s[at.PLAN_ENDS]
+        if s[at.OVERLAP]:
+            s[at.ENDS] += elapsed(Stretch(s[at.FIRST], s[at.INCREMENT], 0), n) - s[at.FIRST]
+        else:
+            s[at.ENDS] = s[at.PLAN_ENDS]
+    s[at.CONTEXT] += n * s[at.BATCH]
+    s[at.CLOCK] += n
+    finish_decodes(e)
+    if not s[at.OVERLAP]:
+        send_at_end(e)
+
+
+def blocks_due(e: Core, n: int) -> int:
+    """Blocks that the second and later of the next `n` decode iterations take."""
+    s, size = e.s, e.s[at.BLOCK]
+    blocks = (n - 1) // size * s[at.BATCH]
+    for i in range((n - 1) % size):
+        blocks += e.due[(s[at.CLOCK] + 1 + i) % size]
+    return blocks
+
+
+def with_room(e: Core, most: int) -> int:
+    """How many of the next `most` iterations find their blocks, those of the first taken."""
+    s, size = e.s, e.s[at.BLOCK]
+    if s[at.BATCH] * (1 + (most - 2) // size) <= s[at.FREE]:  # at most one block for each, every `size` iterations
+        return most
+    blocks = 0
+    for n in range(1, most):
+        blocks += e.due[(s[at.CLOCK] + n) % size]
+        if blocks > s[at.FREE]:
+            return n
+    return most
+
+
+def sample(e: Core, request: int, computed: int, place: int) -> None:
+    """A prefill is complete: its first (or, resumed, next) token, at this place of the iteration's, then decoding."""
+    s = e.s
+    generated = e.q[request + at.GENERATED] + 1
+    if generated == 1:
+        push_unsent(e, request, place, 0)
+    elif e.s[at.KEEP]:
+        log_setback(e, request, at.CAME_BACK)
+    if generated == e.q[request + at.OUTPUT]:
+        leave(e, request, computed, place)
+        return
+    s[at.BATCH] += 1
+    s[at.CONTEXT] += computed
+    e.q[request + at.OFFSET] = computed - s[at.CLOCK]
+    e.due[-e.q[request + at.OFFSET] % e.s[at.BLOCK]] += 1
+    e.q[request + at.FINISHES] = s[at.CLOCK] + e.q[request + at.OUTPUT] - generated
+    e.q[request + at.BEGAN] = s[at.CLOCK]
+    heap_push(e, request, at.FINISHING, at.FINISH_AT, at.FINISHES)
+    if e.q[request + at.DEPTH]:
+        expect_shared(e, request)
+
+
+def finish_decodes(e: Core) -> None:
+    """Those whose last token this iteration samples leave."""
+    s = e.s
+    gone = 0  # those of this iteration that have given up their place already came before
+    while s[at.FINISHING] and e.q[e.w[at.FINISH_AT] + at.FINISHES] <= s[at.CLOCK]:
+        request = heap_pop(e, 0, at.FINISHING, at.FINISH_AT, at.FINISHES)
+        place = bisect_running(e, e.q[request + at.ADMISSION])
+        leave(e, request, drop_decode(e, request), place + gone)
+        gone += 1 - e.s[at.OVERLAP]
