@@ -112,7 +112,7 @@ simulate_options = grouped(
         help="Keep evicted prefix blocks in this much host RAM of a replica, over its GPUs.",
     ),
     click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block."),
-    click.option("--max-model-len", type=LENGTH, help="Longest prompt + output, or auto: the longest that fits. [default: the model's]"),
+    click.option("--max-model-len", type=LENGTH, help="Longest prompt + output. [default: auto, the model's or what KV holds]"),
     click.option(
         "--enable-prefix-caching/--no-enable-prefix-caching",
         default=None,

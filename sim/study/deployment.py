@@ -255,9 +255,11 @@ def default_batch_limits(gpu: GpuSpec, engine: str = "vllm") -> tuple[int, int]:
     return 256, 2048
 
 
-def plan_engine(d: Deployment, context: float | None = None) -> tuple[EngineConfig, Memory]:
-    """The engine's configuration, KV blocks predicted from memory unless given; with sliding windows those of requests of this context.
+def plan_engine(d: Deployment, held: tuple[float, int] | None = None) -> tuple[EngineConfig, Memory]:
+    """The engine's configuration, KV blocks predicted from memory unless given.
 
+    With sliding windows, tokens do not all cost alike: blocks are those of requests that hold `held[0]` tokens in the mean, and no fewer
+    than the longest, of `held[1]`, needs, as far as the engine can hold it.
     Raises SimctlError when the weights leave no room for KV, UsageError for limits that contradict each other.
     """
     model, gpu, limits = d.model, d.gpu, d.limits
@@ -272,7 +274,7 @@ def plan_engine(d: Deployment, context: float | None = None) -> tuple[EngineConf
     if blocks is None:
         state = d.state_bytes
         memory = replace(memory, activations=memory.activations + seqs * state)
-        blocks = _block_count(d, memory, context)
+        blocks = _block_count(d, memory, held and held[0])
         if blocks < 2 and limits.attention.placement == "host" and memory.free > 0:
             raise SimctlError(
                 f"{model.name}: {format_bytes(limits.host_kv_bytes)} of host RAM hold no KV block of {limits.block_size} tokens"
@@ -290,13 +292,16 @@ def plan_engine(d: Deployment, context: float | None = None) -> tuple[EngineConf
         longest = max(1, min(longest, (blocks - 1) * limits.block_size // seqs))
     # a prefix's KV is of no use without the recurrent state at its end, which engines do not keep by default
     caching = not model.state_layers if limits.enable_prefix_caching is None else limits.enable_prefix_caching
+    model_len = _model_len(d, blocks, longest, memory)
+    if held and limits.num_gpu_blocks is None and groups_kv(d):
+        blocks = max(blocks, 1 - -min(held[1], model_len) // limits.block_size)
     config = EngineConfig(
         scheduler=limits.engine,
         num_gpu_blocks=ranks * (blocks - 1) + 1,
         block_size=limits.block_size,
         max_num_seqs=ranks * seqs,
         max_num_batched_tokens=parts * budget,
-        max_model_len=_model_len(d, blocks, longest, memory),
+        max_model_len=model_len,
         enable_prefix_caching=caching,
         enable_chunked_prefill=limits.enable_chunked_prefill,
         long_prefill_token_threshold=limits.long_prefill_token_threshold,

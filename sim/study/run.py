@@ -94,14 +94,21 @@ class PlannedPool:
 def planned(study: Study) -> list[PlannedPool]:
     """The pools of a study. Raises SimctlError when a model does not fit, UsageError for limits that contradict each other."""
     pools = zip(study.whole_fleet.pools, study.sources, strict=True)
-    context = mean_context(study.workload.trace)
-    found = [
-        PlannedPool(spec, plan_engine(spec.deployment, context if spec.role == SERVE else None)[0], rates, host)
-        for spec, (rates, host) in pools
-    ]
+    trace = study.workload.trace
+    context = mean_context(trace)
+    found = []
+    for spec, (rates, host) in pools:
+        held = (context, _longest(trace, spec.max_prompt_tokens)) if spec.role == SERVE else None
+        found.append(PlannedPool(spec, plan_engine(spec.deployment, held)[0], rates, host))
     for pool in found:
         make_scheduler(pool.config)  # the array engine makes none, and takes no option that a scheduler refuses
     return found
+
+
+def _longest(trace: Trace, most_prompt_tokens: int | None) -> int:
+    """Tokens of the longest request among those with prompts of at most so many."""
+    total = trace.prompt_tokens + trace.output_tokens
+    return int(total[trace.prompt_tokens <= (np.inf if most_prompt_tokens is None else most_prompt_tokens)].max(initial=0))
 
 
 def check_all_fit(study: Study, trace: Trace, pools: Sequence[PlannedPool]) -> None:

@@ -26,6 +26,8 @@ def fields_of(options: Mapping[str, Any]) -> dict[str, Any]:
     found = {
         name: options[name] for name in (*Limits.__dataclass_fields__, "dtype", "kv_dtype", "tp", "replicas", "router") if name in options
     }
+    if "max_model_len" in options:
+        found["max_model_len"] = options["max_model_len"] or "auto"  # a length is shortened only where nobody gave one
     if isinstance(options.get("max_num_seqs"), float):
         found["max_num_seqs"], found["batch_knee"] = None, options["max_num_seqs"]
     if "attention" in options:
@@ -100,7 +102,7 @@ def _pool_deployment(options: Mapping[str, Any]) -> Deployment:
         raise UsageError("max-num-seqs: knee:... is for a deployment alone")
     if options["posterior"] is not None:
         raise UsageError("posterior: a fleet takes the packaged rates")
-    return deployment_of({**options, "max_model_len": options["max_model_len"] or "auto"})
+    return deployment_of(options)
 
 
 def _lora(options: Mapping[str, Any]) -> Lora | None:

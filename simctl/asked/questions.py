@@ -41,16 +41,11 @@ def regime_map_of(options: Mapping[str, Any]) -> RegimeMap:
     return RegimeMap(deployment_of(options), contexts=contexts, **asked)
 
 
-def simulate_of(options: Mapping[str, Any], starts: bool = False) -> Simulate:
-    """The question of `simctl simulate`. Raises UsageError when options contradict each other.
-
-    One engine `starts` as asked or not at all; of several that are compared, each takes the longest length that fits where none is given.
-    """
+def simulate_of(options: Mapping[str, Any]) -> Simulate:
+    """The question of `simctl simulate`. Raises UsageError when options contradict each other."""
     from sim import Simulate
     from sim.results.metrics import parse_goodput
 
-    if options["max_model_len"] is None and options["fleet_file"] is None and not starts:
-        options = {**options, "max_model_len": "auto"}
     goodput = parse_goodput(options["goodput"])
     rates = _rates(options)
     if options["fleet_file"] is not None:
@@ -82,7 +77,6 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     check_kinds(options["pools"])
     prices = _prices(options["price"])
     many = {name: _values(name, options[name]) for name in MANY}
-    options = {**options, "max_model_len": options["max_model_len"] or "auto"}
     fixed = fields_of({name: value for name, value in options.items() if name not in MANY})
     topologies = {get_gpu(gpu).name: found for gpu in many["gpu"] if (found := topology_of(options, gpu)) is not None}
     places = [attention_fields(each or ("dense", 0), options["host_kv"]) for each in many.pop("attention")]

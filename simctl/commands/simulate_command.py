@@ -39,7 +39,7 @@ def command(**options: Any) -> None:
     chrome, plot = writable(options["chrome_trace"]), writable(options["plot"])
     staged = replaced_directory(out, (RUN_FILE, SUMMARY_FILE)) if out is not None else nullcontext(None)
     with staged as directory:
-        question = simulate_of(options, starts=True)
+        question = simulate_of(options)
         run = simulated(replace(question, keep_iterations=question.keep_iterations or chrome is not None or plot is not None))
         summary = summary_of(run, options["seed"])
         if directory is not None:

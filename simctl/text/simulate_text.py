@@ -123,6 +123,11 @@ def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str
     from sim.units import format_bytes
 
     notes = []
+    if d.limits.engine == "vllm" and d.limits.max_model_len == "auto" and config.max_model_len < d.model.max_context:
+        notes.append(
+            f"max_model_len {config.max_model_len}: the KV pool holds no longer request; at the model's {d.model.max_context} vLLM would "
+            f"not start, so start it with --max-model-len {config.max_model_len}, or auto"
+        )
     if config.scheduler != "vllm":
         notes.append(f"engine: scheduling decisions of {config.scheduler}; step times from the rates below, whichever engine gave them")
     if d.tp > 1 and d.links.way(d.tp) == "host" and (span := kv_block_interval(d)):

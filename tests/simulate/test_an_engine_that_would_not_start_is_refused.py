@@ -1,4 +1,4 @@
-"""A KV pool that cannot hold one request of max_model_len is refused with the length that fits, as vLLM refuses to start."""
+"""A length that the KV pool cannot hold is refused, as vLLM refuses to start, and one that nobody gave is shortened, which is said."""
 
 import re
 
@@ -6,6 +6,8 @@ import pytest
 
 from sim.errors import SimctlError
 from sim.study.deployment import Deployment, plan_engine
+from simctl.asked.deployments import deployment_of
+from simctl.commands.simulate_command import command
 from tests.cli import run
 
 ASKED = ("simulate", "--model", "Llama-3.1-8B", "--num-prompts", "5", "--request-rate", "1", "--draws", "0")
@@ -13,15 +15,23 @@ ASKED = ("simulate", "--model", "Llama-3.1-8B", "--num-prompts", "5", "--request
 
 @pytest.mark.parametrize("gpu", ["L4", "A10"])
 def test_the_longest_that_fits_is_named_and_then_starts(gpu):
-    refused = run(*ASKED, "--gpu", gpu)
-    assert refused.code == 1
-    assert refused.stdout == ""
-    assert refused.stderr.count("\n") == 1
-    fits = int(re.search(r"--max-model-len (\d+)", refused.stderr)[1])
+    shortened = run(*ASKED, "--gpu", gpu)
+    assert shortened.code == 0
+    fits = int(re.search(r"start it with\s+--max-model-len (\d+)", shortened.stdout)[1])
     assert 33_000 < fits < 34_000  # the pool of 4.4 GB over 131,072 bytes a token
-    assert run(*ASKED, "--gpu", gpu, "--max-model-len", str(fits)).code == 0
-    assert run(*ASKED, "--gpu", gpu, "--max-model-len", str(fits + 1)).code == 1
-    assert run(*ASKED, "--gpu", gpu, "--max-model-len", "auto").code == 0
+    assert run(*ASKED, "--gpu", gpu, "--max-model-len", "auto").stdout == shortened.stdout
+    assert "would not start" not in " ".join(run(*ASKED, "--gpu", gpu, "--max-model-len", str(fits)).stdout.split())
+    for asked in (fits + 1, 131_072):
+        refused = run(*ASKED, "--gpu", gpu, "--max-model-len", str(asked))
+        assert (refused.code, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
+        assert f"the longest that fits is --max-model-len {fits}" in refused.stderr
+
+
+def test_commands_and_python_take_the_same_length():
+    """One rule for all who ask: nobody gave a length, so each takes what fits."""
+    options = command.make_context("simulate", ["--gpu", "L4", "--model", "Llama-3.1-8B"]).params
+    asked = plan_engine(deployment_of(options))[0].max_model_len
+    assert asked == plan_engine(Deployment.of("Llama-3.1-8B", "L4"))[0].max_model_len < 34_000
 
 
 def test_auto_is_the_models_length_where_that_fits():

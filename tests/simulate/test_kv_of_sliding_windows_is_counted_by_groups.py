@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim import simulate
 from sim.cost.work import coefficients
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
@@ -47,8 +48,18 @@ def test_groups_are_those_of_vllm():
 
 def test_a_pool_holds_more_long_requests():
     d = Deployment.of("Gemma-3-12B", "H100")
-    short, long = (plan_engine(d, context)[0].num_gpu_blocks for context in (500.0, 32_000.0))
+    short, long = (plan_engine(d, (context, 1))[0].num_gpu_blocks for context in (500.0, 32_000.0))
     assert 3 * short < long < 6 * short
+
+
+def test_one_long_request_among_short_ones_is_served():
+    """Blocks of short requests hold fewer tokens than one long request that fits."""
+    d = Deployment.of("Gemma-3-12B", "A10", dtype="int4")
+    short, longest = plan_engine(d, (500.0, 600))[0], plan_engine(d)[0].max_model_len
+    assert short.kv_capacity_tokens < longest
+    prompts = [500] * 7 + [longest - 4]
+    run = simulate(d, Workload.from_arrays([0.1 * i for i in range(8)], prompts, [4] * 8), draws=0)
+    assert run.summary["completed"] == 8
 
 
 def test_only_where_vllm_does_so():
