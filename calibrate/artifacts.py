@@ -12,6 +12,7 @@ import numpy as np
 from calibrate.sampling import Diagnostics, Settings
 from sim.errors import SimctlError
 from sim.files import replacing
+from sim.rates.draws_file import write_draws
 from sim.rates.fingerprint import formula_fingerprint
 from sim.rates.posterior import SCHEMA, digest
 from sim.rates.provenance import Provenance
@@ -37,7 +38,8 @@ def write_posterior(
 ) -> Path:
     """Write the posterior group (xarray, dims chain and draw first), further InferenceData groups, and what vouches for them.
 
-    `thin_to` keeps about that many draws in all, as float32. Raises OSError; a failed write leaves what was there.
+    `thin_to` keeps about that many draws in all, as float32, and writes them beside the file, too, as .npy that loads fast. Raises OSError;
+    a failed write leaves what was there.
     """
     import xarray as xr
 
@@ -67,7 +69,8 @@ def write_posterior(
         "draws_sampled": settings.draws * settings.chains,
         **more,
     }
-    attrs["digest"] = digest(attrs, {name: posterior[name].values for name in names})
+    variables = {name: posterior[name].values for name in names}
+    attrs["digest"] = digest(attrs, variables)
     path = Path(path)
     if not path.parent.is_dir():
         raise SimctlError(f"{path.parent}: no such folder")
@@ -76,4 +79,6 @@ def write_posterior(
         for name, group in {"posterior": posterior, **(groups or {})}.items():
             packed = {n: {"zlib": True, "complevel": 6} for n, v in group.data_vars.items() if v.dtype.kind in "fiub"}
             group.drop_attrs().to_netcdf(temporary, mode="a", engine="h5netcdf", group=name, encoding=packed)
+    if thin_to is not None:
+        write_draws(path, attrs, variables)
     return path

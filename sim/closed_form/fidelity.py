@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 
 from sim.closed_form.recall import packaged_recall
@@ -41,11 +42,12 @@ class Recall:
         return f"{self.recall:.2f} [{low:.2f}-{high:.2f}] on {self.haystack}{at} ({successes}/{trials})"
 
 
-def published_recall() -> list[Recall]:
+@cache
+def published_recall() -> tuple[Recall, ...]:
     """The measurements of real models (the engine-test rows of the table are about scorers, not models)."""
     with files("scenarios").joinpath(TABLE).open(encoding="utf-8") as handle:
         rows = [row for row in csv.DictReader(handle) if row["model"] != "engine test" and not row["context_label"].startswith("up to")]
-    return [_parsed(row) for row in rows]
+    return tuple(_parsed(row) for row in rows)
 
 
 def _parsed(row: dict[str, str]) -> Recall:

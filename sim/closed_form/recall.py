@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import SimctlError, UsageError
+from sim.results.quantiles import quantiles
 
 PACKAGED, SCHEMA = "data/posteriors/recall.json", "simctl-recall/1"
 REFERENCE_LOG2_K, REFERENCE_LOG2_CONTEXT = 3.0, 15.0
@@ -51,8 +52,8 @@ class RecallModel:
 
     def interval(self, model: str | None, haystack: str | None, context_tokens: int, k_blocks: int) -> tuple[float, float, float]:
         """5 %, median and 95 % of the recall at a cell never tried."""
-        low, middle, high = np.quantile(self.predict(model, haystack, context_tokens, k_blocks), [0.05, 0.5, 0.95])
-        return float(low), float(middle), float(high)
+        low, middle, high = quantiles(self.predict(model, haystack, context_tokens, k_blocks), (0.05, 0.5, 0.95))
+        return low, middle, high
 
 
 @cache

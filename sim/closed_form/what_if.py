@@ -24,6 +24,7 @@ from sim.errors import UsageError
 from sim.namespaces import FLOAT
 from sim.rates.load import load_rates, scope_notes
 from sim.rates.serving import as_served
+from sim.results.quantiles import quantiles
 from sim.specs.attention_policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
 from sim.study.deployment import Deployment
 from sim.study.memory import Memory, n_max, sequence_bytes
@@ -155,8 +156,7 @@ class Answer:
 
 def interval(point: float, draws: Any) -> Interval:
     """The 5-95 % interval of an array of draws around a point value."""
-    low, high = np.quantile(draws, [0.05, 0.95])
-    return Interval(float(point), float(low), float(high))
+    return Interval(float(point), *quantiles(np.asarray(draws), (0.05, 0.95)))
 
 
 def policies(ks: tuple[int, ...]) -> Iterator[AttentionPolicy]:
@@ -263,7 +263,8 @@ def _crossover_interval(q: WhatIf, policy: AttentionPolicy, batch: int, draws: R
         middle = (low + high) / 2
         slower = step_seconds(q, dense(), float(batch), middle, draws, np) >= step_seconds(q, policy, float(batch), middle, draws, np)
         low, high = np.where(slower, low, middle), np.where(slower, middle, high)
-    return float(np.quantile(high, 0.05)), float(np.quantile(high, 0.95))
+    fifth, last = quantiles(high, (0.05, 0.95))
+    return fifth, last
 
 
 def _options_at(q: WhatIf, batch: int, memory: Memory, rates: RateDraws) -> list[Option]:

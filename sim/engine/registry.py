@@ -1,4 +1,7 @@
-"""Engines by name: one entry of ENGINES each. A dotted path names a user's own scheduler class instead."""
+"""Engines by name: one entry of ENGINES each. A dotted path names a user's own scheduler class instead.
+
+An engine's module is imported when one is made: closed forms ask only for its limits.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,7 @@ from typing import Any
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Scheduler
 from sim.engine.kv.tiers import tiers_of
-from sim.engine.llamacpp import LlamaCppOptions, LlamaCppScheduler
 from sim.engine.overlap import NO_WORK, HostWork
-from sim.engine.sglang import OverlapSglangScheduler, SglangScheduler
-from sim.engine.sglang_options import SglangOptions
-from sim.engine.vllm import VllmScheduler
-from sim.engine.vllm_async import AsyncVllmScheduler
 from sim.errors import UsageError
 from sim.study.memory import DEFAULT_UTILIZATION
 
@@ -53,6 +51,8 @@ def _vllm_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
 
 
 def _llamacpp_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
+    from sim.engine.llamacpp import LlamaCppOptions
+
     own = LlamaCppOptions.of(config)
     return {"micro_batch": own.n_ubatch, "streams": not own.kv_unified}
 
@@ -73,11 +73,23 @@ class Engine:
 
 
 def _vllm(config: EngineConfig) -> Scheduler:
+    from sim.engine.vllm import VllmScheduler
+    from sim.engine.vllm_async import AsyncVllmScheduler
+
     return AsyncVllmScheduler(config) if config.overlaps else VllmScheduler(config)
 
 
 def _sglang(config: EngineConfig) -> Scheduler:
+    from sim.engine.sglang import OverlapSglangScheduler, SglangScheduler
+    from sim.engine.sglang_options import SglangOptions
+
     return (OverlapSglangScheduler if SglangOptions.of(config).overlap_schedule else SglangScheduler)(config)
+
+
+def _llamacpp(config: EngineConfig) -> Scheduler:
+    from sim.engine.llamacpp import LlamaCppScheduler
+
+    return LlamaCppScheduler(config)
 
 
 # Memory: vLLM's own default; SGLang's mem-fraction-static as published in tr164; llama.cpp takes what it needs. Limits: llama.cpp's slots
@@ -85,7 +97,7 @@ def _sglang(config: EngineConfig) -> Scheduler:
 ENGINES = {
     "vllm": Engine(_vllm, DEFAULT_UTILIZATION, lacks={}, settings=_vllm_settings),
     "sglang": Engine(_sglang, 0.82),
-    "llamacpp": Engine(LlamaCppScheduler, 0.95, (4, 2048), slots_own_context=True, settings=_llamacpp_settings),
+    "llamacpp": Engine(_llamacpp, 0.95, (4, 2048), slots_own_context=True, settings=_llamacpp_settings),
 }
 
 

@@ -1,6 +1,7 @@
 """Read posterior draws of the rates, packaged or from a file, and refuse what is not one.
 
-A posterior is ArviZ InferenceData as netCDF. It is read here with h5netcdf alone, because xarray would cost a what-if half its second.
+A posterior is ArviZ InferenceData as netCDF. It is read here with h5netcdf alone, because xarray takes long to import; where its draws
+lie beside it (sim.rates.draws_file), from there.
 The file's own digest and the formula's fingerprint are checked: a damaged, edited or foreign file, or rates learnt with another
 formula, is an error, never an answer.
 """
@@ -22,11 +23,12 @@ from numpy.typing import NDArray
 
 from sim.cost.rates import UNITS, RateDraws, Rates, at_host
 from sim.errors import SimctlError
+from sim.rates.draws_file import read_draws
 from sim.rates.fingerprint import formula_fingerprint
 from sim.rates.priors import PRODUCTS, flops_for, prior_rates, priors, product_flops
 from sim.rates.provenance import Origin, Provenance, from_json
 from sim.results.netcdf import DamagedFileError, whole
-from sim.results.quantiles import normal_quantile, t5_quantile
+from sim.results.quantiles import median, normal_quantile, t5_quantile
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.lookup import key
@@ -76,23 +78,11 @@ def digest(attrs: Mapping[str, Any], variables: Mapping[str, NDArray[Any]]) -> s
 
 def read_posterior(path: str | Path, family: str = STEP_TIME) -> PosteriorFile:
     """Read and validate. Raises PosteriorError naming what is wrong; OSError when the file cannot be read at all."""
-    import h5netcdf
-
-    with open(path, "rb") as handle:  # a missing or unreadable file is an OSError with its name
-        if handle.read(8) != b"\x89HDF\r\n\x1a\n":
-            raise PosteriorError(f"{path}: not a netCDF-4 file")
-
-    def contents() -> tuple[dict[str, Any], dict[str, NDArray[Any]], dict[str, Any]]:
-        with h5netcdf.File(path, "r") as file:
-            group = file.groups.get("posterior")
-            variables = {} if group is None else group.variables
-            raw = {n: np.asarray(v[...]) for n, v in variables.items() if n not in group.dimensions}
-            return {k: _plain(v) for k, v in file.attrs.items()}, raw, {n: v.dimensions for n, v in variables.items()}
-
-    try:
-        attrs, raw, labels = whole(contents)
-    except DamagedFileError as damage:
-        raise PosteriorError(f"{path}: damaged file ({damage})") from None
+    beside = read_draws(path)
+    if beside is None or digest(*beside) != beside[0].get("digest"):
+        attrs, raw, unlabelled = _netcdf(path)
+    else:
+        attrs, raw, unlabelled = *beside, []
     odd = [name for name, value in attrs.items() if not isinstance(value, str | int | float)]
     if odd:
         raise PosteriorError(f"{path}: attribute {odd[0]} must be a number or a text")
@@ -107,13 +97,34 @@ def read_posterior(path: str | Path, family: str = STEP_TIME) -> PosteriorFile:
         raise PosteriorError(f"{path}: its content does not match its digest: edited or damaged")
     if family == STEP_TIME and attrs["formula"] != formula_fingerprint():
         raise PosteriorError(f"{path}: learnt with another version of the formula: calibrate again")
-    if any(labels[n][:2] != ("chain", "draw") or v.dtype.kind not in "fiu" or not np.isfinite(v).all() for n, v in raw.items()):
+    if unlabelled or any(v.dtype.kind not in "fiu" or not np.isfinite(v).all() for v in raw.values()):
         raise PosteriorError(f"{path}: posterior variables must be finite numbers and begin with (chain, draw)")
     try:
         sources, source = _sources(attrs)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise PosteriorError(f"{path}: does not say what its rates were learnt from (basis)") from None
     return PosteriorFile(attrs, {n: v.reshape(-1, *v.shape[2:]).astype(float) for n, v in raw.items()}, sources, source, str(path))
+
+
+def _netcdf(path: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]], list[str]]:
+    """(attributes, variables of the posterior group, names of those that do not begin with chain and draw)."""
+    import h5netcdf
+
+    with open(path, "rb") as handle:  # a missing or unreadable file is an OSError with its name
+        if handle.read(8) != b"\x89HDF\r\n\x1a\n":
+            raise PosteriorError(f"{path}: not a netCDF-4 file")
+
+    def contents() -> tuple[dict[str, Any], dict[str, NDArray[Any]], list[str]]:
+        with h5netcdf.File(path, "r") as file:
+            group = file.groups.get("posterior")
+            variables = {} if group is None else {n: v for n, v in group.variables.items() if n not in group.dimensions}
+            unlabelled = [n for n, v in variables.items() if v.dimensions[:2] != ("chain", "draw")]
+            return {k: _plain(v) for k, v in file.attrs.items()}, {n: np.asarray(v[...]) for n, v in variables.items()}, unlabelled
+
+    try:
+        return whole(contents)
+    except DamagedFileError as damage:
+        raise PosteriorError(f"{path}: damaged file ({damage})") from None
 
 
 @lru_cache(maxsize=16)
@@ -197,7 +208,7 @@ def rates_from_file(
     for fact in sorted({s.text() for s in sources.values() if s.origin is Origin.PUBLISHED} if owner == POPULATION else ()):
         source = source.after(fact)
     return RateDraws(
-        point=Rates(**{name: float(np.median(values[name])) for name in UNITS}),
+        point=Rates(**{name: median(values[name]) for name in UNITS}),
         draws=Rates(**chosen) if host is None else at_host(Rates(**chosen), host),
         sources={name: sources[name] for name in UNITS},
         source=source,

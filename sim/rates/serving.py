@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -209,7 +210,7 @@ def pooled(hosts: Sequence[ServingOverhead]) -> ServingOverhead:
     """The middle of hosts, number by number. How far another host lies from it is as wide as these lie apart, or as declared if wider."""
     if len(hosts) == 1:
         return hosts[0]
-    middle: dict[str, Any] = {name: float(np.median([getattr(host, name) for host in hosts])) for name in NUMBERS}
+    middle: dict[str, Any] = {name: median(float(getattr(host, name)) for host in hosts) for name in NUMBERS}
     apart = {
         "hidden_c0_sd_s": float(np.std([host.hidden_c0_s for host in hosts])),
         "launch_sd": float(np.std(np.log([host.launch for host in hosts]))),
@@ -217,7 +218,7 @@ def pooled(hosts: Sequence[ServingOverhead]) -> ServingOverhead:
     return replace(
         hosts[0],
         **{name: max(value, apart.get(name, 0.0)) for name, value in middle.items()},
-        noise={metric: float(np.median([host.noise[metric] for host in hosts])) for metric in hosts[0].noise},
+        noise={metric: median(float(host.noise[metric]) for host in hosts) for metric in hosts[0].noise},
         gpu=" and ".join(sorted({host.gpu for host in hosts})),
         engine=" and ".join(sorted({host.engine for host in hosts})),
         learnt_on="; ".join(host.learnt_on for host in hosts),

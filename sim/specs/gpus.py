@@ -1,7 +1,20 @@
-"""The GPU catalogue and users' own datasheets: YAML in, GpuSpec out, every field checked."""
+"""The GPU catalogue (JSON) and users' own datasheets (YAML): GpuSpec out, every field checked.
+
+Fields of an entry, one per card (`simctl gpus --yaml NAME` prints one as a start for your own):
+* memory_bytes: what nvidia-smi (rocm-smi) reports as total, ECC on, where the note says so: MiB x 2**20; else the datasheet
+* memory_bandwidth: bytes/s, datasheet peak
+* flops: dense flop/s by dtype, no sparsity; tensor cores for 16 bits and below, with 32-bit accumulation
+* sibling_of: entry of the same chip: what was learnt of that one is scaled by the two datasheets where this one was not measured
+* host_link_bandwidth: bytes/s per direction after line coding: PCIe x16 gen 3 15.75e9, gen 4 31.5e9, gen 5 63e9
+* gpu_link_bandwidth: bytes/s per direction per GPU over NVLink or Infinity Fabric; null when GPUs only share PCIe
+* gpus_per_node: GPUs of one node, 8 where nothing is said
+* nvlink_domain: GPUs that those links join, the node's where nothing is said; 1 where the link is a bridge to be bought
+* price_per_hour: USD per GPU-hour, on-demand list price at the stated vendor and month; null when none is recorded here
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -14,9 +27,8 @@ from sim.files import text_of
 from sim.specs.fields import Fields
 from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import build_index, did_you_mean, given_path, key, unknown
-from sim.yaml_text import MAX_BYTES, read_yaml
 
-_FILE = Path(__file__).parent / "data" / "gpus.yaml"
+_FILE = Path(__file__).parent / "data" / "gpus.json"
 FLOPS_DTYPES = ("fp32", "fp16", "bf16", "int8", "fp8", "fp4")
 REQUIRED = ("name", "memory_bytes", "memory_bandwidth", "flops", "host_link_bandwidth")
 OPTIONAL = (
@@ -137,6 +149,8 @@ def _date(fields: Fields) -> str:
 
 
 def _read(file: Path) -> Any:
+    from sim.yaml_text import MAX_BYTES, read_yaml  # 20 ms that the packaged cards do without
+
     try:
         return read_yaml(text_of(file, MAX_BYTES), str(file))
     except OSError as error:
@@ -170,7 +184,7 @@ def _find(name: str, index: dict[str, str]) -> str | None:
 
 @cache
 def _catalogue() -> dict[str, GpuSpec]:
-    return {spec.name: spec for spec in parse_gpus(_read(_FILE), "GPU catalogue", origin="catalogue")}
+    return {spec.name: spec for spec in parse_gpus(json.loads(_FILE.read_text(encoding="utf-8")), "GPU catalogue", origin="catalogue")}
 
 
 @cache

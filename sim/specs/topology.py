@@ -21,7 +21,6 @@ from sim.files import text_of
 from sim.specs.fields import Fields
 from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import did_you_mean
-from sim.yaml_text import MAX_BYTES, read_yaml
 
 Way = Literal["nvlink", "peer", "roots", "host", "network"]
 GPUS_PER_NODE = 8
@@ -76,6 +75,8 @@ def with_node(topology: Topology, gpus: int) -> Topology:
 
 def load_topology(file: Path, gpu: GpuSpec) -> Topology:
     """The topology of a YAML file, what it leaves out from the GPU's entry. UsageError naming the field that is wrong."""
+    from sim.yaml_text import MAX_BYTES, read_yaml
+
     where = str(file)
     try:
         fields = Fields(read_yaml(text_of(file, MAX_BYTES), where), where)

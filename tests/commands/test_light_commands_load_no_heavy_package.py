@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "triton", "vllm", "pymc", "pytensor", "arviz", "xarray", "pandas", "simpy", "matplotlib")
+HEAVY = ("torch", "triton", "vllm", "pymc", "pytensor", "arviz", "xarray", "pandas", "simpy", "matplotlib", "scipy", "h5py", "numpy.ma")
 PROBE = """
 import sys
 from simctl.cli import main
@@ -13,7 +13,7 @@ try:
     main(sys.argv[1:])
 except SystemExit as stop:
     assert not stop.code, stop.code
-print(",".join(sorted({name.split(".")[0] for name in sys.modules})), file=sys.stderr)
+print(",".join(sys.modules), file=sys.stderr)
 """
 
 
