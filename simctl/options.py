@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -236,6 +236,9 @@ class Sectioned(click.Command):
                 elif isinstance(option.type, click.types.FloatParamType):
                     option.metavar = "NUMBER"
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, list(_as_settings(args, self.get_params(ctx))))
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         params = self.get_params(ctx)
         named = {opt.lstrip("-"): param for param in params for opt in param.opts}
@@ -245,6 +248,26 @@ class Sectioned(click.Command):
             if rows := [row for param in each for row in _help_rows(ctx, param)]:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def _as_settings(args: Sequence[str], params: Sequence[click.Parameter]) -> Iterator[str]:
+    """Arguments in which `--enforce-eager`, as engines spell it, is `--engine-option enforce-eager=true`: so for all settings of groups."""
+    own = {name for param in params for name in (*param.opts, *param.secondary_opts)}
+    known = {name: member for param in params if isinstance(param, Settings) for member in param.members for name in member.opts}
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        off = name.startswith("--no-") and name not in known
+        member = known.get(name.replace("--no-", "--", 1) if off else name)
+        if word == "--" or name in own or member is None or (off and not member.is_flag) or not (equals or member.is_flag or rest):
+            yield word
+            if word == "--":
+                yield from rest
+                return
+            continue
+        value = "false" if off else value if equals else "true" if member.is_flag else rest.pop(0)
+        yield from (member.group, f"{member.opts[0].lstrip('-')}={value}")
 
 
 def _help_rows(ctx: click.Context, param: click.Parameter) -> list[tuple[str, str]]:

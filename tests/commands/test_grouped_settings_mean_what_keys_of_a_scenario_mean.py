@@ -1,4 +1,4 @@
-"""`--engine-option num-gpu-blocks=4000` is the key `num-gpu-blocks` of a scenario; an unknown setting is named, a flag of old refused."""
+"""`--engine-option num-gpu-blocks=4000`, or the flag of that name, is a key of a scenario; an unknown setting is named."""
 
 import pytest
 
@@ -34,13 +34,28 @@ def _as_printed(group, pair):
     return pair.replace("pp=", "pipeline-parallel-size=")
 
 
+FLAGS = [
+    (["--enforce-eager"], ["--engine-option", "enforce-eager"]),
+    (["--no-enable-chunked-prefill"], ["--engine-option", "enable_chunked_prefill=false"]),
+    (["--max-loras", "3", "--enable-lora"], ["--engine-option", "max-loras=3", "--engine-option", "enable-lora"]),
+    (["--data-parallel-size=8", "--enable-expert-parallel"], ["--parallel", "dp=8", "--parallel", "ep"]),
+    (["-tp", "2", "--pipeline-parallel-size", "2"], ["--tp", "2", "--parallel", "pp=2"]),
+]
+
+
+@pytest.mark.parametrize(("engines", "ours"), FLAGS, ids=[each[0] for each, _ in FLAGS])
+def test_flags_of_a_serving_command_are_taken_as_they_are(engines, ours):
+    typed, grouped = (command_of("simulate").make_context("simulate", ["--gpu", "A10", *each]).params for each in (engines, ours))
+    assert typed == grouped
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (("--admission", "max-queu=3"), "no setting 'max-queu'; did you mean 'max-queue'?; there are max-queue, token-bucket"),
         (("--workload-option", "limit"), "limit needs a value"),
         (("--engine-option", "num-gpu-blocks=x"), "'--engine-option num-gpu-blocks': 'x' is not a valid integer range"),
-        (("--num-gpu-blocks", "4000"), "No such option '--num-gpu-blocks'"),
+        (("--num-gpu-blocks",), "No such option '--num-gpu-blocks'"),
     ],
 )
 def test_what_no_setting_is_is_refused(arguments, text):
