@@ -37,7 +37,7 @@ RUNS = {
 # Pictures by file, less the `--plot FILE` of each. Others are drawn by docs/replication.py and docs/kernels_page.py.
 PICTURES = {
     "a10_what_if.png": "simctl what-if --ctx 1M --gpu A10 --k 32",
-    "h100_regime_map.png": "simctl regime-map --gpu H100",
+    "h100_regime_map.png": "simctl what-if --ctx 1M --gpu H100 --map hbm",
     "h100_bursts.png": "simctl simulate --gpu H100 --model Llama-3.1-8B --num-prompts 3000 --request-rate 12 --burstiness 0.02"
     " --random-input-len 1500 --random-output-len 200 --random-length-cv 1 --random-prefix-len 512 --draws 0",
     "explain_agents.png": "simctl explain out/agents 32",

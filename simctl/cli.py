@@ -16,7 +16,6 @@ from simctl import __version__
 # command name -> (module, one-line help); the help stands here so that `simctl --help` imports no command.
 COMMANDS: dict[str, tuple[str, str]] = {
     "what-if": ("simctl.commands.what_if_command", "Can this GPU serve this context, how fast, and what binds?"),
-    "regime-map": ("simctl.commands.regime_map_command", "Where sparse decode beats dense, over context and batch."),
     "simulate": ("simctl.commands.simulate_command", "Serve a workload, replayed or drawn, on simulated engine replicas."),
     "watch": ("simctl.commands.watch_command", "A running server beside its twin: predicted latency, and when its SLO breaks."),
     "explain": ("simctl.commands.explain_command", "Where the time of a simulated request went, in parts that add up."),

@@ -346,7 +346,7 @@ deployment_options = grouped(
     ),
 )
 
-# What decides how much memory is left for KV: the same plan for what-if, regime-map and simulate.
+# What decides how much memory is left for KV: the same plan for what-if and simulate.
 limit_options = grouped(
     click.option("--engine", default="vllm", show_default=True, help="vllm, sglang, llamacpp, or a scheduler class's dotted path."),
     click.option("--max-num-seqs", type=BATCH_CAP, help="Most requests running, or knee:0.65 (efficiency). [default: the engine's]"),

@@ -41,7 +41,7 @@ from simctl.options import Setting, members_of
 KEYS = ("question", "command", "options", "sweep", "samples", "report")
 RANGE_KEYS = ("low", "high", "scale")
 MAX_RUNS = 10_000
-ANSWERED = ("simulate", "plan", "what-if", "regime-map")  # the commands of a question of sim
+ANSWERED = ("simulate", "plan", "what-if")  # the commands of a question of sim
 
 
 @dataclass(frozen=True, slots=True)

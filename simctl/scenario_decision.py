@@ -29,6 +29,8 @@ def decision_of(path: Path, gpu: str, metric: str | None, goal: tuple[str, float
     if name is None:
         raise UsageError(f"{path.name}: reports no figure; name one with --metric")
     cells = {", ".join(f"{k} {v}" for k, v in cell.label.items()) or "as asked": cell.question() for cell in scenario.cells}
+    if "map" in scenario.fixed:
+        raise UsageError(f"{path.name}: a design needs a figure, not a map")
     try:
         return decision_on(scenario.question, name, limit, cells)
     except UsageError as error:

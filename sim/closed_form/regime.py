@@ -42,6 +42,13 @@ class Regimes:
     rates: RateDraws | None = None
 
     @property
+    def title(self) -> str:
+        """What the map is of."""
+        assert self.question is not None
+        d = self.question.deployment
+        return f"{d.model.name} on {d.gpu.name}: speed-up of {self.question.policy.label} over dense"
+
+    @property
     def rates_summary(self) -> str:
         """Where the rates come from."""
         return "" if self.rates is None else self.rates.summary

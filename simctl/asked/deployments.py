@@ -19,7 +19,7 @@ ADMISSION = ("max_queue", "token_bucket", "admit_ttft", "skip_too_long")
 
 
 def fields_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of Deployment.of after model and GPU, those of what-if and regime-map among them; options left out are left out."""
+    """Arguments of Deployment.of after model and GPU, those of what-if among them; options left out are left out."""
     from sim import Limits
     from sim.specs.parallel import Parallel
 

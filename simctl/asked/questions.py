@@ -17,28 +17,33 @@ if TYPE_CHECKING:
 
 # Options of a plan that take several values
 MANY = ("gpu", "tp", "dtype", "kv_dtype", "attention", "router", "max_num_seqs", "max_num_batched_tokens")
+SHORTEST = 2**13  # tokens: the first context of a map
 
 
-def what_if_of(options: Mapping[str, Any]) -> WhatIf:
-    """The question of `simctl what-if`."""
+def what_if_of(options: Mapping[str, Any]) -> WhatIf | RegimeMap:
+    """The question of `simctl what-if`, with --map that of the map."""
     from sim import WhatIf
 
     if isinstance(options["max_num_seqs"], float):
         raise UsageError("--max-num-seqs knee:TAU needs a workload: use simctl simulate")
-    asked = {name: options[name] for name in ("context", "batches", "ks", "tau", "posterior", "draws", "seed", "served")}
-    return WhatIf(deployment_of(options), **asked)
+    names = ("batches", "posterior", "draws", "seed", "served")
+    given = {name: options[name] for name in names if options.get(name) is not None}
+    if options["kv_in"] is not None:
+        return _regime_map(options, given)
+    ks = {} if options["ks"] is None else {"ks": options["ks"]}
+    return WhatIf(deployment_of(options), options["context"], **ks, **given)
 
 
-def regime_map_of(options: Mapping[str, Any]) -> RegimeMap:
-    """The question of `simctl regime-map`."""
+def _regime_map(options: Mapping[str, Any], given: Mapping[str, Any]) -> RegimeMap:
     from sim import RegimeMap
 
-    low, high = options["ctx_min"], options["ctx_max"]
-    if high < low:
-        raise UsageError(f"--ctx-max {high} is below --ctx-min {low}")
-    contexts = tuple(low * 2**i for i in range(40) if low * 2**i <= high)
-    asked = {name: options[name] for name in ("k", "kv_in", "batches", "posterior", "draws", "seed", "served")}
-    return RegimeMap(deployment_of(options), contexts=contexts, **asked)
+    high, ks = options["context"], options["ks"] or (8,)
+    if len(ks) > 1 or options["explain"]:
+        raise UsageError("--map: of one --k, and without --explain")
+    if high < SHORTEST:
+        raise UsageError(f"--map: contexts start at {SHORTEST} tokens, beyond --ctx {high}")
+    contexts = tuple(SHORTEST * 2**i for i in range(40) if SHORTEST * 2**i <= high)
+    return RegimeMap(deployment_of(options), ks[0], options["kv_in"], contexts, **given)
 
 
 def simulate_of(options: Mapping[str, Any]) -> Simulate:
@@ -99,7 +104,7 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     )  # fmt: skip
 
 
-QUESTIONS = {"simulate": simulate_of, "plan": plan_of, "what-if": what_if_of, "regime-map": regime_map_of}
+QUESTIONS = {"simulate": simulate_of, "plan": plan_of, "what-if": what_if_of}
 
 
 def _rates(options: Mapping[str, Any]) -> RateSource:

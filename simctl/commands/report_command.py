@@ -32,7 +32,7 @@ def command(inputs: tuple[Path, ...], out: str | None, serve: bool, port: int, p
       the file of             simctl calibrate ... -o FILE (a posterior)
       what these print:       simctl plan --json > plan.json
                               simctl validate --json > validation.json
-                              simctl regime-map --json > map.json
+                              simctl what-if --map hbm --json > map.json
                               simctl replicate all --json > claims.json
 
     \b

@@ -9,19 +9,24 @@ import click
 
 from sim.files import writable
 from simctl.asked.questions import what_if_of
-from simctl.options import BATCHES, FRACTION, TOKENS, deployment_options, limit_options, rate_options, served_option
+from simctl.options import BATCHES, TOKENS, deployment_options, limit_options, rate_options, served_option
 
 
 @click.command("what-if")
 @click.option("--ctx", "context", type=TOKENS, required=True, help="Context length: 8192, 128K, 1M (K = 2**10, M = 2**20).")
 @deployment_options
 @limit_options
-@click.option("--batch", "batches", type=BATCHES, default="1", show_default=True, help="Batch sizes, comma-separated.")
-@click.option("--k", "ks", type=BATCHES, default="8,16,32", show_default=True, help="Selection budgets in blocks of 128 tokens.")
-@click.option("--tau", type=FRACTION, default=0.65, show_default=True, help="Per-request efficiency that defines the batch knee.")
+@click.option("--batch", "batches", type=BATCHES, help="Batch sizes, comma-separated. [default: 1; of a map 1 to 32]")
+@click.option("--k", "ks", type=BATCHES, help="Selection budgets in blocks of 128 tokens. [default: 8,16,32; of a map 8]")
+@click.option(
+    "--map",
+    "kv_in",
+    type=click.Choice(["hbm", "host"]),
+    help="Instead: where sparse decode beats dense, both with their KV there, over batch and contexts from 8K up to --ctx.",
+)
 @rate_options
 @served_option
-@click.option("--draws", type=click.IntRange(20, 100_000), default=1000, show_default=True, help="Draws behind the 5-95 % intervals.")
+@click.option("--draws", type=click.IntRange(20, 100_000), help="Draws behind the 5-95 % intervals. [default: 1000; of a map 500]")
 @click.option("--explain", is_flag=True, help="Print all selections, and what the answer rests on.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON on stdout.")
 @click.option("--plot", metavar="FILE", help="Also draw tok/s over context, with intervals, to a PNG or SVG file.")
@@ -33,28 +38,51 @@ def command(**options: Any) -> None:
     128 tokens that matter most. For each, with the KV cache in HBM or in host RAM: does it fit, step time, tokens per
     second, speed-up over the best dense that fits, and the term of the step time that binds. The verdict comes first.
 
+    With --map each cell is the dense step time over that of block-128 selection: above 1 sparse wins. `!` follows a value where the caches
+    do not fit the GPU's memory, `?` one whose 5-95 % interval includes 1.
+
     \b
     Examples:
       simctl what-if --ctx 1M --gpu A10
       simctl what-if --ctx 128K --gpu H100 --batch 1,8,32 --k 8,32
+      simctl what-if --ctx 1M --gpu H100 --map hbm --plot map.png
     """
+    from sim import RegimeMap
+    from sim.results.netcdf import write_netcdf
+
     plot, out = writable(options["plot"]), writable(options["out"])
-    result = what_if_of(options).answer()
+    question = what_if_of(options)
+    of_map = isinstance(question, RegimeMap)
+    result = question.answer()
     if out:
-        from sim.results.netcdf import write_netcdf
-
-        question = result.to_dict()["question"]
-        attrs = {name: value if type(value) in (int, float, str) else str(value) for name, value in question.items()}
-        write_netcdf(out, result.to_xarray(**attrs))
+        write_netcdf(out, result.to_xarray(**(_map_attributes(result, options) if of_map else _attributes(result))))
     if plot:
-        from simctl.plots.answer_plots import plot_what_if
+        from simctl.plots.answer_plots import plot_regime, plot_what_if
 
-        plot_what_if(result.question, result.rates, plot)
+        if of_map:
+            plot_regime(result, result.title, plot)
+        else:
+            plot_what_if(result.question, result.rates, plot)
     if options["as_json"]:
         click.echo(json.dumps(result.to_dict(), indent=1))
+    elif of_map:
+        from simctl.text.regime_text import render as render_map
+
+        render_map(result, result.title)
     else:
         from simctl.text.what_if_text import render
 
         render(result, options["explain"])
     for written in filter(None, (out, plot)):
         click.echo(f"wrote {written}", err=True)
+
+
+def _attributes(result: Any) -> dict[str, Any]:
+    """Of the file of draws: what was asked."""
+    return {name: value if type(value) in (int, float, str) else str(value) for name, value in result.to_dict()["question"].items()}
+
+
+def _map_attributes(result: Any, options: dict[str, Any]) -> dict[str, Any]:
+    d, question = result.question.deployment, result.question
+    names = {"model": d.model.name, "gpu": d.gpu.name, "policy": question.policy.label, "rates_basis": result.rates_summary}
+    return names | {"draws": question.draws, "seed": question.seed, "dtype": d.precision.weights, "kv_dtype": d.precision.kv, "tp": d.tp}

@@ -15,7 +15,7 @@ from simctl.report.page import Part
 MOST_BYTES = 64 << 20  # of a text
 HDF = b"\x89HDF\r\n\x1a\n"
 KINDS = (
-    "simctl simulate --out, simctl plan --json, simctl validate --json, simctl calibrate -o, simctl regime-map --json, "
+    "simctl simulate --out, simctl plan --json, simctl validate --json, simctl calibrate -o, simctl what-if --map --json, "
     "simctl replicate --json or simctl sweep -o"
 )
 

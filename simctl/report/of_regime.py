@@ -13,7 +13,7 @@ MOST_CELLS = 40  # in a row or a column
 
 
 def part_of(found: Mapping[str, Any]) -> Part:
-    """The report of what `simctl regime-map --json` prints. Raises KeyError, TypeError or ValueError for anything else."""
+    """The report of what `simctl what-if --map` prints with --json. Raises KeyError, TypeError or ValueError for anything else."""
     contexts, batches = found["context_tokens"][:MOST_CELLS], found["batch"][:MOST_CELLS]
     rows, unsure = [], 0
     for i, context in enumerate(contexts):

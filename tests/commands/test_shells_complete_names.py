@@ -21,7 +21,7 @@ def completed(*words: str) -> list[tuple[str, str]]:
     "words",
     [
         ("what-if", "--gpu"),
-        ("regime-map", "--gpu"),
+        ("watch", "--gpu"),
         ("simulate", "--gpu"),
         ("validate", "--gpu"),
         ("calibrate", "--hw"),

@@ -137,7 +137,16 @@ def options(rng: random.Random, folder: Path) -> Callable[[], Any]:
         ]
         value = rng.choice(pool)
         arguments[name] = str(value)[:6000].replace("\ud800", "\udcff")
-    return lambda: run(command, *(part for name, value in arguments.items() for part in (f"--{name}", value)))
+    return lambda: run(command, *(part for name, value in arguments.items() for part in _typed(command, name, value)))
+
+
+def _typed(command: str, name: str, value: str) -> tuple[str, str]:
+    """An option of a scenario as a command line has it."""
+    from simctl.options import Setting
+    from simctl.scenario import command_of, options_by_name
+
+    option = options_by_name(command_of(command))[name]
+    return (option.group, f"{name}={value}") if isinstance(option, Setting) else (f"--{name}", value)
 
 
 KINDS: Mapping[str, Callable[[random.Random, Path], Callable[[], Any]]] = {
@@ -170,7 +179,7 @@ COMMANDS = (
         "ctx": "8K", "gpu": "A10", "model": "Llama-3.1-8B", "k": "8", "batch": "1,2", "dtype": "bf16", "kv-dtype": "bf16", "tp": "1",
         "engine": "vllm", "max-num-seqs": "8", "max-num-batched-tokens": "512", "gpu-memory-utilization": "0.9", "seed": "1",
     }),
-    ("regime-map", {"gpu": "A10", "model": "Llama-3.1-8B", "k": "8", "seed": "1", "tp": "1", "dtype": "bf16"}),
+    ("what-if", {"ctx": "64K", "map": "hbm", "gpu": "A10", "model": "Llama-3.1-8B", "k": "8", "seed": "1", "tp": "1", "dtype": "bf16"}),
 
 )  # fmt: skip
 
@@ -248,7 +257,7 @@ SCENARIOS = (
     "question: How fast?\ncommand: what-if\noptions: {ctx: 8K, gpu: A10}\nreport: [knee.batch]\n",
     "question: Which batch cap?\ncommand: simulate\noptions:\n  gpu: A10\n  num-prompts: 3\n  goodput: [ttft:200, tpot:50]\n"
     "  goal: p99_ttft_ms<=2000\nsweep:\n  max-num-seqs: [8, 32]\n  seed: [1, 2]\nreport: [p99_ttft_ms]\n",
-    "question: Where?\ncommand: regime-map\noptions: {gpu: A10, model: Llama-3.1-8B}\nsweep: {tp: [1, 2]}\nreport: []\n",
+    "question: Where?\ncommand: what-if\noptions: {map: hbm, ctx: 64K, gpu: A10, model: Llama-3.1-8B}\nsweep: {tp: [1, 2]}\nreport: []\n",
 )
 GPU = """
 name: Mine

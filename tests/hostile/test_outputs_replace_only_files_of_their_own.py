@@ -111,7 +111,7 @@ def test_nobody_can_lay_a_link_where_the_temporary_file_will_be(tmp_path, monkey
     assert victim.read_text() == "mine"
 
 
-@pytest.mark.parametrize("command", ["what-if --ctx 8K", "regime-map"])
+@pytest.mark.parametrize("command", ["what-if --ctx 8K", "what-if --ctx 64K --map hbm"])
 def test_other_commands_too(command, tmp_path):
     os.mkfifo(tmp_path / "out.nc")
     result = run(*command.split(), "--gpu", "A10", "--out", str(tmp_path / "out.nc"))

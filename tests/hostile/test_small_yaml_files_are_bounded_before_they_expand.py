@@ -31,7 +31,7 @@ WRONG = {
     "5000 digits": (GOOD.replace("8K", "9" * 5000), "line 3 not YAML: a value is no int"),
     "5000 hex digits": (GOOD.replace("8K", "0x" + "9" * 5000), "line 3 not YAML: a number of more than 128 bits"),
     "minutes of minutes": (GOOD.replace("8K", ":".join(["1"] * 3000)), "line 3 not YAML: a number of more than 128 bits"),
-    "a command in a list": (GOOD.replace("what-if", "[x]"), "command: must be one of simulate, plan, what-if, regime-map, not ['x']"),
+    "a command in a list": (GOOD.replace("what-if", "[x]"), "command: must be one of simulate, plan, what-if, not ['x']"),
     "a megabyte": (GOOD + "# " + "x" * 2**20, "larger than 256 KiB"),
     "no text": (GOOD.encode("utf-16"), "not UTF-8 text"),
 }

@@ -25,7 +25,11 @@ def results() -> dict[str, Path]:
     few = (*RUN[3:5], "--num-prompts", "20", *RUN[7:])
     plan = ("plan", *few, "--gpu", "L4,L40S", "--slo", "ttft:p99<2s tpot:p95<60ms", "--workers", "1", "--json")
     claims = run("replicate", "gdn", "--json").stdout
-    written = {"plan": run(*plan).stdout, "map": run("regime-map", "--gpu", "H100", "--json").stdout, "claims": claims}
+    written = {
+        "plan": run(*plan).stdout,
+        "map": run("what-if", "--ctx", "1M", "--map", "hbm", "--gpu", "H100", "--json").stdout,
+        "claims": claims,
+    }
     for name, text in written.items():
         (folder / f"{name}.json").write_text(text)
     vary = ("--vary", "request-rate=0.5,1", "--set", "num-prompts=20", "--set", "draws=2", "--set", "random-output-len=20")

@@ -1,4 +1,4 @@
-"""`--out` of what-if and regime-map: every draw behind the printed intervals, with the same rates in draw i throughout."""
+"""`--out` of what-if and its map: every draw behind the printed intervals, with the same rates in draw i throughout."""
 
 import json
 
@@ -31,7 +31,7 @@ def test_the_printed_intervals_are_quantiles_over_the_draws(tmp_path):
 
 def test_a_map_has_draw_context_and_batch(tmp_path):
     path = tmp_path / "map.nc"
-    done = run("regime-map", *ASK, "--ctx-max", "32K", "--out", str(path), "--json")
+    done = run("what-if", "--map", "hbm", *ASK, "--ctx", "32K", "--out", str(path), "--json")
     assert done.code == 0
     answer = json.loads(done.stdout)
     with xr.open_dataset(path) as opened:
@@ -40,7 +40,7 @@ def test_a_map_has_draw_context_and_batch(tmp_path):
     np.testing.assert_allclose(data.speedup.quantile(0.05, "draw"), answer["speedup_p05"])
 
 
-@pytest.mark.parametrize("command", [("what-if", "--ctx", "8K"), ("regime-map",)])
+@pytest.mark.parametrize("command", [("what-if", "--ctx", "8K"), ("what-if", "--ctx", "8K", "--map", "hbm")])
 def test_a_target_that_cannot_be_written_is_one_line_before_any_work(tmp_path, command):
     done = run(*command, *ASK, "--out", str(tmp_path / "no" / "x.nc"))
     assert (done.code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -51,7 +51,7 @@ def test_another_posterior_gives_other_draws_and_a_wrong_one_is_refused(tmp_path
     from importlib.resources import files
 
     posteriors = files("scenarios") / "data" / "posteriors"
-    for command in (("what-if", "--ctx", "8K"), ("regime-map", "--ctx-max", "16K")):
+    for command in (("what-if", "--ctx", "8K"), ("what-if", "--ctx", "16K", "--map", "hbm")):
         base, same, population, wrong = (
             run(*command, *ASK, "--json", *more)
             for more in ((), *(("--posterior", str(posteriors / name)) for name in ("h100.nc", "population.nc", "h200.nc")))
