@@ -335,6 +335,7 @@ deployment_options = grouped(
                 help="Ranks with attention and KV of their own.",
             ),
             Setting(["--enable-expert-parallel", "--ep"], is_flag=True, help="Experts whole on a GPU each, not cut."),
+            Setting(["--gpus-per-node"], type=click.IntRange(1, 1024), help="GPUs that a node has. [default: the topology's, 8 for most]"),
             Setting(
                 ["--topology"],
                 type=click.Path(exists=True, dir_okay=False, path_type=Path),

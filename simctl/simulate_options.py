@@ -60,7 +60,7 @@ SECTIONS = {
     "Model and GPU": ("from-deployment", "model", "gpu", "dtype", "kv-dtype", "tp", "parallel", "posterior"),
     "Engine": (
         "engine", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization", "block-size", "max-model-len",
-        "enable-prefix-caching", "attention", "host-kv", "kv-offloading-size", "engine-option",
+        "enable-prefix-caching", "attention", "engine-option",
     ),
     "Server": ("served", "overhead", "host-scale", "host-rate"),
     "Fleet": ("fleet", "replicas", "router", "router-option", "admission"),
@@ -92,6 +92,8 @@ simulate_options = grouped(
             ),
             Setting(["--enable-chunked-prefill"], is_flag=True, default=True, help="Cut prompts at the token budget. [default: on]"),
             Setting(["--num-gpu-blocks"], type=click.IntRange(2, MOST_BLOCKS), help="KV blocks, instead of those predicted from memory."),
+            Setting(["--host-kv"], type=float, metavar="GB", help="Keep KV in this much host RAM and fetch what a decode reads."),
+            Setting(["--kv-offloading-size"], type=float, metavar="GIB", help="Keep evicted prefix blocks in this much host RAM."),
             Setting(["--enforce-eager"], is_flag=True, help="Capture no CUDA graphs."),
             Setting(["--draft-model"], type=MODEL, help="Catalogue model that proposes the drafts of --engine-option draft_tokens=K."),
             Setting(["--enable-lora"], is_flag=True, help="Serve LoRA adapters."),
@@ -103,13 +105,6 @@ simulate_options = grouped(
     ),
     click.option(
         "--attention", type=ATTENTION, default="dense", show_default=True, help="dense, sink-window, pages:K or blocks:K, as in what-if."
-    ),
-    click.option("--host-kv", type=float, metavar="GB", help="Keep KV in this much host RAM and fetch over the link what a decode reads."),
-    click.option(
-        "--kv-offloading-size",
-        type=float,
-        metavar="GIB",
-        help="Keep evicted prefix blocks in this much host RAM of a replica, over its GPUs.",
     ),
     click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block."),
     click.option("--max-model-len", type=LENGTH, help="Longest prompt + output. [default: auto, the model's or what KV holds]"),

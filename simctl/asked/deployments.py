@@ -47,7 +47,7 @@ def fields_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def topology_of(options: Mapping[str, Any], gpu: str) -> Topology | None:
-    """The topology of the topology and --gpus-per-node for a GPU; None where neither is given."""
+    """The topology that options give a GPU; None where neither is given."""
     from sim.specs.gpus import get_gpu
     from sim.specs.topology import default_topology, load_topology, with_node
 
@@ -121,7 +121,7 @@ def attention_fields(asked: tuple[str, int], host: float | None) -> dict[str, An
 
     kind, k = asked
     if host is not None and not 0.0 < host < 1e6:
-        raise UsageError(f"--host-kv must be gigabytes above 0, got {host:g}")
+        raise UsageError(f"host-kv must be gigabytes above 0, got {host:g}")
     place: Any = "hbm" if host is None else "host"
     made = {"dense": dense, "sink-window": sink_window}.get(kind)
     policy = made(place) if made else {"pages": pages, "blocks": blocks}[kind](k, place)

@@ -10,12 +10,11 @@ import click
 
 from sim.errors import UsageError
 from sim.files import writable
-from simctl.options import DURATION, GPU, MODEL, Sectioned, Setting, fit_option
+from simctl.options import GPU, Sectioned, Setting, fit_option
 
 LOGS = (".json", ".jsonl", ".csv")
 SECTIONS = {
     "Learn rates": ("hw", "engine", "from", "out", "fit-option", "seed", "from-datasheet", "allow-unconverged"),
-    "Measure first, then learn": ("collect", "model", "cells", "budget"),
 }
 OF_GRIDS = (
     Setting(["--folds"], default=5, show_default=True, type=click.IntRange(0), help="Folds of held-out cells; 0 skips them."),
@@ -24,7 +23,7 @@ OF_GRIDS = (
 
 
 @click.command("calibrate", cls=Sectioned, sections=SECTIONS)
-@click.option("--hw", type=GPU, metavar="GPU", required=True, help="The GPU: a catalogue name or alias; cpu with --collect.")
+@click.option("--hw", type=GPU, metavar="GPU", required=True, help="The GPU: a catalogue name, an alias, or a YAML file.")
 @click.option(
     "--from",
     "given",
@@ -44,15 +43,9 @@ OF_GRIDS = (
     help="Start from the datasheet, not from the hierarchy over GPUs. [default where grids of the GPU are packaged]",
 )
 @click.option("--allow-unconverged", is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
-@click.option(
-    "--collect", type=click.Path(path_type=Path), metavar="DIR", help="Measure this machine into DIR: --hw cpu, or the GPU it has."
-)
-@click.option("--model", type=MODEL, help="The shape to measure, as `simctl measure` names it.")
-@click.option("--cells", type=click.Path(path_type=Path), help="Measure the cells of this file (`simctl design`) instead of a whole grid.")
-@click.option("--budget", type=DURATION, metavar="TIME", help="Seconds of measuring to spend (90, 120s, 2m).")
 def command(
     hw: str, given: tuple[Path, ...], engine: str | None, out: Path | None, plot: Path | None, as_json: bool, thin: int | None,
-    from_datasheet: bool, allow_unconverged: bool, collect: Path | None, **options: Any,
+    from_datasheet: bool, allow_unconverged: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Learn the rates of the one formula for a GPU, and say how far to trust them.
 
@@ -66,26 +59,21 @@ def command(
     Examples:
       simctl calibrate --hw h100                        from packaged data
       simctl calibrate --hw h100 --from GRID.nc --out posterior.nc
-      simctl calibrate --hw cpu --collect out/          measure first
     """
     target = writable(plot)
     writable(out)
     if any(path.suffix.lower() in LOGS for path in given):
         raise UsageError("--from takes engine grids (.nc); from a served log learns `simctl learn LOG`")
-    measured = {name: options[name] for name in ("cells", "model", "budget")}
-    if collect is None and (asked := [f"--{name}" for name, value in measured.items() if value]):
-        raise UsageError(f"{', '.join(asked)}: of what to measure, which needs --collect DIR")
-    if collect is not None and given:
-        raise UsageError("--collect measures what is learnt from: it takes no --from")
+    from calibrate.measured_files import engine_grids, of_engine
     from calibrate.steps.calibrate_question import Calibrate
     from calibrate.steps.calibration import describe
-    from simctl.collect import grids_of
+    from sim.specs.gpus import get_gpu
     from simctl.text.calibrate_text import as_dict, show
 
-    gpu, grids = grids_of(hw, given, engine, collect, **measured, seed=options["seed"])
-    datasheet = from_datasheet or hw.lower() == "cpu"  # a processor is no GPU: the hierarchy does not know it
+    gpu = get_gpu(hw)
+    grids = of_engine(engine_grids(gpu, given), engine, bool(given))
     how = {name: options[name] for name in ("draws", "chains", "folds", "seed")}
-    result, start = Calibrate(gpu, grids, not given and collect is None, datasheet, **how).answer()
+    result, start = Calibrate(gpu, grids, not given, from_datasheet, **how).answer()
     if as_json:
         click.echo(json.dumps(as_dict(result, describe(grids), start), indent=1))
     else:

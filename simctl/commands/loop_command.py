@@ -19,6 +19,7 @@ KNOWN_RATES, NEW_RATE = (0.5, 1.5), 1.0
 BUSY_LOAD = 1.0  # per core, over 5 minutes; the loop itself keeps one thread busy, and two for half a minute
 SERVED_BUDGET_S = 60.0  # ladder and three open loops of 12 s, sent twice
 SAMPLED = {"draws": 500, "tune": 700, "chains": 2, "cores": 2}
+CPU, CPU_LIMITS = "cpu", {"max_num_seqs": 16, "max_num_batched_tokens": 512}  # a laptop core runs a small model, in small batches
 
 
 @click.command("loop")
@@ -41,7 +42,6 @@ def command(model: str, budget: float, seed: int, out: Path) -> None:
     from hw.engines.shapes import named, shape
     from hw.jobs import Job, run_apart
     from simctl import loop_steps as steps
-    from simctl.collect import CPU, CPU_LIMITS
 
     start = time.monotonic()
     shape(model := named(model))

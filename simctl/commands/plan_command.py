@@ -30,7 +30,7 @@ def _values(text: str) -> tuple[str, ...]:
 VALUES = Parsed("a[,b...]", _values, "not values with commas between them")
 SECTIONS = {
     "What to decide": ("slo", "goodput", "gpu", "tp", "dtype", "kv-dtype", "attention", "router", "max-num-seqs", "max-num-batched-tokens",
-                       "pools", "reserve", "gpus-per-node", "day", "most-gpus", "price"),
+                       "pools", "reserve", "day", "most-gpus", "price"),
     **{title: tuple(name for name in names if name.replace("-", "_") not in (*LEFT_OUT, "goodput", "fleet"))
        for title, names in OF_SIMULATE.items()},
     "Answer": ("emit", "quick", "workers", "progress", "seed", "json"),
@@ -72,7 +72,6 @@ class PlanCommand(GoodputCommand, Sectioned):
     show_default=True,
     help="Also buy what the loss of one replica, or of a node, takes from each pool.",
 )
-@click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="GPUs that a node has. [default: the topology's, 8 for most]")
 @click.option(
     "--day", type=CURVE, metavar="NAME", help="Plan for the busiest hour of this rate curve, and say what every hour needs: servegen-day."
 )

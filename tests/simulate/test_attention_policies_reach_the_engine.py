@@ -1,4 +1,4 @@
-"""`--attention` and `--host-kv`: what a decode reads, where KV lives, and how much of it there is room for."""
+"""`--attention` and `host-kv`: what a decode reads, where KV lives, and how much of it there is room for."""
 
 import json
 from dataclasses import replace
@@ -62,7 +62,7 @@ def test_host_ram_holds_what_hbm_cannot():
     refused = run("simulate", "--gpu", "A10", *LONG, "--random-input-len", "200000")
     assert refused.code == 2
     assert "more than max_model_len" in refused.stderr
-    served = simulated("--gpu", "A10", *LONG, "--random-input-len", "200000", "--host-kv", "200", "--attention", "blocks:32")
+    served = simulated("--gpu", "A10", *LONG, "--random-input-len", "200000", "--engine-option", "host-kv=200", "--attention", "blocks:32")
     assert served["completed"] == 4
     assert served["cost_shares"]["host link"] > 0
     assert served["provenance"]["attention"] == "top 32 blocks of 128 (KV in host RAM)"
@@ -122,9 +122,9 @@ def test_dense_in_hbm_is_what_it_was_without_the_option():
         (("--gpu", "A10", "--attention", "pages"), "none of dense, sink-window"),
         (("--gpu", "A10", "--attention", "dense:8"), "none of dense, sink-window"),
         (("--gpu", "A10", "--attention", "blocks:0"), "K from 1 to 4096"),
-        (("--gpu", "A10", "--host-kv", "nan"), "gigabytes above 0"),
-        (("--gpu", "A10", "--host-kv", "-1"), "gigabytes above 0"),
-        (("--gpu", "GB10", "--host-kv", "64"), "one memory for CPU and GPU"),
+        (("--gpu", "A10", "--engine-option", "host-kv=nan"), "gigabytes above 0"),
+        (("--gpu", "A10", "--engine-option", "host-kv=-1"), "gigabytes above 0"),
+        (("--gpu", "GB10", "--engine-option", "host-kv=64"), "one memory for CPU and GPU"),
     ],
 )
 def test_what_cannot_be_is_one_line(arguments, message):
@@ -135,6 +135,6 @@ def test_what_cannot_be_is_one_line(arguments, message):
 
 
 def test_too_little_host_ram_says_so():
-    result = run("simulate", *LONG, "--gpu", "A10", "--host-kv", "0.000001")
+    result = run("simulate", *LONG, "--gpu", "A10", "--engine-option", "host-kv=0.000001")
     assert result.code == 1
     assert "hold no KV block" in result.stderr

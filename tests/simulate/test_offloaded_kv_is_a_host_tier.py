@@ -1,4 +1,4 @@
-"""`--kv-offloading-size GIB`: host RAM that keeps evicted prefix blocks, as vLLM's option of that name; refused where there can be none."""
+"""`kv-offloading-size=GIB`: host RAM that keeps evicted prefix blocks, as vLLM's option of that name; refused where there can be none."""
 
 import json
 
@@ -27,38 +27,38 @@ def test_the_size_is_in_gib_over_the_gpus_of_a_replica():
 
 
 def test_it_is_the_host_tier_of_as_many_blocks():
-    offloaded = run(*STARVED, "--kv-offloading-size", "32", "--json")
+    offloaded = run(*STARVED, "--engine-option", "kv-offloading-size=32", "--json")
     tiered = run(*STARVED, "--engine-option", "host_blocks=16384", "--json")
     assert offloaded.code == 0, offloaded.stderr
     assert json.loads(offloaded.stdout) == json.loads(tiered.stdout)
 
 
 def test_sessions_come_back_from_it_sooner():
-    with_tier, without = (json.loads(run(*STARVED, *more, "--json").stdout) for more in (("--kv-offloading-size", "32"), ()))
+    with_tier, without = (json.loads(run(*STARVED, *more, "--json").stdout) for more in (("--engine-option", "kv-offloading-size=32"), ()))
     assert with_tier["kv_hit_rate_host"] > 0.1
     assert with_tier["mean_ttft_ms"] < without["mean_ttft_ms"]
 
 
 def test_the_answer_says_what_it_keeps():
-    above = run(*STARVED, "--kv-offloading-size", "32").stdout
+    above = run(*STARVED, "--engine-option", "kv-offloading-size=32").stdout
     assert "KV blocks kept beyond HBM: 16384 in host RAM" in above
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--kv-offloading-size", "0"), "GiB above 0"),
-        (("--kv-offloading-size", "-3"), "GiB above 0"),
-        (("--kv-offloading-size", "nan"), "GiB above 0"),
-        (("--kv-offloading-size", "inf"), "GiB above 0"),
-        (("--kv-offloading-size", "lots"), "not a valid float"),
-        (("--kv-offloading-size", "0.0001"), "0.0001 GiB of host RAM hold no KV block of 16 tokens"),
-        (("--kv-offloading-size", "9", "--engine", "sglang"), "is vllm's; sglang has none"),
-        (("--kv-offloading-size", "9", "--engine-option", "host_blocks=9"), "give one of them"),
-        (("--kv-offloading-size", "9", "--gpu", "GB10"), "one memory for CPU and GPU"),
-        (("--kv-offloading-size", "9", "--host-kv", "64"), "in host RAM already"),
-        (("--kv-offloading-size", "9", "--no-enable-prefix-caching"), "needs prefix caching"),
-        (("--kv-offloading-size", "9", "--model", "Qwen3-Next-80B-A3B", "--dtype", "int4"), "needs prefix caching"),
+        (("--engine-option", "kv-offloading-size=0"), "GiB above 0"),
+        (("--engine-option", "kv-offloading-size=-3"), "GiB above 0"),
+        (("--engine-option", "kv-offloading-size=nan"), "GiB above 0"),
+        (("--engine-option", "kv-offloading-size=inf"), "GiB above 0"),
+        (("--engine-option", "kv-offloading-size=lots"), "not a valid float"),
+        (("--engine-option", "kv-offloading-size=0.0001"), "0.0001 GiB of host RAM hold no KV block of 16 tokens"),
+        (("--engine-option", "kv-offloading-size=9", "--engine", "sglang"), "is vllm's; sglang has none"),
+        (("--engine-option", "kv-offloading-size=9", "--engine-option", "host_blocks=9"), "give one of them"),
+        (("--engine-option", "kv-offloading-size=9", "--gpu", "GB10"), "one memory for CPU and GPU"),
+        (("--engine-option", "kv-offloading-size=9", "--engine-option", "host-kv=64"), "in host RAM already"),
+        (("--engine-option", "kv-offloading-size=9", "--no-enable-prefix-caching"), "needs prefix caching"),
+        (("--engine-option", "kv-offloading-size=9", "--model", "Qwen3-Next-80B-A3B", "--dtype", "int4"), "needs prefix caching"),
     ],
 )
 def test_what_cannot_be_is_one_line(arguments, message):
