@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sim.specs.models import get_model, list_models
     from sim.study.deployment import Deployment, Limits, kv_block_interval, plan_engine
     from sim.study.fleet_spec import Fleet, PoolSpec
-    from sim.study.prices import StepPrice, step_time
+    from sim.study.prices import StepPrice, gemm_time, step_time
     from sim.study.simulate import Run, simulate
     from sim.study.simulate_question import Simulate
     from sim.sweeps.sweep_question import Sweep, sweep
@@ -53,6 +53,7 @@ _HOME = {
     "WhatIf": "sim.closed_form.what_if",
     "Workload": "sim.workload.workload",
     "deployments": "sim.planning.grid",
+    "gemm_time": "sim.study.prices",
     "get_gpu": "sim.specs.gpus",
     "get_model": "sim.specs.models",
     "kv_block_interval": "sim.study.deployment",
@@ -92,6 +93,7 @@ __all__ = [
     "WhatIf",
     "Workload",
     "deployments",
+    "gemm_time",
     "get_gpu",
     "get_model",
     "kv_block_interval",

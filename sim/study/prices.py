@@ -1,4 +1,4 @@
-"""The price of one iteration of a deployment, by term of the step time."""
+"""The price of one iteration of a deployment, or of one GEMM of a layer, by term of the step time."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.cost.batch import mixed_batch
+from sim.cost.gemm import GEMM_KERNELS, Product, at_rows, products_over_roofline
 from sim.cost.rates import RateDraws
-from sim.cost.step_time import NAMES, step_terms, step_time_s
+from sim.cost.step_time import NAMES, kernels_s, linear_s, step_terms, step_time_s
+from sim.cost.work import Work
 from sim.rates.load import load_rates
+from sim.rates.posterior import rates_for
+from sim.specs.gpus import get_gpu
+from sim.specs.precision import ACTIVATION_BYTES, Precision, quantises
 from sim.study.deployment import Deployment
 
 
 @dataclass(frozen=True, slots=True)
 class StepPrice:
-    """Seconds of one iteration: in all at the median rates, 5-95 % over the rates, and by name of term (sim.cost.step_time.NAMES)."""
+    """Seconds of one iteration or GEMM: in all at the median rates, 5-95 % over the rates, by name of term (sim.cost.step_time.NAMES)."""
 
     seconds: float
     low: float
@@ -43,3 +48,23 @@ def step_time(
     terms = step_terms(work, known.point)
     named = {name: float(value) for name, value in zip(NAMES, terms, strict=True) if value}
     return StepPrice(float(step_time_s(work, known.point)), float(low), float(high), named)
+
+
+def gemm_time(gpu: str, k: int, n: int, rows: int, dtype: str = "bf16", rates: RateDraws | None = None) -> StepPrice:
+    """Time of one GEMM of a layer, [rows, k] x [k, n] with weights of `dtype`, as an iteration on the GPU is charged.
+
+    The kernel that quantises activations to 8 bits counts. `rates` None loads the best there are. Source: sim.cost.gemm.
+    """
+    card, precision = get_gpu(gpu), Precision(dtype)
+    known = rates_for(card, precision) if rates is None else rates
+    over, quantised = products_over_roofline([(Product(k, n, False), 1)], precision, card), quantises(precision.weights, card)
+    efficiency = at_rows(over, float(rows))
+    work = Work(*[0.0] * len(Work._fields))._replace(
+        kernels=(GEMM_KERNELS if over is None else 0.0) + quantised,
+        activation_bytes=float(quantised * rows * k * (ACTIVATION_BYTES + precision.weight_bytes)),
+        linear_bytes=efficiency * k * n * precision.weight_bytes,
+        linear_flops=efficiency * 2.0 * k * n * rows,
+    )
+    low, high = np.quantile(kernels_s(work, known.draws) + linear_s(work, known.draws), [0.05, 0.95])
+    small, linear = float(kernels_s(work, known.point)), float(linear_s(work, known.point))
+    return StepPrice(small + linear, float(low), float(high), {NAMES.weights: linear} | ({NAMES.kernels: small} if small else {}))
