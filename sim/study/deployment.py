@@ -321,7 +321,7 @@ def _model_len(d: Deployment, blocks: int, longest: int, memory: Memory) -> int:
     limits, pool = d.limits, (blocks - 1) * d.limits.block_size
     if limits.num_gpu_blocks is None and groups_kv(d):
         free = memory.free / d.parallel.stage_share(d.model)
-        pool = longest_tokens(d.model, d.precision, free, limits.block_size, d.batch_limits()[1], d.tp)
+        pool = longest_tokens(d.model, d.precision, free, limits.block_size, _in_flight_tokens(d), d.tp)
     if limits.max_model_len == "auto":
         return max(1, min(longest, pool))
     asked = limits.max_model_len or longest
@@ -331,6 +331,13 @@ def _model_len(d: Deployment, blocks: int, longest: int, memory: Memory) -> int:
             f"{asked}: vLLM would not start; the longest that fits is --max-model-len {pool}, or auto"
         )
     return asked
+
+
+def _in_flight_tokens(d: Deployment) -> int:
+    """Most tokens of iterations decided and not ended: one for each pipeline stage, and one more under asynchronous scheduling."""
+    limits = d.limits
+    ahead = EngineConfig(limits.engine, options=dict(limits.options), engine_version=limits.engine_version).overlaps
+    return (d.parallel.pp + ahead) * d.batch_limits()[1]
 
 
 def _offloading(d: Deployment, caching: bool) -> dict[str, int]:

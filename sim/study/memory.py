@@ -167,12 +167,15 @@ def device_memory(
     )
 
 
+FILLED_UP = 1.5  # two kinds of layers whose numbers differ by less are groups of the larger number
+
+
 def kv_groups(model: ModelSpec) -> tuple[int, int]:
     """(groups of layers that share a block table, layers in each) as vLLM cuts hybrid models: one block holds one group's KV."""
     full, windowed = model.kv_layers, model.window_layers
     if not (full and windowed):
         return 1, full + windowed
-    size = min(full, windowed)
+    size = max(full, windowed) if max(full, windowed) < FILLED_UP * min(full, windowed) else min(full, windowed)
     return -(-full // size) + -(-windowed // size), size
 
 
@@ -239,10 +242,18 @@ def filled(model: ModelSpec) -> tuple[float, float]:
     return -(-full // size) * size / full, -(-windowed // size) * size / windowed
 
 
-def longest_tokens(model: ModelSpec, precision: Precision, free: float, block_size: int, token_budget: int, tp: int = 1) -> int:
-    """The longest request of a hybrid model that `free` bytes hold: windows beside a whole iteration's tokens, all else at full length."""
-    c, (filled_full, filled_near) = coefficients(model, precision, tp), filled(model)
-    kept, near, reach = c.kept_token_bytes * filled_full, c.kept_window_token_bytes * filled_near, (model.window or 0) + token_budget
-    short = free / (kept + near)
-    tokens = short if short <= reach else (free - near * reach) / kept
-    return max(0, int(tokens // block_size) - 1) * block_size
+def longest_tokens(model: ModelSpec, precision: Precision, free: float, block_size: int, in_flight: int, tp: int = 1) -> int:
+    """The longest request of a hybrid model that `free` bytes hold, as vLLM 0.33 computes it (v1/core/kv_cache_planning.py).
+
+    A group with a window holds that and the tokens `in_flight`, those of iterations decided and not ended; one block stays empty, and
+    each window may begin inside of one.
+    """
+    _, size = kv_groups(model)
+    whole, near = -(-model.kv_layers // size), -(-model.window_layers // size)  # groups
+    layer_bytes = coefficients(model, precision, tp).kept_token_bytes / model.kv_layers
+    blocks = max(0, int(free // (block_size * size * layer_bytes)) - 1)
+    reach = (model.window or 1) - 1 + in_flight
+    short = max(0, blocks - near) // (whole + near) * block_size
+    if short <= reach:
+        return short
+    return max(0, blocks - near * (-(-reach // block_size) + 1)) // whole * block_size

@@ -1,5 +1,7 @@
 """Deployments whose launch commands are checked."""
 
+from sim.specs.lora import Lora
+from sim.specs.parallel import Parallel
 from sim.study.deployment import Deployment
 from sim.study.fleet_spec import PoolSpec
 
@@ -10,6 +12,10 @@ DEPLOYMENTS = {
     "policy": ("H100", {"policy": "priority", "long_prefill_token_threshold": 512, "num_gpu_blocks": 3000}, {}),
     "no caching": ("H100", {"enable_prefix_caching": False, "enable_chunked_prefill": False, "max_model_len": 4096}, {}),
     "offloading": ("H100", {"kv_offloading_size": 16.0}, {}),
+    "parallel": ("H100", {"model": "Qwen3-30B-A3B", "tp": 2, "parallel": Parallel(2, 2, True)}, {}),
+    "adapters": ("H100", {"lora": Lora(64, 4), "enforce_eager": True}, {}),
+    "held back": ("H100", {"prefill_schedule_interval": 4}, {}),
+    "as stored": ("H200", {"model": "DeepSeek-V3", "tp": 8}, {}),
     "prefill": ("H100", {}, {"role": "prefill"}),
     "decode": ("L40S", {"dtype": "fp8"}, {"role": "decode"}),
 }
@@ -18,4 +24,4 @@ DEPLOYMENTS = {
 def pool_of(name):
     """A pool of the deployment of this name."""
     gpu, given, pool = DEPLOYMENTS[name]
-    return PoolSpec(Deployment.of("Llama-3.1-8B", gpu, **given), **pool)
+    return PoolSpec(Deployment.of(**{"model": "Llama-3.1-8B", "gpu": gpu} | given), **pool)
