@@ -137,8 +137,7 @@ test-sglang: $(VLLM_VENV)/.sglang
 	    tests/engine/test_radix_cache_equals_sglang.py tests/engine/test_decisions_equal_sglang.py
 
 bench-sim: compile
-	$(BIN)/pip install --quiet --disable-pip-version-check 'hypothesis>=6.100'
-	$(BIN)/python -m tests.benchmarks.bench_sim
+	$(BIN)/python docs/bench_sim.py
 
 # vLLM's CPU build, without the vision and audio packages it names; Python 3.11 or 3.12, Linux.
 $(VENV)/.engine-cpu: pyproject.toml | $(VENV)/bin/python

@@ -56,13 +56,17 @@ class PowerOfTwo:
         self._random = random.Random(seed)
 
     def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
-        first = self._random.randrange(len(loads))
-        if len(loads) == 1:
-            return first
-        second = self._random.randrange(len(loads) - 1)
-        second += second >= first
+        first, second = self.draw(len(loads))
         # no fixed tie-break: it would send idle replicas unequal shares
         return second if loads[second].requests < loads[first].requests else first
+
+    def draw(self, replicas: int) -> tuple[int, int]:
+        """Two replicas, the same where there is one alone."""
+        first = self._random.randrange(replicas)
+        if replicas == 1:
+            return first, first
+        second = self._random.randrange(replicas - 1)
+        return first, second + (second >= first)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The array engine compiled with numba, where that is installed and the work is worth its start-up.
+"""The array engine and its fleet compiled with numba, where that is installed and the work is worth its start-up.
 
 What is compiled is the plain source: the code objects of sim.engine.core, and of the formula's own functions, with each other in place of
 the plain ones. Machine code is kept in a cache that a digest of all these sources names, so that no change is missed.
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from sim import ticks
+from sim.cluster import fleet_core, fleet_routes, fleet_state
 from sim.cost import attention, batch, graphs, iteration, smooth, step_time, work
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.cost.rates import UNITS, Rates
@@ -45,7 +46,8 @@ _FORMULA: tuple[Any, ...] = (
     ticks.to_ticks,
 )
 # modules of the engine, those that are called before those that call them
-_ENGINE = (core_log_rows, core_kv, core_parts, core_time, core_decide, core_iterations, core)
+_ENGINE = (core_log_rows, core_kv, core_parts, core_time, core_decide, core_iterations, core, fleet_state, fleet_routes, fleet_core)
+_ENTRIES = (core.serve, fleet_core.serve_fleet)
 _SOURCES = (attention, batch, graphs, iteration, smooth, step_time, work, *_ENGINE, core_state, ticks)
 
 _INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -60,7 +62,7 @@ def worth(output_tokens: int) -> bool:
     """Whether compiled code serves so many output tokens sooner, its loading included; or its making, where none is cached yet."""
     if not available():
         return False
-    if "numba" in sys.modules and serve.cache_info().currsize:
+    if "numba" in sys.modules and _compiled.cache_info().currsize:
         return True
     return output_tokens >= (WORTH_TOKENS if warm() else WORTH_MAKING)
 
@@ -68,12 +70,22 @@ def worth(output_tokens: int) -> bool:
 @cache
 def warm() -> bool:
     """Whether machine code of these very sources lies in the cache."""
-    return available() and any(_cache_directory(version("numba")).rglob("core.serve*.nbc"))
+    return available() and any(_cache_directory(version("numba")).rglob("fleet_core.serve_fleet*.nbc"))
+
+
+def serve() -> Callable[..., int]:
+    """sim.engine.core.serve, compiled at its first call or read from the cache."""
+    return _compiled()[core.serve]
+
+
+def serve_fleet() -> Callable[..., int]:
+    """sim.cluster.fleet_core.serve_fleet likewise."""
+    return _compiled()[fleet_core.serve_fleet]
 
 
 @cache
-def serve() -> Callable[..., int]:
-    """sim.engine.core.serve, compiled at its first call or read from the cache."""
+def _compiled() -> dict[Any, Callable[..., int]]:
+    """All functions that are compiled, by the plain ones."""
     import numba
 
     padding = np.array([captured_padding(float(tokens)) for tokens in range(GRAPH_TOKENS + 1)])
@@ -84,14 +96,15 @@ def serve() -> Callable[..., int]:
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(_cache_directory(version("numba")))
     try:
-        space: dict[str, Any] = {"captured_padding": numba.njit(padding_of, **_INNER)}
+        found: dict[Any, Any] = {captured_padding: numba.njit(padding_of, **_INNER)}
         for function in (*_FORMULA, *(each for module in _ENGINE for each in _functions(module))):
-            own = FunctionType(function.__code__, {**function.__globals__, **space}, function.__name__, function.__defaults__)
-            how = {"nogil": True, "cache": True} if function is core.serve else _INNER
-            space[function.__name__] = numba.njit(own, error_model="numpy", **how)
+            names = function.__globals__
+            space = names | {name: found[each] for name, each in names.items() if isinstance(each, FunctionType) and each in found}
+            own = FunctionType(function.__code__, space, function.__name__, function.__defaults__)
+            how = {"nogil": True, "cache": True} if function in _ENTRIES else _INNER
+            found[function] = numba.njit(own, error_model="numpy", **how)
     finally:
         numba.config.CACHE_DIR = before
-    found: Callable[..., int] = space["serve"]
     return found
 
 
@@ -123,17 +136,23 @@ def _cache_directory(numba_version: str) -> Path:
 
 
 def main() -> None:
-    """Compile now, so that no question waits for it: `python -m sim.engine.compiled`, half a minute once."""
+    """Compile now, so that no question waits for it: `python -m sim.engine.compiled`, a minute once."""
+    from sim.cluster.fleet_runs import serve_calls
     from sim.engine.config import EngineConfig
-    from sim.engine.replica_runs import serve as run
+    from sim.engine.replica_runs import serve as serve_one
+    from sim.rates.serving import NO_HOST
     from sim.specs.models import get_model
     from sim.specs.precision import Precision
+    from sim.workload.trace import TraceBuilder
 
     if available() and not warm():
         rates = {name: 1e12 if unit.startswith(("bytes", "flop")) else 1e-6 for name, unit in UNITS.items()}
         steps = iteration.StepTime(get_model("Llama-3.1-8B"), Precision(), Rates(**rates))
+        builder = TraceBuilder("one call")
+        builder.add("0", arrival_s=0.0, prompt_tokens=1, output_tokens=2)
         one = np.ones(1, dtype=np.int64)
-        run(EngineConfig(), steps, one, one, 2 * one, keep=True, compiled=True)
+        serve_one(EngineConfig(), steps, one, one, 2 * one, compiled=True)
+        serve_calls(builder.build(), EngineConfig(), steps, NO_HOST, 1, "lmetric", {}, None, None, keep=True, compiled=True)
 
 
 if __name__ == "__main__":

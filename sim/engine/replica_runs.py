@@ -43,7 +43,7 @@ class Served:
     requests: Ints
     rows: Ints
     entries: Ints
-    free_blocks: int
+    calls: Ints  # [place] what the requests of entries are called elsewhere
 
 
 def given_of(steps: StepTime) -> Given:
@@ -56,57 +56,83 @@ def given_of(steps: StepTime) -> Given:
     )
 
 
+class Shared(NamedTuple):
+    """Names of KV blocks with which several requests begin, where those of each request begin, how many it has (sim.engine.core_state), and
+    how many blocks of a request have names, shared or not.
+    """
+
+    names: Ints
+    begins: Ints
+    depths: Ints
+    distinct: int
+
+
+def requests_of(arrives: Ints, prompt: Ints, output: Ints) -> Ints:
+    """Numbers of requests [request, REQUEST] before they come."""
+    q = np.zeros((len(arrives), at.REQUEST), dtype=np.int64)
+    q[:, at.ARRIVES], q[:, at.PROMPT], q[:, at.OUTPUT] = arrives, prompt, output
+    q[:, UNKNOWN] = -1
+    return q
+
+
+class Log:
+    """What is moved out of the log of a replica's state."""
+
+    def __init__(self) -> None:
+        self._rows: list[Ints] = []
+        self._entries: list[Ints] = []
+        self._drained = 0
+
+    def drain(self, core: Core, kept: int) -> None:
+        """Move all but the last `kept` rows, which may still change."""
+        count = int(core.s[at.ROWS]) - kept
+        self._rows.append(np.array(core.rows[: count * at.ROW], dtype=np.int64).reshape(-1, at.ROW))
+        part = np.array(core.entries[: core.s[at.ENTRIES] * at.ENTRY], dtype=np.int64).reshape(-1, at.ENTRY)
+        of_request = part[:, 0] != at.EPISODE
+        part[of_request, 1] += self._drained
+        part[of_request, 2] //= at.REQUEST
+        self._entries.append(part)
+        for column in range(kept * at.ROW):
+            core.rows[column] = core.rows[count * at.ROW + column]
+        core.s[at.ROWS], core.s[at.ENTRIES] = kept, 0
+        self._drained += count
+
+    def served(self, requests: Ints, calls: Ints) -> Served:
+        """All of it, beside the numbers of the replica's requests."""
+        return Served(requests, np.concatenate(self._rows), np.concatenate(self._entries), calls)
+
+
 def serve(
     config: EngineConfig,
     steps: StepTime,
     arrives: Ints,
     prompt: Ints,
     output: Ints,
-    shared: tuple[Ints, Ints, Ints] | None = None,
+    shared: Shared | None = None,
+    calls: Ints | None = None,
     *,
     keep: bool = False,
     compiled: bool = False,
 ) -> Served:
-    """Serve requests that the engine gets at these ticks (ascending), with prompt and output tokens. `shared` are the names of blocks with
-    which several begin, where those of each request begin, and how many there are (sim.engine.core_state.names_of). `keep` keeps the log.
+    """Serve requests that the engine gets at these ticks (ascending), with prompt and output tokens. `keep` keeps the log.
 
     Raises OverflowError for a run of more than sim.ticks.MOST_TICKS.
     """
-    q = np.zeros((len(arrives), at.REQUEST), dtype=np.int64)
-    q[:, at.ARRIVES], q[:, at.PROMPT], q[:, at.OUTPUT] = arrives, prompt, output
-    q[:, UNKNOWN] = -1
+    q = requests_of(arrives, prompt, output)
     names, deepest = np.zeros(0, dtype=np.int64), 0
     if shared is not None and config.enable_prefix_caching:
-        names, q[:, at.NAMES], q[:, at.DEPTH] = shared
-        deepest = int(q[:, at.DEPTH].max())
+        names, q[:, at.NAMES], q[:, at.DEPTH] = shared.names, shared.begins, shared.depths
+        deepest = int(shared.depths.max(initial=0))
     core = make_core(config, steps, q.ravel(), names, deepest, keep=keep, arrays=compiled)
-    given = given_of(steps)
-    go_on = compiler.serve() if compiled else plain.serve
-    rows: list[Ints] = []
-    entries: list[Ints] = []
-    drained = 0
+    given, go_on = given_of(steps), compiler.serve() if compiled else plain.serve
+    log = Log()
     while (reason := int(go_on(core, given))) != at.DONE:
         if reason == at.NEEDS_ROOM:
-            drained += _drain(core, rows, entries, drained, 1)
+            log.drain(core, 1)
         elif reason == at.TOO_LATE:
             raise OverflowError("more simulated time than 64 bits of ticks hold")
         else:
             supply(core, steps, reason)
-    _drain(core, rows, entries, drained, 0)
+    log.drain(core, 0)
     requests = np.array(core.q, dtype=np.int64).reshape(-1, at.REQUEST)
-    return Served(requests, np.concatenate(rows), np.concatenate(entries), int(core.s[at.FREE]))
-
-
-def _drain(core: Core, rows: list[Ints], entries: list[Ints], drained: int, kept: int) -> int:
-    """Move the log out of the state, but the last `kept` rows, which may still change. Returns how many rows."""
-    count = int(core.s[at.ROWS]) - kept
-    rows.append(np.array(core.rows[: count * at.ROW], dtype=np.int64).reshape(-1, at.ROW))
-    part = np.array(core.entries[: core.s[at.ENTRIES] * at.ENTRY], dtype=np.int64).reshape(-1, at.ENTRY)
-    of_request = part[:, 0] != at.EPISODE
-    part[of_request, 1] += drained
-    part[of_request, 2] //= at.REQUEST
-    entries.append(part)
-    for column in range(kept * at.ROW):
-        core.rows[column] = core.rows[count * at.ROW + column]
-    core.s[at.ROWS], core.s[at.ENTRIES] = kept, 0
-    return count
+    return log.served(requests, np.arange(len(requests)) if calls is None else calls)

@@ -1,7 +1,8 @@
-"""Runs without cross-talk: replicas whose arrivals are known before they serve, each one call of the array engine (sim.engine.core).
+"""Runs of one pool in the array engine, the iteration log included.
 
-That is the default question: one serving pool, requests that wait for nobody, routed in turn or at random.
-Everything else, from admission to autoscaling, goes through the clients and the fleet of sim.cluster.
+Replicas whose arrivals are known before they serve, requests that wait for nobody and are routed in turn or at random, are one call of
+sim.engine.core each. Where arrivals or routes hang on what others do, all are one call of sim.cluster.fleet_core. Everything else, from
+admission to autoscaling, goes through the clients and the fleet of sim.cluster.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 
 import sim.engine.core_state as at
 from sim.cluster.admission import NO_LIMITS
+from sim.cluster.fleet_runs import FleetRun, covers_router, serve_calls
+from sim.cluster.policies import AFFINITY, FALLBACK
 from sim.cluster.pools import SERVE
 from sim.cluster.router import make_router
 from sim.cost.api_server import departures
@@ -25,7 +28,7 @@ from sim.engine import compiled
 from sim.engine.config import EngineConfig
 from sim.engine.core_log import Expanded, LazyColumns
 from sim.engine.core_state import names_of
-from sim.engine.replica_runs import Served, serve
+from sim.engine.replica_runs import Served, Shared, serve
 from sim.rates.serving import HostRates
 from sim.results.record import (
     CHUNK_COLUMNS,
@@ -60,28 +63,36 @@ class Arrivals:
 
 
 def applies(study: Study, pools: Sequence[PlannedPool], trace: Trace) -> bool:
-    """Whether no request of the trace waits for another, or is sent by what others do."""
-    fleet, spec = study.whole_fleet, pools[0].spec
+    """Whether the run is one of a pool that serves, with nothing beside it that changes who is served where."""
+    fleet, spec, config = study.whole_fleet, pools[0].spec, pools[0].config
     alone = len(pools) == 1 and spec.role == SERVE and not (fleet.changes or fleet.scaling or fleet.store)
     simple = spec.max_in_flight is None and spec.fetch is None and spec.max_prompt_tokens is None
-    waits = study.workload.max_concurrency is not None or study.deployment.admission != NO_LIMITS or bool(trace.cancel_s)
-    router = spec.deployment.router in ("round-robin", "random") and not spec.deployment.router_options.get("dispatch_s")
-    if not (alone and simple and router) or waits or not len(trace) or np.isnan(trace.arrival_s).any():
+    if not (alone and simple) or study.deployment.admission != NO_LIMITS or trace.cancel_s or not len(trace):
         return False
-    return bool((np.diff(trace.arrival_s) >= 0).all()) and trace.arrival_s[-1] * TICKS_PER_S < MOST_TICKS
+    router, options = spec.deployment.router, spec.deployment.router_options
+    shared = _shared(trace, config.block_size, config.max_model_len)
+    in_time = float(np.nanmax(trace.arrival_s, initial=0.0)) * TICKS_PER_S < MOST_TICKS
+    return in_time and covers_router(router, options, spec.most, config, shared)
+
+
+def _apart(trace: Trace, router: str, options: Mapping[str, Any], max_concurrency: int | None) -> bool:
+    """Whether no request waits for another, or is routed by what others do."""
+    blind = router in ("round-robin", "random") and not options.get("dispatch_s") and max_concurrency is None
+    return blind and not np.isnan(trace.arrival_s).any() and bool((np.diff(trace.arrival_s) >= 0).all())
 
 
 # drawn once for all draws of the rates
 
 
 @lru_cache(maxsize=4)
-def _shared(trace: Trace, block_size: int, max_model_len: int) -> tuple[Ints, Ints, Ints] | None:
-    """(names of KV blocks with which several requests begin, where those of each begin, how many there are), if any."""
+def _shared(trace: Trace, block_size: int, max_model_len: int) -> Shared | None:
+    """Names of KV blocks that several requests begin with, if any do."""
     chains, depths = TraceSource(trace, block_size, max_model_len).named_blocks()
     if not any(depths):
         return None
     names, begins = names_of(chains, depths)
-    return np.array(names), np.array(begins), np.array(depths)
+    ends = {chain[-1]: chain for chain in chains if chain}  # the last name stands for all before it
+    return Shared(np.array(names), np.array(begins), np.array(depths), len(set().union(*ends.values())))
 
 
 @lru_cache(maxsize=4)
@@ -111,7 +122,7 @@ def to_ticks(seconds: Floats) -> Ints:
 def run_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None, *, keep: bool) -> RunRecord:
     """The run, as sim.cluster.simulation would have it; `applies` must hold. `keep` keeps the iteration log."""
     pool, config, d = pools[0], pools[0].config, pools[0].spec.deployment
-    router = d.router, dict(d.router_options)
+    router = d.router, dict(d.router_options), study.workload.max_concurrency
     return serve_directly(trace, config, pool.cost(draw), pool.host, pool.spec.most, *router, keep=keep)
 
 
@@ -123,74 +134,119 @@ def serve_directly(
     replicas: int = 1,
     router: str = "round-robin",
     options: Mapping[str, Any] | None = None,
+    max_concurrency: int | None = None,
     *,
     keep: bool = True,
     fast: bool | None = None,
+    apart: bool | None = None,
 ) -> RunRecord:
-    """Serve a trace on equal replicas. `fast` says whether to compile (None: where that is worth it)."""
-    arrivals = _arrivals(trace, host, replicas, router, tuple(sorted((options or {}).items())))
-    shared = _shared(trace, config.block_size, config.max_model_len) if config.enable_prefix_caching else None
+    """Serve a trace on equal replicas. `fast` says whether to compile (None: where that is worth it), `apart` whether replicas are served
+    one after the other (None: where that comes to the same).
+    """
+    given = dict(options or {})
+    shared = _shared(trace, config.block_size, config.max_model_len)
     fast = compiled.worth(int(trace.output_tokens.sum())) if fast is None else fast
+    apart = _apart(trace, router, given, max_concurrency) if apart is None else apart
+    if apart:
+        run = _one_by_one(trace, config, cost, host, replicas, router, given, shared, keep=keep, compiled=fast)
+    else:
+        limits = replicas, router, given, max_concurrency, shared
+        run = serve_calls(trace, config, cost.steps, host, *limits, keep=keep, compiled=fast)
+    return _record(trace, run, config, cost, host, router, keep=keep)
+
+
+def _one_by_one(
+    trace: Trace,
+    config: EngineConfig,
+    cost: IterationCost,
+    host: HostRates,
+    replicas: int,
+    router: str,
+    options: Mapping[str, Any],
+    shared: Shared | None,
+    *,
+    keep: bool,
+    compiled: bool,
+) -> FleetRun:
+    """Every replica from its first arrival to its last."""
+    arrivals = _arrivals(trace, host, replicas, router, tuple(sorted(options.items())))
     served: list[Served] = []
-    rows: list[Ints] = []  # [replica] its requests, in the order in which the engine gets them
+    numbers = np.empty((len(trace), at.REQUEST), dtype=np.int64)
     for index in range(replicas):
         mine = np.flatnonzero(arrivals.replica == index)
         mine = mine[np.argsort(arrivals.submitted[mine], kind="stable")]
-        rows.append(mine)
         prompt, output = trace.prompt_tokens[mine], trace.output_tokens[mine]
-        own = (shared[0], shared[1][mine], shared[2][mine]) if shared else None
-        served.append(serve(config, cost.steps, arrivals.submitted[mine], prompt, output, own, keep=keep, compiled=fast))
-    numbers = np.empty((len(trace), at.REQUEST), dtype=np.int64)
-    for mine, each in zip(rows, served, strict=True):
-        numbers[mine] = each.requests
-    requests, ended = _requests(trace, arrivals, numbers, host)
-    log = _log(served, rows, config, cost) if keep else _no_log()
+        own = shared and shared._replace(begins=shared.begins[mine], depths=shared.depths[mine])
+        served.append(serve(config, cost.steps, arrivals.submitted[mine], prompt, output, own, mine, keep=keep, compiled=compiled))
+        numbers[mine] = served[-1].requests
+    order = np.arange(len(trace))
+    after_s = host.after_s(numbers[:, at.LAST_PLACE]) + np.zeros(len(trace))
+    ended = int((numbers[:, at.LAST_SENT] + to_ticks(after_s)).max())
+    return FleetRun(order, trace.arrival_s, numbers, arrivals.replica, arrivals.reached, np.zeros_like(order), served, ended)
+
+
+def _record(
+    trace: Trace, run: FleetRun, config: EngineConfig, cost: IterationCost, host: HostRates, router: str, *, keep: bool
+) -> RunRecord:
+    """The record of a run, requests in the order in which they were sent."""
+    order = run.order
+    rows = np.empty(len(trace), dtype=np.int64)
+    rows[order] = np.arange(len(order))
+    log = _log(run.served, rows, config, cost) if keep else _no_log()
+    names, decision = _decisions(router, run.decision[order])
     return RunRecord(
-        list(trace.request_ids),
-        list(trace.session_ids),
-        requests,
+        [trace.request_ids[i] for i in order.tolist()],
+        [trace.session_ids[i] for i in order.tolist()],
+        _requests(trace, run, host, decision),
         log["iterations"],
         IterationCost.terms,
         log["terms"],
         log["stalls"],
-        [ended * TICK_S] * replicas,
+        [run.ended * TICK_S] * len(run.served),
         log["chunks"],
         log["events"],
-        (arrivals.decision,),
-        list(trace.tenants) if any(trace.tenants) else (),
+        names,
+        [trace.tenants[i] for i in order.tolist()] if any(trace.tenants) else (),
     )
 
 
-def _requests(trace: Trace, arrivals: Arrivals, numbers: Ints, host: HostRates) -> tuple[dict[str, NDArray[np.generic]], int]:
-    """The columns of the requests, and when the last answer came (ticks)."""
-    n = len(trace)
+def _decisions(router: str, decision: Ints) -> tuple[tuple[str, ...], Ints]:
+    """Names of a router's decisions in the order in which they first came, and places among them."""
+    names = (AFFINITY, FALLBACK) if router in ("prefix-affinity", "unified") else (router,)
+    if len(decision) and decision[0] == 1:
+        names, decision = names[::-1], 1 - decision
+    return names[: int(decision.max(initial=0)) + 1], decision
+
+
+def _requests(trace: Trace, run: FleetRun, host: HostRates, decision: Ints) -> dict[str, NDArray[np.generic]]:
+    """The columns of the requests that were sent."""
+    order = run.order
+    n, numbers = len(order), run.numbers[order]
     first_s, last_s = numbers[:, at.FIRST_SENT] * TICK_S, numbers[:, at.LAST_SENT] * TICK_S
-    after_s = host.after_s(numbers[:, at.LAST_PLACE])
     floats: dict[str, Any] = {
-        "arrival_s": np.array(trace.arrival_s, dtype=np.float64),
-        "reached_s": arrivals.reached * TICK_S,
+        "arrival_s": run.arrival_s[order],
+        "reached_s": run.reached[order] * TICK_S,
         "scheduled_s": numbers[:, at.SCHEDULED] * TICK_S,
         "first_token_s": first_s + host.after_s(numbers[:, at.FIRST_PLACE]),
-        "finish_s": last_s + after_s,
+        "finish_s": last_s + host.after_s(numbers[:, at.LAST_PLACE]),
         "cancelled_s": np.full(n, math.nan),
-        "submitted_s": arrivals.submitted * TICK_S,
+        "submitted_s": numbers[:, at.ARRIVES] * TICK_S,
         "first_sampled_s": first_s,
         "last_sampled_s": last_s,
     }
     repeated = [content.shared_tokens if isinstance(content, Grown) else -1 for content in trace.contents]
     ints: dict[str, Any] = dict.fromkeys(REQUEST_INTS, 0) | {
-        "prompt_tokens": trace.prompt_tokens,
-        "output_tokens": trace.output_tokens,
-        "generated_tokens": trace.output_tokens,
+        "prompt_tokens": trace.prompt_tokens[order],
+        "output_tokens": trace.output_tokens[order],
+        "generated_tokens": trace.output_tokens[order],
         "cached_tokens": numbers[:, at.CACHED],
         "preemptions": numbers[:, at.PREEMPTIONS],
-        "replica": arrivals.replica,
-        "turn": trace.turns,
-        "repeated_tokens": repeated,
+        "replica": run.replica[order],
+        "turn": np.asarray(trace.turns)[order],
+        "decision": decision,
+        "repeated_tokens": np.array(repeated)[order],
     }
-    whole = {name: np.array(np.broadcast_to(np.asarray(values, dtype=np.int64), n)) for name, values in ints.items()}
-    ended = int((numbers[:, at.LAST_SENT] + to_ticks(np.asarray(after_s) + np.zeros(n))).max())
-    return floats | whole, ended
+    return floats | {name: np.array(np.broadcast_to(np.asarray(values, dtype=np.int64), n)) for name, values in ints.items()}
 
 
 class LazyTerms:
@@ -225,8 +281,8 @@ class LazyTerms:
         return np.sum([block.sum(axis=0) for block in blocks], axis=0) if blocks else np.zeros(self.shape[1])
 
 
-def _log(served: Sequence[Served], rows: Sequence[Ints], config: EngineConfig, cost: IterationCost) -> dict[str, Any]:
-    """The log of all replicas, iterations in the order in which their tokens were sent."""
+def _log(served: Sequence[Served], rows: Ints, config: EngineConfig, cost: IterationCost) -> dict[str, Any]:
+    """The log of all replicas, iterations in the order in which their tokens were sent. `rows` are those of calls in the record."""
     each = [Expanded(one, config, cost.steps) for one in served]
     replica = np.repeat(np.arange(len(each)), [one.count for one in each])
     alone = len(each) == 1
@@ -249,7 +305,8 @@ def _log(served: Sequence[Served], rows: Sequence[Ints], config: EngineConfig, c
         return found
 
     chunks, events, stalls = [], [], []
-    for index, (one, mine) in enumerate(zip(each, rows, strict=True)):
+    for index, one in enumerate(each):
+        mine = rows[served[index].calls]
         table = one.chunks()
         table[:, 0], table[:, 1] = place[table[:, 0] + begins[index]], mine[table[:, 1]]
         chunks.append(table)

@@ -3,6 +3,7 @@
 Terms of the step time are sums of powers: numpy and Python may differ in their last digit.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from sim.cluster.fleet_state import ROUTES
 from sim.cluster.replica import SteppedEngine
-from sim.cluster.router import make_router
+from sim.cluster.router import make_router, router_options
 from sim.cluster.simulation import simulate
 from sim.cost.iteration import IterationCost
 from sim.engine import compiled
@@ -29,7 +31,7 @@ from tests.examples import examples
 
 @dataclass(frozen=True)
 class Case:
-    """A run on replicas that do not hear of each other."""
+    """A run on replicas that do not hear of each other, or `together`."""
 
     trace: Trace
     config: EngineConfig
@@ -37,23 +39,29 @@ class Case:
     host: HostRates
     replicas: int
     router: str
+    options: Mapping[str, Any]
+    clients: int | None
+    together: bool
 
     def event_by_event(self) -> RunRecord:
         return simulate(
             TraceSource(self.trace, self.config.block_size),
             [SteppedEngine(make_scheduler(self.config), self.cost) for _ in range(self.replicas)],
-            router=make_router(self.router, self.replicas, self.config.block_size, self.config.num_gpu_blocks),
+            router=make_router(self.router, self.replicas, self.config.block_size, self.config.num_gpu_blocks, self.options),
             host=self.host,
+            max_concurrency=self.clients,
         )
 
     def in_arrays(self, *, fast: bool = False, keep: bool = True) -> RunRecord:
-        return serve_directly(self.trace, self.config, self.cost, self.host, self.replicas, self.router, keep=keep, fast=fast)
+        asked = self.trace, self.config, self.cost, self.host, self.replicas, self.router, self.options, self.clients
+        return serve_directly(*asked, keep=keep, fast=fast, apart=not self.together)
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     block = draw(st.sampled_from([1, 4, 16]))
-    trace, longest = draw(traces(block, late=False))
+    together = draw(st.booleans())
+    trace, longest = draw(traces(block, late=together and draw(st.booleans())))
     seqs, chunked = draw(st.integers(1, 12)), draw(st.sampled_from([True, True, True, False]))
     config = EngineConfig(
         num_gpu_blocks=-(-longest // block) + 1 + draw(st.sampled_from([0, 1, 3, 10, 30, 1000])),
@@ -67,13 +75,19 @@ def cases(draw: st.DrawFn) -> Case:
         reserve_full_prompt=draw(st.booleans()),
         options={"async_scheduling": draw(st.booleans())},
     )
+    router = draw(st.sampled_from(list(ROUTES) if together else ["round-robin", "random"]))
+    choices = {"dispatch_s": (0.0, 0.0, 0.004, 0.2), "idle_scores_zero": (False, True), "decode_weight": (0.01, 3.0), "remembers": (9999,)}
+    options = {name: draw(st.sampled_from(choices[name])) for name in router_options(router) if name in choices and together}
     return Case(
         trace,
         config,
         draw(st.sampled_from(COSTS)),
         draw(st.sampled_from(HOSTS)),
         draw(st.sampled_from([1, 1, 2, 3])),
-        draw(st.sampled_from(["round-robin", "random"])),
+        router,
+        options,
+        draw(st.none() | st.integers(1, 6)) if together else None,
+        together,
     )
 
 
@@ -104,6 +118,7 @@ def same(case: Case, *, fast: bool = False) -> None:
     assert list(quick.paid_s) == list(slow.paid_s) == list(lean.paid_s)
     assert quick.decision_names == slow.decision_names
     event("preempts" if slow.requests["preemptions"].any() else "no preemption")
+    event("together" if case.together else "apart")
     event("hits" if slow.requests["cached_tokens"].any() else "no hits")
     event("waits" if slow.iterations["waiting"].any() else "nobody waits")
 

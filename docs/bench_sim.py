@@ -1,0 +1,70 @@
+"""CPU seconds and memory of `simctl simulate` as whole processes: `make bench-sim`; `--plain` without compiled code, and `--only TEXT`.
+
+Llama-3.1-8B on H100s, 512 tokens in and 128 out. `default` is what a user gets who asks for nothing (20 draws, iteration log, intervals),
+`lean` the requests alone. Bars are for a machine that takes REFERENCE_S for twenty million integer additions; times are scaled by that.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+REFERENCE_S = 1.43
+ADDITIONS = compile("total = 0\nfor i in range(5_000_000):\n    total += i", "additions", "exec")
+COMMAND = f"{sys.executable} -m simctl simulate --gpu H100 --model Llama-3.1-8B --random-input-len 512 --random-output-len 128"
+LEAN = "--draws 0 --no-iterations"
+FEW = "--num-prompts 10000 --request-rate"
+FOUR = "--num-prompts 100000 --request-rate 80 --replicas 4 --random-prefix-len 256"
+EIGHT = "--num-prompts 100000 --request-rate 160 --replicas 8 --random-prefix-len 256 --router"
+CASES = (  # what it is, options, bar, bar without compiled code
+    ("10,000 at 2/s, default", f"{FEW} 2", 1.5, 4.0),
+    ("10,000 at 2/s, lean", f"{FEW} 2 {LEAN}", 0.6, 1.2),
+    ("10,000 at 20/s, default", f"{FEW} 20", 1.5, 4.0),
+    ("10,000 at 20/s, lean", f"{FEW} 20 {LEAN}", 0.6, 1.2),
+    ("100,000 over 4 replicas, prefix, default", FOUR, 4.0, None),
+    ("100,000 over 4 replicas, prefix, lean", f"{FOUR} {LEAN}", 1.2, None),
+    ("100,000 over 8 replicas, prefix-affinity", f"{EIGHT} prefix-affinity {LEAN}", 1.5, None),
+    ("100,000 over 8 replicas, lmetric", f"{EIGHT} lmetric {LEAN}", 1.5, None),
+    ("1,000,000 at 20/s, lean", f"--num-prompts 1000000 --request-rate 20 {LEAN}", 4.0, None),
+    ("1,000,000 over 64 replicas, lmetric", f"--num-prompts 1000000 --request-rate 1280 --replicas 64 --router lmetric {LEAN}", 12.0, None),
+)
+
+
+def additions_s() -> float:
+    """CPU seconds of twenty million integer additions."""
+    began = time.process_time()
+    for _ in range(4):
+        exec(ADDITIONS, {})
+    return time.process_time() - began
+
+
+def measure(options: str, plain: bool) -> tuple[float, float]:
+    """(CPU seconds, megabytes) of a process."""
+    environment = os.environ | ({"SIMCTL_NO_NUMBA": "1"} if plain else {})
+    process = subprocess.Popen([*COMMAND.split(), *options.split()], stdout=subprocess.DEVNULL, env=environment)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"simctl simulate {options}: exit status {os.waitstatus_to_exitcode(status)}")
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--only", default="", metavar="TEXT")
+    asked = parser.parse_args()
+    print(f"{'case':42} {'CPU s':>7} {'scaled':>7} {'bar':>5} {'MB':>6}")
+    for name, options, bar, plain_bar in CASES:
+        if asked.only not in name:
+            continue
+        before = additions_s()
+        took, memory = measure(options, asked.plain)
+        scaled = took * 2 * REFERENCE_S / (before + additions_s())
+        limit = plain_bar if asked.plain else bar
+        verdict = "" if limit is None else "met" if scaled <= limit else "MISSED"
+        print(f"{name:42} {took:7.2f} {scaled:7.2f} {limit or '-':>5} {memory:6.0f}  {verdict}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

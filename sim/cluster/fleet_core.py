@@ -1,0 +1,301 @@
+"""A run of clients, a router, API servers and equal replicas as one loop over arrays: sim.cluster.clients, fleet and replica for one pool
+that serves, without admission, retries, changes or KV that moves.
+
+Events happen in the order of sim.cluster.clock: at one instant API servers, then replicas' completions by index, then clients, then
+replicas' decisions. As plain Python or compiled, the requests equal those of the event loop to the tick; a property test compares them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import sim.cluster.fleet_state as on
+import sim.engine.core_state as at
+from sim.cluster.fleet_routes import pick
+from sim.cluster.fleet_state import FleetCore, core_of
+from sim.engine.core import advance
+from sim.engine.core_iterations import Given
+from sim.engine.core_state import Core
+from sim.engine.core_time import arrive
+from sim.ticks import MOST_TICKS, TICK_S, to_ticks
+
+
+def serve_fleet(f: FleetCore, given: Given) -> int:
+    """Serve all calls, or stop for what the engine of the replica AT needs."""
+    c, loads = f.c, f.loads
+    if not c[on.NEXT]:
+        send_due(f)
+    while True:
+        if c[on.AT] < 0:
+            replica, server = 0, 0
+            for i in range(0, c[on.REPLICAS] * on.LOAD, on.LOAD):
+                if loads[i + on.WAKES] < loads[replica + on.WAKES] or (
+                    loads[i + on.WAKES] == loads[replica + on.WAKES] and loads[i + on.AFTER_ARRIVALS] < loads[replica + on.AFTER_ARRIVALS]
+                ):
+                    replica = i
+                if loads[i + on.LEAVES] < loads[server + on.LEAVES]:
+                    server = i
+            wakes, leaves = loads[replica + on.WAKES], loads[server + on.LEAVES]
+            happens = f.events[on.TICK] if c[on.EVENTS] else at.NEVER
+            first = min(wakes, leaves, happens)
+            if first >= MOST_TICKS:
+                return at.DONE if first == at.NEVER else at.TOO_LATE
+            c[on.NOW] = max(first, c[on.NOW])
+            if leaves == first:
+                leave_server(f, server // on.LOAD)
+                continue
+            if happens == first and (wakes > first or loads[replica + on.AFTER_ARRIVALS]):
+                happen(f)
+                continue
+            c[on.AT] = replica // on.LOAD
+        e = core_of(f, c[on.AT])
+        reason = advance(e, given)
+        if reason:
+            return reason
+        replica = c[on.AT]
+        c[on.AT] = -1
+        note_wake(f, replica, e)
+        if e.s[at.SENT]:
+            tell(f, replica, e)
+
+
+def note_wake(f: FleetCore, i: int, e: Core) -> None:
+    """Keep when a replica goes on."""
+    f.loads[i * on.LOAD + on.WAKES], f.loads[i * on.LOAD + on.AFTER_ARRIVALS] = e.s[at.WAKE], e.s[at.AFTER_ARRIVALS]
+
+
+# what happens when
+
+
+def push(f: FleetCore, tick: int, kind: int, call: int) -> None:
+    """Let something happen to a call at a tick, behind what has been due then for longer."""
+    c, events = f.c, f.events
+    c[on.SERIAL] += 1
+    place = c[on.EVENTS]
+    c[on.EVENTS] += 1
+    while place and events[(place - 1) // 2 * on.EVENT + on.TICK] > tick:
+        move(f, (place - 1) // 2, place)
+        place = (place - 1) // 2
+    put(f, place, tick, c[on.SERIAL], kind, call)
+
+
+def put(f: FleetCore, place: int, tick: int, serial: int, kind: int, call: int) -> None:
+    """Fill a place of the heap."""
+    begin = place * on.EVENT
+    f.events[begin], f.events[begin + on.ORDER], f.events[begin + on.KIND], f.events[begin + on.WHOSE] = tick, serial, kind, call
+
+
+def move(f: FleetCore, source: int, place: int) -> None:
+    """Copy an event to another place of the heap."""
+    for i in range(on.EVENT):
+        f.events[place * on.EVENT + i] = f.events[source * on.EVENT + i]
+
+
+def before(f: FleetCore, a: int, tick: int, serial: int) -> bool:
+    """Whether the event at a place comes before (tick, serial)."""
+    own = f.events[a * on.EVENT + on.TICK]
+    return own < tick or (own == tick and f.events[a * on.EVENT + on.ORDER] < serial)
+
+
+def happen(f: FleetCore) -> None:
+    """The next event of the heap."""
+    c, events = f.c, f.events
+    kind, call = events[on.KIND], events[on.WHOSE]
+    c[on.EVENTS] -= 1
+    size, last = c[on.EVENTS], c[on.EVENTS] * on.EVENT
+    tick, serial = events[last], events[last + on.ORDER]
+    moved, whose = events[last + on.KIND], events[last + on.WHOSE]
+    place = 0
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and before(f, child + 1, events[child * on.EVENT], events[child * on.EVENT + on.ORDER]):
+            child += 1
+        if not before(f, child, tick, serial):
+            break
+        move(f, child, place)
+        place = child
+    put(f, place, tick, serial, moved, whose)
+    if kind == on.ARRIVES:
+        due(f, call)
+        send_due(f)
+    elif kind == on.COMES:
+        due(f, call)
+    elif kind == on.REACHES:
+        reach(f, call, c[on.NOW] * TICK_S)
+    elif kind == on.AT_ENGINE:
+        submit(f, call)
+    else:
+        came_through(f, call)
+
+
+# clients
+
+
+def send_due(f: FleetCore) -> None:
+    """Send what is due of the calls that wait for nobody, and go on when the next one is."""
+    c = f.c
+    while c[on.NEXT] < c[on.CALLS]:
+        call = c[on.NEXT]
+        c[on.NEXT] += 1
+        if f.calls[call * on.CALL + on.WAITS]:
+            continue
+        ticks = to_ticks(f.arrival_s[call])
+        if ticks > c[on.NOW]:
+            push(f, ticks, on.ARRIVES, call)
+            return
+        due(f, call)
+
+
+def due(f: FleetCore, call: int) -> None:
+    """A client would send a call now."""
+    c = f.c
+    if c[on.FREE] > 0 and not c[on.HELD]:
+        send(f, call)
+        return
+    if c[on.HELD]:
+        f.calls[c[on.HELD_TAIL] * on.CALL + on.BEHIND] = call
+    else:
+        c[on.HELD_HEAD] = call
+    c[on.HELD_TAIL] = call
+    c[on.HELD] += 1
+
+
+def send(f: FleetCore, call: int) -> None:
+    """A client sends a call, and a router picks its replica."""
+    c = f.c
+    c[on.FREE] -= 1
+    f.order[c[on.SENT]] = call
+    c[on.SENT] += 1
+    f.calls[call * on.CALL + on.REPLICA] = pick(f, call)
+    f.calls[call * on.CALL + on.REACHED] = c[on.NOW] + c[on.DISPATCH]
+    if c[on.DISPATCH]:
+        push(f, c[on.NOW] + c[on.DISPATCH], on.REACHES, call)
+    else:
+        reach(f, call, f.arrival_s[call])
+
+
+def came_through(f: FleetCore, call: int) -> None:
+    """The last token has reached the client: its place is free, and its session may go on."""
+    c, load = f.c, f.calls[call * on.CALL + on.REPLICA] * on.LOAD
+    first_token(f, call)
+    f.loads[load + on.REQUESTS] -= 1
+    f.loads[load + on.ONGOING] -= f.q[call * at.REQUEST + at.PROMPT]
+    c[on.FREE] += 1
+    c[on.ENDED] = c[on.NOW]
+    follower = f.calls[call * on.CALL + on.FOLLOWER]
+    if follower >= 0:
+        f.arrival_s[follower] = c[on.NOW] * TICK_S + f.think_s[follower]
+        ticks = to_ticks(f.arrival_s[follower])
+        if ticks > c[on.NOW]:
+            push(f, ticks, on.COMES, follower)
+        else:
+            due(f, follower)
+    while c[on.HELD] and c[on.FREE] > 0:
+        held = c[on.HELD_HEAD]
+        c[on.HELD_HEAD] = f.calls[held * on.CALL + on.BEHIND]
+        c[on.HELD] -= 1
+        f.arrival_s[held] = c[on.NOW] * TICK_S
+        send(f, held)
+
+
+# API servers
+
+
+def reach(f: FleetCore, call: int, now_s: float) -> None:
+    """A call is at the API server of its replica, a processor that its calls share (sim.cost.api_server)."""
+    c = f.c
+    if not c[on.SERIAL_WORK]:
+        hand_over(f, call, now_s)
+        return
+    i = f.calls[call * on.CALL + on.REPLICA]
+    load = i * on.LOAD
+    share_server(f, i)
+    f.leaves[call] = f.given[i] + c[on.SERIAL_WORK]
+    if f.loads[load + on.SERVING]:
+        f.calls[f.loads[load + on.SERVER_TAIL] * on.CALL + on.BEHIND] = call
+    else:
+        f.loads[load + on.SERVER_HEAD] = call
+    f.loads[load + on.SERVER_TAIL] = call
+    f.loads[load + on.SERVING] += 1
+    note_departure(f, i)
+
+
+def share_server(f: FleetCore, i: int) -> None:
+    """Serve the calls at an API server up to now."""
+    load = i * on.LOAD
+    if f.loads[load + on.SERVING]:
+        f.given[i] += (f.c[on.NOW] - f.loads[load + on.SINCE]) / f.loads[load + on.SERVING]
+    else:
+        f.given[i] = 0.0
+    f.loads[load + on.SINCE] = f.c[on.NOW]
+
+
+def note_departure(f: FleetCore, i: int) -> None:
+    """Keep when the next call leaves an API server."""
+    load = i * on.LOAD
+    f.loads[load + on.LEAVES] = at.NEVER
+    if f.loads[load + on.SERVING]:
+        left = max(f.leaves[f.loads[load + on.SERVER_HEAD]] - f.given[i], 0.0)
+        f.loads[load + on.LEAVES] = f.loads[load + on.SINCE] + math.ceil(left * f.loads[load + on.SERVING])
+
+
+def leave_server(f: FleetCore, i: int) -> None:
+    """The next call leaves an API server."""
+    load = i * on.LOAD
+    share_server(f, i)
+    call = f.loads[load + on.SERVER_HEAD]
+    f.loads[load + on.SERVER_HEAD] = f.calls[call * on.CALL + on.BEHIND]
+    f.loads[load + on.SERVING] -= 1
+    note_departure(f, i)
+    hand_over(f, call, f.c[on.NOW] * TICK_S)
+
+
+def hand_over(f: FleetCore, call: int, now_s: float) -> None:
+    """A call is on its way from the API server to the engine."""
+    ready = to_ticks(now_s + (f.x[on.REQUEST_S] + f.q[call * at.REQUEST + at.PROMPT] * f.x[on.PROMPT_TOKEN_S]))
+    if ready > f.c[on.NOW]:
+        push(f, ready, on.AT_ENGINE, call)
+    else:
+        submit(f, call)
+
+
+# engines
+
+
+def submit(f: FleetCore, call: int) -> None:
+    """The engine gets a call."""
+    i = f.calls[call * on.CALL + on.REPLICA]
+    e = core_of(f, i)
+    f.q[call * at.REQUEST + at.ARRIVES] = f.c[on.NOW]
+    arrive(e, call * at.REQUEST, f.c[on.NOW])
+    note_wake(f, i, e)
+
+
+def tell(f: FleetCore, i: int, e: Core) -> None:
+    """First tokens, then last ones, that a replica sends now."""
+    count = e.s[at.SENT]
+    e.s[at.SENT] = 0
+    for last in range(2):
+        for seat in range(count):
+            begin = seat * at.SEAT
+            if e.w[begin + at.SENDING_LAST_AT] == last:
+                call = e.w[begin + at.SENDING_AT] // at.REQUEST
+                if last:
+                    finished(f, call, e.w[begin + at.SENDING_PLACE_AT])
+                else:
+                    first_token(f, call)
+
+
+def first_token(f: FleetCore, call: int) -> None:
+    """A call's prefill is over: the router counts it no more."""
+    f.loads[f.calls[call * on.CALL + on.REPLICA] * on.LOAD + on.PENDING] -= f.calls[call * on.CALL + on.NEW]
+    f.calls[call * on.CALL + on.NEW] = 0
+
+
+def finished(f: FleetCore, call: int, place: int) -> None:
+    """The last token, at this place of its iteration, is on its way to the client."""
+    ticks = to_ticks(f.x[on.RESPONSE_S] + place * f.x[on.TOKEN_S])
+    if ticks > 0:
+        push(f, f.c[on.NOW] + ticks, on.THROUGH, call)
+    else:
+        came_through(f, call)

@@ -1,0 +1,168 @@
+"""A fleet served by sim.cluster.fleet_core from first to last call: state made of a trace, prices supplied, logs drained as they fill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import sim.cluster.fleet_state as on
+import sim.engine.core_state as at
+from sim.cluster import fleet_core as plain
+from sim.cluster.fleet_state import FleetCore, core_of
+from sim.cluster.policies import PowerOfTwo
+from sim.cluster.router import make_router, router_options
+from sim.cost.iteration import StepTime
+from sim.engine import compiled as compiler
+from sim.engine.config import EngineConfig
+from sim.engine.core_state import make_core, supply
+from sim.engine.replica_runs import Log, Served, Shared, given_of, requests_of
+from sim.rates.serving import HostRates
+from sim.ticks import to_ticks
+from sim.workload.sources import followers
+from sim.workload.trace import Trace
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FleetRun:
+    """What came of a trace: `order` lists calls as they were sent, `ended` is when the last answer came (ticks), and [call] are when each
+    was sent (s), its numbers as a request (sim.engine.core_state), its replica, when it reached that (ticks), and how that was decided.
+    """
+
+    order: Ints
+    arrival_s: NDArray[np.float64]
+    numbers: Ints
+    replica: Ints
+    reached: Ints
+    decision: Ints
+    served: list[Served]
+    ended: int
+
+
+def covers_router(router: str, options: Mapping[str, Any], replicas: int, config: EngineConfig, shared: Shared | None) -> bool:
+    """Whether a router's picks are those of sim.cluster.fleet_routes: it sees what it has sent at once, and forgets none of it."""
+    if router not in on.ROUTES or any(options.get(name) for name in ("snapshot_s", "reserve_s")) or options.get("view", "sent") != "sent":
+        return False
+    if on.ROUTES[router] < on.PENDING_TOKENS or shared is None:
+        return True
+    return replicas <= on.MOST_REPLICAS and shared.distinct <= (options.get("remembers") or config.num_gpu_blocks)
+
+
+def serve_calls(
+    trace: Trace,
+    config: EngineConfig,
+    steps: StepTime,
+    host: HostRates,
+    replicas: int,
+    router: str,
+    options: Mapping[str, Any],
+    max_concurrency: int | None,
+    shared: Shared | None,
+    *,
+    keep: bool,
+    compiled: bool,
+) -> FleetRun:
+    """Serve a trace on equal replicas behind a router that is covered. Raises OverflowError for more than sim.ticks.MOST_TICKS."""
+    f = _state(trace, config, steps, host, replicas, router, options, max_concurrency, shared, keep, compiled)
+    given, go_on = given_of(steps), compiler.serve_fleet() if compiled else plain.serve_fleet
+    logs = [Log() for _ in range(replicas)]
+    while (reason := int(go_on(f, given))) != at.DONE:
+        if reason == at.TOO_LATE:
+            raise OverflowError("more simulated time than 64 bits of ticks hold")
+        core = core_of(f, int(f.c[on.AT]))
+        if reason == at.NEEDS_ROOM:
+            logs[f.c[on.AT]].drain(core, 1)
+        else:
+            supply(core, steps, reason)
+    numbers, calls = np.array(f.q).reshape(-1, at.REQUEST), np.array(f.calls).reshape(-1, on.CALL)
+    served = []
+    for i, log in enumerate(logs):
+        log.drain(core_of(f, i), 0)
+        served.append(log.served(numbers[calls[:, on.REPLICA] == i], np.arange(len(trace))))
+    columns = calls[:, on.REPLICA], calls[:, on.REACHED], calls[:, on.DECISION]
+    return FleetRun(np.array(f.order)[: int(f.c[on.SENT])], np.array(f.arrival_s), numbers, *columns, served, int(f.c[on.ENDED]))
+
+
+def _state(
+    trace: Trace,
+    config: EngineConfig,
+    steps: StepTime,
+    host: HostRates,
+    replicas: int,
+    router: str,
+    options: Mapping[str, Any],
+    max_concurrency: int | None,
+    shared: Shared | None,
+    keep: bool,
+    arrays: bool,
+) -> FleetCore:
+    """The state before the first call."""
+    make_router(router, replicas, config.block_size, config.num_gpu_blocks, options)  # which refuses options that none has
+    count, settings = len(trace), router_options(router) | dict(options)
+    q = requests_of(np.zeros(count, dtype=np.int64), trace.prompt_tokens, trace.output_tokens)
+    calls = np.zeros((count, on.CALL), dtype=np.int64)
+    calls[:, on.FOLLOWER] = -1
+    following = followers(trace)
+    calls[list(following), on.FOLLOWER] = list(following.values())
+    calls[:, on.WAITS] = np.isnan(trace.arrival_s)
+    calls[:, on.REPLICA] = -1
+    names, deepest = np.zeros(0, dtype=np.int64), 0
+    if shared is not None:
+        names, calls[:, on.FIRST_NAME], calls[:, on.DEPTH] = shared.names, shared.begins, shared.depths
+        if config.enable_prefix_caching:
+            q[:, at.NAMES], q[:, at.DEPTH] = shared.begins, shared.depths
+            deepest = int(shared.depths.max())
+    calls[:, (on.DRAW, on.NEXT_DRAW)] = _draws(router, replicas, options, count)
+    one = make_core(config, steps, q.ravel(), names, deepest, keep=keep, arrays=arrays)
+    c = np.zeros(on.COUNTS, dtype=np.int64)
+    c[[on.CALLS, on.REPLICAS, on.POLICY, on.BLOCK]] = count, replicas, on.ROUTES[router], config.block_size
+    c[[on.DISPATCH, on.SERIAL_WORK]] = to_ticks(settings.get("dispatch_s", 0.0)), to_ticks(host.serial_s)
+    c[on.FREE], c[on.AT] = count if max_concurrency is None else max_concurrency, -1
+    loads = np.zeros((replicas, on.LOAD), dtype=np.int64)
+    loads[:, (on.WAKES, on.LEAVES)], loads[:, on.AFTER_ARRIVALS] = at.NEVER, 1
+    idle = 0.0 if settings.get("idle_scores_zero") else 1.0
+    x = [host.request_s, host.prompt_token_s, host.response_s, host.token_s]
+    x += [settings.get("overload_factor", 0.0), settings.get("decode_weight", 0.0), idle]
+    several = {name: _several(getattr(one, name), replicas, arrays) for name in on.OF_REPLICAS}
+    columns = {
+        "c": c,
+        "x": np.array(x, dtype=np.float64),
+        "calls": calls.ravel(),
+        "arrival_s": np.array(trace.arrival_s, dtype=np.float64),
+        "think_s": np.asarray(trace.think_s, dtype=np.float64),
+        "leaves": np.zeros(count),
+        "given": np.zeros(replicas),
+        "order": np.zeros(count, dtype=np.int64),
+        "loads": loads.ravel(),
+        "holders": np.zeros(int(names.max(initial=-1)) + 1, dtype=np.int64),
+        "events": np.zeros((count + 1) * on.EVENT, dtype=np.int64),
+    }
+    own = columns if arrays else {name: column.tolist() for name, column in columns.items()}
+    return FleetCore(**own, **several, **{name: getattr(one, name) for name in one._fields if name not in several})
+
+
+def _several(column: Any, replicas: int, arrays: bool) -> Any:
+    """A column of each replica; what is all noughts takes no memory until it is touched."""
+    if not arrays:
+        return [column[:] for _ in range(replicas)]
+    found = np.zeros((replicas, len(column)), dtype=column.dtype)
+    if column.any():
+        found[:] = column
+    return found
+
+
+def _draws(router: str, replicas: int, options: Mapping[str, Any], count: int) -> Ints:
+    """What a router draws for each pick, whatever the loads: [count, 2] replicas."""
+    found = np.zeros((count, 2), dtype=np.int64)
+    if on.ROUTES[router] == on.POWER_OF_TWO:
+        policy = PowerOfTwo(seed=options.get("seed", 0))
+        found[:] = [policy.draw(replicas) for _ in range(count)]
+    elif on.ROUTES[router] == on.DRAWN and replicas > 1:
+        picks, up, nothing = make_router(router, replicas, 0, 0, options), list(range(replicas)), None
+        found[:, 0] = [picks.pick(nothing, up, 0) for _ in range(count)]  # type: ignore[arg-type]  # it does not look at the request
+    return found

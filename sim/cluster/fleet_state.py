@@ -1,0 +1,93 @@
+"""State of the compiled fleet (sim.cluster.fleet_core): clients, a router, API servers and equal replicas as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+from sim.engine.core_state import Core, Ints
+
+# `c`: limits, and what changes in a run
+_places = count()
+CALLS, REPLICAS, POLICY, BLOCK, DISPATCH, SERIAL_WORK = (next(_places) for _ in range(6))  # a call is one request of the trace
+FREE, HELD, HELD_HEAD, HELD_TAIL, EVENTS, SERIAL, NOW, NEXT, SENT, ENDED, AT = (next(_places) for _ in range(11))
+COUNTS = next(_places)
+# `x`: seconds of the host, and options of policies
+REQUEST_S, PROMPT_TOKEN_S, RESPONSE_S, TOKEN_S, OVERLOAD, DECODE_WEIGHT, IDLE_SCORE = range(7)
+# `calls`: CALL numbers each
+_places = count()
+FOLLOWER, WAITS, FIRST_NAME, DEPTH, DRAW, NEXT_DRAW = (next(_places) for _ in range(6))  # draws of routers that look at no load
+REPLICA, REACHED, DECISION, NEW, BEHIND = (next(_places) for _ in range(5))  # NEW: its prompt tokens that count as pending
+CALL = next(_places)
+# `loads`: LOAD numbers of each replica
+_places = count()
+REQUESTS, PENDING, ONGOING, KNOWN = (next(_places) for _ in range(4))  # as sim.cluster.policies.Load; blocks of the call that is routed
+SERVER_HEAD, SERVER_TAIL, SERVING, SINCE, LEAVES, WAKES, AFTER_ARRIVALS = (next(_places) for _ in range(7))
+LOAD = next(_places)
+# `events`: a heap by (tick, serial), EVENT numbers each
+TICK, ORDER, KIND, WHOSE = range(4)
+EVENT = 4
+ARRIVES, COMES, REACHES, AT_ENGINE, THROUGH = range(5)  # kinds
+
+DRAWN, LEAST_REQUESTS, POWER_OF_TWO, PENDING_TOKENS, PREFIX_AFFINITY, LMETRIC, UNIFIED = range(7)  # policies
+ROUTES = {
+    "round-robin": DRAWN,
+    "random": DRAWN,
+    "least-requests": LEAST_REQUESTS,
+    "power-of-two": POWER_OF_TWO,
+    "join-shortest-pending-tokens": PENDING_TOKENS,
+    "prefix-affinity": PREFIX_AFFINITY,
+    "lmetric": LMETRIC,
+    "unified": UNIFIED,
+}
+MOST_REPLICAS = 64  # bits of `holders`
+OF_REPLICAS = ("s", "w", "due", "nodes", "table", "held", "rows", "entries")  # columns of a Core that each replica has of its own
+
+
+class FleetCore(NamedTuple):
+    """A fleet's state. Columns of replicas are lists of columns, or arrays [replicas, ...]."""
+
+    c: Ints
+    x: Sequence[float]
+    calls: Ints
+    arrival_s: Any  # [calls] of clients that wait for others, when they send
+    think_s: Any
+    leaves: Any  # [calls] what `given` will be when a call leaves its API server
+    given: Any  # [replicas] ticks of service that every call at the API server has had since it was empty
+    order: Ints  # [calls] in which they were sent
+    loads: Ints
+    holders: Ints  # [names] a bit for each replica that was sent the block
+    events: Ints
+    s: Any
+    q: Ints
+    w: Any
+    due: Any
+    names: Ints
+    nodes: Any
+    table: Any
+    held: Any
+    chords: Ints
+    by_rows: Any
+    heads: Any
+    rows: Any
+    entries: Any
+
+
+def core_of(f: FleetCore, i: int) -> Core:
+    """The engine of a replica."""
+    return Core(
+        f.s[i],
+        f.q,
+        f.w[i],
+        f.due[i],
+        f.names,
+        f.nodes[i],
+        f.table[i],
+        f.held[i],
+        f.chords,
+        f.by_rows,
+        f.heads,
+        f.rows[i],
+        f.entries[i],
+    )
