@@ -1,10 +1,30 @@
-"""Worker processes that do not outlive the process that they work for."""
+"""Work on several cores: threads, and worker processes that do not outlive the process that they work for."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import threading
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+
+def cores() -> int:
+    """Cores that this process may use; of a worker process one, since its siblings have the others."""
+    if multiprocessing.parent_process() is not None:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_threads(function: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
+    """`function` of every item, in order, a thread a core: for work that lets go of the interpreter lock."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(cores()) as threads:
+        return list(threads.map(function, items))
 
 
 def end_with_parent() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from sim.cluster.pools import PREFILL
 from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws
 from sim.cost.step_time import step_time_s
+from sim.engine.compiled import worth
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Scheduler
 from sim.engine.kv.tiers import tier_hit_rates
@@ -29,12 +30,15 @@ from sim.results.run_files import to_dataset
 from sim.study.deployment import Deployment
 from sim.study.fleet_spec import Fleet
 from sim.study.run import PlannedPool, Progress, Study, check_all_fit, planned, run_fast, run_planned, runs_directly
+from sim.workers import in_threads
 from sim.workload.workload import Workload
 
 if TYPE_CHECKING:
     import xarray as xr
 
 Interval = tuple[float, float]
+Drawn = tuple[dict[str, float | int], NDArray[np.float64]]  # figures of a run at a draw of the rates, and quantiles of its latencies
+Each = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]  # a function of every item, in order
 DEFAULT_DRAWS = 20
 REPEATS = 20
 Z_90 = 1.6448536269514722  # half a 90 % interval over the standard deviation
@@ -209,25 +213,29 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
     direct = runs_directly(study, pools, trace)
     few = len(record.iterations["start_s"]) <= (LOGGED_DIRECTLY_UP_TO if direct else LOGGED_UP_TO)
     logged = keep_iterations and few and (direct or bool(draws))
+    each = in_threads if direct and worth(int(trace.output_tokens.sum())) else _in_turn
     if draws is None:
-        others = _fast_draws(study, pools, logged)
+        others = _fast_draws(study, pools, logged, each)
     else:
-        others = [
-            _drawn(
-                run_planned(study, pools, trace, at, keep_iterations=logged, on_progress=_scaled(on_progress, i + 1, draws + 1)),
-                study,
-            )
-            for i, at in enumerate(spread(study, draws))
-        ]
-    figures = _columns([each for each, _ in others])
-    repeats = _repeats(study, pools, logged, summary)
+
+        def at(place: tuple[int, int]) -> Drawn:
+            report = _scaled(on_progress, place[0] + 1, draws + 1)
+            return _drawn(run_planned(study, pools, trace, place[1], keep_iterations=logged, on_progress=report), study)
+
+        others = each(at, enumerate(spread(study, draws)))
+    figures = _columns([figures for figures, _ in others])
+    repeats = _repeats(study, pools, logged, summary, each)
     noise = around(summary, repeat_intervals(repeats) if repeats else block_intervals(record))
     known = around(summary, rate_intervals(figures))
-    quantiles = [each for _, each in others]
+    quantiles = [found for _, found in others]
     return Run(study, record, pools, summary, noise, known, figures, repeats, cost_shares(record), quantiles)
 
 
-def _drawn(record: RunRecord, study: Study) -> tuple[dict[str, float | int], NDArray[np.float64]]:
+def _in_turn(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    return [function(item) for item in items]
+
+
+def _drawn(record: RunRecord, study: Study) -> Drawn:
     """What is kept of a run at a draw of the rates: its figures, and the quantiles of its latencies."""
     return summarise(record, study.goodput), latency_quantiles(record)
 
@@ -305,7 +313,9 @@ def scope_of(study: Study) -> list[str]:
     return list(dict.fromkeys(note for pool, (rates, _) in pools for note in scope_notes(pool.deployment, rates)))
 
 
-def _repeats(study: Study, pools: Sequence[PlannedPool], logged: bool, shown: Mapping[str, float | int]) -> dict[str, list[float]]:
+def _repeats(
+    study: Study, pools: Sequence[PlannedPool], logged: bool, shown: Mapping[str, float | int], each: Each
+) -> dict[str, list[float]]:
     """Figures of REPEATS draws of the workload at the median rates, the run that is `shown` first, where the fast path takes them all; else
     nothing.
 
@@ -314,19 +324,16 @@ def _repeats(study: Study, pools: Sequence[PlannedPool], logged: bool, shown: Ma
     redraw = study.workload.redraw
     if redraw is None or len(study.workload.trace) > REPEATS_UP_TO:
         return {}
-    figures: list[dict[str, float | int]] = []
-    for repeat in range(REPEATS - 1):
+
+    def figures_of(repeat: int) -> dict[str, float | int] | None:
         trace = redraw(repeat)
         check_all_fit(study, trace, pools)
-        if logged:
-            record: RunRecord | None = run_planned(study, pools, trace, keep_iterations=True)
-        else:
-            record = run_fast(study, pools, trace)
-        if record is None:
-            return {}
-        figures.append(summarise(record, study.goodput))
-    names = {name for each in figures for name in each}
-    return _columns([{name: value for name, value in shown.items() if name in names}, *figures])
+        record = run_planned(study, pools, trace, keep_iterations=True) if logged else run_fast(study, pools, trace)
+        return None if record is None else summarise(record, study.goodput)
+
+    figures = _all_or_none(figures_of, range(REPEATS - 1), each)
+    names = {name for found in figures for name in found}
+    return _columns([{name: value for name, value in shown.items() if name in names}, *figures]) if figures else {}
 
 
 def _trials(run: Run, metric: str) -> Callable[[int], float]:
@@ -356,16 +363,23 @@ def _columns(figures: list[dict[str, float | int]]) -> dict[str, list[float]]:
     return {key: [float(each.get(key, 0)) for each in figures] for key in {key: None for each in figures for key in each}}
 
 
-def _fast_draws(study: Study, pools: Sequence[PlannedPool], logged: bool) -> list[tuple[dict[str, float | int], NDArray[np.float64]]]:
+def _fast_draws(study: Study, pools: Sequence[PlannedPool], logged: bool, each: Each) -> list[Drawn]:
     """What is kept of runs at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
-    found = []
-    for draw in spread(study, DEFAULT_DRAWS if len(study.workload.trace) <= DEFAULT_DRAWS_UP_TO else 0):
-        trace = study.workload.trace
+    trace = study.workload.trace
+
+    def at(draw: int) -> Drawn | None:
         record = run_planned(study, pools, trace, draw, keep_iterations=True) if logged else run_fast(study, pools, trace, draw)
-        if record is None:
-            return []
-        found.append(_drawn(record, study))
-    return found
+        return None if record is None else _drawn(record, study)
+
+    return _all_or_none(at, spread(study, DEFAULT_DRAWS if len(trace) <= DEFAULT_DRAWS_UP_TO else 0), each)
+
+
+def _all_or_none(found_of: Callable[[int], Any], items: Sequence[int], each: Each) -> list[Any]:
+    """What is found of every item, or an empty list where the first, or any, finds None."""
+    if not items or (first := found_of(items[0])) is None:
+        return []
+    found = [first, *each(found_of, items[1:])]
+    return [] if any(one is None for one in found) else found
 
 
 def _scaled(report: Progress | None, run: int, runs: int) -> Progress | None:
