@@ -150,7 +150,7 @@ def _of_model(run: ServedRun, models: Sequence[str]) -> str:
 def _scored(
     part: str, run: ServedRun, loads: Sequence[Experiment], rates: RateDraws, overhead: ServingOverhead, draws: int
 ) -> Iterator[LeftOut]:
-    served, host = overhead.applied(rates), overhead.host(rates)
+    served, host = overhead.applied(rates, run.limits.options.get("async_scheduling", True)), overhead.host(rates)
     for load in loads:
         predicted = replay(run, load, served, host, draws=draws)
         scores = tuple(s for s in score(load, predicted, overhead.noise, overhead.run_noise) if s.metric in METRICS)

@@ -80,11 +80,16 @@ class EngineConfig:
 
     @property
     def overlaps(self) -> bool:
-        """Whether the engine decides an iteration while the one before it runs: vLLM's default, except with drafts from n-grams."""
-        waits = self.options.get("draft_tokens") and self.options.get("drafter", "ngram") == "ngram"
-        return self.scheduler == "vllm" and bool(self.options.get("async_scheduling", not waits and schedules_ahead(self.engine_version)))
+        """Whether the engine decides an iteration while the one before it runs."""
+        return overlaps(self.scheduler, self.options, self.engine_version)
 
     @property
     def kv_capacity_tokens(self) -> int:
         """KV slots that requests can fill."""
         return (self.num_gpu_blocks - 1) * self.block_size
+
+
+def overlaps(engine: str, options: Mapping[str, Any], engine_version: str) -> bool:
+    """Whether an engine decides an iteration while the one before it runs: vLLM's default, except with drafts from n-grams."""
+    waits = options.get("draft_tokens") and options.get("drafter", "ngram") == "ngram"
+    return engine == "vllm" and bool(options.get("async_scheduling", not waits and schedules_ahead(engine_version)))

@@ -128,10 +128,13 @@ class ServingOverhead:
         times = {name: getattr(self, name) * speed.interpreter for name in UNITS}
         return replace(self, launch=self.launch * speed.launch, **times)
 
-    def applied(self, rates: RateDraws) -> RateDraws:
-        """Rates learnt in process, as served."""
-        # rates of floats are one draw, and what hosts differ by is its median
-        launches, hides = np.random.default_rng(12).standard_normal((2, rates.count)) if np.ndim(rates.draws.beta) else (0.0, 0.0)
+    def applied(self, rates: RateDraws, overlaps: bool = True) -> RateDraws:
+        """Rates learnt in process, as served. Where host work overlaps, this overhead holds how far hosts lie apart when served: their
+        factor on work that would show is left out.
+        """
+        several = np.ndim(rates.draws.beta) > 0  # rates of floats are one draw, and what hosts differ by is its median
+        rates = rates.at_middle_host() if overlaps and several else rates
+        launches, hides = np.random.default_rng(12).standard_normal((2, rates.count)) if several else (0.0, 0.0)
         why = f"as served by {self.engine} on {self.gpu}"
         served = with_c0(
             rates,
@@ -167,9 +170,12 @@ def scaled(rates: RateDraws, names: tuple[str, ...], factor: float, draws: Any, 
     )
 
 
-def as_served(rates: RateDraws, overhead: ServingOverhead | None = None, speed: HostSpeed | None = None) -> tuple[RateDraws, HostRates]:
+def as_served(
+    rates: RateDraws, overhead: ServingOverhead | None = None, speed: HostSpeed | None = None, overlaps: bool = True
+) -> tuple[RateDraws, HostRates]:
     """(rates, host latencies) of a served engine that is sent text: an overhead (None: the packaged one, of a host never seen unless its
-    `speed` is known) applied to rates learnt in process; priors stay as they are. UsageError for what the rates hold already.
+    `speed` is known) applied to rates learnt in process; priors stay as they are. UsageError for what the rates hold already. `overlaps`:
+    whether the engine hides host work behind the GPU (asynchronous scheduling).
     """
     if rates.host_request_s is not None:
         if overhead is not None:
@@ -184,7 +190,7 @@ def as_served(rates: RateDraws, overhead: ServingOverhead | None = None, speed: 
         if speed is not None:
             raise UsageError("no engine was stepped on this GPU: of its host only a prior is known, which no speed scales")
         return rates, HostRates()
-    return overhead.applied(rates), overhead.host(rates).sent(text=True)
+    return overhead.applied(rates, overlaps), overhead.host(rates).sent(text=True)
 
 
 def hidden_work(in_process: Rates, served: Rates) -> HostWork:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from sim.cost.rates import RateDraws
+from sim.engine.config import overlaps
 from sim.engine.overlap import HostWork
 from sim.errors import UsageError
 from sim.files import text_of
@@ -52,7 +53,8 @@ class RateSource:
             learnt = None
             if self.overhead is not None:
                 learnt = parse_overhead(text_of(Path(self.overhead), MOST_OVERHEAD_BYTES), str(self.overhead))
-            rates, host = as_served(rates, learnt, None if self.host_scale is None else HostSpeed.of(self.host_scale))
+            speed, limits = None if self.host_scale is None else HostSpeed.of(self.host_scale), deployment.limits
+            rates, host = as_served(rates, learnt, speed, overlaps(limits.engine, limits.options, limits.engine_version))
         host = host if self.api_server else replace(NO_HOST, work=host.work)
         return rates, with_host_rates(host, self.host_rates)
 

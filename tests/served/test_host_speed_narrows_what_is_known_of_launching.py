@@ -56,3 +56,11 @@ def test_a_file_that_times_no_launch_is_refused(tmp_path):
     xr.Dataset({"what": ("row", ["interpreter_loop"]), "value_median": ("row", [1e-8])}).to_netcdf(tmp_path / "cpu.nc", engine="scipy")
     with pytest.raises(SimctlError, match="no launch"):
         HostSpeed.of(tmp_path / "cpu.nc")
+
+
+def test_host_work_that_hides_varies_with_the_served_hosts_alone(in_process):
+    """The factor between hosts stepped in process is in rates of an engine that shows its host work, and in no others."""
+    hidden, _ = as_served(in_process)
+    shown, _ = as_served(in_process, overlaps=False)
+    assert float(hidden.point.c0_s) == float(shown.point.c0_s)
+    assert np.std(hidden.draws.c0_s) < 0.8 * np.std(shown.draws.c0_s)

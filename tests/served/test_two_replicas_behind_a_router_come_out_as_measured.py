@@ -12,8 +12,8 @@ UNSEEN = Path(str(files("scenarios") / "data" / "measured" / "unseen"))
 pytestmark = pytest.mark.skipif(not UNSEEN.is_dir(), reason="raw runs come with the source tree")
 
 
-def scores(name, **asked):
-    report = validate(read_served(UNSEEN / f"h200_served_{name}.nc"), Asked(draws=8, **asked))
+def scores(name, draws=8, **asked):
+    report = validate(read_served(UNSEEN / f"h200_served_{name}.nc"), Asked(draws=draws, **asked))
     return {(s.experiment, s.metric): s for s in report.scores}
 
 
@@ -45,7 +45,7 @@ def test_a_70b_near_saturation_answers_within_five_per_cent():
 
 
 def test_a_70b_in_fp8_answers_within_six_per_cent():
-    found = scores("llama3.1-70b_fp8_tp2", transferred=True)
+    found = scores("llama3.1-70b_fp8_tp2", draws=40, transferred=True)  # near saturation the median of eight draws is off by 3 %
     for load in ("open 2/s", "open 10/s", "closed 16x4"):
         for metric in ("tpot_s", "e2el_s"):
             assert found[load, metric].median_abs <= 0.06
