@@ -15,7 +15,7 @@ from sim.errors import SimctlError
 from sim.files import write_text
 
 if TYPE_CHECKING:
-    from calibrate.sampling import Settings
+    from calibrate.sampling import Diagnostics, Settings
     from calibrate.served.overhead import Served
     from calibrate.served.replay import Prediction
     from calibrate.served.runs import Experiment, ServedRun
@@ -36,6 +36,21 @@ class Learnt:
     in_process: Rates
     cells: int
     diagnostics: str
+
+
+def require_cells(grid_file: Path, out: Path, budget_s: float) -> None:
+    """Raise SimctlError when the engine grid has too few cells to learn from: a busy machine takes more of the budget for each."""
+    from calibrate.measurement import open_measurement
+    from calibrate.steps.grid_cells import read_engine_grid
+    from calibrate.steps.iterations import check_enough
+    from sim.errors import UsageError
+    from sim.specs.gpus import get_gpu
+
+    gpu = get_gpu(str(datasheet(dict(open_measurement(grid_file).attrs), out / "this-machine.yaml")))
+    try:
+        check_enough(read_engine_grid(grid_file, gpu).cells)
+    except UsageError as error:
+        raise SimctlError(f"{error}; {budget_s:g} s were too short for this machine now: --budget {3 * budget_s:g}, or less load") from None
 
 
 def learn(grid_file: Path, served_file: Path, out: Path, settings: Settings) -> Learnt:
@@ -62,9 +77,14 @@ def learn(grid_file: Path, served_file: Path, out: Path, settings: Settings) -> 
     if not ladder:
         raise SimctlError("no usable rung in the served ladder: every batch was void")
     served = fit_overhead(run, RateDraws(point, posterior.rates, dict.fromkeys(posterior.learnt, own), own), lowest(run), ladder)
-    d = posterior.diagnostics
+    return Learnt(run, served, point, len(grid.cells), gates(posterior.diagnostics))
+
+
+def gates(d: Diagnostics) -> str:
+    """How well the sample converged, and what `simctl calibrate` would say of it."""
     text = f"R-hat <= {d.rhat_max:.3f}, effective sample size >= {d.ess_min:.0f}, {d.divergences} divergences"
-    return Learnt(run, served, point, len(grid.cells), text)
+    found = d.failures()
+    return f"{text}; `simctl calibrate` refuses such rates ({'; '.join(found)}): measure longer, --budget" if found else text
 
 
 def lowest(run: ServedRun) -> tuple[Experiment, ...]:

@@ -34,7 +34,7 @@ from sim.cost.work import Work, iteration_work
 from sim.errors import SimctlError
 from sim.rates.posterior import rates_for
 from sim.rates.priors import Prior
-from sim.rates.serving import HostRates, as_served, packaged_overhead
+from sim.rates.serving import as_served, host_of_log, packaged_overhead
 
 Array = NDArray[np.float64]
 ROUNDS = 6
@@ -204,6 +204,6 @@ def _simulated(run: ServedRun, log: Log, priors: Mapping[str, Prior], free: tupl
     """(TTFT, TPOT, E2EL) [request] at scores z."""
     scores = dict(zip(free, z[:-1], strict=True))
     rates = Rates(**{name: float(value(priors[name], scores.get(name, 0.0))) for name in UNITS})
-    host = HostRates(request_s=float(value(HOST, z[-1])), text=log.experiment.text)
+    host = host_of_log(float(value(HOST, z[-1])), log.experiment.text)
     found = replay(run, log.experiment, RateDraws(rates, rates), host)
     return found.ttft_s, found.tpot_s, found.e2el_s

@@ -18,28 +18,33 @@ from calibrate.sampling import Settings
 from calibrate.served.runs import ServedRun
 from calibrate.steps.iterations import KINDS
 from sim.cost.rates import UNITS
-from sim.rates.posterior import STEP_TIME
+from sim.rates.posterior import STEP_TIME, rates_for
 from sim.rates.priors import Prior
 from sim.rates.provenance import Origin, Provenance
 from sim.rates.serving import HostRates
 
 
 def save(out: Path, run: ServedRun, log: Log, learnt: Learnt, priors: Mapping[str, Prior], settings: Settings) -> Path:
-    """Write it. The log shows no kinds of iterations: the misfit of its decode times stands for all."""
+    """Write it. The log shows no kinds of iterations: the misfit of its decode times stands for all, and what the formula is known to miss
+    of this GPU's iterations, which one load does not show.
+    """
     shape, e, mark = (learnt.idata.posterior.sizes["chain"], learnt.idata.posterior.sizes["draw"]), log.experiment, hashlib.sha256()
     for column in (e.arrival_s, e.prompt_tokens, e.output_tokens, e.ttft_s, e.e2el_s, log.waited_s):
         mark.update(np.ascontiguousarray(column).tobytes())
     count, gpu, dtype = int(log.answered.sum()), run.gpu.name, run.precision.weights
-    own = Provenance(Origin.SERVED, f"learnt from {count} requests of a served log", gpu, (dtype,))
+    engine = run.engine if run.engine.startswith(run.limits.engine) else run.limits.engine
+    own = Provenance(Origin.SERVED, f"learnt from {count} requests of a served log", gpu, (dtype,), (run.tp,), (engine,), (run.model.name,))
     variables: dict[str, Any] = {n: (("chain", "draw"), np.asarray(getattr(learnt.rates, n), dtype=float).reshape(shape)) for n in UNITS}
-    variables["sigma"] = (("chain", "draw", "kind"), np.repeat(learnt.misfit[:, 1:], len(KINDS), axis=1).reshape(*shape, len(KINDS)))
+    known = rates_for(run.gpu, run.precision, tp=run.tp).error
+    missed = np.hypot(learnt.misfit[:, 1:], 0.0 if known is None else np.std(np.log(known)))
+    variables["sigma"] = (("chain", "draw", "kind"), np.repeat(missed, len(KINDS), axis=1).reshape(*shape, len(KINDS)))
     variables["request_s"] = (("chain", "draw"), learnt.request_s.reshape(shape))
     return write_posterior(
         out,
         xr.Dataset(variables, coords={"kind": list(KINDS)}),
         family=STEP_TIME,
         gpu=gpu,
-        source=replace(own, evidence=f"rates of {gpu} as served, from {count} requests ({log.source})", engines=(log.source,)),
+        source=replace(own, evidence=f"rates of {gpu} as served, from {count} requests ({log.source})"),
         sources={name: own if name in learnt.free else priors[name].provenance for name in UNITS},
         data_fingerprint=mark.hexdigest(),
         diagnostics=learnt.diagnostics,

@@ -71,12 +71,12 @@ def _replayed(served: ServedRun, log: Log, learnt: Learnt) -> list[dict[str, Any
     """Figures of the log's answered requests, measured, and simulated with their interval over draws."""
     from calibrate.served.replay import replay
     from sim.cost.rates import RateDraws
-    from sim.rates.serving import HostRates
+    from sim.rates.serving import host_of_log
 
     runs = []
     for d in np.linspace(0, len(learnt.request_s) - 1, CHECK_DRAWS).round().astype(int).tolist():
         rates = learnt.rates.at(d)
-        host = HostRates(request_s=float(learnt.request_s[d]), text=log.experiment.text)
+        host = host_of_log(float(learnt.request_s[d]), log.experiment.text)
         runs.append(replay(served, log.experiment, RateDraws(rates, rates), host))
     rows = []
     for name, column, q in FIGURES:

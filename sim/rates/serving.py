@@ -183,7 +183,7 @@ def as_served(
         if speed is not None:
             raise UsageError("the rates were learnt on a host of their own: its speed is in them")
         learnt = Provenance(Origin.SERVED, "learnt with the rates, from a served log")
-        return rates, HostRates(request_s=rates.host_request_s, source=learnt, text=True)
+        return rates, replace(host_of_log(rates.host_request_s, text=True), source=learnt)
     if overhead is None and (packaged := packaged_overhead()) is not None:
         overhead = packaged.elsewhere(speed)
     if overhead is None or not rates.source.stepped:
@@ -191,6 +191,16 @@ def as_served(
             raise UsageError("no engine was stepped on this GPU: of its host only a prior is known, which no speed scales")
         return rates, HostRates()
     return overhead.applied(rates, overlaps), overhead.host(rates).sent(text=True)
+
+
+def host_of_log(request_s: float, text: bool) -> HostRates:
+    """Latencies of a host of which a log shows the time per request in all: what of it requests share, and the time per token sent, are
+    those of the packaged servers.
+    """
+    known = packaged_overhead()
+    shared_s, token_s = (known.serial_s, known.token_s) if known else (HostRates().serial_s, 0.0)
+    shared_s = min(shared_s, request_s)
+    return HostRates(request_s=request_s - shared_s, serial_s=shared_s, token_s=token_s, text=text)
 
 
 def hidden_work(in_process: Rates, served: Rates) -> HostWork:

@@ -62,6 +62,7 @@ def command(model: str, budget: float, seed: int, out: Path) -> None:
 
     say("1/5 measure the engine, iteration by iteration")
     grid_file = measured(Job("engine-grid", CPU, model, budget_s=budget, seed=seed, **CPU_LIMITS), "grid")
+    steps.require_cells(grid_file, out, budget)
     say("2/5 measure it served")
     first_file = measured(served(KNOWN_RATES), "first")
     say("3/5 calibrate")

@@ -19,7 +19,7 @@ from sim.cost.rates import UNITS, RateDraws, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
 from sim.rates.priors import prior_rates
-from sim.rates.serving import HostRates, hidden_work
+from sim.rates.serving import HostRates, hidden_work, host_of_log
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
@@ -96,7 +96,7 @@ def request_ranks(runs: int, rng: np.random.Generator, settings: Settings = QUIC
         z = {name: float(rng.standard_normal()) for name in (*UNITS, "host")}
         rates = Rates(**{name: float(value(priors[name], z[name])) for name in UNITS})
         host_s = float(value(HOST, z["host"]))
-        log = _log(run, rates, HostRates(request_s=host_s), rng)
+        log = _log(run, rates, host_of_log(host_s, text=False), rng)
         learnt = learn_rates(run, log, priors, replace(settings, seed=int(rng.integers(2**31))))
         for name in learnt.free:
             draws = np.asarray(getattr(learnt.rates, name), dtype=np.float64)[:: settings.draws // KEPT]

@@ -73,12 +73,42 @@ def test_a_load_never_seen_is_predicted_measured_and_compared(tmp_path: Path, mo
     assert code == 0, err
     rows = [line.split() for line in out.splitlines() if line.startswith("open 1/s")]
     assert [row[2] for row in rows] == ["TTFT", "TPOT", "E2EL", "p99"]
-    error = {row[2]: float(row[4].removesuffix("%")) for row in rows[:3]}
+    error = {row[2]: float(row[8].removesuffix("%")) for row in rows[:3]}
     assert error["TPOT"] < 10
     assert error["TTFT"] < 30
     # the loads of both runs are the same, and this server has no noise
     differ = [line.split() for line in out.splitlines() if line.startswith(("open 0.5/s", "open 1.5/s"))]
     assert [row[2:] for row in differ] == [["4", *["0.0%"] * 4]] * 2
+
+
+def test_too_few_cells_are_known_before_anything_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import xarray as xr
+
+    asked = []
+
+    def few(job: Job, out: Path, log: Path | None = None) -> list[Path]:
+        asked.append(job.suite)
+        (path,) = measured(job, out)
+        with xr.open_dataset(path) as data:
+            short = data.load().isel(cell=slice(0, 5))
+        short.to_netcdf(path)
+        return [path]
+
+    monkeypatch.setattr(jobs, "run_apart", few)
+    code, out, err = run("loop", "--model", MODEL, "--budget", "20", "-o", str(tmp_path))
+    assert (code, out, asked) == (1, "", ["engine-grid"])
+    assert "too few cells to calibrate on: 5, at least 8" in err
+    assert "--budget 60" in err
+
+
+def test_rates_that_calibrate_refuses_are_said_to_be_so() -> None:
+    from calibrate.sampling import Diagnostics
+    from simctl.loop_steps import gates
+
+    assert "calibrate" not in gates(Diagnostics(1.002, 2000.0, 0))
+    assert "`simctl calibrate` refuses such rates (R-hat 1.016 > 1.01; effective sample size 108 < 400)" in gates(
+        Diagnostics(1.016, 108.0, 0)
+    )
 
 
 @pytest.mark.slow

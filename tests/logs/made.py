@@ -11,7 +11,7 @@ from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.steps.random_rates import calibration_priors, value
 from sim.cost.rates import UNITS, RateDraws, Rates
-from sim.rates.serving import HostRates
+from sim.rates.serving import host_of_log
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
@@ -21,7 +21,7 @@ GPU = get_gpu("H100")
 PRIORS = calibration_priors(GPU, Precision())
 LIMITS = Limits(max_num_seqs=256, max_num_batched_tokens=8192)
 RUN = ServedRun("made", GPU, get_model("Qwen2.5-7B"), Precision(), LIMITS, 1, "the simulator", ())
-HOST = HostRates(request_s=7e-3)
+HOST = host_of_log(8e-3, text=True)
 NOISE = {"ttft": 0.05, "tpot": 0.01}  # log sd of single requests
 
 
@@ -37,7 +37,7 @@ def made(rates, seed=0, count=240, rates_per_s=(2.0, 10.0), host=HOST):
     arrival = np.cumsum(gaps) - gaps[0]
     n = len(arrival)
     prompt, output = rng.integers(100, 6000, n), rng.integers(20, 200, n)
-    blank = Experiment("made", "open", arrival, prompt, output, np.ones(n), np.full(n, 2.0))
+    blank = Experiment("made", "open", arrival, prompt, output, np.ones(n), np.full(n, 2.0), text=True)
     seen = replay(RUN, blank, RateDraws(rates, rates), host, draws=0)
     ttft = seen.ttft_s * np.exp(NOISE["ttft"] * rng.standard_normal(n))
     rest = (seen.e2el_s - seen.ttft_s) * np.exp(NOISE["tpot"] * rng.standard_normal(n))
