@@ -1,15 +1,15 @@
-"""Launch commands and manifests of a plan's winner: `vllm serve`, Kubernetes, or values of llm-d's modelservice chart."""
+"""A plan's winner as files that start it: `vllm serve` commands, docker compose, Kubernetes, KServe, llm-d, Dynamo, Ray Serve LLM."""
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
+from sim.study.memory import resident_weight_bytes
 
 if TYPE_CHECKING:
     from sim.planning.choices import Choice
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from sim.study.deployment import Deployment
     from sim.study.fleet_spec import PoolSpec
 
-KINDS = ("vllm", "k8s", "llm-d")
 PORT = 8000
-IMAGES = {"k8s": "vllm/vllm-openai:latest", "llm-d": "ghcr.io/llm-d/llm-d-cuda:latest"}
 SIXTEEN = {"bf16": "bfloat16", "fp16": "float16"}
 NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}  # KV from prefill to decode replicas
 COMMENT = 100  # columns
@@ -27,13 +25,21 @@ COMMENT = 100  # columns
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Equal replicas and how each is started."""
+    """Equal replicas and how each is started: the model, then the flags."""
 
     name: str
     role: str
     replicas: int
     deployment: Deployment
     arguments: list[str]
+
+    @property
+    def model(self) -> str:
+        return self.arguments[0]
+
+    @property
+    def flags(self) -> list[str]:
+        return self.arguments[1:]
 
 
 def check_emits(choices: Sequence[Choice]) -> None:
@@ -101,8 +107,10 @@ def repository(source: str, name: str) -> str:
 
 
 def emitted(plan: RaceResult, kind: str, answer: str) -> str:
-    """What starts the winner, the answer above it as comments."""
+    """What starts the winner, the answer above it as comments. UsageError for what the format cannot say."""
     import textwrap
+
+    from sim.planning.emitters import KINDS
 
     assert plan.winner is not None
     choice = plan.choices[plan.winner.choice]
@@ -112,115 +120,70 @@ def emitted(plan: RaceResult, kind: str, answer: str) -> str:
         Server(pool.name if choice.study.fleet else "vllm", pool.role, n, pool.deployment, serve_arguments(pool))
         for pool, n in zip(pools, counts, strict=True)
     ]
-    notes = [answer.removeprefix("=> "), *_notes(pools)]
-    head = "".join(f"{line}\n" for note in notes for line in textwrap.wrap(note, COMMENT, initial_indent="# ", subsequent_indent="# "))
-    if kind != "vllm" and (several := [s for s in servers if s.deployment.links.nodes(s.deployment.gpus) > 1]):
-        raise UsageError(
-            f"--emit {kind} writes replicas of one node; {several[0].deployment.gpus} GPUs are more: --emit vllm has the command"
-        )
-    body = {"vllm": _commands, "k8s": _manifests, "llm-d": _values}[kind](servers)
-    return head + body
+    body, said = KINDS[kind](servers)
+    notes = [answer.removeprefix("=> "), *_notes(pools), *said]
+    lines = [line for note in notes for line in textwrap.wrap(note, COMMENT, initial_indent="# ", subsequent_indent="# ")]
+    return "".join(f"{line}\n" for line in lines) + body
 
 
 def _notes(pools: Sequence[PoolSpec]) -> list[str]:
-    """What the engine's arguments do not say of the plan."""
+    """What no format says of the plan."""
     d = pools[0].deployment
-    notes = [f"The plan sends requests by {d.router}; a front door that does otherwise has other latencies."]
+    notes = []
     if pools[0].max_prompt_tokens is not None:
         notes.append(f"The front door sends prompts of up to {pools[0].max_prompt_tokens} tokens to the first pool, others to the second.")
-    if any(pool.deployment.precision.weights not in (*SIXTEEN, "fp8") for pool in pools):
+    if any(pool.deployment.model.checkpoint is None and pool.deployment.precision.weights not in (*SIXTEEN, "fp8") for pool in pools):
         notes.append(f"Weights in {d.precision.weights}: name a checkpoint that has them.")
     return notes
 
 
-def _commands(servers: Sequence[Server]) -> str:
-    lines = []
+def one_node(servers: Sequence[Server], kind: str) -> None:
+    """Raises UsageError for a replica of more GPUs than a node has: no pod or container spans nodes."""
     for server in servers:
         d = server.deployment
-        lines.append(f"# {server.name}: {server.replicas} of these, each on {d.placed}")
-        lines.append(f"vllm serve {shlex.join(server.arguments)} --port {PORT}")
-    return "\n".join(lines) + "\n"
+        if d.links.nodes(d.gpus) > 1:
+            raise UsageError(f"--emit {kind} writes replicas of one node; {d.gpus} GPUs are more: --emit vllm has the command")
 
 
-def _manifests(servers: Sequence[Server]) -> str:
-    return _documents([document for server in servers for document in (_deployment(server), _service(server))])
+def prefills(servers: Sequence[Server]) -> bool:
+    """Whether some servers hand their prompts over to others."""
+    return any(server.role == "prefill" for server in servers)
 
 
-def _deployment(server: Server) -> dict[str, Any]:
-    labels = {"app": f"simctl-{server.name}"}
-    container = {
-        "name": "vllm",
-        "image": IMAGES["k8s"],
-        "command": ["vllm", "serve"],
-        "args": [*server.arguments, "--port", str(PORT)],
-        "ports": [{"containerPort": PORT, "name": "http"}],
-        "readinessProbe": {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 5},
-        "resources": _resources(server),
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
-    }
-    product = next((alias for alias in server.deployment.gpu.aliases if alias.startswith("NVIDIA ")), "")
-    spec: dict[str, Any] = {"nodeSelector": {"nvidia.com/gpu.product": product.replace(" ", "-")}} if product else {}
-    spec |= {"containers": [container], "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": labels["app"], "labels": labels, "annotations": {"simctl/gpu": server.deployment.gpu.name}},
-        "spec": {
-            "replicas": server.replicas,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": spec},
-        },
-    }
+def storage_gib(server: Server) -> int:
+    """GiB of disk for the weights, with room for the files beside them."""
+    d = server.deployment
+    return int(1.2 * resident_weight_bytes(d.model, d.precision) / 2**30) + 10
 
 
-def _service(server: Server) -> dict[str, Any]:
-    name = f"simctl-{server.name}"
-    ports = [{"name": "http", "port": 80, "targetPort": "http"}]
-    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {"selector": {"app": name}, "ports": ports}}
-
-
-def _resources(server: Server) -> dict[str, Any]:
-    gpus = str(server.deployment.gpus)
-    return {"limits": {"nvidia.com/gpu": gpus}, "requests": {"nvidia.com/gpu": gpus}}
-
-
-def _values(servers: Sequence[Server]) -> str:
-    """Values of the chart llm-d-modelservice. It has one decode and one prefill role: other pools are releases of their own."""
-    documents = []
-    for group in [servers] if servers[0].role == "prefill" else [[server] for server in servers]:
-        model = group[0].arguments[0]
-        values: dict[str, Any] = {
-            "modelArtifacts": {"uri": f"hf://{model}", "name": model},
-            "accelerator": {"type": "nvidia"},
-            "routing": {"servicePort": PORT, **({"proxy": {"connector": "nixlv2"}} if len(group) > 1 else {})},
-        }
-        for server in group:
-            role = "prefill" if server.role == "prefill" else "decode"
-            container = {
-                "name": "vllm",
-                "image": IMAGES["llm-d"],
-                "modelCommand": "vllmServe",
-                "args": server.arguments[1:],
-                "resources": _resources(server),
-                "mountModelVolume": True,
-            }
-            parallelism = {"tensor": server.deployment.tp}
-            p = server.deployment.parallel
-            parallelism |= {name: size for name, size in (("pipeline", p.pp), ("data", p.dp)) if size > 1}
-            values[role] = {"create": True, "replicas": server.replicas, "parallelism": parallelism, "containers": [container]}
-        if len(group) == 1:
-            values["prefill"] = {"create": False}
-        documents.append(values)
-    return _documents(documents)
-
-
-def _documents(documents: Sequence[dict[str, Any]]) -> str:
+def yaml_documents(documents: Sequence[dict[str, Any]]) -> str:
+    """YAML documents, what is said twice written out."""
     import yaml
 
     class Plain(yaml.SafeDumper):
-        """Writes out what is said twice."""
+        """Knows no references."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
     return yaml.dump_all(documents, Dumper=Plain, sort_keys=False, width=120)
+
+
+def settings(flags: Sequence[str]) -> dict[str, Any]:
+    """Flags as the engine's own arguments by name, their values as YAML has them."""
+    found: dict[str, Any] = {}
+    rest = list(flags)
+    while rest:
+        name = rest.pop(0).removeprefix("--")
+        if rest and not rest[0].startswith("--"):
+            found[name.replace("-", "_")] = _value(rest.pop(0))
+        else:
+            found[name.removeprefix("no-").replace("-", "_")] = not name.startswith("no-")
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,4 +1,4 @@
-"""Deployment files: what a `vllm serve` or SGLang command line, docker compose, Kubernetes, KServe, llm-d or Dynamo file says of a server.
+"""Deployment files: what a `vllm serve` or SGLang command, docker compose, Kubernetes, KServe, llm-d, Dynamo or Ray file says of a server.
 
 Read as defaults of the command's own options, so that what the command line says wins. What the file says that an answer would depend on
 and that no option here stands for is named; what only concerns names, ports and logs is passed over.
@@ -23,7 +23,14 @@ SERVERS = {
     "vllm": r"\bvllm\s+serve\b|vllm\.entrypoints|\bdynamo\.vllm\b",
     "sglang": r"\bsglang\s+serve\b|sglang\.launch_server|\bdynamo\.sglang\b",
 }
-PRODUCTS = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "gpu.nvidia.com/class", "accelerator")
+PRODUCTS = (
+    "simctl/gpu",
+    "accelerator_type",
+    "nvidia.com/gpu.product",
+    "cloud.google.com/gke-accelerator",
+    "gpu.nvidia.com/class",
+    "accelerator",
+)
 COUNTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
 NO_MATTER = re.compile(
     r"host|port|uds|served-model-name|model-name|api-key|trust-remote-code|download-dir|tokenizer.*|chat-template.*|.*log.*|revision|seed|"
@@ -124,12 +131,15 @@ def read_deployment(path: Path) -> Found:
         documents = [read_yaml(each, path.name) for each in re.split(r"^---\s*$", text, flags=re.MULTILINE) if each.strip()]
         for document in documents:
             commands += _commands(path.name, document)
-            _around(document, found)
+            _around(path.name, document, found)
     if not commands:
         raise UsageError(f"{path.name}: no `vllm serve` or SGLang server in it: neither a command line nor args of a container")
     engine, words = commands[0]
     found.options["engine"] = engine
     _flags(path.name, engine, words, found)
+    same = sum(each == words for _, each in commands)
+    if same > 1:  # one service a replica
+        found.options["replicas"] = same
     found.unused += [f"another server ({' '.join(each[:4])} ...)" for _, each in commands[1:] if each != words]
     if "model" not in found.options:
         raise UsageError(f"{path.name}: its server names no model")
@@ -175,6 +185,13 @@ def _commands(name: str, document: Any) -> list[tuple[str, list[str]]]:
         if (len(words) >= 3 and words[-2:-1] == ["-c"]) or (words and "\n" in words[-1]):
             words = _words(name, words[-1])
         image = str(each.get("image", ""))
+        if "dynamo.frontend" in words:  # routes, in the engine's image
+            continue
+        if isinstance(each.get("engine_kwargs"), dict):
+            loading = each.get("model_loading_config")
+            source = (loading.get("model_source") or loading.get("model_id")) if isinstance(loading, dict) else None
+            found.append(("vllm", [*(["--model", str(source)] if source else []), *_flags_of(each["engine_kwargs"])]))
+            continue
         engine = _engine(" ".join(words)) or next((engine for engine in SERVERS if engine in image), None)
         kind = each.get("modelFormat")
         if engine is None and isinstance(kind, dict) and kind.get("name") in ("huggingface", "vLLM", "vllm"):
@@ -185,18 +202,31 @@ def _commands(name: str, document: Any) -> list[tuple[str, list[str]]]:
     return found
 
 
-def _around(document: Any, found: Found) -> None:
+def _flags_of(arguments: Mapping[str, Any]) -> list[str]:
+    """An engine's arguments by name, as flags."""
+    words: list[str] = []
+    for name, value in arguments.items():
+        flag = str(name).replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif value is not None:
+            words += [f"--{flag}", json.dumps(value) if isinstance(value, dict | list) else str(value)]
+    return words
+
+
+def _around(name: str, document: Any, found: Found) -> None:
     """What stands outside of containers: the GPU's name, how many, replicas, parallelism, and where weights come from."""
     for each in _walk(document):
-        for name in PRODUCTS:
-            if isinstance(each.get(name), str):
-                found.options.setdefault("gpu", each[name])
-        for name in COUNTS:
-            if str(each.get(name, "")).isdigit():
-                found.options.setdefault("gpus", int(each[name]))
-        for name in ("replicas", "minReplicas"):
-            if isinstance(each.get(name), int) and each[name] > 0:
-                found.options.setdefault("replicas", each[name])
+        for key in PRODUCTS:
+            if isinstance(each.get(key), str):
+                found.options.setdefault("gpu", each[key])
+        for key in COUNTS:
+            if str(each.get(key, "")).isdigit():
+                found.options.setdefault("gpus", int(each[key]))
+        own = each if isinstance(each.get("replicas"), int) else each.get("deployment_config") or each.get("deploy") or each
+        for key in ("replicas", "minReplicas", "num_replicas"):  # of what holds the server, not of a router beside it
+            if isinstance(own, dict) and isinstance(own.get(key), int) and own[key] > 0 and _commands(name, each):
+                found.options.setdefault("replicas", own[key])
         if isinstance(each.get("maxReplicas"), int):
             found.unused.append(f"maxReplicas {each['maxReplicas']} (autoscaling: a fleet file's `scaling`)")
         tensor = each.get("parallelism", {}).get("tensor") if isinstance(each.get("parallelism"), dict) else None

@@ -17,6 +17,7 @@ from simctl.simulate_options import SIMULATE, GoodputCommand
 LEFT_OUT = ("replicas", "fleet_file", "goal", "draws", "iterations", "out", "plot", "chrome_trace", "as_json", *MANY)
 
 INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
+EMITS = ("vllm", "compose", "k8s", "kserve", "llm-d", "dynamo", "ray")  # those of sim.planning.emitters, which is slow to import
 AS_GIVEN = ("as_json", "workers", "progress", "quick", "emit")  # beside a scenario, too
 
 
@@ -78,7 +79,7 @@ class PlanCommand(GoodputCommand, Sectioned):
 @click.option("--most-gpus", type=click.IntRange(1, 4096), default=64, show_default=True, help="No deployment has more GPUs.")
 @click.option("--price", multiple=True, metavar="GPU=USD", help="Price per GPU-hour, instead of the catalogue's list price.")
 @click.option("--workers", type=click.IntRange(1, 256), help="Processes. [default: one per core]")
-@click.option("--emit", type=click.Choice(["vllm", "k8s", "llm-d"]), help="Print what starts the winner instead: commands or manifests.")
+@click.option("--emit", type=click.Choice(EMITS), help="Print what starts the winner instead: commands or a file of that kind.")
 @click.option("--quick", is_flag=True, help="Only the cheapest: not what more money buys, the highest rate, what to measure.")
 @click.option("--progress/--no-progress", default=None, help="Say on stderr how far the search is. [default: on a terminal]")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")

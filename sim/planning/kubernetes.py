@@ -1,0 +1,261 @@
+"""Kubernetes objects of a plan's servers: plain ones, KServe's, llm-d's and Dynamo's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.engine.versions import NEWEST
+from sim.planning.emit import PORT, Server, one_node, prefills, storage_gib, yaml_documents
+from sim.planning.router_args import router_arguments, router_command
+
+IMAGE = f"vllm/vllm-openai:v{NEWEST}.0"
+DYNAMO_IMAGE = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.6.1"
+SIDECAR_IMAGE = "ghcr.io/llm-d/llm-d-routing-sidecar:v0.4.0"
+SECRET = "hf-token"
+TOKEN_NOTE = f"Gated weights: kubectl create secret generic {SECRET} --from-literal=HF_TOKEN=..."
+CACHE = "/root/.cache/huggingface"
+DYNAMO_MODES = {"round-robin": "round-robin", "random": "random", "power-of-two": "power-of-two", "least-requests": "least-loaded"}
+PREFIX_AWARE = ("prefix-affinity", "lmetric", "unified")
+Written = tuple[str, list[str]]
+
+
+def kubernetes(servers: Sequence[Server]) -> Written:
+    """A StatefulSet of each pool, whose pods have names that a router can be told, and the router."""
+    one_node(servers, "k8s")
+    documents = [document for server in servers for document in (_stateful_set(server), _service(server))]
+    urls = {
+        server.name: [f"http://simctl-{server.name}-{i}.simctl-{server.name}:{PORT}" for i in range(server.replicas)] for server in servers
+    }
+    said = [TOKEN_NOTE]
+    if prefills(servers) or len(servers) == 1 < servers[0].replicas:
+        arguments, more = router_arguments(servers, urls)
+        documents += _router(arguments)
+        said += [*more, "The router is told its replicas by name: change both to scale."]
+    return yaml_documents(documents), said
+
+
+def _pod(server: Server, command: list[str], args: list[str], name: str = "vllm") -> dict[str, Any]:
+    """A pod of one server: its GPUs, the token for gated weights, and disk for them."""
+    gpus = {"nvidia.com/gpu": str(server.deployment.gpus)}
+    container: dict[str, Any] = {
+        "name": name,
+        "image": IMAGE,
+        "command": command,
+        "args": args,
+        "env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": SECRET, "key": "HF_TOKEN", "optional": True}}}],
+        "ports": [{"containerPort": PORT, "name": "http"}],
+        "readinessProbe": {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 5},
+        "resources": {"limits": gpus, "requests": gpus},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "weights", "mountPath": CACHE}],
+    }
+    if server.role != "serve":  # where others fetch KV from
+        container["env"].append({"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
+    volumes = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    return {**_on_gpu(server), "containers": [container], "volumes": volumes}
+
+
+def _on_gpu(server: Server) -> dict[str, Any]:
+    product = next((alias for alias in server.deployment.gpu.aliases if alias.startswith("NVIDIA ")), "")
+    return {"nodeSelector": {"nvidia.com/gpu.product": product.replace(" ", "-")}} if product else {}
+
+
+def _claim(server: Server) -> dict[str, Any]:
+    return {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": f"{storage_gib(server)}Gi"}}}
+
+
+def _own_disk(server: Server) -> dict[str, Any]:
+    """A volume of the pod's own, made and deleted with it."""
+    return {"name": "weights", "ephemeral": {"volumeClaimTemplate": {"spec": _claim(server)}}}
+
+
+def _stateful_set(server: Server) -> dict[str, Any]:
+    labels = {"app": f"simctl-{server.name}"}
+    pod = _pod(server, ["vllm", "serve"], [*server.arguments, "--port", str(PORT)])
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": labels["app"], "labels": labels, "annotations": {"simctl/gpu": server.deployment.gpu.name}},
+        "spec": {
+            "serviceName": labels["app"],
+            "replicas": server.replicas,
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+            "volumeClaimTemplates": [{"metadata": {"name": "weights"}, "spec": _claim(server)}],
+        },
+    }
+
+
+def _service(server: Server) -> dict[str, Any]:
+    name = f"simctl-{server.name}"
+    ports = [{"name": "http", "port": PORT, "targetPort": "http"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"clusterIP": "None", "selector": {"app": name}, "ports": ports},
+    }
+
+
+def _router(arguments: list[str]) -> list[dict[str, Any]]:
+    labels = {"app": "simctl-router"}
+    container = {
+        "name": "router",
+        "image": "python:3.12-slim",
+        "command": router_command(arguments),
+        "ports": [{"containerPort": PORT, "name": "http"}],
+    }
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": labels["app"], "labels": labels},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": labels["app"]},
+        "spec": {"selector": labels, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]},
+    }
+    return [deployment, service]
+
+
+def kserve(servers: Sequence[Server]) -> Written:
+    """LLMInferenceService objects: one, prefill inside of it, or one a pool. Its scheduler routes."""
+    one_node(servers, "kserve")
+    groups = [servers] if prefills(servers) else [[server] for server in servers]
+    documents = []
+    for group in groups:
+        main = next(server for server in group if server.role != "prefill")
+        spec = {"model": {"uri": f"hf://{main.model}", "name": main.model}, **_kserve_part(main)}
+        spec |= {"router": {"gateway": {}, "route": {}, "scheduler": {}}}
+        for server in group:
+            if server.role == "prefill":
+                spec["prefill"] = _kserve_part(server)
+        meta = {"name": f"simctl-{main.name}", "annotations": {"simctl/gpu": main.deployment.gpu.name}}
+        documents.append({"apiVersion": "serving.kserve.io/v1alpha2", "kind": "LLMInferenceService", "metadata": meta, "spec": spec})
+    return yaml_documents(documents), [TOKEN_NOTE, _scheduler_note(servers)]
+
+
+def _kserve_part(server: Server) -> dict[str, Any]:
+    p = server.deployment.parallel
+    sizes = {"tensor": server.deployment.tp}
+    sizes |= {name: size for name, size in (("pipeline", p.pp), ("data", p.dp)) if size > 1}
+    pod = _pod(server, ["vllm", "serve", "/mnt/models"], [*server.flags, "--port", str(PORT)], name="main")
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]  # KServe's own initializer brings the weights to /mnt/models
+    pod["containers"][0]["volumeMounts"] = mounts
+    return {"replicas": server.replicas, "parallelism": sizes | ({"expert": True} if p.expert else {}), "template": pod}
+
+
+def _scheduler_note(servers: Sequence[Server]) -> str:
+    router = servers[0].deployment.router
+    return f"The plan sends requests by {router}; the endpoint picker scores replicas by load and prefix: other latencies."
+
+
+def llm_d(servers: Sequence[Server]) -> Written:
+    """A kustomization, Deployments with llm-d's labels, and the InferencePool that its endpoint picker serves."""
+    one_node(servers, "llm-d")
+    disaggregated = prefills(servers)
+    documents = [_llm_d_deployment(server, disaggregated) for server in servers]
+    names = list(dict.fromkeys(_pool_name(server, disaggregated) for server in servers))
+    documents += [_inference_pool(name) for name in names]
+    said = [
+        TOKEN_NOTE,
+        _scheduler_note(servers),
+        "Save as resources.yaml beside a kustomization.yaml of `resources: [resources.yaml]`, kubectl apply -k, and install the endpoint "
+        f"picker of each pool ({', '.join(f'{name}-epp' for name in names)}) with the inferencepool chart.",
+    ]
+    return yaml_documents(documents), said
+
+
+def _pool_name(server: Server, disaggregated: bool) -> str:
+    return "simctl" if disaggregated else f"simctl-{server.name}"
+
+
+def _llm_d_deployment(server: Server, disaggregated: bool) -> dict[str, Any]:
+    role = server.role if disaggregated else "both"
+    pool = _pool_name(server, disaggregated)
+    labels = {"llm-d.ai/inferenceServing": "true", "llm-d.ai/role": role, "llm-d.ai/pool": pool}
+    port = PORT + 200 if role == "decode" else PORT  # the sidecar has the decode pod's own port, and asks for prefill elsewhere
+    pod = _pod(server, ["vllm", "serve"], [*server.arguments, "--port", str(port)])
+    if role == "decode":
+        pod["containers"][0]["ports"] = [{"containerPort": port, "name": "http"}]
+        sidecar = {
+            "name": "routing-proxy",
+            "image": SIDECAR_IMAGE,
+            "args": [f"--port={PORT}", f"--vllm-port={port}", "--connector=nixlv2"],
+            "ports": [{"containerPort": PORT, "name": "proxy"}],
+            "restartPolicy": "Always",
+        }
+        pod["initContainers"] = [sidecar]
+    pod["volumes"].append(_own_disk(server))
+    name = f"simctl-{server.name}"
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "labels": labels, "annotations": {"simctl/gpu": server.deployment.gpu.name}},
+        "spec": {
+            "replicas": server.replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+def _inference_pool(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "inference.networking.k8s.io/v1",
+        "kind": "InferencePool",
+        "metadata": {"name": name},
+        "spec": {
+            "targetPorts": [{"number": PORT}],
+            "selector": {"matchLabels": {"llm-d.ai/pool": name}},
+            "endpointPickerRef": {"name": f"{name}-epp", "port": {"number": 9002}},
+        },
+    }
+
+
+def dynamo(servers: Sequence[Server]) -> Written:
+    """DynamoGraphDeployments: a frontend that routes and a worker, or prefill and decode workers; one a pool."""
+    one_node(servers, "dynamo")
+    groups = [servers] if prefills(servers) else [[server] for server in servers]
+    router = servers[0].deployment.router
+    mode = "kv" if router in PREFIX_AWARE else DYNAMO_MODES.get(router, "least-loaded")
+    said = [f"Gated weights: kubectl create secret generic {SECRET} --from-literal=HF_TOKEN=..."]
+    if router not in DYNAMO_MODES:
+        said.append(f"The frontend has no {router}: {mode} is its nearest, and has other latencies.")
+    documents = []
+    for group in groups:
+        front = _component("Frontend", "frontend", 1, ["python3"], ["-m", "dynamo.frontend", "--router-mode", mode], {})
+        components = [front, *(_worker(server) for server in group)]
+        name = "simctl" if len(group) > 1 else f"simctl-{group[0].name}"
+        meta = {"name": name, "annotations": {"simctl/gpu": group[0].deployment.gpu.name}}
+        documents.append(
+            {"apiVersion": "nvidia.com/v1beta1", "kind": "DynamoGraphDeployment", "metadata": meta, "spec": {"components": components}}
+        )
+    return yaml_documents(documents), said
+
+
+def _worker(server: Server) -> dict[str, Any]:
+    role = [] if server.role == "serve" else ["--disaggregation-mode", server.role]
+    kind = "worker" if server.role == "serve" else server.role
+    gpus = {"nvidia.com/gpu": str(server.deployment.gpus)}
+    disk = {"ephemeral-storage": f"{storage_gib(server)}Gi"}
+    args = ["--model", server.model, *server.flags, *role]
+    found = _component(
+        server.name, kind, server.replicas, ["python3", "-m", "dynamo.vllm"], args, {"limits": gpus, "requests": gpus | disk}
+    )
+    found["podTemplate"]["spec"] |= _on_gpu(server)
+    return found
+
+
+def _component(name: str, kind: str, replicas: int, command: list[str], args: list[str], resources: dict[str, Any]) -> dict[str, Any]:
+    container: dict[str, Any] = {"name": "main", "image": DYNAMO_IMAGE, "command": command, "args": args}
+    container |= {"envFrom": [{"secretRef": {"name": SECRET, "optional": True}}]}
+    container |= {"resources": resources} if resources else {}
+    return {"name": name, "type": kind, "replicas": replicas, "podTemplate": {"spec": {"containers": [container]}}}

@@ -1,0 +1,90 @@
+"""What `plan --emit` writes, `--from-deployment` reads as the same deployment, in every format; what a format cannot say is said."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sim.errors import UsageError
+from sim.planning.emit import Server, serve_arguments
+from sim.planning.emitters import KINDS
+from sim.specs.gpus import get_gpu
+from sim.specs.parallel import Parallel
+from sim.specs.topology import default_topology, with_node
+from sim.study.deployment import Deployment
+from sim.study.fleet_spec import PoolSpec
+from simctl.asked.deployments import deployment_of
+from simctl.commands.plan_command import EMITS
+from simctl.commands.simulate_command import command
+
+LIMITS = {
+    "max_num_seqs": st.sampled_from([None, 8, 256]),
+    "max_num_batched_tokens": st.sampled_from([None, 2048, 16384]),
+    "max_model_len": st.sampled_from(["auto", 4096]),
+    "gpu_memory_utilization": st.sampled_from([None, 0.8]),
+    "enable_prefix_caching": st.sampled_from([None, False]),
+    "enable_chunked_prefill": st.booleans(),
+    "policy": st.sampled_from(["fcfs", "priority"]),
+    "kv_offloading_size": st.sampled_from([None, 8.0]),
+    "enforce_eager": st.booleans(),
+    "prefill_schedule_interval": st.sampled_from([1, 3]),
+    "num_gpu_blocks": st.sampled_from([None, 5000]),
+    "dtype": st.sampled_from([None, "fp8"]),
+    "kv_dtype": st.sampled_from([None, "fp8"]),
+}
+
+
+def server_of(replicas, **given):
+    d = Deployment.of("Llama-3.1-8B", replicas=replicas, **given)
+    return Server("vllm", "serve", replicas, d, serve_arguments(PoolSpec(d)))
+
+
+def read_back(kind, server, path):
+    """The deployment that `simulate --from-deployment` takes from what the format says."""
+    path.write_text(KINDS[kind]([server])[0])
+    more = ["--gpu", server.deployment.gpu.name, "--replicas", str(server.replicas)] if kind == "vllm" else []  # a command knows neither
+    return deployment_of(command.make_context("simulate", ["--from-deployment", str(path), *more]).params)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    replicas=st.integers(1, 4),
+    gpu=st.sampled_from(["H100", "L40S", "H200"]),
+    tp=st.sampled_from([1, 2]),
+    parallel=st.sampled_from([Parallel(), Parallel(2, 1), Parallel(1, 2)]),
+    limits=st.fixed_dictionaries({}, optional=LIMITS),
+)
+def test_the_same_deployment(kind, replicas, gpu, tp, parallel, limits, tmp_path):
+    if limits.get("enable_prefix_caching") is False:
+        limits.pop("kv_offloading_size", None)
+    if limits.get("enable_chunked_prefill") is False:
+        limits |= {"max_model_len": 4096, "max_num_batched_tokens": 16384}
+    if "num_gpu_blocks" in limits:
+        limits["max_model_len"] = 4096
+    server = server_of(replicas, gpu=gpu, tp=tp, parallel=parallel, **limits)
+    if kind == "compose" and replicas * server.deployment.gpus > 8:
+        with pytest.raises(UsageError, match="one host of"):
+            KINDS[kind]([server])
+        return
+    found = read_back(kind, server, tmp_path / "deployment")
+    assert (found.replicas, found.gpu.name, found.tp, found.parallel.parts) == (replicas, gpu, tp, parallel.parts)
+    assert serve_arguments(PoolSpec(found)) == server.arguments
+
+
+def test_the_command_offers_every_format():
+    assert tuple(KINDS) == EMITS
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "vllm"])
+def test_a_replica_of_two_nodes_is_refused(kind):
+    """No node has the 16 GPUs that a pod of it would ask for."""
+    server = server_of(1, gpu="H100", tp=8, parallel=Parallel(2, 1), topology=with_node(default_topology(get_gpu("H100")), 8))
+    with pytest.raises(UsageError, match="16 GPUs are more: --emit vllm has the command"):
+        KINDS[kind]([server])
+
+
+@pytest.mark.parametrize("kind", ["compose", "k8s", "dynamo"])
+def test_a_router_that_a_format_lacks_is_said(kind):
+    said = {name: " ".join(KINDS[kind]([server_of(2, gpu="H100", router=name)])[1]) for name in ("random", "unified")}
+    assert "no unified" in said["unified"]
+    assert "no random" not in said["random"]
