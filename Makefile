@@ -106,7 +106,9 @@ $(NEXT_VENV)/.ready: tests/engine/vllm_requirements.py
 	$(NEXT_BIN)/pip install --quiet --disable-pip-version-check --no-deps vllm==0.33.0 xgrammar==0.2.8 apache-tvm-ffi==0.1.11
 	$(NEXT_BIN)/python tests/engine/vllm_requirements.py > $(NEXT_VENV)/requirements.txt
 	$(NEXT_BIN)/pip install --quiet --disable-pip-version-check -r $(NEXT_VENV)/requirements.txt
-	$(NEXT_BIN)/pip install --quiet --disable-pip-version-check pytest hypothesis numpy scipy simpy xarray
+	$(NEXT_BIN)/pip install --quiet --disable-pip-version-check pytest hypothesis numpy scipy simpy xarray msgpack pyarrow grpcio-reflection
+	$(NEXT_BIN)/pip install --quiet --disable-pip-version-check --no-deps \
+	    ray==2.60.0 compose-spec==0.2.1 ai-dynamo==1.6.1 kserve==0.21.0 vllm-router==0.1.17 setproctitle
 	touch $@
 
 $(VLLM_VENV)/.ready: tests/engine/vllm_requirements.py
@@ -122,7 +124,7 @@ $(VLLM_VENV)/.ready: tests/engine/vllm_requirements.py
 test-vllm: $(VLLM_VENV)/.ready $(NEXT_VENV)/.ready
 	$(NEXT_BIN)/python -m pytest -q -m vllm -p no:cacheprovider --hypothesis-show-statistics tests/engine/test_decisions_equal_vllm.py \
 	    tests/specs/test_architectures_of_vllm_are_read.py tests/simulate/test_kv_pools_equal_vllms.py \
-	    tests/planning/test_emitted_arguments_parse_in_vllm.py
+	    tests/planning/test_emitted_arguments_parse_in_vllm.py tests/planning/test_written_deployments_parse_in_their_own_tools.py
 	$(VLLM_BIN)/python -m pytest -q -m vllm -p no:cacheprovider --hypothesis-show-statistics \
 	    tests/engine/test_decisions_equal_vllm.py tests/specs/test_params_equal_transformers.py \
 	    tests/planning/test_emitted_arguments_parse_in_vllm.py
