@@ -33,7 +33,7 @@ def test_sources_and_prices_are_stated(gpu):
 @by_card
 def test_units_are_plausible(gpu):
     """A slip of a factor 1000 or a sparse figure for a dense one shows here."""
-    assert 8e9 < gpu.memory_bytes < 3e11
+    assert 8e9 < gpu.memory_bytes < 3.1e11  # eight stacks of 36 GiB
     assert 2e11 < gpu.memory_bandwidth < 1e13
     assert set(gpu.flops) <= set(FLOPS_DTYPES)
     sixteen = gpu.flops.get("fp16") or gpu.flops["bf16"]  # TPUs have no fp16
@@ -54,6 +54,12 @@ def test_memory_is_what_the_driver_reports_or_the_datasheet_says(gpu):
         assert gpu.memory_bytes == int(printed[1]) * 1e9
     else:
         assert gpu.unified_memory  # there the driver reports nothing
+
+
+@pytest.mark.parametrize("name", [name for name in list_gpus() if name.startswith("MI")])
+def test_amd_counts_memory_in_gib(name):
+    """rocm-smi reports 196,592 MiB of a "192 GB" card, 16 below 192 GiB: the others alike."""
+    assert (get_gpu(name).memory_bytes / 2**20 + 16) % (16 * 1024) == 0
 
 
 def test_recorded_campaign_price():
