@@ -40,11 +40,12 @@ bench-start: $(VENV)/.base
 	$(BIN)/python docs/bench_start.py
 
 # A plan over 200 deployments on two cores: first ranked answer, whole answer.
-bench-plan: $(VENV)/.base
+bench-plan: compile
 	$(BIN)/python docs/bench_plan.py
 
 # A sweep on Dask: overhead per cell, one worker against two; `python docs/bench_sweep.py --lose-workers` kills workers on the way.
-bench-sweep: $(VENV)/.test
+bench-sweep: compile
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[sweep]'
 	$(BIN)/python docs/bench_sweep.py
 
 # Needs a CUDA device. docs/kernels_page.py turns committed tables into docs/kernels.md.
@@ -156,14 +157,15 @@ loop: $(VENV)/.engine-cpu
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) $(NEXT_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-# Another tool on the same questions, in an environment of its own.
-.venv-peers/.ready:
+# Other tools on the same questions, in an environment of their own. Replaying asks for none of the second's requirements.
+.venv-peers/.ready: Makefile
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check aiconfigurator==0.12.0
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check --no-deps ai-dynamo==1.4.2 ai-dynamo-runtime==1.4.2
 	touch $@
 
 .PHONY: bench-peers
-bench-peers: $(VENV)/.base .venv-peers/.ready
+bench-peers: compile .venv-peers/.ready
 	$(BIN)/python docs/bench_peers.py .venv-peers/bin
 
 # The first time, with empty caches, and again; two minutes.
