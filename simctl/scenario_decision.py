@@ -12,7 +12,8 @@ INTERVALS = ("rates_90.", "run_noise_90.")
 
 
 def decision_of(path: Path, gpu: str, metric: str | None, goal: tuple[str, float] | None, allow_code: bool = False) -> Decision:
-    """The decision of a scenario of `simulate` or `what-if`, asked of `gpu`. The metric defaults to the first one the scenario reports.
+    """The decision of a scenario of `simulate` or `what-if`, asked of `gpu`. The goal defaults to the
+    scenario's own, the metric to the goal's, else to the first one the scenario reports.
 
     A scenario that comes with simctl may be given by its name. With `allow_code` it may name a scheduler class of its own, which runs code.
     Raises UsageError naming what is missing.
@@ -21,6 +22,10 @@ def decision_of(path: Path, gpu: str, metric: str | None, goal: tuple[str, float
     makers = ("simulate", "what-if")
     if scenario.command not in makers:
         raise UsageError(f"{path.name}: a design needs a scenario of {' or '.join(makers)}, not of {scenario.command}")
+    cells = {", ".join(f"{k} {v}" for k, v in cell.label.items()) or "as asked": cell.question() for cell in scenario.cells}
+    own = next((each.goal for each in cells.values() if getattr(each, "goal", None)), None)
+    if goal is None and own is not None and metric in (None, own[0]):
+        goal = own
     limit = None
     if goal is not None:
         metric, limit = goal
@@ -28,7 +33,6 @@ def decision_of(path: Path, gpu: str, metric: str | None, goal: tuple[str, float
     name = metric or (reported[0] if reported else None)
     if name is None:
         raise UsageError(f"{path.name}: reports no figure; name one with --metric")
-    cells = {", ".join(f"{k} {v}" for k, v in cell.label.items()) or "as asked": cell.question() for cell in scenario.cells}
     if "map" in scenario.fixed:
         raise UsageError(f"{path.name}: a design needs a figure, not a map")
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
     from sim.sweeps.decision import Decision
 
 Array = NDArray[np.float64]
-SIMULATIONS = 80  # draws of the rates at which the figure is simulated
+Progress = Callable[[int, int], None]
+SIMULATIONS, FEWEST = 80, 30  # draws of the rates at which the figure is simulated, and at which it is however long that takes
+MOST_S = 40.0  # of simulating
 LEAST_CELLS = 8  # a calibration refuses fewer
 ENOUGH = 0.05  # no more cells once the interval is within this share of what every cell together would leave
 
@@ -49,6 +53,13 @@ class Designed:
     grid: Plan
     everything: Plan
     budget_s: float
+    simulations: int
+    met: Array | None  # share of the simulated draws that meet the goal, by sweep cell
+
+    @property
+    def decided(self) -> bool:
+        """Whether the goal is met at every draw of the rates, or at none, whatever the sweep cell: nothing is left to measure for."""
+        return self.met is not None and not (self.met * (1 - self.met)).any()
 
     def interval(self, spread: Array) -> list[tuple[float, float]]:
         """Expected 5-95 % interval of the metric by sweep cell, when its standard deviation has come down to `spread`."""
@@ -80,16 +91,17 @@ class Designed:
         return worst
 
 
-def designed(decision: Decision, start: Start, found: Measurable, budget_s: float, seed: int = 0) -> Designed:
-    """Choose cells within `budget_s`, the run's checks among it. Raises UsageError when it is too little or the goal is decided."""
+def designed(
+    decision: Decision, start: Start, found: Measurable, budget_s: float, seed: int = 0, on_progress: Progress | None = None
+) -> Designed:
+    """Choose cells within `budget_s`, the run's checks among it; none where the goal is decided. UsageError when it is too little."""
     left = budget_s - found.checks_s
     if left <= 0 or (found.cost_s > left).all():
         raise UsageError(
             f"a budget of {budget_s:g} s is too little: the run's own checks take {found.checks_s:.1f} s, "
             f"and the shortest cell {found.cost_s.min():.2f} s more"
         )
-    simulated = np.linspace(0, len(start.rates.beta) - 1, SIMULATIONS).round().astype(int)
-    raw = np.array([decision.at(start.rates.at(int(d))) for d in simulated])
+    simulated, raw = _simulated(decision, start, on_progress)
     logs = bool((raw > 0).all())
     wanted, log_rates = np.log(raw) if logs else raw, start.log_rates()
     figures, missed = linearised(wanted, log_rates[simulated], log_rates)
@@ -98,9 +110,12 @@ def designed(decision: Decision, start: Start, found: Measurable, budget_s: floa
     rest = missed[np.random.default_rng([seed, 61]).integers(0, len(missed), len(figures))]
     problem = Problem(figures, rest.var(axis=0), start.log_times(found.cells), start.noise_var(found.cells), found.cost_s)
     everything = follow(problem, range(len(found.cost_s)))
-    chosen = _until_enough(choose(problem, left, _undecided(wanted, decision.limit, logs)), everything)
+    met = None if decision.limit is None else (raw <= decision.limit).mean(axis=0)
+    weights = None if met is None else met * (1 - met)  # how open the question is
+    decided = weights is not None and not weights.any()
+    chosen = follow(problem, ()) if decided else _until_enough(choose(problem, left, weights), everything)
     same = follow(problem, thinned(found.cost_s, chosen.total_s))
-    return Designed(decision, start.basis, found, figures, rest, logs, r2, chosen, same, everything, budget_s)
+    return Designed(decision, start.basis, found, figures, rest, logs, r2, chosen, same, everything, budget_s, len(raw), met)
 
 
 def _until_enough(chosen: Plan, everything: Plan) -> Plan:
@@ -114,14 +129,17 @@ def _until_enough(chosen: Plan, everything: Plan) -> Plan:
     return chosen
 
 
-def _undecided(figures: Array, limit: float | None, logs: bool) -> Array | None:
-    """Weights by sweep cell: with a limit, how open the question is there (p(1 - p) over the draws); else none."""
-    if limit is None:
-        return None
-    if logs and limit <= 0:
-        raise UsageError(f"--goal: the figure is positive at every draw; {limit:g} is never met")
-    p = (figures <= (math.log(limit) if logs else limit)).mean(axis=0)
-    if not (p * (1 - p)).any():
-        verdict = ", ".join("met" if share == 1 else "not met" for share in p)
-        raise UsageError(f"--goal is decided at every draw of the rates ({verdict}): no measurement would change the decision")
-    return np.asarray(p * (1 - p))
+def _simulated(decision: Decision, start: Start, on_progress: Progress | None) -> tuple[NDArray[np.int64], Array]:
+    """(draws, the figure [draw, sweep cell]) at SIMULATIONS draws, or at those that MOST_S allow, FEWEST at least: spread evenly however
+    many there are.
+    """
+    order = np.argsort([int(f"{place:010b}"[::-1], 2) for place in range(SIMULATIONS)])  # bit-reversed: every beginning is spread
+    draws = np.linspace(0, len(start.rates.beta) - 1, SIMULATIONS).round().astype(np.int64)[order]
+    begin, rows = time.monotonic(), list[list[float]]()
+    for draw in draws.tolist():
+        if len(rows) >= FEWEST and time.monotonic() - begin > MOST_S:
+            break
+        rows.append(decision.at(start.rates.at(draw)))
+        if on_progress:
+            on_progress(len(rows), SIMULATIONS)
+    return draws[: len(rows)], np.array(rows)

@@ -10,14 +10,17 @@ import click
 from sim.errors import UsageError
 from sim.files import writable
 from simctl.options import DURATION, GOAL, GPU
+from simctl.text.progress import progress
 
 
 @click.command("design")
 @click.argument("scenario", type=click.Path(path_type=Path))
 @click.option("--hw", type=GPU, metavar="GPU", required=True, help="The GPU that would be measured.")
 @click.option("--budget", type=DURATION, metavar="TIME", required=True, help="Seconds of measuring to spend (90, 120s, 2m).")
-@click.option("--metric", help="The figure that decides. [default: the first one the scenario reports]")
-@click.option("--goal", type=GOAL, metavar="METRIC<=X", help="The decision is where the figure meets this bound.")
+@click.option("--metric", help="The figure that decides. [default: that of the goal, else the first one the scenario reports]")
+@click.option(
+    "--goal", type=GOAL, metavar="METRIC<=X", help="The decision is where the figure meets this bound. [default: the scenario's own]"
+)
 @click.option("--posterior", type=click.Path(path_type=Path), help="What is known now. [default: the packaged posterior]")
 @click.option("--from-datasheet", is_flag=True, help="Nothing is known now but the datasheet.")
 @click.option("--cells-out", type=click.Path(path_type=Path), help="Write the cells here, for `simctl measure --cells`.")
@@ -50,7 +53,8 @@ def command(
     decision = decision_of(scenario, hw, metric, goal, allow_code)
     start = start_from(gpu, decision.precision, posterior, from_datasheet, 0)
     found = candidates(decision.model, gpu, decision.precision, start.point())
-    result = designed(decision, start, found, budget)
+    with progress("simulating at draws of the rates") as bar:
+        result = designed(decision, start, found, budget, on_progress=bar)
     if as_json:
         click.echo(json.dumps(as_dict(result), indent=1))
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from calibrate.design.designed import ENOUGH, SIMULATIONS
+from calibrate.design.designed import ENOUGH
 from simctl.text.layout import fill, table
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def show(result: Designed) -> None:
         f"{result.budget_s:g} s, of which {found.checks_s:.1f} s are the run's own checks"
     )
     r2 = float(result.r2.min())
-    say(f"the rates explain {r2:.0%} of the figure's variance over {SIMULATIONS} simulated draws (linear in their logarithms)")
+    say(f"the rates explain {r2:.0%} of the figure's variance over {result.simulations} simulated draws (linear in their logarithms)")
     click.echo()
     shown = _columns(result)
     wrong = d.limit is not None
@@ -57,7 +57,11 @@ def show(result: Designed) -> None:
         rows.append(line(f"{name}, {len(plan.cells)} cells", found.checks_s + plan.total_s, plan.spread[-1]))
     click.echo(table((*header, *(["wrong"] if wrong else [])), rows))
     say(f"intervals of {d.metric}{at}: expected ones, 5-95 %, before anything is measured")
-    if not chosen.cells:
+    if result.decided and result.met is not None:
+        verdicts = {True: "met", False: "not met"}
+        said = ", ".join(f"{_value(cell)}: {verdicts[bool(share)]}" for cell, share in zip(d.cells, result.met, strict=True))
+        say(f"no measurement would change the decision: at every draw of the rates the goal is decided ({said})")
+    elif not chosen.cells:
         say(f"no cells: all {len(found.cost_s)} together would narrow the interval by less than {ENOUGH:.0%}")
 
 
@@ -102,6 +106,8 @@ def as_dict(result: Designed) -> dict[str, Any]:
         "measure_model": found.shape,
         "known_now": result.basis,
         "linear_r2": result.r2.tolist(),
+        "simulations": result.simulations,
+        "goal_met_share": None if result.met is None else result.met.tolist(),
         "budget_s": result.budget_s,
         "checks_s": found.checks_s,
         "chosen": after(result.chosen),
