@@ -74,7 +74,7 @@ class Browser:
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.send("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while not self.value(f"location.href != 'about:blank' && {LOADED}"):
             assert time.monotonic() < until, "pictures are not drawn"
             time.sleep(0.05)

@@ -1,9 +1,16 @@
-"""How files of tests are dealt out to the workers of `make test`: those that share a costly set-up go to the same one."""
+"""How files of tests are dealt out to the workers of `make test`: those that share a costly set-up go to the same one.
+
+No property has a deadline, and none fails for being drawn slowly: how long a test takes is the machine's affair.
+"""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 # Compiling one of these models takes a worker about ten seconds, whoever asks for it first (tests/calibrate/conftest.py).
 SHARED = {

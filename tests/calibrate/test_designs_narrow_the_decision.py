@@ -74,7 +74,7 @@ def test_conditioning_equals_the_gaussian_formula():
 
 
 @given(seed=st.integers(0, 1000), budget=st.floats(0.5, 20))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_plans_keep_the_budget_and_never_measure_a_cell_twice(seed, budget):
     rng = np.random.default_rng(seed)
     mix = rng.standard_normal((4, 12))

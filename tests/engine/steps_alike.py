@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 def over_workloads(number: int) -> settings:
     """The same `number` of workloads in every run."""
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    return settings(max_examples=number, deadline=None, database=None, derandomize=True, suppress_health_check=slow)
+    return settings(max_examples=number, database=None, derandomize=True, suppress_health_check=slow)
 
 
 def assert_steps_alike(ours: list[Any], theirs: list[Any]) -> None:

@@ -208,14 +208,14 @@ def note(case: Case, record: RunRecord) -> None:
     event("turned away" if requests["rejected"].any() else "all let in")
 
 
-@settings(max_examples=examples(300), deadline=None, derandomize=True)
+@settings(max_examples=examples(300), derandomize=True)
 @given(cases())
 def test_same_requests_to_the_last_bit(case: Case) -> None:
     note(case, same(case))
 
 
 @pytest.mark.slow
-@settings(max_examples=5000, deadline=None)
+@settings(max_examples=5000)
 @given(cases())
 def test_same_requests_of_five_thousand_workloads(case: Case) -> None:
     note(case, same(case))

@@ -123,14 +123,14 @@ def same(case: Case, *, fast: bool = False) -> None:
     event("waits" if slow.iterations["waiting"].any() else "nobody waits")
 
 
-@settings(max_examples=examples(250), deadline=None, derandomize=True)
+@settings(max_examples=examples(250), derandomize=True)
 @given(cases())
 def test_same_run_to_the_last_bit(case: Case) -> None:
     same(case)
 
 
 @pytest.mark.slow
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=10_000)
 @given(cases())
 def test_same_run_of_ten_thousand_workloads(case: Case) -> None:
     same(case)
@@ -138,7 +138,7 @@ def test_same_run_of_ten_thousand_workloads(case: Case) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not compiled.available(), reason="numba is not installed")
-@settings(max_examples=2_000, deadline=None)
+@settings(max_examples=2_000)
 @given(cases())
 def test_same_run_of_two_thousand_workloads_compiled(case: Case) -> None:
     same(case, fast=True)

@@ -5,7 +5,7 @@ take their time.
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cost.iteration import StepTime
@@ -45,7 +45,6 @@ def serve(scheduler: VllmScheduler, texts: Texts, steps: StepTime | None = None)
 TEXTS = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 12)), min_size=1, max_size=30)
 
 
-@settings(deadline=None)
 @given(texts=TEXTS, hbm=st.integers(13, 30))
 def test_with_room_below_nothing_is_ever_recomputed(texts: Texts, hbm: int) -> None:
     tiered, _ = serve(VllmScheduler(config(hbm, host_blocks=10_000)), texts)
@@ -53,7 +52,6 @@ def test_with_room_below_nothing_is_ever_recomputed(texts: Texts, hbm: int) -> N
     assert tiered == roomy
 
 
-@settings(deadline=None)
 @given(texts=TEXTS, hbm=st.integers(13, 30), host=st.integers(1, 20), disk=st.integers(0, 20))
 def test_lookups_are_found_in_one_place_or_recomputed(texts: Texts, hbm: int, host: int, disk: int) -> None:
     scheduler = VllmScheduler(config(hbm, host_blocks=host, disk_blocks=disk))

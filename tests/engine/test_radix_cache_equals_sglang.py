@@ -23,7 +23,7 @@ ops = st.lists(
 
 @pytest.mark.sglang
 @pytest.mark.filterwarnings("ignore")  # the engine's own imports
-@settings(max_examples=2000, deadline=None, derandomize=True)
+@settings(max_examples=2000, derandomize=True)
 @given(ops)
 def test_every_operation_gives_the_same(sequence: list[Op]) -> None:
     assert steps_of_ours(sequence) == steps_of_engine(sequence)

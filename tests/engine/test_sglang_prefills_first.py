@@ -106,7 +106,7 @@ def test_longest_prefix_goes_first_under_lpm() -> None:
     assert shares(step(scheduler)) == [("again", 16), ("other", 64)]
 
 
-@settings(max_examples=examples(150), deadline=None, derandomize=True)
+@settings(max_examples=examples(150), derandomize=True)
 @given(
     asks=st.lists(st.tuples(st.integers(1, 150), st.integers(1, 120), st.integers(0, 5)), min_size=1, max_size=20),
     pages=st.integers(18, 80),
@@ -136,7 +136,7 @@ def test_everybody_is_served_and_every_page_comes_back(asks: list[tuple[int, int
     event("retracts" if any(request.preemptions for request in requests) else "no retraction")
 
 
-@settings(max_examples=examples(150), deadline=None, derandomize=True)
+@settings(max_examples=examples(150), derandomize=True)
 @given(
     asks=st.lists(st.tuples(st.integers(1, 150), st.integers(1, 120), st.integers(0, 5)), min_size=1, max_size=20),
     pages=st.integers(19, 80),

@@ -35,7 +35,7 @@ def test_measured_files_survive(path: Path, tmp_path: Path) -> None:
     assert {n: v.attrs for n, v in read.variables.items()} == {n: v.attrs for n, v in data.variables.items()}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     texts=st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=5), min_size=1, max_size=6),
     attribute=st.one_of(st.floats(allow_nan=False), st.integers(-(2**40), 2**40), st.text("aé√ ", min_size=1, max_size=7)),

@@ -17,7 +17,7 @@ from tests.hw.virtual_time import run_virtual
 TARGET = Target("http://127.0.0.1:9", "toy")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), rates=st.lists(st.floats(0.2, 8.0), min_size=1, max_size=4))
 def test_leading_rates_give_the_same_loads(seed: int, rates: list[float]) -> None:
     short = open_loops(1000, seed, tuple(rates), CPU_PLAN)

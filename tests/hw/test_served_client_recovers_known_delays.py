@@ -48,7 +48,7 @@ def test_tokens_that_share_an_event_are_all_counted() -> None:
     run_virtual(program())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(n=st.integers(1, 12), gap_ms=st.integers(5, 50), tokens=st.integers(20, 60))
 def test_window_throughput_is_streams_over_gap(n: int, gap_ms: int, tokens: int) -> None:
     """Prompts of different length start decoding at different times; inside the window every stream yields 1/gap."""

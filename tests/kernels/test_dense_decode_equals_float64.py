@@ -29,7 +29,7 @@ def test_every_page_size_and_layout(page: int | None, token_major: bool) -> None
     assert error(cache, tile=32, splits=2) <= ERROR_BOUND[torch.bfloat16]
 
 
-@settings(max_examples=6, deadline=None, phases=[Phase.generate])
+@settings(max_examples=6, phases=[Phase.generate])
 @given(
     lens=st.lists(st.integers(1, 150), min_size=1, max_size=9),
     splits=st.integers(1, 5),

@@ -10,7 +10,7 @@ from kernels.dense_decode import ERROR_BOUND, dense_decode
 from tests.kernels import caches
 
 
-@settings(max_examples=8, deadline=None, phases=[Phase.generate])
+@settings(max_examples=8, phases=[Phase.generate])
 @given(
     lens=st.lists(st.integers(1, 200), min_size=1, max_size=4),
     splits=st.integers(1, 4),

@@ -34,7 +34,7 @@ def test_blocks_pages_and_tiles_need_not_agree(page: int | None, block: int, til
     assert error(cache, selected, block=block, tile=tile) <= ERROR_BOUND[torch.bfloat16]
 
 
-@settings(max_examples=10, deadline=None, phases=[Phase.generate])
+@settings(max_examples=10, phases=[Phase.generate])
 @given(
     lens=st.lists(st.integers(1, 200), min_size=1, max_size=9),
     k=st.integers(1, 5),

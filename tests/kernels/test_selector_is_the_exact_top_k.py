@@ -44,7 +44,7 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
     check(caches.make(2, [300], dtype=dtype), "minmax", 3)
 
 
-@settings(max_examples=5, deadline=None, phases=[Phase.generate])
+@settings(max_examples=5, phases=[Phase.generate])
 @given(
     lens=st.lists(st.integers(1, 300), min_size=1, max_size=4),
     k=st.integers(1, 9),

@@ -22,7 +22,7 @@ def brute_force(offered, run):
     return min(found, default=None)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(CHOICES, st.integers(0, 1000))
 def test_the_cost_is_the_same(offered, seed):
     run = trials([chances for chances, _ in offered], seed)

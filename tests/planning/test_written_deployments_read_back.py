@@ -46,7 +46,7 @@ def read_back(kind, server, path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     replicas=st.integers(1, 4),
     gpu=st.sampled_from(["H100", "L40S", "H200"]),

@@ -20,7 +20,7 @@ POLICIES = [dense(), dense("host"), sink_window(), sink_window("host"), pages(8)
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.label)
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(batch=st.integers(1, 512), context=st.integers(1, 2**21), values=rate_values())
 def test_float_equals_numpy_on_decode(model, policy, batch, context, values):
     rates = Rates(**values)
@@ -50,7 +50,7 @@ def compiled():
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
 def test_float_equals_pytensor_on_mixed_iterations(model, compiled):
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=40)
     @given(shape=mixed_shapes(model, blocks(8, "host")), values=rate_values())
     def check(shape, values):
         policy = blocks(8, "host")

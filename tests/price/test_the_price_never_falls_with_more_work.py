@@ -28,7 +28,7 @@ def seconds(model, contexts, chunks, rates, policy=POLICIES[0], tp=1):
 
 
 @BY_MODEL
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(
     contexts=CONTEXTS,
     chunks=CHUNKS,
@@ -54,7 +54,7 @@ def test_a_sequence_a_context_a_token_or_a_chunk_more(model, contexts, chunks, p
 
 
 @BY_MODEL
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(batch=st.integers(1, 600), mean=st.integers(1, 2**16), more=st.integers(1, 2**12), values=rate_values())
 def test_ticks_of_decodes_on_their_chords(model, batch, mean, more, values):
     """As a simulation reads them: sums of contexts."""
@@ -65,7 +65,7 @@ def test_ticks_of_decodes_on_their_chords(model, batch, mean, more, values):
 
 
 @pytest.mark.parametrize("rate", [name for name in UNITS if name.startswith("beta") or name.endswith("_per_s")])
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(
     model=st.sampled_from(MODELS),
     policy=st.sampled_from(POLICIES),

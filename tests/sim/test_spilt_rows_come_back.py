@@ -3,13 +3,12 @@
 import tracemalloc
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.results.spill import SpillingTable
 
 
-@settings(deadline=None)
 @given(rows=st.lists(st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False)), max_size=50), bytes_=st.integers(1, 200))
 def test_rows(rows, bytes_):
     table = SpillingTable(2, buffer_bytes=bytes_)

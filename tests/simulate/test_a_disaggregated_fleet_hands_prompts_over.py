@@ -116,7 +116,7 @@ ACTIONS = st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(0, 3), st.sampled_
 CALLS = st.lists(st.tuples(st.floats(0.0, 2.0), st.integers(1, 90), st.integers(1, 20)), min_size=1, max_size=14).map(sorted)
 
 
-@settings(max_examples=examples(2000), deadline=None)
+@settings(max_examples=examples(2000))
 @given(
     calls=CALLS,
     actions=ACTIONS,

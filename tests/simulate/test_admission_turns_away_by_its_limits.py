@@ -56,7 +56,7 @@ def test_what_is_turned_away_costs_nothing_and_is_counted():
 
 
 @given(calls, configs, st.integers(1, 4), st.none() | st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_request_finishes_or_is_turned_away(requests, config, most, clients):
     gate = Admission(AdmissionLimits(max_queue=most))
     record, scheduler = run(trace_of(requests), config, admission=gate, max_concurrency=clients)

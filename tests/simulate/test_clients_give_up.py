@@ -82,7 +82,7 @@ def test_one_that_gives_up_while_waiting_is_never_computed():
     assert record.iterations["tokens"].sum() == calm.iterations["tokens"].sum()
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(
     calls,
     st.lists(st.sampled_from([0.01, 0.1, 0.3, 1.0, 5.0, math.inf]), min_size=25, max_size=25),

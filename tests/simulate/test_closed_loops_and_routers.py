@@ -23,7 +23,7 @@ def in_flight(record):
 
 
 @given(calls, configs, st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_closed_loop_never_exceeds_its_clients(requests, config, clients):
     record, _ = run(trace_of(requests), config, max_concurrency=clients)
     assert in_flight(record) <= clients

@@ -8,7 +8,7 @@ from tests.simulate.runs import calls, configs, run, trace_of
 
 
 @given(calls, configs, st.none() | st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_drained_run_has_finished_everything(requests, config, max_concurrency):
     trace = trace_of(requests)
     record, scheduler = run(trace, config, max_concurrency=max_concurrency)
@@ -21,7 +21,7 @@ def test_a_drained_run_has_finished_everything(requests, config, max_concurrency
 
 
 @given(calls, configs)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_times_of_a_request_are_in_order(requests, config):
     record, _ = run(trace_of(requests), config)
     columns = record.requests
@@ -31,7 +31,7 @@ def test_times_of_a_request_are_in_order(requests, config):
 
 
 @given(calls, configs, st.floats(0.001, 3.0))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_run_cut_short_leaves_the_rest_resident(requests, config, horizon_s):
     trace = trace_of(requests)
     record, scheduler = run(trace, config, horizon_s=horizon_s)
@@ -43,7 +43,7 @@ def test_a_run_cut_short_leaves_the_rest_resident(requests, config, horizon_s):
 
 
 @given(calls, configs)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_tokens_computed_are_prompts_and_outputs_and_what_preemption_repeats(requests, config):
     record, _ = run(trace_of(requests), config)
     columns, log = record.requests, record.iterations

@@ -76,13 +76,13 @@ def logged(case: Case) -> RunRecord:
     )
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(cases())
 def test_of_sessions_prefixes_routers_servers_and_overlapped_engines(case):
     note(check(logged(case)))
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(
     calls,
     st.sampled_from(["vllm", "sglang", "llamacpp"]),
@@ -103,7 +103,7 @@ def test_of_every_engine_and_of_drafts(requests, engine, drafts, blocks, seqs, h
     note(check(simulate(TraceSource(trace_of(requests), 16), engines, host=HOST if hosted else HostRates())))
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(
     calls,
     st.lists(st.sampled_from([0.01, 0.1, 0.3, 1.0, 5.0, float("inf")]), min_size=25, max_size=25),
@@ -124,7 +124,7 @@ def test_of_clients_that_give_up_and_replicas_that_fail(given_calls, patience, a
     note(check(record))
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(calls, st.floats(0.0, 2.0), st.integers(0, 3), st.sampled_from(["fail", "drain"]), st.booleans())
 def test_of_prompts_that_are_handed_over(requests, at_s, replica, action, ahead):
     def pool(role):
@@ -164,7 +164,7 @@ ENGINES = {
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(requests=calls, config=configs, hosted=st.booleans())
 def test_a_request_computes_in_the_iterations_that_say_so_and_in_no_other(engine, requests, config, hosted):
     scheduler, computed, sampled = watched(make_scheduler(replace(config, **ENGINES[engine])))

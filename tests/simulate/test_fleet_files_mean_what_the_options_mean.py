@@ -69,7 +69,7 @@ def disaggregated(router, slow, seed, blocks):
     return fleet_study(Fleet(pools), workload, lambda d: as_served(load_rates(d, draws=10)))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(router=st.sampled_from(sorted(ROUTERS)), slow=st.booleans(), seed=st.integers(0, 10**6), blocks=st.sampled_from([300, 2000]))
 def test_disaggregated_fleets_take_the_fast_path_to_the_bit(router, slow, seed, blocks):
     study = disaggregated(router, slow, seed, blocks)

@@ -10,7 +10,7 @@ from tests.simulate.runs import calls, configs, run, trace_of
 
 
 @given(calls, configs)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_against_the_token_times(requests, config):
     record, scheduler = run(trace_of(requests), config)
     ends = record.iterations["start_s"] + record.iterations["duration_s"]
@@ -41,7 +41,6 @@ def test_starvation_makes_stalls_that_the_pool_contains():
     st.lists(st.tuples(st.floats(0, 1e6), st.integers(1, 9)), min_size=1, max_size=40),
     st.lists(st.floats(0, 100), min_size=1, max_size=4),
 )
-@settings(deadline=None)
 def test_weighted_percentiles_are_numpys(pairs, percentiles):
     values, weights = np.array([v for v, _ in pairs]), np.array([w for _, w in pairs])
     expected = np.percentile(np.repeat(values, weights), percentiles)

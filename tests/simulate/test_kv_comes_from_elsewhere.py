@@ -91,7 +91,7 @@ def test_a_slow_store_is_waited_for():
 NAMES = st.lists(st.integers(0, 30), max_size=12).map(lambda names: [f"block {name}" for name in names])
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(st.tuples(st.booleans(), NAMES), max_size=30), st.integers(1, 12))
 def test_a_store_keeps_what_was_used_last(acts, size):
     store, model = KvStore(10.0 * size), []
@@ -109,7 +109,7 @@ def test_a_store_keeps_what_was_used_last(acts, size):
         assert store.lacks([f"block {n}" for n in range(31)]) == [f"block {n}" for n in range(31) if f"block {n}" not in model]
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(
     st.integers(1, 4),
     st.integers(1, 3),

@@ -37,7 +37,7 @@ def test_m_d_1_wait(load):
 
 
 @given(calls, configs)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_littles_law_from_the_event_log(requests, config):
     record, _ = run(trace_of(requests), config)
     log, columns = record.iterations, record.requests

@@ -67,7 +67,7 @@ def test_thresholds_are_those_of_the_published_study():
     assert {row["decision"].removeprefix("lmetric_") for row in rows} == {"affinity", "fallback"}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(calls, st.sampled_from(list(ROUTERS)), st.integers(1, 4))
 def test_replicas_and_decisions_add_up(requests, router, replicas):
     config = EngineConfig(num_gpu_blocks=60, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=400)

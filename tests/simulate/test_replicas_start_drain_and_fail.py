@@ -80,7 +80,7 @@ def test_an_action_that_does_not_exist():
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     calls,
     st.sampled_from(list(ROUTERS)),

@@ -14,7 +14,7 @@ from tests.simulate.runs import calls, configs, run, trace_of
 
 
 @given(calls, configs, st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_totals(requests, config, bins):
     record, _ = run(trace_of(requests), config)
     series, log = run_series(record, bins), record.iterations

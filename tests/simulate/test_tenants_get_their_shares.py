@@ -32,7 +32,7 @@ def taken(queue):
     return [queue.popleft() for _ in range(len(queue))]
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(st.integers(2, 500), min_size=1, max_size=40))
 def test_one_tenant_is_first_come_first_served(tokens):
     queue, sent = FairQueue(), [asks("", each) for each in tokens]
@@ -41,7 +41,7 @@ def test_one_tenant_is_first_come_first_served(tokens):
     assert taken(queue) == sent
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(
     st.lists(st.integers(2, 300), min_size=30, max_size=60), st.lists(st.integers(2, 300), min_size=30, max_size=60), st.floats(0.2, 5.0)
 )

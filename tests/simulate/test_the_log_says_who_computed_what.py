@@ -39,7 +39,7 @@ class Watching(AffinePrice):
 
 
 @given(calls, configs)
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 def test_chunks_are_what_is_computed_beside_decodes(requests, config):
     price = Watching()
     config = replace(config, options={"async_scheduling": False})

@@ -42,7 +42,7 @@ def shared_exactly(sends, bandwidth):
 SENDS = st.lists(st.tuples(st.integers(0, 400).map(lambda n: n / 64), st.integers(1, 10_000), st.just(["a"])), min_size=1, max_size=12)
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(SENDS)
 def test_one_link_is_processor_sharing(sends):
     assert ends(sends, {"a": 1000.0}) == pytest.approx(shared_exactly(sends, 1000), rel=1e-9, abs=1e-9)
@@ -52,7 +52,7 @@ NAMES = "abcd"
 PATHS = st.lists(st.sets(st.sampled_from(NAMES), min_size=1, max_size=3).map(sorted), min_size=1, max_size=8)
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(PATHS, st.lists(st.integers(1, 100), min_size=4, max_size=4))
 def test_every_transfer_is_held_by_a_full_link_on_which_none_is_faster(paths, sizes):
     links = dict(zip(NAMES, map(float, sizes), strict=True))

@@ -105,7 +105,7 @@ def quantised(kind, ignore, spelling, **shape):
     return fields | {"quantization_config": method}, one, dtype
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     spelling=st.sampled_from(sorted(METHODS)),
     kind=st.sampled_from(["llama", "qwen3_moe"]),

@@ -32,7 +32,7 @@ def test_catalogue(name):
     assert get_model(name).params == reference_params(catalogue_config(name))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(
     kind=st.sampled_from(sorted(SPECIAL)),
     layers=st.integers(1, 5),

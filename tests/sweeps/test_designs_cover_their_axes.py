@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import UsageError
@@ -24,7 +24,6 @@ def test_a_product_has_every_combination_once(axes):
         assert table[tuple(at)] == place
 
 
-@settings(deadline=None)  # the first one imports scipy
 @given(st.integers(1, 40), st.integers(0, 5), st.booleans())
 def test_a_hypercube_has_one_cell_in_each_part_of_a_range(samples, seed, log):
     design = Design({"x": Range(1.0, 1000.0, log), "kind": ["a", "b"]}, samples, seed)

@@ -38,7 +38,7 @@ def filled(path, order=range(6)):
     return tree(path)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(st.permutations(range(6)), st.lists(st.integers(0, 30), max_size=4))
 def test_whatever_the_order_and_wherever_it_was_killed(order, kills):
     whole = local._atomic_write

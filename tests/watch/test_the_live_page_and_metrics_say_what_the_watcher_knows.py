@@ -28,7 +28,7 @@ def address():
 
 def get(url: str, **headers: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as found:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=120) as found:
             return found.status, found.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -21,7 +21,7 @@ MODELS = ["Qwen2.5-7B-1M", "Llama-3.1-8B", "Gemma-3-12B", "Qwen3-Next-80B-A3B", 
 GPUS = ["A10", "H100", "H200", "GB10", "T4", "MI300X"]
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     model=st.sampled_from(MODELS),
     gpu=st.sampled_from(GPUS),
