@@ -141,7 +141,7 @@ def provenance(device: str) -> dict[str, Any]:
         return facts | {"gpu_name": "none"}
     import torch
 
-    facts |= next(iter(query_gpus()), {})
+    facts |= next(iter(query_gpus()), {"gpu_name": torch.cuda.get_device_name(0)})  # without nvidia-smi torch knows its name
     return facts | {"gpu_count": torch.cuda.device_count(), "cuda_version": str(torch.version.cuda)}
 
 

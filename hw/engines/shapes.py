@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ _EVERY = {
     "eos_token_id": 2,
 }
 CONTEXT = 131072
+UTILIZATION = 0.9  # of the GPU memory that the engine takes
+MARGIN = 0.97  # of a card that no start was seen on, less is free than predicted
 _NAMES = ("qwen2.5-7b", "qwen2.5-14b", "qwen2.5-32b", "qwen3-8b", "qwen3-14b", "qwen3-coder-30b-a3b", "llama3.1-8b", "llama3.2-1b",
           "mistral-7b", "mistral-24b", "mixtral-8x7b", "phi-4", "gemma3-4b", "gemma3-12b", "gemma3-27b",
           "deepseek-v2-lite", "gpt-oss-20b", "qwen3.6-35b-a3b", "llama3.1-70b", "qwen2.5-72b", "qwen3-235b-a22b")  # fmt: skip
@@ -130,6 +133,23 @@ def shape(name: str) -> dict[str, Any]:
 def longest_context(config: Mapping[str, Any]) -> int:
     """Tokens of context that an engine is started for: the model's own, 131,072 at most."""
     return min(int(config["max_position_embeddings"]), CONTEXT)
+
+
+def fitting_context(config: Mapping[str, Any], memory_bytes: float, tensor_parallel: int, max_num_seqs: int, budget: int) -> int:
+    """Tokens of context that an engine starts with on GPUs of so many bytes each: `longest_context`, or what its KV cache holds, for an
+    engine refuses a length of which not one request fits. Raises SimctlError where not even the weights do.
+    """
+    from sim.specs.gpus import get_gpu
+    from sim.specs.hf_config import spec_from_config
+    from sim.specs.precision import Precision
+    from sim.study.deployment import Deployment, Limits, plan_engine
+
+    longest = longest_context(config)
+    gpu = replace(get_gpu("H100"), memory_bytes=MARGIN * memory_bytes)
+    limits = Limits(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, gpu_memory_utilization=UTILIZATION, max_model_len="auto")
+    model = spec_from_config({**config, "max_position_embeddings": longest}, "measured", "a shape")
+    planned, _ = plan_engine(Deployment(model, gpu, Precision(), tensor_parallel, limits))
+    return min(longest, planned.max_model_len)
 
 
 def engine_flags(quantization: str | None) -> dict[str, str]:

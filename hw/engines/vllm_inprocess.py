@@ -24,7 +24,7 @@ import numpy as np
 from hw.cells import HEADROOM_TOKENS, Cell
 from hw.engines.composition import composition, work_of
 from hw.engines.kv_noise import NOISE_TOKENS, fill_like_written, keys_and_values
-from hw.engines.shapes import engine_flags, longest_context, routed, shape, write_model
+from hw.engines.shapes import UTILIZATION, engine_flags, fitting_context, longest_context, routed, shape, write_model
 from hw.engines.vllm_server import environment, require_vllm
 from sim.errors import SimctlError
 
@@ -196,6 +196,16 @@ class VllmEngine:
         scheduler.schedule, scheduler.update_from_output = watched_schedule, watched_update
 
 
+def _context(config: dict[str, Any], job: Any) -> int:
+    """Tokens of context to start with: on a GPU those that its memory holds beside 16-bit weights."""
+    if job.device != "cuda" or job.quantization:
+        return longest_context(config)
+    import torch
+
+    memory_bytes = float(torch.cuda.get_device_properties(0).total_memory)
+    return fitting_context(config, memory_bytes, job.tensor_parallel, job.max_num_seqs, job.max_num_batched_tokens)
+
+
 def parsed(words: str) -> dict[str, Any]:
     """Further words of the engine's command line as its settings by name. The engine refuses words it does not know."""
     if not words:
@@ -224,7 +234,7 @@ def running(job: Any, attrs: dict[str, Any]) -> Iterator[VllmEngine]:
             "skip_tokenizer_init": True,
             "load_format": "dummy",
             "dtype": config["torch_dtype"],
-            "max_model_len": longest_context(config),
+            "max_model_len": _context(config, job),
             "max_num_seqs": job.max_num_seqs,
             "max_num_batched_tokens": job.max_num_batched_tokens,
             "enable_prefix_caching": False,
@@ -232,7 +242,7 @@ def running(job: Any, attrs: dict[str, Any]) -> Iterator[VllmEngine]:
             "seed": job.seed,
             "disable_log_stats": True,
         }
-        settings |= {"gpu_memory_utilization": 0.9} if job.device == "cuda" else {"enforce_eager": True}
+        settings |= {"gpu_memory_utilization": UTILIZATION} if job.device == "cuda" else {"enforce_eager": True}
         settings |= engine_flags(job.quantization)
         if job.tensor_parallel > 1:
             # a process for each GPU, started afresh: the floors have used the device in this one
