@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.cluster.clock import CLIENTS, Clock
-from sim.cluster.fleet import Fleet
 from sim.cluster.replica import Replica, State
+from sim.cluster.running_fleet import RunningFleet
 from sim.errors import UsageError
 from sim.ticks import ARRIVAL, to_ticks
 
@@ -51,7 +51,7 @@ class Scaling:
 class Autoscaler:
     """Applies the scalings to a fleet while anything else happens in it."""
 
-    def __init__(self, clock: Clock, fleet: Fleet, scalings: Sequence[Scaling]) -> None:
+    def __init__(self, clock: Clock, fleet: RunningFleet, scalings: Sequence[Scaling]) -> None:
         self._clock = clock
         self._fleet = fleet
         self._scalings = scalings

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sim.cluster.admission import Admission
 from sim.cluster.clock import CLIENTS, Clock
-from sim.cluster.fleet import Fleet
+from sim.cluster.running_fleet import RunningFleet
 from sim.engine.interface import Request
 from sim.errors import UsageError
 from sim.results.record import RunLog
@@ -52,7 +52,7 @@ class Clients:
         admission: Admission | None = None,
         retries: Retries = NO_RETRIES,
     ) -> None:
-        self.fleet: Fleet
+        self.fleet: RunningFleet
         self.on_progress: Callable[[int, int], None] | None = None
         self._clock = clock
         self._source = source

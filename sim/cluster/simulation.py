@@ -9,12 +9,12 @@ from sim.cluster.admission import Admission
 from sim.cluster.autoscale import Autoscaler, Scaling
 from sim.cluster.clients import NO_RETRIES, Clients, Retries
 from sim.cluster.clock import Clock, SimpyClock
-from sim.cluster.fleet import Fleet
 from sim.cluster.kv_moves import StoreSpec
 from sim.cluster.network import NETWORK, NetworkSpec
 from sim.cluster.pools import Pool
 from sim.cluster.replica import Change, Engine
 from sim.cluster.router import RoundRobin, Router
+from sim.cluster.running_fleet import RunningFleet
 from sim.errors import SimctlError, UsageError
 from sim.rates.serving import NO_HOST, HostRates
 from sim.results.record import RunLog, RunRecord
@@ -80,7 +80,7 @@ def simulate_pools(
     after_s = [pool.host.after_s for pool in pools for _ in pool.engines]
     log = RunLog(pools[0].engines[0].terms, len(after_s), keep_iterations=keep_iterations, after_s=after_s)
     clients = Clients(clock, source, log, max_concurrency, admission, retries)
-    clients.fleet = fleet = Fleet(clock, log, pools, clients, network, loses, store)
+    clients.fleet = fleet = RunningFleet(clock, log, pools, clients, network, loses, store)
     clients.on_progress = on_progress
     fleet.begin(changes)
     clients.begin()
