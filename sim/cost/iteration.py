@@ -28,6 +28,8 @@ from sim.cost.step_time import (
     linear_s,
     step_terms,
     step_time_s,
+    terms_of,
+    total_s,
 )
 from sim.cost.work import Coefficients, Work, attention_work, coefficients, launch_layers, work_from
 from sim.engine.interface import Iteration, Request, StepPrice
@@ -89,14 +91,14 @@ class _Rows(NamedTuple):
 
 
 def staged_s(c: Any, shape: BatchShape, rates: Any, policy: Any, rows: Any, head: float) -> float:
-    """`step_time_s` of dense attention in HBM from its stages: `rows` are the `busy` and `comm` seconds of the iteration's rows, `head` the
+    """The formula of dense attention in HBM, its stages given: `rows` are the `busy` and `comm` seconds of the iteration's rows, `head` the
     seconds of its rows of logits. Compiled, too (sim.engine.compiled): of `c`, `rates` and `policy` only attributes are read.
     """
     sequences = shape.decode_seqs + shape.prefill_seqs
-    busy = rows.busy + head + attention_s(attention_work(c, shape, policy), rates) + sequences * c.state_seq_bytes / rates.beta_state
-    total = rates.c0_s + sequences * rates.c_seq_s + shape.has_prefill * rates.c_prefill_s + busy + rows.comm
+    kv, state = attention_s(attention_work(c, shape, policy), rates), sequences * c.state_seq_bytes / rates.beta_state
     layers = launch_layers(c, shape)
-    return float(total + exposed_launch_s(busy, layers, rates) if layers else total)
+    launch = exposed_launch_s(rows.busy + head + kv + state, layers, rates) if layers else 0.0
+    return float(total_s(terms_of(rates, sequences, shape.has_prefill, rows.busy, head, kv, state, rows.comm, launch)))
 
 
 def late_share(head_start: int, launching: int) -> float:

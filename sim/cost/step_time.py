@@ -90,6 +90,24 @@ def exposed_launch_s(busy: Any, launch_layers: Any, rates: Rates) -> Any:
     return smooth_max(busy, launch_layers * rates.launch_layer_s, LAUNCH_P) - smooth_max(busy, 0.0, LAUNCH_P)
 
 
+def terms_of(
+    rates: Any, sequences: Any, has_prefill: Any, kernels: Any, weights: Any, kv: Any, state: Any, comm: Any, launch: Any,
+    summaries: Any = 0.0, find: Any = 0.0, link: Any = 0.0,
+) -> Terms:  # fmt: skip
+    """The formula: its terms, of the seconds of an iteration's stages and of counts. Compiled, too (sim.engine.compiled)."""
+    return Terms(
+        rates.c0_s, sequences * rates.c_seq_s, has_prefill * rates.c_prefill_s, kernels, weights, kv, state, summaries, find, link, comm,
+        launch,
+    )  # fmt: skip
+
+
+def total_s(terms: Terms) -> Any:
+    """Seconds of all terms: the GPU's stages, one after the other, between the costs of the host and of links."""
+    busy = terms.kernels + terms.weights + terms.kv + terms.state
+    host = terms.fixed + terms.sequences + terms.prefill
+    return host + busy + terms.summaries + terms.find + terms.link + terms.comm + terms.launch
+
+
 def step_terms(work: Work, rates: Rates, xp: Any = FLOAT) -> Terms:
     """Seconds by term of one iteration. Work and rates broadcast together; `xp` supplies minimum (FLOAT, numpy or pytensor.tensor)."""
     small, weights, kv = kernels_s(work, rates), linear_s(work, rates) + head_s(work, rates), attention_s(work, rates)
@@ -97,19 +115,19 @@ def step_terms(work: Work, rates: Rates, xp: Any = FLOAT) -> Terms:
     busy = small + weights + kv + state
     link = work.link_bytes / rates.link_bytes_per_s + work.gathers * rates.gather_s
     link = link - xp.minimum(work.link_hidden_bytes / rates.link_bytes_per_s, busy)
-    return Terms(
-        fixed=rates.c0_s,
-        sequences=work.sequences * rates.c_seq_s,
-        prefill=work.has_prefill * rates.c_prefill_s,
-        kernels=small,
-        weights=weights,
-        kv=kv,
-        state=state,
+    return terms_of(
+        rates,
+        work.sequences,
+        work.has_prefill,
+        small,
+        weights,
+        kv,
+        state,
+        all_reduce_s(work, rates),
+        exposed_launch_s(busy + link, work.launch_layers, rates),
         summaries=work.summary_bytes / rates.beta_kv,
         find=work.finds * rates.find_s + work.found_units * rates.find_unit_s,
         link=link,
-        comm=all_reduce_s(work, rates),
-        launch=exposed_launch_s(busy + link, work.launch_layers, rates),
     )
 
 

@@ -39,6 +39,8 @@ _FORMULA: tuple[Any, ...] = (
     work.launch_layers,
     step_time.attention_s,
     step_time.exposed_launch_s,
+    step_time.terms_of,
+    step_time.total_s,
     iteration.late_share,
     iteration.on_chord,
     iteration.staged_s,
