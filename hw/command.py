@@ -13,7 +13,7 @@ import click
 from hw import jobs
 from hw.cells import read_cells
 from hw.engines.shapes import named, shape
-from hw.gemm_lists import read_products
+from hw.gemm_lists import read_gemms
 from hw.jobs import SUITES, Job
 from hw.machine import resolve_device
 from hw.serve.http_stream import OURS, split_url
@@ -113,7 +113,7 @@ def command(
     if products is not None:
         if wanted != ("products",) or _names(models):
             raise UsageError("--products is for the suite products, alone and without --model")
-        read_products(products)
+        read_gemms(products)
     template = Job(
         "", "", rates=_rates(rates), experiments=_names(experiments), cells=str(cells.resolve()) if cells else None,
         products=str(products.resolve()) if products else None, **options,  # type: ignore[arg-type]

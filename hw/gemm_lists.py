@@ -26,11 +26,11 @@ Array = NDArray[np.float64]
 COLUMNS = ("k", "n", "bias", "dtype", "layers")
 DTYPE, DTYPES = "bfloat16", ("bfloat16", "float32")
 MOST_PRODUCTS, MOST_SIDE, MOST_BYTES = 2000, 1 << 20, 1 << 22
-LEAST_ROWS = 40  # numbers of rows that a product must have been measured at: few tell nothing of those between
+LEAST_ROWS = 40  # numbers of rows that a GEMM must have been measured at: few tell nothing of those between
 
 
-class Product(NamedTuple):
-    """One matrix product: [rows, k] times [k, n]."""
+class ListedGemm(NamedTuple):
+    """One GEMM: [rows, k] times [k, n]."""
 
     k: int
     n: int
@@ -38,19 +38,19 @@ class Product(NamedTuple):
     dtype: str
 
 
-def uses_of(models: Sequence[ModelSpec], tps: Sequence[int], fits: GpuSpec | None) -> dict[Product, str]:
-    """Every product of these models once and whose it is, by how many GPUs they are split over: "Qwen3-32B qkv", "Qwen3-32B/tp2 qkv".
+def uses_of(models: Sequence[ModelSpec], tps: Sequence[int], fits: GpuSpec | None) -> dict[ListedGemm, str]:
+    """Every GEMM of these models once and whose it is, by how many GPUs they are split over: "Qwen3-32B qkv", "Qwen3-32B/tp2 qkv".
 
     With `fits` only of models whose weights, split so, that GPU holds.
     """
-    found: dict[Product, list[str]] = {}
+    found: dict[ListedGemm, list[str]] = {}
     for tp in tps:
         for model in models:
             if fits and model.resident_bytes(2.0) / tp > fits.memory_bytes:
                 continue
             of = model.name + (f"/tp{tp}" if tp > 1 else "")
             for layer in gemm.layers_of(model, tp):
-                uses = found.setdefault(Product(*layer.product, DTYPE), [])
+                uses = found.setdefault(ListedGemm(*layer.gemm, DTYPE), [])
                 if (use := f"{of} {layer.name}") not in uses:  # windowed layers are a group of their own
                     uses.append(use)
     return {product: ", ".join(uses) for product, uses in found.items()}
@@ -61,13 +61,13 @@ def models_of(uses: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(use.rsplit(" ", 1)[0] for text in uses for use in text.split(", ")))
 
 
-def written(uses: Mapping[Product, str]) -> str:
+def written(uses: Mapping[ListedGemm, str]) -> str:
     """Products and whose they are, as CSV."""
     quoted = {product: f'"{layers}"' if "," in layers else layers for product, layers in uses.items()}
     return "\n".join([",".join(COLUMNS), *(f"{p.k},{p.n},{int(p.bias)},{p.dtype},{q}" for p, q in quoted.items()), ""])
 
 
-def read_products(path: Path) -> dict[Product, str]:
+def read_gemms(path: Path) -> dict[ListedGemm, str]:
     """Products of a file and whose they are, in its order. Raises UsageError naming the file and the line at fault."""
     if path.stat().st_size > MOST_BYTES:
         raise UsageError(f"{path.name}: larger than {MOST_BYTES} bytes: not a list of products")
@@ -77,7 +77,7 @@ def read_products(path: Path) -> dict[Product, str]:
         raise UsageError(f"{path.name}: not CSV ({error})") from None
     if not rows or tuple(name.strip() for name in rows[0]) != COLUMNS:
         raise UsageError(f"{path.name}: not a list of products (its first line must be {','.join(COLUMNS)})")
-    found: dict[Product, str] = {}
+    found: dict[ListedGemm, str] = {}
     for number, row in enumerate(rows[1:], start=2):
         if row:
             where = f"{path.name}: line {number}"
@@ -90,7 +90,7 @@ def read_products(path: Path) -> dict[Product, str]:
     return found
 
 
-def _product(where: str, row: list[str]) -> tuple[Product, str]:
+def _product(where: str, row: list[str]) -> tuple[ListedGemm, str]:
     if len(row) != len(COLUMNS):
         raise UsageError(f"{where}: has {len(row)} fields, not {len(COLUMNS)}")
     k, n, bias, dtype, layers = row
@@ -103,7 +103,7 @@ def _product(where: str, row: list[str]) -> tuple[Product, str]:
         raise UsageError(f"{where}: dtype: needs {' or '.join(DTYPES)}, not {dtype!r}")
     if not layers or not all(len(use.rsplit(" ", 1)) == 2 for use in layers.split(", ")):
         raise UsageError(f"{where}: layers: needs MODEL LAYER, several after commas, not {layers!r}")
-    return Product(int(k), int(n), bias == "1", dtype), layers
+    return ListedGemm(int(k), int(n), bias == "1", dtype), layers
 
 
 def packed(files: Sequence[Path]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def packed(files: Sequence[Path]) -> dict[str, Any]:
     """
     from sim.specs.gpus import get_gpu  # a bare host, which measures, need not have what reads the catalogue
 
-    logs: dict[str, dict[tuple[gemm.Product, int], list[float]]] = {}
+    logs: dict[str, dict[tuple[gemm.Gemm, int], list[float]]] = {}
     for path in files:
         data = load(path, "products")
         own = logs.setdefault(get_gpu(str(data.attrs["gpu_name"])).name, {})
@@ -123,7 +123,7 @@ def packed(files: Sequence[Path]) -> dict[str, Any]:
         columns = [timed[name].values.tolist() for name in ("k", "n", "bias", "rows")]
         for k, n, bias, rows, seconds in zip(*columns, medians.tolist(), strict=True):
             if seconds > 0:
-                own.setdefault((gemm.Product(k, n, bool(bias)), rows), []).append(float(np.log(seconds)))
+                own.setdefault((gemm.Gemm(k, n, bool(bias)), rows), []).append(float(np.log(seconds)))
     for gpu, own in logs.items():
         seen = Counter(product for product, _ in own)
         logs[gpu] = {key: values for key, values in own.items() if seen[key[0]] >= LEAST_ROWS}
@@ -145,7 +145,7 @@ def packed(files: Sequence[Path]) -> dict[str, Any]:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Matrix products: list those of catalogue models to measure, pack what was measured."""
+    """GEMMs: list those of catalogue models to measure, pack what was measured."""
 
 
 @command.command("list")
@@ -176,7 +176,7 @@ def listing(models: str, tps: str, fits: str | None, out: Path) -> None:
 @click.argument("root", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 def pack(root: Path, out: Path) -> None:
-    """Write the table of measured matrix products to OUT (.npz), from all */products*.nc below ROOT."""
+    """Write the table of measured GEMMs to OUT (.npz), from all */products*.nc below ROOT."""
     arrays = packed(sorted(root.glob("*/products*.nc")))
     with replacing(out) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)

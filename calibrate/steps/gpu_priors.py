@@ -20,7 +20,7 @@ from sim.specs.gpu import GpuSpec
 from sim.specs.precision import Precision
 
 Array = NDArray[np.float64]
-OTHER_PRODUCTS = 1.0  # log sd of the share of a peak that matrix products reach in a dtype that no measured engine ran
+OTHER_PRODUCTS = 1.0  # log sd of the share of a peak that GEMMs reach in a dtype that no measured engine ran
 NORMAL_95 = 1.645  # standard normal quantile
 CLOSEST = 0.995  # largest share of a peak that a draw may have: at the peak itself its logit is infinite
 SIXTEEN_BIT = ("bf16", "fp16")

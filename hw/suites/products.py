@@ -1,13 +1,13 @@
-"""products: how long each matrix product (GEMM) of a layer takes, by rows, as an engine calls it.
+"""products: how long each GEMM of a layer takes, by rows, as an engine calls it.
 
-Protocol (products/3). A product is `F.linear` of an activation [rows, k] with a weight [n, k], fused as vLLM fuses them (qkv, o,
-gate_up, down), with its bias where the model has one. The points - products by rows, those that vLLM captures graphs for and many
+Protocol (products/3). A GEMM is `F.linear` of an activation [rows, k] with a weight [n, k], fused as vLLM fuses them (qkv, o,
+gate_up, down), with its bias where the model has one. The points - GEMMs by rows, those that vLLM captures graphs for and many
 beyond - are gone through PASSES times, each time in a drawn order: those of the rows that most iterations have (`is_first`), then the
 others. A sample is the mean of a burst of calls behind a GPU that is kept busy until all of them are queued: launching does not show, and
 a burst that the host queued too slowly is marked late and not counted. A burst has fewer calls where they are long by themselves. One
 uncounted call goes before it (its activation is then where the kernel before it would have left it, its library loaded), a call's weight
 lies where several times the L2 cache was read since, and after a burst the GPU rests as long as it worked, so that its power limit does
-not bite. A float64 product is compared before (gate).
+not bite. A float64 GEMM is compared before (gate).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from hw import machine
 from hw.artifact import table
 from hw.engines.shapes import SHAPES, shape
-from hw.gemm_lists import Product, models_of, read_products
+from hw.gemm_lists import ListedGemm, models_of, read_gemms
 from hw.journal import Journal, attempt
 from hw.pace import Budget, paced, summarize, undisturbed
 from sim.cost.graphs import CAPTURED, GRAPH_TOKENS
@@ -55,26 +55,26 @@ COLUMNS = {
     "time_s_n": ("bursts counted", "1"),
     "late_n": ("bursts that were queued too slowly, not counted", "1"),
 }
-Point = tuple[Product, int]  # and its rows
+Point = tuple[ListedGemm, int]  # and its rows
 
 
 class Device(Protocol):
     """What a pass needs of `hw.suites.products_device.Calls`."""
 
-    def time_s(self, product: Product, rows: int) -> tuple[float, bool]: ...
-    def error(self, product: Product) -> float: ...
+    def time_s(self, product: ListedGemm, rows: int) -> tuple[float, bool]: ...
+    def error(self, product: ListedGemm) -> float: ...
 
 
 def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
-    """Gate and passes over the products of a list, or of the models named. Needs torch, no engine."""
+    """Gate and passes over the GEMMs of a list, or of the models named. Needs torch, no engine."""
     from hw.suites import products_device
 
     if job.products:
-        uses = read_products(Path(job.products))
+        uses = read_gemms(Path(job.products))
         models = tuple(models_of(uses.values()))
     else:
         models = job.models or tuple(name for name, config in SHAPES.items() if config["torch_dtype"] == "bfloat16")
-        uses = products_of({name: shape(name) for name in models})
+        uses = gemms_of({name: shape(name) for name in models})
     if not journal.records:
         journal.add("points", uses=[[p.k, p.n, p.bias, p.dtype, layers] for p, layers in uses.items()], device=job.device)
     if list(uses_in(journal.records)[0].items()) != list(uses.items()):
@@ -89,38 +89,38 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
     attrs |= machine.summary(readings) | {"measuring_s": round(budget.spent_s, 1)}
 
 
-def layers_of(config: Mapping[str, Any]) -> dict[str, Product]:
-    """The dense products of one layer by name, from a config.json. Routed experts are none. Raises UsageError for layers not known here."""
+def layers_of(config: Mapping[str, Any]) -> dict[str, ListedGemm]:
+    """The dense GEMMs of one layer by name, from a config.json. Routed experts are none. Raises UsageError for layers not known here."""
     kind, hidden, heads = config["model_type"], config["hidden_size"], config["num_attention_heads"]
     if kind not in (*DENSE_KINDS, "qwen3_moe"):
         raise UsageError(f"suite products knows no layers of {kind!r}")
     head_dim, dtype = config.get("head_dim", hidden // heads), config["torch_dtype"]
     found = {
-        "qkv": Product(hidden, (heads + 2 * config["num_key_value_heads"]) * head_dim, kind == "qwen2", dtype),
-        "o": Product(heads * head_dim, hidden, False, dtype),
+        "qkv": ListedGemm(hidden, (heads + 2 * config["num_key_value_heads"]) * head_dim, kind == "qwen2", dtype),
+        "o": ListedGemm(heads * head_dim, hidden, False, dtype),
     }
     if kind in DENSE_KINDS:
-        found["gate_up"] = Product(hidden, 2 * config["intermediate_size"], False, dtype)
-        found["down"] = Product(config["intermediate_size"], hidden, False, dtype)
+        found["gate_up"] = ListedGemm(hidden, 2 * config["intermediate_size"], False, dtype)
+        found["down"] = ListedGemm(config["intermediate_size"], hidden, False, dtype)
     return found
 
 
-def products_of(configs: Mapping[str, Mapping[str, Any]]) -> dict[Product, str]:
-    """Every product of these models once, and whose it is: "llama3.1-8b qkv, mistral-7b qkv"."""
-    uses: dict[Product, list[str]] = {}
+def gemms_of(configs: Mapping[str, Mapping[str, Any]]) -> dict[ListedGemm, str]:
+    """Every GEMM of these models once, and whose it is: "llama3.1-8b qkv, mistral-7b qkv"."""
+    uses: dict[ListedGemm, list[str]] = {}
     for model, config in configs.items():
         for layer, product in layers_of(config).items():
             uses.setdefault(product, []).append(f"{model} {layer}")
     return {product: ", ".join(names) for product, names in uses.items()}
 
 
-def points_of(products: Iterable[Product], device: str) -> list[Point]:
+def points_of(products: Iterable[ListedGemm], device: str) -> list[Point]:
     """Products by rows, ascending; a CPU gets the small ones."""
     rows = sorted(r for r in {*CAPTURED, *BEYOND, *ODD} if r <= MOST_ROWS[device])
     return [(product, r) for product in products for r in rows]
 
 
-def calls_of(product: Product, rows: int) -> int:
+def calls_of(product: ListedGemm, rows: int) -> int:
     """Calls of a burst: fewer of those that are long by themselves."""
     most = next((calls for rows_to, calls in BURST if rows <= rows_to), 1)
     size = 2.0 * product.k * product.n
@@ -165,10 +165,10 @@ def _samples(device: Device, points: Sequence[Point], order: Sequence[int]) -> t
     return samples, errors
 
 
-def uses_in(records: Sequence[Mapping[str, Any]]) -> tuple[dict[Product, str], str]:
-    """(products and whose they are, the device) of a journal."""
+def uses_in(records: Sequence[Mapping[str, Any]]) -> tuple[dict[ListedGemm, str], str]:
+    """(GEMMs and whose they are, the device) of a journal."""
     record = next(r for r in records if r["key"] == "points")
-    return {Product(k, n, bool(bias), dtype): layers for k, n, bias, dtype, layers in record["uses"]}, record["device"]
+    return {ListedGemm(k, n, bool(bias), dtype): layers for k, n, bias, dtype, layers in record["uses"]}, record["device"]
 
 
 def dataset(records: Sequence[Mapping[str, Any]], attrs: dict[str, Any]) -> Any:

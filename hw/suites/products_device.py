@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from hw.gemm_lists import Product
+from hw.gemm_lists import ListedGemm
 from hw.machine import versions
 from hw.pace import seconds_of
 from hw.suites.products import BURST, calls_of
@@ -21,12 +21,12 @@ CALIBRATION_CYCLES = 1_000_000
 
 
 class Calls:
-    """Random weights and activations of the products on "cuda" or "cpu"; holds device memory until it is dropped.
+    """Random weights and activations of the GEMMs on "cuda" or "cpu"; holds device memory until it is dropped.
 
     The weights of an element type are all cut from one buffer, one after the other: it holds the largest twice, whatever there are.
     """
 
-    def __init__(self, products: Iterable[Product], most_rows: int, device: str, seed: int) -> None:
+    def __init__(self, products: Iterable[ListedGemm], most_rows: int, device: str, seed: int) -> None:
         """Raises SimctlError where the device does not hold the weights."""
         import torch
 
@@ -34,7 +34,7 @@ class Calls:
         torch.manual_seed(seed)
         cache = int(torch.cuda.get_device_properties(0).L2_cache_size) if self._on_gpu else 0
         self._buffers: dict[str, Any] = {}
-        self._biases: dict[Product, Any] = {}
+        self._biases: dict[ListedGemm, Any] = {}
         self._inputs: dict[tuple[int, str], Any] = {}
         self._products = list(products)
         try:
@@ -61,7 +61,7 @@ class Calls:
         count = max(2 * largest, largest + -(-least_bytes // ALIGNED) * step)
         return torch.randn(count, device=self._device, dtype=kind).mul_(0.02)
 
-    def _weight(self, product: Product) -> Any:
+    def _weight(self, product: ListedGemm) -> Any:
         """The next [n, k] of the buffer."""
         buffer, size = self._buffers[product.dtype], product.k * product.n
         step = ALIGNED // buffer.element_size()
@@ -70,16 +70,16 @@ class Calls:
         self._next[product.dtype] = at + -(-size // step) * step
         return buffer.as_strided((product.n, product.k), (product.k, 1), at)
 
-    def _linear(self, product: Product, rows: int, weight: Any) -> Any:
+    def _linear(self, product: ListedGemm, rows: int, weight: Any) -> Any:
         with self._torch.inference_mode():
             x = self._inputs[product.k, product.dtype][:rows]
             return self._torch.nn.functional.linear(x, weight, self._biases.get(product))
 
-    def call(self, product: Product, rows: int) -> Any:
+    def call(self, product: ListedGemm, rows: int) -> Any:
         """One call, as an engine makes it; the next one takes the next weight."""
         return self._linear(product, rows, self._weight(product))
 
-    def time_s(self, product: Product, rows: int) -> tuple[float, bool]:
+    def time_s(self, product: ListedGemm, rows: int) -> tuple[float, bool]:
         """(seconds of a call, whether its burst was queued too slowly to say)."""
         if not self._on_gpu:
             self.call(product, rows)
@@ -116,7 +116,7 @@ class Calls:
         cycles = int(HOLD * sorted(queueing)[len(queueing) // 2] / one)
         return cycles, cycles * one
 
-    def error(self, product: Product) -> float:
+    def error(self, product: ListedGemm) -> float:
         """Largest relative error (to the largest value) of some rows and columns against float64."""
         weight, bias = self._weight(product), self._biases.get(product)
         found = self._linear(product, GATE_ROWS, weight)[:, :GATE_COLUMNS].double()
@@ -128,7 +128,7 @@ class Calls:
 
 
 def described(device: str) -> dict[str, str]:
-    """What chooses the kernels: the libraries a product goes through, and their versions."""
+    """What chooses the kernels: the libraries a GEMM goes through, and their versions."""
     import torch
 
     if device != "cuda":

@@ -1,4 +1,4 @@
-"""GEMM efficiency by size and rows: time over the roofline of typical products, on GPUs and in dtypes that kernel tables show.
+"""GEMM efficiency by size and rows: time over the roofline of typical GEMMs, on GPUs and in dtypes that kernel tables show.
 
     seconds(k, n, rows) = smooth_max(bytes / B, flops / F) * over[size, rows]
 
@@ -41,12 +41,12 @@ class Surface:
     width: float  # bytes of a weight
 
     def seconds(self, weights: float, rows: Array) -> Array:
-        """Seconds of one product of so many weights at numbers of rows, never falling when a row is added."""
+        """Seconds of one GEMM of so many weights at numbers of rows, never falling when a row is added."""
         out: Array = np.maximum.accumulate(np.exp(self._log_over(weights, rows)) * self.roofline_s(weights, rows))
         return out
 
     def roofline_s(self, weights: float, rows: Array) -> Any:
-        """Roofline seconds of products of so many weights."""
+        """Roofline seconds of GEMMs of so many weights."""
         return smooth_max(weights * self.width / self.bytes_per_s, 2.0 * weights * rows / self.flops_per_s)
 
     def _log_over(self, weights: float, rows: Array) -> Array:

@@ -3,11 +3,11 @@
 A pure function of the model, the batch shape, the attention policy, the precision and the parallelism. Every field of the
 shape may be a float, an array or a tensor; the same lines run for all.
 
-    linear       weights and flops of all layers' matrix products but routed experts', times their measured time over the roofline
+    linear       weights and flops of all layers' GEMMs but routed experts', times their measured time over the roofline
     head         output projection, of the rows that are sampled
     expert       the expected number of distinct routed experts
-    kernels      small kernels: norms, rotary, KV write, attention, activation, router; and the floor of a product that was not measured
-    activation   bytes that rows pass through memory between matrix products
+    kernels      small kernels: norms, rotary, KV write, attention, activation, router; and the floor of a GEMM that was not measured
+    activation   bytes that rows pass through memory between GEMMs
     kv           bytes read and written in HBM: full-context layers, sliding-window layers at min(context, window)
     attention    flops of decodes; prefill chunks' apart
     state        recurrent state of linear-attention layers, read and written: independent of the context
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from sim.cost.all_reduce import wire_bytes
 from sim.cost.attention import kv_read_factor, mixed_fill, query_heads
 from sim.cost.batch import DENSE, BatchShape
-from sim.cost.gemm import GEMM_KERNELS, at_rows, kernel_surface, over_roofline, products_on
+from sim.cost.gemm import GEMM_KERNELS, at_rows, gemms_on, kernel_surface, over_roofline
 from sim.errors import UsageError
 from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
@@ -49,7 +49,7 @@ TP_LAUNCHES, PIECES = 0.6, 0.5
 # chunks, of no more tokens than a graph holds, are computed as decodes are (a grid of one such model on an H100).
 LATENT_LAUNCHES, LATENT_PIECES = 2.5, 0.8
 # Small kernels that take as long as attention does at a short context, and as a layer of experts beside its weights: choosing, sorting of
-# rows, two grouped products, sum. In profiles of four models' decodes, priced so, the GPU is busy as measured within 1 % up to 8 sequences.
+# rows, two grouped GEMMs, sum. In profiles of four models' decodes, priced so, the GPU is busy as measured within 1 % up to 8 sequences.
 ATTENTION_KERNELS, EXPERT_KERNELS = 6.0, 10.0
 # Experts in mxfp4 that Hopper computes in 16 bits take longer at any number of rows, counted in small kernels: one model's layer beside two
 # in 16 bits that were timed as it was (docs/log/2026-11-25-kinds-never-measured.md).
@@ -95,7 +95,7 @@ class Coefficients(NamedTuple):
 
     linear_bytes: float  # read by every iteration
     linear_flops: float  # per row
-    over_roofline: NDArray[np.float64] | None  # by rows, where the products of the model's layers were measured
+    over_roofline: NDArray[np.float64] | None  # by rows, where the GEMMs of the model's layers were measured
     head_bytes: float
     head_flops: float  # per sampled row
     experts: tuple[tuple[float, int, int], ...]  # per MoE group: bytes of one expert x layers, experts, top_k
@@ -288,7 +288,7 @@ def traffic(model: ModelSpec, reduces: float, tp: int, parallel: Parallel = NO_P
 
 
 def layer_kernels(group: LayerGroup, hidden: int, tp: int = 1) -> tuple[float, float, float, float]:
-    """(small kernels, matrix products, bytes per row between them, elements per row that enter them) of one layer on one GPU, as vLLM
+    """(small kernels, GEMMs, bytes per row between them, elements per row that enter them) of one layer on one GPU, as vLLM
     fuses them.
 
     A norm adds the residual: it reads two rows and writes two. The bytes of a routed row: both halves of the gate and their product, every
@@ -332,7 +332,7 @@ def layer_kernels(group: LayerGroup, hidden: int, tp: int = 1) -> tuple[float, f
 def unpacks_experts(model: ModelSpec, precision: Precision, gpu: GpuSpec | None) -> bool:
     """Whether experts stored in mxfp4 are computed in 16 bits, on a GPU whose chip was measured at it."""
     stored_so = precision.weights == "mxfp4" or model.expert_bits is not None
-    return stored_so and gpu is not None and products_on(gpu) is not None and arithmetic("mxfp4", gpu) != "fp4"
+    return stored_so and gpu is not None and gemms_on(gpu) is not None and arithmetic("mxfp4", gpu) != "fp4"
 
 
 def expected_experts(experts: Any, top_k: Any, tokens: Any) -> Any:

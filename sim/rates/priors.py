@@ -39,7 +39,7 @@ class Prior:
 # Published fit, whole model on H100 (brl07/cost_model_params.csv): beta 3.05 TB/s, c0 3.2 ms, c1 1.7 ms at k = 8 and 3.3 ms at k = 32, for
 # 28 layers. That fit charges all 7.62 G parameters; here the input embedding is not read, so its 1.09 GB / 3.05 TB/s go back into c0.
 _BRL_LAYERS = 28
-_BRL_LAYER_KERNELS = 5.0 + ATTENTION_KERNELS + 4.0 * GEMM_KERNELS  # two norms, rotary, KV write, activation; four products
+_BRL_LAYER_KERNELS = 5.0 + ATTENTION_KERNELS + 4.0 * GEMM_KERNELS  # two norms, rotary, KV write, activation; four GEMMs
 _KERNEL_S = 2.2e-6
 _BRL_EMBEDDING_BYTES = 152064 * 3584 * 2
 _H100_BETA, _H100_C0, _H100_C1 = 3.05e12, 3.2e-3, {8: 1.7e-3, 32: 3.3e-3}
@@ -67,20 +67,20 @@ _EFFICIENCY: dict[str, tuple[float, float]] = {
     "comm_bytes_per_s": (0.60, 0.30),
     "expert_flops_per_s": (0.50, 0.30),
 }
-PRODUCTS = ("linear_flops_per_s", "expert_flops_per_s")  # of matrix products: their share of the peak changes with the GPU's size
-# 8-bit products reach less of their peak than 16-bit ones of theirs: prefill of 2,048 to 8,192 tokens of two fp8 models on an H100, in
+PRODUCTS = ("linear_flops_per_s", "expert_flops_per_s")  # of GEMMs: their share of the peak changes with the GPU's size
+# 8-bit GEMMs reach less of their peak than 16-bit ones of theirs: prefill of 2,048 to 8,192 tokens of two fp8 models on an H100, in
 # process, is then as measured within 1 %.
 EIGHT_BITS = 0.88
 
 
 def flops_for(gpu: GpuSpec, dtype: str) -> tuple[float, str]:
-    """Dense flop/s used for matrix products in `dtype`, and the dtype really used: 16-bit where the GPU lacks the narrower one."""
+    """Dense flop/s used for GEMMs in `dtype`, and the dtype really used: 16-bit where the GPU lacks the narrower one."""
     used = arithmetic(dtype, gpu)
     return float(gpu.flops[used]), used
 
 
 def product_flops(gpu: GpuSpec, dtype: str) -> float:
-    """Flop/s of a matrix product in `dtype` where one in 16 bits would reach its peak."""
+    """Flop/s of a GEMM in `dtype` where one in 16 bits would reach its peak."""
     peak, used = flops_for(gpu, dtype)
     return peak * (EIGHT_BITS if used in ("fp8", "int8") else 1.0)
 
@@ -114,7 +114,7 @@ def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
 
 
 def _measured(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
-    """Bandwidth of linear layers where their products were measured: that of the fastest one."""
+    """Bandwidth of linear layers where their GEMMs were measured: that of the fastest one."""
     known = measured().get(gpu.name) if gpu.origin == "catalogue" and precision.weights == MEASURED_AT else None
     if known is None:
         return {}

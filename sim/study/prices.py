@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.cost.batch import mixed_batch
-from sim.cost.gemm import GEMM_KERNELS, Product, at_rows, products_over_roofline
+from sim.cost.gemm import GEMM_KERNELS, Gemm, at_rows, gemms_over_roofline
 from sim.cost.rates import RateDraws
 from sim.cost.step_time import NAMES, kernels_s, linear_s, step_terms, step_time_s
 from sim.cost.work import Work
@@ -57,7 +57,7 @@ def gemm_time(gpu: str, k: int, n: int, rows: int, dtype: str = "bf16", rates: R
     """
     card, precision = get_gpu(gpu), Precision(dtype)
     known = rates_for(card, precision) if rates is None else rates
-    over, quantised = products_over_roofline([(Product(k, n, False), 1)], precision, card), quantises(precision.weights, card)
+    over, quantised = gemms_over_roofline([(Gemm(k, n, False), 1)], precision, card), quantises(precision.weights, card)
     efficiency = at_rows(over, float(rows))
     work = Work(*[0.0] * len(Work._fields))._replace(
         kernels=(GEMM_KERNELS if over is None else 0.0) + quantised,

@@ -2,7 +2,7 @@
 
     python -m studies.kernel_tables.quantised_fit FILE... OUT.npz
 
-At each number of rows a call takes a + b weights: a line through a layer's products, in relative terms. Four products of one model say no
+At each number of rows a call takes a + b weights: a line through a layer's GEMMs, in relative terms. Four GEMMs of one model say no
 more, and beyond their sizes a line is what a floor and a bandwidth make. Times that never fall when a row is added come nearest to those:
 blocks of fp8 take longer at one row than at four, for they are padded. Calls include what quantises activations.
 """
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression, nnls
 
 from calibrate.measurement import check_columns, model_of, open_measurement, precision_of
-from sim.cost.gemm import REPLAY_S, products_on, roofline
+from sim.cost.gemm import REPLAY_S, gemms_on, roofline
 from sim.cost.gemm_surface import KERNEL_BYTES, Surface
 from sim.errors import UsageError
 from sim.rates.priors import product_flops
@@ -35,7 +35,7 @@ def surface(path: Path) -> tuple[tuple[str, str], Surface]:
     data = open_measurement(path)
     check_columns(data, path, "point", ("part", "k", "n", "rows", "status", "time_s_median"), seconds=("time_s_median",))
     gpu, precision = get_gpu(str(data.attrs["gpu_name"])), precision_of(data.attrs)
-    kernel, sixteen = kernel_of(model_of(data.attrs, path), precision), products_on(gpu)
+    kernel, sixteen = kernel_of(model_of(data.attrs, path), precision), gemms_on(gpu)
     if kernel not in KERNEL_BYTES or sixteen is None:
         raise UsageError(f"{path}: needs one of {', '.join(KERNEL_BYTES)} on a GPU whose 16-bit products are packaged")
     kept = (data["status"].values == "ok") & (data["n"].values > 0)

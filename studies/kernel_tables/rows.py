@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cost.all_reduce import wire_bytes
-from sim.cost.gemm import GEMM_KERNELS, Product, at_rows, products_over_roofline
+from sim.cost.gemm import GEMM_KERNELS, Gemm, at_rows, gemms_over_roofline
 from sim.cost.rates import Rates
 from sim.cost.step_time import all_reduce_s, attention_s, kernels_s, linear_s
 from sim.cost.work import ATTENTION_KERNELS, EXPERT_KERNELS, Work, expected_experts
@@ -81,7 +81,7 @@ def _gemm(t: Table, weights: str) -> Work:
     over, kernels = np.ones(len(t)), np.zeros(len(t))
     for own_k, own_n in np.unique(np.stack([k, n], axis=1), axis=0):
         of = (k == own_k) & (n == own_n)
-        known = products_over_roofline([(Product(int(own_k), int(own_n), False), 1)], Precision(weights), t.gpu)
+        known = gemms_over_roofline([(Gemm(int(own_k), int(own_n), False), 1)], Precision(weights), t.gpu)
         over[of], kernels[of] = at_rows(known, m[of]), GEMM_KERNELS if known is None else 0.0
     return NO_WORK._replace(kernels=kernels, linear_bytes=n * k * DTYPE_BYTES[weights] * over, linear_flops=2.0 * m * n * k * over)
 

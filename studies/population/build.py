@@ -75,7 +75,7 @@ def leave_one_out(kernels: Sequence[Estimate], engines: Sequence[Estimate], sett
 
 def _on_grid(gpu: str, others: Population) -> Scores:
     cells = concatenate([g.cells for g in engine_grids(get_gpu(gpu)) if g.tp == 1]).unmeasured()
-    # matrix products timed alone are no engine: typical ones of the GPU are known, and their roofline
+    # GEMMs timed alone are no engine: typical ones of the GPU are known, and their roofline
     found = _absolute(gpu, {name: draws for name, draws in others.of(gpu).items() if name != "beta"})
     draws = len(found["beta"])
     hosts = hosts_of(cells, (), np.ones((draws, 0)), HOST_SD, np.random.default_rng(2))
@@ -161,7 +161,7 @@ def write_pooled(out: Path, gpu: str, population: Population, data: str) -> Path
         declared = priors(get_gpu(gpu), Precision())
         found, sources = _absolute(gpu, found), {name: sources.get(name, declared[name].provenance) for name in UNITS}
     elif sized := [population.rates.index(rate) for rate in PRODUCTS if rate in population.rates]:
-        found["slope"] = population.found["slope"][:, sized[0]]  # of shares of matrix products over the GPU's size
+        found["slope"] = population.found["slope"][:, sized[0]]  # of shares of GEMMs over the GPU's size
     return write(out, gpu, found, source, sources, data, population, population.diagnostics, "" if gpu in stepped else gpu, **more)
 
 

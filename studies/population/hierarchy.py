@@ -6,7 +6,7 @@
 A rate that a datasheet bounds enters as its share of that peak, any other one (a host cost) as it is. `stack` is what an engine loses
 against single kernels, common to all GPUs; it is 0 for rates without a peak, which no kernel table shows. A GPU seen only through kernels
 gets its engine's rates from its own kernels and the others' stack; one never seen gets the population's spread on top. `slope` is how
-shares of matrix products fall with `size`, the log of the datasheet's flops over an H100's: power limits larger units first.
+shares of GEMMs fall with `size`, the log of the datasheet's flops over an H100's: power limits larger units first.
 
 Given mean, slope, stack and between all of this is normal. A GPU's own rates are integrated out and drawn afterwards (`drawn`), so that
 the sampler meets no funnel of a spread that few GPUs show.

@@ -1,7 +1,7 @@
 """Kernel efficiencies from latency tables: the share of the datasheet's peak that a good kernel reaches.
 
 Each estimate is the line latency = launch + work / rate over calls large enough to be bound by that work, with its spread over shapes.
-Bandwidth and flops of GEMMs are those of the fastest product, which GEMM surfaces are measured by (`studies.kernel_tables.gemm_fit`).
+Bandwidth and flops of GEMMs are those of the fastest GEMM, which GEMM surfaces are measured by (`studies.kernel_tables.gemm_fit`).
 Tables (`studies.kernel_tables.latency_tables`) are read, never shipped.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cost.all_reduce import wire_bytes
-from sim.cost.gemm import products_on, roofline
+from sim.cost.gemm import gemms_on, roofline
 from sim.cost.work import expected_experts
 from sim.rates.priors import gpu_link
 from sim.specs.gpu import GpuSpec
@@ -116,7 +116,7 @@ TABLES = ("gemm_perf", *dict.fromkeys(operation.table for operation in OPERATION
 
 def estimates(tables: Sequence[Table], left_out: str = "") -> list[Estimate]:
     """Estimates of every (GPU, rate) that the tables show; a rate that fewer than LEAST_CALLS calls show is left out. `left_out` is a GPU
-    whose own products count for nothing.
+    whose own GEMMs count for nothing.
     """
     found = [each for table in tables if table.name == "gemm_perf" for each in _of_gemm(table, left_out)]
     for operation in OPERATIONS:
@@ -126,8 +126,8 @@ def estimates(tables: Sequence[Table], left_out: str = "") -> list[Estimate]:
 
 
 def _of_gemm(table: Table, left_out: str) -> list[Estimate]:
-    """Bandwidth and flops of the roofline that the GPU's GEMM efficiency is over: of our own products where there are some."""
-    gpu, own = table.gpu, products_on(table.gpu) if table.gpu.name != left_out else None
+    """Bandwidth and flops of the roofline that the GPU's GEMM efficiency is over: of our own GEMMs where there are some."""
+    gpu, own = table.gpu, gemms_on(table.gpu) if table.gpu.name != left_out else None
     best = roofline(own) if own else surfaces(table)[gpu.name, "bf16"]
     shares = {"beta": best.bytes_per_s / gpu.memory_bandwidth, "linear_flops_per_s": best.flops_per_s / gpu.flops["bf16"]}
     return [Estimate(gpu.name, rate, float(np.log(share)), RUN_ERROR, len(table)) for rate, share in shares.items()]

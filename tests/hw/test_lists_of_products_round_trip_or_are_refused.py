@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hw.artifact import SCHEMA, write
-from hw.gemm_lists import LEAST_ROWS, Product, command, models_of, packed, read_products, uses_of, written
+from hw.gemm_lists import LEAST_ROWS, ListedGemm, command, models_of, packed, read_gemms, uses_of, written
 from sim.cost.gemm import layers_of
 from sim.errors import UsageError
 from sim.specs.gpus import get_gpu
@@ -19,7 +19,7 @@ from tests.cli import run as simctl
 
 HEAD = "k,n,bias,dtype,layers\n"
 NAMES = st.text("abcXYZ019.-/", min_size=1, max_size=12).map(lambda name: f"{name} qkv")
-PRODUCTS = st.builds(Product, st.integers(1, 2**20), st.integers(1, 2**20), st.booleans(), st.sampled_from(("bfloat16", "float32")))
+PRODUCTS = st.builds(ListedGemm, st.integers(1, 2**20), st.integers(1, 2**20), st.booleans(), st.sampled_from(("bfloat16", "float32")))
 
 
 def listed(folder: Path, *args: str) -> click.testing.Result:
@@ -27,10 +27,10 @@ def listed(folder: Path, *args: str) -> click.testing.Result:
 
 
 @given(st.dictionaries(PRODUCTS, st.lists(NAMES, min_size=1, max_size=4).map(", ".join), min_size=1, max_size=20))
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, uses: dict[Product, str]) -> None:
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, uses: dict[ListedGemm, str]) -> None:
     path = tmp_path_factory.mktemp("lists") / "products.csv"
     path.write_text(written(uses))
-    assert list(read_products(path).items()) == list(uses.items())
+    assert list(read_gemms(path).items()) == list(uses.items())
 
 
 @pytest.mark.parametrize(
@@ -57,20 +57,20 @@ def test_a_file_that_is_no_such_list_is_refused_by_name_and_line(tmp_path: Path,
     path = tmp_path / "bad.csv"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(UsageError, match=f"bad.csv: .*{says}"):
-        read_products(path)
+        read_gemms(path)
 
 
 def test_models_split_over_gpus_stand_by_that_and_windowed_layers_once(tmp_path: Path) -> None:
     assert listed(tmp_path, "--model", "Gemma-3-4B,Qwen2.5-14B", "--tp", "1,2").exit_code == 0
-    found = read_products(tmp_path / "list.csv")
-    assert found[Product(2560, 4096, False, "bfloat16")] == "Gemma-3-4B qkv"
-    assert found[Product(5120, 3584, True, "bfloat16")] == "Qwen2.5-14B/tp2 qkv"
+    found = read_gemms(tmp_path / "list.csv")
+    assert found[ListedGemm(2560, 4096, False, "bfloat16")] == "Gemma-3-4B qkv"
+    assert found[ListedGemm(5120, 3584, True, "bfloat16")] == "Qwen2.5-14B/tp2 qkv"
     assert models_of(found.values()) == ["Gemma-3-4B", "Qwen2.5-14B", "Gemma-3-4B/tp2", "Qwen2.5-14B/tp2"]
 
 
 def test_every_product_of_the_catalogue_is_listed_once_but_for_what_does_not_fit() -> None:
     specs, h100 = [get_model(name) for name in list_models()], get_gpu("H100")
-    assert set(uses_of(specs, [1], None)) == {Product(*layer.product, "bfloat16") for spec in specs for layer in layers_of(spec)}
+    assert set(uses_of(specs, [1], None)) == {ListedGemm(*layer.gemm, "bfloat16") for spec in specs for layer in layers_of(spec)}
     held = set(models_of(uses_of(specs, [1], h100).values()))
     assert held == {spec.name for spec in specs if spec.resident_bytes(2) <= h100.memory_bytes and layers_of(spec)}
 
@@ -97,7 +97,7 @@ def test_the_suite_measures_a_list_on_this_cpu_and_names_the_file_after_it(tmp_p
     from hw.artifact import load
 
     pytest.importorskip("torch")
-    uses = {Product(64, 96, True, "bfloat16"): "a qkv, b/tp2 qkv", Product(96, 64, False, "float32"): "a down"}
+    uses = {ListedGemm(64, 96, True, "bfloat16"): "a qkv, b/tp2 qkv", ListedGemm(96, 64, False, "float32"): "a down"}
     (tmp_path / "products_some.csv").write_text(written(uses))
     args = ("measure", "--hw", "cpu", "--suite", "products", "--products", str(tmp_path / "products_some.csv"), "-o", str(tmp_path))
     done = simctl(*args)
@@ -120,7 +120,7 @@ def test_the_suite_measures_a_list_on_this_cpu_and_names_the_file_after_it(tmp_p
     ],
 )
 def test_a_list_goes_with_its_suite_alone_and_without_models(tmp_path: Path, more: tuple[str, ...], says: str) -> None:
-    (tmp_path / "list.csv").write_text(written({Product(64, 96, True, "bfloat16"): "a qkv"}))
+    (tmp_path / "list.csv").write_text(written({ListedGemm(64, 96, True, "bfloat16"): "a qkv"}))
     result = simctl("measure", "--hw", "cpu", "--products", str(tmp_path / "list.csv"), "-o", str(tmp_path), *more)
     assert result.code == 2
     assert says in result.stderr
@@ -135,7 +135,7 @@ def test_a_missing_list_is_one_line(tmp_path: Path) -> None:
 
 def test_products_hardly_measured_are_not_packed(tmp_path: Path) -> None:
     """Times are found again; a product at fewer than LEAST_ROWS numbers of rows is left out."""
-    listed = [Product(4096, 6144, False, "bfloat16"), Product(4096, 4096, False, "bfloat16")]
+    listed = [ListedGemm(4096, 6144, False, "bfloat16"), ListedGemm(4096, 4096, False, "bfloat16")]
     points = [
         (product, rows)
         for product, most in zip(listed, (2 * LEAST_ROWS, LEAST_ROWS - 1), strict=True)

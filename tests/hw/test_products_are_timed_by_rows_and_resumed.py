@@ -13,7 +13,7 @@ import pytest
 
 from hw.artifact import SCHEMA, load, write
 from hw.engines.shapes import SHAPES
-from hw.gemm_lists import Product
+from hw.gemm_lists import ListedGemm
 from hw.journal import Journal
 from hw.pace import Budget
 from hw.suites import products, products_device
@@ -24,7 +24,7 @@ from tests.cli import run as simctl
 
 torch = pytest.importorskip("torch")
 
-SMALL, WIDE = Product(64, 96, False, "bfloat16"), Product(64, 480, True, "bfloat16")
+SMALL, WIDE = ListedGemm(64, 96, False, "bfloat16"), ListedGemm(64, 480, True, "bfloat16")
 USES = {SMALL: "a o", WIDE: "a qkv, b qkv"}
 ODD = products.ODD[9]
 POINTS = [(product, rows) for product in USES for rows in (1, 8, 448, 464)]
@@ -38,18 +38,18 @@ class PretendDevice:
     fails: dict[Point, BaseException] = field(default_factory=dict)
     met: Counter[Point] = field(default_factory=Counter)
 
-    def time_s(self, product: Product, rows: int) -> tuple[float, bool]:
+    def time_s(self, product: ListedGemm, rows: int) -> tuple[float, bool]:
         self.met[product, rows] += 1
         if failure := self.fails.get((product, rows)):
             raise failure
         late = (product, rows) in self.late and self.met[product, rows] == 1
         return (9.0 if late else cost(product, rows)), late
 
-    def error(self, product: Product) -> float:
+    def error(self, product: ListedGemm) -> float:
         return 1e-3 * product.n / 96
 
 
-def cost(product: Product, rows: int) -> float:
+def cost(product: ListedGemm, rows: int) -> float:
     return 1e-6 * rows * product.n * (1.5 if rows == 448 else 1.0)
 
 
@@ -145,7 +145,7 @@ def test_layers_are_fused_as_the_engine_fuses_them() -> None:
 
 
 def test_a_product_of_two_models_is_measured_once() -> None:
-    both = products.products_of({name: SHAPES[name] for name in ("llama3.1-8b", "mistral-7b")})
+    both = products.gemms_of({name: SHAPES[name] for name in ("llama3.1-8b", "mistral-7b")})
     assert next(iter(both.values())) == "llama3.1-8b qkv, mistral-7b qkv"
     assert len(both) == 4
 
@@ -184,7 +184,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> tuple[products_device.Calls, P
     """Calls whose GPU takes 2 ms each, 3 of them held per call, and whose host takes what the list says."""
     calls, cuda, host = products_device.Calls([SMALL], 16, "cpu", 0), PretendCuda(), [1e-5]
 
-    def one(product: Product, rows: int) -> None:
+    def one(product: ListedGemm, rows: int) -> None:
         cuda.host_s += host[0]
         cuda.gpu_s += 2e-3
 
@@ -225,7 +225,7 @@ def test_every_call_reads_a_weight_of_its_own_until_the_buffer_is_through() -> N
 
 
 def test_a_buffer_holds_the_largest_weight_twice_and_what_a_cache_must_forget() -> None:
-    large = Product(1024, 2048, False, "bfloat16")  # twice the step that weights begin at
+    large = ListedGemm(1024, 2048, False, "bfloat16")  # twice the step that weights begin at
     calls = products_device.Calls([SMALL, large], 1, "cpu", 0)
     assert calls._buffers["bfloat16"].numel() == 2 * large.k * large.n
     assert calls._drawn("bfloat16", 40 << 20).nbytes >= (40 << 20) + 2 * large.k * large.n
@@ -243,10 +243,10 @@ def test_the_gate_compares_with_the_bias_and_tells_when_none_was_added() -> None
 
 
 def test_long_calls_make_short_bursts() -> None:
-    huge = Product(53248, 16384, False, "bfloat16")
+    huge = ListedGemm(53248, 16384, False, "bfloat16")
     assert [products.calls_of(SMALL, rows) for rows in (8, 1000, 2000, 8192)] == [8, 4, 2, 1]
     assert [products.calls_of(huge, rows) for rows in (1, 512, 8192)] == [1, 1, 1]
-    wide = Product(5120, 34816, False, "bfloat16")
+    wide = ListedGemm(5120, 34816, False, "bfloat16")
     assert products.calls_of(wide, 8) == 8
 
 
@@ -264,7 +264,7 @@ def test_the_command_measures_a_small_model_on_this_cpu(tmp_path: Path) -> None:
     done = simctl("measure", "--hw", "cpu", "--suite", "products", "--model", "tiny-25m", "-o", str(tmp_path))
     assert done.code == 0, done.stderr
     data = load(tmp_path / "products_tiny-25m.nc", "products")
-    expected = products.points_of(products.products_of({"tiny-25m": SHAPES["tiny-25m"]}), "cpu")
+    expected = products.points_of(products.gemms_of({"tiny-25m": SHAPES["tiny-25m"]}), "cpu")
     assert list(zip(data.k.values, data.n.values, data.rows.values, strict=True)) == [(p.k, p.n, r) for p, r in expected]
     assert (data.time_s_median.values > 0).all()
     assert (data.attrs["gate_passed"], data.attrs["finished"]) == (1, 1)

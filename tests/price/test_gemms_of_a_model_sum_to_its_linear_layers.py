@@ -4,7 +4,7 @@ import pytest
 
 from sim import gemm_time, get_gpu, get_model
 from sim.cost.batch import decode_batch
-from sim.cost.gemm import products_of
+from sim.cost.gemm import gemms_of
 from sim.cost.step_time import linear_s
 from sim.cost.work import iteration_work
 from sim.rates.posterior import rates_for
@@ -18,7 +18,7 @@ MODEL = get_model("Llama-3.1-8B")  # no biases
 def test_linear_layers_are_their_gemms(gpu, dtype, rows):
     card, precision = get_gpu(gpu), Precision(dtype)
     rates = rates_for(card, precision, draws=20)
-    gemms = [(layers, gemm_time(gpu, p.k, p.n, rows, dtype, rates)) for p, layers in products_of(MODEL)]
+    gemms = [(layers, gemm_time(gpu, p.k, p.n, rows, dtype, rates)) for p, layers in gemms_of(MODEL)]
     work = iteration_work(MODEL, decode_batch(MODEL, float(rows), 128.0), precision, gpu=card)
     assert sum(layers * price.terms["linear layers"] for layers, price in gemms) == pytest.approx(linear_s(work, rates.point), rel=2e-3)
     assert all(price.low <= price.seconds <= price.high for _, price in gemms)

@@ -12,16 +12,16 @@ from sim.cost.gemm import (
     GEMM_KERNELS,
     HELD_OUT,
     REPLAY_S,
+    Gemm,
     Measured,
-    Product,
     at_rows,
     by_rows,
+    gemms_of,
+    gemms_on,
     in_engine_s,
     measured,
     nearest,
     over_roofline,
-    products_of,
-    products_on,
     roofline,
     smooth_s,
     sum_over_roofline,
@@ -44,7 +44,7 @@ def test_linear_layers_take_their_measured_times_at_the_rooflines_rates(rows):
     best = roofline(known)
     rates = replace(Rates(*[1.0] * len(UNITS)), beta=best.bytes_per_s, linear_flops_per_s=best.flops_per_s)
     work = iteration_work(MODEL, BatchShape(prefill_tokens=float(rows)), Precision(), gpu=GPU)
-    seconds = sum(layers * in_engine_s(known[p])[nearest(known[p].rows, np.array([rows]))[0]] for p, layers in products_of(MODEL))
+    seconds = sum(layers * in_engine_s(known[p])[nearest(known[p].rows, np.array([rows]))[0]] for p, layers in gemms_of(MODEL))
     norms = 1.001  # norm weights and biases are read, too
     assert seconds <= float(linear_s(work, rates)) <= seconds * norms
 
@@ -69,9 +69,9 @@ def test_elsewhere_every_product_has_a_floor_of_small_kernels(gpu):
 
 def above_floor(weights):
     """Seconds of the model's products by rows, from 1, above the floor of each."""
-    table, products = over_roofline(MODEL, Precision(weights), 1, GPU), products_of(MODEL)
+    table, products = over_roofline(MODEL, Precision(weights), 1, GPU), gemms_of(MODEL)
     rows = np.arange(1.0, table.size)
-    roofline_s = smooth_s(sum(layers * p.k * p.n for p, layers in products), rows, roofline(products_on(GPU)))
+    roofline_s = smooth_s(sum(layers * p.k * p.n for p, layers in products), rows, roofline(gemms_on(GPU)))
     return rows, table[1:] * roofline_s * Precision(weights).weight_bytes / 2 - FLOOR_S * sum(layers for _, layers in products)
 
 
@@ -100,7 +100,7 @@ def test_every_captured_size_was_measured_and_stands_for_itself():
 
 
 def test_beyond_the_table_its_last_value_holds():
-    known = {Product(8, 8, False): Measured(np.array([1.0, 2.0]), np.array([2e-5, 2e-5]))}
+    known = {Gemm(8, 8, False): Measured(np.array([1.0, 2.0]), np.array([2e-5, 2e-5]))}
     table = sum_over_roofline([(product, 1) for product in known], known, roofline(known))
     assert at_rows(table, 50.0) == table[-1]
     np.testing.assert_array_equal(at_rows(table, np.array([1.0, 2.0, 50.0])), table[[1, 2, 2]])

@@ -8,7 +8,7 @@ import pytest
 
 from hw.artifact import load
 from hw.gemm_lists import packed
-from sim.cost.gemm import PACKAGED, Product, measured, nearest, products_of
+from sim.cost.gemm import PACKAGED, Gemm, gemms_of, measured, nearest
 from sim.specs.models import get_model
 
 ROOT = Path(str(files("scenarios"))) / "data" / "measured"
@@ -29,7 +29,7 @@ def test_the_table_is_made_of_the_packaged_files():
 @pytest.mark.parametrize("gpu", ["H100", "H200"])
 @pytest.mark.parametrize("name", ["Qwen2.5-7B", "Llama-3.1-8B", "Qwen3-14B", "Qwen3-Coder-30B-A3B"])
 def test_the_products_of_the_models_of_the_grids_are_known(gpu, name):
-    assert {product for product, _ in products_of(get_model(name))} <= measured()[gpu].keys()
+    assert {product for product, _ in gemms_of(get_model(name))} <= measured()[gpu].keys()
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h200"])
@@ -72,5 +72,5 @@ def test_a_product_of_several_files_is_their_geometric_mean():
             at = (data.k.values == 4096) & (data.n.values == 28672) & (data.rows.values == 448)
             seconds += data.time_s_median.values[at].tolist()
     assert len(seconds) >= 3
-    seen = measured()["H100"][Product(4096, 28672, False)]
+    seen = measured()["H100"][Gemm(4096, 28672, False)]
     assert seen.seconds[seen.rows == 448][0] == pytest.approx(np.exp(np.mean(np.log(seconds))), rel=1e-6)

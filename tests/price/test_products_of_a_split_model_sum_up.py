@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.cost.gemm import layers_of, products_of
+from sim.cost.gemm import gemms_of, layers_of
 from sim.specs.model import Attention, DenseMlp, LayerGroup, ModelSpec
 from sim.specs.models import get_model, list_models
 
@@ -29,7 +29,7 @@ def dense_params(group: LayerGroup, hidden: int) -> int:
 @pytest.mark.parametrize("name", list_models())
 def test_the_products_of_one_gpu_hold_every_dense_weight(name: str) -> None:
     model = get_model(name)
-    found = products_of(model)
+    found = gemms_of(model)
     assert (not found) == (name in UNLIKE)
     if found:
         held = sum(layers * (product.k * product.n + product.bias * product.n) for product, layers in found)
@@ -46,17 +46,17 @@ def test_the_parts_of_several_gpus_are_the_whole(name: str, tp: int) -> None:
         kv = {g.mixer.kv_heads for g in model.groups}
         assert any(size % tp for size in sizes) or any(heads % tp and tp % heads for heads in kv)
         return
-    assert all(min(layer.product.k, layer.product.n, layer.layers) > 0 for layer in found)
+    assert all(min(layer.gemm.k, layer.gemm.n, layer.layers) > 0 for layer in found)
     for part, whole in zip(found, layers_of(model), strict=True):
-        assert (part.name, part.layers, part.product.bias) == (whole.name, whole.layers, whole.product.bias)
-        k, n = whole.product.k, whole.product.n
+        assert (part.name, part.layers, part.gemm.bias) == (whole.name, whole.layers, whole.gemm.bias)
+        k, n = whole.gemm.k, whole.gemm.n
         if part.name in ("o", "down"):
-            assert (part.product.k * tp, part.product.n) == (k, n)
+            assert (part.gemm.k * tp, part.gemm.n) == (k, n)
         elif part.name == "gate_up":
-            assert (part.product.k, part.product.n * tp) == (k, n)
+            assert (part.gemm.k, part.gemm.n * tp) == (k, n)
         else:  # a KV head is held by several GPUs where there are fewer
             (mixer,) = {(g.mixer.kv_heads, g.mixer.head_dim) for g in model.groups}
-            assert (part.product.k, part.product.n * tp) == (k, n + 2 * max(tp - mixer[0], 0) * mixer[1])
+            assert (part.gemm.k, part.gemm.n * tp) == (k, n + 2 * max(tp - mixer[0], 0) * mixer[1])
 
 
 def stack(mixer: Attention, mlp: DenseMlp) -> ModelSpec:
@@ -74,7 +74,7 @@ def test_products_have_a_bias_where_the_model_has_one() -> None:
         )
     }
     biased = {
-        name: [layer.name for layer in layers_of(stack(Attention(4, 2, 24, **flags), DenseMlp(200, mlp))) if layer.product.bias]
+        name: [layer.name for layer in layers_of(stack(Attention(4, 2, 24, **flags), DenseMlp(200, mlp))) if layer.gemm.bias]
         for name, (flags, mlp) in names.items()
     }
     assert biased == {"none": [], "in": ["qkv"], "out": ["o"], "mlp": ["gate_up", "down"]}
@@ -101,4 +101,4 @@ def test_a_model_that_does_not_split_has_none(heads: int, kv_heads: int, interme
 )
 def test_sizes_are_those_of_the_published_weights(name: str, sizes: dict[str, tuple[int, int]]) -> None:
     """Fused: of Phi's checkpoint as published, of the others' q, k and v, and gate and up, side by side."""
-    assert {layer.name: (layer.product.k, layer.product.n) for layer in layers_of(get_model(name))} == sizes
+    assert {layer.name: (layer.gemm.k, layer.gemm.n) for layer in layers_of(get_model(name))} == sizes
