@@ -38,7 +38,7 @@ def attention(bench: Bench, suites: Sequence[str], quick: bool) -> Cells:
     grid = [(1, 8 * K), (2, 32 * K)] if quick else [(b, c) for b, c in GRID if b * c * HEADS_KV * D * 4 <= free]
     shared: list[torch.Tensor] = []
 
-    def cell(batch: int, context: int) -> bench_inputs.Cell:
+    def cell(batch: int, context: int) -> bench_inputs.BenchCell:
         if not shared:
             shared.append(bench_inputs.pool(2 * max(b * c for b, c in grid), HEADS_KV, D))
         return bench_inputs.cell(*shared, batch, context, HEADS_Q, HEADS_KV, D)

@@ -15,7 +15,7 @@ from kernels import baselines, gather_decode, host_gather, partials, reference, 
 from kernels.bench_inputs import (
     BEYOND_L2,
     PAGE,
-    Cell,
+    BenchCell,
     exact_attention,
     random_blocks,
     stream_contiguous,
@@ -94,7 +94,7 @@ def measured(bench: Bench, suite: str, op: str, candidates: dict[str, Candidate]
     return rows
 
 
-def dense(bench: Bench, cell: Cell) -> list[Row]:
+def dense(bench: Bench, cell: BenchCell) -> list[Row]:
     """Dense decode: pages in random order (a churned allocator), in order (a fresh one), contiguous KV; SDPA, FlashAttention 3."""
     heads_q, heads = cell.q[0].shape[1], cell.heads_kv
     work = partials.Workspace.allocate(cell.batch * heads, 256, heads_q // heads, cell.d, bench.device)
@@ -123,13 +123,13 @@ def dense(bench: Bench, cell: Cell) -> list[Row]:
     return measured(bench, "dense", "dense_decode", found, bench.read, batch=cell.batch, context=cell.context, dtype="bfloat16")
 
 
-def sparse(bench: Bench, cell: Cell, k: int, kinds: tuple[str, ...] = ("minmax_fp8", "minmax")) -> list[Row]:
+def sparse(bench: Bench, cell: BenchCell, k: int, kinds: tuple[str, ...] = ("minmax_fp8", "minmax")) -> list[Row]:
     """Sparse decode with k selected blocks: selection and gather together, then each by itself."""
     rows: list[Row] = []
     heads, blocks, n_rows = cell.heads_kv, cell.context // PAGE, cell.batch * cell.heads_kv
     group = cell.q[0].shape[1] // heads
     parts = partials.Workspace.allocate(n_rows, gather_decode.parts_of(k, PAGE, 1, 2, 32), group, cell.d, bench.device)
-    scratch = selector.Workspace.allocate(n_rows, blocks, 64, bench.device)
+    scratch = selector.SelectorWorkspace.allocate(n_rows, blocks, 64, bench.device)
     chosen = torch.empty(cell.batch, heads, k, dtype=torch.int32, device=bench.device)
     out, sets = torch.empty_like(cell.q[0]), range(cell.sets)
     kept = min(blocks, k + 3) * PAGE * 2 * cell.d * 2 * n_rows
@@ -167,7 +167,7 @@ def sparse(bench: Bench, cell: Cell, k: int, kinds: tuple[str, ...] = ("minmax_f
     return rows
 
 
-def wrong_selection(cell: Cell, made: summaries.Summaries, k: int, chosen: torch.Tensor) -> str:
+def wrong_selection(cell: BenchCell, made: summaries.Summaries, k: int, chosen: torch.Tensor) -> str:
     """Why `chosen` is not the exact top k of right scores; empty if it is."""
     scores = torch.full(made.data.shape[:3], -float("inf"), device=chosen.device)
     again = selector.select(cell.q[0], made, cell.seq_lens, k, scores=scores)

@@ -19,7 +19,7 @@ Stream = Callable[[int], Iterable[KV]]  # sequence -> keys and values [KV heads,
 
 
 @dataclass(frozen=True)
-class Cell:
+class BenchCell:
     """One (batch, context) point of the benchmark."""
 
     batch: int
@@ -70,17 +70,17 @@ def pool(tokens: int, heads_kv: int, d: int, dtype: torch.dtype = torch.bfloat16
     return out
 
 
-def cell(flat: torch.Tensor, batch: int, context: int, heads_q: int, heads_kv: int, d: int) -> Cell:
+def cell(flat: torch.Tensor, batch: int, context: int, heads_q: int, heads_kv: int, d: int) -> BenchCell:
     """A cell cut from a pool: enough sets to exceed the L2 cache, as far as the pool allows."""
     numel = 2 * batch * context * heads_kv * d
     sets = max(1, min(-(-BEYOND_L2 // (2 * numel)), 16, flat.numel() // numel))
     q = [torch.randn(batch, heads_q, d, device=flat.device).to(flat.dtype) for _ in range(sets)]
     memory = [flat[i * numel : (i + 1) * numel] for i in range(sets)]
     table = torch.randperm(batch * context // PAGE, device=flat.device, dtype=torch.int32).view(batch, -1)
-    return Cell(batch, context, heads_kv, q, memory, table, torch.full((batch,), context, dtype=torch.int32, device=flat.device))
+    return BenchCell(batch, context, heads_kv, q, memory, table, torch.full((batch,), context, dtype=torch.int32, device=flat.device))
 
 
-def random_blocks(c: Cell, k: int, sink: int = 1, local: int = 2) -> torch.Tensor:
+def random_blocks(c: BenchCell, k: int, sink: int = 1, local: int = 2) -> torch.Tensor:
     """k distinct candidate blocks of each (sequence, KV head) [B, KV heads, k] int32; -1 where there are fewer."""
     candidates = max(0, c.context // PAGE - sink - local)
     order = torch.rand(c.batch, c.heads_kv, max(candidates, k), device=c.table.device)

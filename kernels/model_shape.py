@@ -42,7 +42,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerShape:
     """Weights of a layer: w_qkv [(HQ + 2 HKV) D, H], w_o [H, HQ D], w_up [2 F, H] gate rows first, w_down [H, F]."""
 
     norm_attention: torch.Tensor
@@ -55,7 +55,7 @@ class Layer:
     w_down: torch.Tensor
 
     @classmethod
-    def random(cls, s: Shape, draw: Callable[..., torch.Tensor]) -> Layer:
+    def random(cls, s: Shape, draw: Callable[..., torch.Tensor]) -> LayerShape:
         """Weights drawn by `draw(*size, scale=, bias=)`, scaled so that activations keep their size."""
         narrow = s.heads_q * s.head_dim
         return cls(

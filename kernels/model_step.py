@@ -22,12 +22,12 @@ import torch
 
 from kernels import gather_decode, model_ops, partials, selector, summaries, timing
 from kernels.dense_decode import dense_decode
-from kernels.model_shape import Layer, Shape
+from kernels.model_shape import LayerShape, Shape
 
 MODES = ("dense", "sparse", "tiered")
 
 
-class Step:
+class ModelStep:
     """State of a batch of sequences, advanced one token at a time.
 
     batch sequences of `context` tokens each, room for `headroom` more. modes: which of dense, sparse, tiered will run; tiered keeps
@@ -69,7 +69,7 @@ class Step:
         self.embedding = self._random(s.vocab, s.hidden)
         self.head = self.embedding if s.tied_embeddings else self._random(s.vocab, s.hidden, scale=s.hidden**-0.5)
         self.norm_out = torch.ones(s.hidden, dtype=dtype, device=self.device)
-        self.layers = [Layer.random(s, self._random) for _ in range(s.layers)]
+        self.layers = [LayerShape.random(s, self._random) for _ in range(s.layers)]
         self._caches(kind)
         self._buffers()
         self.reset()
@@ -163,7 +163,7 @@ class Step:
         parts = max(256, gather_decode.parts_of(self.k_blocks, self.block, self.sink, self.local, tile))
         self.parts = partials.Workspace.allocate(rows, parts, group, s.head_dim, self.device)
         self.selected = torch.empty(b, s.heads_kv, self.k_blocks, dtype=torch.int32, device=self.device)
-        self.selecting = selector.Workspace.allocate(rows, self.capacity, 16, self.device)
+        self.selecting = selector.SelectorWorkspace.allocate(rows, self.capacity, 16, self.device)
 
     def reset(self) -> None:
         """Back to `context` tokens and the first input token. The blocks written since stay as they are."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from kernels import reference
-from kernels.model_step import Step
+from kernels.model_step import ModelStep
 
 F64 = torch.float64
 
 
-def history(step: Step) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+def history(step: ModelStep) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
     """Keys and values per layer and sequence, [KV heads, context, D] float64 each, as the step's caches hold them now."""
     out = []
     for i in range(step.shape.layers):
@@ -35,7 +35,7 @@ def rotate(x: torch.Tensor, pos: int, theta: float) -> torch.Tensor:
 
 
 def advance(
-    step: Step, caches: list[tuple[list[torch.Tensor], list[torch.Tensor]]], tokens: list[int], keep: torch.Tensor | None = None
+    step: ModelStep, caches: list[tuple[list[torch.Tensor], list[torch.Tensor]]], tokens: list[int], keep: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Logits [B, vocab] float64 after `tokens`; appends to `caches`. Dense, or over `keep` [KV heads, tokens] for each."""
     s = step.shape

@@ -26,14 +26,14 @@ NONE = tl.constexpr(-9223372036854775807)  # below the key of any score
 
 
 @dataclass(frozen=True)
-class Workspace:
+class SelectorWorkspace:
     """scores [rows, blocks] float32 and keys [rows, chunks] int64, for calls of this shape or smaller on one stream."""
 
     scores: torch.Tensor
     keys: torch.Tensor
 
     @classmethod
-    def allocate(cls, rows: int, blocks: int, chunk: int, device: torch.device | str) -> Workspace:
+    def allocate(cls, rows: int, blocks: int, chunk: int, device: torch.device | str) -> SelectorWorkspace:
         return cls(
             torch.empty(rows * blocks, dtype=torch.float32, device=device),
             torch.empty(rows * triton.cdiv(blocks, chunk), dtype=torch.int64, device=device),
@@ -122,7 +122,7 @@ def select(
     local_blocks: int = 2,
     out: torch.Tensor | None = None,
     scores: torch.Tensor | None = None,
-    workspace: Workspace | None = None,
+    workspace: SelectorWorkspace | None = None,
     chunk: int = 64,
 ) -> torch.Tensor:
     """The k best candidate blocks of every (sequence, KV head): [B, KV heads, k] int32, best first, -1 where there are fewer.
@@ -154,7 +154,7 @@ def select(
     out = q.new_empty(shape, dtype=torch.int32) if out is None else checks.tensor("out", out, shape, [torch.int32], q, contiguous=True)
     if scores is not None:
         checks.tensor("scores", scores, [batch, heads_kv, blocks], [torch.float32], q, contiguous=True)
-    work = Workspace.allocate(rows, blocks, chunk, q.device) if workspace is None else workspace
+    work = SelectorWorkspace.allocate(rows, blocks, chunk, q.device) if workspace is None else workspace
     if work.keys.numel() < rows * chunks or work.scores.numel() < rows * blocks:
         raise ValueError(f"workspace: holds {work.scores.numel()} scores, the call needs {rows * blocks} in {rows * chunks} chunks")
     scores = work.scores if scores is None else scores

@@ -16,7 +16,7 @@ from sim.files import write_text
 
 if TYPE_CHECKING:
     from calibrate.sampling import Diagnostics, Settings
-    from calibrate.served.overhead import Served
+    from calibrate.served.overhead import ServedRates
     from calibrate.served.replay import Prediction
     from calibrate.served.runs import Experiment, ServedRun
     from calibrate.served.scores import Replicates, Score
@@ -28,11 +28,11 @@ DRAWS = 20
 
 
 @dataclass(frozen=True)
-class Learnt:
+class LearntHere:
     """Serving overhead and rates of this machine, the served run they were learnt on, and the rates before it."""
 
     run: ServedRun
-    served: Served
+    served: ServedRates
     in_process: Rates
     cells: int
     diagnostics: str
@@ -53,7 +53,7 @@ def require_cells(grid_file: Path, out: Path, budget_s: float) -> None:
         raise SimctlError(f"{error}; {budget_s:g} s were too short for this machine now: --budget {3 * budget_s:g}, or less load") from None
 
 
-def learn(grid_file: Path, served_file: Path, out: Path, settings: Settings) -> Learnt:
+def learn(grid_file: Path, served_file: Path, out: Path, settings: Settings) -> LearntHere:
     """Fit the step-time formula to the grid, then learn the serving overhead from the ladder and the lowest open loop of the served run."""
     from calibrate.measurement import open_measurement
     from calibrate.served.overhead import fit_overhead
@@ -77,7 +77,7 @@ def learn(grid_file: Path, served_file: Path, out: Path, settings: Settings) -> 
     if not ladder:
         raise SimctlError("no usable rung in the served ladder: every batch was void")
     served = fit_overhead(run, RateDraws(point, posterior.rates, dict.fromkeys(posterior.learnt, own), own), lowest(run), ladder)
-    return Learnt(run, served, point, len(grid.cells), gates(posterior.diagnostics))
+    return LearntHere(run, served, point, len(grid.cells), gates(posterior.diagnostics))
 
 
 def gates(d: Diagnostics) -> str:
@@ -111,7 +111,7 @@ def datasheet(attrs: dict[str, Any], path: Path) -> Path:
     return path
 
 
-def predict_open_loop(learnt: Learnt, rate_per_s: float, before: tuple[float, ...], seed: int) -> Prediction:
+def predict_open_loop(learnt: LearntHere, rate_per_s: float, before: tuple[float, ...], seed: int) -> Prediction:
     """Predict the open loop that the second served run will add: the same arrivals and sizes, drawn in the same order."""
     from calibrate.served.replay import replay
     from calibrate.served.runs import Experiment
@@ -126,7 +126,7 @@ def predict_open_loop(learnt: Learnt, rate_per_s: float, before: tuple[float, ..
     return replay(learnt.run, load, learnt.served.rates, learnt.served.host, draws=DRAWS)
 
 
-def compare(learnt: Learnt, predicted: Prediction, second: ServedRun, rate_per_s: float) -> tuple[list[Score], list[Replicates]]:
+def compare(learnt: LearntHere, predicted: Prediction, second: ServedRun, rate_per_s: float) -> tuple[list[Score], list[Replicates]]:
     """Scores of the new load, and how far the known loads lie apart in the two runs (SimctlError when the new one was void)."""
     from calibrate.served.scores import replicates, score
 

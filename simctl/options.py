@@ -158,7 +158,7 @@ PAIR = Parsed("rate:burst", _pair, "not RATE:BURST")
 
 
 class Setting(click.Option):
-    """An option that the command line gives as NAME=VALUE of its `Settings`, and a scenario or fleet file by its own name."""
+    """An option that the command line gives as NAME=VALUE of its `SettingGroup`, and a scenario or fleet file by its own name."""
 
     group = ""
 
@@ -166,7 +166,7 @@ class Setting(click.Option):
         return f"'{self.group} {self.opts[0].removeprefix('--')}'"
 
 
-class Settings(click.Option):
+class SettingGroup(click.Option):
     """`--GROUP NAME=VALUE`, repeatable: each pair is one of `members`, which the command receives under their own names.
 
     With `others`, pairs of further names are the command's to read, under the group's name; else they are refused.
@@ -213,7 +213,7 @@ def members_of(params: Sequence[click.Parameter]) -> list[click.Option]:
     """All options of a command, those inside of groups for their groups; a group that also takes other names stays."""
     found: list[click.Option] = []
     for option in params:
-        if isinstance(option, Settings):
+        if isinstance(option, SettingGroup):
             found += [*option.members, *([option] if option.others else [])]
         elif isinstance(option, click.Option):
             found.append(option)
@@ -253,7 +253,7 @@ class Sectioned(click.Command):
 def _as_settings(args: Sequence[str], params: Sequence[click.Parameter]) -> Iterator[str]:
     """Arguments in which `--enforce-eager`, as engines spell it, is `--engine-option enforce-eager=true`: so for all settings of groups."""
     own = {name for param in params for name in (*param.opts, *param.secondary_opts)}
-    known = {name: member for param in params if isinstance(param, Settings) for member in param.members for name in member.opts}
+    known = {name: member for param in params if isinstance(param, SettingGroup) for member in param.members for name in member.opts}
     rest = list(args)
     while rest:
         word = rest.pop(0)
@@ -273,7 +273,7 @@ def _as_settings(args: Sequence[str], params: Sequence[click.Parameter]) -> Iter
 def _help_rows(ctx: click.Context, param: click.Parameter) -> list[tuple[str, str]]:
     """The help of an option and, of a group, below it that of its settings."""
     record = param.get_help_record(ctx)
-    settings = [each.get_help_record(ctx) for each in param.members] if isinstance(param, Settings) else []
+    settings = [each.get_help_record(ctx) for each in param.members] if isinstance(param, SettingGroup) else []
     names = [(f"  {row[0].removeprefix('--').split(',')[0].replace(' ', '=')}", row[1]) for row in settings if row]
     return ([record] if record else []) + names
 
@@ -324,7 +324,7 @@ deployment_options = grouped(
     ),
     click.option(
         "--parallel",
-        cls=Settings,
+        cls=SettingGroup,
         members=(
             Setting(["--pipeline-parallel-size", "--pp"], type=click.IntRange(1, 1024), default=1, metavar="N", help="Stages of layers."),
             Setting(
@@ -384,7 +384,7 @@ workload_options = grouped(
     ),
     click.option(
         "--workload-option",
-        cls=Settings,
+        cls=SettingGroup,
         members=(
             Setting(["--limit"], type=click.IntRange(1), metavar="N", help="Only the trace's first N requests."),
             Setting(["--rate-scale"], type=float, help="Let the trace arrive this many times as fast. [default: 1]"),
@@ -432,7 +432,7 @@ def log_options(*more: Setting) -> Callable[..., Any]:
         ),
         click.option(
             "--log-option",
-            cls=Settings,
+            cls=SettingGroup,
             members=(
                 Setting(["--kv-dtype"], default="bf16", show_default=True, help="KV-cache dtype."),
                 Setting(["--gpu-memory-utilization"], type=SHARE, help="Share of memory that the engine used. [default: the engine's]"),
@@ -455,4 +455,4 @@ def fit_option(*more: Setting) -> Callable[..., Any]:
     """How to sample; `more` are further settings of --fit-option."""
     draws = Setting(["--draws"], type=click.IntRange(100), help="Draws per chain. [default: 600, 2000 for a GPU never measured]")
     chains = Setting(["--chains"], default=4, show_default=True, type=click.IntRange(2), help="Chains.")
-    return click.option("--fit-option", cls=Settings, members=(draws, chains, *more), help="Of the fit; may be repeated.")
+    return click.option("--fit-option", cls=SettingGroup, members=(draws, chains, *more), help="Of the fit; may be repeated.")

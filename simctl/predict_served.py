@@ -30,7 +30,7 @@ LIMITS = "--max-num-seqs 256 --max-num-batched-tokens 8192 "  # the suite's own
 COLUMNS = (*OF, "metric", "median_ms", "median_low_ms", "median_high_ms", "mean_ms")
 
 
-def predicted(d: Deployment, load: served_plan.Experiment, draws: int, **of: str | int) -> list[dict[str, str]]:
+def predicted(d: Deployment, load: served_plan.PlannedLoad, draws: int, **of: str | int) -> list[dict[str, str]]:
     """One row per metric: the median over requests at the median rates, its 90 % interval over draws, the mean. Milliseconds."""
     overhead = packaged_overhead()
     assert load.load is not None
@@ -56,7 +56,7 @@ def predicted(d: Deployment, load: served_plan.Experiment, draws: int, **of: str
     return rows
 
 
-def loads(vocab: int, rates: tuple[float, ...], patterns: str) -> list[served_plan.Experiment]:
+def loads(vocab: int, rates: tuple[float, ...], patterns: str) -> list[served_plan.PlannedLoad]:
     """The loads of the suite's plan that the patterns name, each once."""
     wanted = [pattern.strip() for pattern in patterns.split(",")]
     every = served_plan.plan(vocab, 0, rates, served_plan.GPU_PLAN)

@@ -45,7 +45,7 @@ ANSWERED = ("simulate", "plan", "what-if")  # the commands of a question of sim
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ScenarioCell:
     """One cell of the sweep: its label values by option, and all options as given."""
 
     command: str
@@ -103,7 +103,7 @@ class Scenario:
     report: tuple[str, ...]
     fixed: dict[str, Any]
     design: Design
-    cells: tuple[Cell, ...]
+    cells: tuple[ScenarioCell, ...]
 
 
 def load_scenario(
@@ -175,7 +175,7 @@ def load_scenario(
     for values in design.cells():
         chosen = dict(zip(design.axes, values, strict=True))
         given = fixed | {key: read(key, value) for key, value in chosen.items()}
-        cells.append(Cell(command, {key: str(value) for key, value in chosen.items()}, given))
+        cells.append(ScenarioCell(command, {key: str(value) for key, value in chosen.items()}, given))
     return Scenario(path.stem, question.strip(), command, tuple(report), fixed, design, tuple(cells))
 
 

@@ -20,7 +20,7 @@ from simctl.options import (
     SHARE,
     Sectioned,
     Setting,
-    Settings,
+    SettingGroup,
     deployment_options,
     grouped,
     limit_options,
@@ -73,7 +73,7 @@ simulate_options = grouped(
     limit_options,
     click.option(
         "--engine-option",
-        cls=Settings,
+        cls=SettingGroup,
         others=True,
         members=(
             Setting(
@@ -151,7 +151,7 @@ simulate_options = grouped(
     click.option("--router-option", multiple=True, metavar="NAME=VALUE", help="A setting of that router; may be repeated."),
     click.option(
         "--admission",
-        cls=Settings,
+        cls=SettingGroup,
         members=(
             Setting(["--max-queue"], type=click.IntRange(1), help="Turn requests away while this many have no first token."),
             Setting(["--token-bucket"], type=PAIR, metavar="RATE:BURST", help="Turn away what exceeds these tokens per second and burst."),

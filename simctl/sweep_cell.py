@@ -14,10 +14,10 @@ from sim.errors import SimctlError
 from sim.sweeps.figures import figures_from
 
 if TYPE_CHECKING:
-    from simctl.scenario import Cell
+    from simctl.scenario import ScenarioCell
 
 
-class Asked(NamedTuple):
+class CellTask(NamedTuple):
     """What a worker gets: the cell, the key that it must have there, too, and the figures wanted."""
 
     command: str
@@ -33,17 +33,19 @@ class Answered(NamedTuple):
     reason: str = ""
 
 
-def key_of(cell: Cell) -> str:
+def key_of(cell: ScenarioCell) -> str:
     """sha256 of all that the answer depends on: options with the seed, the content of files they name, version, formula, code and data."""
     return hashlib.sha256(json.dumps(cell.asked(), sort_keys=True).encode()).hexdigest()
 
 
-def answered(asked: Asked) -> Answered:
+def answered(asked: CellTask) -> Answered:
     """Answer one cell, on whatever machine this is. Raises SimctlError where it would not be the cell that was asked for."""
-    from simctl.scenario import Cell
+    from simctl.scenario import ScenarioCell
 
-    cell = Cell(asked.command, {}, asked.given)
-    alone = Cell(asked.command, {}, {**asked.given, "workers": "1"}) if asked.command == "plan" else cell  # the other cores have cells, too
+    cell = ScenarioCell(asked.command, {}, asked.given)
+    alone = (
+        ScenarioCell(asked.command, {}, {**asked.given, "workers": "1"}) if asked.command == "plan" else cell
+    )  # the other cores have cells, too
     if key_of(cell) != asked.key:
         raise SimctlError("a worker has another simctl, or other files under the scenario's names, than the machine that asks")
     try:

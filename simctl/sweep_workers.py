@@ -7,14 +7,14 @@ import logging
 from collections.abc import Iterator
 
 from sim.errors import SimctlError
-from sim.sweeps.executor import Pool, deaf_to_ctrl_c
+from sim.sweeps.executor import WorkerPool, deaf_to_ctrl_c
 
 CONNECT_S = 10.0
 WINDOW = 4096  # cells that the scheduler holds: enough for 1,000 workers, few enough to start soon
 
 
 @contextlib.contextmanager
-def dask_pool(address: str, workers: int) -> Iterator[Pool]:
+def dask_pool(address: str, workers: int) -> Iterator[WorkerPool]:
     """A pool on the scheduler at `address`, or for `local` on one of this machine with `workers` processes of one thread.
 
     Raises SimctlError where Dask is not installed or no scheduler answers.
@@ -37,4 +37,4 @@ def dask_pool(address: str, workers: int) -> Iterator[Pool]:
             client = stack.enter_context(Client(where, timeout=CONNECT_S, set_as_default=False))
         except (OSError, ValueError) as error:  # a timeout is an OSError
             raise SimctlError(f"--dask {address}: no scheduler answers ({type(error).__name__})") from None
-        yield Pool(client.get_executor(pure=False), WINDOW, (KilledWorker,))
+        yield WorkerPool(client.get_executor(pure=False), WINDOW, (KilledWorker,))

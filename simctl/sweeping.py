@@ -17,10 +17,10 @@ from sim.errors import INTERRUPTED, SimctlError, UsageError
 from simctl.text.layout import fill
 
 if TYPE_CHECKING:
-    from sim.sweeps.executor import Pool
+    from sim.sweeps.executor import WorkerPool
     from sim.sweeps.store import Store
     from simctl.scenario import Scenario
-    from simctl.sweep_cell import Asked
+    from simctl.sweep_cell import CellTask
 
 LONGEST_TRIAL_S = 60.0  # that a dry run waits for one cell
 
@@ -32,7 +32,7 @@ def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
     from sim.sweeps.store import open_store
     from simctl.scenario import versions
     from simctl.sweep_cell import answered
-    from simctl.text.sweep_progress import Watch, best_text, shape_text
+    from simctl.text.sweep_progress import SweepProgress, best_text, shape_text
 
     figures, asked = asked_of(scenario)
     best = _best(scenario, figures, options.get("best"))
@@ -48,7 +48,7 @@ def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
             _note(f"{out}: {store.damaged} cells are damaged, or name files that have changed: they run again")
         elif done:
             _note(f"{out}: {done} of {len(asked)} cells are done; going on")
-        watch = Watch(store, scenario.cells, best, options.get("progress"))
+        watch = SweepProgress(store, scenario.cells, best, options.get("progress"))
         left = {place: each for place, each in enumerate(asked) if not store.done[place]}
         try:
             for found in outcomes(left, answered, _workers(options)):
@@ -70,16 +70,16 @@ def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
     _note(f"wrote {out}; xarray.open_zarr({str(out)!r}) reads it")
 
 
-def asked_of(scenario: Scenario) -> tuple[tuple[str, ...], list[Asked]]:
+def asked_of(scenario: Scenario) -> tuple[tuple[str, ...], list[CellTask]]:
     """The figures to keep of a scenario's cells, and what a worker gets of each. Raises UsageError where there are none to keep."""
     from sim.sweeps.figures import figures_of
-    from simctl.sweep_cell import Asked, key_of
+    from simctl.sweep_cell import CellTask, key_of
 
     given = [*scenario.fixed, *scenario.design.axes]
     figures = figures_of(scenario.command, scenario.report, given)
     if not figures:
         raise UsageError(f"{scenario.name}: report: name the figures to keep")
-    return figures, [Asked(scenario.command, cell.given, key_of(cell), figures) for cell in scenario.cells]
+    return figures, [CellTask(scenario.command, cell.given, key_of(cell), figures) for cell in scenario.cells]
 
 
 def _best(scenario: Scenario, figures: tuple[str, ...], asked: str | None) -> list[str]:
@@ -96,7 +96,7 @@ def _workers(options: Mapping[str, Any]) -> Any:
     from simctl.sweep_workers import dask_pool
 
     count = options.get("workers") or os.cpu_count() or 1
-    opened: partial[AbstractContextManager[Pool]]
+    opened: partial[AbstractContextManager[WorkerPool]]
     opened = partial(local_pool, count) if options.get("dask") is None else partial(dask_pool, options["dask"], count)
     return opened
 

@@ -140,14 +140,14 @@ def _other_gpu(judged: Fit, known: Fit) -> float:
 def _served(of: Fit) -> tuple[str, ...]:
     """(scores in bound, median errors of TTFT, TPOT and E2EL averaged over loads) of served runs at the refitted rates."""
     from calibrate.served.runs import read_served
-    from calibrate.served.validation import Asked, validate
+    from calibrate.served.validation import ValidationSettings, validate
 
     source = Provenance(Origin.IN_PROCESS, "ablation", of.gpu.name, ("bf16",), (1,))
     rates = RateDraws(of.rates, of.draws, dict.fromkeys(UNITS, source), source)
     paths = [path for path in packaged_measurements(of.gpu) if path.name in SERVED]
     if not paths:
         raise UsageError("served runs are in a checkout only")
-    found = [each for path in paths for each in validate(read_served(path), Asked(draws=2, rates=rates)).scores]
+    found = [each for path in paths for each in validate(read_served(path), ValidationSettings(draws=2, rates=rates)).scores]
     errors = (np.mean([s.median_abs for s in found if s.metric == metric]) for metric in ("ttft_s", "tpot_s", "e2el_s"))
     return (f"{sum(s.within for s in found)}/{len(found)}", " / ".join(f"{100 * error:.2f}" for error in errors))
 

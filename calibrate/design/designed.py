@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.design.greedy import Plan, Problem, choose, follow, linearised, thinned
+from calibrate.design.greedy import MeasurementPlan, Problem, choose, follow, linearised, thinned
 from sim.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ class Designed:
     rest: Array
     logs: bool
     r2: Array
-    chosen: Plan
-    grid: Plan
-    everything: Plan
+    chosen: MeasurementPlan
+    grid: MeasurementPlan
+    everything: MeasurementPlan
     budget_s: float
     simulations: int
     met: Array | None  # share of the simulated draws that meet the goal, by sweep cell
@@ -118,14 +118,14 @@ def designed(
     return Designed(decision, start.basis, found, figures, rest, logs, r2, chosen, same, everything, budget_s, len(raw), met)
 
 
-def _until_enough(chosen: Plan, everything: Plan) -> Plan:
+def _until_enough(chosen: MeasurementPlan, everything: MeasurementPlan) -> MeasurementPlan:
     """The plan cut where its spread is within ENOUGH of what all cells together would leave, on average over the figures that vary."""
     start = chosen.spread[0]
     varies = start > 0
     reach = np.mean(everything.spread[-1][varies] / start[varies])
     for count in (0, *range(LEAST_CELLS, len(chosen.cells))):
         if np.mean(chosen.spread[count][varies] / start[varies]) <= reach + ENOUGH:
-            return Plan(chosen.cells[:count], chosen.cost_s[:count], chosen.spread[: count + 1])
+            return MeasurementPlan(chosen.cells[:count], chosen.cost_s[:count], chosen.spread[: count + 1])
     return chosen
 
 

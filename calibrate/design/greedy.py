@@ -26,7 +26,7 @@ NO_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True)
-class Plan:
+class MeasurementPlan:
     """Cells in the order to measure them; `spread` [1 + cells, figure] is each figure's standard deviation before and after each cell."""
 
     cells: tuple[int, ...]
@@ -64,7 +64,7 @@ class Problem:
             raise UsageError("costs and noise must be positive")
 
 
-def choose(problem: Problem, budget_s: float, weights: Array | None = None) -> Plan:
+def choose(problem: Problem, budget_s: float, weights: Array | None = None) -> MeasurementPlan:
     """The plan within `budget_s` that tells most about the figures, weighted where `weights` [figure] are given.
 
     Greedy by gain per second and by gain alone; the better of the two is returned, which guards against one long cell worth all the
@@ -75,14 +75,14 @@ def choose(problem: Problem, budget_s: float, weights: Array | None = None) -> P
     return max(plans, key=lambda plan: plan.gain(weight))
 
 
-def follow(problem: Problem, cells: Sequence[int]) -> Plan:
+def follow(problem: Problem, cells: Sequence[int]) -> MeasurementPlan:
     """What measuring the given cells in that order is expected to leave."""
     state = _State(problem)
     spread = [state.spread()]
     for cell in cells:
         state.observe(cell)
         spread.append(state.spread())
-    return Plan(tuple(map(int, cells)), tuple(float(problem.cost_s[c]) for c in cells), np.array(spread))
+    return MeasurementPlan(tuple(map(int, cells)), tuple(float(problem.cost_s[c]) for c in cells), np.array(spread))
 
 
 def thinned(cost_s: Array, budget_s: float) -> list[int]:
@@ -130,7 +130,7 @@ class _State:
         self.cov -= np.outer(column, column) / (max(column[self.count + cell], 0.0) + self.noise_var[cell])
 
 
-def _greedy(problem: Problem, budget_s: float, weights: Array, per_second: bool) -> Plan:
+def _greedy(problem: Problem, budget_s: float, weights: Array, per_second: bool) -> MeasurementPlan:
     state, cost_s = _State(problem), problem.cost_s
     spread, taken, left = [state.spread()], [], budget_s
     open_cells = np.ones(len(cost_s), dtype=bool)
@@ -148,7 +148,7 @@ def _greedy(problem: Problem, budget_s: float, weights: Array, per_second: bool)
         left -= float(cost_s[best])
         taken.append(best)
         spread.append(state.spread())
-    return Plan(tuple(taken), tuple(float(cost_s[c]) for c in taken), np.array(spread))
+    return MeasurementPlan(tuple(taken), tuple(float(cost_s[c]) for c in taken), np.array(spread))
 
 
 def _gain(before: Array, after: Array, weights: Array) -> Array:

@@ -29,7 +29,7 @@ MIXED_UNITS = 100.0  # no step is this much shorter than one of a smaller batch,
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class CurveCell:
     """What a curve was measured on, with the bytes the predictors need.
 
     `kv_bytes` is the KV read per request per step at this context; `memory_bytes` the memory of all GPUs serving it.
@@ -51,10 +51,10 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class EfficiencyCurve:
     """Per-request efficiency t(1)/t(B) on an ascending ladder of batches that starts at 1; `runs` is of how many measurements."""
 
-    cell: Cell
+    cell: CurveCell
     batches: tuple[float, ...]
     etas: tuple[float, ...]
     runs: int = 1
@@ -66,7 +66,7 @@ class Curve:
         return discrete_knee(self.batches, self.etas, tau)
 
 
-def cell_of(model: ModelSpec, gpu: GpuSpec, precision: Precision, context_tokens: int, tp: int = 1) -> Cell:
+def cell_of(model: ModelSpec, gpu: GpuSpec, precision: Precision, context_tokens: int, tp: int = 1) -> CurveCell:
     """The cell of a model on `tp` GPUs: resident weights, and the KV that a decode step reads of one request.
 
     Sliding-window layers count at most their window.
@@ -74,10 +74,10 @@ def cell_of(model: ModelSpec, gpu: GpuSpec, precision: Precision, context_tokens
     c, shape = coefficients(model, precision), decode_batch(model, 1.0, float(context_tokens))
     kv = shape.decode_context * c.kv_token_bytes + shape.decode_window * c.window_token_bytes
     bytes_ = (resident_weight_bytes(model, precision), float(kv), float(gpu.memory_bytes * tp))
-    return Cell(model.name, gpu.name, precision.weights, context_tokens, 0, *bytes_, tp)
+    return CurveCell(model.name, gpu.name, precision.weights, context_tokens, 0, *bytes_, tp)
 
 
-def read_curves(path: str | Path) -> list[Curve]:
+def read_curves(path: str | Path) -> list[EfficiencyCurve]:
     """Curves of a CSV with columns model, gpu, context_tokens, batch, and a speed.
 
     The speed is one of step_s, decode_per_req_tps, decode_agg_tps. Optional columns: weight_dtype, decode_tokens, and
@@ -93,11 +93,11 @@ def read_curves(path: str | Path) -> list[Curve]:
     return curves_from_points(points, str(path))
 
 
-def curves_from_points(points: Iterable[tuple[Cell, float, float]], where: str) -> list[Curve]:
+def curves_from_points(points: Iterable[tuple[CurveCell, float, float]], where: str) -> list[EfficiencyCurve]:
     """Curves of (cell, batch, step time in s) points; repeats are reduced to their median. Errors as `read_curves`, and where times are all
     the same or in several units.
     """
-    steps: dict[Cell, dict[float, list[float]]] = {}
+    steps: dict[CurveCell, dict[float, list[float]]] = {}
     for cell, batch, step_s in points:
         steps.setdefault(cell, {}).setdefault(batch, []).append(step_s)
     curves = []
@@ -112,7 +112,7 @@ def curves_from_points(points: Iterable[tuple[Cell, float, float]], where: str) 
                     f"{where}: {cell.model} at {cell.context_tokens} tokens: a step of batch {batch:g} takes {times[batch]:g} s and one of "
                     f"{before:g} {times[before]:g} s: mixed units?"
                 )
-        curves.append(Curve(cell, tuple(batches), tuple(times[1.0] / times[batch] for batch in batches)))
+        curves.append(EfficiencyCurve(cell, tuple(batches), tuple(times[1.0] / times[batch] for batch in batches)))
     if not curves:
         raise UsageError(f"{where}: no measurements")
     if len({time for ladder in steps.values() for same in ladder.values() for time in same}) == 1:
@@ -120,12 +120,12 @@ def curves_from_points(points: Iterable[tuple[Cell, float, float]], where: str) 
     return curves
 
 
-def pooled(curves: Iterable[Curve]) -> list[Curve]:
+def pooled(curves: Iterable[EfficiencyCurve]) -> list[EfficiencyCurve]:
     """One curve per cell: of several runs the median efficiency at every batch that one of them tried, so that a cell counts once.
 
     Efficiencies are pooled and not times: each run is divided by its own batch 1, on its own host.
     """
-    found: dict[Cell, list[Curve]] = {}
+    found: dict[CurveCell, list[EfficiencyCurve]] = {}
     for curve in curves:
         found.setdefault(curve.cell, []).append(curve)
     out = []
@@ -137,11 +137,11 @@ def pooled(curves: Iterable[Curve]) -> list[Curve]:
             for batch, eta in zip(run.batches, run.etas, strict=True):
                 at.setdefault(batch, []).append(eta)
         batches = sorted(at)
-        out.append(Curve(cell, tuple(batches), tuple(median(at[b]) for b in batches), sum(run.runs for run in runs)))
+        out.append(EfficiencyCurve(cell, tuple(batches), tuple(median(at[b]) for b in batches), sum(run.runs for run in runs)))
     return out
 
 
-def _cell(row: Row, where: str) -> Cell:
+def _cell(row: Row, where: str) -> CurveCell:
     model, gpu = row["model"], row["gpu"]
     if not model or not gpu:
         raise UsageError(f"{where}: {'model' if not model else 'gpu'} is missing")
@@ -157,7 +157,7 @@ def _cell(row: Row, where: str) -> Cell:
     if not any(given):
         return replace(cell_of(get_model(model), get_gpu(gpu), Precision(dtype), context), model=model, decode_tokens=decode)
     weight, kv, memory = (_positive(row, name, where) for name in names)
-    return Cell(model, gpu, dtype, context, decode, weight, kv, memory)
+    return CurveCell(model, gpu, dtype, context, decode, weight, kv, memory)
 
 
 def _catalogue_name(gpu: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.knees.curves import Cell, Curve, cell_of, curves_from_points
+from calibrate.knees.curves import CurveCell, EfficiencyCurve, cell_of, curves_from_points
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of, whole_number
 from calibrate.served.runs import SUITE as SERVED
 from calibrate.served.runs import read_served
@@ -20,7 +20,7 @@ NEEDED = ("kind", "role", "status", "step_s_n", "step_s_median", *COUNTS)
 ATTRIBUTES = ("weight_dtype", "kv_dtype", "gpu_name", "model", "model_config")
 
 
-def read_measured(path: str | Path) -> list[Curve]:
+def read_measured(path: str | Path) -> list[EfficiencyCurve]:
     """Curves of a measurement: one per context that was measured at batch 1 and at another, perhaps none at all (a run of batches alone).
 
     UsageError when the file is none of ours.
@@ -39,7 +39,7 @@ def read_measured(path: str | Path) -> list[Curve]:
                 raise UsageError(f"{path}: cell {i + 1}: {name} must be positive and finite: {value:g}")
         cell = cell_of(model, gpu, precision, int(data["context_tokens"].values[i]), tp)
         points.append((cell, float(data["batch"].values[i]), float(data["step_s_median"].values[i])))
-    batches: dict[Cell, set[float]] = {}
+    batches: dict[CurveCell, set[float]] = {}
     for cell, batch, _ in points:
         batches.setdefault(cell, set()).add(batch)
     whole = {cell for cell, seen in batches.items() if 1.0 in seen and len(seen) > 1}
@@ -52,7 +52,7 @@ def is_served(path: Path) -> bool:
     return str(open_measurement(path, ()).attrs.get("suite", "")) == SERVED
 
 
-def read_served_curves(path: Path) -> list[Curve]:
+def read_served_curves(path: Path) -> list[EfficiencyCurve]:
     """Efficiency under concurrency, from the true-decode windows of a served run's ladders: one curve per prompt length.
 
     The context of a curve is its prompts': half the answer is read besides, on average. Empty where a run has no ladder.
@@ -67,5 +67,5 @@ def read_served_curves(path: Path) -> list[Curve]:
         if 1.0 in step_s and len(step_s) > 1:
             cell = cell_of(run.model, run.gpu, run.precision, context, run.tp)
             # tokens a second of n clients in lock step: n per window
-            curves.append(Curve(cell, tuple(sorted(step_s)), tuple(step_s[1.0] / step_s[n] for n in sorted(step_s))))
+            curves.append(EfficiencyCurve(cell, tuple(sorted(step_s)), tuple(step_s[1.0] / step_s[n] for n in sorted(step_s))))
     return curves

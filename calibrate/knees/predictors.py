@@ -13,20 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from calibrate.knees.curves import Cell, Curve
+from calibrate.knees.curves import CurveCell, EfficiencyCurve
 from calibrate.knees.ranks import factor_errors, spearman, spearman_bootstrap
 from sim.closed_form.knee import closed_form_knee
 from sim.errors import UsageError
 
 Array = NDArray[np.float64]
-Cells = Sequence[Cell]
+Cells = Sequence[CurveCell]
 
 
 @dataclass(frozen=True)
 class Knees:
     """Observed knees of n cells at one tau: batch [n]; where `censored`, the last batch, which was not yet past it."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[CurveCell, ...]
     batch: Array
     censored: NDArray[np.bool_]
     tau: float
@@ -35,13 +35,13 @@ class Knees:
         """Censored cells put at twice their last batch: the published imputation, for comparison only."""
         return np.where(self.censored, 2 * self.batch, self.batch)
 
-    def finite(self) -> tuple[tuple[Cell, ...], Array]:
+    def finite(self) -> tuple[tuple[CurveCell, ...], Array]:
         keep = ~self.censored
         return tuple(c for c, k in zip(self.cells, keep, strict=True) if k), self.batch[keep]
 
 
 @dataclass(frozen=True)
-class Score:
+class PredictorScore:
     """How one predictor does. Factor errors are NaN where it is no batch, rank statistics where it is constant."""
 
     predictor: str
@@ -52,7 +52,7 @@ class Score:
     underpredicted_censored: int
 
 
-def observed_knees(curves: Sequence[Curve], tau: float = 0.65) -> Knees:
+def observed_knees(curves: Sequence[EfficiencyCurve], tau: float = 0.65) -> Knees:
     """Continuous knees of the curves at tau."""
     knees = [curve.knee(tau) for curve in curves]
     batch = np.array([k.batch for k in knees], dtype=float)
@@ -107,14 +107,14 @@ def ladder(knees: Knees) -> dict[str, tuple[Array, bool]]:
     }
 
 
-def score(name: str, values: Array, is_batch: bool, knees: Knees, rng: np.random.Generator, resamples: int) -> Score:
+def score(name: str, values: Array, is_batch: bool, knees: Knees, rng: np.random.Generator, resamples: int) -> PredictorScore:
     """Score one predictor's values [n] against the observed knees. Fewer than three finite knees is a UsageError."""
     finite = ~knees.censored
     if finite.sum() < 3:
         raise UsageError(f"{int(finite.sum())} finite knees at tau {knees.tau:g}: a rank correlation needs three")
     x, y = values[finite], knees.batch[finite]
     batches = is_batch and bool((x > 0).all())
-    return Score(
+    return PredictorScore(
         name,
         spearman(x, y),
         spearman_bootstrap(x, y, rng, resamples),

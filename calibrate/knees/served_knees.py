@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from calibrate.knees.curves import Cell, Curve
+from calibrate.knees.curves import CurveCell, EfficiencyCurve
 from sim.closed_form.knee import Knee
 
 
@@ -16,13 +16,13 @@ class ServedKnee:
     `steps` are rungs from the static knee to the served one; None where no static curve was given that says.
     """
 
-    curve: Curve
+    curve: EfficiencyCurve
     knee: float | None
     static: float | None = None
     steps: int | None = None
 
 
-def against_static(served: Sequence[Curve], static: Sequence[Curve], tau: float) -> list[ServedKnee]:
+def against_static(served: Sequence[EfficiencyCurve], static: Sequence[EfficiencyCurve], tau: float) -> list[ServedKnee]:
     """Served knees beside the static ones of the same model, GPU, dtype and context."""
     at = {_place(curve.cell): curve for curve in static}
     rows = []
@@ -46,5 +46,5 @@ def snapped(knee: Knee, ladder: Sequence[float]) -> float | None:
     return None if knee.censored else next((rung for rung in ladder if rung >= knee.batch), None)
 
 
-def _place(cell: Cell) -> tuple[str, str, str, int, int]:
+def _place(cell: CurveCell) -> tuple[str, str, str, int, int]:
     return cell.model, cell.gpu, cell.weight_dtype, cell.tp, cell.context_tokens

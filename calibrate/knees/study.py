@@ -9,8 +9,8 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from calibrate.knees import predictors
-from calibrate.knees.curves import Curve
-from calibrate.knees.predictors import Knees, Score
+from calibrate.knees.curves import EfficiencyCurve
+from calibrate.knees.predictors import Knees, PredictorScore
 from calibrate.knees.ranks import factor_errors, spearman
 from sim.closed_form.knee import Knee, closed_form_knee, eta
 
@@ -21,7 +21,7 @@ TAUS = (0.50, 0.65, 0.75, 0.80, 0.90)
 class CurveResult:
     """One curve with its knees, the closed form's knee, and the ratio r of eta(B) = (1 + r)/(1 + B r) that fits it best, with its R2."""
 
-    curve: Curve
+    curve: EfficiencyCurve
     discrete: Knee
     continuous: Knee
     closed_form: float
@@ -41,18 +41,18 @@ class TauRow:
 
 
 @dataclass(frozen=True)
-class Study:
+class KneeStudy:
     """Everything the analysis says about n curves at one tau."""
 
     tau: float
     curves: list[CurveResult]
-    scores: list[Score]
+    scores: list[PredictorScore]
     alpha: dict[str, float]
     taus: list[TauRow]
     leave_one_model_out: dict[str, float]
 
 
-def study(curves: Sequence[Curve], rng: np.random.Generator, tau: float = 0.65, resamples: int = 10_000) -> Study:
+def study(curves: Sequence[EfficiencyCurve], rng: np.random.Generator, tau: float = 0.65, resamples: int = 10_000) -> KneeStudy:
     """Analyse the curves. The parts that need three finite knees, or two models, are empty when there are fewer."""
     knees = predictors.observed_knees(curves, tau)
     scores = []
@@ -60,15 +60,15 @@ def study(curves: Sequence[Curve], rng: np.random.Generator, tau: float = 0.65, 
         for name, (values, is_batch) in predictors.ladder(knees).items():
             scores.append(predictors.score(name, values, is_batch, knees, rng, resamples))
     taus = [_tau_row(curves, value) for value in TAUS]
-    return Study(tau, [_result(curve, tau) for curve in curves], scores, predictors.gpu_alpha(knees), taus, _baselines(knees))
+    return KneeStudy(tau, [_result(curve, tau) for curve in curves], scores, predictors.gpu_alpha(knees), taus, _baselines(knees))
 
 
-def _result(curve: Curve, tau: float) -> CurveResult:
+def _result(curve: EfficiencyCurve, tau: float) -> CurveResult:
     closed = float(closed_form_knee(curve.cell.kv_bytes / curve.cell.weight_bytes, tau))
     return CurveResult(curve, curve.discrete_knee(tau), curve.knee(tau), closed, *fit_ratio(curve))
 
 
-def fit_ratio(curve: Curve) -> tuple[float, float]:
+def fit_ratio(curve: EfficiencyCurve) -> tuple[float, float]:
     """(ratio r of eta(B) = (1 + r)/(1 + B r) by least squares over [1e-6, 1e3]; R2, NaN for a curve that does not vary)."""
     batches, etas = np.array(curve.batches), np.array(curve.etas)
 
@@ -84,7 +84,7 @@ def fit_ratio(curve: Curve) -> tuple[float, float]:
     return float(np.exp(found.x)), 1 - float(found.fun) / total if total > 0 else float("nan")
 
 
-def _tau_row(curves: Sequence[Curve], tau: float) -> TauRow:
+def _tau_row(curves: Sequence[EfficiencyCurve], tau: float) -> TauRow:
     knees = predictors.observed_knees(curves, tau)
     cells, observed = knees.finite()
     censored = int(knees.censored.sum())

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from calibrate.logs.requests import Log, Seen, assemble, count, number
+from calibrate.logs.requests import Log, LoggedRequest, assemble, count, number
 from sim.errors import UsageError
 
 ROUNDS, FEWEST, MOST = 10, 20, 2000  # requests a client sends, as InferenceX does, and within what bounds
@@ -63,5 +63,5 @@ def _loop(name: str, source: str, clients: int, each: tuple[int, int, float, flo
     if not 1 <= clients <= MOST:
         raise UsageError(f"{name}: a concurrency of {clients} is not 1 to {MOST}")
     requests = min(max(ROUNDS * clients, FEWEST), MOST)
-    seen = [Seen(f"{name}: request {i}", math.nan, *each) for i in range(requests)]
+    seen = [LoggedRequest(f"{name}: request {i}", math.nan, *each) for i in range(requests)]
     return assemble(seen, name=name, source=source, notes=notes, **{**asked, "clients": clients})

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from calibrate.logs.requests import Log, Seen, assemble, count, failures, number, with_typical_output
+from calibrate.logs.requests import Log, LoggedRequest, assemble, count, failures, number, with_typical_output
 from sim.errors import UsageError
 
 Rows = Sequence[tuple[str, Mapping[str, Any]]]
@@ -31,7 +31,7 @@ def llmperf(name: str, rows: Rows, asked: Mapping[str, Any]) -> Log:
             continue
         output = count(where, "number_output_tokens", row.get("number_output_tokens"))
         ttft, whole = (number(where, field, row.get(field)) for field in ("ttft_s", "end_to_end_latency_s"))
-        seen.append(Seen(where, math.nan, prompt, output, ttft, whole))
+        seen.append(LoggedRequest(where, math.nan, prompt, output, ttft, whole))
     return assemble(seen, name=name, source="llmperf", notes=failures(failed, None), **asked)
 
 
@@ -47,13 +47,13 @@ def inference_perf(name: str, rows: Rows, asked: Mapping[str, Any], timeout_s: f
         if row.get("error"):
             failed += 1
             if timeout_s is not None:
-                seen.append(Seen(where, start, prompt, 1, waited_s=timeout_s))
+                seen.append(LoggedRequest(where, start, prompt, 1, waited_s=timeout_s))
             continue
         if not isinstance(times, list) or not times:
             raise UsageError(f"{where}: lacks info.output_token_times: stream the answers")
         output = count(where, "info.output_tokens", info.get("output_tokens", len(times)))
         came = tuple(number(where, "info.output_token_times", each) - start for each in times)
-        seen.append(Seen(where, start, prompt, output, came[0], max(came[0], end - start), token_s=came))
+        seen.append(LoggedRequest(where, start, prompt, output, came[0], max(came[0], end - start), token_s=came))
     return assemble(with_typical_output(seen), name=name, source="inference-perf", notes=failures(failed, timeout_s), **asked)
 
 
@@ -64,5 +64,5 @@ def multi_turn(name: str, rows: Rows, asked: Mapping[str, Any]) -> Log:
         sent = number(where, "start_time_ms", row.get("start_time_ms")) * 1e-3
         ttft, whole = (number(where, field, row.get(field)) * 1e-3 for field in ("ttft_ms", "latency_ms"))
         prompt, output = (count(where, field, row.get(field)) for field in ("input_num_tokens", "output_num_tokens"))
-        seen.append(Seen(where, sent, prompt, output, ttft, whole, session=str(row.get("conversation_id") or "")))
+        seen.append(LoggedRequest(where, sent, prompt, output, ttft, whole, session=str(row.get("conversation_id") or "")))
     return assemble(seen, name=name, source="vllm's multi-turn benchmark", **asked)

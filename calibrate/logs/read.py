@@ -10,7 +10,7 @@ from typing import Any
 
 from calibrate.logs.bench_means import genai_perf, inferencex, is_genai_perf, is_inferencex
 from calibrate.logs.lists import inference_perf, llmperf, multi_turn
-from calibrate.logs.requests import Log, Seen, assemble
+from calibrate.logs.requests import Log, LoggedRequest, assemble
 from calibrate.logs.tools import aiperf, bench_serve, guidellm
 from calibrate.served.runs import LOG_COLUMNS, read_experiments
 from calibrate.text_files import Row, csv_rows
@@ -150,7 +150,7 @@ def _csv(name: str, text: str, block_tokens: int, asked: Mapping[str, Any]) -> L
     return assemble([_row(f"{name}: line {line}", row, block_tokens) for line, row in rows], name=name, source="per-request log", **asked)
 
 
-def _row(where: str, row: Row, block_tokens: int) -> Seen:
+def _row(where: str, row: Row, block_tokens: int) -> LoggedRequest:
     def value(column: str) -> float:
         try:
             return float(row.get(column) or "nan")
@@ -171,7 +171,7 @@ def _row(where: str, row: Row, block_tokens: int) -> Seen:
     if system and not (1 <= length <= prompt and length == int(length)):
         raise UsageError(f"{where}: system_tokens must be a whole number from 1 to the prompt's {prompt}")
     gave_up = math.isfinite(gave_up_s)
-    return Seen(
+    return LoggedRequest(
         where,
         arrival_s,
         prompt,

@@ -24,7 +24,7 @@ LONGEST_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LoggedRequest:
     """One request, `where` in its file. Times in seconds; `sent_s` on the log's own clock, NaN where the log does not say.
 
     `waited_s` is set for a request that was given up after that long: its answer would have taken longer.
@@ -84,7 +84,7 @@ class Log:
 
 
 def assemble(
-    seen: Sequence[Seen],
+    seen: Sequence[LoggedRequest],
     *,
     name: str,
     source: str,
@@ -151,19 +151,19 @@ def assemble(
     return Log(experiment, answered, np.where(answered, np.nan, column["waited_s"]), source, tuple(said))
 
 
-def _streams(seen: Sequence[Seen], sent: Array) -> tuple[Array, ...] | None:
+def _streams(seen: Sequence[LoggedRequest], sent: Array) -> tuple[Array, ...] | None:
     """When the tokens of each request came, from the first sending on; None where the log does not say that of all answers."""
     if any(math.isnan(s.sent_s) or not (s.token_s or math.isfinite(s.waited_s)) for s in seen):
         return None
     return tuple(at + np.array(s.token_s) for at, s in zip(sent, seen, strict=True))
 
 
-def _assumed(s: Seen, tokens: int) -> Content:
+def _assumed(s: LoggedRequest, tokens: int) -> Content:
     return SystemPrompt("assumed", min(tokens, s.prompt_tokens))
 
 
 def _clients(
-    seen: Sequence[Seen], sent: Array, column: Mapping[str, Array], clients: int, said: list[str]
+    seen: Sequence[LoggedRequest], sent: Array, column: Mapping[str, Array], clients: int, said: list[str]
 ) -> tuple[str, int, NDArray[np.int64] | None]:
     """(kind, clients, client of each request) of requests with sending times: as the log names them, or as a limit that held them back."""
     if any(s.client for s in seen):
@@ -185,7 +185,7 @@ def _cached_at_first(sessions: NDArray[np.int64], cached: Array) -> bool:
     return bool(np.nansum(cached[first[sessions[first] >= 0]]) > 0)
 
 
-def _sessions(seen: Sequence[Seen]) -> NDArray[np.int64]:
+def _sessions(seen: Sequence[LoggedRequest]) -> NDArray[np.int64]:
     """Session of each request, -1 for none. UsageError where a later request cannot have waited for its last answer."""
     numbers: dict[str, int] = {}
     back: dict[str, float] = {}
@@ -216,7 +216,7 @@ def count(where: str, name: str, value: Any) -> int:
     return int(found)
 
 
-def with_typical_output(seen: Sequence[Seen]) -> list[Seen]:
+def with_typical_output(seen: Sequence[LoggedRequest]) -> list[LoggedRequest]:
     """Requests that were given up, with the median output of those that were answered: what they asked for is not in the log."""
     typical = median_high([s.output_tokens for s in seen if not math.isfinite(s.waited_s)] or [1])
     return [replace(s, output_tokens=max(s.output_tokens, typical)) if math.isfinite(s.waited_s) else s for s in seen]

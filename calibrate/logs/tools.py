@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
-from calibrate.logs.requests import Log, Seen, assemble, count, failures, first_of, number, with_typical_output
+from calibrate.logs.requests import Log, LoggedRequest, assemble, count, failures, first_of, number, with_typical_output
 from sim.errors import UsageError
 from sim.json_text import read_json
 
@@ -51,13 +51,13 @@ def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None, ask
         if error or not output:
             failed += 1
             if timeout_s is not None:
-                seen.append(Seen(where, sent, lengths[0], max(1, lengths[1]), waited_s=timeout_s))
+                seen.append(LoggedRequest(where, sent, lengths[0], max(1, lengths[1]), waited_s=timeout_s))
             continue
         if not isinstance(gaps, list):
             raise UsageError(f"{where}: itls must be a list of gaps")
         first = number(where, "ttfts", ttft)
         came = tuple(accumulate((number(where, "itls", gap) for gap in gaps), initial=first))
-        seen.append(Seen(where, sent, *lengths, first, came[-1], token_s=came))
+        seen.append(LoggedRequest(where, sent, *lengths, first, came[-1], token_s=came))
     rate = math.inf if body.get("request_rate") in (None, "inf") else number(name, "request_rate", body["request_rate"])
     burstiness = number(name, "burstiness", body["burstiness"]) if body.get("burstiness") else 1.0
     for field, value, most in (("request_rate", rate, math.inf), ("burstiness", burstiness, 1e6)):
@@ -92,14 +92,14 @@ def guidellm(name: str, body: Mapping[str, Any], timeout_s: float | None, asked:
             ttft = number(where, "time_to_first_token_ms", row["time_to_first_token_ms"]) * 1e-3
         else:
             ttft = first_of(where, row, ("first_token_time", "first_token_iteration")) - start
-        seen.append(Seen(where, start, prompt, output, ttft, end - start))
+        seen.append(LoggedRequest(where, start, prompt, output, ttft, end - start))
     failed = [*_records(name, chosen, "incomplete"), *_records(name, chosen, "errored")]
     for i, (where, row) in enumerate(failed):
         incomplete = i < len(chosen.get("incomplete") or [])
         if row.get("prompt_tokens") and (incomplete or timeout_s is not None):
             start = first_of(where, row, START)
             waited = first_of(where, row, END) - start if incomplete else timeout_s
-            seen.append(Seen(where, start, count(where, "prompt_tokens", row["prompt_tokens"]), 1, waited_s=waited or 0.0))
+            seen.append(LoggedRequest(where, start, count(where, "prompt_tokens", row["prompt_tokens"]), 1, waited_s=waited or 0.0))
     return assemble(with_typical_output(seen), name=name, source="GuideLLM", notes=failures(len(failed), timeout_s), **asked)
 
 
@@ -130,11 +130,11 @@ def aiperf(name: str, text: str, timeout_s: float | None, asked: Mapping[str, An
             waited = meta.get("was_cancelled") or any(word in error_text for word in TIMEOUT_WORDS)
             if waited and "input_sequence_length" in metrics:
                 end = number(where, "metadata.request_end_ns", meta.get("request_end_ns")) * 1e-9
-                seen.append(Seen(where, start, int(_metric(where, metrics, "input_sequence_length")), 1, waited_s=end - start))
+                seen.append(LoggedRequest(where, start, int(_metric(where, metrics, "input_sequence_length")), 1, waited_s=end - start))
             continue
         prompt, output = (int(_metric(where, metrics, f"{side}_sequence_length")) for side in ("input", "output"))
         ttft, whole = (_metric(where, metrics, m) for m in ("time_to_first_token", "request_latency"))
-        seen.append(Seen(where, start, prompt, output, ttft, whole))
+        seen.append(LoggedRequest(where, start, prompt, output, ttft, whole))
     return assemble(with_typical_output(seen), name=name, source="AIPerf", notes=failures(failed, timeout_s), **asked)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, gammaln
 
 from calibrate import backend
-from calibrate.recall.needle_trials import AtLeast, Bound, Evidence, Trial
+from calibrate.recall.needle_trials import AtLeast, Bound, Evidence, NeedleTrial
 from sim.errors import UsageError
 
 Array = NDArray[np.float64]
@@ -31,7 +31,7 @@ def recall_model(evidence: Evidence) -> Any:
     if not evidence.trials:
         raise UsageError("a recall model needs at least one count")
     pm, pt = backend.pymc(), backend.tensor()
-    rows: list[Trial | AtLeast | Bound] = [*evidence.trials, *evidence.at_least, *evidence.bounds]
+    rows: list[NeedleTrial | AtLeast | Bound] = [*evidence.trials, *evidence.at_least, *evidence.bounds]
     haystacks, models = (sorted({getattr(r, name) for r in rows}) for name in ("haystack", "model"))
     cells = sorted({cell_label(r.model, r.haystack, r.context_tokens, r.k_blocks) for r in rows})
     with pm.Model(coords={"haystack": haystacks, "model": models, "cell": cells}) as model:
@@ -47,7 +47,7 @@ def recall_model(evidence: Evidence) -> Any:
         cell_sd = pm.HalfNormal("cell_sd", 0.4)
         cell = pm.Normal("cell_z", dims="cell")
 
-        def logits(of: Sequence[Trial | AtLeast | Bound]) -> Any:
+        def logits(of: Sequence[NeedleTrial | AtLeast | Bound]) -> Any:
             h = np.array([haystacks.index(r.haystack) for r in of])
             m = np.array([models.index(r.model) for r in of])
             c = np.array([cells.index(cell_label(r.model, r.haystack, r.context_tokens, r.k_blocks)) for r in of])

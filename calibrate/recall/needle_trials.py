@@ -28,7 +28,7 @@ ONE_SIDED = 0.975
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class NeedleTrial:
     """`successes` of `trials` needles found at (model, haystack, context, budget); `basis` says where n comes from.
 
     `successes` is not whole where only a rate is printed and n is not.
@@ -71,7 +71,7 @@ class Bound:
 class Evidence:
     """All usable rows, and in words what was left out."""
 
-    trials: tuple[Trial, ...]
+    trials: tuple[NeedleTrial, ...]
     at_least: tuple[AtLeast, ...]
     bounds: tuple[Bound, ...]
     left_out: tuple[str, ...]
@@ -93,7 +93,7 @@ def implied_trials(rate: float, bound: float, decimals: int = 3, most: int = 500
 
 def published() -> Evidence:
     """The published rows that name a context, as evidence."""
-    trials: list[Trial] = []
+    trials: list[NeedleTrial] = []
     at_least: list[AtLeast] = []
     bounds: list[Bound] = []
     left_out: list[str] = []
@@ -135,17 +135,17 @@ def _rate(row: Row) -> float:
     return float(text) / (100 if row["recall_unit"] == "pct" else 1)
 
 
-def _trial(row: Row, bound: float | None) -> Trial:
+def _trial(row: Row, bound: float | None) -> NeedleTrial:
     if row["recall_unit"] == "count":
         successes, trials = (int(v) for v in row["recall"].split("/"))
-        return Trial(*_cell(row), successes, trials, "printed count")
+        return NeedleTrial(*_cell(row), successes, trials, "printed count")
     if row["trials"]:
         n, basis = int(row["trials"]), "printed rate and n"
     elif bound is not None:
         n, basis = implied_trials(_rate(row), bound), "n implied by the printed bound"
     else:
         n, basis = UNSTATED_TRIALS, "n not stated"
-    return Trial(*_cell(row), _rate(row) * n if basis == "n not stated" else round(_rate(row) * n), n, basis)
+    return NeedleTrial(*_cell(row), _rate(row) * n if basis == "n not stated" else round(_rate(row) * n), n, basis)
 
 
 def _bounds_of_observed(rows: Sequence[Row]) -> dict[Key, float]:

@@ -57,7 +57,7 @@ WHOLE = slice(None)
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedRates:
     """Rates and host latencies as served, the overhead that they have over rates in process, and what it was fitted to."""
 
     rates: RateDraws
@@ -66,22 +66,22 @@ class Served:
     fitted_to: tuple[str, ...] = ()
 
 
-def transferred(overhead: ServingOverhead, in_process: RateDraws) -> Served:
+def transferred(overhead: ServingOverhead, in_process: RateDraws) -> ServedRates:
     """An overhead fitted elsewhere, as it is."""
-    return Served(overhead.applied(in_process), overhead.host(in_process), overhead)
+    return ServedRates(overhead.applied(in_process), overhead.host(in_process), overhead)
 
 
-def as_learnt(rates: RateDraws) -> Served:
+def as_learnt(rates: RateDraws) -> ServedRates:
     """Rates learnt as served, with their own latency per request. Of the packaged overhead only the noise of requests is taken."""
     known, host = packaged_overhead(), as_served(rates)[1]
     if known is None:
         raise UsageError("no packaged serving overhead: nothing says how single requests scatter")
     kept: dict[str, Any] = {"hidden_c0_s": 0.0, "hidden_c0_sd_s": 0.0, "shown": 1.0, "launch": 1.0, "launch_sd": 0.0}
     kept |= {name: getattr(host, name) for name in LATENCIES}
-    return Served(rates, host, replace(known, **kept, learnt_on=rates.summary), ())
+    return ServedRates(rates, host, replace(known, **kept, learnt_on=rates.summary), ())
 
 
-def fit_overhead(run: ServedRun, in_process: RateDraws, low: Sequence[Experiment], ladder: Sequence[Experiment]) -> Served:
+def fit_overhead(run: ServedRun, in_process: RateDraws, low: Sequence[Experiment], ladder: Sequence[Experiment]) -> ServedRates:
     """Fit the serving overhead to a load and its replicates, and to ladder rungs (two or more; fewer are not used).
 
     Raises UsageError for too short a load.
@@ -128,10 +128,10 @@ def fit_overhead(run: ServedRun, in_process: RateDraws, low: Sequence[Experiment
         learnt_on=f"{run.name}: {', '.join(fitted_to)}",
         formula=formula_fingerprint(),
     )
-    return Served(rates, host, overhead, fitted_to)
+    return ServedRates(rates, host, overhead, fitted_to)
 
 
-def fit_to_log(run: ServedRun, in_process: RateDraws, prior: ServingOverhead, part: slice) -> Served:
+def fit_to_log(run: ServedRun, in_process: RateDraws, prior: ServingOverhead, part: slice) -> ServedRates:
     """An overhead fitted elsewhere, its fixed cost and latency per request fitted anew to a part of a log's requests, all replayed, and its
     launches to the gaps between their tokens where the log has them.
     """
@@ -144,7 +144,7 @@ def fit_to_log(run: ServedRun, in_process: RateDraws, prior: ServingOverhead, pa
     noise = _noise(run, rates, host, (log,), part)
     overhead = replace(prior, gpu=run.gpu.name, engine=run.engine, hidden_c0_s=hidden_s, noise=noise, learnt_on=learnt_on)
     overhead = replace(overhead, request_s=host.request_s, serial_s=host.serial_s)
-    return Served(rates, host, overhead, (log.part(part, "first").name,))
+    return ServedRates(rates, host, overhead, (log.part(part, "first").name,))
 
 
 def launching_as_logged(run: ServedRun, log: Experiment, prior: ServingOverhead, in_process: RateDraws) -> ServingOverhead:

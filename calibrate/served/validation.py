@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.served.overhead import Served, as_learnt, fit_overhead, fit_to_log, transferred
+from calibrate.served.overhead import ServedRates, as_learnt, fit_overhead, fit_to_log, transferred
 from calibrate.served.replay import METRICS, Prediction, replay
 from calibrate.served.runs import Experiment, ServedRun
 from calibrate.served.scores import BOUNDS, Replicates, Score, replicates, replicates_of, score
@@ -22,7 +22,7 @@ COLD = 3.0  # medians of TTFT: the leading requests of a log that take longer me
 
 
 @dataclass(frozen=True)
-class Asked:
+class ValidationSettings:
     """What to learn from, and how to predict the rest. `skip` and `learn_from` count a log's requests; None leaves them to rules."""
 
     posterior: Path | None = None
@@ -35,18 +35,18 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Report:
+class ValidationReport:
     """A run as it was predicted: rates and overhead, each scored experiment with its replay, scores, and how far replicates lie apart."""
 
     run: ServedRun
-    served: Served
+    served: ServedRates
     pairs: list[tuple[Experiment, Prediction]]
     scores: list[Score]
     replicates: list[Replicates]
     notes: tuple[str, ...]
 
 
-def validate(run: ServedRun, asked: Asked) -> Report:
+def validate(run: ServedRun, asked: ValidationSettings) -> ValidationReport:
     """Fit, replay, score. Raises UsageError where there is nothing to learn from or nothing is left to score."""
     given = asked.overhead
     if asked.posterior is not None and (known := _rates(run, asked, asked.draws)).host_request_s is not None:
@@ -73,14 +73,16 @@ def validate(run: ServedRun, asked: Asked) -> Report:
     return _report(run, served, pairs)
 
 
-def _report(run: ServedRun, served: Served, pairs: list[tuple[Experiment, Prediction]], notes: tuple[str, ...] = ()) -> Report:
+def _report(
+    run: ServedRun, served: ServedRates, pairs: list[tuple[Experiment, Prediction]], notes: tuple[str, ...] = ()
+) -> ValidationReport:
     apart = replicates(run.experiments)
     floors, o = {each.experiment: each.floor for each in apart}, served.overhead
     scores = [s for e, predicted in pairs for s in score(e, predicted, o.noise, o.run_noise, floors.get(e.load))]
-    return Report(run, served, pairs, scores, apart, (*run.notes, *notes))
+    return ValidationReport(run, served, pairs, scores, apart, (*run.notes, *notes))
 
 
-def _rates(run: ServedRun, asked: Asked, draws: int) -> RateDraws:
+def _rates(run: ServedRun, asked: ValidationSettings, draws: int) -> RateDraws:
     return asked.rates or load_rates(run.deployment, posterior=asked.posterior, draws=draws)
 
 
@@ -93,7 +95,7 @@ def low_load(run: ServedRun) -> list[Experiment]:
     return replicates_of(min(opens, key=lambda e: len(e.arrival_s) / max(1e-9, float(np.ptp(e.arrival_s)))), run.experiments)
 
 
-def _log(run: ServedRun, asked: Asked) -> Report:
+def _log(run: ServedRun, asked: ValidationSettings) -> ValidationReport:
     """A log: its first part is learnt from, all of it replayed. What was learnt is used where it predicts a second part better than the
     packaged overhead does; only the rest after both is scored.
     """

@@ -28,14 +28,14 @@ POOLED = Provenance(Origin.POPULATION, "hierarchy over GPUs")
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartingPriors:
     """Where priors come from, in words, and whether other GPUs went into them."""
 
     basis: str
     pooled: bool
 
 
-def starting_priors(gpu: GpuSpec, precision: Precision, *, datasheet: bool = False) -> tuple[dict[str, Prior], Start]:
+def starting_priors(gpu: GpuSpec, precision: Precision, *, datasheet: bool = False) -> tuple[dict[str, Prior], StartingPriors]:
     """(prior of every rate, where they come from).
 
     A GPU with packaged engine grids starts from its datasheet: the grids are in the hierarchy, and would count twice. So does every GPU
@@ -44,7 +44,7 @@ def starting_priors(gpu: GpuSpec, precision: Precision, *, datasheet: bool = Fal
     """
     chosen, path = calibration_priors(gpu, precision), best_posterior(gpu)
     if datasheet or path is None or _measured(gpu):
-        return chosen, Start(f"the datasheet of {gpu.name} and weak host costs", pooled=False)
+        return chosen, StartingPriors(f"the datasheet of {gpu.name} and weak host costs", pooled=False)
     found = rates_from_file(path, gpu, precision, model_error=False)
     host_sd = read_posterior(path).number("host_sd", 0.0)
     for name in UNITS:
@@ -55,7 +55,7 @@ def starting_priors(gpu: GpuSpec, precision: Precision, *, datasheet: bool = Fal
             continue  # a share of a peak that no measured engine ran at
         values = np.asarray(getattr(found.draws, name), dtype=float)
         chosen[name] = like(values, chosen[name].upper, host_sd if name in OF_HOST else 0.0, source)
-    return chosen, Start(found.summary, pooled=True)
+    return chosen, StartingPriors(found.summary, pooled=True)
 
 
 def population_priors(found: Mapping[str, Array], gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:

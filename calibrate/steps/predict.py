@@ -28,7 +28,7 @@ WIDEST = 6.0  # standard deviations of hosts among which a file's own is looked 
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScoredPart:
     """Scores of some of a file's cells: all, or one kind of iteration."""
 
     cells: str
@@ -36,7 +36,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class PredictedCell:
     """One cell: seconds measured and predicted (5 %, median, 95 %), and the standard error of the measurement (log)."""
 
     cell: str
@@ -60,10 +60,10 @@ class Predicted:
 
     source: str
     engine: str
-    parts: tuple[Part, ...]
+    parts: tuple[ScoredPart, ...]
     host: float
     given_host: Scores
-    cells: tuple[Cell, ...]
+    cells: tuple[PredictedCell, ...]
     learnt_from: bool
 
 
@@ -84,25 +84,25 @@ def predict(grid: Grid, path: Path, seed: int, draws: int = DRAWS) -> Predicted:
     host = _host(cells, middle, np.median(sigma, axis=0), host_sd)
     given = intervals(cells, drawn, errors, rng, np.full((1, 1), host))
     each = zip(cells.cell.tolist(), cells.kind.tolist(), cells.step_s, low, median, high, cells.repeat_sd, strict=True)
-    rows = [Cell(name, kind, *(float(v) for v in values)) for name, kind, *values in each]
+    rows = [PredictedCell(name, kind, *(float(v) for v in values)) for name, kind, *values in each]
     return Predicted(
         grid.source, grid.engine, tuple(_parts(rows)), host, score(cells.step_s, *given), tuple(sorted(rows, key=lambda c: -abs(c.error))),
         grid.cells.mark() in _marks(file),
     )  # fmt: skip
 
 
-def pooled(found: list[Predicted]) -> list[Part]:
+def pooled(found: list[Predicted]) -> list[ScoredPart]:
     """Scores over the cells of several files, all and by kind."""
     return _parts([cell for each in found for cell in each.cells])
 
 
-def _parts(cells: Sequence[Cell]) -> list[Part]:
+def _parts(cells: Sequence[PredictedCell]) -> list[ScoredPart]:
     """Scores of all cells and, where they are of several kinds, of each."""
     measured, low, middle, high = np.array([[c.measured_s, c.low_s, c.predicted_s, c.high_s] for c in cells]).T
     kind = np.array([c.kind for c in cells])
     kinds = [k for k in KINDS if (kind == k).any()]
-    each = (Part(k, score(measured, low, middle, high, kind == k)) for k in kinds if len(kinds) > 1)
-    return [Part("all", score(measured, low, middle, high)), *each]
+    each = (ScoredPart(k, score(measured, low, middle, high, kind == k)) for k in kinds if len(kinds) > 1)
+    return [ScoredPart("all", score(measured, low, middle, high)), *each]
 
 
 def _host(cells: StepCells, rates: Rates, sigma: Array, host_sd: float) -> float:

@@ -32,7 +32,7 @@ PATH = "in-process-sync"  # the way a time was taken; served times come from a p
 
 
 @dataclass
-class Iteration:
+class SteppedIteration:
     """One engine step: its wall time, the part from scheduling done to tokens on the host, and what it carried."""
 
     step_s: float
@@ -140,14 +140,14 @@ class VllmEngine:
         """vLLM's KV managers, one per group of layers that share a block table."""
         return list(self.scheduler.kv_cache_manager.coordinator.single_type_managers)
 
-    def step(self) -> tuple[Iteration | None, list[Any]]:
+    def step(self) -> tuple[SteppedIteration | None, list[Any]]:
         """One iteration: (its record, or None if the engine scheduled nothing; the request outputs)."""
         self._log.clear()
         start = time.perf_counter()
         outputs = self.llm.llm_engine.step()
         end = time.perf_counter()
         work, scheduled_at, ready_at = self._log[0] if self._log else ((), 0.0, 0.0)
-        return Iteration(end - start, ready_at - scheduled_at, composition(work)) if work else None, outputs
+        return SteppedIteration(end - start, ready_at - scheduled_at, composition(work)) if work else None, outputs
 
     def drain(self) -> None:
         """Abort whatever is left and step until the engine is empty."""

@@ -38,7 +38,7 @@ class Target:
 
 
 @dataclass
-class Served:
+class ServedRequest:
     """What happened to one request. Times are seconds on the event loop's clock (monotonic); `None` where the event never came.
 
     `token_s[i]` is when output token i was received; tokens that came in one event share its time. Where a server gives their number
@@ -70,9 +70,9 @@ class Served:
         return self.token_s[0] if self.token_s else None
 
 
-async def complete(target: Target, prompt: Sequence[int], tokens: int, *, session: int = -1, turn: int = 0) -> Served:
+async def complete(target: Target, prompt: Sequence[int], tokens: int, *, session: int = -1, turn: int = 0) -> ServedRequest:
     """Stream one completion of `tokens` output tokens for a prompt of token ids. Never raises: failures are in `error`."""
-    record = Served(0 if target.text else len(prompt), tokens, asyncio.get_running_loop().time(), session, turn)
+    record = ServedRequest(0 if target.text else len(prompt), tokens, asyncio.get_running_loop().time(), session, turn)
     path = "/v1/chat/completions" if target.chat else "/v1/completions"
     stream = events(f"{target.url.rstrip('/')}{path}", _payload(target, prompt, tokens), target.headers)
     try:
@@ -109,7 +109,7 @@ def _payload(target: Target, prompt: Sequence[int], tokens: int) -> dict[str, An
     return plain | said | {"stream_options": {"include_usage": True}}
 
 
-def _take(target: Target, record: Served, at: float, event: dict[str, Any]) -> None:
+def _take(target: Target, record: ServedRequest, at: float, event: dict[str, Any]) -> None:
     """Add one event's tokens: counted by token ids, else by running usage, else as one token per piece of text."""
     usage = event.get("usage") or {}
     details = usage.get("prompt_tokens_details") or {}
@@ -140,7 +140,7 @@ def _take(target: Target, record: Served, at: float, event: dict[str, Any]) -> N
         record.finish_s = at
 
 
-def _spread(record: Served) -> None:
+def _spread(record: ServedRequest) -> None:
     """Tokens of pieces that may hold several, or a part of one, once their number is known: first and last keep their times."""
     if record.by_piece and record.usage_tokens:
         times, steps = record.token_s, max(record.usage_tokens - 1, 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hw.serve.client import Served, Target, complete
+from hw.serve.client import ServedRequest, Target, complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Prompts:
         return drawn
 
 
-async def wave(target: Target, prompts: Prompts, n: int, prompt_tokens: int, output_tokens: int, first: int = 0) -> list[Served]:
+async def wave(target: Target, prompts: Prompts, n: int, prompt_tokens: int, output_tokens: int, first: int = 0) -> list[ServedRequest]:
     """N requests at once, one each."""
     texts = [prompts.draw(first + i, prompt_tokens) for i in range(n)]
     return list(await asyncio.gather(*(complete(target, text, output_tokens) for text in texts)))
@@ -35,10 +35,10 @@ async def wave(target: Target, prompts: Prompts, n: int, prompt_tokens: int, out
 
 async def closed_loop(
     target: Target, prompts: Prompts, n: int, per_client: int, prompt_tokens: int, output_tokens: int, first: int = 0
-) -> list[Served]:
+) -> list[ServedRequest]:
     """N clients, each sending its next request when the last one ended; `session` is the client, `turn` its request."""
 
-    async def one(client: int) -> list[Served]:
+    async def one(client: int) -> list[ServedRequest]:
         done = []
         for turn in range(per_client):
             text = prompts.draw(first + client * per_client + turn, prompt_tokens)
@@ -50,7 +50,7 @@ async def closed_loop(
 
 async def open_loop(
     target: Target, prompts: Prompts, arrivals_s: Sequence[float], sizes: Sequence[tuple[int, int]], first: int = 0
-) -> list[Served]:
+) -> list[ServedRequest]:
     """Requests sent at given offsets from now whatever the server does; `sizes` are (prompt, output) tokens of each."""
     if len(arrivals_s) != len(sizes):
         raise ValueError(f"{len(arrivals_s)} arrivals for {len(sizes)} sizes")
@@ -58,7 +58,7 @@ async def open_loop(
     loop = asyncio.get_running_loop()
     start = loop.time()
 
-    async def one(index: int) -> Served:
+    async def one(index: int) -> ServedRequest:
         await asyncio.sleep(max(0.0, start + arrivals_s[index] - loop.time()))
         return await complete(target, texts[index], sizes[index][1])
 
@@ -76,16 +76,16 @@ async def sessions(
     output_tokens: int,
     think_s: float,
     first: int = 0,
-) -> list[Served]:
+) -> list[ServedRequest]:
     """Conversations whose every turn carries all before it: a prefix cache can serve all but the new part.
 
     The assistant's part is what the server sent (token ids when it tells them, else filler of the same length). A failed turn
     ends its session.
     """
 
-    async def one(session: int) -> list[Served]:
+    async def one(session: int) -> list[ServedRequest]:
         history = prompts.draw(first + session * (turns + 1), first_tokens)
-        done: list[Served] = []
+        done: list[ServedRequest] = []
         for turn in range(turns):
             record = await complete(target, history, output_tokens, session=session, turn=turn)
             done.append(record)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hw.serve.client import Served, Target
+from hw.serve.client import ServedRequest, Target
 from hw.serve.identify import counters
 from sim.errors import SimctlError
 
@@ -29,7 +29,7 @@ SPREAD = 0.5  # prompt and output lengths are uniform within so much of their me
 
 async def bench(
     target: Target, tokenizer: Path, rate_per_s: float, count: int, prompt_tokens: int, output_tokens: int, seed: int, keep: Path
-) -> list[Served]:
+) -> list[ServedRequest]:
     """An open loop of random text. The client's own JSON stays in `keep`. Raises SimctlError when the client fails."""
     command = [sys.executable, "-c", PROGRAM, "--base-url", target.url, "--model", target.model]
     command += ["--tokenizer", str(tokenizer), "--endpoint", "/v1/completions", "--dataset-name", "random", "--ignore-eos"]
@@ -56,7 +56,7 @@ async def bench(
     return same_tokens(records(json.loads(keep.read_text(encoding="utf-8"))), before, await counters(target))
 
 
-def same_tokens(sent: list[Served], before: Mapping[str, float], after: Mapping[str, float]) -> list[Served]:
+def same_tokens(sent: list[ServedRequest], before: Mapping[str, float], after: Mapping[str, float]) -> list[ServedRequest]:
     """The records, marked as failed where the server counted other prompt tokens than the client: then they time another load.
 
     The client sends its first prompt once more, ahead of the others.
@@ -71,7 +71,7 @@ def same_tokens(sent: list[Served], before: Mapping[str, float], after: Mapping[
     return [replace(record, error=record.error or error) for record in sent]
 
 
-def records(result: Mapping[str, Any]) -> list[Served]:
+def records(result: Mapping[str, Any]) -> list[ServedRequest]:
     """Requests of a detailed result. Its gaps are between received pieces: tokens of one piece are spread evenly over the gap."""
     found = []
     columns = (result[name] for name in ("start_times", "input_lens", "output_lens", "ttfts", "itls", "errors"))
@@ -79,5 +79,5 @@ def records(result: Mapping[str, Any]) -> list[Served]:
         pieces = sent + ttft + np.cumsum([0.0, *gaps])
         at = np.interp(np.linspace(0.0, 1.0, tokens), np.linspace(0.0, 1.0, len(pieces)), pieces).tolist() if tokens and not error else []
         text = str(error or ("" if at else "no token came"))
-        found.append(Served(prompt, tokens, sent, token_s=at, finish_s=at[-1] if at else None, error=text[:200]))
+        found.append(ServedRequest(prompt, tokens, sent, token_s=at, finish_s=at[-1] if at else None, error=text[:200]))
     return sorted(found, key=lambda record: record.sent_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hw.serve.client import Served
+from hw.serve.client import ServedRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Window:
         return self.n / self.tokens_per_s
 
 
-def void_reason(records: Sequence[Served]) -> str:
+def void_reason(records: Sequence[ServedRequest]) -> str:
     """Why a batch must not be used; empty when every stream is complete."""
     bad = [r for r in records if not r.ok]
     if not records:
@@ -39,7 +39,7 @@ def void_reason(records: Sequence[Served]) -> str:
     return f"{len(bad)} of {len(records)} streams failed: {bad[0].error or 'incomplete'}" if bad else ""
 
 
-def decode_window(records: Sequence[Served], min_tokens: int = 8) -> Window | str:
+def decode_window(records: Sequence[ServedRequest], min_tokens: int = 8) -> Window | str:
     """The window of one wave, or why there is none: a failed stream, or fewer than `min_tokens` per stream in it."""
     if reason := void_reason(records):
         return reason

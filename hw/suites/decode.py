@@ -51,11 +51,11 @@ COLUMNS = {
 }
 
 
-OpenStep = Callable[..., Any]  # (batch, context, modes=..., k_blocks=...) -> kernels.model_step.Step
+OpenStep = Callable[..., Any]  # (batch, context, modes=..., k_blocks=...) -> kernels.model_step.ModelStep
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class DecodeCell:
     """Modes timed in turn over one cache."""
 
     batch: int
@@ -68,12 +68,12 @@ class Cell:
         return f"grid {'+'.join(self.modes)} k{self.k_blocks} {self.batch}x{self.context}"
 
 
-def grid() -> list[Cell]:
+def grid() -> list[DecodeCell]:
     """All cells, most telling first: the corners with every k, the rest of the plane, the host tier."""
-    cells = [Cell(b, c, ("dense", "sparse") if k == 8 else ("sparse",), k) for b, c in FIRST for k in KEPT]
-    cells += [Cell(b, c, ("dense", "sparse"), 8) for b, c in REST]
-    cells += [Cell(1, TIERED_CONTEXT, ("tiered",), k) for k in KEPT]
-    return cells + [Cell(b, c, ("sparse",), k) for b, c in REST for k in KEPT[1:]]
+    cells = [DecodeCell(b, c, ("dense", "sparse") if k == 8 else ("sparse",), k) for b, c in FIRST for k in KEPT]
+    cells += [DecodeCell(b, c, ("dense", "sparse"), 8) for b, c in REST]
+    cells += [DecodeCell(1, TIERED_CONTEXT, ("tiered",), k) for k in KEPT]
+    return cells + [DecodeCell(b, c, ("sparse",), k) for b, c in REST for k in KEPT[1:]]
 
 
 def kernel_shape(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
     def open_step(batch: int, context: int, **how: Any) -> Any:
         gc.collect()  # the step before holds its cache in cycles of graphs
         torch.cuda.empty_cache()
-        return model_step.Step(model_shape.Shape(**fields), batch, context, seed=job.seed, **how)
+        return model_step.ModelStep(model_shape.Shape(**fields), batch, context, seed=job.seed, **how)
 
     def gate(step: Any, mode: str) -> float:
         step.reset()
@@ -124,7 +124,7 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
     attrs["measuring_s"] = round(budget.spent_s, 1)
 
 
-def measure_cell(open_step: OpenStep, cell: Cell) -> list[dict[str, Any]]:
+def measure_cell(open_step: OpenStep, cell: DecodeCell) -> list[dict[str, Any]]:
     """One row of COLUMNS per mode of the cell."""
     step = open_step(cell.batch, cell.context, modes=cell.modes, k_blocks=cell.k_blocks)
     samples: dict[str, list[float]] = {mode: [] for mode in cell.modes}
@@ -148,13 +148,13 @@ def measure_cell(open_step: OpenStep, cell: Cell) -> list[dict[str, Any]]:
     ]
 
 
-def _asked(cell: Cell, mode: str) -> dict[str, Any]:
+def _asked(cell: DecodeCell, mode: str) -> dict[str, Any]:
     k = 0 if mode == "dense" else cell.k_blocks
     return {"mode": mode, "batch": cell.batch, "context_tokens": cell.context, "k_blocks": k, "error": ""}
 
 
 def measure(
-    open_step: OpenStep, gate: Callable[[Any, str], float], cells: Sequence[Cell], journal: Journal, budget: Budget, name: str
+    open_step: OpenStep, gate: Callable[[Any, str], float], cells: Sequence[DecodeCell], journal: Journal, budget: Budget, name: str
 ) -> dict[str, Any]:
     """Gates, the grid until done or out of budget, the gates again. Returns attributes."""
     attrs = {f"gate_before_{k}": v for k, v in gates(open_step, gate).items()}

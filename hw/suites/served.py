@@ -35,11 +35,11 @@ from hw.journal import Journal
 from hw.pace import Budget, paced, summarize
 from hw.serve import load_patterns as load
 from hw.serve import windows
-from hw.serve.client import Served, Target, complete
+from hw.serve.client import ServedRequest, Target, complete
 from hw.serve.identify import counters, describe
 from hw.serve.recording import by_experiment, variables
 from hw.suites import served_plan as plans
-from hw.suites.served_plan import Experiment
+from hw.suites.served_plan import PlannedLoad
 from sim.errors import SimctlError, UsageError
 
 PROTOCOL = "served/7"
@@ -141,7 +141,7 @@ def _by_url(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
     attrs |= measure(work, target, job.vocab_size, journal, Budget(job.budget_s), job.stem, local=False)
 
 
-def work_of(phase: str, vocab: int, job: Any, tokenizer: Path = Path(), keep: Path = Path()) -> list[Experiment]:
+def work_of(phase: str, vocab: int, job: Any, tokenizer: Path = Path(), keep: Path = Path()) -> list[PlannedLoad]:
     """The experiments of a phase, each phase being a server of its own."""
     sizing = plans.GPU_PLAN if job.device == "cuda" else plans.CPU_PLAN
     if phase == "starved":
@@ -172,7 +172,7 @@ def iterations_log(journal: Journal) -> Path:
 
 
 def measure(
-    experiments: list[Experiment], target: Target, vocab: int, journal: Journal, budget: Budget, name: str, *, local: bool = True
+    experiments: list[PlannedLoad], target: Target, vocab: int, journal: Journal, budget: Budget, name: str, *, local: bool = True
 ) -> dict[str, Any]:
     """Run the experiments into the journal until done or out of budget. Returns attributes. Clocks are read of a `local` server only: of
     one elsewhere, this machine's GPU says nothing.
@@ -191,7 +191,7 @@ def measure(
     return {"finished": int(all(e.name in journal for e in experiments))}
 
 
-def summary(experiment: Experiment, records: list[Served]) -> dict[str, Any]:
+def summary(experiment: PlannedLoad, records: list[ServedRequest]) -> dict[str, Any]:
     """One experiment as journal content: its row, its request rows and its token times (seconds from the first send)."""
     start = min(r.sent_s for r in records)
     last = max((r.finish_s for r in records if r.finish_s is not None), default=start)
@@ -219,7 +219,7 @@ def summary(experiment: Experiment, records: list[Served]) -> dict[str, Any]:
     return {"row": row, "requests": [_request(r, start) for r in records], "tokens": tokens}
 
 
-def _request(record: Served, start: float) -> dict[str, Any]:
+def _request(record: ServedRequest, start: float) -> dict[str, Any]:
     gaps = np.diff(record.token_s)
     return {
         "session": record.session,

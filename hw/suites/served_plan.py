@@ -15,19 +15,19 @@ import numpy as np
 
 from hw.serve import load_patterns as load
 from hw.serve import text_client
-from hw.serve.client import Served, Target
+from hw.serve.client import ServedRequest, Target
 
 AGAIN = " again"  # ends the name of what is sent a second time; from the third on, a number follows
 LOCKSTEP_SENT = 4  # times that sessions and the closed loop are sent in all: each takes seconds, and has few requests
 
 
 @dataclass(frozen=True, slots=True)
-class Experiment:
+class PlannedLoad:
     """One batch of streams: a label, what it is, and the coroutine that sends it to a server. Nothing is to be read off the label."""
 
     name: str
     kind: str
-    send: Callable[[Target], Coroutine[Any, Any, list[Served]]]
+    send: Callable[[Target], Coroutine[Any, Any, list[ServedRequest]]]
     n: int
     prompt_tokens: int
     output_tokens: int
@@ -61,7 +61,7 @@ LONG_RATE, LONG_COUNT, LONG_PROMPT = 0.5, 6, 20000  # long texts: 1/s, requests,
 LOCKSTEP_PROMPTS = 10**8  # from those of sessions, or of a closed loop, to those of the next time they are sent
 
 
-def plan(vocab: int, seed: int, rates: tuple[float, ...], sizing: Sizing) -> list[Experiment]:
+def plan(vocab: int, seed: int, rates: tuple[float, ...], sizing: Sizing) -> list[PlannedLoad]:
     """The standard plan: ladder, open loops, sessions, closed loop; then all but the ladder again."""
     prompts = load.Prompts(vocab, seed)
     found = ladder(prompts, sizing.rungs, sizing.prompt(2048), sizing.output(128))
@@ -71,7 +71,7 @@ def plan(vocab: int, seed: int, rates: tuple[float, ...], sizing: Sizing) -> lis
     return found + [one for time in range(1, LOCKSTEP_SENT) for one in lockstep(prompts, sizing, time)]
 
 
-def ladder(prompts: load.Prompts, rungs: tuple[int, ...], prompt_tokens: int, output_tokens: int) -> list[Experiment]:
+def ladder(prompts: load.Prompts, rungs: tuple[int, ...], prompt_tokens: int, output_tokens: int) -> list[PlannedLoad]:
     """One wave per rung, distinct prompts across the whole ladder; lowest and highest rungs first, so that a cut one still spans."""
     order = sorted(rungs, key=lambda n: (n not in (min(rungs), max(rungs)), n))
     found = []
@@ -79,11 +79,11 @@ def ladder(prompts: load.Prompts, rungs: tuple[int, ...], prompt_tokens: int, ou
         first = sum(rungs[: rungs.index(n)]) + 100_000 * prompt_tokens
         send = lambda target, n=n, first=first: load.wave(target, prompts, n, prompt_tokens, output_tokens, first)  # noqa: E731
         wave = ([0.0] * n, [(prompt_tokens, output_tokens)] * n)
-        found.append(Experiment(f"ladder c{prompt_tokens} n{n}", "ladder", send, n, prompt_tokens, output_tokens, load=wave))
+        found.append(PlannedLoad(f"ladder c{prompt_tokens} n{n}", "ladder", send, n, prompt_tokens, output_tokens, load=wave))
     return found
 
 
-def open_loops(vocab: int, seed: int, rates: tuple[float, ...], sizing: Sizing, *, again: bool = False) -> list[Experiment]:
+def open_loops(vocab: int, seed: int, rates: tuple[float, ...], sizing: Sizing, *, again: bool = False) -> list[PlannedLoad]:
     """One Poisson stream per rate (requests/s), sizes lognormal of shape 0.6; the same seed and leading rates give the same loads.
     Those sent `again` have other prompts and another name.
     """
@@ -98,12 +98,12 @@ def open_loops(vocab: int, seed: int, rates: tuple[float, ...], sizing: Sizing, 
         )
         first = (AGAIN_PROMPTS if again else 10**9) + 10**6 * index
         send = lambda target, a=arrivals, s=sizes, f=first: load.open_loop(target, prompts, a, s, f)  # noqa: E731
-        loop = Experiment(f"open {rate:g}/s", "open", send, count, *median, rate, (arrivals, sizes))
+        loop = PlannedLoad(f"open {rate:g}/s", "open", send, count, *median, rate, (arrivals, sizes))
         found.append(replace(loop, name=loop.name + AGAIN, replicate=1) if again else loop)
     return found
 
 
-def text_plan(vocab: int, folder: Path, tokenizer: Path, seed: int, rates: tuple[float, ...], sizing: Sizing) -> list[Experiment]:
+def text_plan(vocab: int, folder: Path, tokenizer: Path, seed: int, rates: tuple[float, ...], sizing: Sizing) -> list[PlannedLoad]:
     """Per rate, a Poisson stream of text by vLLM's own client and one of token ids by ours; then long texts, sessions and a closed loop.
 
     Results of vLLM's client are kept in `folder`. Each of its runs takes some seconds to start.
@@ -120,17 +120,17 @@ def text_plan(vocab: int, folder: Path, tokenizer: Path, seed: int, rates: tuple
         *found,
         text("text long", LONG_RATE, LONG_COUNT, sizing.prompt(LONG_PROMPT), sizing.output(64)),
         lockstep(prompts, sizing, 0)[0],
-        Experiment(f"closed {clients}x{turns}", "closed", loop, clients, prompt, output),
+        PlannedLoad(f"closed {clients}x{turns}", "closed", loop, clients, prompt, output),
     ]
 
 
-def _text(name: str, folder: Path, tokenizer: Path, seed: int, rate: float, count: int, prompt: int, output: int) -> Experiment:
+def _text(name: str, folder: Path, tokenizer: Path, seed: int, rate: float, count: int, prompt: int, output: int) -> PlannedLoad:
     keep = folder / f"bench_{name.replace(' ', '_').replace('/', '_per_')}.json"
     send = lambda target: text_client.bench(target, tokenizer, rate, count, prompt, output, seed, keep)  # noqa: E731
-    return Experiment(name, "open", send, count, prompt, output, rate, text=True)
+    return PlannedLoad(name, "open", send, count, prompt, output, rate, text=True)
 
 
-def lockstep(prompts: load.Prompts, sizing: Sizing, time: int) -> list[Experiment]:
+def lockstep(prompts: load.Prompts, sizing: Sizing, time: int) -> list[PlannedLoad]:
     """Sessions and a closed loop, whose clients wait for their answers, as they are sent for the `time`-th time, the first being 0."""
     first_tokens, turn_tokens = sizing.prompt(1024), sizing.prompt(128)
     said, answered = sizing.output(64), sizing.output(96)
@@ -141,8 +141,8 @@ def lockstep(prompts: load.Prompts, sizing: Sizing, time: int) -> list[Experimen
     )
     loop = lambda target: load.closed_loop(target, prompts, 16, 4, first_tokens, answered, 3 * 10**9 + at)  # noqa: E731
     return [
-        Experiment(f"sessions 8x4{suffix}", "sessions", talk, 8, first_tokens, said, replicate=time),
-        Experiment(
+        PlannedLoad(f"sessions 8x4{suffix}", "sessions", talk, 8, first_tokens, said, replicate=time),
+        PlannedLoad(
             f"closed 16x4{suffix}",
             "closed",
             loop,
@@ -155,8 +155,8 @@ def lockstep(prompts: load.Prompts, sizing: Sizing, time: int) -> list[Experimen
     ]
 
 
-def burst(vocab: int, seed: int, count: int, prompt_tokens: int, output_tokens: int) -> Experiment:
+def burst(vocab: int, seed: int, count: int, prompt_tokens: int, output_tokens: int) -> PlannedLoad:
     """`count` requests at once, sized by the caller to need more KV than the server has: it must queue or preempt."""
     prompts = load.Prompts(vocab, seed)
     send = lambda target: load.wave(target, prompts, count, prompt_tokens, output_tokens, 4 * 10**9)  # noqa: E731
-    return Experiment("burst", "burst", send, count, prompt_tokens, output_tokens)
+    return PlannedLoad("burst", "burst", send, count, prompt_tokens, output_tokens)

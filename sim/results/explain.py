@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DelayPart:
     """A stage of a latency. Each of the splits that is not empty adds up to `ticks`: `why` by what it waited for, `whose` by
     whose tokens its iterations computed (sim.results.shares), `terms` by the terms of their step time.
     """
@@ -83,8 +83,8 @@ class Explanation:
     generated_tokens: int
     preemptions: int
     finished: bool
-    ttft: tuple[Part, ...]
-    e2el: tuple[Part, ...]
+    ttft: tuple[DelayPart, ...]
+    e2el: tuple[DelayPart, ...]
     beside: tuple[Beside, ...]
     earlier: EarlierTurn | None
 
@@ -138,7 +138,7 @@ def explained(record: RunRecord, row: int, server: HostRates | None = None) -> E
     count = sum(piece.end <= first for piece in course.pieces)
     before, after = (_parts(course.pieces, numbers, splits) for numbers in (range(count), range(count, len(course.pieces))))
     before = [_at_server(part, server, int(record.requests["prompt_tokens"][row])) for part in before]
-    way = [Part(RESPONSE, course.over - course.stop)] if course.finished or course.over > course.stop else []
+    way = [DelayPart(RESPONSE, course.over - course.stop)] if course.finished or course.over > course.stop else []
     number = record.requests["decision"][row]
     return Explanation(
         record.request_ids[row],
@@ -147,7 +147,7 @@ def explained(record: RunRecord, row: int, server: HostRates | None = None) -> E
         decision=record.decision_names[int(number)] if 0 <= number < len(record.decision_names) else "",
         arrival_s=float(record.requests["arrival_s"][row]),
         finished=course.finished,
-        ttft=() if course.had_first is None else (*before, Part(RESPONSE, course.had_first - first)),
+        ttft=() if course.had_first is None else (*before, DelayPart(RESPONSE, course.had_first - first)),
         e2el=(*before, *after, *way),
         beside=_beside(record, course, places, found, first),
         earlier=_earlier(record, row),
@@ -157,7 +157,7 @@ def explained(record: RunRecord, row: int, server: HostRates | None = None) -> E
 _COUNTS = ("turn", "replica", "prompt_tokens", "cached_tokens", "generated_tokens", "preemptions")
 
 
-def _at_server(part: Part, server: HostRates | None, prompt_tokens: int) -> Part:
+def _at_server(part: DelayPart, server: HostRates | None, prompt_tokens: int) -> DelayPart:
     """Of the time at the API server, what the request itself takes there, and its waiting for the turns of others."""
     if server is None or part.stage != API_SERVER:
         return part
@@ -178,7 +178,7 @@ def _by_piece(pieces: Sequence[Piece], places: Ints, weights: NDArray[np.float64
     return found
 
 
-def _parts(pieces: Sequence[Piece], chosen: Iterable[int], splits: Sequence[tuple[Sequence[str], Ints]]) -> list[Part]:
+def _parts(pieces: Sequence[Piece], chosen: Iterable[int], splits: Sequence[tuple[Sequence[str], Ints]]) -> list[DelayPart]:
     """The chosen pieces by stage, in the order in which the stages first come."""
     stages: dict[str, list[int]] = {}
     for number in chosen:
@@ -186,13 +186,13 @@ def _parts(pieces: Sequence[Piece], chosen: Iterable[int], splits: Sequence[tupl
     return [_part(stage, [pieces[number] for number in numbers], numbers, splits) for stage, numbers in stages.items()]
 
 
-def _part(stage: str, mine: Sequence[Piece], numbers: Sequence[int], splits: Sequence[tuple[Sequence[str], Ints]]) -> Part:
+def _part(stage: str, mine: Sequence[Piece], numbers: Sequence[int], splits: Sequence[tuple[Sequence[str], Ints]]) -> DelayPart:
     why: dict[str, int] = {}
     for piece in mine:
         if piece.why:
             why[piece.why] = why.get(piece.why, 0) + piece.ticks
     named = [_named(names, table[numbers].sum(axis=0)) for names, table in splits if stage not in OUTSIDE]
-    return Part(stage, sum(piece.ticks for piece in mine), sum(piece.iteration >= 0 for piece in mine), why, *named)
+    return DelayPart(stage, sum(piece.ticks for piece in mine), sum(piece.iteration >= 0 for piece in mine), why, *named)
 
 
 def _named(names: Iterable[str], ticks: Ints) -> dict[str, int]:
@@ -231,6 +231,6 @@ def _earlier(record: RunRecord, row: int) -> EarlierTurn | None:
     return EarlierTurn(record.request_ids[latest], int(requests["turn"][latest]), int(requests["replica"][latest]), tokens, repeated >= 0)
 
 
-def _plain(part: Part) -> dict[str, Any]:
+def _plain(part: DelayPart) -> dict[str, Any]:
     splits = {f"{name}_ms": {key: ms(ticks) for key, ticks in getattr(part, name).items()} for name in ("why", "whose", "terms")}
     return {"stage": part.stage, "ms": ms(part.ticks), "ticks": part.ticks, "iterations": part.iterations} | splits

@@ -19,7 +19,7 @@ from sim.specs.precision import DTYPE_BYTES, WEIGHT_ONLY
 MEASURED, PRICED, NOT_PRICED = "measured", "priced", "not priced"
 
 
-class Part(NamedTuple):
+class ModelPart(NamedTuple):
     """A part of a model, whether it was measured, is priced or is not, and a remark."""
 
     name: str
@@ -29,17 +29,17 @@ class Part(NamedTuple):
 
 # Engine grids and served runs of bf16 and fp8 models on H100 and H200 hold the measured ones; the others have bytes and flops alone.
 BLOCKS = {
-    "attention": Part("attention over the whole context", MEASURED, "dense models of four families"),
-    "window": Part("sliding or chunked window", PRICED, "bytes and pairs of the window"),
-    "shared": Part("attention to an earlier layer's cache", PRICED, "read there, kept once"),
-    "mla": Part("latent attention", PRICED, "absorbed form in decode"),
-    "indexer": Part("latent attention with an indexer", PRICED, "all keys scored, the selection read"),
-    "compressed": Part("compressed attention", PRICED, "window, entries and index"),
-    "gdn": Part("gated DeltaNet", PRICED, "state read and written"),
-    "recurrent": Part("Mamba, delta or lightning attention, convolution", PRICED, "state read and written"),
-    "dense": Part("dense MLP", MEASURED, "dense models of four families"),
-    "moe": Part("mixture of experts", MEASURED, "two models; expected distinct experts"),
-    "latent experts": Part("experts of another width", PRICED, "with the way there and back"),
+    "attention": ModelPart("attention over the whole context", MEASURED, "dense models of four families"),
+    "window": ModelPart("sliding or chunked window", PRICED, "bytes and pairs of the window"),
+    "shared": ModelPart("attention to an earlier layer's cache", PRICED, "read there, kept once"),
+    "mla": ModelPart("latent attention", PRICED, "absorbed form in decode"),
+    "indexer": ModelPart("latent attention with an indexer", PRICED, "all keys scored, the selection read"),
+    "compressed": ModelPart("compressed attention", PRICED, "window, entries and index"),
+    "gdn": ModelPart("gated DeltaNet", PRICED, "state read and written"),
+    "recurrent": ModelPart("Mamba, delta or lightning attention, convolution", PRICED, "state read and written"),
+    "dense": ModelPart("dense MLP", MEASURED, "dense models of four families"),
+    "moe": ModelPart("mixture of experts", MEASURED, "two models; expected distinct experts"),
+    "latent experts": ModelPart("experts of another width", PRICED, "with the way there and back"),
 }
 # Weight precisions by how they are known.
 PRECISIONS = {
@@ -61,16 +61,16 @@ def unread_architectures() -> list[str]:
     return [name for name, model_type in engine_architectures()[1].items() if model_type not in read]
 
 
-def parts(spec: ModelSpec) -> list[Part]:
+def parts(spec: ModelSpec) -> list[ModelPart]:
     """The parts of a model: its blocks, its stored precision, its KV cache and what of it is not priced."""
     keys = dict.fromkeys(key for group in spec.groups for key in (_mixer(group.mixer), _mlp(group.mlp)) if key)
     found = [BLOCKS[key] for key in keys]
     if spec.checkpoint:
         status, remark = PRECISIONS[spec.checkpoint.dtype]
-        found.append(Part(f"{spec.checkpoint.dtype} weights", status, "; ".join(filter(None, (remark, spec.checkpoint.said)))))
+        found.append(ModelPart(f"{spec.checkpoint.dtype} weights", status, "; ".join(filter(None, (remark, spec.checkpoint.said)))))
         if spec.checkpoint.kv_dtype:
-            found.append(Part(f"{spec.checkpoint.kv_dtype} KV cache", PRICED, "asked by the checkpoint"))
-    return found + [Part("beside it", NOT_PRICED, note) for note in spec.notes]
+            found.append(ModelPart(f"{spec.checkpoint.kv_dtype} KV cache", PRICED, "asked by the checkpoint"))
+    return found + [ModelPart("beside it", NOT_PRICED, note) for note in spec.notes]
 
 
 def _mixer(mixer: Mixer) -> str:

@@ -20,7 +20,7 @@ GONE = "the scheduler went away; what was answered is kept, and the same command
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class Pool(NamedTuple):
+class WorkerPool(NamedTuple):
     """An executor, how many cells it holds at once, and the errors that say that a worker was lost and not that the cell is wrong."""
 
     executor: Executor
@@ -29,7 +29,7 @@ class Pool(NamedTuple):
 
 
 def outcomes(
-    cells: Mapping[int, Any], answer: Callable[[Any], Any], opened: Callable[[], AbstractContextManager[Pool]], tick_s: float = 0.2
+    cells: Mapping[int, Any], answer: Callable[[Any], Any], opened: Callable[[], AbstractContextManager[WorkerPool]], tick_s: float = 0.2
 ) -> Iterator[list[tuple[int, Any]]]:
     """(place, answer) of every cell, in lists: whatever has ended since the last list, perhaps nothing, at least every `tick_s` seconds.
 
@@ -47,7 +47,7 @@ def outcomes(
 
 
 def _of_pool(
-    left: dict[int, Any], answer: Callable[[Any], Any], pool: Pool, losses: Counter[int], tick_s: float
+    left: dict[int, Any], answer: Callable[[Any], Any], pool: WorkerPool, losses: Counter[int], tick_s: float
 ) -> Iterator[list[tuple[int, Any]]]:
     ended: SimpleQueue[tuple[int, Future[Any]]] = SimpleQueue()
     ahead = iter(list(left))
@@ -93,7 +93,7 @@ def _drained(ended: SimpleQueue[tuple[int, Future[Any]]], tick_s: float) -> Iter
 
 
 @contextmanager
-def local_pool(workers: int) -> Iterator[Pool]:
+def local_pool(workers: int) -> Iterator[WorkerPool]:
     """Processes of this machine, of one thread of linear algebra each. They end with the context, or with this process."""
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, "1"))
@@ -109,7 +109,7 @@ def local_pool(workers: int) -> Iterator[Pool]:
                 os.environ[name] = value
     children = multiprocessing.active_children()
     try:
-        yield Pool(executor, 2 * workers)
+        yield WorkerPool(executor, 2 * workers)
     except BaseException:
         for child in children:  # nobody waits for the cells that they are at
             child.terminate()

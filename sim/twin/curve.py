@@ -27,7 +27,7 @@ FIGURES = tuple(f"{statistic}_{metric}_ms" for metric in METRICS for statistic i
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class LatencyCurve:
     """Figures of `vllm bench serve`, in ms, at ascending rates in requests/s; `capacity_per_s` is what a full replica finishes."""
 
     prompt_tokens: float
@@ -65,7 +65,7 @@ class Curve:
 
 def latency_curve(
     deployment: Deployment, rates: RateDraws, host: HostRates, prompt_tokens: float, output_tokens: float, length_cv: float = 0.0
-) -> Curve:
+) -> LatencyCurve:
     """Simulate one replica at LOADS of its capacity, at the median rates. UsageError where the lengths do not fit."""
 
     lengths = {"input_len": max(1, round(prompt_tokens)), "output_len": max(1, round(output_tokens)), "length_cv": length_cv}
@@ -81,7 +81,7 @@ def latency_curve(
     capacity = float(max(each["request_throughput"] for each in loops))
     at = np.array([load * capacity for load in LOADS])
     found = [figures_of(REQUESTS * (4 if load > NEAR_FULL else 1), rate) for load, rate in zip(LOADS, at, strict=True)]
-    return Curve(
+    return LatencyCurve(
         prompt_tokens,
         output_tokens,
         at,

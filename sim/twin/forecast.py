@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.slo import Condition
-from sim.twin.curve import Curve
+from sim.twin.curve import LatencyCurve
 from sim.twin.level import Level
 
 Floats = NDArray[np.float64]
@@ -73,7 +73,7 @@ def trend_of(ends_s: Sequence[float], seconds: Sequence[float], arrivals: Sequen
 
 def forecast(
     trend: Trend,
-    curve: Curve,
+    curve: LatencyCurve,
     levels: Sequence[Level],
     first_token: Sequence[Level],
     conditions: Sequence[Condition],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.twin.curve import Curve
+from sim.twin.curve import LatencyCurve
 
 Floats = NDArray[np.float64]
 GRID = np.linspace(-3.0, 3.0, 601)
@@ -77,7 +77,7 @@ class Level:
         return float(low), float(high)
 
 
-def noise_sd(curve: Curve, metric: str, rate_per_s: float, count: float) -> float:
+def noise_sd(curve: LatencyCurve, metric: str, rate_per_s: float, count: float) -> float:
     """Log sd of the mean of `count` requests, which share a queue: twice that of independent ones, and what the curve misses."""
     cv = min(float(curve.at(f"std_{metric}_ms", rate_per_s) / curve.at(f"mean_{metric}_ms", rate_per_s)), 1.0)
     return math.sqrt(4.0 * cv**2 / max(count, 1.0) + MISFIT_SD**2)

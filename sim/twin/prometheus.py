@@ -78,7 +78,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ScrapeWindow:
     """What happened between two scrapes of one server: requests that came and finished, their mean lengths, their latencies."""
 
     begin_s: float
@@ -132,7 +132,7 @@ def read_snapshot(text: str, at_s: float) -> Snapshot:
     )
 
 
-def window_between(earlier: Snapshot, later: Snapshot) -> Window | None:
+def window_between(earlier: Snapshot, later: Snapshot) -> ScrapeWindow | None:
     """What happened between two scrapes; None when the server began anew (a counter fell) or no time has passed."""
     counts = {name: later.counters[name] - earlier.counters[name] for name in later.counters}
     same = all(later.histograms[name].bounds == earlier.histograms[name].bounds for name in later.histograms)
@@ -143,7 +143,7 @@ def window_between(earlier: Snapshot, later: Snapshot) -> Window | None:
         return None
     in_flight = later.running + later.waiting - earlier.running - earlier.waiting
     started = latency["ttft_s"].count  # a prompt is counted when its prefill ends, an answer when it has been sent
-    return Window(
+    return ScrapeWindow(
         earlier.at_s,
         later.at_s,
         arrivals=max(counts["finished"] + in_flight, 0.0),

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sim.slo import Condition
-from sim.twin.curve import Curve
+from sim.twin.curve import LatencyCurve
 from sim.twin.forecast import Forecast, Trend, forecast, trend_of
 from sim.twin.level import PRIOR_SD, Level, noise_sd
-from sim.twin.prometheus import Snapshot, Window, window_between
+from sim.twin.prometheus import ScrapeWindow, Snapshot, window_between
 
 SILENT_AFTER = 3  # scrapes without an answer
 OUTSIDE_AFTER = 2  # windows in a row
@@ -23,7 +23,7 @@ SHOWN = 0.9  # of the interval that is printed
 
 
 @dataclass
-class Server:
+class TwinServer:
     """One URL: its last scrape and what has been learnt of it. `first_token` is what first tokens take beyond `level`."""
 
     url: str
@@ -40,7 +40,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenLatency:
     """A figure of a window: what the metrics say (a median within its bucket), and the interval predicted before the window was learnt."""
 
     metric: str
@@ -55,7 +55,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TwinReport:
     """One turn: the load, what was seen of each server beside its prediction, forecast and alerts. `to_dict` is plain JSON."""
 
     at_s: float
@@ -66,7 +66,7 @@ class Report:
     running: float
     waiting: float
     slowness: Mapping[str, tuple[float, float, float]]  # 5, 50, 95 %
-    seen: Mapping[str, Sequence[Seen]]
+    seen: Mapping[str, Sequence[SeenLatency]]
     forecast: Forecast | None
     alerts: Sequence[str]
 
@@ -85,21 +85,21 @@ class Twin:
     def __init__(
         self,
         urls: Sequence[str],
-        curve_for: Callable[[float, float], Curve],
+        curve_for: Callable[[float, float], LatencyCurve],
         conditions: Sequence[Condition] = (),
         horizon_s: float = 1200.0,
     ) -> None:
-        self.servers = [Server(url) for url in urls]
-        self.curve: Curve | None = None
+        self.servers = [TwinServer(url) for url in urls]
+        self.curve: LatencyCurve | None = None
         self.trend: Trend | None = None
         self.windows: deque[tuple[float, float, float]] = deque()  # end, seconds, arrivals at all servers
         self._curve_for, self._conditions, self._horizon_s = curve_for, tuple(conditions), horizon_s
         self._prompt = self._output = math.nan
 
-    def observe(self, at_s: float, scrapes: Sequence[Snapshot | str]) -> Report:
+    def observe(self, at_s: float, scrapes: Sequence[Snapshot | str]) -> TwinReport:
         """Take one scrape of every server, or why there is none, and say what is known then."""
         alerts: list[str] = []
-        windows: dict[str, Window] = {}
+        windows: dict[str, ScrapeWindow] = {}
         for server, scrape in zip(self.servers, scrapes, strict=True):
             window = _step(server, scrape, alerts)
             if window:
@@ -116,7 +116,7 @@ class Twin:
         if self.curve and self.trend and self._conditions and up and len(self.windows) >= LEARNT:
             levels = [s.level for s in up], [s.first_token for s in up]
             ahead = forecast(self.trend, self.curve, *levels, self._conditions, self._horizon_s)
-        return Report(
+        return TwinReport(
             at_s,
             len(up),
             self.trend.rate_per_s if self.trend else math.nan,
@@ -130,7 +130,7 @@ class Twin:
             alerts,
         )
 
-    def _lengths(self, windows: Sequence[Window]) -> None:
+    def _lengths(self, windows: Sequence[ScrapeWindow]) -> None:
         """Mean lengths over all servers, weighted by requests; a new curve when they have moved."""
         pairs = [(w.prompt_tokens, w.output_tokens, w.finished) for w in windows if w.finished and not math.isnan(w.prompt_tokens)]
         if not pairs:
@@ -141,7 +141,7 @@ class Twin:
         if self.curve is None or not self.curve.serves(self._prompt, self._output, 0.25):
             self.curve = self._curve_for(self._prompt, self._output)
 
-    def _learn(self, server: Server, window: Window, alerts: list[str]) -> list[Seen]:
+    def _learn(self, server: TwinServer, window: ScrapeWindow, alerts: list[str]) -> list[SeenLatency]:
         """Predict the window, compare, then learn from it."""
         curve = self.curve
         assert curve is not None
@@ -154,7 +154,7 @@ class Twin:
         def first_ms(statistic: str) -> float:
             return max(float(curve.slowed(f"{statistic}_ttft_ms", rate, slow)), queue_ms)
 
-        rows: list[Seen] = []
+        rows: list[SeenLatency] = []
         outside = False
         expected: dict[str, tuple[Level, float, float]] = {
             "tpot": (server.level, curve.tpot_ms(window.decoding, "median"), curve.tpot_ms(window.decoding)),
@@ -166,7 +166,8 @@ class Twin:
                 continue
             sd = noise_sd(curve, metric, rate * slow, found.count)
             row, sure = (
-                Seen(metric, found.quantile_s(0.5) * 1e3, _bucket_ms(found), level.interval_ms(median_ms, sd, p)) for p in (SHOWN, SURE)
+                SeenLatency(metric, found.quantile_s(0.5) * 1e3, _bucket_ms(found), level.interval_ms(median_ms, sd, p))
+                for p in (SHOWN, SURE)
             )
             rows.append(row)
             outside = outside or not sure.inside
@@ -182,7 +183,7 @@ class Twin:
         return rows
 
 
-def _step(server: Server, scrape: Snapshot | str, alerts: list[str]) -> Window | None:
+def _step(server: TwinServer, scrape: Snapshot | str, alerts: list[str]) -> ScrapeWindow | None:
     if isinstance(scrape, str):
         server.missed += 1
         if server.missed == SILENT_AFTER or (server.last is None and server.missed == 1):

@@ -32,7 +32,7 @@ _NAME = re.compile(r"chunk-(\d+)-trace\.csv")
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RateWindow:
     """One client's arrivals over WINDOW_S seconds from `start_s`."""
 
     start_s: float
@@ -97,7 +97,7 @@ def _draw_client(file: Path, options: LoadOptions, rng: np.random.Generator) -> 
     return np.concatenate(times), np.concatenate(inputs), np.concatenate(outputs)
 
 
-def _gaps(window: Window, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def _gaps(window: RateWindow, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Gaps of the window's family; only their proportions matter. Tiny, so that equal times stay possible but sums stay positive."""
     if window.family == "Gamma":
         gaps = rng.gamma(window.shape, size=count)
@@ -108,7 +108,7 @@ def _gaps(window: Window, count: int, rng: np.random.Generator) -> NDArray[np.fl
     return gaps + 1e-300
 
 
-def _windows(file: Path) -> list[Window]:
+def _windows(file: Path) -> list[RateWindow]:
     windows = []
     for number, line in numbered_lines(file):
         where = f"{file.name}: line {number}"
@@ -121,7 +121,7 @@ def _windows(file: Path) -> list[Window]:
             raise UsageError(f"{where}: unknown family {family!r}; known: Gamma, Weibull")
         if not (0.0 <= start < float("inf") and 0.0 <= rate < 1e6) or (family and not 0.01 <= shape <= 1e6):
             raise UsageError(f"{where}: window start and rate must be finite and not negative, shape must lie in 0.01..1e6")
-        windows.append(Window(start, rate, family, shape))
+        windows.append(RateWindow(start, rate, family, shape))
     return windows
 
 

@@ -12,7 +12,7 @@ from simctl.asked.logs import read_served_log, served_by
 if TYPE_CHECKING:
     from calibrate.served.left_out import LeftOut
     from calibrate.served.runs import ServedRun
-    from calibrate.served.validation import Asked, Report
+    from calibrate.served.validation import ValidationReport, ValidationSettings
 
 PACKAGED = "data/measured"
 Progress = Callable[[int, int], None] | None
@@ -57,7 +57,7 @@ def _left_out_of(path: Path, draws: int) -> list[LeftOut]:
     return list(left_out(read_served(path), draws))
 
 
-def validate_all(paths: list[Path], options: Mapping[str, Any], report: Progress) -> list[Report]:
+def validate_all(paths: list[Path], options: Mapping[str, Any], report: Progress) -> list[ValidationReport]:
     """Reports in the order of the runs; several runs are replayed in processes of their own."""
     from calibrate.served.in_processes import in_processes
 
@@ -67,16 +67,18 @@ def validate_all(paths: list[Path], options: Mapping[str, Any], report: Progress
     return in_processes(_validated, paths, (options, asked), report)
 
 
-def _asked(options: Mapping[str, Any]) -> Asked:
-    from calibrate.served.validation import Asked
+def _asked(options: Mapping[str, Any]) -> ValidationSettings:
+    from calibrate.served.validation import ValidationSettings
     from sim.rates.serving import parse_overhead
 
     file = options["overhead"]
     overhead = parse_overhead(Path(file).read_bytes(), file) if file else None
-    return Asked(**{name: options[name] for name in ("posterior", "draws", "transferred", "learn_from", "skip")}, overhead=overhead)
+    return ValidationSettings(
+        **{name: options[name] for name in ("posterior", "draws", "transferred", "learn_from", "skip")}, overhead=overhead
+    )
 
 
-def _validated(path: Path, options: Mapping[str, Any], asked: Asked) -> Report:
+def _validated(path: Path, options: Mapping[str, Any], asked: ValidationSettings) -> ValidationReport:
     from calibrate.served.time_units import check_times
     from calibrate.served.validation import validate
 

@@ -14,7 +14,7 @@ from sim.files import plain, writable
 from simctl.options import FRACTION
 
 if TYPE_CHECKING:
-    from calibrate.knees.curves import Curve
+    from calibrate.knees.curves import EfficiencyCurve
 
 
 @click.command("knees")
@@ -69,14 +69,14 @@ def command(data: tuple[str, ...], tau: float, resamples: int, plot: str | None,
         knees_text.show_served(rungs, tau)
 
 
-def _curves(data: tuple[str, ...]) -> tuple[list[Curve], list[Curve]]:
+def _curves(data: tuple[str, ...]) -> tuple[list[EfficiencyCurve], list[EfficiencyCurve]]:
     """(curves of engines stepped in process and of CSV files, curves of served runs), one a cell. UsageError where no file has any."""
     from calibrate.knees.curves import pooled, read_curves
     from calibrate.knees.measured import is_served, read_measured, read_served_curves
     from calibrate.measured_files import resolved
 
-    static: list[Curve] = []
-    served: list[Curve] = []
+    static: list[EfficiencyCurve] = []
+    served: list[EfficiencyCurve] = []
     for path in (resolved(Path(name)) for name in data):
         if path.suffix != ".nc":
             static += read_curves(path)

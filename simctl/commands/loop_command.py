@@ -13,7 +13,7 @@ from sim.errors import SimctlError
 from simctl.text.validate_text import replicate_table, score_table
 
 if TYPE_CHECKING:
-    from simctl.loop_steps import Learnt
+    from simctl.loop_steps import LearntHere
 
 KNOWN_RATES, NEW_RATE = (0.5, 1.5), 1.0
 BUSY_LOAD = 1.0  # per core, over 5 minutes; the loop itself keeps one thread busy, and two for half a minute
@@ -79,7 +79,7 @@ def command(model: str, budget: float, seed: int, out: Path) -> None:
         click.echo("this machine was busy with other work: the figures are not its own, repeat the loop when it is idle")
 
 
-def _describe(learnt: Learnt) -> str:
+def _describe(learnt: LearntHere) -> str:
     """What was learnt and how well it converged."""
     before, r = learnt.in_process, learnt.served.rates.point
     return (

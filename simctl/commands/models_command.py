@@ -11,7 +11,7 @@ from simctl.options import MODEL
 from simctl.text.layout import wrapped
 
 if TYPE_CHECKING:
-    from sim.specs.coverage import Part
+    from sim.specs.coverage import ModelPart
 
 
 @click.command("models")
@@ -51,7 +51,7 @@ def command(name: str | None, check: bool, as_json: bool) -> None:
         click.echo("\n".join(catalogue(specs)))
 
 
-def _checked(name: str) -> tuple[list[Part], list[str]]:
+def _checked(name: str) -> tuple[list[ModelPart], list[str]]:
     """Parts of a model, and the fields of its file that change nothing; of a catalogue model there are none."""
     from sim.specs.coverage import parts, without_effect
     from sim.specs.hf_config import read_config

@@ -96,12 +96,12 @@ def command(file: Path | None, **options: Any) -> None:
           --num-prompts 800 --slo "ttft:p99<500ms tpot:p95<40ms"
     """
     from simctl.asked.questions import plan_of
-    from simctl.text.plan_progress import Watch
+    from simctl.text.plan_progress import PlanProgress
     from simctl.text.plan_text import print_answer
 
     if file is not None:
         options = _of_scenario(file, options)
-    watch = Watch(options["progress"])
+    watch = PlanProgress(options["progress"])
     answer = plan_of(options).answer(watch.of)
     watch.end()
     if options["as_json"]:

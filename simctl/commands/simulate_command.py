@@ -11,7 +11,7 @@ import click
 
 from sim.files import writable
 from simctl import __version__
-from simctl.options import Settings
+from simctl.options import SettingGroup
 from simctl.simulate_options import ARGUMENTS, SECTIONS, SIMULATE, GoodputCommand
 
 
@@ -74,7 +74,7 @@ def _given() -> str:
     arguments = click.get_current_context().meta.get(ARGUMENTS, ())
     given, _, _ = command.make_parser(click.Context(command)).parse_args(list(arguments))
     for group in command.params:
-        if isinstance(group, Settings):
+        if isinstance(group, SettingGroup):
             found, rest = group.split(given.pop(group.name or "", ()))
             given |= found | ({group.name: rest} if rest else {})
     names = {option.name: name for name, option in options_by_name(command).items()}

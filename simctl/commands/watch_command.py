@@ -18,7 +18,7 @@ from simctl.watch.follow import follow
 from simctl.watch.live import History, serve_history
 
 if TYPE_CHECKING:
-    from sim.twin.curve import Curve
+    from sim.twin.curve import LatencyCurve
 
 
 @click.command("watch")
@@ -66,11 +66,11 @@ def command(urls: tuple[str, ...], slos: tuple[str, ...], **options: Any) -> Non
             page.shutdown()
 
 
-def _curve_for(options: dict[str, Any]) -> Callable[[float, float], Curve]:
+def _curve_for(options: dict[str, Any]) -> Callable[[float, float], LatencyCurve]:
     """Simulates a replica for lengths. The deployment is checked at once, its rates loaded when they are first needed."""
     deployment = deployment_of(options)
 
-    def curve_for(prompt: float, output: float) -> Curve:
+    def curve_for(prompt: float, output: float) -> LatencyCurve:
         from sim import load_rates
         from sim.rates.serving import as_served
         from sim.twin.curve import latency_curve

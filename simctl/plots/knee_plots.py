@@ -11,14 +11,14 @@ from sim.units import format_tokens
 from simctl.plots.answer_plots import new_figure, save
 
 if TYPE_CHECKING:
-    from calibrate.knees.curves import Curve
+    from calibrate.knees.curves import EfficiencyCurve
 
 COLUMNS = 4
 
 
-def plot_curves(static: Sequence[Curve], served: Sequence[Curve], tau: float, target: Path) -> None:
+def plot_curves(static: Sequence[EfficiencyCurve], served: Sequence[EfficiencyCurve], tau: float, target: Path) -> None:
     """Curves of engines stepped in process solid, of served runs dashed; a dot where one crosses tau, none where it never does."""
-    panels: dict[str, list[tuple[Curve, str]]] = {}
+    panels: dict[str, list[tuple[EfficiencyCurve, str]]] = {}
     for curves, style in ((static, "-"), (served, "--")):
         for curve in curves:
             panels.setdefault(_title(curve), []).append((curve, style))
@@ -51,7 +51,7 @@ def plot_curves(static: Sequence[Curve], served: Sequence[Curve], tau: float, ta
     save(figure, target)
 
 
-def _title(curve: Curve) -> str:
+def _title(curve: EfficiencyCurve) -> str:
     cell = curve.cell
     return f"{cell.model} {cell.weight_dtype}, {f'{cell.tp} x ' if cell.tp > 1 else ''}{cell.gpu}"
 

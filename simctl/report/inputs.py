@@ -10,7 +10,7 @@ from typing import Any
 from sim.errors import SimctlError, UsageError
 from sim.files import text_of
 from sim.results.run_files import RUN_FILE
-from simctl.report.page import Part
+from simctl.report.page import ReportPart
 
 MOST_BYTES = 64 << 20  # of a text
 HDF = b"\x89HDF\r\n\x1a\n"
@@ -20,7 +20,7 @@ KINDS = (
 )
 
 
-def part_of(path: Path) -> Part:
+def part_of(path: Path) -> ReportPart:
     """The part of a report that shows this file or folder. UsageError where it is no result of ours, OSError where it cannot be read."""
     from simctl.report import of_sweep
 
@@ -34,7 +34,7 @@ def part_of(path: Path) -> Part:
     return _undamaged(_of_binary if binary else _of_text, file)
 
 
-def _undamaged(part: Callable[[Path], Part], file: Path) -> Part:
+def _undamaged(part: Callable[[Path], ReportPart], file: Path) -> ReportPart:
     try:
         return part(file)
     except SimctlError:
@@ -43,7 +43,7 @@ def _undamaged(part: Callable[[Path], Part], file: Path) -> Part:
         raise UsageError(f"{file}: a damaged result ({type(error).__name__}: {str(error)[:80]!r})") from None
 
 
-def _of_binary(file: Path) -> Part:
+def _of_binary(file: Path) -> ReportPart:
     import h5netcdf
 
     from sim.rates.posterior import SCHEMA
@@ -66,7 +66,7 @@ def _of_binary(file: Path) -> Part:
     raise UsageError(f"{file}: neither a run nor a posterior; a report shows what these save: {KINDS}")
 
 
-def _of_text(file: Path) -> Part:
+def _of_text(file: Path) -> ReportPart:
     from simctl.report import of_claims, of_plan, of_regime, of_validation
 
     text = text_of(file, MOST_BYTES)

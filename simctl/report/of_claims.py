@@ -9,7 +9,7 @@ from typing import Any
 
 from simctl.commands.replicate_command import VERDICTS, interval
 from simctl.report import charts
-from simctl.report.page import Headline, Part, Picture, cut, number
+from simctl.report.page import Headline, Picture, ReportPart, cut, number
 
 KEYS = {"report", "name", "published", "ours", "how", "verdict"}
 MOST = 250  # claims
@@ -20,7 +20,7 @@ as the list of targets asks, or inside our interval; differs are neither, contra
 Claims = Sequence[Mapping[str, Any]]
 
 
-def part_of(claims: Claims) -> Part:
+def part_of(claims: Claims) -> ReportPart:
     """The report of what `simctl replicate --json` prints. Raises KeyError, TypeError or ValueError for anything else."""
     if unknown := {each["verdict"] for each in claims} - set(VERDICTS):
         raise ValueError(cut(sorted(map(str, unknown))[0], 40))
@@ -36,7 +36,7 @@ def part_of(claims: Claims) -> Part:
     tables = [(title, COLUMNS, [_row(each) for each in islice(some, MOST)]) for title, some in chosen if some]
     named = ", ".join(reports[:MOST_REPORTS])
     asked = "Does what was published hold when it is computed again?"
-    return Part(f"Replication: {named}", asked, [], heads, [MEANING], pictures, tables=tables)
+    return ReportPart(f"Replication: {named}", asked, [], heads, [MEANING], pictures, tables=tables)
 
 
 def _verdicts(claims: Claims, counts: Mapping[str, int], reports: Sequence[str]) -> Picture:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from simctl.report import charts
-from simctl.report.page import ALL_MEASURED, Headline, Part, Picture, cut, number, span, thinned
+from simctl.report.page import ALL_MEASURED, Headline, Picture, ReportPart, cut, number, span, thinned
 
 MOST_TRIED = 400  # dots
 Plan = Mapping[str, Any]
 
 
-def part_of(found: Plan) -> Part:
+def part_of(found: Plan) -> ReportPart:
     """The report of what `simctl plan --json` prints. Raises KeyError, TypeError or ValueError for anything else."""
     slo = ", ".join(cut(each, 60) for each in found["slo"][:20])
     win = found["winner"]
@@ -29,7 +29,7 @@ def part_of(found: Plan) -> Part:
     ]
     if "scope" in found and not found["scope"]:
         scope.append(ALL_MEASURED)
-    return Part(
+    return ReportPart(
         f"Plan: {model}, {slo}",
         f"Which deployment of {model} has {slo} at the least cost?",
         workload,

@@ -12,7 +12,7 @@ import numpy as np
 from sim.cost.rates import UNITS
 from sim.rates.posterior import PosteriorFile, read_posterior
 from simctl.report import charts
-from simctl.report.page import Headline, Part, Picture, cut, number, span
+from simctl.report.page import Headline, Picture, ReportPart, cut, number, span
 
 SETTINGS = ("sampler", "chains", "tune", "draws_sampled", "divergences", "ess_min", "seed", "engine", "weight_dtype")
 MOST_PARTS = 24  # of what was held out
@@ -20,7 +20,7 @@ RUNS = "leave one run out"  # by run they are too many to see
 MOST_WIDE = 10.0  # times the median: a rate of which next to nothing is known would make all others dots
 
 
-def part_of(path: Path) -> Part:
+def part_of(path: Path) -> ReportPart:
     """The report of a posterior file. Raises PosteriorError for any other file, OSError where it cannot be read."""
     found = read_posterior(path)
     gpu = cut(found.attrs["gpu"], 40)
@@ -46,7 +46,7 @@ def part_of(path: Path) -> Part:
     settings = [(name, cut(found.attrs[name])) for name in SETTINGS if name in found.attrs]
     subject = f"the GPU population ({len(where)} kinds of evidence)" if gpu == "*" else gpu
     pictures = [*_forest(found, rates), *_errors(held)]
-    return Part(f"Posterior of {subject}", f"How fast is {subject}, and how well do we know?", settings, heads, scope, pictures)
+    return ReportPart(f"Posterior of {subject}", f"How fast is {subject}, and how well do we know?", settings, heads, scope, pictures)
 
 
 def _quantiles(found: PosteriorFile, name: str) -> tuple[float, float, float]:

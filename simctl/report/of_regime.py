@@ -7,12 +7,12 @@ from typing import Any
 
 from sim.units import format_tokens
 from simctl.report import charts
-from simctl.report.page import Headline, Part, Picture, cut, number, span
+from simctl.report.page import Headline, Picture, ReportPart, cut, number, span
 
 MOST_CELLS = 40  # in a row or a column
 
 
-def part_of(found: Mapping[str, Any]) -> Part:
+def part_of(found: Mapping[str, Any]) -> ReportPart:
     """The report of what `simctl what-if --map` prints with --json. Raises KeyError, TypeError or ValueError for anything else."""
     contexts, batches = found["context_tokens"][:MOST_CELLS], found["batch"][:MOST_CELLS]
     rows, unsure = [], 0
@@ -34,7 +34,7 @@ def part_of(found: Mapping[str, Any]) -> Part:
     spec = charts.table_of_cells(rows, "context (tokens)", "batch (sequences)", tooltip)
     table = [[row["column"], row["row"], row["text"], span(row["low"], row["high"])] for row in rows]
     subject = f"{cut(found['model'], 60)} on {cut(found['gpu'], 40)}"
-    return Part(
+    return ReportPart(
         f"Regime map: {subject}",
         f"Where is attention over {int(found['k'])} selected blocks faster than dense attention?",
         [("KV cache in", cut(found["kv_in"]))],

@@ -16,7 +16,7 @@ from sim.results.series import Series, run_series
 from sim.results.tables import benchmark_table
 from simctl.commands.explain_command import server_of
 from simctl.report import charts
-from simctl.report.page import ALL_MEASURED, Headline, Part, Picture, cut, number, span, thinned
+from simctl.report.page import ALL_MEASURED, Headline, Picture, ReportPart, cut, number, span, thinned
 from simctl.text.explain_text import STAGES, one_request, several
 
 QUANTILES = np.unique(np.concatenate([np.linspace(0.0, 0.98, 50), [0.99, 0.995, 0.999, 1.0]]))
@@ -42,7 +42,7 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def part_of(record: RunRecord, dataset: Any) -> Part:
+def part_of(record: RunRecord, dataset: Any) -> ReportPart:
     """The report of a run and of its draws and repeats, from the dataset of its run.nc. UsageError for one of no request."""
     if not record.request_ids:
         raise UsageError("a run of no request has nothing to report")
@@ -72,7 +72,7 @@ def part_of(record: RunRecord, dataset: Any) -> Part:
     model, gpu = cut(attrs.get("model", "?"), 60), cut(attrs.get("gpu", "?"), 40)
     asked = f"What latency do {summary['num_prompts']:,} requests see on {several_}{gpu} with {model}?"
     scope = str(attrs.get("rates_scope", ""))
-    return Part(
+    return ReportPart(
         f"Simulated run: {model} on {gpu}",
         asked,
         [(name.replace("_", " "), _plain(attrs[name])) for name in SETTINGS if name in attrs and _plain(attrs[name]) not in ("", "0")],

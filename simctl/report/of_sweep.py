@@ -15,7 +15,7 @@ from sim.errors import UsageError
 from sim.results.metrics import LATENCIES
 from sim.sweeps.store import FORMAT, needs_zarr
 from simctl.report import charts
-from simctl.report.page import Headline, Part, Picture, cut, number, span, thinned
+from simctl.report.page import Headline, Picture, ReportPart, cut, number, span, thinned
 
 MARK = ".zgroup"  # what a folder has that is a store
 FIRST = (
@@ -32,7 +32,7 @@ MOST_PICTURES, MOST_CELLS, MOST_LINES = 8, 1500, 5
 Column = NDArray[Any]
 
 
-def part_of(path: Path) -> Part:
+def part_of(path: Path) -> ReportPart:
     """The report of a store of `simctl sweep`. Raises UsageError for any other folder."""
     import xarray as xr
 
@@ -58,7 +58,7 @@ def part_of(path: Path) -> Part:
     asked = cut(found.attrs["question"], 300)
     varied = "; ".join(f"{cut(name, 40)} ({len(np.unique(values))} values)" for name, values in axes.items())
     scope = ["Intervals are those of every cell, over draws of its rates; cells differ in what of them was measured."]
-    return Part(f"Sweep over {varied}", asked if asked.endswith("?") else f"{asked}?", options, heads, scope, pictures, notes)
+    return ReportPart(f"Sweep over {varied}", asked if asked.endswith("?") else f"{asked}?", options, heads, scope, pictures, notes)
 
 
 def _axes(found: Any) -> dict[str, Column]:

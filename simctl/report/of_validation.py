@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from simctl.report import charts
-from simctl.report.page import Headline, Part, Picture, cut, number, thinned
+from simctl.report.page import Headline, Picture, ReportPart, cut, number, thinned
 
 CSV_HEAD = "run,gpu,model,experiment,metric,requests,median_abs,bias,coverage,bound,within,floor_above"
 LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
@@ -28,7 +28,7 @@ def from_csv(text: str) -> list[dict[str, Any]]:
     return list(runs.values())
 
 
-def part_of(reports: Reports, name: str) -> Part:
+def part_of(reports: Reports, name: str) -> ReportPart:
     """The report of what `simctl validate --json` prints. Raises KeyError, TypeError or ValueError for anything else."""
     scores = [(report, each) for report in reports for each in report["scores"]]
     within = sum(bool(each["within"]) for _, each in scores)
@@ -51,7 +51,7 @@ def part_of(reports: Reports, name: str) -> Part:
     notes = [cut(note, 300) for report in reports for note in report.get("notes", [])][:20]
     pictures = [*_reliability(reports, scores), *_errors(scores), *_bias(scores), *_distributions(reports)]
     asked = "How wrong is the simulator on served runs that the calibration never saw?"
-    return Part(f"Validation: {cut(name, 60)}", asked, [], heads, scope, pictures,
+    return ReportPart(f"Validation: {cut(name, 60)}", asked, [], heads, scope, pictures,
                 notes, [("All scores", _all(scores))])  # fmt: skip
 
 

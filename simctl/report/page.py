@@ -42,7 +42,7 @@ class Headline:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReportPart:
     """The report of one input. `texts` are (title, text in columns), folded on the page; `tables` are (title, columns, rows of texts to be
     read), the first of them open.
     """
@@ -84,7 +84,7 @@ def thinned(rows: Sequence[Any], most: int = MOST_ROWS) -> list[Any]:
     return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]
 
 
-def render(parts: Sequence[Part], version: str, live: Any = None) -> str:
+def render(parts: Sequence[ReportPart], version: str, live: Any = None) -> str:
     """The whole page, with sliders where `live` is a simctl.report.serve.Question. Every text is escaped, and JSON is safe inside its
     script element. UsageError without the packages of the extra.
     """

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from simctl.report.charts import in_light
-from simctl.report.page import Part, Picture, vega
+from simctl.report.page import Picture, ReportPart, vega
 
 
-def named(parts: Sequence[Part]) -> list[tuple[str, Picture]]:
+def named(parts: Sequence[ReportPart]) -> list[tuple[str, Picture]]:
     """Every picture with a name of its own: that of the picture, behind the number of its part where there are several."""
     return [(f"{i}_{each.name}" if len(parts) > 1 else each.name, each) for i, part in enumerate(parts, 1) for each in part.pictures]
 

@@ -19,7 +19,7 @@ import click
 from sim.errors import SimctlError, UsageError, ending
 from sim.files import plain
 from simctl import __version__
-from simctl.scenario import Cell, options_by_name
+from simctl.scenario import ScenarioCell, options_by_name
 
 LOOPBACK = "127.0.0.1"
 COUNTS, WANTED_S = (200, 100, 50), 0.6  # requests of an answer: the most whose first answer is there in this time
@@ -61,10 +61,10 @@ class Question:
     sliders: tuple[Slider, ...]
     count: int = COUNTS[0]
 
-    def cell(self, values: Mapping[str, float]) -> Cell:
+    def cell(self, values: Mapping[str, float]) -> ScenarioCell:
         """The simulation with these values of the sliders."""
         moved = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in values.items()}
-        return Cell("simulate", {}, {**self.given, "num-prompts": str(self.count), **moved})
+        return ScenarioCell("simulate", {}, {**self.given, "num-prompts": str(self.count), **moved})
 
 
 def question_of(attrs: Mapping[str, Any], file: Path) -> Question:

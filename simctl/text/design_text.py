@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from calibrate.design.designed import Designed
-    from calibrate.design.greedy import Plan
+    from calibrate.design.greedy import MeasurementPlan
 
 SHOWN_COLUMNS = 3
 
@@ -89,7 +89,7 @@ def as_dict(result: Designed) -> dict[str, Any]:
     """What --json prints."""
     d, found = result.decision, result.candidates
 
-    def after(plan: Plan) -> dict[str, Any]:
+    def after(plan: MeasurementPlan) -> dict[str, Any]:
         return {
             "cells": [str(found.cells.cell[i]) for i in plan.cells],
             "cost_s": list(plan.cost_s),

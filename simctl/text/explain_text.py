@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sim.results.explain import LATENCIES, NO_ITERATION, RESPONSE, Beside, Explanation, Part, ms
+from sim.results.explain import LATENCIES, NO_ITERATION, RESPONSE, Beside, DelayPart, Explanation, ms
 from sim.units import format_seconds
 from simctl.text.layout import aligned, fill
 
@@ -55,12 +55,12 @@ def one_request(e: Explanation, attrs: Mapping[str, Any], by: str | None = None)
     if by == "e2el" or not e.ttft:
         lines += ["", *_stages(e.e2el, TOTALS["e2el"] if e.finished else "until it came to nothing")]
     elif by is None:
-        first = Part("first", _sum(part.ticks for part in e.ttft[:-1]))
+        first = DelayPart("first", _sum(part.ticks for part in e.ttft[:-1]))
         lines += ["", *_stages([first, *after], TOTALS["e2el"] if e.finished else "until it came to nothing")]
     return [*lines, "", *_terms(before, after), "", *(fill(sentence) for sentence in sentences(e, attrs, by))]
 
 
-def _phases(e: Explanation, by: str | None) -> tuple[Sequence[Part], Sequence[Part]]:
+def _phases(e: Explanation, by: str | None) -> tuple[Sequence[DelayPart], Sequence[DelayPart]]:
     """The parts up to the first token, or all where there was none, and those after it, unless only TTFT is asked for."""
     return e.ttft or e.e2el, e.e2el[len(e.ttft) - 1 :] if e.ttft and by != "ttft" else ()
 
@@ -97,7 +97,7 @@ def _heading(e: Explanation) -> list[str]:
     ]
 
 
-def _stages(parts: Sequence[Part], total: str) -> list[str]:
+def _stages(parts: Sequence[DelayPart], total: str) -> list[str]:
     whole = sum(part.ticks for part in parts) or 1
 
     def row(label: str, ticks: int, iterations: int = 0) -> tuple[str, str, str, str]:
@@ -113,7 +113,7 @@ def _stages(parts: Sequence[Part], total: str) -> list[str]:
     return aligned(("stage", "iterations", "ms", "share"), [*rows, row(f"= {total}", sum(part.ticks for part in parts))])
 
 
-def _terms(before: Sequence[Part], after: Sequence[Part]) -> list[str]:
+def _terms(before: Sequence[DelayPart], after: Sequence[DelayPart]) -> list[str]:
     """Milliseconds by term, of the queue, of prefill and of decode with what held them up."""
     queue, prefill = ([part for part in before if (part.stage == "queue") == queues] for queues in (True, False))
     groups = {"queue": queue, "prefill": prefill, "decode": after}
@@ -134,7 +134,7 @@ def sentences(e: Explanation, attrs: Mapping[str, Any], by: str | None = None) -
     return [*behind, *later, *_set_back([*before, *after]), _cache(e, attrs)]
 
 
-def _behind(of: str, parts: Sequence[Part], shares: Mapping[Beside, float]) -> list[str]:
+def _behind(of: str, parts: Sequence[DelayPart], shares: Mapping[Beside, float]) -> list[str]:
     """How much of the parts went to the prefill of others, and whose."""
     total, whole = _sum(part.whose.get("others", 0) for part in parts), _sum(part.ticks for part in parts)
     others = sorted((each for each in shares if shares[each] > 0), key=lambda each: -shares[each])
@@ -151,7 +151,7 @@ def _seconds(ticks: int) -> str:
     return format_seconds(1e-3 * ms(ticks))
 
 
-def _set_back(parts: Sequence[Part]) -> list[str]:
+def _set_back(parts: Sequence[DelayPart]) -> list[str]:
     waited, twice = (_sum(part.ticks for part in parts if part.stage in stages) for stages in (("preempted",), ("lost", "recompute")))
     return [f"Preemption cost it {_seconds(waited)} of waiting and {_seconds(twice)} of computing twice."] if waited + twice else []
 

@@ -12,12 +12,12 @@ from sim.units import format_tokens
 from simctl.text.layout import fill, table
 
 if TYPE_CHECKING:
-    from calibrate.knees.curves import Cell
+    from calibrate.knees.curves import CurveCell
     from calibrate.knees.served_knees import ServedKnee
-    from calibrate.knees.study import Study
+    from calibrate.knees.study import KneeStudy
 
 
-def show_study(result: Study) -> None:
+def show_study(result: KneeStudy) -> None:
     """Knees of every curve, predictors, thresholds, factors of GPUs, and baselines."""
     _table(
         f"knees at tau {result.tau:g} (n = {len(result.curves)} curves)",
@@ -69,11 +69,11 @@ def show_served(rows: list[ServedKnee], tau: float) -> None:
         _say("static: - where no file given has a static curve of that model, GPU and context.")
 
 
-def _model(cell: Cell) -> str:
+def _model(cell: CurveCell) -> str:
     return f"{cell.model} {cell.weight_dtype}{f' tp{cell.tp}' if cell.tp > 1 else ''}"
 
 
-def _context(cell: Cell) -> str:
+def _context(cell: CurveCell) -> str:
     return format_tokens(cell.context_tokens)
 
 

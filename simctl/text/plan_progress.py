@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from sim.planning.race import Step
 
 
-class Watch:
+class PlanProgress:
     """Shows steps of a race where somebody watches: on a terminal one line that changes; if `asked`, a line for every stage."""
 
     def __init__(self, asked: bool | None) -> None:
         self._choices: Sequence[Choice] = ()
         self._line = LiveLine(asked)
 
-    def of(self, choices: Sequence[Choice]) -> Watch:
+    def of(self, choices: Sequence[Choice]) -> PlanProgress:
         """The same, of these choices."""
         self._choices = choices
         return self

@@ -12,16 +12,16 @@ from simctl.text.live_line import LiveLine
 
 if TYPE_CHECKING:
     from sim.sweeps.store import Store
-    from simctl.scenario import Cell
+    from simctl.scenario import ScenarioCell
 
 MORE_IS_BETTER = ("throughput", "goodput", "chance", "per_s", "tok_s")
 LINES_EVERY_S = 10.0
 
 
-class Watch:
+class SweepProgress:
     """Shows how far a sweep is: cells done and left, the time left, the best cell so far."""
 
-    def __init__(self, store: Store, cells: tuple[Cell, ...], figures: Sequence[str], asked: bool | None) -> None:
+    def __init__(self, store: Store, cells: tuple[ScenarioCell, ...], figures: Sequence[str], asked: bool | None) -> None:
         self._store, self._cells, self._figures, self._line = store, cells, figures, LiveLine(asked)
         self._before = int(store.done.sum())
 
@@ -44,7 +44,7 @@ class Watch:
         )
 
 
-def best_text(store: Store, cells: tuple[Cell, ...], figures: Sequence[str]) -> str:
+def best_text(store: Store, cells: tuple[ScenarioCell, ...], figures: Sequence[str]) -> str:
     """`p99_ttft_ms 172 [168-177] at gpu H100, replicas 5`, in the first of the figures that any cell has; empty where there is none."""
     figure = next((name for name in figures if not np.isnan(store.arrays[name]).all()), None)
     if figure is None:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from calibrate.served.replay import Prediction
     from calibrate.served.runs import Experiment
     from calibrate.served.scores import Replicates, Score
-    from calibrate.served.validation import Report
+    from calibrate.served.validation import ValidationReport
 
 LABEL = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
 NAME = 15  # characters of an experiment's name
 BOUND_BELOW_FLOOR = "* MISS, replicate floor above: replicates lie so far apart that a prediction of their median would miss, too."
 
 
-def show_reports(reports: list[Report], as_json: bool) -> None:
+def show_reports(reports: list[ValidationReport], as_json: bool) -> None:
     """Every run's scores, and those of all runs together; or all as JSON."""
     if as_json:
         click.echo(json.dumps([as_dict(r) for r in reports], indent=1))
@@ -43,7 +43,7 @@ def show_left_out(found: list[LeftOut], as_json: bool) -> None:
         click.echo(f"{left_out_table(found)}\n\n{left_out_cells_table(found)}")
 
 
-def render(report: Report) -> None:
+def render(report: ValidationReport) -> None:
     """Print a report, no line wider than a terminal."""
     run, served, o = report.run, report.served, report.served.overhead
     where = f"{run.gpu.name}, {run.replicas} replicas" if run.replicas > 1 else run.gpu.name
@@ -70,7 +70,7 @@ def render(report: Report) -> None:
     click.echo()
 
 
-def _covered(report: Report) -> list[str]:
+def _covered(report: ValidationReport) -> list[str]:
     """What marks of the scores mean, and the coverage of all together."""
     marked = wrapped(BOUND_BELOW_FLOOR) if any(s.floor_above for s in report.scores) else []
     return [*marked, f"in their 90 %, all experiments: {_coverage(report.scores)}"]
@@ -97,7 +97,7 @@ def replicate_table(replicates: list[Replicates]) -> list[str]:
     return [] if not rows else ["", *aligned(("replicates differ by", "sent", *LABEL.values()), rows)]
 
 
-def together(reports: list[Report]) -> str:
+def together(reports: list[ValidationReport]) -> str:
     """The coverage of several runs, one by one and counted together: a run's requests have errors in common, so runs differ."""
     lines = [f"in their 90 %: {_coverage(r.scores)}: {r.run.name} on {r.run.gpu.name}" for r in reports]
     return "\n".join([*lines, f"in their 90 %: {_coverage([s for r in reports for s in r.scores])}: all {len(reports)} runs"])
@@ -131,7 +131,7 @@ def _cached(experiment: Experiment, predicted: Prediction) -> tuple[int, int]:
     return int((predicted.cached_tokens[known] == experiment.cached_tokens[known]).sum()), int(known.sum())
 
 
-def _blocks(report: Report) -> str:
+def _blocks(report: ValidationReport) -> str:
     from sim.study.deployment import kv_block_interval, plan_engine
 
     config, _ = plan_engine(report.run.deployment)
@@ -139,7 +139,7 @@ def _blocks(report: Report) -> str:
     return f"KV blocks: {config.num_gpu_blocks}, {f'predicted from memory, 90 % interval {span[0]} - {span[1]}' if span else 'as given'}."
 
 
-def as_dict(report: Report) -> dict[str, Any]:
+def as_dict(report: ValidationReport) -> dict[str, Any]:
     """A report as JSON has it."""
     from calibrate.served.scores import LEVELS, QUANTILES, distributions, reliability
     from sim.study.deployment import kv_block_interval, plan_engine

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from http.server import ThreadingHTTPServer
 
-from sim.twin.twin import Report
+from sim.twin.twin import TwinReport
 from simctl.report.serve import Routes, server
 from simctl.watch.live_page import PAGE
 from simctl.watch.text import metrics_of, said
@@ -20,17 +20,17 @@ class History:
     """Reports, newest last; written by the watcher, read by the page's threads."""
 
     def __init__(self) -> None:
-        self._reports: deque[Report] = deque(maxlen=KEPT)
+        self._reports: deque[TwinReport] = deque(maxlen=KEPT)
         self._alerts: deque[str] = deque(maxlen=ALERTS)
         self._lock = threading.Lock()
 
-    def add(self, report: Report, clock: str) -> None:
+    def add(self, report: TwinReport, clock: str) -> None:
         """Keep a report."""
         with self._lock:
             self._reports.append(report)
             self._alerts.extend(f"{clock} {alert}" for alert in report.alerts)
 
-    def last(self) -> Report | None:
+    def last(self) -> TwinReport | None:
         """The newest, None before there is one."""
         with self._lock:
             return self._reports[-1] if self._reports else None

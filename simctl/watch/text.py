@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from sim.twin.forecast import MOST_ADDED, SAFE, Forecast
-from sim.twin.twin import Report, Seen
+from sim.twin.twin import SeenLatency, TwinReport
 
 
-def lines_of(report: Report, clock: str, servers: int) -> list[str]:
+def lines_of(report: TwinReport, clock: str, servers: int) -> list[str]:
     """The load, a line a server, the forecast, and alerts."""
     load = f"{clock}  {report.servers_up} of {servers} up"
     if math.isfinite(report.rate_per_s):
@@ -23,7 +23,7 @@ def lines_of(report: Report, clock: str, servers: int) -> list[str]:
     return lines + [f"  ALERT {alert}" for alert in report.alerts]
 
 
-def _seen(row: Seen) -> str:
+def _seen(row: SeenLatency) -> str:
     low, high = row.predicted_ms
     verdict = "as predicted" if row.inside else "OUTSIDE"
     return f"{row.metric.upper()} p50 in {row.bucket_ms[0]:.3g}-{row.bucket_ms[1]:.3g} ms, predicted {low:.3g}-{high:.3g}: {verdict}"
@@ -41,7 +41,7 @@ def said(forecast: Forecast) -> str:
     return f"at this growth {forecast.condition} breaks {when} with chance {forecast.chance:.2f}; {advice}"
 
 
-def metrics_of(report: Report | None) -> str:
+def metrics_of(report: TwinReport | None) -> str:
     """Gauges in Prometheus' text format; what is not known is left out."""
     if report is None:
         return ""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.knees import predictors
-from calibrate.knees.curves import Cell
+from calibrate.knees.curves import CurveCell
 from calibrate.knees.predictors import Knees
 from calibrate.sampling import Settings
 from sim.cost.rates import RateDraws
@@ -50,7 +50,7 @@ def of_study(rates: RateDraws, settings: Settings) -> LeftOut:
     """The same on the published weight axis, its uncrossed cell among the knees, and the closed form with sliding windows."""
     seen, (shape, context, last) = weight_axis.observations(), weight_axis.uncrossed()
     shapes = [*((o.shape, o.context_tokens) for o in seen), (shape, context)]
-    cells = [Cell(s.name, "H100", "fp8", c, GENERATED, s.params * weight_axis.FP8_BYTES, s.kv_bytes(c), 80 * GIB) for s, c in shapes]
+    cells = [CurveCell(s.name, "H100", "fp8", c, GENERATED, s.params * weight_axis.FP8_BYTES, s.kv_bytes(c), 80 * GIB) for s, c in shapes]
     batch = np.array([*(o.knee for o in seen), last])
     knees = Knees(tuple(cells), batch, np.arange(batch.size) == len(seen), weight_axis.TAU)
     predict, sliding = knee_predictor(rates.point), weight_axis.closed_form(sliding=True)

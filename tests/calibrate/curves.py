@@ -1,6 +1,6 @@
 """Synthetic efficiency curves with known ratios, for the knee tests."""
 
-from calibrate.knees.curves import Cell, Curve
+from calibrate.knees.curves import CurveCell, EfficiencyCurve
 from sim.closed_form.knee import eta
 
 LADDER = (1, 2, 4, 8, 16, 32, 64)
@@ -8,8 +8,8 @@ LADDER = (1, 2, 4, 8, 16, 32, 64)
 
 def curve(model="m", gpu="H100", context=8192, alpha=1.0, weight=16e9, kv_per_token=1e5, ladder=LADDER, decode=64):
     """A curve whose true ratio is alpha times the cell's C k / W."""
-    cell = Cell(model, gpu, "bf16", context, decode, weight, context * kv_per_token, 80e9)
-    return Curve(cell, tuple(map(float, ladder)), tuple(eta(b, alpha * cell.kv_bytes / weight) for b in ladder))
+    cell = CurveCell(model, gpu, "bf16", context, decode, weight, context * kv_per_token, 80e9)
+    return EfficiencyCurve(cell, tuple(map(float, ladder)), tuple(eta(b, alpha * cell.kv_bytes / weight) for b in ladder))
 
 
 def grid(**alpha_of_gpu):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from calibrate.recall.logistic import predict, recall_model
-from calibrate.recall.needle_trials import AtLeast, Bound, Evidence, Trial, implied_trials, lower_bound, published
+from calibrate.recall.needle_trials import AtLeast, Bound, Evidence, NeedleTrial, implied_trials, lower_bound, published
 from calibrate.sampling import Settings, diagnose, sample
 from sim.errors import UsageError
 
@@ -24,7 +24,7 @@ def truth(haystack, context, k):
 def posterior():
     rng = np.random.default_rng(4)
     trials = tuple(
-        Trial("m", haystack, context, k, int(rng.binomial(200, truth(haystack, context, k))), 200, "made")
+        NeedleTrial("m", haystack, context, k, int(rng.binomial(200, truth(haystack, context, k))), 200, "made")
         for haystack in TRUE
         for context in (8192, 32768, 131072)
         for k in (8, 32)

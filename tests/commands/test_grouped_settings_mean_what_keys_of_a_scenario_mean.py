@@ -2,7 +2,7 @@
 
 import pytest
 
-from simctl.scenario import Cell, command_of
+from simctl.scenario import ScenarioCell, command_of
 from tests.cli import run
 
 BASE = {"gpu": "A10", "num-prompts": "4"}
@@ -22,7 +22,7 @@ def test_both_ways_are_the_same_options(group, pair, keys):
     parse = command_of("simulate").make_context
     typed = parse("simulate", ["--gpu", "A10", "--num-prompts", "4", group, pair]).params
     plain = parse("simulate", ["--gpu", "A10", "--num-prompts", "4"]).params
-    cell = Cell("simulate", {}, BASE | keys)
+    cell = ScenarioCell("simulate", {}, BASE | keys)
     assert typed == cell.options() != plain
     assert cell.shell().split()[1:] == ["simulate", "--gpu", "A10", "--num-prompts", "4", group, _as_printed(group, pair)]
 

@@ -9,9 +9,9 @@ import pytest
 
 from hw import machine
 from hw.journal import Journal
-from hw.serve.client import Served, Target
+from hw.serve.client import ServedRequest, Target
 from hw.suites import served
-from hw.suites.served_plan import Experiment
+from hw.suites.served_plan import PlannedLoad
 
 FakeTool = Callable[[str], None]
 
@@ -70,15 +70,15 @@ def test_a_summary_has_middle_low_and_mean() -> None:
 def test_experiments_of_a_server_here_carry_them_and_of_one_elsewhere_do_not(tool: FakeTool, tmp_path: Path, local: bool) -> None:
     tool("while :; do echo '1500, 650'; sleep 0.02; done")
 
-    async def send(target: Target) -> list[Served]:
+    async def send(target: Target) -> list[ServedRequest]:
         time.sleep(0.3)
-        return [Served(8, 4, 0.0, token_s=[0.1, 0.2, 0.3, 0.4], finish_s=0.4)]
+        return [ServedRequest(8, 4, 0.0, token_s=[0.1, 0.2, 0.3, 0.4], finish_s=0.4)]
 
-    async def nothing(*_: object, **__: object) -> list[Served]:
+    async def nothing(*_: object, **__: object) -> list[ServedRequest]:
         return []
 
     journal = Journal(tmp_path / "j.jsonl", {"suite": "served"})
-    experiment = Experiment("open 1/s", "open", send, 1, 8, 4, 1.0)
+    experiment = PlannedLoad("open 1/s", "open", send, 1, 8, 4, 1.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(served.load, "wave", nothing)
         served.measure([experiment], Target("http://127.0.0.1:9", "m"), 100, journal, served.Budget(None), "test", local=local)

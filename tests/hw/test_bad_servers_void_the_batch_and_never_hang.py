@@ -11,7 +11,7 @@ from hw.serve import load_patterns as load
 from hw.serve import windows
 from hw.serve.client import Target
 from hw.suites import served
-from hw.suites.served_plan import Experiment, ladder
+from hw.suites.served_plan import PlannedLoad, ladder
 from tests.hw.toy_server import ToyServer, running
 from tests.hw.virtual_time import run_virtual
 
@@ -88,13 +88,13 @@ def test_a_suite_over_budget_keeps_what_it_has(tmp_path) -> None:  # type: ignor
     """Time is up after the second experiment: two are in the journal, and resuming does only the rest."""
     done: list[str] = []
 
-    def experiment(name: str) -> Experiment:
+    def experiment(name: str) -> PlannedLoad:
         async def send(target: Target) -> list:
             done.append(name)
             async with running(ToyServer(ttft_s=lambda p: 0.0, gap_s=lambda n: 0.0)) as url:
                 return await load.wave(Target(url, "toy"), PROMPTS, 1, 4, 4)
 
-        return Experiment(name, "burst", send, 1, 4, 4)
+        return PlannedLoad(name, "burst", send, 1, 4, 4)
 
     plan = [experiment(name) for name in ("a", "b", "c", "d")]
     ticks = iter([0.0, 0.0, 0.0, 1.0, 1.0, *[99.0] * 50])

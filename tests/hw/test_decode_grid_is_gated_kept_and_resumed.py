@@ -14,7 +14,11 @@ from hw.pace import Budget
 from hw.suites import decode
 from sim.errors import UsageError
 
-CELLS = [decode.Cell(1, 8192, ("dense", "sparse"), 8), decode.Cell(8, 8192, ("sparse",), 32), decode.Cell(1, 4096, ("tiered",), 8)]
+CELLS = [
+    decode.DecodeCell(1, 8192, ("dense", "sparse"), 8),
+    decode.DecodeCell(8, 8192, ("sparse",), 32),
+    decode.DecodeCell(1, 4096, ("tiered",), 8),
+]
 
 
 @dataclass

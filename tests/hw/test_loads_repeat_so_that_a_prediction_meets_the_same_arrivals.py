@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hw.serve import load_patterns as load
-from hw.serve.client import Served, Target
+from hw.serve.client import ServedRequest, Target
 from hw.suites.served_plan import CPU_PLAN, GPU_PLAN, LOCKSTEP_SENT, open_loops, plan
 from simctl.commands.loop_command import KNOWN_RATES, NEW_RATE
 from tests.hw.virtual_time import run_virtual
@@ -45,7 +45,9 @@ def test_a_gpu_load_has_the_sizes_and_the_rate_it_names() -> None:
 def test_open_loops_are_sent_again_with_the_same_arrivals_and_sizes_and_other_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: dict[str, list[int]] = {}
 
-    async def sent(target: Target, prompts: object, arrivals: list[float], sizes: list[tuple[int, int]], first: int = 0) -> list[Served]:
+    async def sent(
+        target: Target, prompts: object, arrivals: list[float], sizes: list[tuple[int, int]], first: int = 0
+    ) -> list[ServedRequest]:
         drawn[f"{first}"] = list(range(first, first + len(sizes)))
         return []
 
@@ -65,9 +67,9 @@ def test_open_loops_are_sent_again_with_the_same_arrivals_and_sizes_and_other_pr
 def test_sessions_and_the_closed_loop_are_sent_again_with_the_same_sizes_and_other_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[list[int]] = []
 
-    async def complete(target: Target, prompt: list[int], output_tokens: int, session: int = -1, turn: int = 0) -> Served:
+    async def complete(target: Target, prompt: list[int], output_tokens: int, session: int = -1, turn: int = 0) -> ServedRequest:
         sent.append(prompt)
-        return Served(len(prompt), output_tokens, 0.0, session=session, turn=turn, token_s=[0.1] * output_tokens, finish_s=0.1)
+        return ServedRequest(len(prompt), output_tokens, 0.0, session=session, turn=turn, token_s=[0.1] * output_tokens, finish_s=0.1)
 
     monkeypatch.setattr(load, "complete", complete)
     every = plan(8192, 0, (2.0, 8.0), CPU_PLAN)

@@ -14,7 +14,7 @@ from hw.artifact import load
 from hw.engines.vllm_server import Server
 from hw.jobs import Job, run
 from hw.journal import Journal
-from hw.serve.client import Served
+from hw.serve.client import ServedRequest
 from hw.suites import floor, served
 from sim.errors import UsageError
 
@@ -33,9 +33,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(model)
         yield Server("http://127.0.0.1:9", model, {"engine": "pretend"})
 
-    async def at_once(target: Any, prompts: Any, n: int, prompt_tokens: int, output_tokens: int, first: int = 0) -> list[Served]:
+    async def at_once(target: Any, prompts: Any, n: int, prompt_tokens: int, output_tokens: int, first: int = 0) -> list[ServedRequest]:
         times = [0.1 + 0.01 * i for i in range(output_tokens)]
-        return [Served(prompt_tokens, output_tokens, 0.0, token_s=times, finish_s=times[-1]) for _ in range(n)]
+        return [ServedRequest(prompt_tokens, output_tokens, 0.0, token_s=times, finish_s=times[-1]) for _ in range(n)]
 
     monkeypatch.setattr(served.vllm_server, "serve", serve)
     monkeypatch.setattr(served.load, "wave", at_once)
@@ -104,7 +104,7 @@ def test_an_interrupted_run_writes_what_it_has_and_says_unfinished(
 ) -> None:
     answer = served.load.wave
 
-    async def wave(target: Any, prompts: Any, n: int, *sizes: int, **more: int) -> list[Served]:
+    async def wave(target: Any, prompts: Any, n: int, *sizes: int, **more: int) -> list[ServedRequest]:
         if n == 2 and how == "Ctrl-C":
             raise KeyboardInterrupt
         if n == 2:

@@ -15,7 +15,7 @@ from hw.artifact import SCHEMA, write
 from hw.engines.shapes import SHAPES
 from hw.jobs import Job
 from hw.serve import load_patterns as load
-from hw.serve.client import Served, Target
+from hw.serve.client import ServedRequest, Target
 from hw.suites import served
 from hw.suites.served_plan import CPU_PLAN, plan
 from simctl.commands import loop_command as loop
@@ -35,9 +35,9 @@ class KnownServer:
     first_s: float = 0.02
     gap_s: float = 0.008
 
-    async def complete(self, target: Target, prompt: Sequence[int], tokens: int, session: int = -1, turn: int = 0) -> Served:
+    async def complete(self, target: Target, prompt: Sequence[int], tokens: int, session: int = -1, turn: int = 0) -> ServedRequest:
         clock = asyncio.get_running_loop().time
-        record = Served(len(prompt), tokens, clock(), session, turn)
+        record = ServedRequest(len(prompt), tokens, clock(), session, turn)
         for i in range(tokens):
             await asyncio.sleep(self.gap_s if i else self.first_s)
             record.token_s.append(clock())

@@ -98,7 +98,7 @@ def made(kind: str = "minmax", dtype: torch.dtype = torch.bfloat16) -> summaries
     ("seq_lens", {"seq_lens": torch.ones(2, device=caches.DEVICE)}), ("sink_blocks", {"sink_blocks": -1}),
     ("local_blocks", {"local_blocks": 0}), ("chunk", {"chunk": 24}), ("out", {"out": chosen(3)}),
     ("scores", {"scores": torch.zeros(2, 2, 3, device=caches.DEVICE)}),
-    ("workspace", {"workspace": selector.Workspace.allocate(1, 1, 16, caches.DEVICE)}),
+    ("workspace", {"workspace": selector.SelectorWorkspace.allocate(1, 1, 16, caches.DEVICE)}),
 ])  # fmt: skip
 def test_select(named: str, options: dict) -> None:
     args = {"q": good()["q"], "summaries": made(), "seq_lens": good()["seq_lens"], "k": 1, **options}

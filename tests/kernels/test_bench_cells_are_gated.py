@@ -29,7 +29,7 @@ def made(log: list[str]) -> bench_cells.Bench:
     return bench_cells.Bench(8.0, 4.0, 2.0, repeats=3, log=log.append, device=DEVICE)
 
 
-def cell(batch: int = 2, context: int = 5 * bench_inputs.PAGE, heads_q: int = 3, heads_kv: int = 1, d: int = 16) -> bench_inputs.Cell:
+def cell(batch: int = 2, context: int = 5 * bench_inputs.PAGE, heads_q: int = 3, heads_kv: int = 1, d: int = 16) -> bench_inputs.BenchCell:
     torch.manual_seed(0)
     return bench_inputs.cell(bench_inputs.pool(2 * batch * context, heads_kv, d, device=DEVICE), batch, context, heads_q, heads_kv, d)
 

@@ -5,7 +5,7 @@ import torch
 
 from hw.gates import Agreement
 from kernels.model_shape import Shape
-from kernels.model_step import Step
+from kernels.model_step import ModelStep
 from tests.hw.logits import from_logits
 from tests.kernels.caches import DEVICE
 
@@ -13,7 +13,7 @@ SHAPE = Shape(layers=1, hidden=32, heads_q=2, heads_kv=1, head_dim=16, ffn=32, v
 
 
 def agreement(k_blocks: int) -> Agreement:
-    step = Step(SHAPE, 2, 130, modes=("dense", "sparse"), k_blocks=k_blocks, block=16, headroom=16, dtype=torch.float32, device=DEVICE)
+    step = ModelStep(SHAPE, 2, 130, modes=("dense", "sparse"), k_blocks=k_blocks, block=16, headroom=16, dtype=torch.float32, device=DEVICE)
     logits = []
     for mode in ("dense", "sparse"):
         step.reset()

@@ -5,7 +5,7 @@ import torch
 
 from kernels import reference, reference_model
 from kernels.model_shape import Shape
-from kernels.model_step import Step
+from kernels.model_step import ModelStep
 from tests.kernels.caches import DEVICE
 
 TINY = Shape(layers=2, hidden=48, heads_q=4, heads_kv=2, head_dim=16, ffn=40, vocab=70, qkv_bias=True, rope_theta=1e4)
@@ -13,7 +13,7 @@ ONE_LAYER = replace(TINY, layers=1)
 BOUND = {torch.float32: 2e-4, torch.bfloat16: 6e-2}
 
 
-def follow(step: Step, mode: str, steps: int) -> None:
+def follow(step: ModelStep, mode: str, steps: int) -> None:
     """Run `steps` steps and compare the logits of each with the float64 step fed the same tokens."""
     caches = reference_model.history(step)
     tokens = list(range(step.batch))
@@ -28,18 +28,18 @@ def follow(step: Step, mode: str, steps: int) -> None:
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_dense(batch: int) -> None:
-    follow(Step(TINY, batch, 37, block=16, headroom=16, dtype=torch.float32, device=DEVICE), "dense", 2)
+    follow(ModelStep(TINY, batch, 37, block=16, headroom=16, dtype=torch.float32, device=DEVICE), "dense", 2)
 
 
 def test_dense_in_bf16_with_head_norms_and_tied_embeddings() -> None:
     shape = Shape(layers=1, hidden=48, heads_q=2, heads_kv=1, head_dim=16, ffn=32, vocab=40, qk_norm=True, tied_embeddings=True)
-    follow(Step(shape, 2, 20, block=16, headroom=16, device=DEVICE), "dense", 2)
+    follow(ModelStep(shape, 2, 20, block=16, headroom=16, device=DEVICE), "dense", 2)
 
 
 @pytest.mark.parametrize("mode", ["sparse", "tiered"])
 def test_selecting_every_block_is_the_dense_step_also_across_block_ends(mode: str) -> None:
     """The budget covers all candidates; the steps start a block, so the ring of the tiers turns over."""
-    step = Step(ONE_LAYER, 1, 63, modes=(mode,), k_blocks=4, block=16, headroom=32, dtype=torch.float32, device=DEVICE)
+    step = ModelStep(ONE_LAYER, 1, 63, modes=(mode,), k_blocks=4, block=16, headroom=32, dtype=torch.float32, device=DEVICE)
     follow(step, mode, 3)
     assert int(step.lens[0]) // step.block > step.context // step.block
 
@@ -47,8 +47,8 @@ def test_selecting_every_block_is_the_dense_step_also_across_block_ends(mode: st
 def test_tiered_and_sparse_agree_when_the_budget_binds() -> None:
     """The tiers hold other random values, so the sparse step is given the host's."""
     options = {"k_blocks": 2, "block": 16, "headroom": 32, "dtype": torch.float32, "device": DEVICE}
-    tiered = Step(ONE_LAYER, 1, 95, modes=("tiered",), **options)
-    sparse = Step(ONE_LAYER, 1, 95, modes=("sparse",), **options)
+    tiered = ModelStep(ONE_LAYER, 1, 95, modes=("tiered",), **options)
+    sparse = ModelStep(ONE_LAYER, 1, 95, modes=("sparse",), **options)
     for name in ("embedding", "head", "layers"):
         setattr(sparse, name, getattr(tiered, name))
     for i in range(ONE_LAYER.layers):
@@ -65,7 +65,7 @@ def test_tiered_and_sparse_agree_when_the_budget_binds() -> None:
 
 
 def test_reset_returns_to_the_same_first_step() -> None:
-    step = Step(ONE_LAYER, 1, 30, block=16, headroom=16, dtype=torch.float32, device=DEVICE)
+    step = ModelStep(ONE_LAYER, 1, 30, block=16, headroom=16, dtype=torch.float32, device=DEVICE)
     step.run("dense")
     first = step.logits.clone()
     step.run("dense")
@@ -81,7 +81,7 @@ def test_reset_returns_to_the_same_first_step() -> None:
 def test_bad_arguments_are_named(change: dict, named: str) -> None:
     options = {"shape": TINY, "batch": 1, "context": 16, "device": DEVICE, **change}
     with pytest.raises(ValueError, match=named):
-        Step(**options)
+        ModelStep(**options)
 
 
 def test_weights_of_the_seven_billion_shape_are_counted_from_its_sizes() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from calibrate.served.runs import read_served
-from calibrate.served.validation import Asked, validate
+from calibrate.served.validation import ValidationSettings, validate
 from sim.rates.serving import packaged_overhead
 
 UNSEEN = Path(str(files("scenarios") / "data" / "measured" / "unseen"))
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not UNSEEN.is_dir(), reason="raw runs come with 
 
 
 def test_intervals_of_a_14b_over_two_gpus_known_from_two_requests_a_second_hold_at_thirty():
-    report = validate(read_served(UNSEEN / "h200_served_qwen3-14b_tp2.nc"), Asked(draws=16))
+    report = validate(read_served(UNSEEN / "h200_served_qwen3-14b_tp2.nc"), ValidationSettings(draws=16))
     assert report.served.overhead.launch == packaged_overhead().launch
     found = {(s.experiment, s.metric): s for s in report.scores}
     for load in ("open 10/s", "open 30/s", "open 30/s again"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from calibrate.served.scores import QUANTILES
-from calibrate.served.validation import Asked, validate
+from calibrate.served.validation import ValidationSettings, validate
 from sim.units import format_seconds
 from simctl.report.of_validation import part_of
 from simctl.text.validate_text import as_dict, score_table
@@ -18,7 +18,7 @@ def report():
     from dataclasses import replace
 
     run = replace(RUN, experiments=(open_loop("open 2/s", 2.0, 60), open_loop("open 20/s", 20.0, 90, seed=1)))
-    return validate(run, Asked(rates=IN_PROCESS, draws=8))
+    return validate(run, ValidationSettings(rates=IN_PROCESS, draws=8))
 
 
 def test_the_table_has_both_medians(report):

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from calibrate.served.runs import read_served
-from calibrate.served.validation import Asked, validate
+from calibrate.served.validation import ValidationSettings, validate
 
 UNSEEN = Path(str(files("scenarios") / "data" / "measured" / "unseen"))
 pytestmark = pytest.mark.skipif(not UNSEEN.is_dir(), reason="raw runs come with the source tree")
 
 
 def scores(name, draws=8, **asked):
-    report = validate(read_served(UNSEEN / f"h200_served_{name}.nc"), Asked(draws=draws, **asked))
+    report = validate(read_served(UNSEEN / f"h200_served_{name}.nc"), ValidationSettings(draws=draws, **asked))
     return {(s.experiment, s.metric): s for s in report.scores}
 
 

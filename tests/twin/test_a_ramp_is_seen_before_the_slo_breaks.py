@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sim.slo import parse_slo
-from sim.twin.curve import FIGURES, Curve
+from sim.twin.curve import FIGURES, LatencyCurve
 from sim.twin.forecast import SAFE, forecast, trend_of
 from sim.twin.level import Level
 from sim.twin.prometheus import Histogram, Snapshot
@@ -17,7 +17,7 @@ CAPACITY = 30.0
 LIMIT_MS = 500.0
 
 
-def queue_curve(prompt: float = 512.0, output: float = 128.0) -> Curve:
+def queue_curve(prompt: float = 512.0, output: float = 128.0) -> LatencyCurve:
     """Latencies that grow as a queue's do, 1/(1 - load)."""
     rates = np.linspace(0.5, 0.95 * CAPACITY, 12)
     grown = 1.0 / (1.0 - rates / CAPACITY)
@@ -25,7 +25,7 @@ def queue_curve(prompt: float = 512.0, output: float = 128.0) -> Curve:
     factor = {"mean": 1.0, "std": 0.3, "median": 0.9, "p90": 1.4, "p95": 1.6, "p99": 2.2}
     figures = {name: base[name.split("_")[1]] * factor[name.split("_")[0]] * grown for name in FIGURES}
     decoding = rates * figures["mean_e2el_ms"] / 1e3
-    return Curve(prompt, output, rates, figures, CAPACITY, decoding, {s: figures[f"{s}_tpot_ms"] for s in ("mean", "median")})
+    return LatencyCurve(prompt, output, rates, figures, CAPACITY, decoding, {s: figures[f"{s}_tpot_ms"] for s in ("mean", "median")})
 
 
 def counts(rates: np.ndarray, seconds: float, rng: np.random.Generator) -> tuple[list[float], list[float], list[float]]:
