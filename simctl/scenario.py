@@ -36,7 +36,7 @@ from sim.specs.lookup import did_you_mean, given_path
 from sim.sweeps.design import Axis, Design, Range
 from sim.yaml_text import MAX_BYTES, read_yaml
 from simctl import __version__
-from simctl.options import Setting, members_of
+from simctl.option_groups import Setting, members_of
 
 KEYS = ("question", "command", "options", "sweep", "samples", "report")
 RANGE_KEYS = ("low", "high", "scale")

@@ -10,25 +10,9 @@ import click
 from sim.cluster.router import ROUTERS
 from sim.engine.config import POLICIES
 from sim.engine.versions import NEWEST
-from simctl.options import (
-    ATTENTION,
-    GOAL,
-    LENGTH,
-    MODEL,
-    PAIR,
-    ROUTER,
-    SHARE,
-    Sectioned,
-    Setting,
-    SettingGroup,
-    deployment_options,
-    grouped,
-    limit_options,
-    members_of,
-    rate_options,
-    served_option,
-    workload_options,
-)
+from simctl.option_groups import Sectioned, Setting, SettingGroup, members_of
+from simctl.option_types import ATTENTION, GOAL, LENGTH, MODEL, PAIR, ROUTER, SHARE
+from simctl.options import deployment_options, grouped, limit_options, rate_options, served_option, workload_options
 
 MOST_BLOCKS = 2**24  # 268 million tokens in blocks of 16: beyond any node, and a block costs the simulator some 100 bytes
 ARGUMENTS = "simctl.simulate.arguments"  # in the context: the command line

@@ -10,7 +10,9 @@ import click
 
 from sim.errors import UsageError
 from sim.files import writable
-from simctl.options import GPU, Sectioned, Setting, fit_option
+from simctl.option_groups import Sectioned, Setting
+from simctl.option_types import GPU
+from simctl.options import fit_option
 
 LOGS = (".json", ".jsonl", ".csv")
 SECTIONS = {

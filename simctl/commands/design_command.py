@@ -9,7 +9,7 @@ import click
 
 from sim.errors import UsageError
 from sim.files import writable
-from simctl.options import DURATION, GOAL, GPU
+from simctl.option_types import DURATION, GOAL, GPU
 from simctl.text.progress import progress
 
 

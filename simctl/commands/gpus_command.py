@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from simctl.options import GPU
+from simctl.option_types import GPU
 
 
 @click.command("gpus")

@@ -11,7 +11,7 @@ import click
 
 from sim.errors import UsageError
 from sim.files import plain, writable
-from simctl.options import FRACTION
+from simctl.option_types import FRACTION
 
 if TYPE_CHECKING:
     from calibrate.knees.curves import EfficiencyCurve

@@ -10,7 +10,8 @@ import click
 
 from sim.errors import UsageError
 from sim.files import writable
-from simctl.options import Sectioned, fit_option, log_options
+from simctl.option_groups import Sectioned
+from simctl.options import fit_option, log_options
 
 SECTIONS = {
     "What a log does not say of its server": (

@@ -10,7 +10,8 @@ import click
 
 from sim.errors import UsageError
 from simctl.asked.questions import MANY
-from simctl.options import CURVE, Parsed, Sectioned
+from simctl.option_groups import Sectioned
+from simctl.option_types import CURVE, Parsed
 from simctl.simulate_options import SECTIONS as OF_SIMULATE
 from simctl.simulate_options import SIMULATE, GoodputCommand
 

@@ -11,7 +11,7 @@ import click
 
 from sim.files import writable
 from simctl import __version__
-from simctl.options import SettingGroup
+from simctl.option_groups import SettingGroup
 from simctl.simulate_options import ARGUMENTS, SECTIONS, SIMULATE, GoodputCommand
 
 

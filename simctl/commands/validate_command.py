@@ -9,7 +9,8 @@ import click
 
 from sim.errors import UsageError
 from sim.files import writable, write_text
-from simctl.options import Sectioned, Setting, log_options
+from simctl.option_groups import Sectioned, Setting
+from simctl.options import log_options
 from simctl.text.progress import progress
 
 SECTIONS = {

@@ -9,7 +9,8 @@ import click
 
 from sim.files import writable
 from simctl.asked.questions import what_if_of
-from simctl.options import BATCHES, TOKENS, deployment_options, limit_options, rate_options, served_option
+from simctl.option_types import BATCHES, TOKENS
+from simctl.options import deployment_options, limit_options, rate_options, served_option
 
 
 @click.command("what-if")

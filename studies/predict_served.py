@@ -1,4 +1,4 @@
-"""`python -m simctl.predict_served`: what the served suite will see of a model, as CSV, to be written down before it is run."""
+"""`python -m studies.predict_served`: what the served suite will see of a model, as CSV, to be written down before it is run."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def predicted(d: Deployment, load: served_plan.PlannedLoad, draws: int, **of: st
     experiment = Experiment(
         load.name, load.kind, np.array(arrivals), prompts, outputs, none, none, clients=clients, rate_per_s=load.rate_per_s
     )
-    served = {"replicas": int(of["replicas"]), "prefill": int(of["prefill"]), "parallel": d.parallel}
-    run = ServedRun("", d.gpu, d.model, d.precision, d.limits, d.tp, "vllm", (experiment,), **served)
+    replicas, prefill = int(of["replicas"]), int(of["prefill"])
+    run = ServedRun(
+        "", d.gpu, d.model, d.precision, d.limits, d.tp, "vllm", (experiment,), replicas=replicas, prefill=prefill, parallel=d.parallel
+    )
     rates = load_rates(d)
     found = replay(run, experiment, overhead.applied(rates), overhead.host(rates), draws=draws)
     rows = []
@@ -96,4 +98,4 @@ def main(
 
 
 if __name__ == "__main__":
-    call(main, "python -m simctl.predict_served")
+    call(main, "python -m studies.predict_served")

@@ -1,11 +1,11 @@
-"""`python -m simctl.predict_served` prints medians inside their own intervals, for the loads that the served suite sends."""
+"""`python -m studies.predict_served` prints medians inside their own intervals, for the loads that the served suite sends."""
 
 import csv
 import io
 
 from click.testing import CliRunner
 
-from simctl.predict_served import main
+from studies.predict_served import main
 
 
 def test_one_row_per_load_and_metric_and_the_median_lies_in_its_interval():
