@@ -24,10 +24,10 @@ def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed
     """Learn from the files given, else the packaged ones; print predicted against got, and write the JSON to `out`."""
     import numpy as np
 
-    from calibrate.engine_memory import distinct, learn, packaged_runs, read_run, write
     from calibrate.measured_files import resolved
     from calibrate.sampling import Settings
     from sim.errors import UsageError
+    from studies.engine_memory import distinct, learn, packaged_runs, read_run, write
 
     found = [read_run(resolved(path)) for path in given]
     if lacking := [path.name for path, each in zip(given, found, strict=True) if each is None]:

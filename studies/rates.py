@@ -64,14 +64,14 @@ STEPS = (
     Step(
         "memory",
         ("studies.kv_capacity", "--out", f"{POSTERIORS}/memory.json"),
-        (f"{MEASURED}/h?00/*.nc", "calibrate/engine_memory.py", "sim/study/memory.py"),
+        (f"{MEASURED}/h?00/*.nc", "studies/engine_memory.py", "sim/study/memory.py"),
         (f"{POSTERIORS}/memory.json",),
         formula=False,
     ),
     Step(
         "recall",
         ("studies.recall", "--out", f"{POSTERIORS}/recall.json"),
-        ("scenarios/data/reference/*/*.csv", "calibrate/recall/*.py"),
+        ("scenarios/data/reference/*/*.csv", "studies/needle_recall/*.py"),
         (f"{POSTERIORS}/recall.json",),
         formula=False,
     ),

@@ -24,9 +24,9 @@ def run(out: Path | None, draws: int, chains: int, seed: int, as_json: bool) -> 
     """Fit, print every published cell beside what as many trials at a cell like it, never tried, would show; write the JSON to `out`."""
     import numpy as np
 
-    from calibrate.recall.needle_trials import published
-    from calibrate.recall.package import learn, write
     from calibrate.sampling import Settings
+    from studies.needle_recall.needle_trials import published
+    from studies.needle_recall.package import learn, write
 
     evidence = published()
     model, diagnostics = learn(evidence, Settings(draws=draws, tune=2000, chains=chains, seed=seed, target_accept=0.995))

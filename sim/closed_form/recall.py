@@ -1,4 +1,4 @@
-"""Recall predicted where nothing was measured: draws of the hierarchical logistic model that `calibrate.recall` fits, packaged as JSON.
+"""Recall predicted where nothing was measured: draws of the hierarchical logistic model of `studies.needle_recall`, packaged as JSON.
 
     logit recall = intercept[haystack] + offset[model] + budget[haystack] * (log2 k - 3) - context * (log2 tokens - 15) + cell
 

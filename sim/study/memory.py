@@ -1,7 +1,7 @@
 """Device memory: what is resident, how many KV tokens fit, and how many sequences.
 
 What an engine takes beside weights and KV (activation peak, captured graphs, what the driver keeps) is learnt from the KV blocks that
-engines really got: `calibrate.engine_memory`, packaged as scenarios/data/posteriors/memory.json.
+engines really got: `studies.engine_memory`, packaged as scenarios/data/posteriors/memory.json.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from calibrate.reference_tables import table
 from sim.closed_form.knee import closed_form_knee
+from studies.reference_tables import table
 
 FP8_BYTES, FP16_BYTES = 1.0, 2.0
 TAU = 0.65

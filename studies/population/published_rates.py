@@ -14,7 +14,6 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from calibrate.reference_tables import Row, table
 from calibrate.sampling import Diagnostics, Settings, judge
 from calibrate.steps.fit import sampled
 from calibrate.steps.gpu_priors import population_priors
@@ -31,6 +30,7 @@ from sim.specs.attention_policy import blocks, dense
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
+from studies.reference_tables import Row, table
 
 Array = NDArray[np.float64]
 UNSTATED = 0.03  # log sd of a number whose repeats are not stated

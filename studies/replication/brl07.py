@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.reference_tables import table
 from sim.cost.batch import decode_batch
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
@@ -19,6 +18,7 @@ from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.memory import resident_weight_bytes, sequence_bytes
 from sim.units import parse_tokens
+from studies.reference_tables import table
 from studies.replication import brl07_predicted, measured
 from studies.replication.claims import Claim, compared, untestable
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrate.recall.needle_trials import published
-from calibrate.reference_tables import table
 from sim.closed_form.recall import packaged_recall
 from sim.cost.batch import decode_batch
 from sim.cost.work import iteration_work
 from sim.specs.attention_policy import blocks, pages
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
+from studies.needle_recall.needle_trials import published
+from studies.reference_tables import table
 from studies.replication.claims import Claim, compared, held, untestable
 
 CONTEXT, BUDGET = 131072, 4096  # tokens

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from calibrate.reference_tables import Row, table
+from studies.reference_tables import Row, table
 from studies.replication import gb10_predicted
 from studies.replication.claims import Claim, compared, untestable
 from studies.replication.gb10_runs import options, served

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import binom
 
-from calibrate.reference_tables import table
+from studies.reference_tables import table
 from studies.replication.claims import Claim, compared, held
 from studies.replication.gb10_runs import PROMPTS, options
 from studies.replication.gb10_serving import ENGINES, FIGURES, Half, half, noisy, priced, replay, works

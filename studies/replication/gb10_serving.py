@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from calibrate.reference_tables import Row, table
 from sim.cost.iteration import StepTime, split
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
@@ -33,6 +32,7 @@ from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import default_batch_limits
 from studies.population.published_rates import GB10_MODELS, PRINTED, UBATCH
+from studies.reference_tables import Row, table
 from studies.replication.gb10_runs import GENERATED, burst, first_tokens
 
 Array = NDArray[np.float64]

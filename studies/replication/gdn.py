@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from calibrate.reference_tables import table
 from sim.specs.model import GatedDeltaNet
 from sim.specs.precision import STATE_BYTES
+from studies.reference_tables import table
 from studies.replication import measured
 from studies.replication.claims import Claim, compared, untestable
 

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from calibrate.knees.ranks import spearman
 from calibrate.measurement import open_measurement
-from calibrate.reference_tables import table
 from sim.closed_form.knee import Knee, continuous_knee
 from sim.specs.gpus import get_gpu
 from studies.knee_study import weight_axis
+from studies.reference_tables import table
 from studies.replication.claims import Claim, compared
 
 Array = NDArray[np.float64]

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from calibrate.reference_tables import table
+from studies.reference_tables import table
 from studies.replication.claims import Claim, compared, held, untestable
 
 REQUESTS = 1214

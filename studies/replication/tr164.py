@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from calibrate.reference_tables import table
 from sim.closed_form.knee import closed_form_knee, eta
 from studies.knee_study.published import reproduce
 from studies.knee_study.weight_axis import Shape, shapes
+from studies.reference_tables import table
 from studies.replication import measured
 from studies.replication.claims import Claim, compared
 

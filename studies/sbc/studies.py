@@ -84,8 +84,8 @@ def knees(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> di
 
 def recall(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
     """Levels, slopes and spreads, from counts in the cells and of the size of the published ones."""
-    from calibrate.recall.logistic import REFERENCE_LOG2_CONTEXT, REFERENCE_LOG2_K, cell_label, recall_model
-    from calibrate.recall.needle_trials import Evidence, published
+    from studies.needle_recall.logistic import REFERENCE_LOG2_CONTEXT, REFERENCE_LOG2_K, cell_label, recall_model
+    from studies.needle_recall.needle_trials import Evidence, published
 
     trials = tuple(replace(t, successes=float(round(t.successes))) for t in published().trials)
     model = recall_model(Evidence(trials, (), (), ()))
@@ -108,7 +108,7 @@ def recall(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> d
 
 def memory(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
     """The fixed part, what devices and servers keep, copies of the two buffers, and what the line misses by build and by start."""
-    from calibrate.engine_memory import memory_model, packaged_runs
+    from studies.engine_memory import memory_model, packaged_runs
 
     model = memory_model(packaged_runs())
     parameters = ["fixed", "kept", "server", "mlp_copies", "logit_copies", "scale", "noise"]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from calibrate.engine_memory import distinct, kv_run, learn, packaged_runs, read_run, write
 from calibrate.sampling import Settings
 from sim.errors import SimctlError, UsageError
 from sim.specs.gpus import get_gpu
@@ -15,6 +14,7 @@ from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, Limits, kv_block_interval, plan_engine
 from sim.study.memory import kv_groups, packaged_overhead
 from studies import kv_capacity
+from studies.engine_memory import distinct, kv_run, learn, packaged_runs, read_run, write
 
 H100 = get_gpu("H100")
 H200 = get_gpu("H200")

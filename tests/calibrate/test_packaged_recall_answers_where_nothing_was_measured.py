@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from calibrate.recall.needle_trials import published
-from calibrate.recall.package import write
 from sim.closed_form.fidelity import advice, risk_sentence
 from sim.closed_form.recall import packaged_recall, parse_recall
 from sim.errors import SimctlError, UsageError
+from studies.needle_recall.needle_trials import published
+from studies.needle_recall.package import write
 
 
 def test_the_published_counts_lie_in_its_predictive_intervals():

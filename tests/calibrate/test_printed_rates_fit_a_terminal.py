@@ -51,10 +51,10 @@ def printed(capsys):
 def test_what_engines_take_is_json_where_asked(monkeypatch, printed):
     start = SimpleNamespace(name="made", gpu="H100", blocks=100.0, tp=1)
     parts = {name: np.linspace(1, 2, 50) for name in ("fixed", "kept", "server", "mlp", "logits", "scale", "noise")}
-    monkeypatch.setattr("calibrate.engine_memory.packaged_runs", lambda: [start])
-    monkeypatch.setattr("calibrate.engine_memory.distinct", lambda runs: runs)
+    monkeypatch.setattr("studies.engine_memory.packaged_runs", lambda: [start])
+    monkeypatch.setattr("studies.engine_memory.distinct", lambda runs: runs)
     monkeypatch.setattr(
-        "calibrate.engine_memory.learn",
+        "studies.engine_memory.learn",
         lambda runs, settings: (SimpleNamespace(**parts, diagnostics=FINE), {"made@H100": np.linspace(90, 98, 50)}),
     )
     (row,) = json.loads(printed(kv_capacity.main, "--json"))["left_out"]
@@ -68,7 +68,7 @@ def test_recall_is_json_where_asked(monkeypatch, printed):
     model = SimpleNamespace(
         predict=lambda *_: np.full(200, 0.9), scalars={n: np.ones(9) for n in ("context_slope", "cell_sd", "haystack_sd", "model_sd")}
     )
-    monkeypatch.setattr("calibrate.recall.package.learn", lambda evidence, settings: (model, FINE))
+    monkeypatch.setattr("studies.needle_recall.package.learn", lambda evidence, settings: (model, FINE))
     report = json.loads(printed(recall.main, "--json"))
     assert len(report["cells"]) == 10
     assert report["parameters"]["cell_sd"] == [1.0, 1.0, 1.0]

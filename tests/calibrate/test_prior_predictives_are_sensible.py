@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from calibrate.engine_memory import memory_model, packaged_runs, turned
 from calibrate.logs.learn import HOST
-from calibrate.recall.logistic import recall_model
-from calibrate.recall.needle_trials import published
 from calibrate.served.launches import HOSTS_SD, LOADS_SD
 from calibrate.steps.random_rates import BY_ENGINES, calibration_priors, prior_draws, value
 from calibrate.steps.step_model import log_times, predictive, sigma_draws
@@ -22,6 +19,9 @@ from sim.specs.attention_policy import blocks
 from sim.specs.gpus import get_gpu, list_gpus
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
+from studies.engine_memory import memory_model, packaged_runs, turned
+from studies.needle_recall.logistic import recall_model
+from studies.needle_recall.needle_trials import published
 from studies.population.hierarchy import PARAMETERS, bounded, population_model
 from studies.population.hierarchy import drawn as rates_of_a_gpu
 from studies.population.kernel_efficiency import Estimate

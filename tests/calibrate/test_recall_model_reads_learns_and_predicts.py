@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from calibrate.recall.logistic import predict, recall_model
-from calibrate.recall.needle_trials import AtLeast, Bound, Evidence, NeedleTrial, implied_trials, lower_bound, published
 from calibrate.sampling import Settings, diagnose, sample
 from sim.errors import UsageError
+from studies.needle_recall.logistic import predict, recall_model
+from studies.needle_recall.needle_trials import AtLeast, Bound, Evidence, NeedleTrial, implied_trials, lower_bound, published
 
 TRUE = {"prose": (0.3, 1.2), "loop": (4.0, 1.0)}  # intercept, slope per doubling of k
 CONTEXT_SLOPE = 1.1

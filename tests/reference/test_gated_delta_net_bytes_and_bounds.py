@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from calibrate.reference_tables import table
 from sim.specs.model import GatedDeltaNet
 from sim.specs.precision import STATE_BYTES
+from studies.reference_tables import table
 
 WORKLOAD = {row["key"]: row["value"] for row in table("gdn", "workload")}
 BATCH = int(WORKLOAD["decode_batch"])

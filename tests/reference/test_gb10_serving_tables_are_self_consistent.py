@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from calibrate.reference_tables import table
+from studies.reference_tables import table
 
 SERVING = table("gb10", "serving")
 WALLS = [r for r in SERVING if r["wall_s"] and r["agg_tps"] and r["gen_tokens"] and r["engine"] != "vllm"]

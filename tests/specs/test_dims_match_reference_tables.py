@@ -2,9 +2,9 @@
 
 import pytest
 
-from calibrate.reference_tables import table
 from sim.specs.models import get_model
 from sim.specs.precision import DTYPE_BYTES, STATE_BYTES
+from studies.reference_tables import table
 
 GB10 = {"moe": "q36-35b-a3b", "dense": "q36-27b"}
 NOT_A_MODEL = {"engine test"}

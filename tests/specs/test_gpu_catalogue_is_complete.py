@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from calibrate.reference_tables import table
 from sim.specs.gpus import FLOPS_DTYPES, get_gpu, list_gpus
+from studies.reference_tables import table
 
 DATACENTRE = ["H100", "H100-PCIe", "H200", "A100-40G", "A100-80G", "A10", "A10G", "A30", "A40", "L4", "L40S", "T4", "V100"]
 NEWER = ["GB10", "B200", "GB200", "MI300X"]

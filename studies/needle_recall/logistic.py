@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.special import expit, gammaln
 
 from calibrate import backend
-from calibrate.recall.needle_trials import AtLeast, Bound, Evidence, NeedleTrial
 from sim.errors import UsageError
+from studies.needle_recall.needle_trials import AtLeast, Bound, Evidence, NeedleTrial
 
 Array = NDArray[np.float64]
 REFERENCE_LOG2_K, REFERENCE_LOG2_CONTEXT = 3.0, 15.0

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from scipy.stats import beta as beta_distribution
 
-from calibrate.reference_tables import Row, table
 from sim.errors import UsageError
 from sim.units import parse_tokens
+from studies.reference_tables import Row, table
 
 UNSTATED_TRIALS = 25
 # Budget words of the source in blocks of 128 tokens: stated for the real-prose rows, carried over to rows that say only the word.

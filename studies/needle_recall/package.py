@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from calibrate.recall.logistic import recall_model
-from calibrate.recall.needle_trials import Evidence
 from calibrate.sampling import Diagnostics, Settings, diagnose, sample
 from sim.closed_form.recall import SCALARS, SCHEMA, RecallModel, parse_recall
 from sim.files import write_text
+from studies.needle_recall.logistic import recall_model
+from studies.needle_recall.needle_trials import Evidence
 
 KEPT_DRAWS = 250
 
