@@ -1,4 +1,4 @@
-"""What there is to learn from: packaged measurements, and the files a user names."""
+"""Measurement files: the packaged ones, and those that a user names."""
 
 from __future__ import annotations
 

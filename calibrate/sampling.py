@@ -24,8 +24,8 @@ class UnconvergedError(SimctlError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to sample. A sample of `draws` a chain that fails a gate is thrown away for one of `anew` where that is set: what is wrong with
-    the posterior shows again.
+    """Settings of the sampler. A sample of `draws` a chain that fails a gate is thrown away for one of `again` where that is set: what is
+    wrong with the posterior shows then, too.
     """
 
     draws: int = 1000
@@ -34,7 +34,7 @@ class Settings:
     seed: int = 0
     cores: int = 2
     target_accept: float = 0.95
-    anew: int = 0
+    again: int = 0
 
     def __post_init__(self) -> None:
         if self.draws < 100 or self.tune < 100 or self.chains < 1:
@@ -67,7 +67,7 @@ class Diagnostics:
 
 
 class Model(Protocol):
-    """What can be sampled."""
+    """A model that can be sampled."""
 
     def for_nutpie(self) -> Any:
         """A model that nutpie has compiled."""

@@ -68,7 +68,7 @@ class Cell:
         return cls(record["kind"], tuple(record["contexts"]), tuple(map(tuple, record["chunks"])))
 
     def row(self) -> dict[str, Any]:
-        """What tables of cells say of each: how many sequences and chunks it has, and of what size."""
+        """Columns of a cell in tables: numbers of sequences and chunks, and their sizes."""
         return {
             "batch": len(self.contexts),
             "context_tokens": float(np.mean(self.contexts)) if self.contexts else 0.0,

@@ -1,4 +1,4 @@
-"""How the programs of hw end: expected failures become one line on stderr and their exit code."""
+"""Exit codes of the programs of hw: an expected failure is one line on stderr."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def blanked(library: bytes, arch: int) -> bytes:
 
 
 def _sections(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where GPU code begins and ends in a 64-bit ELF file."""
+    """Offsets of GPU code in a 64-bit ELF file."""
     if data[:5] != b"\x7fELF\x02":
         return
     (table,), (size, count, names) = struct.unpack_from("<Q", data, 0x28), struct.unpack_from("<HHH", data, 0x3A)

@@ -22,7 +22,7 @@ from sim.errors import SimctlError
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How two implementations compare over `steps` tokens. KL in nats per step, from the first to the second.
+    """Comparison of two implementations over `steps` tokens. KL in nats per step, from the first to the second.
 
     `ppl_ratio_minus_1` is perplexity of the second over that of the first, less one, on the `scored` tokens: those that both gave a
     log-probability for. NaN when that is less than half of them.

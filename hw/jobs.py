@@ -56,7 +56,7 @@ SUITES = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to measure. `budget_s` counts measuring, not the engine's start. `quantization` is the engine's name for it ("fp8")."""
+    """One measuring job. `budget_s` counts measuring, not the engine's start. `quantization` is the engine's name for it ("fp8")."""
 
     suite: str
     device: str

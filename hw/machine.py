@@ -74,7 +74,7 @@ def visible(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def query_gpus() -> list[dict[str, str]]:
-    """What nvidia-smi says of each visible GPU, one dict per GPU under our names; empty when there is no nvidia-smi."""
+    """Facts of each visible GPU from nvidia-smi, one dict per GPU under our names; empty when there is no nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return []
     command = ["nvidia-smi", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
@@ -128,7 +128,7 @@ def _number(text: str) -> float:
 
 
 def provenance(device: str) -> dict[str, Any]:
-    """Where a number comes from, flat: date, versions, processor and, on "cuda", the first GPU as the driver tells it."""
+    """Provenance of a number, flat: date, versions, processor and, on "cuda", the first GPU as the driver tells it."""
     facts: dict[str, Any] = {
         "device": device,
         "date_utc": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -33,7 +33,7 @@ FAILED = "failed its gate"
 
 @dataclass(frozen=True)
 class Bench:
-    """How cells are measured: roofline bandwidths in bytes/s of reading, of updating in place, of the host link."""
+    """Settings of measuring cells: roofline bandwidths in bytes/s of reading, of updating in place, of the host link."""
 
     read: float
     update: float

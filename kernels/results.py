@@ -47,7 +47,7 @@ def row(suite: str, op: str, variant: str, **values: object) -> Row:
 
 
 def provenance() -> dict[str, str]:
-    """Where and with what a run was made: GPU, driver, versions, time; read from the machine."""
+    """Provenance of a run: GPU, driver, versions, time; read from the machine."""
     import torch
     import triton
 

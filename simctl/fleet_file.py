@@ -60,7 +60,7 @@ class At:
         return UsageError(f"{self.where}: {what}")
 
     def mapping(self, known: tuple[str, ...] | list[str]) -> dict[str, At]:
-        """What is at each key. UsageError for what is no mapping, or has other keys."""
+        """Values by key. UsageError for what is no mapping, or has other keys."""
         if not isinstance(self.value, dict):
             raise self.error("needs a mapping")
         for key in self.value:
@@ -76,7 +76,7 @@ class At:
         return {str(key).replace("-", "_"): value for key, value in self.value.items()}
 
     def items(self) -> list[At]:
-        """What is in a list."""
+        """Items of a list."""
         if not isinstance(self.value, list):
             raise self.error("needs a list")
         return [At(f"{self.where}[{i}]", value) for i, value in enumerate(self.value)]

@@ -25,7 +25,7 @@ def grouped(*options: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _take_deployment(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
-    """What a deployment file says, as defaults of the command's options."""
+    """Settings of a deployment file as defaults of the command's options."""
     if path is None:
         return
     from simctl.asked.from_deployment import defaults_for, read_deployment
@@ -153,7 +153,7 @@ workload_options = grouped(
 
 
 def log_options(*more: Setting) -> Callable[..., Any]:
-    """What a served log does not say of its server, and how to read it; `more` are further settings of --log-option."""
+    """Options on the server of a log, and on reading it; `more` are further settings of --log-option."""
     return grouped(
         click.option("--model", type=MODEL, help="Model it served: catalogue name or config.json."),
         click.option("--gpu", type=GPU, help="GPU it ran on."),
@@ -187,7 +187,7 @@ def log_options(*more: Setting) -> Callable[..., Any]:
 
 
 def fit_option(*more: Setting) -> Callable[..., Any]:
-    """How to sample; `more` are further settings of --fit-option."""
+    """Options of sampling; `more` are further settings of --fit-option."""
     draws = Setting(["--draws"], type=click.IntRange(100), help="Draws per chain. [default: 600, 2000 for a GPU never measured]")
     chains = Setting(["--chains"], default=4, show_default=True, type=click.IntRange(2), help="Chains.")
     return click.option("--fit-option", cls=SettingGroup, members=(draws, chains, *more), help="Of the fit; may be repeated.")

@@ -76,7 +76,7 @@ class ScenarioCell:
         command_of(self.command).callback(**self.options())  # type: ignore[misc]  # every command of ours has one
 
     def asked(self) -> dict[str, Any]:
-        """What the answer depends on: the options, the content of the files they name, the version that answers."""
+        """Inputs of the answer: the options, the content of the files they name, the version that answers."""
         named = [each for value in self.given.values() for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
         contents = {each: digest for each in sorted(named) if (digest := _content(each))}
         return {"command": self.command, "options": self.given, "files": contents, **versions()}
@@ -89,7 +89,7 @@ class ScenarioCell:
 
 
 def versions() -> dict[str, str]:
-    """What answers: the version, the formula's meaning, and the code and data it is computed with."""
+    """Versions of what answers: the version, the formula's meaning, and the code and data it is computed with."""
     return {"version": __version__, "formula": formula_fingerprint(), "code": code_fingerprint()}
 
 

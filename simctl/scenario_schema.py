@@ -20,7 +20,7 @@ TYPES = {"integer": INTEGER, "integer range": INTEGER, "float": ["number", "stri
 
 
 def schema() -> dict[str, Any]:
-    """What a scenario file may say. It is no stricter than `simctl run`, which also checks what values mean."""
+    """Schema of scenario files. It is no stricter than `simctl run`, which also checks what values mean."""
     properties = {
         "question": {"type": "string", "pattern": r"\?\s*$", "description": "One question; it ends in a question mark."},
         "command": {"enum": list(ANSWERED), "description": "The command that answers it."},

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CellTask(NamedTuple):
-    """What a worker gets: the cell, the key that it must have there, too, and the figures wanted."""
+    """Task of a worker: the cell, the key that it must have there, too, and the figures wanted."""
 
     command: str
     given: dict[str, Any]

@@ -1,4 +1,4 @@
-"""How much memory an engine takes beside weights and KV, learnt from the KV blocks that engines really got.
+"""Memory of an engine beside weights and KV, learnt from the KV blocks that engines really got.
 
     overhead = utilization * device memory - weights - KV bytes got
     overhead = fixed + kept * device memory + server * [as a server] + mlp_copies * widest MLP activation + logit_copies * logits

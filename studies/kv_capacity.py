@@ -1,4 +1,4 @@
-"""What engines take beside weights and KV, learnt from the KV blocks they got, and the blocks predicted for each without its own model.
+"""Memory of engines beside weights and KV, learnt from the KV blocks they got; blocks predicted for each without its own model.
 
 python -m studies.kv_capacity [--from FILE.nc ...] [--out memory.json] [--json]
 """

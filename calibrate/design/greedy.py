@@ -76,7 +76,7 @@ def choose(problem: Problem, budget_s: float, weights: Array | None = None) -> M
 
 
 def follow(problem: Problem, cells: Sequence[int]) -> MeasurementPlan:
-    """What measuring the given cells in that order is expected to leave."""
+    """Expected intervals after each of the given cells, measured in that order."""
     state = _State(problem)
     spread = [state.spread()]
     for cell in cells:

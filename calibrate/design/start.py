@@ -1,4 +1,4 @@
-"""What is known of a GPU's rates before the cells are measured: draws of the rates alone, and the noise a cell would be read with."""
+"""Draws of a GPU's rates before its cells are measured, and the noise of a measured cell."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ MIXED_UNITS = 100.0  # no step is this much shorter than one of a smaller batch,
 
 @dataclass(frozen=True, slots=True)
 class CurveCell:
-    """What a curve was measured on, with the bytes the predictors need.
+    """Model, GPU and context of a curve, with the bytes the predictors need.
 
     `kv_bytes` is the KV read per request per step at this context; `memory_bytes` the memory of all GPUs serving it.
     """

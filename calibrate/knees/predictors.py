@@ -42,7 +42,7 @@ class Knees:
 
 @dataclass(frozen=True)
 class PredictorScore:
-    """How one predictor does. Factor errors are NaN where it is no batch, rank statistics where it is constant."""
+    """Scores of one predictor. Factor errors are NaN where it is no batch, rank statistics where it is constant."""
 
     predictor: str
     spearman_finite: float

@@ -18,7 +18,7 @@ REACHED = 0.9  # of the limit, in the mean while requests were still to be sent:
 
 
 def in_flight_at_sending(sent_s: NDArray[np.float64], finish_s: NDArray[np.float64]) -> NDArray[np.int64]:
-    """How many requests were in flight just after each was sent [request]; in order of sending."""
+    """Requests in flight just after each was sent [request]; in order of sending."""
     ends: list[float] = []
     found = np.empty(len(sent_s), dtype=np.int64)
     for i, (start, end) in enumerate(zip(sent_s.tolist(), finish_s.tolist(), strict=True)):

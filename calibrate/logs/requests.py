@@ -223,7 +223,7 @@ def with_typical_output(seen: Sequence[LoggedRequest]) -> list[LoggedRequest]:
 
 
 def failures(failed: int, timeout_s: float | None) -> list[str]:
-    """What is said of requests that failed."""
+    """Note on requests that failed."""
     if not failed:
         return []
     if timeout_s is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def in_processes(each: Callable[..., Any], paths: list[Path], more: tuple[Any, ...], report: Any) -> list[Any]:
-    """What `each` finds of every path, in their order: several at a time, the longest first."""
+    """Results of `each` for every path, in their order: several at a time, the longest first."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import get_context
 

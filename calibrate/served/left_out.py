@@ -1,4 +1,4 @@
-"""How far served predictions lie off where a part of the deployment was left out of all that was learnt.
+"""Held-out errors of served predictions: a part of the deployment was left out of all that was learnt.
 
     host      rates of the model are known; the serving overhead is that of other hosts
     model     no grid of the model; others of its family are known
@@ -100,13 +100,13 @@ def _without_gpu(run: ServedRun) -> Iterator[tuple[str, ServedRun, RateDraws]]:
 
 @cache
 def without_model(gpu: GpuSpec, model: str) -> RateDraws:
-    """A GPU's rates learnt anew from its packaged grids of other models. Raises UsageError where there are none."""
+    """A GPU's rates learnt again from its packaged grids of other models. Raises UsageError where there are none."""
     return _from_grids(gpu, lambda grid: key(grid.model.name) != key(model), f"another model than {model}")
 
 
 @cache
 def without_tp(gpu: GpuSpec) -> RateDraws:
-    """A GPU's rates learnt anew from its packaged grids over one GPU. Raises UsageError where there are none."""
+    """A GPU's rates learnt again from its packaged grids over one GPU. Raises UsageError where there are none."""
     return _from_grids(gpu, lambda grid: grid.tp == 1, "one GPU")
 
 
@@ -137,7 +137,7 @@ def kind_of_load(load: Experiment, run: ServedRun) -> str:
 
 
 def _of_engine(run: ServedRun, engines: Sequence[str]) -> str:
-    """What of the run's engine no grid had, or nothing."""
+    """Part of the run's engine that no grid had, or nothing."""
     if run.engine not in engines:
         return "version"
     return "" if run.limits.options.get("async_scheduling", True) else "scheduling"

@@ -132,7 +132,7 @@ def fit_overhead(run: ServedRun, in_process: RateDraws, low: Sequence[Experiment
 
 
 def fit_to_log(run: ServedRun, in_process: RateDraws, prior: ServingOverhead, part: slice) -> ServedRates:
-    """An overhead fitted elsewhere, its fixed cost and latency per request fitted anew to a part of a log's requests, all replayed, and its
+    """An overhead fitted elsewhere, its fixed cost and latency per request refitted to a part of a log's requests, all replayed, and its
     launches to the gaps between their tokens where the log has them.
     """
     (log,), here = run.experiments, in_process.at_middle_host()

@@ -111,7 +111,7 @@ class Experiment:
         return builder.build()
 
     def _content(self, i: int, said: int) -> Content | None:
-        """What the prompt of request `i` shares, `said` tokens into its session."""
+        """Prefix that the prompt of request `i` shares, `said` tokens into its session."""
         if said and self.kind == "sessions":  # a system prompt is part of what was said
             return Grown(min(said, int(self.prompt_tokens[i])))
         return self.content[i] if self.content else None
@@ -136,7 +136,7 @@ class ServedRun:
 
     @property
     def deployment(self) -> Deployment:
-        """What serves; with a prefill pool, that pool."""
+        """The deployment that serves; with a prefill pool, that pool."""
         count = self.prefill or self.replicas
         return Deployment(self.model, self.gpu, self.precision, self.tp, self.limits, count, parallel=self.parallel)
 
@@ -179,7 +179,7 @@ def read_served(path: Path, gpu: GpuSpec | None = None, told: Deployment | None 
 
 
 def read_experiments(path: Path) -> tuple[Experiment, ...]:
-    """What was sent and came back in a `served` measurement, whatever served it. Errors as `read_served`."""
+    """Requests and answers of a `served` measurement, whatever served it. Errors as `read_served`."""
     data = _checked(path)
     return tuple(_experiment(data, i, path.name) for i in _complete(data, path))
 

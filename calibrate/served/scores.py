@@ -55,7 +55,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Replicates:
-    """How far `sent` measurements of the same requests lie apart: medians, over all pairs of them, of the absolute difference of
+    """Differences between `sent` measurements of the same requests: medians, over all pairs of them, of the absolute difference of
     logarithms, by metric, and that of the run's p99 TTFT. Of two alike, a prediction of their median lies about 1 / sqrt(2) of it off each.
     """
 
@@ -66,7 +66,7 @@ class Replicates:
 
     @property
     def floor(self) -> dict[str, float]:
-        """What a prediction of their median would miss, by metric."""
+        """Error of a prediction of their median, by metric."""
         return {metric: float(value / np.sqrt(2)) for metric, value in self.apart.items()}
 
 
@@ -112,7 +112,7 @@ def distributions(experiment: Experiment, predicted: Prediction) -> dict[str, di
 
 
 def standard_errors(measured: Array, predicted: Prediction, metric: str, noise: Mapping[str, float], run_noise: float = 0.0) -> Array:
-    """How many standard deviations each request lies off: what is not known of the rates, the noise of single requests, and what a run's
+    """Standard deviations that each request lies off: what is not known of the rates, the noise of single requests, and what a run's
     requests have in common, together (log sd).
     """
     draws = predicted.times[metric]

@@ -23,7 +23,7 @@ COLD = 3.0  # medians of TTFT: the leading requests of a log that take longer me
 
 @dataclass(frozen=True)
 class ValidationSettings:
-    """What to learn from, and how to predict the rest. `skip` and `learn_from` count a log's requests; None leaves them to rules."""
+    """Settings of a validation. `skip` and `learn_from` count a log's requests; None leaves them to rules."""
 
     posterior: Path | None = None
     rates: RateDraws | None = None  # instead of those of a posterior

@@ -47,6 +47,6 @@ class Calibrate:
         if start.pooled:
             settings = replace(settings, draws=self.draws or CAREFUL_DRAWS, target_accept=CAREFUL)
         elif not self.draws:
-            settings = replace(settings, anew=2 * DRAWS)
+            settings = replace(settings, again=2 * DRAWS)
         fit = StepFit(concatenate([grid.cells for grid in self.grids]), known, settings)
         return calibrate(fit, self.folds, self.seed, packaged_microbenchmarks(self.gpu) if self.packaged else {}), start.basis

@@ -61,7 +61,7 @@ class Dual:
 
 
 class DualNamespace:
-    """What the formula asks of an array namespace, for duals."""
+    """Array namespace of the formula, for duals."""
 
     @staticmethod
     def minimum(a: Any, b: Any) -> Any:

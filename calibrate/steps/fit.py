@@ -60,15 +60,15 @@ class StepFit:
 
     @property
     def other_host_sd(self) -> float:
-        """What another host differs by from the one whose rates these are: of a single run's own both are unknown."""
+        """Factor between another host and the one whose rates these are: of a single run's own both are unknown."""
         return other_host_sd(self.host_sd, self.model.runs)
 
     def posterior(self) -> Posterior:
-        """Sample. Where a gate fails, the sample is thrown away for one of as many draws as `anew` in the settings says."""
+        """Sample. Where a gate fails, the sample is thrown away for one of as many draws as `again` in the settings says."""
         compiled = Compiled(Whitened(self.around))
         found = self._judged(self.settings, compiled)
-        if found.diagnostics.failures() and self.settings.anew:
-            found = self._judged(replace(self.settings, draws=self.settings.anew), compiled)
+        if found.diagnostics.failures() and self.settings.again:
+            found = self._judged(replace(self.settings, draws=self.settings.again), compiled)
         return found
 
     def _judged(self, how: Settings, compiled: Compiled) -> Posterior:

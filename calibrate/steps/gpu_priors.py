@@ -29,7 +29,7 @@ POOLED = Provenance(Origin.POPULATION, "hierarchy over GPUs")
 
 @dataclass(frozen=True, slots=True)
 class StartingPriors:
-    """Where priors come from, in words, and whether other GPUs went into them."""
+    """Source of priors, in words, and whether other GPUs went into them."""
 
     basis: str
     pooled: bool

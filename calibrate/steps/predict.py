@@ -1,4 +1,4 @@
-"""A posterior's predictions of an engine grid: every cell's step time by its draws, on a host drawn anew, and nothing learnt.
+"""A posterior's predictions of an engine grid: every cell's step time by its draws, on a host drawn again, and nothing learnt.
 
 The interval of a cell holds the rates, what hosts differ by, the formula's own error and the cell's noise, as a calibration's held-out
 cells do. Beside it: the same with one number learnt from the file, the factor of its host.
@@ -23,7 +23,7 @@ from sim.cost.rates import UNITS, Rates
 from sim.rates.posterior import PosteriorError, PosteriorFile, rates_from_file, read_posterior
 
 Array = NDArray[np.float64]
-DRAWS = 4000  # of the posterior's, repeated where it has fewer: noise is drawn anew each time
+DRAWS = 4000  # of the posterior's, repeated where it has fewer: noise is drawn again each time
 WIDEST = 6.0  # standard deviations of hosts among which a file's own is looked for
 
 
@@ -79,8 +79,8 @@ def predict(grid: Grid, path: Path, seed: int, draws: int = DRAWS) -> Predicted:
     rng = np.random.default_rng([seed, 5])
     pick = np.resize(np.arange(len(sigma)), max(draws, len(sigma)))
     drawn, errors = Rates(**{name: np.asarray(getattr(rates, name))[pick] for name in UNITS}), sigma[pick]
-    anew = hosts_of(cells, (), np.empty((len(pick), 0)), host_sd, rng)
-    low, median, high = intervals(cells, drawn, errors, rng, anew)
+    hosts = hosts_of(cells, (), np.empty((len(pick), 0)), host_sd, rng)
+    low, median, high = intervals(cells, drawn, errors, rng, hosts)
     host = _host(cells, middle, np.median(sigma, axis=0), host_sd)
     given = intervals(cells, drawn, errors, rng, np.full((1, 1), host))
     each = zip(cells.cell.tolist(), cells.kind.tolist(), cells.step_s, low, median, high, cells.repeat_sd, strict=True)

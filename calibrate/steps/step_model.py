@@ -60,7 +60,7 @@ class StepModel:
 
     @cached_property
     def parts(self) -> tuple[slice, slice, slice]:
-        """Where scores of rates, of hosts and of model errors stand among the unknowns."""
+        """Places of rates, hosts and model errors among the unknowns."""
         rates, hosts = len(self.free), len(self.free) + len(self.runs)
         return slice(0, rates), slice(rates, hosts), slice(hosts, hosts + (len(KINDS) if self.known_sigma is None else 0))
 

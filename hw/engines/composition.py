@@ -1,4 +1,4 @@
-"""What one engine iteration carried, from the scheduler's own decision: (tokens computed, tokens already cached) per sequence."""
+"""Composition of one engine iteration, from the scheduler's own decision: (tokens computed, tokens already cached) per sequence."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ HEALTHY_S = 60.0  # the router asks its servers first
 
 
 def environments(replicas: int, tensor_parallel: int, *, connected: bool) -> list[dict[str, str]]:
-    """What each server's environment has of its own: its GPUs, in order; where KV moves, its side channel."""
+    """Environment of each server: its GPUs, in order; where KV moves, its side channel."""
     found = []
     for index in range(replicas):
         gpus = range(index * tensor_parallel, (index + 1) * tensor_parallel)

@@ -39,7 +39,7 @@ class Target:
 
 @dataclass
 class ServedRequest:
-    """What happened to one request. Times are seconds on the event loop's clock (monotonic); `None` where the event never came.
+    """Events of one request. Times are seconds on the event loop's clock (monotonic); `None` where the event never came.
 
     `token_s[i]` is when output token i was received; tokens that came in one event share its time. Where a server gives their number
     only at the end, they are spread evenly over the pieces of text. `ended` says that the server called a text finished,

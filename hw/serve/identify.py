@@ -1,4 +1,4 @@
-"""What a running server says of itself: engine, version, limits, the KV cache it got. Every question goes to the server's own URL.
+"""Identity of a running server: engine, version, limits, the KV cache it got. Every question goes to the server's own URL.
 
 vLLM answers /version and tells its KV blocks in /metrics, SGLang /get_server_info, llama.cpp's server /props, TGI /info. What a server
 does not tell is left out; one that is none of these is `unknown`.

@@ -1,4 +1,4 @@
-"""What a server says, without the secrets that it was sent: no value of a header leaves the process, whatever the server does with it."""
+"""A server's words without the secrets that it was sent: no value of a header leaves the process, whatever the server does with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine-grid run leaves: its journal as one Dataset, and the gates that follow from it."""
+"""Table of an engine-grid run: its journal as one Dataset, and the gates that follow from it."""
 
 from __future__ import annotations
 

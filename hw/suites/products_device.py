@@ -128,7 +128,7 @@ class Calls:
 
 
 def described(device: str) -> dict[str, str]:
-    """What chooses the kernels: the libraries a GEMM goes through, and their versions."""
+    """Versions of what chooses the kernels: the libraries a GEMM goes through, and their versions."""
     import torch
 
     if device != "cuda":

@@ -167,7 +167,7 @@ def _flags(job: Any) -> list[str]:
 
 
 def iterations_log(journal: Journal) -> Path:
-    """Where the servers of a run write down their iterations."""
+    """Files in which the servers of a run write down their iterations."""
     return journal.path.with_name(journal.path.name.removesuffix(".journal.jsonl") + ".iterations.log")
 
 

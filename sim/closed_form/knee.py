@@ -1,4 +1,4 @@
-"""Where batching stops paying: per-request efficiency and its knee.
+"""Batch knee: where per-request efficiency falls below a threshold.
 
 The pure two-term step (weights once, KV per request) gives eta(B) = (1 + r) / (1 + B r) with r = KV bytes of a request
 over weight bytes; its crossing of a threshold tau has a closed form. Measured curves are crossed on their own ladder,

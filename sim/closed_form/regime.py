@@ -43,14 +43,14 @@ class Regimes:
 
     @property
     def title(self) -> str:
-        """What the map is of."""
+        """Model, GPU and policy of the map."""
         assert self.question is not None
         d = self.question.deployment
         return f"{d.model.name} on {d.gpu.name}: speed-up of {self.question.policy.label} over dense"
 
     @property
     def rates_summary(self) -> str:
-        """Where the rates come from."""
+        """Source of the rates."""
         return "" if self.rates is None else self.rates.summary
 
     def to_dict(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from sim.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """What is limited; None: not. `bucket` is (tokens per second, burst tokens)."""
+    """Limits of admission; None: not limited. `bucket` is (tokens per second, burst tokens)."""
 
     max_queue: int | None = None
     bucket: tuple[float, float] | None = None

@@ -29,7 +29,7 @@ SIGNALS = ("requests", "prompts", "ttft")
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How one pool (by its place among them) is scaled; it never has fewer than `least` replicas, nor more than it has engines."""
+    """Autoscaling of one pool (by its place among them); it never has fewer than `least` replicas, nor more than it has engines."""
 
     pool: int = 0
     signal: str = SIGNALS[0]

@@ -41,7 +41,7 @@ class Clock:
         return not events or events[0][0] > self.now
 
     def pending(self) -> int:
-        """How many things are still to happen."""
+        """Number of events still to happen."""
         return len(self._events)
 
     def run(self, until: float = float("inf")) -> None:

@@ -37,7 +37,7 @@ class KvStore:
         self._bytes: OrderedDict[Hashable, float] = OrderedDict()
 
     def holds(self, names: Sequence[Hashable]) -> int:
-        """How many of the first of these blocks it holds; they count as used."""
+        """Number of the first of these blocks that it holds; they count as used."""
         for place, name in enumerate(names):
             if name not in self._bytes:
                 return place

@@ -19,7 +19,7 @@ SPENT = 1e-9  # of a transfer's bytes: what rounding to ticks leaves of it
 
 @dataclass(frozen=True, slots=True)
 class NetworkSpec:
-    """What all transfers share, beside the links of each replica: a latency, and one link's bandwidth in bytes per second."""
+    """Network of all replicas, beside the links of each: a latency, and one shared link's bandwidth in bytes per second."""
 
     latency_s: float = 0.0
     shared_bytes_per_s: float = math.inf

@@ -28,7 +28,7 @@ ROLES = SERVE, PREFILL, DECODE = "serve", "prefill", "decode"
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What a pool is made of. `later` of its engines, the last ones, are not up at first.
+    """A pool of replicas. `later` of its engines, the last ones, are not up at first.
 
     `kv_tokens` is what one replica's KV cache holds; a decode replica keeps `reserve_tokens` of it for the output of each request. `spare`
     makes the engine of a replica that starts again. With `fetch`, a replica gets what its cache lacks of a prompt from the replica that

@@ -26,7 +26,7 @@ Finish = Callable[[Request, int], None]
 
 
 class Engine(Protocol):
-    """What a replica runs. `terms` name the parts of its step time."""
+    """Engine of a replica. `terms` name the parts of its step time."""
 
     @property
     def terms(self) -> tuple[str, ...]: ...

@@ -1,4 +1,4 @@
-"""Where the time of one request went: the stages of its TTFT and of its E2EL, each split by what it lacked, whose tokens and which terms.
+"""Time of one request by stage: those of its TTFT and of its E2EL, each split by what it lacked, whose tokens and which terms.
 
 Times are ticks of 2**-43 s (sim.ticks). The parts of a latency add up to it exactly: to the difference of the recorded times in ticks.
 """

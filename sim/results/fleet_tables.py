@@ -34,7 +34,7 @@ def fleet_tables(record: RunRecord, prefill: Collection[int] = ()) -> dict[str, 
 
 
 def _decisions(record: RunRecord, ttft: Floats) -> list[dict[str, Any]]:
-    """How the requests that were answered came to their replica, by the name of the router's decision."""
+    """Share of answered requests by the name of the router's decision."""
     numbers = np.where(np.isnan(ttft), -1, record.requests["decision"])
     found = [{"decision": name, **_ttft(ttft[numbers == number], (90, 99))} for number, name in enumerate(record.decision_names)]
     return sorted((row for row in found if row["requests"]), key=lambda row: str(row["decision"]))
@@ -55,7 +55,7 @@ def _replica(record: RunRecord, ttft: Floats, replica: int) -> dict[str, float |
 
 
 def _ttft(values: Floats, percentiles: tuple[int, ...]) -> dict[str, float | int]:
-    """How many requests have a TTFT, its mean and percentiles; NaN where none has."""
+    """Number of requests that have a TTFT, its mean and percentiles; NaN where none has."""
     present = values[~np.isnan(values)]
     mean, *found = [present.mean(), *np.percentile(present, percentiles)] if len(present) else [np.nan] * (1 + len(percentiles))
     return {"requests": len(present), "mean_ttft_ms": float(mean)} | {

@@ -1,4 +1,4 @@
-"""What users read off a run, each figure derived from the per-request record and the iteration log. Names follow `vllm bench serve`.
+"""Metrics of a run, each figure derived from the per-request record and the iteration log. Names follow `vllm bench serve`.
 
 TTFT is first token minus arrival. TPOT is (E2EL - TTFT) / (output tokens - 1), requests of one token left out. ITL is per gap between
 consecutive tokens, pooled over requests. E2EL is finish minus arrival. Percentiles interpolate linearly, as numpy does by default.
@@ -113,7 +113,7 @@ def statistics(name: str, values: Floats, weights: NDArray[np.int64] | None = No
 
 
 class View:
-    """What figures are made of: columns of the requests, of those that finished, and of the iteration log."""
+    """Columns that figures are made of: those of the requests, of those that finished, and of the iteration log."""
 
     def __init__(self, record: RunRecord) -> None:
         self.requests = {name: np.asarray(values) for name, values in record.requests.items()}

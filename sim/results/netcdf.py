@@ -19,7 +19,7 @@ class DamagedFileError(Exception):
 
 
 def said(error: Exception) -> str:
-    """What an error says, on one line of whole words; its type where it says nothing."""
+    """Message of an error, on one line of whole words; its type where it says nothing."""
     return shorten(str(error), 80, placeholder=" ...").strip() or type(error).__name__
 
 

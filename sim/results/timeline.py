@@ -1,4 +1,4 @@
-"""Where a request was at every tick from its sending to its last token: pieces without gaps or overlap, from the log of its run.
+"""Timeline of a request, from its sending to its last token: pieces without gaps or overlap, from the log of its run.
 
 Recorded times are whole ticks of the simulator's clock (sim.ticks), rounded to floats beyond 8 s; here they are ticks again, and integers.
 """
@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 
     @property
     def ticks(self) -> int:
-        """How long it took."""
+        """Duration, ticks."""
         return self.end - self.begin
 
 
@@ -114,7 +114,7 @@ def timeline(record: RunRecord, row: int) -> Timeline:
 
 
 def _events(record: RunRecord, row: int) -> list[_Event]:
-    """What happened to a request, in order."""
+    """Events of a request, in order."""
     columns = record.events
     mine = np.flatnonzero(columns["event_request"] == row)
     mine = mine[np.argsort(columns["event_s"][mine], kind="stable")]
@@ -182,7 +182,7 @@ def _steps(record: RunRecord, life: _Life) -> list[_Step]:
 
 
 def _lacked(record: RunRecord, step: _Step, life: _Life) -> str:
-    """What a waiting request lacked when this iteration was decided; nothing, where that was before it came."""
+    """Resource that a waiting request lacked when this iteration was decided; nothing, where that was before it came."""
     return UNDER_WAY if step.decided < life.begin else LACKS.get(int(record.iterations["short_of"][step.place]), NOT_SAID)
 
 

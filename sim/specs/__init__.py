@@ -1,1 +1,1 @@
-"""What is served and on what: model shapes and GPU datasheets."""
+"""Model shapes and GPU datasheets."""

@@ -1,4 +1,4 @@
-"""What the architecture builders share: layers read from configuration fields, and layers stacked into a ModelSpec."""
+"""Building blocks of architectures: layers read from configuration fields, and layers stacked into a ModelSpec."""
 
 from __future__ import annotations
 

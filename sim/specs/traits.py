@@ -1,4 +1,4 @@
-"""What configurations do not say of an architecture: the flags of its building blocks, by model_type."""
+"""Traits of an architecture that configurations do not state: the flags of its building blocks, by model_type."""
 
 from __future__ import annotations
 

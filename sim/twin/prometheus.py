@@ -79,7 +79,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class ScrapeWindow:
-    """What happened between two scrapes of one server: requests that came and finished, their mean lengths, their latencies."""
+    """Counts between two scrapes of one server: requests that came and finished, their mean lengths, their latencies."""
 
     begin_s: float
     end_s: float

@@ -17,12 +17,12 @@ def simulated(question: Simulate, **more: Any) -> Run:
 
 
 def summary_of(run: Run, seed: int) -> dict[str, Any]:
-    """What summary.json holds."""
+    """Content of summary.json."""
     return run.to_dict(simctl_version=__version__, seed=seed)
 
 
 def plain_answer(question: Any) -> dict[str, Any]:
-    """What --json prints."""
+    """Answer as --json prints it."""
     from sim.results.run_files import summary_json
 
     if isinstance(question, Simulate):

@@ -67,7 +67,7 @@ def deployment_of(options: Mapping[str, Any], /, **more: Any) -> Deployment:
 
 
 def admission(options: Mapping[str, Any]) -> AdmissionLimits:
-    """What the front door turns away."""
+    """Admission limits."""
     from sim import AdmissionLimits
 
     ttft_ms = options["admit_ttft"]
@@ -116,7 +116,7 @@ def _lora(options: Mapping[str, Any]) -> Lora | None:
 
 
 def attention_fields(asked: tuple[str, int], host: float | None) -> dict[str, Any]:
-    """What a decode reads and where KV lives, as fields of Limits."""
+    """Attention policy and place of KV, as fields of Limits."""
     from sim.specs.attention_policy import blocks, dense, pages, sink_window
 
     kind, k = asked

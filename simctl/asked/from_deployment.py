@@ -121,7 +121,7 @@ class Found:
 
 
 def read_deployment(path: Path) -> Found:
-    """What a deployment file says. UsageError where no server is in it, or a value is none; OSError when it cannot be read."""
+    """Settings of a deployment file. UsageError where no server is in it, or a value is none; OSError when it cannot be read."""
     text = text_of(path, MOST_BYTES, path.name)
     commands: list[tuple[str, list[str]]] = []
     found = Found()

@@ -99,7 +99,7 @@ def _dashes(count: int) -> list[list[int]]:
 
 
 def tips(*named: tuple[str, str]) -> list[Spec]:
-    """What hovering over a mark shows: (field, label) each; numbers with four digits."""
+    """Tooltip of a mark: (field, label) each; numbers with four digits."""
     return [
         {"field": field, "title": label, **({} if field in TEXTS else {"type": "quantitative", "format": ".4~g"})} for field, label in named
     ]

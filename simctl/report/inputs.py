@@ -1,4 +1,4 @@
-"""What a file is that a report is asked of: a run, a plan, a posterior, a validation, a map or a replication; and its part of a report."""
+"""Inputs of a report: a run, a plan, a posterior, a validation, a map or a replication, known by content."""
 
 from __future__ import annotations
 

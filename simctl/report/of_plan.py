@@ -123,7 +123,7 @@ def _verdict(each: Mapping[str, Any]) -> str:
 
 
 def _used(found: Plan) -> Iterator[Picture]:
-    """How much of each limit the answer uses."""
+    """Share of each limit that the answer uses."""
     each = found["winner"] or found.get("nearest")
     if not each or not each.get("limit_used"):
         return

@@ -206,7 +206,7 @@ def _over_time(record: RunRecord, attrs: Mapping[str, Any]) -> Iterator[Picture]
 
 
 def _replicas(record: RunRecord, series: Series, time: Any) -> Iterator[Picture]:
-    """How busy every replica is, where there are several; of many the first ones."""
+    """Busy share of every replica, where there are several; of many the first ones."""
     log = record.iterations
     owner = log["iteration_replica"].astype(np.int64)
     replicas = np.unique(owner)
@@ -237,7 +237,7 @@ def _replicas(record: RunRecord, series: Series, time: Any) -> Iterator[Picture]
 
 
 def _cost(record: RunRecord) -> Iterator[Picture]:
-    """Where busy time goes by term of the step time, over all and over time."""
+    """Busy time by term of the step time, over all and over time."""
     found = cost_shares(record)
     if not found:
         return

@@ -1,1 +1,1 @@
-"""What commands print on a terminal."""
+"""Text of commands on a terminal."""

@@ -1,4 +1,4 @@
-"""What `simctl calibrate` prints of rates and of errors on what was left out, 80 columns wide."""
+"""Tables of `simctl calibrate`: rates and held-out errors, 80 columns wide."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def show(result: Calibration, grids: Sequence[Grid], title: str, start: str) -> 
 
 
 def as_dict(result: Calibration, title: str, start: str) -> dict[str, Any]:
-    """What --json prints."""
+    """Calibration as --json prints it."""
     return {
         "summary": title,
         "start": start,

@@ -1,4 +1,4 @@
-"""What `simctl design` prints."""
+"""Tables of `simctl design`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def show(result: Designed) -> None:
 
 
 def _swept(cell: str) -> str:
-    """What is swept (`replicas`), of a sweep cell's label (`replicas 2`); of several, all of them."""
+    """Swept options (`replicas`) of a sweep cell's label (`replicas 2`); of several, all of them."""
     return ", ".join(part.rsplit(" ", 1)[0] for part in cell.split(", "))
 
 
@@ -86,7 +86,7 @@ def _columns(result: Designed) -> list[int]:
 
 
 def as_dict(result: Designed) -> dict[str, Any]:
-    """What --json prints."""
+    """Design as --json prints it."""
     d, found = result.decision, result.candidates
 
     def after(plan: MeasurementPlan) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def _cell(value: Any, digits: int, scale: float) -> str:
 
 
 def _long_tail(counts: Mapping[str, int]) -> list[str]:
-    """How many requests waited longer than each threshold, where any did."""
+    """Requests that waited longer than each threshold, where any did."""
     if not any(counts.values()):
         return []
     return [fill("TTFT above " + ", ".join(f"{seconds} s: {count:,}" for seconds, count in counts.items()), later="  ")]

@@ -1,4 +1,4 @@
-"""What `simctl validate --grid` prints: how well a posterior predicts grids that it was not learnt from."""
+"""Errors of a posterior on grids that it was not learnt from, as `simctl validate --grid` prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `simctl knees` prints, 80 columns wide."""
+"""Tables of `simctl knees`, 80 columns wide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `simctl learn` prints."""
+"""Tables of `simctl learn`."""
 
 from __future__ import annotations
 

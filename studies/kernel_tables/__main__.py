@@ -1,4 +1,4 @@
-"""How well the formula predicts tables of kernel latencies, and a posterior learnt from them.
+"""Errors of the formula on tables of kernel latencies, and a posterior learnt from them.
 
 python -m studies.kernel_tables DIR [--hw GPU] [--out posterior.nc] [--json]
 

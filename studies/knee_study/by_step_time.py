@@ -42,7 +42,7 @@ HOST_SPREAD = {"c0_s": 0.5, "c_seq_s": 0.7}
 
 @dataclass(frozen=True, slots=True)
 class AxisScore:
-    """How a predictor does on the study: contrasts on the right side, factor errors and rank over its knees."""
+    """Scores of a predictor on the study: contrasts on the right side, factor errors and rank over its knees."""
 
     name: str
     signs: int

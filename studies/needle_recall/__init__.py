@@ -1,1 +1,1 @@
-"""How often sparse decoding still finds the needle, over context, budget, haystack and model."""
+"""Needle recall of sparse decoding, over context, budget, haystack and model."""

@@ -23,7 +23,7 @@ MOST_BINS = 10
 
 @dataclass(frozen=True, slots=True)
 class Uniformity:
-    """How uniform the ranks of one parameter are: p-values of the ECDF (Kolmogorov-Smirnov) and of the histogram (chi-square)."""
+    """Uniformity of the ranks of one parameter: p-values of the ECDF (Kolmogorov-Smirnov) and of the histogram (chi-square)."""
 
     parameter: str
     runs: int

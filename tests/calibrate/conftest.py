@@ -46,7 +46,7 @@ def step_fit():
     from calibrate.steps.fit import StepFit
 
     return StepFit(
-        synthetic(np.random.default_rng(0)), PRIORS, Settings(draws=1000, tune=300, chains=2, seed=1, target_accept=0.9, anew=2000)
+        synthetic(np.random.default_rng(0)), PRIORS, Settings(draws=1000, tune=300, chains=2, seed=1, target_accept=0.9, again=2000)
     )
 
 

@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_draws(step_fit, few):
 
 def test_a_sample_that_fails_a_gate_is_taken_anew_with_more_draws(step_fit, few, step_posterior):
     assert few.diagnostics.failures()
-    assert again(step_fit, anew=150).draws == 2 * 150
+    assert again(step_fit, again=150).draws == 2 * 150
     assert step_posterior.draws == 2 * 1000  # `anew` was not needed
 
 
