@@ -77,9 +77,3 @@ def test_no_line_is_wider_than_a_terminal():
     code, out, _ = run("knees", "h100/engine-grid_qwen3-coder-30b-a3b.nc", "h200/engine-grid_qwen2.5-7b_tp2.nc", "--resamples", "200")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
-
-
-def test_the_study_has_no_curves_to_draw(tmp_path):
-    code, _, err = run("knees", "tr164", "--plot", str(tmp_path / "x.png"))
-    assert code == 2
-    assert "prints no curves" in err
