@@ -24,7 +24,7 @@ from calibrate.logs.log_posterior import save
 from calibrate.logs.requests import Log
 from calibrate.measured_files import packaged_measurements, resolved
 from calibrate.sampling import Settings
-from calibrate.served.overhead import Served, as_learnt, transferred
+from calibrate.served.overhead import ServedRates, as_learnt, transferred
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import ServedRun, read_served
 from calibrate.served.scores import score
@@ -63,7 +63,7 @@ def judged(run: ServedRun, settings: Settings, draws: int, folder: Path) -> Iter
                    "held_before": held, "held": now, "width_before": old, "width": new}  # fmt: skip
 
 
-def _row(run: ServedRun, load: Any, served: Served, draws: int) -> dict[str, tuple[float, float]]:
+def _row(run: ServedRun, load: Any, served: ServedRates, draws: int) -> dict[str, tuple[float, float]]:
     """(width of the interval of the median as a ratio, share of requests inside their intervals) by metric."""
     seen = replay(run, load, served.rates, served.host, draws=draws)
     inside = {s.metric: s.coverage for s in score(load, seen, served.overhead.noise, served.overhead.run_noise)}
