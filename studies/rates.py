@@ -43,7 +43,7 @@ def _calibrated(gpu: str) -> Step:
     out = f"{POSTERIORS}/{gpu}.nc"
     command = ("simctl", "calibrate", "--hw", gpu, "--fit-option", "thin=800", "--out", out)
     reads = (f"{MEASURED}/{gpu}/*.nc", f"{MEASURED}/machines.csv", "calibrate/steps/*.py", "calibrate/sampling.py", "sim/rates/priors.py")
-    return Step(gpu, command, reads, (out,))
+    return Step(gpu, command, reads, (out, f"{POSTERIORS}/{gpu}.npy"))
 
 
 STEPS = (
@@ -53,7 +53,7 @@ STEPS = (
         "population",
         ("studies.population.build", TABLES, POSTERIORS),
         (f"{POSTERIORS}/h?00.nc", "studies/population/*.py", "studies/kernel_tables/*.py", "scenarios/data/reference/*/*.csv"),
-        (f"{POSTERIORS}/[!h]*.nc", f"{POSTERIORS}/left-out/*.nc", f"{POSTERIORS}/left-out/datasheet/*.nc"),
+        tuple(f"{POSTERIORS}/{place}.{kind}" for place in ("[!h]*", "left-out/*", "left-out/datasheet/*") for kind in ("nc", "npy")),
     ),
     Step(
         "overhead",
