@@ -85,11 +85,10 @@ class Clients:
             self._admission.first_token(request)
 
     def came_through(self, request: Request) -> None:
-        """The client's place is free, and its session may go on."""
+        """The client's place is free, and what waited for it may go on."""
         self._ends()
         self._tries.pop(request, None)
-        follower = self._source.after(request, self._clock.now * TICK_S)
-        if follower is not None:
+        for follower in self._source.after(request, self._clock.now * TICK_S):
             self._later(follower)
         if self._held:
             self._send_held()

@@ -67,7 +67,7 @@ def applies(study: Study, pools: Sequence[PlannedPool], trace: Trace) -> bool:
     fleet, spec, config = study.whole_fleet, pools[0].spec, pools[0].config
     alone = len(pools) == 1 and spec.role == SERVE and not (fleet.changes or fleet.scaling or fleet.store)
     simple = spec.max_in_flight is None and spec.fetch is None and spec.max_prompt_tokens is None
-    if not (alone and simple) or study.deployment.admission != NO_LIMITS or trace.cancel_s or not len(trace):
+    if not (alone and simple) or study.deployment.admission != NO_LIMITS or trace.cancel_s or trace.after or not len(trace):
         return False
     router, options = spec.deployment.router, spec.deployment.router_options
     shared = _shared(trace, config.block_size, config.max_model_len)

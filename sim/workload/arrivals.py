@@ -40,7 +40,7 @@ def spread_buckets(trace: Trace, bucket_s: float, rng: np.random.Generator) -> T
     """
     if not 0.0 <= bucket_s < math.inf:
         raise UsageError(f"the bucket to spread over must be a finite time >= 0, got {bucket_s:g} s")
-    if any(session is not None for session in trace.session_ids):
+    if trace.after or any(session is not None for session in trace.session_ids):
         raise UsageError("arrivals of sessions cannot be spread: their turns would change order")
     if not bucket_s:
         return trace
@@ -57,7 +57,7 @@ def with_arrivals(trace: Trace, rate_per_s: float | RateCurve, burstiness: float
     first: set[str] = set()
     starts = np.zeros(len(trace), dtype=bool)
     for i, session in enumerate(trace.session_ids):
-        starts[i] = session is None or session not in first
+        starts[i] = (session is None or session not in first) and not (trace.after and trace.after[i])
         if session is not None:
             first.add(session)
     times = np.full(len(trace), math.nan)

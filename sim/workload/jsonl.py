@@ -8,6 +8,10 @@ of the same one begin with the same tokens); `priority` (lower comes first, for 
 (seconds after arrival at which the client gives up); `tenant` (for fleets that share by tenant). A later turn of a session
 may leave out `arrival_s`: it arrives `think_s` (default 0) after the previous turn has finished. A turn without token
 ids or hashes is taken to repeat its session's previous prompt and output.
+
+`after`, a list of earlier request_ids, makes a graph of calls: a call waits for all of them, and for its session's
+previous turn. Several calls after one are subagents, one after several joins them, and one that nobody is after runs in
+the background.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from sim.workload.trace import Trace, TraceBuilder
 
 KEYS = frozenset(
     {"arrival_s", "prompt_tokens", "output_tokens", "request_id", "session_id", "turn", "think_s"}
-    | {"prompt_token_ids", "block_hashes", "block_size", "priority", "cancel_s", "tenant", "system_prompt", "system_tokens"}
+    | {"prompt_token_ids", "block_hashes", "block_size", "priority", "cancel_s", "tenant", "system_prompt", "system_tokens", "after"}
 )
 MAX_TOKEN_ID = 2**31
 
@@ -59,13 +63,21 @@ def load_jsonl(path: Path, options: LoadOptions = DEFAULT) -> Trace:
             priority=whole_number(record.get("priority", 0), "priority", named),
             cancel_s=number(record["cancel_s"], "cancel_s", named) if "cancel_s" in record else math.inf,
             tenant=text(record["tenant"], "tenant", named) if "tenant" in record else "",
+            after=_after(record, named),
         )
     return builder.build()
 
 
+def _after(record: dict[str, Any], where: str) -> tuple[str, ...]:
+    names = record.get("after", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"{where}: after must be a list of request ids")
+    return tuple(names)
+
+
 def _arrival(record: dict[str, Any], where: str) -> float | None:
     if "arrival_s" not in record:
-        return None if record.get("session_id") is not None else number(field(record, "arrival_s", where), "", where)
+        return None if record.get("session_id") is not None or record.get("after") else number(field(record, "arrival_s", where), "", where)
     if "think_s" in record:
         raise UsageError(f"{where}: arrival_s and think_s exclude each other")
     return number(record["arrival_s"], "arrival_s", where)

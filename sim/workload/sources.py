@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from sim.engine.interface import Request
+from sim.errors import UsageError
 from sim.workload.content import BlockNamer, Grown
 from sim.workload.trace import Trace
 
@@ -24,15 +25,15 @@ class Source(Protocol):
     def arrivals(self) -> Iterator[Request]:
         """The requests that wait for nobody, in order of arrival."""
 
-    def after(self, request: Request, now_s: float) -> Request | None:
-        """The request that `request`, finished now, lets its session send next (arrival_s >= now_s), or None."""
+    def after(self, request: Request, now_s: float) -> list[Request]:
+        """The requests that `request`, finished now, was the last to hold back (arrival_s >= now_s)."""
 
     def again(self, request: Request, tries: int, arrival_s: float) -> Request:
         """`request` once more, after `tries` tries that came to nothing: what followed it follows this one."""
 
 
 class TraceSource:
-    """Replays a trace: calls with an arrival time arrive then, a turn without one follows the one before it in its session."""
+    """Replays a trace: calls with an arrival time arrive then, others once those that they wait for have finished."""
 
     def __init__(self, trace: Trace, block_size: int, max_model_len: float = math.inf) -> None:
         self._trace = trace
@@ -44,7 +45,11 @@ class TraceSource:
                 self._unnamed.setdefault(session, deque()).append(i)
         self._named: dict[int, Sequence[Hashable]] = {}  # of calls not made yet
         self._waits = np.isnan(trace.arrival_s)
-        self._followers = followers(trace)
+        self._followers = children(trace)
+        self._held_by = [0] * len(trace)  # calls that each still waits for
+        for rows in self._followers.values():
+            for row in rows:
+                self._held_by[row] += 1
         self._rows: dict[Request, int] = {}  # requests that another follows
 
     @property
@@ -56,12 +61,14 @@ class TraceSource:
         for i in np.flatnonzero(~self._waits):
             yield self._request(int(i), float(arrival_s[i]))
 
-    def after(self, request: Request, now_s: float) -> Request | None:
+    def after(self, request: Request, now_s: float) -> list[Request]:
         row = self._rows.pop(request, None)
-        if row is None:
-            return None
-        i = self._followers[row]
-        return self._request(i, now_s + float(self._trace.think_s[i]))
+        ready = []
+        for i in self._followers[row] if row is not None else ():
+            self._held_by[i] -= 1
+            if not self._held_by[i]:
+                ready.append(self._request(i, now_s + float(self._trace.think_s[i])))
+        return ready
 
     def again(self, request: Request, tries: int, arrival_s: float) -> Request:
         name = request.request_id if tries == 1 else request.request_id.rpartition(".")[0]
@@ -136,6 +143,23 @@ class TraceSource:
     def _name(self, i: int) -> Sequence[Hashable]:
         trace = self._trace
         return self._namer.names(trace.contents[i], int(trace.prompt_tokens[i]), int(trace.output_tokens[i]), trace.session_ids[i])
+
+
+def children(trace: Trace) -> dict[int, list[int]]:
+    """For every call that others wait for, those: rows of the trace. UsageError for a call that waits for one that is not in it."""
+    found: dict[int, list[int]] = {row: [after] for row, after in followers(trace).items()}
+    if trace.after:
+        row_of = {name: row for row, name in enumerate(trace.request_ids)}
+        for row, names in enumerate(trace.after):
+            for name in names:
+                if name not in row_of:
+                    raise UsageError(
+                        f"call {trace.request_ids[row]!r} waits for {name!r}, which is not in the part of the trace that is taken"
+                    )
+                mine = found.setdefault(row_of[name], [])
+                if row not in mine:
+                    mine.append(row)
+    return found
 
 
 def followers(trace: Trace) -> dict[int, int]:

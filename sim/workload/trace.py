@@ -21,8 +21,9 @@ MAX_TIME_S = 1e10  # some three centuries: beyond it, an arrival is a unit mista
 class Trace:
     """Calls in order of arrival; every column has shape [calls].
 
-    `arrival_s` counts from the start of the trace; it is NaN for a call that follows the previous turn of its session,
-    `think_s` after that turn has finished. `contents` says what the prompt shares with others (None: nothing).
+    `arrival_s` counts from the start of the trace; it is NaN for a call that follows others, `think_s` after the last of them has
+    finished: the previous turn of its session, and the calls of `after`. `contents` says what the prompt shares with others (None:
+    nothing).
     """
 
     arrival_s: NDArray[np.float64]
@@ -37,6 +38,7 @@ class Trace:
     priorities: Sequence[int] = ()  # lower comes first; empty: all 0
     cancel_s: Sequence[float] = ()  # how long after a call's arrival its client gives up; empty: none does
     tenants: Sequence[str] = ()  # who a call is for, where the front door keeps shares; empty: all one
+    after: Sequence[tuple[str, ...]] = ()  # ids of the calls that a call waits for, beside its session's previous turn; empty: none do
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -68,6 +70,7 @@ class Trace:
             [self.priorities[i] for i in rows] if self.priorities else (),
             [self.cancel_s[i] for i in rows] if self.cancel_s else (),
             [self.tenants[i] for i in rows] if self.tenants else (),
+            [self.after[i] for i in rows] if self.after else (),
         )
 
     def head(self, count: int) -> Trace:
@@ -122,6 +125,7 @@ class TraceBuilder:
     _priorities: list[int] = field(default_factory=list)
     _cancel: list[float] = field(default_factory=list)
     _tenants: list[str] = field(default_factory=list)
+    _after: list[tuple[str, ...]] = field(default_factory=list)
     _notes: list[str] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
     _last_turn: dict[str, int] = field(default_factory=dict)
@@ -151,13 +155,18 @@ class TraceBuilder:
         priority: int = 0,
         cancel_s: float = math.inf,
         tenant: str = "",
+        after: tuple[str, ...] = (),
     ) -> None:
-        """Append one call. `arrival_s` None means: after the session's previous turn. Raises UsageError naming
-        `where`.
+        """Append one call. `arrival_s` None means: after the session's previous turn, and after the earlier calls named. Raises
+        UsageError naming `where`.
         """
+        if unknown := [name for name in after if name not in self._seen]:
+            raise self.error(where, f"after names {unknown[0]!r}, which is no earlier call")
+        if after and arrival_s is not None:
+            raise self.error(where, "arrival_s and after exclude each other")
         if arrival_s is None:
-            if session_id is None or session_id not in self._last_turn:
-                raise self.error(where, "a call without arrival_s must follow an earlier turn of its session")
+            if not after and (session_id is None or session_id not in self._last_turn):
+                raise self.error(where, "a call without arrival_s must follow an earlier turn of its session, or calls named by after")
             arrival_s = math.nan
         elif not 0.0 <= arrival_s <= MAX_TIME_S:
             raise self.error(where, f"arrival must be a finite time >= 0, got {arrival_s!r} s")
@@ -201,6 +210,7 @@ class TraceBuilder:
         self._priorities.append(priority)
         self._cancel.append(cancel_s)
         self._tenants.append(tenant)
+        self._after.append(after)
 
     def build(self) -> Trace:
         """The trace. Raises UsageError when it is empty."""
@@ -219,4 +229,5 @@ class TraceBuilder:
             self._priorities if any(self._priorities) else (),
             self._cancel if min(self._cancel) < math.inf else (),
             self._tenants if any(self._tenants) else (),
+            self._after if any(self._after) else (),
         )

@@ -81,8 +81,8 @@ class Listed:
     def arrivals(self) -> Iterator[Request]:
         return iter(self.requests)
 
-    def after(self, request: Request, now_s: float) -> None:
-        return None
+    def after(self, request: Request, now_s: float) -> list[Request]:
+        return []
 
 
 def serve(requests: list[Request], scheduler: Scheduler, ticks_of: Callable[[Iteration], int]) -> RunRecord:

@@ -85,7 +85,7 @@ def test_the_blocks_that_turns_are_said_to_share_are_the_ones_that_they_share():
         following = request
         while following is not None:
             names[following.session_id, following.turn] = following.prompt_hashes
-            following = source.after(following, following.arrival_s)
+            following = next(iter(source.after(following, following.arrival_s)), None)
     first = [each for (_, turn), each in names.items() if turn == 0]
     assert {shared(a, b) for a, b in pairwise(first)} == {5200 // BLOCK}  # the system prompt, and no more
     for i, (session, turn) in enumerate(zip(trace.session_ids, trace.turns, strict=True)):
@@ -102,11 +102,11 @@ def shared(first, second):
 def test_a_turn_is_sent_after_the_answer_to_the_one_before_and_a_gap():
     trace = draw_sessions(AgentSessions(num_sessions=5, turns=4), np.random.default_rng(1))
     source = TraceSource(trace, BLOCK)
-    request = next(r for r in source.arrivals() if source.after(r, 0.0) is not None)
+    request = next(r for r in source.arrivals() if source.after(r, 0.0))
     row = trace.request_ids.index(request.request_id)
     again = TraceSource(trace, BLOCK)
     request = next(r for r in again.arrivals() if r.request_id == request.request_id)
-    assert again.after(request, 1000.0).arrival_s == 1000.0 + trace.think_s[row + 1] > 1000.0
+    assert again.after(request, 1000.0)[0].arrival_s == 1000.0 + trace.think_s[row + 1] > 1000.0
 
 
 def test_a_session_that_would_outgrow_its_context_goes_on_with_a_short_one():

@@ -39,7 +39,7 @@ def all_requests(source):
     for request in source.arrivals():
         while request is not None:
             yield request
-            request = source.after(request, request.arrival_s)
+            request = next(iter(source.after(request, request.arrival_s)), None)
 
 
 def test_mooncake(tmp_path):
