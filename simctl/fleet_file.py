@@ -109,7 +109,7 @@ class At:
 
 
 def load_fleet(path: Path, deploy: Deploy) -> Fleet:
-    """Read a fleet file. `deploy` makes a deployment of a pool's options.
+    """Read a fleet file, or the pools of a deployment file. `deploy` makes a deployment of a pool's options.
 
     Raises UsageError naming the place in the file.
     """
@@ -117,8 +117,10 @@ def load_fleet(path: Path, deploy: Deploy) -> Fleet:
     from sim.cluster.kv_moves import StoreSpec
     from sim.cluster.network import NetworkSpec
     from sim.study.fleet_spec import Fleet
+    from simctl.asked.deployment_pools import is_fleet, pools_of
 
-    root = At(path.name, read_yaml(text_of(path, MAX_BYTES, path.name), path.name))
+    text = text_of(path, MAX_BYTES, path.name)
+    root = At(path.name, read_yaml(text, path.name) if is_fleet(path.name, text) else pools_of(path.name, text))
     body = root.mapping(KEYS)
     if "pools" not in body:
         raise root.error("needs pools")

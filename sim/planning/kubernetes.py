@@ -60,6 +60,12 @@ def _on_gpu(server: Server) -> dict[str, Any]:
     return {"nodeSelector": {"nvidia.com/gpu.product": product.replace(" ", "-")}} if product else {}
 
 
+def _annotations(group: Sequence[Server]) -> dict[str, Any]:
+    """The GPU of an object's servers, where they have one; their nodes are selected by what a driver calls it."""
+    gpus = {server.deployment.gpu.name for server in group}
+    return {"annotations": {"simctl/gpu": gpus.pop()}} if len(gpus) == 1 else {}
+
+
 def _claim(server: Server) -> dict[str, Any]:
     return {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": f"{storage_gib(server)}Gi"}}}
 
@@ -70,7 +76,7 @@ def _own_disk(server: Server) -> dict[str, Any]:
 
 
 def _stateful_set(server: Server) -> dict[str, Any]:
-    labels = {"app": f"simctl-{server.name}"}
+    labels = {"app": f"simctl-{server.name}", "simctl/role": server.role}
     pod = _pod(server, ["vllm", "serve"], [*server.arguments, "--port", str(PORT)])
     return {
         "apiVersion": "apps/v1",
@@ -137,7 +143,7 @@ def kserve(servers: Sequence[Server]) -> Written:
         for server in group:
             if server.role == "prefill":
                 spec["prefill"] = _kserve_part(server)
-        meta = {"name": f"simctl-{main.name}", "annotations": {"simctl/gpu": main.deployment.gpu.name}}
+        meta = {"name": f"simctl-{main.name}", **_annotations(group)}
         documents.append({"apiVersion": "serving.kserve.io/v1alpha2", "kind": "LLMInferenceService", "metadata": meta, "spec": spec})
     return yaml_documents(documents), [TOKEN_NOTE, _scheduler_note(servers)]
 
@@ -234,7 +240,7 @@ def dynamo(servers: Sequence[Server]) -> Written:
         front = _component("Frontend", "frontend", 1, ["python3"], ["-m", "dynamo.frontend", "--router-mode", mode], {})
         components = [front, *(_worker(server) for server in group)]
         name = "simctl" if len(group) > 1 else f"simctl-{group[0].name}"
-        meta = {"name": name, "annotations": {"simctl/gpu": group[0].deployment.gpu.name}}
+        meta = {"name": name, **_annotations(group)}
         documents.append(
             {"apiVersion": "nvidia.com/v1beta1", "kind": "DynamoGraphDeployment", "metadata": meta, "spec": {"components": components}}
         )

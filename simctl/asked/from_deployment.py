@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ PRODUCTS = (
 )
 COUNTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
 NO_MATTER = re.compile(
-    r"host|port|uds|served-model-name|model-name|api-key|trust-remote-code|download-dir|tokenizer.*|chat-template.*|.*log.*|revision|seed|"
+    r"m|host|port|uds|served-model-name|model-name|api-key|trust-remote-code|download-dir|tokenizer.*|chat-template.*|.*log.*|revision|seed|"
     r"root-path|allowed-.*|ssl-.*|enable-auto-tool-choice|tool-call-parser|reasoning-parser|uvicorn.*|response-role|load-format|"
     r"middleware|lora-modules|enable-metrics|model-id|model-dir|is-prefill-worker|is-decode-worker|stream-interval"
 )
@@ -109,6 +109,11 @@ SWITCHES: dict[str, tuple[str, Any]] = {
     "enable-lora": ("enable_lora", True),
     "no-async-scheduling": ("engine_option", ["async_scheduling=false"]),
 }
+# How a proxy in front is told to route -> our routers
+FRONTS = (
+    (r"vllm-router\b.*\s--policy[\s']+(\w+)", {"random": "random", "power_of_two": "power-of-two", "cache_aware": "prefix-affinity"}),
+    (r"--router-mode['\s-]+([\w-]+)", {"random": "random", "power-of-two": "power-of-two", "least-loaded": "least-requests"}),
+)
 DRAFTERS = {"ngram": "ngram", "eagle": "eagle", "eagle3": "eagle", "mtp": "eagle", "draft_model": "draft_model"}
 
 
@@ -123,26 +128,42 @@ class Found:
 def read_deployment(path: Path) -> Found:
     """Settings of a deployment file. UsageError where no server is in it, or a value is none; OSError when it cannot be read."""
     text = text_of(path, MOST_BYTES, path.name)
-    commands: list[tuple[str, list[str]]] = []
-    found = Found()
     if (engine := _engine(text)) and not re.search(r"^\s*[\w.-]+:(\s|$)", text, re.MULTILINE):
-        commands.append((engine, _words(path.name, text)))
+        found = _server(path.name, [(engine, _words(path.name, text))], Found())
     else:
-        documents = [read_yaml(each, path.name) for each in re.split(r"^---\s*$", text, flags=re.MULTILINE) if each.strip()]
-        for document in documents:
-            commands += _commands(path.name, document)
-            _around(path.name, document, found)
+        found = read_server(path.name, documents_of(path.name, text))
+    for pattern, names in FRONTS:
+        if (front := re.search(pattern, text)) and front[1] in names:
+            found.options["router"] = names[front[1]]
+    return found
+
+
+def documents_of(name: str, text: str) -> list[Any]:
+    """The documents of a YAML text."""
+    return [read_yaml(each, name) for each in re.split(r"^---\s*$", text, flags=re.MULTILINE) if each.strip()]
+
+
+def read_server(name: str, documents: Sequence[Any]) -> Found:
+    """Settings of the first server in these documents, and what they say around it. UsageError as of `read_deployment`."""
+    found, commands = Found(), []
+    for document in documents:
+        commands += commands_of(name, document)
+        _around(name, document, found)
     if not commands:
-        raise UsageError(f"{path.name}: no `vllm serve` or SGLang server in it: neither a command line nor args of a container")
+        raise UsageError(f"{name}: no `vllm serve` or SGLang server in it: neither a command line nor args of a container")
+    return _server(name, commands, found)
+
+
+def _server(name: str, commands: Sequence[tuple[str, list[str]]], found: Found) -> Found:
     engine, words = commands[0]
     found.options["engine"] = engine
-    _flags(path.name, engine, words, found)
+    _flags(name, engine, words, found)
     same = sum(each == words for _, each in commands)
     if same > 1:  # one service a replica
         found.options["replicas"] = same
-    found.unused += [f"another server ({' '.join(each[:4])} ...)" for _, each in commands[1:] if each != words]
+    found.unused += [f"another server ({' '.join(each[:4])} ...: --fleet reads all)" for _, each in commands[1:] if each != words]
     if "model" not in found.options:
-        raise UsageError(f"{path.name}: its server names no model")
+        raise UsageError(f"{name}: its server names no model")
     _check_gpus(found)
     return found
 
@@ -161,18 +182,18 @@ def _words(name: str, text: str) -> list[str]:
         raise UsageError(f"{name}: its command line: {error}") from None
 
 
-def _walk(value: Any) -> Iterator[dict[str, Any]]:
+def walk(value: Any) -> Iterator[dict[str, Any]]:
     """All mappings of a document, the outer first."""
     if isinstance(value, dict):
         yield value
     for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _walk(each)
+        yield from walk(each)
 
 
-def _commands(name: str, document: Any) -> list[tuple[str, list[str]]]:
+def commands_of(name: str, document: Any) -> list[tuple[str, list[str]]]:
     """Servers among a document's containers: command and args of each, with the engine that they, or its image, name."""
     found = []
-    for each in _walk(document):
+    for each in walk(document):
         words: list[str] = []
         for part in (each.get("command"), each.get("args")):
             words += (
@@ -216,7 +237,7 @@ def _flags_of(arguments: Mapping[str, Any]) -> list[str]:
 
 def _around(name: str, document: Any, found: Found) -> None:
     """What stands outside of containers: the GPU's name, how many, replicas, parallelism, and where weights come from."""
-    for each in _walk(document):
+    for each in walk(document):
         for key in PRODUCTS:
             if isinstance(each.get(key), str):
                 found.options.setdefault("gpu", each[key])
@@ -225,7 +246,7 @@ def _around(name: str, document: Any, found: Found) -> None:
                 found.options.setdefault("gpus", int(each[key]))
         own = each if isinstance(each.get("replicas"), int) else each.get("deployment_config") or each.get("deploy") or each
         for key in ("replicas", "minReplicas", "num_replicas"):  # of what holds the server, not of a router beside it
-            if isinstance(own, dict) and isinstance(own.get(key), int) and own[key] > 0 and _commands(name, each):
+            if isinstance(own, dict) and isinstance(own.get(key), int) and own[key] > 0 and commands_of(name, each):
                 found.options.setdefault("replicas", own[key])
         if isinstance(each.get("maxReplicas"), int):
             found.unused.append(f"maxReplicas {each['maxReplicas']} (autoscaling: a fleet file's `scaling`)")
@@ -236,7 +257,7 @@ def _around(name: str, document: Any, found: Found) -> None:
         if isinstance(uri, str) and uri.startswith("hf://"):
             found.options.setdefault("model", uri.removeprefix("hf://"))
         if isinstance(each.get("prefill"), dict) and each["prefill"].get("replicas"):
-            found.unused.append(f"prefill of {each['prefill']['replicas']} replicas (a pool: --fleet)")
+            found.unused.append(f"prefill of {each['prefill']['replicas']} replicas (--fleet reads both)")
 
 
 def _flags(name: str, engine: str, words: list[str], found: Found) -> None:

@@ -12,7 +12,7 @@ from sim.specs.parallel import Parallel
 from sim.specs.topology import default_topology, with_node
 from sim.study.deployment import Deployment
 from sim.study.fleet_spec import PoolSpec
-from simctl.asked.deployments import deployment_of
+from simctl.asked.deployments import deployment_of, fleet_of
 from simctl.commands.plan_command import EMITS
 from simctl.commands.simulate_command import command
 
@@ -88,3 +88,25 @@ def test_a_router_that_a_format_lacks_is_said(kind):
     said = {name: " ".join(KINDS[kind]([server_of(2, gpu="H100", router=name)])[1]) for name in ("random", "unified")}
     assert "no unified" in said["unified"]
     assert "no random" not in said["random"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "vllm"])
+@pytest.mark.parametrize("roles", [("prefill", "decode"), ("serve", "serve")])
+def test_pools_are_read_as_a_fleet(kind, roles, tmp_path):
+    """`--fleet` takes what was written of several pools: their roles, replicas, GPUs and flags."""
+    servers = []
+    for i, role in enumerate(roles):
+        d = Deployment.of("Llama-3.1-8B", ("H100", "H200")[i], tp=i + 1, max_num_seqs=64 * (i + 1))
+        servers.append(Server(f"{role}{i}", role, i + 1, d, serve_arguments(PoolSpec(d, role=role))))
+    path = tmp_path / "deployment.yaml"
+    path.write_text(KINDS[kind](servers)[0])
+    fleet = fleet_of(command.make_context("simulate", ["--fleet", str(path)]).params)
+    found = [(pool.role, pool.deployment.replicas, pool.deployment.gpu.name, serve_arguments(pool)) for pool in fleet.pools]
+    wanted = [(each.role, each.replicas, each.deployment.gpu.name, each.arguments) for each in servers]
+    assert sorted(found) == sorted(wanted)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "compose", "k8s", "dynamo"])
+@pytest.mark.parametrize("router", ["round-robin", "random", "power-of-two"])
+def test_the_router_is_read_back(kind, router, tmp_path):
+    assert read_back(kind, server_of(2, gpu="H100", router=router), tmp_path / "deployment").router == router

@@ -1,0 +1,86 @@
+"""Pools of a deployment file: each server of a docker compose, Kubernetes, KServe, llm-d, Dynamo or Ray file as a pool of a fleet file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from sim.yaml_text import read_yaml
+from simctl.asked.from_deployment import Found, commands_of, documents_of, read_server, walk
+from simctl.option_groups import members_of
+
+ROLES = ("prefill", "decode")
+LABELS = ("simctl/role", "llm-d.ai/role", "type")
+OF_ROLES = ("--kv-transfer-config", "--disaggregation-mode")
+OF_ONE = ("replicas", "minReplicas", "parallelism")  # what a mapping says of its own server, not of the prefill inside of it
+
+
+def pools_of(name: str, text: str) -> dict[str, Any] | None:
+    """A fleet file's mapping of a deployment file's servers; None where there is none in it. UsageError naming what cannot be read."""
+    documents = documents_of(name, text)
+    found: list[tuple[str, Found]] = []
+    for document in documents:
+        for role, part in _units(name, document, ""):
+            server = read_server(name, [part])
+            same = next((each for kind, each in found if kind == role and _settings(each) == _settings(server)), None)
+            if same is None:
+                found.append((role, server))
+            else:  # one service a replica
+                same.options["replicas"] = same.options.get("replicas", 1) + server.options.get("replicas", 1)
+    if not found:
+        return None
+    if unused := list(dict.fromkeys(each for _, server in found for each in server.unused if each not in OF_ROLES)):
+        click.echo(f"{name}: not used: {', '.join(unused)}", err=True)
+    roles = [role for role, _ in found]
+    names = [role if roles.count(role) == 1 else f"{role}-{roles[:i].count(role)}" for i, role in enumerate(roles)]
+    return {"pools": [_pool(pool, role, server) for pool, (role, server) in zip(names, found, strict=True)]}
+
+
+def is_fleet(name: str, text: str) -> bool:
+    """Whether a text is a fleet file: one mapping with pools, or none that holds a server."""
+    if re.search(r"^---\s*$", text, flags=re.MULTILINE):
+        return False
+    document = read_yaml(text, name)
+    return not isinstance(document, dict) or "pools" in document or not commands_of(name, document)
+
+
+def _settings(found: Found) -> dict[str, Any]:
+    return {key: value for key, value in found.options.items() if key != "replicas"}
+
+
+def _units(name: str, value: Any, role: str) -> Iterator[tuple[str, Any]]:
+    """(role, part of the document with one server alone), the server's siblings that hold none with it."""
+    servers = commands_of(name, value)
+    if len(servers) == 1:
+        yield role or _role(value), value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _units(name, each, role)
+    elif isinstance(value, dict) and servers:
+        holding = {key: each for key, each in value.items() if commands_of(name, each)}
+        beside = {key: each for key, each in value.items() if key not in holding}
+        apart = any(str(key).startswith("prefill") for key in holding)
+        for key, each in holding.items():
+            inner = "prefill" if str(key).startswith("prefill") else "decode" if apart else role
+            kept = {k: v for k, v in beside.items() if inner != "prefill" or k not in OF_ONE}
+            for kind, part in _units(name, each, inner):
+                yield kind, {**kept, key: part}
+
+
+def _role(value: Any) -> str:
+    for each in walk(value):
+        for label in LABELS:
+            if each.get(label) in ROLES:
+                return str(each[label])
+    return "serve"
+
+
+def _pool(name: str, role: str, server: Found) -> dict[str, Any]:
+    """A pool of a fleet file, its options under the names that they have there."""
+    from simctl.simulate_options import POOL
+
+    keys = {option.name: option.opts[0].lstrip("-") for option in members_of(POOL.params)} | {"replicas": "replicas"}
+    return {"name": name, "role": role, **{keys[key]: value for key, value in server.options.items() if key in keys}}
