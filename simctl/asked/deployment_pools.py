@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from sim.yaml_text import read_yaml
-from simctl.asked.from_deployment import Found, commands_of, documents_of, read_server, walk
+from simctl.asked.from_deployment import Found, commands_of, documents_of, front_of, read_server, walk
 from simctl.option_groups import members_of
 
 ROLES = ("prefill", "decode")
@@ -36,7 +36,9 @@ def pools_of(name: str, text: str) -> dict[str, Any] | None:
         click.echo(f"{name}: not used: {', '.join(unused)}", err=True)
     roles = [role for role, _ in found]
     names = [role if roles.count(role) == 1 else f"{role}-{roles[:i].count(role)}" for i, role in enumerate(roles)]
-    return {"pools": [_pool(pool, role, server) for pool, (role, server) in zip(names, found, strict=True)]}
+    router = front_of(text)
+    more = {"router": router} if router else {}
+    return {"pools": [_pool(pool, role, server) | more for pool, (role, server) in zip(names, found, strict=True)]}
 
 
 def is_fleet(name: str, text: str) -> bool:

@@ -132,10 +132,14 @@ def read_deployment(path: Path) -> Found:
         found = _server(path.name, [(engine, _words(path.name, text))], Found())
     else:
         found = read_server(path.name, documents_of(path.name, text))
-    for pattern, names in FRONTS:
-        if (front := re.search(pattern, text)) and front[1] in names:
-            found.options["router"] = names[front[1]]
+    found.options |= {"router": router} if (router := front_of(text)) else {}
     return found
+
+
+def front_of(text: str) -> str | None:
+    """Our router for how a proxy in this text is told to route; None where it says nothing, or what we take anyway."""
+    fronts = ((re.search(pattern, text), names) for pattern, names in FRONTS)
+    return next((names[front[1]] for front, names in fronts if front and front[1] in names), None)
 
 
 def documents_of(name: str, text: str) -> list[Any]:

@@ -96,7 +96,7 @@ def test_pools_are_read_as_a_fleet(kind, roles, tmp_path):
     """`--fleet` takes what was written of several pools: their roles, replicas, GPUs and flags."""
     servers = []
     for i, role in enumerate(roles):
-        d = Deployment.of("Llama-3.1-8B", ("H100", "H200")[i], tp=i + 1, max_num_seqs=64 * (i + 1))
+        d = Deployment.of("Llama-3.1-8B", ("H100", "H200")[i], tp=i + 1, max_num_seqs=64 * (i + 1), router="power-of-two")
         servers.append(Server(f"{role}{i}", role, i + 1, d, serve_arguments(PoolSpec(d, role=role))))
     path = tmp_path / "deployment.yaml"
     path.write_text(KINDS[kind](servers)[0])
@@ -104,6 +104,8 @@ def test_pools_are_read_as_a_fleet(kind, roles, tmp_path):
     found = [(pool.role, pool.deployment.replicas, pool.deployment.gpu.name, serve_arguments(pool)) for pool in fleet.pools]
     wanted = [(each.role, each.replicas, each.deployment.gpu.name, each.arguments) for each in servers]
     assert sorted(found) == sorted(wanted)
+    if roles[0] == "prefill" and kind in ("compose", "k8s", "dynamo"):  # which have a proxy that is told how
+        assert {pool.deployment.router for pool in fleet.pools} == {"power-of-two"}
 
 
 @pytest.mark.parametrize("kind", ["vllm", "compose", "k8s", "dynamo"])
