@@ -60,6 +60,14 @@ def writable(path: str | Path | None) -> Path | None:
     return Path(path)
 
 
+def made_folder(path: Path) -> None:
+    """Make a folder for results, unless it is there. UsageError where something else is, or none can be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write into {path}: {'it is no folder' if path.exists() else error.strerror}") from None
+
+
 def text_of(path: Path, most_bytes: int, name: str | None = None) -> str:
     """A UTF-8 text, of which no more than `most_bytes` are read. Raises UsageError calling the file `name` when it is none or larger,
     OSError when it cannot be read.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from tempfile import TemporaryDirectory
 
 from sim.errors import SimctlError
 from sim.sweeps.executor import WorkerPool, deaf_to_ctrl_c
@@ -20,6 +21,7 @@ def dask_pool(address: str, workers: int) -> Iterator[WorkerPool]:
     Raises SimctlError where Dask is not installed or no scheduler answers.
     """
     try:
+        import dask
         from distributed import Client, LocalCluster
         from distributed.scheduler import KilledWorker
     except ImportError:
@@ -28,6 +30,8 @@ def dask_pool(address: str, workers: int) -> Iterator[WorkerPool]:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # of a lost worker or scheduler they would say much
     with contextlib.ExitStack() as stack:
         if address == "local":
+            scratch = stack.enter_context(TemporaryDirectory(prefix="simctl-dask-", ignore_cleanup_errors=True))
+            stack.enter_context(dask.config.set({"temporary-directory": scratch}))
             with deaf_to_ctrl_c():
                 cluster = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL)
             where = stack.enter_context(cluster)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, TypeVar
 
+from sim.errors import SimctlError, UsageError
 from sim.files import replacing
 
 Value = TypeVar("Value")
@@ -39,6 +41,17 @@ def whole(read: Callable[[], Value]) -> Value:
     finally:
         sys.unraisablehook = before
     raise DamagedFileError(damage)
+
+
+@contextmanager
+def undamaged(path: Path) -> Iterator[None]:
+    """Around work on a result that was read: what its odd values break is one line that names the file. UsageError."""
+    try:
+        yield
+    except SimctlError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise UsageError(f"{path}: a damaged result ({type(error).__name__}: {str(error)[:80]!r})") from None
 
 
 def write_netcdf(path: Path, dataset: Any) -> None:

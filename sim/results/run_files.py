@@ -81,6 +81,7 @@ EVENT_VARIABLES: dict[str, tuple[str, str]] = {
     ),
     "event_replica": ("1", "the replica"),
 }
+FINITE = ("arrival_s", "prompt_tokens", "output_tokens", "start_s", "duration_s", "chunk_tokens", "chunk_end")
 SINGLE = ("decode_kv_s",)  # in single precision, as terms are: shares, no times
 
 
@@ -203,6 +204,10 @@ def _checked(record: RunRecord) -> RunRecord:
         places = (record.chunks | record.events)[names]
         if not ((places >= 0) & (places < most)).all():
             raise ValueError(f"damaged: {names} names what is not there")
+    columns = {**record.requests, **record.iterations, **record.chunks}
+    for name in FINITE:
+        if not np.isfinite(np.asarray(columns[name], dtype=np.float64)).all():
+            raise ValueError(f"damaged: {name} has what is no number")
     if not np.isfinite(record.terms).all():
         raise ValueError("damaged: term_s has what is no number")
     return record

@@ -41,27 +41,28 @@ def command(run: Path, request_id: str | None, slowest: int | None, by: str | No
 
     from sim.files import plain
     from sim.results import explain
+    from sim.results.netcdf import undamaged
     from sim.results.run_files import read_run
+    from simctl.text.explain_text import one_request, several
 
     if (request_id is None) == (slowest is None):
         raise UsageError("which request? give its REQUEST_ID, or --slowest N")
     target = writable(plot)
     record, attrs = read_run(run)
-    server = server_of(attrs)
-    if request_id is not None:
-        found = [explain.explain(record, request_id, server)]
-    else:
-        found = explain.slowest(record, slowest or 1, by or "ttft", server)
-    if not found:
-        raise UsageError(f"{run}: no request has finished")
-    if as_json:
-        dicts = [plain(each.to_dict()) for each in found]
-        click.echo(json.dumps(dicts[0] if request_id is not None else dicts, indent=2, allow_nan=False))
-    else:
-        from simctl.text.explain_text import one_request, several
-
-        lines = one_request(found[0], attrs, by) if request_id is not None else several(found, by or "ttft")
-        click.echo("\n".join(lines))
+    with undamaged(run):
+        server = server_of(attrs)
+        if request_id is not None:
+            found = [explain.explain(record, request_id, server)]
+        else:
+            found = explain.slowest(record, slowest or 1, by or "ttft", server)
+        if not found:
+            raise UsageError(f"{run}: no request has finished")
+        if as_json:
+            dicts = [plain(each.to_dict()) for each in found]
+            text = json.dumps(dicts[0] if request_id is not None else dicts, indent=2, allow_nan=False)
+        else:
+            text = "\n".join(one_request(found[0], attrs, by) if request_id is not None else several(found, by or "ttft"))
+    click.echo(text)
     if target is not None:
         from simctl.plots.explain_plot import plot_request
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sim.errors import SimctlError
+from sim.files import made_folder
 from simctl.text.validate_text import replicate_table, score_table
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def command(model: str, budget: float, seed: int, out: Path) -> None:
     from hw.jobs import Job, run_apart
     from simctl import loop_steps as steps
 
+    made_folder(out)
     start = time.monotonic()
     shape(model := named(model))
 

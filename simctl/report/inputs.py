@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sim.errors import SimctlError, UsageError
+from sim.errors import UsageError
 from sim.files import text_of
+from sim.results.netcdf import undamaged
 from sim.results.run_files import RUN_FILE
 from simctl.report.page import ReportPart
 
@@ -35,12 +36,8 @@ def part_of(path: Path) -> ReportPart:
 
 
 def _undamaged(part: Callable[[Path], ReportPart], file: Path) -> ReportPart:
-    try:
+    with undamaged(file):
         return part(file)
-    except SimctlError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise UsageError(f"{file}: a damaged result ({type(error).__name__}: {str(error)[:80]!r})") from None
 
 
 def _of_binary(file: Path) -> ReportPart:
