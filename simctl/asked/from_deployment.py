@@ -20,9 +20,10 @@ from sim.yaml_text import read_yaml
 
 MOST_BYTES = 1 << 18
 SERVERS = {
-    "vllm": r"\bvllm\s+serve\b|vllm\.entrypoints|\bdynamo\.vllm\b",
+    "vllm": r"\bvllm\s+serve\b|vllm\.entrypoints|\bdynamo\.vllm\b|\brun\b.*\bvllm/vllm-openai\b",
     "sglang": r"\bsglang\s+serve\b|sglang\.launch_server|\bdynamo\.sglang\b",
 }
+IMAGES = re.compile(r"(^|/)(vllm/vllm-openai|lmsysorg/sglang)(:|@|$)")
 PRODUCTS = (
     "simctl/gpu",
     "accelerator_type",
@@ -128,7 +129,7 @@ class Found:
 def read_deployment(path: Path) -> Found:
     """Settings of a deployment file. UsageError where no server is in it, or a value is none; OSError when it cannot be read."""
     text = text_of(path, MOST_BYTES, path.name)
-    if (engine := _engine(text)) and not re.search(r"^\s*[\w.-]+:(\s|$)", text, re.MULTILINE):
+    if (engine := _engine(re.sub(r"\\\s*\n", " ", text))) and not re.search(r"^\s*[\w.-]+:(\s|$)", text, re.MULTILINE):
         found = _server(path.name, [(engine, _words(path.name, text))], Found())
     else:
         found = read_server(path.name, documents_of(path.name, text))
@@ -181,9 +182,11 @@ def _words(name: str, text: str) -> list[str]:
     lines = re.sub(r"\\\s*\n", " ", text).splitlines()
     line = next((each for each in lines if _engine(each) and not each.lstrip().startswith("#")), lines[0])
     try:
-        return shlex.split(line, comments=True)
+        words = shlex.split(line, comments=True)
     except ValueError as error:
         raise UsageError(f"{name}: its command line: {error}") from None
+    image = next((i for i, word in enumerate(words) if IMAGES.search(word)), -1)
+    return words[image + 1 :]  # what stands before is docker's
 
 
 def walk(value: Any) -> Iterator[dict[str, Any]]:

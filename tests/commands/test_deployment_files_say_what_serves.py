@@ -19,6 +19,10 @@ exec vllm serve {MODEL} --port 8000 --tensor-parallel-size=2 \\
 SGLANG = (
     f"python3 -m sglang.launch_server --model-path {MODEL} --tp 2 --max-running-requests 64 --kv-cache-dtype fp8_e5m2 --disable-radix-cache"
 )
+DOCKER = f"""docker run --runtime nvidia --gpus all -p 8000:8000 --ipc=host -v ~/.cache/huggingface:/root/.cache/huggingface \\
+    --env "HF_TOKEN=secret" vllm/vllm-openai:v0.33.0 \\
+    --model {MODEL} -tp 2 --max-num-seqs 64 --kv-cache-dtype fp8 --no-enable-prefix-caching
+"""
 COMPOSE = f"""
 services:
   llm:
@@ -92,7 +96,7 @@ def read(tmp_path: Path, text: str) -> Found:
     return read_deployment(path)
 
 
-@pytest.mark.parametrize("text", [COMMAND, SGLANG, COMPOSE, KUBERNETES, KSERVE, LLM_D, DYNAMO])
+@pytest.mark.parametrize("text", [COMMAND, SGLANG, DOCKER, COMPOSE, KUBERNETES, KSERVE, LLM_D, DYNAMO])
 def test_every_form_says_the_same_server(tmp_path: Path, text: str) -> None:
     found = read(tmp_path, text).options
     assert (found["model"], found["tp"], str(found["max_num_seqs"])) == (MODEL, 2, "64")
