@@ -49,10 +49,10 @@ _FORMULA: tuple[Any, ...] = (
 )
 # modules of the engine, those that are called before those that call them
 _ENGINE = (core_log_rows, core_kv, core_parts, core_time, core_decide, core_iterations, core, fleet_state, fleet_routes, fleet_core)
-_ENTRIES = (core.serve, fleet_core.serve_fleet)
 _SOURCES = (attention, batch, graphs, iteration, smooth, step_time, work, *_ENGINE, core_state, ticks)
 
-_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_HOW = {"error_model": "numpy", "_nrt": False}  # nothing is allocated: no references are counted
+_INNER = _HOW | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def available() -> bool:
@@ -64,7 +64,7 @@ def worth(output_tokens: int) -> bool:
     """Whether compiled code serves so many output tokens sooner, its loading included; or its making, where none is cached yet."""
     if not available():
         return False
-    if "numba" in sys.modules and _compiled.cache_info().currsize:
+    if "numba" in sys.modules and serve_fleet.cache_info().currsize:
         return True
     return output_tokens >= (WORTH_TOKENS if warm() else WORTH_MAKING)
 
@@ -75,19 +75,9 @@ def warm() -> bool:
     return available() and any(_cache_directory(version("numba")).rglob("fleet_core.serve_fleet*.nbc"))
 
 
-def serve() -> Callable[..., int]:
-    """sim.engine.core.serve, compiled at its first call or read from the cache."""
-    return _compiled()[core.serve]
-
-
-def serve_fleet() -> Callable[..., int]:
-    """sim.cluster.fleet_core.serve_fleet likewise."""
-    return _compiled()[fleet_core.serve_fleet]
-
-
 @cache
-def _compiled() -> dict[Any, Callable[..., int]]:
-    """All functions that are compiled, by the plain ones."""
+def serve_fleet() -> Callable[..., int]:
+    """sim.cluster.fleet_core.serve_fleet, compiled at its first call or read from the cache."""
     import numba
 
     padding = np.array([captured_padding(float(tokens)) for tokens in range(GRAPH_TOKENS + 1)])
@@ -103,11 +93,12 @@ def _compiled() -> dict[Any, Callable[..., int]]:
             names = function.__globals__
             space = names | {name: found[each] for name, each in names.items() if isinstance(each, FunctionType) and each in found}
             own = FunctionType(function.__code__, space, function.__name__, function.__defaults__)
-            how = {"nogil": True, "cache": True} if function in _ENTRIES else _INNER
-            found[function] = numba.njit(own, error_model="numpy", **how)
+            how = _HOW | {"nogil": True, "cache": True} if function is fleet_core.serve_fleet else _INNER
+            found[function] = numba.njit(own, **how)
     finally:
         numba.config.CACHE_DIR = before
-    return found
+    compiled: Callable[..., int] = found[fleet_core.serve_fleet]
+    return compiled
 
 
 def _functions(module: Any) -> list[FunctionType]:
@@ -132,8 +123,8 @@ def _functions(module: Any) -> list[FunctionType]:
 def _cache_directory(numba_version: str) -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     digest = hashlib.sha256(numba_version.encode())
-    for module in _SOURCES:
-        digest.update(Path(str(module.__file__)).read_bytes())
+    for file in (__file__, *(module.__file__ for module in _SOURCES)):
+        digest.update(Path(str(file)).read_bytes())
     return home / "simctl" / "numba" / digest.hexdigest()[:16]
 
 
@@ -141,7 +132,6 @@ def main() -> None:
     """Compile now, so that no question waits for it: `python -m sim.engine.compiled`, a minute once."""
     from sim.cluster.fleet_runs import serve_calls
     from sim.engine.config import EngineConfig
-    from sim.engine.replica_runs import serve as serve_one
     from sim.rates.serving import NO_HOST
     from sim.specs.models import get_model
     from sim.specs.precision import Precision
@@ -152,8 +142,6 @@ def main() -> None:
         steps = iteration.StepTime(get_model("Llama-3.1-8B"), Precision(), Rates(**rates))
         builder = TraceBuilder("one call")
         builder.add("0", arrival_s=0.0, prompt_tokens=1, output_tokens=2)
-        one = np.ones(1, dtype=np.int64)
-        serve_one(EngineConfig(), steps, one, one, 2 * one, compiled=True)
         serve_calls(builder.build(), EngineConfig(), steps, NO_HOST, 1, "lmetric", {}, None, None, keep=True, compiled=True)
 
 

@@ -131,8 +131,10 @@ class Expanded:
         steps = self._steps
         each, per_sequence, with_prefill, eager_ticks, piece_ticks = steps.host_ticks
 
+        at_row = self._row[which]
+
         def of(column: int) -> Ints:
-            found: Ints = self._of(column)[which]
+            found: Ints = self._rows[at_row, column]
             return found
 
         first = self._later[which] == 0

@@ -1,30 +1,26 @@
-"""One replica served by the array engine from first to last arrival: prices supplied as they are asked for, the log drained as it fills."""
+"""One replica served by the array engine, as plain Python: prices supplied as they are asked for, the log drained as it fills."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 import sim.engine.core_state as at
 from sim.cost.iteration import StepTime
-from sim.cost.rates import Rates
 from sim.cost.work import Coefficients
-from sim.engine import compiled as compiler
-from sim.engine import core as plain
 from sim.engine.config import EngineConfig
+from sim.engine.core import serve as serve_all
 from sim.engine.core_iterations import Given
 from sim.engine.core_state import Core, make_core, supply
 
 Ints = NDArray[np.int64]
 
 UNKNOWN = [at.SCHEDULED, at.FIRST_SENT, at.LAST_SENT, at.ADMISSION, at.CACHED, at.FILLS]  # columns of a request that begin with -1
-# what the formula reads of its arguments, as tuples of floats that compiled code takes
-_COEFFICIENTS = tuple(name for name, kind in get_type_hints(Coefficients).items() if kind in (float, int))
-PlainCoefficients = NamedTuple("PlainCoefficients", [(name, float) for name in _COEFFICIENTS])  # type: ignore[misc]
-PlainRates = NamedTuple("PlainRates", [(name, float) for name in Rates.__dataclass_fields__])  # type: ignore[misc]
+_COEFFICIENTS = [name for name, kind in get_type_hints(Coefficients).items() if kind in (float, int)]
 
 
 class PlainPolicy(NamedTuple):
@@ -46,14 +42,19 @@ class Served:
     calls: Ints  # [place] what the requests of entries are called elsewhere
 
 
-def given_of(steps: StepTime) -> Given:
-    """What the formula reads, as compiled code takes it."""
+def given_of(steps: StepTime, arrays: bool = False) -> Given:
+    """What the formula reads; with `arrays` as records, whose type compiled code knows at a glance."""
     coefficients, rates = steps.given
-    return Given(
-        PlainCoefficients(*(float(getattr(coefficients, name)) for name in _COEFFICIENTS)),
-        PlainRates(*(float(getattr(rates, name)) for name in rates.names())),
-        PlainPolicy(),
-    )
+    if not arrays:
+        return Given(coefficients, rates, steps.policy)
+    return Given(_record(_COEFFICIENTS, coefficients), _record(rates.names(), rates), PlainPolicy())
+
+
+def _record(names: Iterable[str], values: Any) -> Any:
+    """Numbers by name as a numpy record."""
+    columns = list(names)
+    numbers = tuple(float(getattr(values, name)) for name in columns)
+    return np.array(numbers, dtype=[(name, np.float64) for name in columns]).view(np.recarray)[()]
 
 
 class Shared(NamedTuple):
@@ -112,7 +113,6 @@ def serve(
     calls: Ints | None = None,
     *,
     keep: bool = False,
-    compiled: bool = False,
 ) -> Served:
     """Serve requests that the engine gets at these ticks (ascending), with prompt and output tokens. `keep` keeps the log.
 
@@ -123,10 +123,9 @@ def serve(
     if shared is not None and config.enable_prefix_caching:
         names, q[:, at.NAMES], q[:, at.DEPTH] = shared.names, shared.begins, shared.depths
         deepest = int(shared.depths.max(initial=0))
-    core = make_core(config, steps, q.ravel(), names, deepest, keep=keep, arrays=compiled)
-    given, go_on = given_of(steps), compiler.serve() if compiled else plain.serve
-    log = Log()
-    while (reason := int(go_on(core, given))) != at.DONE:
+    core = make_core(config, steps, q.ravel(), names, deepest, keep=keep)
+    given, log = given_of(steps), Log()
+    while (reason := serve_all(core, given)) != at.DONE:
         if reason == at.NEEDS_ROOM:
             log.drain(core, 1)
         elif reason == at.TOO_LATE:

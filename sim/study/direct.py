@@ -1,8 +1,8 @@
 """Runs of one pool in the array engine, the iteration log included.
 
-Replicas whose arrivals are known before they serve, requests that wait for nobody and are routed in turn or at random, are one call of
-sim.engine.core each. Where arrivals or routes hang on what others do, all are one call of sim.cluster.fleet_core. Everything else, from
-admission to autoscaling, goes through the clients and the fleet of sim.cluster.
+All of it is one call of sim.cluster.fleet_core; in plain Python replicas are sooner served one after the other (sim.engine.core), where
+requests wait for nobody and are routed in turn or at random. Everything else, from admission to autoscaling, goes through the clients and
+the fleet of sim.cluster.
 """
 
 from __future__ import annotations
@@ -141,14 +141,14 @@ def serve_directly(
     apart: bool | None = None,
 ) -> RunRecord:
     """Serve a trace on equal replicas. `fast` says whether to compile (None: where that is worth it), `apart` whether replicas are served
-    one after the other (None: where that comes to the same).
+    one after the other (None: where that comes to the same, and is sooner).
     """
     given = dict(options or {})
     shared = _shared(trace, config.block_size, config.max_model_len)
     fast = compiled.worth(int(trace.output_tokens.sum())) if fast is None else fast
-    apart = _apart(trace, router, given, max_concurrency) if apart is None else apart
+    apart = not fast and _apart(trace, router, given, max_concurrency) if apart is None else apart
     if apart:
-        run = _one_by_one(trace, config, cost, host, replicas, router, given, shared, keep=keep, compiled=fast)
+        run = _one_by_one(trace, config, cost, host, replicas, router, given, shared, keep=keep)
     else:
         limits = replicas, router, given, max_concurrency, shared
         run = serve_calls(trace, config, cost.steps, host, *limits, keep=keep, compiled=fast)
@@ -166,7 +166,6 @@ def _one_by_one(
     shared: Shared | None,
     *,
     keep: bool,
-    compiled: bool,
 ) -> FleetRun:
     """Every replica from its first arrival to its last."""
     arrivals = _arrivals(trace, host, replicas, router, tuple(sorted(options.items())))
@@ -177,7 +176,7 @@ def _one_by_one(
         mine = mine[np.argsort(arrivals.submitted[mine], kind="stable")]
         prompt, output = trace.prompt_tokens[mine], trace.output_tokens[mine]
         own = shared and shared._replace(begins=shared.begins[mine], depths=shared.depths[mine])
-        served.append(serve(config, cost.steps, arrivals.submitted[mine], prompt, output, own, mine, keep=keep, compiled=compiled))
+        served.append(serve(config, cost.steps, arrivals.submitted[mine], prompt, output, own, mine, keep=keep))
         numbers[mine] = served[-1].requests
     order = np.arange(len(trace))
     after_s = host.after_s(numbers[:, at.LAST_PLACE]) + np.zeros(len(trace))

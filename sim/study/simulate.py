@@ -106,9 +106,11 @@ class Run:
 
     @property
     def served_at_once_per_s(self) -> float | None:
-        """Requests per second if all of them came at once; None where requests wait for each other, or no fast path applies."""
+        """Requests per second if all of them came at once; None where requests wait for each other, no fast path applies, or there are
+        more than DEFAULT_DRAWS_UP_TO: that is a second run.
+        """
         trace = self.study.workload.trace
-        if trace.offered_rate_per_s is None:
+        if trace.offered_rate_per_s is None or len(trace) > DEFAULT_DRAWS_UP_TO:
             return None
         record = run_fast(self.study, self.pools, trace.retimed(np.zeros(len(trace))))
         return None if record is None else float(summarise(record)["request_throughput"])

@@ -78,6 +78,7 @@ class BlockNamer:
         self._hashes: dict[tuple[int, int, Hashable], int] = {}
         self._sessions: dict[str, Sequence[int]] = {}
         self._groups: dict[str, int] = {}
+        self._systems: dict[tuple[str, int], Sequence[int]] = {}  # of requests that are nothing but a system prompt to others
         self._fresh = 0
 
     def names(self, content: Content | None, prompt_tokens: int, output_tokens: int, session_id: str | None = None) -> Sequence[int]:
@@ -88,8 +89,12 @@ class BlockNamer:
         elif isinstance(content, BlockHashes):
             named = self._from_hashes(content, prompt_tokens)
         elif isinstance(content, SystemPrompt):
-            # without a session nobody asks for what follows the system prompt
-            named = self._from_system(content, min(content.tokens, prompt_tokens) if session_id is None else prompt_tokens + output_tokens)
+            if session_id is None:  # nobody asks for what follows the system prompt
+                key = content.group, min(content.tokens, prompt_tokens)
+                if key not in self._systems:
+                    self._systems[key] = self._from_system(content, key[1])
+                return self._systems[key]
+            named = self._from_system(content, prompt_tokens + output_tokens)
         elif session_id is not None:
             before = self._sessions.get(session_id, ())
             shared = content.shared_tokens if isinstance(content, Grown) else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,8 +76,13 @@ def draw(spec: Synthetic, rng: np.random.Generator) -> Trace:
     inputs = draw_lengths(spec.input_tokens, spec.length_cv, spec.num_prompts, rng, spec.range_ratio)
     outputs = draw_lengths(spec.output_tokens, spec.length_cv, spec.num_prompts, rng, spec.range_ratio)
     pauses = rng.exponential(spec.think_s, size=spec.num_prompts) if spec.think_s else np.zeros(spec.num_prompts)
-    builder = TraceBuilder("synthetic")
     system: Content | None = SystemPrompt("system", spec.prefix_tokens) if spec.prefix_tokens else None
+    if spec.turns == 1 and max(inputs.max() + spec.prefix_tokens, outputs.max()) <= MAX_TOKENS:
+        count = spec.num_prompts
+        none, ids = np.zeros(count), [str(i) for i in range(count)]
+        calls = Trace(none, inputs + spec.prefix_tokens, outputs, none, ids, [None] * count, array("q", bytes(8 * count)), [system] * count)
+        return with_arrivals(calls, spec.rate_per_s, spec.burstiness, rng)
+    builder = TraceBuilder("synthetic")
     context = 0
     for i, (asked, answered, pause) in enumerate(zip(inputs.tolist(), outputs.tolist(), pauses.tolist(), strict=True)):
         turn = i % spec.turns

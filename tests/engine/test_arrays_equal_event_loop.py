@@ -54,7 +54,7 @@ class Case:
 
     def in_arrays(self, *, fast: bool = False, keep: bool = True) -> RunRecord:
         asked = self.trace, self.config, self.cost, self.host, self.replicas, self.router, self.options, self.clients
-        return serve_directly(*asked, keep=keep, fast=fast, apart=not self.together)
+        return serve_directly(*asked, keep=keep, fast=fast, apart=not fast and not self.together)
 
 
 @st.composite
