@@ -11,13 +11,14 @@ from types import ModuleType
 from typing import Any
 
 from sim.errors import SimctlError
+from sim.extras import install_hint
 
 
 class MissingSamplerError(SimctlError):
     """A sampler package is absent."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"calibration needs {name.partition('.')[0]}: pip install 'llm-simctl[calibrate]'")
+        super().__init__(f"calibration needs {name.partition('.')[0]}: {install_hint('calibrate')}")
 
 
 @cache

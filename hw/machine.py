@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from sim.errors import SimctlError, UsageError
+from sim.extras import install_hint
 
 _QUERY = {
     "name": "gpu_name",
@@ -56,7 +57,7 @@ def resolve_device(asked: str) -> str:
         return "cpu"
     if importlib.util.find_spec("torch") is None:
         if asked == "cuda":
-            raise UsageError("--hw cuda needs torch: pip install 'llm-simctl[gpu]'")
+            raise UsageError(f"--hw cuda needs torch: {install_hint('gpu')}")
         return "cpu"
     import torch
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 
 from sim.errors import SimctlError
+from sim.extras import install_hint
 from sim.sweeps.executor import WorkerPool, deaf_to_ctrl_c
 
 CONNECT_S = 10.0
@@ -25,7 +26,7 @@ def dask_pool(address: str, workers: int) -> Iterator[WorkerPool]:
         from distributed import Client, LocalCluster
         from distributed.scheduler import KilledWorker
     except ImportError:
-        raise SimctlError("--dask needs Dask: pip install 'llm-simctl[sweep]'") from None
+        raise SimctlError(f"--dask needs Dask: {install_hint('sweep')}") from None
     for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # of a lost worker or scheduler they would say much
     with contextlib.ExitStack() as stack:

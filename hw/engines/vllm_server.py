@@ -22,6 +22,7 @@ from hw.engines.adapters import SHARE, adapter_flags
 from hw.engines.shapes import longest_context, shape, write_model
 from hw.serve.recording import LOG_ENVIRONMENT, SCHEDULER
 from sim.errors import SimctlError, UsageError
+from sim.extras import install_hint
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def require_vllm(device: str) -> None:
     """Raise UsageError when vLLM is absent, naming the extra."""
     if importlib.util.find_spec("vllm") is None:
         extra = "engine" if device == "cuda" else "engine-cpu"
-        raise UsageError(f"vLLM is not installed: pip install 'llm-simctl[{extra}]', or unpack a bundle (docs/air-gapped.md)")
+        raise UsageError(f"vLLM is not installed: {install_hint(extra)}, or unpack a bundle (docs/air-gapped.md)")
 
 
 def environment(device: str, log_level: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import SimctlError, UsageError
+from sim.extras import install_hint
 from sim.files import replaced_directory
 from sim.sweeps.design import Design
 
@@ -50,7 +51,7 @@ def needs_zarr() -> Any:
     try:
         import zarr
     except ImportError:
-        raise SimctlError("a sweep is kept with zarr: pip install 'llm-simctl[sweep]'") from None
+        raise SimctlError(f"a sweep is kept with zarr: {install_hint('sweep')}") from None
     return zarr
 
 

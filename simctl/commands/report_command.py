@@ -44,7 +44,7 @@ def command(inputs: tuple[Path, ...], out: str | None, serve: bool, port: int, p
     With --serve it shows one run, and below its sliders what another load, number of replicas or prompt length would
     give: each move simulates a short run.
 
-    Needs pip install 'llm-simctl[report]'.
+    Needs the extra `report`, and says what to install where it is missing.
     """
     from contextlib import ExitStack
 

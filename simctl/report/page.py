@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import UsageError
+from sim.extras import install_hint
 from sim.files import plain
 from simctl.report.charts import DARK, LIGHT
 
 LONGEST = 160  # characters of a text that somebody else chose
 MOST_ROWS = 60  # of the table below a picture
 ALL_MEASURED = "All of this deployment was measured: GPU, dtype, number of GPUs, engine and model."
-MISSING = "simctl report needs {}: pip install 'llm-simctl[report]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _template() -> Any:
     try:
         import jinja2
     except ImportError:
-        raise UsageError(MISSING.format("jinja2")) from None
+        raise UsageError(f"simctl report needs jinja2: {install_hint('report')}") from None
     files = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=files, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.get_template("template.html")
@@ -115,7 +115,7 @@ def vega() -> Any:
     try:
         import vl_convert
     except ImportError:
-        raise UsageError(MISSING.format("vl-convert-python")) from None
+        raise UsageError(f"simctl report needs vl-convert-python: {install_hint('report')}") from None
     return vl_convert
 
 

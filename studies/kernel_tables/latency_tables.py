@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import UsageError
+from sim.extras import install_hint
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 
@@ -119,7 +120,7 @@ def _parquet(path: Path) -> dict[str, Array]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
-        raise UsageError(f"{path}: parquet needs pyarrow: pip install 'llm-simctl[tables]'") from None
+        raise UsageError(f"{path}: parquet needs pyarrow: {install_hint('tables')}") from None
     try:
         names = [name for name in parquet.read_schema(path).names if name not in UNREAD]
         found = parquet.read_table(path, columns=names)

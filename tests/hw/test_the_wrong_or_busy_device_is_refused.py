@@ -79,7 +79,7 @@ def test_a_missing_engine_leaves_nothing_behind(tmp_path, monkeypatch: pytest.Mo
         arguments = ["--hw", "cpu", "--suite", suite, "--model", "tiny-25m", "-o", str(tmp_path)]
         result = click.testing.CliRunner().invoke(command, arguments)
         assert isinstance(result.exception, UsageError)
-        assert "pip install 'llm-simctl[engine-cpu]'" in str(result.exception)
+        assert "[engine-cpu]" in str(result.exception)
         assert [p.name for p in tmp_path.iterdir() if p.suffix != ".log"] == []
 
 

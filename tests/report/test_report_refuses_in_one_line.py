@@ -95,4 +95,4 @@ def test_what_is_not_there(tmp_path):
 @pytest.mark.parametrize("package", ["jinja2", "vl_convert"])
 def test_a_missing_package_names_the_extra(package, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    assert "llm-simctl[report]" in refused(tmp_path, results()["map"])
+    assert "[report]" in refused(tmp_path, results()["map"])
