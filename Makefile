@@ -70,7 +70,7 @@ compile: $(VENV)/.base
 	$(BIN)/python -m sim.engine.compiled
 
 demo: compile
-	$(BIN)/simctl what-if --ctx 1M --gpu A10
+	$(BIN)/simctl what-if --ctx 1M --gpu A10 --model Qwen2.5-7B-1M --k 32
 	$(BIN)/simctl simulate --gpu H100 --model Llama-3.1-8B --num-prompts 400 --request-rate 8 --random-input-len 1200 --random-output-len 200 --out out/demo > /dev/null
 	$(BIN)/simctl report out/demo -o out/demo.html
 	@echo 'Open out/demo.html in a browser: what latency do 400 chats see on one H100?'

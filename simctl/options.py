@@ -24,6 +24,13 @@ def grouped(*options: Callable[..., Any]) -> Callable[..., Any]:
     return decorate
 
 
+def model_said(name: str) -> str:
+    """A model's name, and that nobody asked for it where the command line did not."""
+    context = click.get_current_context(silent=True)
+    source = context.get_parameter_source("model") if context else None
+    return f"{name} (no --model given)" if source is click.core.ParameterSource.DEFAULT else name
+
+
 def _take_deployment(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
     """Settings of a deployment file as defaults of the command's options."""
     if path is None:

@@ -6,7 +6,7 @@ even.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,15 @@ LONG_S = (5, 10, 20, 30, 50, 100)  # of TTFT; the thresholds of the published ro
 Floats = NDArray[np.float64]
 
 
-def fleet_tables(record: RunRecord, prefill: Collection[int] = ()) -> dict[str, Any]:
+def fleet_tables(record: RunRecord, prefill: Collection[int] = (), pools: Sequence[str] = ()) -> dict[str, Any]:
     """`replicas`, `decisions`, `long_tail` and `hotspot_index` of a run; times in ms. `prefill` are replicas that hand over what they
-    computed: requests count where they are answered, so those have none, and the index leaves them out.
+    computed: requests count where they are answered, so those have none but the prompt tokens that they computed, and the index leaves
+    them out. `pools` are the names of the replicas' pools.
     """
     count = len(record.paid_s) or int(np.max(record.requests["replica"], initial=0)) + 1
     ttft = request_latencies_ms(record)["ttft"]
     return {
-        "replicas": [_replica(record, ttft, replica) for replica in range(count)],
+        "replicas": [_replica(record, ttft, replica) | ({"pool": pools[replica]} if pools else {}) for replica in range(count)],
         "decisions": _decisions(record, ttft),
         "long_tail": {str(seconds): int((ttft > 1e3 * seconds).sum()) for seconds in LONG_S},
         "hotspot_index": _hotspot(record, [replica for replica in range(count) if replica not in prefill]),
@@ -51,7 +52,8 @@ def _replica(record: RunRecord, ttft: Floats, replica: int) -> dict[str, float |
     ran = log["iteration_replica"] == replica
     up_s = record.paid_s[replica] if record.paid_s else float((log["start_s"] + log["duration_s"]).max())
     busy = float(log["duration_s"][ran].sum()) / up_s if up_s else 0.0
-    return found | {"busy_fraction": busy, "max_waiting": int(log["waiting"][ran].max(initial=0))}
+    computed = int(log["prefill_tokens"][ran].sum())
+    return found | {"busy_fraction": busy, "max_waiting": int(log["waiting"][ran].max(initial=0)), "prefill_tokens": computed}
 
 
 def _ttft(values: Floats, percentiles: tuple[int, ...]) -> dict[str, float | int]:

@@ -96,8 +96,9 @@ class Run:
     @property
     def fleet_tables(self) -> dict[str, Any]:
         """The tables of sim.results.fleet_tables."""
-        roles = [pool.role for pool in self.study.whole_fleet.pools for _ in range(pool.most)]
-        return fleet_tables(self.record, [replica for replica, role in enumerate(roles) if role == PREFILL])
+        pools = [pool for pool in self.study.whole_fleet.pools for _ in range(pool.most)]
+        names = [pool.name for pool in pools] if len(self.pools) > 1 else []
+        return fleet_tables(self.record, [replica for replica, pool in enumerate(pools) if pool.role == PREFILL], names)
 
     def draw_records(self, count: int = DEFAULT_DRAWS) -> Iterator[RunRecord]:
         """The requests of a run at each of `count` draws of the rates, those behind `rate_intervals`; same workload, no iteration log."""

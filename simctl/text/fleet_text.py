@@ -11,6 +11,7 @@ MOST = 32  # replicas that are printed
 # key, heading, decimals, scale
 REPLICAS = (
     ("replica", "replica", 0, 1.0),
+    ("pool", "pool", 0, 1.0),
     ("requests", "requests", 0, 1.0),
     ("mean_ttft_ms", "mean TTFT", 1, 1.0),
     ("p90_ttft_ms", "P90 (ms)", 1, 1.0),
@@ -18,6 +19,7 @@ REPLICAS = (
     ("busy_fraction", "busy (%)", 1, 100.0),
     ("max_waiting", "queue", 0, 1.0),
 )
+PREFILLED = ("prefill_tokens", "prefilled", 0, 1.0)
 DECISIONS = (
     ("decision", "decision", 0, 1.0),
     ("requests", "requests", 0, 1.0),
@@ -33,7 +35,8 @@ def fleet_lines(tables: Mapping[str, Any], gpu_hours: float) -> list[str]:
     if len(replicas) == 1:
         return _long_tail(tables["long_tail"])
     shown = sorted(sorted(replicas, key=lambda row: -row["requests"])[:MOST], key=lambda row: row["replica"])
-    lines = ["", *_table(shown, REPLICAS)]
+    apart = any(not row["requests"] and row.get("prefill_tokens") for row in replicas)  # a pool that only reads prompts
+    lines = ["", *_table(shown, (*REPLICAS, PREFILLED) if apart else REPLICAS)]
     if len(shown) < len(replicas):
         lines.append(f"the {len(shown)} of {len(replicas)} replicas with most requests")
     if len(tables["decisions"]) > 1:
@@ -45,7 +48,7 @@ def fleet_lines(tables: Mapping[str, Any], gpu_hours: float) -> list[str]:
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str, int, float]]) -> list[str]:
     there = [column for column in columns if column[0] in rows[0]]
     cells = [[_cell(row[key], digits, scale) for key, _, digits, scale in there] for row in rows]
-    return aligned([heading for _, heading, _, _ in there], cells)
+    return aligned([heading for _, heading, _, _ in there], cells, gap=2 if len(there) < 8 else 1)
 
 
 def _cell(value: Any, digits: int, scale: float) -> str:

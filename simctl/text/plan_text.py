@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sim.planning.words import conclusion, named
+from simctl.options import model_said
 from simctl.text.layout import aligned, fill
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def print_answer(answer: PlanAnswer) -> None:
     """The question, the choices that might be cheapest, those that cannot do, what more money buys, and the answer."""
     plan = answer.plan
     slo = " ".join(condition.text for condition in plan.conditions)
-    model = plan.choices[0].study.deployment.model.name
+    model = model_said(plan.choices[0].study.deployment.model.name)
     click.echo(click.style(fill(f"Which deployment of {model} has {slo} at the least cost?"), bold=True))
     inside = [i for i, standing in enumerate(plan.standings) if not standing.why]
     inside.sort(key=lambda i: plan.choices[i].cost(plan.standings[i].fails + 1))

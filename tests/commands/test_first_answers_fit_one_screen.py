@@ -48,6 +48,19 @@ def test_simulate_is_a_screen_that_ends_with_the_answer():
     assert whole.endswith(answer)
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("what-if", "--ctx", "8K", "--gpu", "H100"),
+        ("what-if", "--ctx", "8K", "--gpu", "H100", "--explain"),
+        ("simulate", "--gpu", "H100", "--num-prompts", "4", "--request-rate", "9", "--draws", "0"),
+    ],
+)
+def test_a_model_that_nobody_named_is_said_to_be_so(asked):
+    assert "Qwen2.5-7B-1M (no --model given) on " in " ".join(run(*asked).stdout.split())
+    assert "no --model given" not in run(*asked, "--model", "Qwen2.5-7B-1M").stdout
+
+
 def test_the_answer_says_whether_it_queues():
     behind = " ".join(_simulated("--request-rate", "500").split())
     assert "=> Saturated at" in behind

@@ -80,6 +80,7 @@ def test_replicas_and_decisions_add_up(requests, router, replicas):
     assert 1.0 <= tables["hotspot_index"] <= replicas + 1e-9
     busy_s = sum(row["busy_fraction"] * up_s for row, up_s in zip(tables["replicas"], record.paid_s, strict=True))
     assert busy_s == pytest.approx(record.iterations["duration_s"].sum())
+    assert sum(row["prefill_tokens"] for row in tables["replicas"]) == record.iterations["prefill_tokens"].sum()
     assert max(row["max_waiting"] for row in tables["replicas"]) == record.iterations["waiting"].max()
 
 
@@ -119,3 +120,17 @@ def test_a_large_fleet_shows_the_replicas_with_most_requests():
     lines = fleet_lines(tables, 1.0)
     assert lines[1 : 1 + 1 + 32][-1] == "99              6    1,000.0   1,000.0       0.0"
     assert "the 32 of 100 replicas with most requests" in lines
+
+
+def test_pools_have_names_and_prefill_replicas_show_what_they_did():
+    from tests.cli import run
+
+    fleet = ("simulate", "--fleet", "scenarios/fleets/two_prefill_two_decode.yaml", "--num-prompts", "20", "--request-rate", "8")
+    lines = run(*fleet, "--random-input-len", "700", "--random-output-len", "12", "--draws", "0").stdout.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("replica "))
+    assert lines[head].split()[1] == "pool"
+    assert lines[head].endswith("prefilled")
+    rows = [line.split() for line in lines[head + 1 : head + 5]]
+    assert [row[1] for row in rows] == ["prefill", "prefill", "decode", "decode"]
+    assert sum(int(row[-1].replace(",", "")) for row in rows[:2]) == 20 * 700
+    assert max(map(len, lines)) <= 80
