@@ -18,10 +18,10 @@ from sim.study.simulate import scope_of
 
 @dataclass(slots=True)
 class PlanAnswer:
-    """A race's result and what is known around its winner; `finished` is False where somebody stopped it."""
+    """A race's result and what is known around its winner; `ended` says what ended it early, if something did."""
 
     plan: RaceResult
-    finished: bool = True
+    ended: str = ""
     quick: bool = False
     front: list[Point] = field(default_factory=list)
     sustained: Sustained | None = None
@@ -29,6 +29,11 @@ class PlanAnswer:
     measurement: Measurement | None = None
     day: list[Hour] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)  # combinations that there cannot be, and why
+
+    @property
+    def finished(self) -> bool:
+        """Whether all was looked at."""
+        return not self.ended
 
     @property
     def conclusion(self) -> str:
@@ -67,7 +72,8 @@ def as_dict(answer: PlanAnswer) -> dict[str, Any]:
         "slo": [condition.text for condition in plan.conditions],
         **_asked(plan),
         "finished": answer.finished,
-        "winner": one(plan.winner) if plan.winner else None,
+        "lasts": plan.lasts or None,
+        "winner": {**one(plan.winner), "replicas_at_least": plan.fewest(plan.winner).replicas} if plan.winner else None,
         "undecided": [one(each) for each in plan.undecided()],
         "nearest": one(nearest) if (nearest := plan.nearest()) and not plan.winner else None,
         **(

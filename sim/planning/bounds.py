@@ -28,12 +28,14 @@ from sim.planning.trials import trace_of
 from sim.results.chance import Chance
 from sim.slo import Condition
 from sim.study.deployment import Deployment
+from sim.study.lasting import can_last
 from sim.study.run import PlannedPool, check_all_fit, planned
 from sim.workload.trace import Trace
 
 Floats = NDArray[np.float64]
 TRIALS = 60  # 60 that all rule a count out, or three quarters of them, are more than enough
 ENOUGH = next(n for n in range(1, TRIALS) if Chance(n, TRIALS).certain is not False)
+LONG = 1_000  # a quarter of the requests that a lasting load's work is averaged over
 SLACK = 0.9  # work at best is still that much less: waves and padding are not smooth
 
 
@@ -75,8 +77,8 @@ def _said(condition: Condition, goodput: Mapping[str, float]) -> list[tuple[str,
 class Bounds:
     """Bounds of many choices under one workload; what they have in common is computed once."""
 
-    def __init__(self, conditions: Sequence[Condition]) -> None:
-        self._conditions = conditions
+    def __init__(self, conditions: Sequence[Condition], for_s: float | None = None) -> None:
+        self._conditions, self._for_s, self._lasts = conditions, for_s, False
         self._applies = True
         self._traces: list[Trace] = []
         self._deadline = Deadline()
@@ -91,7 +93,14 @@ class Bounds:
         """
         study = choice.study
         if not self._traces:
-            self._traces = [trace_of(study, trial) for trial in range(TRIALS if study.workload.redraw else 1)]
+            self._lasts = self._for_s is None and can_last(study.workload)
+            if self._lasts and study.workload.redraw is not None:
+                self._traces = [study.workload.redraw(0, 4 * LONG)]
+            elif self._for_s is not None and study.workload.redraw is not None:  # the bound of a longer load is no lower
+                requests = min(math.ceil(self._for_s * study.workload.redraw.rate_per_s), LONG)
+                self._traces = [study.workload.redraw(trial, requests) for trial in range(TRIALS)]
+            else:
+                self._traces = [trace_of(study, trial) for trial in range(TRIALS if study.workload.redraw else 1)]
             self._deadline = deadline_of(self._conditions, study.goodput)
             # clients that wait for their answers, and requests that are turned away, set no deadline
             self._applies = study.workload.max_concurrency is None and study.deployment.admission == NO_LIMITS
@@ -127,7 +136,8 @@ class Bounds:
         if not self._applies or pool.spec.deployment.limits.draft or pool.config.options:
             return np.zeros(TRIALS)
         if (shortest, longest) not in self._loads:
-            found = [_load(trace, shortest, longest, self._deadline) for trace in self._traces]
+            of = _lasting_load if self._lasts else _load
+            found = [of(trace, shortest, longest, self._deadline) for trace in self._traces]
             self._loads[shortest, longest] = [found[trial % len(found)] for trial in range(TRIALS)]
         times = _Times(pool, self._deadline, self._steps)
         return SLACK * np.array([times.needed(load, trial) for trial, load in enumerate(self._loads[shortest, longest])])
@@ -174,6 +184,18 @@ def _load(trace: Trace, shortest: int, longest: int, deadline: Deadline) -> Load
     until = span + deadline.first_s + (deadline.token_s * float(outputs.max() - 1) if deadline.token_share else math.inf)
     context = float(np.average(prompts, weights=outputs))
     return Load(span + deadline.first_s, first, _near(float(np.quantile(prompts, 0.25))), until, last, _near(context))
+
+
+def _lasting_load(trace: Trace, shortest: int, longest: int, deadline: Deadline) -> Load:
+    """The load of the prompts in this range when it goes on for good: all of it has to be computed in the time in which it comes."""
+    mine = (trace.prompt_tokens > shortest) & (trace.prompt_tokens <= longest)
+    if np.isnan(trace.arrival_s).any() or not mine.any() or not (span := float(trace.arrival_s[-1])):
+        return NO_LOAD
+    prompts, outputs = trace.prompt_tokens[mine], trace.output_tokens[mine]
+    cached = any(content is not None for content in trace.contents)  # such prompts cost nothing
+    context = float(np.average(prompts, weights=outputs))
+    typical = _near(float(np.quantile(prompts, 0.25)))
+    return Load(span, 0.0 if cached else float(prompts.sum()), typical, span, float((outputs - 1).sum()), _near(context))
 
 
 def _smallest(sizes: NDArray[np.int64], requests: int, share: float) -> float:
@@ -251,9 +273,11 @@ def _step_s(pool: PlannedPool, shape: BatchShape) -> Floats:
     return np.broadcast_to(np.asarray(step_time_s(d.work(shape), rates, np), dtype=float), (TRIALS,))
 
 
-def standings_of(choices: Sequence[Choice], conditions: Sequence[Condition], most: int) -> list[Standing]:
-    """Where every choice stands before any trial; out, too, if it needs more than `most` GPUs."""
-    bounds, found = Bounds(conditions), []
+def standings_of(choices: Sequence[Choice], conditions: Sequence[Condition], most: int, for_s: float | None = None) -> list[Standing]:
+    """Where every choice stands before any trial of a load that lasts `for_s` (None: for good); out, too, if it needs more than `most`
+    GPUs.
+    """
+    bounds, found = Bounds(conditions, for_s), []
     for choice in choices:
         standing = bounds.standing(choice)
         if not standing.why and choice.gpus_of(standing.fails + 1) > most:

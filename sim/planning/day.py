@@ -43,6 +43,6 @@ def hours_of(
     holds = np.maximum.accumulate(np.interp(np.arange(1, most + 1), counts, highest))
     found = []
     for rate in rates:
-        count = int(np.searchsorted(holds, rate)) + 1 if rate <= holds[-1] else most
+        count = int(np.searchsorted(holds, rate)) + 1 if rate <= min(holds[-1], np.nextafter(max(rates), 0.0)) else most
         found.append(Hour(rate, count, choice.gpus_of(count), choice.cost(count)))
     return found

@@ -26,7 +26,7 @@ def deployments(
     dtype: Sequence[str | None] = (None,),
     kv_dtype: Sequence[str | None] = (None,),
     attention: Sequence[AttentionPolicy | None] = (None,),
-    router: Sequence[str] = ("least-requests",),
+    router: Sequence[str] = ("round-robin",),
     max_num_seqs: Sequence[int | float | None] = (None,),
     max_num_batched_tokens: Sequence[int | None] = (None,),
     topology: Mapping[str, Topology] | None = None,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from sim.errors import UsageError
@@ -17,8 +18,9 @@ from sim.planning.front import front_of
 from sim.planning.grid import MOST_CHOICES
 from sim.planning.highest_rate import TRIALS, asked_rate, sustained
 from sim.planning.race import Race, Step, search
-from sim.planning.trials import Runner, cost_shares_of, runner
+from sim.planning.trials import OutOfTime, Runner, cost_shares_of, runner
 from sim.planning.value import best_measurement
+from sim.planning.words import for_how_long
 from sim.rates.source import RateSource
 from sim.slo import parse_slo
 from sim.specs.gpus import get_gpu
@@ -46,7 +48,9 @@ class Plan:
     `slo` are conditions as in sim.slo; `goodput` maps ttft, tpot, e2el to milliseconds; `prices` are USD per GPU-hour by GPU (else the
     catalogue's). `pools` are kinds of sim.planning.choices; `reserve` also buys what the loss of one replica or node takes. `hours` are
     requests per second of each hour of a day whose busiest hour is the workload. `quick` leaves out all but the cheapest; `emit` is the
-    kind of launch commands that the winner must have (sim.planning.emit). `workers` None: a process per core.
+    kind of launch commands that the winner must have (sim.planning.emit). `workers` None: a process per core. The load lasts `for_s`
+    seconds, None: for good (sim.study.lasting). The answer is what is known `within_s`
+    seconds of simulating, None: when all is.
     """
 
     deployments: Mapping[str, Deployment] | Sequence[Deployment]
@@ -62,12 +66,17 @@ class Plan:
     quick: bool = False
     emit: str | None = None
     workers: int | None = None
+    for_s: float | None = None
+    within_s: float | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)  # combinations that cannot be deployments, and why
 
     def __post_init__(self) -> None:
         if self.reserve not in RESERVES:
             raise UsageError(f"no reserve {self.reserve!r}; there are {', '.join(RESERVES)}")
         check_kinds(self.pools)
+        redraw = self.workload.redraw
+        if self.for_s is not None and (redraw is None or not math.isfinite(redraw.rate_per_s)):
+            raise UsageError("--for is of requests drawn at a constant rate: this load lasts as long as it does")
 
     def choices(self) -> tuple[list[Choice], dict[str, str]]:
         """All choices, and by name why other deployments are none. UsageError where there is none, too many, or a GPU has no price."""
@@ -98,17 +107,20 @@ class Plan:
         return choices, skipped
 
     def answer(self, watch: Callable[[Sequence[Choice]], Watch] | None = None) -> PlanAnswer:
-        """The race, and what is around its winner. Ctrl-C ends either with what is known; `watch` of the choices is told how far it is."""
+        """The race, and what is around its winner. Ctrl-C, or the time that is up, ends either with what is known; `watch` of the choices
+        is told how far it is.
+        """
         conditions = parse_slo(self.slo, self.goodput)
         choices, skipped = self.choices()
         if self.emit:
             check_emits(choices)
         told = watch(choices) if watch else None
         quick = self.quick or self.emit is not None
-        with runner(choices, conditions, self.workers or os.cpu_count() or 1) as run:
-            standings = standings_of(choices, conditions, self.most_gpus)
+        lasts = for_how_long(self.workload, self.for_s)
+        with runner(choices, conditions, self.workers or os.cpu_count() or 1, self.for_s, self.within_s) as run:
+            standings = standings_of(choices, conditions, self.most_gpus, self.for_s)
             result, race = search(choices, conditions, run.trials, self.most_gpus, told, standings)
-            answer = PlanAnswer(result, result.finished, quick, skipped=skipped)
+            answer = PlanAnswer(replace(result, lasts=lasts), result.ended, quick, skipped=skipped)
             try:
                 if result.winner and result.finished and not quick:
                     _look_around(answer, race, run, told)
@@ -116,7 +128,9 @@ class Plan:
                     _say(told, "what each hour of the day needs")
                     answer.day = _day(answer, run, self.hours)
             except KeyboardInterrupt:
-                answer.finished = False
+                answer.ended = "stopped"
+            except OutOfTime:
+                answer.ended = "time is up"
         return answer
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sim.planning.choices import Choice
-from sim.planning.trials import Run, Trial
-from sim.results.chance import CERTAINTY, STAGES, Chance
+from sim.planning.trials import OutOfTime, Run, Trial
+from sim.results.chance import CERTAINTY, ENOUGH, STAGES, Chance, chance_of_figures
 from sim.slo import Condition
 
 GALLOP_BELOW = 0.5  # chance from which on counts are tried one by one
-RANKED = (1, *STAGES)  # stages; a single trial ranks
+RANKED = (1, *(stage for stage in STAGES if stage <= ENOUGH))  # stages; a single trial ranks
 TWO_UPTO = 20  # trials
 TWINS_AFTER = 100  # trials in which two choices went alike, so that one takes the rest from the other
 
@@ -39,7 +39,9 @@ class Tried:
         """More trials."""
         self.trials.extend(trials)
         self.worst += sum(max(trial.used) for trial in trials)
-        self.chance = Chance(self.chance.met + sum(trial.met for trial in trials), len(self.trials))
+        used = np.array([trial.used for trial in self.trials])
+        error = np.array([trial.error or (0.0,) * len(trial.used) for trial in self.trials])
+        self.chance = chance_of_figures(used, error, np.array([trial.grows for trial in self.trials]))
 
     @property
     def used(self) -> tuple[float, ...]:
@@ -103,14 +105,21 @@ class Standing:
 class RaceResult:
     """The answer: `winner` is the cheapest count that certainly meets the SLO, None where none does. `standings` are of all choices.
 
-    `best` is the winner or, where trials ended early or did not suffice, the cheapest count that looks as if it did.
+    `best` is the winner or, where trials ended early or did not suffice, the cheapest count that looks as if it did. `ended` says what
+    ended the race early, `lasts` how long the load lasts, in words.
     """
 
     choices: Sequence[Choice]
     conditions: Sequence[Condition]
     standings: Sequence[Standing]
     best: Tried | None
-    finished: bool = True
+    ended: str = ""
+    lasts: str = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the race came to its own end."""
+        return not self.ended
 
     @property
     def winner(self) -> Tried | None:
@@ -129,6 +138,13 @@ class RaceResult:
         """Cheaper counts of which the trials leave open whether they meet the SLO."""
         limit = math.inf if self.winner is None else self.cost(self.winner)
         return [each for each in self.tried() if each.chance.certain is None and self.cost(each) < limit]
+
+    def fewest(self, tried: Tried) -> Tried:
+        """The fewest units of the same choice that the trials do not tell from enough: itself, or the lower end of the margin."""
+        standing, low = self.standings[tried.choice], tried
+        while (below := standing.tried.get(low.replicas - 1)) is not None and below.trials and below.chance.certain is not False:
+            low = below
+        return low
 
     def nearest(self) -> Tried | None:
         """The count that came nearest: the highest chance, the cheaper of equals."""
@@ -252,7 +268,7 @@ def search(
     standings: Sequence[Standing] | None = None,
     stages: Sequence[int] = RANKED,
 ) -> tuple[RaceResult, Race]:
-    """The cheapest count over all choices, of up to `most` GPUs. KeyboardInterrupt ends it early, with what is known then."""
+    """The cheapest count over all choices, of up to `most` GPUs. KeyboardInterrupt or OutOfTime ends it early, with what is known then."""
     known = list(standings) if standings is not None else [Standing() for _ in choices]
     best: Tried | None = None
 
@@ -267,8 +283,9 @@ def search(
             best = race.cheapest(stage)
             if race.done > before:
                 step(Step(stage, race.done, 0, best, True))
-    except KeyboardInterrupt:
-        plan = RaceResult(choices, conditions, known, best, finished=False)
+    except (KeyboardInterrupt, OutOfTime) as reason:
+        plan = RaceResult(choices, conditions, known, best, "time is up" if isinstance(reason, OutOfTime) else "stopped")
         likely = [each for each in plan.tried() if each.chance.value >= CERTAINTY and each.chance.certain is not False]
-        return replace(plan, best=likely[0] if likely else None), race
+        certain = [each for each in likely if each.chance.certain]
+        return replace(plan, best=next(iter(certain or likely), None)), race
     return RaceResult(choices, conditions, known, best), race

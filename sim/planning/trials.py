@@ -6,35 +6,47 @@ Trial i has the same draws whatever the choice and its count: common random numb
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
-from typing import NamedTuple
+from time import monotonic, sleep
+from typing import Any, NamedTuple
 
 from sim.planning.choices import Choice
-from sim.results.metrics import cost_shares, summarise
+from sim.results.metrics import cost_shares, latency_figures
 from sim.slo import Condition
-from sim.study.run import PlannedPool, Study, check_all_fit, planned, run_planned
+from sim.study.lasting import Lasts, Latency
+from sim.study.run import Study, planned, run_planned
 from sim.workload.trace import Trace
 
 CLOSEST = 0.04  # relative width to which the highest rate of a trial is found
 MOST_FACTOR = 64.0
+LAZY_S = 1.5  # of trials in this process, before others are worth their start
 
 
 class Trial(NamedTuple):
-    """How much of each condition's limit was used, and what the run gave: tokens per second of one user, and output tokens per second."""
+    """How much of each condition's limit was used, what the run gave (tokens per second of one user, and output tokens per second), whether
+    its queue `grows` without end, and standard errors of `used` (none: exact).
+    """
 
     used: tuple[float, ...]
     user_tokens_per_s: float = math.nan
     output_tokens_per_s: float = math.nan
+    grows: bool = False
+    error: tuple[float, ...] = ()
 
     @property
     def met(self) -> bool:
-        """Whether every condition holds."""
-        return bool(max(self.used) <= 1.0)
+        """Whether every condition seems to hold, and that for good."""
+        return bool(max(self.used) <= 1.0) and not self.grows
+
+
+class OutOfTime(Exception):
+    """The budget of time is spent."""
 
 
 Run = Callable[[int, int, Iterable[int]], Iterable[Trial]]
@@ -44,26 +56,25 @@ Run = Callable[[int, int, Iterable[int]], Iterable[Trial]]
 class Here:
     """Trials in this process: one count of a choice at a time."""
 
-    def __init__(self, choices: Sequence[Choice], conditions: Sequence[Condition]) -> None:
-        self._choices, self._conditions = choices, conditions
+    def __init__(self, choices: Sequence[Choice], conditions: Sequence[Condition], for_s: float | None = None) -> None:
+        self._choices, self._conditions, self._for_s = choices, conditions, for_s
         self._key: tuple[int, int] = (-1, 0)
-        self._study: Study
-        self._pools: list[PlannedPool]
+        self._load: Lasts
 
     def one(self, choice: int, count: int, trial: int, factor: float = 1.0) -> Trial:
         """A trial; requests arrive `factor` times as fast."""
         if self._key != (choice, count):
-            self._study = self._choices[choice].study_of(count)
-            self._pools = planned(self._study)
+            self._load = Lasts(self._choices[choice].study_of(count), self._for_s)
             self._key = (choice, count)
-        study, trace = self._study, trace_of(self._study, trial)
-        if factor != 1.0:
-            trace = trace.rate_scaled(factor)
-        check_all_fit(study, trace, self._pools)
-        found = summarise(run_planned(study, self._pools, trace, trial), study.goodput)
-        used = tuple(float(condition.use(found)) for condition in self._conditions)
-        tpot = found["mean_tpot_ms"]
-        return Trial(used, float(1e3 / tpot) if tpot else math.nan, _tokens_per_s(trace, found))
+        goodput, names = self._load.study.goodput, [condition.figure for condition in self._conditions]
+
+        def used(latency: Latency) -> list[float]:
+            found = latency_figures(latency, names, goodput)
+            return [float(condition.use(found)) for condition in self._conditions]
+
+        found = self._load.trial(trial, used, factor)
+        tpot = latency_figures(found.latency, ["mean_tpot_ms"])["mean_tpot_ms"]
+        return Trial(found.used, float(1e3 / tpot) if tpot else math.nan, found.tokens_per_s, found.grows, found.error)
 
     def factor(self, choice: int, count: int, trial: int) -> float:
         """How many times as fast the requests of a trial may arrive (below MOST_FACTOR), by bisection; 0 where even a 64th is too fast.
@@ -91,12 +102,6 @@ class Here:
         return low
 
 
-def _tokens_per_s(trace: Trace, found: Mapping[str, float]) -> float:
-    """Output tokens per second in the long run: an open load's own rate, since who meets an SLO keeps up with it; else the run's."""
-    span = float(trace.arrival_s[-1] - trace.arrival_s[0])
-    return float(found["total_output_tokens"]) / span if span > 0.0 else float(found["output_throughput"])
-
-
 def trace_of(study: Study, trial: int) -> Trace:
     """The workload of a trial."""
     return study.workload.redraw(trial) if study.workload.redraw else study.workload.trace
@@ -111,56 +116,92 @@ def cost_shares_of(study: Study) -> dict[str, float]:
 _here: Here | None = None  # of a worker process
 
 
-def _begin(choices: Sequence[Choice], conditions: Sequence[Condition]) -> None:
+def _begin(here: Here, parent: int) -> None:
     global _here
-    _here = Here(choices, conditions)
+    _here = here
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
-def _one(asked: tuple[int, int, int]) -> Trial:
+def _end_with(parent: int) -> None:
+    """End this process when its parent has gone, however it went."""
+    while os.getppid() == parent:
+        sleep(1.0)
+    os._exit(1)
+
+
+def _one(what: Callable[..., Any], choice: int, count: int, trial: int) -> Any:
     assert _here is not None
-    return _here.one(*asked)
-
-
-def _factor(asked: tuple[int, int, int]) -> float:
-    assert _here is not None
-    return _here.factor(*asked)
+    return what(_here, choice, count, trial)
 
 
 class Runner:
-    """Runs trials in `workers` processes, in this one if there is one."""
+    """Runs trials in this process and, once they have taken LAZY_S, in `workers` processes. Raises OutOfTime `within_s` after its start."""
 
-    def __init__(self, choices: Sequence[Choice], conditions: Sequence[Condition], workers: int, pool: ProcessPoolExecutor | None) -> None:
-        self._here, self._workers, self._pool = Here(choices, conditions), workers, pool
+    def __init__(self, here: Here, workers: int, within_s: float | None = None) -> None:
+        self._here, self._workers = here, workers
+        self._ends = math.inf if within_s is None else monotonic() + within_s
+        self._spent = 0.0
+        self._pool: ProcessPoolExecutor | None = None
 
     def trials(self, choice: int, count: int, trials: Iterable[int]) -> list[Trial]:
         """Trials, in order."""
-        asked = [(choice, count, trial) for trial in trials]
-        if self._pool is None:
-            return [self._here.one(*each) for each in asked]
-        return list(self._pool.map(_one, asked, chunksize=-(-len(asked) // (2 * self._workers))))
+        found: list[Trial] = self._each(Here.one, [(choice, count, trial) for trial in trials])
+        return found
 
     def factors(self, choice: int, count: int, trials: Iterable[int]) -> list[float]:
         """Of each trial, how many times as fast its requests may arrive."""
-        asked = [(choice, count, trial) for trial in trials]
+        found: list[float] = self._each(Here.factor, [(choice, count, trial) for trial in trials])
+        return found
+
+    def _each(self, what: Callable[..., Any], asked: Sequence[tuple[int, int, int]]) -> list[Any]:
+        done: list[Any] = []
+        for each in asked:
+            if self._workers > 1 and self._spent > LAZY_S:
+                break
+            began = monotonic()
+            if began > self._ends:
+                raise OutOfTime
+            done.append(what(self._here, *each))
+            self._spent += monotonic() - began
+        if len(done) < len(asked):
+            futures = [self._processes().submit(_one, what, *each) for each in asked[len(done) :]]
+            try:
+                done += [future.result(None if math.isinf(self._ends) else max(self._ends - monotonic(), 0.0)) for future in futures]
+            except TimeoutError:
+                raise OutOfTime from None
+        return done
+
+    def _processes(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            return [self._here.factor(*each) for each in asked]
-        return list(self._pool.map(_factor, asked))
+            self._pool = ProcessPoolExecutor(
+                self._workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(self._here, os.getpid())
+            )
+            ours = threading.current_thread() is threading.main_thread()
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ours else None  # what starts inherits it: Ctrl-C is for this process
+            for _ in range(self._workers):
+                self._pool.submit(int)  # they start now
+            if ours:
+                signal.signal(signal.SIGINT, before)
+        return self._pool
+
+    def close(self) -> None:
+        """End its processes, whatever they are doing."""
+        if self._pool is not None:
+            processes = list((self._pool._processes or {}).values())
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.kill()
+            for process in processes:
+                process.join()
 
 
 @contextmanager
-def runner(choices: Sequence[Choice], conditions: Sequence[Condition], workers: int) -> Iterator[Runner]:
-    """What runs trials; its processes end with the context."""
-    if workers == 1:
-        yield Runner(choices, conditions, 1, None)
-        return
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(choices, conditions))
-    ours = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ours else None  # what starts inherits it: Ctrl-C is for this process
-    for _ in range(workers):
-        pool.submit(int)  # they start now
-    if ours:
-        signal.signal(signal.SIGINT, before)
+def runner(
+    choices: Sequence[Choice], conditions: Sequence[Condition], workers: int, for_s: float | None = None, within_s: float | None = None
+) -> Iterator[Runner]:
+    """What runs trials of a load that lasts `for_s` (None: for good), for `within_s` seconds; its processes end with the context."""
+    running = Runner(Here(choices, conditions, for_s), workers, within_s)
     try:
-        yield Runner(choices, conditions, workers, pool)
+        yield running
     finally:
-        pool.shutdown(cancel_futures=True)
+        running.close()

@@ -12,18 +12,31 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
 STAGES = (4, 20, 40, 60, 80, 100, 140, 200, 280, 400, 560, 800, 1130, 1600)  # trials after which one looks: 100 that all hold are enough
+ENOUGH = 200  # trials of a load that lasts: counts that these do not tell apart are one answer with a margin
 CERTAINTY = 0.95
 ERROR = 0.05
+FITTED = 10  # trials from which on their scatter is parted
+SHIFTS = 2.0  # standard errors of the mean that an interval allows for
 PRIOR = (9.5, 0.5)  # ten trials' worth around CERTAINTY, where it is hardest to tell
 
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """`met` of `trials` held; the chance lies in `low`..`high`. `certain`: at least CERTAINTY, below it (False), or not to be told."""
+    """`met` of `trials` held; the chance lies in `low`..`high`. `certain`: at least CERTAINTY, below it (False), or not to be told.
+
+    Where the trials' own figures have errors, `fewest` and `most` are what held at the unfavourable and at the favourable end of those.
+    """
 
     met: int
     trials: int
+    fewest: int | None = None
+    most: int | None = None
 
     @property
     def value(self) -> float:
@@ -33,16 +46,23 @@ class Chance:
     @property
     def low(self) -> float:
         """The least that the chance may be."""
+        if self.fewest is not None:
+            return Chance(self.fewest, self.trials).low
         return 0.0 if self.met == 0 else self._edge(0.0)
 
     @property
     def high(self) -> float:
         """The most that it may be."""
+        if self.most is not None:
+            return Chance(self.most, self.trials).high
         return 1.0 if self.met == self.trials else self._edge(1.0)
 
     @property
     def certain(self) -> bool | None:
         """Whether the chance is at least CERTAINTY; None where the trials leave that open."""
+        if self.fewest is not None and self.most is not None:
+            ends = Chance(self.fewest, self.trials).certain, Chance(self.most, self.trials).certain
+            return ends[0] if ends[0] == ends[1] else None
         return self.value > CERTAINTY if self.trials and self._outside(CERTAINTY) else None
 
     def __str__(self) -> str:
@@ -65,6 +85,29 @@ class Chance:
             else:
                 inside = middle
         return outside
+
+
+def chance_of_figures(used: Floats, error: Floats, out: NDArray[np.bool_]) -> Chance:
+    """The chance that all limits hold at a draw of the rates, of trials that saw each a share `used` of each limit, [trial, limit], with a
+    standard `error`; `out` trials do not hold whatever they used.
+
+    The trials scatter by their rates and by their errors. Their logarithms are drawn together around the mean until their variance is what
+    the rates alone explain (constrained empirical Bayes: Louis 1984), and the error of that mean is carried into the interval.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs, noise = np.log(used), np.where(used > 0.0, error / used, 0.0)
+    met = [~out, ~out, ~out]
+    for log, own in zip(logs.T, noise.T, strict=True):
+        known = np.isfinite(log) & ~out
+        if int(known.sum()) < FITTED or not own[known].any():
+            met = [each & (log <= 0.0) for each in met]
+            continue
+        mean, variance = float(log[known].mean()), float(log[known].var(ddof=1))
+        by_rates = max(variance - float((own[known] ** 2).mean()), 0.0)
+        drawn = np.where(known, mean + np.sqrt(by_rates / np.maximum(by_rates + own**2, 1e-300)) * (log - mean), log)
+        off = SHIFTS * math.sqrt(variance / int(known.sum()))
+        met = [each & (drawn + shift <= 0.0) for each, shift in zip(met, (0.0, off, -off), strict=True)]
+    return Chance(*(int(n) for n in (met[0].sum(), len(out), met[1].sum(), met[2].sum())))
 
 
 def chance_of(holds: Callable[[int], bool], stages: tuple[int, ...] = STAGES) -> Chance:

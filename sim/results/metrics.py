@@ -30,6 +30,7 @@ PER_REQUEST = ("ttft", "tpot", "e2el")  # latencies that a request has one of
 LEVELS = tuple(
     np.round(np.concatenate([[0.01], np.arange(0.05, 0.96, 0.05), [0.99]]), 2).tolist()
 )  # of the distributions kept of each draw
+LATENCY = re.compile(r"(mean|median|std|p\d\d)_(ttft|tpot|e2el)_ms")  # figures of latencies that a request has one of
 _GOAL = re.compile(r"(ttft|tpot|e2el):([0-9.]+)")
 
 
@@ -59,6 +60,30 @@ def request_latencies_ms(record: RunRecord) -> dict[str, Floats]:
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = np.where(gaps > 0, (e2el - ttft) / gaps, math.nan)
     return {"ttft": 1e3 * ttft, "tpot": 1e3 * tpot, "e2el": 1e3 * e2el}
+
+
+def latency_figures(latency: Mapping[str, Floats], names: Sequence[str], goodput: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Figures `names` (as p99_ttft_ms, or `failed`) of requests whose latencies are given as by `request_latencies_ms`, with the counts
+    that shares are made of; the duration is 1 s. Raises KeyError for a figure that is not of latencies.
+    """
+    done = ~np.isnan(latency["e2el"])
+    out: dict[str, float] = {"num_prompts": len(done), "completed": int(done.sum()), "failed": int((~done).sum()), "duration": 1.0}
+    if goodput:
+        out["request_goodput"] = int((done & ~np.any([latency[name] > limit for name, limit in goodput.items()], axis=0)).sum())
+    for name in names:
+        if name in out or name == "good":
+            continue
+        if (match := LATENCY.fullmatch(name)) is None:
+            raise KeyError(name)
+        statistic, of = match.groups()
+        there = latency[of][~np.isnan(latency[of])]
+        if not len(there):
+            out[name] = math.nan
+        elif statistic in ("mean", "std"):
+            out[name] = float(getattr(there, statistic)())
+        else:
+            out[name] = float(np.percentile(there, 50 if statistic == "median" else int(statistic[1:])))
+    return out
 
 
 def latency_quantiles(record: RunRecord) -> Floats:

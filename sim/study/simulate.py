@@ -21,14 +21,15 @@ from sim.engine.kv.tiers import tier_hit_rates
 from sim.errors import UsageError
 from sim.rates.load import load_rates, scope_notes
 from sim.rates.serving import HostRates, as_served
-from sim.results.chance import STAGES, Chance, chance_of
+from sim.results.chance import ENOUGH, STAGES, Chance, chance_of, chance_of_figures
 from sim.results.fleet_tables import fleet_tables
 from sim.results.intervals import around, block_intervals, rate_intervals, repeat_intervals
-from sim.results.metrics import cost_shares, latency_quantiles, summarise, tenant_figures
+from sim.results.metrics import LATENCY, cost_shares, latency_figures, latency_quantiles, summarise, tenant_figures
 from sim.results.record import RunRecord
 from sim.results.run_files import to_dataset
 from sim.study.deployment import Deployment
 from sim.study.fleet_spec import Fleet
+from sim.study.lasting import Lasting, Lasts, can_last
 from sim.study.run import PlannedPool, Progress, Study, check_all_fit, planned, run_fast, run_planned, runs_directly
 from sim.workers import in_threads
 from sim.workload.workload import Workload
@@ -117,27 +118,37 @@ class Run:
         return None if record is None else float(summarise(record)["request_throughput"])
 
     def goal(self, metric: str, limit: float, on_progress: Progress | None = None) -> Goal:
-        """Whether a figure is at most `limit`, and with what chance in a run like this. UsageError for an unknown figure."""
+        """Whether a figure is at most `limit`, and with what chance: for a load that lasts (sim.study.lasting) where one can and the figure
+        is a latency, else in a run like this. UsageError for an unknown figure.
+        """
         if metric not in self.summary:
             raise UsageError(f"no figure {metric!r}; there are {', '.join(sorted(self.summary))}")
-        figure = _trials(self, metric)
+        lasting = can_last(self.study.workload) and LATENCY.fullmatch(metric) is not None and limit > 0.0
+        if lasting:
+            chance = _lasting_chance(self, metric, limit, on_progress)
+        else:
+            figure = _trials(self, metric)
 
-        def holds(trial: int) -> bool:
-            if on_progress:
-                on_progress(trial, STAGES[-1])
-            return figure(trial) <= limit
+            def holds(trial: int) -> bool:
+                if on_progress:
+                    on_progress(trial, STAGES[-1])
+                return figure(trial) <= limit
 
-        return Goal(metric, limit, float(self.summary[metric]), chance_of(holds))
+            chance = chance_of(holds)
+        return Goal(metric, limit, float(self.summary[metric]), chance, lasting)
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A figure that shall be at most `limit`: its value at the median rates, and the chance over rates and run noise."""
+    """A figure that shall be at most `limit`: its value at the median rates, and the chance over rates and run noise. `lasting`: the chance
+    is of a load that goes on.
+    """
 
     metric: str
     limit: float
     value: float
     chance: Chance
+    lasting: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers; `certain` is null where the trials leave open whether the chance is 0.95."""
@@ -337,6 +348,21 @@ def _repeats(
     figures = _all_or_none(figures_of, range(REPEATS - 1), each)
     names = {name for found in figures for name in found}
     return _columns([{name: value for name, value in shown.items() if name in names}, *figures]) if figures else {}
+
+
+def _lasting_chance(run: Run, metric: str, limit: float, on_progress: Progress | None) -> Chance:
+    """The chance that a latency is at most `limit` for good."""
+    load, found, chance = Lasts(run.study), list[Lasting](), Chance(0, 0)
+    for stage in STAGES:
+        if stage > ENOUGH or chance.certain is not None:
+            break
+        while len(found) < stage:
+            if on_progress:
+                on_progress(len(found), ENOUGH)
+            found.append(load.trial(len(found), lambda latency: [latency_figures(latency, [metric])[metric] / limit]))
+        used, error = (np.array([getattr(each, name) for each in found]) for name in ("used", "error"))
+        chance = chance_of_figures(used, error, np.array([each.grows for each in found]))
+    return chance
 
 
 def _trials(run: Run, metric: str) -> Callable[[int], float]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from sim.workload.arrivals import spread_buckets, with_arrivals
 from sim.workload.formats import load_trace
 from sim.workload.loader_options import LoadOptions
 from sim.workload.rate_curve import RateCurve, load_curve
+from sim.workload.redraw import Redraw
 from sim.workload.synthetic import Synthetic, draw, resampled, with_think_time
 from sim.workload.trace import Trace, TraceBuilder, assuming_prefix
 
@@ -33,7 +33,7 @@ class Workload:
 
     trace: Trace
     max_concurrency: int | None = None
-    redraw: Callable[[int], Trace] | None = None
+    redraw: Redraw | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -79,7 +79,7 @@ class Workload:
         return cls(
             draw(spec, np.random.default_rng(seed)),
             max_concurrency,
-            partial(_again, draw, spec, seed),
+            Redraw(draw, spec, seed),
             origin,
         )
 
@@ -127,7 +127,7 @@ class Workload:
         return cls(
             draw_sessions(spec, np.random.default_rng(seed)),
             max_concurrency,
-            partial(_again, draw_sessions, spec, seed),
+            Redraw(draw_sessions, spec, seed),
             origin,
         )
 
@@ -228,10 +228,6 @@ class Workload:
             **({} if rate is None else _rate_origin(rate)),
         }
         return cls(with_think_time(trace, think_time_s, rng), max_concurrency, None, origin)
-
-
-def _again(drawn: Callable[[Any, np.random.Generator], Trace], spec: Any, seed: int, repeat: int) -> Trace:
-    return drawn(spec, np.random.default_rng([seed, repeat + 1]))
 
 
 def _rate(request_rate: float | None, rate_curve: RateCurve | str | Path | None, default_per_s: float) -> float | RateCurve:

@@ -100,7 +100,7 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     workload = workload_of(options, first.longest)
     return Plan(
         found, workload, options["slo"], goodput, prices, _rates(options), options["pools"], options["reserve"],
-        options["most_gpus"], hours, options["quick"], options["emit"], options["workers"], skipped,
+        options["most_gpus"], hours, options["quick"], options["emit"], options["workers"], options["for_s"], options["within"], skipped,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import click
 from sim.errors import UsageError
 from simctl.asked.questions import MANY
 from simctl.option_groups import Sectioned
-from simctl.option_types import CURVE, Parsed
+from simctl.option_types import CURVE, DURATION, Parsed
 from simctl.simulate_options import SECTIONS as OF_SIMULATE
 from simctl.simulate_options import SIMULATE, GoodputCommand
 
@@ -19,7 +20,7 @@ LEFT_OUT = ("replicas", "fleet_file", "goal", "draws", "iterations", "out", "plo
 
 INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
 EMITS = ("vllm", "compose", "k8s", "kserve", "llm-d", "dynamo", "ray")  # those of sim.planning.emitters, which is slow to import
-AS_GIVEN = ("as_json", "workers", "progress", "quick", "emit")  # beside a scenario, too
+AS_GIVEN = ("as_json", "within", "workers", "progress", "quick", "emit")  # beside a scenario, too
 
 
 def _values(text: str) -> tuple[str, ...]:
@@ -32,10 +33,10 @@ def _values(text: str) -> tuple[str, ...]:
 VALUES = Parsed("a[,b...]", _values, "not values with commas between them")
 SECTIONS = {
     "What to decide": ("slo", "goodput", "gpu", "tp", "dtype", "kv-dtype", "attention", "router", "max-num-seqs", "max-num-batched-tokens",
-                       "pools", "reserve", "day", "most-gpus", "price"),
+                       "pools", "reserve", "for", "day", "most-gpus", "price"),
     **{title: tuple(name for name in names if name.replace("-", "_") not in (*LEFT_OUT, "goodput", "fleet"))
        for title, names in OF_SIMULATE.items()},
-    "Answer": ("emit", "quick", "workers", "progress", "seed", "json"),
+    "Answer": ("emit", "quick", "within", "workers", "progress", "seed", "json"),
 }  # fmt: skip
 
 
@@ -57,7 +58,7 @@ class PlanCommand(GoodputCommand, Sectioned):
 @click.option("--dtype", type=VALUES, help="Weight dtypes to choose among: bf16,fp8. [default: 16 bits]")
 @click.option("--kv-dtype", type=VALUES, help="KV-cache dtypes to choose among. [default: 16 bits]")
 @click.option("--attention", type=VALUES, help="Attention policies to choose among: dense,pages:64. [default: dense]")
-@click.option("--router", type=VALUES, default="least-requests", show_default=True, help="Routers to choose among.")
+@click.option("--router", type=VALUES, default="round-robin", show_default=True, help="Routers to choose among.")
 @click.option("--max-num-seqs", type=VALUES, help="Batch caps to choose among. [default: the engine's]")
 @click.option("--max-num-batched-tokens", type=VALUES, help="Token budgets to choose among. [default: the engine's]")
 @click.option(
@@ -74,11 +75,15 @@ class PlanCommand(GoodputCommand, Sectioned):
     show_default=True,
     help="Also buy what the loss of one replica, or of a node, takes from each pool.",
 )
+@click.option("--for", "for_s", type=DURATION, metavar="TIME", help="How long the load lasts: 90s, 30m, 1h. [default: for good]")
 @click.option(
     "--day", type=CURVE, metavar="NAME", help="Plan for the busiest hour of this rate curve, and say what every hour needs: servegen-day."
 )
 @click.option("--most-gpus", type=click.IntRange(1, 4096), default=64, show_default=True, help="No deployment has more GPUs.")
 @click.option("--price", multiple=True, metavar="GPU=USD", help="Price per GPU-hour, instead of the catalogue's list price.")
+@click.option(
+    "--within", type=DURATION, metavar="TIME", default="30s", show_default=True, help="Answer with what is known after simulating so long."
+)
 @click.option("--workers", type=click.IntRange(1, 256), help="Processes. [default: one per core]")
 @click.option("--emit", type=click.Choice(EMITS), help="Print what starts the winner instead: commands or a file of that kind.")
 @click.option("--quick", is_flag=True, help="Only the cheapest: not what more money buys, the highest rate, what to measure.")
@@ -103,6 +108,7 @@ def command(file: Path | None, **options: Any) -> None:
     if file is not None:
         options = _of_scenario(file, options)
     watch = PlanProgress(options["progress"])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is known is printed
     answer = plan_of(options).answer(watch.of)
     watch.end()
     if options["as_json"]:
@@ -113,7 +119,7 @@ def command(file: Path | None, **options: Any) -> None:
         click.echo(answer.emitted(options["emit"]), nl=False)
     else:
         print_answer(answer)
-    if not answer.finished:
+    if answer.ended == "stopped":
         raise click.exceptions.Exit(INTERRUPTED)
     if answer.plan.winner is None:
         raise click.exceptions.Exit(1)

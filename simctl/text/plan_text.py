@@ -90,8 +90,8 @@ def _around(answer: PlanAnswer) -> str:
     if answer.terms:
         term, share = next(iter(answer.terms.items()))
         texts.append(f"{term.capitalize()} take {100 * share:.0f} % of its busy time.")
-    if not answer.finished:
-        texts.append("Stopped before the rest was known.")
+    if answer.ended:
+        texts.append(f"{answer.ended.capitalize()} before the rest was known.")
     elif (found := answer.measurement) is not None:
         texts.append(
             f"Worth measuring: {found.what}. That would save {found.usd_per_hour:.2f} USD/hour at most in the mean; with a chance of "

@@ -23,8 +23,9 @@ SATURATED = 0.05  # share of the requests waiting at the last arrival from which
 def _goal_line(goal: Goal) -> str:
     from sim.units import format_number
 
+    over = "over rates, for a load that lasts" if goal.lasting else "over rates and run noise"
     met = f"{'met' if goal.value <= goal.limit else 'missed'} ({format_number(goal.value)})"
-    return fill(f"goal {goal.metric} <= {format_number(goal.limit)}: {met}; chance {goal.chance} over rates and run noise", later="  ")
+    return fill(f"goal {goal.metric} <= {format_number(goal.limit)}: {met}; chance {goal.chance} {over}", later="  ")
 
 
 def render(run: Run, explain: bool = False) -> None:

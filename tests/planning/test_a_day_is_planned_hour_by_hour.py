@@ -44,6 +44,8 @@ def test_a_plan_of_a_day(tmp_path):
         "--random-output-len",
         "8",
         "--quick",
+        "--within",
+        "10m",
         "--workers",
         "1",
         "--day",

@@ -15,7 +15,7 @@ TRUTHS, RANKS = 200, 6
 
 def test_ranks_are_uniform_and_stated_chances_come_true():
     workload = Workload.drawn(40, output_len=32, request_rate=5.0)
-    here = Here(choices(workload, "L40S"), parse_slo(["ttft:p99<340ms"], {}))
+    here = Here(choices(workload, "L40S"), parse_slo(["ttft:p99<340ms"], {}), for_s=8.0)
     used = np.array([here.one(0, 1, trial).used[0] for trial in range(TRUTHS * RANKS)]).reshape(TRUTHS, RANKS)
     ranks = Counter((used[:, 1:] < used[:, :1]).sum(axis=1).tolist())
     assert chisquare([ranks[rank] for rank in range(RANKS)]).pvalue > 0.01

@@ -9,7 +9,19 @@ from tests.cli import run
 
 ASKED = (
     *("plan", "--gpu", "H100,A100-80G,L40S,L4", "--dtype", "bf16,fp8", "--model", "Llama-3.1-8B", "--num-prompts", "300"),
-    *("--request-rate", "8", "--random-input-len", "1200", "--random-output-len", "200", "--random-length-cv", "1", "--quick"),
+    *(
+        "--request-rate",
+        "8",
+        "--random-input-len",
+        "1200",
+        "--random-output-len",
+        "200",
+        "--random-length-cv",
+        "1",
+        "--quick",
+        "--within",
+        "10m",
+    ),
 )
 
 

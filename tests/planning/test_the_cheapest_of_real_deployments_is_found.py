@@ -6,7 +6,21 @@ import sys
 
 from tests.cli import run
 
-SMALL = ("--model", "Llama-3.1-8B", "--request-rate", "5", "--num-prompts", "60", "--random-output-len", "32", "--workers", "1", "--quick")
+SMALL = (
+    "--model",
+    "Llama-3.1-8B",
+    "--request-rate",
+    "5",
+    "--num-prompts",
+    "60",
+    "--random-output-len",
+    "32",
+    "--workers",
+    "1",
+    "--within",
+    "10m",
+    "--quick",
+)
 
 
 def test_the_cheapest_of_real_deployments():
@@ -20,7 +34,21 @@ def test_the_cheapest_of_real_deployments():
 
 
 def test_several_processes_give_the_same_plan():
-    asked = ("plan", "--gpu", "H100", "--num-prompts", "20", *SMALL[:4], *SMALL[6:-3], "--quick", "--slo", "ttft:p99<2s", "--json")
+    asked = (
+        "plan",
+        "--gpu",
+        "H100",
+        "--num-prompts",
+        "20",
+        *SMALL[:4],
+        *SMALL[6:8],
+        "--within",
+        "10m",
+        "--quick",
+        "--slo",
+        "ttft:p99<2s",
+        "--json",
+    )
     assert run(*asked, "--workers", "2").stdout == run(*asked, "--workers", "1").stdout
 
 
@@ -30,7 +58,7 @@ def test_a_scenario_file_is_the_same_plan(tmp_path):
         "question: Which GPUs?\ncommand: plan\noptions: {gpu: 'H100,A100-80G', model: Llama-3.1-8B, request-rate: 5, num-prompts: 60,\n"
         "  random-output-len: 32, workers: 1, slo: 'ttft:p99<2s tpot:mean<60ms'}\n"
     )
-    by_file = run("plan", str(file), "--json", "--quick", "--workers", "1")
+    by_file = run("plan", str(file), "--json", "--quick", "--workers", "1", "--within", "10m")
     by_options = run("plan", "--gpu", "H100,A100-80G", *SMALL, "--slo", "ttft:p99<2s tpot:mean<60ms", "--json")
     assert by_file.stdout == by_options.stdout
     assert "--gpu beside a scenario" in run("plan", str(file), "--gpu", "A10").stderr

@@ -63,7 +63,7 @@ def said(path) -> str:
 
 def test_a_study_names_the_first_cell_that_is_certain(tmp_path):
     text = "question: How many?\ncommand: simulate\n"
-    text += "options: {gpu: H100, model: Llama-3.1-8B, num-prompts: 60, request-rate: 40, goal: GOAL}\n"
+    text += "options: {gpu: H100, model: Llama-3.1-8B, num-prompts: 60, request-rate: 15, goal: GOAL}\n"
     text += "sweep: {replicas: [1, 2]}\nreport: [p99_ttft_ms, goal.chance]\n"
     path = tmp_path / "s.yaml"
     path.write_text(text.replace("GOAL", "p99_ttft_ms<=1e6"))

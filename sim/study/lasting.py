@@ -1,0 +1,203 @@
+"""Figures of a load that lasts: run until they stand still, the warm-up left out, a queue that grows without end recognised.
+
+A longer and a longer load is served until its figures stand still. Left out are the warm-up, whose end is where the mean of the requests in
+the system is known best (MSER: White 1997), and requests so late that they run out with the load. What is left is cut into BATCHES; their
+scatter is the error of a figure. A run is long enough when a figure's interval is far from its limit, or small. The queue grows without
+end where, in a run and in one twice as long, the requests in the system follow a trend and rise as a saturated queue does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.cluster.admission import NO_LIMITS
+from sim.engine import compiled
+from sim.results.metrics import request_latencies_ms
+from sim.results.record import RunRecord
+from sim.study.run import PlannedPool, Study, check_all_fit, planned, run_planned
+from sim.workload.workload import Workload
+
+Floats = NDArray[np.float64]
+Latency = Mapping[str, Floats]
+Read = Callable[[Latency], Sequence[float]]
+"""Shares used of limits (1: all of it) by requests whose ttft, tpot and e2el are given in ms; NaN: it did not come to that."""
+
+FIRST, MOST = 1_000, 32_000  # requests of the first and of the longest run
+BATCHES = 10
+T_95 = 2.262  # Student's t, 9 degrees of freedom, 95 %
+CLOSE = 0.2  # half an interval of so much of a figure is small: many trials know it better
+LASTS = 8.0  # a run lasts at least so many answers of its first requests
+TREND = 3.0  # standard errors
+STEADY, GREW = 1.2, 1.8  # from the second quarter of a run to the last; a saturated queue: 2.3, one that just keeps up: 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Lasting:
+    """`used` shares of the limits and their standard `error`; `latency` of the requests that count, ms; whether the queue `grows` without
+    end; requests of the longest run; output tokens per second.
+    """
+
+    used: tuple[float, ...]
+    error: tuple[float, ...]
+    latency: Latency
+    grows: bool
+    requests: int
+    tokens_per_s: float
+
+
+def can_last(workload: Workload) -> bool:
+    """Whether the load is one that can go on for ever: drawn, at a constant mean rate or from clients that wait for their answers."""
+    return workload.redraw is not None and (workload.max_concurrency is not None or math.isfinite(workload.redraw.rate_per_s))
+
+
+def one_of_many(study: Study) -> Study:
+    """One replica with its share of the calls, where a router deals them out in turn and replicas know nothing of each other: then every
+    replica sees the same law. Else the study itself.
+    """
+    d, workload = study.deployment, study.workload
+    apart = study.fleet is None and d.router == "round-robin" and not d.router_options and d.admission == NO_LIMITS
+    if d.replicas == 1 or not apart or workload.max_concurrency is not None or workload.redraw is None:
+        return study
+    redraw = workload.redraw.of_one(d.replicas)
+    if redraw is None:
+        return study
+    return replace(study, deployment=replace(d, replicas=1), workload=replace(workload, redraw=redraw))
+
+
+class Lasts:
+    """A study's load as long as it takes, trial by trial: each with a draw of the rates and requests of its own.
+
+    `for_s` is how long the load lasts (None: for good). One of at most MOST requests is run whole, and all of it counts; a longer one is
+    taken to go on for good. A load that cannot go on (`can_last`) is run as it is.
+    """
+
+    def __init__(self, study: Study, for_s: float | None = None) -> None:
+        self._whole: int | None = None
+        self._least = 0  # requests of a trial at the rate asked for; 0: not known yet
+        redraw = study.workload.redraw
+        if redraw is not None and for_s is not None and (count := math.ceil(for_s * redraw.rate_per_s)) <= MOST:
+            self._whole = max(count, 1)
+        self._lasts = can_last(study.workload) and self._whole is None
+        self.study = one_of_many(study) if self._lasts else study
+        if compiled.warm():
+            compiled.serve_fleet()  # one trial would not be worth loading it, and there are many
+        self._share = study.deployment.replicas // self.study.deployment.replicas  # replicas that fare alike
+        self.pools: Sequence[PlannedPool] = planned(self.study)
+
+    def trial(self, trial: int, read: Read, factor: float = 1.0) -> Lasting:
+        """One trial; requests come `factor` times as fast. Raises UsageError for a request that no engine takes.
+
+        Trials are as long as the first one has to be: if each ended when it seems clear, those that err would end first.
+        """
+        if not self._lasts:
+            record = self._serve(trial, factor, None if self._whole is None else math.ceil(self._whole * factor))
+            latency = request_latencies_ms(record)
+            used = tuple(read(latency))
+            return Lasting(used, (0.0,) * len(used), latency, False, len(latency["ttft"]), _tokens_per_s(record, slice(None)))
+        if factor != 1.0:
+            return until_still(lambda requests: self._serve(trial, factor, requests), read)
+        if not self._least:
+            self._least = until_still(lambda requests: self._serve(0, 1.0, requests), read).requests
+        found = until_still(lambda requests: self._serve(trial, 1.0, requests), read, self._least)
+        return replace(found, tokens_per_s=found.tokens_per_s * self._share)
+
+    def _serve(self, trial: int, factor: float, requests: int | None) -> RunRecord:
+        redraw = self.study.workload.redraw
+        trace = self.study.workload.trace if redraw is None else redraw(trial, requests)
+        if factor != 1.0:
+            trace = trace.rate_scaled(factor)
+        check_all_fit(self.study, trace, self.pools)
+        return run_planned(self.study, self.pools, trace, trial)
+
+
+def until_still(serve: Callable[[int], RunRecord], read: Read, least: int = 0) -> Lasting:
+    """Serve more and more requests until the figures that are read are known well enough, and nothing follows a trend; or until the queue
+    is seen to grow without end. With `least` requests the figures are taken to be known well enough.
+    """
+    requests, rises = least or FIRST, 0
+    while True:
+        record, last = serve(requests), requests >= MOST
+        arrival = np.asarray(record.requests["arrival_s"], dtype=float)
+        order = np.argsort(arrival, kind="stable")
+        arrival, span = arrival[order], float(np.ptp(arrival))
+        latency = {name: values[order] for name, values in request_latencies_ms(record).items()}
+        answer_s = 1e-3 * _mean(latency["e2el"][: max(len(arrival) // 10, 1)])
+        if span < LASTS * answer_s and not last:
+            requests = min(max(2 * requests, math.ceil(1.1 * requests * LASTS * answer_s / span) if span else MOST), MOST)
+            continue
+        inside = _in_system(arrival, _left(record)[order])
+        window = _window(arrival, inside, latency["e2el"])
+        counted = {name: values[window] for name, values in latency.items()}
+        rises = rises + 1 if (grows := _grows(inside)) > GREW else 0
+        used, error = _with_error(counted, read)
+        fails = bool((used - 2 * error > 1.0).any())
+        sure = bool(least) or bool(((np.abs(used - 1.0) > 2 * error) | (error < CLOSE * used)).all())
+        if last or fails or rises > 1 or (sure and grows <= STEADY):
+            rate = _tokens_per_s(record, order[window])
+            return Lasting(tuple(used.tolist()), tuple((error / T_95).tolist()), counted, rises > 0, requests, rate)
+        requests = min(2 * requests, MOST)
+
+
+def _left(record: RunRecord) -> Floats:
+    """When each request left: answered, given up, or turned away at once."""
+    columns = record.requests
+    left = np.fmax(np.asarray(columns["finish_s"], dtype=float), np.asarray(columns["cancelled_s"], dtype=float))
+    return np.where(np.isnan(left), columns["arrival_s"], left).astype(float)
+
+
+def _in_system(arrival: Floats, left: Floats) -> Floats:
+    """Requests in the system just after each arrival."""
+    return np.arange(1.0, len(arrival) + 1) - np.searchsorted(np.sort(left), arrival, side="right")
+
+
+def _window(arrival: Floats, inside: Floats, e2el_ms: Floats) -> slice:
+    """The requests that count, in order of arrival: after the warm-up, and before the load runs out."""
+    size = max(len(inside) // 100, 1)
+    means = inside[: len(inside) // size * size].reshape(-1, size).mean(axis=1)
+    begin = size * min(range(len(means) // 2 + 1), key=lambda cut: float(means[cut:].var()) / (len(means) - cut))
+    over_s = min(1e-3 * _mean(e2el_ms[begin:]), 0.25 * float(np.ptp(arrival)))
+    end = int(np.searchsorted(arrival, arrival[-1] - over_s, side="right"))
+    return slice(begin, max(end, begin + BATCHES))
+
+
+def _grows(inside: Floats) -> float:
+    """How many times the requests in the system rise from the second quarter of a run to the last; 1 where they follow no trend."""
+    quarter = len(inside) // 4
+    means = np.array([part.mean() for part in np.array_split(inside[quarter:], BATCHES)])
+    at = np.arange(BATCHES) - (BATCHES - 1) / 2
+    slope = float((at * means).sum() / (at**2).sum())
+    rest = means - means.mean() - slope * at
+    error = math.sqrt(float((rest**2).sum()) / (BATCHES - 2) / float((at**2).sum()))
+    return float(inside[3 * quarter :].mean() / inside[quarter : 2 * quarter].mean()) if slope > TREND * error else 1.0
+
+
+def _with_error(latency: Latency, read: Read) -> tuple[Floats, Floats]:
+    """What is read of all requests, and half the width of its 95 % interval by the scatter of consecutive batches."""
+    used = np.asarray(read(latency), dtype=float)
+    cuts = np.array_split(np.arange(len(latency["ttft"])), BATCHES)
+    parts = np.array([read({name: values[cut[0] : cut[-1] + 1] for name, values in latency.items()}) for cut in cuts])
+    with np.errstate(invalid="ignore"):
+        error = T_95 * parts.std(axis=0, ddof=1) / math.sqrt(BATCHES)
+    return used, np.where(np.isinf(used), 0.0, np.where(np.isfinite(error), error, np.inf))
+
+
+def _tokens_per_s(record: RunRecord, rows: Any) -> float:
+    """Output tokens of these requests over the span of their arrivals: who meets an SLO keeps up with it. Over the run where all came at
+    once.
+    """
+    columns = record.requests
+    tokens, arrival = int(columns["generated_tokens"][rows].sum()), columns["arrival_s"][rows]
+    span = float(np.ptp(arrival)) or float(np.nanmax(columns["finish_s"], initial=0.0) - arrival.min())
+    return tokens / span if span > 0.0 else math.nan
+
+
+def _mean(values: Floats) -> float:
+    """The mean of those that there are; 0 of none."""
+    there = values[~np.isnan(values)]
+    return float(there.mean()) if len(there) else 0.0

@@ -1,0 +1,74 @@
+"""A load that lasts: a queue that grows is recognised, one replica of many fares as all do, and a stated chance holds ten times as long."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sim import Plan, Simulate, Workload
+from sim.results.chance import chance_of_figures
+from sim.results.metrics import latency_figures
+from sim.study.deployment import Deployment
+from sim.study.lasting import Lasts, can_last, one_of_many
+
+
+def study(rate, replicas=1, gpu="H100", **drawn):
+    workload = Workload.drawn(60, request_rate=rate, **drawn)
+    return Simulate(Deployment.of("Llama-3.1-8B", gpu, max_model_len="auto", replicas=replicas), workload).study()
+
+
+def ttft(limit_ms, statistic="p99"):
+    name = f"{statistic}_ttft_ms"
+    return lambda latency: [latency_figures(latency, [name])[name] / limit_ms]
+
+
+@pytest.mark.parametrize(("rate", "grows"), [(15.0, False), (40.0, True)])
+def test_a_queue_that_grows_without_end_is_recognised(rate, grows):
+    assert Lasts(study(rate)).trial(0, ttft(1e6)).grows is grows
+
+
+def test_a_short_load_meets_what_a_lasting_one_does_not():
+    crowd = study(500.0, 13, input_len=1000, output_len=200, length_cv=1.0)
+    short, good = Lasts(crowd, 4.0).trial(0, ttft(2000)), Lasts(crowd).trial(0, ttft(2000))
+    assert short.requests == 2000
+    assert max(short.used) < 1.0 < max(good.used)
+    assert good.grows
+
+
+def test_one_of_many_replicas_fares_as_all_do():
+    whole = study(24.0, 3, "L40S", output_len=32)
+    assert one_of_many(whole).deployment.replicas == 1
+    one = Lasts(whole)
+    every = Lasts(replace(whole, deployment=replace(whole.deployment, router="random")))
+    every.study = whole  # dealt out in turn, and none left out
+    used = [[load.trial(i, ttft(1000, "mean")).used[0] for i in range(8)] for load in (one, every)]
+    error = np.sqrt(sum(np.var(each, ddof=1) / len(each) for each in used))
+    assert abs(np.mean(used[0]) - np.mean(used[1])) < 4 * error
+
+
+def test_a_trace_lasts_as_long_as_it_does():
+    trace = Workload.from_arrays([0.0, 1.0], [10, 10], [2, 2])
+    assert not can_last(trace)
+    with pytest.raises(ValueError, match="lasts as long as it does"):
+        Plan({}, trace, ("ttft:p99<1s",), for_s=10.0)
+
+
+@pytest.mark.parametrize(("mean", "by_rates", "least", "most"), [(0.9, 0.0, 0.99, 1.0), (0.9, 0.1, 0.6, 0.97), (1.1, 0.0, 0.0, 0.01)])
+def test_the_trials_own_errors_are_not_taken_for_what_rates_do(mean, by_rates, least, most):
+    rng, noise = np.random.default_rng(0), 0.1
+    used = mean * np.exp(by_rates * rng.standard_normal((200, 1)) + noise * rng.standard_normal((200, 1)))
+    chance = chance_of_figures(used, noise * used, np.zeros(200, dtype=bool))
+    assert least <= chance.value <= most
+    assert chance.low <= chance.value <= chance.high
+
+
+@pytest.mark.slow
+def test_the_stated_chance_holds_for_fresh_requests_and_ten_times_as_long():
+    workload = Workload.drawn(60, input_len=1200, output_len=200, length_cv=1.0, request_rate=40.0)
+    one = Deployment.of("Llama-3.1-8B", "H100", max_model_len="auto")
+    win = Plan({"H100": one}, workload, ("ttft:p99<250ms",), quick=True, workers=1).answer().plan.winner
+    load = Lasts(Simulate(replace(one, replicas=win.replicas), workload).study())
+    load.trial(0, ttft(250))
+    load._least *= 10
+    fresh = [load.trial(trial, ttft(250)) for trial in range(1000, 1040)]
+    assert sum(each.used[0] <= 1.0 and not each.grows for each in fresh) >= 36  # 38 of 40 at 0.95, less one standard deviation
