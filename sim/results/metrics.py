@@ -173,7 +173,8 @@ class View:
     def per_second(self) -> float:
         """Most tokens sampled in any second."""
         ends = self.log["start_s"] + self.busy
-        return float(np.bincount((ends - self.log["start_s"][0]).astype(np.int64), weights=self.log["sampled"]).max())
+        seconds, which = np.unique(np.floor(ends - self.log["start_s"][0]), return_inverse=True)  # most of a run may be idle
+        return float(np.bincount(which, weights=self.log["sampled"], minlength=len(seconds)).max())
 
 
 class Figure(NamedTuple):

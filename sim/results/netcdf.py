@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +35,8 @@ def whole(read: Callable[[], Value]) -> Value:
     before, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         try:
-            return read()
+            with warnings.catch_warnings(action="ignore"):  # about attributes that nothing here reads
+                return read()
         except Exception as error:
             damage = said(error)
         gc.collect()
@@ -50,7 +52,7 @@ def undamaged(path: Path) -> Iterator[None]:
         yield
     except SimctlError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
         raise UsageError(f"{path}: a damaged result ({type(error).__name__}: {str(error)[:80]!r})") from None
 
 

@@ -81,7 +81,15 @@ EVENT_VARIABLES: dict[str, tuple[str, str]] = {
     ),
     "event_replica": ("1", "the replica"),
 }
-FINITE = ("arrival_s", "prompt_tokens", "output_tokens", "start_s", "duration_s", "chunk_tokens", "chunk_end")
+TEXTS = {
+    "request_id": ("request",), "session_id": ("request",), "tenant": ("request",), "term": ("term",), "decision_name": ("decision_name",),
+    "stall_s": ("stall",), "paid_s": ("replica_index",), "term_s": ("iteration", "term"),
+}  # fmt: skip
+TABLES = (
+    (REQUEST_VARIABLES, "request"), (ITERATION_VARIABLES, "iteration"), (CHUNK_VARIABLES, "chunk"), (EVENT_VARIABLES, "event"),
+)  # fmt: skip
+LATEST_S = 1e15  # arrivals end at 1e10; think times come on top
+MOST_BYTES = 8 << 30  # of a run's columns in memory
 SINGLE = ("decode_kv_s",)  # in single precision, as terms are: shares, no times
 
 
@@ -151,6 +159,14 @@ def from_dataset(dataset: Any) -> RunRecord:
     if missing := [name for name in asked if name not in dataset.variables]:
         raise UsageError(f"a run of an older version of simctl (no {missing[0]}): simulate it again")
 
+    for names, dim in TABLES:
+        for name in names:
+            if dataset[name].dims != (dim,) or dataset[name].dtype.kind not in "iuf":
+                raise UsageError(f"a damaged run: {name} is no column of numbers by {dim}")
+    for name, dims in TEXTS.items():
+        if name in dataset and dataset[name].dims != dims:
+            raise UsageError(f"a damaged run: {name} is not by {dims[0]}")
+
     def columns(names: Mapping[str, Any]) -> dict[str, Any]:
         return {name: np.asarray(dataset[name].values, dtype=np.float64) for name in names}
 
@@ -187,7 +203,9 @@ def read_run_dataset(path: Path) -> tuple[RunRecord, Any]:
             raise UsageError(f"{file}: not a run.nc of `simctl simulate --out`")
 
     def read() -> Any:
-        with xr.open_dataset(file, engine="h5netcdf") as opened:
+        with xr.open_dataset(file, engine="h5netcdf", phony_dims="access") as opened:
+            if opened.nbytes > MOST_BYTES:
+                raise ValueError(f"stands for {opened.nbytes:,} bytes, more than any run")
             return opened.load()
 
     try:
@@ -198,18 +216,22 @@ def read_run_dataset(path: Path) -> tuple[RunRecord, Any]:
 
 
 def _checked(record: RunRecord) -> RunRecord:
-    """The record, if its sparse tables name requests and iterations that there are. ValueError."""
+    """The record, if its numbers are finite and its sparse tables name requests and iterations that there are. ValueError."""
+    for dim, described, columns in _tables(record):
+        for name in described:
+            if (dim != "request" or not name.endswith("_s") or name == "arrival_s") and not np.isfinite(columns[name]).all():
+                raise ValueError(f"damaged: {name} has what is no number")
+            if name.endswith("_s") and (np.abs(columns[name]) > LATEST_S).any():
+                raise ValueError(f"damaged: {name} is beyond {LATEST_S:g} s")
     requests, iterations = len(record.request_ids), len(record.iterations["start_s"])
     for names, most in (("chunk_iteration", iterations), ("chunk_request", requests), ("event_request", requests)):
         places = (record.chunks | record.events)[names]
         if not ((places >= 0) & (places < most)).all():
             raise ValueError(f"damaged: {names} names what is not there")
-    columns = {**record.requests, **record.iterations, **record.chunks}
-    for name in FINITE:
-        if not np.isfinite(np.asarray(columns[name], dtype=np.float64)).all():
-            raise ValueError(f"damaged: {name} has what is no number")
-    if not np.isfinite(record.terms).all():
-        raise ValueError("damaged: term_s has what is no number")
+    if not np.isfinite(record.terms).all() or (record.terms < 0).any():
+        raise ValueError("damaged: term_s has what is no time")
+    if (record.iterations["tokens"] <= 0).any():
+        raise ValueError("damaged: an iteration without tokens")
     return record
 
 

@@ -63,7 +63,10 @@ class Store:
         self._shape, self._keys = design.shape, keys
         zarr = needs_zarr()
         with zarr.config.set({"array.write_empty_chunks": True}):  # a chunk has a file whatever is in it
-            self._group = zarr.open_group(str(path), mode="r+", zarr_format=2, use_consolidated=False)
+            try:
+                self._group = zarr.open_group(str(path), mode="r+", zarr_format=2, use_consolidated=False)
+            except Exception as error:
+                raise self._damaged("its group", error) from None
             self._kept: dict[str, Any] = {}
             self.arrays = {name: self._read(name, count) for name, count in _columns(variables).items()}
         self._unwritten: set[int] = set()
@@ -111,10 +114,11 @@ class Store:
             self._kept[name] = self._group[name]
             array = np.asarray(self._kept[name][...])
         except Exception as error:  # zarr, its codecs and the file system have no error in common
-            raise UsageError(
-                f"{self.path}: damaged: {name} cannot be read ({type(error).__name__}); remove it, or choose another"
-            ) from None
+            raise self._damaged(name, error) from None
         return np.array(array.reshape((len(self._keys), 2) if count == 2 else (len(self._keys),)))
+
+    def _damaged(self, name: str, error: Exception) -> UsageError:
+        return UsageError(f"{self.path}: damaged: {name} cannot be read ({type(error).__name__}); remove it, or choose another")
 
     def _clear(self, place: int | NDArray[np.bool_]) -> None:
         for variable in self.variables:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,14 @@ def part_of(path: Path) -> ReportPart:
 
     file = path / RUN_FILE if path.is_dir() else path
     if (path / of_sweep.MARK).is_file():
-        return _undamaged(of_sweep.part_of, path)
+        with undamaged(path):
+            return of_sweep.part_of(path)
     if path.is_dir() and not file.is_file():
         raise UsageError(f"{path}: no {RUN_FILE} in it; a report shows what these save: {KINDS}")
     with file.open("rb") as handle:
         binary = handle.read(8) == HDF
-    return _undamaged(_of_binary if binary else _of_text, file)
-
-
-def _undamaged(part: Callable[[Path], ReportPart], file: Path) -> ReportPart:
     with undamaged(file):
-        return part(file)
+        return _of_binary(file) if binary else _of_text(file)
 
 
 def _of_binary(file: Path) -> ReportPart:

@@ -10,10 +10,15 @@ from typing import Any
 
 import yaml
 
-from tests.hostile.mutate import NASTY, altered, as_json, damaged
+from tests.hostile.mutate import NASTY, altered, as_json, damaged, nudged
 
 ROWS = 12
 Reader = Callable[[Path], Any]
+
+
+def yaml_changed(rng: random.Random, body: str) -> bytes:
+    """A sound YAML text damaged as bytes or as data, half the time only by numbers far from its own."""
+    return damaged(rng, body.encode()) if rng.random() < 0.3 else as_json(rng.choice((altered, nudged, nudged))(rng, yaml.safe_load(body)))
 
 
 def changed(rng: random.Random, body: Any) -> bytes:
@@ -68,11 +73,7 @@ def scenario(rng: random.Random, folder: Path) -> Callable[[], Any]:
     from tests.cli import run
 
     path = folder / "study.yaml"
-    body = rng.choice(SCENARIOS)
-    if rng.random() < 0.5:
-        path.write_bytes(damaged(rng, body.encode()))
-    else:
-        path.write_bytes(as_json(altered(rng, yaml.safe_load(body))))
+    path.write_bytes(yaml_changed(rng, rng.choice(SCENARIOS)))
     if rng.random() < 0.02:
         return lambda: run("run", str(path))
     return lambda: run("run", str(path), "--dry-run", *rng.choice(((), ("--allow-code",))))
@@ -82,8 +83,29 @@ def gpu(rng: random.Random, folder: Path) -> Callable[[], Any]:
     from tests.cli import run
 
     path = folder / "gpu.yaml"
-    path.write_bytes(damaged(rng, GPU.encode()) if rng.random() < 0.5 else as_json(altered(rng, yaml.safe_load(GPU))))
+    path.write_bytes(yaml_changed(rng, GPU))
     return lambda: run("gpus", str(path), *rng.choice(((), ("--json",), ("--yaml",))))
+
+
+def fleet(rng: random.Random, folder: Path) -> Callable[[], Any]:
+    from tests.cli import run
+
+    path = folder / "fleet.yaml"
+    body = rng.choice(FLEETS)
+    path.write_bytes(yaml_changed(rng, body))
+    more = rng.choice(((), ("--out", str(folder / "run"))))
+    load = ("--num-prompts", "6", "--request-rate", "4", "--random-input-len", "64", "--random-output-len", "4")
+    return lambda: run("simulate", "--fleet", str(path), *load, "--draws", "0", "--json", *more)
+
+
+def topology(rng: random.Random, folder: Path) -> Callable[[], Any]:
+    from tests.cli import run
+
+    path = folder / "topology.yaml"
+    path.write_bytes(yaml_changed(rng, TOPOLOGY))
+    card, stages = rng.choice((("A10", "2"), ("H100", "8"), ("L40S", "4"))), rng.choice(("1", "2"))
+    where = ("--gpu", card[0], "--tp", card[1], "--parallel", f"topology={path}", "--parallel", f"pp={stages}")
+    return lambda: run("what-if", "--ctx", "8K", "--model", "Llama-3.1-8B", *where, "--json")
 
 
 def curve(rng: random.Random, folder: Path) -> Callable[[], Any]:
@@ -122,21 +144,15 @@ def options(rng: random.Random, folder: Path) -> Callable[[], Any]:
 
     command, sound = rng.choice(COMMANDS)
     arguments = dict(sound)
+    sound_pool = ("1e-9", "1e9", "1e-3", "0", "1", "2", "7", "300", "inf", "0.5")
+    wild = rng.random() < 0.5
     for name in rng.sample(list(arguments), rng.randint(1, 2)):
-        pool: list[Any] = [
-            *NASTY,
-            arguments[name] * 2,
-            arguments[name] + ",",
-            "-" + arguments[name],
-            "a:b",
-            "x=y",
-            "1:1",
-            "knee:nan",
-            "*",
-            "9K",
-        ]
-        value = rng.choice(pool)
-        arguments[name] = str(value)[:6000].replace("\ud800", "\udcff")
+        own = arguments[name]
+        pool: list[Any] = [*NASTY, own * 2, own + ",", "-" + own, "a:b", "x=y", "1:1", "knee:nan", "*", "9K"]
+        value = rng.choice(pool if wild else sound_pool)
+        head, equals, _ = own.partition("=")
+        text = f"{head}={value}" if equals and not wild else str(value)
+        arguments[name] = text[:6000].replace("\ud800", "\udcff")
     return lambda: run(command, *(part for name, value in arguments.items() for part in _typed(command, name, value)))
 
 
@@ -149,9 +165,9 @@ def _typed(command: str, name: str, value: str) -> tuple[str, str]:
     return (option.group, f"{name}={value}") if isinstance(option, Setting) else (f"--{name}", value)
 
 
-KINDS: Mapping[str, Callable[[random.Random, Path], Callable[[], Any]]] = {
+OF_INPUTS: Mapping[str, Callable[[random.Random, Path], Callable[[], Any]]] = {
     "logs": log, "traces": trace, "scenarios": scenario, "GPU files": gpu, "rate curves": curve, "posteriors": posterior,
-    "model configs": model, "options": options,
+    "model configs": model, "options": options, "fleets": fleet, "topologies": topology,
 }  # fmt: skip
 SERVED = {"model": "Llama-3.1-8B", "gpu": "A10", "num-prompts": "3", "draws": "0"}
 MODEL = ("--model", "Llama-3.1-8B", "--gpu", "A10", "--max-model-len", "auto")
@@ -257,8 +273,23 @@ SCENARIOS = (
     "question: How fast?\ncommand: what-if\noptions: {ctx: 8K, gpu: A10}\nreport: [knee.batch]\n",
     "question: Which batch cap?\ncommand: simulate\noptions:\n  gpu: A10\n  num-prompts: 3\n  goodput: [ttft:200, tpot:50]\n"
     "  goal: p99_ttft_ms<=2000\nsweep:\n  max-num-seqs: [8, 32]\n  seed: [1, 2]\nreport: [p99_ttft_ms]\n",
+    "question: How many?\ncommand: plan\noptions:\n  gpu: [A10, H100]\n  model: Llama-3.1-8B\n  tp: [1, 2]\n  num-prompts: 20\n"
+    "  request-rate: 2\n  slo: [ttft:p99<2s, tpot:p95<60ms]\n  pools: [one, split]\n  most-gpus: 8\n  quick: true\nreport: []\n",
     "question: Where?\ncommand: what-if\noptions: {map: hbm, ctx: 64K, gpu: A10, model: Llama-3.1-8B}\nsweep: {tp: [1, 2]}\nreport: []\n",
 )
+_POOL = "gpu: A10, model: Llama-3.1-8B, max-model-len: 4096"
+FLEETS = (
+    f"pools:\n  - {{name: in, role: prefill, replicas: 2, {_POOL}, router: prefix-affinity, link: rdma-400, overlap: true}}\n"
+    f"  - {{name: out, role: decode, replicas: 2, {_POOL}, link: 12.5, reserve-tokens: 64, fetch: most, max-in-flight: 2}}\n"
+    "network: {latency-s: 0.00001, shared-gb-s: 100}\nkv-store: {gb: 10, gb-s: 5}\n"
+    "events: [{at-s: 1, pool: out, replica: 1, action: fail}, {at-s: 2, pool: out, replica: 1, action: start}]\n",
+    f"pools:\n  - name: chat\n    {_POOL.replace(', ', chr(10) + '    ')}\n    replicas: 1\n    max-replicas: 3\n    router: lmetric\n"
+    "    router-options: {snapshot_s: 0.1}\n    tenants: {a: 1, b: 2}\n    max-in-flight: 2\n"
+    "    scaling: {signal: requests, target: 3, least: 1, cold-start-s: 1, period-s: 1, down-after-s: 5}\n"
+    "retries: {most: 2, after-s: 0.5}\non-failure: lose\nevents: [{at-s: 1, pool: chat, replica: 0, action: fail}]\n",
+    f"pools:\n  - {{name: short, max-prompt-tokens: 64, {_POOL}, engine: sglang}}\n  - {{name: long, {_POOL}, max-num-seqs: 4}}\n",
+)
+TOPOLOGY = "gpus_per_node: 8\nnvlink_domain: 1\npcie: host\npcie_roots: 2\nnetwork: 50.0e+9\nnetwork_latency_s: 60.0e-6\n"
 GPU = """
 name: Mine
 memory_bytes: 24.0e+9

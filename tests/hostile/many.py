@@ -2,13 +2,14 @@
 
     python -m tests.hostile.many KIND COUNT SEED
 
-prints the figures as JSON. A traceback, an answer to bad input without one line, or a hang is written down with the input's number, from
-which `python -m tests.hostile.many KIND 1 SEED NUMBER` makes it again.
+prints the figures as JSON. A traceback, a refusal that is not one line, a hang, a want of memory and a file left by a refusal are written
+down with the input's number, from which `python -m tests.hostile.many KIND 1 SEED NUMBER` makes it again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import json
 import random
@@ -23,10 +24,16 @@ from typing import Any
 
 from sim.errors import SimctlError, ending
 from tests.cli import Result
-from tests.hostile.kinds import KINDS
+from tests.hostile.all_kinds import KINDS
 
 LONGEST_S = 20
 MOST_BYTES = 1 << 30
+OUT_OF_MEMORY = ("not enough memory", "nable to allocate")
+LEFT = (".tmp", ".old", ".probe", ".partial")
+
+
+class TooLongError(BaseException):
+    """Not an Exception: what catches errors of every kind, as those of a damaged file, must not take it for one."""
 
 
 def many(kind: str, count: int, seed: int, first: int = 0) -> dict[str, Any]:
@@ -36,21 +43,36 @@ def many(kind: str, count: int, seed: int, first: int = 0) -> dict[str, Any]:
     for number in range(first, first + count):
         with tempfile.TemporaryDirectory() as folder:
             action = KINDS[kind](random.Random(f"{kind} {seed} {number}"), Path(folder))
+            before = _names(folder)
             begun = time.perf_counter()
-            signal.alarm(LONGEST_S)
+            signal.setitimer(signal.ITIMER_REAL, LONGEST_S, 1)  # again, where a library's callback swallowed the first
+            faulthandler.dump_traceback_later(LONGEST_S + 40, exit=True, file=sys.__stderr__)  # where no signal gets through
             try:
                 fault, refused = _tried(action)
+            except TooLongError:
+                fault, refused = _hung(), True
             finally:
-                signal.alarm(0)
-            left = [path.name for path in Path(folder).rglob("*") if path.name.endswith((".tmp", ".probe"))]
-        found["slowest_s"] = max(found["slowest_s"], time.perf_counter() - begun)
-        fault = fault or (f"left {left} behind" if left else "")
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                faulthandler.cancel_dump_traceback_later()
+            took_s = time.perf_counter() - begun
+            more = _names(folder) - before
+            left = sorted(more if refused else (name for name in more if name.endswith(LEFT)))
+        found["slowest_s"] = max(found["slowest_s"], took_s)
+        fault = fault or (_hung() if took_s > LONGEST_S else "") or (f"left {left} behind" if left else "")
         if fault:
             found["faults"].append(f"{kind} {seed} {number}: {fault}")
         else:
             found["refused" if refused else "answered"] += 1
     found["peak_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return found
+
+
+def _names(folder: str) -> set[str]:
+    return {str(path.relative_to(folder)) for path in Path(folder).rglob("*")}
+
+
+def _hung() -> str:
+    return f"longer than {LONGEST_S} s"
 
 
 def _tried(action: Any) -> tuple[str, bool]:
@@ -62,23 +84,36 @@ def _tried(action: Any) -> tuple[str, bool]:
     except (SimctlError, OSError) as error:
         code, text = ending(error)
         result = Result(code, "", f"simctl: {text}\n")
+    except (KeyboardInterrupt, TooLongError):
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {str(error)[:100]} at {Path(where.filename).name}:{where.lineno}", True
     if said.getvalue():
         return f"said beside it: {said.getvalue()[:100]!r}", True
     if not isinstance(result, Result) or result.code == 0:
         return "", False
-    one = result.stderr.startswith("simctl: ") and result.stderr.count("\n") == 1 and "\r" not in result.stderr
+    if any(words in result.stderr for words in OUT_OF_MEMORY):
+        return f"wants more memory than there may be: {result.stderr[:200]!r}", True
+    if result.code == 1 and result.stdout and not result.stderr:
+        return "", False  # the answer is no
+    one = result.code in (1, 2) and result.stderr.startswith("simctl: ") and result.stderr.count("\n") == 1 and "\r" not in result.stderr
     return "" if one and len(result.stderr) < 2000 else f"not one line: {result.stderr[:200]!r}", True
 
 
 def _too_long(number: int, frame: Any) -> None:
-    raise TimeoutError(f"longer than {LONGEST_S} s")
+    raise TooLongError
+
+
+def _bound_memory() -> None:
+    """No more than MOST_BYTES beside what a report's renderer maps as it starts, most of it never touched."""
+    from simctl.report.page import _bundle
+
+    _bundle()
+    kib = next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData"))
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES + 1024 * kib,) * 2)
 
 
 if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
+    _bound_memory()
     print(json.dumps(many(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *map(int, sys.argv[4:5]))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 DEEP: list[Any] = []
@@ -67,6 +68,24 @@ def altered(rng: random.Random, tree: Any) -> Any:
         if holder == [] or not isinstance(tree, dict | list):
             break
     return tree
+
+
+def nudged(rng: random.Random, tree: Any) -> Any:
+    """A copy of plain data with one number or two far from its own: what is well formed and absurd."""
+    tree = copy.deepcopy(tree)
+    numbers = [(holder, place) for holder, place in _leaves([tree]) if type(holder[place]) in (int, float)]
+    for holder, place in rng.sample(numbers, min(len(numbers), rng.randint(1, 2))):
+        value = holder[place]
+        holder[place] = rng.choice((0, 1, value * 10 ** rng.randint(1, 9), value * 10.0 ** -rng.randint(1, 9), value + 1, 1e-12, 1024))
+    return tree
+
+
+def _leaves(holder: Any) -> Iterator[tuple[Any, Any]]:
+    for place in holder if isinstance(holder, dict) else range(len(holder)):
+        if isinstance(holder[place], dict | list):
+            yield from _leaves(holder[place])
+        else:
+            yield holder, place
 
 
 def as_json(tree: Any) -> bytes:
