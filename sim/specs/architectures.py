@@ -52,7 +52,7 @@ def build(config: Fields) -> ModelSpec:
         extra = tower(config, spec.hidden) if config.has("vision_config") else 0
         return replace(spec, extra_params=extra)
     part = next((name for name in TEXT_PARTS if config.has(name)), None)
-    if part is not None and _decoder(kind) is None:
+    if part is not None and (_decoder(kind) is None or not config.has("hidden_size")):  # some wrap a decoder of their own name
         return _text_part(config, part)
     read = _decoder(kind)
     if read is None:

@@ -40,7 +40,8 @@ def gemma4(c: Fields) -> ModelSpec:
 
 
 def _per_layer(c: Fields) -> int:
-    return c.int("hidden_size_per_layer_input", 256, minimum=0)
+    unified = c.data.get("model_type") == "gemma4_unified_text"  # has none unless its file says so
+    return c.int("hidden_size_per_layer_input", 0 if unified else 256, minimum=0)
 
 
 def _per_layer_matrices(hidden: int, width: int) -> tuple[Matrix, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sim.specs import recurrences
@@ -52,9 +53,21 @@ def read_blocks(fields: Fields, t: Traits, kind: str) -> ModelSpec:
         max_context=context_length(c),
         final_norm=t.norm_width if t.final_norm else 0,
         head_bias=c.bool("lm_head_bias", t.head_bias),
-        extra_params=_tables(c, kind, hidden) + last,
+        extra_params=_tables(c, kind, hidden) + last + _image_experts(fields, t, hidden, members),
         notes=_notes(c),
     )
+
+
+def _image_experts(fields: Fields, t: Traits, hidden: int, members: Mapping[tuple[Mixer, Mlp, int], list[int]]) -> int:
+    """Parameters of the experts that take a picture's tokens (ERNIE VL: the second of each pair of sizes), and of their routers."""
+    inner, count = fields.data.get("moe_intermediate_size"), fields.data.get("moe_num_experts")
+    if not isinstance(inner, list) or len(inner) < 2:
+        return 0
+    layers = sum(len(at) for (_, mlp, _), at in members.items() if mlp.kind == "moe")
+    experts = count[1] if isinstance(count, list) and len(count) > 1 else fields.int("moe_num_experts")
+    if not all(type(size) is int and 0 < size < 2**40 for size in (experts, inner[1])):
+        raise fields.fail("moe_intermediate_size", f"must be whole numbers above 0, not {inner!r}")
+    return layers * int(experts) * (3 * hidden * int(inner[1]) + hidden + t.router_bias)
 
 
 def _hyper_connections(c: Fields, kind: str, hidden: int) -> tuple[tuple[Matrix, ...], int, int]:

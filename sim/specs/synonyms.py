@@ -39,6 +39,9 @@ def one_spelling(c: Fields, defaults: dict[str, Any]) -> Fields:
             found = next((data[other] for other in others if data.get(other) is not None), None)
             if found is not None:
                 data[name] = found
+    for name in ("num_experts", "moe_intermediate_size"):  # ERNIE VL: those of text, then those of images
+        if isinstance(data.get(name), list) and data[name]:
+            data[name] = data[name][0]
     if "head_dim" not in data and isinstance(data.get("qk_nope_dim"), int) and isinstance(data.get("qk_rope_dim"), int):
         data["head_dim"] = data["qk_nope_dim"] + data["qk_rope_dim"]
     return Fields({**defaults, **data}, c.where, c.prefix)

@@ -28,13 +28,20 @@ def test_the_list_is_the_registrys():
         installed = ""
     if installed != VERSION:
         pytest.skip(f"no vLLM {VERSION}")
-    path = Path(find_spec("vllm").submodule_search_locations[0]) / "model_executor/models/registry.py"
-    tables = {
-        each.targets[0].id: each.value
+    assert set(ARCHITECTURES) == registry_table("_TEXT_GENERATION_MODELS")
+
+
+def registry_table(name):
+    """Architectures of one table of vLLM's registry."""
+    spec = find_spec("vllm")
+    if spec is None:
+        raise ImportError("no vLLM")
+    path = Path(spec.submodule_search_locations[0]) / "model_executor/models/registry.py"
+    return next(
+        set(ast.literal_eval(each.value))
         for each in ast.parse(path.read_text()).body
-        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)
-    }
-    assert set(ARCHITECTURES) == set(ast.literal_eval(tables["_TEXT_GENERATION_MODELS"]))
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name) and each.targets[0].id == name
+    )
 
 
 UNBUILT = {  # what transformers takes where nothing is said is no model
@@ -77,3 +84,41 @@ def test_parameters_are_those_of_transformers(kind):
         moe = next(group for group in spec.groups if group.mlp.kind == "moe")
         count -= moe.count * moe.mlp.idle_experts * 2 * moe.mlp.intermediate * spec.hidden
     assert spec.params == pytest.approx(count, rel=1e-3)
+
+
+# What transformers builds of these is not the text part alone, or not at all without a file's fields
+WRAPPERS_UNBUILT = {"blip-2", "cohere_compass", "gemma3n", "gemma4", "glm4v_moe", "granite4_vision"}
+WRAPPERS_UNREAD = {"cosmos3_edge", "diffusion_gemma", "molmo2", "muse_spark", "qwen4_exp"}
+
+
+def wrappers():
+    """model_type of the multimodal classes that transformers has for images and text, and vLLM serves."""
+    try:
+        from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as known
+
+        served = registry_table("_MULTIMODAL_MODELS")
+    except (ImportError, OSError, PackageNotFoundError):
+        return []
+    found = {kind for kind, names in known.items() if {*((names,) if isinstance(names, str) else names)} & served}
+    return sorted(found - WRAPPERS_UNBUILT - WRAPPERS_UNREAD)
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", wrappers())
+def test_the_text_part_of_a_wrapper_is_what_is_counted(kind):
+    """Parameters of the language model and its output, of what transformers builds where a file says nothing."""
+    import torch
+    import transformers
+
+    configured = transformers.AutoConfig.for_model(kind)
+    spec = spec_from_config(configured.to_dict() | {"model_type": kind}, kind, "")
+    with torch.device("meta"):
+        model = transformers.AutoModelForImageTextToText.from_config(configured)
+    parts = [
+        part for name, part in model.named_modules() if name.endswith(("language_model", "text_model", "lm_head")) and name.count(".") <= 1
+    ]
+    text = {id(each): each.numel() for part in parts for each in part.parameters()}
+    biases = sum(each.numel() for called, each in model.named_buffers() if called.endswith("e_score_correction_bias"))
+    others = 0 if kind == "ernie4_5_vl_moe" else spec.extra_params  # whose experts of pictures are the language model's, too
+    assert spec.params - others == pytest.approx(sum(text.values()) + biases, rel=1e-3)
