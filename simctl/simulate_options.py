@@ -37,8 +37,8 @@ class GoodputCommand(Sectioned):
 
 SECTIONS = {
     "Workload": (
-        "trace", "trace-format", "num-prompts", "agent-sessions", "request-rate", "burstiness", "rate-curve", "max-concurrency",
-        "random-input-len", "random-output-len", "random-length-cv", "random-range-ratio", "random-prefix-len", "turns", "think-time",
+        "trace", "trace-format", "num-prompts", "agent-sessions", "request-rate", "burstiness", "max-concurrency",
+        "random-input-len", "random-output-len", "random-length-cv", "random-prefix-len",
         "workload-option",
     ),
     "Model and GPU": ("from-deployment", "model", "gpu", "dtype", "kv-dtype", "tp", "parallel", "posterior"),

@@ -35,9 +35,6 @@ PART = 400  # points between two entries of the journal
 BEYOND = (*range(520, 1105, 8), *range(1120, 2305, 32), *range(1128, 2305, 64), *range(2560, 8193, 256))
 ODD = (43, *(r + 1 + r // 8 % 7 for r in range(512, 1104, 8)), *(r + 1 + r // 16 % 7 for r in range(1104, 2304, 16)), 2100)
 MOST_ROWS = {"cuda": 8192, "cpu": 64}
-BURST = ((512, 8), (1104, 4), (2304, 2))  # calls of a burst for rows up to the first number; one above
-BURST_S = 1e-3  # and no more calls than take about so long, by a roofline of
-ROOF_BYTES_PER_S, ROOF_FLOPS_PER_S = 2.9e12, 600e12
 GATE_BOUND = 2e-2  # bf16 inputs and output, against float64
 DENSE_KINDS = ("qwen2", "qwen3", "llama", "mistral", "gemma3_text")
 COLUMNS = {
@@ -118,13 +115,6 @@ def points_of(products: Iterable[ListedGemm], device: str) -> list[Point]:
     """Products by rows, ascending; a CPU gets the small ones."""
     rows = sorted(r for r in {*CAPTURED, *BEYOND, *ODD} if r <= MOST_ROWS[device])
     return [(product, r) for product in products for r in rows]
-
-
-def calls_of(product: ListedGemm, rows: int) -> int:
-    """Calls of a burst: fewer of those that are long by themselves."""
-    most = next((calls for rows_to, calls in BURST if rows <= rows_to), 1)
-    size = 2.0 * product.k * product.n
-    return max(1, min(most, int(BURST_S / max(size / ROOF_BYTES_PER_S, size * rows / ROOF_FLOPS_PER_S))))
 
 
 def is_first(rows: int) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 from hw.gemm_lists import ListedGemm
 from hw.machine import versions
 from hw.pace import seconds_of
-from hw.suites.products import BURST, calls_of
 from sim.errors import SimctlError
 
 BEYOND_L2 = 3  # so many times the L2 cache is read before a call finds a weight where another was
@@ -18,6 +17,16 @@ HOLD = 3.0  # times as long as queueing a burst takes is the GPU kept busy befor
 REST = 1.0  # times as long as a burst does it rest after it
 GATE_ROWS, GATE_COLUMNS = 5, 257
 CALIBRATION_CYCLES = 1_000_000
+BURST = ((512, 8), (1104, 4), (2304, 2))  # calls of a burst for rows up to the first number; one above
+BURST_S = 1e-3  # and no more calls than take about so long, by a roofline of
+ROOF_BYTES_PER_S, ROOF_FLOPS_PER_S = 2.9e12, 600e12
+
+
+def calls_of(product: ListedGemm, rows: int) -> int:
+    """Calls of a burst: fewer of those that are long by themselves."""
+    most = next((calls for rows_to, calls in BURST if rows <= rows_to), 1)
+    size = 2.0 * product.k * product.n
+    return max(1, min(most, int(BURST_S / max(size / ROOF_BYTES_PER_S, size * rows / ROOF_FLOPS_PER_S))))
 
 
 class Calls:

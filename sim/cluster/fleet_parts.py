@@ -33,6 +33,16 @@ class Callers(Protocol):
         """Whether a request is still to come, or under way."""
 
 
+class Handover(Protocol):
+    """Transfer of prompts from prefill to decode, as the way in sees it."""
+
+    def begin(self, request: Request) -> None:
+        """A prefill replica gets the request."""
+
+    def fetch(self, request: Request, replica: Replica, submit: Callable[[], None]) -> None:
+        """A decode replica has room for the prompt's KV."""
+
+
 class FleetParts:
     """Shared by the way in, the transfer from prefill to decode and the way out."""
 

@@ -43,7 +43,8 @@ class RunningFleet:
         self._parts = parts = FleetParts(clock, log, pools, callers, network, store)
         self.replicas, self.pools, self.after = parts.replicas, parts.pools, parts.after
         self._way_in = WayIn(parts, self._move)
-        self._handover = self._way_in.handover = PrefillToDecode(parts, self._way_in)
+        self._handover = PrefillToDecode(parts, self._way_in)
+        self._way_in.handover = self._handover
         self._way_out = WayOut(parts, self._way_in, self._handover)
         self._ordered: dict[Replica, int] = {}  # since when those are paid for that are up, or on their way up
         self._paid: defaultdict[Replica, int] = defaultdict(int)  # ticks, of times that are over

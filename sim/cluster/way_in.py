@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from sim.cluster.clock import CLIENTS
-from sim.cluster.fleet_parts import FleetParts
+from sim.cluster.fleet_parts import FleetParts, Handover
 from sim.cluster.pools import DECODE, PREFILL, RunningPool
 from sim.cluster.replica import Replica, State
 from sim.cost.api_server import SharedServer
@@ -16,14 +15,11 @@ from sim.engine.interface import Request
 from sim.errors import SimctlError
 from sim.ticks import ARRIVAL, COMPLETION, TICK_S, to_ticks
 
-if TYPE_CHECKING:
-    from sim.cluster.prefill_to_decode import PrefillToDecode
-
 
 class WayIn:
     """Routes requests. `moved` takes those that reach a replica which is down."""
 
-    handover: PrefillToDecode
+    handover: Handover
 
     def __init__(self, fleet: FleetParts, moved: Callable[[Request, Replica], None]) -> None:
         self._fleet, self._moved = fleet, moved
