@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from sim.engine.interface import Request
 from sim.errors import UsageError
+from sim.results.record import BUCKET, QUEUE, TOO_LONG, TTFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,6 @@ class AdmissionLimits:
     @property
     def any(self) -> bool:
         return self.skip_too_long or (self.max_queue, self.bucket, self.ttft_s) != (None, None, None)
-
-
-QUEUE, TTFT, BUCKET, TOO_LONG = 1, 2, 3, 4  # which limit turned a request away
 
 
 class Admission:

@@ -15,11 +15,11 @@ from sim.cluster import fleet_core as plain
 from sim.cluster.fleet_state import FleetCore, core_of
 from sim.cluster.policies import PowerOfTwo
 from sim.cluster.router import make_router, router_options
-from sim.cost.iteration import StepTime
 from sim.engine import compiled as compiler
 from sim.engine.config import EngineConfig
 from sim.engine.core_state import make_core, supply
 from sim.engine.replica_runs import Log, Served, Shared, given_of, requests_of
+from sim.engine.step_clock import StepTime
 from sim.rates.serving import HostRates
 from sim.ticks import to_ticks
 from sim.workload.sources import followers

@@ -14,9 +14,12 @@ import numpy as np
 
 from sim.cost.batch import BatchShape
 from sim.cost.graphs import captured_padding
-from sim.engine.microbatch import Chunk
 from sim.specs.parallel import Parallel
 
+Chunk = tuple[int, int, int]
+"""Tokens of one request computed together: how many, the context at their end, and how many of them are sampled
+(rows of logits).
+"""
 SUMS: tuple[str, ...] = (
     "decode_seqs",
     "decode_context",

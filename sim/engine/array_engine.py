@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Hashable, Mapping
 from typing import Protocol
 
 import sim.engine.core_state as at
-from sim.cost.iteration import StepTime
 from sim.cost.step_time import NAMES
 from sim.engine.config import EngineConfig
 from sim.engine.core import advance
@@ -20,6 +19,7 @@ from sim.engine.core_time import arrive
 from sim.engine.interface import Request
 from sim.engine.loop import Wait
 from sim.engine.replica_runs import UNKNOWN, given_of
+from sim.engine.step_clock import StepTime
 from sim.engine.vllm import check_fits
 from sim.ticks import COMPLETION, DECISION, TICK_S
 

@@ -21,10 +21,11 @@ import numpy as np
 
 from sim import ticks
 from sim.cluster import fleet_core, fleet_routes, fleet_state
-from sim.cost import attention, batch, graphs, iteration, smooth, step_time, work
+from sim.cost import attention, batch, graphs, smooth, step_time, work
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.cost.rates import UNITS, Rates
 from sim.engine import core, core_decide, core_iterations, core_kv, core_log_rows, core_parts, core_state, core_time
+from sim.engine import step_clock as iteration
 
 # Output tokens at which plain Python takes as long as loading machine code does (half a second), or making it (half a minute).
 WORTH_TOKENS = 500_000

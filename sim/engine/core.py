@@ -2,7 +2,7 @@
 
 In steady decode every running request computes one token per iteration, so the batch is known by its size, its summed context, a heap of
 finishing times on a clock that counts decode iterations, and how many sequences stand at each position inside a KV block. An iteration
-costs its prefills and finishes, not its batch; a stretch without either is one integer polynomial (sim.cost.iteration), which an arrival
+costs its prefills and finishes, not its batch; a stretch without either is one integer polynomial (sim.engine.step_clock), which an arrival
 cuts short where it is seen.
 
 The same source runs as plain Python over lists and compiled over numpy arrays (sim.engine.compiled). It stops where time passes, so that

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import sim.engine.core_state as at
 from sim.cost.batch import BatchShape, chunk_pairs, from_sums
 from sim.cost.graphs import GRAPH_TOKENS
-from sim.cost.iteration import late_share, on_chord, staged_s
 from sim.engine.core_decide import lacking, note_state
 from sim.engine.core_kv import take
 from sim.engine.core_log_rows import log_chunk, log_row, log_setback
 from sim.engine.core_parts import bisect_running, drop_decode, expect_shared, heap_pop, heap_push, leave, push_unsent, release
 from sim.engine.core_state import Core
 from sim.engine.core_time import after, let_pass, send_at_end
+from sim.engine.step_clock import late_share, on_chord, staged_s
 from sim.ticks import Stretch, elapsed, to_ticks
 
 
@@ -26,7 +26,7 @@ class Given(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Seconds by an iteration's rows, as sim.cost.iteration has them."""
+    """Seconds by an iteration's rows, as sim.engine.step_clock has them."""
 
     busy: float
     comm: float

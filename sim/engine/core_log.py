@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 import sim.engine.core_state as at
 from sim.cost.batch import BatchShape
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
-from sim.cost.iteration import StepTime
 from sim.cost.step_time import attention_s, step_terms
 from sim.engine.config import EngineConfig
 from sim.engine.interface import BUDGET, SLOTS
 from sim.engine.replica_runs import Served
+from sim.engine.step_clock import StepTime
 from sim.ticks import TICK_S
 
 Ints = NDArray[np.int64]

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sim.cost.graphs import GRAPH_TOKENS
-from sim.cost.iteration import StepTime
 from sim.engine.config import EngineConfig
+from sim.engine.step_clock import StepTime
 
 Ints = MutableSequence[int]  # or an int64 array
 Floats = MutableSequence[float]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-Chunk = tuple[int, int, int]
-"""Tokens of one request computed together: how many, the context at their end, and how many of them are sampled
-(rows of logits).
-"""
+from sim.cost.parts import Chunk
 
 
 def micro_batches(contexts: list[int], chunks: list[Chunk], size: int) -> list[tuple[list[int], list[Chunk]]]:

@@ -61,7 +61,7 @@ def _llamacpp_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
 class Engine:
     """What is to be known of an engine: its scheduler, the share of device memory that it takes by default, (max_num_seqs,
     max_num_batched_tokens) where they do not go by the GPU, whether each of its slots owns its share of the context, limits that it has no
-    use for, and what its options say about the time of an iteration, as settings of sim.cost.iteration.StepTime.
+    use for, and what its options say about the time of an iteration, as settings of sim.engine.step_clock.StepTime.
     """
 
     scheduler: Callable[[EngineConfig], Scheduler]
@@ -135,5 +135,5 @@ def make_scheduler(config: EngineConfig) -> Scheduler:
 
 
 def step_settings(config: EngineConfig, host: HostWork = NO_WORK) -> dict[str, Any]:
-    """Settings of sim.cost.iteration.StepTime for the engine; `host` is the work that one may hide behind the GPU."""
+    """Settings of sim.engine.step_clock.StepTime for the engine; `host` is the work that one may hide behind the GPU."""
     return engine_of(config.scheduler).settings(config, host)

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import sim.engine.core_state as at
-from sim.cost.iteration import StepTime
 from sim.cost.work import Coefficients
 from sim.engine.config import EngineConfig
 from sim.engine.core import serve as serve_all
 from sim.engine.core_iterations import Given
 from sim.engine.core_state import Core, make_core, supply
+from sim.engine.step_clock import StepTime
 
 Ints = NDArray[np.int64]
 

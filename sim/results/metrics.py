@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cluster.admission import BUCKET, QUEUE, TOO_LONG, TTFT
 from sim.errors import UsageError
-from sim.results.record import LOST, RunRecord
+from sim.results.record import BUCKET, LOST, QUEUE, TOO_LONG, TTFT, RunRecord
 
 Floats = NDArray[np.float64]
 LATENCIES = {

@@ -57,7 +57,7 @@ REQUEST_INTS = (
 FLOATS, INTS = len(REQUEST_FLOATS), len(REQUEST_INTS)
 REACHED, SCHEDULED, FIRST, FINISH, CANCELLED, SUBMITTED, FIRST_SAMPLED, LAST_SAMPLED = range(1, 9)
 GENERATED, REPLICA, REJECTED, DECISION = 2, 5, 7, 8
-LOST = 5  # in `rejected`, beside the limits of sim.cluster.admission
+QUEUE, TTFT, BUCKET, TOO_LONG, LOST = 1, 2, 3, 4, 5  # in `rejected`: which limit of admission turned a request away, or a failed replica
 NOT_YET = array("d", [math.nan] * FLOATS)
 SPARSE_BYTES = 2**22  # of a sparse table that stay in memory
 

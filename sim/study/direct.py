@@ -23,12 +23,12 @@ from sim.cluster.policies import AFFINITY, FALLBACK
 from sim.cluster.pools import SERVE
 from sim.cluster.router import make_router
 from sim.cost.api_server import departures
-from sim.cost.iteration import IterationCost
 from sim.engine import compiled
 from sim.engine.config import EngineConfig
 from sim.engine.core_log import Expanded, LazyColumns
 from sim.engine.core_state import names_of
 from sim.engine.replica_runs import Served, Shared, serve
+from sim.engine.step_clock import IterationCost
 from sim.rates.serving import HostRates
 from sim.results.record import (
     CHUNK_COLUMNS,

@@ -13,12 +13,12 @@ from sim.cluster.pools import DECODE, PREFILL, SERVE, Pool
 from sim.cluster.replica import Engine, SteppedEngine
 from sim.cluster.simulation import simulate_pools
 from sim.cost.batch import mixed_batch
-from sim.cost.iteration import IterationCost, StepTime
 from sim.cost.rates import RateDraws, Rates
 from sim.engine.array_engine import ArrayEngine, covers
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request, Scheduler
 from sim.engine.registry import make_scheduler, step_settings
+from sim.engine.step_clock import IterationCost, StepTime
 from sim.engine.vllm import check_fits
 from sim.errors import UsageError
 from sim.rates.serving import HostRates

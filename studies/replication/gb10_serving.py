@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from sim.cost.iteration import StepTime, split
+from sim.cost.parts import Chunk
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Scheduler
 from sim.engine.llamacpp import LlamaCppScheduler
-from sim.engine.microbatch import Chunk
+from sim.engine.step_clock import StepTime, split
 from sim.engine.vllm import VllmScheduler
 from sim.rates.load import OUTSIDE_SD
 from sim.rates.posterior import engine_posterior, rates_for

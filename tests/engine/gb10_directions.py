@@ -17,7 +17,7 @@ import functools
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
-from sim.cost.iteration import StepTime
+from sim.engine.step_clock import StepTime
 from sim.rates.priors import prior_rates
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model

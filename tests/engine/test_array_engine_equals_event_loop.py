@@ -19,12 +19,12 @@ from sim.cluster.admission import NO_LIMITS, Admission, AdmissionLimits
 from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import ROUTERS, make_router, router_options
 from sim.cluster.simulation import simulate
-from sim.cost.iteration import IterationCost
 from sim.engine.array_engine import ArrayEngine
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.engine.registry import make_scheduler
+from sim.engine.step_clock import IterationCost
 from sim.errors import UsageError
 from sim.rates.serving import NO_HOST, HostRates
 from sim.results.record import RunRecord

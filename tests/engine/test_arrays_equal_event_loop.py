@@ -16,10 +16,10 @@ from sim.cluster.fleet_state import ROUTES
 from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import make_router, router_options
 from sim.cluster.simulation import simulate
-from sim.cost.iteration import IterationCost
 from sim.engine import compiled
 from sim.engine.config import EngineConfig
 from sim.engine.registry import make_scheduler
+from sim.engine.step_clock import IterationCost
 from sim.rates.serving import HostRates
 from sim.results.record import RunRecord
 from sim.study.direct import serve_directly

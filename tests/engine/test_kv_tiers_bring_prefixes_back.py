@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.cost.iteration import StepTime
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
 from sim.engine.kv.tiers import TieredKvCacheManager, tiers_of
 from sim.engine.registry import step_settings
+from sim.engine.step_clock import StepTime
 from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError
 from sim.specs.precision import Precision

@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.cost.iteration import StepTime, split
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
 from sim.engine.registry import capture_sizes
 from sim.engine.speculative import Speculation
+from sim.engine.step_clock import StepTime, split
 from sim.engine.vllm import VllmScheduler
 from sim.errors import UsageError
 from sim.specs.precision import Precision

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.cost.batch import mixed_batch
-from sim.cost.iteration import StepTime
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
 from sim.engine.microbatch import equal_micro_batches, micro_batches
+from sim.engine.step_clock import StepTime
 from sim.specs.attention_policy import dense, pages
 from sim.specs.model import ModelSpec
 from sim.specs.precision import Precision

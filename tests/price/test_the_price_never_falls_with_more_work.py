@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.cost.batch import decode_batch, mixed_batch
-from sim.cost.iteration import StepTime
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
+from sim.engine.step_clock import StepTime
 from sim.specs.attention_policy import blocks, dense, pages, sink_window
 from sim.specs.precision import Precision
 from tests.examples import examples

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from sim.cost.batch import DENSE, mixed_batch
-from sim.cost.iteration import StepTime
 from sim.cost.step_time import step_time_s
 from sim.cost.work import coefficients, work_from
+from sim.engine.step_clock import StepTime
 from sim.rates.priors import prior_rates
 from sim.specs.attention_policy import blocks, dense, pages, sink_window
 from sim.specs.gpus import get_gpu

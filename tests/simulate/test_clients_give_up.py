@@ -12,10 +12,10 @@ from sim.cluster.admission import Admission, AdmissionLimits
 from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import make_router
 from sim.cluster.simulation import simulate
-from sim.cost.iteration import StepTime
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
 from sim.engine.registry import make_scheduler
+from sim.engine.step_clock import StepTime
 from sim.errors import UsageError
 from sim.rates.serving import HostRates
 from sim.results.metrics import summarise

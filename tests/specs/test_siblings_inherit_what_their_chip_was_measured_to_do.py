@@ -5,7 +5,7 @@ import pytest
 
 from sim import Deployment, get_gpu, list_gpus, load_rates
 from sim.cost.batch import decode_batch, mixed_batch
-from sim.cost.iteration import step_time_s
+from sim.engine.step_clock import step_time_s
 from sim.rates.load import scope_notes
 from sim.specs.gpus import load_gpus
 

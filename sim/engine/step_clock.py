@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from sim.cost.batch import DENSE, BatchShape, chunk_sums, from_sums, mixed_batch
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
-from sim.cost.parts import cut, heaviest, other_rows, share_of
+from sim.cost.parts import Chunk, cut, heaviest, other_rows, share_of
 from sim.cost.rates import Rates
 from sim.cost.step_time import (
     NAMES,
@@ -34,7 +34,7 @@ from sim.cost.step_time import (
 from sim.cost.work import Coefficients, Work, attention_work, coefficients, launch_layers, work_from
 from sim.engine.interface import Iteration, Request, StepPrice
 from sim.engine.kv.tiers import Tier
-from sim.engine.microbatch import Chunk, equal_micro_batches, micro_batches
+from sim.engine.microbatch import equal_micro_batches, micro_batches
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
