@@ -48,6 +48,10 @@ TP_LAUNCHES, PIECES = 0.6, 0.5
 # Latent attention takes 2.5 times what a dense layer does to launch on top where it expands a prompt's keys, and a third of that where its
 # chunks, of no more tokens than a graph holds, are computed as decodes are (a grid of one such model on an H100).
 LATENT_LAUNCHES, LATENT_PIECES = 2.5, 0.8
+# A gated-DeltaNet layer takes three dense layers more to launch outside a graph and one in pieces of graphs, of which its kernels are no
+# part: quickest first tokens of one hybrid beside those of the same kind of experts without it, on a host whose dense layers take 0.94 ms.
+# Its decode has eight small kernels more than are counted: one stream of that hybrid.
+DELTA_LAUNCHES, DELTA_PIECES, DELTA_KERNELS = 3.0, 1.0, 8.0
 # Small kernels that take as long as attention does at a short context, and as a layer of experts beside its weights: choosing, sorting of
 # rows, two grouped GEMMs, sum. In profiles of four models' decodes, priced so, the GPU is busy as measured within 1 % up to 8 sequences.
 ATTENTION_KERNELS, EXPERT_KERNELS = 6.0, 10.0
@@ -56,9 +60,10 @@ ATTENTION_KERNELS, EXPERT_KERNELS = 6.0, 10.0
 MXFP4_KERNELS = 18.0
 
 
-# Dispatch to experts on other GPUs, or combining what they return, over an all-reduce of a few kB: 80 us over eight H100s or H200s for 16
-# to 64 tokens (vLLM 0.24, DeepEP, published table). Handing a micro-batch to the next stage: declared, about 0.2 ms, mostly the host's.
-ALL_TO_ALL_OPS, HAND_OVER_OPS = 9.0, 20.0
+# Dispatch to experts on other GPUs, or combining what they return, over an all-reduce of a few kB, for each GPU: 80 us over eight H100s or
+# H200s for 16 to 64 tokens (vLLM 0.24, DeepEP, published table); over two H100s of one host it was 2.8 for both. Handing a micro-batch to
+# the next stage: declared, about 0.2 ms, mostly the host's; one stream over two stages took 0.25 ms longer.
+ALL_TO_ALL_OPS, HAND_OVER_OPS = 9.0 / 8.0, 20.0
 
 
 class Work(NamedTuple):
@@ -183,6 +188,10 @@ def coefficients(
         if mixer.kind == "mla":
             launches += n * LATENT_LAUNCHES
             pieces += n * LATENT_PIECES
+        if mixer.kind == "gdn" and gpu is not None:
+            launches += n * DELTA_LAUNCHES
+            pieces += n * DELTA_PIECES
+            kernels += n * DELTA_KERNELS
         if mixer.kind == "none":
             continue
         if mixer.kind == "gdn" or mixer.kind == "recurrent":
@@ -226,6 +235,9 @@ def coefficients(
         adapter = (lora.params(model) * ACTIVATION_BYTES / tp, lora.adapters, lora.share)
         flops += lora.share * 2.0 * lora.params(model)
         kernels += lora.kernels(model)
+        activation += lora.share * lora.row_bytes(model) / tp
+        launches += lora.launches(model)
+        pieces += lora.pieces(model)
     comm_bytes, comm_ops = traffic(model, blocks, tp, parallel)
     return Coefficients(
         linear_bytes=(linear + model.outer_params * (weight if found is None else ACTIVATION_BYTES)) / tp,
@@ -278,7 +290,7 @@ def traffic(model: ModelSpec, reduces: float, tp: int, parallel: Parallel = NO_P
         gpus = tp * parallel.dp
         for group in model.groups:
             if group.mlp.kind == "moe":
-                ops += group.count * 2.0 * ALL_TO_ALL_OPS * swap.latency
+                ops += group.count * 2.0 * ALL_TO_ALL_OPS * gpus * swap.latency
                 reached = (gpus - 1) * (1.0 - (1.0 - 1.0 / gpus) ** group.mlp.top_k)
                 moved += group.count * 2.0 * reached * model.hidden * ACTIVATION_BYTES / tp * swap.byte
     if parallel.pp > 1:

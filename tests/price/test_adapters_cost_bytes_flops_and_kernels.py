@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.cost.batch import decode_batch
+from sim.cost.batch import decode_batch, mixed_batch
 from sim.cost.work import iteration_work
 from sim.specs.lora import Lora
 from sim.specs.models import get_model
@@ -27,6 +27,16 @@ def test_an_iteration_reads_adapters_in_use_and_all_at_last():
     assert adapter_bytes(1, Lora(64, 8)) == pytest.approx(one)
     assert adapter_bytes(1, Lora(64, 8, 0.5)) == pytest.approx(one / 2)
     assert adapter_bytes(512, Lora(64, 8)) == pytest.approx(8 * one)
+
+
+def test_a_prompt_beside_adapters_takes_more_to_launch_and_more_memory_time_by_the_share_that_uses_one():
+    def difference(field, share):
+        shape = mixed_batch(MODEL, [], [(700, 700, 1)])
+        with_one = iteration_work(MODEL, shape, Precision(), lora=Lora(16, 4, share))
+        return getattr(with_one, field) - getattr(iteration_work(MODEL, shape, Precision()), field)
+
+    assert difference("launch_layers", 0.5) == difference("launch_layers", 1.0) > 0.5 * MODEL.layers
+    assert difference("activation_bytes", 1.0) == pytest.approx(2.0 * difference("activation_bytes", 0.5))
 
 
 def test_adapters_take_kv_blocks():

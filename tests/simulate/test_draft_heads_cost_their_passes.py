@@ -12,7 +12,7 @@ from sim.study.deployment import Limits
 from sim.workload.synthetic import Synthetic, draw
 
 UNSEEN = Path(__file__).parents[2] / "scenarios/data/measured/unseen"
-DRAFTS, STREAMS = (1, 4, 7), (1, 4, 16, 64)
+DRAFTS, STREAMS = (1, 2, 4, 7), (1, 4, 16, 64)
 
 
 @cache
@@ -34,14 +34,15 @@ def measured_s(drafts: int) -> dict[int, float]:
 
 
 def test_token_times_are_those_measured() -> None:
-    off = np.array([tpot_s(k, n) / measured_s(k)[n] - 1.0 for k in DRAFTS for n in STREAMS])
+    off = np.array([tpot_s(k, n) / measured - 1.0 for k in DRAFTS for n, measured in measured_s(k).items()])
     assert np.median(abs(off)) < 0.08
     assert abs(off).max() < 0.15  # 12 % of four streams and four drafts, whose luck is that of a few verifications
 
 
 @pytest.mark.parametrize("streams", STREAMS)
 def test_the_best_number_of_drafts_is_the_measured_one(streams: int) -> None:
-    assert min(DRAFTS, key=lambda k: tpot_s(k, streams)) == min(DRAFTS, key=lambda k: measured_s(k)[streams])
+    seen = [k for k in DRAFTS if streams in measured_s(k)]
+    assert min(seen, key=lambda k: tpot_s(k, streams)) == min(seen, key=lambda k: measured_s(k)[streams])
 
 
 def test_a_head_over_all_words_costs_more() -> None:
