@@ -66,12 +66,11 @@ def command(
     Same arrivals, lengths and limits; KV blocks predicted, not given. The rates come from engine grids; the serving overhead is fitted
     to one low-load experiment and the true-decode windows of a ladder, which are named and not scored. Errors are relative, per request:
     median and 90th percentile of the absolute value, bias (the median), and the share of requests inside their 90 % interval.
+    Exit 1 when a metric is outside its declared bound: TTFT 5 %, TPOT 2 %, E2EL 2 % (median; 5 % in a burst), p99 TTFT 10 %.
 
     A log of any engine is a benchmark's result, known by its content (vllm bench serve, SGLang's bench_serving, GuideLLM, AIPerf, llmperf,
     inference-perf, InferenceX, vLLM's multi-turn benchmark), or a CSV: arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s
     (seconds on one clock). The packaged overhead is refitted to its first tenth where that predicts the second tenth better.
-
-    Exit 1 when a metric is outside its declared bound: TTFT 5 %, TPOT 2 %, E2EL 2 % (median; 5 % in a burst), p99 TTFT 10 %.
 
     \b
     Examples:
