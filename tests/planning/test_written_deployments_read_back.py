@@ -13,8 +13,8 @@ from sim.specs.topology import default_topology, with_node
 from sim.study.deployment import Deployment
 from sim.study.fleet_spec import PoolSpec
 from simctl.asked.deployments import deployment_of, fleet_of
-from simctl.commands.plan_command import EMITS
 from simctl.commands.simulate_command import command
+from simctl.plan_options import EMITS
 
 LIMITS = {
     "max_num_seqs": st.sampled_from([None, 8, 256]),

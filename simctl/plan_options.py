@@ -1,0 +1,93 @@
+"""Options of `simctl plan`: what it decides, beside those of `simctl simulate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from simctl.asked.questions import MANY
+from simctl.option_groups import Sectioned
+from simctl.option_types import CURVE, DURATION, Parsed
+from simctl.options import grouped
+from simctl.simulate_options import SECTIONS as OF_SIMULATE
+from simctl.simulate_options import SIMULATE, GoodputCommand
+
+LEFT_OUT = ("replicas", "fleet_file", "goal", "draws", "iterations", "out", "plot", "chrome_trace", "as_json", *MANY)
+EMITS = ("vllm", "compose", "k8s", "kserve", "llm-d", "dynamo", "ray")  # those of sim.planning.emitters, which is slow to import
+
+
+def _values(text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not all(found):
+        raise ValueError
+    return found
+
+
+VALUES = Parsed("a[,b...]", _values, "not values with commas between them")
+SECTIONS = {
+    "What to decide": ("slo", "goodput", "gpu", "tp", "dtype", "kv-dtype", "attention", "router", "max-num-seqs", "max-num-batched-tokens",
+                       "pools", "reserve", "for", "day", "most-gpus", "price"),
+    **{title: tuple(name for name in names if name.replace("-", "_") not in (*LEFT_OUT, "goodput", "fleet"))
+       for title, names in OF_SIMULATE.items()},
+    "Answer": ("emit", "quick", "within", "workers", "progress", "seed", "json"),
+}  # fmt: skip
+
+
+class PlanCommand(GoodputCommand, Sectioned):
+    """Takes the options of `simctl simulate` for everything that is not decided."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.params += [option for option in SIMULATE if option.name not in LEFT_OUT]
+
+
+plan_options = grouped(
+    click.option(
+        "--slo", multiple=True, metavar="CONDITIONS", help="What must hold, all of it: ttft:p99<2s tpot:p95<50ms failed<1% good>=99%."
+    ),
+    click.option("--gpu", type=VALUES, help="GPUs to choose among: H100,L40S."),
+    click.option("--tp", type=VALUES, default="1", show_default=True, help="GPUs per replica to choose among: 1,2."),
+    click.option("--dtype", type=VALUES, help="Weight dtypes to choose among: bf16,fp8. [default: 16 bits]"),
+    click.option("--kv-dtype", type=VALUES, help="KV-cache dtypes to choose among. [default: 16 bits]"),
+    click.option("--attention", type=VALUES, help="Attention policies to choose among: dense,pages:64. [default: dense]"),
+    click.option("--router", type=VALUES, default="round-robin", show_default=True, help="Routers to choose among."),
+    click.option("--max-num-seqs", type=VALUES, help="Batch caps to choose among. [default: the engine's]"),
+    click.option("--max-num-batched-tokens", type=VALUES, help="Token budgets to choose among. [default: the engine's]"),
+    click.option(
+        "--pools",
+        type=VALUES,
+        default="one",
+        show_default=True,
+        help="Kinds of pools to choose among: one, prefill-decode, split (short prompts apart from long ones; the threshold is searched).",
+    ),
+    click.option(
+        "--reserve",
+        type=click.Choice(["none", "replica", "node"]),
+        default="none",
+        show_default=True,
+        help="Also buy what the loss of one replica, or of a node, takes from each pool.",
+    ),
+    click.option("--for", "for_s", type=DURATION, metavar="TIME", help="How long the load lasts: 90s, 30m, 1h. [default: for good]"),
+    click.option(
+        "--day",
+        type=CURVE,
+        metavar="NAME",
+        help="Plan for the busiest hour of this rate curve, and say what every hour needs: servegen-day.",
+    ),
+    click.option("--most-gpus", type=click.IntRange(1, 4096), default=64, show_default=True, help="No deployment has more GPUs."),
+    click.option("--price", multiple=True, metavar="GPU=USD", help="Price per GPU-hour, instead of the catalogue's list price."),
+    click.option(
+        "--within",
+        type=DURATION,
+        metavar="TIME",
+        default="30s",
+        show_default=True,
+        help="Answer with what is known after simulating so long.",
+    ),
+    click.option("--workers", type=click.IntRange(1, 256), help="Processes. [default: one per core]"),
+    click.option("--emit", type=click.Choice(EMITS), help="Print what starts the winner instead: commands or a file of that kind."),
+    click.option("--quick", is_flag=True, help="Only the cheapest: not what more money buys, the highest rate, what to measure."),
+    click.option("--progress/--no-progress", default=None, help="Say on stderr how far the search is. [default: on a terminal]"),
+    click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON."),
+)
