@@ -69,7 +69,8 @@ def serve_calls(
 ) -> FleetRun:
     """Serve a trace on equal replicas behind a router that is covered. Raises OverflowError for more than sim.ticks.MOST_TICKS."""
     f = _state(trace, config, steps, host, replicas, router, options, max_concurrency, shared, keep, compiled)
-    given, go_on = given_of(steps, compiled), compiler.serve_fleet() if compiled else plain.serve_fleet
+    given = given_of(steps, compiled)
+    go_on = compiler.resolved(f, given) if compiled else plain.serve_fleet
     logs = [Log() for _ in range(replicas)]
     while (reason := int(go_on(f, given))) != at.DONE:
         if reason == at.TOO_LATE:
