@@ -115,6 +115,12 @@ FRONTS = (
     (r"vllm-router\b.*\s--policy[\s']+(\w+)", {"random": "random", "power_of_two": "power-of-two", "cache_aware": "prefix-affinity"}),
     (r"--router-mode['\s-]+([\w-]+)", {"random": "random", "power-of-two": "power-of-two", "least-loaded": "least-requests"}),
 )
+SIZES = {
+    "tensor": "tp",
+    "pipeline": "pipeline_parallel_size",
+    "data": "data_parallel_size",
+    "expert": "enable_expert_parallel",
+}
 DRAFTERS = {"ngram": "ngram", "eagle": "eagle", "eagle3": "eagle", "mtp": "eagle", "draft_model": "draft_model"}
 
 
@@ -257,9 +263,14 @@ def _around(name: str, document: Any, found: Found) -> None:
                 found.options.setdefault("replicas", own[key])
         if isinstance(each.get("maxReplicas"), int):
             found.unused.append(f"maxReplicas {each['maxReplicas']} (autoscaling: a fleet file's `scaling`)")
-        tensor = each.get("parallelism", {}).get("tensor") if isinstance(each.get("parallelism"), dict) else None
-        if isinstance(tensor, int):
-            found.options.setdefault("tp", tensor)
+        sizes = each.get("parallelism")
+        for key, size in sizes.items() if isinstance(sizes, dict) else ():
+            if key in SIZES and isinstance(size, int):
+                found.options.setdefault(SIZES[key], size)
+            elif size not in (1, False, None):
+                found.unused.append(f"parallelism {key} {size}")
+        if isinstance(each.get("nodeCount"), int) and each["nodeCount"] > 1:
+            found.unused.append(f"nodeCount {each['nodeCount']} (--parallel topology=FILE)")
         uri = each.get("uri")
         if isinstance(uri, str) and uri.startswith("hf://"):
             found.options.setdefault("model", uri.removeprefix("hf://"))
@@ -270,12 +281,13 @@ def _around(name: str, document: Any, found: Found) -> None:
 def _flags(name: str, engine: str, words: list[str], found: Found) -> None:
     """Options of a server's words; a word before any option, after `serve`, is the model."""
     known = FLAGS[engine]
-    rest = list(words)
+    rest, before = list(words), ""
     while rest:
         word = rest.pop(0)
         if not word.startswith("-"):
-            if found.options.get("model") is None and "/" in word and not word.startswith(("/", "./")) and "model" not in found.options:
-                found.options["model"] = word
+            if "model" not in found.options and (before == "serve" or ("/" in word and not word.startswith(("/", "./")))):
+                _model(word, found)
+            before = word
             continue
         flag, equals, value = word.lstrip("-").partition("=")
         flag = flag if flag == "model_id" else flag.replace("_", "-")
@@ -287,6 +299,8 @@ def _flags(name: str, engine: str, words: list[str], found: Found) -> None:
             value = rest.pop(0)
         if flag == "speculative-config":
             _drafts(name, value, found)
+        elif flag in known and known[flag][0] == "model":
+            _model(value, found)
         elif flag in known:
             option, read = known[flag]
             try:
@@ -299,6 +313,15 @@ def _flags(name: str, engine: str, words: list[str], found: Found) -> None:
                 found.unused.append(f"--quantization {value} (the checkpoint's own is taken)")
         elif not NO_MATTER.fullmatch(flag):
             found.unused.append(f"--{flag}")
+
+
+def _model(value: str, found: Found) -> None:
+    """A model by its repository; of a folder that is not here, what it is called, unless the file names one elsewhere."""
+    if not value.startswith(("/", "./", "~")) or Path(value).exists():
+        found.options["model"] = value
+    elif "model" not in found.options:
+        found.options["model"] = Path(value).name
+        found.unused.append(f"the folder {value} (its name is taken for the model's)")
 
 
 def _drafts(name: str, text: str, found: Found) -> None:

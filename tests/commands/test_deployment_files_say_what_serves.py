@@ -113,6 +113,22 @@ def test_what_is_not_used_is_named_and_no_secret_is(tmp_path: Path) -> None:
     assert any("maxReplicas 8" in each for each in read(tmp_path, KSERVE).unused)
 
 
+def test_a_folder_of_weights_is_known_by_its_name(tmp_path: Path) -> None:
+    for text in ("vllm serve /models/Llama-3.1-8B --max-num-seqs 8", "python3 -m sglang.launch_server --model-path ./Llama-3.1-8B"):
+        found = read(tmp_path, text)
+        assert found.options["model"] == "Llama-3.1-8B"
+        assert "its name is taken" in found.unused[0]
+    assert read(tmp_path, "vllm serve gpt2 --max-num-seqs 8").options["model"] == "gpt2"
+
+
+def test_every_size_of_parallelism_is_read_or_named(tmp_path: Path) -> None:
+    text = KSERVE.replace("model:\n", "parallelism: {pipeline: 2, data: 4, expert: true, context: 2}\n    model:\n", 1)
+    found = read(tmp_path, text)
+    sizes = ("tp", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel")
+    assert [found.options[name] for name in sizes] == [2, 2, 4, True]
+    assert "parallelism context 2" in found.unused
+
+
 def test_drafts_become_the_engines_options(tmp_path: Path) -> None:
     text = f"""vllm serve {MODEL} --speculative-config '{{"method": "eagle3", "num_speculative_tokens": 3}}'"""
     assert read(tmp_path, text).options["engine_option"] == ["draft_tokens=3", "drafter=eagle"]
