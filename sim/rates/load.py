@@ -22,9 +22,16 @@ from sim.study.deployment import Deployment
 # mean errors of four models left out one at a time on an H100 and an H200 have an rms of 2.5 %. The others are declared, around what was
 # seen of two GPUs (a left-out TP degree: 4.4 %), of two models served in fp8 (4 %), and of other engines by others.
 OUTSIDE_SD = {"model": 0.025, "dtype": 0.05, "tp": 0.06, "engine": 0.05}
-# The same of ways to run of which one deployment was measured, on one host of two H100s: about as far as it lay from the formula beside the
-# same model without that way (E2EL: whole experts 4 to 9 %, stages 10 to 15 %), for another deployment may lie elsewhere.
-SEEN_ONCE_SD = {"pipeline parallel": 0.15, "data parallel": 0.12, "expert parallel": 0.08, "eager": 0.1, "LoRA": 0.1}
+# The same of ways to run, and of layers, of which one deployment was measured, on one host of two H100s: about as far as it lay from the
+# formula beside the same model without them (E2EL: whole experts 4 to 9 %, stages 10 to 15 %), for another deployment may lie elsewhere.
+SEEN_ONCE_SD = {
+    "pipeline parallel": 0.15,
+    "data parallel": 0.12,
+    "expert parallel": 0.08,
+    "eager": 0.1,
+    "LoRA": 0.1,
+    "gated DeltaNet": 0.1,
+}
 # Log sd of a layer's launches in decodes, learnt from prefill beyond the captured sizes: an 8B took 1.22 times as long as so predicted, and
 # came within 4 % where the speed of its host was told; one deployment.
 EAGER_LAUNCH_SD = 0.2
@@ -81,10 +88,10 @@ def unmeasured_version(d: Deployment) -> bool:
 
 
 def ways_seen_once(d: Deployment) -> list[str]:
-    """How the deployment runs that was measured of one deployment only."""
+    """How the deployment runs, and layers of it, that were measured of one deployment only."""
     p = d.parallel
     ways = {"pipeline parallel": p.pp > 1, "data parallel": p.dp > 1, "expert parallel": p.expert, "eager": d.limits.enforce_eager}
-    ways["LoRA"] = d.limits.lora is not None
+    ways |= {"LoRA": d.limits.lora is not None, "gated DeltaNet": any(group.mixer.kind == "gdn" for group in d.model.groups)}
     return [way for way, runs in ways.items() if runs]
 
 
