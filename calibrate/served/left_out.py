@@ -11,6 +11,9 @@
     kernels   no grid on the GPU, but latencies of its kernels; grids of one other GPU
     datasheet no grid on the GPU and no kernels of it; grids of one other GPU, and kernels of some
 
+Runs that nothing was ever learnt from are of kinds that no served run had been of: an architecture, a precision (known by its GEMMs and
+layers alone), parallel (stages, ranks, experts apart), eager, adapters, drafts.
+
 Nothing is fitted to the run that is predicted. A model with grids of its own is left out by learning its GPU's rates anew without them.
 """
 
@@ -41,9 +44,11 @@ from sim.rates.provenance import outside_measured
 from sim.rates.serving import ServingOverhead, packaged_overhead
 from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import key
+from sim.specs.mixers import Attention
 from sim.specs.precision import Precision
 
 PARTS = ("host", "model", "family", "dtype", "tp", "version", "scheduling", "sibling", "kernels", "datasheet")
+KINDS = ("architecture", "precision", "parallel", "eager", "adapters", "drafts")
 SAME_CHIP = {"H100": "H200", "H200": "H100"}
 LOADS = ("low", "high", "closed", "burst", "long", "prefix")
 LONG_TOKENS = 8192  # of a mean prompt
@@ -54,7 +59,7 @@ REFIT_DRAWS = 200
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Scores of one load of a run, predicted without what is left out; `load` is its kind, of LOADS."""
+    """Scores of one load of a run, predicted without what is left out (of PARTS or KINDS); `load` is its kind, of LOADS."""
 
     part: str
     run: str
@@ -62,8 +67,10 @@ class LeftOut:
     load: str = "high"
 
 
-def left_out(run: ServedRun, draws: int) -> Iterator[LeftOut]:
-    """The run's loads, each sent for the first time, predicted once with what is known of its model and once without, where that can be."""
+def left_out(run: ServedRun, draws: int, unseen: bool = False) -> Iterator[LeftOut]:
+    """The run's loads, each sent for the first time, predicted once with what is known of its model and once without, where that can be;
+    of an `unseen` run, which nothing was learnt from, once.
+    """
     known, overhead = load_rates(run.deployment), packaged_overhead((run.gpu.name, run.name))
     if overhead is None:
         raise UsageError("no packaged serving overhead")
@@ -72,7 +79,9 @@ def left_out(run: ServedRun, draws: int) -> Iterator[LeftOut]:
     named = {"dtype": "dtype", "tp": "tp", "model": _of_model(run, known.source.models)}
     part = next((named[name] for name in named if name in missing), "host")
     elsewhere = _of_engine(run, known.source.engines)
-    yield from _scored(elsewhere or part, run, loads, known, overhead, draws)
+    yield from _scored(kind_of_run(run) or elsewhere or part, run, loads, known, overhead, draws)
+    if unseen:
+        return
     if not missing and not elsewhere:
         without = without_model(run.gpu, run.model.name)
         yield from _scored(_of_model(run, without.source.models), run, loads, widened(without, run.deployment), overhead, draws)
@@ -134,6 +143,20 @@ def kind_of_load(load: Experiment, run: ServedRun) -> str:
         return load.kind
     lowest = min((e.rate_per_s for e in run.experiments if e.kind == "open"), default=np.nan)
     return "low" if load.rate_per_s == lowest else "high"
+
+
+def kind_of_run(run: ServedRun) -> str:
+    """Of KINDS, what of the run no packaged run had been; nothing where that is a part of the deployment alone."""
+    limits, mixers = run.limits, [group.mixer for group in run.model.groups]
+    kinds = {
+        "drafts": bool(limits.options.get("draft_tokens")),
+        "adapters": limits.lora is not None,
+        "eager": bool(limits.enforce_eager),
+        "parallel": run.parallel.parts > 1 or run.parallel.expert,
+        "architecture": any(not isinstance(mixer, Attention) or mixer.sinks for mixer in mixers),
+        "precision": run.precision.weights not in ("bf16", "fp8") or run.precision.kv != "bf16",
+    }
+    return next((kind for kind, held in kinds.items() if held), "")
 
 
 def _of_engine(run: ServedRun, engines: Sequence[str]) -> str:

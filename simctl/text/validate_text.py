@@ -179,11 +179,11 @@ def left_out_rows(found: list[LeftOut]) -> list[dict[str, Any]]:
     """
     from statistics import median
 
-    from calibrate.served.left_out import PARTS
+    from calibrate.served.left_out import KINDS, PARTS
     from calibrate.served.scores import coverage
 
     rows = []
-    for part in PARTS:
+    for part in PARTS + KINDS:
         here = [each for each in found if each.part == part]
         covered = coverage(s for each in here for s in each.scores)
         for metric in covered:
@@ -205,11 +205,11 @@ def left_out_cells(found: list[LeftOut]) -> list[dict[str, Any]]:
     """One row per part, kind of load and metric: loads, requests, the median error, the share of requests inside their 90 % interval."""
     from statistics import median
 
-    from calibrate.served.left_out import LOADS, PARTS
+    from calibrate.served.left_out import KINDS, LOADS, PARTS
     from calibrate.served.scores import coverage
 
     rows = []
-    for part, load in ((part, load) for part in PARTS for load in LOADS):
+    for part, load in ((part, load) for part in PARTS + KINDS for load in LOADS):
         here = [s for each in found if (each.part, each.load) == (part, load) for s in each.scores]
         for metric, share in coverage(here).items():
             own = [s for s in here if s.metric == metric]

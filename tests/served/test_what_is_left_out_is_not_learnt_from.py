@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import scenarios
-from calibrate.served.left_out import _without_gpu, left_out, without_model, without_tp
+from calibrate.served.left_out import _without_gpu, kind_of_run, left_out, without_model, without_tp
 from calibrate.served.runs import read_served
 from calibrate.steps.iterations import concatenate
 from sim.rates.load import load_rates
@@ -77,3 +77,19 @@ def test_it_takes_all_packaged_runs_alone():
     done = run("validate", "--left-out", "--run", "h200/served_phi-4")
     assert done.code == 2
     assert "--left-out takes all packaged runs" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("deepseek-v2-lite", "architecture"),
+        ("llama3.1-8b_gptq", "precision"),
+        ("qwen3-coder-20-layers_dp2", "parallel"),
+        ("llama3.1-8b_eager", "eager"),
+        ("llama3.1-8b_lora", "adapters"),
+        ("llama3.1-8b_eagle3-k2", "drafts"),
+        ("llama3.1-8b_plain", ""),
+    ],
+)
+def test_a_run_nothing_was_learnt_from_is_of_the_kind_that_was_never_served(name, kind):
+    assert kind_of_run(read_served(MEASURED / "unseen" / f"h100_served_{name}.nc")) == kind
