@@ -182,6 +182,11 @@ sbc: $(VENV)/.test
 routing: $(VENV)/.test
 	$(BIN)/python docs/routing.py --write
 
+# A hundred small changes of the source, one at a time: at most a tenth may go unnoticed by the tests of their part. An hour.
+.PHONY: mutants
+mutants: $(VENV)/.test
+	$(BIN)/python -m studies.mutants
+
 .PHONY: ablate
 ablate: $(VENV)/.test
 	$(BIN)/python -m studies.ablate --served

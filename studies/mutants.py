@@ -1,0 +1,173 @@
+"""Mutation run: one operator or number of the source changed at a time; a mutant that no test of its part notices survives.
+
+    python -m studies.mutants [PART...] [--lines N] [--seed S] [--seconds S]
+
+draws N lines (100) of the parts (cost, cluster, engine, planning), changes one place of each in a copy of the tree, runs the tests of the
+part until one fails, and prints the survivors with a diff of one line. Exit code 1 where more than a tenth survive.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from studies.program import program
+
+ROOT = Path(__file__).parents[1]
+# part -> (its source, the tests that say what it does; those that notice most come first)
+PARTS = {
+    "cost": (("sim/cost",), ("tests/price", "tests/sim/test_formula_fingerprint_sees_meaning_not_text.py")),
+    "cluster": (("sim/cluster",), ("tests/simulate/test_rout*", "tests/simulate/test_a*", "tests/simulate/test_[c-t]*")),
+    "engine": (
+        ("sim/engine/vllm.py", "sim/engine/vllm_async.py", "sim/engine/sglang.py", "sim/engine/sglang_admission.py",
+         "sim/engine/llamacpp.py", "sim/engine/kv", "sim/engine/loop.py", "sim/engine/overlap.py", "sim/engine/queues.py"),
+        ("tests/engine",),
+    ),
+    "planning": (("sim/planning",), ("tests/planning/test_bounds_*", "tests/planning/test_[a-z]*")),
+}  # fmt: skip
+NEEDED = (
+    "sim",
+    "simctl",
+    "calibrate",
+    "hw",
+    "kernels",
+    "studies",
+    "tests",
+    "scenarios",
+    "docs",
+    "notebooks",
+    "pyproject.toml",
+    "README.md",
+)
+QUICK = "not slow and not vllm and not sglang and not gpu"
+SWAPS: dict[type, type] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Lt: ast.LtE, ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.And: ast.Or, ast.Or: ast.And, ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+MOST_SHARE = 0.1
+
+
+class Mutant(NamedTuple):
+    """A statement of a file (its lines, the first is 1) and the text that takes its place."""
+
+    file: Path
+    first: int
+    last: int
+    text: str
+
+
+def mutants(file: Path) -> Iterator[Mutant]:
+    """Every mutant of a file, by statement of one expression; texts, annotations and errors are left alone."""
+    for statement in ast.walk(ast.parse(file.read_text())):
+        if not isinstance(statement, ast.Assign | ast.AugAssign | ast.Return | ast.Expr) or _is_text(statement):
+            continue
+        for number, _ in enumerate(_places(statement)):
+            changed = ast.parse(ast.unparse(statement)).body[0]
+            _change(list(_places(changed))[number])
+            yield Mutant(file, statement.lineno, statement.end_lineno or statement.lineno, ast.unparse(changed))
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and not isinstance(statement.value, ast.Call | ast.Yield)
+
+
+def _places(statement: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.walk(statement):
+        number = isinstance(node, ast.Constant) and type(node.value) in (int, float)
+        operator = getattr(node, "op", None) or getattr(node, "ops", [None])[0]
+        if number or type(operator) in SWAPS or (isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("min", "max")):
+            yield node
+
+
+def _change(node: ast.AST) -> None:
+    if isinstance(node, ast.Constant):
+        node.value += 1  # type: ignore[operator]
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        node.func.id = "max" if node.func.id == "min" else "min"
+    elif isinstance(node, ast.Compare):
+        node.ops[0] = SWAPS[type(node.ops[0])]()
+    elif isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp | ast.UnaryOp):
+        node.op = SWAPS[type(node.op)]()
+
+
+def drawn(parts: Sequence[str], lines: int, seed: int) -> list[tuple[str, Mutant]]:
+    """So many mutants of the parts, of as many lines; the same for the same seed."""
+    found = []
+    for part in parts:
+        for place in PARTS[part][0]:
+            files = sorted((ROOT / place).rglob("*.py")) if (ROOT / place).is_dir() else [ROOT / place]
+            found += [(part, mutant) for file in files for mutant in mutants(file)]
+    random.Random(seed).shuffle(found)
+    by_line = {(mutant.file, mutant.first): (part, mutant) for part, mutant in found}
+    return list(by_line.values())[:lines]
+
+
+def survives(part: str, mutant: Mutant, copy: Path, seconds: float) -> bool:
+    """Whether every test of the part passes with the mutant in the copy. A run that takes too long, or does not import, is a kill."""
+    target = copy / mutant.file.relative_to(ROOT)
+    lines = mutant.file.read_text().splitlines(keepends=True)
+    old = lines[mutant.first - 1]
+    indent = old[: len(old) - len(old.lstrip())]
+    body = "".join(f"{indent}{line}\n" for line in mutant.text.splitlines())
+    target.write_text("".join([*lines[: mutant.first - 1], body, *lines[mutant.last :]]))
+    tests = [str(each.relative_to(copy)) for glob in PARTS[part][1] for each in sorted(copy.glob(glob))]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow and not vllm and not sglang and not gpu",
+    ]
+    try:
+        done = subprocess.run([*command, *tests], cwd=copy, env=_environment(copy), capture_output=True, check=False, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        target.write_text("".join(lines))
+    return done.returncode == 0
+
+
+def _environment(copy: Path) -> dict[str, str]:
+    import os
+
+    return {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_DISABLE_JIT": "1"}
+
+
+@program("studies.mutants")
+def main(argv: Sequence[str]) -> int:
+    """Print the survivors; 1 where more than MOST_SHARE of the mutants do."""
+    parser = argparse.ArgumentParser(prog="studies.mutants")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS))
+    parser.add_argument("--lines", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    asked = parser.parse_args(argv)
+    chosen, alive = drawn(asked.parts, asked.lines, asked.seed), 0
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        for name in NEEDED:
+            source = ROOT / name
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, Path(folder) / name)
+        for part, mutant in chosen:
+            lives = survives(part, mutant, Path(folder), asked.seconds)
+            alive += lives
+            where = f"{mutant.file.relative_to(ROOT)}:{mutant.first}"
+            print(f"{'SURVIVES' if lives else 'killed'} {part} {where}: {' '.join(mutant.text.split())[:160]}", flush=True)
+    print(f"{alive} of {len(chosen)} mutants survive")
+    return int(alive > MOST_SHARE * len(chosen))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
