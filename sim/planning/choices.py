@@ -111,7 +111,7 @@ def _thresholds(study: Study) -> list[int]:
 
 def _pair(first: Choice, second: Choice, ratio: tuple[int, int], roles: tuple[str, str], longest: int | None) -> Choice:
     what = (PREFILL, DECODE) if longest is None else (f"to {longest} tokens", "longer")
-    places = [each.name if n == 1 else f"{n} of {each.name}" for n, each in zip(ratio, (first, second), strict=True)]
+    places = [each.name if n == 1 else f"{n} replicas of {each.name}" for n, each in zip(ratio, (first, second), strict=True)]
     name = f"{what[0]} on {places[0]}, {what[1]} on {places[1]}"
     names = (PREFILL, DECODE) if longest is None else ("short", "long")
     pools = tuple(

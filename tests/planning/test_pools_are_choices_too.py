@@ -22,7 +22,7 @@ def offered(gpu, pools, rate=4.0, **values):
 def test_every_pair_in_every_ratio():
     found = offered("H100,L4", "prefill-decode")
     assert len(found) == 4 * len(RATIOS)
-    assert "prefill on 1 x H100, decode on 2 of 1 x L4" in [choice.name for choice in found]
+    assert "prefill on 1 x H100, decode on 2 replicas of 1 x L4" in [choice.name for choice in found]
     both = offered("H100,L4", "one,prefill-decode,split")
     assert len(both) == 2 + len(found) + 3 * len(found)
 
@@ -33,7 +33,7 @@ def test_prefill_and_decode_share_their_dtypes():
 
 
 def test_a_unit_times_two_has_twice_the_replicas():
-    choice = next(c for c in offered("L4,L40S", "split") if "3 of 1 x L40S" in c.name)
+    choice = next(c for c in offered("L4,L40S", "split") if "3 replicas of 1 x L40S" in c.name)
     pools = choice.study_of(2).fleet.pools
     assert [pool.deployment.replicas for pool in pools] == [part.replicas * 2 for part in choice.parts]
     assert choice.cost(2) == 2 * choice.cost(1)
