@@ -6,14 +6,13 @@ Trial i has the same draws whatever the choice and its count: common random numb
 from __future__ import annotations
 
 import math
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, NamedTuple
 
 from sim.planning.choices import Choice
@@ -21,6 +20,7 @@ from sim.results.metrics import cost_shares, latency_figures
 from sim.slo import Condition
 from sim.study.lasting import Lasts, Latency
 from sim.study.run import Study, planned, run_planned
+from sim.workers import end_with_parent
 from sim.workload.trace import Trace
 
 CLOSEST = 0.04  # relative width to which the highest rate of a trial is found
@@ -116,17 +116,10 @@ def cost_shares_of(study: Study) -> dict[str, float]:
 _here: Here | None = None  # of a worker process
 
 
-def _begin(here: Here, parent: int) -> None:
+def _begin(here: Here) -> None:
     global _here
     _here = here
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its parent has gone, however it went."""
-    while os.getppid() == parent:
-        sleep(1.0)
-    os._exit(1)
+    end_with_parent()
 
 
 def _one(what: Callable[..., Any], choice: int, count: int, trial: int) -> Any:
@@ -173,9 +166,7 @@ class Runner:
 
     def _processes(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(
-                self._workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(self._here, os.getpid())
-            )
+            self._pool = ProcessPoolExecutor(self._workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(self._here,))
             ours = threading.current_thread() is threading.main_thread()
             before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ours else None  # what starts inherits it: Ctrl-C is for this process
             for _ in range(self._workers):

@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from sim.errors import SimctlError
+from sim.workers import end_with_parent
 
 MOST_LOSSES = 10  # workers that one cell may lose before it is to blame
 GONE = "the scheduler went away; what was answered is kept, and the same command goes on from there"
@@ -97,7 +98,7 @@ def local_pool(workers: int) -> Iterator[WorkerPool]:
     """Processes of this machine, of one thread of linear algebra each. They end with the context, or with this process."""
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, "1"))
-    executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_begin)
+    executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=end_with_parent)
     try:
         with deaf_to_ctrl_c():
             for _ in range(workers):
@@ -129,15 +130,3 @@ def deaf_to_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _begin() -> None:
-    """Of a worker: without its parent it ends, too."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from sim.workers import end_with_parent
 
 PARENT = """
@@ -19,13 +21,33 @@ if __name__ == "__main__":
 """
 
 
-def test_a_killed_parent_leaves_no_worker(tmp_path):
+OF_A_PLAN = """
+import os, time
+from sim.planning.trials import Runner
+if __name__ == "__main__":
+    pool = Runner(None, 2)._processes()
+    print(pool.submit(os.getpid).result(), flush=True)
+    [pool.submit(time.sleep, 600) for _ in range(2)][0].result()
+"""
+OF_A_SWEEP = """
+import os, time
+from sim.sweeps.executor import local_pool
+if __name__ == "__main__":
+    with local_pool(1) as pool:
+        print(pool.executor.submit(os.getpid).result(), flush=True)
+        pool.executor.submit(time.sleep, 600).result()
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("program", [PARENT, OF_A_PLAN, OF_A_SWEEP], ids=["calibrate", "plan", "sweep"])
+def test_a_killed_parent_leaves_no_worker(program, sent, tmp_path):
     script = tmp_path / "parent.py"
-    script.write_text(PARENT)
+    script.write_text(program)
     parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     worker = int(parent.stdout.readline())
-    os.kill(parent.pid, signal.SIGKILL)
-    # the worker holds the other end of its parent's output: that ends when both have
+    os.kill(parent.pid, sent)
+    # the workers hold the other end of their parent's output: that ends when all have
     assert parent.stdout.read() == ""
     parent.stdout.close()
     parent.wait(10)
