@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import jsonschema
@@ -27,8 +28,14 @@ POD = "io.k8s.api.core.v1.PodSpec"
 ASKED = ["--gpu", "H100,L40S", "--model", "Llama-3.1-8B", "--num-prompts", "10", "--random-length-cv", "1", "--reserve", "replica"]
 
 
+@cache
+def validator(reference):
+    """Made once: jsonschema.validate checks the whole schema at every call."""
+    return jsonschema.validators.validator_for(SCHEMA)(SCHEMA | {"$ref": f"#/$defs/{reference}"})
+
+
 def valid(document, reference):
-    jsonschema.validate(document, SCHEMA | {"$ref": f"#/$defs/{reference}"})
+    validator(reference).validate(document)
 
 
 def documents_of(plan, kind):
