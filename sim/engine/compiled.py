@@ -1,7 +1,8 @@
 """The array engine and its fleet compiled with numba, where that is installed and the work is worth its start-up.
 
 What is compiled is the plain source: the code objects of sim.engine.core, and of the formula's own functions, with each other in place of
-the plain ones. Machine code is kept in a cache that a digest of all these sources names, so that no change is missed.
+the plain ones. Machine code is kept in a cache that a digest of these code objects and of the constants that they read names: no change is
+missed, and none of a comment, of another function of their files or of the checkout's place makes it again.
 """
 
 from __future__ import annotations
@@ -9,22 +10,22 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from sim import ticks
 from sim.cluster import fleet_core, fleet_routes, fleet_state
-from sim.cost import attention, batch, graphs, smooth, step_time, work
+from sim.cost import batch, smooth, step_time, work
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.cost.rates import UNITS, Rates
-from sim.engine import core, core_decide, core_iterations, core_kv, core_log_rows, core_parts, core_state, core_time
+from sim.engine import core, core_decide, core_iterations, core_kv, core_log_rows, core_parts, core_time
 from sim.engine import step_clock as iteration
 
 # Output tokens at which plain Python takes as long as loading machine code does (half a second), or making it (half a minute).
@@ -50,7 +51,6 @@ _FORMULA: tuple[Any, ...] = (
 )
 # modules of the engine, those that are called before those that call them
 _ENGINE = (core_log_rows, core_kv, core_parts, core_time, core_decide, core_iterations, core, fleet_state, fleet_routes, fleet_core)
-_SOURCES = (attention, batch, graphs, iteration, smooth, step_time, work, *_ENGINE, core_state, ticks)
 
 _HOW = {"error_model": "numpy", "_nrt": False}  # nothing is allocated: no references are counted
 _INNER = _HOW | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -73,7 +73,7 @@ def worth(output_tokens: int) -> bool:
 @cache
 def warm() -> bool:
     """Whether machine code of these very sources lies in the cache."""
-    return available() and any(_cache_directory(version("numba")).rglob("fleet_core.serve_fleet*.nbc"))
+    return available() and any(_cache_directory(version("numba")).rglob("engine.serve_fleet*.nbc"))
 
 
 @cache
@@ -81,19 +81,25 @@ def serve_fleet() -> Callable[..., int]:
     """sim.cluster.fleet_core.serve_fleet, compiled at its first call or read from the cache."""
     import numba
 
-    padding = np.array([captured_padding(float(tokens)) for tokens in range(GRAPH_TOKENS + 1)])
+    padding, cached = _padding(), _cache_directory(version("numba"))
+    source = cached / "engine.py"  # numba notes a file's name, time and line: of one that is the same wherever the checkout lies
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.touch()
+    os.utime(source, (0, 0))
 
     def padding_of(tokens: float) -> float:
         return padding[int(tokens)] if tokens <= GRAPH_TOKENS else 0.0
 
     before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(_cache_directory(version("numba")))
+    numba.config.CACHE_DIR = str(cached)
     try:
         found: dict[Any, Any] = {captured_padding: numba.njit(padding_of, **_INNER)}
-        for function in (*_FORMULA, *(each for module in _ENGINE for each in _functions(module))):
-            names = function.__globals__
+        for function in _compilable():
+            names, code = function.__globals__, function.__code__
             space = names | {name: found[each] for name, each in names.items() if isinstance(each, FunctionType) and each in found}
-            own = FunctionType(function.__code__, space, function.__name__, function.__defaults__)
+            if function is fleet_core.serve_fleet:
+                code = code.replace(co_filename=str(source), co_firstlineno=1)
+            own = FunctionType(code, space, function.__name__, function.__defaults__)
             how = _HOW | {"nogil": True, "cache": True} if function is fleet_core.serve_fleet else _INNER
             found[function] = numba.njit(own, **how)
     finally:
@@ -112,6 +118,18 @@ def resolved(*given: Any) -> Callable[..., int]:
         made.compile(kinds)
     found: Callable[..., int] = made.overloads[kinds].entry_point
     return found
+
+
+def _compilable() -> Iterator[FunctionType]:
+    """All functions that are compiled, those that are called before those that call them."""
+    yield from _FORMULA
+    for module in _ENGINE:
+        yield from _functions(module)
+
+
+@cache
+def _padding() -> Any:
+    return np.array([captured_padding(float(tokens)) for tokens in range(GRAPH_TOKENS + 1)])
 
 
 def _functions(module: Any) -> list[FunctionType]:
@@ -135,10 +153,27 @@ def _functions(module: Any) -> list[FunctionType]:
 @cache
 def _cache_directory(numba_version: str) -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    digest = hashlib.sha256(numba_version.encode())
-    for file in (__file__, *(module.__file__ for module in _SOURCES)):
-        digest.update(Path(str(file)).read_bytes())
+    digest = hashlib.sha256(f"{numba_version} {sys.version} {_HOW} {_padding().tobytes().hex()}".encode())
+    for function in _compilable():
+        digest.update(f"{function.__name__} {function.__defaults__} {_meaning(function)}".encode())
     return home / "simctl" / "numba" / digest.hexdigest()[:16]
+
+
+def _meaning(function: FunctionType) -> list[Any]:
+    """What a function's machine code hangs on: its instructions, and the values of the globals and module attributes that they read."""
+    code, names = function.__code__, function.__globals__
+    constants = [each for each in code.co_consts if each != function.__doc__]
+    read: list[Any] = [code.co_code.hex(), constants, code.co_varnames, code.co_names]
+    for name in code.co_names:
+        modules = [each for each in (names.get(other) for other in code.co_names) if isinstance(each, ModuleType)]
+        for value in (names.get(name), *(getattr(module, name, None) for module in modules)):
+            if isinstance(value, int | float | str | tuple):
+                read.append((name, value))
+            elif isinstance(value, type):
+                read.append((name, getattr(value, "_fields", None)))
+            elif isinstance(value, FunctionType):
+                read.append((name, value.__module__, value.__qualname__))
+    return read
 
 
 def main() -> None:
