@@ -94,7 +94,7 @@ def as_dict(answer: PlanAnswer) -> dict[str, Any]:
                 "usd_per_hour_each": choice.cost(1),
                 "out": standing.why or None,
                 "replicas_at_least": None if standing.why else standing.fails + 1,
-                "tried": [one(each) for _, each in sorted(standing.tried.items())],
+                "tried": [one(each) for _, each in sorted(standing.tried.items()) if each.trials],
             }
             for choice, standing in zip(plan.choices, plan.standings, strict=True)
         ],

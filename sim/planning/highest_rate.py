@@ -10,6 +10,7 @@ from sim.results.chance import CERTAINTY, ERROR
 from sim.workload.workload import Workload
 
 TRIALS = 60  # the fewest whose lowest rate lies below the 5 % quantile with a chance of 0.95
+LOWEST = 8  # of which the quantile and its interval are read
 
 
 @dataclass(frozen=True, slots=True)

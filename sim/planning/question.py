@@ -16,7 +16,7 @@ from sim.planning.day import hours_of
 from sim.planning.emit import check_emits
 from sim.planning.front import front_of
 from sim.planning.grid import MOST_CHOICES
-from sim.planning.highest_rate import TRIALS, asked_rate, sustained
+from sim.planning.highest_rate import LOWEST, TRIALS, asked_rate, sustained
 from sim.planning.race import Race, Step, search
 from sim.planning.trials import OutOfTime, Runner, cost_shares_of, runner
 from sim.planning.value import best_measurement
@@ -173,11 +173,11 @@ def _look_around(answer: PlanAnswer, race: Race, run: Runner, watch: Watch | Non
     if (asked := asked_rate(study.workload)) is not None:
         _say(watch, "the highest rate that the cheapest sustains")
         # the race knows by more trials that what was asked for is sustained
-        answer.sustained = sustained(run.factors(win.choice, win.replicas, range(TRIALS)), asked).at_least(asked)
+        answer.sustained = sustained(run.factors(win.choice, win.replicas, range(TRIALS), LOWEST), asked).at_least(asked)
 
 
 def _day(answer: PlanAnswer, run: Runner, rates: Sequence[float]) -> list[Any]:
     win = answer.plan.winner
     assert win is not None
     choice = answer.plan.choices[win.choice]
-    return hours_of(rates, choice, win.replicas, max(rates), lambda count, trials: run.factors(win.choice, count, trials))
+    return hours_of(rates, choice, win.replicas, max(rates), lambda count, trials: run.factors(win.choice, count, trials, 1))

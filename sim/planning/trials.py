@@ -76,8 +76,9 @@ class Here:
         tpot = latency_figures(found.latency, ["mean_tpot_ms"])["mean_tpot_ms"]
         return Trial(found.used, float(1e3 / tpot) if tpot else math.nan, found.tokens_per_s, found.grows, found.error)
 
-    def factor(self, choice: int, count: int, trial: int) -> float:
-        """How many times as fast the requests of a trial may arrive (below MOST_FACTOR), by bisection; 0 where even a 64th is too fast.
+    def factor(self, choice: int, count: int, trial: int, enough: float = math.inf) -> float:
+        """How many times as fast the requests of a trial may arrive (below MOST_FACTOR), by bisection; 0 where even a 64th is too fast, and
+        `enough` where it is that or more.
 
         It takes for granted that a slower load does not do worse.
         """
@@ -85,6 +86,8 @@ class Here:
         def met(factor: float) -> bool:
             return self.one(choice, count, trial, factor).met
 
+        if enough < math.inf and met(enough):
+            return enough
         low, high, step = 1.0, 1.0, 1.25
         if met(1.0):
             while high < MOST_FACTOR and met(high := high * step):
@@ -122,9 +125,9 @@ def _begin(here: Here) -> None:
     end_with_parent()
 
 
-def _one(what: Callable[..., Any], choice: int, count: int, trial: int) -> Any:
+def _one(what: Callable[..., Any], *asked: Any) -> Any:
     assert _here is not None
-    return what(_here, choice, count, trial)
+    return what(_here, *asked)
 
 
 class Runner:
@@ -141,12 +144,14 @@ class Runner:
         found: list[Trial] = self._each(Here.one, [(choice, count, trial) for trial in trials])
         return found
 
-    def factors(self, choice: int, count: int, trials: Iterable[int]) -> list[float]:
-        """Of each trial, how many times as fast its requests may arrive."""
-        found: list[float] = self._each(Here.factor, [(choice, count, trial) for trial in trials])
-        return found
+    def factors(self, choice: int, count: int, trials: Sequence[int], lowest: int) -> list[float]:
+        """Of each trial, how many times as fast its requests may arrive: the `lowest` ones of them, and of others that it is no less."""
+        first: list[float] = self._each(Here.factor, [(choice, count, trial) for trial in trials[: 2 * lowest]])
+        enough = sorted(first)[lowest - 1]
+        rest: list[float] = self._each(Here.factor, [(choice, count, trial, enough) for trial in trials[2 * lowest :]])
+        return first + rest
 
-    def _each(self, what: Callable[..., Any], asked: Sequence[tuple[int, int, int]]) -> list[Any]:
+    def _each(self, what: Callable[..., Any], asked: Sequence[tuple[Any, ...]]) -> list[Any]:
         done: list[Any] = []
         for each in asked:
             if self._workers > 1 and self._spent > LAZY_S:

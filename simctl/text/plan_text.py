@@ -108,7 +108,7 @@ def _row(plan: RaceResult, place: int) -> list[str]:
     count = standing.fails + 1
     tried = standing.tried.get(count)
     least = "" if tried and tried.chance.certain else ">= "
-    chance = f"{tried.chance.value:.2f} ({tried.chance.low:.2f}-{tried.chance.high:.2f})" if tried else "not tried"
+    chance = f"{tried.chance.value:.2f} ({tried.chance.low:.2f}-{tried.chance.high:.2f})" if tried and tried.trials else "not tried"
     return [f"{least}{count}", f"{least}{choice.cost(count):.2f}", chance, choice.name]
 
 

@@ -23,7 +23,7 @@ def results() -> dict[str, Path]:
     assert run(*RUN, "--draws", "0", "--replicas", "3", "--out", str(folder / "fleet")).code == 0
     assert run(*RUN, "--no-iterations", "--out", str(folder / "figures_only")).code == 0
     few = (*RUN[3:5], "--num-prompts", "20", *RUN[7:])
-    plan = ("plan", *few, "--gpu", "L4,L40S", "--slo", "ttft:p99<2s tpot:p95<60ms", "--workers", "1", "--json")
+    plan = ("plan", *few, "--gpu", "L4,L40S", "--slo", "ttft:p99<2s tpot:p95<60ms", "--workers", "1", "--within", "10m", "--json")
     claims = run("replicate", "gdn", "--json").stdout
     written = {
         "plan": run(*plan).stdout,

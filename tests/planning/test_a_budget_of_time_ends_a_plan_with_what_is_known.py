@@ -1,0 +1,81 @@
+"""A plan ends when its time is up, or at SIGTERM, with the count that it knows by then; neighbours not told apart are one answer."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sim.planning.race import search
+from sim.planning.trials import OutOfTime, Runner, Trial
+from sim.planning.words import conclusion
+from tests.cli import run
+from tests.planning.synthetic import MET, TTFT, choices, trials
+
+ASKED = (
+    "plan",
+    "--gpu",
+    "L40S",
+    "--model",
+    "Llama-3.1-8B",
+    "--request-rate",
+    "20",
+    "--num-prompts",
+    "60",
+    "--slo",
+    "ttft:p99<1s",
+    "--workers",
+    "1",
+)
+
+
+class Slow:
+    """A trial takes 10 ms."""
+
+    def one(self, choice, count, trial):
+        time.sleep(0.01)
+        return MET
+
+
+def test_time_that_is_up_ends_the_race():
+    running = Runner(Slow(), 1, within_s=0.2)
+    with pytest.raises(OutOfTime):
+        running._each(Slow.one, [(0, 1, trial) for trial in range(1000)])
+
+
+def test_what_is_certain_by_then_is_the_answer():
+    done = 0
+
+    def until(choice, count, wanted):
+        nonlocal done
+        done += len(wanted)
+        if done > 150:
+            raise OutOfTime
+        return [MET if choice else Trial((2.0 if i % 12 == 11 else 0.5,)) for i in wanted]
+
+    plan, _ = search(choices([1.0, 2.0]), TTFT, until, 1)
+    assert plan.ended == "time is up"
+    assert "time is up" in conclusion(plan).lower()
+
+
+def test_neighbours_that_trials_do_not_tell_apart_are_one_answer():
+    plan, _ = search(choices([1.0]), TTFT, trials([[0.0, 0.95, 1.0]], 0), 3)
+    assert (plan.winner.replicas, plan.fewest(plan.winner).replicas) == (3, 2)
+    assert "=> 2 to 3 replicas of 0: 3 (3 GPUs, 3.00 USD/hour) meet" in conclusion(plan)
+
+
+def test_the_command_keeps_its_budget():
+    answer = json.loads(run(*ASKED, "--within", "1s", "--json").stdout)
+    assert answer["finished"] is False
+    assert answer["lasts"] == "for good"
+
+
+def test_sigterm_prints_what_is_known():
+    process = subprocess.Popen([sys.executable, "-m", "simctl", *ASKED, "--within", "10m", "--progress"], stdout=-1, stderr=-1, text=True)
+    process.stderr.readline()  # the first stage is over
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "=> stopped before the answer was certain." in " ".join(said.split())
