@@ -71,10 +71,10 @@ def took(command: list[str]) -> Took:
         return Took(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, out.read())
 
 
-def compare(question: str, commands: dict[str, list[str]]) -> None:
-    """Each command RUNS times, in turn, and a line for each: the first is the measure of the others."""
+def compare(question: str, commands: dict[str, list[str]], times: int = RUNS) -> None:
+    """Each command so many times, in turn, and a line for each: the first is the measure of the others."""
     runs: dict[str, list[Took]] = {name: [] for name in commands}
-    for _ in range(RUNS):
+    for _ in range(times):
         for name, command in commands.items():
             runs[name].append(took(command))
     print(f"{question}:")
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT")
     asked = parser.parse_args()
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else None
-    print(f"{os.cpu_count()} cores, {cpu[1] if cpu else platform.processor()}; median of {RUNS} runs")
+    print(f"{os.cpu_count()} cores, {cpu[1] if cpu else platform.processor()}; median of {RUNS} runs, one of 100,000 requests")
     analytic = [str(asked.peers / "aiconfigurator"), "cli"]
     questions = {
         "16 clients": {
@@ -121,7 +121,7 @@ def main() -> None:
         for number, (load, (requests, rate, replicas, router, peer_router, shared)) in enumerate(LOADS.items()):
             if asked.only not in load:
                 continue
-            trace = Path(folder) / f"{number}.jsonl"
+            trace, times = Path(folder) / f"{number}.jsonl", RUNS if requests <= 10_000 else 1
             write_trace(trace, requests, rate, shared)
             ours = [*SIMCTL, "simulate", "--gpu", "H100", "--model", "Llama-3.1-8B", "--trace", str(trace), "--trace-format", "mooncake"]
             ours += [
@@ -137,7 +137,7 @@ def main() -> None:
                 "0",
             ]
             peer = [str(asked.peers / "python"), "-c", REPLAY, str(trace), str(replicas), peer_router, str(BLOCK)]
-            compare(load, {"dynamo.replay": peer, "simctl, with ITL": ours, "simctl, without": [*ours, "--no-iterations"]})
+            compare(load, {"dynamo.replay": peer, "simctl, with ITL": ours, "simctl, without": [*ours, "--no-iterations"]}, times)
         for question, commands in questions.items():
             if asked.only in question:
                 compare(question, commands)
