@@ -23,7 +23,7 @@ from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.parallel import NO_PARALLEL, Parallel
 from sim.specs.precision import Precision
-from sim.study.deployment import Deployment, Limits
+from sim.study.deployment import Deployment, Limits, blocks_in
 from sim.study.fleet_spec import LINKS, Fleet, PoolSpec
 from sim.workload.content import Content, Grown
 from sim.workload.trace import Trace, TraceBuilder
@@ -162,7 +162,7 @@ def read_served(path: Path, gpu: GpuSpec | None = None, told: Deployment | None 
         return _by_url(path, attrs, told, experiments)
     check_attributes(attrs, path.name, SCHEMA, (SUITE,), ("gpu_name", "model", "weight_dtype"))
     flags = str(attrs.get("plan_server_flags", "")) or re.sub(r"--num-gpu-blocks-override[ =]\d+", "", _starved_flags(data))
-    return ServedRun(
+    run = ServedRun(
         name=path.stem,
         gpu=gpu or get_gpu(str(attrs["gpu_name"])),
         model=model_of(attrs, path),
@@ -176,6 +176,10 @@ def read_served(path: Path, gpu: GpuSpec | None = None, told: Deployment | None 
         prefill=int(attrs.get("plan_prefill_replicas", 0)),
         parallel=parallel_of_flags(flags),
     )
+    pool = whole_flag(flags, "kv-cache-memory-bytes")
+    if pool is None or run.limits.num_gpu_blocks is not None or run.model.state_layers:
+        return run
+    return replace(run, limits=replace(run.limits, num_gpu_blocks=blocks_in(run.deployment, pool)))
 
 
 def read_experiments(path: Path) -> tuple[Experiment, ...]:

@@ -387,6 +387,11 @@ def _block_bytes(d: Deployment, context: float | None = None) -> tuple[float, fl
     return in_hbm, in_host
 
 
+def blocks_in(d: Deployment, pool_bytes: float) -> int:
+    """KV blocks of a pool of so many bytes per GPU."""
+    return int(pool_bytes // _block_bytes(d)[0])
+
+
 def kv_block_interval(d: Deployment) -> tuple[int, int] | None:
     """5-95 % of the KV blocks predicted from memory; None where the blocks are given, or where a recurrent state shares the memory."""
     if d.limits.num_gpu_blocks is not None or d.state_bytes:

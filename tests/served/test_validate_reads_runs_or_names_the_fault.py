@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,8 +80,6 @@ def test_unknown_names_and_foreign_files(tmp_path):
 
 
 def test_the_packaged_run_is_complete():
-    from pathlib import Path
-
     root = Path(__file__).resolve().parents[2] / "scenarios" / "data" / "measured"
     served = read_served(root / "h100" / "served_qwen2.5-7b.nc")
     kinds = {e.kind for e in served.experiments}
@@ -94,8 +93,6 @@ def test_the_packaged_run_is_complete():
 
 
 def test_a_burst_ran_on_the_server_with_little_kv():
-    from pathlib import Path
-
     root = Path(__file__).resolve().parents[2] / "scenarios" / "data" / "measured" / "h100"
     for name in ("served_llama3.1-8b", "served_qwen2.5-7b_burst"):
         run_ = read_served(root / f"{name}.nc")
@@ -123,6 +120,12 @@ def test_flags_become_limits():
     assert (limits.max_num_seqs, limits.gpu_memory_utilization, limits.num_gpu_blocks) == (64, 0.8, 512)
     assert not limits.enable_prefix_caching
     assert limits_of_flags("").enable_prefix_caching
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("eager", 30_512), ("pp2", 30_512), ("eagle3-k2", 70_272)])
+def test_a_pool_given_in_bytes_holds_the_tokens_that_the_engine_said(name, tokens):
+    path = Path(__file__).resolve().parents[2] / "scenarios" / "data" / "measured" / "unseen" / f"h100_served_llama3.1-8b_{name}.nc"
+    assert read_served(path).limits.num_gpu_blocks == tokens // 16
 
 
 def test_flags_say_drafts_adapters_and_parallelism():
