@@ -54,10 +54,13 @@ class ScenarioCell:
 
     def options(self) -> dict[str, Any]:
         """The options as the command reads them, with its defaults. Raises click.UsageError for a value that it refuses."""
+        return dict(self._context().params)
+
+    def _context(self) -> click.Context:
         command = command_of(self.command)
         known = options_by_name(command)
         values = {known[name].name: value for name, value in self.given.items()}
-        return dict(command.make_context(self.command, [], default_map=values).params)
+        return command.make_context(self.command, [], default_map=values)
 
     def question(self) -> Any:
         """The question that the options ask."""
@@ -73,7 +76,8 @@ class ScenarioCell:
 
     def run(self) -> None:
         """Print what the command prints."""
-        command_of(self.command).callback(**self.options())  # type: ignore[misc]  # every command of ours has one
+        with self._context() as context:
+            context.command.callback(**context.params)  # type: ignore[misc]  # every command of ours has one
 
     def asked(self) -> dict[str, Any]:
         """Inputs of the answer: the options, the content of the files they name, the version that answers."""

@@ -40,7 +40,7 @@ def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
     axes = {key: str(axis) if not isinstance(axis, list) else list(map(str, axis)) for key, axis in design.axes.items()}
     about = {
         "question": scenario.question, "command": scenario.command, "options": scenario.fixed, "axes": axes,
-        "samples": design.samples, "samples_seed": design.seed, "figures": figures, **versions(),
+        "samples": design.samples, "samples_seed": design.seed, "figures": figures, "report": scenario.report, **versions(),
     }  # fmt: skip
     with open_store(out, design, variables_of(scenario.command, figures), [each.key for each in asked], about) as store:
         done = int(store.done.sum())

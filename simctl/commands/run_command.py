@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from sim.errors import UsageError
+from sim.files import writable
 from simctl.kept_answers import answer_of
 from simctl.text.layout import fill
 from simctl.text.progress import progress
@@ -36,8 +37,11 @@ def _schema(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.option("--allow-code", is_flag=True, help="Let the scenario name a scheduler class of its own (engine: a.b.C), which runs code.")
 @click.option("--dry-run", is_flag=True, help="Print the commands the scenario stands for, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print every run's whole answer as JSON on stdout.")
+@click.option("--plot", metavar="FILE", help="Also draw the reported figures over what is swept, with intervals (PNG, SVG or PDF).")
 @click.option("--schema", is_flag=True, is_eager=True, expose_value=False, callback=_schema, help="Print the files' JSON Schema.")
-def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bool, allow_code: bool, dry_run: bool, as_json: bool) -> None:
+def command(
+    file: Path, overrides: tuple[str, ...], out: Path | None, resume: bool, allow_code: bool, dry_run: bool, as_json: bool, plot: str | None
+) -> None:
     """Answer the question of a scenario file.
 
     A scenario names one command, its options, what to sweep (every combination is run) and what to report. With the
@@ -56,6 +60,7 @@ def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bo
         raise UsageError("--set needs OPTION=VALUE")
     if resume and out is None:
         raise UsageError("--resume needs -o DIR")
+    target_plot = writable(plot)
     scenario = load_scenario(file, pairs, allow_code)
     if dry_run:
         for cell in scenario.cells:
@@ -82,11 +87,21 @@ def command(file: Path, overrides: tuple[str, ...], out: Path | None, resume: bo
         click.echo(json.dumps({"question": scenario.question, "runs": runs}, indent=1))
         return
     click.echo(click.style(fill(scenario.question), bold=True))
-    from simctl.text.run_text import conclusion, print_table
+    from simctl.text.run_text import compared, conclusion, knees, print_table
 
     print_table(labels, answers, scenario.report)
+    said = knees(labels, answers, scenario.report)
     if all("goal" in answer for answer in answers):
-        click.echo(fill(conclusion(labels, [answer["goal"] for answer in answers]), later="   "))
+        said.append(conclusion(labels, [answer["goal"] for answer in answers]))
+    elif text := compared(labels, answers, scenario.report):
+        said.append(text)
+    for line in said:
+        click.echo(fill(line, later="   "))
+    if target_plot is not None:
+        from simctl.plots.sweep_plot import plot_sweep
+
+        plot_sweep(labels, answers, scenario.report, scenario.question, target_plot)
+        click.echo(f"wrote {target_plot}", err=True)
 
 
 def _sweep(scenario: Any, out: Path | None, more: bool) -> None:

@@ -47,7 +47,8 @@ def part_of(path: Path) -> ReportPart:
     axes = _axes(found)
     done = found["done"].values.ravel().astype(bool)
     figures = [name for name in json.loads(found.attrs["figures"]) if name in found and found[name].dtype.kind == "f"]
-    shown = [*(name for name in FIRST if name in figures), *(name for name in figures if name not in FIRST)]
+    asked_for = [name for name in json.loads(found.attrs.get("report", "[]")) if name in figures]
+    shown = list(dict.fromkeys([*asked_for, *(name for name in FIRST if name in figures), *figures]))
     reasons = Counter(cut(each, 160) for each in found["reason"].values.ravel().astype(str).tolist() if each)
     options = [(cut(name, 40), cut(value, 80)) for name, value in list(json.loads(found.attrs["options"]).items())[:40]]
     heads = [Headline("Cells answered", f"{int(done.sum()):,} of {len(done):,}"), *(_range(found, name) for name in shown[:4])]
@@ -100,6 +101,8 @@ def _picture(found: Any, name: str, axes: Mapping[str, Column]) -> Iterator[Pict
     names = list(dict.fromkeys(row["series"] for row in rows))
     low, high = min(rows, key=lambda row: row["y"]), max(rows, key=lambda row: row["y"])
     reading = f"It is lowest, {number(low['y'], unit)}, at {low['text']}, and highest, {number(high['y'], unit)}, at {high['text']}."
+    if low is not high and all("low" in row for row in (low, high)) and low["high"] >= high["low"]:
+        reading += " There is no difference that is sure: the intervals of these two overlap."
     tooltip = (("text", "at"), ("y", label), *([("between", "90 % of draws")] if any("low" in row for row in rows) else []))
     title = f"{label} ({unit or 'share' if name.endswith(('chance', 'fraction', 'rate')) else unit or 'count'})"
     positive = min(min(row["y"], row.get("low", row["y"])) for row in rows) > 0 and high["y"] > 50 * low["y"]

@@ -10,6 +10,8 @@ from sim.errors import UsageError
 from sim.sweeps.figures import flatten, interval_of, is_void
 from simctl.text.layout import folded
 
+RATE = "request-rate"
+
 
 def print_table(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: tuple[str, ...]) -> None:
     """A row a cell, a column a figure. UsageError for a figure that an answer has not."""
@@ -30,7 +32,7 @@ def conclusion(labels: list[dict[str, str]], goals: list[dict[str, Any]]) -> str
     from sim.units import format_number
 
     bound, sure = f"{goals[0]['metric']} <= {format_number(goals[0]['limit'])}", f"{100 * CERTAINTY:.0f} %"
-    names = [", ".join(f"{name} {value}" for name, value in label.items()) or "as asked" for label in labels]
+    names = [_named(label) for label in labels]
     first = next((i for i, goal in enumerate(goals) if goal["certain"]), None)
     may = [f"{names[i]} ({_chance(goal)})" for i, goal in enumerate(goals[:first]) if goal["certain"] is None]
     open_ = f" Undecided at {sure}: {', '.join(may)}." if may else ""
@@ -38,6 +40,59 @@ def conclusion(labels: list[dict[str, str]], goals: list[dict[str, Any]]) -> str
         return f"=> {names[first]}: the first to hold {bound} with a chance of at least {sure} ({_chance(goals[first])}).{open_}"
     best = max(goals, key=lambda goal: goal["chance"])
     return f"=> none holds {bound} with a chance of at least {sure} for sure; the best is {_chance(best)}.{open_}"
+
+
+def compared(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: tuple[str, ...]) -> str | None:
+    """One sentence: the best cell by the first figure that is a number with an interval everywhere, and which are no different from it:
+    those whose intervals overlap its own. None where there is no such figure.
+    """
+    flats = [flatten(answer) for answer in answers]
+    for name in report if len(answers) > 1 else ():
+        spans = [interval_of(flat, name) for flat in flats]
+        if not all(isinstance(flat.get(name), int | float) for flat in flats) or not all(map(_is_span, spans)):
+            continue
+        most = name.endswith(("throughput", "goodput", "tok_s", "chance", "batch", "per_s"))
+        best = (max if most else min)(range(len(flats)), key=lambda i: flats[i][name])
+        low, high = spans[best]
+        same = [i for i, (a, b) in enumerate(spans) if i != best and a <= high and low <= b]
+        others = f"no difference from {'; '.join(_named(labels[i]) for i in same)}: intervals overlap" if same else "apart from all others"
+        return f"=> {'highest' if most else 'lowest'} {name}: {_named(labels[best])}; {others}."
+    return None
+
+
+def knees(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: tuple[str, ...]) -> list[str]:
+    """Of a sweep of request rates: between which two the first latency that is reported doubles from its value at the lowest one, by the
+    values of the other options.
+    """
+    name = next((name for name in report if name.endswith("_ms")), None)
+    if (
+        name is None
+        or not all(RATE in label for label in labels)
+        or not all(isinstance(flatten(each).get(name), float) for each in answers)
+    ):
+        return []
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for label, answer in zip(labels, answers, strict=True):
+        others = {key: value for key, value in label.items() if key != RATE}
+        groups.setdefault(f"{_named(others)}: " if others else "", []).append((float(label[RATE]), flatten(answer)[name]))
+    lines = []
+    for others, points in groups.items():
+        (lowest, first), *_ = points = sorted(points)
+        beyond = next((i for i, (_, value) in enumerate(points) if value > 2 * first), None)
+        if beyond is None:
+            lines.append(f"=> {others}no knee up to {points[-1][0]:g} requests/s: {name} stays below twice its {first:.3g} at {lowest:g}.")
+        else:
+            between = f"{points[beyond - 1][0]:g} and {points[beyond][0]:g} requests/s"
+            lines.append(f"=> {others}knee between {between}: there {name} doubles from its {first:.3g} at {lowest:g}.")
+    return lines
+
+
+def _named(label: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in label.items()) or "as asked"
+
+
+def _is_span(found: Any) -> bool:
+    return isinstance(found, list) and len(found) == 2 and None not in found
 
 
 def _chance(goal: dict[str, Any]) -> str:

@@ -61,7 +61,7 @@ def answers(path):
     heads = [at for at, line in enumerate(lines) if any(name in line for name in scenario.report)]
     assert " ".join(lines[: heads[0]]) == scenario.question
     assert [name for at in heads for name in lines[at].split() if name in scenario.report] == list(scenario.report)
-    assert bool(concluded) == any("goal" in each.given for each in scenario.cells)
+    assert concluded or not any("goal" in each.given for each in scenario.cells)
     assert len([line for line in lines[heads[0] :] if line]) == len(heads) * (1 + len(scenario.cells))
 
 

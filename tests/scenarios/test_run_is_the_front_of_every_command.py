@@ -27,7 +27,9 @@ def test_one_question_is_the_answer_of_its_command(tmp_path):
 
 def test_a_sweep_is_a_table_or_a_store(tmp_path):
     path, out = written(tmp_path, TABLE), tmp_path / "a.zarr"
-    assert len(run("run", path).stdout.splitlines()) == 4
+    lines = run("run", path).stdout.splitlines()
+    assert len(lines) == 5
+    assert lines[4].startswith("=> highest knee.batch: tp ")
     assert run("run", path, "-o", str(out)).code == 0
     assert xr.open_zarr(out)["knee.batch"].shape == (2,)
 
