@@ -27,7 +27,8 @@ def grouped(*options: Callable[..., Any]) -> Callable[..., Any]:
 def model_said(name: str) -> str:
     """A model's name, and that nobody asked for it where the command line did not."""
     context = click.get_current_context(silent=True)
-    source = context.get_parameter_source("model") if context else None
+    of_file = context is not None and context.params.get("file") is not None  # a scenario, which says its own
+    source = context.get_parameter_source("model") if context and not of_file else None
     return f"{name} (no --model given)" if source is click.core.ParameterSource.DEFAULT else name
 
 

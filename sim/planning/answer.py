@@ -27,6 +27,7 @@ class PlanAnswer:
     sustained: Sustained | None = None
     terms: dict[str, float] = field(default_factory=dict)
     measurement: Measurement | None = None
+    reasons: list[str] = field(default_factory=list)
     day: list[Hour] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)  # combinations that there cannot be, and why
 
@@ -84,6 +85,7 @@ def as_dict(answer: PlanAnswer) -> dict[str, Any]:
                 "sustained_requests_per_s": asdict(answer.sustained) if answer.sustained else None,
                 "cost_shares": answer.terms,
                 "measurement": asdict(measurement) if measurement else None,
+                "reasons": answer.reasons,
             }
         ),
         **({"day": [asdict(hour) for hour in answer.day]} if answer.day else {}),

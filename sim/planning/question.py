@@ -20,7 +20,7 @@ from sim.planning.highest_rate import LOWEST, TRIALS, asked_rate, sustained
 from sim.planning.race import Race, Step, search
 from sim.planning.trials import OutOfTime, Runner, cost_shares_of, runner
 from sim.planning.value import best_measurement
-from sim.planning.words import for_how_long
+from sim.planning.words import MORE, for_how_long, reasons
 from sim.rates.source import RateSource
 from sim.slo import parse_slo
 from sim.specs.gpus import get_gpu
@@ -28,6 +28,7 @@ from sim.study.deployment import Deployment
 from sim.study.simulate_question import Simulate
 from sim.workload.workload import Workload
 
+PAIRED = 20  # trials that are run again at more load
 RESERVES = ("none", "replica", "node")
 
 
@@ -166,6 +167,9 @@ def _look_around(answer: PlanAnswer, race: Race, run: Runner, watch: Watch | Non
     assert win is not None
     study = result.choices[win.choice].study_of(win.replicas)
     answer.terms = cost_shares_of(study)
+    if asked_rate(study.workload) is not None:
+        _say(watch, "what more load does")
+        answer.reasons = reasons(answer.plan, win.trials[:PAIRED], run.trials(win.choice, win.replicas, range(PAIRED), MORE))
     _say(watch, "what a measurement is worth")
     answer.measurement = best_measurement(result, race.advance)
     _say(watch, "what more money buys")

@@ -139,9 +139,9 @@ class Runner:
         self._spent = 0.0
         self._pool: ProcessPoolExecutor | None = None
 
-    def trials(self, choice: int, count: int, trials: Iterable[int]) -> list[Trial]:
-        """Trials, in order."""
-        found: list[Trial] = self._each(Here.one, [(choice, count, trial) for trial in trials])
+    def trials(self, choice: int, count: int, trials: Iterable[int], factor: float = 1.0) -> list[Trial]:
+        """Trials, in order; requests come `factor` times as fast."""
+        found: list[Trial] = self._each(Here.one, [(choice, count, trial, factor) for trial in trials])
         return found
 
     def factors(self, choice: int, count: int, trials: Sequence[int], lowest: int) -> list[float]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sim.planning.race import RaceResult, Tried
+from sim.planning.trials import Trial
 from sim.study.lasting import can_last
 from sim.workload.workload import Workload
 
+MORE = 1.2  # times the load asked for
 ANSWERS = 10  # a load shorter than so many answers one after another is too short to say how queues grow
 
 
@@ -90,3 +94,33 @@ def conclusion(plan: RaceResult) -> str:
         f"{plan.conditions[binding].text} is missed in {100 * nearest.missed[binding]:.0f} % of the trials{queue}; "
         f"in the mean {100 * nearest.used[binding]:.0f} % of its limit are used.{maybe}"
     )
+
+
+def reasons(plan: RaceResult, now: Sequence[Trial], more: Sequence[Trial]) -> list[str]:
+    """Why not cheaper, why not another GPU, and what if the load were 20 % more: a sentence each, of paired trials. `now` and `more` are
+    the same trials of the winner at the load asked for and at that.
+    """
+    win, found = plan.winner, []
+    if win is None:
+        return []
+    misses = [each for each in plan.tried() if each.chance.certain is False and plan.cost(each) < plan.cost(win)]
+    if misses:
+        near = max(misses, key=lambda each: (each.chance.value, plan.cost(each)))
+        share, grows = near.missed[near.binding], sum(trial.grows for trial in near.trials) / len(near.trials)
+        queue = f", and its queue grows without end in {100 * grows:.0f} %" if grows else ""
+        found.append(
+            f"Why not cheaper: {named(plan, near)} ({plan.cost(near):.2f} USD/hour) misses {plan.conditions[near.binding].text} in "
+            f"{100 * share:.0f} % of {len(near.trials)} trials{queue}."
+        )
+    mine = plan.choices[win.choice].study.deployment.gpu.name
+    others = [
+        (choice.cost(standing.fails + 1), choice.name)
+        for choice, standing in zip(plan.choices, plan.standings, strict=True)
+        if not standing.why and choice.study.deployment.gpu.name != mine
+    ]
+    if others:
+        cost, name = min(others)
+        found.append(f"Why not another GPU: {name} costs {cost:.2f} USD/hour or more.")
+    met, then = (sum(trial.met for trial in each) for each in (now, more))
+    found.append(f"With {100 * (MORE - 1):.0f} % more requests {then} of {len(more)} trials meet it, of which {met} do now.")
+    return found

@@ -81,7 +81,7 @@ def _around(answer: PlanAnswer) -> str:
     """The highest rate, the binding term, and what to measure, in words."""
     if answer.quick or answer.plan.winner is None:
         return ""
-    texts = []
+    texts = [*answer.reasons]
     if answer.sustained:
         best = answer.sustained
         texts.append(
