@@ -40,7 +40,7 @@ class TraceSource:
         self._too_long = trace.prompt_tokens + trace.output_tokens > max_model_len  # no engine takes them: their blocks need no names
         self._namer = BlockNamer(block_size)
         self._unnamed: dict[str, deque[int]] = {}  # calls of each session whose KV blocks have no names yet
-        for i, session in enumerate(trace.session_ids):
+        for i, session in enumerate(trace.session_ids if _in_sessions(trace) else ()):
             if session is not None and not self._too_long[i]:
                 self._unnamed.setdefault(session, deque()).append(i)
         self._named: dict[int, Sequence[Hashable]] = {}  # of calls not made yet
@@ -98,7 +98,7 @@ class TraceSource:
 
     def named_blocks(self) -> tuple[list[Sequence[Hashable]], list[int]]:
         """Names of every call's KV blocks, and how many of its leading ones another call also begins with; empty where none has names."""
-        if not self._unnamed and not any(content is not None for content in self._trace.contents):
+        if not self._unnamed and self._trace.contents.count(None) == len(self._trace):
             return [], []
         names = [self._names(i) for i in range(len(self._trace))]
         return names, shared_depths(names)
@@ -162,10 +162,17 @@ def children(trace: Trace) -> dict[int, list[int]]:
     return found
 
 
+def _in_sessions(trace: Trace) -> bool:
+    """Whether any call belongs to a session."""
+    return trace.session_ids.count(None) < len(trace)
+
+
 def followers(trace: Trace) -> dict[int, int]:
     """For every call that the next one of its session waits for, that one: rows of the trace."""
     latest: dict[str, int] = {}
     found: dict[int, int] = {}
+    if not _in_sessions(trace):
+        return found
     for i, (session, arrival_s) in enumerate(zip(trace.session_ids, trace.arrival_s.tolist(), strict=True)):
         if session is None:
             continue
