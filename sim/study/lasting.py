@@ -79,7 +79,7 @@ class Lasts:
 
     def __init__(self, study: Study, for_s: float | None = None) -> None:
         self._whole: int | None = None
-        self._least = 0  # requests of a trial at the rate asked for; 0: not known yet
+        self._first: Lasting | None = None  # the first trial at the rate asked for, which says how long they have to be
         redraw = study.workload.redraw
         if redraw is not None and for_s is not None and (count := math.ceil(for_s * redraw.rate_per_s)) <= MOST:
             self._whole = max(count, 1)
@@ -102,9 +102,11 @@ class Lasts:
             return Lasting(used, (0.0,) * len(used), latency, False, len(latency["ttft"]), _tokens_per_s(record, slice(None)))
         if factor != 1.0:
             return until_still(lambda requests: self._serve(trial, factor, requests), read)
-        if not self._least:
-            self._least = until_still(lambda requests: self._serve(0, 1.0, requests), read).requests
-        found = until_still(lambda requests: self._serve(trial, 1.0, requests), read, self._least)
+        if self._first is None:
+            self._first = until_still(lambda requests: self._serve(0, 1.0, requests), read)
+        found = self._first
+        if trial:
+            found = until_still(lambda requests: self._serve(trial, 1.0, requests), read, found.requests)
         return replace(found, tokens_per_s=found.tokens_per_s * self._share)
 
     def _serve(self, trial: int, factor: float, requests: int | None) -> RunRecord:

@@ -69,6 +69,6 @@ def test_the_stated_chance_holds_for_fresh_requests_and_ten_times_as_long():
     win = Plan({"H100": one}, workload, ("ttft:p99<250ms",), quick=True, workers=1).answer().plan.winner
     load = Lasts(Simulate(replace(one, replicas=win.replicas), workload).study())
     load.trial(0, ttft(250))
-    load._least *= 10
+    load._first = replace(load._first, requests=10 * load._first.requests)
     fresh = [load.trial(trial, ttft(250)) for trial in range(1000, 1040)]
     assert sum(each.used[0] <= 1.0 and not each.grows for each in fresh) >= 36  # 38 of 40 at 0.95, less one standard deviation
