@@ -18,7 +18,7 @@ def render(result: Regimes, title: str) -> None:
     assert result.rates is not None
     deployment, rates = result.question.deployment, result.rates
     name = deployment.model.name
-    click.echo(click.style(title.replace(name, model_said(name), 1), bold=True))
+    click.echo(click.style(fill(title.replace(name, model_said(name), 1)), bold=True))
     for line in [f"Rates: {rates.summary}.", *(f"Note: {note}" for note in scope_notes(deployment, rates))]:
         click.echo(fill(line))
     click.echo()
