@@ -42,4 +42,6 @@ def dask_pool(address: str, workers: int) -> Iterator[WorkerPool]:
             client = stack.enter_context(Client(where, timeout=CONNECT_S, set_as_default=False))
         except (OSError, ValueError) as error:  # a timeout is an OSError
             raise SimctlError(f"--dask {address}: no scheduler answers ({type(error).__name__})") from None
-        yield WorkerPool(client.get_executor(pure=False), WINDOW, (KilledWorker,))
+        yield WorkerPool(
+            client.get_executor(pure=False), WINDOW, (KilledWorker,), lambda: len(client.scheduler_info(n_workers=-1)["workers"])
+        )

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
@@ -17,16 +18,20 @@ from sim.errors import SimctlError
 from sim.workers import end_with_parent
 
 MOST_LOSSES = 10  # workers that one cell may lose before it is to blame
+DESERTED_S = 120.0  # a scheduler without a worker for so long has none that will come back
 GONE = "the scheduler went away; what was answered is kept, and the same command goes on from there"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class WorkerPool(NamedTuple):
-    """An executor, how many cells it holds at once, and the errors that say that a worker was lost and not that the cell is wrong."""
+    """An executor, how many cells it holds at once, the errors that say that a worker was lost and not that the cell is wrong, and how
+    many workers there are now, where they are other people's.
+    """
 
     executor: Executor
     window: int
     lost: tuple[type[BaseException], ...] = ()
+    workers: Callable[[], int] = lambda: 1
 
 
 def outcomes(
@@ -52,7 +57,7 @@ def _of_pool(
 ) -> Iterator[list[tuple[int, Any]]]:
     ended: SimpleQueue[tuple[int, Future[Any]]] = SimpleQueue()
     ahead = iter(list(left))
-    flying = 0
+    flying, seen = 0, time.monotonic()
 
     def submit(place: int) -> None:
         pool.executor.submit(answer, left[place]).add_done_callback(lambda future: ended.put((place, future)))
@@ -80,6 +85,10 @@ def _of_pool(
                 raise error
             else:
                 raise error
+        if found or pool.workers():
+            seen = time.monotonic()
+        elif time.monotonic() - seen > DESERTED_S:
+            raise SimctlError(f"no worker for {DESERTED_S:g} s: what was answered is kept, and the same command goes on from there")
         yield found
 
 

@@ -84,3 +84,12 @@ def test_a_store_filled_there_has_the_bytes_of_one_filled_here(cluster, tmp_path
         result = run("sweep", study, "-o", str(tmp_path / name), *more)
         assert result.code == 0, result.stderr
     assert tree(tmp_path / "dask") == tree(tmp_path / "here")
+
+
+@QUIET
+def test_a_scheduler_without_workers_is_not_waited_for_for_ever(monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr("sim.sweeps.executor.DESERTED_S", 0.5)
+    empty = distributed.LocalCluster(n_workers=0, dashboard_address=":0", silence_logs=50)
+    with empty, pytest.raises(SimctlError, match="no worker for"):
+        list(outcomes({0: 0}, abs, partial(dask_pool, empty.scheduler_address, 1)))
