@@ -13,7 +13,7 @@ from simctl.scenario import load_scenario
 from tests.cli import run
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))
-FEW = {"num-prompts": 64, "agent-sessions": 8}  # requests, sessions
+FEW = {"num-prompts": 64, "agent-sessions": 3}  # requests, sessions
 FEW_OF_A_PLAN = 12  # requests: it simulates them some thousand times
 
 
