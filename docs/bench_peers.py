@@ -33,7 +33,7 @@ LOADS = {  # requests, requests a second, replicas, router of simctl and of the 
     "10,000 at 20/s": (10_000, 20.0, 1, "round-robin", "round_robin", False),
     "100,000 at 20/s": (100_000, 20.0, 1, "round-robin", "round_robin", False),
     "100,000 over 4 replicas, shared prefixes": (100_000, 80.0, 4, "round-robin", "round_robin", True),
-    "100,000 over 8 replicas, routed by prefix": (100_000, 160.0, 8, "prefix-affinity", "kv_router", True),
+    "10,000 over 8 replicas, routed by prefix": (10_000, 160.0, 8, "prefix-affinity", "kv_router", True),
 }
 REPLAY = """
 import json, sys
