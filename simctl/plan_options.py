@@ -88,6 +88,8 @@ plan_options = grouped(
     click.option("--workers", type=click.IntRange(1, 256), help="Processes. [default: one per core]"),
     click.option("--emit", type=click.Choice(EMITS), help="Print what starts the winner instead: commands or a file of that kind."),
     click.option("--quick", is_flag=True, help="Only the cheapest: not what more money buys, the highest rate, what to measure."),
-    click.option("--progress/--no-progress", default=None, help="Say on stderr how far the search is. [default: on a terminal]"),
+    click.option(
+        "--progress/--no-progress", default=None, help="Say on stderr how far the search is. [default: on a terminal; else every 10 s]"
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON."),
 )

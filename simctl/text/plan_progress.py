@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,13 +12,17 @@ if TYPE_CHECKING:
     from sim.planning.choices import Choice
     from sim.planning.race import Step
 
+SELDOM_S = 10.0
+
 
 class PlanProgress:
-    """Shows steps of a race where somebody watches: on a terminal one line that changes; if `asked`, a line for every stage."""
+    """Shows steps of a race: on a terminal one line that changes; elsewhere a line every SELDOM_S or, if `asked`, for every stage."""
 
     def __init__(self, asked: bool | None) -> None:
         self._choices: Sequence[Choice] = ()
-        self._line = LiveLine(asked)
+        self._seldom = asked is None and not sys.stderr.isatty()
+        self._line = LiveLine(True if self._seldom else asked)
+        self._said_s = 0.0
 
     def of(self, choices: Sequence[Choice]) -> PlanProgress:
         """The same, of these choices."""
@@ -25,12 +30,19 @@ class PlanProgress:
         return self
 
     def __call__(self, step: Step) -> None:
-        if step.stage_ends if self._line.lines else self._line.live and self._line.due():
+        if self._due() if self._seldom else step.stage_ends if self._line.lines else self._line.live and self._line.due():
             self._line.show(self._text(step))
 
     def phase(self, what: str) -> None:
         """Say what goes on after the race."""
-        self._line.show(what)
+        if not self._seldom or self._due():
+            self._line.show(what)
+
+    def _due(self) -> bool:
+        if self._line.seconds - self._said_s < SELDOM_S:
+            return False
+        self._said_s = self._line.seconds
+        return True
 
     def end(self) -> None:
         """Leave a clean line."""
