@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ def part_of(path: Path) -> ReportPart:
 
     needs_zarr()
     try:
-        with xr.open_zarr(path, chunks=None) as opened:
+        with warnings.catch_warnings(action="ignore"), xr.open_zarr(path, chunks=None, consolidated=False) as opened:
             found = opened.load()
     except Exception as error:  # zarr, its codecs and the file system have no error in common
         raise UsageError(f"{path}: no sweep that can be read ({type(error).__name__})") from None

@@ -20,7 +20,11 @@ Reports = Sequence[Mapping[str, Any]]
 def from_csv(text: str) -> list[dict[str, Any]]:
     """Reports as `simctl validate --json` prints them, of a table of scores. Raises KeyError or ValueError for another table."""
     runs: dict[str, dict[str, Any]] = {}
-    for row in csv.DictReader(io.StringIO(text)):
+    try:
+        rows = list(csv.DictReader(io.StringIO(text)))
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
+    for row in rows:
         run = runs.setdefault(f"{row['gpu']} {row['run']}", {"run": row["run"], "gpu": row["gpu"], "model": row["model"], "scores": []})
         figures = {name: float(row[name]) if row[name] else None for name in ("median_abs", "bias", "coverage", "bound")}
         flags = {name: row[name] == "True" for name in ("within", "floor_above")}

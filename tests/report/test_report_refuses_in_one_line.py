@@ -87,6 +87,18 @@ def test_a_store_that_is_no_sweep(tmp_path):
     refused(tmp_path, tmp_path / "s.zarr")
 
 
+def test_scores_that_are_no_csv(tmp_path):
+    head, row, *_ = results()["scores"].read_text().splitlines()
+    assert "damaged" in refused(tmp_path, saved(tmp_path, f"{head}\n{row[:5]}\r{row[5:]}\n"))
+
+
+def test_a_sweep_without_its_consolidated_copy_is_reported_quietly(tmp_path):
+    shutil.copytree(results()["sweep"], tmp_path / "s.zarr")
+    (tmp_path / "s.zarr" / ".zmetadata").unlink()
+    result = run("report", str(tmp_path / "s.zarr"), "-o", str(tmp_path / "r.html"))
+    assert (result.code, result.stderr) == (0, f"wrote {tmp_path / 'r.html'}\n")
+
+
 def test_what_is_not_there(tmp_path):
     result = run("report", str(tmp_path / "none"), "-o", str(tmp_path / "r.html"))
     assert (result.code, result.stderr.count("\n")) == (2, 1)
