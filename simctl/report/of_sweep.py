@@ -39,7 +39,7 @@ def part_of(path: Path) -> ReportPart:
 
     needs_zarr()
     try:
-        with warnings.catch_warnings(action="ignore"), xr.open_zarr(path, chunks=None, consolidated=False) as opened:
+        with warnings.catch_warnings(action="ignore"), xr.open_zarr(path, chunks=None) as opened:
             found = opened.load()
     except Exception as error:  # zarr, its codecs and the file system have no error in common
         raise UsageError(f"{path}: no sweep that can be read ({type(error).__name__})") from None
