@@ -179,7 +179,7 @@ class Expanded:
         if self._config.overlaps and len(found):
             # of one that loses its place while the share is under way, only the share's own tokens count
             width = int(found[:, 1].max()) + 1
-            gone = {int(row - 1) * width + int(request) for row, request in self._setbacks() if self._rows[row, at.R_UNDER_WAY]}
+            gone = {int(row - 1) * width + int(request) for row, request, under_way in self._setbacks() if under_way}
             if gone:
                 under_way = np.isin(found[:, 0] * width + found[:, 1], list(gone))
                 found[under_way, 3] = found[under_way, 2]
@@ -200,10 +200,10 @@ class Expanded:
             counts[row] += 1
         return np.where(self._later == 0, counts[self._row], 0)
 
-    def _setbacks(self) -> list[tuple[int, int]]:
+    def _setbacks(self) -> list[tuple[int, int, int]]:
         entries = self._entries
         lost = np.isin(entries[:, 0], (at.LOST_PLACE, at.LOST_PREFILL, at.LEFT_EARLY))
-        return [(row, request) for row, request in entries[lost, 1:3].tolist() if row < len(self._rows)]
+        return [(row, request, under_way) for row, request, under_way in entries[lost, 1:4].tolist() if row < len(self._rows)]
 
     def events(self) -> list[tuple[int, int, float, int, str]]:
         """(iteration, order within it, seconds, request, what) of all setbacks; what is "paused", "back" or "lost"."""

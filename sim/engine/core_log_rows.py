@@ -46,4 +46,4 @@ def log_chunk(e: Core, request: int, tokens: int, end: int) -> None:
 
 def log_setback(e: Core, request: int, kind: int) -> None:
     """A request comes back in the latest row, or loses its place in the next."""
-    log_entry(e, kind, e.s[at.ROWS] - (kind == at.CAME_BACK), request, 0, 0)
+    log_entry(e, kind, e.s[at.ROWS] - (kind == at.CAME_BACK), request, e.s[at.UNDER_WAY], 0)
