@@ -181,10 +181,10 @@ def make_core(config: EngineConfig, steps: StepTime, q: Any, names: Any, depths:
 
 
 def _listed(column: Any) -> Any:
-    """The quicker of two plain sequences: lists, and where much may stay untouched arrays, which need less room."""
+    """The quicker of two plain sequences: lists, and views of the array itself where most may stay untouched and takes no memory then."""
     if not isinstance(column, np.ndarray):
         return column
-    return array("q", column.tobytes()) if column.dtype == np.int64 and len(column) > 100_000 else column.tolist()
+    return memoryview(column) if column.dtype == np.int64 and len(column) > 100_000 else column.tolist()
 
 
 def supply(core: Core, steps: StepTime, reason: int) -> None:
