@@ -140,17 +140,17 @@ def passes(part: str, copy: Path, seconds: float) -> bool:
 def _environment(copy: Path) -> dict[str, str]:
     import os
 
-    return {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_DISABLE_JIT": "1"}
+    return {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "SIMCTL_NO_NUMBA": "1"}
 
 
 @program("studies.mutants")
 def main(argv: Sequence[str]) -> int:
     """Print the survivors; 1 where more than MOST_SHARE of the mutants do."""
     parser = argparse.ArgumentParser(prog="studies.mutants")
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=list(PARTS))
+    parser.add_argument("parts", nargs="*", default=list(PARTS))
     parser.add_argument("--lines", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seconds", type=float, default=1800.0)
     asked = parser.parse_args(argv)
     chosen, alive = drawn(asked.parts, asked.lines, asked.seed), 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
