@@ -177,14 +177,19 @@ def make_core(config: EngineConfig, steps: StepTime, q: Any, names: Any, depths:
         np.zeros(row_room * ROW, dtype=np.int64),
         np.zeros(entry_room * ENTRY, dtype=np.int64),
     )
-    return Core(*(columns if arrays else map(_listed, columns)))
+    return Core(*(columns if arrays else map(_listed, Core._fields, columns)))
 
 
-def _listed(column: Any) -> Any:
-    """The quicker of two plain sequences: lists, and views of the array itself where most may stay untouched and takes no memory then."""
+SPARSE = ("nodes", "table", "held")  # columns of which a run may touch little
+
+
+def _listed(name: str, column: Any) -> Any:
+    """The quicker of two plain sequences: lists, and arrays where they are long. Of a sparse one what is not touched takes no memory."""
     if not isinstance(column, np.ndarray):
         return column
-    return memoryview(column) if column.dtype == np.int64 and len(column) > 100_000 else column.tolist()
+    if column.dtype != np.int64 or len(column) <= 100_000:
+        return column.tolist()
+    return column.data if name in SPARSE else array("q", column.tobytes())
 
 
 def supply(core: Core, steps: StepTime, reason: int) -> None:
