@@ -90,7 +90,7 @@ class Sectioned(click.Command):
                     option.metavar = "NUMBER"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, list(_as_settings(args, self.get_params(ctx))))
+        return super().parse_args(ctx, list(as_settings(args, self.get_params(ctx))))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         params = self.get_params(ctx)
@@ -103,7 +103,7 @@ class Sectioned(click.Command):
                     formatter.write_dl(rows)
 
 
-def _as_settings(args: Sequence[str], params: Sequence[click.Parameter]) -> Iterator[str]:
+def as_settings(args: Sequence[str], params: Sequence[click.Parameter]) -> Iterator[str]:
     """Arguments in which `--enforce-eager`, as engines spell it, is `--engine-option enforce-eager=true`: so for all settings of groups."""
     own = {name for param in params for name in (*param.opts, *param.secondary_opts)}
     known = {name: member for param in params if isinstance(param, SettingGroup) for member in param.members for name in member.opts}

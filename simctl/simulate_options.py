@@ -10,7 +10,7 @@ import click
 from sim.cluster.router import ROUTERS
 from sim.engine.config import POLICIES
 from sim.engine.versions import NEWEST
-from simctl.option_groups import Sectioned, Setting, SettingGroup, members_of
+from simctl.option_groups import Sectioned, Setting, SettingGroup, as_settings, members_of
 from simctl.option_types import ATTENTION, GOAL, LENGTH, MODEL, PAIR, ROUTER, SHARE
 from simctl.options import deployment_options, grouped, limit_options, rate_options, served_option, workload_options
 
@@ -31,7 +31,7 @@ class GoodputCommand(Sectioned):
                 continue
             after = arg == "--goodput" or (after and joined[-1] == "--goodput")
             joined.append(arg)
-        ctx.meta[ARGUMENTS] = tuple(joined)
+        ctx.meta[ARGUMENTS] = tuple(as_settings(joined, self.get_params(ctx)))
         return super().parse_args(ctx, joined)
 
 

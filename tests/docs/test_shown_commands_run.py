@@ -12,6 +12,7 @@ import click
 import pytest
 
 from simctl.cli import group
+from simctl.option_groups import as_settings
 from tests.docs.pages import CURRENT, FENCE, ROOT, name_of, shown_commands, text_of
 
 
@@ -79,6 +80,6 @@ def test_options_of_every_shown_command_exist(path):
         command = group.get_command(click.Context(group), name)
         assert command is not None, line
         try:
-            command.make_parser(click.Context(command)).parse_args(arguments)
+            command.make_parser(click.Context(command)).parse_args(list(as_settings(arguments, command.params)))
         except click.NoSuchOption as unknown:
             pytest.fail(f"{line}: {unknown.format_message()}")

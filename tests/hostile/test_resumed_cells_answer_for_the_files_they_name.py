@@ -37,7 +37,7 @@ def test_another_content_is_another_cell(kind, tmp_path, monkeypatch):
     first = run("run", str(path), *out)
     assert first.code == 0, first.stderr
     with monkeypatch.context() as patch:
-        patch.setattr("simctl.scenario.Cell.answer", None)  # not asked again
+        patch.setattr("simctl.scenario.ScenarioCell.answer", None)  # not asked again
         assert run("run", str(path), *out) == first
     named.write_text(other)
     again = run("run", str(path), *out)

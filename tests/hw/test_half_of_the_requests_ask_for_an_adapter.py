@@ -9,7 +9,7 @@ import numpy as np
 from hw.engines.adapters import adapter_flags
 from hw.engines.shapes import shape
 from hw.serve.client import Target, _payload
-from hw.serve.load import Prompts
+from hw.serve.load_patterns import Prompts
 
 CONFIG = shape("tiny-25m")
 
