@@ -31,6 +31,7 @@ def command(file: Path | None, **options: Any) -> None:
       simctl plan --gpu H100,L40S --model Llama-3.1-8B --request-rate 20 \\
           --num-prompts 800 --slo "ttft:p99<500ms tpot:p95<40ms"
     """
+    from sim.planning.words import for_how_long
     from simctl.asked.questions import plan_of
     from simctl.text.plan_progress import PlanProgress
     from simctl.text.plan_text import print_answer
@@ -39,7 +40,10 @@ def command(file: Path | None, **options: Any) -> None:
         options = _of_scenario(file, options)
     watch = PlanProgress(options["progress"])
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is known is printed
-    answer = plan_of(options).answer(watch.of)
+    question = plan_of(options)
+    if options["num_prompts"] is not None and (lasts := for_how_long(question.workload, question.for_s)):
+        click.echo(f"--num-prompts is not used: the load lasts {lasts}, and trials are as long as that takes", err=True)
+    answer = question.answer(watch.of)
     watch.end()
     if options["as_json"]:
         import json
