@@ -145,11 +145,10 @@ def traces(draw: st.DrawFn, block: int, late: bool = True) -> tuple[Trace, int]:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
-    block = draw(st.sampled_from([1, 4, 16]))
-    trace, longest = draw(traces(block))
+def limits(draw: st.DrawFn, block: int, longest: int) -> EngineConfig:
+    """An engine that holds `longest` tokens of a request, and few or many beside."""
     seqs, chunked = draw(st.integers(1, 12)), draw(st.sampled_from([True, True, True, False]))
-    config = EngineConfig(
+    return EngineConfig(
         num_gpu_blocks=-(-longest // block) + 1 + draw(st.sampled_from([0, 1, 3, 10, 30, 1000])),
         block_size=block,
         max_num_seqs=seqs,
@@ -161,6 +160,13 @@ def cases(draw: st.DrawFn) -> Case:
         reserve_full_prompt=draw(st.booleans()),
         options={"async_scheduling": draw(st.booleans())},
     )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    block = draw(st.sampled_from([1, 4, 16]))
+    trace, longest = draw(traces(block))
+    config = draw(limits(block, longest))
     replicas = draw(st.sampled_from([1, 1, 2, 3]))
     costs = (
         draw(st.lists(st.sampled_from(COSTS), min_size=replicas, max_size=replicas))

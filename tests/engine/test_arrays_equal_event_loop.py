@@ -25,7 +25,7 @@ from sim.results.record import RunRecord
 from sim.study.direct import serve_directly
 from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace
-from tests.engine.test_array_engine_equals_event_loop import COSTS, HOSTS, traces
+from tests.engine.test_array_engine_equals_event_loop import COSTS, HOSTS, limits, traces
 from tests.examples import examples
 
 
@@ -62,19 +62,7 @@ def cases(draw: st.DrawFn) -> Case:
     block = draw(st.sampled_from([1, 4, 16]))
     together = draw(st.booleans())
     trace, longest = draw(traces(block, late=together and draw(st.booleans())))
-    seqs, chunked = draw(st.integers(1, 12)), draw(st.sampled_from([True, True, True, False]))
-    config = EngineConfig(
-        num_gpu_blocks=-(-longest // block) + 1 + draw(st.sampled_from([0, 1, 3, 10, 30, 1000])),
-        block_size=block,
-        max_num_seqs=seqs,
-        max_num_batched_tokens=max(seqs, draw(st.integers(4, 300) | st.integers(600, 2000)) if chunked else longest),
-        max_model_len=longest,
-        enable_prefix_caching=draw(st.booleans()),
-        enable_chunked_prefill=chunked,
-        watermark=draw(st.sampled_from([0.0, 0.0, 0.1])),
-        reserve_full_prompt=draw(st.booleans()),
-        options={"async_scheduling": draw(st.booleans())},
-    )
+    config = draw(limits(block, longest))
     router = draw(st.sampled_from(list(ROUTES) if together else ["round-robin", "random"]))
     choices = {"dispatch_s": (0.0, 0.0, 0.004, 0.2), "idle_scores_zero": (False, True), "decode_weight": (0.01, 3.0), "remembers": (9999,)}
     options = {name: draw(st.sampled_from(choices[name])) for name in router_options(router) if name in choices and together}
