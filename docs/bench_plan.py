@@ -23,7 +23,7 @@ def main() -> None:
     first, raced = None, 0.0
     for line in process.stderr:
         print(f"{time.perf_counter() - began:6.1f} s  {line}", end="", flush=True)
-        if first is None and "best so far: none" not in line:
+        if first is None and "best so far:" in line and "best so far: none" not in line:
             first = time.perf_counter() - began
         if "trials" in line:
             raced = time.perf_counter() - began
