@@ -29,8 +29,10 @@ class HostSpeed:
                 raise UsageError(f"a host's time must be {LEAST:g} to {MOST:g} times that of the measured hosts, got {value:g}")
 
     @classmethod
-    def of(cls, told: str | float | Path) -> HostSpeed:
+    def of(cls, told: HostSpeed | str | float | Path) -> HostSpeed:
         """A factor for both, or the netCDF file of the suite `host`. Raises UsageError, SimctlError for a file that is none."""
+        if isinstance(told, HostSpeed):
+            return told
         try:
             factor = float(told)  # type: ignore[arg-type]
         except (TypeError, ValueError):
@@ -47,7 +49,7 @@ def _measured(path: Path) -> HostSpeed:
         with xr.open_dataset(path) as data:
             found = dict(zip(map(str, data["what"].values), map(float, np.asarray(data["value_median"].values)), strict=True))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SimctlError(f"{path}: not a result of the suite host ({error})") from None
+        raise SimctlError(f"{path}: not a result of the suite host ({type(error).__name__})") from None
     if not {"layer_compiled_queue", "json_round_trip"} <= found.keys():
         raise SimctlError(f"{path}: not a result of the suite host with a GPU (it times no launch)")
     return HostSpeed(found["layer_compiled_queue"] / LAUNCH_S, found["json_round_trip"] / INTERPRETER_S)

@@ -33,7 +33,7 @@ class RateSource:
     served: bool = True
     overhead: str | Path | None = None
     api_server: bool = True
-    host_scale: float | str | Path | None = None
+    host_scale: HostSpeed | float | str | Path | None = None
     host_rates: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sim.errors import UsageError
+from sim.errors import SimctlError, UsageError
 from simctl.asked.deployments import attention_fields, deployment_of, fields_of, fleet_of, topology_of
 from simctl.asked.workloads import workload_of
 
 if TYPE_CHECKING:
     from sim import Plan, RegimeMap, Simulate, WhatIf
+    from sim.rates.host_speed import HostSpeed
     from sim.rates.source import RateSource
 
 # Options of a plan that take several values
@@ -124,13 +125,20 @@ def _rates(options: Mapping[str, Any]) -> RateSource:
         raise UsageError("--overhead is of a served engine: leave out --in-process")
     if options["host_scale"] is not None and (options["overhead"] is not None or not options["served"]):
         raise UsageError("--host-scale is of the packaged serving overhead: leave out --overhead and --in-process")
+    speed = options["host_scale"] and _host_speed(options["host_scale"])
     try:
-        return RateSource(
-            options["posterior"], options["served"], options["overhead"], not bare, options["host_scale"], seconds,
-            options["seed"],
-        )  # fmt: skip
+        return RateSource(options["posterior"], options["served"], options["overhead"], not bare, speed, seconds, options["seed"])
     except UsageError as error:
         raise UsageError(f"--host-rate: {error}") from None
+
+
+def _host_speed(told: str) -> HostSpeed:
+    from sim.rates.host_speed import HostSpeed
+
+    try:
+        return HostSpeed.of(told)
+    except SimctlError as error:
+        raise UsageError(f"--host-scale: {error}") from None
 
 
 def _values(name: str, texts: Sequence[str] | None) -> list[Any]:

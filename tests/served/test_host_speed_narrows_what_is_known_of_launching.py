@@ -11,6 +11,7 @@ from sim.errors import SimctlError, UsageError
 from sim.rates.host_speed import HostSpeed
 from sim.rates.load import load_rates
 from sim.rates.serving import as_served
+from tests.cli import run
 
 HOSTS = [files("scenarios") / "data" / "measured" / "unseen" / name for name in ("h100_host.nc", "h100_host_1.nc")]
 
@@ -63,3 +64,11 @@ def test_host_work_that_hides_varies_with_the_served_hosts_alone(in_process):
     shown, _ = as_served(in_process, overlaps=False)
     assert float(hidden.point.c0_s) == float(shown.point.c0_s)
     assert np.std(hidden.draws.c0_s) < 0.8 * np.std(shown.draws.c0_s)
+
+
+@pytest.mark.parametrize("told", ["0", "no-such-file.nc", __file__])
+def test_the_command_names_the_option_in_one_line(told):
+    result = run("simulate", "--gpu", "H100", "--num-prompts", "5", "--request-rate", "2", "--host-scale", told)
+    assert result.code == 2
+    assert result.stderr.startswith("simctl: --host-scale: ")
+    assert result.stderr.count("\n") == 1
