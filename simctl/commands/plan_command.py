@@ -41,10 +41,10 @@ def command(file: Path | None, **options: Any) -> None:
     watch = PlanProgress(options["progress"])
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is known is printed
     question = plan_of(options)
-    if options["num_prompts"] is not None and (lasts := for_how_long(question.workload, question.for_s)):
-        click.echo(f"--num-prompts is not used: the load lasts {lasts}, and trials are as long as that takes", err=True)
     answer = question.answer(watch.of)
     watch.end()
+    if options["num_prompts"] is not None and (lasts := for_how_long(question.workload, question.for_s)):
+        click.echo(f"--num-prompts is not used: the load lasts {lasts}, and trials are as long as that takes", err=True)
     if options["as_json"]:
         import json
 
