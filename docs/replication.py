@@ -17,7 +17,6 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
 
-from calibrate.knees.ranks import spearman  # noqa: E402
 from docs import three_parameter  # noqa: E402
 from hw.engines.shapes import shape  # noqa: E402
 from sim.closed_form.knee import Knee, continuous_knee  # noqa: E402
@@ -28,6 +27,7 @@ from sim.rates.posterior import rates_for  # noqa: E402
 from sim.specs.gpus import get_gpu  # noqa: E402
 from sim.specs.hf_config import spec_from_config  # noqa: E402
 from sim.specs.precision import Precision  # noqa: E402
+from studies.knees.ranks import spearman  # noqa: E402
 from studies.replication.measured import curves, published_knees  # noqa: E402
 
 DATA = ROOT / "scenarios" / "data"

@@ -29,7 +29,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "measure": ("simctl.commands.measure_command", "Measure this machine: floors, an engine iteration by iteration, a server under load."),
     "gates": ("simctl.commands.gates_command", "Do two running servers say the same? Top-1 agreement, KL, perplexity."),
     "loop": ("simctl.commands.loop_command", "Close the loop on this machine: measure, calibrate, predict, measure again."),
-    "knees": ("simctl.commands.knees_command", "Where batching stops paying, in measured curves."),
     "replicate": ("simctl.commands.replicate_command", "Published reports, claim by claim: what they say and what we get."),
     "validate": ("simctl.commands.validate_command", "How wrong are we on served runs the calibration never saw?"),
     "report": ("simctl.commands.report_command", "Saved results as one HTML file with interactive pictures."),

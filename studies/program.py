@@ -1,4 +1,4 @@
-"""Programs of studies/: a failure that is expected is one line on stderr and exit code 1."""
+"""Programs of studies/: a failure that is expected is one line on stderr, with the exit code of `simctl`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 
-from sim.errors import SimctlError
+import click
+
+from sim.errors import SimctlError, ending
 
 Main = Callable[[Sequence[str]], int]
 
@@ -19,8 +21,12 @@ def program(name: str, wants: str = "") -> Callable[[Main], Main]:
         def run(argv: Sequence[str]) -> int:
             try:
                 return main(argv)
-            except (SimctlError, OSError) as problem:
-                print(f"{name}: {problem}", file=sys.stderr)
+            except click.exceptions.Exit as stop:
+                return stop.exit_code
+            except (SimctlError, OSError, click.ClickException) as problem:
+                code, text = ending(problem)
+                print(f"{name}: {text}", file=sys.stderr)
+                return code
             except IndexError:
                 if len(argv) >= len(wants.split()):
                     raise

@@ -16,7 +16,7 @@ USES = {
     "floor": "floors: bandwidths and matrix products alone, all-reduces",
     "all-reduce": "all-reduces over several GPUs, by size",
     "served": "served runs: `simctl validate --run`",
-    "weight-axis": "decodes in fp8 over models and contexts: `simctl knees`, or --grid",
+    "weight-axis": "decodes in fp8 over models and contexts: `python -m studies.knees`, or --grid",
     "profile": "kernels of an iteration, profiled",
     "products": "matrix products by rows: `python -m hw.show FILE point`",
     "kernels": "the decode kernels of docs/kernels.md",

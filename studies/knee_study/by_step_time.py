@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import least_squares
 
-from calibrate.knees.ranks import factor_errors, spearman
 from sim.cost.batch import decode_batch
 from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
@@ -22,6 +21,7 @@ from sim.specs.model import ModelSpec
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from studies.knee_study.weight_axis import TAU, Contrast, Observation, Predictor, Shape, closed_form, right_signs
+from studies.knees.ranks import factor_errors, spearman
 
 STUDY = Precision("fp8", "fp16")
 GENERATED = 64  # tokens decoded per stream in the study: a knee is seen at half of them on average

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.knees import predictors
-from calibrate.knees.curves import CurveCell
-from calibrate.knees.predictors import Knees
 from calibrate.sampling import Settings
 from sim.cost.rates import RateDraws
 from studies.knee_study import weight_axis
 from studies.knee_study.by_step_time import GENERATED, STUDY, knee_predictor
 from studies.knee_study.censored import Ranked, compare, standardised
+from studies.knees import predictors
+from studies.knees.curves import CurveCell
+from studies.knees.predictors import Knees
 
 Array = NDArray[np.float64]
 FORMULA = "step-time formula"

@@ -171,7 +171,7 @@ def test_a_start_that_does_not_say_of_which_model_is_refused(tmp_path, capsys):
     said = {"kv_blocks": 100, "block_size_tokens": 16, "max_num_seqs": 64, "max_num_batched_tokens": 2048}
     xr.Dataset(attrs=said | {"gpu_name": "H100", "weight_dtype": "bfloat16"}).to_netcdf(path, engine="h5netcdf")
     code, (out, err) = kv_capacity.main(["--from", str(path)]), capsys.readouterr()
-    assert (code, out, err) == (1, "", f"studies.kv_capacity: {path}: lacks model\n")
+    assert (code, out, err) == (2, "", f"studies.kv_capacity: {path}: lacks model\n")
 
 
 def test_what_is_written_is_read_back(learnt, tmp_path, monkeypatch):

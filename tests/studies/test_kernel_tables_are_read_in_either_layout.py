@@ -66,7 +66,7 @@ def test_bad_folders_and_files_are_one_line(tmp_path, capsys, text, said):
         folder.mkdir()
     if text:
         nested(folder).write_text(text)
-    assert main([str(folder)]) == 1
+    assert main([str(folder)]) == 2
     printed = capsys.readouterr()
     assert said in printed.err
     assert len(printed.err.strip().splitlines()) <= 2

@@ -1,4 +1,4 @@
-"""Tables of `simctl knees`, 80 columns wide."""
+"""Tables of `python -m studies.knees`, 80 columns wide."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sim.units import format_tokens
 from simctl.text.layout import fill, table
 
 if TYPE_CHECKING:
-    from calibrate.knees.curves import CurveCell
-    from calibrate.knees.served_knees import ServedKnee
-    from calibrate.knees.study import KneeStudy
+    from studies.knees.curves import CurveCell
+    from studies.knees.served_knees import ServedKnee
+    from studies.knees.study import KneeStudy
 
 
 def show_study(result: KneeStudy) -> None:

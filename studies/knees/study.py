@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from calibrate.knees import predictors
-from calibrate.knees.curves import EfficiencyCurve
-from calibrate.knees.predictors import Knees, PredictorScore
-from calibrate.knees.ranks import factor_errors, spearman
 from sim.closed_form.knee import Knee, closed_form_knee, eta
+from studies.knees import predictors
+from studies.knees.curves import EfficiencyCurve
+from studies.knees.predictors import Knees, PredictorScore
+from studies.knees.ranks import factor_errors, spearman
 
 TAUS = (0.50, 0.65, 0.75, 0.80, 0.90)
 

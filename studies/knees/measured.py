@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.knees.curves import CurveCell, EfficiencyCurve, cell_of, curves_from_points
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of, whole_number
 from calibrate.served.runs import SUITE as SERVED
 from calibrate.served.runs import read_served
 from calibrate.steps.grid_cells import SCHEMA, SUITES
 from sim.errors import UsageError
 from sim.specs.gpus import get_gpu
+from studies.knees.curves import CurveCell, EfficiencyCurve, cell_of, curves_from_points
 
 COUNTS = ("batch", "context_tokens")
 MOST = 2.0**40  # of anything in a cell

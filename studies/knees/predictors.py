@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from calibrate.knees.curves import CurveCell, EfficiencyCurve
-from calibrate.knees.ranks import factor_errors, spearman, spearman_bootstrap
 from sim.closed_form.knee import closed_form_knee
 from sim.errors import UsageError
+from studies.knees.curves import CurveCell, EfficiencyCurve
+from studies.knees.ranks import factor_errors, spearman, spearman_bootstrap
 
 Array = NDArray[np.float64]
 Cells = Sequence[CurveCell]

@@ -1,4 +1,4 @@
-"""`simctl knees` analyses a CSV and our own grids, and refuses malformed input by line."""
+"""`python -m studies.knees` analyses a CSV and our own grids, and refuses malformed input by line."""
 
 import json
 import re
@@ -15,9 +15,10 @@ from sim.cost.work import iteration_work
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.precision import Precision
+from studies.knees.__main__ import main
 from tests.calibrate.grids import write_grid
 from tests.calibrate.steps import TRUE_RATES
-from tests.cli import run
+from tests.cli import caught
 
 HEADER = "model,gpu,context_tokens,batch,step_s,weight_bytes,kv_bytes,memory_bytes\n"
 
@@ -37,14 +38,14 @@ def rows(alpha=1.0):
 
 
 def test_prints_tables_of_a_measured_grid(tmp_path):
-    code, out, err = run("knees", write(tmp_path / "grid.csv", rows()), "--resamples", "200")
+    code, out, err = caught(main, write(tmp_path / "grid.csv", rows()), "--resamples", "200")
     assert (code, err) == (0, "")
     assert "knees at tau 0.65 (n = 4 curves)" in out
     assert "Ck/W closed-form" in out
 
 
 def test_json_holds_the_same_knees_and_no_nan(tmp_path):
-    code, out, _ = run("knees", write(tmp_path / "grid.csv", rows(alpha=0.2)), "--json", "--resamples", "200")
+    code, out, _ = caught(main, write(tmp_path / "grid.csv", rows(alpha=0.2)), "--json", "--resamples", "200")
     assert code == 0
     result = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert len(result["curves"]) == 4
@@ -73,38 +74,38 @@ def test_the_published_study_recomputes():
 )
 def test_a_malformed_line_is_named_on_one_line_of_stderr(tmp_path, bad, says):
     good = ("a", "H100", 4096, 1, 0.1, 8e9, 1e9, 80e9)
-    code, out, err = run("knees", write(tmp_path / "bad.csv", [good, bad]))
+    code, out, err = caught(main, write(tmp_path / "bad.csv", [good, bad]))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert says in err
 
 
 def test_a_curve_without_batch_one_and_a_missing_file_are_refused(tmp_path):
     lone = [("a", "H100", 4096, b, 0.1, 8e9, 1e9, 80e9) for b in (2, 4)]
-    code, _, err = run("knees", write(tmp_path / "lone.csv", lone))
+    code, _, err = caught(main, write(tmp_path / "lone.csv", lone))
     assert code == 2
     assert "needs batch 1" in err
-    assert run("knees", write(tmp_path / "empty.csv", []))[0] == 2
-    assert run("knees", str(tmp_path / "absent.csv"))[0] == 1
+    assert caught(main, write(tmp_path / "empty.csv", []))[0] == 2
+    assert caught(main, str(tmp_path / "absent.csv"))[0] == 1
 
 
 @pytest.mark.parametrize("spoilt", [{1: 1e3}, {16: 1e-3}, {16: 1e3, 32: 1e3}, {8: 1e6}])
 def test_a_curve_in_several_units_is_refused(tmp_path, spoilt):
     mixed = [(*row[:4], row[4] * spoilt.get(row[3], 1.0), *row[5:]) for row in rows()]
-    code, out, err = run("knees", write(tmp_path / "mixed.csv", mixed))
+    code, out, err = caught(main, write(tmp_path / "mixed.csv", mixed))
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(f"simctl: {tmp_path}/mixed.csv: a at 4096 tokens: a step of batch ")
+    assert err.startswith(f"studies.knees: {tmp_path}/mixed.csv: a at 4096 tokens: a step of batch ")
     assert err.endswith("mixed units?\n")
 
 
 def test_steps_that_all_take_as_long_are_refused(tmp_path):
-    code, out, err = run("knees", write(tmp_path / "same.csv", [(*row[:4], 0.01, *row[5:]) for row in rows()]))
+    code, out, err = caught(main, write(tmp_path / "same.csv", [(*row[:4], 0.01, *row[5:]) for row in rows()]))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "all step times are equal: zero variance" in err
 
 
 def test_our_own_grids_are_read(tmp_path):
     grid = write_grid(tmp_path / "engine-grid_x.nc", np.random.default_rng(0), sigma=1e-6)
-    code, out, _ = run("knees", str(grid), "--json", "--resamples", "200")
+    code, out, _ = caught(main, str(grid), "--json", "--resamples", "200")
     assert code == 0
     rows = {row["curve"]["cell"]["context_tokens"]: row for row in json.loads(out)["curves"]}
     assert sorted(rows) == [128, 2048, 16384]
@@ -119,7 +120,7 @@ def test_our_own_grids_are_read(tmp_path):
 def test_a_netcdf_that_is_no_measurement_is_refused(tmp_path):
     path = tmp_path / "x.nc"
     path.write_text("not one")
-    code, _, err = run("knees", str(path))
+    code, _, err = caught(main, str(path))
     assert (code, err.count("\n")) == (2, 1)
     assert "not a netCDF measurement" in err
 
@@ -143,6 +144,6 @@ def test_a_grid_with_a_cell_that_cannot_be_is_refused(tmp_path, name, value, say
     column[1] = value
     data[name] = column.astype(str) if isinstance(value, str) else column
     data.to_netcdf(path, engine="h5netcdf")
-    code, out, err = run("knees", str(path))
+    code, out, err = caught(main, str(path))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert says in err

@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrate.knees.curves import pooled
-from calibrate.knees.served_knees import against_static, snapped
 from sim.closed_form.knee import Knee
-from tests.calibrate.curves import curve
+from studies.knees.__main__ import main
+from studies.knees.curves import pooled
+from studies.knees.served_knees import against_static, snapped
 from tests.calibrate.grids import write_grid
-from tests.cli import run
+from tests.cli import caught
+from tests.studies.curves import curve
 
 
 def test_a_cell_measured_by_three_runs_counts_once_with_the_middle_efficiency():
@@ -24,7 +25,7 @@ def test_a_cell_measured_by_three_runs_counts_once_with_the_middle_efficiency():
 
 def test_two_files_of_one_grid_give_its_curves_once(tmp_path):
     paths = [str(write_grid(tmp_path / f"engine-grid_{i}.nc", np.random.default_rng(i), sigma=0.01)) for i in range(2)]
-    code, out, _ = run("knees", *paths, "--json", "--resamples", "200")
+    code, out, _ = caught(main, *paths, "--json", "--resamples", "200")
     assert code == 0
     assert [(row["curve"]["cell"]["context_tokens"], row["curve"]["runs"]) for row in json.loads(out)["curves"]] == [
         (128, 2), (2048, 2), (16384, 2),
@@ -32,17 +33,17 @@ def test_two_files_of_one_grid_give_its_curves_once(tmp_path):
 
 
 def test_packaged_names_are_found_and_a_grid_without_a_curve_is_left_out_aloud():
-    code, out, err = run("knees", "h100/engine-grid_llama3.1-8b_5.nc", "h100/engine-grid_qwen3-14b.nc", "--resamples", "200")
+    code, out, err = caught(main, "h100/engine-grid_llama3.1-8b_5.nc", "h100/engine-grid_qwen3-14b.nc", "--resamples", "200")
     assert code == 0
     assert "knees at tau 0.65 (n = 7 curves)" in out
     assert err == "engine-grid_llama3.1-8b_5.nc: no decodes of one context at batch 1 and at another; left out\n"
-    code, _, err = run("knees", "h100/engine-grid_llama3.1-8b_5.nc")
+    code, _, err = caught(main, "h100/engine-grid_llama3.1-8b_5.nc")
     assert code == 2
     assert "no efficiency curve: needs decodes of one context at batch 1 and at another" in err
 
 
 def test_a_served_ladder_gives_a_served_knee_beside_the_static_one():
-    code, out, _ = run("knees", "h100/served_qwen2.5-7b.nc", "h100/engine-grid_qwen2.5-7b.nc", "--json", "--resamples", "200")
+    code, out, _ = caught(main, "h100/served_qwen2.5-7b.nc", "h100/engine-grid_qwen2.5-7b.nc", "--json", "--resamples", "200")
     assert code == 0
     result = json.loads(out)
     (row,) = result["served"]
@@ -67,13 +68,13 @@ def test_a_static_knee_is_snapped_to_the_served_rungs_and_left_open_where_its_la
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_curves_are_drawn(tmp_path, kind):
     target = tmp_path / f"eta.{kind}"
-    code, _, err = run("knees", "h100/served_qwen2.5-7b.nc", "h100/engine-grid_qwen2.5-7b.nc", "--resamples", "200", "--plot", str(target))
+    code, _, err = caught(main, "h100/served_qwen2.5-7b.nc", "h100/engine-grid_qwen2.5-7b.nc", "--resamples", "200", "--plot", str(target))
     assert code == 0
     assert f"wrote {target}" in err
     assert target.stat().st_size > 5000
 
 
 def test_no_line_is_wider_than_a_terminal():
-    code, out, _ = run("knees", "h100/engine-grid_qwen3-coder-30b-a3b.nc", "h200/engine-grid_qwen2.5-7b_tp2.nc", "--resamples", "200")
+    code, out, _ = caught(main, "h100/engine-grid_qwen3-coder-30b-a3b.nc", "h200/engine-grid_qwen2.5-7b_tp2.nc", "--resamples", "200")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80

@@ -1,9 +1,11 @@
-"""`simctl knees`: where batching stops paying, in measured curves."""
+"""`python -m studies.knees DATA`: batch knees of measured curves."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +14,13 @@ import click
 from sim.errors import UsageError
 from sim.files import plain, writable
 from simctl.option_types import FRACTION
+from studies.program import program
 
 if TYPE_CHECKING:
-    from calibrate.knees.curves import EfficiencyCurve
+    from studies.knees.curves import EfficiencyCurve
 
 
-@click.command("knees")
+@click.command()
 @click.argument("data", nargs=-1, required=True)
 @click.option("--tau", default=0.65, show_default=True, type=FRACTION, help="Efficiency threshold that defines the knee.")
 @click.option("--resamples", default=10_000, show_default=True, type=click.IntRange(100), help="Bootstrap resamples.")
@@ -37,16 +40,16 @@ def command(data: tuple[str, ...], tau: float, resamples: int, plot: str | None,
 
     \b
     Examples:
-      simctl knees h100/engine-grid_qwen2.5-7b.nc h100/served_qwen2.5-7b.nc
-      simctl knees my_curves.csv --tau 0.7 --plot curves.png
+      python -m studies.knees h100/engine-grid_qwen2.5-7b.nc h100/served_qwen2.5-7b.nc
+      python -m studies.knees my_curves.csv --tau 0.7 --plot curves.png
     """
-    from simctl.text import knees_text
+    from studies.knees import tables
 
     target = writable(plot)
     import numpy as np
 
-    from calibrate.knees.served_knees import against_static
-    from calibrate.knees.study import study
+    from studies.knees.served_knees import against_static
+    from studies.knees.study import study
 
     static, served = _curves(data)
     result: dict[str, Any] = {}
@@ -56,7 +59,7 @@ def command(data: tuple[str, ...], tau: float, resamples: int, plot: str | None,
     if rungs:
         result["served"] = [dataclasses.asdict(r) for r in rungs]
     if target:
-        from simctl.plots.knee_plots import plot_curves
+        from studies.knees.plot import plot_curves
 
         plot_curves(static, served, tau, target)
         click.echo(f"wrote {target}", err=True)
@@ -64,16 +67,16 @@ def command(data: tuple[str, ...], tau: float, resamples: int, plot: str | None,
         click.echo(json.dumps(plain(result), indent=1))
         return
     if static:
-        knees_text.show_study(found)
+        tables.show_study(found)
     if rungs:
-        knees_text.show_served(rungs, tau)
+        tables.show_served(rungs, tau)
 
 
 def _curves(data: tuple[str, ...]) -> tuple[list[EfficiencyCurve], list[EfficiencyCurve]]:
     """(curves of engines stepped in process and of CSV files, curves of served runs), one a cell. UsageError where no file has any."""
-    from calibrate.knees.curves import pooled, read_curves
-    from calibrate.knees.measured import is_served, read_measured, read_served_curves
     from calibrate.measured_files import resolved
+    from studies.knees.curves import pooled, read_curves
+    from studies.knees.measured import is_served, read_measured, read_served_curves
 
     static: list[EfficiencyCurve] = []
     served: list[EfficiencyCurve] = []
@@ -88,3 +91,13 @@ def _curves(data: tuple[str, ...]) -> tuple[list[EfficiencyCurve], list[Efficien
     if not static and not served:
         raise UsageError(f"{', '.join(data)}: no efficiency curve: needs decodes of one context at batch 1 and at another")
     return pooled(static), pooled(served)
+
+
+@program("studies.knees")
+def main(argv: Sequence[str]) -> int:
+    command.main(list(argv), prog_name="python -m studies.knees", standalone_mode=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from calibrate.knees.ranks import factor_errors, spearman, spearman_bootstrap
 from sim.errors import UsageError
+from studies.knees.ranks import factor_errors, spearman, spearman_bootstrap
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3, max_size=30))

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from calibrate.knees import predictors
-from calibrate.knees.predictors import leave_one_model_out, observed_knees
-from calibrate.knees.ranks import factor_errors
-from calibrate.knees.study import fit_ratio, study
 from sim.closed_form.knee import closed_form_knee
 from sim.errors import UsageError
-from tests.calibrate.curves import LADDER, curve, grid
+from studies.knees import predictors
+from studies.knees.predictors import leave_one_model_out, observed_knees
+from studies.knees.ranks import factor_errors
+from studies.knees.study import fit_ratio, study
+from tests.studies.curves import LADDER, curve, grid
 
 
 @pytest.mark.parametrize("alpha", [0.3, 1.0, 2.5])

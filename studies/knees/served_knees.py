@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from calibrate.knees.curves import CurveCell, EfficiencyCurve
 from sim.closed_form.knee import Knee
+from studies.knees.curves import CurveCell, EfficiencyCurve
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The plot of `simctl knees`: efficiency over batch, a panel for every model and GPU, its knees marked."""
+"""The plot of `python -m studies.knees`: efficiency over batch, a panel for every model and GPU, its knees marked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sim.units import format_tokens
 from simctl.plots.answer_plots import new_figure, save
 
 if TYPE_CHECKING:
-    from calibrate.knees.curves import EfficiencyCurve
+    from studies.knees.curves import EfficiencyCurve
 
 COLUMNS = 4
 

@@ -1,7 +1,7 @@
 """Synthetic efficiency curves with known ratios, for the knee tests."""
 
-from calibrate.knees.curves import CurveCell, EfficiencyCurve
 from sim.closed_form.knee import eta
+from studies.knees.curves import CurveCell, EfficiencyCurve
 
 LADDER = (1, 2, 4, 8, 16, 32, 64)
 
