@@ -37,10 +37,11 @@ def plot_request(record: RunRecord, request_id: str, target: Path) -> None:
         place = (edges[0], edges[-1], height + 0.38, height - 0.38)
         axes.imshow(_lane(record, replica, edges)[None], extent=place, aspect="auto")
     _mark_stages(axes, record, course.pieces, lanes)
-    _mark_time(axes, begin, "sent")
+    _mark_time(axes, begin, "sent", "right")
     if course.had_first is not None:
-        _mark_time(axes, course.had_first * TICK_S, "first token")
-    _mark_time(axes, end, "last token" if course.finished else "over")
+        first = course.had_first * TICK_S
+        _mark_time(axes, first, "first token", "left" if first - begin < end - first else "right")  # away from the nearer label
+    _mark_time(axes, end, "last token" if course.finished else "over", "left")
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(len(lanes) - 0.4, -0.6)
     axes.set_yticks(range(len(lanes)), [f"replica {replica}" for replica in lanes], fontsize=8)
@@ -97,9 +98,9 @@ def _mark_stages(axes: Any, record: RunRecord, pieces: tuple[Piece, ...], lanes:
         axes.barh(lanes.index(replica), right - left, left=left, height=0.24, color=COLOURS[stage], edgecolor="w", linewidth=0.3)
 
 
-def _mark_time(axes: Any, seconds: float, label: str) -> None:
+def _mark_time(axes: Any, seconds: float, label: str, side: str) -> None:
     axes.axvline(seconds, color="k", linewidth=0.8, linestyle=":")
-    axes.text(seconds, -0.62, label, fontsize=7, ha="center", va="bottom")
+    axes.text(seconds, -0.62, label, fontsize=7, ha=side, va="bottom")
 
 
 def _legend(axes: Any, pieces: tuple[Piece, ...]) -> None:

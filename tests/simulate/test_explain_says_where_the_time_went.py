@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,18 @@ def test_a_dataset_is_as_good_as_a_record(out):
     record, _ = read_run(out)
     with xr.open_dataset(out / "run.nc", engine="h5netcdf") as dataset:
         assert explain(dataset, "7") == explain(record, "7")
+
+
+def test_labels_of_a_picture_do_not_overlap(out, tmp_path, monkeypatch):
+    from simctl.plots import explain_plot
+
+    drawn = []
+    monkeypatch.setattr(explain_plot, "save", lambda figure, target: drawn.append(figure))
+    record, _ = read_run(out)
+    for name in record.request_ids[:10]:
+        explain_plot.plot_request(record, name, tmp_path / "one.png")
+        texts = sorted((text.get_window_extent() for text in drawn[-1].axes[0].texts), key=lambda box: box.x0)
+        assert all(left.x1 < right.x0 for left, right in pairwise(texts))
 
 
 def test_a_picture_is_whole_or_an_error(out, tmp_path):
