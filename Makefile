@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+VLLM_VENV := .venv-vllm
 export PYTHONWARNINGS ?=
 
 .DEFAULT_GOAL := help
@@ -89,13 +90,13 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-re
 test: lint
 	$(PYTEST) -m "not slow and not vllm and not sglang and not gpu"
 
-test-all: lint
+# With vLLM's CPU build, of which some tests start servers.
+test-all: lint $(VLLM_VENV)/.ready
 	EXAMPLES=all $(PYTEST) -m "not vllm and not sglang and not gpu"
 
 # The engine's scheduler on a CPU, without a model. Its wheel also asks for media and kernel packages that are not needed here and
 # have no wheel on every machine, so its requirements are installed from its own list less those. Of 0.33 there is no CPU build: the plain
 # wheel's scheduler is the same Python, and its kernels are not imported.
-VLLM_VENV := .venv-vllm
 VLLM_BIN  := $(VLLM_VENV)/bin
 NEXT_VENV := .venv-vllm-0.33
 NEXT_BIN  := $(NEXT_VENV)/bin

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from calibrate.logs.bench_means import genai_perf, inferencex, is_genai_perf, is_inferencex
 from calibrate.logs.lists import inference_perf, llmperf, multi_turn
 from calibrate.logs.requests import Log, LoggedRequest, assemble
 from calibrate.logs.tools import aiperf, bench_serve, guidellm
-from calibrate.served.runs import LOG_COLUMNS, read_experiments
+from calibrate.served.runs import LOG_COLUMNS, Experiment, ServedRun, read_experiments
 from calibrate.text_files import Row, csv_rows
 from sim.errors import UsageError
 from sim.files import text_of
@@ -27,6 +29,7 @@ KNOWN = (
     "not a result of vllm bench serve, SGLang's bench_serving (ttfts), GuideLLM (benchmarks), AIPerf (metadata), llmperf "
     "(end_to_end_latency_s), inference-perf (info), genai-perf's summary, InferenceX (isl, osl, conc) or vLLM's multi-turn benchmark"
 )
+PAUSE_S = 10.0
 BLOCK = 512  # tokens of a block that one of prefix_ids stands for, unless told: Mooncake's
 
 
@@ -37,6 +40,21 @@ def is_log(path: Path) -> bool:
             return file.read(4)[:3] not in (b"CDF", b"\x89HD")
     except OSError:
         return path.suffix.lower() in SUFFIXES
+
+
+def measured_log(run: ServedRun) -> Log:
+    """The open loops of a measurement of ours as one log, laid end to end with PAUSE_S between them. UsageError where it has none."""
+    loops, begins, end = [e for e in run.experiments if e.kind == "open"], [], 0.0
+    if not loops:
+        raise UsageError(f"{run.name}: no open loop that is not void to learn from")
+    for loop in loops:
+        begins.append(end)
+        end += float((loop.arrival_s + loop.e2el_s).max()) + PAUSE_S
+    joined = {name: np.concatenate([getattr(e, name) for e in loops]) for name in ("prompt_tokens", "output_tokens", "ttft_s", "e2el_s")}
+    sent = np.concatenate([begin + e.arrival_s for begin, e in zip(begins, loops, strict=True)])
+    log = Experiment(f"{len(loops)} open loops", "open", sent, **joined, text=loops[0].text)
+    answered = np.ones(len(sent), dtype=np.bool_)
+    return Log(log, answered, np.full(len(sent), np.nan), run.engine, (f"{log.name} of the measurement, one after the other",))
 
 
 def read_log(

@@ -196,11 +196,13 @@ def by_url(attrs: dict[str, Any]) -> bool:
 def _by_url(path: Path, attrs: dict[str, Any], told: Deployment, experiments: tuple[Experiment, ...]) -> ServedRun:
     limits = told.limits
     said = {
-        "num_gpu_blocks": whole_number(attrs, "kv_blocks", 0, path) if attrs.get("block_size_tokens") == limits.block_size else 0,
+        "num_gpu_blocks": whole_number(attrs, "kv_blocks", 0, path),
         "max_num_seqs": whole_number(attrs, "max_num_seqs", 0, path),
         "max_model_len": whole_number(attrs, "max_model_len", 0, path),
     }
     used: dict[str, Any] = {name: value for name, value in said.items() if value and getattr(limits, name) in (None, "auto")}
+    if size := whole_number(attrs, "block_size_tokens", 0, path):
+        used["block_size"] = size
     engine = f"{attrs.get('engine', 'unknown')} {attrs.get('engine_version', '')}".strip()
     note = f"measured by URL; the server told {', '.join(f'{name} {value}' for name, value in used.items()) or 'no limits'}"
     return ServedRun(

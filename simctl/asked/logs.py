@@ -25,10 +25,16 @@ def served_by(options: Mapping[str, Any]) -> Deployment | None:
 
 
 def read_served_log(path: Path, options: Mapping[str, Any]) -> tuple[Log, ServedRun]:
-    """(requests, run of its name) of another tool's file. Raises UsageError where it is none, or nothing says what served it."""
-    from calibrate.logs.read import read_log
+    """(requests, run of its name) of another tool's file, or of a server that was measured by URL. Raises UsageError where it is neither,
+    or nothing says what served it.
+    """
+    from calibrate.logs.read import is_log, measured_log, read_log
+    from calibrate.served.runs import read_served
 
     deployment = served_by(options)
+    if not is_log(path):
+        run = read_served(path, told=deployment)
+        return measured_log(run), run
     if deployment is None:
         raise UsageError(f"{path.name}: a log needs --model and --gpu")
     log = read_log(path, options["timeout"], options["prefix_block"], options["max_concurrency"], options["assume_prefix"])

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from sim.errors import UsageError
 from sim.files import writable
 from simctl.option_groups import Sectioned
 from simctl.options import fit_option, log_options
@@ -44,7 +43,7 @@ def command(log: Path, as_json: bool, **options: Any) -> None:
 
     LOG is a benchmark's result, known by its content (see `simctl validate`), or a CSV with the columns
     arrival_s, prompt_tokens, output_tokens, first_token_s, finish_s and optionally gave_up_s, seconds on one clock, and session or
-    prefix_ids as in `simctl validate`.
+    prefix_ids as in `simctl validate`; or what `simctl measure --url` wrote, whose open loops are learnt from.
 
     Exits 1, and writes nothing, when a gate of the sampler fails or the rates learnt do not reproduce their own log.
 
@@ -61,8 +60,6 @@ def command(log: Path, as_json: bool, **options: Any) -> None:
 
     writable(options["out"])
     path = resolved(log)
-    if path.suffix == ".nc":
-        raise UsageError(f"{path.name}: a measurement of ours, not a log: rates are learnt from engine grids by `simctl calibrate --from`")
     settings = Settings(draws=options["draws"] or DRAWS, chains=options["chains"], seed=options["seed"])
     found = rates_from_log(
         *read_served_log(path, options), settings, options["from_datasheet"], progress=lambda what: click.echo(what, err=True)

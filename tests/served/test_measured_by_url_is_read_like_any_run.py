@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from calibrate.logs.read import PAUSE_S, measured_log
 from calibrate.served.runs import read_served
 from sim.errors import UsageError
 from sim.study.deployment import Deployment
@@ -46,6 +47,25 @@ def test_told_that_it_is_the_same_run(by_url: Path) -> None:
     assert "num_gpu_blocks 27000" in found.notes[0]
     for one, other in zip(found.experiments, packaged.experiments, strict=True):
         np.testing.assert_array_equal(one.e2el_s, other.e2el_s)
+
+
+def test_its_open_loops_are_one_log_to_learn_from(by_url: Path) -> None:
+    found = read_served(by_url, told=Deployment.of("Qwen2.5-7B", "H100"))
+    loops = [e for e in found.experiments if e.kind == "open"]
+    log = measured_log(found)
+    assert len(log.answered) == sum(len(e.arrival_s) for e in loops) > 100
+    second = len(loops[0].arrival_s)
+    assert log.experiment.arrival_s[second] >= (loops[0].arrival_s + loops[0].e2el_s).max() + PAUSE_S  # the first has ended
+    np.testing.assert_array_equal(np.diff(log.experiment.arrival_s[second:])[:10], np.diff(loops[1].arrival_s)[:10])
+
+
+def test_its_blocks_are_of_the_size_that_the_server_told(by_url: Path, tmp_path: Path) -> None:
+    with xr.open_dataset(by_url, decode_timedelta=False) as opened:
+        data = opened.load()
+    data.attrs |= {"kv_blocks": 2048, "block_size_tokens": 128}
+    data.to_netcdf(tmp_path / "cpu.nc")
+    limits = read_served(tmp_path / "cpu.nc", told=Deployment.of("Qwen2.5-7B", "H100")).limits
+    assert (limits.num_gpu_blocks, limits.block_size) == (2048, 128)
 
 
 def test_it_is_a_trace_too(by_url: Path) -> None:
