@@ -50,7 +50,9 @@ def measured_log(run: ServedRun) -> Log:
     for loop in loops:
         begins.append(end)
         end += float((loop.arrival_s + loop.e2el_s).max()) + PAUSE_S
-    joined = {name: np.concatenate([getattr(e, name) for e in loops]) for name in ("prompt_tokens", "output_tokens", "ttft_s", "e2el_s")}
+    joined: dict[str, Any] = {
+        name: np.concatenate([getattr(e, name) for e in loops]) for name in ("prompt_tokens", "output_tokens", "ttft_s", "e2el_s")
+    }
     sent = np.concatenate([begin + e.arrival_s for begin, e in zip(begins, loops, strict=True)])
     log = Experiment(f"{len(loops)} open loops", "open", sent, **joined, text=loops[0].text)
     answered = np.ones(len(sent), dtype=np.bool_)
