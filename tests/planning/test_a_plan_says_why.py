@@ -1,11 +1,17 @@
 """A plan says why nothing cheaper does, why no other GPU, and what a fifth more load does, of the same trials."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
+import pytest
+
 from sim.planning.choices import Choice, Part
+from sim.planning.question import _named
 from sim.planning.race import search
 from sim.planning.trials import Trial
-from sim.planning.words import reasons
+from sim.planning.words import conclusion, reasons
+from sim.study.deployment import Deployment
 from tests.planning.synthetic import MET, TTFT
 
 
@@ -24,3 +30,28 @@ def test_a_sentence_each():
         "Why not another GPU: H100 costs 4.00 USD/hour or more.",
         "With 20 % more requests 1 of 4 trials meet it, of which 4 do now.",
     ]
+
+
+def test_none_that_does_says_how_often_the_queue_grows():
+    late, growing = Trial((1.5,)), Trial((1.2,), grows=True)
+    plan, _ = search([offered("L4", 1.0)], TTFT, lambda choice, count, wanted: [growing if i % 4 == 0 else late for i in wanted], 1)
+    said = conclusion(plan)
+    assert "ttft:p99<1s is missed in 100 % of the trials; the queue grows without end in 25 %" in said
+    assert "in the mean 142 % of its limit are used" in said
+
+
+@pytest.mark.parametrize(("seconds", "warned"), [(199.0, True), (201.0, False)])
+def test_a_load_shorter_than_ten_answers_is_said_to_be_short(seconds, warned):
+    """An answer of 1,000 tokens at the first trial's 50 a second takes 20 s."""
+    trace = SimpleNamespace(arrival_s=np.array([1.0, 1.0 + seconds]), output_tokens=np.array([500, 1500]))
+    choice = offered("L4", 1.0)
+    choice.study.workload = SimpleNamespace(trace=trace)
+    plan, _ = search([choice], TTFT, lambda _, count, wanted: [Trial((0.5,), 50.0 if i == 0 else 500.0) for i in wanted], 1)
+    assert ("an answer 20.0 s: a longer one" in conclusion(plan)) == warned
+
+
+def test_deployments_of_one_name_are_told_apart():
+    d = Deployment.of("Llama-3.1-8B", "L4", dtype="fp8")
+    assert list(_named([d, replace(d, router="random"), d])) == [
+        "1 x L4 Llama-3.1-8B fp8", "1 x L4 Llama-3.1-8B fp8, 2", "1 x L4 Llama-3.1-8B fp8, 3"
+    ]  # fmt: skip

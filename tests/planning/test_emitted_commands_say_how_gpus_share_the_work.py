@@ -7,6 +7,7 @@ from sim.specs.lora import Lora
 from sim.specs.parallel import Parallel
 from sim.study.deployment import Deployment, plan_engine
 from sim.study.fleet_spec import PoolSpec
+from tests.planning.emits import pool_of
 
 
 def arguments(model="Qwen3-30B-A3B", gpu="H100", **given):
@@ -41,3 +42,24 @@ def test_the_length_is_one_that_starts(gpu):
     _, values = arguments("Llama-3.1-8B", gpu)
     config, _ = plan_engine(Deployment.of("Llama-3.1-8B", gpu))
     assert int(values["--max-model-len"]) == config.kv_capacity_tokens < 34_000
+
+
+WRITTEN = {
+    "two GPUs, fp8": "--quantization fp8 --kv-cache-dtype fp8 --tensor-parallel-size 2",
+    "limits": "--max-num-seqs 64 --max-num-batched-tokens 4096 --max-model-len 8000 --gpu-memory-utilization 0.85",
+    "policy": "--scheduling-policy priority --long-prefill-token-threshold 512 --num-gpu-blocks-override 3000",
+    "no caching": "--no-enable-prefix-caching --no-enable-chunked-prefill",
+    "offloading": "--kv-offloading-size 16",
+    "parallel": "--tensor-parallel-size 2 --pipeline-parallel-size 2 --data-parallel-size 2 --enable-expert-parallel",
+    "adapters": "--enable-lora --max-lora-rank 64 --max-loras 4 --enforce-eager",
+    "held back": "--prefill-schedule-interval 4",
+    "prefill": "--kv-transfer-config",
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_each_limit_is_written_once_and_by_nobody_else(name):
+    mine, plain = (serve_arguments(pool_of(each)) for each in (name, "plain"))
+    assert f" {WRITTEN[name]} " in f" {' '.join(mine)} " or set(WRITTEN[name].split()) <= set(mine)
+    assert all(mine.count(each) == 1 for each in mine if each.startswith("--"))
+    assert set(plain) != set(mine)

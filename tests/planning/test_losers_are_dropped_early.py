@@ -2,6 +2,7 @@
 
 from sim.planning.race import search
 from sim.planning.trials import Trial
+from sim.results.chance import CERTAINTY, ENOUGH
 from tests.planning.synthetic import MET, TTFT, choices, trials
 
 
@@ -14,7 +15,29 @@ def test_dearer_choices_are_hardly_tried():
 def test_of_equals_half_go_on():
     plan, race = search(choices([1.0] * 64), TTFT, trials([[1.0]] * 64, 0), 1)
     assert plan.winner is not None
-    assert race.done < 64 * 20
+    ran = [len(tried.trials) for tried in plan.tried()]
+    assert [sum(each >= stage for each in ran) for stage in (4, 20, 40, 60, 80, 100)] == [64, 31, 15, 7, 3, 1]
+    assert race.done == sum(ran)
+
+
+def test_of_equals_the_one_with_more_to_spare_wins():
+    used = (0.9, 0.4, 0.7)
+    plan, _ = search(choices([1.0] * 3), TTFT, lambda choice, count, wanted: [Trial((used[choice],)) for _ in wanted], 1)
+    assert plan.winner.choice == 1
+    assert abs(plan.winner.margin - 0.6) < 1e-12
+
+
+def test_what_lies_at_the_edge_runs_to_the_last_stage():
+    plan, race = search(choices([1.0]), TTFT, trials([[CERTAINTY]], 5), 1)
+    assert plan.winner is None
+    assert race.done == ENOUGH
+    assert plan.nearest() is plan.undecided()[0]
+
+
+def test_the_nearest_is_the_likeliest():
+    plan, _ = search(choices([1.0, 2.0, 3.0]), TTFT, trials([[0.1], [0.7], [0.4]], 0), 1)
+    assert plan.winner is None
+    assert plan.nearest().choice == 1
 
 
 def test_a_cheaper_one_that_misses_goes_after_four_trials():
