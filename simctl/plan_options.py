@@ -27,7 +27,7 @@ def _values(text: str) -> tuple[str, ...]:
 VALUES = Parsed("a[,b...]", _values, "not values with commas between them")
 SECTIONS = {
     "What to decide": ("slo", "goodput", "gpu", "tp", "dtype", "kv-dtype", "attention", "router", "max-num-seqs", "max-num-batched-tokens",
-                       "pools", "reserve", "for", "day", "most-gpus", "price"),
+                       "pools", "reserve", "for", "day", "most-gpus", "most-kw", "price"),
     **{title: tuple(name for name in names if name.replace("-", "_") not in (*LEFT_OUT, "goodput", "fleet"))
        for title, names in OF_SIMULATE.items()},
     "Answer": ("emit", "quick", "within", "workers", "progress", "seed", "json"),
@@ -76,6 +76,7 @@ plan_options = grouped(
         help="Plan for the busiest hour of this rate curve, and say what every hour needs: servegen-day.",
     ),
     click.option("--most-gpus", type=click.IntRange(1, 4096), default=64, show_default=True, help="No deployment has more GPUs."),
+    click.option("--most-kw", type=click.FloatRange(0.0, min_open=True), help="Nor a higher sum of its GPUs' power limits."),
     click.option("--price", multiple=True, metavar="GPU=USD", help="Price per GPU-hour, instead of the catalogue's list price."),
     click.option(
         "--within",

@@ -13,6 +13,7 @@ from sim.planning.race import RaceResult, Tried
 from sim.planning.value import Measurement
 from sim.planning.words import conclusion
 from sim.results.chance import Chance
+from sim.results.power import Power
 from sim.study.simulate import scope_of
 
 
@@ -26,6 +27,7 @@ class PlanAnswer:
     front: list[Point] = field(default_factory=list)
     sustained: Sustained | None = None
     terms: dict[str, float] = field(default_factory=dict)
+    power: Power | None = None  # of the winner without what stands by
     measurement: Measurement | None = None
     reasons: list[str] = field(default_factory=list)
     day: list[Hour] = field(default_factory=list)
@@ -63,6 +65,7 @@ def as_dict(answer: PlanAnswer) -> dict[str, Any]:
             "gpus": plan.choices[tried.choice].gpus_of(tried.replicas),
             "nodes": plan.choices[tried.choice].nodes_of(tried.replicas),
             "usd_per_hour": plan.cost(tried),
+            "power_limit_kw": plan.choices[tried.choice].kw_of(tried.replicas) or None,
             **_chance(tried.chance),
             "limit_used": dict(zip(texts, tried.used, strict=True)),
             "missed_share": dict(zip(texts, tried.missed, strict=True)),
@@ -84,6 +87,7 @@ def as_dict(answer: PlanAnswer) -> dict[str, Any]:
                 "front": [{**_figures(point), **one(point.tried)} for point in answer.front],
                 "sustained_requests_per_s": asdict(answer.sustained) if answer.sustained else None,
                 "cost_shares": answer.terms,
+                "power": asdict(answer.power) if answer.power else None,
                 "measurement": asdict(measurement) if measurement else None,
                 "reasons": answer.reasons,
             }

@@ -280,7 +280,8 @@ def standings_of(choices: Sequence[Choice], conditions: Sequence[Condition], mos
     bounds, found = Bounds(conditions, for_s), []
     for choice in choices:
         standing = bounds.standing(choice)
-        if not standing.why and choice.gpus_of(standing.fails + 1) > most:
-            standing.why = f"needs more than {most} GPUs"
+        if not standing.why and choice.most(most) <= standing.fails:
+            power = choice.kw_of(standing.fails + 1) > choice.most_kw
+            standing.why = f"needs more than {choice.most_kw:g} kW" if power else f"needs more than {most} GPUs"
         found.append(standing)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -27,6 +28,7 @@ class Part:
     gpus: int
     lost: int = 0
     node: int = 8  # GPUs of a node
+    watts: float = 0.0  # power limit of all of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Choice:
     name: str
     study: Study
     parts: tuple[Part, ...]
+    most_kw: float = math.inf  # of the power limits of all GPUs
 
     def study_of(self, count: int) -> Study:
         """The study of so many units, none standing by."""
@@ -59,6 +62,10 @@ class Choice:
         """GPUs of so many units and of what stands by."""
         return sum(n * part.gpus for n, part in zip(self.replicas(count), self.parts, strict=True))
 
+    def kw_of(self, count: int) -> float:
+        """Power limits of all GPUs of so many units and of what stands by."""
+        return sum(n * part.watts for n, part in zip(self.replicas(count), self.parts, strict=True)) / 1e3
+
     def nodes_of(self, count: int) -> int:
         """Nodes for so many units: no replica lies on two that fits on one, large ones find their place first. Nodes have one size."""
         room: list[int] = []
@@ -79,9 +86,9 @@ class Choice:
         return sum(self.replicas(count)) - count * sum(part.replicas for part in self.parts)
 
     def most(self, gpus: int) -> int:
-        """The most units on so many GPUs."""
+        """The most units on so many GPUs, within the power that there is."""
         count = gpus // sum(part.replicas * part.gpus for part in self.parts)
-        while count and self.gpus_of(count) > gpus:
+        while count and (self.gpus_of(count) > gpus or self.kw_of(count) > self.most_kw):
             count -= 1
         return count
 

@@ -18,7 +18,7 @@ from sim.planning.front import front_of
 from sim.planning.grid import MOST_CHOICES
 from sim.planning.highest_rate import LOWEST, TRIALS, asked_rate, sustained
 from sim.planning.race import Race, Step, search
-from sim.planning.trials import OutOfTime, Runner, cost_shares_of, runner
+from sim.planning.trials import OutOfTime, Runner, once, runner
 from sim.planning.value import best_measurement
 from sim.planning.words import MORE, for_how_long, reasons
 from sim.rates.source import RateSource
@@ -63,6 +63,7 @@ class Plan:
     pools: Sequence[str] = (ONE,)
     reserve: str = "none"
     most_gpus: int = 64
+    most_kw: float | None = None  # sum of the power limits of its GPUs
     hours: Sequence[float] = ()
     quick: bool = False
     emit: str | None = None
@@ -94,15 +95,19 @@ class Plan:
             price = prices.get(d.gpu.name, d.gpu.price_per_hour)
             if price is None:
                 raise UsageError(f"no list price of {d.gpu.name} is known: give --price {d.gpu.name}=USD per GPU-hour")
+            if self.most_kw is not None and d.gpu.power_w is None:
+                raise UsageError(f"--most-kw: the catalogue does not say how much power one {d.gpu.name} may draw")
             lost = {"none": 0, "replica": 1, "node": max(d.links.replicas_per_node(d.gpus), 1)}[self.reserve]
-            found.append(Choice(name, study, (Part(1, price * d.gpus, d.gpus, lost, d.links.gpus_per_node),)))
+            limit_w = (d.gpu.power_w or 0.0) * d.gpus
+            found.append(Choice(name, study, (Part(1, price * d.gpus, d.gpus, lost, d.links.gpus_per_node, limit_w),)))
         if not found:
             raise UsageError(next(iter(skipped.values()), "no deployment to choose"))
         singles = list(found)
         all_kinds = [singles if kind == ONE else pooled(singles, kind) for kind in KINDS if kind in self.pools]
         if (count := sum(map(len, all_kinds))) > MOST_CHOICES:
             raise UsageError(f"{count} deployments to choose among, more than {MOST_CHOICES}: give fewer values, or one kind of --pools")
-        choices = [choice for kind in all_kinds for choice in kind]
+        limit = math.inf if self.most_kw is None else self.most_kw
+        choices = [replace(choice, most_kw=limit) for kind in all_kinds for choice in kind]
         if not choices:
             raise UsageError(f"--pools {','.join(self.pools)}: no two of these deployments make such pools")
         return choices, skipped
@@ -166,7 +171,7 @@ def _look_around(answer: PlanAnswer, race: Race, run: Runner, watch: Watch | Non
     result, win = answer.plan, answer.plan.winner
     assert win is not None
     study = result.choices[win.choice].study_of(win.replicas)
-    answer.terms = cost_shares_of(study)
+    answer.terms, answer.power = once(study)
     if asked_rate(study.workload) is not None:
         _say(watch, "what more load does")
         answer.reasons = reasons(answer.plan, win.trials[:PAIRED], run.trials(win.choice, win.replicas, range(PAIRED), MORE))

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from sim.planning.choices import Choice
 from sim.results.metrics import cost_shares, latency_figures
+from sim.results.power import Power, power_of
 from sim.slo import Condition
 from sim.study.lasting import Lasts, Latency
 from sim.study.run import Study, planned, run_planned
@@ -110,10 +111,10 @@ def trace_of(study: Study, trial: int) -> Trace:
     return study.workload.redraw(trial) if study.workload.redraw else study.workload.trace
 
 
-def cost_shares_of(study: Study) -> dict[str, float]:
-    """Shares of the busy time by term of the step time, of one run at the median rates, largest first."""
-    pools = planned(study)
-    return cost_shares(run_planned(study, pools, study.workload.trace, keep_iterations=True))
+def once(study: Study) -> tuple[dict[str, float], Power | None]:
+    """Shares of the busy time by term of the step time, largest first, and what is drawn: of one run at the median rates."""
+    record = run_planned(study, planned(study), study.workload.trace, keep_iterations=True)
+    return cost_shares(record), power_of(record, study.servers)
 
 
 _here: Here | None = None  # of a worker process

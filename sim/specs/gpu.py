@@ -23,6 +23,7 @@ class GpuSpec:
     host_link_bandwidth: float
     gpu_link_bandwidth: float | None = None
     l2_bytes: float | None = None
+    power_w: float | None = None  # limit of the card's power as it is sold
     gpus_per_node: int = 8
     nvlink_domain: int | None = None  # GPUs that direct links join without more being said; None: the node's, if there are such links
     unified_memory: bool = False  # CPU and GPU share one memory (GB10): there is no separate host tier

@@ -7,6 +7,7 @@ Fields of an entry, one per card (`simctl gpus --yaml NAME` prints one as a star
 * sibling_of: entry of the same chip: what was learnt of that one is scaled by the two datasheets where this one was not measured
 * host_link_bandwidth: bytes/s per direction after line coding: PCIe x16 gen 3 15.75e9, gen 4 31.5e9, gen 5 63e9
 * gpu_link_bandwidth: bytes/s per direction per GPU over NVLink or Infinity Fabric; null when GPUs only share PCIe
+* power_w: W, the card's power limit as it is sold; null where card and host share one
 * gpus_per_node: GPUs of one node, 8 where nothing is said
 * nvlink_domain: GPUs that those links join, the node's where nothing is said; 1 where the link is a bridge to be bought
 * price_per_hour: USD per GPU-hour, on-demand list price at the stated vendor and month; null when none is recorded here
@@ -34,6 +35,7 @@ REQUIRED = ("name", "memory_bytes", "memory_bandwidth", "flops", "host_link_band
 OPTIONAL = (
     "gpu_link_bandwidth",
     "l2_bytes",
+    "power_w",
     "gpus_per_node",
     "nvlink_domain",
     "unified_memory",
@@ -122,6 +124,7 @@ def _gpu(entry: object, where: str, prefix: str, origin: str) -> GpuSpec:
         host_link_bandwidth=fields.positive("host_link_bandwidth", maximum=1e15),
         gpu_link_bandwidth=_optional(fields, "gpu_link_bandwidth", 1e15),
         l2_bytes=_optional(fields, "l2_bytes", 1e12),
+        power_w=_optional(fields, "power_w", 1e5),
         gpus_per_node=fields.int("gpus_per_node", 8),
         nvlink_domain=fields.int("nvlink_domain") if fields.has("nvlink_domain") else None,
         unified_memory=fields.bool("unified_memory", False),

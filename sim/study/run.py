@@ -22,6 +22,7 @@ from sim.engine.step_clock import IterationCost, StepTime
 from sim.engine.vllm import check_fits
 from sim.errors import UsageError
 from sim.rates.serving import HostRates
+from sim.results.power import Server
 from sim.results.record import RunRecord
 from sim.study.deployment import Deployment, mean_context, plan_engine
 from sim.study.direct import applies, run_directly
@@ -63,6 +64,12 @@ class Study:
     def sources(self) -> list[tuple[RateDraws, HostRates]]:
         """Rates and host of every pool."""
         return [(self.rates, self.host), *self.others]
+
+    @property
+    def servers(self) -> list[Server]:
+        """What each replica is made of, those of a pool side by side."""
+        pools = [(pool.deployment, pool.most) for pool in self.whole_fleet.pools]
+        return [Server(d.model, d.precision, d.gpu, d.tp, d.parallel) for d, most in pools for _ in range(most)]
 
 
 @dataclass(frozen=True, slots=True)

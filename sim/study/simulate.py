@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from sim.results.chance import ENOUGH, STAGES, Chance, chance_of, chance_of_figu
 from sim.results.fleet_tables import fleet_tables
 from sim.results.intervals import around, block_intervals, rate_intervals, repeat_intervals
 from sim.results.metrics import LATENCY, cost_shares, latency_figures, latency_quantiles, summarise, tenant_figures
+from sim.results.power import Power, power_of
 from sim.results.record import RunRecord
 from sim.results.run_files import to_dataset
 from sim.study.deployment import Deployment
@@ -88,6 +89,7 @@ class Run:
             else "blocks of this run",
             "rates_90": self.rate_intervals,
             "cost_shares": self.cost_shares,
+            **({"power": asdict(power)} if (power := self.power) else {}),
             **({"tenants": tenant_figures(self.record)} if self.record.tenants else {}),
             **self.fleet_tables,
             "provenance": provenance(self.study, self.config) | attrs,
@@ -105,6 +107,11 @@ class Run:
         """The requests of a run at each of `count` draws of the rates, those behind `rate_intervals`; same workload, no iteration log."""
         for draw in spread(self.study, count):
             yield run_planned(self.study, self.pools, self.study.workload.trace, draw)
+
+    @property
+    def power(self) -> Power | None:
+        """What the GPUs draw; None without an iteration log, or of a card whose power limit is not known."""
+        return power_of(self.record, self.study.servers)
 
     @property
     def served_at_once_per_s(self) -> float | None:

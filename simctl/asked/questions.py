@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 # Options of a plan that take several values
 MANY = ("gpu", "tp", "dtype", "kv_dtype", "attention", "router", "max_num_seqs", "max_num_batched_tokens")
+LASTING_PROMPTS = 1000  # any number that is enough for lengths to show: a load that lasts draws as many as it takes
 SHORTEST = 2**13  # tokens: the first context of a map
 
 
@@ -98,11 +100,18 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
         **fixed,
     )
     first = next(iter(found.values()))
-    workload = workload_of(options, first.longest)
+    workload = workload_of(_counted(options), first.longest)
     return Plan(
         found, workload, options["slo"], goodput, prices, _rates(options), options["pools"], options["reserve"],
-        options["most_gpus"], hours, options["quick"], options["emit"], options["workers"], options["for_s"], options["within"], skipped,
+        options["most_gpus"], options["most_kw"], hours, options["quick"], options["emit"], options["workers"], options["for_s"],
+        options["within"], skipped,
     )  # fmt: skip
+
+
+def _counted(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With a number of requests where a rate alone says that the load lasts, which then does not depend on it."""
+    drawn = all(options[name] is None for name in ("num_prompts", "trace", "agent_sessions"))
+    return {**options, "num_prompts": LASTING_PROMPTS} if drawn and math.isfinite(options["request_rate"] or math.inf) else options
 
 
 QUESTIONS = {"simulate": simulate_of, "plan": plan_of, "what-if": what_if_of}

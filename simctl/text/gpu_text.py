@@ -44,6 +44,7 @@ def shown(spec: GpuSpec) -> list[str]:
         *((f"dense {dtype}", f"{flops / 1e12:.4g} TFLOP/s") for dtype, flops in spec.flops.items()),
         ("host link", "the same memory" if spec.unified_memory else f"{spec.host_link_bandwidth / 1e9:.4g} GB/s per direction"),
         ("GPU-GPU link", f"{spec.gpu_link_bandwidth / 1e9:.4g} GB/s per direction" if spec.gpu_link_bandwidth else "none"),
+        ("power limit", f"{spec.power_w:.0f} W" if spec.power_w else "not stated"),
         ("L2 cache", f"{spec.l2_bytes / 2**20:.4g} MiB" if spec.l2_bytes else "not stated"),
     ]
     lines = [spec.name, *(f"  {what:<18}{value}" for what, value in rows)]

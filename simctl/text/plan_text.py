@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sim.planning.words import conclusion, named
+from sim.results.power import power_words
 from simctl.options import model_said
 from simctl.text.layout import aligned, fill
 
@@ -90,6 +91,8 @@ def _around(answer: PlanAnswer) -> str:
     if answer.terms:
         term, share = next(iter(answer.terms.items()))
         texts.append(f"{term.capitalize()} take {100 * share:.0f} % of its busy time.")
+    if answer.power:
+        texts.append(f"{power_words(answer.power)}.")
     if answer.ended:
         texts.append(f"{answer.ended.capitalize()} before the rest was known.")
     elif (found := answer.measurement) is not None:

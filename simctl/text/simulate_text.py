@@ -31,6 +31,7 @@ def _goal_line(goal: Goal) -> str:
 def render(run: Run, explain: bool = False) -> None:
     """Print a run's table and its answer or, to `explain` it, all figures and what they rest on."""
     from sim.rates.load import OUTSIDE, scope_notes
+    from sim.results.power import power_words
     from sim.results.tables import benchmark_table
     from simctl.text.fleet_text import fleet_lines
 
@@ -60,6 +61,8 @@ def render(run: Run, explain: bool = False) -> None:
     if explain and run.cost_shares:
         shares = ", ".join(f"{name} {100 * share:.1f} %" for name, share in run.cost_shares.items() if share >= 5e-4)
         _say(f"step time by term: {shares}")
+    if explain and (power := run.power):
+        _say(f"{power_words(power)}")
     if not run.rate_intervals:
         _say("rates held at their medians; --draws 20 adds what is not known about them")
     if run.reached:
