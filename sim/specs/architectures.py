@@ -44,9 +44,10 @@ def build(config: Fields) -> ModelSpec:
     if kind in _WRAPPERS and config.has("text_config"):
         text_type, tied, tower = _WRAPPERS[kind]
         text = config.section("text_config")
-        if text.text("model_type", text_type) not in DECODERS:
-            raise text.fail("model_type", f"is unsupported: {text.text('model_type')!r}")
-        spec = DECODERS[text.text("model_type", text_type)](text)
+        read = _decoder(text.text("model_type", text_type))
+        if read is None:
+            raise text.fail("model_type", _unsupported(text.text("model_type")))
+        spec = read(text)
         if not text.has("tie_word_embeddings") or config.has("tie_word_embeddings"):
             spec = replace(spec, tied_embeddings=config.bool("tie_word_embeddings", tied))
         extra = tower(config, spec.hidden) if config.has("vision_config") else 0

@@ -52,6 +52,8 @@ _AMBIGUOUS = {"a100": ("A100-40G", "A100-80G", "A100-80G-PCIe")}
 # nvidia-smi and people put the maker's words in front of the name.
 _MAKER = re.compile(r"^(?:nvidia|amd|geforce|tesla|instinct|[\s_-])+", re.IGNORECASE)
 
+_NOT_A_CARD = {"MIG": "a MIG slice is a share of a card", "laptop": "a laptop GPU has other silicon than the desktop card"}
+
 
 def get_gpu(name_or_yaml_path: str) -> GpuSpec:
     """A GPU by catalogue name or alias (as people or nvidia-smi write it), or from a YAML file: `FILE`, or `FILE:NAME` among several.
@@ -67,6 +69,9 @@ def get_gpu(name_or_yaml_path: str) -> GpuSpec:
     bare = key(_MAKER.sub("", name_or_yaml_path))
     if bare in _AMBIGUOUS:
         raise UsageError(f"ambiguous GPU {name_or_yaml_path!r}: say which of {', '.join(_AMBIGUOUS[bare])}")
+    for word, why in _NOT_A_CARD.items():
+        if re.search(rf"\b{word}\b", name_or_yaml_path, re.IGNORECASE):
+            raise UsageError(f"unknown GPU {name_or_yaml_path!r}: {why}: describe it in a YAML file (see `simctl gpus --yaml`)")
     raise unknown("GPU", name_or_yaml_path, _index(), list_gpus(), "; or the path of a YAML file (see `simctl gpus --yaml`)")
 
 

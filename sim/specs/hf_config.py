@@ -19,6 +19,8 @@ from sim.specs.quantisation import Quantisation
 from sim.specs.stored import with_checkpoint
 
 MOST_BYTES = 1 << 24
+# Where exports of modelopt, AutoGPTQ and AutoAWQ state their quantisation beside a configuration that does not
+_BESIDE = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
 
 
 def spec_from_config(config: Mapping[str, Any], name: str, source: str, where: str | None = None) -> ModelSpec:
@@ -42,9 +44,13 @@ def load_spec(path: Path, name: str | None = None) -> ModelSpec:
     file = path / "config.json" if os.path.isdir(path) else path
     label = name or (file.parent.name if file.name == "config.json" else file.stem) or str(file)
     config = read_config(file)
-    beside = file.with_name(file.name.removesuffix("config.json") + "hf_quant_config.json")  # where modelopt's exports state it
-    if file.name.endswith("config.json") and not config.get("quantization_config") and beside.is_file():
-        config["quantization_config"] = {"quant_method": "modelopt", **read_config(beside)}
+    stated = config.get("quantization_config") or config.get("compression_config")
+    for beside, method in _BESIDE.items() if file.name.endswith("config.json") and not stated else ():
+        other = file.with_name(file.name.removesuffix("config.json") + beside)
+        if other.is_file():
+            found = read_config(other)
+            config["quantization_config"] = {"quant_method": "awq" if "zero_point" in found else method, **found}
+            break
     return spec_from_config(config, label, f"{file}", where=str(file))
 
 

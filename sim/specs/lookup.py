@@ -44,18 +44,20 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def _chips(name: str) -> set[str]:
-    """The words of a card's name that say its silicon: h100, 4090, mi300x; sizes of memory are none."""
-    words = re.split(r"[^a-z0-9]+", name.casefold())
-    return {word for word in words if re.fullmatch(r"[a-z]{0,3}\d{2,}[a-z]?", word) and not re.fullmatch(r"\d+g", word)}
+    """The words of a card's name that say its silicon: h100, 4090, mi300x. Sizes of memory are none, nor round numbers (RTX 5000), which
+    each generation uses again; the letter O among digits is a zero.
+    """
+    words = re.split(r"[^a-z0-9]+", re.sub(r"(?<=\d)o|o(?=\d)", "0", name.casefold()))
+    return {word for word in words if re.fullmatch(r"[a-z]{0,3}\d{2,}[a-z]?", word) and not re.fullmatch(r"\d+g|\d[05]00", word)}
 
 
 def unknown(kind: str, name: str, index: Mapping[str, str], names: Collection[str], more: str = "") -> UsageError:
-    """The error for a name that is not in the catalogue: a suggestion, then what is known."""
+    """The error for a name that is not in the catalogue: a suggestion, for cards one of the same silicon, then what is known."""
     import difflib
 
-    alike = {key(known): known for known in names if _chips(name) & _chips(known)} if kind == "GPU" else {}
-    near = difflib.get_close_matches(key(name), alike, n=1, cutoff=0.0)
-    close = [alike[near[0]]] if near else [index[k] for k in difflib.get_close_matches(key(name), index, n=1, cutoff=0.6)]
+    if kind == "GPU":
+        index = {key(known): known for known in names if _chips(name) & _chips(known)}
+    close = difflib.get_close_matches(key(name), index, n=1, cutoff=0.0 if kind == "GPU" else 0.6)
     shown = name if len(name) <= 80 else name[:77] + "..."
-    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    hint = f"; did you mean {index[close[0]]!r}?" if close else ";"
     return UsageError(f"unknown {kind} {shown!r}{hint} known: {', '.join(names)}{more}")

@@ -1,12 +1,12 @@
 """The `quantization_config` of a checkpoint: which of its matrices are stored how.
 
 Read from the formats that vLLM 0.33 and SGLang load: fp8, gptq, awq, compressed-tensors, modelopt, mxfp4, bitsandbytes, torchao, quark,
-auto-round, fbgemm_fp8. Embedding, output projection, routers and norms stay in 16 bits unless the format says otherwise.
+auto-round, fbgemm_fp8, fp_quant, mxfp8. Embedding, output projection, routers and norms stay in 16 bits unless the format says otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -64,7 +64,9 @@ def read(config: Fields) -> Quantisation | None:
     method = _method(q)
     if method not in METHODS:
         raise q.fail("quant_method", f"is unsupported: {method!r} (supported: {', '.join(sorted(METHODS))})")
-    found = METHODS[method](q)
+    read_by, keys = METHODS[method]
+    found = read_by(q)
+    found = replace(found, notes=(*found.notes, *_strange(q, keys)))
     return _four_bit_experts(config, found) if config.data.get("model_type") in ("deepseek_v4", "deepseek_ref") else found
 
 
@@ -91,9 +93,19 @@ def _method(q: Fields) -> str:
         return "modelopt"  # a block-fp8 file whose experts a later export replaced
     if method.startswith("modelopt"):
         return "modelopt"
-    return {"auto-gptq": "gptq", "gptq-marlin": "gptq", "awq-marlin": "awq", "auto-round": "auto-round", "inc": "auto-round"}.get(
-        method, method
-    )
+    return _OTHER_NAMES.get(method, method)
+
+
+_OTHER_NAMES = {
+    "auto-gptq": "gptq",
+    "gptq-marlin": "gptq",
+    "auto-awq": "awq",
+    "awq-marlin": "awq",
+    "inc": "auto-round",
+    "intel/auto-round": "auto-round",
+    "gpt-oss-mxfp4": "mxfp4",
+    "deepseek-v4-fp8": "fp8",
+}
 
 
 def _left_out(q: Fields, *names: str) -> ModuleRules:
@@ -132,23 +144,37 @@ def _bits(q: Fields, name: str, allowed: tuple[int, ...]) -> int:
 
 
 def _group(q: Fields, default: int = 128) -> int:
-    """Input channels that share a scale; -1 (or 0) for a whole row."""
+    """Input channels that share a scale; -1 for a whole row."""
     size = q.data.get("group_size")
     if size is None:
         return default
-    if isinstance(size, bool) or not isinstance(size, int) or size < -1:
+    if isinstance(size, bool) or not isinstance(size, int) or (size < 1 and size != -1):
         raise q.fail("group_size", f"must be a whole number above 0, or -1, not {size!r}")
     return size
 
 
 def _gptq(q: Fields) -> Quantisation:
-    base = storage.integers(_bits(q, "bits", (2, 3, 4, 8)), _group(q), zeros=True, order=True)
-    dynamic = q.data.get("dynamic") or {}
-    if not isinstance(dynamic, dict):
-        raise q.fail("dynamic", f"must be a mapping of module patterns, not {dynamic!r}")
-    out = ModuleRules(f"re:{pattern[2:]}" for pattern in dynamic if str(pattern).startswith("-:"))
-    notes = ("overrides of single modules in `dynamic` are not read",) if any(not str(p).startswith("-:") for p in dynamic) else ()
-    return Quantisation("gptq", base, out, _kv(q), head=q.bool("lm_head", False), notes=notes)
+    dynamic = q.section("dynamic").data if q.has("dynamic") else {}
+    out = ModuleRules(f"re:{pattern[2:]}" for pattern in dynamic if pattern.startswith("-:"))
+    others = {f"re:{pattern.removeprefix('+:')}": own for pattern, own in dynamic.items() if not pattern.startswith("-:")}
+    base, groups = _overridden(
+        q, "dynamic", others, lambda each: storage.integers(_bits(each, "bits", _BITS), _group(each), True, order=True)
+    )
+    return Quantisation("gptq", base, out, _kv(q), head=q.bool("lm_head", False), groups=groups)
+
+
+_BITS = (2, 3, 4, 8)
+
+
+def _overridden(
+    q: Fields, name: str, others: Mapping[str, Any], read_one: Callable[[Fields], Storage]
+) -> tuple[Storage, tuple[tuple[Storage, ModuleRules], ...]]:
+    """(storage of most modules, groups of those with fields of their own and of all others): the first group that covers one holds."""
+    base, groups = read_one(q), []
+    for pattern, own in others.items():
+        each = Fields({**q.data, **Fields(own, q.where, f"{q.prefix}.{name}.{pattern}").data}, q.where, f"{q.prefix}.{name}.{pattern}")
+        groups.append((PLAIN if each.data.get("bits") == 16 else read_one(each), ModuleRules([pattern])))
+    return base, (*groups, (base, ModuleRules(["re:.*"]))) if groups else ()
 
 
 def _awq(q: Fields) -> Quantisation:
@@ -158,12 +184,19 @@ def _awq(q: Fields) -> Quantisation:
 
 
 def _auto_round(q: Fields) -> Quantisation:
-    bits = _bits(q, "bits", (2, 3, 4, 8))
-    return Quantisation("auto-round", storage.integers(bits, _group(q), not q.bool("sym", True)), _left_out(q, *_IGNORED), _kv(q))
+    own = q.section("extra_config").data if q.has("extra_config") else {}
+    others = {pattern if not set(pattern) & set("*^$+|\\") else f"re:{pattern}": value for pattern, value in own.items()}
+    base, groups = _overridden(
+        q, "extra_config", others, lambda each: storage.integers(_bits(each, "bits", _BITS), _group(each), not each.bool("sym", True))
+    )
+    return Quantisation("auto-round", base, _left_out(q, *_IGNORED), _kv(q), groups=groups)
 
 
 def _bitsandbytes(q: Fields) -> Quantisation:
-    if q.bool("load_in_8bit", False) or q.bool("_load_in_8bit", False):
+    eight, four = (q.bool(f"load_in_{bits}bit", q.bool(f"_load_in_{bits}bit", False)) for bits in (8, 4))
+    if eight == four:
+        raise q.fail("load_in_4bit", f"and load_in_8bit contradict: both are {str(four).lower()}")
+    if eight:
         base = Storage("w8a16", 8, 1, 0, scale_bytes=4)
     else:  # blocks of 64 weights; scales of 32 bits, or of 8 bits with one of 32 for 256 of them
         nested = q.bool("bnb_4bit_use_double_quant", False)
@@ -171,12 +204,20 @@ def _bitsandbytes(q: Fields) -> Quantisation:
     return Quantisation("bitsandbytes", base, _left_out(q, *_IGNORED), None)
 
 
+def _uniform(method: str, base: Storage) -> Callable[[Fields], Quantisation]:
+    """A method that stores all it quantises alike, and says no more of it."""
+    return lambda q: Quantisation(method, base, _left_out(q, *_IGNORED), _kv(q))
+
+
 def _mxfp4(q: Fields) -> Quantisation:
     return Quantisation("mxfp4", storage.MXFP4, _left_out(q, *_IGNORED), _kv(q), only=ModuleRules(["mlp.experts"]))
 
 
-def _fbgemm(q: Fields) -> Quantisation:
-    return Quantisation("fbgemm_fp8", storage.FP8_CHANNEL, _left_out(q, *_IGNORED), _kv(q))
+def _fp_quant(q: Fields) -> Quantisation:
+    dtype = q.text("forward_dtype", "nvfp4")
+    if dtype not in ("mxfp4", "nvfp4"):
+        raise q.fail("forward_dtype", f"must be mxfp4 or nvfp4, not {dtype!r}")
+    return _uniform(f"fp_quant {dtype}", storage.MXFP4 if dtype == "mxfp4" else storage.NVFP4)(q)
 
 
 # modelopt's algorithms, by name.
@@ -184,6 +225,7 @@ _ALGORITHMS = {
     "FP8": storage.FP8_STATIC,
     "FP8_PER_CHANNEL_PER_TOKEN": storage.FP8_CHANNEL,
     "FP8_PB_WO": storage.fp8_blocks(128, 128),
+    "FP8_BLOCK_SCALES": storage.fp8_blocks(128, 128),
     "NVFP4": storage.NVFP4,
     "NVFP4_AWQ": storage.NVFP4,
     "W4A16_NVFP4": storage.NVFP4,
@@ -287,14 +329,25 @@ def _torchao(q: Fields) -> Quantisation:
     kind: Any = q.get("quant_type")
     if isinstance(kind, dict):
         kind = kind.get("default", kind)
+    data = kind.get("_data") if isinstance(kind, dict) else None
+    for name in ("module_fqn_to_config", "fqn_to_config"):  # a configuration for each module, None for those left as they are
+        if isinstance(data, dict) and isinstance(data.get(name), dict):
+            each = {path: _torchao_storage(q, own) if own else PLAIN for path, own in data[name].items()}
+            base = each.pop("_default", PLAIN)
+            groups = [(stored, ModuleRules([path])) for path, stored in each.items()]
+            return Quantisation("torchao", base, _left_out(q, *_IGNORED), groups=(*groups, (base, ModuleRules(["re:.*"]))))
+    return Quantisation("torchao", _torchao_storage(q, kind), _left_out(q, *_IGNORED))
+
+
+def _torchao_storage(q: Fields, kind: Any) -> Storage:
+    """Storage by one configuration: a class with its data, or an old name."""
     name = kind.get("_type", "") if isinstance(kind, dict) else kind
     data = kind.get("_data", {}) if isinstance(kind, dict) else q.data.get("quant_type_kwargs") or {}
     plain = str(name).lower().replace("_", "").removesuffix("config")
     if plain not in _TORCHAO:
         raise q.fail("quant_type", f"is unsupported: {name!r} (supported: {', '.join(_TORCHAO)})")
     group = data.get("group_size") if isinstance(data, dict) else None
-    base = _TORCHAO[plain](group if isinstance(group, int) and group > 0 else 0)
-    return Quantisation("torchao", base, _left_out(q, *_IGNORED), None)
+    return _TORCHAO[plain](group if isinstance(group, int) and group > 0 else 0)
 
 
 # quark's weight dtypes.
@@ -336,21 +389,51 @@ def _kv(q: Fields) -> str | None:
         return None
     if isinstance(asked, dict):
         asked = f"{asked.get('type')}{asked.get('num_bits')}"
-    # 4-bit caches have no rates here: 8 bits are the nearest, and the answer names the dtype that it took
+    # 4-bit caches have no rates here: 8 bits are the nearest, and a note says so
     return "int8" if str(asked).lower() == "int8" else "fp8"
 
 
-METHODS: dict[str, Callable[[Fields], Quantisation]] = {
-    "fp8": _fp8,
-    "gptq": _gptq,
-    "awq": _awq,
-    "compressed-tensors": _compressed,
-    "modelopt": _modelopt,
-    "mxfp4": _mxfp4,
-    "bitsandbytes": _bitsandbytes,
-    "torchao": _torchao,
-    "quark": _quark,
-    "auto-round": _auto_round,
-    "fbgemm-fp8": _fbgemm,
-    "experts-int8": _experts_int8,
+def _strange(q: Fields, keys: str) -> tuple[str, ...]:
+    """Notes of what is set and not read, and of a KV cache that is taken for another."""
+    known = {*_IGNORED, *_SHARED_KEYS.split(), *keys.split()}
+    unread = [name for name, value in q.data.items() if value not in (None, False, "", [], {}) and not known & {name, name.lstrip("_")}]
+    notes = [f"not read: {', '.join(unread)}"] if unread else []
+    cache = q.data.get("kv_cache_scheme") or q.data.get("kv_cache_quant_algo")
+    narrow = cache.get("num_bits") == 4 if isinstance(cache, dict) else "4" in str(cache or "")
+    return (*notes, "a KV cache of 4 bits is taken for one of fp8") if narrow else tuple(notes)
+
+
+# Fields that all methods share, and those that say how a file was made or is packed, which no size depends on.
+_SHARED_KEYS = (
+    "quant_method config_groups format fmt version producer backend packing_format checkpoint_format meta sym desc_act bits w_bit "
+    "kv_cache_scheme kv_cache_quant_algo quantization_status global_compression_ratio model_name_or_path model_file_base_name "
+    "static_groups damp_percent true_sequential is_marlin_format quantizer activation_scheme group_size"
+)
+_BNB = "load_in_8bit load_in_4bit bnb_4bit_compute_dtype bnb_4bit_quant_storage bnb_4bit_quant_type bnb_4bit_use_double_quant"
+_OF_ROUNDING = (
+    "extra_config amp autoround_version batch_size block_name_to_quantize data_type enable_minmax_tuning enable_norm_bias_tuning "
+    "enable_quanted_input gradient_accumulate_steps iters low_gpu_mem_usage lr minmax_lr nsamples scale_dtype seqlen train_bs dataset "
+    "act_bits act_data_type act_dynamic act_group_size act_sym super_bits super_group_size to_quant_block_names"
+)
+# How a method is read, and the fields that are its own
+METHODS: dict[str, tuple[Callable[[Fields], Quantisation], str]] = {
+    "fp8": (_fp8, "weight_block_size scale_fmt dequantize"),
+    "mxfp8": (_uniform("mxfp8", storage.MXFP8), "weight_block_size scale_fmt"),
+    "gptq": (_gptq, "dynamic lm_head damp_auto_increment use_cuda_fp16 exllama_config use_exllama max_input_length cache_block_outputs"),
+    "awq": (_awq, "q_group_size zero_point do_fuse modules_to_fuse fuse_max_seq_len exllama_config"),
+    "compressed-tensors": (_compressed, ""),
+    "modelopt": (_modelopt, "quant_algo quantized_layers weight_block_size scale_fmt"),
+    "mxfp4": (_mxfp4, "dequantize"),
+    "bitsandbytes": (_bitsandbytes, f"{_BNB} llm_int8_enable_fp32_cpu_offload llm_int8_has_fp16_weight llm_int8_threshold"),
+    "torchao": (_torchao, "quant_type quant_type_kwargs include_input_output_embeddings untie_embedding_weights"),
+    "quark": (_quark, "global_quant_config kv_cache_quant_config export algo_config quant_mode"),
+    "auto-round": (_auto_round, _OF_ROUNDING),
+    "fbgemm-fp8": (_uniform("fbgemm_fp8", storage.FP8_CHANNEL), "activation_scale_ub"),
+    "fp-quant": (
+        _fp_quant,
+        "forward_dtype forward_method backward_dtype hadamard_group_size pseudoquantization transform_init store_master_weights",
+    ),
+    "w8a8-fp8": (_uniform("w8a8_fp8", storage.FP8_CHANNEL), ""),
+    "w8a8-int8": (_uniform("w8a8_int8", storage.INT8_CHANNEL), ""),
+    "experts-int8": (_experts_int8, ""),
 }

@@ -84,6 +84,75 @@ def test_mixed_precisions_by_module():
     assert spec.checkpoint.total == attention + mlp + others
 
 
+GPTQ = {"bits": 4, "group_size": 32, "sym": True, "desc_act": False}
+ROUND = {"quant_method": "intel/auto-round", "bits": 4, "group_size": 32, "sym": True}
+INT4, INT8 = ({"_type": f"Int{bits}WeightOnlyConfig", "_data": {"group_size": 32}} for bits in (4, 8))
+
+
+def test_autogptq_states_it_beside_the_config(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config("llama")), encoding="utf-8")
+    (tmp_path / "quantize_config.json").write_text(json.dumps(GPTQ), encoding="utf-8")
+    assert load_spec(tmp_path).checkpoint.said.startswith("gptq")
+
+
+@pytest.mark.parametrize(
+    ("quantization", "share"),
+    [
+        ({"quant_method": "gptq", **GPTQ, "dynamic": {"+:.*down_proj": {"bits": 8}}}, "w8a16"),
+        (ROUND | {"extra_config": {r".*mlp\.down_proj": {"bits": 8}}}, "w8a16"),
+        (ROUND | {"extra_config": {f"model.layers.{i}.mlp.down_proj": {"bits": 16} for i in range(4)}}, ""),
+        (
+            {
+                "quant_method": "torchao",
+                "quant_type": {
+                    "default": {
+                        "_type": "ModuleFqnToConfig",
+                        "_data": {"module_fqn_to_config": {"_default": INT4, "re:.*down_proj": INT8}},
+                    }
+                },
+            },
+            "w8a16",
+        ),
+    ],
+)
+def test_modules_with_bits_of_their_own(quantization, share):
+    """All down projections, of 4 bits but for these: beside them, the file is as without."""
+    shape = config("llama", hidden_size=256, head_dim=64, intermediate_size=512)
+    spec = spec_from_config(shape | {"quantization_config": quantization}, "m", "")
+    down = spec.layers * 256 * 512 / spec.params
+    assert share in spec.checkpoint.said
+    assert f"{down:.0%} w8a16" in spec.checkpoint.said or not share
+    four = float(spec.checkpoint.said.split(": ")[1].split("%")[0])
+    assert four == pytest.approx(100 * (spec.layers * (2 * 256 * 256 + 2 * 256 * 128 + 2 * 256 * 512) / spec.params), abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"surprising": 3, "fmt": "e4m3"}, "not read: surprising"),
+        ({"bits": 8, "dynamic": {"+:x": {}}}, "not read: dynamic"),
+        ({"kv_cache_scheme": {"num_bits": 4, "type": "float"}}, "a KV cache of 4 bits is taken for one of fp8"),
+    ],
+)
+def test_what_is_not_read_is_named(more, said):
+    assert published("Llama-3.1-8B", FP8_BLOCKS | more).notes == (f"quantization_config: {said}.",)
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_contradictions_name_the_field(both):
+    with pytest.raises(UsageError, match=r"load_in_4bit.*contradict"):
+        published("Llama-3.1-8B", {"quant_method": "bitsandbytes", "load_in_4bit": both, "load_in_8bit": both})
+
+
+def test_a_wrapper_of_a_decoder_read_by_blocks():
+    """Ministral 3: 8.5e9 parameters of text in Mistral 3's wrapper, and a Pixtral tower of 0.4e9."""
+    text = {"model_type": "ministral3", "hidden_size": 4096, "num_hidden_layers": 34, "num_attention_heads": 32, "num_key_value_heads": 8}
+    text |= {"head_dim": 128, "intermediate_size": 14336, "vocab_size": 131072, "max_position_embeddings": 262144}
+    vision = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "patch_size": 14}
+    spec = spec_from_config({"model_type": "mistral3", "text_config": text, "vision_config": vision}, "m", "")
+    assert spec.params / 1e9 == pytest.approx(8.9, abs=0.05)
+
+
 @pytest.mark.parametrize(
     ("kind", "gigabytes"),
     [

@@ -80,6 +80,26 @@ def test_a_shared_number_is_suggested_before_a_like_spelling(name, suggested):
         get_gpu(name)
 
 
+@pytest.mark.parametrize(
+    "name", ["NVIDIA GeForce RTX 3080 Ti", "Quadro RTX 6000", "AMD Instinct MI250X", "Tesla P100", "NVIDIA A2", "TITAN RTX"]
+)
+def test_other_silicon_is_not_suggested(name):
+    with pytest.raises(UsageError, match=r"'; known: "):
+        get_gpu(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", "a MIG slice is a share of a card"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "a laptop GPU has other silicon"),
+    ],
+)
+def test_parts_of_cards_and_laptops_are_none_of_them(name, why):
+    with pytest.raises(UsageError, match=why):
+        get_gpu(name)
+
+
 def test_near_miss_is_suggested():
     with pytest.raises(UsageError, match=r"^unknown GPU 'A1O'; did you mean 'A10'\? known: H100, .*MI300X"):
         get_gpu("A1O")
