@@ -111,13 +111,13 @@ def datasheet(attrs: dict[str, Any], path: Path) -> Path:
     return path
 
 
-def predict_open_loop(learnt: LearntHere, rate_per_s: float, before: tuple[float, ...], seed: int) -> Prediction:
+def predict_open_loop(learnt: LearntHere, rate_per_s: float, before: tuple[float, ...]) -> Prediction:
     """Predict the open loop that the second served run will add: the same arrivals and sizes, drawn in the same order."""
     from calibrate.served.replay import replay
     from calibrate.served.runs import Experiment
     from hw.suites.served_plan import CPU_PLAN, open_loops
 
-    planned = open_loops(1000, seed, (*before, rate_per_s), CPU_PLAN)[-1]
+    planned = open_loops(1000, 0, (*before, rate_per_s), CPU_PLAN)[-1]
     assert planned.load is not None
     arrivals, sizes = planned.load
     prompts, outputs = np.array(sizes, dtype=np.int64).T

@@ -118,17 +118,18 @@ served_option = click.option(
 workload_options = grouped(
     click.option("--trace", type=click.Path(exists=True, path_type=Path), help="Trace file, or ServeGen's folder."),
     click.option(
-        "--trace-format",
-        type=click.Choice(list(FORMATS)),
-        metavar="FORMAT",
-        default="jsonl",
-        show_default=True,
-        help=f"One of {', '.join(FORMATS)}.",
-    ),
-    click.option(
         "--workload-option",
         cls=SettingGroup,
         members=(
+            Setting(
+                ["--trace-format"],
+                type=click.Choice(list(FORMATS)),
+                metavar="FORMAT",
+                default="jsonl",
+                show_default=True,
+                help=f"One of {', '.join(FORMATS)}.",
+            ),
+            Setting(["--burstiness"], type=float, help="1: Poisson arrivals; less: bursts; inf: constant gaps. [default: 1]"),
             Setting(["--limit"], type=click.IntRange(1), metavar="N", help="Only the trace's first N requests."),
             Setting(["--rate-scale"], type=float, help="Let the trace arrive this many times as fast. [default: 1]"),
             Setting(["--spread-arrivals"], type=float, help="Put arrivals off by up to so many seconds, at random (Mooncake: 3)."),
@@ -151,7 +152,6 @@ workload_options = grouped(
     click.option("--num-prompts", type=click.IntRange(1, 10_000_000), help="Requests to draw, without a trace or with resample."),
     click.option("--agent-sessions", type=click.IntRange(1, 1_000_000), metavar="N", help="Sessions of agents to draw instead."),
     click.option("--request-rate", type=float, help="Requests (sessions) per second, instead of the trace's times; inf: all at once."),
-    click.option("--burstiness", type=float, help="1: Poisson; less: bursts; inf: constant gaps. [default: 1]"),
     click.option("--max-concurrency", type=click.IntRange(1), help="Most requests in flight: a closed loop of clients."),
     click.option("--random-input-len", type=click.IntRange(1), help="Mean new prompt tokens. [default: 1024; agents: 3000]"),
     click.option("--random-output-len", type=click.IntRange(1), help="Mean output tokens. [default: 128; agents: 180]"),
@@ -195,7 +195,11 @@ def log_options(*more: Setting) -> Callable[..., Any]:
 
 
 def fit_option(*more: Setting) -> Callable[..., Any]:
-    """Options of sampling; `more` are further settings of --fit-option."""
+    """The option of sampling; `more` are further settings of it."""
     draws = Setting(["--draws"], type=click.IntRange(100), help="Draws per chain. [default: 600, 2000 for a GPU never measured]")
     chains = Setting(["--chains"], default=4, show_default=True, type=click.IntRange(2), help="Chains.")
-    return click.option("--fit-option", cls=SettingGroup, members=(draws, chains, *more), help="Of the fit; may be repeated.")
+    seed = Setting(["--seed"], default=0, show_default=True, type=int, help="Seed of all that is drawn.")
+    start = Setting(["--from-datasheet"], is_flag=True, help="Start from the datasheet, not from other measurements.")
+    keep = Setting(["--allow-unconverged"], is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
+    members = (draws, chains, *more, seed, start, keep)
+    return click.option("--fit-option", cls=SettingGroup, members=members, help="A setting of the fit; may be repeated.")

@@ -37,13 +37,13 @@ class GoodputCommand(Sectioned):
 
 SECTIONS = {
     "Workload": (
-        "trace", "trace-format", "num-prompts", "agent-sessions", "request-rate", "burstiness", "max-concurrency",
+        "trace", "num-prompts", "agent-sessions", "request-rate", "max-concurrency",
         "random-input-len", "random-output-len", "random-length-cv", "random-prefix-len",
         "workload-option",
     ),
     "Model and GPU": ("from-deployment", "model", "gpu", "dtype", "kv-dtype", "tp", "parallel", "posterior"),
     "Engine": (
-        "engine", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization", "block-size", "max-model-len",
+        "engine", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization",
         "enable-prefix-caching", "attention", "engine-option",
     ),
     "Server": ("served", "overhead", "host-scale", "host-rate"),
@@ -60,6 +60,8 @@ simulate_options = grouped(
         cls=SettingGroup,
         others=True,
         members=(
+            Setting(["--max-model-len"], type=LENGTH, help="Longest prompt + output. [default: auto, the model's or what KV holds]"),
+            Setting(["--block-size"], type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block."),
             Setting(
                 ["--scheduling-policy", "policy"],
                 type=click.Choice(POLICIES),
@@ -90,8 +92,6 @@ simulate_options = grouped(
     click.option(
         "--attention", type=ATTENTION, default="dense", show_default=True, help="dense, sink-window, pages:K or blocks:K, as in what-if."
     ),
-    click.option("--block-size", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens in a KV block."),
-    click.option("--max-model-len", type=LENGTH, help="Longest prompt + output. [default: auto, the model's or what KV holds]"),
     click.option(
         "--enable-prefix-caching/--no-enable-prefix-caching",
         default=None,

@@ -16,7 +16,7 @@ from simctl.options import fit_option
 
 LOGS = (".json", ".jsonl", ".csv")
 SECTIONS = {
-    "Learn rates": ("hw", "engine", "from", "out", "fit-option", "seed", "from-datasheet", "allow-unconverged"),
+    "Learn rates": ("hw", "engine", "from", "out", "fit-option"),
 }
 OF_GRIDS = (
     Setting(["--folds"], default=5, show_default=True, type=click.IntRange(0), help="Folds of held-out cells; 0 skips them."),
@@ -38,13 +38,6 @@ OF_GRIDS = (
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw priors beside posteriors to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @fit_option(*OF_GRIDS)
-@click.option("--seed", default=0, show_default=True, help="Seed of the sampler, the folds and the predictive draws.")
-@click.option(
-    "--from-datasheet",
-    is_flag=True,
-    help="Start from the datasheet, not from the hierarchy over GPUs. [default where grids of the GPU are packaged]",
-)
-@click.option("--allow-unconverged", is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
 def command(
     hw: str, given: tuple[Path, ...], engine: str | None, out: Path | None, plot: Path | None, as_json: bool, thin: int | None,
     from_datasheet: bool, allow_unconverged: bool, **options: Any,

@@ -14,29 +14,18 @@ from simctl.options import fit_option, log_options
 
 SECTIONS = {
     "What a log does not say of its server": (
-        "model",
-        "gpu",
-        "dtype",
-        "tp",
-        "engine",
-        "max-num-seqs",
-        "max-num-batched-tokens",
-        "max-concurrency",
-        "log-option",
+        "model", "gpu", "dtype", "tp", "engine", "max-num-seqs", "max-num-batched-tokens", "max-concurrency", "log-option",
     ),
-    "Sampling": ("fit-option", "seed", "from-datasheet", "allow-unconverged"),
-}
+    "Sampling": ("fit-option",),
+}  # fmt: skip
 DRAWS = 600
 
 
 @click.command("learn", cls=Sectioned, sections=SECTIONS)
 @click.argument("log", type=click.Path(path_type=Path))
 @log_options()
-@click.option("--from-datasheet", is_flag=True, help="Start from the datasheet, not from the GPU's packaged posterior.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the posterior here (InferenceData netCDF).")
 @fit_option()
-@click.option("--seed", default=0, show_default=True, help="Seed of the sampler and of the simulations.")
-@click.option("--allow-unconverged", is_flag=True, help="Write the posterior even when a gate fails, marked as unconverged.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def command(log: Path, as_json: bool, **options: Any) -> None:
     """Learn the rates behind a served log, request by request, through the simulator.

@@ -26,9 +26,8 @@ CPU, CPU_LIMITS = "cpu", {"max_num_seqs": 16, "max_num_batched_tokens": 512}  # 
 @click.command("loop")
 @click.option("--model", default="tiny-25m", show_default=True, help="Model shape, as `simctl measure` names it.")
 @click.option("--budget", default=60.0, show_default=True, type=click.FloatRange(5), help="Most seconds for the engine grid.")
-@click.option("--seed", default=0, show_default=True, help="Seed of loads, sampler and draws.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), default=Path("out/loop"), show_default=True, help="Folder for all files.")
-def command(model: str, budget: float, seed: int, out: Path) -> None:
+def command(model: str, budget: float, out: Path) -> None:
     """Close the loop on this machine's CPU: measure, calibrate, simulate, measure again, compare.
 
     One vLLM CPU thread on a small random model. The prediction is made before the second served run starts; that run repeats the
@@ -59,18 +58,18 @@ def command(model: str, budget: float, seed: int, out: Path) -> None:
 
     def served(rates: tuple[float, ...]) -> Job:
         return Job(
-            "served", CPU, model, budget_s=SERVED_BUDGET_S, seed=seed, rates=rates, experiments=("ladder*", "open*"), **CPU_LIMITS
+            "served", CPU, model, budget_s=SERVED_BUDGET_S, rates=rates, experiments=("ladder*", "open*"), **CPU_LIMITS
         )  # fmt: skip
 
     say("1/5 measure the engine, iteration by iteration")
-    grid_file = measured(Job("engine-grid", CPU, model, budget_s=budget, seed=seed, **CPU_LIMITS), "grid")
+    grid_file = measured(Job("engine-grid", CPU, model, budget_s=budget, **CPU_LIMITS), "grid")
     steps.require_cells(grid_file, out, budget)
     say("2/5 measure it served")
     first_file = measured(served(KNOWN_RATES), "first")
     say("3/5 calibrate")
-    learnt = steps.learn(grid_file, first_file, out, Settings(seed=seed, **SAMPLED))
+    learnt = steps.learn(grid_file, first_file, out, Settings(**SAMPLED))
     say("4/5 predict a load at an arrival rate not seen")
-    predicted = steps.predict_open_loop(learnt, NEW_RATE, KNOWN_RATES, seed)
+    predicted = steps.predict_open_loop(learnt, NEW_RATE, KNOWN_RATES)
     say("5/5 measure that load")
     second_file = measured(served((*KNOWN_RATES, NEW_RATE)), "second")
     scores, replicates = steps.compare(learnt, predicted, read_served(second_file, learnt.run.gpu), NEW_RATE)

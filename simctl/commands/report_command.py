@@ -17,9 +17,8 @@ MOST = 20  # inputs of a report
 @click.option("-o", "--out", metavar="FILE", help="The HTML file to write.")
 @click.option("--serve", is_flag=True, help="Show a run in a browser of this machine, with sliders, until Ctrl-C.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Of --serve, on 127.0.0.1; 0: a free one.")
-@click.option("--png", type=click.Path(path_type=Path), metavar="DIR", help="Also write every picture here as PNG.")
-@click.option("--svg", type=click.Path(path_type=Path), metavar="DIR", help="Also write every picture here as SVG.")
-def command(inputs: tuple[Path, ...], out: str | None, serve: bool, port: int, png: Path | None, svg: Path | None) -> None:
+@click.option("--pictures", type=click.Path(path_type=Path), metavar="DIR", help="Also write every picture here, as PNG and SVG.")
+def command(inputs: tuple[Path, ...], out: str | None, serve: bool, port: int, pictures: Path | None) -> None:
     """Make one HTML file of saved results.
 
     It needs no network, and its pictures answer to the mouse: latencies with bands over what is not known, the run
@@ -59,8 +58,8 @@ def command(inputs: tuple[Path, ...], out: str | None, serve: bool, port: int, p
     if serve:
         from simctl.report.serve import serve as show
 
-        if len(inputs) > 1 or out or png or svg:
-            raise UsageError("--serve shows one run and writes no file: leave out other results, -o, --png and --svg")
+        if len(inputs) > 1 or out or pictures:
+            raise UsageError("--serve shows one run and writes no file: leave out other results, -o and --pictures")
         try:
             show(inputs[0], port)
         except KeyboardInterrupt:  # nothing is left undone
@@ -72,11 +71,10 @@ def command(inputs: tuple[Path, ...], out: str | None, serve: bool, port: int, p
     parts = [part_of(path) for path in inputs]
     named = files.named(parts)
     with ExitStack() as stack:
-        for folder, kind in ((png, "png"), (svg, "svg")):
-            if folder is not None:
-                staged = stack.enter_context(replaced_directory(folder, [f"{name}.{kind}" for name, _ in named]))
-                files.write_pictures(staged, named, kind)
+        if pictures is not None:
+            staged = stack.enter_context(replaced_directory(pictures, [f"{name}.{kind}" for name, _ in named for kind in ("png", "svg")]))
+            files.write_pictures(staged, named)
         write_text(target, render(parts, __version__))
-    for written in (target, png, svg):
+    for written in (target, pictures):
         if written is not None:
             click.echo(f"wrote {written}", err=True)

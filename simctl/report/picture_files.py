@@ -14,12 +14,10 @@ def named(parts: Sequence[ReportPart]) -> list[tuple[str, Picture]]:
     return [(f"{i}_{each.name}" if len(parts) > 1 else each.name, each) for i, part in enumerate(parts, 1) for each in part.pictures]
 
 
-def write_pictures(folder: Path, pictures: Sequence[tuple[str, Picture]], kind: str) -> None:
-    """Write each as NAME.png or NAME.svg, by the renderer of the page's own library. Raises OSError."""
+def write_pictures(folder: Path, pictures: Sequence[tuple[str, Picture]]) -> None:
+    """Write each as NAME.png and NAME.svg, by the renderer of the page's own library. Raises OSError."""
     renderer = vega()
     for name, picture in pictures:
         spec = in_light(picture.spec, picture.question, picture.reading)
-        if kind == "png":
-            (folder / f"{name}.png").write_bytes(renderer.vegalite_to_png(spec, scale=2))
-        else:
-            (folder / f"{name}.svg").write_text(renderer.vegalite_to_svg(spec), encoding="utf-8")
+        (folder / f"{name}.png").write_bytes(renderer.vegalite_to_png(spec, scale=2))
+        (folder / f"{name}.svg").write_text(renderer.vegalite_to_svg(spec), encoding="utf-8")

@@ -55,7 +55,7 @@ def ink(png):
 
 
 def test_every_picture_looks_as_another_renderer_draws_it(shown):
-    """The browser's screenshot against the file that --png would write at that width."""
+    """The browser's screenshot against the file that --pictures would write at that width."""
     page, report = shown
     page.open(report, 1280)
     pictures = [picture for path in results().values() for picture in part_of(path).pictures]
