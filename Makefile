@@ -51,7 +51,7 @@ bench-sweep: compile
 
 # Needs a CUDA device. docs/kernels_page.py turns committed tables into docs/kernels.md.
 bench-kernels: $(VENV)/.test
-	$(BIN)/python -m kernels.bench -o out/kernels
+	$(BIN)/python -m hw --hw cuda --suite kernels -o out
 
 docs: $(VENV)/.test
 	$(BIN)/python docs/refresh.py --slow

@@ -1,6 +1,6 @@
 """Tables and pictures of docs/kernels.md, from the measured data: `python docs/kernels_page.py [--check]`.
 
-Reads scenarios/data/measured/kernels/kernels_*.nc (or the CSV that `python -m kernels.bench` left there), fills the marked parts of the
+Reads scenarios/data/measured/kernels/kernels_*.nc, fills the marked parts of the
 page, writes every timed row to docs/data/kernels_<gpu>.txt and draws docs/img/kernels_*.png. `--check` writes nothing and exits 1
 where page or listings are stale.
 """
@@ -12,6 +12,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import xarray as xr
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -53,7 +55,12 @@ def number(r: Row, column: str = "median") -> float:
 
 
 def load(path: Path) -> Table:
-    attributes, rows = results.read(path)
+    """A file of `python -m hw --suite kernels`."""
+    with xr.open_dataset(path) as opened:
+        columns = {name: opened[name].values.tolist() for name in results.COLUMNS if name in opened}
+        attributes = {str(name): str(value) for name, value in opened.attrs.items()}
+    records = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    rows = [{k: str(v) if k in results.TEXT else float(v) for k, v in r.items()} for r in records]
     return Table(path.stem.removeprefix("kernels_").upper(), attributes, [r for r in rows if number(r) == number(r)])
 
 
@@ -110,8 +117,9 @@ def rooflines(t: Table) -> str:
     """The bounds and where they come from, in a sentence."""
     named = {r["op"]: rate(number(r, "rate")) for r in t.pick(suite="floor") if number(r, "moved")}
     a = t.attributes
+    gpu = a.get("gpu") or a["gpu_name"]
     return (
-        f"{a['gpu']}, {a['date'][:10]}, torch {a['torch']}, Triton {a['triton']}, driver {a['driver']}. Roofline: read {named['read']}, "
+        f"{gpu}, {a['date'][:10]}, torch {a['torch']}, Triton {a['triton']}, driver {a['driver']}. Roofline: read {named['read']}, "
         f"read and write in place {named['update']}, host to device {named['h2d']}."
     )
 

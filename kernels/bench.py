@@ -1,19 +1,12 @@
-"""`python -m kernels.bench -o DIR`: roofline microbenchmarks, then every kernel beside the strongest baselines present.
+"""Cells of the kernel benchmark, most informative first: every kernel beside the strongest baselines present.
 
-Needs a CUDA device, python, numpy, torch and triton; runs from a bare checkout. Cells are measured most informative first and the
-table (`DIR/kernels_<gpu>.csv`) is rewritten after each, so a run that is cut short keeps what it has. Exit status 1 where a
-correctness gate failed.
+Needs a CUDA device. `python -m hw --suite kernels` measures and keeps them.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-import gc
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import torch
 
@@ -32,10 +25,10 @@ GRID = [(8, M), (1, M), (8, 128 * K), (1, 32 * K), (1, 16 * K), (1, 8 * K), (1, 
 Cells = Iterator[tuple[str, Callable[[], list[Row]]]]
 
 
-def attention(bench: Bench, suites: Sequence[str], quick: bool) -> Cells:
+def attention(bench: Bench, suites: Sequence[str]) -> Cells:
     """Dense and sparse cells that fit this GPU, over one pool."""
     free = torch.cuda.mem_get_info()[0] - 4 * 2**30
-    grid = [(1, 8 * K), (2, 32 * K)] if quick else [(b, c) for b, c in GRID if b * c * HEADS_KV * D * 4 <= free]
+    grid = [(b, c) for b, c in GRID if b * c * HEADS_KV * D * 4 <= free]
     shared: list[torch.Tensor] = []
 
     def cell(batch: int, context: int) -> bench_inputs.BenchCell:
@@ -53,7 +46,7 @@ def attention(bench: Bench, suites: Sequence[str], quick: bool) -> Cells:
 
 
 def work(
-    limits: list[Row], suites: Sequence[str] = SUITES, *, quick: bool = False, repeats: int = 15, deadline: float = float("inf"),
+    limits: list[Row], suites: Sequence[str] = SUITES, *, repeats: int = 15, deadline: float = float("inf"),
     log: Callable[[str], None] = print,
 ) -> Cells:  # fmt: skip
     """Every cell in order, as (suite, call giving rows); `limits` are the rows of `roofline_rows`."""
@@ -63,10 +56,10 @@ def work(
         for batch, heads in ((128, 48), (32, 48), (8, 48), (1, 48), (128, 32)):
             yield "gdn", functools.partial(bench_cells.gdn, bench, batch, heads, KEY_HEADS)
     if "dense" in suites or "sparse" in suites:
-        yield from attention(bench, suites, quick)
+        yield from attention(bench, suites)
     if "host" in suites:
         for k in (8, 32):
-            yield "host", functools.partial(bench_cells.host, bench, 16 * K if quick else M, k, HEADS_Q, HEADS_KV, D)
+            yield "host", functools.partial(bench_cells.host, bench, M, k, HEADS_Q, HEADS_KV, D)
 
 
 def roofline_rows(measured: list[roofline.Row]) -> list[Row]:
@@ -85,56 +78,3 @@ def roofline_rows(measured: list[roofline.Row]) -> list[Row]:
 def failed(rows: list[Row]) -> list[Row]:
     """Rows of this package's kernels that missed a correctness gate or did not run."""
     return [r for r in rows if str(r["note"]).startswith((FAILED, "did not run")) and not str(r["variant"]).startswith(BASELINES)]
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m kernels.bench", description=__doc__)
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help="where the table goes")
-    parser.add_argument("--budget", type=float, default=420.0, metavar="SECONDS", help="start no cell after this (default 420)")
-    parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES), help="what to measure (default: all)")
-    parser.add_argument("--repeats", type=int, default=15, help="timed repeats of each candidate (default 15)")
-    parser.add_argument("--quick", action="store_true", help="a few small cells, to see that everything runs")
-    args = parser.parse_args(argv)
-    if not torch.cuda.is_available():
-        parser.error("no CUDA device")
-    start = time.monotonic()
-    deadline = start + args.budget
-    torch.manual_seed(0)
-
-    def log(text: str) -> None:
-        print(f"[{time.monotonic() - start:6.1f}] {text}", file=sys.stderr, flush=True)
-
-    attributes = results.provenance() | {
-        "title": "decode kernels and their baselines, measured",
-        "protocol": "CUDA graph replay over input sets beyond the L2 cache, interleaved, CUDA events, medians",
-        "shape": f"{HEADS_Q} query heads, {HEADS_KV} KV heads, head dimension {D}, blocks of 128 tokens, 1 sink and 2 local blocks",
-        "suites": " ".join(args.suites),
-    }
-    path = args.out / ("kernels_" + attributes["gpu"].lower().replace("nvidia ", "").split(" ")[0] + ".csv")
-    rows = roofline_rows(roofline.measure())
-    for r in rows:
-        log(f"roofline {r['op']:12} {r['rate']:.4g} B/s  {r['median'] * 1e6:.2f} us {r['note']}")  # type: ignore[operator]
-    skipped = 0
-    for suite, call in work(rows, args.suites, quick=args.quick, repeats=args.repeats, deadline=deadline, log=log):
-        if time.monotonic() > deadline:
-            skipped += 1
-            continue
-        try:
-            rows += call()
-        except torch.OutOfMemoryError as error:
-            log(f"{suite}: out of memory: {str(error)[:100]}")
-            rows.append(results.row(suite, suite, "skipped", note="out of memory"))
-        del call  # the last one of a suite holds its pool, and the next suite asks what memory is free
-        gc.collect()
-        torch.cuda.empty_cache()
-        attributes["seconds"] = f"{time.monotonic() - start:.0f}"
-        results.write(rows, attributes, path)
-    misses = failed(rows)
-    for r in misses:
-        log(f"GATE: {r['op']} {r['variant']} B={r['batch']} C={r['context']}: {r['note']}")
-    print(f"{len(rows)} rows in {path}; {skipped} cells not started; {len(misses)} failed gates")
-    return 1 if misses else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
-"""kernels: every kernel of this project beside the strongest baselines present, by `kernels.bench`, kept cell by cell.
+"""kernels: every kernel of this project beside the strongest baselines present, kept cell by cell.
 
-Protocol (kernels/1). The order, the timing (graph replay over input sets beyond the cache, interleaved, medians) and the float64 gates
-before and after each timing are those of `kernels.bench`; here its cells are journalled, so that a cut run goes on where it ended.
+Protocol (kernels/1). Order, timing (graph replay over input sets beyond the cache, interleaved, medians) and float64 gates before and
+after each timing are those of `kernels.bench`. Its cells are journalled, so that a cut run goes on where it ended.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from hw.artifact import table
 from hw.journal import Journal, attempt
 from hw.pace import Budget
+from sim.errors import SimctlError
 
 PROTOCOL = "kernels/1"
 DEFAULT_BUDGET_S, RESERVE_S = 420.0, 5.0  # a suite stays inside eight minutes
@@ -41,6 +42,8 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
     attrs |= measure(bench.work(limits, deadline=time.monotonic() + budget.left_s, log=log), journal, budget, job.stem, release)
     misses = bench.failed([row for r in journal.records for row in r["rows"] if "note" in row])
     attrs |= {"measuring_s": round(budget.spent_s, 1), "gates_failed": len(misses), "gate_passed": int(not misses)}
+    if misses:
+        raise SimctlError(f"kernels: {len(misses)} missed a gate: {', '.join(sorted({str(r['op']) for r in misses}))}")
 
 
 def measure(work: Work, journal: Journal, budget: Budget, name: str, release: Callable[[], None]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from types import ModuleType
 
 import pytest
 
+from hw.artifact import write
+from hw.suites import kernels
 from kernels import bench, results
 
 ROOT = Path(__file__).parents[2]
@@ -38,11 +40,11 @@ def test_a_new_run_of_the_benchmark_can_be_listed(page: ModuleType, tmp_path: Pa
         results.row("dense", "dense_decode", "sdpa", note="absent"),
     ]
     mine = results.row("dense", "dense_decode", "paged", batch=1, context=8192, median=12e-6, rate=1.4e12, of_floor=0.44)
-    results.write([*limits, mine], {"gpu": "A GPU"}, tmp_path / "kernels_b200.csv")
-    table = page.load(tmp_path / "kernels_b200.csv")
+    path = write(kernels.dataset([{"rows": [*limits, mine]}], {"gpu": "A GPU"}), tmp_path / "kernels_b200.nc")
+    table = page.load(path)
     assert table.name == "B200"
     assert "| dense decode, 1 x 8K | 12.0 us | 1.40 TB/s | 44 % |  |" in page.summary(table)
-    assert len(page.listing(table).splitlines()) == 5
+    assert len(page.listing(table).splitlines()) == 7
 
 
 def test_every_timed_kernel_met_its_gate_before_and_after(page: ModuleType) -> None:
