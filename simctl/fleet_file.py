@@ -21,6 +21,7 @@ from sim.errors import UsageError
 from sim.files import text_of
 from sim.specs.lookup import did_you_mean
 from sim.yaml_text import MAX_BYTES, read_yaml
+from simctl.file_options import option_value, options_by_name
 
 if TYPE_CHECKING:
     from sim import Deployment
@@ -195,7 +196,6 @@ def _pool(at: At, place: int, deploy: Deploy) -> PoolSpec:
 
 def _options(at: At, values: Mapping[str, At]) -> dict[str, Any]:
     """All options of a pool: these values, else defaults."""
-    from simctl.scenario import option_value, options_by_name
     from simctl.simulate_options import POOL
 
     known = options_by_name(POOL)

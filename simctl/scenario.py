@@ -36,7 +36,7 @@ from sim.specs.lookup import did_you_mean, given_path
 from sim.sweeps.design import Axis, Design, Range
 from sim.yaml_text import MAX_BYTES, read_yaml
 from simctl import __version__
-from simctl.option_groups import Setting, members_of
+from simctl.file_options import arguments_of, command_of, option_value, options_by_name
 
 KEYS = ("question", "command", "options", "sweep", "samples", "report")
 RANGE_KEYS = ("low", "high", "scale")
@@ -88,7 +88,7 @@ class ScenarioCell:
     def shell(self) -> str:
         """The same as a command line."""
         known = options_by_name(command_of(self.command))
-        parts = [part for name, value in self.given.items() for part in _arguments(name, value, known[name])]
+        parts = [part for name, value in self.given.items() for part in arguments_of(name, value, known[name])]
         return f"simctl {self.command} {shlex.join(parts)}"
 
 
@@ -264,41 +264,3 @@ def _mapping(body: dict[Any, Any], key: str, path: Path) -> dict[Any, Any]:
     if not isinstance(value, dict):
         raise UsageError(f"{path.name}: {key}: needs a mapping")
     return value
-
-
-def command_of(name: str) -> click.Command:
-    from simctl.cli import group
-
-    command = group.get_command(click.Context(group), name)
-    assert command is not None
-    return command
-
-
-def options_by_name(command: click.Command) -> dict[str, click.Option]:
-    """The command's options, and the settings of its groups, by their long names without the dashes."""
-    found = [option for option in members_of(command.params) if option.name not in ("as_json", "out", "plot", "chrome_trace")]
-    return {name.removeprefix("--"): option for option in found for name in option.opts if name.startswith("--")}
-
-
-def option_value(where: str, value: Any, option: click.Option, folder: Path | None = None) -> Any:
-    """A value of a file as the option takes it, paths taken from `folder`. Raises UsageError that begins with `where`."""
-    if option.is_flag:
-        if isinstance(value, str) and value.casefold() in ("true", "false"):  # of --set
-            value = value.casefold() == "true"
-        if not isinstance(value, bool):
-            raise UsageError(f"{where}: needs true or false")
-        return value
-    if isinstance(value, dict | bool) or value is None:
-        raise UsageError(f"{where}: needs a value")
-    if option.multiple:
-        return [str(item) for item in (value if isinstance(value, list) else [value])]
-    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    return str(folder / text) if folder and isinstance(option.type, click.Path) and not Path(text).is_absolute() else text
-
-
-def _arguments(key: str, value: Any, option: click.Option) -> list[str]:
-    if isinstance(option, Setting):
-        return [option.group, f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
-    if option.is_flag:
-        return [f"--{key}"] if value else list(option.secondary_opts[:1])
-    return [part for item in (value if option.multiple else [value]) for part in (f"--{key}", item)]

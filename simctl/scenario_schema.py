@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from simctl.scenario import ANSWERED, KEYS, command_of, options_by_name
+from simctl.file_options import command_of, options_by_name
+from simctl.scenario import ANSWERED, KEYS
 
 INTEGER = ["integer"]
 RANGE = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from hw.engines import vllm_server
 from hw.engines.shapes import write_model
-from hw.engines.vllm_server import Server
+from hw.engines.vllm_server import RunningServer
 from sim.errors import UsageError
 
 POLICY = "round_robin"
@@ -50,7 +50,7 @@ def router_command(urls: Sequence[str], prefill: int, port: int) -> list[str]:
 def serve(
     model: str, folder: Path, *, replicas: int, prefill: int, tensor_parallel: int, flags: Sequence[str], max_model_len: int | None,
     log: Path, quantization: str | None = None,
-) -> Iterator[Server]:  # fmt: skip
+) -> Iterator[RunningServer]:  # fmt: skip
     """Start all servers at once and the router once they are healthy; stop all at the end. The URL is the router's.
 
     `flags` go to every server. Raises UsageError when the router or NIXL is absent, and what hw.engines.vllm_server.serve raises.
@@ -63,7 +63,7 @@ def serve(
     flags = [*flags, "--kv-transfer-config", CONNECTOR] if prefill else flags
     with ExitStack() as stack, ThreadPoolExecutor(replicas) as starting:
 
-        def start(index: int, extra: dict[str, str]) -> Server:
+        def start(index: int, extra: dict[str, str]) -> RunningServer:
             limits: dict[str, Any] = {"flags": flags, "max_model_len": max_model_len, "extra": extra}
             return stack.enter_context(vllm_server.serve(model, folder, device="cuda", log=log.with_suffix(f".{index}.log"), **limits))
 
@@ -74,4 +74,4 @@ def serve(
         env = vllm_server.environment("cuda", "INFO")
         stack.enter_context(vllm_server.running(command, url, log.with_suffix(".router.log"), env, HEALTHY_S))
         facts: dict[str, Any] = servers[0].facts | {"replicas": replicas, "prefill_replicas": prefill, "router": f"vllm-router, {POLICY}"}
-        yield Server(url, servers[0].model, facts, servers[0].folder)
+        yield RunningServer(url, servers[0].model, facts, servers[0].folder)

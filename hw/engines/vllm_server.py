@@ -26,7 +26,7 @@ from sim.extras import install_hint
 
 
 @dataclass(frozen=True)
-class Server:
+class RunningServer:
     """A running server: its URL, the name it serves the model under, and what it says it got; where its model files lie, its
     tokenizer among them; and the names of the adapters it serves beside the model."""
 
@@ -62,7 +62,7 @@ def environment(device: str, log_level: str) -> dict[str, str]:
 def serve(
     model: str, folder: Path, *, device: str, flags: Sequence[str] = (), max_model_len: int | None = None, start_timeout_s: float = 420.0,
     log: Path, iterations: Path | None = None, quantization: str | None = None, extra: Mapping[str, str] | None = None,
-) -> Iterator[Server]:  # fmt: skip
+) -> Iterator[RunningServer]:  # fmt: skip
     """Start the server, wait until it is healthy, stop it at the end.
 
     `flags` are the engine's own, appended last; `extra` goes into its environment. With `iterations` its scheduler appends to that file
@@ -90,7 +90,7 @@ def serve(
         facts = log_facts(log.read_text(errors="replace"))
         facts |= {"path": "served", "server_start_s": round(start_s, 1), "server_flags": " ".join(command[5:])}
         facts |= {"lora_share": SHARE} if adapters else {}
-        yield Server(url, model, facts, path, adapters)
+        yield RunningServer(url, model, facts, path, adapters)
 
 
 def log_facts(text: str) -> dict[str, Any]:

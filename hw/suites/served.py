@@ -30,7 +30,7 @@ from hw import machine
 from hw.artifact import table
 from hw.engines import vllm_fleet, vllm_server
 from hw.engines.shapes import engine_flags, routed, shape
-from hw.engines.vllm_server import Server
+from hw.engines.vllm_server import RunningServer
 from hw.journal import Journal
 from hw.pace import Budget, paced, summarize
 from hw.serve import load_patterns as load
@@ -117,7 +117,9 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
     attrs["iterations_log"] = str(log) if log.is_file() else ""
 
 
-def _server(job: Any, folder: Path, phase: str, flags: list[str], journal: Journal, iterations: Path) -> AbstractContextManager[Server]:
+def _server(
+    job: Any, folder: Path, phase: str, flags: list[str], journal: Journal, iterations: Path
+) -> AbstractContextManager[RunningServer]:
     asked: dict[str, Any] = {"flags": [*_flags(job), *flags], "log": journal.path.with_name(f"{job.stem}.{phase}.log")}
     asked |= {"max_model_len": MAX_MODEL_LEN[job.device, "text" if job.client == "text" else phase]}
     asked |= {"quantization": job.quantization}

@@ -58,7 +58,7 @@ def _llamacpp_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineKind:
     """What is to be known of an engine: its scheduler, the share of device memory that it takes by default, (max_num_seqs,
     max_num_batched_tokens) where they do not go by the GPU, whether each of its slots owns its share of the context, limits that it has no
     use for, and what its options say about the time of an iteration, as settings of sim.engine.step_clock.StepTime.
@@ -95,13 +95,13 @@ def _llamacpp(config: EngineConfig) -> Scheduler:
 # Memory: vLLM's own default; SGLang's mem-fraction-static as published in tr164; llama.cpp takes what it needs. Limits: llama.cpp's slots
 # and n_batch.
 ENGINES = {
-    "vllm": Engine(_vllm, DEFAULT_UTILIZATION, lacks={}, settings=_vllm_settings),
-    "sglang": Engine(_sglang, 0.82),
-    "llamacpp": Engine(_llamacpp, 0.95, (4, 2048), slots_own_context=True, settings=_llamacpp_settings),
+    "vllm": EngineKind(_vllm, DEFAULT_UTILIZATION, lacks={}, settings=_vllm_settings),
+    "sglang": EngineKind(_sglang, 0.82),
+    "llamacpp": EngineKind(_llamacpp, 0.95, (4, 2048), slots_own_context=True, settings=_llamacpp_settings),
 }
 
 
-def engine_of(name: str) -> Engine:
+def engine_of(name: str) -> EngineKind:
     """The engine of that name; of a dotted path, that class with what holds for vLLM. Raises UsageError for an unknown name."""
     if name in ENGINES:
         return ENGINES[name]

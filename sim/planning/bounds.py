@@ -82,7 +82,7 @@ class Bounds:
         self._applies = True
         self._traces: list[Trace] = []
         self._deadline = Deadline()
-        self._loads: dict[tuple[int, int], list[Load]] = {}
+        self._loads: dict[tuple[int, int], list[OfferedLoad]] = {}
         self._needs: dict[Any, Floats] = {}
         self._alone: dict[Any, Floats] = {}
         self._steps: dict[Any, Floats] = {}  # decode steps, of whichever pool
@@ -152,7 +152,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class OfferedLoad:
     """What the deadline says of the requests of a pool in a trial, as sums.
 
     `prompt_tokens` have to be computed `first_s` after the first arrival, `tokens` beyond the first ones `last_s` after it; the others may
@@ -167,10 +167,10 @@ class Load:
     context: int  # of the mean token, its own output left out
 
 
-NO_LOAD = Load(1.0, 0.0, 1, 1.0, 0.0, 1)
+NO_LOAD = OfferedLoad(1.0, 0.0, 1, 1.0, 0.0, 1)
 
 
-def _load(trace: Trace, shortest: int, longest: int, deadline: Deadline) -> Load:
+def _load(trace: Trace, shortest: int, longest: int, deadline: Deadline) -> OfferedLoad:
     """The load of the prompts in this range. What waits for others, or is given up, has no deadline."""
     mine = (trace.prompt_tokens > shortest) & (trace.prompt_tokens <= longest)
     if np.isnan(trace.arrival_s).any() or trace.cancel_s or not mine.any():
@@ -183,10 +183,10 @@ def _load(trace: Trace, shortest: int, longest: int, deadline: Deadline) -> Load
         last = _smallest(outputs - 1, len(trace), deadline.finish_share)
     until = span + deadline.first_s + (deadline.token_s * float(outputs.max() - 1) if deadline.token_share else math.inf)
     context = float(np.average(prompts, weights=outputs))
-    return Load(span + deadline.first_s, first, _near(float(np.quantile(prompts, 0.25))), until, last, _near(context))
+    return OfferedLoad(span + deadline.first_s, first, _near(float(np.quantile(prompts, 0.25))), until, last, _near(context))
 
 
-def _lasting_load(trace: Trace, shortest: int, longest: int, deadline: Deadline) -> Load:
+def _lasting_load(trace: Trace, shortest: int, longest: int, deadline: Deadline) -> OfferedLoad:
     """The load of the prompts in this range when it goes on for good: all of it has to be computed in the time in which it comes."""
     mine = (trace.prompt_tokens > shortest) & (trace.prompt_tokens <= longest)
     if np.isnan(trace.arrival_s).any() or not mine.any() or not (span := float(trace.arrival_s[-1])):
@@ -195,7 +195,7 @@ def _lasting_load(trace: Trace, shortest: int, longest: int, deadline: Deadline)
     cached = any(content is not None for content in trace.contents)  # such prompts cost nothing
     context = float(np.average(prompts, weights=outputs))
     typical = _near(float(np.quantile(prompts, 0.25)))
-    return Load(span, 0.0 if cached else float(prompts.sum()), typical, span, float((outputs - 1).sum()), _near(context))
+    return OfferedLoad(span, 0.0 if cached else float(prompts.sum()), typical, span, float((outputs - 1).sum()), _near(context))
 
 
 def _smallest(sizes: NDArray[np.int64], requests: int, share: float) -> float:
@@ -212,7 +212,7 @@ class _Times:
         self._ladder: dict[int, list[tuple[float, Floats]]] = {}
         self._prefill: dict[int, Floats] = {}
 
-    def needed(self, load: Load, trial: int) -> float:
+    def needed(self, load: OfferedLoad, trial: int) -> float:
         """Replicas that hold the deadline of a trial at least."""
         role, needed = self._pool.spec.role, 0.0
         if role != DECODE and load.prompt_tokens:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sim.errors import UsageError
-from sim.planning.emit import PORT, Server, one_node, prefills, settings, yaml_documents
 from sim.planning.kubernetes import IMAGE, dynamo, kserve, kubernetes, llm_d
 from sim.planning.router_args import router_arguments, router_command
+from sim.planning.servers import PORT, Server, one_node, prefills, settings, yaml_documents
 
 Written = tuple[str, list[str]]
 RAY_NAMES = ("V100", "T4", "L4", "L40S", "A100-40G", "A100-80G", "H100", "H200", "H20", "B200", "B300", "GB200", "GB300")

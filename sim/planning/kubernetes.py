@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sim.engine.versions import NEWEST
-from sim.planning.emit import PORT, Server, one_node, prefills, storage_gib, yaml_documents
 from sim.planning.router_args import router_arguments, router_command
+from sim.planning.servers import PORT, Server, one_node, prefills, storage_gib, yaml_documents
 
 IMAGE = f"vllm/vllm-openai:v{NEWEST}.0"
 DYNAMO_IMAGE = "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.6.1"

@@ -17,7 +17,7 @@ from sim.planning.emit import check_emits
 from sim.planning.front import front_of
 from sim.planning.grid import MOST_CHOICES
 from sim.planning.highest_rate import LOWEST, TRIALS, asked_rate, sustained
-from sim.planning.race import Race, Step, search
+from sim.planning.race import Race, SearchProgress, search
 from sim.planning.trials import OutOfTime, Runner, once, runner
 from sim.planning.value import best_measurement
 from sim.planning.words import MORE, for_how_long, reasons
@@ -35,7 +35,7 @@ RESERVES = ("none", "replica", "node")
 class Watch(Protocol):
     """Who is told how far a plan is."""
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: SearchProgress) -> None:
         """A step of the race."""
 
     def phase(self, what: str) -> None:

@@ -152,7 +152,7 @@ class RaceResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SearchProgress:
     """How far a race is: trials done, choices that may still be the cheapest, and the cheapest count that looks as if it did."""
 
     stage: int
@@ -172,7 +172,7 @@ class Race:
         most: int,
         standings: Sequence[Standing],
         stages: Sequence[int] = RANKED,
-        on_step: Callable[[Step], None] | None = None,
+        on_step: Callable[[SearchProgress], None] | None = None,
     ) -> None:
         self.choices, self.standings = choices, standings
         self.done = 0
@@ -197,7 +197,7 @@ class Race:
                 best, count, stage_of = behind
             self.advance(best, count, stage_of)
             if self._on_step:
-                self._on_step(Step(stage, self.done, len(ranked), None))
+                self._on_step(SearchProgress(stage, self.done, len(ranked), None))
 
     def _behind(self, equals: Sequence[int], stage: int) -> tuple[int, int, int] | None:
         """The next of the choices of equal cost to go on with the first one, and up to which stage: all run the first stages, half of them
@@ -264,7 +264,7 @@ def search(
     conditions: Sequence[Condition],
     run: Run,
     most: int,
-    on_step: Callable[[Step], None] | None = None,
+    on_step: Callable[[SearchProgress], None] | None = None,
     standings: Sequence[Standing] | None = None,
     stages: Sequence[int] = RANKED,
 ) -> tuple[RaceResult, Race]:
@@ -272,9 +272,9 @@ def search(
     known = list(standings) if standings is not None else [Standing() for _ in choices]
     best: Tried | None = None
 
-    def step(found: Step) -> None:
+    def step(found: SearchProgress) -> None:
         if on_step:
-            on_step(Step(found.stage, found.done, found.left, best, found.stage_ends))
+            on_step(SearchProgress(found.stage, found.done, found.left, best, found.stage_ends))
 
     race = Race(choices, run, most, known, stages, step)
     try:
@@ -282,7 +282,7 @@ def search(
             before = race.done
             best = race.cheapest(stage)
             if race.done > before:
-                step(Step(stage, race.done, 0, best, True))
+                step(SearchProgress(stage, race.done, 0, best, True))
     except (KeyboardInterrupt, OutOfTime) as reason:
         plan = RaceResult(choices, conditions, known, best, "time is up" if isinstance(reason, OutOfTime) else "stopped")
         likely = [each for each in plan.tried() if each.chance.value >= CERTAINTY and each.chance.certain is not False]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from sim.planning.emit import PORT, Server
+from sim.planning.servers import PORT, Server
 
 RELEASE = "vllm-router==0.1.17"
 POLICIES = {

@@ -69,7 +69,7 @@ def _given() -> str:
     """
     import json
 
-    from simctl.scenario import options_by_name
+    from simctl.file_options import options_by_name
 
     arguments = click.get_current_context().meta.get(ARGUMENTS, ())
     given, _, _ = command.make_parser(click.Context(command)).parse_args(list(arguments))

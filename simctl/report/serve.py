@@ -19,7 +19,8 @@ import click
 from sim.errors import SimctlError, UsageError, ending
 from sim.files import plain
 from simctl import __version__
-from simctl.scenario import ScenarioCell, options_by_name
+from simctl.file_options import options_by_name
+from simctl.scenario import ScenarioCell
 
 LOOPBACK = "127.0.0.1"
 COUNTS, WANTED_S = (200, 100, 50), 0.6  # requests of an answer: the most whose first answer is there in this time
@@ -218,10 +219,10 @@ def server(routes: Routes, port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    class Server(ThreadingHTTPServer):
+    class LoopbackServer(ThreadingHTTPServer):
         daemon_threads, block_on_close, allow_reuse_address = True, False, False
 
-    return Server((LOOPBACK, port), Handler)
+    return LoopbackServer((LOOPBACK, port), Handler)
 
 
 def routes_of(page: str, answers: Callable[[str], tuple[int, dict[str, Any]]]) -> Routes:

@@ -10,7 +10,7 @@ from simctl.text.live_line import LiveLine
 
 if TYPE_CHECKING:
     from sim.planning.choices import Choice
-    from sim.planning.race import Step
+    from sim.planning.race import SearchProgress
 
 SELDOM_S = 10.0
 
@@ -29,7 +29,7 @@ class PlanProgress:
         self._choices = choices
         return self
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: SearchProgress) -> None:
         if self._due() if self._seldom else step.stage_ends if self._line.lines else self._line.live and self._line.due():
             self._line.show(self._text(step))
 
@@ -48,7 +48,7 @@ class PlanProgress:
         """Leave a clean line."""
         self._line.end()
 
-    def _text(self, step: Step) -> str:
+    def _text(self, step: SearchProgress) -> str:
         best = "none yet"
         if step.best is not None:
             choice = self._choices[step.best.choice]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from simctl.scenario import ScenarioCell, command_of
+from simctl.file_options import command_of
+from simctl.scenario import ScenarioCell
 from tests.cli import run
 
 BASE = {"gpu": "A10", "num-prompts": "4"}

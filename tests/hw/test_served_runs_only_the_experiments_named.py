@@ -11,7 +11,7 @@ import pytest
 
 from hw.__main__ import main
 from hw.artifact import load
-from hw.engines.vllm_server import Server
+from hw.engines.vllm_server import RunningServer
 from hw.jobs import Job, run
 from hw.journal import Journal
 from hw.serve.client import ServedRequest
@@ -31,7 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     @contextmanager
     def serve(model: str, folder: Path, **how: Any) -> Any:
         seen.append(model)
-        yield Server("http://127.0.0.1:9", model, {"engine": "pretend"})
+        yield RunningServer("http://127.0.0.1:9", model, {"engine": "pretend"})
 
     async def at_once(target: Any, prompts: Any, n: int, prompt_tokens: int, output_tokens: int, first: int = 0) -> list[ServedRequest]:
         times = [0.1 + 0.01 * i for i in range(output_tokens)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from sim.planning.bounds import ENOUGH, NO_LOAD, TRIALS, Bounds, Deadline, Load, _lasting_load, _load, deadline_of, standings_of
+from sim.planning.bounds import ENOUGH, NO_LOAD, TRIALS, Bounds, Deadline, OfferedLoad, _lasting_load, _load, deadline_of, standings_of
 from sim.planning.day import hours_of
 from sim.planning.highest_rate import sustained
 from sim.planning.race import Standing, Tried
@@ -30,7 +30,7 @@ ALL = 2**60
 
 def test_the_least_work_leaves_out_the_largest_that_may_be_late():
     # one prompt of ten may be late, two answers: 10 + ... + 90 tokens, and 0 + ... + 7 after the first ones
-    assert _load(TRACE, 0, ALL, MOST) == Load(9.0 + 2.0, 450.0, 32, pytest.approx(9.0 + 2.0 + 0.1 * 9), 28.0, 64)
+    assert _load(TRACE, 0, ALL, MOST) == OfferedLoad(9.0 + 2.0, 450.0, 32, pytest.approx(9.0 + 2.0 + 0.1 * 9), 28.0, 64)
 
 
 def test_a_range_of_prompts_has_its_own_work_and_everyones_latecomers():
@@ -53,7 +53,7 @@ def test_what_has_no_time_of_its_own_has_no_deadline():
 
 
 def test_a_lasting_load_is_computed_in_the_time_in_which_it_comes():
-    assert _lasting_load(TRACE, 0, ALL, MOST) == Load(9.0, 550.0, 32, 9.0, 45.0, 64)
+    assert _lasting_load(TRACE, 0, ALL, MOST) == OfferedLoad(9.0, 550.0, 32, 9.0, 45.0, 64)
     assert _lasting_load(TRACE, 0, 50, MOST).prompt_tokens == 150.0
 
 

@@ -4,8 +4,8 @@ from importlib import import_module
 
 import pytest
 
-from sim.planning.emit import repository as repository_of
-from sim.planning.emit import serve_arguments
+from sim.planning.servers import repository as repository_of
+from sim.planning.servers import serve_arguments
 from sim.study.deployment import plan_engine
 from tests.planning.emits import DEPLOYMENTS, pool_of
 

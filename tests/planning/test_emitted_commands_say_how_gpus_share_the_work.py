@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.planning.emit import serve_arguments
+from sim.planning.servers import serve_arguments
 from sim.specs.lora import Lora
 from sim.specs.parallel import Parallel
 from sim.study.deployment import Deployment, plan_engine

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sim.planning.emit import Server, serve_arguments
 from sim.planning.emitters import KINDS
+from sim.planning.servers import Server, serve_arguments
 from sim.study.deployment import Deployment
 from sim.study.fleet_spec import PoolSpec
 

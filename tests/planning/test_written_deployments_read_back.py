@@ -5,8 +5,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sim.errors import UsageError
-from sim.planning.emit import Server, serve_arguments
 from sim.planning.emitters import KINDS
+from sim.planning.servers import Server, serve_arguments
 from sim.specs.gpus import get_gpu
 from sim.specs.parallel import Parallel
 from sim.specs.topology import default_topology, with_node

@@ -11,7 +11,7 @@ from sim import Deployment, Limits, Workload, get_gpu, get_model, simulate
 from sim.cluster.router import ROUTERS, LoadRouter
 from sim.cost.rates import UNITS
 from sim.engine.config import EngineConfig
-from sim.engine.registry import ENGINES, Engine
+from sim.engine.registry import ENGINES, EngineKind
 from sim.engine.vllm import VllmScheduler
 from sim.results import metrics, tables
 from sim.results.metrics import FIGURES, Figure
@@ -39,7 +39,7 @@ def most_running(one) -> int:
 
 
 def test_an_engine_is_one_entry_or_a_dotted_path(monkeypatch):
-    monkeypatch.setitem(ENGINES, "one-at-a-time", Engine(OneAtATime, memory_share=0.9, batch_limits=(4, 2048)))
+    monkeypatch.setitem(ENGINES, "one-at-a-time", EngineKind(OneAtATime, memory_share=0.9, batch_limits=(4, 2048)))
     by_name, by_path = served("one-at-a-time"), served(f"{__name__}.OneAtATime")
     assert most_running(by_name) == most_running(by_path) == 1 < most_running(served())
     assert by_name.config.max_num_seqs == 4

@@ -1,0 +1,148 @@
+"""Servers of a plan: equal replicas, and the `vllm serve` arguments that start each."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sim.errors import UsageError
+from sim.study.memory import resident_weight_bytes
+
+if TYPE_CHECKING:
+    from sim.study.deployment import Deployment
+    from sim.study.fleet_spec import PoolSpec
+
+PORT = 8000
+SIXTEEN = {"bf16": "bfloat16", "fp16": "float16"}
+NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}  # KV from prefill to decode replicas
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Equal replicas and how each is started: the model, then the flags."""
+
+    name: str
+    role: str
+    replicas: int
+    deployment: Deployment
+    arguments: list[str]
+
+    @property
+    def model(self) -> str:
+        return self.arguments[0]
+
+    @property
+    def flags(self) -> list[str]:
+        return self.arguments[1:]
+
+
+def serve_arguments(pool: PoolSpec) -> list[str]:
+    """Arguments of `vllm serve`, every limit that the simulation took written out. Raises UsageError for what vLLM does not have."""
+    from sim.errors import SimctlError
+    from sim.study.deployment import plan_engine
+
+    d = pool.deployment
+    limits, precision = d.limits, d.precision
+    if limits.engine != "vllm":
+        raise UsageError(f"--emit writes what starts vLLM, not {limits.engine}")
+    if limits.attention.kind != "dense" or limits.attention.placement != "hbm" or limits.draft or limits.options:
+        raise UsageError("--emit knows dense attention in HBM, and no drafts or engine options")
+    try:
+        config = plan_engine(d)[0]
+    except (SimctlError, UsageError):  # does not fit: it will not win
+        return []
+    found = [repository(d.model.source, d.model.name)]
+    if d.model.checkpoint is not None and precision.weights == d.model.checkpoint.dtype:
+        pass  # vLLM reads it from the checkpoint
+    elif precision.weights in SIXTEEN:
+        found += ["--dtype", SIXTEEN[precision.weights]]
+    elif precision.weights == "fp8":
+        found += ["--quantization", "fp8"]
+    if precision.kv not in SIXTEEN:  # also where the checkpoint asks for it: saying it twice is no harm
+        found += ["--kv-cache-dtype", precision.kv]
+    seqs, budget = d.batch_limits()
+    found += ["--tensor-parallel-size", str(d.tp)]
+    found += ["--pipeline-parallel-size", str(d.parallel.pp)] if d.parallel.pp > 1 else []
+    found += ["--data-parallel-size", str(d.parallel.dp)] if d.parallel.dp > 1 else []
+    found += ["--enable-expert-parallel"] if d.parallel.expert else []
+    if limits.lora is not None:
+        found += ["--enable-lora", "--max-lora-rank", str(limits.lora.rank), "--max-loras", str(limits.lora.adapters)]
+    found += ["--enforce-eager"] if limits.enforce_eager else []
+    found += ["--max-num-seqs", str(seqs), "--max-num-batched-tokens", str(budget), "--max-model-len", str(config.max_model_len)]
+    found += ["--gpu-memory-utilization", f"{limits.memory_share:g}", "--block-size", str(config.block_size)]
+    found += ["--enable-prefix-caching" if config.enable_prefix_caching else "--no-enable-prefix-caching"]
+    found += ["--enable-chunked-prefill" if config.enable_chunked_prefill else "--no-enable-chunked-prefill"]
+    if config.policy != "fcfs":
+        found += ["--scheduling-policy", config.policy]
+    if config.long_prefill_token_threshold:
+        found += ["--long-prefill-token-threshold", str(config.long_prefill_token_threshold)]
+    if config.prefill_schedule_interval > 1:
+        found += ["--prefill-schedule-interval", str(config.prefill_schedule_interval)]
+    if limits.num_gpu_blocks is not None:
+        found += ["--num-gpu-blocks-override", str(limits.num_gpu_blocks)]
+    if limits.kv_offloading_size is not None:
+        found += ["--kv-offloading-size", f"{limits.kv_offloading_size:g}"]
+    if pool.role != "serve":
+        found += ["--kv-transfer-config", json.dumps(NIXL)]
+    return found
+
+
+def repository(source: str, name: str) -> str:
+    """The model's repository on Hugging Face, as its catalogue entry names it; else its name."""
+    found = re.search(r"config\.json of ([\w.-]+/[\w.-]+) on Hugging Face", source)
+    return found[1] if found else name
+
+
+def one_node(servers: Sequence[Server], kind: str) -> None:
+    """Raises UsageError for a replica of more GPUs than a node has: no pod or container spans nodes."""
+    for server in servers:
+        d = server.deployment
+        if d.links.nodes(d.gpus) > 1:
+            raise UsageError(f"--emit {kind} writes replicas of one node; {d.gpus} GPUs are more: --emit vllm has the command")
+
+
+def prefills(servers: Sequence[Server]) -> bool:
+    """Whether some servers hand their prompts over to others."""
+    return any(server.role == "prefill" for server in servers)
+
+
+def storage_gib(server: Server) -> int:
+    """GiB of disk for the weights, with room for the files beside them."""
+    d = server.deployment
+    return int(1.2 * resident_weight_bytes(d.model, d.precision) / 2**30) + 10
+
+
+def yaml_documents(documents: Sequence[dict[str, Any]]) -> str:
+    """YAML documents, what is said twice written out."""
+    import yaml
+
+    class Plain(yaml.SafeDumper):
+        """Knows no references."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    return yaml.dump_all(documents, Dumper=Plain, sort_keys=False, width=120)
+
+
+def settings(flags: Sequence[str]) -> dict[str, Any]:
+    """Flags as the engine's own arguments by name, their values as YAML has them."""
+    found: dict[str, Any] = {}
+    rest = list(flags)
+    while rest:
+        name = rest.pop(0).removeprefix("--")
+        if rest and not rest[0].startswith("--"):
+            found[name.replace("-", "_")] = _value(rest.pop(0))
+        else:
+            found[name.removeprefix("no-").replace("-", "_")] = not name.startswith("no-")
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

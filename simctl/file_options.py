@@ -1,0 +1,50 @@
+"""Options of commands as scenario and fleet files spell them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sim.errors import UsageError
+from simctl.option_groups import Setting, members_of
+
+
+def command_of(name: str) -> click.Command:
+    from simctl.cli import group
+
+    command = group.get_command(click.Context(group), name)
+    assert command is not None
+    return command
+
+
+def options_by_name(command: click.Command) -> dict[str, click.Option]:
+    """The command's options, and the settings of its groups, by their long names without the dashes."""
+    found = [option for option in members_of(command.params) if option.name not in ("as_json", "out", "plot", "chrome_trace")]
+    return {name.removeprefix("--"): option for option in found for name in option.opts if name.startswith("--")}
+
+
+def option_value(where: str, value: Any, option: click.Option, folder: Path | None = None) -> Any:
+    """A value of a file as the option takes it, paths taken from `folder`. Raises UsageError that begins with `where`."""
+    if option.is_flag:
+        if isinstance(value, str) and value.casefold() in ("true", "false"):  # of --set
+            value = value.casefold() == "true"
+        if not isinstance(value, bool):
+            raise UsageError(f"{where}: needs true or false")
+        return value
+    if isinstance(value, dict | bool) or value is None:
+        raise UsageError(f"{where}: needs a value")
+    if option.multiple:
+        return [str(item) for item in (value if isinstance(value, list) else [value])]
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return str(folder / text) if folder and isinstance(option.type, click.Path) and not Path(text).is_absolute() else text
+
+
+def arguments_of(key: str, value: Any, option: click.Option) -> list[str]:
+    """A value of a file as words of the command line."""
+    if isinstance(option, Setting):
+        return [option.group, f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+    if option.is_flag:
+        return [f"--{key}"] if value else list(option.secondary_opts[:1])
+    return [part for item in (value if option.multiple else [value]) for part in (f"--{key}", item)]
