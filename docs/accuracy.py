@@ -99,7 +99,7 @@ def tables() -> dict[str, str]:
 
 
 def left_out() -> None:
-    """What `simctl validate --left-out` prints, as docs/data/left-out.csv."""
+    """Output of `simctl validate --left-out`, as docs/data/left-out.csv."""
     call = [sys.executable, "-m", "simctl", "validate", "--left-out", "--json"]
     rows = json.loads(subprocess.run(call, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout)["pooled"]
     with LEFT_OUT.open("w", encoding="utf-8", newline="") as file:

@@ -37,7 +37,7 @@ PACKAGES = ("sim", "calibrate", "hw", "kernels")
 
 
 def pages() -> dict[str, str | bytes]:
-    """What the site is built from, by address: the pages of docs/ with their files, and those that are made."""
+    """Pages of the site by address: those of docs/ with their files, and those that are made."""
     made: dict[str, str | bytes] = {"reference/cli.md": cli_reference(), "adr/index.md": decisions(), "notebooks/index.md": notebooks()}
     made["claims.md"] = claims()
     made["reference/coverage.md"] = runpy.run_path(str(ROOT / "docs" / "coverage.py"))["page"]()
@@ -150,7 +150,7 @@ def escaped(text: str) -> str:
 
 
 def claims() -> str:
-    """What `simctl replicate all` prints, as tables."""
+    """Output of `simctl replicate all`, as tables."""
     parts = ["# Published claims\n\nWhat five reports say, and what comes out when it is computed again: `simctl replicate all`.\n"]
     for report in REPORTS:
         parts.append(f"## {report}\n\n| claim | verdict | published | we get | 90 % interval |\n| --- | --- | --- | --- | --- |")

@@ -1,4 +1,4 @@
-"""What to install for a part that needs further packages."""
+"""Install hints for parts that need further packages."""
 
 from __future__ import annotations
 

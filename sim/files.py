@@ -86,7 +86,7 @@ def text_of(path: Path, most_bytes: int, name: str | None = None) -> str:
 
 
 def _file_target(path: str | Path) -> Path:
-    """What `path` leads to, links followed. Devices, pipes and folders are never replaced. UsageError."""
+    """Target of `path`, links followed. Devices, pipes and folders are never replaced. UsageError."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise UsageError(f"cannot write {path}: it is a folder")

@@ -29,7 +29,7 @@ class Condition:
     at_least: bool = False
 
     def use(self, summary: Mapping[str, float]) -> float:
-        """How much of the limit is used: 1 at the limit, more beyond it. Infinite where the run has no such figure."""
+        """Share of the limit that is used: 1 at the limit, more beyond it. Infinite where the run has no such figure."""
         value = _figure(self.figure, summary)
         if value != value:
             return float("inf")

@@ -29,7 +29,7 @@ def to_ticks(seconds: float) -> int:
 
 
 def iterations_before(stretch: Stretch, wait: int) -> int:
-    """How many iterations of the stretch begin less than `wait` ticks (above 0) after its beginning."""
+    """Number of iterations of the stretch that begin less than `wait` ticks (above 0) after its beginning."""
     first, increment, _ = stretch
     # a real root of first*n + increment*n*(n-1)/2 = wait as a guess, then exact integers
     linear = first - increment / 2

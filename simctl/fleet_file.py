@@ -102,7 +102,7 @@ class At:
         return self.value
 
     def made(self, make: Callable[..., Any], **given: Any) -> Any:
-        """What `make` makes of it, its errors naming this place."""
+        """Result of `make`, its errors naming this place."""
         try:
             return make(**given)
         except UsageError as error:

@@ -81,7 +81,7 @@ def learn(grid_file: Path, served_file: Path, out: Path, settings: Settings) -> 
 
 
 def gates(d: Diagnostics) -> str:
-    """How well the sample converged, and what `simctl calibrate` would say of it."""
+    """Convergence of the sample, and the verdict of `simctl calibrate`."""
     text = f"R-hat <= {d.rhat_max:.3f}, effective sample size >= {d.ess_min:.0f}, {d.divergences} divergences"
     found = d.failures()
     return f"{text}; `simctl calibrate` refuses such rates ({'; '.join(found)}): measure longer, --budget" if found else text

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Parsed(click.ParamType):
-    """What `read` makes of a text. One for which it raises ValueError is refused: it is `wrong`, or what a UsageError says of it."""
+    """A text parsed by `read`. One for which it raises ValueError is refused: it is `wrong`, or what a UsageError says of it."""
 
     def __init__(self, name: str, read: Callable[[str], Any], wrong: str = "") -> None:
         self.name, self._read, self._wrong = name, read, wrong

@@ -42,7 +42,7 @@ SERVED = ("served_qwen2.5-7b.nc", "served_qwen3-14b.nc")  # one run of a model w
 
 @dataclass(frozen=True)
 class Ablation:
-    """What is left out: rates fixed at values that cost nothing, and names of sim.cost replaced."""
+    """A term left out: rates fixed at values that cost nothing, and names of sim.cost replaced."""
 
     name: str
     rates: Mapping[str, float]

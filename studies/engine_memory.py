@@ -64,7 +64,7 @@ class KvRun:
 
     @property
     def build(self) -> tuple[str, str, float, float, int]:
-        """What starts of the same engine share, on whatever card."""
+        """Key that starts of the same engine share, on whatever card."""
         return self.model, self.weight_dtype, self.mlp_bytes, self.logit_bytes, self.tp
 
     @property

@@ -1,1 +1,1 @@
-"""Which cells to measure next, for the sake of one decision, and what that is expected to buy."""
+"""Experiment design: cells to measure next for one decision, and their expected value."""

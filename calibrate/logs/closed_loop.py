@@ -1,4 +1,4 @@
-"""Which client sent which request, where a benchmark kept a number of clients busy.
+"""Clients of requests, where a benchmark kept a number of clients busy.
 
 A benchmark with a limit on what is in flight sends the next request when an answer comes back. Replayed at the times it was really sent, a
 simulated server that is a little slower or faster than the real one piles requests up or idles; replayed as clients it does not.
@@ -66,6 +66,6 @@ def numbered(names: Sequence[str]) -> NDArray[np.int64]:
 
 
 def ends_of(sent_s: NDArray[np.float64], e2el_s: NDArray[np.float64], waited_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """When each request left its client free [request]: answered, or given up."""
+    """Times at which each request left its client free [request]: answered, or given up."""
     took = np.where(np.isfinite(e2el_s), e2el_s, waited_s)
     return np.asarray(sent_s + np.where(np.isfinite(took), took, math.inf))

@@ -152,7 +152,7 @@ def assemble(
 
 
 def _streams(seen: Sequence[LoggedRequest], sent: Array) -> tuple[Array, ...] | None:
-    """When the tokens of each request came, from the first sending on; None where the log does not say that of all answers."""
+    """Token times of each request, from the first sending on; None where the log does not say that of all answers."""
     if any(math.isnan(s.sent_s) or not (s.token_s or math.isfinite(s.waited_s)) for s in seen):
         return None
     return tuple(at + np.array(s.token_s) for at, s in zip(sent, seen, strict=True))

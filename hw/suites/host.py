@@ -183,7 +183,7 @@ def measure(device: str) -> list[dict[str, Any]]:
 
 
 def headline(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """What files of other suites carry of it as attributes: `host_{what}`, in the units of the rows."""
+    """Attributes that files of other suites carry of it: `host_{what}`, in the units of the rows."""
     return {f"host_{row['what']}": float(row["value_median"]) for row in rows} | described()
 
 

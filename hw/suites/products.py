@@ -56,7 +56,7 @@ Point = tuple[ListedGemm, int]  # and its rows
 
 
 class Device(Protocol):
-    """What a pass needs of `hw.suites.products_device.Calls`."""
+    """Methods of `hw.suites.products_device.Calls` that a pass needs."""
 
     def time_s(self, product: ListedGemm, rows: int) -> tuple[float, bool]: ...
     def error(self, product: ListedGemm) -> float: ...

@@ -130,7 +130,7 @@ def _server(
 
 
 def _by_url(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
-    """What that server is, only its answers tell. Raises SimctlError with its words when it does not complete one short prompt."""
+    """Identity of a server by URL, from its answers. Raises SimctlError with its words when it does not complete one short prompt."""
     chat, text = job.endpoint == "chat", job.prompts == "text"
     target = Target(job.url, job.model, text=text, chat=chat, headers=job.headers)
     attrs |= {"client": "text" if text else "token ids", "endpoint": job.endpoint}

@@ -84,7 +84,7 @@ class Regimes:
 
 @dataclass(frozen=True, slots=True)
 class RegimeMap:
-    """Where block-128 top-`k` decode beats dense, both with their KV cache in `kv_in` (hbm or host).
+    """Contexts and batches at which block-128 top-`k` decode beats dense, both with their KV cache in `kv_in` (hbm or host).
 
     `contexts` in tokens, `batches` in sequences. Rates as in WhatIf.
     """

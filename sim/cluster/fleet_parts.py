@@ -18,7 +18,7 @@ from sim.ticks import ARRIVAL
 
 
 class Callers(Protocol):
-    """Who hears what the fleet does with requests."""
+    """Receivers of what the fleet does with requests."""
 
     def came_through(self, request: Request) -> None:
         """The last token has reached the client."""

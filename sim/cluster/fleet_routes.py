@@ -28,7 +28,7 @@ def pick(f: FleetCore, call: int) -> int:
 
 
 def find_known(f: FleetCore, number: int) -> None:
-    """How many of the first blocks of a call each replica was sent, as its KNOWN."""
+    """Number of the first blocks of a call that each replica was sent, as its KNOWN."""
     name, depth = f.calls[number + on.FIRST_NAME], f.calls[number + on.DEPTH]
     holding, known = -1, 0
     while known < depth and holding:
@@ -84,7 +84,7 @@ def choose(f: FleetCore, number: int, prompt: int) -> int:
 
 
 def score_of(f: FleetCore, load: int, prompt: int) -> float:
-    """What a replica has least of where the policy picks it."""
+    """Score that the policy minimises."""
     loads, policy = f.loads, f.c[on.POLICY]
     if policy == on.LMETRIC or policy == on.UNIFIED:
         work = loads[load + on.PENDING] + new_tokens(f, load, prompt) + f.x[on.DECODE_WEIGHT] * loads[load + on.ONGOING]

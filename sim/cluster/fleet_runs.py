@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class FleetRun:
-    """What came of a trace: `order` lists calls as they were sent, `ended` is when the last answer came (ticks), and [call] are when each
+    """Result of a trace: `order` lists calls as they were sent, `ended` is when the last answer came (ticks), and [call] are when each
     was sent (s), its numbers as a request (sim.engine.core_state), its replica, when it reached that (ticks), and how that was decided.
     """
 
@@ -158,7 +158,7 @@ def _several(column: Any, replicas: int, arrays: bool) -> Any:
 
 
 def _draws(router: str, replicas: int, options: Mapping[str, Any], count: int) -> Ints:
-    """What a router draws for each pick, whatever the loads: [count, 2] replicas."""
+    """Random draws of a router for each pick, whatever the loads: [count, 2] replicas."""
     found = np.zeros((count, 2), dtype=np.int64)
     if on.ROUTES[router] == on.POWER_OF_TWO:
         policy = PowerOfTwo(seed=options.get("seed", 0))

@@ -85,7 +85,7 @@ class Random(RoundRobin):
 
 
 class SentBlocks:
-    """Which replica was sent which KV blocks, by name; of each replica the least recently sent are dropped beyond `capacity`."""
+    """KV blocks that each replica was sent, by name; of each replica the least recently sent are dropped beyond `capacity`."""
 
     def __init__(self, replicas: int, capacity: int) -> None:
         self._capacity = capacity

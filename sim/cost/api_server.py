@@ -25,7 +25,7 @@ class SharedServer:
         self._leaves.append(self._given + self._work)
 
     def next_departure(self) -> int | None:
-        """When the next job leaves if none arrives before; None when there is none."""
+        """Departure of the next job if none arrives before; None when there is none."""
         if not self._leaves:
             return None
         return self._since + math.ceil(max(self._leaves[0] - self._given, 0.0) * len(self._leaves))
@@ -44,7 +44,7 @@ class SharedServer:
 
 
 def departures(arrivals: Sequence[int], work: int) -> list[int]:
-    """When each of the jobs that arrive at these ticks (in order) leaves a SharedServer."""
+    """Departures from a SharedServer of the jobs that arrive at these ticks (in order)."""
     server, left = SharedServer(work), []
     for arrival in [*arrivals, None]:
         while (leaves := server.next_departure()) is not None and (arrival is None or leaves <= arrival):

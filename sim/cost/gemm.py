@@ -257,7 +257,7 @@ def read_table(file: IO[bytes]) -> dict[str, dict[Gemm, Measured]]:
 
 
 def nearest(measured_rows: Array, rows: Array) -> NDArray[np.intp]:
-    """Which of the measured numbers of rows (ascending) stands for each."""
+    """Nearest of the measured numbers of rows (ascending) for each."""
     exact = np.searchsorted(measured_rows, rows).clip(max=measured_rows.size - 1)
     beyond = np.flatnonzero(measured_rows > GRAPH_TOKENS)
     whole = beyond[measured_rows[beyond] % TILE > 0]

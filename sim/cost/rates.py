@@ -85,12 +85,12 @@ class RateDraws:
 
     @property
     def summary(self) -> str:
-        """Where the rates come from, in one line."""
+        """Source of the rates, in one line."""
         return self.source.text()
 
     @property
     def basis(self) -> dict[str, str]:
-        """Where each rate comes from, in words."""
+        """Source of each rate, in words."""
         return {name: source.text() for name, source in self.sources.items()}
 
     def adjusted(self, names: Iterable[str], what: str) -> dict[str, Provenance]:

@@ -96,7 +96,7 @@ class Work(NamedTuple):
 
 
 class Coefficients(NamedTuple):
-    """What a (model, precision, tp, GPU) contributes per token, pair or iteration. All per GPU."""
+    """Work of a (model, precision, tp, GPU) per token, pair or iteration. All per GPU."""
 
     linear_bytes: float  # read by every iteration
     linear_flops: float  # per row
@@ -353,7 +353,7 @@ def expected_experts(experts: Any, top_k: Any, tokens: Any) -> Any:
 
 
 def busiest(mean: Any, gpus: int) -> Any:
-    """What the busiest of `gpus` gets of tokens or experts that fall on them at random, `mean` on each: sqrt(2 ln(gpus) mean) more."""
+    """Load of the busiest of `gpus`, of tokens or experts that fall on them at random, `mean` on each: sqrt(2 ln(gpus) mean) more."""
     return mean + (2.0 * math.log(gpus) * mean) ** 0.5
 
 

@@ -160,7 +160,7 @@ def _cache_directory(numba_version: str) -> Path:
 
 
 def _meaning(function: FunctionType) -> list[Any]:
-    """What a function's machine code hangs on: its instructions, and the values of the globals and module attributes that they read."""
+    """Dependencies of a function's machine code: its instructions, and the values of the globals and module attributes that they read."""
     code, names = function.__code__, function.__globals__
     constants = [each for each in code.co_consts if each != function.__doc__]
     read: list[Any] = [code.co_code.hex(), constants, code.co_varnames, code.co_names]

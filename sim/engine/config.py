@@ -1,4 +1,4 @@
-"""What an engine is told at start-up: the limits its scheduler obeys, under the names its own command line uses."""
+"""Engine configuration: the limits its scheduler obeys, under the names its own command line uses."""
 
 from __future__ import annotations
 

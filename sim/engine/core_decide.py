@@ -105,7 +105,7 @@ def remember_shared(e: Core, request: int, computed: int) -> None:
 
 
 def lacking(e: Core, budget: int, lacks: int) -> int:
-    """What keeps the first waiting request out; `lacks` is what its plan found."""
+    """Reason that keeps the first waiting request out; `lacks` is what its plan found."""
     s = e.s
     if not s[at.QUEUED]:
         return 0
@@ -115,7 +115,7 @@ def lacking(e: Core, budget: int, lacks: int) -> int:
 
 
 def note_state(e: Core) -> None:
-    """What the engine looks like at the decision, for the log."""
+    """State of the engine at the decision, for the log."""
     s = e.s
     s[at.WAS_RUNNING], s[at.WAS_USED] = s[at.RUNNING], e.s[at.BLOCKS] - s[at.FREE]
 

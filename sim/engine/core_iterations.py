@@ -18,7 +18,7 @@ from sim.ticks import Stretch, elapsed, to_ticks
 
 
 class Given(NamedTuple):
-    """What the formula reads: attributes of the coefficients, of the rates and of the attention policy."""
+    """Inputs of the formula: attributes of the coefficients, of the rates and of the attention policy."""
 
     coefficients: Any
     rates: Any
@@ -232,7 +232,7 @@ def blocks_due(e: Core, n: int) -> int:
 
 
 def with_room(e: Core, most: int) -> int:
-    """How many of the next `most` iterations find their blocks, those of the first taken."""
+    """Number of the next `most` iterations that find their blocks, those of the first taken."""
     s, size = e.s, e.s[at.BLOCK]
     if s[at.BATCH] * (1 + (most - 2) // size) <= s[at.FREE]:  # at most one block for each, every `size` iterations
         return most

@@ -102,7 +102,7 @@ def take_back(e: Core, request: int) -> None:
 
 
 def find_hits(e: Core, request: int) -> int:
-    """How many blocks the longest cached prefix has that others also ask for, short of the last known token; they are listed at the seat
+    """Number of blocks of the longest cached prefix that others also ask for, short of the last known token; they are listed at the seat
     that the request would get. Returns how many of them nobody holds.
     """
     s, q = e.s, e.q
@@ -190,7 +190,7 @@ def slot_of(e: Core, name: int) -> int:
 
 
 def home_of(name: int, mask: int) -> int:
-    """Where a name is looked for first."""
+    """First place of a name in the hash table."""
     return (name * 0x9E3779B1 >> 7) & mask
 
 

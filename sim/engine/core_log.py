@@ -73,7 +73,7 @@ class Expanded:
 
     @cached_property
     def ends(self) -> Ints:
-        """When the tokens of each are sent: without overlap at its end, else when its successor was launched, if there is one."""
+        """Sending times of each iteration's tokens: without overlap at its end, else when its successor was launched, if there is one."""
         if not self._config.overlaps:
             return self._of(at.R_DECIDED) + self._elapsed(self._later + 1)
         settled = self._of(at.R_SETTLED)

@@ -30,7 +30,7 @@ def cut(e: Core, now: int) -> None:
 
 
 def iterations_begun(stretch: Stretch, since: int) -> int:
-    """How many iterations of a stretch begin less than `since` ticks after its beginning."""
+    """Number of iterations of a stretch that begin less than `since` ticks after its beginning."""
     if since <= 0:
         return 0
     low, high = 0, 1
@@ -46,7 +46,7 @@ def iterations_begun(stretch: Stretch, since: int) -> int:
 
 
 def after(e: Core, n: int) -> int:
-    """When the decision after `n` of the planned iterations is made: at the end of the last, or of the one before it."""
+    """Time of the decision after `n` of the planned iterations: at the end of the last, or of the one before it."""
     s = e.s
     stretch = Stretch(s[at.FIRST], s[at.INCREMENT], 0)
     if e.s[at.OVERLAP]:

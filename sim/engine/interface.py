@@ -73,7 +73,7 @@ class Iteration:
 
 @dataclass(slots=True, eq=False)
 class Outcome:
-    """What an iteration produced: one sampled token for each of `sampled`, and `drafts_kept` draft tokens over all of them; `finished` are
+    """Outcome of an iteration: one sampled token for each of `sampled`, and `drafts_kept` draft tokens over all of them; `finished` are
     done and their blocks are free.
     """
 

@@ -54,7 +54,7 @@ class Pipeline:
         self.decides = self.ends = max(now, self.ends)
 
     def sends(self, host: int) -> int:
-        """When the tokens of the iteration before are sent, if the next decision keeps the host for `host` ticks."""
+        """Sending time of the tokens of the iteration before, if the next decision keeps the host for `host` ticks."""
         launched = self.decides + host
         return launched if launched > self.ends else self.ends
 

@@ -59,7 +59,7 @@ def _llamacpp_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """What is to be known of an engine: its scheduler, the share of device memory that it takes by default, (max_num_seqs,
+    """An engine: its scheduler, the share of device memory that it takes by default, (max_num_seqs,
     max_num_batched_tokens) where they do not go by the GPU, whether each of its slots owns its share of the context, limits that it has no
     use for, and what its options say about the time of an iteration, as settings of sim.engine.step_clock.StepTime.
     """

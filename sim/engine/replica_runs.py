@@ -32,7 +32,7 @@ class PlainPolicy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a replica did: numbers of requests [request, REQUEST], and the log: `rows` [row, ROW] and `entries` [entry, ENTRY], whose
+    """Result of a replica: numbers of requests [request, REQUEST], and the log: `rows` [row, ROW] and `entries` [entry, ENTRY], whose
     requests are places (see sim.engine.core_state).
     """
 
@@ -43,7 +43,7 @@ class Served:
 
 
 def given_of(steps: StepTime, arrays: bool = False) -> Given:
-    """What the formula reads; with `arrays` as records, whose type compiled code knows at a glance."""
+    """Inputs of the formula; with `arrays` as records, whose type compiled code knows at a glance."""
     coefficients, rates = steps.given
     if not arrays:
         return Given(coefficients, rates, steps.policy)
@@ -77,7 +77,7 @@ def requests_of(arrives: Ints, prompt: Ints, output: Ints) -> Ints:
 
 
 class Log:
-    """What is moved out of the log of a replica's state."""
+    """Rows moved out of the log of a replica's state."""
 
     def __init__(self) -> None:
         self._rows: list[Ints] = []

@@ -1,4 +1,4 @@
-"""What SGLang's prefill admission weighs: the order of the queue, and the tokens that a prefill batch may still take."""
+"""SGLang's prefill admission: the order of the queue, and the tokens that a prefill batch may still take."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class PrefillBudget:
         return self._kv.free_blocks * self._page - self._taken
 
     def page_up(self, tokens: int) -> int:
-        """What a request of so many prompt tokens is booked with: whole pages, and one more."""
+        """Tokens reserved for a request of so many prompt tokens: whole pages, and one more."""
         return self._rounded(tokens) + self._page
 
     def holds(self, tokens: int) -> bool:

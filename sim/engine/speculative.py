@@ -107,7 +107,7 @@ class Speculation:
         return float(self.acceptance * self.acceptance_decay**position)
 
     def accepted(self, request: Request, drafts: int) -> int:
-        """How many of `drafts` draft tokens are accepted now."""
+        """Number of `drafts` draft tokens that are accepted now."""
         key = [self.seed, request.generated_tokens, *request.request_id.encode()]
         luck = np.random.default_rng(key).random(drafts)
         for position in range(drafts):

@@ -317,7 +317,7 @@ class StepTime:
         return to_ticks(self._staged_s(shape) if self._in_stages else step_time_s(self.work(shape), self._rates))
 
     def work(self, shape: BatchShape) -> Work:
-        """What the iteration moves and computes."""
+        """Work of the iteration."""
         return work_from(self._coefficients, shape, self.policy)
 
     def _staged_s(self, shape: BatchShape) -> float:

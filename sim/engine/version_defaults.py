@@ -1,4 +1,4 @@
-"""What a version of vLLM takes where nothing is said, and how far its iterations were measured."""
+"""Defaults of a version of vLLM, and how far its iterations were measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vLLM's scheduler decides differently from version to version: one entry of VLLM_RULES each, the newest first.
+"""Versions of vLLM's scheduler: one entry of VLLM_RULES each, the newest first.
 
 Each entry is compared with that version's own classes by tests/engine/test_decisions_equal_vllm.py. Without drafts, priorities and a
 prefill interval all of them decide alike, so the fast path (sim.engine.array_engine) needs none of this.

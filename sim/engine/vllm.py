@@ -155,7 +155,7 @@ class VllmScheduler:
             self.kv.remember(request, findable)
 
     def accept(self, request: Request, drafts: int) -> int:
-        """How many of the request's `drafts` draft tokens the model accepts."""
+        """Number of the request's `drafts` draft tokens that the model accepts."""
         return self.speculation.accepted(request, drafts)
 
     def progress(self, request: Request) -> tuple[int, int]:

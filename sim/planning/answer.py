@@ -48,7 +48,7 @@ class PlanAnswer:
         return as_dict(self)
 
     def emitted(self, kind: str) -> str:
-        """What starts the winner, as `kind` of sim.planning.emit, the answer above it as comments."""
+        """Launch file of the winner, as `kind` of sim.planning.emit, the answer above it as comments."""
         return emitted(self.plan, kind, self.conclusion)
 
 
@@ -108,7 +108,7 @@ def as_dict(answer: PlanAnswer) -> dict[str, Any]:
 
 
 def _asked(plan: RaceResult) -> dict[str, Any]:
-    """What was asked, the answer in words, and what of it was measured; of the winner, or of the first choice where there is none."""
+    """Question, answer in words, and its measured part; of the winner, or of the first choice where there is none."""
     win = plan.winner
     study = plan.choices[win.choice].study_of(win.replicas) if win else plan.choices[0].study
     return {

@@ -55,7 +55,7 @@ class Deadline:
 
 
 def deadline_of(conditions: Sequence[Condition], goodput: Mapping[str, float]) -> Deadline:
-    """What conditions on percentiles, and on the share of good requests, say of most requests. The strictest share of each counts."""
+    """Deadline of most requests, by conditions on percentiles and on the share of good requests. The strictest share of each counts."""
     first, token = (0.0, math.inf), (0.0, math.inf)
     for condition in conditions:
         for name, share, limit_s in _said(condition, goodput):
@@ -88,7 +88,7 @@ class Bounds:
         self._steps: dict[Any, Floats] = {}  # decode steps, of whichever pool
 
     def standing(self, choice: Choice) -> Standing:
-        """Where a choice stands before any trial: out if its model does not fit, or if even idle replicas are too slow; else the units
+        """State of a choice before any trial: out if its model does not fit, or if even idle replicas are too slow; else the units
         that the load rules out.
         """
         study = choice.study
@@ -153,7 +153,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class OfferedLoad:
-    """What the deadline says of the requests of a pool in a trial, as sums.
+    """Requests of a pool in a trial as sums, by the deadline.
 
     `prompt_tokens` have to be computed `first_s` after the first arrival, `tokens` beyond the first ones `last_s` after it; the others may
     be late.
@@ -274,7 +274,7 @@ def _step_s(pool: PlannedPool, shape: BatchShape) -> Floats:
 
 
 def standings_of(choices: Sequence[Choice], conditions: Sequence[Condition], most: int, for_s: float | None = None) -> list[Standing]:
-    """Where every choice stands before any trial of a load that lasts `for_s` (None: for good); out, too, if it needs more than `most`
+    """State of every choice before any trial of a load that lasts `for_s` (None: for good); out, too, if it needs more than `most`
     GPUs.
     """
     bounds, found = Bounds(conditions, for_s), []

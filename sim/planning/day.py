@@ -1,4 +1,4 @@
-"""What a day's traffic needs, hour by hour: units of one choice, each hour taken by itself at its mean rate."""
+"""A day's traffic, hour by hour: units of one choice, each hour taken by itself at its mean rate."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def check_emits(choices: Sequence[Choice]) -> None:
 
 
 def emitted(plan: RaceResult, kind: str, answer: str) -> str:
-    """What starts the winner, the answer above it as comments. UsageError for what the format cannot say."""
+    """Launch file of the winner, the answer above it as comments. UsageError for what the format cannot say."""
     import textwrap
 
     from sim.planning.emitters import KINDS
@@ -44,7 +44,7 @@ def emitted(plan: RaceResult, kind: str, answer: str) -> str:
 
 
 def _notes(pools: Sequence[PoolSpec]) -> list[str]:
-    """What no format says of the plan."""
+    """Notes on the plan that no format can hold."""
     d = pools[0].deployment
     notes = []
     if pools[0].max_prompt_tokens is not None:

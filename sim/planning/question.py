@@ -33,13 +33,13 @@ RESERVES = ("none", "replica", "node")
 
 
 class Watch(Protocol):
-    """Who is told how far a plan is."""
+    """Receiver of a plan's progress."""
 
     def __call__(self, step: SearchProgress) -> None:
         """A step of the race."""
 
     def phase(self, what: str) -> None:
-        """What goes on after the race."""
+        """Report the phase after the race."""
 
 
 @dataclass(frozen=True, slots=True)

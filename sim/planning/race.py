@@ -61,7 +61,7 @@ class Tried:
 
     @property
     def margin(self) -> float:
-        """What is left of the limit that is used most, in the mean over trials."""
+        """Rest of the limit that is used most, in the mean over trials."""
         return 1.0 - self.worst / len(self.trials)
 
     def stands(self, stage: int, enough: int) -> bool | None:
@@ -73,7 +73,7 @@ class Tried:
 
 @dataclass(slots=True)
 class Standing:
-    """What is known of a choice: up to `fails` units do not do; or `why` it is out. `alone_s` is a decode step with nobody beside it."""
+    """State of a choice: up to `fails` units do not do; or `why` it is out. `alone_s` is a decode step with nobody beside it."""
 
     fails: int = 0
     why: str = ""
@@ -153,7 +153,7 @@ class RaceResult:
 
 @dataclass(frozen=True, slots=True)
 class SearchProgress:
-    """How far a race is: trials done, choices that may still be the cheapest, and the cheapest count that looks as if it did."""
+    """Progress of a race: trials done, choices that may still be the cheapest, and the cheapest count that looks as if it did."""
 
     stage: int
     done: int

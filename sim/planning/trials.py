@@ -30,7 +30,7 @@ LAZY_S = 1.5  # of trials in this process, before others are worth their start
 
 
 class Trial(NamedTuple):
-    """How much of each condition's limit was used, what the run gave (tokens per second of one user, and output tokens per second), whether
+    """Share of each condition's limit that was used, throughput (tokens per second of one user, and output tokens per second), whether
     its queue `grows` without end, and standard errors of `used` (none: exact).
     """
 
@@ -78,7 +78,7 @@ class Here:
         return Trial(found.used, float(1e3 / tpot) if tpot else math.nan, found.tokens_per_s, found.grows, found.error)
 
     def factor(self, choice: int, count: int, trial: int, enough: float = math.inf) -> float:
-        """How many times as fast the requests of a trial may arrive (below MOST_FACTOR), by bisection; 0 where even a 64th is too fast, and
+        """Factor by which the requests of a trial may arrive faster (below MOST_FACTOR), by bisection; 0 where even a 64th is too fast, and
         `enough` where it is that or more.
 
         It takes for granted that a slower load does not do worse.
@@ -196,7 +196,7 @@ class Runner:
 def runner(
     choices: Sequence[Choice], conditions: Sequence[Condition], workers: int, for_s: float | None = None, within_s: float | None = None
 ) -> Iterator[Runner]:
-    """What runs trials of a load that lasts `for_s` (None: for good), for `within_s` seconds; its processes end with the context."""
+    """Runner of trials of a load that lasts `for_s` (None: for good), for `within_s` seconds; its processes end with the context."""
     running = Runner(Here(choices, conditions, for_s), workers, within_s)
     try:
         yield running

@@ -30,7 +30,7 @@ WORTH = 0.01  # of the winner's cost: less is none
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What to measure, USD per hour that it saves in the mean at most, and the chance that it shows a cheaper count to be enough."""
+    """A measurement, USD per hour that it saves in the mean at most, and the chance that it shows a cheaper count to be enough."""
 
     what: str
     usd_per_hour: float
@@ -55,7 +55,7 @@ def best_measurement(plan: RaceResult, advance: Callable[[int, int, int], None])
 
 
 def _measurable(choice: Choice) -> list[tuple[str, Deployment, RateDraws]]:
-    """What there is to measure of a choice."""
+    """Measurable rates of a choice."""
     pools = zip(choice.study.whole_fleet.pools, choice.study.sources, strict=True)
     found = {}
     for pool, (rates, _) in pools:

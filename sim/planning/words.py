@@ -23,7 +23,7 @@ def named(plan: RaceResult, tried: Tried, fewest: int | None = None) -> str:
 
 
 def for_how_long(workload: Workload, for_s: float | None) -> str:
-    """How long a plan's load lasts, in words; empty for one that lasts as long as it does."""
+    """Length of a plan's load in words; empty for one that lasts as long as it does."""
     if for_s is not None:
         return f"for {for_s / 3600:g} h" if for_s >= 3600 else f"for {for_s:g} s"
     return "for good" if can_last(workload) else ""

@@ -20,7 +20,7 @@ from sim.files import replacing
 
 
 def draws_file(netcdf: str | Path) -> Path:
-    """Where the draws of a netCDF file lie."""
+    """Path of the draws of a netCDF file."""
     return Path(netcdf).with_suffix(".npy")
 
 

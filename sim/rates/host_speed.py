@@ -1,4 +1,4 @@
-"""How fast a host is beside those that were measured: as told, or as `simctl measure --suite host` found it."""
+"""Speed of a host over those measured: as given, or as `simctl measure --suite host` found it."""
 
 from __future__ import annotations
 

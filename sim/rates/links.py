@@ -37,7 +37,7 @@ class LinkCost(NamedTuple):
 
 
 def link_cost(way: Way, gpu: GpuSpec, topology: Topology) -> LinkCost:
-    """What crossing such a link costs on this GPU."""
+    """Cost of crossing such a link on this GPU."""
     pcie = gpu.host_link_bandwidth
     if way == "nvlink":
         return LinkCost(9e-6, 0.25, 0.6 * (gpu.gpu_link_bandwidth or pcie), 0.3, "direct links")

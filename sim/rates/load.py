@@ -89,7 +89,7 @@ def unmeasured_version(d: Deployment) -> bool:
 
 
 def ways_seen_once(d: Deployment) -> list[str]:
-    """How the deployment runs, and layers of it, that were measured of one deployment only."""
+    """Ways of serving, and layers, that were measured on one deployment only."""
     p = d.parallel
     ways = {"pipeline parallel": p.pp > 1, "data parallel": p.dp > 1, "expert parallel": p.expert, "eager": d.limits.enforce_eager}
     ways |= {"LoRA": d.limits.lora is not None, "gated DeltaNet": any(group.mixer.kind == "gdn" for group in d.model.groups)}
@@ -112,7 +112,7 @@ def _outside(d: Deployment, rates: RateDraws) -> dict[str, str]:
 
 
 def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
-    """What an answer must say of its rates: which part of the deployment nobody measured; empty where all of it was."""
+    """Notes on rates: which part of the deployment nobody measured; empty where all of it was."""
     d = deployment
     outside = _outside(d, rates).values()
     notes = [f"{OUTSIDE} {'; '.join(outside)}."] if outside else []
@@ -134,7 +134,7 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
 
 
 def link_notes(d: Deployment, rates: RateDraws) -> list[str]:
-    """What an answer must say of traffic between GPUs, and of parallelism that was not measured."""
+    """Notes on traffic between GPUs, and on parallelism that was not measured."""
     notes, way = [], slowest(d.parallel, d.tp, d.gpu, d.links)
     if way != "nvlink":
         cost, several = link_cost(way, d.gpu, d.links), d.links.nodes(d.gpus)

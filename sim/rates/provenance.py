@@ -30,7 +30,7 @@ MEASURED = frozenset({Origin.IN_PROCESS, Origin.SERVED, Origin.KERNELS})
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a rate, a set of rates or an overhead comes from. Empty fields say that no measurement names it."""
+    """Origin of a rate, a set of rates or an overhead. Empty fields say that no measurement names it."""
 
     origin: Origin
     evidence: str = ""  # for readers; no code looks at it

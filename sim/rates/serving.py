@@ -90,7 +90,7 @@ NO_HOST = HostRates(0.0, 0.0, 0.0, 0.0, replace(GIVEN, evidence="none: the engin
 
 @dataclass(frozen=True, slots=True)
 class ServingOverhead:
-    """What a served engine takes less and more than its rates learnt in process; noise of single requests and of whole runs (log sd)."""
+    """Time of a served engine below and above its rates learnt in process; noise of single requests and of whole runs (log sd)."""
 
     gpu: str
     engine: str
@@ -204,7 +204,7 @@ def host_of_log(request_s: float, text: bool) -> HostRates:
 
 
 def hidden_work(in_process: Rates, served: Rates) -> HostWork:
-    """What the fixed, per-sequence and per-prefill costs lose by being served."""
+    """Host work that serving hides, of the fixed, per-sequence and per-prefill costs."""
     return HostWork(*(max(float(getattr(in_process, name) - getattr(served, name)), 0.0) for name in ("c0_s", *SHOWN)))
 
 

@@ -21,7 +21,7 @@ MOST_OVERHEAD_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class RateSource:
-    """Where rates and host latencies come from.
+    """Source of rates and host latencies.
 
     `posterior` None: the packaged one. `served`: with the serving overhead of an engine that overlaps host work, of the file `overhead`
     (`simctl validate --save-overhead`) or the packaged one; else as stepped in process. `api_server`: with the API server's time.

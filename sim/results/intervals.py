@@ -34,7 +34,7 @@ def rate_intervals(draws: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
 
 
 def repeat_intervals(repeats: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
-    """Where one more repeat's figure would fall, from 20 repeats: Student's t prediction, of the logarithm where all are positive."""
+    """Interval of one more repeat's figure, from 20 repeats: Student's t prediction, of the logarithm where all are positive."""
     out = {}
     for name, given in repeats.items():
         values = np.asarray(given, dtype=np.float64)

@@ -27,7 +27,7 @@ def said(error: Exception) -> str:
 
 
 def whole(read: Callable[[], Value]) -> Value:
-    """What `read` returns. DamagedFileError for whatever it raises: what a library does with damaged bytes is wherever they lead it.
+    """Result of `read`. DamagedFileError for whatever it raises: what a library does with damaged bytes is wherever they lead it.
 
     A file object that was never quite opened fails once more when it is thrown away, which Python prints as a traceback. What is wrong with
     the file has been said by then, so that is kept quiet.

@@ -183,7 +183,7 @@ class RunLog:
             self._floats[at] = ticks * TICK_S
 
     def scheduled_s(self, request: Request) -> float:
-        """When the first iteration of a request in flight was decided."""
+        """Time of the first iteration of a request in flight."""
         return self._floats[self._resident[request] * FLOATS + SCHEDULED]
 
     def first_token(self, request: Request, replica: int, end_s: float, place: int) -> None:
@@ -302,7 +302,7 @@ class RunLog:
         return gaps
 
     def _note_requests(self, replica: int, step: Step, outcome: Outcome) -> None:
-        """Who lost its KV blocks in an iteration, and who computed a chunk of prefill in it."""
+        """Requests that lost their KV blocks in an iteration, and those that computed a chunk of prefill in it."""
         iteration, prefilling = step.iteration, self._prefilling
         for request in iteration.preempted:
             prefilling.pop(request, None)

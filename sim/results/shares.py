@@ -1,4 +1,4 @@
-"""Whose an iteration's time is: its step time shared out over the requests that computed in it, and over the terms of the formula.
+"""Shares of an iteration's time: its step time shared out over the requests that computed in it, and over the terms of the formula.
 
     attention of prefill chunks      by their query-key pairs
     attention of decodes, and what

@@ -19,7 +19,7 @@ PAGE_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class AttentionPolicy:
-    """What one query attends to.
+    """Attention policy: the tokens that one query attends to.
 
         dense        every past token
         sink-window  the first `sink` tokens and the last `local` ones; nothing in between can be retrieved

@@ -40,7 +40,7 @@ def nominal_bytes(name: str) -> float:
 
 
 def storage(name: str, matrix: Matrix, layer: int | None, layers: int, grouped: bool, tied: bool) -> Storage:
-    """How a matrix is stored in a file of type `name`; `grouped` where several query heads share a KV head (4 or more)."""
+    """Storage of a matrix in a file of type `name`; `grouped` where several query heads share a KV head (4 or more)."""
     kind = _type(name, matrix.name.rsplit(".", 1)[-1], "experts" in matrix.name, layer, layers, grouped, tied)
     if matrix.kept:
         return Storage("fp32", 32)

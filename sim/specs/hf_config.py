@@ -31,7 +31,7 @@ def spec_from_config(config: Mapping[str, Any], name: str, source: str, where: s
 
 
 def _quantisation(fields: Fields) -> Quantisation | None:
-    """What a configuration states of its weights, at its top or in its text part."""
+    """Quantisation that a configuration states, at its top or in its text part."""
     found = quantisation.read(fields)
     for name in ("text_config", "llm_config", "language_config"):
         if found is None and fields.has(name):

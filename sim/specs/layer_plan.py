@@ -1,4 +1,4 @@
-"""Which kind each layer of a configuration is: full, sliding or sparse attention, recurrent, or an MLP alone."""
+"""Kind of each layer of a configuration: full, sliding or sparse attention, recurrent, or an MLP alone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def layer_plan(c: Fields, t: Traits, layers: int) -> list[str]:
 
 
 def stated_layers(c: Fields) -> int | None:
-    """How many layers a list or pattern of blocks has."""
+    """Number of layers of a list or pattern of blocks."""
     for name in ("layers_block_type", "block_configs", "hybrid_override_pattern", "layer_types"):
         given = c.data.get(name)
         if isinstance(given, (list, str)):

@@ -49,7 +49,7 @@ def spellings(name: str) -> tuple[str, ...]:
 
 
 class ModuleRules:
-    """Which matrices a list of module names covers: exact paths and everything below them, globs, regular expressions (`re:`), or single
+    """Matrices that a list of module names covers: exact paths and everything below them, globs, regular expressions (`re:`), or single
     components (`lm_head`, `gate`). A path that names no layer holds for all.
     """
 

@@ -71,7 +71,7 @@ def quantises(weights: str, gpu: GpuSpec | None) -> bool:
 
 
 def sixteen_bits(gpu: GpuSpec) -> str:
-    """What an engine takes for a model in bf16: fp16 on a GPU without bf16."""
+    """16-bit dtype of an engine for a model in bf16: fp16 on a GPU without bf16."""
     return "fp16" if "fp16" in gpu.flops and "bf16" not in gpu.flops else "bf16"
 
 
@@ -84,7 +84,7 @@ def served_precision(model: ModelSpec, gpu: GpuSpec, dtype: str | None = None, k
 
 
 def checkpoint_notes(model: ModelSpec, precision: Precision) -> list[str]:
-    """What an answer must say of a checkpoint that was read, or that was set aside."""
+    """Notes on a checkpoint that was read, or that was set aside."""
     checkpoint = model.checkpoint
     if checkpoint is None:
         return list(model.notes)
@@ -113,7 +113,7 @@ def check_runs(precision: Precision, gpu: GpuSpec) -> None:
 
 
 def arithmetic_note(precision: Precision, gpu: GpuSpec) -> str:
-    """What an answer must say of weights narrower than their arithmetic; empty where both are the same."""
+    """Note on weights narrower than their arithmetic; empty where both are the same."""
     used = arithmetic(precision.weights, gpu)
     if precision.weight_bytes >= DTYPE_BYTES[used if used in DTYPE_BYTES else precision.weights]:
         return ""

@@ -36,7 +36,7 @@ class Quantisation:
     notes: tuple[str, ...] = field(default=())
 
     def storage(self, matrix: Matrix, layer: int | None = None) -> Storage:
-        """How this matrix of this layer is stored."""
+        """Storage of this matrix of this layer."""
         name = matrix.name
         if matrix.kept or name == EMBEDDING or (name == HEAD and not self.head) or self.rules.covers(name, layer):
             return PLAIN

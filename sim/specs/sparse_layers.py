@@ -1,4 +1,4 @@
-"""Which layers have a dense MLP among experts, and the sizes of dense, routed and shared MLPs, by the fields that say it."""
+"""Layers with a dense MLP among experts, and the sizes of dense, routed and shared MLPs, by the fields that say it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from sim.specs.blocks import Matrix
 
 
 class Storage(NamedTuple):
-    """How a matrix is stored. Groups of `rows` x `columns` elements (0: the whole of that side) share a scale and a zero point.
+    """Storage of a matrix. Groups of `rows` x `columns` elements (0: the whole of that side) share a scale and a zero point.
 
     `dtype` is the precision, by the names of `sim.specs.precision`, that its products are priced as. `tensor_bytes` are paid once a
     matrix, `column_bytes` for every input channel.

@@ -94,7 +94,7 @@ def kernel_of(model: ModelSpec, precision: Precision) -> str:
 
 @lru_cache(maxsize=256)
 def stored(model: ModelSpec, weights: str) -> Checkpoint | None:
-    """How the weights are stored when the model is served in dtype `weights`: its own checkpoint where that is one of them, a GGUF file
+    """Storage of the weights when the model is served in dtype `weights`: its own checkpoint where that is one of them, a GGUF file
     of that type, None where every weight takes the same bytes.
     """
     if model.checkpoint is not None and model.checkpoint.dtype == weights:

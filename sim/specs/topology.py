@@ -60,7 +60,7 @@ class Topology:
 
 
 def default_topology(gpu: GpuSpec) -> Topology:
-    """What a catalogue entry says. Cards with no direct link, or with one that takes a bridge to be bought, have no peer access."""
+    """Topology of a catalogue entry. Cards with no direct link, or with one that takes a bridge to be bought, have no peer access."""
     node = gpu.gpus_per_node
     domain = gpu.nvlink_domain or (node if gpu.gpu_link_bandwidth else 1)
     return Topology(node, domain)

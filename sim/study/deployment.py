@@ -99,7 +99,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What serves: `replicas` engines behind a router, each on `gpus` GPUs: `tp` of them in each stage and rank of `parallel`.
+    """A deployment: `replicas` engines behind a router, each on `gpus` GPUs: `tp` of them in each stage and rank of `parallel`.
 
     `topology` None is what the GPU's catalogue entry says.
     """

@@ -147,7 +147,7 @@ def until_still(serve: Callable[[int], RunRecord], read: Read, least: int = 0) -
 
 
 def _left(record: RunRecord) -> Floats:
-    """When each request left: answered, given up, or turned away at once."""
+    """Departure of each request: answered, given up, or turned away at once."""
     columns = record.requests
     left = np.fmax(np.asarray(columns["finish_s"], dtype=float), np.asarray(columns["cancelled_s"], dtype=float))
     return np.where(np.isnan(left), columns["arrival_s"], left).astype(float)
@@ -169,7 +169,7 @@ def _window(arrival: Floats, inside: Floats, e2el_ms: Floats) -> slice:
 
 
 def _grows(inside: Floats) -> float:
-    """How many times the requests in the system rise from the second quarter of a run to the last; 1 where they follow no trend."""
+    """Number of times that the requests in the system rise from the second quarter of a run to the last; 1 where they follow no trend."""
     quarter = len(inside) // 4
     means = np.array([part.mean() for part in np.array_split(inside[quarter:], BATCHES)])
     at = np.arange(BATCHES) - (BATCHES - 1) / 2
@@ -180,7 +180,7 @@ def _grows(inside: Floats) -> float:
 
 
 def _with_error(latency: Latency, read: Read) -> tuple[Floats, Floats]:
-    """What is read of all requests, and half the width of its 95 % interval by the scatter of consecutive batches."""
+    """A figure of all requests, and half the width of its 95 % interval by the scatter of consecutive batches."""
     used = np.asarray(read(latency), dtype=float)
     cuts = np.array_split(np.arange(len(latency["ttft"])), BATCHES)
     parts = np.array([read({name: values[cut[0] : cut[-1] + 1] for name, values in latency.items()}) for cut in cuts])

@@ -72,7 +72,7 @@ def part_weight_bytes(model: ModelSpec, precision: Precision, tp: int = 1, paral
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What a served engine takes beside weights and KV, as posterior draws [draw]: bytes for any model, and copies of two buffers it keeps.
+    """Memory of a served engine beside weights and KV, as posterior draws [draw]: bytes for any model, and copies of two buffers it keeps.
 
     `fixed_bytes` holds captured graphs and workspaces, `kept_share` is what a device of that memory keeps for itself, `server_bytes` what a
     server takes more than the engine stepped in process; `mlp_copies` multiplies the widest MLP activation of a full iteration (16-bit),
@@ -130,7 +130,7 @@ def activation_bytes(
     max_num_seqs: int = DEFAULT_SEQS,
     share: float = 0.5,
 ) -> float:
-    """What a served engine takes beside weights and KV, per GPU of `memory_bytes`: the median over the draws, or the quantile
+    """Memory of a served engine beside weights and KV, per GPU of `memory_bytes`: the median over the draws, or the quantile
     `share` of them.
     """
     draws = packaged_overhead().draws(model, memory_bytes, token_budget, max_num_seqs, tp)
@@ -159,7 +159,7 @@ def device_memory(
     share: float = 0.5,
     parallel: Parallel = NO_PARALLEL,
 ) -> Memory:
-    """What one GPU of a replica has and needs before any KV; `share` as in `activation_bytes`."""
+    """Memory of one GPU of a replica before any KV; `share` as in `activation_bytes`."""
     return Memory(
         allowed=utilization * gpu.memory_bytes,
         weights=part_weight_bytes(model, precision, tp, parallel),

@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What to run: all of it, so that equal studies give equal results.
+    """Everything that a run needs: equal studies give equal results.
 
     `fleet` None is the deployment alone; else the deployment, its rates and its host are those of the fleet's first pool, and `others` are
     rates and host of the pools after it.

@@ -257,7 +257,7 @@ def _in_turn(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
 
 
 def _drawn(record: RunRecord, study: Study) -> Drawn:
-    """What is kept of a run at a draw of the rates: its figures, and the quantiles of its latencies."""
+    """Summary of a run at a draw of the rates: its figures, and the quantiles of its latencies."""
     return summarise(record, study.goodput), latency_quantiles(record)
 
 
@@ -289,7 +289,7 @@ def requests_of(study: Study) -> RunRecord:
 
 
 def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
-    """What produced the run, in plain attributes: workload, deployment, limits, rates and where these came from."""
+    """Provenance of the run, in plain attributes: workload, deployment, limits, rates and where these came from."""
     d, point = study.deployment, study.rates.point
     names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "long_prefill_token_threshold", "num_gpu_blocks")
     return {
@@ -329,7 +329,7 @@ def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:
 
 
 def scope_of(study: Study) -> list[str]:
-    """What of a study's pools lies outside what was measured, each note once; empty where all of it was."""
+    """Notes on what was not measured of a study's pools, each once; empty where all of it was."""
     pools = zip(study.whole_fleet.pools, study.sources, strict=True)
     return list(dict.fromkeys(note for pool, (rates, _) in pools for note in scope_notes(pool.deployment, rates)))
 
@@ -400,7 +400,7 @@ def _columns(figures: list[dict[str, float | int]]) -> dict[str, list[float]]:
 
 
 def _fast_draws(study: Study, pools: Sequence[PlannedPool], logged: bool, each: Each) -> list[Drawn]:
-    """What is kept of runs at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
+    """Summaries of runs at DEFAULT_DRAWS draws when the fast path takes them all, else none: a part of them would be a biased part."""
     trace = study.workload.trace
 
     def at(draw: int) -> Drawn | None:
@@ -411,7 +411,7 @@ def _fast_draws(study: Study, pools: Sequence[PlannedPool], logged: bool, each: 
 
 
 def _all_or_none(found_of: Callable[[int], Any], items: Sequence[int], each: Each) -> list[Any]:
-    """What is found of every item, or an empty list where the first, or any, finds None."""
+    """Results of every item, or an empty list where the first, or any, finds None."""
     if not items or (first := found_of(items[0])) is None:
         return []
     found = [first, *each(found_of, items[1:])]

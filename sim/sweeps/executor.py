@@ -93,7 +93,7 @@ def _of_pool(
 
 
 def _drained(ended: SimpleQueue[tuple[int, Future[Any]]], tick_s: float) -> Iterator[tuple[int, Future[Any]]]:
-    """What has ended; waits for the first of it."""
+    """Cells that have ended; waits for the first."""
     try:
         yield ended.get(timeout=tick_s)
         while True:

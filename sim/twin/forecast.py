@@ -80,7 +80,7 @@ def forecast(
     horizon_s: float,
     seed: int = 0,
 ) -> Forecast:
-    """When the SLO breaks if the load goes on as it does, shared evenly by the servers of `levels`.
+    """Time at which the SLO breaks if the load goes on as it does, shared evenly by the servers of `levels`.
 
     `first_token` are levels of what first tokens take beyond the server's slowness.
     """

@@ -59,7 +59,7 @@ class Histogram:
         return math.nan
 
     def __sub__(self, earlier: Histogram) -> Histogram:
-        """What was observed after `earlier`, of the same bounds."""
+        """Observations after `earlier`, of the same bounds."""
         counts = tuple(a - b for a, b in zip(self.counts, earlier.counts, strict=True))
         return Histogram(self.bounds, counts, self.total_s - earlier.total_s)
 
@@ -133,7 +133,7 @@ def read_snapshot(text: str, at_s: float) -> Snapshot:
 
 
 def window_between(earlier: Snapshot, later: Snapshot) -> ScrapeWindow | None:
-    """What happened between two scrapes; None when the server began anew (a counter fell) or no time has passed."""
+    """Window between two scrapes; None when the server began anew (a counter fell) or no time has passed."""
     counts = {name: later.counters[name] - earlier.counters[name] for name in later.counters}
     same = all(later.histograms[name].bounds == earlier.histograms[name].bounds for name in later.histograms)
     if later.at_s <= earlier.at_s or min(counts.values()) < 0 or not same:

@@ -1,4 +1,4 @@
-"""What a prompt is made of, as far as prefix caching cares, and the names its KV blocks get.
+"""Content of a prompt, as far as prefix caching needs it, and names of its KV blocks.
 
 A trace tells the content as token ids, as hashes of blocks of some size, as "the same session, grown", or as a shared
 system prompt. Whatever it tells, an engine sees a sequence of names, one for each full KV block of its own block size:

@@ -1,4 +1,4 @@
-"""What a loader may be told beyond the file: only files that are distributions or lack something need it."""
+"""Options of trace loaders: only files that are distributions or lack something need it."""
 
 from __future__ import annotations
 

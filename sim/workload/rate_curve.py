@@ -52,14 +52,14 @@ class RateCurve:
         return replace(self, rates_per_s=self.rates_per_s * (mean_per_s / self.mean_per_s))
 
     def calls(self, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How many calls are expected until each time: the integral of the rate."""
+        """Expected number of calls until each time: the integral of the rate."""
         cumulative, period_s = self._cumulative(), self.edges_s[-1]
         rounds = np.floor(times_s / period_s)
         expected: NDArray[np.float64] = rounds * cumulative[-1] + np.interp(times_s - rounds * period_s, self.edges_s, cumulative)
         return expected
 
     def times(self, calls: NDArray[np.float64]) -> NDArray[np.float64]:
-        """When so many calls are expected: the inverse of `calls`. Arrivals at rate 1 become arrivals at this rate (time rescaling)."""
+        """Times at which so many calls are expected: the inverse of `calls`. Arrivals at rate 1 become those of this rate (time rescaling)."""
         cumulative, period_s = self._cumulative(), self.edges_s[-1]
         rounds = np.floor(calls / cumulative[-1])
         within = calls - rounds * cumulative[-1]

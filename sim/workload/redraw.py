@@ -39,7 +39,7 @@ class Redraw:
         return math.nan if isinstance(rate, RateCurve) else rate * self.spec.turns
 
     def of_one(self, replicas: int) -> Redraw | None:
-        """What one of `replicas` equal replicas gets of calls that are dealt out in turn; None where calls depend on each other.
+        """Calls of one of `replicas` equal replicas under round-robin; None where calls depend on each other.
 
         Gaps are gamma with shape b; every k-th arrival then has gamma gaps with shape k b.
         """

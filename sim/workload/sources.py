@@ -16,11 +16,11 @@ from sim.workload.trace import Trace
 
 
 class Source(Protocol):
-    """What feeds the clients of a run. `arrival_s` of a request is when its client wants to send it."""
+    """Source of the requests of a run. `arrival_s` of a request is when its client wants to send it."""
 
     @property
     def total(self) -> int:
-        """How many requests there will be."""
+        """Number of requests there will be."""
 
     def arrivals(self) -> Iterator[Request]:
         """The requests that wait for nobody, in order of arrival."""

@@ -249,7 +249,7 @@ def _flags_of(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _around(name: str, document: Any, found: Found) -> None:
-    """What stands outside of containers: the GPU's name, how many, replicas, parallelism, and where weights come from."""
+    """Settings outside of containers: the GPU's name, how many, replicas, parallelism, and where weights come from."""
     for each in walk(document):
         for key in PRODUCTS:
             if isinstance(each.get(key), str):

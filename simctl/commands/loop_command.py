@@ -81,7 +81,7 @@ def command(model: str, budget: float, out: Path) -> None:
 
 
 def _describe(learnt: LearntHere) -> str:
-    """What was learnt and how well it converged."""
+    """Learnt rates and their convergence."""
     before, r = learnt.in_process, learnt.served.rates.point
     return (
         f"learnt from {learnt.cells} cells: beta {r.beta / 1e9:.2f} GB/s, c0 {r.c0_s * 1e3:.2f} ms "

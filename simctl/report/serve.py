@@ -56,7 +56,7 @@ class Slider:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a run asked, short enough to be asked again and again."""
+    """Question of a run, shortened so that it can be answered repeatedly."""
 
     given: Mapping[str, Any]  # options of simctl simulate
     sliders: tuple[Slider, ...]
@@ -104,7 +104,7 @@ def question_of(attrs: Mapping[str, Any], file: Path) -> Question:
 
 
 def answer(question: Question, values: Mapping[str, float], known: dict[Any, Any]) -> dict[str, Any]:
-    """What `simctl simulate` says at these values: figures with intervals, and distributions. `known` keeps rates. SimctlError."""
+    """Answer of `simctl simulate` at these values: figures with intervals, and distributions. `known` keeps rates. SimctlError."""
     from sim.study.simulate import run_study
     from simctl.asked.questions import simulate_of
     from simctl.report.of_run import part_of

@@ -1,4 +1,4 @@
-"""What `simctl explain` prints: a table of stages, one of terms, and a few sentences."""
+"""Text of `simctl explain`: a table of stages, one of terms, and a few sentences."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _terms(before: Sequence[DelayPart], after: Sequence[DelayPart]) -> list[str]
 
 
 def sentences(e: Explanation, attrs: Mapping[str, Any], by: str | None = None) -> list[str]:
-    """What stands out: whose prefill it waited for, what preemption cost, and what of its prompt was cached, or was elsewhere."""
+    """Sentences on the causes: prefill of others, preemption, and how much of its prompt was cached, or was elsewhere."""
     before, after = _phases(e, by)
     behind = _behind("TTFT" if e.ttft else "time", before, {each: each.ttft_s for each in e.beside})
     later = _behind("decoding", after, {each: each.decode_s for each in e.beside})
@@ -135,7 +135,7 @@ def sentences(e: Explanation, attrs: Mapping[str, Any], by: str | None = None) -
 
 
 def _behind(of: str, parts: Sequence[DelayPart], shares: Mapping[Beside, float]) -> list[str]:
-    """How much of the parts went to the prefill of others, and whose."""
+    """Share of the parts that went to the prefill of others, and whose."""
     total, whole = _sum(part.whose.get("others", 0) for part in parts), _sum(part.ticks for part in parts)
     others = sorted((each for each in shares if shares[each] > 0), key=lambda each: -shares[each])
     if not others or total <= WORTH * whole:

@@ -1,4 +1,4 @@
-"""What rates rest on, in words for a first reader."""
+"""Evidence behind rates, in words for a first reader."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ ELSEWHERE = {
 
 
 def grounds(gpu: str, source: Provenance) -> str:
-    """What is known of a GPU, as the beginning of a sentence."""
+    """Evidence on a GPU, as the beginning of a sentence."""
     measured = f"was measured here with {source.engines[0]}" if source.engines else "has rates as given"
     return f"{gpu} {ELSEWHERE.get(source.origin, measured)}"

@@ -1,4 +1,4 @@
-"""How far long work is, on stderr: on a terminal one line that changes; for a file, where somebody asked for it, lines."""
+"""Progress line on stderr: on a terminal one line that changes; for a file, where somebody asked for it, lines."""
 
 from __future__ import annotations
 

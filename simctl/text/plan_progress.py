@@ -1,4 +1,4 @@
-"""How far a plan is, on stderr: trials done, deployments left, seconds, and the best so far."""
+"""Progress of a plan, on stderr: trials done, deployments left, seconds, and the best so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `simctl plan` prints: the table of choices, and the answer in words."""
+"""Text of `simctl plan`: the table of choices, and the answer in words."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def print_answer(answer: PlanAnswer) -> None:
 
 
 def _whole_day(answer: PlanAnswer) -> str:
-    """What following the day costs, and what the busiest hour's count costs all day."""
+    """Cost of following the day, and of the busiest hour's count all day."""
     if not answer.day:
         return ""
     hours, gpus = len(answer.day), sum(hour.gpus for hour in answer.day)

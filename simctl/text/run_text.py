@@ -1,4 +1,4 @@
-"""What `simctl run` prints of a sweep: a table over its cells, and the first that meets its goal."""
+"""Text of `simctl run` for a sweep: a table over its cells, and the first that meets its goal."""
 
 from __future__ import annotations
 

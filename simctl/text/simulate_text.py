@@ -1,4 +1,4 @@
-"""What `simctl simulate` prints: what was run, the benchmark's table, and what it says beside."""
+"""Text of `simctl simulate`: the deployment, the benchmark's table, and notes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def render(run: Run, explain: bool = False) -> None:
 
 
 def _served(pool: PlannedPool, named: bool, explain: bool) -> str:
-    """What serves: model, GPU and what it holds."""
+    """The deployment: model, GPU and KV capacity."""
     d, most, config = pool.spec.deployment, pool.spec.most, pool.config
     several = f"{d.replicas} replicas of " if most == d.replicas else f"{d.replicas} to {most} replicas of "
     name = f"pool {pool.spec.name} ({pool.spec.role}): " if named else ""
@@ -125,7 +125,7 @@ def _print_tenants(run: Run) -> None:
 
 
 def _engine_notes(d: Deployment, config: EngineConfig, trace: Trace) -> list[str]:
-    """What the limits do not say of the engine and its attention."""
+    """Notes on the engine and its attention beyond the limits."""
     from sim.study.deployment import kv_block_interval
     from sim.units import format_bytes
 

@@ -1,4 +1,4 @@
-"""How far a sweep is, on stderr, and its best cell: the lowest in one figure, or the highest where more is better."""
+"""Progress of a sweep, on stderr, and its best cell: the lowest in one figure, or the highest where more is better."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `simctl validate` prints of one run: how it was predicted, every score, and how far replicates lie apart."""
+"""Text of `simctl validate` for one run: method, every score, and the scatter of replicates."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def render(report: ValidationReport) -> None:
 
 
 def _covered(report: ValidationReport) -> list[str]:
-    """What marks of the scores mean, and the coverage of all together."""
+    """Legend of the scores, and the pooled coverage."""
     marked = wrapped(BOUND_BELOW_FLOOR) if any(s.floor_above for s in report.scores) else []
     return [*marked, f"in their 90 %, all experiments: {_coverage(report.scores)}"]
 

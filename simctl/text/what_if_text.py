@@ -51,7 +51,7 @@ def _fitting(notes: list[str], room: int, rest: str) -> list[str]:
 
 
 def _memory(a: Answer) -> str:
-    """What of a GPU's memory is left for KV, and how many sequences that holds."""
+    """GPU memory left for KV, and the number of sequences that it holds."""
     memory, dense = a.memory, next(o for o in a.options if o.policy.kind == "dense" and o.policy.placement == "hbm")
     used = f"{format_bytes(memory.weights)} weights + {format_bytes(memory.activations)} activations"
     fit = "any number of" if dense.n_max == float("inf") else f"{format_number(dense.n_max, 3)} {format_range(*a.n_max_90)}"
@@ -67,7 +67,7 @@ def _on_first_screen(a: Answer, o: Option) -> bool:
 
 
 def _trust(a: Answer) -> str:
-    """What the rates rest on and how well they are known, in a sentence."""
+    """Evidence behind the rates and their uncertainty, in a sentence."""
     widths = [_half_width(o.step_s_rates) for o in a.options if o.feasible] or [_half_width(o.step_s_rates) for o in a.options]
     best, worst = _within(min(widths)), _within(max(widths))
     span = best if best == worst else f"{best.removesuffix(worst[-2:])} to {worst}"
@@ -75,7 +75,7 @@ def _trust(a: Answer) -> str:
 
 
 def _explained(a: Answer) -> Iterator[str]:
-    """What the verdict and the table rest on, a paragraph each."""
+    """Grounds of the verdict and the table, a paragraph each."""
     q, d = a.question, a.question.deployment
     seqs, budget = d.batch_limits()
     yield _filled(f"{_trust(a)} Rates: {a.rates.summary}.")

@@ -1,4 +1,4 @@
-"""What the page, Prometheus and autoscalers are told: the last report and those of the last hour, on the loopback."""
+"""Reports for the page, Prometheus and autoscalers: the last one and those of the last hour, on the loopback."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class History:
         return json.dumps(report and report.to_dict(), allow_nan=False)
 
     def to_json(self) -> str:
-        """What the page draws."""
+        """Content of the page."""
         with self._lock:
             reports, alerts = list(self._reports), list(self._alerts)
         ahead = reports[-1].forecast if reports else None

@@ -18,7 +18,7 @@ TAU = 0.65
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the closed form needs of a model: layers, KV heads, head size, parameters, and its sliding window."""
+    """Sizes of a model for the closed form: layers, KV heads, head size, parameters, and its sliding window."""
 
     name: str
     layers: int

@@ -40,7 +40,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
-    """How a table shows a rate: its name, the work of its calls (bytes or flops; 0 leaves a call out), and the datasheet's peak."""
+    """A rate in a table: its name, the work of its calls (bytes or flops; 0 leaves a call out), and the datasheet's peak."""
 
     rate: str
     table: str

@@ -52,7 +52,7 @@ GB10_VARIANTS = ("default", "fp4_mmq_default", "gdn_m5_base", "gdn_m5_baseline")
 
 @dataclass(frozen=True)
 class Published:
-    """What is published of one GPU: iterations with their times, at which precision, and from where."""
+    """Published figures of one GPU: iterations with their times, at which precision, and from where."""
 
     gpu: str
     cells: StepCells

@@ -17,7 +17,7 @@ How = Literal["tables", "formula", "simulated", "measured"]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a source says, what we get and how, and whether the two agree.
+    """A claim of a source, our figure and its method, and whether the two agree.
 
     reproduced: their own figures follow from their tables. within: our formula, simulator or measurement gives the figure within the
     tolerance, or our interval holds it. differs: neither. not testable: nothing here can tell; `ours` says why.

@@ -112,7 +112,7 @@ def _starts(n: int, prompts: int, variant: str, recorded: int) -> list[int]:
 
 
 def in_time(row: dict[str, str]) -> list[int]:
-    """How many requests may have been in slots at the first decision of a served run: all numbers that reproduce its
+    """Numbers of requests that may have been in slots at the first decision of a served run: all numbers that reproduce its
     count of held-back decodes to one, or those of the traces where it held none back; empty when no number does.
     """
     n, prompts = int(row["n_concurrent"]), PROMPTS[row["model"], row["n_concurrent"]]

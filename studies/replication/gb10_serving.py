@@ -79,7 +79,7 @@ class Half:
 
 @functools.cache
 def steps(engine: str, model: str) -> StepTime:
-    """What prices iterations: llama.cpp's in micro-batches of streams, vLLM's padded to captured graphs."""
+    """Prices of iterations: llama.cpp's in micro-batches of streams, vLLM's padded to captured graphs."""
     gpu, precision = get_gpu("GB10"), Precision("nvfp4", "bf16")
     spec, point = get_model(GB10_MODELS[model]), rates_for(gpu, precision, path=engine_posterior(gpu, "llamacpp")).point
     if engine == "vllm":

@@ -78,13 +78,13 @@ class KvCacheManager:
         return hits
 
     def blocks_needed(self, request: Request, tokens: int, hits: Sequence[int] = ()) -> int:
-        """How much the free list would shrink if the request held `tokens` tokens, `hits` among them."""
+        """Blocks by which the free list would shrink if the request held `tokens` tokens, `hits` among them."""
         needed = -(-tokens // self.block_size) - len(request.blocks) - len(hits)
         references = self._references
         return max(needed, 0) + sum(1 for block in hits if not references[block])
 
     def lower_hits(self, request: Request, start: int) -> int:
-        """How many of the request's blocks from the `start`-th on can be brought back from below HBM (sim.engine.kv.tiers)."""
+        """Number of the request's blocks from the `start`-th on that can be brought back from below HBM (sim.engine.kv.tiers)."""
         return 0
 
     def reload(self, request: Request, start: int, count: int) -> None:

@@ -219,7 +219,7 @@ class RadixKv:
         request.hashed_blocks = 0
 
     def contents(self, request: Request, count: int) -> list[Hashable]:
-        """What is in the request's first `count` pages."""
+        """Content of the request's first `count` pages."""
         hashes = request.prompt_hashes
         return [hashes[i] if i < len(hashes) else (request.request_id, i) for i in range(count)]
 

@@ -80,7 +80,7 @@ class TieredKvCacheManager(KvCacheManager):
         self._reloaded = [0] * len(tiers)
 
     def lower_hits(self, request: Request, start: int) -> int:
-        """How many of the request's blocks from the `start`-th on are in some tier, without a gap."""
+        """Number of the request's blocks from the `start`-th on that are in some tier, without a gap."""
         count = 0
         for index in range(start, (request.known_tokens - 1) // self.block_size):
             if self._place(self.block_hash(request, index)) is None:
