@@ -59,7 +59,7 @@ class RateCurve:
         return expected
 
     def times(self, calls: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Times at which so many calls are expected: the inverse of `calls`. Arrivals at rate 1 become those of this rate (time rescaling)."""
+        """Times at which so many calls are expected: inverse of `calls`. Arrivals of rate 1 become those of this rate (time rescaling)."""
         cumulative, period_s = self._cumulative(), self.edges_s[-1]
         rounds = np.floor(calls / cumulative[-1])
         within = calls - rounds * cumulative[-1]
