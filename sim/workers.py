@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -14,7 +14,8 @@ Found = TypeVar("Found")
 
 def cores() -> int:
     """Cores that this process may use; of a worker process one, since its siblings have the others."""
-    if multiprocessing.parent_process() is not None:
+    worker = sys.modules.get("multiprocessing.process")  # whose import takes as long as numpy's: a worker has it
+    if worker is not None and worker.parent_process() is not None:
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -33,6 +34,8 @@ def end_with_parent() -> None:
 
 
 def _wait_for_parent() -> None:
+    import multiprocessing
+
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

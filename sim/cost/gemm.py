@@ -260,10 +260,11 @@ def nearest(measured_rows: Array, rows: Array) -> NDArray[np.intp]:
     """Nearest of the measured numbers of rows (ascending) for each."""
     exact = np.searchsorted(measured_rows, rows).clip(max=measured_rows.size - 1)
     beyond = np.flatnonzero(measured_rows > GRAPH_TOKENS)
-    whole = beyond[measured_rows[beyond] % TILE > 0]
-    if not whole.size:
+    longer = measured_rows[beyond]
+    whole = longer % TILE > 0
+    if not whole.any():
         return exact
-    stand_in = np.union1d(whole, beyond[measured_rows[beyond] > measured_rows[whole[-1]]])
+    stand_in = beyond[whole | (longer > longer[whole][-1])]
     return np.where((measured_rows[exact] == rows) | (rows <= GRAPH_TOKENS), exact, stand_in[_closest(measured_rows[stand_in], rows)])
 
 

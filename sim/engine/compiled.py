@@ -1,18 +1,19 @@
 """The array engine and its fleet compiled with numba, where that is installed and the work is worth its start-up.
 
 What is compiled is the plain source: the code objects of sim.engine.core, and of the formula's own functions, with each other in place of
-the plain ones. Machine code is kept in a cache that a digest of these code objects and of the constants that they read names: no change is
-missed, and none of a comment, of another function of their files or of the checkout's place makes it again.
+the plain ones. The machine code needs nothing but `pow` of the C library. It is kept in a cache and loaded without numba, whose import
+takes longer than most runs. A digest of these code objects and of the constants that they read names it: no change is missed, and none of
+a comment, of another function of their files or of the checkout's place makes it again.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -22,14 +23,18 @@ import numpy as np
 
 from sim import ticks
 from sim.cluster import fleet_core, fleet_routes, fleet_state
+from sim.cluster.fleet_core import serve_fleet
 from sim.cost import batch, smooth, step_time, work
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.cost.rates import UNITS, Rates
 from sim.engine import core, core_decide, core_iterations, core_kv, core_log_rows, core_parts, core_time
 from sim.engine import step_clock as iteration
+from sim.engine.core_iterations import Given
+from sim.engine.replica_runs import PlainPolicy
+from sim.files import replacing
 
-# Output tokens at which plain Python takes as long as loading machine code does (half a second), or making it (half a minute).
-WORTH_TOKENS = 500_000
+# Output tokens at which plain Python takes as long as loading machine code does (a tenth of a second), or making it (half a minute).
+WORTH_TOKENS = 100_000
 WORTH_MAKING = 50_000_000
 OFF = "SIMCTL_NO_NUMBA"  # set: plain Python always
 
@@ -52,8 +57,10 @@ _FORMULA: tuple[Any, ...] = (
 # modules of the engine, those that are called before those that call them
 _ENGINE = (core_log_rows, core_kv, core_parts, core_time, core_decide, core_iterations, core, fleet_state, fleet_routes, fleet_core)
 
-_HOW = {"error_model": "numpy", "_nrt": False}  # nothing is allocated: no references are counted
-_INNER = _HOW | {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# nothing is allocated: no references are counted
+_HOW = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_POLICY = PlainPolicy()
+_asked_about = [0]  # output tokens so far: a study of many small runs loads machine code as one long run does
 
 
 def available() -> bool:
@@ -62,69 +69,96 @@ def available() -> bool:
 
 
 def worth(output_tokens: int) -> bool:
-    """Whether compiled code serves so many output tokens sooner, its loading included; or its making, where none is cached yet."""
-    if not available():
-        return False
-    if "numba" in sys.modules and serve_fleet.cache_info().currsize:
-        return True
-    return output_tokens >= (WORTH_TOKENS if warm() else WORTH_MAKING)
+    """Whether compiled code serves these output tokens, and as many as were asked about before, sooner, its loading included; or its
+    making, where none is cached yet.
+    """
+    if not available() or _loaded.cache_info().currsize:
+        return available()
+    _asked_about[0] += output_tokens
+    return _asked_about[0] >= WORTH_TOKENS and (output_tokens >= WORTH_MAKING or warm())
 
 
 @cache
 def warm() -> bool:
     """Whether machine code of these very sources lies in the cache."""
-    return available() and any(_cache_directory(version("numba")).rglob("engine.serve_fleet*.nbc"))
+    return available() and any(_cache_directory(_machine()).glob("*.o"))
+
+
+def resolved(f: fleet_state.FleetCore, given: Given) -> Callable[..., int]:
+    """sim.cluster.fleet_core.serve_fleet for these very arguments, compiled now or read from the cache."""
+    records = [np.array(given.coefficients), np.array(given.rates)]
+    layout = hashlib.sha256(str([(each.dtype.descr, each.ndim) for each in (*f, *records)]).encode()).hexdigest()[:8]
+    kept = _cache_directory(_machine()) / f"{layout}.o"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(kept) as temporary:
+            temporary.write_bytes(_made(f, given))
+    function = _loaded(kept)
+    result, error = ctypes.c_int64(), ctypes.c_void_p()
+    arguments = [each for column in f for each in _of_array(column)] + [ctypes.c_void_p(each.ctypes.data) for each in records]
+    keeps_alive = f, records
+
+    def serve(*_same: Any) -> int:
+        if function(ctypes.byref(result), ctypes.byref(error), *arguments):
+            raise RuntimeError(f"machine code failed on {len(keeps_alive[0])} columns")
+        return result.value
+
+    return serve
+
+
+def _of_array(column: Any) -> tuple[Any, ...]:
+    """An array as numba passes it: who owns it (nobody), items, bytes of an item, address, shape, strides."""
+    assert column.flags.c_contiguous
+    sizes = [ctypes.c_int64(each) for each in (*column.shape, *column.strides)]
+    return (None, None, ctypes.c_int64(column.size), ctypes.c_int64(column.itemsize), ctypes.c_void_p(column.ctypes.data), *sizes)
 
 
 @cache
-def serve_fleet() -> Callable[..., int]:
-    """sim.cluster.fleet_core.serve_fleet, compiled at its first call or read from the cache."""
+def _loaded(kept: Path) -> Any:
+    """The function of a file: a line with its name, then an object file."""
+    import llvmlite.binding as llvm
+
+    name, _, code = kept.read_bytes().partition(b"\n")
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    jit = llvm.create_lljit_compiler(llvm.Target.from_default_triple().create_target_machine(jit=True))
+    library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(name.decode()).link(jit, "simctl")
+    function = ctypes.CFUNCTYPE(ctypes.c_int32)(library[name.decode()])
+    function.owners = library, jit  # type: ignore[attr-defined]  # whose end would be that of the code
+    return function
+
+
+def _made(f: fleet_state.FleetCore, given: Given) -> bytes:
+    """Such a file's content, for columns of these types."""
     import numba
 
-    padding, cached = _padding(), _cache_directory(version("numba"))
-    source = cached / "engine.py"  # numba notes a file's name, time and line: of one that is the same wherever the checkout lies
-    source.parent.mkdir(parents=True, exist_ok=True)
-    source.touch()
-    os.utime(source, (0, 0))
+    padding = _padding()
 
     def padding_of(tokens: float) -> float:
         return padding[int(tokens)] if tokens <= GRAPH_TOKENS else 0.0
 
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(cached)
-    try:
-        found: dict[Any, Any] = {captured_padding: numba.njit(padding_of, **_INNER)}
-        for function in _compilable():
-            names, code = function.__globals__, function.__code__
-            space = names | {name: found[each] for name, each in names.items() if isinstance(each, FunctionType) and each in found}
-            if function is fleet_core.serve_fleet:
-                code = code.replace(co_filename=str(source), co_firstlineno=1)
-            own = FunctionType(code, space, function.__name__, function.__defaults__)
-            how = _HOW | {"nogil": True, "cache": True} if function is fleet_core.serve_fleet else _INNER
-            found[function] = numba.njit(own, **how)
-    finally:
-        numba.config.CACHE_DIR = before
-    compiled: Callable[..., int] = found[fleet_core.serve_fleet]
-    return compiled
+    found: dict[Any, Any] = {captured_padding: numba.njit(padding_of, **_HOW)}
+    for function in _compilable():
+        names = function.__globals__
+        space = names | {name: found[each] for name, each in names.items() if isinstance(each, FunctionType) and each in found}
+        found[function] = numba.njit(FunctionType(function.__code__, space, function.__name__, function.__defaults__), **_HOW)
+    kinds = tuple(map(numba.typeof, (f, given.coefficients, given.rates)))
+    found[_entry].compile(kinds)
+    made = found[_entry].overloads[kinds]
+    _, _, (code, _) = made.library.serialize_using_object_code()
+    return bytes(made.fndesc.llvm_func_name.encode() + b"\n" + code)
 
 
-def resolved(*given: Any) -> Callable[..., int]:
-    """`serve_fleet` for the types of these arguments: numba looks types of records up at every call, for half a millisecond."""
-    import numba
-
-    made: Any = serve_fleet()
-    kinds = tuple(map(numba.typeof, given))
-    if kinds not in made.overloads:
-        made.compile(kinds)
-    found: Callable[..., int] = made.overloads[kinds].entry_point
-    return found
+def _entry(f: fleet_state.FleetCore, coefficients: Any, rates: Any) -> int:
+    return serve_fleet(f, Given(coefficients, rates, _POLICY))
 
 
-def _compilable() -> Iterator[FunctionType]:
+def _compilable() -> Iterator[Any]:
     """All functions that are compiled, those that are called before those that call them."""
     yield from _FORMULA
     for module in _ENGINE:
         yield from _functions(module)
+    yield _entry
 
 
 @cache
@@ -151,9 +185,18 @@ def _functions(module: Any) -> list[FunctionType]:
 
 
 @cache
-def _cache_directory(numba_version: str) -> Path:
+def _machine() -> str:
+    """What compiles, and for which processor."""
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    return f"{llvmlite.__version__} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+
+
+@cache
+def _cache_directory(machine: str) -> Path:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    digest = hashlib.sha256(f"{numba_version} {sys.version} {_HOW} {_padding().tobytes().hex()}".encode())
+    digest = hashlib.sha256(f"{machine} {sys.version} {_HOW} {_padding().tobytes().hex()}".encode())
     for function in _compilable():
         digest.update(f"{function.__name__} {function.__defaults__} {_meaning(function)}".encode())
     return home / "simctl" / "numba" / digest.hexdigest()[:16]

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -226,6 +225,8 @@ def pooled(hosts: Sequence[ServingOverhead]) -> ServingOverhead:
     """The middle of hosts, number by number. How far another host lies from it is as wide as these lie apart, or as declared if wider."""
     if len(hosts) == 1:
         return hosts[0]
+    from statistics import median
+
     middle: dict[str, Any] = {name: median(float(getattr(host, name)) for host in hosts) for name in NUMBERS}
     apart = {
         "hidden_c0_sd_s": float(np.std([host.hidden_c0_s for host in hosts])),

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cluster.admission import NO_LIMITS
-from sim.engine import compiled
 from sim.results.metrics import request_latencies_ms
 from sim.results.record import RunRecord
 from sim.study.run import PlannedPool, Study, check_all_fit, planned, run_planned
@@ -85,8 +84,6 @@ class Lasts:
             self._whole = max(count, 1)
         self._lasts = can_last(study.workload) and self._whole is None
         self.study = one_of_many(study) if self._lasts else study
-        if compiled.warm():
-            compiled.serve_fleet()  # one trial would not be worth loading it, and there are many
         self._share = study.deployment.replicas // self.study.deployment.replicas  # replicas that fare alike
         self.pools: Sequence[PlannedPool] = planned(self.study)
 

@@ -142,10 +142,10 @@ def _drafting(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def settings(option: str, pairs: tuple[str, ...]) -> dict[str, Any]:
     """NAME=VALUE settings, values as YAML scalars (true, 512, 0.1)."""
-    from sim.yaml_text import read_yaml
-
     found: dict[str, Any] = {}
     for pair in pairs:
+        from sim.yaml_text import read_yaml
+
         name, equals, value = pair.partition("=")
         try:
             parsed = read_yaml(value, option)
