@@ -209,10 +209,10 @@ def number(where: str, name: str, value: Any) -> float:
 
 
 def count(where: str, name: str, value: Any) -> int:
-    """A JSON value as a whole number. Raises UsageError naming the field."""
+    """A JSON value as a whole number, at least 0. Raises UsageError naming the field."""
     found = number(where, name, value)
-    if not math.isfinite(found):
-        raise UsageError(f"{where}: {name} must be a finite number, got {found}")
+    if not 0 <= found < math.inf:
+        raise UsageError(f"{where}: {name} must be a finite number of at least 0, got {found:g}")
     return int(found)
 
 

@@ -53,6 +53,8 @@ def row(text):
         (bench("itls", [None]), "bench.json: request 4: lacks itl"),
         (bench("burstiness", "high"), "bench.json: burstiness must be a number"),
         (bench("request_rate", {"x": 1}), "bench.json: request_rate must be a number"),
+        (bench("max_concurrency", -1e300), "bench.json: max_concurrency must be a finite number of at least 0"),
+        (bench("input_lens", -5), "bench.json: request 4: input_lens must be a finite number of at least 0"),
         (bench("max_concurrency", float("nan")), "bench.json: max_concurrency must be a finite number"),
         (guide(7), "guide.json: successful request 4: not a JSON object"),
         (guide({"request_start_time": HUGE}), "guide.json: successful request 4: lacks end_time"),
