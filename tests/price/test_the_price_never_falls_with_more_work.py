@@ -10,11 +10,12 @@ from sim.cost.batch import decode_batch, mixed_batch
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
+from sim.engine.microbatch import equal_micro_batches, micro_batches
 from sim.engine.step_clock import StepTime
 from sim.specs.attention_policy import blocks, dense, pages, sink_window
 from sim.specs.precision import Precision
 from tests.examples import examples
-from tests.price.shapes import MODELS, rate_values
+from tests.price.shapes import HYBRID_MOE, MODELS, plausible_rates, rate_values
 
 POLICIES = [dense(), dense("host"), sink_window("host"), pages(8), blocks(8), blocks(32, "host")]
 CONTEXTS = st.lists(st.integers(1, 2**17), max_size=24)
@@ -51,6 +52,37 @@ def test_a_sequence_a_context_a_token_or_a_chunk_more(model, contexts, chunks, p
         (n, past), rest = chunks[i], (chunks[:i], chunks[i + 1 :])
         assert seconds(model, contexts, [*rest[0], (n + 1, past), *rest[1]], rates, policy, tp) >= least
         assert seconds(model, contexts, [*rest[0], (n, past + more), *rest[1]], rates, policy, tp) >= least
+
+
+def in_parts(model, parts, rates):
+    return sum(step_time_s(iteration_work(model, mixed_batch(model, *part), Precision()), rates) for part in parts)
+
+
+@BY_MODEL
+@settings(max_examples=examples(60))
+@given(
+    contexts=st.lists(st.integers(1, 2**15), max_size=12),
+    chunks=st.lists(st.tuples(st.integers(1, 700), st.integers(0, 2**15)), min_size=1, max_size=3),
+    more=st.integers(1, 600),
+    size=st.integers(4, 600),
+    values=rate_values(),
+)
+def test_micro_batches_of_a_longer_prompt(model, contexts, chunks, more, size, values):
+    """Cut where they are full: what the last prompt has more comes last."""
+    rates, (*others, (n, past)) = Rates(**values), chunks
+    before, after = ([(m, behind + m, 1) for m, behind in (*others, last)] for last in ((n, past), (n + more, past)))
+    least = in_parts(model, micro_batches(contexts, before, size), rates) * (1 - 1e-12)
+    assert in_parts(model, micro_batches(contexts, after, size), rates) >= least
+    alone = [in_parts(model, equal_micro_batches([], asked[-1:], size), rates) for asked in (before, after)]
+    assert alone[1] >= alone[0] * (1 - 1e-12)
+
+
+def test_of_micro_batches_in_equal_shares_a_token_more_can_save_one():
+    """Where requests keep a state, llama.cpp computes prompts of 2 and 3 tokens as 2 + 2 and 1, of 3 and 3 as 3 + 3."""
+    asked = [[(n, n, 1), (3, 3, 1)] for n in (2, 3)]
+    parts = [equal_micro_batches([], each, 512) for each in asked]
+    assert [len(each) for each in parts] == [2, 1]
+    assert in_parts(HYBRID_MOE, parts[1], plausible_rates()) < in_parts(HYBRID_MOE, parts[0], plausible_rates())
 
 
 @BY_MODEL
