@@ -54,7 +54,7 @@ deployment_options = grouped(
         is_eager=True,
         expose_value=False,
         callback=_take_deployment,
-        help="Defaults from a `vllm serve` or SGLang command line, or a compose, Kubernetes, KServe, llm-d, Dynamo or Ray file.",
+        help="Defaults from a vLLM, SGLang or llama.cpp command line, a compose, Kubernetes, KServe, llm-d, Dynamo or Ray file.",
     ),
     click.option("--model", type=MODEL, default="Qwen2.5-7B-1M", show_default=True, help="Catalogue name, or a Hugging Face config.json."),
     click.option("--gpu", type=GPU, required=True, help="Catalogue name (see `simctl gpus`), or a YAML file that describes one."),

@@ -1,4 +1,5 @@
-"""Deployment files: what a `vllm serve` or SGLang command, docker compose, Kubernetes, KServe, llm-d, Dynamo or Ray file says of a server.
+"""Deployment files: what the command of a server (vLLM, SGLang, llama.cpp), vLLM's configuration file, docker compose, Kubernetes, KServe,
+llm-d, Dynamo or Ray say of it.
 
 Read as defaults of the command's own options, so that what the command line says wins. What the file says that an answer would depend on
 and that no option here stands for is named; what only concerns names, ports and logs is passed over.
@@ -9,21 +10,29 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sim.engine.versions import NEWEST
 from sim.errors import UsageError
 from sim.files import text_of
 from sim.yaml_text import read_yaml
+from simctl.asked.server_flags import DRAFTERS, FLAGS, NO_MATTER, SWITCHES
 
 MOST_BYTES = 1 << 18
 SERVERS = {
     "vllm": r"\bvllm\s+serve\b|vllm\.entrypoints|\bdynamo\.vllm\b|\brun\b.*\bvllm/vllm-openai\b",
     "sglang": r"\bsglang\s+serve\b|sglang\.launch_server|\bdynamo\.sglang\b",
+    "llamacpp": r"\bllama-server\b|\bllama\.cpp:(server|full)",
 }
-IMAGES = re.compile(r"(^|/)(vllm/vllm-openai|lmsysorg/sglang)(:|@|$)")
+IMAGES = re.compile(r"(^|/)(vllm/vllm-openai|lmsysorg/sglang|llama\.cpp)(:|@|$)")
+VERSION = re.compile(r"vllm/vllm-openai:v?(\d+\.\d+(?:\.\d+)?)")
+# Variables of an engine, and those that change no time: keys, logs, caches, where it listens
+VARIABLES = re.compile(
+    r"\b((?:VLLM|SGLANG|SGL|NCCL|TORCH|LLAMA_ARG)_(?!API_KEY|LOGG|CONFIGURE_LOGG|USE_V1|HOST|PORT|NO_USAGE|DO_NOT|CONFIG_ROOT)(?!\w*CACHE)\w+)"
+)
 PRODUCTS = (
     "simctl/gpu",
     "accelerator_type",
@@ -33,83 +42,6 @@ PRODUCTS = (
     "accelerator",
 )
 COUNTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
-NO_MATTER = re.compile(
-    r"m|host|port|uds|served-model-name|model-name|api-key|trust-remote-code|download-dir|tokenizer.*|chat-template.*|.*log.*|revision|seed|"
-    r"root-path|allowed-.*|ssl-.*|enable-auto-tool-choice|tool-call-parser|reasoning-parser|uvicorn.*|response-role|load-format|"
-    r"middleware|lora-modules|enable-metrics|model-id|model-dir|is-prefill-worker|is-decode-worker|stream-interval"
-)
-
-
-def _text(value: str) -> str:
-    return value
-
-
-def _dtype(value: str) -> str | None:
-    return {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "auto": None}.get(value, value)
-
-
-def _kv(value: str) -> str | None:
-    return "fp8" if value.startswith("fp8") else _dtype(value)
-
-
-def _quantization(value: str) -> str | None:
-    return "fp8" if value == "fp8" else None  # others are the checkpoint's own
-
-
-Reader = Callable[[str], Any]
-SHARED: dict[str, tuple[str, Reader]] = {
-    "tensor-parallel-size": ("tp", int),
-    "tp": ("tp", int),
-    "pipeline-parallel-size": ("pipeline_parallel_size", int),
-    "pp": ("pipeline_parallel_size", int),
-    "data-parallel-size": ("data_parallel_size", int),
-    "dp": ("data_parallel_size", int),
-    "dtype": ("dtype", _dtype),
-    "quantization": ("dtype", _quantization),
-    "kv-cache-dtype": ("kv_dtype", _kv),
-}
-FLAGS: dict[str, dict[str, tuple[str, Reader]]] = {
-    "vllm": SHARED
-    | {
-        "model": ("model", _text),
-        "model_id": ("model", _text),
-        "max-num-seqs": ("max_num_seqs", _text),
-        "max-num-batched-tokens": ("max_num_batched_tokens", int),
-        "max-model-len": ("max_model_len", _text),
-        "gpu-memory-utilization": ("gpu_memory_utilization", _text),
-        "block-size": ("block_size", int),
-        "long-prefill-token-threshold": ("long_prefill_token_threshold", int),
-        "scheduling-policy": ("policy", _text),
-        "num-gpu-blocks-override": ("num_gpu_blocks", int),
-        "kv-offloading-size": ("kv_offloading_size", float),
-        "prefill-schedule-interval": ("prefill_schedule_interval", int),
-        "max-lora-rank": ("max_lora_rank", int),
-        "max-loras": ("max_loras", int),
-    },
-    "sglang": SHARED
-    | {
-        "model-path": ("model", _text),
-        "model": ("model", _text),
-        "tp-size": ("tp", int),
-        "dp-size": ("data_parallel_size", int),
-        "max-running-requests": ("max_num_seqs", _text),
-        "chunked-prefill-size": ("max_num_batched_tokens", int),
-        "context-length": ("max_model_len", _text),
-        "mem-fraction-static": ("gpu_memory_utilization", _text),
-        "page-size": ("block_size", int),
-    },
-}
-SWITCHES: dict[str, tuple[str, Any]] = {
-    "enable-expert-parallel": ("enable_expert_parallel", True),
-    "enable-prefix-caching": ("enable_prefix_caching", True),
-    "no-enable-prefix-caching": ("enable_prefix_caching", False),
-    "disable-radix-cache": ("enable_prefix_caching", False),
-    "enable-chunked-prefill": ("enable_chunked_prefill", True),
-    "no-enable-chunked-prefill": ("enable_chunked_prefill", False),
-    "enforce-eager": ("enforce_eager", True),
-    "enable-lora": ("enable_lora", True),
-    "no-async-scheduling": ("engine_option", ["async_scheduling=false"]),
-}
 # How a proxy in front is told to route -> our routers
 FRONTS = (
     (r"vllm-router\b.*\s--policy[\s']+(\w+)", {"random": "random", "power_of_two": "power-of-two", "cache_aware": "prefix-affinity"}),
@@ -121,7 +53,6 @@ SIZES = {
     "data": "data_parallel_size",
     "expert": "enable_expert_parallel",
 }
-DRAFTERS = {"ngram": "ngram", "eagle": "eagle", "eagle3": "eagle", "mtp": "eagle", "draft_model": "draft_model"}
 
 
 @dataclass(slots=True)
@@ -136,11 +67,30 @@ def read_deployment(path: Path) -> Found:
     """Settings of a deployment file. UsageError where no server is in it, or a value is none; OSError when it cannot be read."""
     text = text_of(path, MOST_BYTES, path.name)
     if (engine := _engine(re.sub(r"\\\s*\n", " ", text))) and not re.search(r"^\s*[\w.-]+:(\s|$)", text, re.MULTILINE):
-        found = _server(path.name, [(engine, _words(path.name, text))], Found())
+        found = Found(unused=list(dict.fromkeys(VARIABLES.findall(re.sub(r"^\s*#.*", "", text, flags=re.MULTILINE)))))
+        found = _server(path.name, [(engine, _with_config(path, _words(path.name, text)))], found)
     else:
         found = read_server(path.name, documents_of(path.name, text))
     found.options |= {"router": router} if (router := front_of(text)) else {}
     return found
+
+
+def _with_config(path: Path, words: list[str]) -> list[str]:
+    """The words, before them those of the YAML file that `--config` names beside this one."""
+    for i, word in enumerate(words):
+        file = (
+            word.removeprefix("--config=")
+            if word.startswith("--config=")
+            else words[i + 1]
+            if word == "--config" and words[i + 1 :]
+            else ""
+        )
+        if file and (beside := path.parent / file).is_file():
+            settings = read_yaml(text_of(beside, MOST_BYTES, file), file)
+            if not isinstance(settings, dict):
+                raise UsageError(f"{file}: must be a mapping of flags")
+            return _flags_of(settings) + words[:i] + words[i + (1 if "=" in word else 2) :]
+    return words
 
 
 def front_of(text: str) -> str | None:
@@ -160,8 +110,11 @@ def read_server(name: str, documents: Sequence[Any]) -> Found:
     for document in documents:
         commands += commands_of(name, document)
         _around(name, document, found)
+    if not commands and len(documents) == 1 and isinstance(documents[0], dict):  # the file of --config alone
+        words = _flags_of(documents[0])
+        commands = [(engine, words) for engine, key in (("vllm", "--model"), ("sglang", "--model-path")) if key in words]
     if not commands:
-        raise UsageError(f"{name}: no `vllm serve` or SGLang server in it: neither a command line nor args of a container")
+        raise UsageError(f"{name}: no `vllm serve`, SGLang or llama-server in it: neither a command line nor args of a container")
     return _server(name, commands, found)
 
 
@@ -175,6 +128,10 @@ def _server(name: str, commands: Sequence[tuple[str, list[str]]], found: Found) 
     found.unused += [f"another server ({' '.join(each[:4])} ...: --fleet reads all)" for _, each in commands[1:] if each != words]
     if "model" not in found.options:
         raise UsageError(f"{name}: its server names no model")
+    if engine == "sglang":
+        _ranks_of_sglang(words, found)
+    if engine == "llamacpp":
+        _slots(found)
     _check_gpus(found)
     return found
 
@@ -192,7 +149,13 @@ def _words(name: str, text: str) -> list[str]:
     except ValueError as error:
         raise UsageError(f"{name}: its command line: {error}") from None
     image = next((i for i, word in enumerate(words) if IMAGES.search(word)), -1)
-    return words[image + 1 :]  # what stands before is docker's
+    version = VERSION.search(words[image]) if image >= 0 else None
+    return words[image + 1 :] + _of_version(version)  # what stands before is docker's
+
+
+def _of_version(image: re.Match[str] | None) -> list[str]:
+    """The flag that says an image's version, where that is not the newest."""
+    return ["--engine-version", image[1]] if image and not f"{image[1]}.".startswith(f"{NEWEST}.") else []
 
 
 def walk(value: Any) -> Iterator[dict[str, Any]]:
@@ -226,12 +189,13 @@ def commands_of(name: str, document: Any) -> list[tuple[str, list[str]]]:
             source = (loading.get("model_source") or loading.get("model_id")) if isinstance(loading, dict) else None
             found.append(("vllm", [*(["--model", str(source)] if source else []), *_flags_of(each["engine_kwargs"])]))
             continue
-        engine = _engine(" ".join(words)) or next((engine for engine in SERVERS if engine in image), None)
+        engine = _engine(f"{' '.join(words)} {image}") or next((engine for engine in SERVERS if engine in image), None)
         kind = each.get("modelFormat")
         if engine is None and isinstance(kind, dict) and kind.get("name") in ("huggingface", "vLLM", "vllm"):
             engine = "vllm"
         if engine and (words or each.get("storageUri")):
             uri = str(each.get("storageUri", ""))
+            words = words + (_of_version(VERSION.search(image)) if engine == "vllm" else [])
             found.append((engine, words + (["--model", uri.removeprefix("hf://")] if uri.startswith("hf://") else [])))
     return found
 
@@ -257,6 +221,9 @@ def _around(name: str, document: Any, found: Found) -> None:
         for key in COUNTS:
             if str(each.get(key, "")).isdigit():
                 found.options.setdefault("gpus", int(each[key]))
+        if (said := each.get("environment") or each.get("env")) and commands_of(name, each):
+            listed = said if isinstance(said, dict) else [v.get("name", "") if isinstance(v, dict) else v for v in said]
+            found.unused += [match[1] for variable in listed if (match := VARIABLES.match(str(variable)))]
         own = each if isinstance(each.get("replicas"), int) else each.get("deployment_config") or each.get("deploy") or each
         for key in ("replicas", "minReplicas", "num_replicas"):  # of what holds the server, not of a router beside it
             if isinstance(own, dict) and isinstance(own.get(key), int) and own[key] > 0 and commands_of(name, each):
@@ -291,16 +258,16 @@ def _flags(name: str, engine: str, words: list[str], found: Found) -> None:
             continue
         flag, equals, value = word.lstrip("-").partition("=")
         flag = flag if flag == "model_id" else flag.replace("_", "-")
-        if flag in SWITCHES and not (equals and value.lower() == "false"):
+        if flag in SWITCHES and flag not in known and not (equals and value.lower() == "false"):
             option, setting = SWITCHES[flag]
-            found.options[option] = setting
+            found.options[option] = [*found.options.get(option, []), *setting] if isinstance(setting, list) else setting
             continue
         if not equals and rest and not rest[0].startswith("--"):
             value = rest.pop(0)
-        if flag == "speculative-config":
+        if flag in ("speculative-config", "sc"):
             _drafts(name, value, found)
         elif flag in known and known[flag][0] == "model":
-            _model(value, found)
+            _model(known[flag][1](value), found)
         elif flag in known:
             option, read = known[flag]
             try:
@@ -309,8 +276,10 @@ def _flags(name: str, engine: str, words: list[str], found: Found) -> None:
                 raise UsageError(f"{name}: --{flag} is no number: {value[:40]!r}") from None
             if setting is not None:
                 found.options[option] = setting
-            elif flag == "quantization":
+            elif known[flag][0] == "dtype" and flag != "dtype":
                 found.unused.append(f"--quantization {value} (the checkpoint's own is taken)")
+            elif flag != "dtype":
+                found.unused.append(f"--{flag} {value[:40]}")
         elif not NO_MATTER.fullmatch(flag):
             found.unused.append(f"--{flag}")
 
@@ -338,6 +307,28 @@ def _drafts(name: str, text: str, found: Found) -> None:
     found.options["engine_option"] = [*found.options.get("engine_option", []), *options]
     if method == "draft_model" and said.get("model"):
         found.options["draft_model"] = str(said["model"])
+
+
+def _ranks_of_sglang(words: Sequence[str], found: Found) -> None:
+    """SGLang's --dp-size is whole replicas or, with --enable-dp-attention, ranks among the GPUs of --tp-size."""
+    ranks = found.options.pop("data_parallel_size", 1)
+    if "--enable-dp-attention" in words:
+        found.options |= {"tp": max(1, found.options.get("tp", 1) // ranks), "data_parallel_size": ranks}
+        found.unused.remove("--enable-dp-attention")
+    elif ranks > 1:
+        found.options["replicas"] = ranks * found.options.get("replicas", 1)
+
+
+def _slots(found: Found) -> None:
+    """llama.cpp's context is that of all its slots; its file's name says the type of its weights."""
+    o = found.options
+    o["model"], _, kind = o["model"].partition(":")
+    o |= {"dtype": {"f16": "fp16"}.get(kind, kind)} if kind else {}
+    o.pop("all_layers", None)
+    if "n_ubatch" in o:
+        o["engine_option"] = [f"n_ubatch={o.pop('n_ubatch')}"]
+    if o.get("max_model_len"):
+        o["max_model_len"] = str(o["max_model_len"] // o.get("max_num_seqs", 1))
 
 
 def _check_gpus(found: Found) -> None:

@@ -129,6 +129,50 @@ def test_every_size_of_parallelism_is_read_or_named(tmp_path: Path) -> None:
     assert "parallelism context 2" in found.unused
 
 
+def test_short_flags_of_parallelism_and_switches_of_sglang(tmp_path: Path) -> None:
+    assert read(tmp_path, f"vllm serve {MODEL} -tp 2 -dp=2 -ep").options["enable_expert_parallel"] is True
+    found = read(tmp_path, f"{SGLANG} --disable-cuda-graph --dp-size 4 --ep-size 1")
+    assert (found.options["enforce_eager"], found.options["replicas"], found.options["enable_expert_parallel"]) == (True, 4, False)
+    ranks = read(tmp_path, f"{SGLANG} --dp-size 2 --enable-dp-attention")
+    assert (ranks.options["tp"], ranks.options["data_parallel_size"], ranks.unused) == (1, 2, [])
+
+
+@pytest.mark.parametrize("command", ["vllm serve --config serve.yaml --max-num-seqs 8", ""])
+def test_vllms_own_configuration_file(tmp_path: Path, command: str) -> None:
+    """Beside the command, whose flags win, or alone."""
+    file = tmp_path / "serve.yaml"
+    file.write_text(f"model: {MODEL}\ntensor-parallel-size: 2\nmax_num_seqs: 64\nenable-prefix-caching: false\n")
+    found = (read(tmp_path, command) if command else read_deployment(file)).options
+    assert (found["model"], found["tp"], found["enable_prefix_caching"]) == (MODEL, 2, False)
+    assert str(found["max_num_seqs"]) == ("8" if command else "64")
+
+
+def test_an_image_says_its_version_and_variables_of_an_engine_are_named(tmp_path: Path) -> None:
+    old = COMPOSE.replace("v0.33.0", "v0.11.2").replace(
+        "    command", "    environment: {VLLM_MOE_DP_CHUNK_SIZE: 1, HF_TOKEN: s}\n    command", 1
+    )
+    found = read(tmp_path, old)
+    assert found.options["engine_version"] == "0.11.2"
+    assert found.unused == ["VLLM_MOE_DP_CHUNK_SIZE"]
+    assert read(tmp_path, f"export NCCL_P2P_DISABLE=1\n{COMMAND}").unused[0] == "NCCL_P2P_DISABLE"
+    assert "--engine-version 9.1" in read(tmp_path, COMPOSE.replace("v0.33.0", "v9.1")).unused
+
+
+@pytest.mark.parametrize("model", ["-m models/llama-3.1-8b-instruct-q4_k_m.gguf", "-hf bartowski/llama-3.1-8b-instruct-GGUF:Q4_K_M"])
+def test_llama_cpps_context_is_that_of_all_slots(tmp_path: Path, model: str) -> None:
+    found = read(tmp_path, f"llama-server {model} -c 32768 -np 4 -ngl 99 -ub 256 -ctk q8_0")
+    assert found.options == {
+        "engine": "llamacpp",
+        "model": "llama-3.1-8b-instruct",
+        "dtype": "q4_k_m",
+        "max_model_len": "8192",
+        "max_num_seqs": 4,
+        "engine_option": ["n_ubatch=256"],
+        "kv_dtype": "int8",
+    }
+    assert read(tmp_path, f"llama-server {model} -ngl 20").unused == ["--ngl 20"]
+
+
 def test_drafts_become_the_engines_options(tmp_path: Path) -> None:
     text = f"""vllm serve {MODEL} --speculative-config '{{"method": "eagle3", "num_speculative_tokens": 3}}'"""
     assert read(tmp_path, text).options["engine_option"] == ["draft_tokens=3", "drafter=eagle"]
@@ -137,7 +181,7 @@ def test_drafts_become_the_engines_options(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("services: {web: {image: nginx}}", "no `vllm serve` or SGLang server"),
+        ("services: {web: {image: nginx}}", "no `vllm serve`, SGLang or llama-server in it"),
         ("vllm serve --port 1", "names no model"),
         (f"vllm serve {MODEL} --tensor-parallel-size two", "--tensor-parallel-size is no number"),
         (f"vllm serve '{MODEL}", "its command line"),
