@@ -32,6 +32,7 @@ Ints = NDArray[np.int64]
 class FleetRun:
     """Result of a trace: `order` lists calls as they were sent, `ended` is when the last answer came (ticks), and [call] are when each
     was sent (s), its numbers as a request (sim.engine.core_state), its replica, when it reached that (ticks), and how that was decided.
+    `served` are the logs of the replicas, where they are kept.
     """
 
     order: Ints
@@ -80,13 +81,13 @@ def serve_calls(
             logs[f.c[on.AT]].drain(core, 1)
         else:
             supply(core, steps, reason)
-    numbers, calls = np.array(f.q).reshape(-1, at.REQUEST), np.array(f.calls).reshape(-1, on.CALL)
-    served = []
-    for i, log in enumerate(logs):
+    numbers, calls = np.asarray(f.q).reshape(-1, at.REQUEST), np.asarray(f.calls).reshape(-1, on.CALL)
+    every, served = np.arange(len(trace)), []
+    for i, log in enumerate(logs if keep else ()):
         log.drain(core_of(f, i), 0)
-        served.append(log.served(numbers[calls[:, on.REPLICA] == i], np.arange(len(trace))))
+        served.append(log.served(numbers[calls[:, on.REPLICA] == i, at.ARRIVES], every))
     columns = calls[:, on.REPLICA], calls[:, on.REACHED], calls[:, on.DECISION]
-    return FleetRun(np.array(f.order)[: int(f.c[on.SENT])], np.array(f.arrival_s), numbers, *columns, served, int(f.c[on.ENDED]))
+    return FleetRun(np.asarray(f.order)[: int(f.c[on.SENT])], np.asarray(f.arrival_s), numbers, *columns, served, int(f.c[on.ENDED]))
 
 
 def _state(
@@ -119,7 +120,8 @@ def _state(
             q[:, at.NAMES], q[:, at.DEPTH] = shared.begins, shared.depths
             deepest = int(shared.depths.max())
     calls[:, (on.DRAW, on.NEXT_DRAW)] = _draws(router, replicas, options, count)
-    one = make_core(config, steps, q.ravel(), names, deepest, keep=keep, arrays=arrays)
+    arrival_s = np.array(trace.arrival_s, dtype=np.float64)
+    one = make_core(config, steps, q.ravel(), names, deepest, ranks_of(trace, config), arrival_s, keep=keep, arrays=arrays)
     c = np.zeros(on.COUNTS, dtype=np.int64)
     c[[on.CALLS, on.REPLICAS, on.POLICY, on.BLOCK]] = count, replicas, on.ROUTES[router], config.block_size
     c[[on.DISPATCH, on.SERIAL_WORK]] = to_ticks(settings.get("dispatch_s", 0.0)), to_ticks(host.serial_s)
@@ -134,8 +136,7 @@ def _state(
         "c": c,
         "x": np.array(x, dtype=np.float64),
         "calls": calls.ravel(),
-        "arrival_s": np.array(trace.arrival_s, dtype=np.float64),
-        "think_s": np.asarray(trace.think_s, dtype=np.float64),
+        "think_s": np.array(trace.think_s, dtype=np.float64),
         "leaves": np.zeros(count),
         "given": np.zeros(replicas),
         "order": np.zeros(count, dtype=np.int64),
@@ -145,6 +146,16 @@ def _state(
     }
     own = columns if arrays else {name: column.tolist() for name, column in columns.items()}
     return FleetCore(**own, **several, **{name: getattr(one, name) for name in one._fields if name not in several})
+
+
+def ranks_of(trace: Trace, config: EngineConfig) -> Ints:
+    """What sim.engine.core_state calls ranks, of the calls of a trace."""
+    if config.policy != "priority":
+        return np.zeros(0, dtype=np.int64)
+    ranks = np.zeros((len(trace), 2), dtype=np.int64)
+    ranks[:, 0] = trace.priorities or 0
+    ranks[sorted(range(len(trace)), key=trace.request_ids.__getitem__), 1] = np.arange(len(trace))
+    return ranks.ravel()
 
 
 def _several(column: Any, replicas: int, arrays: bool) -> Any:

@@ -64,6 +64,7 @@ class FleetCore(NamedTuple):
     w: Any
     due: Any
     names: Ints
+    ranks: Ints
     nodes: Any
     table: Any
     held: Any
@@ -82,6 +83,8 @@ def core_of(f: FleetCore, i: int) -> Core:
         f.w[i],
         f.due[i],
         f.names,
+        f.ranks,
+        f.arrival_s,
         f.nodes[i],
         f.table[i],
         f.held[i],

@@ -1,7 +1,7 @@
 """An engine of sim.cluster.replica over the array core (sim.engine.core): the replica's clock drives it, and it tells what it sends.
 
-Not covered, and refused by `covers`: priorities, the long-prefill threshold (a decode may then have to wait), a prefill interval, and costs
-that depend on each sequence's context.
+Not covered, and refused by `covers`: the long-prefill threshold (a decode may then have to wait), a prefill interval, costs that depend on
+each sequence's context, and priorities where engines are not given all requests beforehand.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sim.engine.interface import Request
 from sim.engine.loop import Wait
 from sim.engine.replica_runs import UNKNOWN, given_of
 from sim.engine.step_clock import StepTime
+from sim.engine.versions import rules_of
 from sim.engine.vllm import check_fits
 from sim.ticks import COMPLETION, DECISION, TICK_S
 
@@ -34,9 +35,16 @@ class RequestLog(Protocol):
     def last_token(self, request: Request, end_s: float, place: int) -> None: ...
 
 
-def covers(config: EngineConfig, steps: StepTime) -> bool:
-    """Whether the array engine can stand for this one."""
-    plain_limits = config.scheduler == "vllm" and config.policy == "fcfs" and not config.long_prefill_token_threshold
+def covers(config: EngineConfig, steps: StepTime, ranks: bool = False) -> bool:
+    """Whether the array engine can stand for this one; `ranks`: it is given priorities and names of all requests beforehand.
+
+    By priority, a request may leave that has its token of the iteration already. Without overlap its last block can then be found, though
+    it was never computed: the core does not count such blocks.
+    """
+    plain_limits = config.scheduler == "vllm" and not config.long_prefill_token_threshold
+    if config.policy != "fcfs":
+        unfound = config.overlaps or not config.enable_prefix_caching
+        plain_limits = plain_limits and ranks and unfound and rules_of(config.engine_version).goes_on
     plain_limits = plain_limits and config.prefill_schedule_interval == 1  # so that all engine versions decide alike
     return plain_limits and steps.jumps and set(config.options) <= {"async_scheduling"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sim.engine.core_state as at
 from sim.engine.core_kv import adopt, remember, take, take_back
-from sim.engine.core_parts import fill_shared, plan, preempt, queue_pop, release
+from sim.engine.core_parts import fill_shared, place_of_victim, plan, preempt, queue_pop, release
 from sim.engine.core_state import Core
 from sim.engine.core_time import settle
 from sim.engine.interface import BLOCKS, BUDGET, SLOTS
@@ -21,7 +21,7 @@ def decide(e: Core) -> None:
             starved(e)
             return
         take(e, due)
-        fill_shared(e, s[at.CLOCK])  # decodes come before it
+        fill_shared(e, s[at.CLOCK], s[at.ADMISSIONS])  # decodes come before it
         begin_mixed(e, tokens, blocks)
         return
     if due > s[at.FREE]:
@@ -31,7 +31,7 @@ def decide(e: Core) -> None:
         take(e, due)
     if s[at.QUEUED] and s[at.RUNNING] < s[at.SEQS]:
         s[at.WATCH] = 1
-        fill_shared(e, s[at.CLOCK])
+        fill_shared(e, s[at.CLOCK], s[at.ADMISSIONS])
         if plan(e, s[at.QUEUE_HEAD], s[at.BUDGET] - s[at.BATCH]):
             begin_mixed(e, 0, 0)
             return
@@ -121,15 +121,15 @@ def note_state(e: Core) -> None:
 
 
 def starved(e: Core) -> None:
-    """Choose an iteration in which KV blocks run out: in order of admission, the last admitted leave until the others have theirs. Nobody
-    is admitted in it.
+    """Choose an iteration in which KV blocks run out: in order of admission, each gets its blocks, for which those admitted last leave, or
+    those that rank last. Nobody is admitted in it.
     """
     s = e.s
-    fill_shared(e, s[at.CLOCK] - 1)
+    fill_shared(e, s[at.CLOCK] - 1, s[at.ADMISSIONS])
     place, prefills, tokens = 0, False, 0
     while place < s[at.RUNNING]:
         request = e.w[place * at.SEAT + at.RUNNING_AT]
-        needed = 0
+        needed, stays = 0, True
         if e.q[request + at.COMPUTED]:
             pass  # its last token is on the way, and it needs no more
         elif request == s[at.PARTIAL]:
@@ -137,11 +137,15 @@ def starved(e: Core) -> None:
             prefills = True
         else:
             needed = int((e.q[request + at.OFFSET] + s[at.CLOCK]) % s[at.BLOCK] == 0)
-        while needed > s[at.FREE] and s[at.RUNNING] > place:
-            preempt(e, e.w[(s[at.RUNNING] - 1) * at.SEAT + at.RUNNING_AT])
-        if s[at.RUNNING] > place:
+        while needed > s[at.FREE] and stays:
+            victim = place_of_victim(e)
+            stays = victim != place
+            preempt(e, victim, int(victim < place))
+            place -= int(victim < place)
+        if stays:
             take(e, needed)
-        place += 1
+            fill_shared(e, s[at.CLOCK], e.q[request + at.ADMISSION])
+            place += 1
     s[at.LACKS] = BLOCKS
     note_state(e)
     release(e)

@@ -184,7 +184,7 @@ def jump(e: Core) -> int:
         release(e)
     if s[at.WATCH] and s[at.FILLING]:
         n = min(n, max(e.q[e.w[at.FILL_AT] + at.FILLS] - s[at.CLOCK], 1))  # a shared block then becomes findable
-    s[at.OPEN] = int(not s[at.QUEUED] and s[at.RUNNING] < s[at.SEQS])
+    s[at.OPEN] = int((s[at.RANKED] or not s[at.QUEUED]) and s[at.RUNNING] < s[at.SEQS])
     if n > 1:
         n = with_room(e, n)
     s[at.ORIGIN], s[at.FIRST], s[at.INCREMENT] = s[at.ENDS], first, stretch.increment

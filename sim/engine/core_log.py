@@ -31,7 +31,7 @@ class Expanded:
 
     def __init__(self, served: Served, config: EngineConfig, steps: StepTime) -> None:
         self._rows, self._entries = served.rows, served.entries
-        self._arrives = np.sort(served.requests[:, at.ARRIVES])
+        self._arrives = served.arrives
         self._config, self._steps = config, steps
         self.begins = np.cumsum(self._rows[:, at.R_N]) - self._rows[:, at.R_N]  # [row] its first iteration
         self.count = int(self._rows[:, at.R_N].sum())

@@ -14,6 +14,11 @@ from sim.engine.interface import BLOCKS, BUDGET
 def add(e: Core, request: int) -> None:
     """Queue a request."""
     s = e.s
+    if s[at.RANKED]:
+        s[at.QUEUED] += 1
+        e.q[request + at.BEHIND] = e.q[request + at.BEGAN] = -1
+        s[at.QUEUE_HEAD] = merged(e, s[at.QUEUE_HEAD], request)
+        return
     e.q[request + at.BEHIND] = -1
     if s[at.QUEUED]:
         e.q[s[at.QUEUE_TAIL] + at.BEHIND] = request
@@ -24,8 +29,11 @@ def add(e: Core, request: int) -> None:
 
 
 def put_back(e: Core, request: int) -> None:
-    """Queue a preempted request before all others."""
+    """Queue a preempted request before all others, or by its rank."""
     s = e.s
+    if s[at.RANKED]:
+        add(e, request)
+        return
     e.q[request + at.BEHIND] = s[at.QUEUE_HEAD] if s[at.QUEUED] else -1
     if not s[at.QUEUED]:
         s[at.QUEUE_TAIL] = request
@@ -35,9 +43,51 @@ def put_back(e: Core, request: int) -> None:
 
 def queue_pop(e: Core) -> None:
     """The first of the queue leaves it."""
-    s = e.s
-    s[at.QUEUE_HEAD] = e.q[s[at.QUEUE_HEAD] + at.BEHIND]
+    s, head = e.s, e.s[at.QUEUE_HEAD]
     s[at.QUEUED] -= 1
+    s[at.QUEUE_HEAD] = merged(e, e.q[head + at.BEHIND], e.q[head + at.BEGAN]) if s[at.RANKED] else e.q[head + at.BEHIND]
+
+
+def merged(e: Core, a: int, b: int) -> int:
+    """First of two skew heaps of requests by (priority, arrival, name), -1 for an empty one, when they are one."""
+    q, root, last = e.q, -1, -1
+    while b >= 0:
+        if a < 0 or before(e, b, a):
+            a, b = b, a
+        if last >= 0:
+            q[last + at.BEHIND] = a
+        else:
+            root = a
+        if b < 0:
+            break
+        last = a
+        a = q[last + at.BEGAN]
+        q[last + at.BEGAN] = q[last + at.BEHIND]
+    return root if root >= 0 else a
+
+
+def before(e: Core, a: int, b: int) -> bool:
+    """Whether a request is to be served before another."""
+    one, other = a // at.REQUEST, b // at.REQUEST
+    if e.ranks[2 * one] != e.ranks[2 * other]:
+        return e.ranks[2 * one] < e.ranks[2 * other]
+    if e.arrival_s[one] != e.arrival_s[other]:
+        return e.arrival_s[one] < e.arrival_s[other]
+    return e.ranks[2 * one + 1] < e.ranks[2 * other + 1]
+
+
+def place_of_victim(e: Core) -> int:
+    """Place among the running of the one that leaves next: the last, or the latest to come of those with the highest priority number."""
+    last = e.s[at.RUNNING] - 1
+    if not e.s[at.RANKED]:
+        return last
+    found = 0
+    for place in range(1, last + 1):
+        one, other = e.w[place * at.SEAT + at.RUNNING_AT] // at.REQUEST, e.w[found * at.SEAT + at.RUNNING_AT] // at.REQUEST
+        ahead = e.ranks[2 * one] - e.ranks[2 * other]
+        if ahead > 0 or (ahead == 0 and e.arrival_s[one] > e.arrival_s[other]):
+            found = place
+    return found
 
 
 def plan(e: Core, request: int, budget: int) -> bool:
@@ -78,23 +128,21 @@ def release(e: Core) -> None:
     """Take place and blocks from those who have finished."""
     s = e.s
     if s[at.LEAVING]:
-        fill_shared(e, s[at.CLOCK] - 1 + s[at.OVERLAP])
+        fill_shared(e, s[at.CLOCK] - 1 + s[at.OVERLAP], s[at.ADMISSIONS])
     for i in range(s[at.LEAVING]):
         request = e.w[i * at.SEAT + at.LEAVING_AT]
-        place = bisect_running(e, e.q[request + at.ADMISSION])
-        for j in range(place, s[at.RUNNING] - 1):
-            e.w[j * at.SEAT + at.RUNNING_AT] = e.w[(j + 1) * at.SEAT + at.RUNNING_AT]
-        s[at.RUNNING] -= 1
+        drop_running(e, bisect_running(e, e.q[request + at.ADMISSION]))
         give_blocks(e, request, e.q[request + at.COMPUTED], e.q[request + at.COMPUTED])
         e.q[request + at.COMPUTED] = 0
     s[at.LEAVING] = 0
 
 
-def preempt(e: Core, request: int) -> None:
-    """Take place and blocks from the request admitted last. What the iteration under way computes for it is sent, but the token that a
-    decode samples there was not known when its blocks were last made findable.
+def preempt(e: Core, place: int, ahead: int) -> None:
+    """Take place and blocks from the running request at a place. What the iteration under way computes for it is sent, but the token that
+    a decode samples there was not known when its blocks were last made findable; that of one which is ahead of who needs them, and has
+    been given its token of this iteration, was.
     """
-    s = e.s
+    s, request = e.s, e.w[place * at.SEAT + at.RUNNING_AT]
     back = 1
     if request == s[at.PARTIAL]:
         computed = findable = s[at.PARTIAL_DONE]
@@ -105,7 +153,7 @@ def preempt(e: Core, request: int) -> None:
         computed = e.q[request + at.COMPUTED]
         kind = at.LOST_PLACE
         if computed:
-            back = 0
+            back = ahead = 0
             forget_leaving(e, request)
         else:
             computed = drop_decode(e, request)
@@ -113,9 +161,9 @@ def preempt(e: Core, request: int) -> None:
             if e.q[request + at.FILLS] >= 0:
                 heap_drop(e, request, at.FILLING, at.FILL_AT, at.FILLS)
             e.q[request + at.GENERATED] = computed + 1 - e.q[request + at.PROMPT]
-        findable = max(computed - e.s[at.OVERLAP], began)
-    s[at.RUNNING] -= 1
-    give_blocks(e, request, computed, findable)
+        findable = max(computed + ahead - e.s[at.OVERLAP], began)
+    drop_running(e, place)
+    give_blocks(e, request, computed + ahead, findable)
     e.q[request + at.COMES_WITH] = 0
     e.q[request + at.PREEMPTIONS] += 1
     s[at.PREEMPTED] += 1
@@ -136,6 +184,13 @@ def forget_leaving(e: Core, request: int) -> None:
             kept += 1
     s[at.LEAVING] = kept
     e.q[request + at.COMPUTED] = 0
+
+
+def drop_running(e: Core, place: int) -> None:
+    """Those behind a place among the running move up."""
+    e.s[at.RUNNING] -= 1
+    for i in range(place, e.s[at.RUNNING]):
+        e.w[i * at.SEAT + at.RUNNING_AT] = e.w[(i + 1) * at.SEAT + at.RUNNING_AT]
 
 
 def bisect_running(e: Core, admission: int) -> int:
@@ -237,10 +292,13 @@ def expect_shared(e: Core, request: int) -> None:
         heap_push(e, request, at.FILLING, at.FILL_AT, at.FILLS)
 
 
-def fill_shared(e: Core, clock: int) -> None:
-    """Make findable what decodes have filled by the iteration at `clock`, that one included."""
+def fill_shared(e: Core, clock: int, admission: int) -> None:
+    """Make findable what decodes have filled before the iteration at `clock`, and in it, up to the one of that admission."""
     s, q = e.s, e.q
-    while s[at.FILLING] and q[e.w[at.FILL_AT] + at.FILLS] <= clock:
+    while s[at.FILLING]:
+        request = e.w[at.FILL_AT]
+        if q[request + at.FILLS] > clock or (q[request + at.FILLS] == clock and q[request + at.ADMISSION] > admission):
+            return
         request = heap_pop(e, 0, at.FILLING, at.FILL_AT, at.FILLS)
         remember(e, request, (q[request + at.OFFSET] + q[request + at.FILLS] + 1 - s[at.OVERLAP]) // s[at.BLOCK])
         expect_shared(e, request)

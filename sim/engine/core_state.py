@@ -21,7 +21,7 @@ Floats = MutableSequence[float]
 
 # `s`: limits, which do not change in a run
 _places = count()
-SEQS, BUDGET, BLOCK, BLOCKS, WATERMARK, CHUNKED, RESERVE, CACHING, OVERLAP = (next(_places) for _ in range(9))
+SEQS, BUDGET, BLOCK, BLOCKS, WATERMARK, CHUNKED, RESERVE, CACHING, OVERLAP, RANKED = (next(_places) for _ in range(10))
 HOST_EACH, HOST_SEQUENCE, HOST_PREFILL, LAUNCHING, LAUNCHING_PIECES, PARTS, WHOLE = (next(_places) for _ in range(7))
 KEEP, ROW_ROOM, ENTRY_ROOM, DEPTHS = (next(_places) for _ in range(4))
 # and what does
@@ -46,7 +46,7 @@ OFFSET, BEGAN, FINISHES = (
 )  # of a decode: computed tokens less the decode clock; clock then, and at the end
 FILLS = next(_places)  # clock at which a decode fills a block that others may ask for; -1: not expected
 COMPUTED = next(_places)  # tokens of a request that is leaving; 0: it is not
-BEHIND = next(_places)  # the next in the queue
+BEHIND = next(_places)  # the next in the queue; of one ordered by rank, one child in a heap, and BEGAN the other
 OF_SEAT, HELD = (next(_places) for _ in range(2))  # place of its list of findable blocks that others also ask for; how many it holds
 RUN, RUN_BEFORE, RUN_AFTER = (next(_places) for _ in range(3))  # free blocks with its own contents; what is evicted before and after them
 CACHED = next(_places)  # prompt tokens found at the first admission; -1: not admitted
@@ -127,6 +127,8 @@ class Core(NamedTuple):
     w: Ints  # [places * SEAT]
     due: Ints  # [BLOCK] decodes that need a block when the clock, modulo the block size, is the index
     names: Ints  # names of blocks that several requests begin with, whole numbers from 0 on (see NAMES)
+    ranks: Ints  # [2 * requests] priority, and place of the name among all; nothing where first come is first served
+    arrival_s: Floats  # [requests] when clients sent them
     nodes: Ints  # [nodes * NODE]
     table: Ints  # [a power of two] nodes by name + 1, 0: none (sim.engine.core_kv.slot_of)
     held: Ints  # [SEQS * DEPTHS] nodes that a request holds, by its seat
@@ -140,7 +142,18 @@ class Core(NamedTuple):
 PRICES = ("chords", "by_rows", "heads")
 
 
-def make_core(config: EngineConfig, steps: StepTime, q: Any, names: Any, depths: int, *, keep: bool = False, arrays: bool = False) -> Core:
+def make_core(
+    config: EngineConfig,
+    steps: StepTime,
+    q: Any,
+    names: Any,
+    depths: int,
+    ranks: Any = (),
+    arrival_s: Any = (),
+    *,
+    keep: bool = False,
+    arrays: bool = False,
+) -> Core:
     """The state before the first arrival. `depths` is the most blocks of a request that others also begin with. `keep` keeps a log;
     `arrays` makes numpy arrays for the compiled loop.
     """
@@ -151,7 +164,8 @@ def make_core(config: EngineConfig, steps: StepTime, q: Any, names: Any, depths:
     limits = (
         seqs, config.max_num_batched_tokens, config.block_size, blocks,
         int(config.watermark * config.num_gpu_blocks), config.enable_chunked_prefill, config.reserve_full_prompt,
-        config.enable_prefix_caching, config.overlaps, *steps.host_ticks, parts, whole, keep, row_room, entry_room, depths,
+        config.enable_prefix_caching, config.overlaps, config.policy == "priority", *steps.host_ticks, parts, whole, keep,
+        row_room, entry_room, depths,
     )  # fmt: skip
     s = np.zeros(SCALARS, dtype=np.int64)
     s[: len(limits)] = limits
@@ -168,6 +182,8 @@ def make_core(config: EngineConfig, steps: StepTime, q: Any, names: Any, depths:
         w.ravel(),
         np.zeros(config.block_size, dtype=np.int64),
         names,
+        ranks,
+        arrival_s,
         np.zeros(room * NODE, dtype=np.int64),
         np.zeros(1 << (2 * room).bit_length(), dtype=np.int64),
         np.zeros(seqs * depths, dtype=np.int64),

@@ -32,11 +32,11 @@ class PlainPolicy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Result of a replica: numbers of requests [request, REQUEST], and the log: `rows` [row, ROW] and `entries` [entry, ENTRY], whose
+    """Result of a replica: when its requests came (ticks, ascending), and the log: `rows` [row, ROW] and `entries` [entry, ENTRY], whose
     requests are places (see sim.engine.core_state).
     """
 
-    requests: Ints
+    arrives: Ints
     rows: Ints
     entries: Ints
     calls: Ints  # [place] what the requests of entries are called elsewhere
@@ -98,9 +98,9 @@ class Log:
         core.s[at.ROWS], core.s[at.ENTRIES] = kept, 0
         self._drained += count
 
-    def served(self, requests: Ints, calls: Ints) -> Served:
-        """All of it, beside the numbers of the replica's requests."""
-        return Served(requests, np.concatenate(self._rows), np.concatenate(self._entries), calls)
+    def served(self, arrives: Ints, calls: Ints) -> Served:
+        """All of it, beside when the replica's requests came."""
+        return Served(np.sort(arrives), np.concatenate(self._rows), np.concatenate(self._entries), calls)
 
 
 def serve(
@@ -111,10 +111,13 @@ def serve(
     output: Ints,
     shared: Shared | None = None,
     calls: Ints | None = None,
+    ranks: Ints | None = None,
+    arrival_s: Any = None,
     *,
     keep: bool = False,
-) -> Served:
-    """Serve requests that the engine gets at these ticks (ascending), with prompt and output tokens. `keep` keeps the log.
+) -> tuple[Ints, Served]:
+    """Numbers [request, REQUEST] of requests that the engine gets at these ticks (ascending), with prompt and output tokens, when they are
+    served. `keep` keeps the log. Priorities need `ranks` (sim.engine.core_state) and when clients sent the requests.
 
     Raises OverflowError for a run of more than sim.ticks.MOST_TICKS.
     """
@@ -123,7 +126,8 @@ def serve(
     if shared is not None and config.enable_prefix_caching:
         names, q[:, at.NAMES], q[:, at.DEPTH] = shared.names, shared.begins, shared.depths
         deepest = int(shared.depths.max(initial=0))
-    core = make_core(config, steps, q.ravel(), names, deepest, keep=keep)
+    order = (np.zeros(0, dtype=np.int64) if ranks is None else ranks), (np.zeros(0) if arrival_s is None else arrival_s)
+    core = make_core(config, steps, q.ravel(), names, deepest, *order, keep=keep)
     given, log = given_of(steps), Log()
     while (reason := serve_all(core, given)) != at.DONE:
         if reason == at.NEEDS_ROOM:
@@ -134,4 +138,4 @@ def serve(
             supply(core, steps, reason)
     log.drain(core, 0)
     requests = np.array(core.q, dtype=np.int64).reshape(-1, at.REQUEST)
-    return log.served(requests, np.arange(len(requests)) if calls is None else calls)
+    return requests, log.served(arrives, np.arange(len(requests)) if calls is None else calls)

@@ -75,9 +75,9 @@ def block_intervals(record: RunRecord) -> dict[str, Interval]:
         present = values[~np.isnan(values)]
         if len(present) < BLOCKS * MIN_PER_BLOCK:
             continue
-        whole, resampled = _figures(present, np.ones((1, BLOCKS), dtype=np.int64)), _figures(present, picks)
-        for key in whole:
-            value, spread = float(whole[key][0]), resampled[key]
+        whole: NDArray[np.int64] = np.ones((1, BLOCKS), dtype=np.int64)
+        for key, found in _figures(present, np.concatenate([whole, picks])).items():
+            value, spread = float(found[0]), found[1:]
             if value > 0 and (spread > 0).all():
                 half = _T_90[BLOCKS - 1] * float(np.log(spread).std()) * math.sqrt(BLOCKS / (BLOCKS - 1))
                 out[f"{key}_{name}_ms"] = (value * math.exp(-half), value * math.exp(half))
@@ -87,9 +87,9 @@ def block_intervals(record: RunRecord) -> dict[str, Interval]:
 def _figures(values: NDArray[np.float64], picks: NDArray[np.int64]) -> dict[str, NDArray[np.float64]]:
     """Mean, std, median and percentiles when block b counts picks[r, b] times: an array of shape [resamples] each."""
     count = len(values)
-    block = (np.arange(count) * BLOCKS // count).astype(np.int8)
-    order = np.argsort(values, kind="stable")
-    ordered, owner = values[order], block[order]
+    block = np.arange(count) * BLOCKS // count
+    order = np.argsort(values)
+    owner = block[order]
     n = np.bincount(block, minlength=BLOCKS)
     total = picks @ n
     # about the mean of all, so that the difference of squares keeps its digits
@@ -97,9 +97,16 @@ def _figures(values: NDArray[np.float64], picks: NDArray[np.int64]) -> dict[str,
     mean = picks @ np.bincount(block, weights=centred, minlength=BLOCKS) / total
     square = picks @ np.bincount(block, weights=centred**2, minlength=BLOCKS) / total
     out = {"mean": mean + values.mean(), "std": np.sqrt(np.maximum(square - mean**2, 0.0))}
-    found = np.empty((len(picks), len(PERCENTILES)))
-    for row, weights in enumerate(picks):
-        upto = np.cumsum(weights[owner])
-        found[row] = ordered[np.searchsorted(upto, np.asarray(PERCENTILES) / 100.0 * (upto[-1] - 1), side="right")]
-    names = ("median", *(f"p{q}" for q in PERCENTILES[1:]))
-    return out | {name: found[:, i] for i, name in enumerate(names)}
+    # the table of counts has every `step`-th place of the order alone; the places between two of them are counted where a figure lies
+    step = math.isqrt(count)
+    table = np.bincount(np.arange(count) // step * BLOCKS + owner, minlength=-(-count // step) * BLOCKS).reshape(-1, BLOCKS)
+    upto = picks @ np.cumsum(table, axis=0).T  # [resamples, parts]
+    padded = np.append(owner, np.zeros(step, dtype=owner.dtype))
+    for name, q in zip(("median", *(f"p{q}" for q in PERCENTILES[1:])), PERCENTILES, strict=True):
+        target = q / 100.0 * (total - 1)
+        part = (upto <= target[:, None]).sum(axis=1)
+        before = np.where(part > 0, np.take_along_axis(upto, np.maximum(part - 1, 0)[:, None], axis=1)[:, 0], 0)
+        inside = padded[(part * step)[:, None] + np.arange(step)]
+        within = np.cumsum(np.take_along_axis(picks, inside, axis=1), axis=1)
+        out[name] = values[order[part * step + (before[:, None] + within <= target[:, None]).sum(axis=1)]]
+    return out

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,8 @@ def parse_goodput(texts: Sequence[str]) -> dict[str, float]:
 
 def request_latencies_ms(record: RunRecord) -> dict[str, Floats]:
     """TTFT, TPOT and E2EL of every request, milliseconds, NaN where there is none (not finished; one token has no TPOT)."""
-    columns = {name: np.asarray(values, dtype=np.float64) for name, values in record.requests.items()}
+    needed = ("arrival_s", "first_token_s", "finish_s", "generated_tokens")
+    columns = {name: np.asarray(record.requests[name], dtype=np.float64) for name in needed}
     e2el = columns["finish_s"] - columns["arrival_s"]
     ttft = np.where(np.isnan(e2el), math.nan, columns["first_token_s"] - columns["arrival_s"])
     gaps = columns["generated_tokens"] - 1
@@ -108,29 +109,28 @@ def pooled_itl_ms(record: RunRecord) -> tuple[Floats, NDArray[np.int64]]:
     return 1e3 * np.concatenate(values), np.concatenate(weights)
 
 
-def weighted_percentiles(values: Floats, weights: NDArray[np.int64], percentiles: Sequence[float]) -> list[float]:
+def weighted_percentiles(values: Floats, weights: NDArray[np.int64] | None, percentiles: Sequence[float]) -> list[float]:
     """np.percentile(np.repeat(values, weights), percentiles) without the repetition; NaN when there is nothing."""
     if not len(values):
         return [math.nan] * len(percentiles)
-    order = np.argsort(values, kind="stable")
-    ordered, upto = values[order], np.cumsum(weights[order])
-    found = []
-    for q in percentiles:
-        place = q / 100.0 * (upto[-1] - 1)
-        low = math.floor(place)
-        a = float(ordered[np.searchsorted(upto, low, side="right")])
-        b = float(ordered[np.searchsorted(upto, min(low + 1, upto[-1] - 1), side="right")])
-        found.append(a + (b - a) * (place - low))
-    return found
+    order = None if weights is None else np.argsort(values)
+    upto = None if weights is None else np.cumsum(weights[order])
+    last = len(values) - 1 if upto is None else int(upto[-1]) - 1
+    places = [q / 100.0 * last for q in percentiles]
+    around = np.array([(math.floor(place), min(math.floor(place) + 1, last)) for place in places])
+    if order is None or upto is None:
+        found = np.partition(values, np.unique(around))[around]
+    else:
+        found = values[order[np.searchsorted(upto, around, side="right")]]
+    return [a + (b - a) * (place - math.floor(place)) for (a, b), place in zip(found.tolist(), places, strict=True)]
 
 
 def statistics(name: str, values: Floats, weights: NDArray[np.int64] | None = None) -> dict[str, float]:
     """Mean, median, standard deviation and percentiles of one latency, keyed as in `mean_ttft_ms`; NaN when there is nothing."""
-    if weights is None:
-        weights = np.ones(len(values), dtype=np.int64)
-    total = int(weights.sum())
-    mean = float((values * weights).sum() / total) if total else math.nan
-    variance = float((weights * (values - mean) ** 2).sum() / total) if total else math.nan
+    total = len(values) if weights is None else int(weights.sum())
+    each: Any = 1.0 if weights is None else weights
+    mean = float((values * each).sum() / total) if total else math.nan
+    variance = float((each * (values - mean) ** 2).sum() / total) if total else math.nan
     found = weighted_percentiles(values, weights, PERCENTILES)
     out = {f"mean_{name}_ms": mean, f"median_{name}_ms": found[0], f"std_{name}_ms": math.sqrt(variance)}
     return out | {f"p{q}_{name}_ms": value for q, value in zip(PERCENTILES[1:], found[1:], strict=True)}

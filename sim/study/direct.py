@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import sim.engine.core_state as at
 from sim.cluster.admission import NO_LIMITS
-from sim.cluster.fleet_runs import FleetRun, covers_router, serve_calls
+from sim.cluster.fleet_runs import FleetRun, covers_router, ranks_of, serve_calls
 from sim.cluster.policies import AFFINITY, FALLBACK
 from sim.cluster.pools import SERVE
 from sim.cluster.router import make_router
@@ -152,7 +152,7 @@ def serve_directly(
     else:
         limits = replicas, router, given, max_concurrency, shared
         run = serve_calls(trace, config, cost.steps, host, *limits, keep=keep, compiled=fast)
-    return _record(trace, run, config, cost, host, router, keep=keep)
+    return _record(trace, run, config, cost, host, replicas, router, keep=keep)
 
 
 def _one_by_one(
@@ -170,14 +170,16 @@ def _one_by_one(
     """Every replica from its first arrival to its last."""
     arrivals = _arrivals(trace, host, replicas, router, tuple(sorted(options.items())))
     served: list[Served] = []
+    ranks = ranks_of(trace, config)
     numbers = np.empty((len(trace), at.REQUEST), dtype=np.int64)
     for index in range(replicas):
         mine = np.flatnonzero(arrivals.replica == index)
         mine = mine[np.argsort(arrivals.submitted[mine], kind="stable")]
         prompt, output = trace.prompt_tokens[mine], trace.output_tokens[mine]
         own = shared and shared._replace(begins=shared.begins[mine], depths=shared.depths[mine])
-        served.append(serve(config, cost.steps, arrivals.submitted[mine], prompt, output, own, mine, keep=keep))
-        numbers[mine] = served[-1].requests
+        submitted, by_rank = arrivals.submitted[mine], (ranks.reshape(-1, 2)[mine].ravel(), trace.arrival_s[mine]) if len(ranks) else ()
+        numbers[mine], log = serve(config, cost.steps, submitted, prompt, output, own, mine, *by_rank, keep=keep)
+        served.append(log)
     order = np.arange(len(trace))
     after_s = host.after_s(numbers[:, at.LAST_PLACE]) + np.zeros(len(trace))
     ended = int((numbers[:, at.LAST_SENT] + to_ticks(after_s)).max())
@@ -185,7 +187,15 @@ def _one_by_one(
 
 
 def _record(
-    trace: Trace, run: FleetRun, config: EngineConfig, cost: IterationCost, host: HostRates, router: str, *, keep: bool
+    trace: Trace,
+    run: FleetRun,
+    config: EngineConfig,
+    cost: IterationCost,
+    host: HostRates,
+    replicas: int,
+    router: str,
+    *,
+    keep: bool,
 ) -> RunRecord:
     """The record of a run, requests in the order in which they were sent."""
     order = run.order
@@ -194,14 +204,14 @@ def _record(
     log = _log(run.served, rows, config, cost) if keep else _no_log()
     names, decision = _decisions(router, run.decision[order])
     return RunRecord(
-        [trace.request_ids[i] for i in order.tolist()],
-        [trace.session_ids[i] for i in order.tolist()],
+        list(map(trace.request_ids.__getitem__, order.tolist())),
+        list(map(trace.session_ids.__getitem__, order.tolist())),
         _requests(trace, run, host, decision),
         log["iterations"],
         IterationCost.terms,
         log["terms"],
         log["stalls"],
-        [run.ended * TICK_S] * len(run.served),
+        [run.ended * TICK_S] * replicas,
         log["chunks"],
         log["events"],
         names,
@@ -220,32 +230,39 @@ def _decisions(router: str, decision: Ints) -> tuple[tuple[str, ...], Ints]:
 def _requests(trace: Trace, run: FleetRun, host: HostRates, decision: Ints) -> dict[str, NDArray[np.generic]]:
     """The columns of the requests that were sent."""
     order = run.order
-    n, numbers = len(order), run.numbers[order]
-    first_s, last_s = numbers[:, at.FIRST_SENT] * TICK_S, numbers[:, at.LAST_SENT] * TICK_S
+    n = len(order)
+
+    def of(column: int) -> Ints:
+        found: Ints = run.numbers[:, column][order]
+        return found
+
+    first_s, last_s = of(at.FIRST_SENT) * TICK_S, of(at.LAST_SENT) * TICK_S
     floats: dict[str, Any] = {
         "arrival_s": run.arrival_s[order],
         "reached_s": run.reached[order] * TICK_S,
-        "scheduled_s": numbers[:, at.SCHEDULED] * TICK_S,
-        "first_token_s": first_s + host.after_s(numbers[:, at.FIRST_PLACE]),
-        "finish_s": last_s + host.after_s(numbers[:, at.LAST_PLACE]),
+        "scheduled_s": of(at.SCHEDULED) * TICK_S,
+        "first_token_s": first_s + host.after_s(of(at.FIRST_PLACE)),
+        "finish_s": last_s + host.after_s(of(at.LAST_PLACE)),
         "cancelled_s": np.full(n, math.nan),
-        "submitted_s": numbers[:, at.ARRIVES] * TICK_S,
+        "submitted_s": of(at.ARRIVES) * TICK_S,
         "first_sampled_s": first_s,
         "last_sampled_s": last_s,
     }
-    repeated = [content.shared_tokens if isinstance(content, Grown) else -1 for content in trace.contents]
-    ints: dict[str, Any] = dict.fromkeys(REQUEST_INTS, 0) | {
+    repeated: Any = -1
+    if Grown in set(map(type, trace.contents)):
+        repeated = np.array([content.shared_tokens if isinstance(content, Grown) else -1 for content in trace.contents])[order]
+    ints: dict[str, Any] = {
         "prompt_tokens": trace.prompt_tokens[order],
         "output_tokens": trace.output_tokens[order],
         "generated_tokens": trace.output_tokens[order],
-        "cached_tokens": numbers[:, at.CACHED],
-        "preemptions": numbers[:, at.PREEMPTIONS],
+        "cached_tokens": of(at.CACHED),
+        "preemptions": of(at.PREEMPTIONS),
         "replica": run.replica[order],
         "turn": np.asarray(trace.turns)[order],
         "decision": decision,
-        "repeated_tokens": np.array(repeated)[order],
+        "repeated_tokens": np.full(n, repeated),
     }
-    return floats | {name: np.array(np.broadcast_to(np.asarray(values, dtype=np.int64), n)) for name, values in ints.items()}
+    return floats | {name: np.zeros(n, dtype=np.int64) for name in REQUEST_INTS} | ints
 
 
 class LazyTerms:

@@ -182,7 +182,7 @@ def runs_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw
     if not applies(study, pools, trace):
         return False
     steps = pools[0].cost(draw).steps
-    return covers(pools[0].config, steps) and steps.whole
+    return covers(pools[0].config, steps, ranks=True) and steps.whole
 
 
 def _directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None, keep: bool) -> RunRecord | None:

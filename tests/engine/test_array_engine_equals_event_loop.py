@@ -104,8 +104,8 @@ class Transferring(TraceSource):
 
 
 @st.composite
-def traces(draw: st.DrawFn, block: int, late: bool = True) -> tuple[Trace, int]:
-    """Calls, `late` ones of which wait for others, and the tokens of the longest."""
+def traces(draw: st.DrawFn, block: int, late: bool = True, ranked: bool = False) -> tuple[Trace, int]:
+    """Calls, `late` ones of which wait for others and `ranked` ones differ in priority, and the tokens of the longest."""
     builder = TraceBuilder("test")
     last: dict[str, int] = {}  # tokens of the latest turn of each session
     now, longest = draw(st.sampled_from([0.0, 0.0, 9.3, 80_000.1 if late else 3_000.1])), 1  # beyond 8 s seconds are coarser than ticks
@@ -137,6 +137,7 @@ def traces(draw: st.DrawFn, block: int, late: bool = True) -> tuple[Trace, int]:
             session_id=session,
             think_s=draw(st.sampled_from([0.0, 0.0, 0.02, 0.5, 3.0])) if waits else 0.0,
             content=content,
+            priority=draw(st.integers(-1, 1)) if ranked else 0,
         )
         longest = max(longest, prompt + output)
         if session is not None:
