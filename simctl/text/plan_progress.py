@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from simctl.text.live_line import LiveLine
+from simctl.text.progress import LiveLine
 
 if TYPE_CHECKING:
     from sim.planning.choices import Choice

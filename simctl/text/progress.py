@@ -1,53 +1,71 @@
-"""A progress bar on stderr for work that takes longer than 2 s, where somebody watches."""
+"""Progress on stderr: on a terminal one line that changes; for a file, where it is asked for, lines."""
 
 from __future__ import annotations
 
+import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
+import click
 
-AFTER_S = 2.0
-_open: list[Progress] = []  # the bar there is: work within work is a line of it
+EVERY_S = 0.2
+AFTER_S = 2.0  # work that takes no longer shows nothing
+
+
+class LiveLine:
+    """`asked` None: only on a terminal; True: everywhere; False: nowhere."""
+
+    def __init__(self, asked: bool | None) -> None:
+        self.live = sys.stderr.isatty() and asked is not False
+        self.lines = bool(asked) and not self.live
+        self._began, self._shown = time.monotonic(), 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Since the work began."""
+        return time.monotonic() - self._began
+
+    def due(self, every_s: float = EVERY_S) -> bool:
+        """Whether the last text has stood for so long."""
+        return time.monotonic() - self._shown > every_s
+
+    def show(self, text: str) -> None:
+        """Say it, after the time that has passed."""
+        self._shown = time.monotonic()
+        text = f"{self.seconds:.1f} s: {text}"
+        if self.lines:
+            click.echo(text, err=True)
+        elif self.live:
+            click.echo(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}", err=True, nl=False)
+
+    def end(self) -> None:
+        """Leave a clean line."""
+        if self.live and self._shown:
+            click.echo("\r\x1b[K", err=True, nl=False)
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Yields what moves the bar (done, of how many), or None where stderr is no terminal."""
+    """Yields what moves the line (done, of how many), or None where stderr is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
-    with _bar() as bar:
-        task = bar.add_task(what, total=None)
-        try:
-            yield lambda done, total: bar.update(task, completed=done, total=total)
-        finally:
-            bar.remove_task(task)
-
-
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    if _open:
-        yield _open[0]
-        return
     from threading import Timer
 
-    from rich.console import Console
-    from rich.progress import Progress
-
-    bar = Progress(console=Console(stderr=True), transient=True)
-    later = Timer(AFTER_S, bar.start)
+    line = LiveLine(None)
+    later = Timer(AFTER_S, line.show, (what,))
     later.daemon = True
-    _open.append(bar)
     later.start()
+
+    def move(done: int, total: int) -> None:
+        if line.seconds > AFTER_S and line.due():
+            line.show(f"{what}: {done} of {total}")
+
     try:
-        yield bar
+        yield move
     finally:
-        _open.clear()
         later.cancel()
         later.join()
-        if bar.live.is_started:
-            bar.stop()
+        line.end()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.units import format_number, format_range
-from simctl.text.live_line import LiveLine
+from simctl.text.progress import LiveLine
 
 if TYPE_CHECKING:
     from sim.sweeps.store import Store

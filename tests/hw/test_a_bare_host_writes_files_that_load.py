@@ -72,7 +72,7 @@ def test_what_the_format_does_not_hold_is_refused() -> None:
 def test_a_whole_suite_runs_with_nothing_but_numpy_xarray_and_click(tmp_path: Path) -> None:
     program = """
 import importlib.abc, importlib.util, sys
-absent = {"scipy", "yaml", "simpy", "rich", "h5netcdf", "h5py", "netCDF4", "pymc", "arviz", "matplotlib", "torch"}
+absent = {"scipy", "yaml", "simpy", "h5netcdf", "h5py", "netCDF4", "pymc", "arviz", "matplotlib", "torch"}
 class Absent(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in absent:
