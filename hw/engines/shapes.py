@@ -15,75 +15,19 @@ from typing import Any
 from sim.errors import UsageError
 from sim.specs.models import catalogue_config, get_model
 
-# What a config.json of a kind says beside the sizes in the catalogue.
-_KINDS: dict[str, dict[str, Any]] = {
-    "qwen2": {"architectures": ["Qwen2ForCausalLM"]},
-    "qwen3": {"architectures": ["Qwen3ForCausalLM"]},
-    "qwen3_moe": {"architectures": ["Qwen3MoeForCausalLM"], "rope_theta": 1e7, "intermediate_size": 6144, "norm_topk_prob": True,
-                  "decoder_sparse_step": 1, "mlp_only_layers": []},
-    "llama": {"architectures": ["LlamaForCausalLM"], "rope_theta": 5e5, "rms_norm_eps": 1e-5},
-    "mistral": {"architectures": ["MistralForCausalLM"], "rms_norm_eps": 1e-5, "sliding_window": None},
-    "mixtral": {"architectures": ["MixtralForCausalLM"], "rms_norm_eps": 1e-5, "sliding_window": None},
-    "phi3": {"architectures": ["Phi3ForCausalLM"], "rms_norm_eps": 1e-5, "pad_token_id": 0, "partial_rotary_factor": 1.0},
-    "gemma3_text": {"architectures": ["Gemma3ForCausalLM"], "rope_local_base_freq": 1e4, "hidden_activation": "gelu_pytorch_tanh",
-                    "tie_word_embeddings": True, "attention_bias": False},
-    "deepseek_v2": {"architectures": ["DeepseekV2ForCausalLM"], "rope_theta": 1e4, "num_key_value_heads": 16, "norm_topk_prob": False,
-                    "topk_method": "greedy", "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "scoring_func": "softmax",
-                    "attention_bias": False},
-    "gpt_oss": {"architectures": ["GptOssForCausalLM"], "rms_norm_eps": 1e-5, "swiglu_limit": 7.0, "sliding_window_pattern": 2,
-                "rope_parameters": {"rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
-                                    "truncate": False, "original_max_position_embeddings": 4096}},
-    # Gated DeltaNet with experts, text alone: the class of Qwen3-Next takes these sizes.
-    "qwen3_5_moe_text": {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"], "rope_theta": 1e7,
-                         "partial_rotary_factor": 0.25, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
-                         "intermediate_size": 5120, "attention_bias": False},
-}  # fmt: skip
-# Quantized checkpoints: what their config.json says, by the name that --quantization takes. Other names are the engine's own.
-CHECKPOINTS: dict[str, dict[str, Any]] = {
-    "gptq": {
-        "quant_method": "gptq",
-        "bits": 4,
-        "group_size": 128,
-        "desc_act": False,
-        "sym": True,
-        "lm_head": False,
-        "modules_in_block_to_quantize": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
-    },
-    "awq": {
-        "quant_method": "awq",
-        "bits": 4,
-        "group_size": 128,
-        "zero_point": True,
-        "version": "gemm",
-        "modules_to_not_convert": ["lm_head"],
-    },
-    "fp8-block": {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]},
-}
-_EVERY = {
-    "rope_theta": 1e6,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-    "torch_dtype": "bfloat16",
-    "hidden_act": "silu",
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+# every: fields of all; kinds: those that a model_type adds to the sizes in the catalogue (qwen3_5_moe_text: the class of Qwen3-Next takes
+# its sizes); checkpoints: `quantization_config` by the name that --quantization takes, others being the engine's own; tiny: about
+# 25 M parameters, enough for a laptop core to take milliseconds per token; names: of the catalogue.
+_DATA: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+CHECKPOINTS: dict[str, dict[str, Any]] = _DATA["checkpoints"]
 CONTEXT = 131072
 UTILIZATION = 0.9  # of the GPU memory that the engine takes
 MARGIN = 0.97  # of a card that no start was seen on, less is free than predicted
-_NAMES = ("qwen2.5-7b", "qwen2.5-14b", "qwen2.5-32b", "qwen3-8b", "qwen3-14b", "qwen3-coder-30b-a3b", "llama3.1-8b", "llama3.2-1b",
-          "mistral-7b", "mistral-24b", "mixtral-8x7b", "phi-4", "gemma3-4b", "gemma3-12b", "gemma3-27b",
-          "deepseek-v2-lite", "gpt-oss-20b", "qwen3.6-35b-a3b", "llama3.1-70b", "qwen2.5-72b", "qwen3-235b-a22b")  # fmt: skip
-# Our own: about 25 M parameters, enough for a laptop core to take milliseconds per token.
-_TINY = {
-    "model_type": "llama", "hidden_size": 384, "num_hidden_layers": 8, "num_attention_heads": 6, "num_key_value_heads": 2,
-    "intermediate_size": 1280, "vocab_size": 8192, "torch_dtype": "float32", "max_position_embeddings": 8192,
-}  # fmt: skip
 
 
 def _whole(sizes: Mapping[str, Any]) -> dict[str, Any]:
     """The config.json of these sizes."""
-    config = _EVERY | dict(sizes) | _KINDS[sizes["model_type"]]
+    config = _DATA["every"] | dict(sizes) | _DATA["kinds"][sizes["model_type"]]
     if pattern := config.get("sliding_window_pattern"):
         layers, head_dim = config["num_hidden_layers"], config["head_dim"]
         config["layer_types"] = ["sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(layers)]
@@ -107,10 +51,10 @@ def _shrunk(name: str, layers: int) -> dict[str, Any]:
 
 
 SHAPES = {
-    **{name: _catalogued(name) for name in _NAMES},
+    **{name: _catalogued(name) for name in _DATA["names"]},
     "qwen3-coder-20-layers": _shrunk("qwen3-coder-30b-a3b", 20),
     "qwen3.6-20-layers": _shrunk("qwen3.6-35b-a3b", 20),
-    "tiny-25m": _whole(_TINY),
+    "tiny-25m": _whole(_DATA["tiny"]),
 }
 
 

@@ -75,60 +75,36 @@ def _own_disk(server: Server) -> dict[str, Any]:
     return {"name": "weights", "ephemeral": {"volumeClaimTemplate": {"spec": _claim(server)}}}
 
 
+def _object(api: str, kind: str, name: str, spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, **metadata}, "spec": spec}
+
+
+def _replicas(count: int, labels: dict[str, str], pod: dict[str, Any]) -> dict[str, Any]:
+    return {"replicas": count, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}}
+
+
 def _stateful_set(server: Server) -> dict[str, Any]:
-    labels = {"app": f"simctl-{server.name}", "simctl/role": server.role}
+    name = f"simctl-{server.name}"
+    labels = {"app": name, "simctl/role": server.role}
     pod = _pod(server, ["vllm", "serve"], [*server.arguments, "--port", str(PORT)])
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": labels["app"], "labels": labels, "annotations": {"simctl/gpu": server.deployment.gpu.name}},
-        "spec": {
-            "serviceName": labels["app"],
-            "replicas": server.replicas,
-            "podManagementPolicy": "Parallel",
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": pod},
-            "volumeClaimTemplates": [{"metadata": {"name": "weights"}, "spec": _claim(server)}],
-        },
-    }
+    spec = {"serviceName": name, "podManagementPolicy": "Parallel", **_replicas(server.replicas, labels, pod)}
+    spec["volumeClaimTemplates"] = [{"metadata": {"name": "weights"}, "spec": _claim(server)}]
+    return _object("apps/v1", "StatefulSet", name, spec, labels=labels, **_annotations([server]))
 
 
 def _service(server: Server) -> dict[str, Any]:
     name = f"simctl-{server.name}"
     ports = [{"name": "http", "port": PORT, "targetPort": "http"}]
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name},
-        "spec": {"clusterIP": "None", "selector": {"app": name}, "ports": ports},
-    }
+    return _object("v1", "Service", name, {"clusterIP": "None", "selector": {"app": name}, "ports": ports})
 
 
 def _router(arguments: list[str]) -> list[dict[str, Any]]:
-    labels = {"app": "simctl-router"}
-    container = {
-        "name": "router",
-        "image": "python:3.12-slim",
-        "command": router_command(arguments),
-        "ports": [{"containerPort": PORT, "name": "http"}],
-    }
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": labels["app"], "labels": labels},
-        "spec": {
-            "replicas": 1,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
-        },
-    }
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": labels["app"]},
-        "spec": {"selector": labels, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]},
-    }
-    return [deployment, service]
+    name = "simctl-router"
+    labels, ports = {"app": name}, [{"containerPort": PORT, "name": "http"}]
+    container = {"name": "router", "image": "python:3.12-slim", "command": router_command(arguments), "ports": ports}
+    service = {"selector": labels, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]}
+    deployment = _object("apps/v1", "Deployment", name, _replicas(1, labels, {"containers": [container]}), labels=labels)
+    return [deployment, _object("v1", "Service", name, service)]
 
 
 def kserve(servers: Sequence[Server]) -> Written:
@@ -143,8 +119,7 @@ def kserve(servers: Sequence[Server]) -> Written:
         for server in group:
             if server.role == "prefill":
                 spec["prefill"] = _kserve_part(server)
-        meta = {"name": f"simctl-{main.name}", **_annotations(group)}
-        documents.append({"apiVersion": "serving.kserve.io/v1alpha2", "kind": "LLMInferenceService", "metadata": meta, "spec": spec})
+        documents.append(_object("serving.kserve.io/v1alpha2", "LLMInferenceService", f"simctl-{main.name}", spec, **_annotations(group)))
     return yaml_documents(documents), [TOKEN_NOTE, _scheduler_note(servers)]
 
 
@@ -200,30 +175,14 @@ def _llm_d_deployment(server: Server, disaggregated: bool) -> dict[str, Any]:
         }
         pod["initContainers"] = [sidecar]
     pod["volumes"].append(_own_disk(server))
-    name = f"simctl-{server.name}"
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "labels": labels, "annotations": {"simctl/gpu": server.deployment.gpu.name}},
-        "spec": {
-            "replicas": server.replicas,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": pod},
-        },
-    }
+    spec = _replicas(server.replicas, labels, pod)
+    return _object("apps/v1", "Deployment", f"simctl-{server.name}", spec, labels=labels, **_annotations([server]))
 
 
 def _inference_pool(name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "inference.networking.k8s.io/v1",
-        "kind": "InferencePool",
-        "metadata": {"name": name},
-        "spec": {
-            "targetPorts": [{"number": PORT}],
-            "selector": {"matchLabels": {"llm-d.ai/pool": name}},
-            "endpointPickerRef": {"name": f"{name}-epp", "port": {"number": 9002}},
-        },
-    }
+    picker = {"name": f"{name}-epp", "port": {"number": 9002}}
+    spec = {"targetPorts": [{"number": PORT}], "selector": {"matchLabels": {"llm-d.ai/pool": name}}, "endpointPickerRef": picker}
+    return _object("inference.networking.k8s.io/v1", "InferencePool", name, spec)
 
 
 def dynamo(servers: Sequence[Server]) -> Written:
@@ -240,10 +199,7 @@ def dynamo(servers: Sequence[Server]) -> Written:
         front = _component("Frontend", "frontend", 1, ["python3"], ["-m", "dynamo.frontend", "--router-mode", mode], {})
         components = [front, *(_worker(server) for server in group)]
         name = "simctl" if len(group) > 1 else f"simctl-{group[0].name}"
-        meta = {"name": name, **_annotations(group)}
-        documents.append(
-            {"apiVersion": "nvidia.com/v1beta1", "kind": "DynamoGraphDeployment", "metadata": meta, "spec": {"components": components}}
-        )
+        documents.append(_object("nvidia.com/v1beta1", "DynamoGraphDeployment", name, {"components": components}, **_annotations(group)))
     return yaml_documents(documents), said
 
 

@@ -6,12 +6,13 @@ import json
 import threading
 from collections import deque
 from http.server import ThreadingHTTPServer
+from pathlib import Path
 
 from sim.twin.twin import TwinReport
 from simctl.report.serve import Routes, server
-from simctl.watch.live_page import PAGE
 from simctl.watch.text import metrics_of, said
 
+PAGE = Path(__file__).with_name("twin.html")
 KEPT = 720  # reports
 ALERTS = 20
 
@@ -57,7 +58,7 @@ class History:
 def serve_history(history: History, port: int) -> ThreadingHTTPServer:
     """Start the page on the loopback in a thread: /, /history.json, /status.json, /metrics. OSError where the port is taken."""
     routes: Routes = {
-        "/": ("text/html", lambda: PAGE),
+        "/": ("text/html", lambda: PAGE.read_text(encoding="utf-8")),
         "/history.json": ("application/json", history.to_json),
         "/status.json": ("application/json", history.last_json),
         "/metrics": ("text/plain", lambda: metrics_of(history.last())),
