@@ -10,7 +10,6 @@ import click
 
 from sim.errors import UsageError
 from sim.files import writable
-from simctl.kept_answers import answer_of
 from simctl.text.layout import fill
 from simctl.text.progress import progress
 
@@ -26,21 +25,14 @@ def _schema(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.command("run")
 @click.argument("file", type=click.Path(path_type=Path), metavar="SCENARIO")
 @click.option("--set", "overrides", multiple=True, metavar="OPTION=VALUE", help="Replace an option of the scenario; may be repeated.")
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Keep each run's whole answer as JSON in DIR; OUT.zarr: sweep into it.",
-)
-@click.option("--resume", is_flag=True, help="Take runs that DIR already holds, of the same options and files.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="OUT.zarr", help="Sweep into this store, which resumes.")
 @click.option("--allow-code", is_flag=True, help="Let the scenario name a scheduler class of its own (engine: a.b.C), which runs code.")
 @click.option("--dry-run", is_flag=True, help="Print the commands the scenario stands for, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print every run's whole answer as JSON on stdout.")
 @click.option("--plot", metavar="FILE", help="Also draw the reported figures over what is swept, with intervals (PNG, SVG or PDF).")
 @click.option("--schema", is_flag=True, is_eager=True, expose_value=False, callback=_schema, help="Print the files' JSON Schema.")
 def command(
-    file: Path, overrides: tuple[str, ...], out: Path | None, resume: bool, allow_code: bool, dry_run: bool, as_json: bool, plot: str | None
+    file: Path, overrides: tuple[str, ...], out: Path | None, allow_code: bool, dry_run: bool, as_json: bool, plot: str | None
 ) -> None:
     """Answer the question of a scenario file.
 
@@ -58,29 +50,24 @@ def command(
     pairs = dict(item.split("=", 1) if "=" in item else (item, "") for item in overrides)
     if "" in pairs.values():
         raise UsageError("--set needs OPTION=VALUE")
-    if resume and out is None:
-        raise UsageError("--resume needs -o DIR")
     target_plot = writable(plot)
     scenario = load_scenario(file, pairs, allow_code)
     if dry_run:
         for cell in scenario.cells:
             click.echo(cell.shell())
         return
-    if (out is not None and out.suffix == ".zarr") or scenario.design.samples is not None:
-        _sweep(scenario, out, resume or as_json)
+    if out is not None or scenario.design.samples is not None:
+        _sweep(scenario, out, as_json)
         return
-    if not (scenario.report or scenario.design.axes or as_json or out):
+    if not (scenario.report or scenario.design.axes or as_json):
         scenario.cells[0].run()
         return
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
     answers = []
     with progress("runs") as report:
         for number, cell in enumerate(scenario.cells):
             if report:
                 report(number, len(scenario.cells))
-            target = out / f"{scenario.name}-{number:04d}.json" if out is not None else None
-            answers.append(answer_of(cell, target, resume))
+            answers.append(cell.answer())
     labels = [cell.label for cell in scenario.cells]
     if as_json:
         runs = [{"cell": label, "answer": answer} for label, answer in zip(labels, answers, strict=True)]
@@ -104,11 +91,11 @@ def command(
         click.echo(f"wrote {target_plot}", err=True)
 
 
-def _sweep(scenario: Any, out: Path | None, more: bool) -> None:
+def _sweep(scenario: Any, out: Path | None, as_json: bool) -> None:
     from simctl.sweeping import sweep
 
-    if out is None or out.suffix != ".zarr":
+    if out is None:
         raise UsageError(f"{scenario.name}: samples: their answers go into a store: give -o OUT.zarr")
-    if more:
-        raise UsageError("-o OUT.zarr resumes by itself and prints no JSON: leave out --resume and --json")
+    if as_json:
+        raise UsageError("-o OUT.zarr prints no JSON: leave out --json")
     sweep(scenario, out, {})

@@ -24,9 +24,9 @@ import sys, time
 import simctl.text.progress as p
 p.AFTER_S = 0.0
 from simctl.asked import served_runs as validate
-from simctl.commands import run_command as run
-held = run.answer_of
-run.answer_of = lambda *given: time.sleep(0.2) or held(*given)
+from simctl.scenario import ScenarioCell
+held = ScenarioCell.answer
+ScenarioCell.answer = lambda cell: time.sleep(0.2) or held(cell)
 validate._validated = lambda *given: time.sleep(0.3) or sys.exit(3)
 from simctl.cli import main
 main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""`simctl run --resume` takes an answer only for the options, files and version it was computed from; a damaged cell runs again."""
+"""A store takes an answer only for the content of the files that a cell names."""
 
 import json
 
@@ -31,40 +31,12 @@ def setting(folder, kind):
 
 
 @pytest.mark.parametrize("kind", ["trace", "model", "GPU file"])
-def test_another_content_is_another_cell(kind, tmp_path, monkeypatch):
+def test_another_content_is_another_cell(kind, tmp_path):
     path, named, other = setting(tmp_path, kind)
-    out = ("-o", str(tmp_path / "out"), "--resume", "--json")
-    first = run("run", str(path), *out)
+    out = ("sweep", str(path), "-o", str(tmp_path / "out.zarr"))
+    first = run(*out)
     assert first.code == 0, first.stderr
-    with monkeypatch.context() as patch:
-        patch.setattr("simctl.scenario.ScenarioCell.answer", None)  # not asked again
-        assert run("run", str(path), *out) == first
+    assert "1 of 1 cells are done" in run(*out).stderr
     named.write_text(other)
-    again = run("run", str(path), *out)
-    assert (again.code, again.stderr) == (0, "")
-    assert again.stdout != first.stdout
-    assert again == run("run", str(path), "--json")
-
-
-DAMAGES = {
-    "cut short": lambda text: text[: len(text) // 2],
-    "empty": lambda text: "",
-    "a list": lambda text: "[]",
-    "another answer": lambda text: text.replace('"total_input_tokens": 64', '"total_input_tokens": 65'),
-    "nested": lambda text: "[" * 100_000,
-    "no answer": lambda text: json.dumps({"asked": json.loads(text)["asked"]}),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_cell_runs_again_and_says_so(damage, tmp_path):
-    path, _, _ = setting(tmp_path, "trace")
-    out = ("-o", str(tmp_path / "out"), "--resume", "--json")
-    first = run("run", str(path), *out)
-    kept = tmp_path / "out" / "study-0000.json"
-    sound = kept.read_text()
-    kept.write_text(DAMAGES[damage](sound))
-    again = run("run", str(path), *out)
-    assert (again.code, again.stdout) == (0, first.stdout)
-    assert again.stderr == f"{kept}: damaged: this cell runs again\n"
-    assert kept.read_text() == sound
+    assert "name files that have changed: they run again" in run(*out).stderr
+    assert "1 of 1 cells are done" in run(*out).stderr

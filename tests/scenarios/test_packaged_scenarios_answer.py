@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from sim.results.chance import chance_of
-from simctl.kept_answers import answer_digest
 from simctl.scenario import load_scenario
 from tests.cli import run
 
@@ -73,21 +72,6 @@ def test_sweep_is_the_product_and_set_replaces(tmp_path):
     assert [r["answer"]["question"]["gpu"] for r in answers["runs"]] == ["A10", "A10", "H100", "H100"]
     fixed = run("run", str(path), "--set", "gpu=L4", "--dry-run").stdout.splitlines()
     assert fixed == ["simctl what-if --ctx 8K --gpu L4 --tp 1", "simctl what-if --ctx 8K --gpu L4 --tp 2"]
-
-
-def test_resume_takes_kept_answers_and_only_its_own(tmp_path):
-    path, out = tmp_path / "s.yaml", tmp_path / "out"
-    path.write_text("question: Which?\ncommand: what-if\noptions: {ctx: 8K}\nsweep: {gpu: [A10, H100]}\nreport: [knee.batch]\n")
-    assert run("run", str(path), "-o", str(out)).code == 0
-    kept = sorted(out.iterdir())
-    assert len(kept) == 2
-    body = json.loads(kept[0].read_text())
-    body["answer"]["knee"]["batch"] = 123.0
-    body["digest"] = answer_digest({name: body[name] for name in ("asked", "answer")})
-    kept[0].write_text(json.dumps(body))
-    assert "123" in run("run", str(path), "-o", str(out), "--resume").stdout
-    assert "123" not in run("run", str(path), "-o", str(out), "--resume", "--set", "ctx=16K").stdout
-    assert "-o DIR" in run("run", str(path), "--resume").stderr
 
 
 def test_packaged_ones_go_by_their_name_too(tmp_path, monkeypatch):

@@ -37,6 +37,6 @@ def test_a_sweep_is_a_table_or_a_store(tmp_path):
 def test_samples_need_a_store(tmp_path):
     path, out = written(tmp_path, SAMPLED), tmp_path / "a.zarr"
     assert "give -o OUT.zarr" in run("run", path).stderr
-    assert "leave out --resume" in run("run", path, "-o", str(out), "--resume").stderr
+    assert "leave out --json" in run("run", path, "-o", str(out), "--json").stderr
     assert run("run", path, "-o", str(out)).code == 0
     assert dict(xr.open_zarr(out).sizes) == {"sample": 3, "bound": 2}
