@@ -53,7 +53,7 @@ Top = Mapping[str, float]  # token -> log-probability, the k likeliest of one st
 
 
 def from_top(first: Sequence[Top], second: Sequence[Top], first_logp: Sequence[float], second_logp: Sequence[float]) -> Agreement:
-    """Compare top-k log-probabilities per step; `first_logp` and `second_logp` are those of the scored tokens, NaN where not told.
+    """Compare top-k log-probabilities per step; `first_logp` and `second_logp` are those of the scored tokens, NaN where not given.
 
     KL is over the tokens both list, plus one bucket for all else, which makes it a lower bound of the true one.
     """
@@ -62,8 +62,8 @@ def from_top(first: Sequence[Top], second: Sequence[Top], first_logp: Sequence[f
     same = np.array([max(a, key=a.__getitem__) == max(b, key=b.__getitem__) for a, b in zip(first, second, strict=True)])
     kl = np.array([_bucketed_kl(a, b) for a, b in zip(first, second, strict=True)])
     a, b = np.asarray(first_logp, dtype=float), np.asarray(second_logp, dtype=float)
-    told = ~(np.isnan(a) | np.isnan(b))
-    return agreement(same, kl, a[told], b[told])
+    given = ~(np.isnan(a) | np.isnan(b))
+    return agreement(same, kl, a[given], b[given])
 
 
 async def compare_servers(
@@ -71,7 +71,7 @@ async def compare_servers(
 ) -> Agreement:
     """Let both servers score the same token-id sequences. Raises SimctlError when one does not return log-probabilities.
 
-    Tokens are told apart by their text, which two ids may share; with `token_ids` (vLLM and llama.cpp's server know them) by their ids.
+    Tokens are distinguished by their text, which two ids may share; with `token_ids` (vLLM and llama.cpp's server know them) by their ids.
     A server that does not score prompts (llama.cpp's) is asked, by ids, for the next token of every prefix; the log-probability of the
     token that really follows is then known only where it is among the k likeliest.
     """

@@ -123,7 +123,7 @@ def dry_run(scenario: Scenario, options: Mapping[str, Any]) -> None:
     except TimeoutError:
         click.echo(f"more than {duration(LONGEST_TRIAL_S * len(asked) / count)} on {count} processes: no cell ended within a minute")
         return
-    click.echo(f"about {duration(took * len(asked) / count)} on {count} processes: a cell in the middle took {took:.2g} s")
+    click.echo(f"about {duration(took * len(asked) / count)} on {count} processes: the median cell took {took:.2g} s")
 
 
 def _refused(store: Store) -> None:

@@ -73,7 +73,7 @@ class Designed:
         """Expected chance of judging the goal wrongly at the most open sweep cell, once the figures are known up to `spread`.
 
         Figures are taken as normal: with the posterior mean itself still random, P(wrong) = arctan(spread / known) / pi at a limit in the
-        middle, and is averaged over the mean in general.
+        median, and is averaged over the mean in general.
         """
         from scipy.special import ndtr
 

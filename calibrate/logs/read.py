@@ -30,7 +30,7 @@ KNOWN = (
     "(end_to_end_latency_s), inference-perf (info), genai-perf's summary, InferenceX (isl, osl, conc) or vLLM's multi-turn benchmark"
 )
 PAUSE_S = 10.0
-BLOCK = 512  # tokens of a block that one of prefix_ids stands for, unless told: Mooncake's
+BLOCK = 512  # tokens of a block that one of prefix_ids stands for, by default: Mooncake's
 
 
 def is_log(path: Path) -> bool:

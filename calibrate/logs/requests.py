@@ -97,7 +97,7 @@ def assemble(
     """Sort, check and, where the log does not say when requests were sent, place them.
 
     Without sending times a finite rate is drawn anew (gamma gaps of that burstiness, another draw than the run's own), a number of clients
-    is replayed as a closed loop, and neither means all at once. With them, `clients` that held requests back are told apart by who was
+    is replayed as a closed loop, and neither means all at once. With them, `clients` that held requests back are distinguished by who was
     free. Prompts that nobody says anything of begin with the same `assume_prefix` tokens. Raises UsageError when too few requests were
     answered.
     """

@@ -19,7 +19,7 @@ from sim.engine.overlap import HostWork
 from sim.results.quantiles import MEDIAN_SE
 
 Array = NDArray[np.float64]
-APART_S = 0.07  # from any other first token: of two prompts close together, who held up whom cannot be told
+APART_S = 0.07  # from any other first token: of two prompts close together, who held up whom cannot be known
 LEAST_PROMPTS, MOST_PROMPTS = 5, 1000
 QUARTILES_TELL = 0.37  # of what all values would tell of their spread, quartiles do: degrees of freedom per value
 # A host's time to launch as served over that in process, where much of it hides: median and log sd of 13 runs (1.3 to 2.7, their own
@@ -53,16 +53,16 @@ def launch_factor(
     The run's median is weighed against that of other hosts by how far these differ and how far its prompts disagree. `others` is what is
     said of them where that is not HOSTS_LAUNCH.
     """
-    middle, unknown_sd = others or (HOSTS_LAUNCH, float(np.hypot(HOSTS_SD, LOADS_SD)))
+    typical, unknown_sd = others or (HOSTS_LAUNCH, float(np.hypot(HOSTS_SD, LOADS_SD)))
     found = [wait for experiment in experiments for wait in launch_waits(experiment)]
     if len(found) < LEAST_PROMPTS or in_process_s <= 0:
-        return middle, unknown_sd
+        return typical, unknown_sd
     preparing = [work.iteration_s + (streams + 1) * work.sequence_s + work.prefill_s for _, streams in found]
     launches_s = np.array([wait for wait, _ in found]) - preparing
-    median, error = median_and_error(np.log(np.maximum(launches_s, 0.1 * in_process_s) / (middle * in_process_s)))
+    median, error = median_and_error(np.log(np.maximum(launches_s, 0.1 * in_process_s) / (typical * in_process_s)))
     between = HOSTS_SD if others is None else unknown_sd
     weight = between**2 / (between**2 + error**2)
-    return float(middle * np.exp(weight * median)), float(np.hypot(np.sqrt(weight) * error, LOADS_SD))
+    return float(typical * np.exp(weight * median)), float(np.hypot(np.sqrt(weight) * error, LOADS_SD))
 
 
 def median_and_error(values: Array) -> tuple[float, float]:

@@ -64,7 +64,7 @@ class Experiment:
     token_s: tuple[Array, ...] | None = None  # when each token of each request came, from the first sending, where it was written down
     limits: Limits | None = None  # of the server it ran on, where that is not the run's
     text: bool = False  # prompts were text, and the server tokenized them
-    content: tuple[Content | None, ...] = ()  # of each prompt block by block, where that is told; None of one told nothing of
+    content: tuple[Content | None, ...] = ()  # of each prompt block by block, where that is known; None where it is not
 
     @property
     def tpot_s(self) -> Array:
@@ -149,17 +149,17 @@ class ServedRun:
         return Fleet(tuple(PoolSpec(replace(self.deployment, replicas=n), role, role, bytes_per_s=LINKS["nvlink"]) for role, n in pools))
 
 
-def read_served(path: Path, gpu: GpuSpec | None = None, told: Deployment | None = None) -> ServedRun:
-    """Read a `served` measurement, of `gpu` where no catalogue has it (a CPU). One taken by URL does not know what it ran: `told` says it,
+def read_served(path: Path, gpu: GpuSpec | None = None, given: Deployment | None = None) -> ServedRun:
+    """Read a `served` measurement, of `gpu` where no catalogue has it (a CPU). One taken by URL does not know what it ran: `given` says it,
     with the limits that the server did not tell. UsageError names the file and its fault; OSError when it cannot be read.
     """
     data = _checked(path)
     attrs = data.attrs
     experiments = tuple(_experiment(data, i, path.name) for i in _complete(data, path))
     if by_url(attrs):
-        if told is None:
+        if given is None:
             raise UsageError(f"{path.name}: measured by URL, which does not tell the weights and the GPU: say --model and --gpu")
-        return _by_url(path, attrs, told, experiments)
+        return _by_url(path, attrs, given, experiments)
     check_attributes(attrs, path.name, SCHEMA, (SUITE,), ("gpu_name", "model", "weight_dtype"))
     flags = str(attrs.get("plan_server_flags", "")) or re.sub(r"--num-gpu-blocks-override[ =]\d+", "", _starved_flags(data))
     run = ServedRun(
@@ -193,8 +193,8 @@ def by_url(attrs: dict[str, Any]) -> bool:
     return str(attrs.get("device")) == "server by URL"
 
 
-def _by_url(path: Path, attrs: dict[str, Any], told: Deployment, experiments: tuple[Experiment, ...]) -> ServedRun:
-    limits = told.limits
+def _by_url(path: Path, attrs: dict[str, Any], given: Deployment, experiments: tuple[Experiment, ...]) -> ServedRun:
+    limits = given.limits
     said = {
         "num_gpu_blocks": whole_number(attrs, "kv_blocks", 0, path),
         "max_num_seqs": whole_number(attrs, "max_num_seqs", 0, path),
@@ -204,9 +204,9 @@ def _by_url(path: Path, attrs: dict[str, Any], told: Deployment, experiments: tu
     if size := whole_number(attrs, "block_size_tokens", 0, path):
         used["block_size"] = size
     engine = f"{attrs.get('engine', 'unknown')} {attrs.get('engine_version', '')}".strip()
-    note = f"measured by URL; the server told {', '.join(f'{name} {value}' for name, value in used.items()) or 'no limits'}"
+    note = f"measured by URL; the server reports {', '.join(f'{name} {value}' for name, value in used.items()) or 'no limits'}"
     return ServedRun(
-        path.stem, told.gpu, told.model, told.precision, replace(limits, **used), told.tp, engine, experiments, (note,), told.replicas
+        path.stem, given.gpu, given.model, given.precision, replace(limits, **used), given.tp, engine, experiments, (note,), given.replicas
     )
 
 

@@ -105,8 +105,8 @@ def distributions(experiment: Experiment, predicted: Prediction) -> dict[str, di
         good = np.isfinite(measured) & np.isfinite(draws).all(axis=0)
         if good.any():
             each = np.quantile(draws[:, good], QUANTILES, axis=1)
-            low, middle, high = np.quantile(each, [0.05, 0.5, 0.95], axis=1)
-            rows = {"measured": np.quantile(measured[good], QUANTILES), "predicted": middle, "low": low, "high": high}
+            low, median, high = np.quantile(each, [0.05, 0.5, 0.95], axis=1)
+            rows = {"measured": np.quantile(measured[good], QUANTILES), "predicted": median, "low": low, "high": high}
             found[metric] = {name: values.tolist() for name, values in rows.items()}
     return found
 

@@ -13,7 +13,7 @@ from sim.rates.priors import priors
 
 LEAST_TOKENS = 8  # of an answer, so that one stall is not what its tokens take
 MIXED_UNITS = 100.0  # no request waits for its tokens so much longer than the next slowest; milliseconds among seconds do
-WRONG_UNIT = 300.0  # no server is in the middle of its requests so much slower than a sequence alone by the datasheet
+WRONG_UNIT = 300.0  # no server takes so much longer for its median token than one sequence by the datasheet
 
 
 def check_times(run: ServedRun) -> None:
@@ -39,8 +39,8 @@ def check_times(run: ServedRun) -> None:
     context = float(np.mean(np.concatenate([e.prompt_tokens for e in every])))
     work = run.deployment.work(decode_batch(run.model, 1.0, context))
     alone = float(step_time_s(work, Rates(**{name: declared[name].median for name in UNITS})))
-    if (middle := float(np.median(times))) > WRONG_UNIT * alone:
+    if (typical := float(np.median(times))) > WRONG_UNIT * alone:
         raise UsageError(
-            f"{run.name}: in the middle of requests a token takes {middle:g} s, {middle / alone:.0f} times what one sequence alone takes "
+            f"{run.name}: in the median of requests a token takes {typical:g} s, {typical / alone:.0f} times what one sequence alone takes "
             f"by the datasheet of {run.gpu.name}: wrong unit?"
         )

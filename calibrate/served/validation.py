@@ -17,7 +17,7 @@ from sim.rates.load import load_rates
 from sim.rates.serving import ServingOverhead, packaged_overhead
 
 RATE_DRAWS = 200  # to solve decode windows at; only as many as asked for are replayed
-FIRST_SHARE, FIRST_LEAST = 0.1, 20  # of a log's requests that are learnt from, unless told
+FIRST_SHARE, FIRST_LEAST = 0.1, 20  # of a log's requests that are learnt from, by default
 COLD = 3.0  # medians of TTFT: the leading requests of a log that take longer met a server that was still warming up
 
 

@@ -30,7 +30,7 @@ MIXED_UNITS = 100.0  # no engine is this far off the formula at one cell and not
 class Posterior:
     """Draws of all rates and of the model error, with their diagnostics. Rates not in `learnt` are their prior's."""
 
-    rates: Rates  # arrays [draw], of a middle host
+    rates: Rates  # arrays [draw], of a median host
     hosts: Array  # [draw, run]: factors of the hosts of several runs
     sigma: Array  # [draw, kind]
     learnt: tuple[str, ...]
@@ -109,8 +109,8 @@ def check_one_unit(cells: StepCells, priors: Mapping[str, Prior]) -> None:
             f"{np.exp(gaps[widest]):.0f} times {times} than the rest, each against its work: mixed units?"
         )
     # shorter may be: a link alone takes less than any iteration's fixed cost
-    if (middle := float(np.median(factor))) > np.log(MIXED_UNITS):
+    if (median := float(np.median(factor))) > np.log(MIXED_UNITS):
         raise UsageError(
-            f"step times are {np.exp(middle):.0f} times as long as the datasheet's usual rates give them (median of {len(cells)} cells): "
+            f"step times are {np.exp(median):.0f} times as long as the datasheet's usual rates give them (median of {len(cells)} cells): "
             "wrong unit?"
         )

@@ -75,10 +75,10 @@ def like(values: Array, upper: float, further: float, source: Provenance) -> Pri
         logs = np.log(values)
         return Prior(float(np.exp(logs.mean())), float(np.hypot(logs.std(), further)), source.text(), upper, source.origin)
     scores = logit(np.minimum(values / upper, CLOSEST))
-    low, middle = np.quantile(scores, [0.05, 0.5])  # draws at the peak say nothing of how far below it others lie
-    share = float(expit(middle))
+    low, median = np.quantile(scores, [0.05, 0.5])  # draws at the peak say nothing of how far below it others lie
+    share = float(expit(median))
     # the slope of the logarithm at the median, as calibrate.steps.random_rates.value takes it
-    sigma = float(np.hypot((middle - low) / NORMAL_95 * (1 - share), further))
+    sigma = float(np.hypot((median - low) / NORMAL_95 * (1 - share), further))
     return Prior(share * upper, sigma, source.text(), upper, source.origin)
 
 

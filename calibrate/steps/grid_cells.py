@@ -138,8 +138,8 @@ def visits_of(data: Any, ran: NDArray[np.bool_], rows: Sequence[Mapping[str, Any
     if "step_s_visits_sd" not in data or "visits" not in data:
         return within, np.ones(len(rows)), np.zeros(len(rows))
     visits, sd = (np.asarray(data[name].values, dtype=float)[ran] for name in ("visits", "step_s_visits_sd"))
-    told = (visits > 1) & np.isfinite(sd)
-    return within, np.where(told, visits, 1.0), np.where(told, sd, 0.0)
+    known = (visits > 1) & np.isfinite(sd)
+    return within, np.where(known, visits, 1.0), np.where(known, sd, 0.0)
 
 
 def repeat_sd(low: float, high: float, n: float) -> float:

@@ -127,7 +127,7 @@ def scores_of(folds: Folds, cells: StepCells, held: HeldOut) -> list[tuple[str, 
 
 
 def other_host_sd(host_sd: float, runs: Sequence[str]) -> float:
-    """Log sd of another host's factor: of rates of a middle host (of several `runs`), or of a single run's own host."""
+    """Log sd of another host's factor: of rates of a median host (of several `runs`), or of a single run's own host."""
     return host_sd if runs else host_sd * float(np.sqrt(2.0))
 
 

@@ -38,7 +38,7 @@ class Laplace:
 
     @property
     def rates(self) -> Rates:
-        """Rates of a middle host at the mode, as floats; those that no cell shows at their priors' medians."""
+        """Rates of a median host at the mode, as floats; those that no cell shows at their priors' medians."""
         found = self.model.rates(self.mode[self.model.parts[0]])
         return replace(medians(self.model.priors), **{name: float(each) for name, each in found.items()})
 
@@ -48,7 +48,7 @@ class Laplace:
         return self.model.hosts(self.mode[self.model.parts[1]])
 
     def draws(self, count: int, rng: np.random.Generator) -> tuple[Rates, Array, Array]:
-        """(rates of a middle host, arrays [draw]; factors of the runs' hosts [draw, run]; model error [draw, kind])."""
+        """(rates of a median host, arrays [draw]; factors of the runs' hosts [draw, run]; model error [draw, kind])."""
         x = rng.multivariate_normal(self.mode, self.covariance, size=count, method="cholesky")
         rates, hosts, errors = (x[:, part] for part in self.model.parts)
         every = replace(prior_draws(self.model.priors, count, rng), **self.model.rates(rates))

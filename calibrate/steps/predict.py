@@ -74,14 +74,14 @@ def predict(grid: Grid, path: Path, seed: int, draws: int = DRAWS) -> Predicted:
         raise PosteriorError(f"{path}: says nothing of its model error: its predictions cannot be judged")
     rates = rates_from_file(path, grid.gpu, grid.precision, model_error=False, tp=grid.tp).draws
     sigma, host_sd = file.variables["sigma"], file.number("host_sd", 0.0)
-    middle = Rates(**{name: float(np.median(getattr(rates, name))) for name in UNITS})
-    cells = with_scatter(grid.cells, middle)  # nothing is fitted to them for it
+    point = Rates(**{name: float(np.median(getattr(rates, name))) for name in UNITS})
+    cells = with_scatter(grid.cells, point)  # nothing is fitted to them for it
     rng = np.random.default_rng([seed, 5])
     pick = np.resize(np.arange(len(sigma)), max(draws, len(sigma)))
     drawn, errors = Rates(**{name: np.asarray(getattr(rates, name))[pick] for name in UNITS}), sigma[pick]
     hosts = hosts_of(cells, (), np.empty((len(pick), 0)), host_sd, rng)
     low, median, high = intervals(cells, drawn, errors, rng, hosts)
-    host = _host(cells, middle, np.median(sigma, axis=0), host_sd)
+    host = _host(cells, point, np.median(sigma, axis=0), host_sd)
     given = intervals(cells, drawn, errors, rng, np.full((1, 1), host))
     each = zip(cells.cell.tolist(), cells.kind.tolist(), cells.step_s, low, median, high, cells.repeat_sd, strict=True)
     rows = [PredictedCell(name, kind, *(float(v) for v in values)) for name, kind, *values in each]
@@ -98,11 +98,11 @@ def pooled(found: list[Predicted]) -> list[ScoredPart]:
 
 def _parts(cells: Sequence[PredictedCell]) -> list[ScoredPart]:
     """Scores of all cells and, where they are of several kinds, of each."""
-    measured, low, middle, high = np.array([[c.measured_s, c.low_s, c.predicted_s, c.high_s] for c in cells]).T
+    measured, low, median, high = np.array([[c.measured_s, c.low_s, c.predicted_s, c.high_s] for c in cells]).T
     kind = np.array([c.kind for c in cells])
     kinds = [k for k in KINDS if (kind == k).any()]
-    each = (ScoredPart(k, score(measured, low, middle, high, kind == k)) for k in kinds if len(kinds) > 1)
-    return [ScoredPart("all", score(measured, low, middle, high)), *each]
+    each = (ScoredPart(k, score(measured, low, median, high, kind == k)) for k in kinds if len(kinds) > 1)
+    return [ScoredPart("all", score(measured, low, median, high)), *each]
 
 
 def _host(cells: StepCells, rates: Rates, sigma: Array, host_sd: float) -> float:

@@ -52,16 +52,16 @@ def value(prior: Prior, z: Any, xp: Any = np) -> Any:
     """
     if not np.isfinite(prior.upper):
         return prior.median * xp.exp(prior.sigma * z)
-    middle, slope = sigmoid_of(prior)
-    return prior.upper / (1.0 + xp.exp(-(middle + slope * z)))
+    centre, slope = sigmoid_of(prior)
+    return prior.upper / (1.0 + xp.exp(-(centre + slope * z)))
 
 
 def log_slope(prior: Prior, z: Any) -> Any:
     """Derivative of the rate's logarithm in its standard score."""
     if not np.isfinite(prior.upper):
         return prior.sigma
-    middle, slope = sigmoid_of(prior)
-    return slope * expit(-(middle + slope * z))
+    centre, slope = sigmoid_of(prior)
+    return slope * expit(-(centre + slope * z))
 
 
 def score_root(names: Sequence[str]) -> Array:

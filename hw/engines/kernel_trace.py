@@ -1,6 +1,6 @@
 """PyTorch's profiler around one call: the kernels of a CUDA device, or the operators of a CPU with the time that is their own.
 
-What a kernel is for is told by its name. Names are those of vLLM 0.23 on CUDA (cuBLAS and CUTLASS products, FlashAttention, Triton
+The purpose of a kernel follows from its name. Names are those of vLLM 0.23 on CUDA (cuBLAS and CUTLASS products, FlashAttention, Triton
 experts) and of PyTorch's operators on a CPU. A name that says nothing of these is rest: norms, activations, sampling, fused operators.
 """
 

@@ -214,8 +214,8 @@ def parsed(words: str) -> dict[str, Any]:
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
-    plain, told = vars(parser.parse_args([])), vars(parser.parse_args(shlex.split(words)))
-    return {name: value for name, value in told.items() if value != plain[name]}
+    plain, given = vars(parser.parse_args([])), vars(parser.parse_args(shlex.split(words)))
+    return {name: value for name, value in given.items() if value != plain[name]}
 
 
 @contextmanager

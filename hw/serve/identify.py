@@ -18,7 +18,7 @@ PATIENCE_S = 5.0
 
 
 async def describe(target: Target) -> dict[str, Any]:
-    """Facts for provenance: engine, and engine_version, max_model_len, max_num_seqs, kv_tokens, kv_blocks, block_size_tokens as told.
+    """Facts for provenance: engine, and engine_version, max_model_len, max_num_seqs, kv_tokens, kv_blocks, block_size_tokens as reported.
 
     Never raises: a server that is down or mute is {"engine": "unknown"}, and says so itself once it is loaded.
     """
@@ -56,8 +56,8 @@ def _limits(models: dict[str, Any], name: str) -> dict[str, Any]:
     listed = models.get("data")
     for model in listed if isinstance(listed, list) else []:
         if isinstance(model, dict) and model.get("id") == name:
-            told = {"owned_by": str(model.get("owned_by", ""))}
-            return told | ({"max_model_len": model["max_model_len"]} if isinstance(model.get("max_model_len"), int) else {})
+            found = {"owned_by": str(model.get("owned_by", ""))}
+            return found | ({"max_model_len": model["max_model_len"]} if isinstance(model.get("max_model_len"), int) else {})
     return {}
 
 

@@ -168,12 +168,12 @@ def launches() -> list[dict[str, Any]]:
 def described() -> dict[str, Any]:
     """Cores this process may use, and their clock and cache as the system tells them (MHz, kB; 0 where it does not)."""
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    told = {
+    found = {
         key: next((float(line.split(":")[1].split()[0]) for line in info.splitlines() if line.startswith(key)), 0.0)
         for key in ("cpu MHz", "cache size")
     }
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0
-    return {"cpu_cores": cores, "cpu_clock_mhz": told["cpu MHz"], "cpu_cache_kb": told["cache size"]}
+    return {"cpu_cores": cores, "cpu_clock_mhz": found["cpu MHz"], "cpu_cache_kb": found["cache size"]}
 
 
 def measure(device: str) -> list[dict[str, Any]]:

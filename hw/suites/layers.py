@@ -92,8 +92,8 @@ def measured(worker: Any, rows: Sequence[int], journal: Journal, budget: Budget,
     inputs: dict[int, Any] = {}
     points = [(i, r) for i, part in enumerate(parts) for r in rows if part["part"] != "logits" or r <= 512]
     failed: set[int] = set()
-    told = [{k: v for k, v in part.items() if k != "calls"} | {"instances": len(part["calls"])} for part in parts]
-    journal.add("parts", parts=told, points=points)
+    named = [{k: v for k, v in part.items() if k != "calls"} | {"instances": len(part["calls"])} for part in parts]
+    journal.add("parts", parts=named, points=points)
     one = min(seconds_of(lambda: torch.cuda._sleep(CYCLES), "cuda") for _ in range(3)) / CYCLES
 
     def sample(place: int, count: int) -> tuple[float, bool]:
@@ -146,6 +146,6 @@ def dataset(records: Sequence[dict[str, Any]], attrs: dict[str, Any]) -> Any:
         seen = [r["found"][0] for r in own if r["status"] == "ok" and not r["found"][1]]
         bad = next((r for r in own if r["status"] != "ok"), None)
         status = "ok" if seen else bad["status"] if bad else "late" if own else ""
-        told = {"rows": count, "status": status, "error": bad["error"] if bad else ""}
-        rows.append(head["parts"][place] | told | summarize(seen, "time_s"))
+        named = {"rows": count, "status": status, "error": bad["error"] if bad else ""}
+        rows.append(head["parts"][place] | named | summarize(seen, "time_s"))
     return xr.Dataset(table("point", rows, COLUMNS), attrs={"protocol": PROTOCOL, **attrs})

@@ -179,8 +179,8 @@ def dataset(records: Sequence[Mapping[str, Any]], attrs: dict[str, Any]) -> Any:
         seen = times[i][~np.isnan(times[i])].tolist()
         status, error = errors.get(i, ("ok" if seen else "late" if late[i] else "", ""))
         sizes = {"k": product.k, "n": product.n, "bias": int(product.bias), "dtype": product.dtype, "rows": count}
-        told = {"status": status, "error": error, "late_n": int(late[i])}
-        rows.append({"layers": uses[product], **sizes, **told, **summarize(seen, "time_s")})
+        state = {"status": status, "error": error, "late_n": int(late[i])}
+        rows.append({"layers": uses[product], **sizes, **state, **summarize(seen, "time_s")})
     variables = table("point", rows, COLUMNS)
     variables["time_s"] = (("point", "visit"), times, {"long_name": "time of a call, mean of a burst", "units": "s"})
     derived = {"protocol": PROTOCOL, "points_ok": sum(r["status"] == "ok" for r in rows), "samples_late": int(late.sum())}

@@ -1,7 +1,7 @@
 """profile: which kernels one engine iteration runs, how long each takes, and how long the GPU waits, over the cells of an engine grid.
 
 Protocol (profile/1). A cell is placed and warmed up as the engine grid does it (WARM iterations of decodes, one of a chunk), then PROFILED
-iterations run under the profiler; the one whose GPU was busy for the middle time is kept whole, of the others the least and most busy
+iterations run under the profiler; the one whose GPU was busy for the median time is kept whole, of the others the least and most busy
 time. Prefill comes first, with every chunk at every offset of the grid, then decodes. A greedy continuation is compared before and after
 (gate). Kernel times are the device's own; a host under a profiler is slower, so that `wall_s`, `span_us` and what the GPU idles in it are
 upper bounds.
@@ -85,7 +85,7 @@ def summed(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def profile_cell(engine: Any, cell: Cell, rng: np.random.Generator, record: Recorder) -> dict[str, Any]:
-    """The iteration of one cell that was busy for the middle time of PROFILED. Leaves the engine empty."""
+    """The iteration of one cell that was busy for the median time of PROFILED. Leaves the engine empty."""
     found: list[dict[str, Any]] = []
     try:
         if cell.contexts:

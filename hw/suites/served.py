@@ -5,7 +5,7 @@ marked, never averaged. A wave of the ladder sends N distinct prompts at once; i
 window. At the end the open loops are sent again, on the same server, and sessions and the closed loop three times more
 (hw.suites.served_plan). Before the first experiment the server answers warm-up waves of every prompt length to come, the longest of the
 open loops among them, which are not recorded. While an experiment runs, clock and power of a GPU of this machine are read beside it,
-and a server of our own can be told to write down its iterations (hw.serve.recording). With the text client the plan is
+and a server of our own can be made to write down its iterations (hw.serve.recording). With the text client the plan is
 hw.suites.served_plan.text_plan.
 Files of version 6 say by name alone which prompts were text, those of version 5 have no replicate column, and those before do not say
 when an experiment began.

@@ -52,8 +52,8 @@ class RecallModel:
 
     def interval(self, model: str | None, haystack: str | None, context_tokens: int, k_blocks: int) -> tuple[float, float, float]:
         """5 %, median and 95 % of the recall at a cell never tried."""
-        low, middle, high = quantiles(self.predict(model, haystack, context_tokens, k_blocks), (0.05, 0.5, 0.95))
-        return low, middle, high
+        low, median, high = quantiles(self.predict(model, haystack, context_tokens, k_blocks), (0.05, 0.5, 0.95))
+        return low, median, high
 
 
 @cache

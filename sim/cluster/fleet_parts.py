@@ -27,7 +27,7 @@ class Callers(Protocol):
         """The first token was sampled."""
 
     def lost(self, request: Request) -> None:
-        """A replica failed with the request inside, and the client is told so."""
+        """A replica failed with the request inside, and the client is notified."""
 
     def busy(self) -> bool:
         """Whether a request is still to come, or under way."""

@@ -22,7 +22,7 @@ from sim.ticks import DECISION
 MOST_FRUITLESS = 1000  # iterations in a row, beside those that unfinished requests have tokens for
 
 Finish = Callable[[Request, int], None]
-"""Told of a request that an engine has finished, and which of its iteration's tokens was its last (0 the first)."""
+"""Called with a request that an engine has finished, and which of its iteration's tokens was its last (0 the first)."""
 
 
 class Engine(Protocol):

@@ -1,7 +1,7 @@
 """The fleet of a run: replicas that come and go, requests that are sent to them, given up or lost with them.
 
-What a failed replica had goes on at another one of its pool, which computes the tokens again, as after a preemption; or clients are told
-that it is lost. Clients (sim.cluster.clients) send, and hear when a request has come through.
+What a failed replica had goes on at another one of its pool, which computes the tokens again, as after a preemption; or it is lost, and
+its clients are notified. Clients (sim.cluster.clients) send, and hear when a request has come through.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class RunningFleet:
             self._move(request, replica)
 
     def _lose(self, request: Request, replica: Replica) -> None:
-        """Its client is told that the request is lost."""
+        """Its client is notified that the request is lost."""
         replica.left(request)
         self._handover.end(request)
         self._parts.tell_router(request, replica)

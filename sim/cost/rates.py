@@ -80,7 +80,7 @@ class RateDraws:
     source: Provenance = GIVEN  # of the whole
     # [draw] what the formula misses of an iteration, as a factor that is already in the draws' times: prices over it are the rates alone
     error: Any = None
-    host: Any = None  # [draw] how much longer than the middle one the draw's host takes for what hosts do, already in its rates
+    host: Any = None  # [draw] how much longer than the median host the draw's host takes for what hosts do, already in its rates
     host_request_s: float | None = None  # the API server's time per request, where the rates were learnt together with it
 
     @property

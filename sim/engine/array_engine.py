@@ -28,7 +28,7 @@ RANKS = COMPLETION, DECISION
 
 
 class RequestLog(Protocol):
-    """Told what happens to requests (sim.results.record.RunLog)."""
+    """Notified of what happens to requests (sim.results.record.RunLog)."""
 
     def scheduled(self, request: Request, ticks: int) -> None: ...
     def first_token(self, request: Request, replica: int, end_s: float, place: int) -> None: ...
@@ -109,8 +109,8 @@ class ArrayEngine:
         s, q, w = self._core.s, self._core.q, self._core.w
         end_s, sent = s[at.NOW] * TICK_S, [seat * at.SEAT for seat in range(s[at.SENT])]
         s[at.SENT] = 0
-        told = [(w[seat + at.SENDING_LAST_AT], w[seat + at.SENDING_AT], w[seat + at.SENDING_PLACE_AT]) for seat in sent]
-        for last, row, place in sorted(told, key=lambda each: each[0]):
+        sent_rows = [(w[seat + at.SENDING_LAST_AT], w[seat + at.SENDING_AT], w[seat + at.SENDING_PLACE_AT]) for seat in sent]
+        for last, row, place in sorted(sent_rows, key=lambda each: each[0]):
             request = self._requests[row]
             if not last:
                 if q[row + at.SCHEDULED] >= 0:

@@ -21,7 +21,7 @@ Written = tuple[str, list[str]]
 
 
 def kubernetes(servers: Sequence[Server]) -> Written:
-    """A StatefulSet of each pool, whose pods have names that a router can be told, and the router."""
+    """A StatefulSet of each pool, whose pods have names for a router, and the router."""
     one_node(servers, "k8s")
     documents = [document for server in servers for document in (_stateful_set(server), _service(server))]
     urls = {

@@ -114,24 +114,24 @@ class Plan:
 
     def answer(self, watch: Callable[[Sequence[Choice]], Watch] | None = None) -> PlanAnswer:
         """The race, and what is around its winner. Ctrl-C, or the time that is up, ends either with what is known; `watch` of the choices
-        is told how far it is.
+        receives its progress.
         """
         conditions = parse_slo(self.slo, self.goodput)
         choices, skipped = self.choices()
         if self.emit:
             check_emits(choices)
-        told = watch(choices) if watch else None
+        watching = watch(choices) if watch else None
         quick = self.quick or self.emit is not None
         lasts = for_how_long(self.workload, self.for_s)
         with runner(choices, conditions, self.workers or os.cpu_count() or 1, self.for_s, self.within_s) as run:
             standings = standings_of(choices, conditions, self.most_gpus, self.for_s)
-            result, race = search(choices, conditions, run.trials, self.most_gpus, told, standings)
+            result, race = search(choices, conditions, run.trials, self.most_gpus, watching, standings)
             answer = PlanAnswer(replace(result, lasts=lasts), result.ended, quick, skipped=skipped)
             try:
                 if result.winner and result.finished and not quick:
-                    _look_around(answer, race, run, told)
+                    _look_around(answer, race, run, watching)
                 if result.winner and self.hours and not self.emit:
-                    _say(told, "what each hour of the day needs")
+                    _say(watching, "what each hour of the day needs")
                     answer.day = _day(answer, run, self.hours)
             except KeyboardInterrupt:
                 answer.ended = "stopped"

@@ -92,7 +92,7 @@ class Standing:
         return low, high
 
     def next_count(self, low: int, high: int | None, most: int) -> int | None:
-        """Units to try next: in the middle of what is open, else a quarter more while the chance is far off, else one more."""
+        """Units to try next: halfway into what is open, else a quarter more while the chance is far off, else one more."""
         if high is not None:
             return None if high == low + 1 else (low + high) // 2
         last = self.tried.get(low)
@@ -239,7 +239,7 @@ class Race:
         return None
 
     def advance(self, choice: int, count: int, stage: int) -> None:
-        """Run the trials of a count up to a stage, or until they have told."""
+        """Run the trials of a count up to a stage, or until they have decided."""
         standing = self.standings[choice]
         tried = standing.tried.setdefault(count, Tried(choice, count))
         for look in self._stages:

@@ -29,14 +29,14 @@ class HostSpeed:
                 raise UsageError(f"a host's time must be {LEAST:g} to {MOST:g} times that of the measured hosts, got {value:g}")
 
     @classmethod
-    def of(cls, told: HostSpeed | str | float | Path) -> HostSpeed:
+    def of(cls, given: HostSpeed | str | float | Path) -> HostSpeed:
         """A factor for both, or the netCDF file of the suite `host`. Raises UsageError, SimctlError for a file that is none."""
-        if isinstance(told, HostSpeed):
-            return told
+        if isinstance(given, HostSpeed):
+            return given
         try:
-            factor = float(told)  # type: ignore[arg-type]
+            factor = float(given)  # type: ignore[arg-type]
         except (TypeError, ValueError):
-            return _measured(Path(told))  # type: ignore[arg-type]
+            return _measured(Path(given))  # type: ignore[arg-type]
         return cls(factor, factor)
 
 

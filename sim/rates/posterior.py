@@ -224,12 +224,12 @@ def model_errors(sigma: Array, seed: int) -> Array:
 
 
 def host_factors(host_sd: float, draws: int, seed: int) -> Array:
-    """One log-normal factor per draw [draw]: how much longer than the middle one a host takes for what hosts do."""
+    """One log-normal factor per draw [draw]: how much longer than the median host a host takes for what hosts do."""
     return np.asarray(np.exp(host_sd * normal_quantile(_strata(draws, seed, 51))))
 
 
 def _strata(count: int, seed: int, stream: int) -> Array:
-    """Middles of `count` equal parts of (0, 1), in random order: of few draws, too, the median is the middle."""
+    """Midpoints of `count` equal parts of (0, 1), in random order: the median of few draws is 0.5, too."""
     return np.asarray((np.random.default_rng([seed, stream]).permutation(count) + 0.5) / count)
 
 

@@ -198,7 +198,7 @@ def a10_gather_s() -> float:
 
 
 def priors(gpu: GpuSpec, precision: Precision, *, published: bool = True) -> dict[str, Prior]:
-    """The prior of every rate for one GPU and precision; published numbers win over the datasheet unless told to leave them out."""
+    """The prior of every rate for one GPU and precision; published numbers win over the datasheet unless they are left out."""
     own = _published(gpu) if published else {}
     return {**_generic(gpu), **_datasheet(gpu, precision), **_measured(gpu, precision), **own}
 

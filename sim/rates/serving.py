@@ -1,7 +1,7 @@
 """Serving overhead: host work that a served engine hides, and what its API server adds.
 
 Engine grids are stepped in process with a synchronisation after every iteration. A served engine with asynchronous scheduling hides
-host work behind the GPU. The packaged overhead says by how much: the middle of served runs on many hosts, each fitted by itself (`simctl
+host work behind the GPU. The packaged overhead says by how much: the median of served runs on many hosts, each fitted by itself (`simctl
 validate --save-overhead`). It is a property of the engine and its host, so it is transferred to other GPUs whose rates were learnt in
 process, and their source says so.
 """
@@ -222,19 +222,19 @@ def packaged_overhead(without: tuple[str, str] | None = None) -> ServingOverhead
 
 
 def pooled(hosts: Sequence[ServingOverhead]) -> ServingOverhead:
-    """The middle of hosts, number by number. How far another host lies from it is as wide as these lie apart, or as declared if wider."""
+    """Median of hosts, number by number. The spread of another host around it is that of these, or as declared if wider."""
     if len(hosts) == 1:
         return hosts[0]
     from statistics import median
 
-    middle: dict[str, Any] = {name: median(float(getattr(host, name)) for host in hosts) for name in NUMBERS}
+    typical: dict[str, Any] = {name: median(float(getattr(host, name)) for host in hosts) for name in NUMBERS}
     apart = {
         "hidden_c0_sd_s": float(np.std([host.hidden_c0_s for host in hosts])),
         "launch_sd": float(np.std(np.log([host.launch for host in hosts]))),
     }
     return replace(
         hosts[0],
-        **{name: max(value, apart.get(name, 0.0)) for name, value in middle.items()},
+        **{name: max(value, apart.get(name, 0.0)) for name, value in typical.items()},
         noise={metric: median(float(host.noise[metric]) for host in hosts) for metric in hosts[0].noise},
         gpu=" and ".join(sorted({host.gpu for host in hosts})),
         engine=" and ".join(sorted({host.engine for host in hosts})),
@@ -249,7 +249,7 @@ def write_overheads(hosts: Sequence[ServingOverhead]) -> str:
 
 
 def parse_overhead(text: str | bytes, name: str) -> ServingOverhead:
-    """The serving overhead of a file: of its host, or the middle of its hosts. Raises SimctlError naming the file."""
+    """The serving overhead of a file: of its host, or the median of its hosts. Raises SimctlError naming the file."""
     return pooled(parse_overheads(text, name))
 
 

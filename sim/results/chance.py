@@ -28,7 +28,7 @@ PRIOR = (9.5, 0.5)  # ten trials' worth around CERTAINTY, where it is hardest to
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """`met` of `trials` held; the chance lies in `low`..`high`. `certain`: at least CERTAINTY, below it (False), or not to be told.
+    """`met` of `trials` held; the chance lies in `low`..`high`. `certain`: at least CERTAINTY, below it (False), or undecided (None).
 
     Where the trials' own figures have errors, `fewest` and `most` are what held at the unfavourable and at the favourable end of those.
     """

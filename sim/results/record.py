@@ -225,7 +225,7 @@ class RunLog:
             state.last_sampled.discard(request)
 
     def failed(self, request: Request) -> None:
-        """`request` was lost with its replica: its client was told so."""
+        """`request` was lost with its replica: its client was notified."""
         row = self._resident.pop(request)
         self._ints[row * INTS + REJECTED] = LOST
         self._progress(request, row)

@@ -143,8 +143,8 @@ def to_dataset(
             variables[f"{dim}_value"] = ((dim, f"{dim}_figure"), table, {"units": "1", "long_name": f"{text}; each figure in its own unit"})
             coordinates[f"{dim}_figure"] = (f"{dim}_figure", np.array(list(figures), dtype=object))
     if quantiles:
-        told = {"units": "ms", "long_name": "quantile of the latency over requests, at each draw of the rates"}
-        variables["draw_quantile_ms"] = (("draw", "latency", "level"), np.stack(quantiles), told)
+        attrs_of = {"units": "ms", "long_name": "quantile of the latency over requests, at each draw of the rates"}
+        variables["draw_quantile_ms"] = (("draw", "latency", "level"), np.stack(quantiles), attrs_of)
         coordinates |= {"latency": ("latency", np.array(PER_REQUEST, dtype=object)), "level": ("level", np.array(LEVELS))}
     return xr.Dataset(variables, coords=coordinates, attrs={"format": FORMAT, **attrs})
 

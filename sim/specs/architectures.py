@@ -33,7 +33,7 @@ from sim.specs.traits import SAME, TRAITS
 from sim.specs.unusual import deepseek_v4, longcat, nemotron_nas, zamba2
 from sim.specs.vision import llama4_projector_params, pixtral_projector_params, qwen_vision_params, siglip_projector_params
 
-# Decoders that vLLM 0.23 steps with its second model runner, told by the kernels in their profiles; Qwen2 and Qwen3's mixture of experts
+# Decoders that vLLM 0.23 steps with its second model runner, by the kernels in their profiles; Qwen2 and Qwen3's mixture of experts
 # with its first.
 SECOND_RUNNER = ("llama", "qwen3")
 

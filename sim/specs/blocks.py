@@ -1,4 +1,4 @@
-"""Matrices: what a layer multiplies by, named as checkpoints name it, so that a precision can be told for each."""
+"""Matrices: what a layer multiplies by, named as checkpoints name it, so that each can have its precision."""
 
 from __future__ import annotations
 

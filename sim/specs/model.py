@@ -36,7 +36,7 @@ class LayerGroup:
     """`count` identical layers. `norms` is the number of hidden-size norm vectors in each (2, or 4 with post-norms).
 
     `norm_width` is the vectors that a norm holds (2 with a bias, 0 for norms without weights). `extra` are matrices read for every token
-    that belong to neither mixer nor MLP (Gemma 3n). `indices` say which layers these are, where a configuration told.
+    that belong to neither mixer nor MLP (Gemma 3n). `indices` say which layers these are, where a configuration says so.
     """
 
     count: int

@@ -383,7 +383,7 @@ def _experts_int8(q: Fields) -> Quantisation:
 
 
 def _kv(q: Fields) -> str | None:
-    """Dtype of the KV cache that the checkpoint has scales for; engines take it unless told otherwise."""
+    """Dtype of the KV cache that the checkpoint has scales for; engines take it unless set otherwise."""
     asked = q.data.get("kv_cache_scheme") or q.data.get("kv_cache_quant_algo")
     if not asked:
         return None

@@ -75,8 +75,8 @@ class Run:
 
     def to_xarray(self, **attrs: Any) -> xr.Dataset:
         """Dims request, iteration, term, stall, draw, repeat; `attrs` are added to its provenance."""
-        told = provenance(self.study, self.config) | attrs
-        dataset: xr.Dataset = to_dataset(self.record, told, self.draws, self.repeats, self.draw_quantiles)
+        given = provenance(self.study, self.config) | attrs
+        dataset: xr.Dataset = to_dataset(self.record, given, self.draws, self.repeats, self.draw_quantiles)
         return dataset
 
     def to_dict(self, **attrs: Any) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def _drawn(record: RunRecord, study: Study) -> Drawn:
 
 
 def spread(study: Study, count: int) -> list[int]:
-    """`count` of the draws of the rates, spread evenly by how long they make a typical decode: few draws then have the middle and the width
+    """`count` of the draws of the rates, spread evenly by how long they make a typical decode: few draws then have the median and the width
     of all of them.
     """
     d, known = study.deployment, study.rates

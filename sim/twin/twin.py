@@ -16,7 +16,7 @@ from sim.twin.prometheus import ScrapeWindow, Snapshot, window_between
 
 SILENT_AFTER = 3  # scrapes without an answer
 OUTSIDE_AFTER = 2  # windows in a row
-LEARNT = 3  # windows before a server is told off
+LEARNT = 3  # windows before alerts about a server
 KEPT_S = 3600.0
 SURE = 0.99
 SHOWN = 0.9  # of the interval that is printed

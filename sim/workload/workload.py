@@ -185,7 +185,7 @@ class Workload:
         cannot be read.
         """
         path, rng = Path(path), np.random.default_rng(seed)
-        told = LoadOptions(
+        options = LoadOptions(
             seed=seed,
             start_s=start_s,
             duration_s=duration_s,
@@ -194,7 +194,7 @@ class Workload:
             chars_per_token=chars_per_token,
             assume_prefix=assume_prefix,
         )
-        trace = assuming_prefix(load_trace(path, trace_format, told), assume_prefix).rate_scaled(rate_scale)
+        trace = assuming_prefix(load_trace(path, trace_format, options), assume_prefix).rate_scaled(rate_scale)
         if limit is not None:
             trace = trace.head(limit)
         if resample is not None:

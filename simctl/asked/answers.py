@@ -1,4 +1,4 @@
-"""Answers of questions as plain data, and who is told meanwhile."""
+"""Answers of questions as plain data, and progress meanwhile."""
 
 from __future__ import annotations
 

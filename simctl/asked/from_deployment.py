@@ -42,7 +42,7 @@ PRODUCTS = (
     "accelerator",
 )
 COUNTS = ("nvidia.com/gpu", "amd.com/gpu", "gpu")
-# How a proxy in front is told to route -> our routers
+# How a proxy in front is set to route -> our routers
 FRONTS = (
     (r"vllm-router\b.*\s--policy[\s']+(\w+)", {"random": "random", "power_of_two": "power-of-two", "cache_aware": "prefix-affinity"}),
     (r"--router-mode['\s-]+([\w-]+)", {"random": "random", "power-of-two": "power-of-two", "least-loaded": "least-requests"}),
@@ -94,7 +94,7 @@ def _with_config(path: Path, words: list[str]) -> list[str]:
 
 
 def front_of(text: str) -> str | None:
-    """Our router for how a proxy in this text is told to route; None where it says nothing, or what we take anyway."""
+    """Our router for how a proxy in this text is set to route; None where it says nothing, or what we take anyway."""
     fronts = ((re.search(pattern, text), names) for pattern, names in FRONTS)
     return next((names[front[1]] for front, names in fronts if front and front[1] in names), None)
 

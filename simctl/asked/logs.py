@@ -33,7 +33,7 @@ def read_served_log(path: Path, options: Mapping[str, Any]) -> tuple[RequestLog,
 
     deployment = served_by(options)
     if not is_log(path):
-        run = read_served(path, told=deployment)
+        run = read_served(path, given=deployment)
         return measured_log(run), run
     if deployment is None:
         raise UsageError(f"{path.name}: a log needs --model and --gpu")

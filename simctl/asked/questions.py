@@ -141,11 +141,11 @@ def _rates(options: Mapping[str, Any]) -> RateSource:
         raise UsageError(f"--host-rate: {error}") from None
 
 
-def _host_speed(told: str) -> HostSpeed:
+def _host_speed(given: str) -> HostSpeed:
     from sim.rates.host_speed import HostSpeed
 
     try:
-        return HostSpeed.of(told)
+        return HostSpeed.of(given)
     except SimctlError as error:
         raise UsageError(f"--host-scale: {error}") from None
 

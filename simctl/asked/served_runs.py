@@ -93,4 +93,4 @@ def _read(path: Path, options: Mapping[str, Any]) -> ServedRun:
     from calibrate.logs.read import is_log
     from calibrate.served.runs import read_served
 
-    return read_served_log(path, options)[1] if is_log(path) else read_served(path, told=served_by(options))
+    return read_served_log(path, options)[1] if is_log(path) else read_served(path, given=served_by(options))

@@ -19,9 +19,9 @@ def plot_rates(rates: Sequence[RateRow], title: str, target: Path) -> None:
     figure = new_figure(8.0, 1.4 + 0.34 * len(rates))
     axes = figure.subplots()
     for row, rate in enumerate(reversed(rates)):
-        middle = rate.posterior[1]
+        centre = rate.posterior[1]
         for shift, each, colour, width in ((0.16, rate.prior, "0.65", 2.0), (-0.16, rate.posterior, "C0", 4.0)):
-            low, median, high = (value / middle for value in each)
+            low, median, high = (value / centre for value in each)
             axes.plot(
                 [min(max(low, LOWEST), HIGHEST), max(min(high, HIGHEST), LOWEST)],
                 [row + shift] * 2,

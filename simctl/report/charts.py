@@ -80,8 +80,8 @@ def _in_order(rows: Rows) -> list[Any]:
     """Rows numbered as they come, their intervals as text where any has one: of a row that has none, a number would be shown as NaN."""
     if not any("low" in row for row in rows):
         return [row | {"order": i} for i, row in enumerate(rows)]
-    told = [f"{row['low']:.4g} – {row['high']:.4g}" if "low" in row else "–" for row in rows]
-    return [row | {"order": i, "between": text} for i, (row, text) in enumerate(zip(rows, told, strict=True))]
+    between = [f"{row['low']:.4g} – {row['high']:.4g}" if "low" in row else "–" for row in rows]
+    return [row | {"order": i, "between": text} for i, (row, text) in enumerate(zip(rows, between, strict=True))]
 
 
 def series_of(names: Sequence[str]) -> Spec:

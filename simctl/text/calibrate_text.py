@@ -37,13 +37,13 @@ def rate_table(rates: Iterable[tuple[str, str, Interval, Interval]]) -> list[str
     return aligned(("rate", "prior, 5-95 %", "posterior, 5-95 %", "unit"), rows, left=4)
 
 
-def scaled(unit: str, middle: float) -> tuple[float, str]:
+def scaled(unit: str, median: float) -> tuple[float, str]:
     """(factor, unit) that print a value of this unit as a number from 1 up where a prefix can; a unit that says more is cut short."""
     kind = unit.replace(",", " ").split(" ")[0]
     if kind not in PREFIXES:
         return 1.0, "tokens" if "tokens" in unit.split(" ")[:2] else ""
     sizes = PREFIXES[kind]
-    return next(((factor, short) for factor, short in sizes if middle >= factor), sizes[-1])
+    return next(((factor, short) for factor, short in sizes if median >= factor), sizes[-1])
 
 
 def show(result: Calibration, grids: Sequence[Grid], title: str, start: str) -> None:
@@ -65,8 +65,8 @@ def show(result: Calibration, grids: Sequence[Grid], title: str, start: str) -> 
         say(f"as the prior, for nothing here shows them: {', '.join(unseen)}. What each rate is: docs/formula.md, and `unit` with --json.")
     click.echo()
     say("model error by kind: " + ", ".join(f"{k} {v:.2%}" for k, v in result.sigma.items()))
-    middle, high, beyond = result.noise_floor
-    say(f"noise floor, a cell's own repeats: median {middle:.2%}, 90 % of cells below {high:.2%}, {beyond} cells above 6 %")
+    median, high, beyond = result.noise_floor
+    say(f"noise floor, a cell's own repeats: median {median:.2%}, 90 % of cells below {high:.2%}, {beyond} cells above 6 %")
     d = result.diagnostics
     say(f"R-hat <= {d.rhat_max:.4f}, effective sample size >= {d.ess_min:.0f}, {d.divergences} divergences")
     if result.held_out:
@@ -103,8 +103,8 @@ def _show_held_out(result: Calibration) -> None:
 
 
 def _interval(values: Interval) -> str:
-    low, middle, high = values
-    return f"{_digits(middle)} [{_digits(low)} {_digits(high)}]"
+    low, median, high = values
+    return f"{_digits(median)} [{_digits(low)} {_digits(high)}]"
 
 
 def _digits(value: float) -> str:

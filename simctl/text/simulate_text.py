@@ -36,7 +36,7 @@ def render(run: Run, explain: bool = False) -> None:
     from simctl.text.fleet_text import fleet_lines
 
     study, config = run.study, run.config
-    told: set[str] = set()
+    printed: set[str] = set()
     for pool in run.pools:
         notes = [_served(pool, bool(study.fleet), explain), *_engine_notes(pool.spec.deployment, pool.config, study.workload.trace)]
         scope = scope_notes(pool.spec.deployment, pool.rates)
@@ -48,9 +48,9 @@ def render(run: Run, explain: bool = False) -> None:
             scope = scope[:1] + ([f"{len(scope) - 1} more notes on them by --explain"] if len(scope) > 1 else [])
         notes += [f"rates: {note}" for note in scope]
         for note in notes:
-            if note not in told:
+            if note not in printed:
                 _say(note)
-        told.update(notes)
+        printed.update(notes)
     for note in study.workload.trace.notes:
         _say(f"trace: {note}")
     click.echo(benchmark_table(run.summary, run.noise, run.rate_intervals or None, config.num_gpu_blocks - 1, explain))

@@ -110,7 +110,7 @@ def _coverage(scores: list[Score]) -> str:
 
 
 def _shortened(names: Iterable[str]) -> dict[str, str]:
-    """Long names cut in their middle; those that would then look alike are numbered."""
+    """Long names cut halfway; those that would then look alike are numbered."""
     found: dict[str, str] = {}
     for name in dict.fromkeys(names):
         short, number = (name if len(name) <= NAME else f"{name[: NAME - 10]}..{name[-8:]}"), 1

@@ -59,10 +59,10 @@ def metrics_of(report: TwinReport | None) -> str:
         rows.append(("replicas_to_add", "", math.nan if report.forecast.add_replicas is None else report.forecast.add_replicas))
     rows.append(("alerts", "", len(report.alerts)))
     known = [(name, labels, value) for name, labels, value in rows if math.isfinite(value)]
-    text, told = [], set()
+    text, named = [], set()
     for name, labels, value in sorted(known, key=lambda row: row[0]):
-        if name not in told:
+        if name not in named:
             text.append(f"# TYPE simctl_watch_{name} gauge")
-            told.add(name)
+            named.add(name)
         text.append(f"simctl_watch_{name}{{{labels}}} {value:g}" if labels else f"simctl_watch_{name} {value:g}")
     return "\n".join(text)

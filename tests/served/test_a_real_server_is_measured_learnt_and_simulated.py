@@ -30,7 +30,7 @@ def test_validate_replays_it_with_the_limits_that_the_server_told(measured: tupl
     done = run("validate", "--run", str(file), *words, "--log-option", "kv-dtype=fp32", "--draws", "4")
     assert done.code in (0, 1), done.stderr  # a busy machine leaves the bounds
     assert "vllm 0." in done.stdout
-    assert "the server told num_gpu_blocks" in done.stdout
+    assert "the server reports num_gpu_blocks" in done.stdout
     assert "block_size 128" in " ".join(done.stdout.split())
 
 

@@ -41,7 +41,7 @@ def test_it_says_what_it_needs_to_be_told(by_url: Path) -> None:
 
 
 def test_told_that_it_is_the_same_run(by_url: Path) -> None:
-    found, packaged = read_served(by_url, told=Deployment.of("Qwen2.5-7B", "H100")), read_served(PACKAGED)
+    found, packaged = read_served(by_url, given=Deployment.of("Qwen2.5-7B", "H100")), read_served(PACKAGED)
     assert (found.gpu, found.tp, found.engine) == (packaged.gpu, packaged.tp, "vllm 0.23.0")
     assert (found.limits.num_gpu_blocks, found.limits.max_model_len) == (27000, 8192)
     assert "num_gpu_blocks 27000" in found.notes[0]
@@ -50,7 +50,7 @@ def test_told_that_it_is_the_same_run(by_url: Path) -> None:
 
 
 def test_its_open_loops_are_one_log_to_learn_from(by_url: Path) -> None:
-    found = read_served(by_url, told=Deployment.of("Qwen2.5-7B", "H100"))
+    found = read_served(by_url, given=Deployment.of("Qwen2.5-7B", "H100"))
     loops = [e for e in found.experiments if e.kind == "open"]
     log = measured_log(found)
     assert len(log.answered) == sum(len(e.arrival_s) for e in loops) > 100
@@ -64,7 +64,7 @@ def test_its_blocks_are_of_the_size_that_the_server_told(by_url: Path, tmp_path:
         data = opened.load()
     data.attrs |= {"kv_blocks": 2048, "block_size_tokens": 128}
     data.to_netcdf(tmp_path / "cpu.nc")
-    limits = read_served(tmp_path / "cpu.nc", told=Deployment.of("Qwen2.5-7B", "H100")).limits
+    limits = read_served(tmp_path / "cpu.nc", given=Deployment.of("Qwen2.5-7B", "H100")).limits
     assert (limits.num_gpu_blocks, limits.block_size) == (2048, 128)
 
 

@@ -34,5 +34,5 @@ def test_a_dry_run_counts_and_times_and_writes_nothing(tmp_path):
     shown = run("sweep", scenario(tmp_path), "--dry-run", "--vary", "ctx=1000:9000", "--samples", "7").stdout
     assert "7 cells: sample 7; 1 figures each" in shown
     assert "ctx: 1000:9000" in shown
-    assert re.search(r"about \d+ s on \d+ processes: a cell in the middle took [\d.]+ s", shown)
+    assert re.search(r"about \d+ s on \d+ processes: the median cell took [\d.]+ s", shown)
     assert [each.name for each in tmp_path.iterdir()] == ["study.yaml"]
