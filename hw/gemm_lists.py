@@ -1,4 +1,4 @@
-"""`python -m hw.gemm_lists`: lists of matrix products for the suite `products` to measure, and the packaged table of what it measured."""
+"""`python -m hw.gemm_lists`: lists of GEMMs for the suite `products` to measure, and the packaged table of what it measured."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def command() -> None:
 @click.option("--fits", default=None, help="Only where this GPU holds the weights, split so.")
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The list, CSV.")
 def listing(models: str, tps: str, fits: str | None, out: Path) -> None:
-    """List the matrix products of catalogue models, for `--suite products --products FILE` on a host without the catalogue.
+    """List the GEMMs of catalogue models, for `--suite products --products FILE` on a host without the catalogue.
 
     Products are those of a layer as vLLM fuses them, bfloat16. A model whose layers are put together otherwise (latent or linear
     attention, shared experts) has none, nor one that does not split so.

@@ -49,7 +49,7 @@ SUITES = {
     "weight-axis": Suite("hw.suites.engine_grid", "the same of decodes over batch, for batch knees", (50, 15), (20, 60), engine=True),
     "layers": Suite("hw.suites.layers", "an engine's layers by rows, as quantized, and its experts", (90, 15), engine=True),
     "profile": Suite("hw.suites.profile", "the kernels of the same iterations", (100, 40), (20, 30), engine=True),
-    "products": Suite("hw.suites.products", "GEMMs (matrix products) of a layer by rows", (10, 60), (0, 10), "all"),
+    "products": Suite("hw.suites.products", "GEMMs of a layer by rows", (10, 60), (0, 10), "all"),
     "served": Suite("hw.suites.served", "a server under load", (180, 120), (60, 70), engine=True),
 }
 

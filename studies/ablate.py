@@ -2,7 +2,7 @@
 
     python -m studies.ablate [--served]        (make ablate)
 
-Printed are median errors on held-out cells, on left-out models (their matrix products measured alone) and on left-out GPUs (each of two by
+Printed are median errors on held-out cells, on left-out models (their GEMMs measured alone) and on left-out GPUs (each of two by
 the other's shares of its datasheet's peaks and its host costs); with --served, scores in bound of served runs at the refitted rates, too.
 """
 

@@ -96,7 +96,7 @@ def _without_gpu(run: ServedRun) -> Iterator[tuple[str, ServedRun, RateDraws]]:
     """The run as if no engine had been stepped on its GPU: with rates of the same chip, and with those that `studies.population.build`
     wrote of a GPU known by kernels or less.
     """
-    unknown = replace(run, gpu=replace(run.gpu, origin=LEFT_OUT, sibling_of=""))  # its own name would find its matrix products
+    unknown = replace(run, gpu=replace(run.gpu, origin=LEFT_OUT, sibling_of=""))  # its own name would find its GEMMs
     if kin := SAME_CHIP.get(run.gpu.name):
         like = replace(run, gpu=replace(unknown.gpu, sibling_of=kin))
         yield "sibling", like, load_rates(like.deployment)

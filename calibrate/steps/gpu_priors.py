@@ -14,7 +14,7 @@ from calibrate.steps.grid_cells import SUITE
 from calibrate.steps.random_rates import calibration_priors
 from sim.cost.rates import OF_HOST, UNITS
 from sim.rates.posterior import best_posterior, rates_from_file, read_posterior
-from sim.rates.priors import PRODUCTS, Prior, priors
+from sim.rates.priors import GEMM_RATES, Prior, priors
 from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpu import GpuSpec
 from sim.specs.precision import Precision
@@ -51,7 +51,7 @@ def starting_priors(gpu: GpuSpec, precision: Precision, *, datasheet: bool = Fal
         source = found.sources[name]
         if not (source.measured or source.origin is Origin.POPULATION):
             continue
-        if name in PRODUCTS and precision.weights not in SIXTEEN_BIT:
+        if name in GEMM_RATES and precision.weights not in SIXTEEN_BIT:
             continue  # a share of a peak that no measured engine ran at
         values = np.asarray(getattr(found.draws, name), dtype=float)
         chosen[name] = like(values, chosen[name].upper, host_sd if name in OF_HOST else 0.0, source)
@@ -64,7 +64,7 @@ def population_priors(found: Mapping[str, Array], gpu: GpuSpec, precision: Preci
     for name, draws in found.items():
         upper = chosen[name].upper
         prior = like(draws * (upper if np.isfinite(upper) else 1.0), upper, 0.0, POOLED)
-        unknown = name in PRODUCTS and precision.weights not in SIXTEEN_BIT
+        unknown = name in GEMM_RATES and precision.weights not in SIXTEEN_BIT
         chosen[name] = replace(prior, sigma=OTHER_PRODUCTS) if unknown else prior
     return chosen
 

@@ -82,7 +82,7 @@ def folds_of(cells: StepCells, count: int, seed: int) -> Iterator[Folds]:
     machines = np.array([known[run] for run in cells.run.tolist()])
     models = len(np.unique(cells.model))
     yield Folds(f"{count}-fold by cell", cell_folds(cells, count, np.random.default_rng(seed)), cells.kind, cells)
-    if models > 1:  # its matrix products were measured without an engine, or not even they
+    if models > 1:  # its GEMMs were measured without an engine, or not even they
         yield Folds("leave one model out", cells.model, cells.model, cells)
         if (cells.work != cells.roofline_work).any():
             yield Folds("leave one model out, its GEMMs not measured", cells.model, cells.model, cells.unmeasured())

@@ -26,7 +26,7 @@ SHORTEST_S, LONGEST_S = 1e-6, 600.0
 class StepCells:
     """n measured iterations.
 
-    work [n, field]: sim.cost.work.Work per GPU; roofline_work [n, field]: the same as if the model's matrix products had not been measured;
+    work [n, field]: sim.cost.work.Work per GPU; roofline_work [n, field]: the same as if the model's GEMMs had not been measured;
     step_s [n]: median seconds over repeats; repeat_sd [n]: standard error of its logarithm; kind, model, cell [n]: labels; run [n]: the
     start of an engine; machine [n]: empty where unknown; within_sd [n]: the standard error by the repeats of visits alone; visits [n]: how
     often the cell was visited, 0 where unknown; visits_sd [n]: standard deviation of its visits' logarithms.
@@ -58,7 +58,7 @@ class StepCells:
         return Work(**{name: np.ascontiguousarray(column) if column.any() else 0.0 for name, column in columns})
 
     def unmeasured(self) -> StepCells:
-        """The same cells, of a model or on a GPU whose matrix products nobody has measured."""
+        """The same cells, of a model or on a GPU whose GEMMs nobody has measured."""
         return replace(self, work=self.roofline_work)
 
     def kind_index(self) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 KINDS = ("matmul", "attention", "experts", "copies", "rest")
-# Asked in this order: a fused mixture of experts is matrix products, too, and FlashAttention is built from CUTLASS.
+# Asked in this order: a fused mixture of experts is GEMMs, too, and FlashAttention is built from CUTLASS.
 _SAYS = (
     ("attention", ("flashattn", "flash::prepare", "flash_attn", "flash_fwd", "attention", "attn_fwd", "fmha", "paged_attn", "mla_decode")),
     ("experts", ("fused_moe", "moe::", "moe_", "grouped_gemm", "group_gemm", "grouped_mm")),

@@ -1,4 +1,4 @@
-"""Roofline microbenchmarks: copy and read bandwidth, matrix products by dtype, launches, the host link, all-reduce over several GPUs.
+"""Roofline microbenchmarks: copy and read bandwidth, GEMMs by dtype, launches, the host link, all-reduce over several GPUs.
 
 Each figure is the median of repeats on rotating buffers; the inputs are random, since zeros run faster.
 """

@@ -26,7 +26,7 @@ class Terms(NamedTuple):
     fixed: Any  # host cost of an iteration
     sequences: Any  # per-sequence host cost
     prefill: Any  # host cost of carrying prefill
-    kernels: Any  # small kernels between matrix products
+    kernels: Any  # small kernels between GEMMs
     weights: Any  # linear layers, head and routed experts: weight bytes or matrix flops
     kv: Any  # attention of decodes and of prefill chunks: KV bytes or attention flops
     state: Any  # recurrent state

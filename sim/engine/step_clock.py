@@ -127,7 +127,7 @@ class StepTime:
     brought back from `tiers` cost their transfer, less what hides behind the share `tier_overlap` of the iteration's
     own time. `host` is work that the rates leave out because an engine may do it while the GPU computes the iteration
     before: it shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the
-    launching of kernels does. `gpu` is where matrix products may have been measured. With pipeline stages or
+    launching of kernels does. `gpu` is where GEMMs may have been measured. With pipeline stages or
     data-parallel ranks an iteration costs what the heaviest of its parts costs (sim.cost.parts); `part_tokens` is the
     token budget of a part. With `eager` no graph is captured at all.
 

@@ -98,11 +98,11 @@ def as_dict(answer: PlanAnswer) -> dict[str, Any]:
             {
                 "choice": choice.name,
                 "usd_per_hour_each": choice.cost(1),
-                "out": standing.why or None,
-                "replicas_at_least": None if standing.why else standing.fails + 1,
-                "tried": [one(each) for _, each in sorted(standing.tried.items()) if each.trials],
+                "out": state.why or None,
+                "replicas_at_least": None if state.why else state.fails + 1,
+                "tried": [one(each) for _, each in sorted(state.tried.items()) if each.trials],
             }
-            for choice, standing in zip(plan.choices, plan.standings, strict=True)
+            for choice, state in zip(plan.choices, plan.states, strict=True)
         ],
     }
 

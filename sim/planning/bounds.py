@@ -23,7 +23,7 @@ from sim.cost.rates import Rates
 from sim.cost.step_time import step_time_s
 from sim.errors import SimctlError, UsageError
 from sim.planning.choices import Choice
-from sim.planning.race import Standing
+from sim.planning.race import CandidateState
 from sim.planning.trials import trace_of
 from sim.results.chance import Chance
 from sim.slo import Condition
@@ -87,7 +87,7 @@ class Bounds:
         self._alone: dict[Any, Floats] = {}
         self._steps: dict[Any, Floats] = {}  # decode steps, of whichever pool
 
-    def standing(self, choice: Choice) -> Standing:
+    def state(self, choice: Choice) -> CandidateState:
         """State of a choice before any trial: out if its model does not fit, or if even idle replicas are too slow; else the units
         that the load rules out.
         """
@@ -108,15 +108,15 @@ class Bounds:
             pools = planned(study)
             check_all_fit(study, study.workload.trace, pools)
         except (SimctlError, UsageError) as error:
-            return Standing(why=str(error))
+            return CandidateState(why=str(error))
         last = next((pool for pool in pools if pool.spec.role == DECODE), pools[0])
         alone = self._alone_s(last)
         for condition in self._conditions:
             if condition.figure.endswith("tpot_ms") and int((1e3 * alone <= condition.limit).sum()) < ENOUGH:
                 fastest = 1e3 * float(np.median(alone))
-                return Standing(why=f"{condition.text}: a token takes {fastest:.3g} ms with nobody beside it", alone_s=fastest / 1e3)
+                return CandidateState(why=f"{condition.text}: a token takes {fastest:.3g} ms with nobody beside it", alone_s=fastest / 1e3)
         units = max(float(self._units(pool, place, pools)) for place, pool in enumerate(pools))
-        return Standing(fails=max(math.ceil(units) - 1, 0), alone_s=float(np.median(alone)))
+        return CandidateState(fails=max(math.ceil(units) - 1, 0), alone_s=float(np.median(alone)))
 
     def _units(self, pool: PlannedPool, place: int, pools: Sequence[PlannedPool]) -> float:
         """The units of which this pool's replicas are enough in so many trials that 0.95 is not ruled out."""
@@ -273,15 +273,15 @@ def _step_s(pool: PlannedPool, shape: BatchShape) -> Floats:
     return np.broadcast_to(np.asarray(step_time_s(d.work(shape), rates, np), dtype=float), (TRIALS,))
 
 
-def standings_of(choices: Sequence[Choice], conditions: Sequence[Condition], most: int, for_s: float | None = None) -> list[Standing]:
+def states_of(choices: Sequence[Choice], conditions: Sequence[Condition], most: int, for_s: float | None = None) -> list[CandidateState]:
     """State of every choice before any trial of a load that lasts `for_s` (None: for good); out, too, if it needs more than `most`
     GPUs.
     """
     bounds, found = Bounds(conditions, for_s), []
     for choice in choices:
-        standing = bounds.standing(choice)
-        if not standing.why and choice.most(most) <= standing.fails:
-            power = choice.kw_of(standing.fails + 1) > choice.most_kw
-            standing.why = f"needs more than {choice.most_kw:g} kW" if power else f"needs more than {most} GPUs"
-        found.append(standing)
+        state = bounds.state(choice)
+        if not state.why and choice.most(most) <= state.fails:
+            power = choice.kw_of(state.fails + 1) > choice.most_kw
+            state.why = f"needs more than {choice.most_kw:g} kW" if power else f"needs more than {most} GPUs"
+        found.append(state)
     return found

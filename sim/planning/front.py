@@ -57,7 +57,7 @@ def front_of(plan: RaceResult, race: Race) -> list[Point]:
     if plan.winner is None:
         return []
     found, limit = [point_of(plan, plan.winner)], MOST_TIMES * plan.cost(plan.winner)
-    order = sorted((plan.choices[i].cost(each.fails + 1), each.alone_s, i) for i, each in enumerate(plan.standings) if not each.why)
+    order = sorted((plan.choices[i].cost(each.fails + 1), each.alone_s, i) for i, each in enumerate(plan.states) if not each.why)
     sized = 0
     for least, alone_s, i in order:
         fastest = 1.0 / alone_s if alone_s else math.inf

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from sim.errors import UsageError
 from sim.planning.answer import PlanAnswer
-from sim.planning.bounds import standings_of
+from sim.planning.bounds import states_of
 from sim.planning.choices import KINDS, ONE, Choice, Part, check_kinds, pooled
 from sim.planning.day import hours_of
 from sim.planning.emit import check_emits
@@ -124,8 +124,8 @@ class Plan:
         quick = self.quick or self.emit is not None
         lasts = for_how_long(self.workload, self.for_s)
         with runner(choices, conditions, self.workers or os.cpu_count() or 1, self.for_s, self.within_s) as run:
-            standings = standings_of(choices, conditions, self.most_gpus, self.for_s)
-            result, race = search(choices, conditions, run.trials, self.most_gpus, watching, standings)
+            states = states_of(choices, conditions, self.most_gpus, self.for_s)
+            result, race = search(choices, conditions, run.trials, self.most_gpus, watching, states)
             answer = PlanAnswer(replace(result, lasts=lasts), result.ended, quick, skipped=skipped)
             try:
                 if result.winner and result.finished and not quick:

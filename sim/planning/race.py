@@ -72,7 +72,7 @@ class Tried:
 
 
 @dataclass(slots=True)
-class Standing:
+class CandidateState:
     """State of a choice: up to `fails` units do not do; or `why` it is out. `alone_s` is a decode step with nobody beside it."""
 
     fails: int = 0
@@ -103,7 +103,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class RaceResult:
-    """The answer: `winner` is the cheapest count that certainly meets the SLO, None where none does. `standings` are of all choices.
+    """The answer: `winner` is the cheapest count that certainly meets the SLO, None where none does. `states` are of all choices.
 
     `best` is the winner or, where trials ended early or did not suffice, the cheapest count that looks as if it did. `ended` says what
     ended the race early, `lasts` how long the load lasts, in words.
@@ -111,7 +111,7 @@ class RaceResult:
 
     choices: Sequence[Choice]
     conditions: Sequence[Condition]
-    standings: Sequence[Standing]
+    states: Sequence[CandidateState]
     best: Tried | None
     ended: str = ""
     lasts: str = ""
@@ -132,7 +132,7 @@ class RaceResult:
 
     def tried(self) -> list[Tried]:
         """All counts that were tried, the cheapest first."""
-        return sorted((each for standing in self.standings for each in standing.tried.values() if each.trials), key=self.cost)
+        return sorted((each for state in self.states for each in state.tried.values() if each.trials), key=self.cost)
 
     def undecided(self) -> list[Tried]:
         """Cheaper counts of which the trials leave open whether they meet the SLO."""
@@ -141,8 +141,8 @@ class RaceResult:
 
     def fewest(self, tried: Tried) -> Tried:
         """The fewest units of the same choice that the trials do not tell from enough: itself, or the lower end of the margin."""
-        standing, low = self.standings[tried.choice], tried
-        while (below := standing.tried.get(low.replicas - 1)) is not None and below.trials and below.chance.certain is not False:
+        state, low = self.states[tried.choice], tried
+        while (below := state.tried.get(low.replicas - 1)) is not None and below.trials and below.chance.certain is not False:
             low = below
         return low
 
@@ -163,18 +163,18 @@ class SearchProgress:
 
 
 class Race:
-    """A race of choices up to `most` GPUs. `standings` may rule out counts that cannot do, and come out as what is known."""
+    """A race of choices up to `most` GPUs. `states` may rule out counts that cannot do, and come out as what is known."""
 
     def __init__(
         self,
         choices: Sequence[Choice],
         run: Run,
         most: int,
-        standings: Sequence[Standing],
+        states: Sequence[CandidateState],
         stages: Sequence[int] = RANKED,
         on_step: Callable[[SearchProgress], None] | None = None,
     ) -> None:
-        self.choices, self.standings = choices, standings
+        self.choices, self.states = choices, states
         self.done = 0
         self._stages = stages
         self._run, self._on_step = run, on_step
@@ -188,12 +188,12 @@ class Race:
             if not ranked:
                 return None
             (cost, _, _, _), best, low, high = ranked[0]
-            count, stage_of = self.standings[best].next_count(low, high, self._most[best]), stage
+            count, stage_of = self.states[best].next_count(low, high, self._most[best]), stage
             if count is None:
                 equals = [i for rank, i, _, _ in ranked if rank[0] <= cost * (1 + 1e-9)]
                 behind = None if stage == self._stages[0] else self._behind(equals, stage)  # a first answer waits for no equals
                 if behind is None:
-                    return self.standings[best].tried[low + 1]
+                    return self.states[best].tried[low + 1]
                 best, count, stage_of = behind
             self.advance(best, count, stage_of)
             if self._on_step:
@@ -208,45 +208,45 @@ class Race:
             among = max(among, 2)
         for place, i in enumerate(equals):
             upto = stage if place < among else min(stage, STAGES[0])
-            low, high = self.standings[i].bounds(upto, self._stages[-1])
-            if self.standings[i].next_count(low, high, self._most[i]) == low + 1:
+            low, high = self.states[i].bounds(upto, self._stages[-1])
+            if self.states[i].next_count(low, high, self._most[i]) == low + 1:
                 return i, low + 1, upto
         return None
 
     def _ranked(self, stage: int) -> list[tuple[tuple[float, bool, float, float], int, int, int | None]]:
         """Choices that may still be the cheapest, by the least that they can cost; of equals those that stand first, then the likeliest."""
         found = []
-        for i, standing in enumerate(self.standings):
-            if standing.why:
+        for i, state in enumerate(self.states):
+            if state.why:
                 continue
-            low, high = standing.bounds(stage, self._stages[-1])
+            low, high = state.bounds(stage, self._stages[-1])
             if low < self._most[i]:
-                tried = standing.tried.get(low + 1)
+                tried = state.tried.get(low + 1)
                 likely = (-tried.chance.value, -tried.margin) if tried else (0.0, 0.0)
                 found.append(((self.choices[i].cost(low + 1), high != low + 1, *likely), i, low, high))
         return sorted(found, key=lambda each: each[0])
 
     def sized(self, choice: int, stage: int) -> Tried | None:
         """The least count of one choice that stands after so many trials."""
-        standing = self.standings[choice]
-        while not standing.why:
-            low, high = standing.bounds(stage, self._stages[-1])
+        state = self.states[choice]
+        while not state.why:
+            low, high = state.bounds(stage, self._stages[-1])
             if low >= self._most[choice]:
                 return None
-            if (count := standing.next_count(low, high, self._most[choice])) is None:
-                return standing.tried[low + 1]
+            if (count := state.next_count(low, high, self._most[choice])) is None:
+                return state.tried[low + 1]
             self.advance(choice, count, stage)
         return None
 
     def advance(self, choice: int, count: int, stage: int) -> None:
         """Run the trials of a count up to a stage, or until they have decided."""
-        standing = self.standings[choice]
-        tried = standing.tried.setdefault(count, Tried(choice, count))
+        state = self.states[choice]
+        tried = state.tried.setdefault(count, Tried(choice, count))
         for look in self._stages:
             if len(tried.trials) < look <= stage and tried.chance.certain is None:
                 self._extend(tried, look)
         if tried.chance.certain is False:
-            standing.fails = max(standing.fails, count)
+            state.fails = max(state.fails, count)
 
     def _extend(self, tried: Tried, stage: int) -> None:
         begin = len(tried.trials)
@@ -265,11 +265,11 @@ def search(
     run: Run,
     most: int,
     on_step: Callable[[SearchProgress], None] | None = None,
-    standings: Sequence[Standing] | None = None,
+    states: Sequence[CandidateState] | None = None,
     stages: Sequence[int] = RANKED,
 ) -> tuple[RaceResult, Race]:
     """The cheapest count over all choices, of up to `most` GPUs. KeyboardInterrupt or OutOfTime ends it early, with what is known then."""
-    known = list(standings) if standings is not None else [Standing() for _ in choices]
+    known = list(states) if states is not None else [CandidateState() for _ in choices]
     best: Tried | None = None
 
     def step(found: SearchProgress) -> None:

@@ -81,9 +81,9 @@ def conclusion(plan: RaceResult) -> str:
         return f"=> {plan.ended} before the answer was certain.{best}"
     nearest = plan.nearest()
     if nearest is None:
-        slow = [i for i, standing in enumerate(plan.standings) if standing.alone_s]
-        first = min(slow, key=lambda i: plan.standings[i].alone_s, default=None)
-        alone = "" if first is None else f"{plan.choices[first].name}, where a token takes {1e3 * plan.standings[first].alone_s:.3g} ms"
+        slow = [i for i, state in enumerate(plan.states) if state.alone_s]
+        first = min(slow, key=lambda i: plan.states[i].alone_s, default=None)
+        alone = "" if first is None else f"{plan.choices[first].name}, where a token takes {1e3 * plan.states[first].alone_s:.3g} ms"
         return f"=> none can meet {slo}.{f' Nearest: {alone}.' if alone else ''}"
     binding, queue = nearest.binding, ""
     if grows := sum(trial.grows for trial in nearest.trials):
@@ -114,9 +114,9 @@ def reasons(plan: RaceResult, now: Sequence[Trial], more: Sequence[Trial]) -> li
         )
     mine = plan.choices[win.choice].study.deployment.gpu.name
     others = [
-        (choice.cost(standing.fails + 1), choice.name)
-        for choice, standing in zip(plan.choices, plan.standings, strict=True)
-        if not standing.why and choice.study.deployment.gpu.name != mine
+        (choice.cost(state.fails + 1), choice.name)
+        for choice, state in zip(plan.choices, plan.states, strict=True)
+        if not state.why and choice.study.deployment.gpu.name != mine
     ]
     if others:
         cost, name = min(others)

@@ -25,7 +25,7 @@ from sim.cost.rates import UNITS, RateDraws, Rates, at_host
 from sim.errors import SimctlError
 from sim.rates.draws_file import read_draws
 from sim.rates.fingerprint import formula_fingerprint
-from sim.rates.priors import PRODUCTS, flops_for, prior_rates, priors, product_flops
+from sim.rates.priors import GEMM_RATES, flops_for, gemm_flops, prior_rates, priors
 from sim.rates.provenance import Origin, Provenance, from_json
 from sim.results.netcdf import DamagedFileError, whole
 from sim.results.quantiles import median, normal_quantile, t5_quantile
@@ -188,13 +188,13 @@ def rates_from_file(
         larger = float(np.log(flops_for(gpu, "bf16")[0] / file.number("reference_flops", float("nan")))) if "slope" in values else 0.0
         for name in file.variables:
             if name in UNITS and np.isfinite(declared[name].upper):
-                share = values[name] * np.exp(values["slope"] * larger) if larger and name in PRODUCTS else values[name]
-                peak = product_flops(gpu, precision.weights) if name in PRODUCTS else declared[name].upper
+                share = values[name] * np.exp(values["slope"] * larger) if larger and name in GEMM_RATES else values[name]
+                peak = gemm_flops(gpu, precision.weights) if name in GEMM_RATES else declared[name].upper
                 values[name] = np.minimum(share, 1.0) * peak
                 sources[name] = sources[name].after("times the datasheet")
     elif precision.weights != file.attrs.get("weight_dtype", "bf16"):
-        measured = product_flops(gpu, str(file.attrs.get("weight_dtype", "bf16")))
-        values["linear_flops_per_s"] = values["linear_flops_per_s"] * product_flops(gpu, precision.weights) / measured
+        measured = gemm_flops(gpu, str(file.attrs.get("weight_dtype", "bf16")))
+        values["linear_flops_per_s"] = values["linear_flops_per_s"] * gemm_flops(gpu, precision.weights) / measured
         _, used = flops_for(gpu, precision.weights)
         sources["linear_flops_per_s"] = sources["linear_flops_per_s"].after(f"scaled to {used} by the datasheet")
     pick = _pick(len(values["beta"]), draws, seed)

@@ -67,7 +67,7 @@ _EFFICIENCY: dict[str, tuple[float, float]] = {
     "comm_bytes_per_s": (0.60, 0.30),
     "expert_flops_per_s": (0.50, 0.30),
 }
-PRODUCTS = ("linear_flops_per_s", "expert_flops_per_s")  # of GEMMs: their share of the peak changes with the GPU's size
+GEMM_RATES = ("linear_flops_per_s", "expert_flops_per_s")  # of GEMMs: their share of the peak changes with the GPU's size
 # 8-bit GEMMs reach less of their peak than 16-bit ones of theirs: prefill of 2,048 to 8,192 tokens of two fp8 models on an H100, in
 # process, is then as measured within 1 %.
 EIGHT_BITS = 0.88
@@ -79,7 +79,7 @@ def flops_for(gpu: GpuSpec, dtype: str) -> tuple[float, str]:
     return float(gpu.flops[used]), used
 
 
-def product_flops(gpu: GpuSpec, dtype: str) -> float:
+def gemm_flops(gpu: GpuSpec, dtype: str) -> float:
     """Flop/s of a GEMM in `dtype` where one in 16 bits would reach its peak."""
     peak, used = flops_for(gpu, dtype)
     return peak * (EIGHT_BITS if used in ("fp8", "int8") else 1.0)
@@ -107,8 +107,8 @@ def _datasheet(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
     out = {}
     for name, (peak, what) in peaks.items():
         efficiency, sigma = _EFFICIENCY[name]
-        if name in PRODUCTS:
-            efficiency *= product_flops(gpu, precision.weights) / linear
+        if name in GEMM_RATES:
+            efficiency *= gemm_flops(gpu, precision.weights) / linear
         out[name] = Prior(efficiency * peak, sigma, f"datasheet {what} x {efficiency:g}", upper=peak)
     return out
 

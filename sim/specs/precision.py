@@ -36,7 +36,7 @@ WEIGHT_ONLY = ("int4", "w8a16", *gguf.GGUF)  # weights that no matrix unit compu
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Weight and KV-cache dtypes. Matrix products run at the rate of `weights` where the GPU has it, else at bf16."""
+    """Weight and KV-cache dtypes. GEMMs run at the rate of `weights` where the GPU has it, else at bf16."""
 
     weights: str = "bf16"
     kv: str = "bf16"
@@ -57,7 +57,7 @@ class Precision:
 
 
 def arithmetic(weights: str, gpu: GpuSpec) -> str:
-    """The dtype that matrix products are computed in: the weights' own where the GPU has it, else 16 bits (weight-only kernels)."""
+    """The dtype that GEMMs are computed in: the weights' own where the GPU has it, else 16 bits (weight-only kernels)."""
     own = {"mxfp4": "fp4", "nvfp4": "fp4"}.get(weights, "bf16" if weights in WEIGHT_ONLY else weights)
     for candidate in (own, "bf16", "fp16", "fp32"):
         if gpu.flops.get(candidate):
@@ -66,7 +66,7 @@ def arithmetic(weights: str, gpu: GpuSpec) -> str:
 
 
 def quantises(weights: str, gpu: GpuSpec | None) -> bool:
-    """Whether activations are quantised before every matrix product."""
+    """Whether activations are quantised before every GEMM."""
     return weights in ("fp8", "int8") and (gpu is None or arithmetic(weights, gpu) == weights)
 
 

@@ -13,12 +13,12 @@ from simctl.text.calibrate_text import say
 USES = {
     "engine-grid": "engine grids: what `simctl calibrate` learns from (bf16), and `simctl validate --grid` judges on",
     "decode": "decode steps of own kernels, and all-reduces: rates that no engine iteration shows",
-    "floor": "floors: bandwidths and matrix products alone, all-reduces",
+    "floor": "roofline: bandwidths, GEMMs, all-reduces",
     "all-reduce": "all-reduces over several GPUs, by size",
     "served": "served runs: `simctl validate --run`",
     "weight-axis": "decodes in fp8 over models and contexts: `python -m studies.knees`, or --grid",
     "profile": "kernels of an iteration, profiled",
-    "products": "matrix products by rows: `python -m hw.show FILE point`",
+    "products": "GEMMs by rows: `python -m hw.show FILE point`",
     "kernels": "the decode kernels of docs/kernels.md",
 }
 

@@ -26,8 +26,8 @@ def print_answer(answer: PlanAnswer) -> None:
     slo = " ".join(condition.text for condition in plan.conditions)
     model = model_said(plan.choices[0].study.deployment.model.name)
     click.echo(click.style(fill(f"Which deployment of {model} has {slo} at the least cost?"), bold=True))
-    inside = [i for i, standing in enumerate(plan.standings) if not standing.why]
-    inside.sort(key=lambda i: plan.choices[i].cost(plan.standings[i].fails + 1))
+    inside = [i for i, state in enumerate(plan.states) if not state.why]
+    inside.sort(key=lambda i: plan.choices[i].cost(plan.states[i].fails + 1))
     if inside:
         for line in _named_last(["count", "USD/hour", "chance"], "of", [_row(plan, i) for i in inside[:MOST_ROWS]]):
             click.echo(line)
@@ -36,9 +36,9 @@ def print_answer(answer: PlanAnswer) -> None:
     reasons: dict[str, list[str]] = {}
     for name, why in answer.skipped.items():
         reasons.setdefault(why, []).append(name)
-    for choice, standing in zip(plan.choices, plan.standings, strict=True):
-        if standing.why:
-            reasons.setdefault(standing.why, []).append(choice.name)
+    for choice, state in zip(plan.choices, plan.states, strict=True):
+        if state.why:
+            reasons.setdefault(state.why, []).append(choice.name)
     for why, names in reasons.items():
         click.echo(fill(f"out: {'; '.join(names)}: {why}", later="  "))
     if len(answer.front) > 1:
@@ -107,9 +107,9 @@ def _around(answer: PlanAnswer) -> str:
 
 def _row(plan: RaceResult, place: int) -> list[str]:
     """A choice with the least count that it may still need, and what is known of that."""
-    choice, standing = plan.choices[place], plan.standings[place]
-    count = standing.fails + 1
-    tried = standing.tried.get(count)
+    choice, state = plan.choices[place], plan.states[place]
+    count = state.fails + 1
+    tried = state.tried.get(count)
     least = "" if tried and tried.chance.certain else ">= "
     chance = f"{tried.chance.value:.2f} ({tried.chance.low:.2f}-{tried.chance.high:.2f})" if tried and tried.trials else "not tried"
     return [f"{least}{count}", f"{least}{choice.cost(count):.2f}", chance, choice.name]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sim.cost.gemm_surface import Surface
 from sim.errors import UsageError
-from sim.rates.priors import product_flops
+from sim.rates.priors import gemm_flops
 from sim.specs.precision import DTYPE_BYTES
 from studies.kernel_tables.latency_tables import Table, read_tables
 from studies.program import program
@@ -47,7 +47,7 @@ def surfaces(table: Table) -> dict[tuple[str, str], Surface]:
     for ours, rows in of.items():
         if not rows.any() or (ours != "bf16" and seconds[rows].min() > LONGEST_FLOOR_S):
             continue
-        scaled = flops * product_flops(table.gpu, ours) / product_flops(table.gpu, "bf16")
+        scaled = flops * gemm_flops(table.gpu, ours) / gemm_flops(table.gpu, "bf16")
         grid = np.unique(m[rows])
         empty = Surface(SIZES, grid, np.zeros((SIZES.size, grid.size)), bandwidth, scaled, DTYPE_BYTES[ours])
         over = np.log(seconds[rows] / empty.roofline_s(n[rows] * k[rows], m[rows]))

@@ -21,7 +21,7 @@ from calibrate.measurement import check_columns, model_of, open_measurement, pre
 from sim.cost.gemm import REPLAY_S, gemms_on, roofline
 from sim.cost.gemm_surface import KERNEL_BYTES, Surface
 from sim.errors import UsageError
-from sim.rates.priors import product_flops
+from sim.rates.priors import gemm_flops
 from sim.specs.gpus import get_gpu
 from sim.specs.stored import kernel_of
 from studies.kernel_tables.gemm_fit import SIZES, pack
@@ -42,7 +42,7 @@ def surface(path: Path) -> tuple[tuple[str, str], Surface]:
     weights = (data["k"].values.astype(float) * data["n"].values)[kept]
     rows, seconds = data["rows"].values.astype(float)[kept], data["time_s_median"].values[kept] - REPLAY_S
     best, grid = roofline(sixteen), np.unique(rows)
-    flops = best.flops_per_s * product_flops(gpu, precision.weights) / product_flops(gpu, "bf16")
+    flops = best.flops_per_s * gemm_flops(gpu, precision.weights) / gemm_flops(gpu, "bf16")
     shape = (SIZES.size, grid.size)
     empty = Surface(SIZES, grid, np.zeros(shape), best.bytes_per_s, flops, KERNEL_BYTES[kernel])
     sizes, lines = 2.0**SIZES, [line(weights[rows == count], seconds[rows == count]) for count in grid]

@@ -28,7 +28,7 @@ from calibrate.steps.laplace import HOST_SD
 from sim.cost.rates import UNITS, Rates
 from sim.errors import SimctlError
 from sim.rates.posterior import POPULATION, STEP_TIME, packaged_posterior, read_posterior
-from sim.rates.priors import PRODUCTS, flops_for, prior_rates, priors
+from sim.rates.priors import GEMM_RATES, flops_for, prior_rates, priors
 from sim.rates.provenance import Origin, Provenance
 from sim.specs.gpus import get_gpu
 from sim.specs.lookup import key
@@ -160,7 +160,7 @@ def write_pooled(out: Path, gpu: str, population: Population, data: str) -> Path
     if gpu != POPULATION:
         declared = priors(get_gpu(gpu), Precision())
         found, sources = _absolute(gpu, found), {name: sources.get(name, declared[name].provenance) for name in UNITS}
-    elif sized := [population.rates.index(rate) for rate in PRODUCTS if rate in population.rates]:
+    elif sized := [population.rates.index(rate) for rate in GEMM_RATES if rate in population.rates]:
         found["slope"] = population.found["slope"][:, sized[0]]  # of shares of GEMMs over the GPU's size
     return write(out, gpu, found, source, sources, data, population, population.diagnostics, "" if gpu in stepped else gpu, **more)
 

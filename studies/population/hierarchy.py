@@ -26,7 +26,7 @@ from calibrate.sampling import Diagnostics, Settings, diagnose, sample
 from calibrate.steps.random_rates import calibration_priors
 from sim.cost.rates import UNITS
 from sim.errors import UsageError
-from sim.rates.priors import PRODUCTS, flops_for
+from sim.rates.priors import GEMM_RATES, flops_for
 from sim.specs.gpus import get_gpu
 from sim.specs.precision import Precision
 from studies.population.kernel_efficiency import Estimate
@@ -120,7 +120,7 @@ def population_model(kernels: Sequence[Estimate], engines: Sequence[Estimate]) -
     middle = np.log([declared[r].median / (declared[r].upper if peak else 1.0) for r, peak in zip(rates, peaks, strict=True)])
     middle -= STACK * peaks  # declared efficiencies are those of engines
     scale = {name: np.array([spread[bool(p)] for p in peaks]) for name, spread in (("mean", MEAN_SD), ("between", BETWEEN))}
-    sized = np.isin(rates, PRODUCTS).astype(float)
+    sized = np.isin(rates, GEMM_RATES).astype(float)
     with pm.Model(coords={"rate": list(rates), "peak": [r for r, peak in zip(rates, peaks, strict=True) if peak]}) as model:
         mean = pm.Normal("mean", middle, scale["mean"], dims="rate")
         between = pm.HalfNormal("between", scale["between"], dims="rate")

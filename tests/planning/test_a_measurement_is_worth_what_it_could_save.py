@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sim.planning.choices import Part
-from sim.planning.race import RaceResult, Standing, Tried
+from sim.planning.race import CandidateState, RaceResult, Tried
 from sim.planning.trials import Trial
 from sim.planning.value import _log_times, best_measurement
 from sim.slo import parse_slo
@@ -24,7 +24,7 @@ def plan_where(used):
     one, two = Tried(0, 1), Tried(0, 2)
     one.add([Trial((float(each),)) for each in used(times)[:200]])
     two.add([Trial((0.4,))] * 200)
-    return RaceResult([choice], SLO, [Standing(1, "", {1: one, 2: two})], two)
+    return RaceResult([choice], SLO, [CandidateState(1, "", {1: one, 2: two})], two)
 
 
 def nothing_lacks(choice, count, stage):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from sim.planning.bounds import ENOUGH, NO_LOAD, TRIALS, Bounds, Deadline, OfferedLoad, _lasting_load, _load, deadline_of, standings_of
+from sim.planning.bounds import ENOUGH, NO_LOAD, TRIALS, Bounds, Deadline, OfferedLoad, _lasting_load, _load, deadline_of, states_of
 from sim.planning.day import hours_of
 from sim.planning.highest_rate import sustained
-from sim.planning.race import Standing, Tried
+from sim.planning.race import CandidateState, Tried
 from sim.results.chance import Chance
 from sim.slo import parse_slo
 from sim.workload.trace import Trace
@@ -80,14 +80,14 @@ def choice():
 def test_units_that_do_not_do_end_below_those_needed(choice, monkeypatch, units, fails):
     monkeypatch.setattr(Bounds, "_units", lambda *_: units)
     slo = parse_slo(["ttft:p99<9s"], {})
-    assert standings_of([choice], slo, fails + 1)[0].fails == fails
-    assert not standings_of([choice], slo, fails + 1)[0].why
-    assert "needs more than" in standings_of([choice], slo, fails)[0].why
+    assert states_of([choice], slo, fails + 1)[0].fails == fails
+    assert not states_of([choice], slo, fails + 1)[0].why
+    assert "needs more than" in states_of([choice], slo, fails)[0].why
 
 
 def test_a_count_that_enough_trials_allow_stays(choice, monkeypatch):
     monkeypatch.setattr(Bounds, "_replicas", lambda *_: np.arange(TRIALS, dtype=float)[::-1])
-    assert standings_of([choice], parse_slo(["ttft:p99<9s"], {}), 10**6)[0].fails == ENOUGH - 2  # so many allow ENOUGH - 1
+    assert states_of([choice], parse_slo(["ttft:p99<9s"], {}), 10**6)[0].fails == ENOUGH - 2  # so many allow ENOUGH - 1
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_count_that_enough_trials_allow_stays(choice, monkeypatch):
 )  # fmt: skip
 def test_the_next_count_halves_gallops_or_steps(low, high, chance, count):
     tried = {} if chance is None else {low: Tried(0, low, chance=chance)}
-    assert Standing(tried=tried).next_count(low, high, 100) == count
+    assert CandidateState(tried=tried).next_count(low, high, 100) == count
 
 
 def test_hours_take_the_least_count_that_holds_them():

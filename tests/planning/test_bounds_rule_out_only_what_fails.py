@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.planning.bounds import standings_of
+from sim.planning.bounds import states_of
 from sim.planning.race import search
 from sim.planning.trials import Here, runner
 from sim.slo import parse_slo
@@ -29,7 +29,7 @@ def offered(gpu, requests=200, input_len=1024, request_rate=None, max_concurrenc
 )
 def test_what_is_ruled_out_misses_in_trials(asked):
     found = offered(**asked)
-    fails = standings_of(found, SLO, 64)[0].fails
+    fails = states_of(found, SLO, 64)[0].fails
     assert fails >= 1
     here = Here(found, SLO)
     assert not any(here.one(0, fails, trial).met for trial in range(6))
@@ -38,11 +38,11 @@ def test_what_is_ruled_out_misses_in_trials(asked):
 def test_the_answer_is_the_same_without_them():
     found = offered("L40S,L4", 40, dtype="fp8", request_rate=6.0)
     with runner(found, SLO, 1) as run:
-        with_them, _ = search(found, SLO, run.trials, 16, None, standings_of(found, SLO, 16))
+        with_them, _ = search(found, SLO, run.trials, 16, None, states_of(found, SLO, 16))
         without, _ = search(found, SLO, run.trials, 16)
     assert (with_them.winner.choice, with_them.winner.replicas) == (without.winner.choice, without.winner.replicas)
 
 
 def test_clients_that_wait_for_answers_set_no_deadline():
     found = offered("L4", dtype="fp8", max_concurrency=500)
-    assert standings_of(found, SLO, 64)[0].fails == 0
+    assert states_of(found, SLO, 64)[0].fails == 0

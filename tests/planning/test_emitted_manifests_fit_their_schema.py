@@ -11,7 +11,7 @@ import yaml
 
 from sim.errors import UsageError
 from sim.planning.emit import emitted
-from sim.planning.race import RaceResult, Standing, Tried
+from sim.planning.race import CandidateState, RaceResult, Tried
 from sim.planning.trials import Trial
 from sim.workload.workload import Workload
 from tests.cli import run
@@ -47,7 +47,7 @@ def plan_of(pools):
     choices = offered(Workload.drawn(10, length_cv=1.0), "H100,L40S", pools, "replica")
     win = Tried(len(choices) - 1, 2)
     win.add([Trial((0.5,))] * 100)
-    return RaceResult(choices, TTFT, [Standing() for _ in choices], win)
+    return RaceResult(choices, TTFT, [CandidateState() for _ in choices], win)
 
 
 @pytest.mark.parametrize("pools", ["one", "prefill-decode", "split"])

@@ -43,7 +43,7 @@ def test_the_nearest_is_the_likeliest():
 def test_a_cheaper_one_that_misses_goes_after_four_trials():
     plan, _ = search(choices([1.0, 2.0]), TTFT, trials([[0.0], [1.0]], 0), 1)
     assert plan.winner.choice == 1
-    assert plan.standings[0].tried[1].chance.trials == 4
+    assert plan.states[0].tried[1].chance.trials == 4
 
 
 def test_what_went_alike_for_a_hundred_trials_shares_the_rest():

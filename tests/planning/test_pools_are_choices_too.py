@@ -2,7 +2,7 @@
 
 import pytest
 
-from sim.planning.bounds import standings_of
+from sim.planning.bounds import states_of
 from sim.planning.choices import RATIOS
 from sim.planning.trials import Here
 from sim.slo import parse_slo
@@ -43,9 +43,9 @@ def test_a_unit_times_two_has_twice_the_replicas():
 def test_what_is_ruled_out_misses_in_trials(pools):
     found = offered("L4", pools, 25.0)[:3]
     here = Here(found, SLO)
-    for i, standing in enumerate(standings_of(found, SLO, 64)):
-        assert standing.fails >= 1
-        assert not any(here.one(i, standing.fails, trial).met for trial in range(3))
+    for i, state in enumerate(states_of(found, SLO, 64)):
+        assert state.fails >= 1
+        assert not any(here.one(i, state.fails, trial).met for trial in range(3))
 
 
 def test_a_kind_that_there_is_not_is_refused():

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.planning.front import Point, front_of, undominated
-from sim.planning.race import Standing, Tried, search
+from sim.planning.race import CandidateState, Tried, search
 from sim.planning.trials import Trial
 from tests.planning.synthetic import TTFT, choices
 
@@ -45,14 +45,14 @@ def test_it_begins_with_the_winner_and_goes_on_with_what_is_faster():
 
 def test_tokens_are_per_gpu_and_a_slower_dearer_choice_is_not_even_sized():
     """Units of one GPU: two of the winner's share their tokens; of the dearer ones the second is no faster, even with nobody beside."""
-    standings = [Standing(fails=1, alone_s=0.02), Standing(alone_s=0.01), Standing(alone_s=0.03)]
+    states = [CandidateState(fails=1, alone_s=0.02), CandidateState(alone_s=0.01), CandidateState(alone_s=0.03)]
     speeds, ran = [50.0, 90.0, 30.0], []
 
     def run(choice, count, wanted):
         ran.append(choice)
         return [Trial((0.5,), speeds[choice], 100.0) for _ in wanted]
 
-    plan, race = search(choices([1.0, 3.0, 3.0]), TTFT, run, 2, None, standings)
+    plan, race = search(choices([1.0, 3.0, 3.0]), TTFT, run, 2, None, states)
     assert plan.winner.replicas == 2
     front = front_of(plan, race)
     assert [(p.usd_per_hour, p.user_tokens_per_s, p.gpu_tokens_per_s) for p in front] == [
