@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sim.specs.models import get_model, list_models
     from sim.study.deployment import Deployment, Limits, kv_block_interval, plan_engine
     from sim.study.fleet_spec import Fleet, PoolSpec
-    from sim.study.prices import StepTime, gemm_time, step_time
+    from sim.study.prices import TimeByTerm, gemm_time, step_time
     from sim.study.simulate import Run, simulate
     from sim.study.simulate_question import Simulate
     from sim.sweeps.sweep_question import Sweep, sweep
@@ -47,7 +47,7 @@ _HOME = {
     "Run": "sim.study.simulate",
     "SimctlError": "sim.errors",
     "Simulate": "sim.study.simulate_question",
-    "StepTime": "sim.study.prices",
+    "TimeByTerm": "sim.study.prices",
     "Sweep": "sim.sweeps.sweep_question",
     "UsageError": "sim.errors",
     "WhatIf": "sim.closed_form.what_if",
@@ -87,8 +87,8 @@ __all__ = [
     "Run",
     "SimctlError",
     "Simulate",
-    "StepTime",
     "Sweep",
+    "TimeByTerm",
     "UsageError",
     "WhatIf",
     "Workload",

@@ -21,7 +21,7 @@ import numpy as np
 
 from calibrate.logs.learn import learn_rates, served_priors
 from calibrate.logs.log_posterior import save
-from calibrate.logs.requests import RequestLog
+from calibrate.logs.requests import ServedLog
 from calibrate.measured_files import packaged_measurements, resolved
 from calibrate.sampling import Settings
 from calibrate.served.overhead import ServedRates, as_learnt, transferred
@@ -45,7 +45,7 @@ def judged(run: ServedRun, settings: Settings, draws: int, folder: Path) -> Iter
     """A row for every metric of every load but the one learnt from."""
     low = low_load(run)[0]
     n = len(low.ttft_s)
-    log = RequestLog(low, np.ones(n, dtype=bool), np.full(n, np.nan), run.engine)
+    log = ServedLog(low, np.ones(n, dtype=bool), np.full(n, np.nan), run.engine)
     priors, _ = served_priors(run, log=log)
     learnt = learn_rates(run, log, priors, settings)
     path = save(folder / "learnt.nc", run, log, learnt, priors, settings)

@@ -20,7 +20,7 @@ from calibrate.served.replay import study_of
 from calibrate.served.runs import read_served
 from sim.rates.load import load_rates
 from sim.rates.serving import packaged_overhead
-from sim.results.power import COMPUTE, IDLE, KERNELS, LOG_SD, MEMORY, MOST, Server, utilisation
+from sim.results.power import COMPUTE, IDLE, KERNELS, LOG_SD, MEMORY, MOST, PoweredServer, utilisation
 from sim.study.run import planned, run_planned
 from studies.program import program
 
@@ -44,7 +44,7 @@ def loads(path: Path) -> Iterator[tuple[str, float, tuple[float, float, float]]]
     rates, overhead = load_rates(run.deployment), packaged_overhead()
     assert overhead is not None
     served, host = overhead.applied(rates), overhead.host(rates)
-    server = Server(run.model, run.precision, run.gpu, run.tp, run.parallel)
+    server = PoweredServer(run.model, run.precision, run.gpu, run.tp, run.parallel)
     for load in run.experiments:
         if load.replicate or load.kind not in KINDS or load.text or not np.isfinite(drawn.get(load.name, np.nan)):
             continue

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from calibrate.logs.requests import LoggedRequest, RequestLog, assemble, count, number
+from calibrate.logs.requests import LoggedRequest, ServedLog, assemble, count, number
 from sim.errors import UsageError
 
 ROUNDS, FEWEST, MOST = 10, 20, 2000  # requests a client sends, as InferenceX does, and within what bounds
@@ -27,7 +27,7 @@ def is_genai_perf(body: Mapping[str, Any]) -> bool:
     return all(isinstance(body.get(metric), dict) for metric in ("time_to_first_token", "request_latency"))
 
 
-def inferencex(name: str, body: Mapping[str, Any], asked: Mapping[str, Any]) -> RequestLog:
+def inferencex(name: str, body: Mapping[str, Any], asked: Mapping[str, Any]) -> ServedLog:
     """An aggregate of InferenceX: hw, tp, conc, isl, osl and mean_ttft, mean_tpot, mean_e2el in seconds."""
     prompt, output, clients = (count(name, field, body.get(field)) for field in ("isl", "osl", "conc"))
     ttft = number(name, "mean_ttft", body.get("mean_ttft"))
@@ -40,7 +40,7 @@ def inferencex(name: str, body: Mapping[str, Any], asked: Mapping[str, Any]) -> 
     return _loop(name, "InferenceX", clients, (prompt, output, ttft, whole), notes, asked)
 
 
-def genai_perf(name: str, body: Mapping[str, Any], asked: Mapping[str, Any]) -> RequestLog:
+def genai_perf(name: str, body: Mapping[str, Any], asked: Mapping[str, Any]) -> ServedLog:
     """genai-perf's profile_export_genai_perf.json; the concurrency is in its input_config, or asked for."""
 
     def mean(metric: str) -> float:
@@ -61,7 +61,7 @@ def genai_perf(name: str, body: Mapping[str, Any], asked: Mapping[str, Any]) -> 
 
 def _loop(
     name: str, source: str, clients: int, each: tuple[int, int, float, float], notes: list[str], asked: Mapping[str, Any]
-) -> RequestLog:
+) -> ServedLog:
     if not 1 <= clients <= MOST:
         raise UsageError(f"{name}: a concurrency of {clients} is not 1 to {MOST}")
     requests = min(max(ROUNDS * clients, FEWEST), MOST)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate import backend
-from calibrate.logs.requests import RequestLog
+from calibrate.logs.requests import ServedLog
 from calibrate.sampling import Diagnostics, Settings, diagnose, sample
 from calibrate.served.overhead import launching_as_logged
 from calibrate.served.replay import replay
@@ -73,7 +73,7 @@ class Learnt:
     idata: Any
 
 
-def served_priors(run: ServedRun, datasheet: bool = False, log: RequestLog | None = None) -> tuple[dict[str, Prior], str]:
+def served_priors(run: ServedRun, datasheet: bool = False, log: ServedLog | None = None) -> tuple[dict[str, Prior], str]:
     """(prior of every rate as served, where they come from): the packaged posterior under the packaged serving overhead, whose draws
     hold what hosts differ by, and whose launches a log's gaps between tokens may show; from the datasheet where asked or where no engine
     was measured.
@@ -90,7 +90,7 @@ def served_priors(run: ServedRun, datasheet: bool = False, log: RequestLog | Non
 
 
 def learn_rates(
-    run: ServedRun, log: RequestLog, priors: Mapping[str, Prior], settings: Settings, progress: Callable[[str], None] = lambda _: None
+    run: ServedRun, log: ServedLog, priors: Mapping[str, Prior], settings: Settings, progress: Callable[[str], None] = lambda _: None
 ) -> Learnt:
     """Posterior of the rates given the log. Raises SimctlError when its workload cannot be simulated at the priors."""
     free = shown_rates(run, log, priors)
@@ -121,7 +121,7 @@ def learn_rates(
     )
 
 
-def shown_rates(run: ServedRun, log: RequestLog, priors: Mapping[str, Prior]) -> tuple[str, ...]:
+def shown_rates(run: ServedRun, log: ServedLog, priors: Mapping[str, Prior]) -> tuple[str, ...]:
     """Rates that iterations of this workload show: decodes, and prompts beside them, long and short. The fixed cost is always one of them:
     small as it is where it is known, a slower host's is not.
     """
@@ -133,7 +133,7 @@ def shown_rates(run: ServedRun, log: RequestLog, priors: Mapping[str, Prior]) ->
     return tuple(name for name in UNITS if name in found or name == "c0_s")
 
 
-def grouping(log: RequestLog) -> tuple[Array, NDArray[np.int64]]:
+def grouping(log: ServedLog) -> tuple[Array, NDArray[np.int64]]:
     """(weights [statistic, request] that average groups of answered requests; metric [statistic] as its place in METRICS)."""
     answered, prompts, several = np.flatnonzero(log.answered), log.experiment.prompt_tokens, log.experiment.output_tokens > 1
     short, groups = prompts <= np.median(prompts[answered]), []
@@ -200,7 +200,7 @@ def _model(line: Line, observed: Array, misfit: Array, late: Line | None, log_wa
     return model
 
 
-def _simulated(run: ServedRun, log: RequestLog, priors: Mapping[str, Prior], free: tuple[str, ...], z: Array) -> tuple[Array, Array, Array]:
+def _simulated(run: ServedRun, log: ServedLog, priors: Mapping[str, Prior], free: tuple[str, ...], z: Array) -> tuple[Array, Array, Array]:
     """(TTFT, TPOT, E2EL) [request] at scores z."""
     scores = dict(zip(free, z[:-1], strict=True))
     rates = Rates(**{name: float(value(priors[name], scores.get(name, 0.0))) for name in UNITS})

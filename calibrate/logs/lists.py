@@ -13,13 +13,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from calibrate.logs.requests import LoggedRequest, RequestLog, assemble, count, failures, number, with_typical_output
+from calibrate.logs.requests import LoggedRequest, ServedLog, assemble, count, failures, number, with_typical_output
 from sim.errors import UsageError
 
 Rows = Sequence[tuple[str, Mapping[str, Any]]]
 
 
-def llmperf(name: str, rows: Rows, asked: Mapping[str, Any]) -> RequestLog:
+def llmperf(name: str, rows: Rows, asked: Mapping[str, Any]) -> ServedLog:
     """llmperf's individual responses. UsageError where nobody says how many clients there were: the file has no sending times."""
     if not asked.get("clients"):
         raise UsageError(f"{name}: llmperf writes no sending times: say how many requests were in flight (--max-concurrency N)")
@@ -35,7 +35,7 @@ def llmperf(name: str, rows: Rows, asked: Mapping[str, Any]) -> RequestLog:
     return assemble(seen, name=name, source="llmperf", notes=failures(failed, None), **asked)
 
 
-def inference_perf(name: str, rows: Rows, asked: Mapping[str, Any], timeout_s: float | None) -> RequestLog:
+def inference_perf(name: str, rows: Rows, asked: Mapping[str, Any], timeout_s: float | None) -> ServedLog:
     """inference-perf's per-request metrics."""
     seen, failed = [], 0
     for where, row in rows:
@@ -57,7 +57,7 @@ def inference_perf(name: str, rows: Rows, asked: Mapping[str, Any], timeout_s: f
     return assemble(with_typical_output(seen), name=name, source="inference-perf", notes=failures(failed, timeout_s), **asked)
 
 
-def multi_turn(name: str, rows: Rows, asked: Mapping[str, Any]) -> RequestLog:
+def multi_turn(name: str, rows: Rows, asked: Mapping[str, Any]) -> ServedLog:
     """vLLM's multi-turn benchmark: a conversation is a session, whose later prompts repeat all that was said before."""
     seen = []
     for where, row in rows:

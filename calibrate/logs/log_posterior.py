@@ -13,7 +13,7 @@ import xarray as xr
 
 from calibrate.artifacts import write_posterior
 from calibrate.logs.learn import Learnt
-from calibrate.logs.requests import RequestLog
+from calibrate.logs.requests import ServedLog
 from calibrate.sampling import Settings
 from calibrate.served.runs import ServedRun
 from calibrate.steps.iterations import KINDS
@@ -24,7 +24,7 @@ from sim.rates.provenance import Origin, Provenance
 from sim.rates.serving import HostRates
 
 
-def save(out: Path, run: ServedRun, log: RequestLog, learnt: Learnt, priors: Mapping[str, Prior], settings: Settings) -> Path:
+def save(out: Path, run: ServedRun, log: ServedLog, learnt: Learnt, priors: Mapping[str, Prior], settings: Settings) -> Path:
     """Write it. The log shows no kinds of iterations: the misfit of its decode times stands for all, and what the formula is known to miss
     of this GPU's iterations, which one load does not show.
     """

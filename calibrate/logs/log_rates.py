@@ -13,7 +13,7 @@ from sim.errors import SimctlError
 
 if TYPE_CHECKING:
     from calibrate.logs.learn import Learnt
-    from calibrate.logs.requests import RequestLog
+    from calibrate.logs.requests import ServedLog
     from calibrate.sampling import Settings
     from calibrate.served.runs import ServedRun
 
@@ -27,7 +27,7 @@ MOST_MISFIT = 0.15  # of a median of the log that was learnt from
 class LogRates:
     """Rates learnt from one log of one deployment; `report` is plain data: prior, posterior and replay, seconds."""
 
-    log: RequestLog
+    log: ServedLog
     served: ServedRun
     learnt: Learnt
     priors: Any
@@ -50,7 +50,7 @@ class LogRates:
 
 
 def rates_from_log(
-    log: RequestLog, served: ServedRun, settings: Settings, from_datasheet: bool, progress: Callable[[str], None]
+    log: ServedLog, served: ServedRun, settings: Settings, from_datasheet: bool, progress: Callable[[str], None]
 ) -> LogRates:
     """Learn, and replay the log with what was learnt. Raises UsageError for a log that cannot be learnt from."""
     from calibrate.logs.learn import learn_rates, served_priors
@@ -69,7 +69,7 @@ def misfits(replayed: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{figure} {error:+.0%}" for figure, error in errors.items() if not abs(error) <= MOST_MISFIT]
 
 
-def _replayed(served: ServedRun, log: RequestLog, learnt: Learnt) -> list[dict[str, Any]]:
+def _replayed(served: ServedRun, log: ServedLog, learnt: Learnt) -> list[dict[str, Any]]:
     """Figures of the log's answered requests, measured, and simulated with their interval over draws."""
     from calibrate.served.replay import replay
     from sim.cost.rates import RateDraws
@@ -89,7 +89,7 @@ def _replayed(served: ServedRun, log: RequestLog, learnt: Learnt) -> list[dict[s
     return rows
 
 
-def _report(log: RequestLog, learnt: Learnt, priors: Any) -> dict[str, Any]:
+def _report(log: ServedLog, learnt: Learnt, priors: Any) -> dict[str, Any]:
     from calibrate.logs.learn import HOST, METRICS
     from calibrate.steps.random_rates import value
     from sim.cost.rates import UNITS

@@ -12,7 +12,7 @@ import numpy as np
 
 from calibrate.logs.bench_means import genai_perf, inferencex, is_genai_perf, is_inferencex
 from calibrate.logs.lists import inference_perf, llmperf, multi_turn
-from calibrate.logs.requests import LoggedRequest, RequestLog, assemble
+from calibrate.logs.requests import LoggedRequest, ServedLog, assemble
 from calibrate.logs.tools import aiperf, bench_serve, guidellm
 from calibrate.served.runs import LOG_COLUMNS, Experiment, ServedRun, read_experiments
 from calibrate.text_files import Row, csv_rows
@@ -42,7 +42,7 @@ def is_log(path: Path) -> bool:
         return path.suffix.lower() in SUFFIXES
 
 
-def measured_log(run: ServedRun) -> RequestLog:
+def measured_log(run: ServedRun) -> ServedLog:
     """The open loops of a measurement of ours as one log, laid end to end with PAUSE_S between them. UsageError where it has none."""
     loops, begins, end = [e for e in run.experiments if e.kind == "open"], [], 0.0
     if not loops:
@@ -56,12 +56,12 @@ def measured_log(run: ServedRun) -> RequestLog:
     sent = np.concatenate([begin + e.arrival_s for begin, e in zip(begins, loops, strict=True)])
     log = Experiment(f"{len(loops)} open loops", "open", sent, **joined, text=loops[0].text)
     answered = np.ones(len(sent), dtype=np.bool_)
-    return RequestLog(log, answered, np.full(len(sent), np.nan), run.engine, (f"{log.name} of the measurement, one after the other",))
+    return ServedLog(log, answered, np.full(len(sent), np.nan), run.engine, (f"{log.name} of the measurement, one after the other",))
 
 
 def read_log(
     path: Path, timeout_s: float | None = None, block_tokens: int = BLOCK, clients: int | None = None, assume_prefix: int = 0
-) -> RequestLog:
+) -> ServedLog:
     """Read a log, whose tool its content tells. `timeout_s` is what clients waited for at most, where the log does not say; `block_tokens`
     what one of a CSV's `prefix_ids` stands for; `clients` how many requests were in flight, where it does not say; `assume_prefix` how many
     tokens prompts begin with alike, where nothing says what they share.
@@ -83,7 +83,7 @@ def read_log(
     return _object(path.name, body, timeout_s, asked, text)
 
 
-def _object(name: str, body: dict[str, Any], timeout_s: float | None, asked: Mapping[str, Any], text: str) -> RequestLog:
+def _object(name: str, body: dict[str, Any], timeout_s: float | None, asked: Mapping[str, Any], text: str) -> ServedLog:
     """One JSON object: a whole result, or the only line of one."""
     if "benchmarks" in body:
         return guidellm(name, body, timeout_s, asked)
@@ -100,7 +100,7 @@ def _object(name: str, body: dict[str, Any], timeout_s: float | None, asked: Map
     raise UsageError(f"{name}: {KNOWN}")
 
 
-def _json_lines(name: str, text: str, timeout_s: float | None, asked: Mapping[str, Any], error: ValueError) -> RequestLog:
+def _json_lines(name: str, text: str, timeout_s: float | None, asked: Mapping[str, Any], error: ValueError) -> ServedLog:
     """JSON lines: AIPerf's records, or results of bench_serving, of which SGLang appends one for each of its runs."""
     first = text.lstrip().partition("\n")[0]
     try:
@@ -114,7 +114,7 @@ def _json_lines(name: str, text: str, timeout_s: float | None, asked: Mapping[st
     return aiperf(name, text, timeout_s, asked)
 
 
-def _records(name: str, body: list[Any], timeout_s: float | None, asked: Mapping[str, Any]) -> RequestLog:
+def _records(name: str, body: list[Any], timeout_s: float | None, asked: Mapping[str, Any]) -> ServedLog:
     """A list of one record per request."""
     if len(body) == 1 and isinstance(body[0], dict) and is_inferencex(body[0]):
         return inferencex(name, body[0], asked)
@@ -146,7 +146,7 @@ def load_log(path: Path, options: LoadOptions = DEFAULT) -> Trace:
     return replace(log.experiment.trace(), notes=log.notes + closed)
 
 
-def _csv(name: str, text: str, block_tokens: int, asked: Mapping[str, Any]) -> RequestLog:
+def _csv(name: str, text: str, block_tokens: int, asked: Mapping[str, Any]) -> ServedLog:
     """Rows of LOG_COLUMNS, absolute seconds on one clock; a row with gave_up_s may leave first_token_s and finish_s blank. Optional are
     cached_tokens and what prompts share.
 

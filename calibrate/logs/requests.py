@@ -65,7 +65,7 @@ class LoggedRequest:
 
 
 @dataclass(frozen=True)
-class RequestLog:
+class ServedLog:
     """A log as an experiment to replay: all requests that were sent with known lengths. `answered` [request] marks those with times.
 
     `waited_s` [request] is finite for those given up. `notes` say in words what was left out or assumed.
@@ -93,7 +93,7 @@ def assemble(
     burstiness: float = 1.0,
     clients: int = 0,
     assume_prefix: int = 0,
-) -> RequestLog:
+) -> ServedLog:
     """Sort, check and, where the log does not say when requests were sent, place them.
 
     Without sending times a finite rate is drawn anew (gamma gaps of that burstiness, another draw than the run's own), a number of clients
@@ -148,7 +148,7 @@ def assemble(
         token_s=_streams(seen, sent - sent[0]) if kind != "closed" or turns is not None else None,
         text=True,  # benchmarks send texts, and users do
     )
-    return RequestLog(experiment, answered, np.where(answered, np.nan, column["waited_s"]), source, tuple(said))
+    return ServedLog(experiment, answered, np.where(answered, np.nan, column["waited_s"]), source, tuple(said))
 
 
 def _streams(seen: Sequence[LoggedRequest], sent: Array) -> tuple[Array, ...] | None:

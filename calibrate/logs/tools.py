@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
-from calibrate.logs.requests import LoggedRequest, RequestLog, assemble, count, failures, first_of, number, with_typical_output
+from calibrate.logs.requests import LoggedRequest, ServedLog, assemble, count, failures, first_of, number, with_typical_output
 from sim.errors import UsageError
 from sim.json_text import read_json
 
@@ -29,7 +29,7 @@ NOTHING: Mapping[str, Any] = {}
 START, END = ("start_time", "request_start_time"), ("end_time", "request_end_time")
 
 
-def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None, asked: Mapping[str, Any] = NOTHING) -> RequestLog:
+def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None, asked: Mapping[str, Any] = NOTHING) -> ServedLog:
     """`vllm bench serve` JSON. A failed request counts as given up after `timeout_s`, where that is given; else it is left out."""
     sglang = body.get("backend") == "sglang"
     if not isinstance(body.get("ttfts"), list):
@@ -74,7 +74,7 @@ def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None, ask
     )
 
 
-def guidellm(name: str, body: Mapping[str, Any], timeout_s: float | None, asked: Mapping[str, Any] = NOTHING) -> RequestLog:
+def guidellm(name: str, body: Mapping[str, Any], timeout_s: float | None, asked: Mapping[str, Any] = NOTHING) -> ServedLog:
     """GuideLLM JSON; of several benchmarks the first with requests is read. Incomplete requests were given up when they ended."""
     benchmarks = body.get("benchmarks")
     if not isinstance(benchmarks, list) or not benchmarks:
@@ -103,7 +103,7 @@ def guidellm(name: str, body: Mapping[str, Any], timeout_s: float | None, asked:
     return assemble(with_typical_output(seen), name=name, source="GuideLLM", notes=failures(len(failed), timeout_s), **asked)
 
 
-def aiperf(name: str, text: str, timeout_s: float | None, asked: Mapping[str, Any] = NOTHING) -> RequestLog:
+def aiperf(name: str, text: str, timeout_s: float | None, asked: Mapping[str, Any] = NOTHING) -> ServedLog:
     """AIPerf profile_export.jsonl. A cancelled or timed-out request was given up at its end; other errors are left out."""
     seen, failed = [], 0
     line_number, at = 1, 0

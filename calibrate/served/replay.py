@@ -12,8 +12,8 @@ from calibrate.served.runs import Experiment, ServedRun, tpot
 from sim.cost.rates import RateDraws
 from sim.rates.serving import HostRates
 from sim.results.record import RunRecord
-from sim.study.run import Study
 from sim.study.simulate import requests_of, spread
+from sim.study.studied import Study
 from sim.workload.workload import Workload
 
 Array = NDArray[np.float64]

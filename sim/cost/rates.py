@@ -46,7 +46,7 @@ class Rates:
     linear_flops_per_s: Any
     expert_flops_per_s: Any
     attention_flops_per_s: Any
-    find_s: Any
+    find_s: Any  # c1(k), the cost of block selection, is find_s + k find_unit_s by layer
     find_unit_s: Any
     link_bytes_per_s: Any
     gather_s: Any

@@ -29,7 +29,8 @@ from sim.results.chance import Chance
 from sim.slo import Condition
 from sim.study.deployment import Deployment
 from sim.study.lasting import can_last
-from sim.study.run import PlannedPool, check_all_fit, planned
+from sim.study.run import check_all_fit, planned
+from sim.study.studied import PlannedPool
 from sim.workload.trace import Trace
 
 Floats = NDArray[np.float64]

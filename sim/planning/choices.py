@@ -12,7 +12,7 @@ import numpy as np
 from sim.cluster.pools import DECODE, PREFILL
 from sim.errors import UsageError
 from sim.study.fleet_spec import Fleet, PoolSpec
-from sim.study.run import Study
+from sim.study.studied import Study
 
 RATIOS = ((1, 1), (1, 2), (2, 1), (1, 3), (3, 1))  # replicas of two pools in a unit
 SHORT_SHARES = (0.5, 0.75, 0.9)  # of the prompts: where a split by length is tried

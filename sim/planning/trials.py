@@ -20,7 +20,8 @@ from sim.results.metrics import cost_shares, latency_figures
 from sim.results.power import Power, power_of
 from sim.slo import Condition
 from sim.study.lasting import Lasts, Latency
-from sim.study.run import Study, planned, run_planned
+from sim.study.run import planned, run_planned
+from sim.study.studied import Study
 from sim.workers import end_with_parent
 from sim.workload.trace import Trace
 

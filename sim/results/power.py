@@ -25,7 +25,7 @@ ON_GPU = ("linear layers", "attention", "small kernels", "all-reduce", "recurren
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class PoweredServer:
     """What one replica of a run is: `gpus` cards that compute every iteration together."""
 
     model: ModelSpec
@@ -49,7 +49,7 @@ class Power:
     per_token_j: float
 
 
-def power_of(record: RunRecord, replicas: Sequence[Server]) -> Power | None:
+def power_of(record: RunRecord, replicas: Sequence[PoweredServer]) -> Power | None:
     """The power of a run whose replica i is `replicas[i]`; None where its iterations were not kept or a card's limit is not known."""
     if not len(record.terms) or any(server.gpu.power_w is None for server in replicas):
         return None
@@ -74,7 +74,7 @@ def power_words(power: Power) -> str:
     return f"Its GPUs draw {mean} kW in the mean ({low}-{high}), {power.per_token_j:.3g} J per output token"
 
 
-def utilisation(record: RunRecord, ran: np.ndarray, server: Server, up_s: float) -> tuple[float, float, float]:
+def utilisation(record: RunRecord, ran: np.ndarray, server: PoweredServer, up_s: float) -> tuple[float, float, float]:
     """Shares of the datasheet's memory bandwidth and of its flop rate that a replica reaches over `up_s`, and of that time in which its
     kernels run; of one GPU. Reads of KV count as far as the step time has them; attention's flops are left out, as kernels count.
     """

@@ -46,7 +46,7 @@ from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace
 
 if TYPE_CHECKING:
-    from sim.study.run import PlannedPool, Study
+    from sim.study.studied import PlannedPool, Study
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from sim.cluster.admission import NO_LIMITS
 from sim.results.metrics import request_latencies_ms
 from sim.results.record import RunRecord
-from sim.study.run import PlannedPool, Study, check_all_fit, planned, run_planned
+from sim.study.run import check_all_fit, planned, run_planned
+from sim.study.studied import PlannedPool, Study
 from sim.workload.workload import Workload
 
 Floats = NDArray[np.float64]

@@ -20,7 +20,7 @@ from sim.study.deployment import Deployment
 
 
 @dataclass(frozen=True, slots=True)
-class StepTime:
+class TimeByTerm:
     """Seconds of one iteration or GEMM: in all at the median rates, 5-95 % over the rates, by name of term (sim.cost.step_time.NAMES)."""
 
     seconds: float
@@ -34,7 +34,7 @@ def step_time(
     decodes: Sequence[int] = (),
     chunks: Sequence[tuple[int, int]] = (),
     rates: RateDraws | None = None,
-) -> StepTime:
+) -> TimeByTerm:
     """Step time of a batch: decodes by their contexts, prefill chunks as (tokens, context at the chunk's end), in tokens.
 
     Each chunk is its prompt's last and samples a token. `rates` None loads the best there are, as stepped in process.
@@ -47,10 +47,10 @@ def step_time(
     low, high = np.quantile(draws, [0.05, 0.95])
     terms = step_terms(work, known.point)
     named = {name: float(value) for name, value in zip(NAMES, terms, strict=True) if value}
-    return StepTime(float(step_time_s(work, known.point)), float(low), float(high), named)
+    return TimeByTerm(float(step_time_s(work, known.point)), float(low), float(high), named)
 
 
-def gemm_time(gpu: str, k: int, n: int, rows: int, dtype: str = "bf16", rates: RateDraws | None = None) -> StepTime:
+def gemm_time(gpu: str, k: int, n: int, rows: int, dtype: str = "bf16", rates: RateDraws | None = None) -> TimeByTerm:
     """Time of one GEMM of a layer, [rows, k] x [k, n] with weights of `dtype`, as an iteration on the GPU is charged.
 
     The kernel that quantises activations to 8 bits counts. `rates` None loads the best there are. Source: sim.cost.gemm.
@@ -67,4 +67,4 @@ def gemm_time(gpu: str, k: int, n: int, rows: int, dtype: str = "bf16", rates: R
     )
     low, high = np.quantile(kernels_s(work, known.draws) + linear_s(work, known.draws), [0.05, 0.95])
     small, linear = float(kernels_s(work, known.point)), float(linear_s(work, known.point))
-    return StepTime(small + linear, float(low), float(high), {NAMES.weights: linear} | ({NAMES.kernels: small} if small else {}))
+    return TimeByTerm(small + linear, float(low), float(high), {NAMES.weights: linear} | ({NAMES.kernels: small} if small else {}))

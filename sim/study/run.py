@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,89 +12,20 @@ from sim.cluster.pools import DECODE, PREFILL, SERVE, Pool
 from sim.cluster.replica import Engine, SteppedEngine
 from sim.cluster.simulation import simulate_pools
 from sim.cost.batch import mixed_batch
-from sim.cost.rates import RateDraws, Rates
 from sim.engine.array_engine import ArrayEngine, covers
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request, Scheduler
-from sim.engine.registry import make_scheduler, step_settings
-from sim.engine.step_clock import IterationCost, StepTime
+from sim.engine.registry import make_scheduler
+from sim.engine.step_clock import IterationCost
 from sim.engine.vllm import check_fits
 from sim.errors import UsageError
-from sim.rates.serving import HostRates
-from sim.results.power import Server
 from sim.results.record import RunRecord
-from sim.study.deployment import Deployment, mean_context, plan_engine
+from sim.study.deployment import mean_context, plan_engine
 from sim.study.direct import applies, run_directly
-from sim.study.fleet_spec import Fleet, PoolSpec, alone
+from sim.study.studied import PlannedPool, Progress, Study
 from sim.ticks import TICK_S
 from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace
-from sim.workload.workload import Workload
-
-Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Study:
-    """Everything that a run needs: equal studies give equal results.
-
-    `fleet` None is the deployment alone; else the deployment, its rates and its host are those of the fleet's first pool, and `others` are
-    rates and host of the pools after it.
-    """
-
-    deployment: Deployment
-    workload: Workload
-    rates: RateDraws
-    host: HostRates = field(default_factory=HostRates)
-    goodput: Mapping[str, float] = field(default_factory=dict)
-    fleet: Fleet | None = None
-    others: Sequence[tuple[RateDraws, HostRates]] = ()
-
-    def __post_init__(self) -> None:
-        if self.fleet and (len(self.others) != len(self.fleet.pools) - 1 or self.fleet.pools[0].deployment != self.deployment):
-            raise UsageError("a study of a fleet needs the rates of every pool, and the first pool's deployment")
-
-    @property
-    def whole_fleet(self) -> Fleet:
-        """The fleet, also of a deployment alone."""
-        return self.fleet or alone(self.deployment)
-
-    @property
-    def sources(self) -> list[tuple[RateDraws, HostRates]]:
-        """Rates and host of every pool."""
-        return [(self.rates, self.host), *self.others]
-
-    @property
-    def servers(self) -> list[Server]:
-        """What each replica is made of, those of a pool side by side."""
-        pools = [(pool.deployment, pool.most) for pool in self.whole_fleet.pools]
-        return [Server(d.model, d.precision, d.gpu, d.tp, d.parallel) for d, most in pools for _ in range(most)]
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedPool:
-    """A pool of a study: what it is, its engines' configuration, its rates and host."""
-
-    spec: PoolSpec
-    config: EngineConfig
-    rates: RateDraws
-    host: HostRates
-
-    def cost(self, draw: int | None) -> IterationCost:
-        """Prices iterations at a draw of the rates, or at their medians."""
-        d, rates = self.spec.deployment, self.rates_at(draw)
-        draft = StepTime(d.limits.draft, d.precision, rates, tp=d.tp, gpu=d.gpu) if d.limits.draft else None
-        settings = step_settings(self.config, self.host.work) | {
-            "parallel": d.parallel,
-            "eager": d.limits.enforce_eager,
-            "lora": d.limits.lora,
-        }
-        settings["part_tokens"] = self.config.max_num_batched_tokens // d.parallel.parts
-        return IterationCost(d.model, d.precision, rates, tp=d.tp, policy=d.limits.attention, draft=draft, gpu=d.gpu, **settings)
-
-    def rates_at(self, draw: int | None) -> Rates:
-        """A draw of the rates, or their medians."""
-        return self.rates.point if draw is None else self.rates.draws.at(draw % self.rates.count)
 
 
 def planned(study: Study) -> list[PlannedPool]:

@@ -31,7 +31,8 @@ from sim.results.run_files import to_dataset
 from sim.study.deployment import Deployment
 from sim.study.fleet_spec import Fleet
 from sim.study.lasting import Lasting, Lasts, can_last
-from sim.study.run import PlannedPool, Progress, Study, check_all_fit, planned, run_fast, run_planned, runs_directly
+from sim.study.run import check_all_fit, planned, run_fast, run_planned, runs_directly
+from sim.study.studied import PlannedPool, Progress, Study
 from sim.workers import in_threads
 from sim.workload.workload import Workload
 

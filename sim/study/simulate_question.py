@@ -12,8 +12,8 @@ from sim.rates.source import RateSource
 from sim.results.chance import STAGES
 from sim.study.deployment import Deployment, cap_at_knee
 from sim.study.fleet_spec import Fleet
-from sim.study.run import Progress, Study
 from sim.study.simulate import Run, fleet_study, run_study
+from sim.study.studied import Progress, Study
 from sim.workload.workload import Workload
 
 

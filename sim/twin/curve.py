@@ -13,8 +13,8 @@ from sim.cost.rates import RateDraws
 from sim.rates.serving import HostRates
 from sim.results.metrics import summarise
 from sim.study.deployment import Deployment
-from sim.study.run import Study
 from sim.study.simulate import requests_of
+from sim.study.studied import Study
 from sim.workload.workload import Workload
 
 Floats = NDArray[np.float64]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sim.errors import UsageError
 
 if TYPE_CHECKING:
-    from calibrate.logs.requests import RequestLog
+    from calibrate.logs.requests import ServedLog
     from calibrate.served.runs import ServedRun
     from sim import Deployment
 
@@ -24,7 +24,7 @@ def served_by(options: Mapping[str, Any]) -> Deployment | None:
     return Deployment.of(**{name: options[name] for name in DEPLOYMENT}) if options["model"] and options["gpu"] else None
 
 
-def read_served_log(path: Path, options: Mapping[str, Any]) -> tuple[RequestLog, ServedRun]:
+def read_served_log(path: Path, options: Mapping[str, Any]) -> tuple[ServedLog, ServedRun]:
     """(requests, run of its name) of another tool's file, or of a server that was measured by URL. Raises UsageError where it is neither,
     or nothing says what served it.
     """

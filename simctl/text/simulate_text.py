@@ -13,8 +13,8 @@ from simctl.text.layout import fill
 if TYPE_CHECKING:
     from sim import Deployment, Run
     from sim.engine.config import EngineConfig
-    from sim.study.run import PlannedPool
     from sim.study.simulate import Goal
+    from sim.study.studied import PlannedPool
     from sim.workload.trace import Trace
 
 SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.logs.learn import HOST, learn_rates
-from calibrate.logs.requests import RequestLog
+from calibrate.logs.requests import ServedLog
 from calibrate.sampling import Settings
 from calibrate.served.overhead import fit_overhead
 from calibrate.served.replay import replay
@@ -105,7 +105,7 @@ def request_ranks(runs: int, rng: np.random.Generator, settings: Settings = QUIC
     return {name: np.array(ranks) for name, ranks in found.items()}
 
 
-def _log(run: ServedRun, rates: Rates, host: HostRates, rng: np.random.Generator) -> RequestLog:
+def _log(run: ServedRun, rates: Rates, host: HostRates, rng: np.random.Generator) -> ServedLog:
     gaps = np.concatenate([rng.exponential(1 / rate, REQUESTS // len(RATES_PER_S)) for rate in RATES_PER_S])
     count = len(gaps)
     lengths = rng.integers(100, 6000, count), rng.integers(20, 200, count)
@@ -113,4 +113,4 @@ def _log(run: ServedRun, rates: Rates, host: HostRates, rng: np.random.Generator
     seen = replay(run, made, _held(rates), host, draws=0)
     ttft = seen.ttft_s * np.exp(NOISE["ttft"] * rng.standard_normal(count))
     rest = (seen.e2el_s - seen.ttft_s) * np.exp(NOISE["tpot"] * rng.standard_normal(count))
-    return RequestLog(replace(made, ttft_s=ttft, e2el_s=ttft + rest), np.ones(count, dtype=bool), np.full(count, np.nan), "made")
+    return ServedLog(replace(made, ttft_s=ttft, e2el_s=ttft + rest), np.ones(count, dtype=bool), np.full(count, np.nan), "made")

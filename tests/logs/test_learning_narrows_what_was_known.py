@@ -6,7 +6,7 @@ import numpy as np
 
 from calibrate.logs.learn import learn_rates, served_priors
 from calibrate.logs.log_posterior import save
-from calibrate.logs.requests import RequestLog
+from calibrate.logs.requests import ServedLog
 from calibrate.measured_files import resolved
 from calibrate.sampling import Settings
 from calibrate.served.runs import read_served
@@ -29,7 +29,7 @@ def test_a_14b_learnt_at_2_a_second_predicts_its_other_loads(tmp_path):
 def test_what_was_served_is_no_longer_outside_what_was_measured(tmp_path):
     run = read_served(resolved(Path("h200/served_gemma3-12b.nc")))
     low = next(e for e in run.experiments if e.name == "open 2/s")
-    log = RequestLog(low, np.ones(len(low.ttft_s), dtype=bool), np.full(len(low.ttft_s), np.nan), "GuideLLM")
+    log = ServedLog(low, np.ones(len(low.ttft_s), dtype=bool), np.full(len(low.ttft_s), np.nan), "GuideLLM")
     priors, _ = served_priors(run, log=log)
     learnt = learn_rates(run, log, priors, SETTINGS)
     rates = load_rates(run.deployment, posterior=save(tmp_path / "own.nc", run, log, learnt, priors, SETTINGS))

@@ -8,7 +8,7 @@ import pytest
 
 from calibrate.logs.learn import HOST as HOST_PRIOR
 from calibrate.logs.learn import fitted_line, learn_rates, shown_rates, update
-from calibrate.logs.requests import RequestLog
+from calibrate.logs.requests import ServedLog
 from calibrate.sampling import Settings
 from sim.cost.rates import UNITS
 from sim.rates.posterior import rates_for, rates_from_file
@@ -22,7 +22,7 @@ SETTINGS = Settings(draws=500, tune=700, chains=2, seed=1)
 
 def log_of(experiment, waited=None):
     waits = np.full(len(experiment.ttft_s), np.nan) if waited is None else waited
-    return RequestLog(experiment, np.isnan(waits), waits, "made")
+    return ServedLog(experiment, np.isnan(waits), waits, "made")
 
 
 @pytest.fixture(scope="module")

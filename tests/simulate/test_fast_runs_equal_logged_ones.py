@@ -12,8 +12,8 @@ from sim.rates.load import load_rates
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.study.deployment import Deployment, Limits
-from sim.study.run import Study
 from sim.study.simulate import run_study
+from sim.study.studied import Study
 from sim.workload.synthetic import Synthetic, draw
 from sim.workload.workload import Workload
 from tests.simulate.runs import run_fast

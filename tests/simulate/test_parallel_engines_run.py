@@ -10,8 +10,8 @@ from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.parallel import Parallel
 from sim.study.deployment import Deployment, Limits
-from sim.study.run import Study
 from sim.study.simulate import run_study
+from sim.study.studied import Study
 from sim.workload.synthetic import Synthetic, draw
 from sim.workload.workload import Workload
 
