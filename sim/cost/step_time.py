@@ -133,10 +133,7 @@ def step_terms(work: Work, rates: Rates, xp: Any = FLOAT) -> Terms:
 
 def step_time_s(work: Work, rates: Rates, xp: Any = FLOAT) -> Any:
     """Seconds of one iteration: the sum of its terms."""
-    total: Any = 0.0
-    for term in step_terms(work, rates, xp):
-        total = total + term
-    return total
+    return total_s(step_terms(work, rates, xp))
 
 
 def binding_term(terms: Terms) -> str:

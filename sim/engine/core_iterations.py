@@ -28,7 +28,8 @@ class Given(NamedTuple):
 class Rows(NamedTuple):
     """Seconds by an iteration's rows, as sim.engine.step_clock has them."""
 
-    busy: float
+    kernels: float
+    linear: float
     comm: float
 
 
@@ -90,7 +91,7 @@ def mixed(e: Core, given: Given) -> int:
         sums = (count, tokens, read, pairs, 0.0, 0.0, sampled)
         shape = from_sums(float(batch), float(context), 0.0, float(context), sums)
         rows, logits = int(shape.decode_seqs + shape.prefill_tokens + shape.padding), int(shape.sampled)
-        if e.by_rows[2 * rows] < 0.0:
+        if e.by_rows[3 * rows] < 0.0:
             s[at.NEEDED] = rows
             return at.NEEDS_ROWS
         if e.heads[logits] < 0.0:
@@ -100,7 +101,7 @@ def mixed(e: Core, given: Given) -> int:
         if left and launching:
             late = late_share(left, launching)
             shape = with_launches(shape, shape.eager * late, shape.pieces * late)
-        by_rows = Rows(e.by_rows[2 * rows], e.by_rows[2 * rows + 1])
+        by_rows = Rows(e.by_rows[3 * rows], e.by_rows[3 * rows + 1], e.by_rows[3 * rows + 2])
         own = to_ticks(staged_s(given.coefficients, shape, given.rates, given.policy, by_rows, e.heads[logits]))
     else:
         own = stretch_of(e, batch, context).first

@@ -133,7 +133,7 @@ class Core(NamedTuple):
     table: Ints  # [a power of two] nodes by name + 1, 0: none (sim.engine.core_kv.slot_of)
     held: Ints  # [SEQS * DEPTHS] nodes that a request holds, by its seat
     chords: Ints  # [2 * (batch * OCTAVES + octave)] ticks at both ends, -1 where not known yet
-    by_rows: Floats  # [2 * rows] seconds of linear layers and small kernels, and of all-reduces; -1 where not known yet
+    by_rows: Floats  # [3 * rows] seconds of small kernels, of linear layers and of all-reduces; -1 where not known yet
     heads: Floats  # [rows of logits] seconds, -1 where not known yet
     rows: Ints  # [ROW_ROOM * ROW]
     entries: Ints  # [ENTRY_ROOM * ENTRY]
@@ -188,7 +188,7 @@ def make_core(
         np.zeros(1 << (2 * room).bit_length(), dtype=np.int64),
         np.zeros(seqs * depths, dtype=np.int64),
         np.full(2 * (seqs + 1) * OCTAVES, -1, dtype=np.int64),
-        np.full(2 * (max(config.max_num_batched_tokens, GRAPH_TOKENS) + 1), -1.0),
+        np.full(3 * (max(config.max_num_batched_tokens, GRAPH_TOKENS) + 1), -1.0),
         np.full(seqs + 1, -1.0),
         np.zeros(row_room * ROW, dtype=np.int64),
         np.zeros(entry_room * ENTRY, dtype=np.int64),
@@ -216,7 +216,8 @@ def supply(core: Core, steps: StepTime, reason: int) -> None:
         place = 2 * (needed * OCTAVES + octave)
         core.chords[place], core.chords[place + 1] = steps.chord(needed, octave)
     elif reason == NEEDS_ROWS:
-        core.by_rows[2 * needed], core.by_rows[2 * needed + 1] = steps.rows(float(needed))
+        place = 3 * needed
+        core.by_rows[place], core.by_rows[place + 1], core.by_rows[place + 2] = steps.rows(float(needed))
     elif reason == NEEDS_HEAD:
         core.heads[needed] = steps.head(float(needed))
     else:

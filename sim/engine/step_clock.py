@@ -86,19 +86,21 @@ def shape_of(model: ModelSpec, contexts: Iterable[int], chunks: Sequence[Chunk],
 class _Rows(NamedTuple):
     """Seconds that depend on an iteration's rows alone: kernels on the GPU, and the all-reduces between them."""
 
-    busy: float
+    kernels: float
+    linear: float
     comm: float
 
 
 def staged_s(c: Any, shape: BatchShape, rates: Any, policy: Any, rows: Any, head: float) -> float:
-    """The formula of dense attention in HBM, its stages given: `rows` are the `busy` and `comm` seconds of the iteration's rows, `head` the
-    seconds of its rows of logits. Compiled, too (sim.engine.compiled): of `c`, `rates` and `policy` only attributes are read.
+    """The formula of dense attention in HBM, its stages given: `rows` are the seconds of the iteration's rows (_Rows), `head` those of its
+    rows of logits. step_time_s to the last bit (a test holds it). Compiled, too (sim.engine.compiled): of `c`, `rates` and `policy` only
+    attributes are read.
     """
     sequences = shape.decode_seqs + shape.prefill_seqs
     kv, state = attention_s(attention_work(c, shape, policy), rates), sequences * c.state_seq_bytes / rates.beta_state
-    layers = launch_layers(c, shape)
-    launch = exposed_launch_s(rows.busy + head + kv + state, layers, rates) if layers else 0.0
-    return float(total_s(terms_of(rates, sequences, shape.has_prefill, rows.busy, head, kv, state, rows.comm, launch)))
+    layers, weights = launch_layers(c, shape), rows.linear + head
+    launch = exposed_launch_s(rows.kernels + weights + kv + state, layers, rates) if layers else 0.0
+    return float(total_s(terms_of(rates, sequences, shape.has_prefill, rows.kernels, weights, kv, state, rows.comm, launch)))
 
 
 def late_share(head_start: int, launching: int) -> float:
@@ -331,7 +333,7 @@ class StepTime:
         found = self._rows.get(key)
         if found is None:
             work, rates = self.work(BatchShape(padding=rows, others=others)), self._rates
-            found = self._rows[key] = _Rows(kernels_s(work, rates) + linear_s(work, rates), all_reduce_s(work, rates))
+            found = self._rows[key] = _Rows(kernels_s(work, rates), linear_s(work, rates), all_reduce_s(work, rates))
         return found
 
     def head(self, sampled: float) -> float:

@@ -13,12 +13,12 @@ from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_time_s
 from sim.cost.work import iteration_work
 from sim.engine.microbatch import equal_micro_batches, micro_batches
-from sim.engine.step_clock import StepTime
+from sim.engine.step_clock import StepTime, staged_s
 from sim.specs.attention_policy import dense, pages
 from sim.specs.model import ModelSpec
 from sim.specs.precision import Precision
-from sim.ticks import TICK_S, Stretch, elapsed, iterations_before
-from tests.price.shapes import HYBRID_MOE, LATENT, QWEN_7B, SLIDING, rate_values
+from sim.ticks import TICK_S, Stretch, elapsed, iterations_before, to_ticks
+from tests.price.shapes import HYBRID_MOE, LATENT, QWEN_7B, SLIDING, mixed_shapes, rate_values
 
 BATCHES = st.lists(st.integers(1, 2**17), min_size=1, max_size=64)
 
@@ -41,8 +41,18 @@ def test_a_mixed_iteration_is_the_formula(values: dict[str, float], contexts: li
     rates = Rates(**values)
     chunks = [(tokens, past + tokens, True)]
     total = sum(contexts)
-    ours = StepTime(QWEN_7B, Precision(), rates).mixed(len(contexts), total, 0, total, chunks) * TICK_S
-    assert ours == pytest.approx(formula_s(QWEN_7B, rates, contexts, chunks), rel=1e-12)
+    ours = StepTime(QWEN_7B, Precision(), rates).mixed(len(contexts), total, 0, total, chunks)
+    assert ours == to_ticks(formula_s(QWEN_7B, rates, contexts, chunks))
+
+
+@pytest.mark.parametrize("model", [QWEN_7B, LATENT, HYBRID_MOE], ids=["attention", "latent", "hybrid"])
+@given(data=st.data(), values=rate_values())
+def test_stages_add_up_to_the_formula_bit_for_bit(model: ModelSpec, data: st.DataObject, values: dict[str, float]) -> None:
+    shape, rates = data.draw(mixed_shapes(model)), Rates(**values)
+    steps = StepTime(model, Precision(), rates)
+    rows = steps.rows(shape.decode_seqs + shape.prefill_tokens + shape.padding)
+    staged = staged_s(steps.given[0], shape, rates, steps.policy, rows, steps.head(shape.sampled))
+    assert staged == step_time_s(steps.work(shape), rates)
 
 
 @given(batch=st.integers(1, 300), mean=st.integers(1, 5000), values=rate_values())
