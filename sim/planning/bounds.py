@@ -25,7 +25,7 @@ from sim.errors import SimctlError, UsageError
 from sim.planning.choices import Choice
 from sim.planning.race import CandidateState
 from sim.planning.trials import trace_of
-from sim.results.chance import Chance
+from sim.results.chance import CERTAINTY, ruled_out
 from sim.slo import Condition
 from sim.study.deployment import Deployment
 from sim.study.lasting import can_last
@@ -35,7 +35,7 @@ from sim.workload.trace import Trace
 
 Floats = NDArray[np.float64]
 TRIALS = 60  # 60 that all rule a count out, or three quarters of them, are more than enough
-ENOUGH = next(n for n in range(1, TRIALS) if Chance(n, TRIALS).certain is not False)
+ENOUGH = next(n for n in range(1, TRIALS) if not ruled_out(CERTAINTY, n, TRIALS))
 LONG = 1_000  # a quarter of the requests that a lasting load's work is averaged over
 SLACK = 0.9  # work at best is still that much less: waves and padding are not smooth
 

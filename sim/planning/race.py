@@ -2,7 +2,7 @@
 
 All that might be cheapest run a few trials, those that are left more, and so on (successive halving by sim.results.chance.STAGES). Within
 a stage the search takes the choice whose next count would be cheapest, and tries that count, until one stands: dearer choices are tried no
-further than they must be. A count is out for good once its confidence sequence lies below 0.95. It takes for granted that more replicas do
+further than they must be. A count is out for good once its interval lies below 0.95. It takes for granted that more replicas do
 not do worse. A stage leaves a ranked answer; the last one a certain answer, and what stayed undecided.
 """
 
@@ -238,6 +238,13 @@ class Race:
             self.advance(choice, count, stage)
         return None
 
+    def settle(self, best: Tried) -> None:
+        """Run all trials of the counts below, down to one that certainly does not do: the margin's lower end."""
+        standing, count = self.standings[best.choice], best.replicas - 1
+        while count > standing.fails:
+            self.advance(best.choice, count, self._stages[-1])
+            count -= 1
+
     def advance(self, choice: int, count: int, stage: int) -> None:
         """Run the trials of a count up to a stage, or until they have decided."""
         state = self.states[choice]
@@ -283,6 +290,8 @@ def search(
             best = race.cheapest(stage)
             if race.done > before:
                 step(SearchProgress(stage, race.done, 0, best, True))
+        if best is not None:
+            race.settle(best)
     except (KeyboardInterrupt, OutOfTime) as reason:
         plan = RaceResult(choices, conditions, known, best, "time is up" if isinstance(reason, OutOfTime) else "stopped")
         likely = [each for each in plan.tried() if each.chance.value >= CERTAINTY and each.chance.certain is not False]

@@ -13,6 +13,7 @@ from sim.results.chance import STAGES
 from sim.study.deployment import Deployment, cap_at_knee
 from sim.study.fleet_spec import Fleet
 from sim.study.simulate import Run, fleet_study, run_study
+from sim.study.strata import stratified, typical
 from sim.study.studied import Progress, Study
 from sim.workload.workload import Workload
 
@@ -36,14 +37,17 @@ class Simulate:
     def study(self, known: dict[Any, tuple[RateDraws, HostRates]] | None = None) -> Study:
         """The study that answers it; `known` keeps rates over several questions. Raises what loading rates raises."""
         memo = {} if known is None else known
-        count = max(STAGES[-1], self.draws or 0)
+        count, tokens = max(STAGES[-1], self.draws or 0), typical(self.workload.trace)
 
         def rates_of(d: Deployment) -> tuple[RateDraws, HostRates]:
             engine = (d.limits.engine, d.limits.engine_version, d.limits.enforce_eager, d.limits.lora)
             key = (d.model.name, d.gpu.name, d.precision, d.tp, d.parallel, d.topology, *engine)
-            if key not in memo:
-                memo[key] = self.rates.of(d, count)
-            return memo[key]
+            if (*key, *tokens) not in memo:
+                if key not in memo:
+                    memo[key] = self.rates.of(d, count)
+                rates, host = memo[key]
+                memo[*key, *tokens] = stratified(rates, d, *tokens), host
+            return memo[*key, *tokens]
 
         if isinstance(self.deployment, Fleet):
             return fleet_study(self.deployment, self.workload, rates_of, self.goodput)

@@ -102,7 +102,7 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     first = next(iter(found.values()))
     workload = workload_of(_counted(options), first.longest)
     return Plan(
-        found, workload, options["slo"], goodput, prices, _rates(options), options["pools"], options["reserve"],
+        found, workload, options["slo"], goodput, prices, _rates(options | {"seed": 0}), options["pools"], options["reserve"],
         options["most_gpus"], options["most_kw"], hours, options["quick"], options["emit"], options["workers"], options["for_s"],
         options["within"], skipped,
     )  # fmt: skip

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.planning.race import RANKED, search
-from sim.results.chance import chance_by
+from sim.results.chance import chance_of
 from tests.planning.synthetic import MOST, TTFT, choices, trials
 
 RISING = st.lists(st.floats(0.0, 1.0), min_size=MOST, max_size=MOST).map(sorted)
@@ -16,7 +16,7 @@ def brute_force(offered, run):
     found = []
     for i, (_, price) in enumerate(offered):
         for count in range(1, MOST + 1):
-            if chance_by(lambda begin, end, i=i, n=count: sum(t.met for t in run(i, n, range(begin, end))), RANKED).certain:
+            if chance_of(lambda trial, i=i, n=count: run(i, n, [trial])[0].met, RANKED).certain:
                 found.append(count * price)
                 break
     return min(found, default=None)

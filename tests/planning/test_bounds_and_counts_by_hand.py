@@ -12,7 +12,7 @@ from sim.planning.bounds import ENOUGH, NO_LOAD, TRIALS, Bounds, Deadline, Offer
 from sim.planning.day import hours_of
 from sim.planning.highest_rate import sustained
 from sim.planning.race import CandidateState, Tried
-from sim.results.chance import Chance
+from sim.results.chance import CERTAINTY, Chance, ruled_out
 from sim.slo import parse_slo
 from sim.workload.trace import Trace
 from sim.workload.workload import Workload
@@ -66,8 +66,8 @@ def test_the_strictest_share_sets_the_deadline():
 
 
 def test_enough_is_the_least_that_leaves_a_count_open():
-    assert Chance(ENOUGH, TRIALS).certain is not False
-    assert Chance(ENOUGH - 1, TRIALS).certain is False
+    assert not ruled_out(CERTAINTY, ENOUGH, TRIALS)
+    assert all(ruled_out(CERTAINTY, n, TRIALS) for n in range(ENOUGH))
 
 
 @pytest.fixture(scope="module")

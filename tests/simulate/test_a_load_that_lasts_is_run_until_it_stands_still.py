@@ -10,6 +10,7 @@ from sim.results.chance import chance_of_figures
 from sim.results.metrics import latency_figures
 from sim.study.deployment import Deployment
 from sim.study.lasting import Lasts, can_last, one_of_many
+from sim.study.run import planned
 
 
 def study(rate, replicas=1, gpu="H100", **drawn):
@@ -40,7 +41,7 @@ def test_one_of_many_replicas_fares_as_all_do():
     assert one_of_many(whole).deployment.replicas == 1
     one = Lasts(whole)
     every = Lasts(replace(whole, deployment=replace(whole.deployment, router="random")))
-    every.study = whole  # dealt out in turn, and none left out
+    every.study, every.pools = whole, planned(whole)  # dealt out in turn, and none left out
     used = [[load.trial(i, ttft(1000, "mean")).used[0] for i in range(8)] for load in (one, every)]
     error = np.sqrt(sum(np.var(each, ddof=1) / len(each) for each in used))
     assert abs(np.mean(used[0]) - np.mean(used[1])) < 4 * error

@@ -1,0 +1,71 @@
+"""Order of the draws of the rates in which the first few are as spread as all of them: then a chance found by them is little the draws'.
+
+The draws are sorted into columns by how long a typical request takes of an engine that decodes BATCH others, and within a column by decode
+against prefill. The points of a Halton
+sequence (1960) say in which order these cells come: stratified sampling in every prefix, the middle first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.cost.batch import chunk_sums, decode_batch, from_sums
+from sim.cost.rates import RateDraws, Rates
+from sim.cost.step_time import step_time_s
+from sim.results.chance import radical_inverse
+from sim.study.deployment import Deployment
+from sim.workload.trace import Trace
+
+BATCH, CHUNK = 16.0, 2048.0  # sequences of a typical decode step, most tokens of a prefill iteration
+BASES = (2, 3)
+POINTS = 16  # of the sequence for each draw: cells that none of them meets come last
+
+Floats = NDArray[np.float64]
+
+
+def typical(trace: Trace) -> tuple[float, float]:
+    """Tokens of a typical prompt and output, rounded so that other draws of a workload mostly have the same."""
+    prompt, output = (
+        2.0 ** (round(4.0 * math.log2(max(float(each.mean()), 1.0))) / 4.0) for each in (trace.prompt_tokens, trace.output_tokens)
+    )
+    return prompt, output
+
+
+def stratified(rates: RateDraws, d: Deployment, prompt: float, output: float) -> RateDraws:
+    """The same draws in that order, for the deployment's model and requests of so many tokens."""
+    chunk = min(prompt, CHUNK)
+    shapes = (
+        decode_batch(d.model, BATCH, prompt + output / 2, d.limits.attention),
+        from_sums(0.0, 0.0, 0.0, 0.0, chunk_sums([(chunk, (prompt + chunk) / 2, 1.0)], d.model.window)),
+    )
+    decode, prefill = (np.asarray(step_time_s(d.work(shape), rates.draws, np), dtype=float) for shape in shapes)
+    decode, prefill = decode * output / BATCH, prefill * prompt / chunk
+    order = spread_order(decode + prefill, decode / prefill)
+
+    def ordered(values: Floats | None) -> Floats | None:
+        return None if values is None else np.asarray(values)[order]
+
+    draws = Rates(**{name: np.asarray(getattr(rates.draws, name))[order] for name in rates.draws.names()})
+    return replace(rates, draws=draws, error=ordered(rates.error), host=ordered(rates.host))
+
+
+def spread_order(first: Floats, second: Floats) -> NDArray[np.int64]:
+    """Places of points (first, second), [point] each, in an order of which every prefix is spread as all are."""
+    count = len(first)
+    columns = math.isqrt(count) or 1
+    column, row = np.empty(count, dtype=int), np.empty(count)
+    for place, members in enumerate(np.array_split(np.argsort(first, kind="stable"), columns)):
+        column[members] = place
+        row[members[np.argsort(second[members], kind="stable")]] = (np.arange(len(members)) + 0.5) / len(members)
+    at = np.arange(1, POINTS * count + 1)
+    x, y = (radical_inverse(at, base) for base in BASES)
+    rows = -(-count // columns)
+    cell = (x * columns).astype(int) * rows + (y * rows).astype(int)
+    came = np.full(columns * rows, len(at))
+    met, when = np.unique(cell, return_index=True)
+    came[met] = when
+    return np.argsort(came[column * rows + (row * rows).astype(int)], kind="stable")
