@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.pools import DECODE, PREFILL
 from sim.cost.batch import decode_batch, mixed_batch
-from sim.planning.bounds import NO_LOAD, TRIALS, Bounds, Deadline, Load, _lasting_load, _step_s, _Times
+from sim.planning.bounds import NO_LOAD, TRIALS, Bounds, Deadline, OfferedLoad, _lasting_load, _step_s, _Times
 from sim.slo import parse_slo
 from sim.study.run import planned
 from sim.workload.trace import Trace
@@ -66,7 +66,7 @@ def test_the_cheapest_is_the_largest_batch_up_to_the_next_power_of_two():
 
 
 def test_prefill_pools_need_nothing_for_tokens_and_decode_pools_nothing_for_prompts():
-    load = Load(2.0, 5000.0, 64, 10.0, 9000.0, CONTEXT)
+    load = OfferedLoad(2.0, 5000.0, 64, 10.0, 9000.0, CONTEXT)
     prompts = 5000.0 * _Times(pool(), NONE, {})._prompt_s(64)[3] / 2.0
     tokens = 9000.0 * _Times(pool(), NONE, {})._token_s(CONTEXT, 3) / 10.0
     assert _Times(pool(PREFILL), NONE, {}).needed(load, 3) == prompts
