@@ -240,8 +240,8 @@ class Race:
 
     def settle(self, best: Tried) -> None:
         """Run all trials of the counts below, down to one that certainly does not do: the margin's lower end."""
-        standing, count = self.standings[best.choice], best.replicas - 1
-        while count > standing.fails:
+        state, count = self.states[best.choice], best.replicas - 1
+        while count > state.fails:
             self.advance(best.choice, count, self._stages[-1])
             count -= 1
 
