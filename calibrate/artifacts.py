@@ -18,7 +18,6 @@ from sim.rates.posterior import SCHEMA, digest
 from sim.rates.provenance import Provenance
 
 # Packaged files are read on every what-if: a few hundred draws carry a 5-95 % interval to about 2 % of its width.
-THINNED_DRAWS = 800
 
 
 def write_posterior(

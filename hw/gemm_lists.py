@@ -1,22 +1,20 @@
-"""`python -m hw.gemm_lists`: lists of GEMMs for the suite `products` to measure, and the packaged table of what it measured."""
+"""`python -m hw.gemm_lists`: lists of GEMMs for the suite `products` to measure."""
 
 from __future__ import annotations
 
 import csv
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
-from hw.artifact import load
 from hw.exits import call
 from sim.cost import gemm
 from sim.errors import UsageError
-from sim.files import replacing, write_text
+from sim.files import write_text
 
 if TYPE_CHECKING:
     from sim.specs.gpu import GpuSpec
@@ -26,7 +24,6 @@ Array = NDArray[np.float64]
 COLUMNS = ("k", "n", "bias", "dtype", "layers")
 DTYPE, DTYPES = "bfloat16", ("bfloat16", "float32")
 MOST_PRODUCTS, MOST_SIDE, MOST_BYTES = 2000, 1 << 20, 1 << 22
-LEAST_ROWS = 40  # numbers of rows that a GEMM must have been measured at: few tell nothing of those between
 
 
 class ListedGemm(NamedTuple):
@@ -106,46 +103,9 @@ def _product(where: str, row: list[str]) -> tuple[ListedGemm, str]:
     return ListedGemm(int(k), int(n), bias == "1", dtype), layers
 
 
-def packed(files: Sequence[Path]) -> dict[str, Any]:
-    """The arrays of the packaged table (sim.cost.gemm), from files of the suite. Raises UsageError, naming the file, for one that is none.
-
-    Files of one GPU are taken together: a point's time is the geometric mean of what they say. Products of other element types than
-    bfloat16 are left out, and those that were hardly measured.
-    """
-    from sim.specs.gpus import get_gpu  # a bare host, which measures, need not have what reads the catalogue
-
-    logs: dict[str, dict[tuple[gemm.Gemm, int], list[float]]] = {}
-    for path in files:
-        data = load(path, "products")
-        own = logs.setdefault(get_gpu(str(data.attrs["gpu_name"])).name, {})
-        timed = data.isel(point=np.isfinite(data.time_s.values).any(axis=1) & (data["dtype"].values == DTYPE))
-        medians = np.nanmedian(timed.time_s.values.astype(np.float64), axis=1)  # time_s_median is rounded
-        columns = [timed[name].values.tolist() for name in ("k", "n", "bias", "rows")]
-        for k, n, bias, rows, seconds in zip(*columns, medians.tolist(), strict=True):
-            if seconds > 0:
-                own.setdefault((gemm.Gemm(k, n, bool(bias)), rows), []).append(float(np.log(seconds)))
-    for gpu, own in logs.items():
-        seen = Counter(product for product, _ in own)
-        logs[gpu] = {key: values for key, values in own.items() if seen[key[0]] >= LEAST_ROWS}
-    rows = sorted({rows for own in logs.values() for _, rows in own})
-    names = sorted({(gpu, product) for gpu, own in logs.items() for product, _ in own})
-    if not names:
-        raise UsageError(f"no {DTYPE} products were measured in these files")
-    found = [[logs[gpu].get((product, r), [np.nan]) for r in rows] for gpu, product in names]
-    seconds = np.exp([[np.mean(times) for times in row] for row in found])
-    return {
-        "gpu": np.array([gpu for gpu, _ in names]),
-        "k": np.array([product.k for _, product in names], dtype=np.int32),
-        "n": np.array([product.n for _, product in names], dtype=np.int32),
-        "bias": np.array([product.bias for _, product in names], dtype=bool),
-        "rows": np.array(rows, dtype=np.int32),
-        "seconds": seconds.astype(np.float32),
-    }
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """GEMMs: list those of catalogue models to measure, pack what was measured."""
+    """GEMMs of catalogue models, for the suite `products`."""
 
 
 @command.command("list")
@@ -170,17 +130,6 @@ def listing(models: str, tps: str, fits: str | None, out: Path) -> None:
         raise UsageError("no product is left to list")
     write_text(out, written(uses))
     click.echo(f"{out}: {len(uses)} products")
-
-
-@command.command("pack")
-@click.argument("root", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
-def pack(root: Path, out: Path) -> None:
-    """Write the table of measured GEMMs to OUT (.npz), from all */products*.nc below ROOT."""
-    arrays = packed(sorted(root.glob("*/products*.nc")))
-    with replacing(out) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, **arrays)
-    click.echo(f"{arrays['seconds'].shape[0]} products at {arrays['rows'].size} numbers of rows: {out}")
 
 
 if __name__ == "__main__":

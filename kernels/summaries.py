@@ -18,7 +18,6 @@ from kernels import checks, launch, paging
 
 KINDS = ("minmax", "minmax_fp8")
 FP8 = torch.float8_e4m3fn
-FP8_MAX = 448.0
 
 
 @dataclass(frozen=True)

@@ -28,20 +28,6 @@ def to_ticks(seconds: float) -> int:
     return round(seconds * TICKS_PER_S)
 
 
-def iterations_before(stretch: Stretch, wait: int) -> int:
-    """Number of iterations of the stretch that begin less than `wait` ticks (above 0) after its beginning."""
-    first, increment, _ = stretch
-    # a real root of first*n + increment*n*(n-1)/2 = wait as a guess, then exact integers
-    linear = first - increment / 2
-    guess = wait / first if not increment else ((linear * linear + 2 * increment * wait) ** 0.5 - linear) / increment
-    n = max(int(guess), 1)
-    while n > 1 and elapsed(stretch, n - 1) >= wait:
-        n -= 1
-    while elapsed(stretch, n) < wait:
-        n += 1
-    return n
-
-
 def elapsed(stretch: Stretch, n: int) -> int:
     """Ticks that the first `n` iterations of the stretch take."""
     return n * stretch.first + stretch.increment * (n * (n - 1) // 2)

@@ -244,7 +244,7 @@ def measured() -> dict[str, dict[Gemm, Measured]]:
 
 
 def read_table(file: IO[bytes]) -> dict[str, dict[Gemm, Measured]]:
-    """GEMM times by GPU, from a file of `python -m hw.gemm_lists pack`."""
+    """GEMM times by GPU, from a file of `python -m studies.measured_gemms`."""
     with np.load(file, allow_pickle=False) as data:
         columns = {name: data[name] for name in data.files}
     found: dict[str, dict[Gemm, Measured]] = {}

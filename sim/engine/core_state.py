@@ -139,9 +139,6 @@ class Core(NamedTuple):
     entries: Ints  # [ENTRY_ROOM * ENTRY]
 
 
-PRICES = ("chords", "by_rows", "heads")
-
-
 def make_core(
     config: EngineConfig,
     steps: StepTime,

@@ -10,7 +10,6 @@ Nobody can say what an iteration would have taken without one of its requests by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -84,9 +83,3 @@ def apportioned(ticks: Ints, weights: Floats) -> Ints:
     edges = np.minimum(np.floor(upto / np.where(total > 0, total, 1.0) * ticks[:, None]), ticks[:, None]).astype(np.int64)
     edges[:, -1] = ticks
     return np.diff(np.minimum(edges, ticks[:, None]), axis=1, prepend=0)
-
-
-def column_ticks(ticks: Sequence[int], weights: Floats) -> Ints:
-    """Ticks by column, over rows that took so many ticks each."""
-    found: Ints = apportioned(np.array(ticks, dtype=np.int64), weights).sum(axis=0)
-    return found

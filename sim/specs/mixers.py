@@ -346,5 +346,4 @@ class NoMixer(Absent):
     kind: Literal["none"] = field(default="none", init=False)
 
 
-Recurrent = GatedDeltaNet | Recurrence
 Mixer = Attention | LatentAttention | CompressedAttention | GatedDeltaNet | Recurrence | NoMixer

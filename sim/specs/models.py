@@ -12,7 +12,6 @@ from sim.specs.lookup import build_index, given_path, key, unknown
 from sim.specs.model import ModelSpec
 
 _FILE = Path(__file__).parent / "data" / "models.json"
-DEFAULT_MODEL = "Qwen2.5-7B-1M"
 
 
 def get_model(name_or_path: str) -> ModelSpec:

@@ -17,7 +17,7 @@ from sim.engine.step_clock import StepTime, staged_s
 from sim.specs.attention_policy import dense, pages
 from sim.specs.model import ModelSpec
 from sim.specs.precision import Precision
-from sim.ticks import TICK_S, Stretch, elapsed, iterations_before, to_ticks
+from sim.ticks import TICK_S, elapsed, to_ticks
 from tests.price.shapes import HYBRID_MOE, LATENT, QWEN_7B, SLIDING, mixed_shapes, rate_values
 
 BATCHES = st.lists(st.integers(1, 2**17), min_size=1, max_size=64)
@@ -63,13 +63,6 @@ def test_a_stretch_is_its_iterations_one_by_one(batch: int, mean: int, values: d
     each = [steps.stretch(batch, batch * (mean + i)).first for i in range(count)]
     assert [elapsed(whole, n) for n in range(count + 1)] == [sum(each[:n]) for n in range(count + 1)]
     assert whole.most >= 1
-
-
-@given(first=st.integers(1, 10**14), increment=st.integers(0, 10**11), wait=st.integers(1, 10**17))
-def test_iterations_before_counts_those_that_begin_earlier(first: int, increment: int, wait: int) -> None:
-    stretch = Stretch(first, increment, 0)
-    n = iterations_before(stretch, wait)
-    assert elapsed(stretch, n - 1) < wait <= elapsed(stretch, n)
 
 
 def test_jumps_only_where_the_price_depends_on_the_summed_context_alone() -> None:

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hw.artifact import SCHEMA, write
-from hw.gemm_lists import LEAST_ROWS, ListedGemm, command, models_of, packed, read_gemms, uses_of, written
+from hw.gemm_lists import ListedGemm, command, models_of, read_gemms, uses_of, written
 from sim.cost.gemm import layers_of
 from sim.errors import UsageError
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model, list_models
+from studies.measured_gemms import LEAST_ROWS, packed
 from tests.cli import run as simctl
 
 HEAD = "k,n,bias,dtype,layers\n"

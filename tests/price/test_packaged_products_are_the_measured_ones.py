@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from hw.artifact import load
-from hw.gemm_lists import packed
 from sim.cost.gemm import PACKAGED, Gemm, gemms_of, measured, nearest
 from sim.specs.models import get_model
+from studies.measured_gemms import packed
 
 ROOT = Path(str(files("scenarios"))) / "data" / "measured"
 FILES = sorted(ROOT.glob("*/products*.nc"))
