@@ -17,8 +17,6 @@ from sim.rates.fingerprint import formula_fingerprint
 from sim.rates.posterior import SCHEMA, digest
 from sim.rates.provenance import Provenance
 
-# Packaged files are read on every what-if: a few hundred draws carry a 5-95 % interval to about 2 % of its width.
-
 
 def write_posterior(
     path: str | Path,

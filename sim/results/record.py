@@ -55,8 +55,11 @@ REQUEST_INTS = (
     "repeated_tokens",
 )  # fmt: skip
 FLOATS, INTS = len(REQUEST_FLOATS), len(REQUEST_INTS)
-REACHED, SCHEDULED, FIRST, FINISH, CANCELLED, SUBMITTED, FIRST_SAMPLED, LAST_SAMPLED = range(1, 9)
-GENERATED, REPLICA, REJECTED, DECISION = 2, 5, 7, 8
+REACHED, SCHEDULED, FIRST, FINISH, CANCELLED, SUBMITTED, FIRST_SAMPLED, LAST_SAMPLED = map(
+    REQUEST_FLOATS.index,
+    ("reached_s", "scheduled_s", "first_token_s", "finish_s", "cancelled_s", "submitted_s", "first_sampled_s", "last_sampled_s"),
+)
+GENERATED, REPLICA, REJECTED, DECISION = map(REQUEST_INTS.index, ("generated_tokens", "replica", "rejected", "decision"))
 QUEUE, TTFT, BUCKET, TOO_LONG, LOST = 1, 2, 3, 4, 5  # in `rejected`: which limit of admission turned a request away, or a failed replica
 NOT_YET = array("d", [math.nan] * FLOATS)
 SPARSE_BYTES = 2**22  # of a sparse table that stay in memory
