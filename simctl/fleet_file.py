@@ -118,7 +118,7 @@ def load_fleet(path: Path, deploy: Deploy) -> Fleet:
     from sim.cluster.kv_moves import StoreSpec
     from sim.cluster.network import NetworkSpec
     from sim.study.fleet_spec import Fleet
-    from simctl.asked.deployment_pools import is_fleet, pools_of
+    from simctl.from_options.deployment_pools import is_fleet, pools_of
 
     text = text_of(path, MAX_BYTES, path.name)
     root = At(path.name, read_yaml(text, path.name) if is_fleet(path.name, text) else pools_of(path.name, text))

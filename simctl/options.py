@@ -36,7 +36,7 @@ def _take_deployment(ctx: click.Context, param: click.Parameter, path: Path | No
     """Settings of a deployment file as defaults of the command's options."""
     if path is None:
         return
-    from simctl.asked.from_deployment import defaults_for, read_deployment
+    from simctl.from_options.from_deployment import defaults_for, read_deployment
 
     found = read_deployment(path)
     defaults, unused = defaults_for(found, {option.name or "" for option in members_of(ctx.command.params)})

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from simctl.asked.questions import MANY
+from simctl.from_options.questions import MANY
 from simctl.option_groups import Sectioned
 from simctl.option_types import CURVE, DURATION, Parsed
 from simctl.options import grouped

@@ -64,13 +64,13 @@ class ScenarioCell:
 
     def question(self) -> Any:
         """The question that the options ask."""
-        from simctl.asked.questions import QUESTIONS
+        from simctl.from_options.questions import QUESTIONS
 
         return QUESTIONS[self.command](self.options())
 
     def answer(self) -> dict[str, Any]:
         """The command's answer as plain data, as its --json prints it."""
-        from simctl.asked.answers import plain_answer
+        from simctl.from_options.answers import plain_answer
 
         return plain_answer(self.question())
 

@@ -44,7 +44,7 @@ def command(log: Path, as_json: bool, **options: Any) -> None:
     from calibrate.logs.log_rates import rates_from_log
     from calibrate.measured_files import resolved
     from calibrate.sampling import Settings
-    from simctl.asked.logs import read_served_log
+    from simctl.from_options.logs import read_served_log
     from simctl.text.learn_text import show
 
     writable(options["out"])

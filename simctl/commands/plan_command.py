@@ -32,7 +32,7 @@ def command(file: Path | None, **options: Any) -> None:
           --num-prompts 800 --slo "ttft:p99<500ms tpot:p95<40ms"
     """
     from sim.planning.words import for_how_long
-    from simctl.asked.questions import plan_of
+    from simctl.from_options.questions import plan_of
     from simctl.text.plan_progress import PlanProgress
     from simctl.text.plan_text import print_answer
 

@@ -32,8 +32,8 @@ def command(**options: Any) -> None:
     """
     from sim.files import replaced_directory
     from sim.results.run_files import RUN_FILE, SUMMARY_FILE, summary_json, write_run
-    from simctl.asked.answers import simulated, summary_of
-    from simctl.asked.questions import simulate_of
+    from simctl.from_options.answers import simulated, summary_of
+    from simctl.from_options.questions import simulate_of
 
     out: Path | None = options["out"]
     chrome, plot = writable(options["chrome_trace"]), writable(options["plot"])

@@ -81,7 +81,7 @@ def command(
       simctl validate --run LOG.csv --model Llama-3.1-8B --gpu H100
     """
     from calibrate.served.scores import require_in_bounds
-    from simctl.asked.served_runs import chosen_runs, left_out_of_all, validate_all
+    from simctl.from_options.served_runs import chosen_runs, left_out_of_all, validate_all
     from simctl.text.validate_text import show_left_out, show_reports
 
     if options["list_runs"]:

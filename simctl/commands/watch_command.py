@@ -12,7 +12,7 @@ from hw.serve.http_stream import split_url
 from sim.errors import UsageError
 from sim.files import writable
 from sim.slo import Condition, parse_slo
-from simctl.asked.deployments import deployment_of
+from simctl.from_options.deployments import deployment_of
 from simctl.options import deployment_options, limit_options, rate_options
 from simctl.watch.follow import follow
 from simctl.watch.live import History, serve_history

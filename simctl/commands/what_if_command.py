@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sim.files import writable
-from simctl.asked.questions import what_if_of
+from simctl.from_options.questions import what_if_of
 from simctl.option_types import BATCHES, TOKENS
 from simctl.options import deployment_options, limit_options, rate_options, served_option
 

@@ -106,7 +106,7 @@ def question_of(attrs: Mapping[str, Any], file: Path) -> Question:
 def answer(question: Question, values: Mapping[str, float], known: dict[Any, Any]) -> dict[str, Any]:
     """Answer of `simctl simulate` at these values: figures with intervals, and distributions. `known` keeps rates. SimctlError."""
     from sim.study.simulate import run_study
-    from simctl.asked.questions import simulate_of
+    from simctl.from_options.questions import simulate_of
     from simctl.report.of_run import part_of
     from simctl.report.page import number, span
 

@@ -23,7 +23,7 @@ COMMAND = """
 import sys, time
 import simctl.text.progress as p
 p.AFTER_S = 0.0
-from simctl.asked import served_runs as validate
+from simctl.from_options import served_runs as validate
 from simctl.scenario import ScenarioCell
 held = ScenarioCell.answer
 ScenarioCell.answer = lambda cell: time.sleep(0.2) or held(cell)

@@ -12,8 +12,8 @@ from sim.specs.parallel import Parallel
 from sim.specs.topology import default_topology, with_node
 from sim.study.deployment import Deployment
 from sim.study.fleet_spec import PoolSpec
-from simctl.asked.deployments import deployment_of, fleet_of
 from simctl.commands.simulate_command import command
+from simctl.from_options.deployments import deployment_of, fleet_of
 from simctl.plan_options import EMITS
 
 LIMITS = {

@@ -6,8 +6,8 @@ import pytest
 
 from sim.errors import SimctlError
 from sim.study.deployment import Deployment, plan_engine
-from simctl.asked.deployments import deployment_of
 from simctl.commands.simulate_command import command
+from simctl.from_options.deployments import deployment_of
 from tests.cli import run
 
 ASKED = ("simulate", "--model", "Llama-3.1-8B", "--num-prompts", "5", "--request-rate", "1", "--draws", "0")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
-from simctl.asked.logs import read_served_log, served_by
+from simctl.from_options.logs import read_served_log, served_by
 
 if TYPE_CHECKING:
     from calibrate.served.left_out import LeftOut

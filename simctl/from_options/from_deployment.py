@@ -19,7 +19,7 @@ from sim.engine.versions import NEWEST
 from sim.errors import UsageError
 from sim.files import text_of
 from sim.yaml_text import read_yaml
-from simctl.asked.server_flags import DRAFTERS, FLAGS, NO_MATTER, SWITCHES
+from simctl.from_options.server_flags import DRAFTERS, FLAGS, NO_MATTER, SWITCHES
 
 MOST_BYTES = 1 << 18
 SERVERS = {

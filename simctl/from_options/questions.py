@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sim.errors import SimctlError, UsageError
-from simctl.asked.deployments import attention_fields, deployment_of, fields_of, fleet_of, topology_of
-from simctl.asked.workloads import workload_of
+from simctl.from_options.deployments import attention_fields, deployment_of, fields_of, fleet_of, topology_of
+from simctl.from_options.workloads import workload_of
 
 if TYPE_CHECKING:
     from sim import Plan, RegimeMap, Simulate, WhatIf

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from sim.yaml_text import read_yaml
-from simctl.asked.from_deployment import Found, commands_of, documents_of, front_of, read_server, walk
+from simctl.from_options.from_deployment import Found, commands_of, documents_of, front_of, read_server, walk
 from simctl.option_groups import members_of
 
 ROLES = ("prefill", "decode")
