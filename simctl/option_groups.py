@@ -103,14 +103,37 @@ class Sectioned(click.Command):
                     formatter.write_dl(rows)
 
 
+_SPELT = {
+    "-pp": "--pp",
+    "-dp": "--dp",
+    "-ep": "--ep",
+    "--kv-cache-dtype": "--kv-dtype",
+    "--num-gpu-blocks-override": "--num-gpu-blocks",
+    "--tp-size": "--tp",
+    "--pp-size": "--pp",
+    "--mem-fraction-static": "--gpu-memory-utilization",
+    "--chunked-prefill-size": "--max-num-batched-tokens",
+    "--max-running-requests": "--max-num-seqs",
+    "--context-length": "--max-model-len",
+    "--page-size": "--block-size",
+    "--disable-radix-cache": "--no-enable-prefix-caching",
+    "--disable-cuda-graph": "--enforce-eager",
+}
+
+
 def as_settings(args: Sequence[str], params: Sequence[click.Parameter]) -> Iterator[str]:
-    """Arguments in which `--enforce-eager`, as engines spell it, is `--engine-option enforce-eager=true`: so for all settings of groups."""
+    """Arguments in which `--enforce-eager`, as engines spell it, is `--engine-option enforce-eager=true`: so for all settings of groups.
+    Flags of vLLM and SGLang that go by another name here are taken, too.
+    """
     own = {name for param in params for name in (*param.opts, *param.secondary_opts)}
     known = {name: member for param in params if isinstance(param, SettingGroup) for member in param.members for name in member.opts}
     rest = list(args)
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
+        if name in _SPELT and name not in own:
+            name = _SPELT[name]
+            word = f"{name}{equals}{value}"
         off = name.startswith("--no-") and name not in known
         member = known.get(name.replace("--no-", "--", 1) if off else name)
         if word == "--" or name in own or member is None or (off and not member.is_flag) or not (equals or member.is_flag or rest):

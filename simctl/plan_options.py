@@ -48,7 +48,7 @@ plan_options = grouped(
     ),
     click.option("--gpu", type=VALUES, help="GPUs to choose among: H100,L40S."),
     click.option("--tp", type=VALUES, default="1", show_default=True, help="GPUs per replica to choose among: 1,2."),
-    click.option("--dtype", type=VALUES, help="Weight dtypes to choose among: bf16,fp8. [default: 16 bits]"),
+    click.option("--dtype", type=VALUES, help="Weight dtypes to choose among: bf16,fp8. [default: the checkpoint's, else 16 bits]"),
     click.option("--kv-dtype", type=VALUES, help="KV-cache dtypes to choose among. [default: 16 bits]"),
     click.option("--attention", type=VALUES, help="Attention policies to choose among: dense,pages:64. [default: dense]"),
     click.option("--router", type=VALUES, default="round-robin", show_default=True, help="Routers to choose among."),

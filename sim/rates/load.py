@@ -115,8 +115,8 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
     """Notes on rates: which part of the deployment nobody measured; empty where all of it was."""
     d = deployment
     outside = _outside(d, rates).values()
-    notes = [f"{OUTSIDE} {'; '.join(outside)}."] if outside else []
-    notes += checkpoint_notes(d.model, d.precision)
+    notes = checkpoint_notes(d.model, d.precision)
+    notes += [f"{OUTSIDE} {'; '.join(outside)}."] if outside else []
     if d.gpu.source.startswith(OTHER_MAKER):
         loss, spread = np.exp(OTHER_MAKER_LOSS), np.exp(1.645 * OTHER_MAKER_SD)
         taken = f"kernels are taken for {loss:.2g} times as slow as by such a datasheet elsewhere, {spread:.2g} times more or less"

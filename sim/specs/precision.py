@@ -26,6 +26,9 @@ DTYPE_BYTES: dict[str, float] = {
     "w8a16": 1.0,
     **{name: gguf.nominal_bytes(name) for name in gguf.GGUF},
 }
+# As engines spell dtypes; auto is the checkpoint's
+SPELT = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "auto": None}
+SPELT |= dict.fromkeys(("fp8_e4m3", "fp8_e5m2"), "fp8")
 KV_DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8")
 STATE_BYTES = 4.0  # recurrent state is float32 in every engine looked at (reference: gdn/state_dtypes.csv)
 ACTIVATION_BYTES = 2.0
@@ -78,9 +81,10 @@ def sixteen_bits(gpu: GpuSpec) -> str:
 def served_precision(model: ModelSpec, gpu: GpuSpec, dtype: str | None = None, kv_dtype: str | None = None) -> Precision:
     """The precision that an engine serves a model in: as asked, else as its checkpoint is stored, else 16 bits."""
     sixteen, checkpoint = sixteen_bits(gpu), model.checkpoint
+    dtype, kv_dtype = (SPELT.get(asked.lower(), asked.lower()) if asked else None for asked in (dtype, kv_dtype))
     weights = dtype or (checkpoint.dtype if checkpoint else sixteen)
     cached = checkpoint.kv_dtype if checkpoint and weights == checkpoint.dtype else None
-    return Precision(weights.lower(), kv_dtype or cached or sixteen)
+    return Precision(weights, kv_dtype or cached or sixteen)
 
 
 def checkpoint_notes(model: ModelSpec, precision: Precision) -> list[str]:

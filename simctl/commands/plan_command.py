@@ -32,19 +32,25 @@ def command(file: Path | None, **options: Any) -> None:
           --num-prompts 800 --slo "ttft:p99<500ms tpot:p95<40ms"
     """
     from sim.planning.words import for_how_long
+    from sim.specs.precision import checkpoint_notes
     from simctl.from_options.questions import plan_of
     from simctl.text.plan_progress import PlanProgress
     from simctl.text.plan_text import print_answer
 
     if file is not None:
         options = _of_scenario(file, options)
-    watch = PlanProgress(options["progress"])
+    watch, told = PlanProgress(options["progress"]), dict[str, None]()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is known is printed
     question = plan_of(options)
     answer = question.answer(watch.of)
     watch.end()
     if options["num_prompts"] is not None and (lasts := for_how_long(question.workload, question.for_s)):
         click.echo(f"--num-prompts is not used: the load lasts {lasts}, and trials are as long as that takes", err=True)
+    given = question.deployments
+    for d in given.values() if isinstance(given, Mapping) else given:
+        told |= dict.fromkeys(checkpoint_notes(d.model, d.precision))
+    for note in told:
+        click.echo(note, err=True)
     if options["as_json"]:
         import json
 

@@ -13,6 +13,7 @@ from sim.errors import UsageError
 from sim.files import writable
 from sim.slo import Condition, parse_slo
 from simctl.from_options.deployments import deployment_of
+from simctl.option_groups import Sectioned
 from simctl.options import deployment_options, limit_options, rate_options
 from simctl.watch.follow import follow
 from simctl.watch.live import History, serve_history
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from sim.twin.curve import LatencyCurve
 
 
-@click.command("watch")
+@click.command("watch", cls=Sectioned, sections={})
 @click.argument("urls", nargs=-1, required=True, metavar="URL...")
 @deployment_options
 @limit_options

@@ -9,11 +9,12 @@ import click
 
 from sim.files import writable
 from simctl.from_options.questions import what_if_of
+from simctl.option_groups import Sectioned
 from simctl.option_types import BATCHES, TOKENS
 from simctl.options import deployment_options, limit_options, rate_options, served_option
 
 
-@click.command("what-if")
+@click.command("what-if", cls=Sectioned, sections={})
 @click.option("--ctx", "context", type=TOKENS, required=True, help="Context length: 8192, 128K, 1M (K = 2**10, M = 2**20).")
 @deployment_options
 @limit_options

@@ -33,6 +33,7 @@ def render(run: Run, explain: bool = False) -> None:
     from sim.rates.load import OUTSIDE, scope_notes
     from sim.results.power import power_words
     from sim.results.tables import benchmark_table
+    from sim.specs.precision import checkpoint_notes
     from simctl.text.fleet_text import fleet_lines
 
     study, config = run.study, run.config
@@ -45,7 +46,9 @@ def render(run: Run, explain: bool = False) -> None:
         else:
             notes.append(f"{grounds(pool.spec.deployment.gpu.name, pool.rates.source)}.")
             scope = [note for note in scope if pool.rates.source.measured or not note.startswith(OUTSIDE)]
-            scope = scope[:1] + ([f"{len(scope) - 1} more notes on them by --explain"] if len(scope) > 1 else [])
+            always = len(checkpoint_notes(pool.spec.deployment.model, pool.spec.deployment.precision))  # what was read, and what was not
+            more = len(scope) - always - 1
+            scope = scope[: always + 1] + ([f"{more} more notes on them by --explain"] if more > 0 else [])
         notes += [f"rates: {note}" for note in scope]
         for note in notes:
             if note not in printed:

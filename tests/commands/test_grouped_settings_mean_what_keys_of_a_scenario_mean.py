@@ -41,6 +41,12 @@ FLAGS = [
     (["--max-loras", "3", "--enable-lora"], ["--engine-option", "max-loras=3", "--engine-option", "enable-lora"]),
     (["--data-parallel-size=8", "--enable-expert-parallel"], ["--parallel", "dp=8", "--parallel", "ep"]),
     (["-tp", "2", "--pipeline-parallel-size", "2"], ["--tp", "2", "--parallel", "pp=2"]),
+    (["-dp=8", "-ep", "-pp", "2"], ["--parallel", "dp=8", "--parallel", "ep", "--parallel", "pp=2"]),
+    (["--kv-cache-dtype=fp8", "--disable-cuda-graph"], ["--kv-dtype", "fp8", "--enforce-eager"]),
+    (
+        ["--tp-size", "2", "--mem-fraction-static=0.8", "--max-running-requests", "9", "--disable-radix-cache"],
+        ["--tp", "2", "--gpu-memory-utilization", "0.8", "--max-num-seqs", "9", "--no-enable-prefix-caching"],
+    ),
 ]
 
 

@@ -11,6 +11,7 @@ from sim.specs.models import catalogue_config, get_model
 from sim.specs.precision import Precision
 from sim.specs.stored import stored
 from sim.study.memory import loaded_weight_bytes
+from tests.cli import run
 from tests.specs.configs import config
 
 FP8_BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
@@ -136,6 +137,14 @@ def test_modules_with_bits_of_their_own(quantization, share):
 )
 def test_what_is_not_read_is_named(more, said):
     assert published("Llama-3.1-8B", FP8_BLOCKS | more).notes == (f"quantization_config: {said}.",)
+
+
+def test_simulate_and_plan_name_it(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(catalogue_config("Qwen3-8B") | {"quantization_config": FP8_BLOCKS | {"surprising": 1}}))
+    asked = ("--gpu", "H100", "--model", str(path), "--num-prompts", "4", "--request-rate", "2")
+    assert "quantization_config: not read: surprising." in run("simulate", *asked, "--draws", "0").stdout
+    assert "not read: surprising." in run("plan", *asked, "--slo", "ttft:p90<9s", "--quick", "--within", "5s").stderr
 
 
 @pytest.mark.parametrize("both", [True, False])

@@ -21,6 +21,13 @@ def test_bf16_is_refused_where_there_is_none_and_fp16_is_the_default(gpu):
         Deployment.of(MODEL, gpu, kv_dtype="bf16")
 
 
+def test_engines_spellings():
+    asked = {("half", "fp8_e5m2"): ("fp16", "fp8"), ("bfloat16", "auto"): ("bf16", "bf16"), ("auto", "float16"): ("bf16", "fp16")}
+    for (dtype, kv), own in asked.items():
+        found = Deployment.of(MODEL, "H100", dtype=dtype, kv_dtype=kv).precision
+        assert (found.weights, found.kv) == own
+
+
 @pytest.mark.parametrize("dtype", ["fp8", "int8", "mxfp4", "nvfp4"])
 def test_a_card_without_kernels_for_it_refuses(dtype):
     with pytest.raises(UsageError, match=f"V100 runs no {dtype} weights"):
