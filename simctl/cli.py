@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import sys
@@ -74,7 +73,6 @@ def group() -> None:
 
 def main(argv: list[str] | None = None) -> Any:
     """Entry point: run the group, and turn any expected failure into one line on stderr and its exit code."""
-    gc.set_threshold(50_000)  # importing makes many objects and hardly a cycle
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # starting threads takes a tenth of a what-if, and no matrix here is large
     try:
         return group.main(args=argv, prog_name="simctl", standalone_mode=False) or 0

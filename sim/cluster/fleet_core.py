@@ -50,7 +50,7 @@ def serve_fleet(f: FleetCore, given: Given) -> int:
             c[on.AT] = replica // on.LOAD
         e = core_of(f, c[on.AT])
         reason = advance(e, given)
-        if reason:
+        if reason or c[on.ALONE]:
             return reason
         replica = c[on.AT]
         c[on.AT] = -1

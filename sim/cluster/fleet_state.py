@@ -12,6 +12,7 @@ from sim.engine.core_state import Core, Ints
 _places = count()
 CALLS, REPLICAS, POLICY, BLOCK, DISPATCH, SERIAL_WORK = (next(_places) for _ in range(6))  # a call is one request of the trace
 FREE, HELD, HELD_HEAD, HELD_TAIL, EVENTS, SERIAL, NOW, NEXT, SENT, ENDED, AT = (next(_places) for _ in range(11))
+ALONE = next(_places)  # another fleet drives the engine AT, and each call lets it go on once
 COUNTS = next(_places)
 # `x`: seconds of the host, and options of policies
 REQUEST_S, PROMPT_TOKEN_S, RESPONSE_S, TOKEN_S, OVERLOAD, DECODE_WEIGHT, IDLE_SCORE = range(7)

@@ -24,6 +24,7 @@ from sim.cluster.pools import SERVE
 from sim.cluster.router import make_router
 from sim.cost.api_server import departures
 from sim.engine import compiled
+from sim.engine.array_engine import uncovered
 from sim.engine.config import EngineConfig
 from sim.engine.core_log import Expanded, LazyColumns
 from sim.engine.core_state import names_of
@@ -62,17 +63,30 @@ class Arrivals:
     decision: str
 
 
-def applies(study: Study, pools: Sequence[PlannedPool], trace: Trace) -> bool:
-    """Whether the run is one of a pool that serves, with nothing beside it that changes who is served where."""
-    fleet, spec, config = study.whole_fleet, pools[0].spec, pools[0].config
-    alone = len(pools) == 1 and spec.role == SERVE and not (fleet.changes or fleet.scaling or fleet.store)
-    simple = spec.max_in_flight is None and spec.fetch is None and spec.max_prompt_tokens is None
-    if not (alone and simple) or study.deployment.admission != NO_LIMITS or trace.cancel_s or trace.after or not len(trace):
-        return False
+def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None) -> str:
+    """Why a run is not served by one call of the array engine, but event by event; nothing where it is."""
+    fleet, spec, config, steps = study.whole_fleet, pools[0].spec, pools[0].config, pools[0].cost(draw).steps
     router, options = spec.deployment.router, spec.deployment.router_options
-    shared = _shared(trace, config.block_size, config.max_model_len)
-    in_time = float(np.nanmax(trace.arrival_s, initial=0.0)) * TICKS_PER_S < MOST_TICKS
-    return in_time and covers_router(router, options, spec.most, config, shared)
+
+    def routed() -> bool:
+        return covers_router(router, options, spec.most, config, _shared(trace, config.block_size, config.max_model_len))
+
+    reasons = (
+        (len(pools) > 1 or spec.role != SERVE, "several pools"),
+        (fleet.changes, "replicas that start or fail"),
+        (fleet.scaling, "an autoscaler"),
+        (fleet.store or spec.fetch is not None, "KV that moves"),
+        (spec.max_in_flight is not None or spec.max_prompt_tokens is not None, "limits of a pool"),
+        (study.deployment.admission != NO_LIMITS, "admission"),
+        (trace.cancel_s, "clients that give up"),
+        (trace.after, "calls that wait for several"),
+        (not len(trace), "no requests"),
+        (uncovered(config, steps, ranks=True), uncovered(config, steps, ranks=True)),
+        (not steps.whole, "iterations in parts"),
+        (float(np.nanmax(trace.arrival_s, initial=0.0)) * TICKS_PER_S >= MOST_TICKS, "days of requests"),
+    )
+    why = next((why for holds, why in reasons if holds), "")
+    return why or ("" if routed() else f"what router {router} sees")
 
 
 def _apart(trace: Trace, router: str, options: Mapping[str, Any], max_concurrency: int | None) -> bool:
@@ -120,7 +134,7 @@ def to_ticks(seconds: Floats) -> Ints:
 
 
 def run_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None, *, keep: bool) -> RunRecord:
-    """The run, as sim.cluster.simulation would have it; `applies` must hold. `keep` keeps the iteration log."""
+    """The run, as sim.cluster.simulation would have it; nothing of `event_by_event` may hold. `keep` keeps the iteration log."""
     pool, config, d = pools[0], pools[0].config, pools[0].spec.deployment
     router = d.router, dict(d.router_options), study.workload.max_concurrency
     return serve_directly(trace, config, pool.cost(draw), pool.host, pool.spec.most, *router, keep=keep)

@@ -13,6 +13,7 @@ from sim.cluster.replica import Engine, SteppedEngine
 from sim.cluster.simulation import simulate_pools
 from sim.cost.batch import mixed_batch
 from sim.engine.array_engine import ArrayEngine, covers
+from sim.engine.compiled import worth
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request, Scheduler
 from sim.engine.registry import make_scheduler
@@ -21,7 +22,7 @@ from sim.engine.vllm import check_fits
 from sim.errors import UsageError
 from sim.results.record import RunRecord
 from sim.study.deployment import mean_context, plan_engine
-from sim.study.direct import applies, run_directly
+from sim.study.direct import event_by_event, run_directly
 from sim.study.studied import PlannedPool, Progress, Study
 from sim.ticks import TICK_S
 from sim.workload.sources import TraceSource
@@ -109,10 +110,7 @@ def run_planned(
 
 def runs_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None) -> bool:
     """Whether the array engine serves the run (sim.study.direct), and keeps its log at no great cost."""
-    if not applies(study, pools, trace):
-        return False
-    steps = pools[0].cost(draw).steps
-    return covers(pools[0].config, steps, ranks=True) and steps.whole
+    return not event_by_event(study, pools, trace, draw)
 
 
 def _directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None, keep: bool) -> RunRecord | None:
@@ -140,8 +138,10 @@ def run_fast(
     if any(pool.config.enable_prefix_caching for pool in pools):
         shared = TraceSource(trace, config.block_size, config.max_model_len).shared_blocks()
 
+    quick = worth(int(trace.output_tokens.sum()))
+
     def fast(config: EngineConfig, cost: IterationCost) -> Engine:
-        return ArrayEngine(config, cost.steps, shared, numbers)
+        return ArrayEngine(config, cost.steps, shared, numbers, quick)
 
     return _run(study, pools, trace, draw, fast, False, on_progress, Clock())
 

@@ -29,6 +29,7 @@ from sim.results.power import Power, power_of
 from sim.results.record import RunRecord
 from sim.results.run_files import to_dataset
 from sim.study.deployment import Deployment
+from sim.study.direct import event_by_event
 from sim.study.fleet_spec import Fleet
 from sim.study.lasting import Lasting, Lasts, can_last
 from sim.study.run import check_all_fit, planned, run_fast, run_planned, runs_directly
@@ -90,12 +91,18 @@ class Run:
             else "blocks of this run",
             "rates_90": self.rate_intervals,
             "cost_shares": self.cost_shares,
+            **({"event_by_event": why} if (why := self.event_by_event) else {}),
             **({"power": asdict(power)} if (power := self.power) else {}),
             **({"tenants": tenant_figures(self.record)} if self.record.tenants else {}),
             **self.fleet_tables,
             "provenance": provenance(self.study, self.config) | attrs,
             **({"goal": self.reached.to_dict()} if self.reached else {}),
         }
+
+    @property
+    def event_by_event(self) -> str:
+        """What of the question made the run take the slow way (sim.study.direct); nothing where it did not."""
+        return event_by_event(self.study, self.pools, self.study.workload.trace)
 
     @property
     def fleet_tables(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sim.study.studied import PlannedPool
     from sim.workload.trace import Trace
 
+MANY = 2_000  # requests from which it shows which way a run was simulated
 SATURATED = 0.05  # share of the requests waiting at the last arrival from which a backlog is worth a word
 
 
@@ -54,6 +55,8 @@ def render(run: Run, explain: bool = False) -> None:
             if note not in printed:
                 _say(note)
         printed.update(notes)
+    if (explain or len(study.workload.trace) >= MANY) and (why := run.event_by_event):
+        _say(f"simulated event by event, for {why}: slower, the same figures")
     for note in study.workload.trace.notes:
         _say(f"trace: {note}")
     click.echo(benchmark_table(run.summary, run.noise, run.rate_intervals or None, config.num_gpu_blocks - 1, explain))

@@ -19,6 +19,7 @@ from sim.cluster.admission import NO_LIMITS, Admission, AdmissionLimits
 from sim.cluster.replica import Change, SteppedEngine
 from sim.cluster.router import ROUTERS, make_router, router_options
 from sim.cluster.simulation import simulate
+from sim.engine import compiled
 from sim.engine.array_engine import ArrayEngine
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
@@ -72,13 +73,13 @@ class Case:
     transferred: tuple[int, ...] = (0,)  # KV tokens that come with requests, in turn
     router_options: Mapping[str, Any] = field(default_factory=dict)
 
-    def run(self, fast: bool) -> RunRecord:
+    def run(self, fast: bool, machine: bool = False) -> RunRecord:
         source = Transferring(self.trace, self.config.block_size, self.transferred)
         shared, numbers = source.shared_blocks() if fast else {}, {}
         return simulate(
             source,
             [
-                ArrayEngine(self.config, cost.steps, shared, numbers) if fast else SteppedEngine(make_scheduler(self.config), cost)
+                ArrayEngine(self.config, cost.steps, shared, numbers, machine) if fast else SteppedEngine(make_scheduler(self.config), cost)
                 for cost in self.costs
             ],
             router=make_router(self.router, len(self.costs), self.config.block_size, self.config.num_gpu_blocks, self.router_options),
@@ -194,9 +195,9 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-def same(case: Case) -> RunRecord:
-    """The event loop's record, held to be the fast path's."""
-    slow, quick = case.run(fast=False), case.run(fast=True)
+def same(case: Case, machine: bool = False) -> RunRecord:
+    """The event loop's record, held to be the fast path's, as plain Python or as `machine` code."""
+    slow, quick = case.run(fast=False), case.run(True, machine)
     assert list(quick.request_ids) == list(slow.request_ids)
     assert list(quick.session_ids) == list(slow.session_ids)
     for name, values in slow.requests.items():
@@ -226,6 +227,14 @@ def test_same_requests_to_the_last_bit(case: Case) -> None:
 @given(cases())
 def test_same_requests_of_five_thousand_workloads(case: Case) -> None:
     note(case, same(case))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not compiled.available(), reason="numba is not installed")
+@settings(max_examples=1000)
+@given(cases())
+def test_same_requests_of_a_thousand_workloads_compiled(case: Case) -> None:
+    note(case, same(case, machine=True))
 
 
 def calls(asks: list[tuple[float, int, int]], texts: list[int] | None = None) -> Trace:

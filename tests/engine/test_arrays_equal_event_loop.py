@@ -22,7 +22,7 @@ from sim.cluster.simulation import simulate
 from sim.cost.batch import BatchShape
 from sim.cost.step_time import attention_s, step_terms
 from sim.engine import compiled
-from sim.engine.array_engine import covers
+from sim.engine.array_engine import uncovered
 from sim.engine.config import EngineConfig
 from sim.engine.core_log import Expanded
 from sim.engine.registry import make_scheduler
@@ -74,7 +74,7 @@ def cases(draw: st.DrawFn) -> Case:
     config = draw(limits(block, longest))
     if ranked:
         config = replace(config, policy="priority")
-        assume(covers(config, COSTS[0].steps, ranks=True))
+        assume(not uncovered(config, COSTS[0].steps, ranks=True))
     router = draw(st.sampled_from(list(ROUTES) if together else ["round-robin", "random"]))
     choices = {"dispatch_s": (0.0, 0.0, 0.004, 0.2), "idle_scores_zero": (False, True), "decode_weight": (0.01, 3.0), "remembers": (9999,)}
     options = {name: draw(st.sampled_from(choices[name])) for name in router_options(router) if name in choices and together}

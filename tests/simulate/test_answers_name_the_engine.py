@@ -1,5 +1,7 @@
 """What is not plain from the limits is said above the table: whose decisions, slots of recurrent state, tiers of KV."""
 
+import json
+
 import pytest
 
 from tests.cli import run
@@ -28,6 +30,23 @@ def test_what_is_not_vllms_plain_engine_is_said(arguments, said):
 def test_a_plain_engine_needs_no_words():
     above = run(*COMMON, "--model", "Llama-3.1-8B").stdout
     assert not any(word in above for word in ("engine:", "recurrent state", "beyond HBM"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((), None),
+        (("--engine", "sglang"), "engine sglang"),
+        (("--admission", "max_queue=3"), "admission"),
+        (("--replicas", "2", "--router", "lmetric", "--router-option", "snapshot_s=1"), "what router lmetric sees"),
+    ],
+)
+def test_what_keeps_a_run_from_the_array_engine_is_said_once(arguments, why):
+    result = run(*COMMON, "--model", "Llama-3.1-8B", *arguments, "--explain")
+    assert result.stdout.count("simulated event by event") == (why is not None)
+    assert why is None or f"event by event, for {why}" in result.stdout
+    told = json.loads(run(*COMMON, "--model", "Llama-3.1-8B", *arguments, "--json").stdout)
+    assert told.get("event_by_event") == why
 
 
 def test_a_servegen_folder_one_level_up_says_where_to_look(tmp_path):
