@@ -13,7 +13,7 @@ help:
 	@echo 'make test             install what the tests need, lint, test'
 	@echo 'make test-all         the slow tests, too; make test-vllm, test-sglang: against the engines'
 	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
-	@echo 'make bench-sim        speed of the simulator; also bench-start, -plan, -sweep, -calibrate, -peers'
+	@echo 'make bench-sim        speed of the simulator; also bench-curve, -start, -plan, -sweep, -calibrate, -peers'
 	@echo 'make routing          the published routing study, simulated (what is missing of 270 runs of seconds each)'
 	@echo 'make ablate           is every term of the step time worth its place? (minutes; in a checkout)'
 	@echo 'make rates            rebuild every packaged posterior, overhead and page that the formula changes (an hour; resumes)'
@@ -141,6 +141,10 @@ test-sglang: $(VLLM_VENV)/.sglang
 
 bench-sim: compile
 	$(BIN)/python docs/bench_sim.py
+
+.PHONY: bench-curve
+bench-curve: compile
+	$(BIN)/python docs/bench_sim.py --curve
 
 # vLLM's CPU build, without the vision and audio packages it names; Python 3.11 or 3.12, Linux.
 $(VENV)/.engine-cpu: pyproject.toml | $(VENV)/bin/python

@@ -1,4 +1,5 @@
 """CPU seconds and memory of `simctl simulate` as whole processes: `make bench-sim`; `--plain` without compiled code, and `--only TEXT`.
+`--curve` (`make bench-curve`): how they grow with requests, replicas, context and draws.
 
 Llama-3.1-8B on H100s, 512 tokens in and 128 out. `default` is what a user gets who asks for nothing (20 draws, iteration log, intervals),
 `lean` the requests alone. Bars are for a machine that takes REFERENCE_S for twenty million integer additions; times are scaled by that.
@@ -30,6 +31,14 @@ CASES = (  # what it is, options, bar, bar without compiled code
     ("1,000,000 over 64 replicas, lmetric", f"--num-prompts 1000000 --request-rate 1280 --replicas 64 --router lmetric {LEAN}", 12.0, None),
 )
 
+LOAD = "--request-rate 20 --no-iterations --draws"
+CURVES = (  # what grows, options, its values
+    ("requests", f"{LOAD} 0 --num-prompts {{0}}", (10_000, 100_000, 1_000_000)),
+    ("replicas", f"{LEAN} --router lmetric --num-prompts 200000 --replicas {{0}} --request-rate {{1}}", (1, 4, 16, 64)),
+    ("input tokens", f"{LEAN} --num-prompts 20000 --request-rate 0.2 --random-input-len {{0}}", (1_000, 10_000, 100_000)),
+    ("draws", f"{LOAD} {{0}} --num-prompts 10000", (20, 80, 320)),
+)
+
 
 def additions_s() -> float:
     """CPU seconds of twenty million integer additions."""
@@ -49,11 +58,27 @@ def measure(options: str, plain: bool) -> tuple[float, float]:
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
+def curves(plain: bool, only: str) -> None:
+    """Print CPU seconds at every value, and what each further thousand adds."""
+    print(f"{'what grows':14} {'to':>9} {'CPU s':>7} {'MB':>6} {'s a thousand more':>18}")
+    for name, options, values in CURVES:
+        before = None
+        for value in values if only in name else ():
+            took, memory = measure(options.format(value, 20 * value), plain)
+            more = f"{1000 * (took - before[1]) / (value - before[0]):.3g}" if before else ""
+            print(f"{name:14} {value:>9,} {took:7.2f} {memory:6.0f} {more:>18}", flush=True)
+            before = value, took
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--only", default="", metavar="TEXT")
+    parser.add_argument("--curve", action="store_true")
     asked = parser.parse_args()
+    if asked.curve:
+        curves(asked.plain, asked.only)
+        return
     print(f"{'case':42} {'CPU s':>7} {'scaled':>7} {'bar':>5} {'MB':>6}")
     for name, options, bar, plain_bar in CASES:
         if asked.only not in name:
