@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,14 +58,13 @@ def replay(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostR
     Clients that wait for their answers do so here too; a closed loop whose chains are not recorded is replayed with its number of
     clients; every other request is sent when it really was.
     """
-    at = partial(study_of, run, experiment, host=host)
-    points = [rates.draws.at(d) for d in spread(at(rates), draws)] or [rates.point]
-    rows = [_columns(requests_of(at(replace(rates, point=point)))) for point in points]
+    study = study_of(run, experiment, rates, host)
+    rows = [_columns(record) for record in requests_of(study, spread(study, draws) or [None])]
     return Prediction({name: np.array([row[i] for row in rows]) for i, name in enumerate(METRICS)}, rows[0][3])
 
 
 def study_of(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostRates) -> Study:
-    """The experiment to be simulated at the rates' point."""
+    """The experiment to be simulated."""
     trace = experiment.trace()
     closed = experiment.kind == "closed" and experiment.clients > 0 and experiment.session is None
     workload = Workload(trace.retimed(np.zeros(len(trace))) if closed else trace, experiment.clients if closed else None)

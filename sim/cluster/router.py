@@ -22,6 +22,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from importlib import import_module
+from functools import cache
 from inspect import signature
 from typing import Any, Protocol
 
@@ -296,6 +297,7 @@ ROUTERS: dict[str, Callable[..., Router]] = {
 }
 
 
+@cache
 def _defaults(called: Callable[..., object]) -> dict[str, Any]:
     return {each.name: each.default for each in signature(called).parameters.values() if each.kind is each.KEYWORD_ONLY}
 

@@ -65,7 +65,12 @@ _asked_about = [0]  # output tokens so far: a study of many small runs loads mac
 
 def available() -> bool:
     """Whether the loop can be compiled."""
-    return not os.environ.get(OFF) and find_spec("numba") is not None
+    return not os.environ.get(OFF) and _installed()
+
+
+@cache
+def _installed() -> bool:
+    return find_spec("numba") is not None
 
 
 def worth(output_tokens: int) -> bool:

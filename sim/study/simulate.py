@@ -289,11 +289,11 @@ def _gpu_hours(study: Study, record: RunRecord) -> dict[str, float]:
     return {"gpu_hours": sum(seconds * each for seconds, each in zip(record.paid_s, gpus, strict=True)) / 3600.0}
 
 
-def requests_of(study: Study) -> RunRecord:
-    """One run at the median rates: its requests, without figures and iteration log."""
-    pools = planned(study)
-    check_all_fit(study, study.workload.trace, pools)
-    return run_planned(study, pools, study.workload.trace)
+def requests_of(study: Study, draws: Iterable[int | None]) -> Iterator[RunRecord]:
+    """Runs at these draws of the rates (None: at their medians): requests, without figures and iteration log."""
+    pools, trace = planned(study), study.workload.trace
+    check_all_fit(study, trace, pools)
+    return (run_planned(study, pools, trace, draw) for draw in draws)
 
 
 def provenance(study: Study, config: EngineConfig) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def latency_curve(
 
     def figures_of(count: int, rate_per_s: float = math.inf, clients: int | None = None) -> dict[str, float | int]:
         load = Workload.drawn(count, request_rate=rate_per_s, max_concurrency=clients, **lengths)  # type: ignore[arg-type]
-        return summarise(requests_of(Study(deployment, load, rates, host, {})), {})
+        return summarise(next(requests_of(Study(deployment, load, rates, host, {}), [None])), {})
 
     cap = deployment.batch_limits()[0]
     clients = [CLIENTS**power for power in range(20) if CLIENTS**power < cap] + [cap]
