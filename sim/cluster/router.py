@@ -21,8 +21,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from importlib import import_module
 from functools import cache
+from importlib import import_module
 from inspect import signature
 from typing import Any, Protocol
 

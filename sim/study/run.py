@@ -25,7 +25,7 @@ from sim.study.deployment import mean_context, plan_engine
 from sim.study.direct import event_by_event, run_directly
 from sim.study.studied import PlannedPool, Progress, Study
 from sim.ticks import TICK_S
-from sim.workload.sources import TraceSource
+from sim.workload.sources import TraceSource, shared_blocks
 from sim.workload.trace import Trace
 
 
@@ -136,7 +136,7 @@ def run_fast(
     shared: Mapping[str, int] = {}
     numbers: dict[Hashable, int] = {}
     if any(pool.config.enable_prefix_caching for pool in pools):
-        shared = TraceSource(trace, config.block_size, config.max_model_len).shared_blocks()
+        shared = shared_blocks(trace, config.block_size, config.max_model_len)
 
     quick = worth(int(trace.output_tokens.sum()))
 

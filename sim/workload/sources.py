@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -143,6 +144,12 @@ class TraceSource:
     def _name(self, i: int) -> Sequence[Hashable]:
         trace = self._trace
         return self._namer.names(trace.contents[i], int(trace.prompt_tokens[i]), int(trace.output_tokens[i]), trace.session_ids[i])
+
+
+@lru_cache(maxsize=2)
+def shared_blocks(trace: Trace, block_size: int, max_model_len: int) -> dict[str, int]:
+    """TraceSource.shared_blocks, once for all runs of a trace."""
+    return TraceSource(trace, block_size, max_model_len).shared_blocks()
 
 
 def children(trace: Trace) -> dict[int, list[int]]:

@@ -5,11 +5,12 @@ import csv
 import numpy as np
 import pytest
 
-from docs.routing import DATA, FIGURES, PAGE, POLICIES, run, table
+from docs.routing import DATA, FIGURES, PAGE, POLICIES, committed, run, table
+from sim import Workload
 
 
 def test_the_table_is_of_the_committed_runs():
-    assert "<!-- policies -->\n" + "\n".join(table()) + "\n<!-- /policies -->" in PAGE.read_text()
+    assert "<!-- policies -->\n" + "\n".join(table(committed())) + "\n<!-- /policies -->" in PAGE.read_text()
 
 
 def p90():
@@ -35,5 +36,5 @@ def test_a_run_comes_out_as_committed():
     policy = "A+B: idle replicas score their prompt"
     with DATA.open() as file:
         row = next(row for row in csv.DictReader(file) if row["policy"] == policy and row["seed"] == "3")
-    again = run(policy, 3)
+    again = run(policy, Workload.agents(seed=3))
     assert {name: f"{again[name]:.6g}" for name in FIGURES} == {name: row[name] for name in FIGURES}
