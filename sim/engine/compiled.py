@@ -98,37 +98,47 @@ def resolved(f: fleet_state.FleetCore, given: Given) -> Callable[..., int]:
         kept.parent.mkdir(parents=True, exist_ok=True)
         with replacing(kept) as temporary:
             temporary.write_bytes(_made(f, given))
-    function = _loaded(kept)
     result, error = ctypes.c_int64(), ctypes.c_void_p()
-    arguments = [each for column in f for each in _of_array(column)] + [ctypes.c_void_p(each.ctypes.data) for each in records]
-    keeps_alive = f, records
+    words = [ctypes.addressof(result), ctypes.addressof(error), *(each for column in f for each in _of_array(column))]
+    block = np.array([*words, *(each.ctypes.data for each in records)], dtype=np.int64)
+    function, address = _loaded(kept, len(block)), block.ctypes.data
+    keeps_alive = f, records, block, error
 
     def serve(*_same: Any) -> int:
-        if function(ctypes.byref(result), ctypes.byref(error), *arguments):
+        if function(address):
             raise RuntimeError(f"machine code failed on {len(keeps_alive[0])} columns")
         return result.value
 
     return serve
 
 
-def _of_array(column: Any) -> tuple[Any, ...]:
+def _of_array(column: Any) -> tuple[int, ...]:
     """An array as numba passes it: who owns it (nobody), items, bytes of an item, address, shape, strides."""
     assert column.flags.c_contiguous
-    sizes = [ctypes.c_int64(each) for each in (*column.shape, *column.strides)]
-    return (None, None, ctypes.c_int64(column.size), ctypes.c_int64(column.itemsize), ctypes.c_void_p(column.ctypes.data), *sizes)
+    return (0, 0, column.size, column.itemsize, column.ctypes.data, *column.shape, *column.strides)
 
 
 @cache
-def _loaded(kept: Path) -> Any:
-    """The function of a file: a line with its name, then an object file."""
+def _loaded(kept: Path, words: int) -> Any:
+    """The function of a file: a line with its name, then an object file. It is called with the address of its arguments, so many words:
+    ctypes takes longer for two hundred arguments than an engine for a step.
+    """
     import llvmlite.binding as llvm
 
     name, _, code = kept.read_bytes().partition(b"\n")
+    loads = "".join(f"%p{i} = getelementptr i64, ptr %block, i64 {i}\n%a{i} = load i64, ptr %p{i}\n" for i in range(words))
+    passed = ", ".join(f"i64 %a{i}" for i in range(words))
+    call = f"""declare i32 @"{name.decode()}"({", ".join(["i64"] * words)})
+        define i32 @from_block(ptr %block) {{
+        {loads} %status = call i32 @"{name.decode()}"({passed})
+        ret i32 %status }}"""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     jit = llvm.create_lljit_compiler(llvm.Target.from_default_triple().create_target_machine(jit=True))
-    library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(name.decode()).link(jit, "simctl")
-    function = ctypes.CFUNCTYPE(ctypes.c_int32)(library[name.decode()])
+    library = (
+        llvm.JITLibraryBuilder().add_object_img(code).add_ir(call).add_current_process().export_symbol("from_block").link(jit, "simctl")
+    )
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(library["from_block"])
     function.owners = library, jit  # type: ignore[attr-defined]  # whose end would be that of the code
     return function
 
