@@ -25,7 +25,7 @@ class UnconvergedError(SimctlError):
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of the sampler. A sample of `draws` a chain that fails a gate is thrown away for one of `again` where that is set: what is
-    wrong with the posterior shows then, too.
+    wrong with the posterior shows then, too. A draw takes at most 2**`depth` gradients.
     """
 
     draws: int = 1000
@@ -35,6 +35,7 @@ class Settings:
     cores: int = 2
     target_accept: float = 0.95
     again: int = 0
+    depth: int = 10
 
     def __post_init__(self) -> None:
         if self.draws < 100 or self.tune < 100 or self.chains < 1:
@@ -101,6 +102,7 @@ class Compiled:
                 ready,
                 cores=min(settings.cores, settings.chains),
                 low_rank_modified_mass_matrix=True,
+                maxdepth=settings.depth,
                 progress_bar=False,
                 save_warmup=False,
                 **how,

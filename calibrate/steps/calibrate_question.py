@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from calibrate.steps.grid_cells import Grid
     from sim.specs.gpu import GpuSpec
 
-TUNE, TARGET_ACCEPT = 200, 0.9
-DRAWS = 600
+# Around a normal approximation, trajectories of seven steps turn round once: longer ones cost twice as many gradients, for no more draws
+TUNE, TARGET_ACCEPT, DEPTH = 200, 0.8, 3
+DRAWS = 1000
 # A few cells on top of the hierarchy over GPUs leave shares near their peaks, where steps must be small.
 CAREFUL, CAREFUL_DRAWS = 0.98, 2000
 
@@ -43,10 +44,9 @@ class Calibrate:
     def answer(self) -> tuple[Calibration, str]:
         """(the calibration, what it started from). Raises UsageError for grids that cannot be learnt from."""
         known, start = starting_priors(self.gpu, self.grids[0].precision, datasheet=self.from_datasheet)
-        settings = Settings(draws=self.draws or DRAWS, tune=TUNE, target_accept=TARGET_ACCEPT, chains=self.chains, seed=self.seed)
-        if start.pooled:
-            settings = replace(settings, draws=self.draws or CAREFUL_DRAWS, target_accept=CAREFUL)
-        elif not self.draws:
-            settings = replace(settings, again=2 * DRAWS)
+        settings = Settings(self.draws or CAREFUL_DRAWS, TUNE, self.chains, self.seed, target_accept=CAREFUL)
+        if not start.pooled:
+            again = 0 if self.draws else 2 * DRAWS
+            settings = replace(settings, draws=self.draws or DRAWS, target_accept=TARGET_ACCEPT, depth=DEPTH, again=again)
         fit = StepFit(concatenate([grid.cells for grid in self.grids]), known, settings)
         return calibrate(fit, self.folds, self.seed, packaged_microbenchmarks(self.gpu) if self.packaged else {}), start.basis

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from calibrate import backend
+from calibrate.steps.distinct import distinct
 from calibrate.steps.dual import Dual, DualNamespace
-from calibrate.steps.iterations import KINDS, StepCells, machines_of
+from calibrate.steps.iterations import FIELDS, KINDS, StepCells, machines_of
 from calibrate.steps.random_rates import log_slope, medians, score_root, shown, value
 from sim.cost.rates import UNITS, Rates, at_host
 from sim.cost.step_time import step_time_s
@@ -168,19 +169,30 @@ class StepModel:
         with pm.Model(coords={"rate": self.free, "run": self.runs, "kind": KINDS, "cell": labels}) as model:
             scores = self.rate_root @ pm.Normal("rate_score", dims="rate")
             found = {name: pm.Deterministic(name, value(self.priors[name], scores[i], pt)) for i, name in enumerate(self.free)}
-            rates = replace(medians(self.priors), **found)
+            rates, host = replace(medians(self.priors), **found), None
             if self.runs:
                 host = pm.Deterministic("host", pt.exp(self.host_root @ pm.Normal("host_score", dims="run")), dims="run")
-                rates = at_host(rates, host[self.run])
             if self.known_sigma is None:
                 error = pm.Normal("sigma_score", dims="kind")
                 sigma = pm.Deterministic("sigma", SIGMA_MEDIAN * pt.exp(SIGMA_SPREAD * error), dims="kind")
             else:
                 sigma = pt.as_tensor(self.known_sigma)
             scale = pt.sqrt(pt.square(sigma[self.kind]) + np.square(self.cells.repeat_sd))
-            log_time = pt.log(step_time_s(with_slopes(self.work), rates, pt))
+            log_time = pt.log(self._step_times(rates, host, pt))
             pm.StudentT("log_step_s", nu=self.nu, mu=log_time, sigma=scale, observed=self.observed, dims="cell")
         return model
+
+    def _step_times(self, rates: Rates, host: Any, pt: Any) -> Any:
+        """Seconds [cell] over PyTensor. Cells whose launches no graph holds come apart from those that have none to wait for."""
+        launching = self.cells.work[:, FIELDS.index("launch_layers")] > 0
+        parts = [part for part in (np.flatnonzero(launching), np.flatnonzero(~launching)) if part.size]
+        times = [
+            step_time_s(
+                distinct(with_slopes(self.cells.take(part).as_work())), rates if host is None else at_host(rates, host[self.run[part]]), pt
+            )
+            for part in parts
+        ]
+        return pt.concatenate(times)[np.argsort(np.concatenate(parts))]
 
 
 def with_slopes(work: Work) -> Work:
