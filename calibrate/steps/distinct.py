@@ -63,7 +63,7 @@ class Distinct:
 
 def distinct(work: Work) -> Work:
     """The work, arrays [n] of its stages by their distinct rows."""
-    found = {}
+    found: dict[str, Distinct] = {}
     for stage in STAGES:
         columns = [getattr(work, name) for name in stage]
         if all(isinstance(column, np.ndarray) for column in columns):
