@@ -20,10 +20,11 @@ import numpy as np
 from sim.cluster.clock import CLIENTS, Clock
 from sim.cluster.replica import Replica, State
 from sim.cluster.running_fleet import RunningFleet
-from sim.errors import UsageError
+from sim.errors import SimctlError, UsageError
 from sim.ticks import ARRIVAL, to_ticks
 
 SHORTEST_S = 1e-3  # between two looks: with less, time stands still
+MOST_QUIET = 100_000  # looks in a row between which nothing happens
 SIGNALS = ("requests", "prompts", "ttft")
 
 
@@ -57,6 +58,7 @@ class Autoscaler:
         self._scalings = scalings
         self._coming: list[set[Replica]] = [set() for _ in scalings]
         self._still = 0  # looks in a row at a fleet in which nothing else is to happen
+        self._looks = self._others = self._quiet = 0  # looks called, other events called, looks in a row without such
         self._wanted: list[deque[tuple[int, int]]] = [deque() for _ in scalings]  # (ticks, replicas) of the last `down_after_s`
 
     def begin(self) -> None:
@@ -64,15 +66,24 @@ class Autoscaler:
         for place, scaling in enumerate(self._scalings):
             if scaling.signal == "ttft":
                 self._fleet.pools[scaling.pool].ttfts = deque()
-            self._clock.call(to_ticks(scaling.period_s), ARRIVAL, CLIENTS, self._look, place, scaling)
+            self._call(place, scaling)
+
+    def _call(self, place: int, scaling: Scaling) -> None:
+        self._looks += 1
+        self._clock.call(self._clock.now + to_ticks(scaling.period_s), ARRIVAL, CLIENTS, self._look, place, scaling)
 
     def _look(self, place: int, scaling: Scaling) -> None:
+        others = self._clock.called() - self._looks
+        self._quiet, self._others = self._quiet + 1 if others == self._others else 0, others
+        if self._quiet > MOST_QUIET:
+            seen = f"{MOST_QUIET:,} looks of an autoscaler, one every {scaling.period_s:g} s"
+            raise SimctlError(f"nothing happens in {seen}: what it waits for is too far away for its period")
         self._scale(place, scaling)
         # where only looks are to come, and none of them orders anything, nothing will ever happen: the run ends and says so
         alone = self._clock.pending() < len(self._scalings) and not any(self._coming)
         self._still = self._still + 1 if alone else 0
         if self._fleet.busy() and self._still <= 2 * len(self._scalings):
-            self._clock.call(self._clock.now + to_ticks(scaling.period_s), ARRIVAL, CLIENTS, self._look, place, scaling)
+            self._call(place, scaling)
 
     def _scale(self, place: int, scaling: Scaling) -> None:
         replicas = self._fleet.pools[scaling.pool].replicas

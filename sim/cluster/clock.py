@@ -44,6 +44,10 @@ class Clock:
         """Number of events still to happen."""
         return len(self._events)
 
+    def called(self) -> int:
+        """Number of events so far, those still to happen included."""
+        return self._serial
+
     def run(self, until: float = float("inf")) -> None:
         """Let everything happen up to `until` ticks, that instant included."""
         events = self._events
@@ -65,6 +69,7 @@ class SimpyClock(Clock):
 
     def call(self, ticks: int, rank: int, turn: int, action: Callable[..., object], *given: Any) -> None:
         env = self._env
+        self._serial += 1
 
         def happens(_: object) -> None:
             self.now = int(env.now)

@@ -10,7 +10,7 @@ from sim.cluster.router import make_router
 from sim.cluster.simulation import simulate_pools
 from sim.engine.config import EngineConfig
 from sim.engine.registry import make_scheduler
-from sim.errors import UsageError
+from sim.errors import SimctlError, UsageError
 from sim.workload.sources import TraceSource
 from tests.simulate.runs import AffinePrice, trace_of
 
@@ -66,3 +66,9 @@ def test_what_an_autoscaler_cannot_be():
 def test_a_period_in_which_time_stands_still_is_refused():
     with pytest.raises(UsageError, match=r"at least 0\.001 s"):
         Scaling(period_s=1e-16)
+
+
+def test_what_lies_more_looks_away_than_anyone_waits_ends_in_a_line():
+    with pytest.raises(SimctlError, match=r"nothing happens in 100,000 looks of an autoscaler, one every 1 s"):
+        run([(0.0, 20, 5), (1e7, 20, 5)], target=3.0)
+    assert not np.isnan(run([(0.0, 20, 5), (5e4, 20, 5)], target=3.0).requests["finish_s"]).any()
