@@ -173,6 +173,7 @@ def make_core(
     w = np.zeros((2 * seqs + 2, SEAT), dtype=np.int64)
     w[:seqs, SEAT_AT] = np.arange(seqs)
     room = blocks if depths else 0
+    rows = min(config.max_num_batched_tokens, blocks * config.block_size + seqs)  # of an iteration: all of them have KV, but the last ones
     columns: tuple[Any, ...] = (
         s,
         q,
@@ -185,7 +186,7 @@ def make_core(
         np.zeros(1 << (2 * room).bit_length(), dtype=np.int64),
         np.zeros(seqs * depths, dtype=np.int64),
         np.full(2 * (seqs + 1) * OCTAVES, -1, dtype=np.int64),
-        np.full(3 * (max(config.max_num_batched_tokens, GRAPH_TOKENS) + 1), -1.0),
+        np.full(3 * (max(rows, GRAPH_TOKENS) + 1), -1.0),
         np.full(seqs + 1, -1.0),
         np.zeros(row_room * ROW, dtype=np.int64),
         np.zeros(entry_room * ENTRY, dtype=np.int64),

@@ -11,6 +11,8 @@ from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, plan_engine
 from sim.study.memory import activation_bytes, block_bytes
+from sim.study.simulate import simulate
+from sim.workload.workload import Workload
 
 LLAMA = get_model("Llama-3.1-8B")
 
@@ -69,3 +71,8 @@ def test_recurrent_state_takes_slots_out_of_the_same_memory():
     assert plan("B200")[0].enable_prefix_caching
     with pytest.raises(SimctlError, match="5000 slots of recurrent state"):
         plan("B200", hybrid, max_num_seqs=5000, max_num_batched_tokens=8192)
+
+
+def test_a_budget_beyond_all_kv_takes_no_memory():
+    d = Deployment.of("Llama-3.1-8B", "A10", max_num_batched_tokens=2**53, max_model_len=4096, num_gpu_blocks=2000)
+    assert simulate(d, Workload.drawn(3, request_rate=4.0), draws=0).summary["completed"] == 3
