@@ -1,0 +1,61 @@
+"""Padding, rows of latent attention, exchanges between ranks and a shared server, counted by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.cost.api_server import SharedServer, departures
+from sim.cost.graphs import CAPTURED, GRAPH_TOKENS, captured_padding
+from sim.cost.work import ALL_TO_ALL_OPS, layer_kernels, traffic
+from sim.specs.model import DenseMlp, LatentAttention, LayerGroup
+from sim.specs.parallel import Parallel
+from tests.price.shapes import HYBRID_MOE
+
+
+@given(st.integers(0, 2 * GRAPH_TOKENS))
+def test_padding_is_the_way_to_the_next_captured_size(tokens):
+    padding = captured_padding(tokens)
+    assert padding == captured_padding(np.array([float(tokens)]))[0]
+    if 0 < tokens <= GRAPH_TOKENS:
+        assert tokens + padding in CAPTURED
+        assert not any(tokens <= size < tokens + padding for size in CAPTURED)
+    else:
+        assert padding == 0.0
+
+
+def test_an_element_of_a_latent_rank_and_one_of_its_rotary_part_weigh_the_same():
+    def row(rank, rope, tp):
+        return layer_kernels(LayerGroup(1, LatentAttention(16, None, rank, 128, rope, 128), DenseMlp(64)), 2048, tp)[2]
+
+    for tp in (1, 2):
+        assert row(513, 64, tp) - row(512, 64, tp) == row(512, 65, tp) - row(512, 64, tp) > 0.0
+
+
+def test_an_exchange_takes_a_message_to_every_other_rank_both_ways():
+    parallel = Parallel(1, 4, True)
+    _, ops = traffic(HYBRID_MOE, 0.0, 1, parallel)
+    layers = sum(group.count for group in HYBRID_MOE.groups)
+    assert ops == pytest.approx(layers * 2 * ALL_TO_ALL_OPS * 4 * parallel.all_to_all.latency)
+    assert traffic(HYBRID_MOE, 80.0, 2)[1] == pytest.approx(80.0 * Parallel().all_reduce.latency)
+    assert traffic(HYBRID_MOE, 80.0, 1)[1] == 0.0
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=12).map(sorted), st.integers(1, 10**5))
+def test_a_shared_server_is_work_conserving(arrivals, work):
+    """Whatever its sharing, it is busy while there is work: the last job of a busy period leaves when all of its work is done."""
+    free = 0
+    for at in arrivals:
+        free = max(free, at) + work
+    left = departures(arrivals, work)
+    assert left == sorted(left)
+    assert all(leaves >= at + work for at, leaves in zip(arrivals, left, strict=True))
+    assert free <= left[-1] <= free + len(arrivals)  # rounded up at each departure
+
+
+def test_an_empty_server_starts_at_once_whenever_the_first_job_comes():
+    server = SharedServer(10)
+    server.arrive(0)
+    assert server.next_departure() == 10
+    assert departures([5], 10) == [15]
+    assert departures([0, 0], 10) == [20, 20]
