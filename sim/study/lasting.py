@@ -116,6 +116,21 @@ class Lasts:
         return run_planned(self.study, self.pools, trace, trial)
 
 
+def outgrows(study: Study) -> bool:
+    """Whether the queue grows without end, at the median rates, where a study's load goes on; False of one that cannot."""
+    study = one_of_many(study)
+    redraw, pools = study.workload.redraw, planned(study)
+    if redraw is None or not can_last(study.workload):
+        return False
+
+    def serve(requests: int) -> RunRecord:
+        trace = redraw(0, requests)
+        check_all_fit(study, trace, pools)
+        return run_planned(study, pools, trace)
+
+    return until_still(serve, lambda _: [0.0]).grows
+
+
 def until_still(serve: Callable[[int], RunRecord], read: Read, least: int = 0) -> Lasting:
     """Serve more and more requests until the figures that are read are known well enough, and nothing follows a trend; or until the queue
     is seen to grow without end. With `least` requests the figures are taken to be known well enough.

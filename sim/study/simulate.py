@@ -31,7 +31,7 @@ from sim.results.run_files import to_dataset
 from sim.study.deployment import Deployment
 from sim.study.direct import event_by_event
 from sim.study.fleet_spec import Fleet
-from sim.study.lasting import Lasting, Lasts, can_last
+from sim.study.lasting import Lasting, Lasts, can_last, outgrows
 from sim.study.run import check_all_fit, planned, run_fast, run_planned, runs_directly
 from sim.study.studied import PlannedPool, Progress, Study
 from sim.workers import in_threads
@@ -131,6 +131,14 @@ class Run:
             return None
         record = run_fast(self.study, self.pools, trace.retimed(np.zeros(len(trace))))
         return None if record is None else float(summarise(record)["request_throughput"])
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether the queue grows without end if the load goes on (sim.study.lasting), which a short run need not show; False where that is
+        not looked at: of more than REPEATS_UP_TO requests, and where no fast path applies.
+        """
+        trace = self.study.workload.trace
+        return len(trace) <= REPEATS_UP_TO and runs_directly(self.study, self.pools, trace) and outgrows(self.study)
 
     def goal(self, metric: str, limit: float, on_progress: Progress | None = None) -> Goal:
         """Whether a figure is at most `limit`, and with what chance: for a load that lasts (sim.study.lasting) where one can and the figure

@@ -104,6 +104,8 @@ def _answer(run: Run) -> str:
             f"Saturated at {rate} of {offered:.3g}: {behind} requests still waited when the last one arrived; latencies say how long the "
             "workload is"
         )
+    elif run.outgrown:
+        text = f"It keeps up with {offered:.3g} requests/s for {summary['num_prompts']} requests; for good, the queue grows without end"
     else:
         text = f"It keeps up with {offered:.3g} requests/s"
         text += f", at most {summary['max_waiting']} of which wait" if summary.get("max_waiting") else ""

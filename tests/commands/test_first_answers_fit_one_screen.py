@@ -65,6 +65,9 @@ def test_the_answer_says_whether_it_queues():
     behind = " ".join(_simulated("--request-rate", "500").split())
     assert "=> Saturated at" in behind
     assert "still waited when the last one arrived" in behind
+    short = " ".join(_simulated("--request-rate", "40").split())
+    assert "for good, the queue grows without end" in short
+    assert "sent all at once" not in short
     capped = _simulated("--request-rate", "20", "--max-num-seqs", "2")
     assert "Max_num_seqs 2 is reached" in " ".join(capped.split())
     assert "8 clients get" in _simulated("--max-concurrency", "8")
