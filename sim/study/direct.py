@@ -218,8 +218,8 @@ def _record(
     log = _log(run.served, rows, config, cost) if keep else _no_log()
     names, decision = _decisions(router, run.decision[order])
     return RunRecord(
-        list(map(trace.request_ids.__getitem__, order.tolist())),
-        list(map(trace.session_ids.__getitem__, order.tolist())),
+        _taken(trace.request_ids, order),
+        _taken(trace.session_ids, order),
         _requests(trace, run, host, decision),
         log["iterations"],
         IterationCost.terms,
@@ -229,8 +229,15 @@ def _record(
         log["chunks"],
         log["events"],
         names,
-        [trace.tenants[i] for i in order.tolist()] if any(trace.tenants) else (),
+        _taken(trace.tenants, order) if any(trace.tenants) else (),
     )
+
+
+def _taken(values: Sequence[Any], order: Ints) -> list[Any]:
+    """Values of calls in the order in which they were sent."""
+    if len(order) == len(values) and (order[1:] > order[:-1]).all():
+        return list(values)
+    return list(map(values.__getitem__, order.tolist()))
 
 
 def _decisions(router: str, decision: Ints) -> tuple[tuple[str, ...], Ints]:
