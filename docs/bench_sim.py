@@ -1,8 +1,9 @@
 """CPU seconds and memory of `simctl simulate` as whole processes: `make bench-sim`; `--plain` without compiled code, and `--only TEXT`.
 `--curve` (`make bench-curve`): how they grow with requests, replicas, context and draws.
 
-Llama-3.1-8B on H100s, 512 tokens in and 128 out. `default` is what a user gets who asks for nothing (20 draws, iteration log, intervals),
-`lean` the requests alone. Bars are for a machine that takes REFERENCE_S for twenty million integer additions; times are scaled by that.
+Llama-3.1-8B on H100s or a fleet file's pool, 512 tokens in and 128 out. `default` is what a user gets who asks for nothing (20 draws,
+iteration log, intervals), `lean` the requests alone. Bars are for a machine that takes REFERENCE_S for twenty million integer additions;
+times are scaled by that.
 """
 
 import argparse
@@ -10,13 +11,16 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 REFERENCE_S = 1.43
 ADDITIONS = compile("total = 0\nfor i in range(5_000_000):\n    total += i", "additions", "exec")
-COMMAND = f"{sys.executable} -m simctl simulate --gpu H100 --model Llama-3.1-8B --random-input-len 512 --random-output-len 128"
+COMMAND = f"{sys.executable} -m simctl simulate --random-input-len 512 --random-output-len 128"
+H100 = "--gpu H100 --model Llama-3.1-8B"
 LEAN = "--draws 0 --no-iterations"
 FEW = "--num-prompts 10000 --request-rate"
 FOUR = "--num-prompts 100000 --request-rate 80 --replicas 4 --random-prefix-len 256"
+DAY = f"--fleet {Path(__file__).parents[1] / 'scenarios/fleets/eight_to_64_l4.yaml'} --rate-curve servegen-day --request-rate 11.57"
 EIGHT = "--num-prompts 100000 --request-rate 160 --replicas 8 --random-prefix-len 256 --router"
 CASES = (  # what it is, options, bar, bar without compiled code
     ("10,000 at 2/s, default", f"{FEW} 2", 1.5, 4.0),
@@ -29,6 +33,7 @@ CASES = (  # what it is, options, bar, bar without compiled code
     ("100,000 over 8 replicas, lmetric", f"{EIGHT} lmetric {LEAN}", 1.5, None),
     ("1,000,000 at 20/s, lean", f"--num-prompts 1000000 --request-rate 20 {LEAN}", 4.0, None),
     ("1,000,000 over 64 replicas, lmetric", f"--num-prompts 1000000 --request-rate 1280 --replicas 64 --router lmetric {LEAN}", 12.0, None),
+    ("1,000,000 in a day, autoscaled", f"{DAY} --num-prompts 1000000 {LEAN}", 60.0, None),
 )
 
 LOAD = "--request-rate 20 --no-iterations --draws"
@@ -50,8 +55,9 @@ def additions_s() -> float:
 
 def measure(options: str, plain: bool) -> tuple[float, float]:
     """(CPU seconds, megabytes) of a process."""
-    environment = os.environ | ({"SIMCTL_NO_NUMBA": "1"} if plain else {})
-    process = subprocess.Popen([*COMMAND.split(), *options.split()], stdout=subprocess.DEVNULL, env=environment)
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""} | ({"SIMCTL_NO_NUMBA": "1"} if plain else {})
+    served_by = "" if "--fleet" in options else H100
+    process = subprocess.Popen(f"{COMMAND} {served_by} {options}".split(), stdout=subprocess.DEVNULL, env=environment)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"simctl simulate {options}: exit status {os.waitstatus_to_exitcode(status)}")

@@ -96,6 +96,8 @@ class SentBlocks:
     def known(self, names: Sequence[Hashable]) -> list[int]:
         """Of each replica, how many of the first of these blocks it was sent."""
         counts = [0] * len(self._sent)
+        if not names:
+            return counts
         holding = (1 << len(counts)) - 1
         for depth, name in enumerate(names):
             still = holding & self._holders.get(name, 0)

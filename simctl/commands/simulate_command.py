@@ -41,7 +41,7 @@ def command(**options: Any) -> None:
     with staged as directory:
         question = simulate_of(options)
         run = simulated(replace(question, keep_iterations=question.keep_iterations or chrome is not None or plot is not None))
-        summary = summary_of(run, options["seed"])
+        summary = summary_of(run, options["seed"]) if out is not None or options["as_json"] else {}
         if directory is not None:
             write_run(directory, run.to_xarray(simctl_version=__version__, seed=options["seed"], options=_given()), summary)
         if chrome is not None:
