@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from sim.planning.choices import Part
 from sim.planning.race import CandidateState, RaceResult, Tried
 from sim.planning.trials import Trial
-from sim.planning.value import _log_times, best_measurement
+from sim.planning.value import _chances, _log_times, best_measurement
 from sim.slo import parse_slo
 from sim.workload.workload import Workload
 from tests.planning.offered import choices
@@ -46,3 +47,12 @@ def test_where_no_likely_rates_would_do_there_is_none(level):
 def test_what_is_the_runs_own_noise_cannot_be_measured_away():
     noise = np.random.default_rng(0).normal(0.0, 0.3, 1600)
     assert best_measurement(plan_where(lambda times: np.exp(noise[: len(times)])), nothing_lacks) is None
+
+
+def test_the_chance_at_a_draw_follows_its_step_times_and_the_runs_own_noise():
+    """log(used) is normal about a line in the logarithm of a decode step: the chance that it is below 0 is known."""
+    rng = np.random.default_rng(0)
+    times = np.column_stack([rng.normal(0.0, 0.2, 400), rng.normal(0.0, 0.2, 400)])
+    tried = Tried(0, 1)
+    tried.add([Trial((float(used),)) for used in np.exp(-0.1 + times[:, 0] + rng.normal(0.0, 0.3, 400))])
+    assert _chances(tried, times) == pytest.approx(ndtr((0.1 - times[:, 0]) / 0.3), abs=0.1)
