@@ -1,4 +1,4 @@
-"""Time budgets, progress on stderr, medians with their spread, and endings that keep what was measured."""
+"""Time budgets, progress on stderr, medians with quartiles, and endings that keep what was measured."""
 
 from __future__ import annotations
 

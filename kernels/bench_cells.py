@@ -79,7 +79,7 @@ def measured(bench: Bench, suite: str, op: str, candidates: dict[str, Candidate]
         calls, bench.repeats, deadline=bench.deadline, on_error=lambda name, e: lost(name, f"not captured: {str(e).splitlines()[0]}")
     )
     for name, values in times.items():
-        c, stats = passed[name], timing.spread(values)
+        c, stats = passed[name], timing.percentiles(values)
         after = c.error() if c.error and c.gate_after else float("nan")
         result = {
             "median": stats["median_s"], "p10": stats["p10_s"], "p90": stats["p90_s"], "repeats": stats["repeats"],

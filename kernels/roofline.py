@@ -55,7 +55,7 @@ def update_in_place(x: torch.Tensor, block: int = 8192) -> None:
 def _row(name: str, call: Callable[[], object], repeats: int, n_bytes: int = 0, flops: int = 0, n_calls: int = 1) -> Row:
     graph = timing.capture([call], rounds=n_calls)
     timing.replay_s(graph)
-    stats = timing.spread(np.asarray([timing.replay_s(graph) / n_calls for _ in range(repeats)]))
+    stats = timing.percentiles(np.asarray([timing.replay_s(graph) / n_calls for _ in range(repeats)]))
     if flops:
         value, unit = flops / stats["median_s"], "flops_per_s"
     elif n_bytes:

@@ -1,4 +1,4 @@
-"""Time GPU work the way decode runs it: captured in CUDA graphs, candidates interleaved, medians with spread.
+"""Time GPU work the way decode runs it: captured in CUDA graphs, candidates interleaved, medians with percentiles.
 
 A candidate is a list of zero-argument callables, one per input set. Its graph runs them one after the other, so a call
 finds its inputs in device memory, not in the L2 cache left by the call before: give sets whose bytes add up to several
@@ -90,7 +90,7 @@ def interleaved(
     return {name: np.asarray(values) for name, values in times.items()}
 
 
-def spread(values_s: np.ndarray) -> dict[str, float]:
+def percentiles(values_s: np.ndarray) -> dict[str, float]:
     """Median, 10th and 90th percentile and number of repeats of a sample of seconds."""
     low, mid, high = np.percentile(values_s, [10, 50, 90])
     return {"median_s": float(mid), "p10_s": float(low), "p90_s": float(high), "repeats": int(values_s.size)}

@@ -61,18 +61,18 @@ class Designed:
         """Whether the goal is met at every draw of the rates, or at none, whatever the sweep cell: nothing is left to measure for."""
         return self.met is not None and not (self.met * (1 - self.met)).any()
 
-    def interval(self, spread: Array) -> list[tuple[float, float]]:
-        """Expected 5-95 % interval of the metric by sweep cell, when its standard deviation has come down to `spread`."""
+    def interval(self, sd: Array) -> list[tuple[float, float]]:
+        """Expected 5-95 % interval of the metric by sweep cell, when its standard deviation has come down to `sd`."""
         rest, mean = self.rest.var(axis=0), self.figures.mean(axis=0)
-        known, start = (np.sqrt(np.maximum(s**2 - rest, 0.0)) for s in (spread, self.chosen.spread[0]))
+        known, start = (np.sqrt(np.maximum(s**2 - rest, 0.0)) for s in (sd, self.chosen.sd[0]))
         values = mean + (self.figures - mean) * (known / np.maximum(start, 1e-300)) + self.rest
         low, high = np.quantile(np.exp(values) if self.logs else values, [0.05, 0.95], axis=0)
         return list(zip(low.tolist(), high.tolist(), strict=True))
 
-    def chance_wrong(self, spread: Array) -> float | None:
-        """Expected chance of judging the goal wrongly at the most open sweep cell, once the figures are known up to `spread`.
+    def chance_wrong(self, sd: Array) -> float | None:
+        """Expected chance of judging the goal wrongly at the most open sweep cell, once the figures are known up to `sd`.
 
-        Figures are taken as normal: with the posterior mean itself still random, P(wrong) = arctan(spread / known) / pi at a limit in the
+        Figures are taken as normal: with the posterior mean itself still random, P(wrong) = arctan(sd / known) / pi at a limit in the
         median, and is averaged over the mean in general.
         """
         from scipy.special import ndtr
@@ -80,10 +80,10 @@ class Designed:
         if self.decision.limit is None:
             return None
         limit = math.log(self.decision.limit) if self.logs else self.decision.limit
-        start, mean = self.chosen.spread[0], self.figures.mean(axis=0)
+        start, mean = self.chosen.sd[0], self.figures.mean(axis=0)
         nodes, weights = np.polynomial.hermite_e.hermegauss(41)
         worst = 0.0
-        for before, after, centre in zip(start, spread, mean, strict=True):
+        for before, after, centre in zip(start, sd, mean, strict=True):
             if before > 0:
                 known = math.sqrt(max(before**2 - after**2, 0.0))
                 z = (limit - centre - known * nodes) / max(after, 1e-12)
@@ -119,13 +119,13 @@ def designed(
 
 
 def _until_enough(chosen: MeasurementPlan, everything: MeasurementPlan) -> MeasurementPlan:
-    """The plan cut where its spread is within ENOUGH of what all cells together would leave, on average over the figures that vary."""
-    start = chosen.spread[0]
+    """The plan cut where its sd is within ENOUGH of what all cells together would leave, on average over the figures that vary."""
+    start = chosen.sd[0]
     varies = start > 0
-    reach = np.mean(everything.spread[-1][varies] / start[varies])
+    reach = np.mean(everything.sd[-1][varies] / start[varies])
     for count in (0, *range(LEAST_CELLS, len(chosen.cells))):
-        if np.mean(chosen.spread[count][varies] / start[varies]) <= reach + ENOUGH:
-            return MeasurementPlan(chosen.cells[:count], chosen.cost_s[:count], chosen.spread[: count + 1])
+        if np.mean(chosen.sd[count][varies] / start[varies]) <= reach + ENOUGH:
+            return MeasurementPlan(chosen.cells[:count], chosen.cost_s[:count], chosen.sd[: count + 1])
     return chosen
 
 
@@ -133,7 +133,7 @@ def _simulated(decision: Decision, start: Start, on_progress: Progress | None) -
     """(draws, the figure [draw, sweep cell]) at SIMULATIONS draws, or at those that MOST_S allow, FEWEST at least: spread evenly however
     many there are.
     """
-    order = np.argsort([int(f"{place:010b}"[::-1], 2) for place in range(SIMULATIONS)])  # bit-reversed: every beginning is spread
+    order = np.argsort([int(f"{place:010b}"[::-1], 2) for place in range(SIMULATIONS)])  # bit-reversed: every beginning is even
     draws = np.linspace(0, len(start.rates.beta) - 1, SIMULATIONS).round().astype(np.int64)[order]
     begin, rows = time.monotonic(), list[list[float]]()
     for draw in draws.tolist():

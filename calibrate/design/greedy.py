@@ -27,11 +27,11 @@ NO_VARIANCE = 1e-12
 
 @dataclass(frozen=True)
 class MeasurementPlan:
-    """Cells in the order to measure them; `spread` [1 + cells, figure] is each figure's standard deviation before and after each cell."""
+    """Cells in the order to measure them; `sd` [1 + cells, figure] is each figure's standard deviation before and after each cell."""
 
     cells: tuple[int, ...]
     cost_s: tuple[float, ...]
-    spread: Array
+    sd: Array
 
     @property
     def total_s(self) -> float:
@@ -39,7 +39,7 @@ class MeasurementPlan:
 
     def gain(self, weights: Array) -> float:
         """Information gained, nats: the weighted mean over figures."""
-        return float(_gain(self.spread[0] ** 2, self.spread[-1] ** 2, weights))
+        return float(_gain(self.sd[0] ** 2, self.sd[-1] ** 2, weights))
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ def choose(problem: Problem, budget_s: float, weights: Array | None = None) -> M
 def follow(problem: Problem, cells: Sequence[int]) -> MeasurementPlan:
     """Expected intervals after each of the given cells, measured in that order."""
     state = _State(problem)
-    spread = [state.spread()]
+    sd = [state.sd()]
     for cell in cells:
         state.observe(cell)
-        spread.append(state.spread())
-    return MeasurementPlan(tuple(map(int, cells)), tuple(float(problem.cost_s[c]) for c in cells), np.array(spread))
+        sd.append(state.sd())
+    return MeasurementPlan(tuple(map(int, cells)), tuple(float(problem.cost_s[c]) for c in cells), np.array(sd))
 
 
 def thinned(cost_s: Array, budget_s: float) -> list[int]:
@@ -116,7 +116,7 @@ class _State:
         self.cov: Array = centred.T @ centred / (len(both) - 1)
         self.cov[np.arange(self.count), np.arange(self.count)] += problem.rest_var
 
-    def spread(self) -> Array:
+    def sd(self) -> Array:
         return np.asarray(np.sqrt(np.maximum(np.diag(self.cov)[: self.count], 0.0)))
 
     def after_each(self) -> Array:
@@ -132,13 +132,13 @@ class _State:
 
 def _greedy(problem: Problem, budget_s: float, weights: Array, per_second: bool) -> MeasurementPlan:
     state, cost_s = _State(problem), problem.cost_s
-    spread, taken, left = [state.spread()], [], budget_s
+    sd, taken, left = [state.sd()], [], budget_s
     open_cells = np.ones(len(cost_s), dtype=bool)
     while True:
         able = open_cells & (cost_s <= left)
         if not able.any():
             break
-        gain = _gain(spread[-1][:, None] ** 2, state.after_each(), weights[:, None])
+        gain = _gain(sd[-1][:, None] ** 2, state.after_each(), weights[:, None])
         score = np.where(able, gain / cost_s if per_second else gain, -np.inf)
         best = int(np.argmax(score))
         if gain[best] < LEAST_GAIN:
@@ -147,8 +147,8 @@ def _greedy(problem: Problem, budget_s: float, weights: Array, per_second: bool)
         open_cells[best] = False
         left -= float(cost_s[best])
         taken.append(best)
-        spread.append(state.spread())
-    return MeasurementPlan(tuple(taken), tuple(float(cost_s[c]) for c in taken), np.array(spread))
+        sd.append(state.sd())
+    return MeasurementPlan(tuple(taken), tuple(float(cost_s[c]) for c in taken), np.array(sd))
 
 
 def _gain(before: Array, after: Array, weights: Array) -> Array:

@@ -21,7 +21,7 @@ from sim.results.quantiles import MEDIAN_SE
 Array = NDArray[np.float64]
 APART_S = 0.07  # from any other first token: of two prompts close together, who held up whom cannot be known
 LEAST_PROMPTS, MOST_PROMPTS = 5, 1000
-QUARTILES_TELL = 0.37  # of what all values would tell of their spread, quartiles do: degrees of freedom per value
+QUARTILES_TELL = 0.37  # of what all values would show of their variance, quartiles do: degrees of freedom per value
 # A host's time to launch as served over that in process, where much of it hides: median and log sd of 13 runs (1.3 to 2.7, their own
 # errors taken off); and log sd at other loads about that at its low load, of seven runs.
 HOSTS_LAUNCH, HOSTS_SD, LOADS_SD = 1.8, 0.22, 0.14
@@ -69,7 +69,7 @@ def median_and_error(values: Array) -> tuple[float, float]:
     """(median, error) of few values [n]: median +- 1.645 errors holds what they scatter around nine times in ten.
 
     The error is the standard error by the quartiles, which a few outliers do not move. Quartiles of few values lie closer together than
-    those of many (Blom's positions say by how much), and tell little of the spread: a Student-t of so few degrees of freedom.
+    those of many (Blom's positions say by how much), and say little of the variance: a Student-t of so few degrees of freedom.
     """
     n = len(values)
     low, median, high = np.quantile(values, [0.25, 0.5, 0.75])

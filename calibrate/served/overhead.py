@@ -106,8 +106,8 @@ def fit_overhead(run: ServedRun, in_process: RateDraws, low: Sequence[Experiment
     launch, launch_sd = launch_factor(low, launching_s(run, in_process.point), work) if overlaps else (1.0, 0.0)
     if run.tp > 1 and (others := packaged_overhead((run.gpu.name, run.name))) is not None:
         launch, launch_sd = others.launch, others.launch_sd  # each GPU's worker launches in a process of its own: tokens do not wait for it
-    spread = np.exp(launch_sd * np.random.default_rng(12).standard_normal(rates.count))
-    rates = scaled(rates, LAUNCHING, launch, launch * spread, f"x {launch:.2f} as served")
+    factor = np.exp(launch_sd * np.random.default_rng(12).standard_normal(rates.count))
+    rates = scaled(rates, LAUNCHING, launch, launch * factor, f"x {launch:.2f} as served")
     rates, host = _closed(run, in_process, rates, host, low, tpot=not rungs)
     fitted_to = tuple(e.name for e in (*low, *rungs))
     overhead = ServingOverhead(

@@ -1,4 +1,4 @@
-"""Errors of a replay: per metric and experiment, with coverage of the intervals, against declared bounds and the spread of replicates."""
+"""Errors of a replay: per metric and experiment, with coverage of the intervals, against declared bounds and the scatter of replicates."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def standard_errors(measured: Array, predicted: Prediction, metric: str, noise: 
     """
     draws = predicted.times[metric]
     with np.errstate(invalid="ignore", divide="ignore"):
-        spread = np.std(np.log(draws), axis=0) if len(draws) > 1 else 0.0
+        sd = np.std(np.log(draws), axis=0) if len(draws) > 1 else 0.0
         off = np.abs(np.log(measured / predicted.guess(metric)))
-    return np.asarray(off / np.sqrt(np.square(spread) + noise[metric] ** 2 + run_noise**2))
+    return np.asarray(off / np.sqrt(np.square(sd) + noise[metric] ** 2 + run_noise**2))
 
 
 def reliability(pairs: Iterable[tuple[Experiment, Prediction]], noise: Mapping[str, float], run_noise: float = 0.0) -> dict[str, Array]:

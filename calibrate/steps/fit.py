@@ -1,4 +1,4 @@
-"""Step-time fit: checks, measurement noise, spread of hosts, and the sampled posterior."""
+"""Step-time fit: checks, measurement noise, scatter of hosts, and the sampled posterior."""
 
 from __future__ import annotations
 

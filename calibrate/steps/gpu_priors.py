@@ -70,7 +70,7 @@ def population_priors(found: Mapping[str, Array], gpu: GpuSpec, precision: Preci
 
 
 def like(values: Array, upper: float, further: float, source: Provenance) -> Prior:
-    """The prior whose median and spread draws [draw] have; `further` is a log standard deviation on top."""
+    """The prior with the median and standard deviation of draws [draw]; `further` is a log standard deviation on top."""
     if not np.isfinite(upper):
         logs = np.log(values)
         return Prior(float(np.exp(logs.mean())), float(np.hypot(logs.std(), further)), source.text(), upper, source.origin)

@@ -131,12 +131,12 @@ def other_host_sd(host_sd: float, runs: Sequence[str]) -> float:
     return host_sd if runs else host_sd * float(np.sqrt(2.0))
 
 
-def hosts_of(cells: StepCells, runs: Sequence[str], known: Array, spread: float, rng: np.random.Generator) -> Array:
-    """Factors [draw, n] of the hosts of cells: `known` [draw, run] of `runs`, log-normal of `spread` for each other run."""
+def hosts_of(cells: StepCells, runs: Sequence[str], known: Array, sd: float, rng: np.random.Generator) -> Array:
+    """Factors [draw, n] of the hosts of cells: `known` [draw, run] of `runs`, log-normal of `sd` for each other run."""
     factors = {run: known[:, i] for i, run in enumerate(runs)}
     for run in np.unique(cells.run).tolist():
         if run not in factors:
-            factors[run] = np.exp(spread * rng.standard_normal(len(known)))
+            factors[run] = np.exp(sd * rng.standard_normal(len(known)))
     return np.stack([factors[run] for run in cells.run.tolist()], axis=1)
 
 

@@ -82,13 +82,13 @@ def fitted(cells: StepCells, priors: Mapping[str, Prior], host_sd: float = HOST_
 
 def spread_of_hosts(cells: StepCells, priors: Mapping[str, Prior]) -> float:
     """Log standard deviation of the hosts of these runs, pooled with HOST_SD as if that were of HOSTS_BEFORE runs more."""
-    spread = HOST_SD
+    sd = HOST_SD
     for _ in range(ROUNDS_OF_SPREAD if cells.run_names() else 0):
-        found = fitted(cells, priors, spread)
+        found = fitted(cells, priors, sd)
         hosts, root = found.model.parts[1], found.model.host_root
         squares = np.square(np.log(found.hosts)) + np.diag(root @ found.covariance[hosts, hosts] @ root.T)
-        spread = float(np.sqrt((HOSTS_BEFORE * HOST_SD**2 + squares.sum()) / (HOSTS_BEFORE + squares.size)))
-    return spread
+        sd = float(np.sqrt((HOSTS_BEFORE * HOST_SD**2 + squares.sum()) / (HOSTS_BEFORE + squares.size)))
+    return sd
 
 
 def _log_posterior(model: StepModel, x: Array, t: Array, scale: Array) -> float:

@@ -34,9 +34,9 @@ def floor(within: Array, visits: Array, visits_sd: Array, typical: Array | float
     """
     several = (visits > 1) & np.isfinite(visits_sd)
     free = np.where(several, visits - 1, 0.0)
-    spread = np.sqrt((free * np.nan_to_num(visits_sd) ** 2 + POOLED * np.square(typical)) / (free + POOLED))
+    sd = np.sqrt((free * np.nan_to_num(visits_sd) ** 2 + POOLED * np.square(typical)) / (free + POOLED))
     # a median of three is worth less than their mean
-    error = np.where(visits > 2, MEDIAN_SE, 1.0) * spread / np.sqrt(np.maximum(visits, 1.0))
+    error = np.where(visits > 2, MEDIAN_SE, 1.0) * sd / np.sqrt(np.maximum(visits, 1.0))
     return np.where(several, np.maximum(error, within), np.hypot(within, typical))
 
 

@@ -1,7 +1,7 @@
 """Load plan of a served run: a ladder of waves, open loops, sessions, a closed loop, a burst; and replicates of them.
 
 A replicate has the same arrivals and sizes and other tokens (nothing is cached). It counts from 1 in `replicate`; its name ends in "again",
-"again 2" and so on. The spread of replicates is what no model of the server could predict.
+"again 2" and so on. The scatter of replicates is what no model of the server could predict.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
     notes = checkpoint_notes(d.model, d.precision)
     notes += [f"{OUTSIDE} {'; '.join(outside)}."] if outside else []
     if d.gpu.source.startswith(OTHER_MAKER):
-        loss, spread = np.exp(OTHER_MAKER_LOSS), np.exp(1.645 * OTHER_MAKER_SD)
-        taken = f"kernels are taken for {loss:.2g} times as slow as by such a datasheet elsewhere, {spread:.2g} times more or less"
+        loss, factor = np.exp(OTHER_MAKER_LOSS), np.exp(1.645 * OTHER_MAKER_SD)
+        taken = f"kernels are taken for {loss:.2g} times as slow as by such a datasheet elsewhere, {factor:.2g} times more or less"
         notes.append(f"no number behind these rates was measured on an AMD GPU: {taken}.")
     if said := arithmetic_note(d.precision, d.gpu):
         notes.append(said)

@@ -254,9 +254,9 @@ def moved(rates: RateDraws, factor: Array) -> RateDraws:
 
 def slowed(rates: RateDraws, loss: float, sd: float, seed: int) -> RateDraws:
     """Rates of something slower: step times longer by a log-normal factor of median exp(`loss`), one for each draw as a whole."""
-    spread = moved(rates, model_errors(np.full(rates.count, sd), seed + 2))
-    point, draws = ({name: getattr(each, name) for name in UNITS} for each in (spread.point, spread.draws))
-    return replace(spread, point=Rates(**with_model_error(point, np.exp(loss))), draws=Rates(**with_model_error(draws, np.exp(loss))))
+    wider = moved(rates, model_errors(np.full(rates.count, sd), seed + 2))
+    point, draws = ({name: getattr(each, name) for name in UNITS} for each in (wider.point, wider.draws))
+    return replace(wider, point=Rates(**with_model_error(point, np.exp(loss))), draws=Rates(**with_model_error(draws, np.exp(loss))))
 
 
 def rates_for(
@@ -278,8 +278,8 @@ def _inherited(gpu: GpuSpec, precision: Precision, draws: int, seed: int, tp: in
     point, drawn, sources = {}, {}, {}
     for i, name in enumerate(UNITS):
         ratio = mine[name].upper / theirs[name].upper if np.isfinite(mine[name].upper) else 1.0
-        spread = np.exp(SIBLING_SD * normal_quantile(_strata(draws, seed, 60 + i))) if np.isfinite(mine[name].upper) else 1.0
-        point[name], drawn[name] = getattr(known.point, name) * ratio, getattr(known.draws, name) * ratio * spread
+        factor = np.exp(SIBLING_SD * normal_quantile(_strata(draws, seed, 60 + i))) if np.isfinite(mine[name].upper) else 1.0
+        point[name], drawn[name] = getattr(known.point, name) * ratio, getattr(known.draws, name) * ratio * factor
         sources[name] = known.sources[name].after(f"scaled from {kin.name} by the datasheets" if ratio != 1.0 else f"as on {kin.name}")
     source = known.source.after(f"scaled from {kin.name}, the same chip, by the datasheets")
     return replace(known, point=Rates(**point), draws=Rates(**drawn), sources=sources, source=source)

@@ -1,6 +1,6 @@
 """Declared priors of the rates: datasheet x efficiency, and the published numbers where there are some.
 
-Every rate is log-normal: a median and a spread `sigma` of its logarithm, so that exp(1.645*sigma) is the 5-95 % factor to either side.
+Every rate is log-normal, with a median and the standard deviation `sigma` of its logarithm: exp(1.645*sigma) is its 5-95 % factor.
 Efficiencies are bounded by the datasheet (draws are clipped at 1). These stand in until a posterior exists for the GPU; answers say so.
 Published numbers: package data `scenarios/data/reference` (brl07, gb10, gdn).
 """

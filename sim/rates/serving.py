@@ -222,7 +222,7 @@ def packaged_overhead(without: tuple[str, str] | None = None) -> ServingOverhead
 
 
 def pooled(hosts: Sequence[ServingOverhead]) -> ServingOverhead:
-    """Median of hosts, number by number. The spread of another host around it is that of these, or as declared if wider."""
+    """Median of hosts, number by number. The standard deviation of another host around it is that of these, or as declared if wider."""
     if len(hosts) == 1:
         return hosts[0]
     from statistics import median

@@ -77,9 +77,9 @@ def block_intervals(record: RunRecord) -> dict[str, Interval]:
             continue
         whole: NDArray[np.int64] = np.ones((1, BLOCKS), dtype=np.int64)
         for key, found in _figures(present, np.concatenate([whole, picks])).items():
-            value, spread = float(found[0]), found[1:]
-            if value > 0 and (spread > 0).all():
-                half = _T_90[BLOCKS - 1] * float(np.log(spread).std()) * math.sqrt(BLOCKS / (BLOCKS - 1))
+            value, samples = float(found[0]), found[1:]
+            if value > 0 and (samples > 0).all():
+                half = _T_90[BLOCKS - 1] * float(np.log(samples).std()) * math.sqrt(BLOCKS / (BLOCKS - 1))
                 out[f"{key}_{name}_ms"] = (value * math.exp(-half), value * math.exp(half))
     return out
 

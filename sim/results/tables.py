@@ -21,7 +21,7 @@ def benchmark_table(
     whole: bool = True,
 ) -> str:
     """The table, or the rows that `vllm bench serve` prints unasked. `noise` and `rates` hold 90 % intervals by summary key: from this
-    run's own spread, and over draws of the rates.
+    run's own noise, and over draws of the rates.
     """
     head = f"{'90 % intervals from':<40} {'':<10} {'run noise':<13}" + (" rates" if rates else "")
     lines = [f"{' Serving Benchmark Result ':=^{WIDTH}}", head.rstrip()]

@@ -65,8 +65,8 @@ def trend_of(ends_s: Sequence[float], seconds: Sequence[float], arrivals: Sequen
     covariance = np.linalg.inv(precision)
     rate, slope = covariance @ (design.T @ (count / length / variance))
     rest = count / length - design @ (rate, slope)
-    spread = float((rest**2 / variance * fade).sum() / max(fade.sum() - 1.0, 1.0))
-    covariance = covariance * max(spread, 1.0)
+    dispersion = float((rest**2 / variance * fade).sum() / max(fade.sum() - 1.0, 1.0))
+    covariance = covariance * max(dispersion, 1.0)
     (a, b), (c, d) = covariance.tolist()
     return Trend(now, max(float(rate), 0.0), float(slope), ((a, b), (c, d)))
 

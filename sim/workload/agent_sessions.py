@@ -4,19 +4,19 @@ A session is one agent at work. Each turn sends all that was said so far and som
 through and a tool has run. Some turns find their context rewritten (compacted, or that of another part of the agent): they repeat only the
 first part of it. All sessions begin with the same system prompt.
 
-The defaults of AgentSessions and the spreads below are fitted: lengths, gaps and counts are log-normal with the mean given, and a spread is
-the standard deviation of the logarithm.
+The defaults of AgentSessions and the sd below are fitted: lengths, gaps and counts are log-normal with the mean given; sd is the
+standard deviation of the logarithm.
 
     num_sessions, rate_per_s  published: 274 sessions in 600 s (trace w600_r0.0015_st30 of a routing study, 8 H100, Qwen3-Coder-30B-A3B)
-    turns                     1 + Poisson(log-normal); mean: published, 1,214 requests of 274 sessions. Spread: the sessions of one worker
+    turns                     1 + Poisson(log-normal); mean: published, 1,214 requests of 274 sessions. Sd: the sessions of one worker
                               had 22, 17, 15, 8, 7 and 5 turns, others less: the likelihood is flat from 1.0 to 1.8
     think_s                   gaps between completions in 16 recorded sessions (tau2-retail, AppWorld): they include the next answer
     prefix_tokens             what the first prompts of ten tau2-retail sessions have in common
-    opening_tokens            spread: first prompts of the Mooncake conversation trace. Mean: 8.6 % of the published requests took more
+    opening_tokens            sd: first prompts of the Mooncake conversation trace. Mean: 8.6 % of the published requests took more
                               than 10 s to their first token; the slowest all had prompts of 100,000 tokens or more
-    input_tokens              spread: new tokens a turn in 18 recorded sessions. Mean: published prompts grow from 100,000 to 130,000
+    input_tokens              sd: new tokens a turn in 18 recorded sessions. Mean: published prompts grow from 100,000 to 130,000
                               tokens in some ten turns
-    output_tokens             spread: AppWorld. Mean: the published median E2E latency of 1.8 s, at 8 ms a token
+    output_tokens             sd: AppWorld. Mean: the published median E2E latency of 1.8 s, at 8 ms a token
     edited_share              half of the prompt tokens found in cache, as published, when simulated on those GPUs
     kept share of an edit     Beta(1, 2), mean 1/3: what Mooncake's requests repeat of an earlier one that they do not repeat wholly
     most_tokens               published: max_model_len
@@ -121,12 +121,12 @@ def _turn_counts(spec: AgentSessions, rng: np.random.Generator) -> NDArray[np.in
     return counts
 
 
-def _tokens(mean: int, spread: float, count: int, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    return np.clip(np.rint(_lognormal(mean, spread, count, rng)), 1, most).astype(np.int64)
+def _tokens(mean: int, sd: float, count: int, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    return np.clip(np.rint(_lognormal(mean, sd, count, rng)), 1, most).astype(np.int64)
 
 
-def _lognormal(mean: float, spread: float, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    return mean * rng.lognormal(-spread * spread / 2, spread, size=count)
+def _lognormal(mean: float, sd: float, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    return mean * rng.lognormal(-sd * sd / 2, sd, size=count)
 
 
 def _check(spec: AgentSessions) -> None:

@@ -53,7 +53,7 @@ def _drawn(options: Mapping[str, Any], given: set[str], arguments: dict[str, Any
     if requests is not None:
         raise UsageError("give --num-prompts or --agent-sessions, not both")
     if given.intersection(("random_length_cv", "random_range_ratio")):
-        raise UsageError("--random-length-cv and --random-range-ratio are not for agents: their lengths have spreads of their own")
+        raise UsageError("--random-length-cv and --random-range-ratio are not for agents: their lengths have variances of their own")
     return Workload.agents(sessions, **arguments)
 
 

@@ -41,20 +41,20 @@ def show(result: Designed) -> None:
     header = ["measure", "spent", *(_value(d.cells[i]) if len(d.cells) > 1 else d.metric for i in shown)]
     at = f", by {_swept(d.cells[shown[0]])}" if len(d.cells) > 1 else ""
 
-    def line(name: str, spent: float, spread: NDArray[np.float64]) -> list[str]:
-        intervals = result.interval(spread)
+    def line(name: str, spent: float, sd: NDArray[np.float64]) -> list[str]:
+        intervals = result.interval(sd)
         row = [name, f"{spent:.1f} s" if spent else "", *(f"{_short(intervals[i][0])}-{_short(intervals[i][1])}" for i in shown)]
-        chance = result.chance_wrong(spread)
+        chance = result.chance_wrong(sd)
         return row + ([f"{chance:.1%}"] if chance is not None else [])
 
     chosen = result.chosen
-    rows = [line("(nothing yet)", 0.0, chosen.spread[0])]
+    rows = [line("(nothing yet)", 0.0, chosen.sd[0])]
     spent = found.checks_s
-    for cell, cost, spread in zip(chosen.cells, chosen.cost_s, chosen.spread[1:], strict=True):
+    for cell, cost, sd in zip(chosen.cells, chosen.cost_s, chosen.sd[1:], strict=True):
         spent += cost
-        rows.append(line(str(found.cells.cell[cell]), spent, spread))
+        rows.append(line(str(found.cells.cell[cell]), spent, sd))
     for name, plan in (("coarse grid", result.grid), ("whole grid", result.everything)):
-        rows.append(line(f"{name}, {len(plan.cells)} cells", found.checks_s + plan.total_s, plan.spread[-1]))
+        rows.append(line(f"{name}, {len(plan.cells)} cells", found.checks_s + plan.total_s, plan.sd[-1]))
     click.echo(table((*header, *(["wrong"] if wrong else [])), rows))
     say(f"intervals of {d.metric}{at}: expected ones, 5-95 %, before anything is measured")
     if result.decided and result.met is not None:
@@ -81,7 +81,7 @@ def _short(value: float) -> str:
 
 def _columns(result: Designed) -> list[int]:
     """Sweep cells worth a column: the widest ones."""
-    order = np.argsort(-result.chosen.spread[0], kind="stable")[:SHOWN_COLUMNS]
+    order = np.argsort(-result.chosen.sd[0], kind="stable")[:SHOWN_COLUMNS]
     return sorted(int(i) for i in order)
 
 
@@ -93,8 +93,8 @@ def as_dict(result: Designed) -> dict[str, Any]:
         return {
             "cells": [str(found.cells.cell[i]) for i in plan.cells],
             "cost_s": list(plan.cost_s),
-            "intervals": [result.interval(spread) for spread in plan.spread],
-            "chance_wrong": [result.chance_wrong(spread) for spread in plan.spread],
+            "intervals": [result.interval(sd) for sd in plan.sd],
+            "chance_wrong": [result.chance_wrong(sd) for sd in plan.sd],
         }
 
     return {

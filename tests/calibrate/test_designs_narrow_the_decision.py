@@ -46,8 +46,8 @@ def test_the_plan_costs_no_more_and_promises_more(planned):
     _, chosen, coarse = planned
     assert coarse.total_s <= chosen.total_s
     assert len(chosen.cells) >= 4
-    assert (np.diff(chosen.spread[:, 0]) <= 0).all()
-    assert chosen.spread[-1, 0] < 0.8 * coarse.spread[-1, 0]
+    assert (np.diff(chosen.sd[:, 0]) <= 0).all()
+    assert chosen.sd[-1, 0] < 0.8 * coarse.sd[-1, 0]
 
 
 def test_measuring_the_chosen_cells_narrows_the_decision_more_and_finds_the_truth(step_fit, planned):
@@ -70,7 +70,7 @@ def test_conditioning_equals_the_gaussian_formula():
     figure, time = z[:, :1], 0.8 * z[:, :1] + 0.6 * z[:, 1:]
     problem = Problem(figure, np.zeros(1), time, np.array([0.25]), np.ones(1))
     # var(f | t) = 1 - 0.8**2 / (1 + 0.25)
-    assert follow(problem, [0]).spread[-1, 0] ** 2 == pytest.approx(1 - 0.64 / 1.25, rel=0.02)
+    assert follow(problem, [0]).sd[-1, 0] ** 2 == pytest.approx(1 - 0.64 / 1.25, rel=0.02)
 
 
 @given(seed=st.integers(0, 1000), budget=st.floats(0.5, 20))
@@ -83,8 +83,8 @@ def test_plans_keep_the_budget_and_never_measure_a_cell_twice(seed, budget):
     plan = choose(problem, budget)
     assert plan.total_s <= budget + 1e-9
     assert len(set(plan.cells)) == len(plan.cells)
-    assert (np.diff(plan.spread, axis=0) <= 1e-9).all()
-    assert (plan.spread >= 0.1 - 1e-9).all()  # what the rates do not explain stays
+    assert (np.diff(plan.sd, axis=0) <= 1e-9).all()
+    assert (plan.sd >= 0.1 - 1e-9).all()  # what the rates do not explain stays
 
 
 def test_a_figure_that_no_rate_moves_is_refused():
