@@ -1,4 +1,4 @@
-"""How much power served GPUs drew, beside what their simulated runs moved and computed: shares of sim.results.power.
+"""Power that served GPUs drew, beside what their simulated runs moved and computed: shares of sim.results.power.
 
     python -m studies.power
 

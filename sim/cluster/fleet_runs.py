@@ -149,7 +149,7 @@ def _state(
 
 
 def ranks_of(trace: Trace, config: EngineConfig) -> Ints:
-    """What sim.engine.core_state calls ranks, of the calls of a trace."""
+    """Ranks (sim.engine.core_state) of the calls of a trace."""
     if config.policy != "priority":
         return np.zeros(0, dtype=np.int64)
     ranks = np.zeros((len(trace), 2), dtype=np.int64)

@@ -201,7 +201,7 @@ def _functions(module: Any) -> list[FunctionType]:
 
 @cache
 def _machine() -> str:
-    """What compiles, and for which processor."""
+    """Versions of what compiles, and its processor."""
     import llvmlite
     import llvmlite.binding as llvm
 

@@ -26,7 +26,7 @@ ON_GPU = ("linear layers", "attention", "small kernels", "all-reduce", "recurren
 
 @dataclass(frozen=True, slots=True)
 class PoweredServer:
-    """What one replica of a run is: `gpus` cards that compute every iteration together."""
+    """One replica of a run: `gpus` cards that compute every iteration together."""
 
     model: ModelSpec
     precision: Precision

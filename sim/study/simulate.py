@@ -101,7 +101,7 @@ class Run:
 
     @property
     def event_by_event(self) -> str:
-        """What of the question made the run take the slow way (sim.study.direct); nothing where it did not."""
+        """Part of the question that made the run take the slow way (sim.study.direct); nothing where it did not."""
         return event_by_event(self.study, self.pools, self.study.workload.trace)
 
     @property
@@ -118,7 +118,7 @@ class Run:
 
     @property
     def power(self) -> Power | None:
-        """What the GPUs draw; None without an iteration log, or of a card whose power limit is not known."""
+        """Power that the GPUs draw; None without an iteration log, or of a card whose power limit is not known."""
         return power_of(self.record, self.study.servers)
 
     @property

@@ -51,7 +51,7 @@ class Study:
 
     @property
     def servers(self) -> list[PoweredServer]:
-        """What each replica is made of, those of a pool side by side."""
+        """GPUs of each replica, those of a pool side by side."""
         pools = [(pool.deployment, pool.most) for pool in self.whole_fleet.pools]
         return [PoweredServer(d.model, d.precision, d.gpu, d.tp, d.parallel) for d, most in pools for _ in range(most)]
 
