@@ -21,6 +21,18 @@ def test_bf16_is_refused_where_there_is_none_and_fp16_is_the_default(gpu):
         Deployment.of(MODEL, gpu, kv_dtype="bf16")
 
 
+@pytest.mark.parametrize(("gpu", "measured"), [("A100-80G", False), ("H100", True), ("H200", True)])
+def test_weight_only_kernels_not_measured_there_are_slower_and_less_certain(gpu, measured):
+    """A chip's own surface is taken where there is one; elsewhere what two kernels of an H100 reach."""
+    d, plain = Deployment.of("Llama-3.1-8B", gpu, dtype="int4"), Deployment.of("Llama-3.1-8B", gpu, dtype="bf16")
+    rates, other = load_rates(d, draws=200), load_rates(plain, draws=200)
+    ratio = rates.point.linear_flops_per_s / other.point.linear_flops_per_s
+    assert any("of the 16-bit rate" in note for note in scope_notes(d, rates)) is not measured
+    assert (ratio < 0.7) is not measured
+    spread, usual = (np.log(each.draws.linear_flops_per_s).std() for each in (rates, other))
+    assert (spread > usual + 0.1) is not measured
+
+
 def test_engines_spellings():
     asked = {("half", "fp8_e5m2"): ("fp16", "fp8"), ("bfloat16", "auto"): ("bf16", "bf16"), ("auto", "float16"): ("bf16", "fp16")}
     for (dtype, kv), own in asked.items():
