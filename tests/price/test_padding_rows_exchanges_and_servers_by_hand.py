@@ -9,7 +9,7 @@ from sim.cost.api_server import SharedServer, departures
 from sim.cost.graphs import CAPTURED, GRAPH_TOKENS, captured_padding
 from sim.cost.work import ALL_TO_ALL_OPS, layer_kernels, traffic
 from sim.specs.model import DenseMlp, LatentAttention, LayerGroup
-from sim.specs.parallel import Parallel
+from sim.specs.parallel import Link, Parallel
 from tests.price.shapes import HYBRID_MOE
 
 
@@ -33,10 +33,12 @@ def test_an_element_of_a_latent_rank_and_one_of_its_rotary_part_weigh_the_same()
 
 
 def test_an_exchange_takes_a_message_to_every_other_rank_both_ways():
-    parallel = Parallel(1, 4, True)
-    _, ops = traffic(HYBRID_MOE, 0.0, 1, parallel)
+    parallel = Parallel(1, 4, True, all_to_all=Link(3.0, 2.0))
+    moved, ops = traffic(HYBRID_MOE, 0.0, 1, parallel)
     layers = sum(group.count for group in HYBRID_MOE.groups)
     assert ops == pytest.approx(layers * 2 * ALL_TO_ALL_OPS * 4 * parallel.all_to_all.latency)
+    reached = 3 * (1 - (1 - 1 / 4) ** 8)  # of three others, by eight experts
+    assert moved == pytest.approx(layers * 2 * reached * HYBRID_MOE.hidden * 2 * parallel.all_to_all.byte)
     assert traffic(HYBRID_MOE, 80.0, 2)[1] == pytest.approx(80.0 * Parallel().all_reduce.latency)
     assert traffic(HYBRID_MOE, 80.0, 1)[1] == 0.0
 
