@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.logs.learn import HOST, learn_rates
+from calibrate.logs.learn import HOST, learn_rates, served_priors
 from calibrate.logs.requests import ServedLog
 from calibrate.sampling import Settings
 from calibrate.served.overhead import fit_overhead
 from calibrate.served.replay import replay
 from calibrate.served.runs import Experiment, ServedRun
-from calibrate.steps.random_rates import calibration_priors, value
+from calibrate.steps.random_rates import value
 from sim.cost.batch import decode_batch
 from sim.cost.rates import UNITS, RateDraws, Rates
 from sim.cost.step_time import step_time_s
@@ -89,8 +89,9 @@ def _rung(run: ServedRun, rates: Rates, clients: int) -> Experiment:
 
 
 def request_ranks(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> dict[str, Array]:
-    """Ranks of the rates that a log shows and of the host's time per request."""
-    run, priors = made_run(), calibration_priors(get_gpu("H100"), Precision())
+    """Ranks of the rates that a log shows and of the host's time per request, from the priors that `simctl learn` starts from."""
+    run = replace(made_run(), limits=replace(made_run().limits, num_gpu_blocks=2 * BLOCKS))
+    priors, _ = served_priors(run)
     found: dict[str, list[float]] = {}
     for _ in range(runs):
         z = {name: float(rng.standard_normal()) for name in (*UNITS, "host")}
