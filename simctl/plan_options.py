@@ -24,6 +24,15 @@ def _values(text: str) -> tuple[str, ...]:
     return found
 
 
+def _workers(text: str) -> int | str:
+    if text.startswith("tcp://"):
+        return text
+    if not 1 <= int(text) <= 256:
+        raise ValueError
+    return int(text)
+
+
+WORKERS = Parsed("n|address", _workers, "neither 1 to 256 processes nor a Dask scheduler at tcp://HOST:PORT")
 VALUES = Parsed("a[,b...]", _values, "not values with commas between them")
 SECTIONS = {
     "What to decide": ("slo", "goodput", "gpu", "tp", "dtype", "kv-dtype", "attention", "router", "max-num-seqs", "max-num-batched-tokens",
@@ -86,7 +95,9 @@ plan_options = grouped(
         show_default=True,
         help="Answer with what is known after simulating so long.",
     ),
-    click.option("--workers", type=click.IntRange(1, 256), help="Processes. [default: one per core]"),
+    click.option(
+        "--workers", type=WORKERS, metavar="N|ADDRESS", help="Processes, or the Dask scheduler at tcp://HOST:PORT. [default: one per core]"
+    ),
     click.option("--emit", type=click.Choice(EMITS), help="Print what starts the winner instead: commands or a file of that kind."),
     click.option("--quick", is_flag=True, help="Only the cheapest: not what more money buys, the highest rate, what to measure."),
     click.option(

@@ -26,7 +26,7 @@ def dask_pool(address: str, workers: int) -> Iterator[WorkerPool]:
         from distributed import Client, LocalCluster
         from distributed.scheduler import KilledWorker
     except ImportError:
-        raise SimctlError(f"--dask needs Dask: {install_hint('sweep')}") from None
+        raise SimctlError(f"a scheduler needs Dask: {install_hint('sweep')}") from None
     for name in [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # of a lost worker or scheduler they would say much
     with contextlib.ExitStack() as stack:
@@ -41,7 +41,11 @@ def dask_pool(address: str, workers: int) -> Iterator[WorkerPool]:
         try:
             client = stack.enter_context(Client(where, timeout=CONNECT_S, set_as_default=False))
         except (OSError, ValueError) as error:  # a timeout is an OSError
-            raise SimctlError(f"--dask {address}: no scheduler answers ({type(error).__name__})") from None
+            raise SimctlError(f"{address}: no scheduler answers ({type(error).__name__})") from None
         yield WorkerPool(
-            client.get_executor(pure=False), WINDOW, (KilledWorker,), lambda: len(client.scheduler_info(n_workers=-1)["workers"])
+            client.get_executor(pure=False),
+            WINDOW,
+            (KilledWorker,),
+            lambda: len(client.scheduler_info(n_workers=-1)["workers"]),
+            lambda every: client.scatter(every, broadcast=True, hash=False),
         )

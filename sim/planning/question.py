@@ -26,6 +26,7 @@ from sim.slo import parse_slo
 from sim.specs.gpus import get_gpu
 from sim.study.deployment import Deployment
 from sim.study.simulate_question import Simulate
+from sim.sweeps.executor import Opened
 from sim.workload.workload import Workload
 
 PAIRED = 20  # trials that are run again at more load
@@ -49,7 +50,8 @@ class Plan:
     `slo` are conditions as in sim.slo; `goodput` maps ttft, tpot, e2el to milliseconds; `prices` are USD per GPU-hour by GPU (else the
     catalogue's). `pools` are kinds of sim.planning.choices; `reserve` also buys what the loss of one replica or node takes. `hours` are
     requests per second of each hour of a day whose busiest hour is the workload. `quick` leaves out all but the cheapest; `emit` is the
-    kind of launch commands that the winner must have (sim.planning.emit). `workers` None: a process per core. The load lasts `for_s`
+    kind of launch commands that the winner must have (sim.planning.emit). `workers` None: a process per core; or what opens a pool of
+    others (sim.sweeps.executor). The load lasts `for_s`
     seconds, None: for good (sim.study.lasting). The answer is what is known `within_s`
     seconds of simulating, None: when all is.
     """
@@ -67,7 +69,7 @@ class Plan:
     hours: Sequence[float] = ()
     quick: bool = False
     emit: str | None = None
-    workers: int | None = None
+    workers: int | Opened | None = None
     for_s: float | None = None
     within_s: float | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)  # combinations that cannot be deployments, and why

@@ -9,12 +9,14 @@ import math
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import CancelledError, ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing import get_context
 from time import monotonic
 from typing import Any, NamedTuple
 
+from sim.errors import SimctlError
 from sim.planning.choices import Choice
 from sim.results.metrics import cost_shares, latency_figures
 from sim.results.power import Power, power_of
@@ -22,6 +24,7 @@ from sim.slo import Condition
 from sim.study.lasting import Lasts, Latency
 from sim.study.run import planned, run_planned
 from sim.study.studied import Study
+from sim.sweeps.executor import GONE, Opened
 from sim.workers import end_with_parent
 from sim.workload.trace import Trace
 
@@ -60,21 +63,21 @@ class Here:
 
     def __init__(self, choices: Sequence[Choice], conditions: Sequence[Condition], for_s: float | None = None) -> None:
         self._choices, self._conditions, self._for_s = choices, conditions, for_s
-        self._key: tuple[int, int] = (-1, 0)
-        self._load: Lasts
+        self._held: tuple[tuple[int, int], Lasts] | None = None
 
     def one(self, choice: int, count: int, trial: int, factor: float = 1.0) -> Trial:
         """A trial; requests arrive `factor` times as fast."""
-        if self._key != (choice, count):
-            self._load = Lasts(self._choices[choice].study_of(count), self._for_s)
-            self._key = (choice, count)
-        goodput, names = self._load.study.goodput, [condition.figure for condition in self._conditions]
+        held = self._held
+        if held is None or held[0] != (choice, count):
+            held = self._held = ((choice, count), Lasts(self._choices[choice].study_of(count), self._for_s))
+        load = held[1]
+        goodput, names = load.study.goodput, [condition.figure for condition in self._conditions]
 
         def used(latency: Latency) -> list[float]:
             found = latency_figures(latency, names, goodput)
             return [float(condition.use(found)) for condition in self._conditions]
 
-        found = self._load.trial(trial, used, factor)
+        found = load.trial(trial, used, factor)
         tpot = latency_figures(found.latency, ["mean_tpot_ms"])["mean_tpot_ms"]
         return Trial(found.used, float(1e3 / tpot) if tpot else math.nan, found.tokens_per_s, found.grows, found.error)
 
@@ -132,11 +135,19 @@ def _one(what: Callable[..., Any], *asked: Any) -> Any:
     return what(_here, *asked)
 
 
-class Runner:
-    """Runs trials in this process and, once they have taken LAZY_S, in `workers` processes. Raises OutOfTime `within_s` after its start."""
+def _there(here: Here, what: Callable[..., Any], *asked: Any) -> Any:
+    return what(here, *asked)
 
-    def __init__(self, here: Here, workers: int, within_s: float | None = None) -> None:
+
+class Runner:
+    """Runs trials in this process and, once they have taken LAZY_S, in `workers` processes, or on the pool that `workers` opens, perhaps of
+    other machines. Raises OutOfTime `within_s` after its start, SimctlError where that pool is lost.
+    """
+
+    def __init__(self, here: Here, workers: int | Opened, within_s: float | None = None) -> None:
         self._here, self._workers = here, workers
+        self._opened, self._lost = ExitStack(), tuple[type[BaseException], ...]()
+        self._elsewhere: Callable[..., Any] | None = None
         self._ends = math.inf if within_s is None else monotonic() + within_s
         self._spent = 0.0
         self._pool: ProcessPoolExecutor | None = None
@@ -156,7 +167,7 @@ class Runner:
     def _each(self, what: Callable[..., Any], asked: Sequence[tuple[Any, ...]]) -> list[Any]:
         done: list[Any] = []
         for each in asked:
-            if self._workers > 1 and self._spent > LAZY_S:
+            if self._workers != 1 and self._spent > LAZY_S:
                 break
             began = monotonic()
             if began > self._ends:
@@ -164,26 +175,38 @@ class Runner:
             done.append(what(self._here, *each))
             self._spent += monotonic() - began
         if len(done) < len(asked):
-            futures = [self._processes().submit(_one, what, *each) for each in asked[len(done) :]]
+            submit = self._submit()
+            futures = [submit(what, *each) for each in asked[len(done) :]]
             try:
                 done += [future.result(None if math.isinf(self._ends) else max(self._ends - monotonic(), 0.0)) for future in futures]
             except TimeoutError:
                 raise OutOfTime from None
+            except (CancelledError, *self._lost):
+                raise SimctlError(GONE.partition(";")[0]) from None
         return done
 
-    def _processes(self) -> ProcessPoolExecutor:
+    def _submit(self) -> Callable[..., Any]:
+        if isinstance(self._workers, int):
+            return partial(self._processes(self._workers).submit, _one)
+        if self._elsewhere is None:
+            pool = self._opened.enter_context(self._workers())
+            self._lost, self._elsewhere = pool.lost, partial(pool.executor.submit, _there, pool.shared(self._here))
+        return self._elsewhere
+
+    def _processes(self, workers: int) -> ProcessPoolExecutor:
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self._workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(self._here,))
+            self._pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(self._here,))
             ours = threading.current_thread() is threading.main_thread()
             before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ours else None  # what starts inherits it: Ctrl-C is for this process
-            for _ in range(self._workers):
+            for _ in range(workers):
                 self._pool.submit(int)  # they start now
             if ours:
                 signal.signal(signal.SIGINT, before)
         return self._pool
 
     def close(self) -> None:
-        """End its processes, whatever they are doing."""
+        """End its processes, whatever they are doing, and leave those of others."""
+        self._opened.close()
         if self._pool is not None:
             processes = list((self._pool._processes or {}).values())
             self._pool.shutdown(wait=False, cancel_futures=True)
@@ -195,7 +218,11 @@ class Runner:
 
 @contextmanager
 def runner(
-    choices: Sequence[Choice], conditions: Sequence[Condition], workers: int, for_s: float | None = None, within_s: float | None = None
+    choices: Sequence[Choice],
+    conditions: Sequence[Condition],
+    workers: int | Opened,
+    for_s: float | None = None,
+    within_s: float | None = None,
 ) -> Iterator[Runner]:
     """Runner of trials of a load that lasts `for_s` (None: for good), for `within_s` seconds; its processes end with the context."""
     running = Runner(Here(choices, conditions, for_s), workers, within_s)

@@ -24,18 +24,22 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class WorkerPool(NamedTuple):
-    """An executor, how many cells it holds at once, the errors that say that a worker was lost and not that the cell is wrong, and how
-    many workers there are now, where they are other people's.
+    """An executor, how many cells it holds at once, the errors that say that a worker was lost and not that the cell is wrong, how
+    many workers there are now, where they are other people's, and what to submit in place of an object that all cells use.
     """
 
     executor: Executor
     window: int
     lost: tuple[type[BaseException], ...] = ()
     workers: Callable[[], int] = lambda: 1
+    shared: Callable[[Any], Any] = lambda every: every
+
+
+Opened = Callable[[], AbstractContextManager[WorkerPool]]
 
 
 def outcomes(
-    cells: Mapping[int, Any], answer: Callable[[Any], Any], opened: Callable[[], AbstractContextManager[WorkerPool]], tick_s: float = 0.2
+    cells: Mapping[int, Any], answer: Callable[[Any], Any], opened: Opened, tick_s: float = 0.2
 ) -> Iterator[list[tuple[int, Any]]]:
     """(place, answer) of every cell, in lists: whatever has ended since the last list, perhaps nothing, at least every `tick_s` seconds.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -103,7 +104,7 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     workload = workload_of(_counted(options), first.longest)
     return Plan(
         found, workload, options["slo"], goodput, prices, _rates(options | {"seed": 0}), options["pools"], options["reserve"],
-        options["most_gpus"], options["most_kw"], hours, options["quick"], options["emit"], options["workers"], options["for_s"],
+        options["most_gpus"], options["most_kw"], hours, options["quick"], options["emit"], _pool(options["workers"]), options["for_s"],
         options["within"], skipped,
     )  # fmt: skip
 
@@ -112,6 +113,15 @@ def _counted(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """With a number of requests where a rate alone says that the load lasts, which then does not depend on it."""
     drawn = all(options[name] is None for name in ("num_prompts", "trace", "agent_sessions"))
     return {**options, "num_prompts": LASTING_PROMPTS} if drawn and math.isfinite(options["request_rate"] or math.inf) else options
+
+
+def _pool(workers: int | str | None) -> Any:
+    """What a plan's `workers` are: a number, or what opens the pool of a Dask scheduler."""
+    if not isinstance(workers, str):
+        return workers
+    from simctl.sweep_workers import dask_pool
+
+    return partial(dask_pool, workers, 0)
 
 
 QUESTIONS = {"simulate": simulate_of, "plan": plan_of, "what-if": what_if_of}
