@@ -146,7 +146,8 @@ class Runner:
 
     def __init__(self, here: Here, workers: int | Opened, within_s: float | None = None) -> None:
         self._here, self._workers = here, workers
-        self._opened, self._lost = ExitStack(), tuple[type[BaseException], ...]()
+        self._opened = ExitStack()
+        self._lost: tuple[type[BaseException], ...] = ()
         self._elsewhere: Callable[..., Any] | None = None
         self._ends = math.inf if within_s is None else monotonic() + within_s
         self._spent = 0.0
@@ -181,24 +182,29 @@ class Runner:
                 done += [future.result(None if math.isinf(self._ends) else max(self._ends - monotonic(), 0.0)) for future in futures]
             except TimeoutError:
                 raise OutOfTime from None
-            except (CancelledError, *self._lost):
+            except BaseException as error:
+                if not isinstance(error, (CancelledError, *self._lost)):
+                    raise
                 raise SimctlError(GONE.partition(";")[0]) from None
         return done
 
     def _submit(self) -> Callable[..., Any]:
         if isinstance(self._workers, int):
-            return partial(self._processes(self._workers).submit, _one)
+            local: Callable[..., Any] = self._processes().submit
+            return partial(local, _one)
         if self._elsewhere is None:
             pool = self._opened.enter_context(self._workers())
-            self._lost, self._elsewhere = pool.lost, partial(pool.executor.submit, _there, pool.shared(self._here))
+            remote: Callable[..., Any] = pool.executor.submit
+            self._lost, self._elsewhere = pool.lost, partial(remote, _there, pool.shared(self._here))
         return self._elsewhere
 
-    def _processes(self, workers: int) -> ProcessPoolExecutor:
+    def _processes(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(self._here,))
+            assert isinstance(self._workers, int)
+            self._pool = ProcessPoolExecutor(self._workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(self._here,))
             ours = threading.current_thread() is threading.main_thread()
             before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ours else None  # what starts inherits it: Ctrl-C is for this process
-            for _ in range(workers):
+            for _ in range(self._workers):
                 self._pool.submit(int)  # they start now
             if ours:
                 signal.signal(signal.SIGINT, before)

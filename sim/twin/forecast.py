@@ -60,7 +60,7 @@ def trend_of(ends_s: Sequence[float], seconds: Sequence[float], arrivals: Sequen
     mean = max(float((fade * count).sum() / (fade * length).sum()), 0.5 / float(length.sum()))
     variance = mean / length / fade  # of a window's rate, were its arrivals Poisson
     design = np.stack([np.ones_like(middle), middle], axis=1)
-    prior = np.diag([1e-12, (600.0 / mean) ** 2])  # a load doubles in ten minutes at the earliest, rather
+    prior = np.diag([1e-12, (1200.0 / mean) ** 2])  # a load doubles in ten minutes at the earliest, rather
     precision = design.T @ (design / variance[:, None]) + prior
     covariance = np.linalg.inv(precision)
     rate, slope = covariance @ (design.T @ (count / length / variance))

@@ -21,6 +21,7 @@ SLOWNESS = np.exp(GRID)
 WALK_SD_PER_MINUTE = 0.02  # a server keeps its pace, but neighbours, clocks and mixes of requests move it
 MISFIT_SD = 0.05  # of a mean of many requests, from its curve: about what served runs lie from predictions at rates fitted to them
 DEGREES = 4.0
+FADE, MOST_OFF = 0.95, 3.0  # of what earlier windows said of the scatter, each window; a wild one counts as so many standard deviations
 PRIOR_SD = 0.35  # of a server never seen, on a GPU whose rates are known
 
 
@@ -75,6 +76,25 @@ class Level:
         values = expected_ms * self.draws(4000, rng) * np.exp(sd * rng.standard_normal(4000))
         low, high = np.quantile(values, [(1 - share) / 2, (1 + share) / 2])
         return float(low), float(high)
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """How many times wider than expected the windows of a server scatter: misses in standard deviations, faded, from 1 up."""
+
+    weight: float = 2.0  # windows as expected, to begin with
+    squares: float = 2.0
+
+    @property
+    def scale(self) -> float:
+        """What standard deviations are multiplied by."""
+        return math.sqrt(max(self.squares / self.weight, 1.0))
+
+    def learn(self, predicted_ms: float, bucket_ms: tuple[float, float], sd: float) -> Scatter:
+        """After a window whose median lies in this bucket, where `predicted_ms` was expected with log sd `sd`."""
+        low, high = bucket_ms
+        off = max(math.log(predicted_ms / high), math.log(low / predicted_ms) if low > 0 else 0.0, 0.0) / sd
+        return Scatter(FADE * self.weight + 1.0, FADE * self.squares + min(off, MOST_OFF) ** 2)
 
 
 def noise_sd(curve: LatencyCurve, metric: str, rate_per_s: float, count: float) -> float:

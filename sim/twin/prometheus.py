@@ -89,6 +89,7 @@ class ScrapeWindow:
     output_tokens: float
     running: float  # means of both ends
     waiting: float
+    queued: float  # least of both ends: who waits for the next iteration alone does not queue
     kv_share: float
     latency: Mapping[str, Histogram] = field(default_factory=dict)
 
@@ -152,6 +153,7 @@ def window_between(earlier: Snapshot, later: Snapshot) -> ScrapeWindow | None:
         output_tokens=counts["output_tokens"] / counts["finished"] if counts["finished"] else math.nan,
         running=(earlier.running + later.running) / 2,
         waiting=(earlier.waiting + later.waiting) / 2,
+        queued=min(earlier.waiting, later.waiting),
         kv_share=later.kv_share,
         latency=latency,
     )

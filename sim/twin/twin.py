@@ -11,7 +11,7 @@ from typing import Any
 from sim.slo import Condition
 from sim.twin.curve import LatencyCurve
 from sim.twin.forecast import Forecast, Trend, forecast, trend_of
-from sim.twin.level import PRIOR_SD, Level, noise_sd
+from sim.twin.level import PRIOR_SD, Level, Scatter, noise_sd
 from sim.twin.prometheus import ScrapeWindow, Snapshot, window_between
 
 SILENT_AFTER = 3  # scrapes without an answer
@@ -20,15 +20,20 @@ LEARNT = 3  # windows before alerts about a server
 KEPT_S = 3600.0
 SURE = 0.99
 SHOWN = 0.9  # of the interval that is printed
+LIKELY, WARNED_AFTER_S = 0.5, 60.0  # a chance of a break above this for so long is a warning: a line through few windows swings
 
 
 @dataclass
 class TwinServer:
-    """One URL: its last scrape and what has been learnt of it. `first_token` is what first tokens take beyond `level`."""
+    """One URL: its last scrape and what has been learnt of it. `first_token` is what first tokens take beyond `level` in the mean, which a
+    few late ones raise; `first_median` is that of their median.
+    """
 
     url: str
     level: Level = field(default_factory=lambda: Level.unknown(PRIOR_SD))
     first_token: Level = field(default_factory=lambda: Level.unknown(PRIOR_SD))
+    first_median: Level = field(default_factory=lambda: Level.unknown(PRIOR_SD))
+    scatter: dict[str, Scatter] = field(default_factory=lambda: {"tpot": Scatter(), "ttft": Scatter()})
     last: Snapshot | None = None
     missed: int = 0
     outside: int = 0
@@ -69,6 +74,7 @@ class TwinReport:
     seen: Mapping[str, Sequence[SeenLatency]]
     forecast: Forecast | None
     alerts: Sequence[str]
+    warned: bool = False  # the SLO has been likely to break for a while
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers; nan becomes null."""
@@ -95,6 +101,8 @@ class Twin:
         self.windows: deque[tuple[float, float, float]] = deque()  # end, seconds, arrivals at all servers
         self._curve_for, self._conditions, self._horizon_s = curve_for, tuple(conditions), horizon_s
         self._prompt = self._output = math.nan
+        self._likely_since_s = math.inf
+        self._warned = False
 
     def observe(self, at_s: float, scrapes: Sequence[Snapshot | str]) -> TwinReport:
         """Take one scrape of every server, or why there is none, and say what is known then."""
@@ -116,6 +124,7 @@ class Twin:
         if self.curve and self.trend and self._conditions and up and len(self.windows) >= LEARNT:
             levels = [s.level for s in up], [s.first_token for s in up]
             ahead = forecast(self.trend, self.curve, *levels, self._conditions, self._horizon_s)
+            self._warn(at_s, ahead, alerts)
         return TwinReport(
             at_s,
             len(up),
@@ -128,7 +137,15 @@ class Twin:
             seen,
             ahead,
             alerts,
+            self._warned,
         )
+
+    def _warn(self, at_s: float, ahead: Forecast, alerts: list[str]) -> None:
+        """Tell once that the SLO is likely to break, when that has been so for WARNED_AFTER_S."""
+        self._likely_since_s = min(self._likely_since_s, at_s) if ahead.chance > LIKELY else math.inf
+        before, self._warned = self._warned, at_s - self._likely_since_s >= WARNED_AFTER_S
+        if self._warned and not before:
+            alerts.append(f"{ahead.condition} will break: likely for {WARNED_AFTER_S:g} s")
 
     def _lengths(self, windows: Sequence[ScrapeWindow]) -> None:
         """Mean lengths over all servers, weighted by requests; a new curve when they have moved."""
@@ -146,40 +163,42 @@ class Twin:
         curve = self.curve
         assert curve is not None
         rate = window.arrivals / window.seconds
-        server.level, server.first_token = server.level.later(window.seconds), server.first_token.later(window.seconds)
+        for name in ("level", "first_token", "first_median"):
+            setattr(server, name, getattr(server, name).later(window.seconds))
         slow = server.level.median
         # a first token that waits for a place in the batch waits for those before it to finish
-        queue_ms = 1e3 * window.waiting * window.seconds / window.finished if window.finished else 0.0
+        queue_ms = 1e3 * window.queued * window.seconds / window.finished if window.finished else 0.0
 
         def first_ms(statistic: str) -> float:
             return max(float(curve.slowed(f"{statistic}_ttft_ms", rate, slow)), queue_ms)
 
         rows: list[SeenLatency] = []
-        outside = False
+        outside, learnt = False, {}
         expected: dict[str, tuple[Level, float, float]] = {
             "tpot": (server.level, curve.tpot_ms(window.decoding, "median"), curve.tpot_ms(window.decoding)),
-            "ttft": (server.first_token, first_ms("median"), first_ms("mean")),
+            "ttft": (server.first_median, first_ms("median"), first_ms("mean")),
         }
-        for metric, (level, median_ms, _) in expected.items():
-            found = window.latency[f"{metric}_s"]
+        for metric, (level, median_ms, mean_ms) in expected.items():
+            found, learnt[metric] = window.latency[f"{metric}_s"], level
             if found.count < 1:
                 continue
-            sd = noise_sd(curve, metric, rate * slow, found.count)
+            expected_sd = noise_sd(curve, metric, rate * slow, found.count)
+            sd, bucket_ms = expected_sd * server.scatter[metric].scale, _bucket_ms(found)
             row, sure = (
-                SeenLatency(metric, found.quantile_s(0.5) * 1e3, _bucket_ms(found), level.interval_ms(median_ms, sd, p))
-                for p in (SHOWN, SURE)
+                SeenLatency(metric, found.quantile_s(0.5) * 1e3, bucket_ms, level.interval_ms(median_ms, sd, p)) for p in (SHOWN, SURE)
             )
             rows.append(row)
             outside = outside or not sure.inside
+            if metric == "ttft":
+                server.first_token = server.first_token.learn(found.mean_s * 1e3, mean_ms, sd)
+                learnt[metric] = level.learn(row.median_ms, median_ms, sd)
+            else:
+                learnt[metric] = level.learn(found.mean_s * 1e3, mean_ms, sd)
+            server.scatter[metric] = server.scatter[metric].learn(level.median * median_ms, bucket_ms, expected_sd)
         server.outside = server.outside + 1 if outside and server.level.learnt >= LEARNT else 0
         if server.outside >= OUTSIDE_AFTER:
             alerts.append(f"{server.url}: outside its predicted interval for {server.outside} windows: not the server that it was")
-        learnt = {}
-        for metric, (level, _, mean_ms) in expected.items():
-            found = window.latency[f"{metric}_s"]
-            sd = noise_sd(curve, metric, rate * slow, found.count)
-            learnt[metric] = level.learn(found.mean_s * 1e3, mean_ms, sd) if found.count else level
-        server.level, server.first_token = learnt["tpot"], learnt["ttft"]
+        server.level, server.first_median = learnt["tpot"], learnt["ttft"]
         return rows
 
 

@@ -48,7 +48,7 @@ class History:
         ahead = reports[-1].forecast if reports else None
         body = {
             "advice": said(ahead) if ahead else "No forecast yet: it needs an SLO and a few windows with requests.",
-            "chance": ahead.chance if ahead else 0.0,
+            "warned": bool(reports and reports[-1].warned),
             "alerts": alerts[::-1],
             "windows": [{"at_s": each["at_s"], "seen": each["seen"]} for each in (report.to_dict() for report in reports)],
         }
