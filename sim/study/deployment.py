@@ -125,6 +125,9 @@ class Deployment:
         check_parallel(self.model, self.tp, self.parallel)
         if self.parallel.parts > 1 and engine_of(self.limits.engine).slots_own_context:
             raise UsageError(f"{self.limits.engine} has no pipeline or data parallelism here")
+        links = self.links
+        if links.source and links.network is None and links.nodes(self.gpus) > 1 and self.gpus > links.nvlink_domain:
+            raise UsageError(f"{links.source}: field 'network' is missing: {self.gpus} GPUs take {links.nodes(self.gpus)} nodes")
         object.__setattr__(self, "parallel", linked(self.parallel, self.tp, self.gpu, self.links))
 
     @classmethod

@@ -5,6 +5,7 @@ import pytest
 from sim.errors import UsageError
 from sim.specs.gpus import get_gpu
 from sim.specs.topology import default_topology, load_topology, with_node
+from tests.cli import run
 
 
 @pytest.mark.parametrize(
@@ -63,3 +64,15 @@ def test_smaller_nodes_end_their_links():
     h100, gb200 = default_topology(get_gpu("H100")), default_topology(get_gpu("GB200"))
     assert with_node(h100, 4).way(8) == "network"
     assert with_node(gb200, 8).way(72) == "nvlink"
+
+
+def test_a_file_with_fewer_links_than_gpus_is_refused(tmp_path):
+    """Where the catalogue's guess stands instead of a file, the answer says that nobody named the network."""
+    path = tmp_path / "nodes.yaml"
+    path.write_text("gpus_per_node: 2\npcie: peer\n")
+    asked = ("simulate", "--gpu", "L40S", "--model", "Qwen3-8B", "--tp", "4", "--num-prompts", "2", "--draws", "0")
+    done = run(*asked, "--topology", str(path))
+    assert done.code == 2
+    assert done.stderr.endswith("nodes.yaml: field 'network' is missing: 4 GPUs take 2 nodes\n")
+    path.write_text("gpus_per_node: 2\nnetwork: 25.0e+9\n")
+    assert run(*asked, "--topology", str(path)).code == 0
