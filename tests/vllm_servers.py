@@ -94,7 +94,7 @@ def _await(server: VllmServer, log: Path) -> None:
     deadline = time.monotonic() + START_S
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while time.monotonic() < deadline and server.process.poll() is None:
-        with contextlib.suppress(OSError), opener.open(f"{server.url}/health", timeout=2) as answer:
+        with contextlib.suppress(OSError), opener.open(f"{server.url}/health", timeout=60) as answer:
             if answer.status == 200:
                 return
         time.sleep(0.3)
