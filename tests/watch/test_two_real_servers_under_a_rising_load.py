@@ -73,7 +73,7 @@ def test_minutes_lie_in_their_intervals_and_a_killed_server_is_told(tmp_path: Pa
             for line in watching.stdout:
                 lines.append(line)
                 if time.monotonic() - began > KILLED_S and servers[1].process.poll() is None:
-                    with urllib.request.urlopen(f"{page}status.json", timeout=30) as answer:
+                    with urllib.request.urlopen(f"{page}status.json", timeout=60) as answer:
                         status = json.load(answer)
                     servers[1].kill()
             err = watching.stderr.read()
