@@ -36,7 +36,7 @@ SEEN_ONCE_SD = {
     "gated DeltaNet": 0.1,
 }
 # Log sd of a layer's launches in decodes, learnt from prefill beyond the captured sizes: three hosts lie so far apart in launching a layer
-# that is not compiled. An 8B took 1.2 to 1.4 times as long as so predicted, a 1B and a 14B on another host 0.5 to 0.7 times.
+# that is not compiled. An 8B took 1.2 to 1.4 times as long as so predicted, a 1B and a 14B on another host 0.5 to 0.8 times.
 EAGER_LAUNCH_SD = 0.26
 # A maker of GPUs none of whose cards was measured: kernels and engines reach less of its datasheets. Log of the loss and its sd, declared.
 OUTSIDE = "outside what was measured:"  # how the note begins that names parts
