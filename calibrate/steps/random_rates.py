@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 SHARED_MEMORY = 0.8
 SHOWN = 0.01  # share by which twice the rate must move the time of some cell, or nothing is learnt of it
 # What iterations of an engine on one GPU, in packaged grids, do not show; they show the other rates.
-NOT_SHOWN = ("beta_state", "find_s", "find_unit_s", "link_bytes_per_s", "gather_s", "comm_bytes_per_s", "comm_latency_s")
+NOT_SHOWN = ("beta_state", "c1_s", "c1_unit_s", "link_bytes_per_s", "gather_s", "comm_bytes_per_s", "comm_latency_s")
 BY_ENGINES = tuple(name for name in UNITS if name not in NOT_SHOWN)
 # The declared prior of host costs stands for one published stack; engines differ by more than it allows.
 IN_PROCESS = {"c0_s": (1.2e-3, 0.8), "c_seq_s": (24e-6, 0.8), "c_prefill_s": (1.0e-3, 1.0)}  # median, log standard deviation

@@ -21,8 +21,8 @@ UNITS: dict[str, str] = {
     "linear_flops_per_s": "flop/s, linear layers",
     "expert_flops_per_s": "flop/s, routed experts",
     "attention_flops_per_s": "flop/s, attention",
-    "find_s": "s per layer that selects blocks",
-    "find_unit_s": "s per layer and selected block",
+    "c1_s": "s per layer that selects blocks",
+    "c1_unit_s": "s per layer and selected block",
     "link_bytes_per_s": "bytes/s, host link",
     "gather_s": "s per layer whose selected KV is gathered from host RAM",
     "comm_bytes_per_s": "bytes/s, GPU-GPU link",
@@ -46,8 +46,8 @@ class Rates:
     linear_flops_per_s: Any
     expert_flops_per_s: Any
     attention_flops_per_s: Any
-    find_s: Any  # c1(k), the cost of block selection, is find_s + k find_unit_s by layer
-    find_unit_s: Any
+    c1_s: Any  # c1(k), the cost of block selection, is c1_s + k c1_unit_s by layer
+    c1_unit_s: Any
     link_bytes_per_s: Any
     gather_s: Any
     comm_bytes_per_s: Any

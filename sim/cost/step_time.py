@@ -4,7 +4,7 @@
         + smax(linear bytes/beta, linear flops/F) + smax(head bytes/beta, head flops/F)
         + smax(expert bytes/beta_expert, expert flops/F_expert)
         + smax(KV/beta_kv, attention flops/F_attention) of decodes + the same of prefill chunks
-        + state/beta_state + summaries/beta_kv + find + exposed host link + all-reduces + exposed launches
+        + state/beta_state + summaries/beta_kv + c1 + exposed host link + all-reduces + exposed launches
 
 smax(a, b) = (a**3 + b**3)**(1/3) is a smooth maximum of a stage's memory and compute time; stages follow one another, so they add.
 The published three-parameter form (c0, beta, c1) is this with beta_kv = beta and the compute terms far below the memory terms.
@@ -31,7 +31,7 @@ class Terms(NamedTuple):
     kv: Any  # attention of decodes and of prefill chunks: KV bytes or attention flops
     state: Any  # recurrent state
     summaries: Any  # block-summary scan
-    find: Any  # block selection, c1(k)
+    c1: Any  # block selection, c1(k)
     link: Any  # host link, not hidden behind compute
     comm: Any  # tensor-parallel all-reduce
     launch: Any  # host launching kernels one by one, as far as the GPU has to wait for it
@@ -47,7 +47,7 @@ NAMES = Terms(
     kv="attention",
     state="recurrent state",
     summaries="summary scan",
-    find="block selection",
+    c1="block selection",
     link="host link",
     comm="all-reduce",
     launch="kernel launches",
@@ -92,11 +92,11 @@ def exposed_launch_s(busy: Any, launch_layers: Any, rates: Rates) -> Any:
 
 def terms_of(
     rates: Any, sequences: Any, has_prefill: Any, kernels: Any, weights: Any, kv: Any, state: Any, comm: Any, launch: Any,
-    summaries: Any = 0.0, find: Any = 0.0, link: Any = 0.0,
+    summaries: Any = 0.0, c1: Any = 0.0, link: Any = 0.0,
 ) -> Terms:  # fmt: skip
     """The formula: its terms, of the seconds of an iteration's stages and of counts. Compiled, too (sim.engine.compiled)."""
     return Terms(
-        rates.c0_s, sequences * rates.c_seq_s, has_prefill * rates.c_prefill_s, kernels, weights, kv, state, summaries, find, link, comm,
+        rates.c0_s, sequences * rates.c_seq_s, has_prefill * rates.c_prefill_s, kernels, weights, kv, state, summaries, c1, link, comm,
         launch,
     )  # fmt: skip
 
@@ -105,7 +105,7 @@ def total_s(terms: Terms) -> Any:
     """Seconds of all terms: the GPU's stages, one after the other, between the costs of the host and of links."""
     busy = terms.kernels + terms.weights + terms.kv + terms.state
     host = terms.fixed + terms.sequences + terms.prefill
-    return host + busy + terms.summaries + terms.find + terms.link + terms.comm + terms.launch
+    return host + busy + terms.summaries + terms.c1 + terms.link + terms.comm + terms.launch
 
 
 def step_terms(work: Work, rates: Rates, xp: Any = FLOAT) -> Terms:
@@ -126,7 +126,7 @@ def step_terms(work: Work, rates: Rates, xp: Any = FLOAT) -> Terms:
         all_reduce_s(work, rates),
         exposed_launch_s(busy + link, work.launch_layers, rates),
         summaries=work.summary_bytes / rates.beta_kv,
-        find=work.finds * rates.find_s + work.found_units * rates.find_unit_s,
+        c1=work.selecting_layers * rates.c1_s + work.selected_units * rates.c1_unit_s,
         link=link,
     )
 

@@ -85,8 +85,8 @@ class Work(NamedTuple):
     prefill_flops: Any  # attention of prefill chunks
     state_bytes: Any
     summary_bytes: Any
-    finds: Any  # layers that select
-    found_units: Any
+    selecting_layers: Any
+    selected_units: Any
     link_bytes: Any
     gathers: Any  # layers whose selected KV is gathered from host RAM
     link_hidden_bytes: Any  # of those bytes: may cross while layers compute
@@ -395,7 +395,7 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
     one_adapter, adapters, share = c.adapter
     if one_adapter:
         linear_bytes = linear_bytes + one_adapter * expected_experts(adapters, share, rows)
-    finds = shape.decode_seqs * 0.0 + c.kv_layers if policy.selects else 0.0
+    selecting_layers = shape.decode_seqs * 0.0 + c.kv_layers if policy.selects else 0.0
     attention = attention_work(c, shape, policy)
     return Work(
         sequences=sequences,
@@ -414,10 +414,10 @@ def work_from(c: Coefficients, shape: BatchShape, policy: AttentionPolicy = DENS
         prefill_flops=attention.prefill_flops,
         state_bytes=sequences * c.state_seq_bytes,
         summary_bytes=shape.decode_context / policy.unit_tokens * c.summary_unit_bytes if policy.selects else 0.0,
-        finds=finds,
-        found_units=finds * policy.units,
+        selecting_layers=selecting_layers,
+        selected_units=selecting_layers * policy.units,
         link_bytes=attention.link_bytes,
-        gathers=finds if policy.placement == "host" else 0.0,
+        gathers=selecting_layers if policy.placement == "host" else 0.0,
         link_hidden_bytes=attention.link_hidden_bytes,
         comm_bytes=rows * c.comm_row_bytes + c.reduces * wire_bytes(rows * c.reduce_row_bytes, c.reduce_gpus, c.reduce_on),
         comm_ops=c.comm_ops,

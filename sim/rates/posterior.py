@@ -167,7 +167,7 @@ def rates_from_file(
     declared = priors(gpu, precision)
     values, sources = dict(file.variables), dict(file.sources)
     if owner == POPULATION:
-        # what engines of other GPUs cannot tell (host link, all-reduce, the price of finding) keeps this GPU's declared prior
+        # what engines of other GPUs cannot tell (host link, all-reduce, block selection) keeps this GPU's declared prior
         rest = prior_rates(gpu, precision, draws=len(next(iter(values.values()))), seed=seed)
         if not gpu.gpu_link_bandwidth:  # theirs have direct links
             for known in (values, sources):

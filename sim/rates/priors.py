@@ -47,13 +47,13 @@ _H100_BETA, _H100_C0, _H100_C1 = 3.05e12, 3.2e-3, {8: 1.7e-3, 32: 3.3e-3}
 _H200_BETA, _H200_C0, _H200_C1_K32 = 4.54e12, 3.27e-3, 3.79e-3
 
 
-def find_rates(c1_low: float, c1_high: float, k_low: int = 8, k_high: int = 32) -> tuple[float, float]:
-    """(find_s per layer, find_unit_s per layer and block) of the line through two published c1(k), for 28 layers."""
+def c1_rates(c1_low: float, c1_high: float, k_low: int = 8, k_high: int = 32) -> tuple[float, float]:
+    """(c1_s per layer, c1_unit_s per layer and block) of the line through two published c1(k), for 28 layers."""
     slope = (c1_high - c1_low) / (k_high - k_low)
     return (c1_low - slope * k_low) / _BRL_LAYERS, slope / _BRL_LAYERS
 
 
-_FIND_S, _FIND_UNIT_S = find_rates(_H100_C1[8], _H100_C1[32])
+_C1_S, _C1_UNIT_S = c1_rates(_H100_C1[8], _H100_C1[32])
 
 # Efficiency priors: fraction of the datasheet peak reached, (median, sigma), wide enough for both tuned and plain stacks.
 _EFFICIENCY: dict[str, tuple[float, float]] = {
@@ -128,8 +128,8 @@ def _generic(gpu: GpuSpec) -> dict[str, Prior]:
         "c_prefill_s": Prior(1.0e-3, 0.70, "prior, 1 ms"),
         "launch_layer_s": Prior(0.4e-3, 0.40, "prior, 0.4 ms per layer launched outside a captured graph"),
         "kernel_s": Prior(_KERNEL_S, 0.03, "prior, 2.2 us per small kernel, as profiles of engine iterations have it"),
-        "find_s": Prior(_FIND_S, 0.60, "prior around the published H100 c1(k); it does not transfer between platforms"),
-        "find_unit_s": Prior(_FIND_UNIT_S, 0.60, "prior around the published H100 c1(k)"),
+        "c1_s": Prior(_C1_S, 0.60, "prior around the published H100 c1(k); it does not transfer between platforms"),
+        "c1_unit_s": Prior(_C1_UNIT_S, 0.60, "prior around the published H100 c1(k)"),
         "gather_s": Prior(0.25e-3, 1.20, "prior, 0.25 ms per layer: from zero-copy reads to host-side gathers"),
         "comm_latency_s": _all_reduce_s(gpu),
     }
@@ -162,8 +162,8 @@ def _printed(gpu: GpuSpec) -> Mapping[str, Prior]:
             "beta": Prior(_H100_BETA, 0.02, why, 3.35e12),
             "beta_kv": Prior(_H100_BETA, 0.02, why, 3.35e12),
             "c0_s": Prior(_fixed_s(_H100_C0, _H100_BETA), 0.05, why),
-            "find_s": Prior(_FIND_S, 0.05, why),
-            "find_unit_s": Prior(_FIND_UNIT_S, 0.05, why),
+            "c1_s": Prior(_C1_S, 0.05, why),
+            "c1_unit_s": Prior(_C1_UNIT_S, 0.05, why),
         }
     if name == "H200":
         why = "implied by published H200 ratios (brl07)"
@@ -172,8 +172,8 @@ def _printed(gpu: GpuSpec) -> Mapping[str, Prior]:
             "beta": Prior(_H200_BETA, 0.03, why, 4.8e12),
             "beta_kv": Prior(_H200_BETA, 0.03, why, 4.8e12),
             "c0_s": Prior(_fixed_s(_H200_C0, _H200_BETA), 0.08, why),
-            "find_s": Prior(_FIND_S * scale, 0.10, why),
-            "find_unit_s": Prior(_FIND_UNIT_S * scale, 0.10, why),
+            "c1_s": Prior(_C1_S * scale, 0.10, why),
+            "c1_unit_s": Prior(_C1_UNIT_S * scale, 0.10, why),
         }
     if name == "A10":
         # 0.4 tok/s x 60.1 GB is 24 GB/s over the link. 6.1 tok/s at k = 32 leaves, after weights, c0, c1 and the keep-set's bytes,

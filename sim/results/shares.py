@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 OWN, OTHERS, DECODE_KV, DECODES = "own", "others", "decode_kv", "decodes"
 WHOSE = (OWN, OTHERS, DECODE_KV, DECODES)
 KV = NAMES.kv
-OF_DECODES = (NAMES.summaries, NAMES.find, NAMES.link)  # block selection, and KV that is fetched from host RAM to be read
+OF_DECODES = (NAMES.summaries, NAMES.c1, NAMES.link)  # block selection, and KV that is fetched from host RAM to be read
 
 
 class Shares(NamedTuple):

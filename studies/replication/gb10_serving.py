@@ -40,7 +40,7 @@ ENGINES = ("llama.cpp-paged", "vllm")
 PHASES = ("40", "41", "47")  # both engines side by side: 1 to 256 clients of the mixture of experts, 1 to 128 of the dense model
 FIGURES = ("agg_tps", "decode_agg_tps", "ttft_mean_ms")
 # One GPU that replays graphs and reads all its KV shows no launches, no selection, no host link and no other GPU.
-UNSEEN = ("launch_layer_s", "find_s", "find_unit_s", "link_bytes_per_s", "gather_s", "comm_bytes_per_s", "comm_latency_s")
+UNSEEN = ("launch_layer_s", "c1_s", "c1_unit_s", "link_bytes_per_s", "gather_s", "comm_bytes_per_s", "comm_latency_s")
 FREE = tuple(rate for rate in UNITS if rate not in UNSEEN)
 FREE_SD = 0.5  # log sd of every rate before the fit, a factor of 2.3 either way: another engine has other kernels
 NOISE_SD = float(np.hypot(PRINTED, OUTSIDE_SD["engine"]))  # log sd of a figure: the formula's, and that of another engine

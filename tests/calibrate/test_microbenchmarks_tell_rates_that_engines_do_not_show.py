@@ -30,7 +30,7 @@ def test_finding_more_blocks_costs_what_it_was_seen_to_cost(selection):
     at = dict(zip(selection.cells.cell.tolist(), selection.cells.step_s.tolist(), strict=True))
     seen = at["sparse:131072 k32"] - at["sparse:131072 k8"]
     read = 24 * 128 * 57344 / np.median(selection.draws.beta_kv)
-    found = 28 * 24 * np.median(selection.draws.find_unit_s)
+    found = 28 * 24 * np.median(selection.draws.c1_unit_s)
     assert found + read == pytest.approx(seen, rel=0.25)
 
 
@@ -49,7 +49,7 @@ def test_only_the_named_rates_replace_their_priors(selection, step_posterior):
     assert set(joined.learnt) == {*step_posterior.learnt, *TAKEN}
     assert np.median(joined.rates.gather_s) == pytest.approx(np.median(selection.draws.gather_s), rel=0.2)
     # the published c1(k) is of slower kernels, and stays what an answer rests on
-    assert np.median(selection.draws.find_s) < 0.5 * np.median(joined.rates.find_s)
+    assert np.median(selection.draws.c1_s) < 0.5 * np.median(joined.rates.c1_s)
 
 
 def test_each_gpu_learns_from_its_own(selection):

@@ -19,7 +19,7 @@ from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from tests.calibrate.steps import PRIORS, TRUE, TRUE_RATES, synthetic
 
-LIGHT = {"find_s": 1e-5, "find_unit_s": 1e-7, "gather_s": 1e-5, "link_bytes_per_s": 5e12}  # so that the link sometimes hides
+LIGHT = {"c1_s": 1e-5, "c1_unit_s": 1e-7, "gather_s": 1e-5, "link_bytes_per_s": 5e12}  # so that the link sometimes hides
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from sim.closed_form.what_if import WhatIf, crossover_context
 from sim.cost.batch import decode_batch
 from sim.cost.step_time import step_time_s
 from sim.cost.work import coefficients, iteration_work
-from sim.rates.priors import find_rates, prior_rates
+from sim.rates.priors import c1_rates, prior_rates
 from sim.specs.attention_policy import blocks, dense
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
@@ -73,7 +73,7 @@ def test_rates_of_the_h100_are_the_published_fit():
     assert RATES.beta == published("beta") * 1e12
     assert RATES.c0_s + kernels_s(RATES) - embedding_s == pytest.approx(published("c0") * 1e-3, rel=1e-9)
     for k in (8, 32):
-        assert 28 * (RATES.find_s + k * RATES.find_unit_s) == pytest.approx(published("c1", str(k)) * 1e-3, rel=1e-9)
+        assert 28 * (RATES.c1_s + k * RATES.c1_unit_s) == pytest.approx(published("c1", str(k)) * 1e-3, rel=1e-9)
 
 
 def test_b03_sparse_over_dense_at_8k_batch_1():
@@ -136,11 +136,11 @@ def test_b12_h200_rates_are_those_the_published_ratios_imply():
     assert rates.beta / 1e12 == implied["beta"]
     assert 0.86 <= rates.beta / get_gpu("H200").memory_bandwidth <= 0.96
     assert (rates.c0_s + kernels_s(rates) - embedding_s) * 1e3 == pytest.approx(implied["c0"], rel=1e-9)
-    assert 28 * (rates.find_s + 32 * rates.find_unit_s) * 1e3 == pytest.approx(implied["c1_k32_at_128k"], rel=1e-9)
+    assert 28 * (rates.c1_s + 32 * rates.c1_unit_s) * 1e3 == pytest.approx(implied["c1_k32_at_128k"], rel=1e-9)
 
 
 def test_find_rates_pass_through_both_published_points():
-    base, per_unit = find_rates(1.7e-3, 3.3e-3)
+    base, per_unit = c1_rates(1.7e-3, 3.3e-3)
     assert 28 * (base + 8 * per_unit) == pytest.approx(1.7e-3)
     assert 28 * (base + 32 * per_unit) == pytest.approx(3.3e-3)
 

@@ -40,5 +40,5 @@ def test_rates_carry_the_origin_of_each() -> None:
     assert own.sources["beta"].measured
     assert own.source.covers("H100", "bf16", 1, "vllm") == {"GPU": True, "dtype": True, "tp": True, "engine": True}
     assert other.sources["beta"].origin is Origin.POPULATION
-    assert other.sources["find_s"].origin is Origin.PRIOR
+    assert other.sources["c1_s"].origin is Origin.PRIOR
     assert not other.source.covers("B200", "bf16", 1)["GPU"]
