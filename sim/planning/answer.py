@@ -14,6 +14,7 @@ from sim.planning.value import Measurement
 from sim.planning.words import conclusion
 from sim.results.chance import Chance
 from sim.results.power import Power
+from sim.results.token_cost import TokenCost
 from sim.study.simulate import scope_of
 
 
@@ -28,6 +29,7 @@ class PlanAnswer:
     sustained: Sustained | None = None
     terms: dict[str, float] = field(default_factory=dict)
     power: Power | None = None  # of the winner without what stands by
+    tokens: TokenCost | None = None  # of the winner, with what stands by
     measurement: Measurement | None = None
     reasons: list[str] = field(default_factory=list)
     day: list[Hour] = field(default_factory=list)
@@ -88,6 +90,7 @@ def as_dict(answer: PlanAnswer) -> dict[str, Any]:
                 "sustained_requests_per_s": asdict(answer.sustained) if answer.sustained else None,
                 "cost_shares": answer.terms,
                 "power": asdict(answer.power) if answer.power else None,
+                "usd_per_mtok": answer.tokens.to_dict() if answer.tokens else None,
                 "measurement": asdict(measurement) if measurement else None,
                 "reasons": answer.reasons,
             }

@@ -18,12 +18,15 @@ TRIALS = 20
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """Requests per second of an hour, and the units that sustain them."""
+    """Requests per second of an hour, the units that sustain them, and the GPUs that perfect scaling would have up in the mean: at any
+    moment as many, parts of one too, as the load needs of units at their most efficient count.
+    """
 
     requests_per_s: float
     count: int
     gpus: int
     usd: float
+    least_gpus: float
 
 
 def hourly(curve: RateCurve) -> list[float]:
@@ -41,8 +44,10 @@ def hours_of(
     counts = sorted({int(n) for n in np.linspace(1, most, min(most, MOST_COUNTS)).round()})
     highest = [sustained(factors(count, range(TRIALS)), asked_per_s).per_s for count in counts]
     holds = np.maximum.accumulate(np.interp(np.arange(1, most + 1), counts, highest))
+    best = max(float((holds / np.arange(1, most + 1)).max()), max(rates) / most)  # requests/s of a unit; the busiest hour is held
+    gpus = sum(part.replicas * part.gpus for part in choice.parts)
     found = []
     for rate in rates:
         count = int(np.searchsorted(holds, rate)) + 1 if rate <= min(holds[-1], np.nextafter(max(rates), 0.0)) else most
-        found.append(Hour(rate, count, choice.gpus_of(count), choice.cost(count)))
+        found.append(Hour(rate, count, choice.gpus_of(count), choice.cost(count), rate / best * gpus))
     return found

@@ -14,7 +14,7 @@ from sim.planning.bounds import states_of
 from sim.planning.choices import KINDS, ONE, Choice, Part, check_kinds, pooled
 from sim.planning.day import hours_of
 from sim.planning.emit import check_emits
-from sim.planning.front import front_of
+from sim.planning.front import front_of, point_of
 from sim.planning.grid import MOST_CHOICES
 from sim.planning.highest_rate import LOWEST, TRIALS, asked_rate, sustained
 from sim.planning.race import Race, SearchProgress, search
@@ -173,7 +173,8 @@ def _look_around(answer: PlanAnswer, race: Race, run: Runner, watch: Watch | Non
     result, win = answer.plan, answer.plan.winner
     assert win is not None
     study = result.choices[win.choice].study_of(win.replicas)
-    answer.terms, answer.power = once(study)
+    answer.terms, answer.power, tokens = once(result.choices[win.choice], win.replicas)
+    answer.tokens = tokens.at(point_of(result, win).usd_per_mtok) if tokens else None
     if asked_rate(study.workload) is not None:
         _say(watch, "what more load does")
         answer.reasons = reasons(answer.plan, win.trials[:PAIRED], run.trials(win.choice, win.replicas, range(PAIRED), MORE))

@@ -20,6 +20,7 @@ from sim.errors import SimctlError
 from sim.planning.choices import Choice
 from sim.results.metrics import cost_shares, latency_figures
 from sim.results.power import Power, power_of
+from sim.results.token_cost import TokenCost, token_cost
 from sim.slo import Condition
 from sim.study.lasting import Lasts, Latency
 from sim.study.run import planned, run_planned
@@ -115,10 +116,14 @@ def trace_of(study: Study, trial: int) -> Trace:
     return study.workload.redraw(trial) if study.workload.redraw else study.workload.trace
 
 
-def once(study: Study) -> tuple[dict[str, float], Power | None]:
-    """Shares of the busy time by term of the step time, largest first, and what is drawn: of one run at the median rates."""
+def once(choice: Choice, count: int) -> tuple[dict[str, float], Power | None, TokenCost | None]:
+    """Shares of the busy time by term of the step time, largest first, what is drawn, and what tokens cost without what stands by: of one
+    run at the median rates.
+    """
+    study = choice.study_of(count)
     record = run_planned(study, planned(study), study.workload.trace, keep_iterations=True)
-    return cost_shares(record), power_of(record, study.servers)
+    prices = [part.price for part in choice.parts for _ in range(count * part.replicas)]
+    return cost_shares(record), power_of(record, study.servers), token_cost(record, prices)
 
 
 _here: Here | None = None  # of a worker process

@@ -28,13 +28,14 @@ OF_DECODES = (NAMES.summaries, NAMES.c1, NAMES.link)  # block selection, and KV 
 
 class Shares(NamedTuple):
     """Weights of iterations, seconds: by whose tokens (columns WHOSE) and, of all prefill by others, by chunk: (chunk's row, iteration's
-    number among those asked for, weight).
+    number among those asked for, weight). `cached` is the part of all prefill that reads KV of the prefix cache, by iteration.
     """
 
     whose: Floats
     chunk: Ints
     iteration: Ints
     weight: Floats
+    cached: Floats
 
 
 def shares(record: RunRecord, places: Ints, row: int) -> Shares:
@@ -62,8 +63,10 @@ def shares(record: RunRecord, places: Ints, row: int) -> Shares:
     mine = chunks["chunk_request"][here] == row
     own = total(np.where(mine, each, 0.0))
     others = total(np.where(mine, 0.0, each)) + rest * (prefill - total(tokens)) / all_tokens
+    cached = np.minimum(np.asarray(record.requests["cached_tokens"])[chunks["chunk_request"][here].astype(np.int64)], end - tokens)
     whose = np.stack([own, others, reads, rest * (all_tokens - prefill) / all_tokens], axis=1)
-    return Shares(whose, here[~mine], at[~mine], each[~mine])
+    read = total(np.divide(attention[at] * tokens * cached, pairs_here[at]))
+    return Shares(whose, here[~mine], at[~mine], each[~mine], read)
 
 
 def _attention(record: RunRecord, places: Ints, seconds: Floats, decodes: NDArray[np.bool_]) -> tuple[Floats, Floats]:

@@ -28,6 +28,7 @@ from sim.results.metrics import LATENCY, cost_shares, latency_figures, latency_q
 from sim.results.power import Power, power_of
 from sim.results.record import RunRecord
 from sim.results.run_files import to_dataset
+from sim.results.token_cost import TokenCost, token_cost
 from sim.study.deployment import Deployment
 from sim.study.direct import event_by_event
 from sim.study.fleet_spec import Fleet
@@ -93,6 +94,7 @@ class Run:
             "cost_shares": self.cost_shares,
             **({"event_by_event": why} if (why := self.event_by_event) else {}),
             **({"power": asdict(power)} if (power := self.power) else {}),
+            **({"usd_per_mtok": cost.to_dict()} if (cost := self.token_cost) else {}),
             **({"tenants": tenant_figures(self.record)} if self.record.tenants else {}),
             **self.fleet_tables,
             "provenance": provenance(self.study, self.config) | attrs,
@@ -120,6 +122,11 @@ class Run:
     def power(self) -> Power | None:
         """Power that the GPUs draw; None without an iteration log, or of a card whose power limit is not known."""
         return power_of(self.record, self.study.servers)
+
+    @property
+    def token_cost(self) -> TokenCost | None:
+        """Cost of tokens by kind at the catalogue's prices; None without an iteration log, or of a card whose price is not known."""
+        return token_cost(self.record, [s.gpu.price_per_hour and s.gpus * s.gpu.price_per_hour for s in self.study.servers])
 
     @property
     def served_at_once_per_s(self) -> float | None:

@@ -49,6 +49,9 @@ def _headlines(found: Plan) -> list[Headline]:
         Headline("GPUs", str(int(win["gpus"]))),
         Headline("Chance to meet it", number(win["chance"]), (("over trials, 95 %", span(win["chance_low"], win["chance_high"])),)),
     ]
+    if cost := dict(found.get("usd_per_mtok") or {}):
+        kinds = [f"{cut(kind, 20)} {number(usd)}" for kind, usd in list(cost.items())[:3]]
+        heads.append(Headline("USD per million tokens", ", ".join(kinds)))
     if best:
         heads.append(Headline("Sustains", number(best["per_s"], "req/s"), (("rates and noise", span(best["low"], best["high"])),)))
     return heads

@@ -67,7 +67,8 @@ def _whole_day(answer: PlanAnswer) -> str:
     usd, most = sum(hour.usd for hour in answer.day), max(answer.day, key=lambda hour: hour.usd)
     return (
         f" Hour by hour the day takes {gpus} GPU-hours, {usd:.0f} USD; the busiest hour's count all day {most.gpus * hours} GPU-hours, "
-        f"{most.usd * hours:.0f} USD."
+        f"{most.usd * hours:.0f} USD. "
+        f"Perfect scaling would take {sum(hour.least_gpus for hour in answer.day):.0f} GPU-hours, and none takes fewer."
     )
 
 
@@ -93,6 +94,8 @@ def _around(answer: PlanAnswer) -> str:
         texts.append(f"{term.capitalize()} take {100 * share:.0f} % of its busy time.")
     if answer.power:
         texts.append(f"{power_words(answer.power)}.")
+    if answer.tokens:
+        texts.append(f"{answer.tokens.text()}.")
     if answer.ended:
         texts.append(f"{answer.ended.capitalize()} before the rest was known.")
     elif (found := answer.measurement) is not None:

@@ -69,6 +69,8 @@ def render(run: Run, explain: bool = False) -> None:
         _say(f"step time by term: {shares}")
     if explain and (power := run.power):
         _say(f"{power_words(power)}")
+    if explain and (cost := run.token_cost):
+        _say(cost.text())
     if not run.rate_intervals:
         _say("rates held at their medians; --draws 20 adds what is not known about them")
     if run.reached:

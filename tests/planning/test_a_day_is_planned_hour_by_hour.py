@@ -53,6 +53,15 @@ def test_no_hour_has_more_units_than_the_busiest_nor_fewer_than_hold_it(gains, r
         if len(gains) <= 8:  # of more, some are read between two that were simulated
             assert hour.count == len(gains) or hour.requests_per_s <= holds[hour.count - 1] * (1 + 1e-12)
             assert hour.count == 1 or hour.requests_per_s > holds[hour.count - 2] or hour.requests_per_s == max(rates)
+        assert 0.0 < hour.least_gpus <= hour.gpus * (1 + 1e-12)  # one GPU a unit
+
+
+def test_perfect_scaling_is_a_bound_by_hand():
+    """Two units of 4 GPUs hold 5 requests/s, one alone 2: at best a unit holds 2.5."""
+    choice = Choice("a", None, (Part(1, 2.0, 4, lost=1),))
+    hours = hours_of([5.0, 1.0], choice, 2, 1.0, lambda count, trials: [{1: 2.0, 2: 5.0}[count]] * len(trials))
+    assert [hour.least_gpus for hour in hours] == pytest.approx([8.0, 1.6])
+    assert [hour.gpus for hour in hours] == [12, 8]  # with what stands by
 
 
 def test_a_plan_of_a_day(tmp_path):
