@@ -68,7 +68,7 @@ site: $(VENV)/.test
 
 # Machine code of the simulator's loop, made once (half a minute) and kept in ~/.cache/simctl.
 compile: $(VENV)/.base
-	$(BIN)/python -m sim.engine.compiled
+	$(BIN)/python -m sim.cluster.compile_fleet
 
 demo: compile
 	$(BIN)/simctl what-if --ctx 1M --gpu A10 --model Qwen2.5-7B-1M --k 32

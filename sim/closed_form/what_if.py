@@ -7,20 +7,22 @@ options share cancels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.closed_form.fidelity import advice, risk_sentence
+from sim.closed_form.fidelity import risk_sentence
 from sim.closed_form.knee import Knee, closed_form_knee, continuous_knee, continuous_knees
+from sim.closed_form.what_if_options import Interval, Option, best_option, interval, recommend
 from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws, Rates
 from sim.cost.step_time import NAMES, binding_term, step_terms, step_time_s
 from sim.cost.work import iteration_work
 from sim.errors import UsageError
+from sim.files import plain
 from sim.namespaces import FLOAT
 from sim.rates.load import load_rates, scope_notes
 from sim.rates.serving import as_served
@@ -28,7 +30,7 @@ from sim.results.quantiles import quantiles
 from sim.specs.attention_policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
 from sim.study.deployment import Deployment
 from sim.study.memory import Memory, n_max, sequence_bytes
-from sim.units import about_tokens, format_bytes, format_tokens
+from sim.units import format_bytes
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -36,15 +38,6 @@ if TYPE_CHECKING:
 LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MAX_CROSSOVER = 2**24
 DRAWS_FORMAT = "simctl draws 1"
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A point value (at the median rates) and the 5-95 % interval over the draws."""
-
-    point: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,31 +71,37 @@ class WhatIf:
             rates = as_served(rates)[0] if self.served else rates
         return answer(self, rates)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        d = self.deployment
+        seqs, budget = d.batch_limits()
+        return {
+            "model": d.model.name,
+            "gpu": d.gpu.name,
+            "context_tokens": self.context,
+            "batches": list(self.batches),
+            "k": list(self.ks),
+            "dtype": d.precision.weights,
+            "kv_dtype": d.precision.kv,
+            "tensor_parallel_size": d.tp,
+            "pipeline_parallel_size": d.parallel.pp,
+            "data_parallel_size": d.parallel.dp,
+            "enable_expert_parallel": d.parallel.expert,
+            "tau": self.tau,
+            "engine": d.limits.engine,
+            "max_num_seqs": seqs,
+            "max_num_batched_tokens": budget,
+            "gpu_memory_utilization": d.limits.memory_share,
+            "draws": self.draws,
+            "seed": self.seed,
+        }
+
     def sequence_bytes(self, policy: AttentionPolicy) -> tuple[float, float]:
         """(bytes in HBM, bytes in host RAM) that one sequence keeps, per GPU."""
         d = self.deployment
         hbm, host = sequence_bytes(d.model, self.context, d.precision, policy, d.tp)
         share = d.parallel.stage_share(d.model)
         return share * hbm, share * host
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One policy at one batch. Times are per decode step; `hbm_bytes` and `host_bytes` are per GPU, all sequences and weights included."""
-
-    policy: AttentionPolicy
-    batch: int
-    feasible: bool
-    reason: str
-    hbm_bytes: float
-    host_bytes: float
-    n_max: float
-    step_s: Interval
-    step_s_rates: Interval  # over the rates only, differences between hosts among them; the rest of `step_s` is the residual of one run
-    tokens_per_s: Interval  # per sequence
-    speedup: Interval | None  # over the best feasible dense
-    binding: str
-    terms_s: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +123,26 @@ class Answer:
     recommended_k: dict[int, int]  # batch -> selection budget that the recommendation speaks of; 0: of none
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data (sim.closed_form.what_if_data)."""
-        from sim.closed_form.what_if_data import plain_answer
-
-        return plain_answer(self)
+        """Plain data."""
+        answered = {
+            "question": self.question.to_dict(),
+            "rates": {"summary": self.rates.summary, "source": self.rates.source.to_json(), "basis": self.rates.basis},
+            "memory_bytes": asdict(self.memory) | {"free": self.memory.free},
+            "options": [o.to_dict() for o in self.options],
+            "best": {str(batch): best_option([o for o in self.options if o.batch == batch]) for batch in self.question.batches},
+            "knee": {"batch": self.knee.batch, "censored": self.knee.censored, "closed_form": self.knee_closed_form}
+            | {"p05": self.knee_90[0].batch, "p95": self.knee_90[1].batch, "p95_censored": self.knee_90[1].censored},
+            "n_max_dense_90": list(self.n_max_90),
+            "crossover_tokens": [
+                {"k": k, "batch": b, "context": c, "p05": self.crossovers_90[k, b][0], "p95": self.crossovers_90[k, b][1]}
+                for (k, b), c in self.crossovers.items()
+            ],
+            "fidelity": self.fidelity,
+            "notes": self.notes,
+            "recommendation": self.recommendation,
+        }
+        found: dict[str, Any] = plain(answered)
+        return found
 
     def to_xarray(self, **attrs: str | float) -> xr.Dataset:
         """Step time of every option at every draw, dims option and draw: a draw has the same rates in all options.
@@ -152,11 +167,6 @@ class Answer:
             "batch": ("option", np.array([o.batch for o in options])),
         }
         return xr.Dataset(variables, coordinates, {"format": DRAWS_FORMAT, "rates_basis": rates.summary, **attrs})
-
-
-def interval(point: float, draws: Any) -> Interval:
-    """The 5-95 % interval of an array of draws around a point value."""
-    return Interval(float(point), *quantiles(np.asarray(draws), (0.05, 0.95)))
 
 
 def policies(ks: tuple[int, ...]) -> Iterator[AttentionPolicy]:
@@ -194,7 +204,7 @@ def answer(question: WhatIf, rates: RateDraws) -> Answer:
     single = iteration_work(d.model, decode_batch(d.model, 1.0, float(q.context)), d.precision, tp=d.tp)
     weights = single.linear_bytes + single.head_bytes + single.expert_bytes
     crossovers = {(k, b): crossover_context(q, blocks(k), b, rates.point) for k in q.ks for b in q.batches if d.model.kv_layers}
-    advised = {b: _recommend(q, [o for o in options if o.batch == b], crossovers) for b in q.batches}
+    advised = {b: recommend(d, q.context, [o for o in options if o.batch == b], crossovers) for b in q.batches}
     notes = []
     if q.context > d.model.max_context:
         notes.append(f"{q.context} tokens exceed the {d.model.max_context} that {d.model.name} declares: costs hold, quality may not.")
@@ -307,52 +317,3 @@ def _options_at(q: WhatIf, batch: int, memory: Memory, rates: RateDraws) -> list
             )
         )
     return options
-
-
-def _recommend(q: WhatIf, options: list[Option], crossovers: dict[tuple[int, int], float | None]) -> tuple[str, int]:
-    """Plain words for one batch, and the selection budget they speak of. The ends alone are never recommended: what lies between them
-    cannot be retrieved.
-    """
-    batch = options[0].batch
-    where = f"at {format_tokens(q.context)} batch {batch}"
-    able = [o for o in options if o.feasible and o.policy.kind != "sink-window"]
-    if not able:
-        smallest = min(options, key=lambda o: o.hbm_bytes)
-        text = (
-            f"{where} nothing fits: even {smallest.policy.label} needs {format_bytes(smallest.hbm_bytes)} of "
-            f"{format_bytes(q.deployment.memory().allowed)} usable per GPU. "
-            "Take a larger GPU, more of them (--tp), a narrower dtype or a smaller batch."
-        )
-        return text, 0
-    base = min((o for o in able if o.policy.kind == "dense"), key=lambda o: o.step_s.point, default=None)
-    chosen = [o for o in able if o.policy.kind == "blocks"]
-    best = min(chosen, key=lambda o: o.step_s.point, default=None)
-    if base is None:
-        if best is None:
-            return f"{where} only {able[0].policy.label} fits: {_speed(able[0])}.", able[0].policy.k
-        return f"{where} dense attention does not fit; {best.policy.label} gives {_speed(best)}.", best.policy.k
-    if best is None or best.speedup is None:
-        return f"{where} {base.policy.label} gives {_speed(base)}.", 0
-    if best.speedup.point <= 1.0:
-        crossing = crossovers.get((best.policy.k, batch))
-        until = f"; it pays from about {about_tokens(crossing)} tokens" if crossing else ""
-        text = (
-            f"{where} {base.policy.label} gives {_speed(base)}. Leave sparse attention off: {best.policy.label} would run at "
-            f"{best.speedup.point:.2f}x of that{until}."
-        )
-        return text, best.policy.k
-    # among budgets that cost at most a quarter of the gain, the largest keeps most of what matters
-    safest = max((o for o in chosen if o.speedup and o.speedup.point - 1 >= 0.75 * (best.speedup.point - 1)), key=lambda o: o.policy.k)
-    gain = safest.speedup or best.speedup
-    doubt = "" if gain.low > 1 else " (the interval includes no gain at all)"
-    verdict, recall = advice(safest.policy.k, q.context, q.deployment.model.name)
-    text = (
-        f"{where} {verdict}: {safest.policy.label} gives {_speed(safest)}, {gain.point:.3g}x [{gain.low:.3g}-{gain.high:.3g}] of "
-        f"{base.policy.label} ({base.tokens_per_s.point:.3g} tok/s){doubt}. {recall}"
-    )
-    return text, safest.policy.k
-
-
-def _speed(o: Option) -> str:
-    rate = o.tokens_per_s
-    return f"{rate.point:.3g} [{rate.low:.3g}-{rate.high:.3g}] tok/s per sequence"

@@ -26,7 +26,6 @@ from sim.cluster import fleet_core, fleet_routes, fleet_state
 from sim.cluster.fleet_core import serve_fleet
 from sim.cost import batch, smooth, step_time, work
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
-from sim.cost.rates import UNITS, Rates
 from sim.engine import core, core_decide, core_iterations, core_kv, core_log_rows, core_parts, core_time
 from sim.engine import step_clock as iteration
 from sim.engine.core_iterations import Given
@@ -232,24 +231,3 @@ def _meaning(function: FunctionType) -> list[Any]:
             elif isinstance(value, FunctionType):
                 read.append((name, value.__module__, value.__qualname__))
     return read
-
-
-def main() -> None:
-    """Compile now, so that no question waits for it: `python -m sim.engine.compiled`, a minute once."""
-    from sim.cluster.fleet_runs import serve_calls
-    from sim.engine.config import EngineConfig
-    from sim.rates.serving import NO_HOST
-    from sim.specs.models import get_model
-    from sim.specs.precision import Precision
-    from sim.workload.trace import TraceBuilder
-
-    if available() and not warm():
-        rates = {name: 1e12 if unit.startswith(("bytes", "flop")) else 1e-6 for name, unit in UNITS.items()}
-        steps = iteration.StepTime(get_model("Llama-3.1-8B"), Precision(), Rates(**rates))
-        builder = TraceBuilder("one call")
-        builder.add("0", arrival_s=0.0, prompt_tokens=1, output_tokens=2)
-        serve_calls(builder.build(), EngineConfig(), steps, NO_HOST, 1, "lmetric", {}, None, None, keep=True, compiled=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -81,7 +81,7 @@ def command(**options: Any) -> None:
 
 def _attributes(result: Any) -> dict[str, Any]:
     """Of the file of draws: what was asked."""
-    return {name: value if type(value) in (int, float, str) else str(value) for name, value in result.to_dict()["question"].items()}
+    return {name: value if type(value) in (int, float, str) else str(value) for name, value in result.question.to_dict().items()}
 
 
 def _map_attributes(result: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import click
 
-from sim.closed_form.what_if import MAX_CROSSOVER, Answer, Interval, Option
+from sim.closed_form.what_if import MAX_CROSSOVER, Answer
+from sim.closed_form.what_if_options import Interval, Option
 from sim.rates.load import OUTSIDE
 from sim.units import about_tokens, format_bytes, format_number, format_range, format_seconds, format_tokens
 from simctl.options import model_said

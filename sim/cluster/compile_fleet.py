@@ -1,0 +1,27 @@
+"""Machine code of the array engine and its fleet, compiled ahead: `python -m sim.cluster.compile_fleet`, a minute once."""
+
+from __future__ import annotations
+
+from sim.cluster.fleet_runs import serve_calls
+from sim.cost.rates import UNITS, Rates
+from sim.engine.compiled import available, warm
+from sim.engine.config import EngineConfig
+from sim.engine.step_clock import StepTime
+from sim.rates.serving import NO_HOST
+from sim.specs.models import get_model
+from sim.specs.precision import Precision
+from sim.workload.trace import TraceBuilder
+
+
+def main() -> None:
+    """Compile now, so that no question waits for it."""
+    if available() and not warm():
+        rates = {name: 1e12 if unit.startswith(("bytes", "flop")) else 1e-6 for name, unit in UNITS.items()}
+        steps = StepTime(get_model("Llama-3.1-8B"), Precision(), Rates(**rates))
+        builder = TraceBuilder("one call")
+        builder.add("0", arrival_s=0.0, prompt_tokens=1, output_tokens=2)
+        serve_calls(builder.build(), EngineConfig(), steps, NO_HOST, 1, "lmetric", {}, None, None, keep=True, compiled=True)
+
+
+if __name__ == "__main__":
+    main()
