@@ -36,7 +36,7 @@ WORKERS = Parsed("n|address", _workers, "neither 1 to 256 processes nor a Dask s
 VALUES = Parsed("a[,b...]", _values, "not values with commas between them")
 SECTIONS = {
     "What to decide": ("slo", "goodput", "gpu", "tp", "dtype", "kv-dtype", "attention", "router", "max-num-seqs", "max-num-batched-tokens",
-                       "pools", "reserve", "for", "day", "most-gpus", "most-kw", "price"),
+                       "vary", "pools", "reserve", "for", "day", "most-gpus", "most-kw", "price"),
     **{title: tuple(name for name in names if name.replace("-", "_") not in (*LEFT_OUT, "goodput", "fleet"))
        for title, names in OF_SIMULATE.items()},
     "Answer": ("emit", "quick", "within", "workers", "progress", "seed", "json"),
@@ -64,11 +64,18 @@ plan_options = grouped(
     click.option("--max-num-seqs", type=VALUES, help="Batch caps to choose among. [default: the engine's]"),
     click.option("--max-num-batched-tokens", type=VALUES, help="Token budgets to choose among. [default: the engine's]"),
     click.option(
+        "--vary",
+        multiple=True,
+        metavar="NAME=VALUE,VALUE",
+        help="Values of a setting of --parallel, --engine-option or the engine to choose among: pp=1,2, draft_tokens=0,2.",
+    ),
+    click.option(
         "--pools",
         type=VALUES,
         default="one",
         show_default=True,
-        help="Kinds of pools to choose among: one, prefill-decode, split (short prompts apart from long ones; the threshold is searched).",
+        help="Kinds of pools to choose among: one, prefill-decode, split (short prompts apart from long ones; the threshold is searched); "
+        "of a ratio: prefill-decode:3x2.",
     ),
     click.option(
         "--reserve",

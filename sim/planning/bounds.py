@@ -111,7 +111,7 @@ class Bounds:
         except (SimctlError, UsageError) as error:
             return CandidateState(why=str(error))
         last = next((pool for pool in pools if pool.spec.role == DECODE), pools[0])
-        alone = self._alone_s(last)
+        alone = self._alone_s(last) / (1 + int(last.config.options.get("draft_tokens", 0)))  # at best, every draft is accepted
         for condition in self._conditions:
             if condition.figure.endswith("tpot_ms") and int((1e3 * alone <= condition.limit).sum()) < ENOUGH:
                 fastest = 1e3 * float(np.median(alone))
@@ -124,7 +124,15 @@ class Bounds:
         longest = pool.spec.max_prompt_tokens
         shortest = max((p.spec.max_prompt_tokens or 0 for p in pools[:place] if p.spec.role == pool.spec.role), default=0)
         d, config = pool.spec.deployment, pool.config
-        limits = (config.max_num_seqs, config.max_num_batched_tokens, config.num_gpu_blocks, config.scheduler, str(d.limits.attention))
+        limits = (
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            config.num_gpu_blocks,
+            config.scheduler,
+            str(d.limits.attention),
+            str(config.options),
+            d.limits.draft,
+        )
         key = (id(pool.rates), d.model.name, d.tp, d.precision, limits, pool.spec.role, shortest, longest)
         if key not in self._needs:
             self._needs[key] = np.sort(self._replicas(pool, shortest, longest or 2**60))

@@ -96,10 +96,12 @@ class Choice:
 def pooled(singles: Sequence[Choice], kind: str) -> list[Choice]:
     """Two pools of single deployments, on equal or on different GPUs: prefill apart from decode, or short prompts from long ones.
 
-    A unit has some replicas of each (RATIOS). Prefill and decode share model, dtypes and attention.
+    A unit has some replicas of each: RATIOS, or the ratio that `kind` ends with, as in prefill-decode:3x2. Prefill and decode share model,
+    dtypes and attention.
     """
     found = []
-    for first, second, ratio in product(singles, singles, RATIOS):
+    kind, ratios = _ratios(kind)
+    for first, second, ratio in product(singles, singles, ratios):
         if kind == PREFILL_DECODE:
             a, b = first.study.deployment, second.study.deployment
             if (a.model, a.precision, a.limits.attention) == (b.model, b.precision, b.limits.attention):
@@ -133,5 +135,16 @@ def _pair(first: Choice, second: Choice, ratio: tuple[int, int], roles: tuple[st
 def check_kinds(kinds: Sequence[str]) -> None:
     """Raises UsageError for a kind of pools that there is not."""
     for kind in kinds:
-        if kind not in KINDS:
-            raise UsageError(f"--pools: no {kind!r}; there are {', '.join(KINDS)}")
+        name, ratios = _ratios(kind)
+        if name not in KINDS or not ratios or (name == ONE) != (kind == ONE):
+            raise UsageError(f"--pools: no {kind!r}; there are {', '.join(KINDS)}, and ratios of two pools as in {PREFILL_DECODE}:3x2")
+
+
+def _ratios(kind: str) -> tuple[str, Sequence[tuple[int, int]]]:
+    """Kind of pools, and the replicas of each in a unit; none where a ratio cannot be."""
+    name, colon, ratio = kind.partition(":")
+    first, _, second = ratio.partition("x")
+    if not colon:
+        return name, RATIOS
+    whole = first.isdecimal() and second.isdecimal() and min(int(first), int(second)) > 0
+    return name, ((int(first), int(second)),) if whole else ()

@@ -105,7 +105,7 @@ class Plan:
         if not found:
             raise UsageError(next(iter(skipped.values()), "no deployment to choose"))
         singles = list(found)
-        all_kinds = [singles if kind == ONE else pooled(singles, kind) for kind in KINDS if kind in self.pools]
+        all_kinds = [singles if kind == ONE else pooled(singles, kind) for kind in sorted(set(self.pools), key=_order)]
         if (count := sum(map(len, all_kinds))) > MOST_CHOICES:
             raise UsageError(f"{count} deployments to choose among, more than {MOST_CHOICES}: give fewer values, or one kind of --pools")
         limit = math.inf if self.most_kw is None else self.most_kw
@@ -152,6 +152,10 @@ def plan(
 ) -> PlanAnswer:
     """The cheapest deployment that meets `slo` (`"ttft:p99<2s tpot:p95<50ms"`); `more` are further fields of Plan."""
     return Plan(deployments, workload, (slo,) if isinstance(slo, str) else slo, prices=prices or {}, **more).answer()
+
+
+def _order(kind: str) -> tuple[int, str]:
+    return KINDS.index(kind.partition(":")[0]), kind
 
 
 def _named(given: Mapping[str, Deployment] | Sequence[Deployment]) -> dict[str, Deployment]:

@@ -14,7 +14,7 @@ from simctl.from_options.deployments import attention_fields, deployment_of, fie
 from simctl.from_options.workloads import workload_of
 
 if TYPE_CHECKING:
-    from sim import Plan, RegimeMap, Simulate, WhatIf
+    from sim import Deployment, Plan, RegimeMap, Simulate, WhatIf
     from sim.rates.host_speed import HostSpeed
     from sim.rates.source import RateSource
 
@@ -71,12 +71,10 @@ def simulate_of(options: Mapping[str, Any]) -> Simulate:
 
 def plan_of(options: Mapping[str, Any]) -> Plan:
     """The question of `simctl plan`."""
-    from sim import Plan, get_model
+    from sim import Plan
     from sim.planning.choices import check_kinds
-    from sim.planning.grid import deployments
     from sim.results.metrics import parse_goodput
     from sim.slo import parse_slo
-    from sim.specs.gpus import get_gpu
 
     if options["gpu"] is None:
         raise UsageError("plan on what? give --gpu NAME[,NAME...]")
@@ -85,21 +83,7 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     parse_slo(options["slo"], goodput)
     check_kinds(options["pools"])
     prices = _prices(options["price"])
-    many = {name: _values(name, options[name]) for name in MANY}
-    fixed = fields_of({name: value for name, value in options.items() if name not in MANY})
-    topologies = {get_gpu(gpu).name: found for gpu in many["gpu"] if (found := topology_of(options, gpu)) is not None}
-    places = [attention_fields(each or ("dense", 0), options["host_kv"]) for each in many.pop("attention")]
-    policies = [each["attention"] for each in places]
-    skipped: dict[str, str] = {}
-    found = deployments(
-        get_model(options["model"]),
-        **many,
-        attention=policies,
-        skipped=skipped,
-        topology=topologies,
-        host_kv_bytes=places[0]["host_kv_bytes"],
-        **fixed,
-    )
+    found, skipped = _deployments(options)
     first = next(iter(found.values()))
     workload = workload_of(_counted(options), first.longest)
     return Plan(
@@ -107,6 +91,44 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
         options["most_gpus"], options["most_kw"], hours, options["quick"], options["emit"], _pool(options["workers"]), options["for_s"],
         options["within"], skipped,
     )  # fmt: skip
+
+
+def _deployments(options: Mapping[str, Any]) -> tuple[dict[str, Deployment], dict[str, str]]:
+    """Deployments to choose among by name, and why other combinations are none. UsageError where there is none at all, or too many."""
+    from sim import get_model
+    from sim.planning.grid import MOST_CHOICES, deployments
+    from sim.specs.gpus import get_gpu
+    from simctl.from_options.varied import varied
+
+    many = {name: _values(name, options[name]) for name in MANY}
+    model, attention = get_model(options["model"]), [each or ("dense", 0) for each in many.pop("attention")]
+    found: dict[str, Deployment] = {}
+    skipped: dict[str, str] = {}
+    for said, each in varied(options, options["vary"], MANY):
+        fixed = fields_of({name: value for name, value in each.items() if name not in MANY})
+        places = [attention_fields(policy, each["host_kv"]) for policy in attention]
+        refused: dict[str, str] = {}
+        try:
+            some = deployments(
+                model,
+                **many,
+                attention=[place["attention"] for place in places],
+                skipped=refused,
+                topology={get_gpu(gpu).name: at for gpu in many["gpu"] if (at := topology_of(each, gpu)) is not None},
+                host_kv_bytes=places[0]["host_kv_bytes"],
+                **fixed,
+            )
+        except UsageError as error:
+            if not options["vary"]:
+                raise
+            some, refused = {}, refused or {"": str(error)}
+        found |= {f"{name} {said}".strip(): d for name, d in some.items()}
+        skipped |= {f"{name} {said}".strip(): why for name, why in refused.items()}
+        if len(found) > MOST_CHOICES:
+            raise UsageError(f"--vary: more than {MOST_CHOICES} deployments to choose among")
+    if not found:
+        raise UsageError(next(iter(skipped.values())))
+    return found, skipped
 
 
 def _counted(options: Mapping[str, Any]) -> Mapping[str, Any]:

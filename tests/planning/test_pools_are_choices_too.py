@@ -48,6 +48,17 @@ def test_what_is_ruled_out_misses_in_trials(pools):
         assert not any(here.one(i, state.fails, trial).met for trial in range(3))
 
 
+def test_any_ratio_can_be_asked_for():
+    (only,) = offered("H100", "prefill-decode:3x2")
+    assert [part.replicas for part in only.parts] == [3, 2]
+    assert len(offered("H100", "prefill-decode,prefill-decode:3x2")) == len(RATIOS) + 1
+
+
+@pytest.mark.parametrize("kind", ["prefill-decode:0x2", "split:3", "one:1x1", "prefill-decode:ax2"])
+def test_a_ratio_that_there_is_not_is_refused(kind):
+    assert run("plan", "--gpu", "H100", *DRAWN, "--slo", "ttft:p99<2s", "--pools", kind).stderr.startswith(f"simctl: --pools: no '{kind}'")
+
+
 def test_a_kind_that_there_is_not_is_refused():
     result = run("plan", "--gpu", "H100", *DRAWN, "--slo", "ttft:p99<2s", "--pools", "two")
     assert "--pools: no 'two'; there are one, prefill-decode, split" in result.stderr
