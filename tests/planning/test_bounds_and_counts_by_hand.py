@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
 from sim.planning.bounds import ENOUGH, NO_LOAD, TRIALS, Bounds, Deadline, OfferedLoad, _lasting_load, _load, deadline_of, states_of
+from sim.planning.choices import Choice, Part
 from sim.planning.day import hours_of
 from sim.planning.highest_rate import sustained
 from sim.planning.race import CandidateState, Tried
@@ -103,7 +103,7 @@ def test_the_next_count_halves_gallops_or_steps(low, high, chance, count):
 
 
 def test_hours_take_the_least_count_that_holds_them():
-    unit = SimpleNamespace(gpus_of=lambda count: 2 * count, cost=lambda count: 3.0 * count)
+    unit = Choice("a", None, (Part(1, 3.0, 2),))
     hours = hours_of([0.5, 1.0, 2.0, 2.5, 4.0], unit, 4, 1.0, lambda count, trials: [float(count)] * len(trials))
     assert [(each.requests_per_s, each.count, each.gpus, each.usd) for each in hours] == [
         (0.5, 1, 2, 3.0), (1.0, 1, 2, 3.0), (2.0, 2, 4, 6.0), (2.5, 3, 6, 9.0), (4.0, 4, 8, 12.0)
