@@ -11,7 +11,7 @@ import math
 
 import sim.cluster.fleet_state as on
 import sim.engine.core_state as at
-from sim.cluster.fleet_routes import pick
+from sim.cluster.fleet_routes import count_due, first_token, pick, uncount
 from sim.cluster.fleet_state import FleetCore, core_of
 from sim.engine.core import advance
 from sim.engine.core_iterations import Given
@@ -164,10 +164,12 @@ def send(f: FleetCore, call: int) -> None:
     """A client sends a call, and a router picks its replica."""
     c = f.c
     c[on.FREE] -= 1
+    count_due(f)
     f.order[c[on.SENT]] = call
     c[on.SENT] += 1
     f.calls[call * on.CALL + on.REPLICA] = pick(f, call)
     f.calls[call * on.CALL + on.REACHED] = c[on.NOW] + c[on.DISPATCH]
+    count_due(f)
     if c[on.DISPATCH]:
         push(f, c[on.NOW] + c[on.DISPATCH], on.REACHES, call)
     else:
@@ -176,10 +178,8 @@ def send(f: FleetCore, call: int) -> None:
 
 def came_through(f: FleetCore, call: int) -> None:
     """The last token has reached the client: its place is free, and its session may go on."""
-    c, load = f.c, f.calls[call * on.CALL + on.REPLICA] * on.LOAD
-    first_token(f, call)
-    f.loads[load + on.REQUESTS] -= 1
-    f.loads[load + on.ONGOING] -= f.q[call * at.REQUEST + at.PROMPT]
+    c = f.c
+    uncount(f, call)
     c[on.FREE] += 1
     c[on.ENDED] = c[on.NOW]
     follower = f.calls[call * on.CALL + on.FOLLOWER]
@@ -284,12 +284,6 @@ def tell(f: FleetCore, i: int, e: Core) -> None:
                     finished(f, call, e.w[begin + at.SENDING_PLACE_AT])
                 else:
                     first_token(f, call)
-
-
-def first_token(f: FleetCore, call: int) -> None:
-    """A call's prefill is over: the router counts it no more."""
-    f.loads[f.calls[call * on.CALL + on.REPLICA] * on.LOAD + on.PENDING] -= f.calls[call * on.CALL + on.NEW]
-    f.calls[call * on.CALL + on.NEW] = 0
 
 
 def finished(f: FleetCore, call: int, place: int) -> None:

@@ -1,4 +1,4 @@
-"""Policies of sim.cluster.policies over columns: which replica, from what a router knows of each."""
+"""Routers of sim.cluster.router over columns: what one knows of each replica, and which it picks."""
 
 from __future__ import annotations
 
@@ -8,23 +8,90 @@ from sim.cluster.fleet_state import FleetCore
 
 
 def pick(f: FleetCore, call: int) -> int:
-    """The replica of a call, whose load it then is."""
-    c, loads, number = f.c, f.loads, call * on.CALL
+    """The replica of a call, which will count in its load."""
+    c, number = f.c, call * on.CALL
     prompt, knows = f.q[call * at.REQUEST + at.PROMPT], c[on.POLICY] >= on.PENDING_TOKENS
     if knows:
         find_known(f, number)
     chosen = choose(f, number, prompt)
-    load = chosen * on.LOAD
     f.calls[number + on.NEW] = 0
     if knows:
-        f.calls[number + on.NEW] = new_tokens(f, load, prompt)
-        loads[load + on.PENDING] += f.calls[number + on.NEW]
-        name = f.calls[number + on.FIRST_NAME]
-        for place in range(name, name + f.calls[number + on.DEPTH]):
-            f.holders[f.names[place]] |= 1 << chosen
-    loads[load + on.REQUESTS] += 1
-    loads[load + on.ONGOING] += prompt
+        f.calls[number + on.NEW] = new_tokens(f, chosen * on.LOAD, prompt)
+        if c[on.REMEMBERS]:
+            remember_sent(f, call, chosen)
+        else:
+            name = f.calls[number + on.FIRST_NAME]
+            for place in range(name, name + f.calls[number + on.DEPTH]):
+                f.holders[f.names[place]] |= 1 << chosen
     return chosen
+
+
+def count_due(f: FleetCore) -> None:
+    """Count the calls in their replicas' loads whose windows are over."""
+    c = f.c
+    while c[on.COUNTED] < c[on.SENT]:
+        call = f.order[c[on.COUNTED]]
+        number = call * on.CALL
+        if f.calls[number + on.REACHED] - c[on.DISPATCH] + c[on.WINDOW] > c[on.NOW]:
+            return
+        c[on.COUNTED] += 1
+        if f.calls[number + on.LOADS] == on.NOT_YET:
+            load = f.calls[number + on.REPLICA] * on.LOAD
+            f.calls[number + on.LOADS] = on.ITS_OWN
+            f.loads[load + on.REQUESTS] += 1
+            f.loads[load + on.PENDING] += f.calls[number + on.NEW]
+            f.loads[load + on.ONGOING] += f.q[call * at.REQUEST + at.PROMPT]
+
+
+def first_token(f: FleetCore, call: int) -> None:
+    """A call's prefill is over: the router counts it no more."""
+    count_due(f)
+    number = call * on.CALL
+    if f.calls[number + on.LOADS] == on.ITS_OWN:
+        f.loads[f.calls[number + on.REPLICA] * on.LOAD + on.PENDING] -= f.calls[number + on.NEW]
+    f.calls[number + on.NEW] = 0
+
+
+def uncount(f: FleetCore, call: int) -> None:
+    """A call is in no load any more."""
+    first_token(f, call)
+    number = call * on.CALL
+    if f.calls[number + on.LOADS] == on.ITS_OWN:
+        load = f.calls[number + on.REPLICA] * on.LOAD
+        f.loads[load + on.REQUESTS] -= 1
+        f.loads[load + on.ONGOING] -= f.q[call * at.REQUEST + at.PROMPT]
+    f.calls[number + on.LOADS] = on.NEVER_MORE
+
+
+def remember_sent(f: FleetCore, call: int, chosen: int) -> None:
+    """A replica is sent the blocks of a call; beyond REMEMBERS those go that were sent longest ago. The calls sent to it, in order, name
+    its blocks by when they were sent, but for those that were sent again.
+    """
+    c, calls, loads, number, load, own = f.c, f.calls, f.loads, call * on.CALL, chosen * on.LOAD, chosen * f.c[on.NAMES]
+    calls[number + on.STAMP] = c[on.STAMPS]
+    for place in range(calls[number + on.FIRST_NAME], calls[number + on.FIRST_NAME] + calls[number + on.DEPTH]):
+        name = f.names[place]
+        c[on.STAMPS] += 1
+        if not f.stamps[own + name]:
+            f.holders[name] |= 1 << chosen
+            loads[load + on.REMEMBERED] += 1
+        f.stamps[own + name] = c[on.STAMPS]
+    if loads[load + on.OLDEST] < 0:
+        loads[load + on.OLDEST] = call
+    else:
+        calls[loads[load + on.LATEST] * on.CALL + on.LATER] = call
+    loads[load + on.LATEST] = call
+    while loads[load + on.REMEMBERED] > c[on.REMEMBERS]:
+        oldest, place = loads[load + on.OLDEST] * on.CALL, loads[load + on.OLDEST_PLACE]
+        if place == calls[oldest + on.DEPTH]:
+            loads[load + on.OLDEST], loads[load + on.OLDEST_PLACE] = calls[oldest + on.LATER], 0
+            continue
+        name = f.names[calls[oldest + on.FIRST_NAME] + place]
+        loads[load + on.OLDEST_PLACE] += 1
+        if f.stamps[own + name] == calls[oldest + on.STAMP] + place + 1:
+            f.stamps[own + name] = 0
+            f.holders[name] ^= 1 << chosen
+            loads[load + on.REMEMBERED] -= 1
 
 
 def find_known(f: FleetCore, number: int) -> None:

@@ -46,12 +46,19 @@ class FleetRun:
 
 
 def covers_router(router: str, options: Mapping[str, Any], replicas: int, config: EngineConfig, shared: Shared | None) -> bool:
-    """Whether a router's picks are those of sim.cluster.fleet_routes: it sees what it has sent at once, and forgets none of it."""
-    if router not in on.ROUTES or any(options.get(name) for name in ("snapshot_s", "reserve_s")) or options.get("view", "sent") != "sent":
+    """Whether a router's picks are those of sim.cluster.fleet_routes: it knows what it has sent, and loads as they are."""
+    if router not in on.ROUTES or options.get("snapshot_s") or options.get("view", "sent") != "sent":
         return False
     if on.ROUTES[router] < on.PENDING_TOKENS or shared is None:
         return True
-    return replicas <= on.MOST_REPLICAS and shared.distinct <= (options.get("remembers") or config.num_gpu_blocks)
+    fits = not _remembers(options, config, shared) or replicas * shared.distinct <= on.MOST_STAMPS
+    return replicas <= on.MOST_REPLICAS and fits
+
+
+def _remembers(options: Mapping[str, Any], config: EngineConfig, shared: Shared | None) -> int:
+    """Blocks of a replica that a router remembers; 0 where that is all there are."""
+    most = options.get("remembers") or config.num_gpu_blocks
+    return most if shared is not None and shared.distinct > most else 0
 
 
 def serve_calls(
@@ -113,9 +120,9 @@ def _state(
     calls[list(following), on.FOLLOWER] = list(following.values())
     calls[:, on.WAITS] = np.isnan(trace.arrival_s)
     calls[:, on.REPLICA] = -1
-    names, deepest = np.zeros(0, dtype=np.int64), 0
+    names, deepest, remembers = np.zeros(0, dtype=np.int64), 0, _remembers(options, config, shared)
     if shared is not None:
-        names, calls[:, on.FIRST_NAME], calls[:, on.DEPTH] = shared.names, shared.begins, shared.depths
+        names, calls[:, on.FIRST_NAME], calls[:, on.DEPTH] = shared.names, shared.begins, shared.lengths if remembers else shared.depths
         if config.enable_prefix_caching:
             q[:, at.NAMES], q[:, at.DEPTH] = shared.begins, shared.depths
             deepest = int(shared.depths.max())
@@ -125,9 +132,10 @@ def _state(
     c = np.zeros(on.COUNTS, dtype=np.int64)
     c[[on.CALLS, on.REPLICAS, on.POLICY, on.BLOCK]] = count, replicas, on.ROUTES[router], config.block_size
     c[[on.DISPATCH, on.SERIAL_WORK]] = to_ticks(settings.get("dispatch_s", 0.0)), to_ticks(host.serial_s)
+    c[[on.WINDOW, on.REMEMBERS, on.NAMES]] = to_ticks(settings.get("reserve_s", 0.0)), remembers, shared.distinct if shared else 0
     c[on.FREE], c[on.AT] = count if max_concurrency is None else max_concurrency, -1
     loads = np.zeros((replicas, on.LOAD), dtype=np.int64)
-    loads[:, (on.WAKES, on.LEAVES)], loads[:, on.AFTER_ARRIVALS] = at.NEVER, 1
+    loads[:, (on.WAKES, on.LEAVES)], loads[:, on.AFTER_ARRIVALS], loads[:, on.OLDEST] = at.NEVER, 1, -1
     idle = 0.0 if settings.get("idle_scores_zero") else 1.0
     x = [host.request_s, host.prompt_token_s, host.response_s, host.token_s]
     x += [settings.get("overload_factor", 0.0), settings.get("decode_weight", 0.0), idle]
@@ -141,10 +149,12 @@ def _state(
         "given": np.zeros(replicas),
         "order": np.zeros(count, dtype=np.int64),
         "loads": loads.ravel(),
-        "holders": np.zeros(int(names.max(initial=-1)) + 1, dtype=np.int64),
+        "holders": np.zeros(c[on.NAMES], dtype=np.int64),
+        "stamps": np.zeros(replicas * c[on.NAMES] if remembers else 0, dtype=np.int64),
         "events": np.zeros((count + 1) * on.EVENT, dtype=np.int64),
     }
-    own = columns if arrays else {name: column.tolist() for name, column in columns.items()}
+    own: dict[str, Any] = columns if arrays else {name: column.tolist() for name, column in columns.items() if name != "stamps"}
+    own["stamps"] = columns["stamps"] if arrays else columns["stamps"].data  # a run touches little of it
     return FleetCore(**own, **several, **{name: getattr(one, name) for name in one._fields if name not in several})
 
 

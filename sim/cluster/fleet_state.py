@@ -13,6 +13,8 @@ _places = count()
 CALLS, REPLICAS, POLICY, BLOCK, DISPATCH, SERIAL_WORK = (next(_places) for _ in range(6))  # a call is one request of the trace
 FREE, HELD, HELD_HEAD, HELD_TAIL, EVENTS, SERIAL, NOW, NEXT, SENT, ENDED, AT = (next(_places) for _ in range(11))
 ALONE = next(_places)  # another fleet drives the engine AT, and each call lets it go on once
+WINDOW, COUNTED = (next(_places) for _ in range(2))  # ticks from a pick until it counts in a load; how many of `order` do
+REMEMBERS, NAMES, STAMPS = (next(_places) for _ in range(3))  # blocks of a replica that the router remembers, 0: all; names; blocks sent
 COUNTS = next(_places)
 # `x`: seconds of the host, and options of policies
 REQUEST_S, PROMPT_TOKEN_S, RESPONSE_S, TOKEN_S, OVERLOAD, DECODE_WEIGHT, IDLE_SCORE = range(7)
@@ -20,11 +22,15 @@ REQUEST_S, PROMPT_TOKEN_S, RESPONSE_S, TOKEN_S, OVERLOAD, DECODE_WEIGHT, IDLE_SC
 _places = count()
 FOLLOWER, WAITS, FIRST_NAME, DEPTH, DRAW, NEXT_DRAW = (next(_places) for _ in range(6))  # draws of routers that look at no load
 REPLICA, REACHED, DECISION, NEW, BEHIND = (next(_places) for _ in range(5))  # NEW: its prompt tokens that count as pending
+LOADS = next(_places)  # whether its replica's load has it: NOT_YET, ITS_OWN or NEVER_MORE
+STAMP, LATER = (next(_places) for _ in range(2))  # blocks sent before its own; the next call sent to its replica
 CALL = next(_places)
+NOT_YET, ITS_OWN, NEVER_MORE = range(3)
 # `loads`: LOAD numbers of each replica
 _places = count()
 REQUESTS, PENDING, ONGOING, KNOWN = (next(_places) for _ in range(4))  # as sim.cluster.policies.Load; blocks of the call that is routed
 SERVER_HEAD, SERVER_TAIL, SERVING, SINCE, LEAVES, WAKES, AFTER_ARRIVALS = (next(_places) for _ in range(7))
+REMEMBERED, OLDEST, OLDEST_PLACE, LATEST = (next(_places) for _ in range(4))  # blocks; first call with such, and block of it; last call
 LOAD = next(_places)
 # `events`: a heap by (tick, serial), EVENT numbers each
 TICK, ORDER, KIND, WHOSE = range(4)
@@ -43,6 +49,7 @@ ROUTES = {
     "unified": UNIFIED,
 }
 MOST_REPLICAS = 64  # bits of `holders`
+MOST_STAMPS = 2**27
 OF_REPLICAS = ("s", "w", "due", "nodes", "table", "held", "rows", "entries")  # columns of a Core that each replica has of its own
 
 
@@ -59,6 +66,7 @@ class FleetCore(NamedTuple):
     order: Ints  # [calls] in which they were sent
     loads: Ints
     holders: Ints  # [names] a bit for each replica that was sent the block
+    stamps: Ints  # [replicas * names] blocks sent by the time that the replica was last sent this one; 0: not remembered
     events: Ints
     s: Any
     q: Ints

@@ -236,16 +236,12 @@ def _price(core: Core, steps: StepTime) -> int:
     return steps.mixed(batch, context, 0, context, chunks, max(s[ENDS] - s[DECIDES], 0))
 
 
-def names_of(chains: Sequence[Sequence[Any]], depths: Sequence[int]) -> tuple[Ints, list[int]]:
-    """(names, where those of each request begin) of the first `depths` blocks of chains of hashes; equal chains lie in one place."""
-    names, begins, numbers, places = array("q"), [], {}, {}  # type: ignore[var-annotated]
-    for chain, depth in zip(chains, depths, strict=True):
-        if not depth:
-            begins.append(0)
-            continue
-        key = chain[depth - 1], depth  # hashes are chained: the last one names them all
-        begin = places.setdefault(key, len(names))
-        if begin == len(names):
-            names.extend(numbers.setdefault(content, len(numbers)) for content in chain[:depth])
-        begins.append(begin)
-    return names, begins
+def names_of(chains: Sequence[Sequence[Any]]) -> tuple[Ints, list[int], int]:
+    """(names, where those of each request begin, number of different ones) of chained hashes; a chain lies in one that goes on from it."""
+    names, numbers = array("q"), dict[Any, int]()
+    begins: dict[Any, int] = {chain[-1]: -1 for chain in chains if chain}  # hashes are chained: the last one names them all
+    for chain in sorted(chains, key=len, reverse=True):
+        if chain and begins[chain[-1]] < 0:
+            begins |= dict.fromkeys(begins.keys() & chain, len(names))
+            names.extend([numbers.setdefault(content, len(numbers)) for content in chain])
+    return names, [begins[chain[-1]] if chain else 0 for chain in chains], len(numbers)

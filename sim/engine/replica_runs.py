@@ -58,13 +58,14 @@ def _record(names: Iterable[str], values: Any) -> Any:
 
 
 class Shared(NamedTuple):
-    """Names of KV blocks with which several requests begin, where those of each request begin, how many it has (sim.engine.core_state), and
-    how many blocks of a request have names, shared or not.
+    """Names of KV blocks, where those of each request begin, how many of its leading ones others also begin with (sim.engine.core_state),
+    how many it has, and how many different names there are.
     """
 
     names: Ints
     begins: Ints
     depths: Ints
+    lengths: Ints
     distinct: int
 
 

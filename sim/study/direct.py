@@ -104,9 +104,8 @@ def _shared(trace: Trace, block_size: int, max_model_len: int) -> Shared | None:
     chains, depths = TraceSource(trace, block_size, max_model_len).named_blocks()
     if not any(depths):
         return None
-    names, begins = names_of(chains, depths)
-    ends = {chain[-1]: chain for chain in chains if chain}  # the last name stands for all before it
-    return Shared(np.array(names), np.array(begins), np.array(depths), len(set().union(*ends.values())))
+    names, begins, distinct = names_of(chains)
+    return Shared(np.array(names), np.array(begins), np.array(depths), np.array([len(chain) for chain in chains]), distinct)
 
 
 @lru_cache(maxsize=4)
@@ -190,7 +189,7 @@ def _one_by_one(
         mine = np.flatnonzero(arrivals.replica == index)
         mine = mine[np.argsort(arrivals.submitted[mine], kind="stable")]
         prompt, output = trace.prompt_tokens[mine], trace.output_tokens[mine]
-        own = shared and shared._replace(begins=shared.begins[mine], depths=shared.depths[mine])
+        own = shared and shared._replace(begins=shared.begins[mine], depths=shared.depths[mine], lengths=shared.lengths[mine])
         submitted, by_rank = arrivals.submitted[mine], (ranks.reshape(-1, 2)[mine].ravel(), trace.arrival_s[mine]) if len(ranks) else ()
         numbers[mine], log = serve(config, cost.steps, submitted, prompt, output, own, mine, *by_rank, keep=keep)
         served.append(log)

@@ -76,7 +76,13 @@ def cases(draw: st.DrawFn) -> Case:
         config = replace(config, policy="priority")
         assume(not uncovered(config, COSTS[0].steps, ranks=True))
     router = draw(st.sampled_from(list(ROUTES) if together else ["round-robin", "random"]))
-    choices = {"dispatch_s": (0.0, 0.0, 0.004, 0.2), "idle_scores_zero": (False, True), "decode_weight": (0.01, 3.0), "remembers": (9999,)}
+    choices = {
+        "dispatch_s": (0.0, 0.0, 0.004, 0.2),
+        "reserve_s": (0.0, 0.0, 0.02, 1.0),
+        "idle_scores_zero": (False, True),
+        "decode_weight": (0.01, 3.0),
+        "remembers": (0, 2, 9, 9999),
+    }
     options = {name: draw(st.sampled_from(choices[name])) for name in router_options(router) if name in choices and together}
     return Case(
         trace,
