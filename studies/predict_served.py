@@ -18,6 +18,7 @@ from hw.engines.shapes import named, shape
 from hw.exits import call
 from hw.suites import served_plan
 from sim.errors import UsageError
+from sim.rates.host_speed import HostSpeed
 from sim.rates.load import load_rates
 from sim.rates.serving import packaged_overhead
 from sim.specs.gpus import get_gpu
@@ -30,11 +31,13 @@ LIMITS = "--max-num-seqs 256 --max-num-batched-tokens 8192 "  # the suite's own
 COLUMNS = (*OF, "metric", "median_ms", "median_low_ms", "median_high_ms", "mean_ms")
 
 
-def predicted(d: Deployment, load: served_plan.PlannedLoad, draws: int, **of: str | int) -> list[dict[str, str]]:
+def predicted(d: Deployment, load: served_plan.PlannedLoad, draws: int, speed: HostSpeed | None, **of: str | int) -> list[dict[str, str]]:
     """One row per metric: the median over requests at the median rates, its 90 % interval over draws, the mean. Milliseconds."""
     overhead = packaged_overhead()
     assert load.load is not None
     assert overhead is not None
+    if speed is not None:
+        overhead = overhead.elsewhere(speed.eager() if d.limits.enforce_eager else speed)
     arrivals, sizes = load.load
     prompts, outputs = np.array(sizes).T
     none = np.full(len(arrivals), np.nan)
@@ -77,14 +80,17 @@ def loads(vocab: int, rates: tuple[float, ...], patterns: str) -> list[served_pl
 @click.option("--tp", default=1, show_default=True, type=click.IntRange(1))
 @click.option("--replicas", default=1, show_default=True, type=click.IntRange(1), help="Servers behind a router.")
 @click.option("--prefill", default=0, type=click.IntRange(0), help="Of them only read prompts.")
+@click.option("--host-scale", default=None, help="Time of the host over that of the measured ones, or the file of the suite host.")
 @click.option("--draws", default=32, show_default=True, type=click.IntRange(2, 1000))
 def main(
-    gpu: str, models: str, rates: str, experiments: str, engine_args: str, tp: int, replicas: int, prefill: int, draws: int
+    gpu: str, models: str, rates: str, experiments: str, engine_args: str, tp: int, replicas: int, prefill: int, host_scale: str | None,
+    draws: int,
 ) -> None:  # fmt: skip
     """Predict what `--suite served` sends with the same words: from the packaged rates and serving overhead alone."""
     sheet = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     sheet.writeheader()
     asked = tuple(float(rate) for rate in rates.split(","))
+    speed = None if host_scale is None else HostSpeed.of(host_scale)
     limits, parallel = limits_of_flags(LIMITS + engine_args, SHARE), parallel_of_flags(engine_args)
     kv = re.search(r"--kv-cache-dtype[= ](\w+)", engine_args)
     for text in models.split(","):
@@ -93,7 +99,7 @@ def main(
         precision = Precision(dtype or "bf16", kv[1] if kv else "bf16")
         d = Deployment(spec_from_config(config, name, "shape"), get_gpu(gpu), precision, tp, limits, parallel=parallel)
         for load in loads(config["vocab_size"], asked, experiments):
-            sheet.writerows(predicted(d, load, draws, replicas=replicas, prefill=prefill, engine_args=engine_args))
+            sheet.writerows(predicted(d, load, draws, speed, replicas=replicas, prefill=prefill, engine_args=engine_args))
             sys.stdout.flush()
 
 

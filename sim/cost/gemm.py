@@ -20,10 +20,11 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cost.gemm_surface import KERNEL_BYTES, Surface, surface_of
+from sim.cost.gemm_surface import KERNEL_BYTES, Surface, surface_of, with_memory
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.cost.smooth import smooth_max
 from sim.specs.gpu import GpuSpec
+from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.precision import ACTIVATION_BYTES, Precision, quantises
 from sim.specs.stored import kernel_of
@@ -44,6 +45,7 @@ TILE = 8
 # 8-bit GEMMs compute whole tiles of rows, and a row of padding takes as long as two: docs/log/2026-11-25-rows-of-8-bit-products.md.
 EIGHT_BIT_TILE = 256
 PADDING = 1.0
+KERNELS_ON = "H100"  # where kernels of quantised weights were measured
 ALIKE = 0.5  # of the logarithm of a GEMM's weights: within a factor of about 1.6 others tell of it
 
 
@@ -123,9 +125,16 @@ def over_roofline(model: ModelSpec, precision: Precision, tp: int, gpu: GpuSpec 
 
 
 def kernel_surface(model: ModelSpec, precision: Precision, gpu: GpuSpec | None) -> Surface | None:
-    """The surface of kernels of quantised weights, whatever they do to activations included; None where none was measured."""
+    """The surface of kernels of quantised weights, whatever they do to activations included; None where none was measured.
+
+    On a chip that was measured with other memory, kernels take as many seconds beyond their roofline as they do there.
+    """
     kernel = kernel_of(model, precision)
-    return surface_of(gpu, kernel) if gpu is not None and kernel in KERNEL_BYTES else None
+    if gpu is None or kernel not in KERNEL_BYTES:
+        return None
+    own, kin = surface_of(gpu, kernel), get_gpu(KERNELS_ON)
+    there, here = surface_of(kin, kernel), measured().get(gpu.name)
+    return own or (with_memory(there, roofline(here).bytes_per_s) if there and here and kin.flops == gpu.flops else None)
 
 
 def gemms_over_roofline(wanted: Sequence[tuple[Gemm, int]], precision: Precision, gpu: GpuSpec | None) -> Array | None:

@@ -10,7 +10,7 @@ studies.kernel_tables.quantised_fit`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import IO, Any
@@ -45,7 +45,7 @@ class Surface:
         out: Array = np.maximum.accumulate(np.exp(self._log_over(weights, rows)) * self.roofline_s(weights, rows))
         return out
 
-    def roofline_s(self, weights: float, rows: Array) -> Any:
+    def roofline_s(self, weights: Any, rows: Array) -> Any:
         """Roofline seconds of GEMMs of so many weights."""
         return smooth_max(weights * self.width / self.bytes_per_s, 2.0 * weights * rows / self.flops_per_s)
 
@@ -61,6 +61,14 @@ def surface_of(gpu: GpuSpec, dtype: str) -> Surface | None:
     known = packaged()
     own = known.get((gpu.name, dtype)) if gpu.origin in ("catalogue", BY_TABLES) else None
     return own or known.get((gpu.sibling_of, dtype))
+
+
+def with_memory(surface: Surface, bytes_per_s: float) -> Surface:
+    """A surface on the same chip with memory of another bandwidth: as many seconds beyond the roofline."""
+    there, weights = surface, np.exp2(surface.sizes)[:, None]
+    here = replace(there, bytes_per_s=bytes_per_s)
+    beyond = np.expm1(there.log_over) * there.roofline_s(weights, there.rows)
+    return replace(here, log_over=np.log1p(np.maximum(beyond, 0.0) / here.roofline_s(weights, there.rows)))
 
 
 @cache

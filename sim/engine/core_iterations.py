@@ -107,9 +107,8 @@ def mixed(e: Core, given: Given) -> int:
         own = stretch_of(e, batch, context).first
         if not own:
             return at.NEEDS_CHORD
-    host = preparing(e, batch + chunks, several)
-    if several:
-        host += s[at.LAUNCHING] if total > s[at.PARTS] * GRAPH_TOKENS else s[at.LAUNCHING_PIECES]
+    reading = s[at.LAUNCHING] if total > s[at.PARTS] * GRAPH_TOKENS else s[at.LAUNCHING_PIECES]
+    host = preparing(e, batch + chunks, several) + (reading if several else s[at.LAUNCHING_DECODES])
     if s[at.KEEP]:
         row, log = log_row(e, batch, context, total, head_start, shown + own), e.rows
         log[row + at.R_CHUNKS], log[row + at.R_CHUNK_TOKENS], log[row + at.R_CHUNK_CONTEXT] = chunks, int(tokens), int(read)
@@ -170,13 +169,14 @@ def jump(e: Core) -> int:
     if not first:
         return at.NEEDS_CHORD
     n = min(n, e.q[e.w[at.FINISH_AT] + at.FINISHES] - s[at.CLOCK])
-    exposed, host = 0, preparing(e, batch, 0)
+    exposed, ready = 0, preparing(e, batch, 0)
+    host = ready + s[at.LAUNCHING_DECODES]
     head_start = max(s[at.ENDS] - s[at.DECIDES], 0)
     if host:
         if not s[at.OVERLAP]:
-            first += host
+            first += ready
         elif host > head_start or host > first:
-            exposed, n = max(host - head_start, 0), 1  # not like those that follow it
+            exposed, n = max(ready - head_start, 0), 1  # not like those that follow it
     s[at.LACKS] = lacking(e, s[at.BUDGET] - batch, s[at.LACKS])
     note_state(e)
     if s[at.LEAVING]:

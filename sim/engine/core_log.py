@@ -129,7 +129,7 @@ class Expanded:
     def _shape(self, which: Any) -> tuple[BatchShape, Ints]:
         """The batches of some iterations, and the ticks of host work that the GPU waited for."""
         steps = self._steps
-        each, per_sequence, with_prefill, eager_ticks, piece_ticks = steps.host_ticks
+        each, per_sequence, with_prefill, eager_ticks, piece_ticks, _ = steps.host_ticks
 
         at_row = self._row[which]
 

@@ -22,7 +22,8 @@ Floats = MutableSequence[float]
 # `s`: limits, which do not change in a run
 _places = count()
 SEQS, BUDGET, BLOCK, BLOCKS, WATERMARK, CHUNKED, RESERVE, CACHING, OVERLAP, RANKED = (next(_places) for _ in range(10))
-HOST_EACH, HOST_SEQUENCE, HOST_PREFILL, LAUNCHING, LAUNCHING_PIECES, PARTS, WHOLE = (next(_places) for _ in range(7))
+HOST_EACH, HOST_SEQUENCE, HOST_PREFILL = (next(_places) for _ in range(3))
+LAUNCHING, LAUNCHING_PIECES, LAUNCHING_DECODES, PARTS, WHOLE = (next(_places) for _ in range(5))
 KEEP, ROW_ROOM, ENTRY_ROOM, DEPTHS = (next(_places) for _ in range(4))
 # and what does
 PHASE, NOW, WAKE, AFTER_ARRIVALS, NEXT_ARRIVAL = (next(_places) for _ in range(5))  # see sim.engine.core.advance

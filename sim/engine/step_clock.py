@@ -124,8 +124,9 @@ class StepTime:
     Otherwise iterations run the graph captured for the next size up: their linear layers compute that many rows,
     and one beyond the largest runs unpadded. `capture_sizes` are those of an engine that captures decode batches
     only, and launches larger ones kernel by kernel; without them they are vLLM's. An iteration that verifies drafts
-    costs `verify_s` more (a draft head), and as many decode steps of the model of `draft` as it verifies drafts per
-    request; without `graph_reuse` no captured graph holds it, and all its kernels are launched one by one. KV blocks
+    costs `verify_s` more and `verify_seq_s` for each request with drafts (their search), and as many decode steps of the
+    model of `draft` as it verifies drafts per request; without `graph_reuse` no captured graph holds it, and all its
+    kernels are launched one by one. KV blocks
     brought back from `tiers` cost their transfer, less what hides behind the share `tier_overlap` of the iteration's
     own time. `host` is work that the rates leave out because an engine may do it while the GPU computes the iteration
     before: it shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the
@@ -151,6 +152,7 @@ class StepTime:
         capture_sizes: Sequence[int] = (),
         draft: StepTime | None = None,
         verify_s: float = 0.0,
+        verify_seq_s: float = 0.0,
         graph_reuse: bool = True,
         tiers: Sequence[Tier] = (),
         tier_overlap: float = 0.0,
@@ -172,7 +174,7 @@ class StepTime:
         self._streams = streams
         self._capture_sizes = sorted(capture_sizes)
         self._draft = draft
-        self._verify_s = verify_s
+        self._verify_s, self._verify_seq_s = verify_s, verify_seq_s
         self._graph_reuse = graph_reuse
         self._tiers = tuple(tiers)
         self._tier_overlap = tier_overlap
@@ -186,12 +188,15 @@ class StepTime:
         self._preparing = (to_ticks(host.iteration_s), to_ticks(host.sequence_s), to_ticks(host.prefill_s))
         self._works = any(self._preparing)
         self._launching = to_ticks(c.launch_layers * rates.launch_layer_s)
-        self._launching_pieces = 0 if micro_batch else to_ticks(c.piece_layers * rates.launch_layer_s)
+        self._launching_pieces = 0 if micro_batch else self._launching if eager else to_ticks(c.piece_layers * rates.launch_layer_s)
+        self._launching_decodes = self._launching if eager else 0
 
     @property
-    def host_ticks(self) -> tuple[int, int, int, int, int]:
-        """Ticks of host work per iteration, per sequence and for carrying prefill; of launching an eager iteration, and one in pieces."""
-        return *self._preparing, self._launching, self._launching_pieces
+    def host_ticks(self) -> tuple[int, int, int, int, int, int]:
+        """Ticks of host work per iteration, per sequence and for carrying prefill; of launching an eager iteration that reads a prompt, one
+        in pieces, and one of decodes.
+        """
+        return *self._preparing, self._launching, self._launching_pieces, self._launching_decodes
 
     @property
     def whole(self) -> bool:
@@ -232,7 +237,8 @@ class StepTime:
     def occupied(self, sequences: int, tokens: int, prefill: bool) -> int:
         """Ticks for which an iteration keeps the host: preparing it, and launching what no graph does."""
         captured = tokens <= self._parts * GRAPH_TOKENS
-        return self.preparing(sequences, prefill) + prefill * (self._launching_pieces if captured else self._launching)
+        reading = self._launching_pieces if captured else self._launching
+        return self.preparing(sequences, prefill) + (reading if prefill else self._launching_decodes)
 
     def host(self, iteration: Iteration) -> int:
         """`occupied` of an iteration as decided, its requests at whatever stage."""
@@ -261,7 +267,7 @@ class StepTime:
         verified = [(n, end) for n, end, rows in chunks if rows > 1]
         if not verified:
             return 0
-        ticks = to_ticks(self._verify_s)
+        ticks = to_ticks(self._verify_s + len(verified) * self._verify_seq_s)
         if self._draft is not None:
             steps = max(n for n, _ in verified) - 1
             behind = [*contexts, *(end - n for n, end in verified)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,10 @@ class HostSpeed:
         for value in (self.launch, self.interpreter):
             if not (math.isfinite(value) and LEAST <= value <= MOST):
                 raise UsageError(f"a host's time must be {LEAST:g} to {MOST:g} times that of the measured hosts, got {value:g}")
+
+    def eager(self) -> HostSpeed:
+        """The same host for an engine without compiled layers and graphs, whose kernels Python launches one by one."""
+        return replace(self, launch=self.interpreter)
 
     @classmethod
     def of(cls, given: HostSpeed | str | float | Path) -> HostSpeed:

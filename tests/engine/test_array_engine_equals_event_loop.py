@@ -39,6 +39,7 @@ from tests.price.shapes import HYBRID_MOE, QWEN_7B, plausible_rates
 # steps take about 10 ms: host work that hides behind the GPU, work that shows in some iterations, work that takes longer than the GPU
 WORK = (NO_WORK, HostWork(1e-3, 2e-5, 1e-3), HostWork(5e-3, 5e-4, 4e-3), HostWork(0.02, 0.0, 0.0))
 COSTS = [IterationCost(model, Precision(), plausible_rates(), host=work) for model in (QWEN_7B, HYBRID_MOE) for work in WORK]
+EAGER = [IterationCost(QWEN_7B, Precision(), plausible_rates(), host=work, eager=True) for work in WORK]
 HOSTS = (
     NO_HOST,
     HostRates(),
@@ -171,9 +172,9 @@ def cases(draw: st.DrawFn) -> Case:
     config = draw(limits(block, longest))
     replicas = draw(st.sampled_from([1, 1, 2, 3]))
     costs = (
-        draw(st.lists(st.sampled_from(COSTS), min_size=replicas, max_size=replicas))
+        draw(st.lists(st.sampled_from([*COSTS, *EAGER]), min_size=replicas, max_size=replicas))
         if draw(st.booleans())
-        else [draw(st.sampled_from(COSTS))] * replicas
+        else [draw(st.sampled_from([*COSTS, *EAGER]))] * replicas
     )
     changes: tuple[Change, ...] = ()
     if replicas > 1 and draw(st.sampled_from([False, False, True])):

@@ -150,8 +150,8 @@ def test_a_verification_is_priced_as_rows_of_one_pass_without_prefill_cost() -> 
 def test_drafting_and_lost_graphs_are_charged_per_verification() -> None:
     request = Request("r", 0.0, 100, 50, computed_tokens=109, generated_tokens=10)
     iteration = Iteration([(request, 4)])
-    slow = StepTime(QWEN_7B, Precision(), RATES, verify_s=0.002)
-    assert slow.iteration(iteration) * TICK_S == pytest.approx(STEPS.iteration(iteration) * TICK_S + 0.002)
+    slow = StepTime(QWEN_7B, Precision(), RATES, verify_s=0.002, verify_seq_s=0.001)
+    assert slow.iteration(iteration) * TICK_S == pytest.approx(STEPS.iteration(iteration) * TICK_S + 0.003)
     small = StepTime(replace(QWEN_7B, groups=(replace(QWEN_7B.groups[0], count=2),)), Precision(), RATES)
     drafted = StepTime(QWEN_7B, Precision(), RATES, draft=small)
     one_draft_s = small.stretch(1, 109).first * TICK_S

@@ -66,3 +66,14 @@ def test_experts_alone_in_four_bits_leave_the_layers_around_them_as_they_were():
     }  # fmt: skip
     model = spec_from_config(config, "made", "made")
     assert kernel_surface(model, Precision("int4"), H100) is None
+
+
+def test_memory_alone_makes_kernels_of_a_measured_chip_faster():
+    """An H200 is an H100 with other memory: beyond the roofline a kernel takes as long, and a prompt's many rows do, too."""
+    here, there = packaged()["H100", "int4"], kernel_surface(get_model("Llama-3.1-8B"), Precision("int4"), get_gpu("H200"))
+    assert there is not None
+    rows = np.array([1.0, 8192.0])
+    (few, many), (few_there, many_there) = here.seconds(2.0**26, rows), there.seconds(2.0**26, rows)
+    saved = 2.0**26 * here.width * (1 / here.bytes_per_s - 1 / there.bytes_per_s)
+    assert few - few_there == pytest.approx(saved, rel=0.02)
+    assert many_there == pytest.approx(many, rel=0.01)

@@ -11,6 +11,10 @@ from sim.errors import SimctlError, UsageError
 from sim.rates.host_speed import HostSpeed
 from sim.rates.load import load_rates
 from sim.rates.serving import as_served
+from sim.rates.source import RateSource
+from sim.specs.gpus import get_gpu
+from sim.specs.models import get_model
+from sim.study.deployment import Limits
 from tests.cli import run
 
 HOSTS = [files("scenarios") / "data" / "measured" / "unseen" / name for name in ("h100_host.nc", "h100_host_1.nc")]
@@ -44,6 +48,16 @@ def test_a_host_twice_as_fast_launches_and_answers_in_half_the_time(in_process):
     assert float(fast.point.launch_layer_s) == pytest.approx(0.5 * float(slow.point.launch_layer_s))
     assert fast_host.serial_s == pytest.approx(0.5 * slow_host.serial_s)
     assert float(fast.point.beta) == float(slow.point.beta)
+
+
+def test_without_graphs_the_interpreter_is_what_launches():
+    limits = Limits(enforce_eager=True)
+    launch_s = {}
+    for eager in (False, True):
+        d = Deployment(get_model("Llama-3.1-8B"), get_gpu("H100"), limits=limits if eager else Limits())
+        one, fast = (RateSource(host_scale=HostSpeed(1.0, speed)).of(d, 20)[0].point.launch_layer_s for speed in (1.0, 0.5))
+        launch_s[eager] = fast / one
+    assert launch_s == pytest.approx({False: 1.0, True: 0.5})
 
 
 @pytest.mark.parametrize("told", ["0", "-1", "nan", "inf", "1000", "no-such-file.nc"])

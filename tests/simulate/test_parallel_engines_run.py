@@ -5,7 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sim.cost.work import coefficients
+from sim.engine.overlap import HostWork
 from sim.rates.load import load_rates, scope_notes
+from sim.rates.serving import NO_HOST
 from sim.specs.gpus import get_gpu
 from sim.specs.models import get_model
 from sim.specs.parallel import Parallel
@@ -63,6 +66,17 @@ def test_eager_decodes_are_slower_and_less_certain():
     assert eager.summary["mean_tpot_ms"] > 1.2 * captured.summary["mean_tpot_ms"]
     widths = [high / low for low, high in (run.rate_intervals["mean_tpot_ms"] for run in (captured, eager))]
     assert widths[1] > 1.3 * widths[0]
+
+
+def test_a_host_that_launches_every_kernel_hides_nothing_behind_the_gpu():
+    """One stream without graphs: preparing an iteration and launching it take turns on the host, whatever the GPU does meanwhile."""
+    one, work = Synthetic(1, 100, 200, rate_per_s=1.0), HostWork(2e-3)
+    case = study("Llama-3.2-1B", one, limits=Limits(enforce_eager=True))
+    hidden = study("Llama-3.2-1B", one)
+    launching_s = coefficients(case.deployment.model, case.deployment.precision).launch_layers * case.rates.point.launch_layer_s
+    token_s = 1e-3 * figures(replace(case, host=replace(NO_HOST, work=work)))["mean_tpot_ms"]
+    assert token_s == pytest.approx(launching_s + work.iteration_s, rel=0.03)
+    assert figures(replace(hidden, host=replace(NO_HOST, work=work)))["mean_tpot_ms"] < 1.1 * figures(hidden)["mean_tpot_ms"]
 
 
 @pytest.mark.parametrize("parallel", [Parallel(2), Parallel(1, 2), Parallel(1, 2, True)])
