@@ -28,6 +28,6 @@ def to_ticks(seconds: float) -> int:
     return round(seconds * TICKS_PER_S)
 
 
-def elapsed(stretch: Stretch, n: int) -> int:
-    """Ticks that the first `n` iterations of the stretch take."""
-    return n * stretch.first + stretch.increment * (n * (n - 1) // 2)
+def elapsed(first: int, increment: int, n: int) -> int:
+    """Ticks that the first `n` iterations of a stretch take."""
+    return n * first + increment * (n * (n - 1) // 2)

@@ -24,10 +24,12 @@ from sim.ticks import MOST_TICKS
 def serve(e: Core, given: Given) -> int:
     """Serve all requests of `q`, in order of arrival, or stop for what is needed."""
     s, q, end = e.s, e.q, len(e.q)
+    arrives = q[s[at.NEXT_ARRIVAL] + at.ARRIVES] if s[at.NEXT_ARRIVAL] < end else at.NEVER
     while True:
-        while s[at.NEXT_ARRIVAL] < end and q[s[at.NEXT_ARRIVAL] + at.ARRIVES] < s[at.WAKE] + s[at.AFTER_ARRIVALS]:
-            arrive(e, s[at.NEXT_ARRIVAL], q[s[at.NEXT_ARRIVAL] + at.ARRIVES])
+        while arrives < s[at.WAKE] + s[at.AFTER_ARRIVALS] and s[at.NEXT_ARRIVAL] < end:
+            arrive(e, s[at.NEXT_ARRIVAL], arrives)
             s[at.NEXT_ARRIVAL] += at.REQUEST
+            arrives = q[s[at.NEXT_ARRIVAL] + at.ARRIVES] if s[at.NEXT_ARRIVAL] < end else at.NEVER
         if s[at.WAKE] >= MOST_TICKS:
             return at.DONE if s[at.WAKE] == at.NEVER else at.TOO_LATE
         reason = advance(e, given)
@@ -42,45 +44,38 @@ def advance(e: Core, given: Given) -> int:
     s = e.s
     if s[at.WAKE] > s[at.NOW]:
         s[at.NOW] = s[at.WAKE]
-    while True:
-        phase, reason = s[at.PHASE], 0
-        if phase == at.DECIDE:
-            if s[at.KEEP] and log_is_full(e):
-                return at.NEEDS_ROOM
-            if s[at.QUEUED] or s[at.RUNNING]:
-                decide(e)
-            elif s[at.DECIDES] < s[at.ENDS] or s[at.UNSENT] or s[at.UNDER_WAY]:
-                settle(e)
-            else:
-                return pause(e, at.IDLE, at.NEVER, 1)
-        elif phase == at.MIXED:
-            reason = mixed(e, given)
-        elif phase == at.JUMP:
-            reason = jump(e)
-        elif phase == at.SEND:
+    phase = s[at.PHASE]
+    if phase == at.PASSES:
+        pass_stretch(e)
+        if not s[at.OVERLAP]:
             if s[at.SENDING]:
-                return pause(e, at.SENDS, s[at.SENDS_AT], 0)
-            s[at.PHASE] = at.PASS if s[at.PLANNED] else at.NEXT
-        elif phase == at.SENDS:
-            send(e)
-            s[at.PHASE] = at.PASS if s[at.PLANNED] else at.NEXT
-        elif phase == at.PASS:
-            return pause(e, at.PASSES, s[at.PLAN_ENDS], s[at.OVERLAP])
-        elif phase == at.PASSES:
-            pass_stretch(e)
-            if s[at.OVERLAP]:
-                s[at.PHASE] = at.DECIDE
-            else:
-                if s[at.SENDING]:
-                    send(e)
-                s[at.PHASE] = at.NEXT
-        elif phase == at.NEXT:
+                send(e)
             return pause(e, at.DECIDE, s[at.DECIDES], 1)
+        s[at.PHASE] = phase = at.DECIDE
+    elif phase == at.IDLE:
+        idle_until(e, s[at.NOW])
+        s[at.PHASE] = phase = at.DECIDE
+    if phase == at.DECIDE:
+        if s[at.KEEP] and log_is_full(e):
+            return at.NEEDS_ROOM
+        if s[at.QUEUED] or s[at.RUNNING]:
+            decide(e)
+        elif s[at.DECIDES] < s[at.ENDS] or s[at.UNSENT] or s[at.UNDER_WAY]:
+            settle(e)
         else:
-            idle_until(e, s[at.NOW])
-            s[at.PHASE] = at.DECIDE
+            return pause(e, at.IDLE, at.NEVER, 1)
+        phase = s[at.PHASE]
+    if phase == at.MIXED or phase == at.JUMP:
+        reason = mixed(e, given) if phase == at.MIXED else jump(e)
         if reason:
             return reason
+    if s[at.SENDING]:
+        if phase != at.SENDS:
+            return pause(e, at.SENDS, s[at.SENDS_AT], 0)
+        send(e)
+    if s[at.PLANNED]:
+        return pause(e, at.PASSES, s[at.PLAN_ENDS], s[at.OVERLAP])
+    return pause(e, at.DECIDE, s[at.DECIDES], 1)
 
 
 def pause(e: Core, phase: int, wake: int, after_arrivals: int) -> int:

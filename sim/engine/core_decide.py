@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sim.engine.core_state as at
 from sim.engine.core_kv import adopt, remember, take, take_back
-from sim.engine.core_parts import fill_shared, place_of_victim, plan, preempt, queue_pop, release
+from sim.engine.core_parts import fill_shared, place_of_victim, plan, preempt, push_running, queue_pop, release
 from sim.engine.core_state import Core
 from sim.engine.core_time import settle
 from sim.engine.interface import BLOCKS, BUDGET, SLOTS
@@ -31,7 +31,8 @@ def decide(e: Core) -> None:
         take(e, due)
     if s[at.QUEUED] and s[at.RUNNING] < s[at.SEQS]:
         s[at.WATCH] = 1
-        fill_shared(e, s[at.CLOCK], s[at.ADMISSIONS])
+        if s[at.FILLING]:
+            fill_shared(e, s[at.CLOCK], s[at.ADMISSIONS])
         if plan(e, s[at.QUEUE_HEAD], s[at.BUDGET] - s[at.BATCH]):
             begin_mixed(e, 0, 0)
             return
@@ -74,8 +75,7 @@ def begin_mixed(e: Core, tokens: int, blocks: int) -> None:
             break
         planned = False
         queue_pop(e)
-        e.w[s[at.RUNNING] * at.SEAT + at.RUNNING_AT] = request
-        s[at.RUNNING] += 1
+        push_running(e, request)
         s[at.ADMISSIONS] += 1
         s[at.ADMITTED] += 1
         e.q[request + at.ADMISSION] = s[at.ADMISSIONS]
@@ -92,9 +92,9 @@ def begin_mixed(e: Core, tokens: int, blocks: int) -> None:
         remember_shared(e, request, start + tokens)
         share(e, request, tokens, start)
         budget -= tokens
-    s[at.LACKS] = lacking(e, budget, s[at.LACKS])
-    note_state(e)
-    release(e)
+    note_state(e, budget)
+    if s[at.LEAVING]:
+        release(e)
     s[at.PHASE] = at.MIXED
 
 
@@ -104,20 +104,20 @@ def remember_shared(e: Core, request: int, computed: int) -> None:
         remember(e, request, min(computed // e.s[at.BLOCK], e.q[request + at.DEPTH]))
 
 
-def lacking(e: Core, budget: int, lacks: int) -> int:
-    """Reason that keeps the first waiting request out; `lacks` is what its plan found."""
+def note_state(e: Core, budget: int) -> None:
+    """State of the engine at the decision, for the log, and the reason that keeps the first waiting request out: LACKS is what its plan
+    found, with a budget.
+    """
     s = e.s
+    if not s[at.KEEP]:
+        return
+    s[at.WAS_RUNNING], s[at.WAS_USED] = s[at.RUNNING], s[at.BLOCKS] - s[at.FREE]
     if not s[at.QUEUED]:
-        return 0
-    if s[at.RUNNING] >= e.s[at.SEQS]:
-        return SLOTS
-    return BUDGET if budget <= 0 else lacks
-
-
-def note_state(e: Core) -> None:
-    """State of the engine at the decision, for the log."""
-    s = e.s
-    s[at.WAS_RUNNING], s[at.WAS_USED] = s[at.RUNNING], e.s[at.BLOCKS] - s[at.FREE]
+        s[at.LACKS] = 0
+    elif s[at.RUNNING] >= s[at.SEQS]:
+        s[at.LACKS] = SLOTS
+    elif budget <= 0:
+        s[at.LACKS] = BUDGET
 
 
 def starved(e: Core) -> None:
@@ -128,7 +128,7 @@ def starved(e: Core) -> None:
     fill_shared(e, s[at.CLOCK] - 1, s[at.ADMISSIONS])
     place, prefills, tokens = 0, False, 0
     while place < s[at.RUNNING]:
-        request = e.w[place * at.SEAT + at.RUNNING_AT]
+        request = e.w[(s[at.RUNNING_HEAD] + place) * at.SEAT + at.RUNNING_AT]
         needed, stays = 0, True
         if e.q[request + at.COMPUTED]:
             pass  # its last token is on the way, and it needs no more
@@ -143,11 +143,13 @@ def starved(e: Core) -> None:
             preempt(e, victim, int(victim < place))
             place -= int(victim < place)
         if stays:
-            take(e, needed)
-            fill_shared(e, s[at.CLOCK], e.q[request + at.ADMISSION])
+            if needed:
+                take(e, needed)
+            if s[at.FILLING]:
+                fill_shared(e, s[at.CLOCK], e.q[request + at.ADMISSION])
             place += 1
+    note_state(e, 1)
     s[at.LACKS] = BLOCKS
-    note_state(e)
     release(e)
     if prefills and s[at.PARTIAL] >= 0:
         share(e, s[at.PARTIAL], tokens, s[at.PARTIAL_DONE])

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import sim.engine.core_state as at
 from sim.cost.batch import BatchShape, chunk_pairs, from_sums
 from sim.cost.graphs import GRAPH_TOKENS
-from sim.engine.core_decide import lacking, note_state
+from sim.engine.core_decide import note_state
 from sim.engine.core_kv import take
 from sim.engine.core_log_rows import log_chunk, log_row, log_setback
 from sim.engine.core_parts import bisect_running, drop_decode, expect_shared, heap_pop, heap_push, leave, push_unsent, release
@@ -33,21 +33,22 @@ class Rows(NamedTuple):
     comm: float
 
 
-def octave_of(mean: int) -> int:
-    """The largest k with 2**k at most `mean`."""
-    k = 0
-    while mean > 1:
-        mean //= 2
-        k += 1
-    return k
+def octave_of(mean: int, near: int) -> int:
+    """The largest k with 2**k at most `mean`, sought from `near`."""
+    while mean >> near == 0:
+        near -= 1
+    while mean >> near > 1:
+        near += 1
+    return near
 
 
 def stretch_of(e: Core, batch: int, context: int) -> Stretch:
     """The decode iterations of a batch up to its chord's end; none (first 0) where the chord is not known, which is then needed."""
-    octave = octave_of(context // batch)
+    s, octave = e.s, octave_of(context // batch, e.s[at.OCTAVE])
+    s[at.OCTAVE] = octave
     place = 2 * (batch * at.OCTAVES + octave)
     if e.chords[place] < 0:
-        e.s[at.NEEDED], e.s[at.NEEDED_OCTAVE] = batch, octave
+        s[at.NEEDED], s[at.NEEDED_OCTAVE] = batch, octave
         return Stretch(0, 0, 0)
     return on_chord(e.chords[place], e.chords[place + 1], batch, octave, context)
 
@@ -62,19 +63,18 @@ def preparing(e: Core, sequences: int, prefill: int) -> int:
 
 def mixed(e: Core, given: Given) -> int:
     """Let the time of the chosen iteration pass: all decodes, and its shares of prefill. Returns what is needed, or 0."""
-    s = e.s
+    s, q, w = e.s, e.q, e.w
     batch, context, total, several = s[at.BATCH], s[at.CONTEXT], s[at.BATCH], 0
     count, tokens, read, pairs, sampled, samples = 0.0, 0.0, 0.0, 0.0, 0.0, 0
-    for i in range(s[at.SHARES]):
-        request, n = e.w[i * at.SEAT + at.SHARE_AT], e.w[i * at.SEAT + at.SHARE_TOKENS_AT]
-        start = e.w[i * at.SEAT + at.SHARE_START_AT]
+    for seat in range(0, s[at.SHARES] * at.SEAT, at.SEAT):
+        request, n, start = w[seat + at.SHARE_AT], w[seat + at.SHARE_TOKENS_AT], w[seat + at.SHARE_START_AT]
         end = start + n
         total += n
         if n > 1:
             several = 1
-        whole = int(end == e.q[request + at.PROMPT] + e.q[request + at.GENERATED])
+        whole = int(end == q[request + at.PROMPT] + q[request + at.GENERATED])
         samples += whole
-        if n == 1 and start >= e.q[request + at.PROMPT]:
+        if n == 1 and start >= q[request + at.PROMPT]:
             batch, context = batch + 1, context + start
         else:
             count, tokens, read, pairs, sampled = count + 1.0, tokens + n, read + end, pairs + chunk_pairs(n, end), sampled + whole
@@ -120,18 +120,17 @@ def mixed(e: Core, given: Given) -> int:
     place = s[at.BATCH]  # tokens of decodes come first
     finish_decodes(e)
     s[at.PARTIAL] = -1
-    for i in range(s[at.SHARES]):
-        request, end = e.w[i * at.SEAT + at.SHARE_AT], e.w[i * at.SEAT + at.SHARE_START_AT] + e.w[i * at.SEAT + at.SHARE_TOKENS_AT]
+    for seat in range(0, s[at.SHARES] * at.SEAT, at.SEAT):
+        request, end = w[seat + at.SHARE_AT], w[seat + at.SHARE_START_AT] + w[seat + at.SHARE_TOKENS_AT]
         if s[at.KEEP]:
-            log_chunk(e, request, e.w[i * at.SEAT + at.SHARE_TOKENS_AT], end)
-        if end == e.q[request + at.PROMPT] + e.q[request + at.GENERATED]:
+            log_chunk(e, request, w[seat + at.SHARE_TOKENS_AT], end)
+        if end == q[request + at.PROMPT] + q[request + at.GENERATED]:
             sample(e, request, end, place)
             place += 1
         else:
             s[at.PARTIAL], s[at.PARTIAL_DONE] = request, end
     if not s[at.OVERLAP]:
         send_at_end(e)
-    s[at.PHASE] = at.SEND
     return 0
 
 
@@ -177,8 +176,7 @@ def jump(e: Core) -> int:
             first += ready
         elif host > head_start or host > first:
             exposed, n = max(ready - head_start, 0), 1  # not like those that follow it
-    s[at.LACKS] = lacking(e, s[at.BUDGET] - batch, s[at.LACKS])
-    note_state(e)
+    note_state(e, s[at.BUDGET] - batch)
     if s[at.LEAVING]:
         if s[at.QUEUED]:
             n = 1  # the next decision has what they leave
@@ -198,7 +196,6 @@ def jump(e: Core) -> int:
         pass_stretch(e)
     else:
         s[at.PLAN_ENDS] = after(e, n)
-    s[at.PHASE] = at.SEND
     return 0
 
 
@@ -213,7 +210,7 @@ def pass_stretch(e: Core) -> None:
         take(e, blocks_due(e, n))
         s[at.DECIDES] = s[at.PLAN_ENDS]
         if s[at.OVERLAP]:
-            s[at.ENDS] += elapsed(Stretch(s[at.FIRST], s[at.INCREMENT], 0), n) - s[at.FIRST]
+            s[at.ENDS] += elapsed(s[at.FIRST], s[at.INCREMENT], n) - s[at.FIRST]
         else:
             s[at.ENDS] = s[at.PLAN_ENDS]
     s[at.CONTEXT] += n * s[at.BATCH]
@@ -225,10 +222,10 @@ def pass_stretch(e: Core) -> None:
 
 def blocks_due(e: Core, n: int) -> int:
     """Blocks that the second and later of the next `n` decode iterations take."""
-    s, size = e.s, e.s[at.BLOCK]
-    blocks = (n - 1) // size * s[at.BATCH]
-    for i in range((n - 1) % size):
-        blocks += e.due[(s[at.CLOCK] + 1 + i) % size]
+    s, size, due = e.s, e.s[at.BLOCK], e.due
+    blocks, clock = (n - 1) // size * s[at.BATCH], s[at.CLOCK] + 1
+    for i in range(clock, clock + (n - 1) % size):
+        blocks += due[i % size]
     return blocks
 
 
@@ -247,32 +244,32 @@ def with_room(e: Core, most: int) -> int:
 
 def sample(e: Core, request: int, computed: int, place: int) -> None:
     """A prefill is complete: its first (or, resumed, next) token, at this place of the iteration's, then decoding."""
-    s = e.s
-    generated = e.q[request + at.GENERATED] + 1
+    s, q = e.s, e.q
+    generated = q[request + at.GENERATED] + 1
     if generated == 1:
         push_unsent(e, request, place, 0)
-    elif e.s[at.KEEP]:
+    elif s[at.KEEP]:
         log_setback(e, request, at.CAME_BACK)
-    if generated == e.q[request + at.OUTPUT]:
+    if generated == q[request + at.OUTPUT]:
         leave(e, request, computed, place)
         return
     s[at.BATCH] += 1
     s[at.CONTEXT] += computed
-    e.q[request + at.OFFSET] = computed - s[at.CLOCK]
-    e.due[-e.q[request + at.OFFSET] % e.s[at.BLOCK]] += 1
-    e.q[request + at.FINISHES] = s[at.CLOCK] + e.q[request + at.OUTPUT] - generated
-    e.q[request + at.BEGAN] = s[at.CLOCK]
+    offset = computed - s[at.CLOCK]
+    e.due[-offset % s[at.BLOCK]] += 1
+    q[request + at.OFFSET], q[request + at.BEGAN] = offset, s[at.CLOCK]
+    q[request + at.FINISHES] = s[at.CLOCK] + q[request + at.OUTPUT] - generated
     heap_push(e, request, at.FINISHING, at.FINISH_AT, at.FINISHES)
-    if e.q[request + at.DEPTH]:
+    if q[request + at.DEPTH]:
         expect_shared(e, request)
 
 
 def finish_decodes(e: Core) -> None:
     """Those whose last token this iteration samples leave."""
-    s = e.s
+    s, q, w = e.s, e.q, e.w
     gone = 0  # those of this iteration that have given up their place already came before
-    while s[at.FINISHING] and e.q[e.w[at.FINISH_AT] + at.FINISHES] <= s[at.CLOCK]:
+    while s[at.FINISHING] and q[w[at.FINISH_AT] + at.FINISHES] <= s[at.CLOCK]:
         request = heap_pop(e, 0, at.FINISHING, at.FINISH_AT, at.FINISHES)
-        place = bisect_running(e, e.q[request + at.ADMISSION])
+        place = bisect_running(e, q[request + at.ADMISSION])
         leave(e, request, drop_decode(e, request), place + gone)
         gone += 1 - e.s[at.OVERLAP]

@@ -14,7 +14,7 @@ from sim.engine.core_state import Core
 
 def take(e: Core, count: int) -> None:
     """Hand out `count` blocks, evicting the least recently used contents."""
-    s = e.s
+    s, q = e.s, e.q
     s[at.FREE] -= count
     if count <= s[at.UNHASHED]:
         s[at.UNHASHED] -= count
@@ -28,12 +28,12 @@ def take(e: Core, count: int) -> None:
             unlink(e, oldest)
             forget(e, -2 - oldest)
             continue
-        if e.q[oldest + at.RUN] > count:
-            e.q[oldest + at.RUN] -= count
+        if q[oldest + at.RUN] > count:
+            q[oldest + at.RUN] -= count
             return
-        count -= e.q[oldest + at.RUN]
+        count -= q[oldest + at.RUN]
         unlink(e, oldest)
-        e.q[oldest + at.RUN] = 0
+        q[oldest + at.RUN] = 0
 
 
 def link(e: Core, before: int, behind: int) -> None:

@@ -78,12 +78,13 @@ def before(e: Core, a: int, b: int) -> bool:
 
 def place_of_victim(e: Core) -> int:
     """Place among the running of the one that leaves next: the last, or the latest to come of those with the highest priority number."""
-    last = e.s[at.RUNNING] - 1
+    last, head = e.s[at.RUNNING] - 1, e.s[at.RUNNING_HEAD]
     if not e.s[at.RANKED]:
         return last
     found = 0
     for place in range(1, last + 1):
-        one, other = e.w[place * at.SEAT + at.RUNNING_AT] // at.REQUEST, e.w[found * at.SEAT + at.RUNNING_AT] // at.REQUEST
+        one = e.w[(head + place) * at.SEAT + at.RUNNING_AT] // at.REQUEST
+        other = e.w[(head + found) * at.SEAT + at.RUNNING_AT] // at.REQUEST
         ahead = e.ranks[2 * one] - e.ranks[2 * other]
         if ahead > 0 or (ahead == 0 and e.arrival_s[one] > e.arrival_s[other]):
             found = place
@@ -142,7 +143,7 @@ def preempt(e: Core, place: int, ahead: int) -> None:
     a decode samples there was not known when its blocks were last made findable; that of one which is ahead of who needs them, and has
     been given its token of this iteration, was.
     """
-    s, request = e.s, e.w[place * at.SEAT + at.RUNNING_AT]
+    s, request = e.s, e.w[(e.s[at.RUNNING_HEAD] + place) * at.SEAT + at.RUNNING_AT]
     back = 1
     if request == s[at.PARTIAL]:
         computed = findable = s[at.PARTIAL_DONE]
@@ -186,19 +187,41 @@ def forget_leaving(e: Core, request: int) -> None:
     e.q[request + at.COMPUTED] = 0
 
 
+def push_running(e: Core, request: int) -> None:
+    """A request runs, behind all others. Where their list ends, it goes back to its beginning: it has room for twice as many."""
+    s, w = e.s, e.w
+    end = (s[at.RUNNING_HEAD] + s[at.RUNNING]) * at.SEAT
+    if end == len(w):
+        for i in range(s[at.RUNNING]):
+            w[i * at.SEAT + at.RUNNING_AT] = w[(s[at.RUNNING_HEAD] + i) * at.SEAT + at.RUNNING_AT]
+        s[at.RUNNING_HEAD], end = 0, s[at.RUNNING] * at.SEAT
+    w[end + at.RUNNING_AT] = request
+    s[at.RUNNING] += 1
+
+
 def drop_running(e: Core, place: int) -> None:
-    """Those behind a place among the running move up."""
-    e.s[at.RUNNING] -= 1
-    for i in range(place, e.s[at.RUNNING]):
-        e.w[i * at.SEAT + at.RUNNING_AT] = e.w[(i + 1) * at.SEAT + at.RUNNING_AT]
+    """The running request at a place runs no more: those before it move back or those behind it move up, whoever are fewer."""
+    s, w = e.s, e.w
+    s[at.RUNNING] -= 1
+    begin = s[at.RUNNING_HEAD] * at.SEAT + at.RUNNING_AT
+    if 2 * place < s[at.RUNNING]:
+        for i in range(begin + place * at.SEAT, begin, -at.SEAT):
+            w[i] = w[i - at.SEAT]
+        s[at.RUNNING_HEAD] += 1
+    else:
+        for i in range(begin + place * at.SEAT, begin + s[at.RUNNING] * at.SEAT, at.SEAT):
+            w[i] = w[i + at.SEAT]
 
 
 def bisect_running(e: Core, admission: int) -> int:
     """Place of the request of that admission among the running."""
+    q, w, head = e.q, e.w, e.s[at.RUNNING_HEAD] * at.SEAT + at.RUNNING_AT
     low, high = 0, e.s[at.RUNNING] - 1
+    if q[w[head] + at.ADMISSION] == admission:
+        return 0
     while low < high:
         middle = (low + high) // 2
-        if e.q[e.w[middle * at.SEAT + at.RUNNING_AT] + at.ADMISSION] < admission:
+        if q[w[head + middle * at.SEAT] + at.ADMISSION] < admission:
             low = middle + 1
         else:
             high = middle
@@ -219,9 +242,9 @@ def drop_decode(e: Core, request: int) -> int:
 
 def push_unsent(e: Core, request: int, place: int, last: int) -> None:
     """The iteration under way samples a request's first or last token."""
-    i = e.s[at.UNSENT]
-    e.w[i * at.SEAT + at.UNSENT_AT], e.w[i * at.SEAT + at.UNSENT_PLACE_AT], e.w[i * at.SEAT + at.UNSENT_LAST_AT] = request, place, last
-    e.s[at.UNSENT] = i + 1
+    s, w, seat = e.s, e.w, e.s[at.UNSENT] * at.SEAT
+    w[seat + at.UNSENT_AT], w[seat + at.UNSENT_PLACE_AT], w[seat + at.UNSENT_LAST_AT] = request, place, last
+    s[at.UNSENT] += 1
 
 
 # heaps of decodes by (clock of what they wait for, admission): `size`, `place` and `key` say where their length, places and clocks are

@@ -24,15 +24,15 @@ _places = count()
 SEQS, BUDGET, BLOCK, BLOCKS, WATERMARK, CHUNKED, RESERVE, CACHING, OVERLAP, RANKED = (next(_places) for _ in range(10))
 HOST_EACH, HOST_SEQUENCE, HOST_PREFILL = (next(_places) for _ in range(3))
 LAUNCHING, LAUNCHING_PIECES, LAUNCHING_DECODES, PARTS, WHOLE = (next(_places) for _ in range(5))
-KEEP, ROW_ROOM, ENTRY_ROOM, DEPTHS = (next(_places) for _ in range(4))
+KEEP, ROW_ROOM, ENTRY_ROOM, DEPTHS, HEARD = (next(_places) for _ in range(5))  # HEARD: it stops where tokens are sent
 # and what does
 PHASE, NOW, WAKE, AFTER_ARRIVALS, NEXT_ARRIVAL = (next(_places) for _ in range(5))  # see sim.engine.core.advance
-QUEUE_HEAD, QUEUE_TAIL, QUEUED, RUNNING, BATCH, CONTEXT, CLOCK = (next(_places) for _ in range(7))
+QUEUE_HEAD, QUEUE_TAIL, QUEUED, RUNNING, RUNNING_HEAD, BATCH, CONTEXT, CLOCK = (next(_places) for _ in range(8))
 ADMISSIONS, PARTIAL, PARTIAL_DONE, LEAVING, SHARES, FINISHING, FILLING, SEATS = (next(_places) for _ in range(8))
 FREE, UNHASHED, OLDEST, NEWEST, NODES, NODE_FREE = (next(_places) for _ in range(6))
 DECIDES, ENDS, UNDER_WAY, UNSENT, SENDING, SENDS_AT, SENT = (next(_places) for _ in range(7))
 PLANNED, PLAN_ENDS, OPEN, ORIGIN, FIRST, INCREMENT = (next(_places) for _ in range(6))
-NEEDED, NEEDED_OCTAVE, PRICED, START, TOKENS, HITS, OWN, WATCH = (next(_places) for _ in range(8))
+NEEDED, NEEDED_OCTAVE, OCTAVE, PRICED, START, TOKENS, HITS, OWN, WATCH = (next(_places) for _ in range(9))
 WAS_RUNNING, WAS_USED, ADMITTED, PREEMPTED, REQUEUED, LACKS, ROWS, ENTRIES = (next(_places) for _ in range(8))
 SCALARS = next(_places)
 
@@ -56,7 +56,7 @@ REQUEST = next(_places)
 
 # `w`: lists of requests, of which the first so many hold
 _places = count()
-RUNNING_AT, FINISH_AT, FILL_AT, LEAVING_AT, SEAT_AT = (next(_places) for _ in range(5))  # by admission; heaps; free seats
+RUNNING_AT, FINISH_AT, FILL_AT, LEAVING_AT, SEAT_AT = (next(_places) for _ in range(5))  # by admission, from RUNNING_HEAD; heaps; free seats
 SHARE_AT, SHARE_TOKENS_AT, SHARE_START_AT = (next(_places) for _ in range(3))  # prefill of the iteration that is decided
 UNSENT_AT, UNSENT_PLACE_AT, UNSENT_LAST_AT = (next(_places) for _ in range(3))  # first and last tokens of the iteration under way
 SENDING_AT, SENDING_PLACE_AT, SENDING_LAST_AT = (next(_places) for _ in range(3))  # the same of tokens that are sent at SENDS_AT
@@ -69,7 +69,7 @@ BEFORE, AFTER = (next(_places) for _ in range(2))  # in the order of eviction, w
 NODE = next(_places)
 
 # phases: what the loop does next
-DECIDE, MIXED, JUMP, SEND, SENDS, PASS, PASSES, NEXT, IDLE = range(9)
+DECIDE, MIXED, JUMP, SEND, SENDS, PASSES, IDLE = range(7)
 NEVER = 2**62  # when an idle engine goes on
 # why it returns: to let the time pass up to WAKE, or for what is needed
 WAITS, NEEDS_CHORD, NEEDS_ROWS, NEEDS_HEAD, NEEDS_PRICE, NEEDS_ROOM, DONE, TOO_LATE = range(8)
@@ -163,7 +163,7 @@ def make_core(
         seqs, config.max_num_batched_tokens, config.block_size, blocks,
         int(config.watermark * config.num_gpu_blocks), config.enable_chunked_prefill, config.reserve_full_prompt,
         config.enable_prefix_caching, config.overlaps, config.policy == "priority", *steps.host_ticks, parts, whole, keep,
-        row_room, entry_room, depths,
+        row_room, entry_room, depths, 1,
     )  # fmt: skip
     s = np.zeros(SCALARS, dtype=np.int64)
     s[: len(limits)] = limits

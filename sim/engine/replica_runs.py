@@ -129,6 +129,7 @@ def serve(
         deepest = int(shared.depths.max(initial=0))
     order = (np.zeros(0, dtype=np.int64) if ranks is None else ranks), (np.zeros(0) if arrival_s is None else arrival_s)
     core = make_core(config, steps, q.ravel(), names, deepest, *order, keep=keep)
+    core.s[at.HEARD] = 0
     given, log = given_of(steps), Log()
     while (reason := serve_all(core, given)) != at.DONE:
         if reason == at.NEEDS_ROOM:

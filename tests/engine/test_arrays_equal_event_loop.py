@@ -33,7 +33,7 @@ from sim.study.direct import serve_directly
 from sim.ticks import TICK_S
 from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace
-from tests.engine.test_array_engine_equals_event_loop import COSTS, HOSTS, limits, traces
+from tests.engine.test_array_engine_equals_event_loop import COSTS, HOSTS, calls, limits, traces
 from tests.examples import examples
 
 
@@ -152,6 +152,16 @@ def same(case: Case, *, fast: bool = False) -> None:
 @given(cases())
 def test_same_run_to_the_last_bit(case: Case) -> None:
     same(case)
+
+
+@pytest.mark.skipif(not compiled.warm(), reason="no machine code is cached")
+def test_columns_of_a_trace_need_not_lie_side_by_side() -> None:
+    trace = calls([(0.1 * i, 20 + i, 9) for i in range(8)])
+    table = np.array([trace.arrival_s, trace.think_s, trace.prompt_tokens, trace.output_tokens])
+    arrival_s, think_s, prompt, output = np.repeat(table, 2, axis=1)[:, ::2]
+    strided = replace(trace, arrival_s=arrival_s, think_s=think_s, prompt_tokens=prompt.astype(int), output_tokens=output.astype(int))
+    assert not strided.think_s.flags.c_contiguous
+    same(Case(strided, EngineConfig(max_model_len=64), COSTS[0], HOSTS[0], 2, "lmetric", {}, None, True), fast=True)
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_a_stretch_is_its_iterations_one_by_one(batch: int, mean: int, values: d
     whole = steps.stretch(batch, batch * mean)
     count = min(whole.most, 40)
     each = [steps.stretch(batch, batch * (mean + i)).first for i in range(count)]
-    assert [elapsed(whole, n) for n in range(count + 1)] == [sum(each[:n]) for n in range(count + 1)]
+    assert [elapsed(whole.first, whole.increment, n) for n in range(count + 1)] == [sum(each[:n]) for n in range(count + 1)]
     assert whole.most >= 1
 
 
