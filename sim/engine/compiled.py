@@ -91,7 +91,7 @@ def warm() -> bool:
 def resolved(f: fleet_state.FleetCore, given: Given) -> Callable[..., int]:
     """sim.cluster.fleet_core.serve_fleet for these very arguments, compiled now or read from the cache."""
     records = [np.array(given.coefficients), np.array(given.rates)]
-    layout = hashlib.sha256(str([(each.dtype.descr, each.ndim) for each in (*f, *records)]).encode()).hexdigest()[:8]
+    layout = hashlib.sha256(str([f._fields, *((each.dtype.descr, each.ndim) for each in (*f, *records))]).encode()).hexdigest()[:8]
     kept = _cache_directory(_machine()) / f"{layout}.o"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import sim.engine.core_state as at
 from sim.cost.batch import BatchShape
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
-from sim.cost.step_time import attention_s, step_terms
+from sim.cost.step_time import NAMES, attention_s, step_terms
 from sim.engine.config import EngineConfig
 from sim.engine.interface import BUDGET, SLOTS
 from sim.engine.replica_runs import Served
@@ -24,6 +24,7 @@ from sim.ticks import TICK_S
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+BLOCK = 2**16  # rows looked at together
 
 
 class Expanded:
@@ -47,11 +48,15 @@ class Expanded:
 
     def _of(self, column: int, later: int | None = None) -> Ints:
         """A column of the rows; iterations after the first of their row take the column `later`."""
-        values: Ints = self._rows[:, column][self._row]
-        return values if later is None else np.where(self._later == 0, values, self._rows[:, later][self._row])
+        values: Ints = np.repeat(self._rows[:, column if later is None else later], self._rows[:, at.R_N])
+        if later is not None:
+            values[self.begins] = self._rows[:, column]
+        return values
 
     def _first_only(self, column: int) -> Ints:
-        return np.where(self._later == 0, self._of(column), 0)
+        values = np.zeros(self.count, dtype=np.int64)
+        values[self.begins] = self._rows[:, column]
+        return values
 
     def _elapsed(self, n: Ints) -> Ints:
         """Ticks that `n` iterations of their row take."""
@@ -85,7 +90,8 @@ class Expanded:
     def waiting(self) -> Ints:
         rows = self._rows
         inside = np.cumsum(rows[:, at.R_ADMITTED]) - np.cumsum(rows[:, at.R_REQUEUED])
-        come = np.searchsorted(self._arrives, self.decided, side="right")
+        seen = np.searchsorted(self.decided, self._arrives)  # who comes is counted from that decision on
+        come = np.cumsum(np.bincount(seen, minlength=self.count))[: self.count]
         return come - inside[self._row] + self._first_only(at.R_PREEMPTED) - self._first_only(at.R_REQUEUED)
 
     def _used(self) -> Ints:
@@ -126,20 +132,18 @@ class Expanded:
         }
         return np.asarray(made[name](), dtype=np.float64)
 
-    def _shape(self, which: Any) -> tuple[BatchShape, Ints]:
-        """The batches of some iterations, and the ticks of host work that the GPU waited for."""
+    def _shape(self, at_row: Ints, later: Any) -> tuple[BatchShape, Ints]:
+        """The batches of some iterations by their rows and places there, and the ticks of host work that the GPU waited for."""
         steps = self._steps
         each, per_sequence, with_prefill, eager_ticks, piece_ticks, _ = steps.host_ticks
-
-        at_row = self._row[which]
 
         def of(column: int) -> Ints:
             found: Ints = self._rows[at_row, column]
             return found
 
-        first = self._later[which] == 0
+        first = later == 0
         batch = np.where(first, of(at.R_BATCH), of(at.R_DECODES))
-        context = of(at.R_CONTEXT) + self._later[which] * of(at.R_DECODES)
+        context = of(at.R_CONTEXT) + later * of(at.R_DECODES)
         chunks, tokens, read, pairs, sampled = (
             np.where(first, of(column), 0)
             for column in (at.R_CHUNKS, at.R_CHUNK_TOKENS, at.R_CHUNK_CONTEXT, at.R_CHUNK_PAIRS, at.R_CHUNK_SAMPLED)
@@ -162,14 +166,37 @@ class Expanded:
 
     def terms(self, which: Any) -> Floats:
         """Seconds by term of some iterations, shape [them, terms]."""
-        shape, shown = self._shape(which)
+        return self._terms(self._row[which], self._later[which])
+
+    def term_totals(self) -> Floats:
+        """Seconds by term of all iterations, shape [terms]. Of a stretch the first is taken, and two stand for those behind it: as many as
+        sum up cubics exactly. Within a piece of a stretch contexts grow by a quarter at most, so terms are as good as that.
+        """
+        blocks = (np.arange(begin, min(begin + BLOCK, len(self._rows))) for begin in range(0, len(self._rows), BLOCK))
+        found: Floats = np.sum([np.zeros(len(NAMES)), *map(self._totals_of, blocks)], axis=0)
+        return found
+
+    def _totals_of(self, rows: Ints) -> Floats:
+        total: Floats = self._terms(rows, np.zeros(len(rows), dtype=np.int64)).sum(axis=0)
+        behind, grows = self._rows[rows, at.R_N] - 1, self._rows[rows, at.R_DECODES] / np.maximum(self._rows[rows, at.R_CONTEXT], 1)
+        pieces = np.where(behind > 0, 1 + np.asarray(4 * behind * grows, dtype=np.int64), 0)
+        place = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        rows, behind, pieces = (np.repeat(each, pieces) for each in (rows, behind, pieces))
+        begin, end = 1 + behind * place // pieces, 1 + behind * (place + 1) // pieces
+        middle, apart = (begin + end - 1) / 2, np.sqrt(np.maximum((end - begin) ** 2 - 1, 0) / 12)
+        for later in (middle - apart, middle + apart):
+            total += (end - begin) / 2 @ self._terms(rows, later)
+        return total
+
+    def _terms(self, at_row: Ints, later: Any) -> Floats:
+        shape, shown = self._shape(at_row, later)
         found = step_terms(self._steps.work(shape), self._steps.given[1], np)
         table = np.stack([np.broadcast_to(np.asarray(term, dtype=np.float64), shown.shape) for term in found], axis=1)
         table[:, 0] += shown * TICK_S
         return table
 
     def _decode_kv_s(self, which: Any) -> Floats:
-        work, rates = self._steps.work(self._shape(which)[0]), self._steps.given[1]
+        work, rates = self._steps.work(self._shape(self._row[which], self._later[which])[0]), self._steps.given[1]
         decodes = attention_s(work._replace(prefill_kv_bytes=0.0, prefill_flops=0.0), rates)
         return np.where(self._of(at.R_BATCH, at.R_DECODES)[which] > 0, decodes, 0.0)
 

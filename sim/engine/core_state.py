@@ -56,7 +56,9 @@ REQUEST = next(_places)
 
 # `w`: lists of requests, of which the first so many hold
 _places = count()
-RUNNING_AT, FINISH_AT, FILL_AT, LEAVING_AT, SEAT_AT = (next(_places) for _ in range(5))  # by admission, from RUNNING_HEAD; heaps; free seats
+RUNNING_AT, FINISH_AT, FILL_AT, LEAVING_AT, SEAT_AT = (
+    next(_places) for _ in range(5)
+)  # by admission, from RUNNING_HEAD; heaps; free seats
 SHARE_AT, SHARE_TOKENS_AT, SHARE_START_AT = (next(_places) for _ in range(3))  # prefill of the iteration that is decided
 UNSENT_AT, UNSENT_PLACE_AT, UNSENT_LAST_AT = (next(_places) for _ in range(3))  # first and last tokens of the iteration under way
 SENDING_AT, SENDING_PLACE_AT, SENDING_LAST_AT = (next(_places) for _ in range(3))  # the same of tokens that are sent at SENDS_AT

@@ -25,6 +25,7 @@ LATENCIES = {
     "e2el": ("End-to-end Latency", "E2EL"),
 }
 PERCENTILES = (50, 90, 95, 99)
+PARTS = 4096  # of the range of values, for percentiles of many
 PER_REQUEST = ("ttft", "tpot", "e2el")  # latencies that a request has one of
 LEVELS = tuple(
     np.round(np.concatenate([[0.01], np.arange(0.05, 0.96, 0.05), [0.99]]), 2).tolist()
@@ -113,16 +114,30 @@ def weighted_percentiles(values: Floats, weights: NDArray[np.int64] | None, perc
     """np.percentile(np.repeat(values, weights), percentiles) without the repetition; NaN when there is nothing."""
     if not len(values):
         return [math.nan] * len(percentiles)
-    order = None if weights is None else np.argsort(values)
-    upto = None if weights is None else np.cumsum(weights[order])
-    last = len(values) - 1 if upto is None else int(upto[-1]) - 1
+    last = len(values) - 1 if weights is None else int(weights.sum()) - 1
     places = [q / 100.0 * last for q in percentiles]
     around = np.array([(math.floor(place), min(math.floor(place) + 1, last)) for place in places])
-    if order is None or upto is None:
+    if weights is None:
         found = np.partition(values, np.unique(around))[around]
     else:
-        found = values[order[np.searchsorted(upto, around, side="right")]]
+        found = _at_places(values, weights, around)
     return [a + (b - a) * (place - math.floor(place)) for (a, b), place in zip(found.tolist(), places, strict=True)]
+
+
+def _at_places(values: Floats, weights: NDArray[np.int64], places: NDArray[np.int64]) -> Floats:
+    """np.sort(np.repeat(values, weights))[places]: sorted are only the values of those parts of the range in which the places lie."""
+    low, high = float(values.min()), float(values.max())
+    part = np.zeros(len(values), dtype=np.int64) if low == high else ((values - low) * (PARTS / (high - low))).astype(np.int64)
+    upto = np.cumsum(np.bincount(part, weights=weights))
+    wanted = np.searchsorted(upto, places, side="right")
+    found = np.empty(places.shape)
+    for each in np.unique(wanted):
+        mine = np.flatnonzero(part == each)
+        order = mine[np.argsort(values[mine])]
+        before = upto[each - 1] if each else 0
+        inside = np.searchsorted(np.cumsum(weights[order]), places[wanted == each] - before, side="right")
+        found[wanted == each] = values[order[inside]]
+    return found
 
 
 def statistics(name: str, values: Floats, weights: NDArray[np.int64] | None = None) -> dict[str, float]:

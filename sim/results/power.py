@@ -95,7 +95,7 @@ def utilisation(record: RunRecord, ran: np.ndarray, server: PoweredServer, up_s:
     return (
         moved / server.gpu.memory_bandwidth / stages,
         computed / peak / stages,
-        float(np.sum(np.asarray(record.terms)[ran][:, on_gpu])) / stages,
+        float(np.sum((record.terms if ran.all() else record.terms[ran]).sum(axis=0)[on_gpu])) / stages,
     )
 
 

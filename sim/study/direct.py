@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -286,12 +286,10 @@ def _requests(trace: Trace, run: FleetRun, host: HostRates, decision: Ints) -> d
 
 
 class LazyTerms:
-    """[iterations, terms] seconds, made block by block when they are summed or looked at."""
+    """[iterations, terms] seconds, made when they are looked at, and summed over iterations without that."""
 
-    BLOCK = 2**16
-
-    def __init__(self, make: Any, count: int, names: int) -> None:
-        self._make, self.shape = make, (count, names)
+    def __init__(self, make: Any, count: int, names: int, total: Any) -> None:
+        self._make, self.shape, self._total = make, (count, names), cache(total)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -313,8 +311,7 @@ class LazyTerms:
     def sum(self, axis: int | None = None) -> Any:
         if axis != 0:
             return np.asarray(self).sum(axis=axis)
-        blocks = [self._make(np.arange(begin, min(begin + self.BLOCK, len(self)))) for begin in range(0, len(self), self.BLOCK)]
-        return np.sum([block.sum(axis=0) for block in blocks], axis=0) if blocks else np.zeros(self.shape[1])
+        return self._total()
 
 
 def _log(served: Sequence[Served], rows: Ints, config: EngineConfig, cost: IterationCost) -> dict[str, Any]:
@@ -361,7 +358,7 @@ def _log(served: Sequence[Served], rows: Ints, config: EngineConfig, cost: Itera
     happened = np.array([event for _, event in sorted(events, key=lambda pair: pair[0])], dtype=np.float64).reshape(-1, len(EVENT_COLUMNS))
     return {
         "iterations": LazyColumns(ITERATION_COLUMNS, column),
-        "terms": LazyTerms(terms, len(order), len(cost.terms)),
+        "terms": LazyTerms(terms, len(order), len(cost.terms), lambda: sum(one.term_totals() for one in each)),
         "stalls": np.array([stall for _, stall in sorted(stalls, key=lambda pair: pair[0])], dtype=np.float64),
         "chunks": {name: merged[:, i] for i, name in enumerate(CHUNK_COLUMNS)},
         "events": {name: happened[:, i] for i, name in enumerate(EVENT_COLUMNS)},
