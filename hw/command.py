@@ -74,6 +74,7 @@ def _rates(text: str) -> tuple[float, ...]:
     "--client", type=click.Choice(("tokens", "text")), default="tokens", show_default=True,
     help="Served suite: our client with token ids, or another plan in which `vllm bench serve` sends text beside it.",
 )  # fmt: skip
+@click.option("--engine", type=click.Choice(("vllm", "sglang")), default="vllm", show_default=True, help="Served suite: what to start.")
 @click.option("--iterations", is_flag=True, help="Served suite: also write down what every iteration carried, and when.")
 @click.option("--engine-args", default="", help="Further words of the engine's command line, as one.")
 @click.option("--url", help="Served suite: load this OpenAI-compatible server instead of starting one; --model as it names it.")
@@ -147,6 +148,10 @@ def jobs_of(template: Job, models: tuple[str, ...]) -> list[Job]:
         raise UsageError(f"suite {name} takes no --tp and no --quantization; {', '.join(n for n, s in SUITES.items() if s.engine)} do")
     if name != "served" and (template.iterations or template.client != "tokens" or template.replicas > 1):
         raise UsageError("--iterations, --client and --replicas are for the suite served")
+    if template.engine != "vllm" and (
+        name != "served" or template.device != "cuda" or template.replicas > 1 or template.iterations or template.client != "tokens"
+    ):
+        raise UsageError(f"--engine {template.engine} is for the suite served on one CUDA server, without --iterations and --client text")
     if not suite.engine and template.engine_args:
         raise UsageError(f"suite {name} starts no engine: --engine-args is for {', '.join(n for n, s in SUITES.items() if s.engine)}")
     if template.replicas > 1 and (template.device != "cuda" or template.iterations):
@@ -169,8 +174,9 @@ def by_url(template: Job, device: str, suites: tuple[str, ...], model: str) -> J
     """A served job against a running server. `--hw cpu` asks for the plan of a slow server."""
     if suites != ("served",):
         raise UsageError("--url is for the suite served alone")
-    if template.iterations or template.client != "tokens" or template.engine_args or template.replicas > 1:
-        raise UsageError("--iterations, --client text, --engine-args and --replicas need a server of our own: --url has one already")
+    ours = template.iterations or template.client != "tokens" or template.engine_args or template.replicas > 1
+    if ours or template.engine != "vllm":
+        raise UsageError("--iterations, --client text, --engine, --engine-args, --replicas need a server of our own: --url has one")
     if (template.endpoint, template.prompts) == ("chat", "tokens"):
         raise UsageError("--endpoint chat takes no token ids: --prompts text")
     if not model.strip() or "," in model:

@@ -6,6 +6,7 @@ with its kind, header size, size and architecture. The layout is NVIDIA's and no
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 
@@ -13,16 +14,18 @@ MAGIC, MACHINE_CODE = 0xBA55ED50, 2
 SECTIONS = (b".nv_fatbin", b"__nv_relfatbin")
 
 
-def blanked(library: bytes, arch: int) -> bytes:
-    """The library with zeros for machine code of other architectures than `arch` (90: Hopper), and for PTX where code of `arch` stands
-    beside it. It loads and runs on `arch` as before.
+def blanked(library: bytes, arch: int, kernels: bytes = b"") -> bytes:
+    """The library with zeros for machine code of other architectures than `arch` (90: Hopper), for PTX where code of `arch` stands
+    beside it, and for code in which no kernel's mangled name matches the pattern `kernels`. It loads and runs on `arch` as before, but
+    for the kernels left out.
     """
     data = bytearray(library)
+    named = re.compile(kernels)
     for begin, end in _sections(library):
         for entries in _containers(library, begin, end):
             known = any(kind == MACHINE_CODE and of == arch for kind, of, _, _ in entries)
             for kind, of, at, size in entries:
-                if of != arch if kind == MACHINE_CODE else known:
+                if (of != arch or not named.search(library, at, at + size)) if kind == MACHINE_CODE else known:
                     data[at : at + size] = bytes(size)
     return bytes(data)
 

@@ -70,8 +70,9 @@ class Job:
     tensor_parallel: int = 1
     replicas: int = 1  # servers behind a router, each on `tensor_parallel` GPUs of its own
     prefill: int = 0  # of them only read prompts, the others only answer; 0: each does both
-    rates: tuple[float, ...] = (1.0, 4.0, 10.0, 20.0)  # of the served suite's open loops, as the next five
+    rates: tuple[float, ...] = (1.0, 4.0, 10.0, 20.0)  # of the served suite's open loops, as the next six
     experiments: tuple[str, ...] = ()  # names or patterns; none means all
+    engine: str = "vllm"  # or "sglang": what a server of ours runs
     client: str = "tokens"  # or "text": vLLM's own client sends text, which the server tokenizes, beside ours
     iterations: bool = False  # write down what every iteration of the server carried
     engine_args: str = ""  # further words of the engine's command line
@@ -94,6 +95,7 @@ class Job:
             *self.models,
             Path(self.products).stem.removeprefix("products_") if self.products else None,
             "url" if self.url else None,
+            self.engine if self.engine != "vllm" else None,
             self.client if self.client != "tokens" else None,
             self.quantization,
             f"tp{self.tensor_parallel}" if self.tensor_parallel > 1 else None,

@@ -49,7 +49,7 @@ def judged(run: ServedRun, settings: Settings, draws: int, folder: Path) -> Iter
     priors, _ = served_priors(run, log=log)
     learnt = learn_rates(run, log, priors, settings)
     path = save(folder / "learnt.nc", run, log, learnt, priors, settings)
-    overhead = packaged_overhead((run.gpu.name, run.name))
+    overhead = packaged_overhead((run.gpu.name, run.name), run.limits.engine)
     assert overhead is not None
     before = transferred(overhead.elsewhere(None), load_rates(run.deployment, draws=200))
     after = as_learnt(load_rates(run.deployment, posterior=path, draws=200))

@@ -14,6 +14,7 @@ from calibrate.served.flags import limits_of_flags, parallel_of_flags
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import Experiment, ServedRun
 from hw.engines.adapters import SHARE
+from hw.engines.sglang_server import FLAGS
 from hw.engines.shapes import named, shape
 from hw.exits import call
 from hw.suites import served_plan
@@ -33,7 +34,7 @@ COLUMNS = (*OF, "metric", "median_ms", "median_low_ms", "median_high_ms", "mean_
 
 def predicted(d: Deployment, load: served_plan.PlannedLoad, draws: int, speed: HostSpeed | None, **of: str | int) -> list[dict[str, str]]:
     """One row per metric: the median over requests at the median rates, its 90 % interval over draws, the mean. Milliseconds."""
-    overhead = packaged_overhead()
+    overhead = packaged_overhead(engine=d.limits.engine)
     assert load.load is not None
     assert overhead is not None
     if speed is not None:
@@ -47,7 +48,17 @@ def predicted(d: Deployment, load: served_plan.PlannedLoad, draws: int, speed: H
     )
     replicas, prefill = int(of["replicas"]), int(of["prefill"])
     run = ServedRun(
-        "", d.gpu, d.model, d.precision, d.limits, d.tp, "vllm", (experiment,), replicas=replicas, prefill=prefill, parallel=d.parallel
+        "",
+        d.gpu,
+        d.model,
+        d.precision,
+        d.limits,
+        d.tp,
+        d.limits.engine,
+        (experiment,),
+        replicas=replicas,
+        prefill=prefill,
+        parallel=d.parallel,
     )
     rates = load_rates(d)
     found = replay(run, experiment, overhead.applied(rates), overhead.host(rates), draws=draws)
@@ -76,6 +87,7 @@ def loads(vocab: int, rates: tuple[float, ...], patterns: str) -> list[served_pl
 @click.option("--model", "models", required=True, help="Model shapes, comma-separated; NAME:fp8 for other weights than bf16.")
 @click.option("--rates", default="2,10", show_default=True, help="Open loops, requests/s, as --rates of the suite.")
 @click.option("--experiments", default="open *", show_default=True, help="Loads by name or pattern, as --experiments of the suite.")
+@click.option("--engine", type=click.Choice(("vllm", "sglang")), default="vllm", show_default=True, help="As --engine of the suite.")
 @click.option("--engine-args", default="", help="Further words of the engine's command line, as --engine-args of the suite.")
 @click.option("--tp", default=1, show_default=True, type=click.IntRange(1))
 @click.option("--replicas", default=1, show_default=True, type=click.IntRange(1), help="Servers behind a router.")
@@ -83,15 +95,17 @@ def loads(vocab: int, rates: tuple[float, ...], patterns: str) -> list[served_pl
 @click.option("--host-scale", default=None, help="Time of the host over that of the measured ones, or the file of the suite host.")
 @click.option("--draws", default=32, show_default=True, type=click.IntRange(2, 1000))
 def main(
-    gpu: str, models: str, rates: str, experiments: str, engine_args: str, tp: int, replicas: int, prefill: int, host_scale: str | None,
-    draws: int,
+    gpu: str, models: str, rates: str, experiments: str, engine: str, engine_args: str, tp: int, replicas: int, prefill: int,
+    host_scale: str | None, draws: int,
 ) -> None:  # fmt: skip
     """Predict what `--suite served` sends with the same words: from the packaged rates and serving overhead alone."""
     sheet = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     sheet.writeheader()
     asked = tuple(float(rate) for rate in rates.split(","))
     speed = None if host_scale is None else HostSpeed.of(host_scale)
-    limits, parallel = limits_of_flags(LIMITS + engine_args, SHARE), parallel_of_flags(engine_args)
+    words = " ".join(FLAGS.get(word, word) if engine == "sglang" else word for word in (LIMITS + engine_args).split())
+    limits, parallel = limits_of_flags(words, SHARE, engine), parallel_of_flags(engine_args)
+    said = engine_args if engine == "vllm" else f"--engine {engine} {engine_args}".strip()
     kv = re.search(r"--kv-cache-dtype[= ](\w+)", engine_args)
     for text in models.split(","):
         name, _, dtype = text.partition(":")
@@ -99,7 +113,7 @@ def main(
         precision = Precision(dtype or "bf16", kv[1] if kv else "bf16")
         d = Deployment(spec_from_config(config, name, "shape"), get_gpu(gpu), precision, tp, limits, parallel=parallel)
         for load in loads(config["vocab_size"], asked, experiments):
-            sheet.writerows(predicted(d, load, draws, speed, replicas=replicas, prefill=prefill, engine_args=engine_args))
+            sheet.writerows(predicted(d, load, draws, speed, replicas=replicas, prefill=prefill, engine_args=said))
             sys.stdout.flush()
 
 

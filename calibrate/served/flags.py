@@ -11,13 +11,26 @@ from sim.specs.lora import Lora
 from sim.specs.parallel import Parallel
 from sim.study.deployment import Limits
 
+VLLM = {n: n.replace("_", "-") for n in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size")}
+VLLM["num_gpu_blocks"] = "num-gpu-blocks-override"
+SGLANG = {
+    "max_num_seqs": "max-running-requests",
+    "max_num_batched_tokens": "chunked-prefill-size",
+    "max_model_len": "context-length",
+    "block_size": "page-size",
+    "num_gpu_blocks": "max-total-tokens",
+}
 
-def limits_of_flags(flags: str, lora_share: float = 1.0) -> Limits:
-    """Engine limits from a server's command-line flags; vLLM's defaults for the rest. Where adapters are served, `lora_share` of the
+
+def limits_of_flags(flags: str, lora_share: float = 1.0, engine: str = "vllm") -> Limits:
+    """Engine limits from a server's command-line flags; the engine's defaults for the rest. Where adapters are served, `lora_share` of the
     requests ask for one. UsageError where one is not a number.
     """
-    names = {n: n.replace("_", "-") for n in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size")}
-    names["num_gpu_blocks"] = "num-gpu-blocks-override"
+    if engine == "sglang":  # a page is a token, and the suite's requests say that they ignore the end of a text
+        told = {name: value for name, flag in SGLANG.items() if (value := whole_flag(flags, flag)) is not None}
+        share = _number(flags, "mem-fraction-static")
+        return Limits(engine, gpu_memory_utilization=share, options={"ignore_eos": True}, **({"block_size": 1} | told))
+    names = VLLM
     chosen: dict[str, Any] = {name: value for name, flag in names.items() if (value := whole_flag(flags, flag)) is not None}
     chosen["gpu_memory_utilization"] = _number(flags, "gpu-memory-utilization")
     chosen["enforce_eager"] = "--enforce-eager" in flags

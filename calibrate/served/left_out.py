@@ -71,7 +71,7 @@ def left_out(run: ServedRun, draws: int, unseen: bool = False) -> Iterator[LeftO
     """The run's loads, each sent for the first time, predicted once with what is known of its model and once without, where that can be;
     of an `unseen` run, which nothing was learnt from, once.
     """
-    known, overhead = load_rates(run.deployment), packaged_overhead((run.gpu.name, run.name))
+    known, overhead = load_rates(run.deployment), packaged_overhead((run.gpu.name, run.name), run.limits.engine)
     if overhead is None:
         raise UsageError("no packaged serving overhead")
     loads = [e for e in run.experiments if e.kind not in ("ladder", "burst") and not e.replicate and len(e.ttft_s) >= LEAST_REQUESTS]

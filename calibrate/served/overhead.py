@@ -104,7 +104,7 @@ def fit_overhead(run: ServedRun, in_process: RateDraws, low: Sequence[Experiment
     source = Provenance(Origin.SERVED, f"fitted to {low[0].name}", run.gpu.name)
     host = HostRates(request_s=0.0, serial_s=SERIAL_S, token_s=TOKEN_S, source=source, work=work)
     launch, launch_sd = launch_factor(low, launching_s(run, in_process.point), work) if overlaps else (1.0, 0.0)
-    if run.tp > 1 and (others := packaged_overhead((run.gpu.name, run.name))) is not None:
+    if run.tp > 1 and (others := packaged_overhead((run.gpu.name, run.name), run.limits.engine)) is not None:
         launch, launch_sd = others.launch, others.launch_sd  # each GPU's worker launches in a process of its own: tokens do not wait for it
     factor = np.exp(launch_sd * np.random.default_rng(12).standard_normal(rates.count))
     rates = scaled(rates, LAUNCHING, launch, launch * factor, f"x {launch:.2f} as served")

@@ -162,20 +162,23 @@ def read_served(path: Path, gpu: GpuSpec | None = None, given: Deployment | None
         return _by_url(path, attrs, given, experiments)
     check_attributes(attrs, path.name, SCHEMA, (SUITE,), ("gpu_name", "model", "weight_dtype"))
     flags = str(attrs.get("plan_server_flags", "")) or re.sub(r"--num-gpu-blocks-override[ =]\d+", "", _starved_flags(data))
+    engine = str(attrs.get("plan_engine", "vllm"))
     run = ServedRun(
         name=path.stem,
         gpu=gpu or get_gpu(str(attrs["gpu_name"])),
         model=model_of(attrs, path),
         precision=precision_of(attrs),
-        limits=limits_of_flags(flags, float(attrs.get("plan_lora_share", 1.0))),
+        limits=limits_of_flags(flags, float(attrs.get("plan_lora_share", 1.0)), engine),
         tp=whole_flag(flags, "tensor-parallel-size") or 1,
-        engine=f"{attrs.get('plan_engine', 'vllm')} {attrs.get('vllm_version', '')}".strip(),
+        engine=f"{engine} {attrs.get('vllm_version' if engine == 'vllm' else 'plan_engine_version', '')}".strip(),
         experiments=experiments,
         notes=(str(attrs["note"]),) if attrs.get("note") else (),
         replicas=int(attrs.get("plan_replicas", 1)),
         prefill=int(attrs.get("plan_prefill_replicas", 0)),
         parallel=parallel_of_flags(flags),
     )
+    if engine == "sglang" and (told := whole_number(attrs, "plan_kv_tokens", 0, path)):
+        run = replace(run, limits=replace(run.limits, num_gpu_blocks=told // run.limits.block_size))
     pool = whole_flag(flags, "kv-cache-memory-bytes")
     if pool is None or run.limits.num_gpu_blocks is not None or run.model.state_layers:
         return run
@@ -277,7 +280,9 @@ def _experiment(data: Any, index: int, file: str) -> Experiment:
         replicate=int(data["replicate"].values[index]),
         window_step_s=float(data["window_step_s"].values[index]),
         token_s=_token_times(data, where),
-        limits=limits_of_flags(starved) if kind == "burst" and (starved := _starved_flags(data)) else None,
+        limits=limits_of_flags(starved, engine=str(data.attrs.get("starved_engine", "vllm")))
+        if kind == "burst" and (starved := _starved_flags(data))
+        else None,
         text=bool(data["text"].values[index]),
     )
 

@@ -56,7 +56,7 @@ def validate(run: ServedRun, asked: ValidationSettings) -> ValidationReport:
         pairs = [(e, replay(run, e, served.rates, served.host, draws=asked.draws)) for e in run.experiments]
         return _report(run, served, pairs, ("rates as served, from the posterior: nothing is fitted to the run",))
     if given is None and (asked.transferred or all(e.kind == "burst" for e in run.experiments)):
-        given = packaged_overhead((run.gpu.name, run.name))  # of other hosts
+        given = packaged_overhead((run.gpu.name, run.name), run.limits.engine)  # of other hosts
     if given is None and len(run.experiments) == 1:
         return _log(run, asked)
     if given is not None:
@@ -99,7 +99,7 @@ def _log(run: ServedRun, asked: ValidationSettings) -> ValidationReport:
     """A log: its first part is learnt from, all of it replayed. What was learnt is used where it predicts a second part better than the
     packaged overhead does; only the rest after both is scored.
     """
-    (log,), packaged = run.experiments, packaged_overhead()
+    (log,), packaged = run.experiments, packaged_overhead(engine=run.limits.engine)
     first, last = learnt_part(log, asked.learn_from, asked.skip)
     in_process = _rates(run, asked, max(RATE_DRAWS, asked.draws))
     if packaged is None or not in_process.source.stepped:

@@ -28,7 +28,7 @@ import numpy as np
 
 from hw import machine
 from hw.artifact import table
-from hw.engines import vllm_fleet, vllm_server
+from hw.engines import sglang_server, vllm_fleet, vllm_server
 from hw.engines.shapes import engine_flags, routed, shape
 from hw.engines.vllm_server import RunningServer
 from hw.journal import Journal
@@ -46,6 +46,7 @@ PROTOCOL = "served/7"
 # The burst asks for more KV than its server has, in requests that outgrow their first blocks: it must queue and preempt.
 # cuda: 1024 blocks of 16 tokens for 48 x (1024 + 128); cpu: 12 blocks of 128 tokens for 24 x (96 + 64).
 STARVED_BLOCKS = {"cuda": 1024, "cpu": 12}
+BLOCK_TOKENS = 16  # of vLLM's blocks on a GPU
 BURST = {"cuda": (48, 1024, 128), "cpu": (24, 96, 64)}  # requests, prompt tokens, output tokens
 # Above every prompt of a phase and below the KV of the starved server. Equal for both on a GPU: the second server reuses the compilation.
 MAX_MODEL_LEN = {("cuda", "plan"): 8192, ("cuda", "starved"): 8192, ("cpu", "plan"): None, ("cpu", "starved"): 1024,
@@ -99,6 +100,8 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
     phases: dict[str, list[str]] = {"plan": []}
     if job.client == "tokens" and job.replicas == 1:
         phases["starved"] = ["--num-gpu-blocks-override", str(STARVED_BLOCKS[job.device])]
+    if job.engine == "sglang":  # its KV cache is of tokens
+        phases["starved"] = ["--max-total-tokens", str(BLOCK_TOKENS * STARVED_BLOCKS[job.device])]
     chosen = chosen_of({e.name for phase in phases for e in work_of(phase, vocab, job)}, job)
     log = iterations_log(journal)
     if not journal.records:
@@ -123,6 +126,8 @@ def _server(
     asked: dict[str, Any] = {"flags": [*_flags(job), *flags], "log": journal.path.with_name(f"{job.stem}.{phase}.log")}
     asked |= {"max_model_len": MAX_MODEL_LEN[job.device, "text" if job.client == "text" else phase]}
     asked |= {"quantization": job.quantization}
+    if job.engine == "sglang":
+        return sglang_server.serve(job.model, folder, **asked)
     if job.replicas > 1:
         of = {"replicas": job.replicas, "prefill": job.prefill, "tensor_parallel": job.tensor_parallel}
         return vllm_fleet.serve(job.model, folder, **of, **asked)

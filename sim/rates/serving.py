@@ -170,11 +170,11 @@ def scaled(rates: RateDraws, names: tuple[str, ...], factor: float, draws: Any, 
 
 
 def as_served(
-    rates: RateDraws, overhead: ServingOverhead | None = None, speed: HostSpeed | None = None, overlaps: bool = True
+    rates: RateDraws, overhead: ServingOverhead | None = None, speed: HostSpeed | None = None, overlaps: bool = True, engine: str = "vllm"
 ) -> tuple[RateDraws, HostRates]:
     """(rates, host latencies) of a served engine that is sent text: an overhead (None: the packaged one, of a host never seen unless its
     `speed` is known) applied to rates learnt in process; priors stay as they are. UsageError for what the rates hold already. `overlaps`:
-    whether the engine hides host work behind the GPU (asynchronous scheduling).
+    whether the `engine` hides host work behind the GPU (asynchronous scheduling).
     """
     if rates.host_request_s is not None:
         if overhead is not None:
@@ -183,7 +183,7 @@ def as_served(
             raise UsageError("the rates were learnt on a host of their own: its speed is in them")
         learnt = Provenance(Origin.SERVED, "learnt with the rates, from a served log")
         return rates, replace(host_of_log(rates.host_request_s, text=True), source=learnt)
-    if overhead is None and (packaged := packaged_overhead()) is not None:
+    if overhead is None and (packaged := packaged_overhead(engine=engine)) is not None:
         overhead = packaged.elsewhere(speed)
     if overhead is None or not rates.source.stepped:
         if speed is not None:
@@ -208,8 +208,9 @@ def hidden_work(in_process: Rates, served: Rates) -> HostWork:
 
 
 @cache
-def packaged_overhead(without: tuple[str, str] | None = None) -> ServingOverhead | None:
-    """The packaged serving overhead, or None; `without` the run of this GPU and name, where a prediction must not have seen it.
+def packaged_overhead(without: tuple[str, str] | None = None, engine: str = "vllm") -> ServingOverhead | None:
+    """The packaged serving overhead of this engine's servers, of all where none of its were seen, or None; `without` the run of this GPU
+    and name, where a prediction must not have seen it.
 
     Raises SimctlError when it is damaged or was fitted with another version of the formula.
     """
@@ -218,7 +219,8 @@ def packaged_overhead(without: tuple[str, str] | None = None) -> ServingOverhead
         return None
     hosts = parse_overheads(source.read_text(encoding="utf-8"), PACKAGED)
     others = [host for host in hosts if (host.gpu, host.run) != without]
-    return pooled(others) if others else None
+    own = [host for host in others if host.engine.partition(" ")[0] == engine]
+    return pooled(own or others) if others else None
 
 
 def pooled(hosts: Sequence[ServingOverhead]) -> ServingOverhead:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hw import airgap
+from sim.errors import SimctlError
 
 
 def test_parts_are_small_and_restore_the_tree(tmp_path: Path) -> None:
@@ -48,6 +49,20 @@ def test_unwanted_files_stay_out_and_the_stub_stands_in(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=site, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("True True")
+
+
+def test_sglang_is_told_to_do_without_what_is_left_out_or_packing_stops(tmp_path: Path) -> None:
+    said = 'get_bool_env_var("SGLANG_IS_FLASHINFER_AVAILABLE", default="true")'
+    for text, fits in ((said, True), ("another release", False)):
+        wheel, site = tmp_path / f"sglang-{fits}-py3-none-any.whl", tmp_path / str(fits)
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("sglang/srt/utils/common.py", text)
+        if fits:
+            airgap.unpack([wheel], site, airgap.SGLANG)
+            assert (site / "sglang/srt/utils/common.py").read_text() == said.replace("true", "false")
+        else:
+            with pytest.raises(SimctlError, match=r"common\.py: this release says otherwise"):
+                airgap.unpack([wheel], site, airgap.SGLANG)
 
 
 @pytest.mark.parametrize(

@@ -40,3 +40,9 @@ def test_code_of_other_gpus_is_blank_and_nothing_moves():
 )
 def test_anything_else_is_left_alone(data):
     assert blanked(data, HOPPER) == data
+
+
+def test_of_the_kernels_only_those_named_are_kept():
+    wanted, other = (MACHINE_CODE, HOPPER, b"\0.text._Z4headILi128EE"), (MACHINE_CODE, HOPPER, b"\0.text._Z4headILi256EE")
+    found = blanked(library(container(wanted, other), SECTIONS[0]), HOPPER, rb"ILi128E|combine")
+    assert found == library(container(wanted, (*other[:2], bytes(len(other[2])))), SECTIONS[0])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sim.errors import SimctlError
+from sim.rates import serving
 from sim.rates.posterior import rates_for
 from sim.rates.priors import prior_rates
 from sim.rates.provenance import Origin
@@ -57,6 +58,16 @@ def test_it_is_the_middle_of_hosts_less_the_one_that_is_predicted():
     one = write_overheads(hosts[:1])
     assert parse_overhead(one, "one") == hosts[0]
     assert parse_overheads(write_overheads(hosts), "all") == hosts
+
+
+def test_another_engine_has_hosts_of_its_own_where_any_were_seen(monkeypatch):
+    ours = [each for each in parse_overheads((files("scenarios") / PACKAGED).read_text(), PACKAGED) if each.engine.startswith("vllm")]
+    other = replace(ours[0], engine="sglang 0.5.15", launch=9.0)
+    monkeypatch.setattr(serving, "parse_overheads", lambda *_: [*ours, other])
+    found = packaged_overhead.__wrapped__  # past its cache
+    assert found(engine="sglang") == other
+    assert found().launch == np.median([each.launch for each in ours])
+    assert found(engine="llamacpp").launch == np.median([each.launch for each in (*ours, other)])  # none of its own
 
 
 def test_text_prompts_take_longer_to_their_first_token():

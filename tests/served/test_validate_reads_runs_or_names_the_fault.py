@@ -115,6 +115,13 @@ def test_a_run_without_a_low_load_takes_the_packaged_overhead():
     assert by_metric["e2el_s"]["within"]
 
 
+def test_flags_of_sglang_become_limits_of_its_scheduler() -> None:
+    flags = "--max-running-requests 64 --chunked-prefill-size 4096 --context-length 8192 --mem-fraction-static 0.8 --max-total-tokens 16384"
+    limits = limits_of_flags(flags, engine="sglang")
+    assert (limits.engine, limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len) == ("sglang", 64, 4096, 8192)
+    assert (limits.gpu_memory_utilization, limits.block_size, limits.num_gpu_blocks) == (0.8, 1, 16384)
+
+
 def test_flags_become_limits():
     limits = limits_of_flags("--max-num-seqs 64 --gpu-memory-utilization=0.8 --num-gpu-blocks-override 512 --no-enable-prefix-caching")
     assert (limits.max_num_seqs, limits.gpu_memory_utilization, limits.num_gpu_blocks) == (64, 0.8, 512)
