@@ -42,13 +42,7 @@ class Choice:
 
     def study_of(self, count: int) -> Study:
         """The study of so many units, none standing by."""
-        study = self.study
-        if study.fleet is None:
-            return replace(study, deployment=replace(study.deployment, replicas=count))
-        pools = tuple(
-            replace(pool, deployment=replace(pool.deployment, replicas=pool.deployment.replicas * count)) for pool in study.fleet.pools
-        )
-        return replace(study, deployment=pools[0].deployment, fleet=replace(study.fleet, pools=pools))
+        return self.study.resized([count * pool.deployment.replicas for pool in self.study.whole_fleet.pools])
 
     def replicas(self, count: int) -> list[int]:
         """Replicas of each part for so many units, those that stand by included."""
@@ -76,10 +70,13 @@ class Choice:
             nodes += whole
             place = next((i for i, free in enumerate(room) if free >= rest), None) if rest else 0
             if place is None:
+                nodes += 1
                 room.append(node - rest)
             elif rest:
                 room[place] -= rest
-        return nodes + len(room)
+                if not room[place]:
+                    del room[place]
+        return nodes
 
     def spares(self, count: int) -> int:
         """Replicas that stand by."""

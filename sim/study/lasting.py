@@ -30,6 +30,7 @@ Read = Callable[[Latency], Sequence[float]]
 
 FIRST, MOST = 1_000, 32_000  # requests of the first and of the longest run
 BATCHES = 10
+WHOLE = 64  # replicas of a fleet that is simulated whole
 T_95 = 2.262  # Student's t, 9 degrees of freedom, 95 %
 CLOSE = 0.2  # half an interval of so much of a figure is small: many trials know it better
 LASTS = 8.0  # a run lasts at least so many answers of its first requests
@@ -70,6 +71,18 @@ def one_of_many(study: Study) -> Study:
     return replace(study, deployment=replace(d, replicas=1), workload=replace(workload, redraw=redraw))
 
 
+def part_of_many(study: Study) -> tuple[Study, float]:
+    """A part of a fleet of more than WHOLE replicas, its pools in the same ratio, and the share of the requests that it gets; the study
+    itself where clients wait for their answers. A part evens out its load a little less than the whole.
+    """
+    replicas = [pool.deployment.replicas for pool in study.whole_fleet.pools]
+    units = math.gcd(*replicas)
+    few = max(WHOLE * units // sum(replicas), 1)
+    if few >= units or study.workload.max_concurrency is not None:
+        return study, 1.0
+    return study.resized([n // units * few for n in replicas]), few / units
+
+
 class Lasts:
     """A study's load as long as it takes, trial by trial: each with a draw of the rates and requests of its own.
 
@@ -84,8 +97,11 @@ class Lasts:
         if redraw is not None and for_s is not None and (count := math.ceil(for_s * redraw.rate_per_s)) <= MOST:
             self._whole = max(count, 1)
         self._lasts = can_last(study.workload) and self._whole is None
-        self.study = one_of_many(study) if self._lasts else study
-        self._share = study.deployment.replicas // self.study.deployment.replicas  # replicas that fare alike
+        self.study, self._share = one_of_many(study) if self._lasts else study, 1.0
+        self._times = study.deployment.replicas / self.study.deployment.replicas  # of as many replicas that fare alike
+        if self._lasts and self._times == 1:
+            self.study, self._share = part_of_many(study)
+            self._times = 1.0 / self._share
         self.pools: Sequence[PlannedPool] = planned(self.study)
 
     def trial(self, trial: int, read: Read, factor: float = 1.0) -> Lasting:
@@ -105,10 +121,10 @@ class Lasts:
         found = self._first
         if trial:
             found = until_still(lambda requests: self._serve(trial, 1.0, requests), read, found.requests)
-        return replace(found, tokens_per_s=found.tokens_per_s * self._share)
+        return replace(found, tokens_per_s=found.tokens_per_s * self._times)
 
     def _serve(self, trial: int, factor: float, requests: int | None) -> RunRecord:
-        redraw = self.study.workload.redraw
+        redraw, factor = self.study.workload.redraw, factor * self._share
         trace = self.study.workload.trace if redraw is None else redraw(trial, requests)
         if factor != 1.0:
             trace = trace.rate_scaled(factor)

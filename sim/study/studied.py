@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sim.cost.rates import RateDraws, Rates
 from sim.engine.config import EngineConfig
@@ -43,6 +43,14 @@ class Study:
     def whole_fleet(self) -> Fleet:
         """The fleet, also of a deployment alone."""
         return self.fleet or alone(self.deployment)
+
+    def resized(self, replicas: Sequence[int]) -> Study:
+        """The same with so many replicas in each pool."""
+        pools = tuple(
+            replace(pool, deployment=replace(pool.deployment, replicas=n)) for pool, n in zip(self.whole_fleet.pools, replicas, strict=True)
+        )
+        fleet = self.fleet and replace(self.fleet, pools=pools)
+        return replace(self, deployment=pools[0].deployment, fleet=fleet)
 
     @property
     def sources(self) -> list[tuple[RateDraws, HostRates]]:

@@ -8,8 +8,10 @@ import pytest
 from sim import Plan, Simulate, Workload
 from sim.results.chance import chance_of_figures
 from sim.results.metrics import latency_figures
+from sim.study import lasting
 from sim.study.deployment import Deployment
-from sim.study.lasting import Lasts, can_last, one_of_many
+from sim.study.fleet_spec import Fleet, PoolSpec
+from sim.study.lasting import Lasts, can_last, one_of_many, part_of_many
 from sim.study.run import planned
 
 
@@ -61,3 +63,27 @@ def test_the_trials_own_errors_are_not_taken_for_what_rates_do(mean, by_rates, l
     chance = chance_of_figures(used, noise * used, np.zeros(200, dtype=bool))
     assert least <= chance.value <= most
     assert chance.low <= chance.value <= chance.high
+
+
+def test_a_part_of_a_large_fleet_fares_nearly_as_the_whole(monkeypatch):
+    """8 of 32 replicas with a quarter of the requests: a smaller pool evens out less, so that it errs on the safe side."""
+    whole = study(32 * 6.0, 32, "L40S", output_len=32, length_cv=1.0)
+    whole = replace(whole, deployment=replace(whole.deployment, router="least-requests"))
+    every = Lasts(whole)
+    monkeypatch.setattr(lasting, "WHOLE", 8)
+    part = Lasts(whole)
+    assert [load.study.deployment.replicas for load in (every, part)] == [32, 8]
+    found = [[load.trial(i, ttft(1000, "mean")) for i in range(4)] for load in (every, part)]
+    used = [np.mean([trial.used[0] for trial in each]) for each in found]
+    tokens = [np.mean([trial.tokens_per_s for trial in each]) for each in found]
+    print(f"mean TTFT {1e3 * used[0]:.1f} ms of the whole, {1e3 * used[1]:.1f} of the part")
+    assert 0.98 < used[1] / used[0] < 1.1
+    assert tokens[1] == pytest.approx(tokens[0], rel=0.1)
+
+
+def test_a_part_keeps_the_ratio_of_its_pools():
+    d = Deployment.of("Llama-3.1-8B", "H100", max_model_len="auto")
+    pools = tuple(PoolSpec(replace(d, replicas=n), name=role, role=role) for n, role in ((30, "prefill"), (70, "decode")))
+    part, share = part_of_many(Simulate(Fleet(pools), Workload.drawn(60, request_rate=100.0)).study())
+    assert [pool.deployment.replicas for pool in part.fleet.pools] == [18, 42]
+    assert share == pytest.approx(0.6)
