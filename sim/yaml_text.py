@@ -17,7 +17,9 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C parser takes
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """Names the line of a value that cannot be what its tag says, and refuses numbers and texts that nothing here could print."""
+    """Names the line of a value that cannot be what its tag says; refuses keys given twice, and numbers and texts that nothing
+    here could print.
+    """
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
@@ -29,6 +31,15 @@ class _Loader(_Base):  # type: ignore[misc]
         if isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise _wrong(f"a number of more than {MAX_BITS} bits", node.start_mark)
         return value
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise _wrong(f"{key.value!r} stands twice in one mapping", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
 
 
 def read_yaml(text: str, where: str) -> Any:

@@ -93,7 +93,12 @@ plan_options = grouped(
     ),
     click.option("--most-gpus", type=click.IntRange(1, 16384), default=64, show_default=True, help="No deployment has more GPUs."),
     click.option("--most-kw", type=click.FloatRange(0.0, min_open=True), help="Nor a higher sum of its GPUs' power limits."),
-    click.option("--price", multiple=True, metavar="GPU=USD", help="Price per GPU-hour, instead of the catalogue's list price."),
+    click.option(
+        "--price",
+        multiple=True,
+        metavar="GPU=USD|FILE",
+        help="Price per GPU-hour, or a YAML file of them, instead of the catalogue's list price.",
+    ),
     click.option(
         "--within",
         type=DURATION,

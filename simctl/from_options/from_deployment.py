@@ -27,6 +27,7 @@ SERVERS = {
     "sglang": r"\bsglang\s+serve\b|sglang\.launch_server|\bdynamo\.sglang\b",
     "llamacpp": r"\bllama-server\b|\bllama\.cpp:(server|full)",
 }
+VERSIONS = {"apps": ("v1",), "serving.kserve.io": ("v1alpha1", "v1alpha2", "v1beta1"), "nvidia.com": ("v1alpha1", "v1beta1")}
 IMAGES = re.compile(r"(^|/)(vllm/vllm-openai|lmsysorg/sglang|llama\.cpp)(:|@|$)")
 VERSION = re.compile(r"vllm/vllm-openai:v?(\d+\.\d+(?:\.\d+)?)")
 # Variables of an engine, and those that change no time: keys, logs, caches, where it listens
@@ -100,8 +101,13 @@ def front_of(text: str) -> str | None:
 
 
 def documents_of(name: str, text: str) -> list[Any]:
-    """The documents of a YAML text."""
-    return [read_yaml(each, name) for each in re.split(r"^---\s*$", text, flags=re.MULTILINE) if each.strip()]
+    """The documents of a YAML text. UsageError for a version of a known API that is not read."""
+    documents = [read_yaml(each, name) for each in re.split(r"^---\s*$", text, flags=re.MULTILINE) if each.strip()]
+    for document in documents:
+        group, _, version = str(document.get("apiVersion", "") if isinstance(document, dict) else "").rpartition("/")
+        if version not in VERSIONS.get(group, (version,)):
+            raise UsageError(f"{name}: {group}/{version} is not read; versions read are {', '.join(VERSIONS[group])}")
+    return documents
 
 
 def read_server(name: str, documents: Sequence[Any]) -> Found:

@@ -75,6 +75,7 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     from sim.planning.choices import check_kinds
     from sim.results.metrics import parse_goodput
     from sim.slo import parse_slo
+    from simctl.from_options.prices import prices_of
 
     if options["gpu"] is None:
         raise UsageError("plan on what? give --gpu NAME[,NAME...]")
@@ -82,7 +83,7 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     goodput = parse_goodput(options["goodput"])
     parse_slo(options["slo"], goodput)
     check_kinds(options["pools"])
-    prices = _prices(options["price"])
+    prices = prices_of(options["price"])
     found, skipped = _deployments(options)
     first = next(iter(found.values()))
     workload = workload_of(_counted(options), first.longest)
@@ -189,22 +190,6 @@ def _values(name: str, texts: Sequence[str] | None) -> list[Any]:
     option = next(each for each in SIMULATE if each.name == name)
     context = click.Context(click.Command("plan"))
     return [option.type_cast_value(context, text) for text in texts or ()] or [None]
-
-
-def _prices(pairs: Sequence[str]) -> dict[str, float]:
-    from sim.specs.gpus import get_gpu
-
-    prices: dict[str, float] = {}
-    for pair in pairs:
-        name, _, text = pair.partition("=")
-        try:
-            price = float(text)
-        except ValueError:
-            price = -1.0
-        if not 0 < price < 1e6:
-            raise UsageError(f"--price needs GPU=USD per hour, got {pair!r}")
-        prices[get_gpu(name).name] = price
-    return prices
 
 
 def _busiest_hour(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[float]]:

@@ -36,7 +36,7 @@ def part_of(found: Plan) -> ReportPart:
         _headlines(found) if win else [Headline("Deployments that certainly meet it", "0"), *_nearest(found)],
         scope,
         pictures,
-        [cut(found["conclusion"], 1500)] if "conclusion" in found else [],
+        [cut(found["conclusion"], 1500)] * ("conclusion" in found) + [cut(each, 400) for each in list(found.get("reasons") or [])[:3]],
         texts,
     )
 

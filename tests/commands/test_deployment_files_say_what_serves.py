@@ -203,3 +203,13 @@ def test_the_command_line_wins_and_the_rest_is_taken(tmp_path: Path) -> None:
     assert "Llama-3.1-8B on 3 replicas of 2 x H100" in done.stdout
     assert "max_num_seqs 32" in done.stdout
     assert "k8s.yaml: not used: 4 GPUs are asked for, and 2 used" in done.stderr
+
+
+@pytest.mark.parametrize("text", [KSERVE, DYNAMO], ids=["kserve", "dynamo"])
+def test_a_manifest_of_another_version_is_one_line(text, tmp_path):
+    path = tmp_path / "file.yaml"
+    path.write_text(text.replace("/v1beta1", "/v9").replace("/v1alpha1", "/v9"))
+    result = run("simulate", "--from-deployment", str(path), "--gpu", "H100", "--num-prompts", "2")
+    assert result.code == 2
+    assert result.stderr.count("\n") == 1
+    assert "/v9 is not read; versions read are v1alpha1, " in result.stderr

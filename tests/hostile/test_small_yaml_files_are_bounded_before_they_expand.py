@@ -79,3 +79,11 @@ def test_a_few_aliases_are_taken(tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text(GOOD.replace("8K", "&a 8K") + "sweep: {k: [8, 16], batch: &b [1], max-num-seqs: *b}\n")
     assert run("run", str(path), "--dry-run").stdout.count("\n") == 2
+
+
+def test_keys_that_contradict_each_other_are_refused(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text("pools:\n- {name: a, gpu: H100, model: Llama-3.1-8B, max-in-flight: 4, tenants: {gold: 4, free: 1, gold: 1}}\n")
+    result = run("simulate", "--fleet", str(path), "--num-prompts", "3")
+    assert (result.code, result.stderr.count("\n")) == (2, 1)
+    assert "fleet.yaml: line 2 not YAML: 'gold' stands twice in one mapping" in result.stderr

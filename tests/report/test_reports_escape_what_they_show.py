@@ -26,6 +26,7 @@ def test_a_plan_of_hostile_names(tmp_path):
     for point in [plan["winner"], *plan["front"]]:
         point["choice"] = EVIL
     plan["front"] *= 500
+    plan["reasons"], plan["usd_per_mtok"] = [EVIL * 100] * 20, {EVIL: float("nan")}
     plan["cost_shares"] = {EVIL: float("nan"), "weights": 0.5}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     text, page = page_of(tmp_path / "plan.html", tmp_path / "plan.json")
