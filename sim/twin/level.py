@@ -8,7 +8,7 @@ f what the simulation expects and cv its coefficient of variation over requests.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,8 @@ SLOWNESS = np.exp(GRID)
 WALK_SD_PER_MINUTE = 0.02  # a server keeps its pace, but neighbours, clocks and mixes of requests move it
 MISFIT_SD = 0.05  # of a mean of many requests, from its curve: about what served runs lie from predictions at rates fitted to them
 DEGREES = 4.0
-FADE, MOST_OFF = 0.95, 3.0  # of what earlier windows said of the scatter, each window; a wild one counts as so many standard deviations
+SCALES, SCALE_SD = np.geomspace(0.5, 8.0, 33), 0.4  # of the scatter, and the log sd with which it is known beforehand to be 1
+FADE = 0.98  # of what earlier windows said of the scatter, each window
 PRIOR_SD = 0.35  # of a server never seen, on a GPU whose rates are known
 
 
@@ -70,31 +71,42 @@ class Level:
         total = float(weights.sum())
         return Level(weights / total, self.learnt + 1) if total > 0 else self
 
-    def interval_ms(self, expected_ms: float, sd: float, share: float = 0.9) -> tuple[float, float]:
-        """Predicted interval of a figure that is `expected_ms` at slowness 1, with noise of log sd `sd`."""
+    def interval_ms(self, expected_ms: float, sd: float, share: float = 0.9, scatter: Scatter | None = None) -> tuple[float, float]:
+        """Predicted interval of a figure that is `expected_ms` at slowness 1, with noise of log sd `sd`, times what `scatter` says."""
         rng = np.random.default_rng(0)
-        values = expected_ms * self.draws(4000, rng) * np.exp(sd * rng.standard_normal(4000))
+        times = rng.choice(SCALES, size=4000, p=scatter.weights) if scatter else 1.0
+        values = expected_ms * self.draws(4000, rng) * np.exp(sd * times * rng.standard_normal(4000))
         low, high = np.quantile(values, [(1 - share) / 2, (1 + share) / 2])
         return float(low), float(high)
 
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """How many times wider than expected the windows of a server scatter: misses in standard deviations, faded, from 1 up."""
+    """Distribution over SCALES of how many times wider than expected a server's windows scatter: neighbours on its machine come and go. A
+    window's bucket is likely by what a normal law of that width has inside of it; what earlier ones said fades.
+    """
 
-    weight: float = 2.0  # windows as expected, to begin with
-    squares: float = 2.0
+    log_weights: Floats = field(default_factory=lambda: -0.5 * (np.log(SCALES) / SCALE_SD) ** 2)
+
+    @property
+    def weights(self) -> Floats:
+        """Probability of each of SCALES."""
+        found = np.exp(self.log_weights - self.log_weights.max())
+        return np.asarray(found / found.sum())
 
     @property
     def scale(self) -> float:
-        """What standard deviations are multiplied by."""
-        return math.sqrt(max(self.squares / self.weight, 1.0))
+        """What standard deviations are multiplied by, in the mean."""
+        return float(self.weights @ SCALES)
 
-    def learn(self, predicted_ms: float, bucket_ms: tuple[float, float], sd: float) -> Scatter:
-        """After a window whose median lies in this bucket, where `predicted_ms` was expected with log sd `sd`."""
-        low, high = bucket_ms
-        off = max(math.log(predicted_ms / high), math.log(low / predicted_ms) if low > 0 else 0.0, 0.0) / sd
-        return Scatter(FADE * self.weight + 1.0, FADE * self.squares + min(off, MOST_OFF) ** 2)
+    def learn(self, level: Level, expected_ms: float, bucket_ms: tuple[float, float], sd: float) -> Scatter:
+        """After a window whose median lies in this bucket, where `expected_ms` was expected at slowness 1 with log sd `sd`."""
+        from scipy.special import ndtr
+
+        low, high = (math.log(max(edge, 1e-9) / expected_ms) if edge < math.inf else math.inf for edge in bucket_ms)
+        width = sd * SCALES[:, None]
+        inside = (ndtr((high - GRID) / width) - ndtr((low - GRID) / width)) @ level.weights
+        return Scatter(FADE * self.log_weights + np.log(np.maximum(inside, 1e-6)))
 
 
 def noise_sd(curve: LatencyCurve, metric: str, rate_per_s: float, count: float) -> float:

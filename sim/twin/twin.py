@@ -183,9 +183,11 @@ class Twin:
             if found.count < 1:
                 continue
             expected_sd = noise_sd(curve, metric, rate * slow, found.count)
-            sd, bucket_ms = expected_sd * server.scatter[metric].scale, _bucket_ms(found)
+            scatter, bucket_ms = server.scatter[metric], _bucket_ms(found)
+            sd = expected_sd * scatter.scale
             row, sure = (
-                SeenLatency(metric, found.quantile_s(0.5) * 1e3, bucket_ms, level.interval_ms(median_ms, sd, p)) for p in (SHOWN, SURE)
+                SeenLatency(metric, found.quantile_s(0.5) * 1e3, bucket_ms, level.interval_ms(median_ms, expected_sd, p, scatter))
+                for p in (SHOWN, SURE)
             )
             rows.append(row)
             outside = outside or not sure.inside
@@ -194,7 +196,7 @@ class Twin:
                 learnt[metric] = level.learn(row.median_ms, median_ms, sd)
             else:
                 learnt[metric] = level.learn(found.mean_s * 1e3, mean_ms, sd)
-            server.scatter[metric] = server.scatter[metric].learn(level.median * median_ms, bucket_ms, expected_sd)
+            server.scatter[metric] = scatter.learn(level, median_ms, bucket_ms, expected_sd)
         server.outside = server.outside + 1 if outside and server.level.learnt >= LEARNT else 0
         if server.outside >= OUTSIDE_AFTER:
             alerts.append(f"{server.url}: outside its predicted interval for {server.outside} windows: not the server that it was")
