@@ -114,19 +114,20 @@ def _state(
     make_router(router, replicas, config.block_size, config.num_gpu_blocks, options)  # which refuses options that none has
     count, settings = len(trace), router_options(router) | dict(options)
     q = requests_of(np.zeros(count, dtype=np.int64), trace.prompt_tokens, trace.output_tokens)
-    calls = np.zeros((count, on.CALL), dtype=np.int64)
-    calls[:, on.FOLLOWER] = -1
+    one_call = np.zeros(on.CALL, dtype=np.int64)
+    one_call[[on.FOLLOWER, on.REPLICA]] = -1
+    calls = np.repeat(one_call[None], count, axis=0)
     following = followers(trace)
     calls[list(following), on.FOLLOWER] = list(following.values())
-    calls[:, on.WAITS] = np.isnan(trace.arrival_s)
-    calls[:, on.REPLICA] = -1
+    calls[np.isnan(trace.arrival_s), on.WAITS] = 1
     names, deepest, remembers = np.zeros(0, dtype=np.int64), 0, _remembers(options, config, shared)
     if shared is not None:
         names, calls[:, on.FIRST_NAME], calls[:, on.DEPTH] = shared.names, shared.begins, shared.lengths if remembers else shared.depths
         if config.enable_prefix_caching:
             q[:, at.NAMES], q[:, at.DEPTH] = shared.begins, shared.depths
             deepest = int(shared.depths.max())
-    calls[:, (on.DRAW, on.NEXT_DRAW)] = _draws(router, replicas, options, count)
+    if replicas > 1:
+        calls[:, (on.DRAW, on.NEXT_DRAW)] = _draws(router, replicas, options, count)
     arrival_s = np.array(trace.arrival_s, dtype=np.float64)
     one = make_core(config, steps, q.ravel(), names, deepest, ranks_of(trace, config), arrival_s, keep=keep, arrays=arrays)
     c = np.zeros(on.COUNTS, dtype=np.int64)
@@ -184,7 +185,7 @@ def _draws(router: str, replicas: int, options: Mapping[str, Any], count: int) -
     if on.ROUTES[router] == on.POWER_OF_TWO:
         policy = PowerOfTwo(seed=options.get("seed", 0))
         found[:] = [policy.draw(replicas) for _ in range(count)]
-    elif on.ROUTES[router] == on.DRAWN and replicas > 1:
+    elif on.ROUTES[router] == on.DRAWN:
         picks, up, nothing = make_router(router, replicas, 0, 0, options), list(range(replicas)), None
         found[:, 0] = [picks.pick(nothing, up, 0) for _ in range(count)]  # type: ignore[arg-type]  # it does not look at the request
     return found

@@ -71,9 +71,10 @@ class Shared(NamedTuple):
 
 def requests_of(arrives: Ints, prompt: Ints, output: Ints) -> Ints:
     """Numbers of requests [request, REQUEST] before they come."""
-    q = np.zeros((len(arrives), at.REQUEST), dtype=np.int64)
+    one = np.zeros(at.REQUEST, dtype=np.int64)
+    one[UNKNOWN] = -1
+    q = np.repeat(one[None], len(arrives), axis=0)  # of a million, every column filled is a pass through memory
     q[:, at.ARRIVES], q[:, at.PROMPT], q[:, at.OUTPUT] = arrives, prompt, output
-    q[:, UNKNOWN] = -1
     return q
 
 
