@@ -1,5 +1,5 @@
 """A run of clients, a router, API servers and equal replicas as one loop over arrays: sim.cluster.clients, fleet and replica for one pool
-that serves, without admission, retries, changes or KV that moves.
+that serves, without admission, retries, changes or a KV store.
 
 Events happen in the order of sim.cluster.clock: at one instant API servers, then replicas' completions by index, then clients, then
 replicas' decisions. As plain Python or compiled, the requests equal those of the event loop to the tick; a property test compares them.
@@ -11,6 +11,8 @@ import math
 
 import sim.cluster.fleet_state as on
 import sim.engine.core_state as at
+from sim.cluster.fleet_events import note_wake, pop, push
+from sim.cluster.fleet_moves import bring, look, set_out
 from sim.cluster.fleet_routes import count_due, first_token, pick, uncount
 from sim.cluster.fleet_state import FleetCore, core_of
 from sim.engine.core import advance
@@ -59,71 +61,24 @@ def serve_fleet(f: FleetCore, given: Given) -> int:
             tell(f, replica, e)
 
 
-def note_wake(f: FleetCore, i: int, e: Core) -> None:
-    """Keep when a replica goes on."""
-    f.loads[i * on.LOAD + on.WAKES], f.loads[i * on.LOAD + on.AFTER_ARRIVALS] = e.s[at.WAKE], e.s[at.AFTER_ARRIVALS]
-
-
-# what happens when
-
-
-def push(f: FleetCore, tick: int, kind: int, call: int) -> None:
-    """Let something happen to a call at a tick, behind what has been due then for longer."""
-    c, events = f.c, f.events
-    c[on.SERIAL] += 1
-    place = c[on.EVENTS]
-    c[on.EVENTS] += 1
-    while place and events[(place - 1) // 2 * on.EVENT + on.TICK] > tick:
-        move(f, (place - 1) // 2, place)
-        place = (place - 1) // 2
-    put(f, place, tick, c[on.SERIAL], kind, call)
-
-
-def put(f: FleetCore, place: int, tick: int, serial: int, kind: int, call: int) -> None:
-    """Fill a place of the heap."""
-    begin = place * on.EVENT
-    f.events[begin], f.events[begin + on.ORDER], f.events[begin + on.KIND], f.events[begin + on.WHOSE] = tick, serial, kind, call
-
-
-def move(f: FleetCore, source: int, place: int) -> None:
-    """Copy an event to another place of the heap."""
-    for i in range(on.EVENT):
-        f.events[place * on.EVENT + i] = f.events[source * on.EVENT + i]
-
-
-def before(f: FleetCore, a: int, tick: int, serial: int) -> bool:
-    """Whether the event at a place comes before (tick, serial)."""
-    own = f.events[a * on.EVENT + on.TICK]
-    return own < tick or (own == tick and f.events[a * on.EVENT + on.ORDER] < serial)
-
-
 def happen(f: FleetCore) -> None:
     """The next event of the heap."""
-    c, events = f.c, f.events
-    kind, call = events[on.KIND], events[on.WHOSE]
-    c[on.EVENTS] -= 1
-    size, last = c[on.EVENTS], c[on.EVENTS] * on.EVENT
-    tick, serial = events[last], events[last + on.ORDER]
-    moved, whose = events[last + on.KIND], events[last + on.WHOSE]
-    place = 0
-    while 2 * place + 1 < size:
-        child = 2 * place + 1
-        if child + 1 < size and before(f, child + 1, events[child * on.EVENT], events[child * on.EVENT + on.ORDER]):
-            child += 1
-        if not before(f, child, tick, serial):
-            break
-        move(f, child, place)
-        place = child
-    put(f, place, tick, serial, moved, whose)
+    kind, call = pop(f)
     if kind == on.ARRIVES:
         due(f, call)
         send_due(f)
     elif kind == on.COMES:
         due(f, call)
     elif kind == on.REACHES:
-        reach(f, call, c[on.NOW] * TICK_S)
+        reach(f, call, f.c[on.NOW] * TICK_S)
     elif kind == on.AT_ENGINE:
-        submit(f, call)
+        at_engine(f, call)
+    elif kind == on.SETS_OUT:
+        if set_out(f, call):
+            brought(f, call)
+    elif kind == on.LOOKS:
+        for i in range(look(f, call)):
+            brought(f, f.moving[f.c[on.CALLS] + i])
     else:
         came_through(f, call)
 
@@ -168,6 +123,7 @@ def send(f: FleetCore, call: int) -> None:
     f.order[c[on.SENT]] = call
     c[on.SENT] += 1
     f.calls[call * on.CALL + on.REPLICA] = pick(f, call)
+    f.loads[f.calls[call * on.CALL + on.REPLICA] * on.LOAD + on.INSIDE] += 1
     f.calls[call * on.CALL + on.REACHED] = c[on.NOW] + c[on.DISPATCH]
     count_due(f)
     if c[on.DISPATCH]:
@@ -256,10 +212,23 @@ def hand_over(f: FleetCore, call: int, now_s: float) -> None:
     if ready > f.c[on.NOW]:
         push(f, ready, on.AT_ENGINE, call)
     else:
-        submit(f, call)
+        at_engine(f, call)
 
 
 # engines
+
+
+def at_engine(f: FleetCore, call: int) -> None:
+    """A call is at its engine, perhaps before KV that another replica has."""
+    if not f.c[on.FETCH] or not bring(f, call):
+        submit(f, call)
+
+
+def brought(f: FleetCore, call: int) -> None:
+    """The KV of a call has come from another replica."""
+    tokens = f.calls[call * on.CALL + on.BROUGHT] * f.c[on.BLOCK]
+    f.q[call * at.REQUEST + at.COMES_WITH] = f.q[call * at.REQUEST + at.CACHED] = tokens
+    submit(f, call)
 
 
 def submit(f: FleetCore, call: int) -> None:
@@ -288,6 +257,7 @@ def tell(f: FleetCore, i: int, e: Core) -> None:
 
 def finished(f: FleetCore, call: int, place: int) -> None:
     """The last token, at this place of its iteration, is on its way to the client."""
+    f.loads[f.calls[call * on.CALL + on.REPLICA] * on.LOAD + on.INSIDE] -= 1
     ticks = to_ticks(f.x[on.RESPONSE_S] + place * f.x[on.TOKEN_S])
     if ticks > 0:
         push(f, f.c[on.NOW] + ticks, on.THROUGH, call)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ import sim.engine.core_state as at
 from sim.cluster import fleet_core as plain
 from sim.cluster.fleet_state import FleetCore, core_of
 from sim.cluster.policies import PowerOfTwo
+from sim.cluster.pools import MOST
 from sim.cluster.router import make_router, router_options
 from sim.engine import compiled as compiler
 from sim.engine.config import EngineConfig
@@ -45,6 +46,18 @@ class FleetRun:
     ended: int
 
 
+class Moves(NamedTuple):
+    """KV that comes to a replica from another, `source` of sim.cluster.pools.FETCHES: bandwidths in bytes/s of a replica's link and of one
+    that all share, a latency, and the bytes of so many blocks of a prompt.
+    """
+
+    source: str
+    nic_bytes_per_s: float
+    shared_bytes_per_s: float
+    latency_s: float
+    kv_bytes: NDArray[np.float64]
+
+
 def covers_router(router: str, options: Mapping[str, Any], replicas: int, config: EngineConfig, shared: Shared | None) -> bool:
     """Whether a router's picks are those of sim.cluster.fleet_routes: it knows what it has sent, and loads as they are."""
     if router not in on.ROUTES or options.get("snapshot_s") or options.get("view", "sent") != "sent":
@@ -71,12 +84,13 @@ def serve_calls(
     options: Mapping[str, Any],
     max_concurrency: int | None,
     shared: Shared | None,
+    moves: Moves | None = None,
     *,
     keep: bool,
     compiled: bool,
 ) -> FleetRun:
     """Serve a trace on equal replicas behind a router that is covered. Raises OverflowError for more than sim.ticks.MOST_TICKS."""
-    f = _state(trace, config, steps, host, replicas, router, options, max_concurrency, shared, keep, compiled)
+    f = _state(trace, config, steps, host, replicas, router, options, max_concurrency, shared, moves, keep, compiled)
     given = given_of(steps, compiled)
     go_on = compiler.resolved(f, given) if compiled else plain.serve_fleet
     logs = [Log() for _ in range(replicas)]
@@ -107,6 +121,7 @@ def _state(
     options: Mapping[str, Any],
     max_concurrency: int | None,
     shared: Shared | None,
+    moves: Moves | None,
     keep: bool,
     arrays: bool,
 ) -> FleetCore:
@@ -140,6 +155,10 @@ def _state(
     idle = 0.0 if settings.get("idle_scores_zero") else 1.0
     x = [host.request_s, host.prompt_token_s, host.response_s, host.token_s]
     x += [settings.get("overload_factor", 0.0), settings.get("decode_weight", 0.0), idle]
+    links, most = np.zeros((2 * replicas + 1, on.LINK)), count if moves and shared else 0  # transfers
+    if moves and shared:
+        c[[on.FETCH, on.LATENCY]] = on.FROM_MOST if moves.source == MOST else on.FROM_BUSIEST, to_ticks(moves.latency_s)
+        links[:-1, on.BANDWIDTH], links[-1, on.BANDWIDTH] = moves.nic_bytes_per_s, moves.shared_bytes_per_s
     several = {name: _several(getattr(one, name), replicas, arrays) for name in on.OF_REPLICAS}
     columns = {
         "c": c,
@@ -152,7 +171,11 @@ def _state(
         "loads": loads.ravel(),
         "holders": np.zeros(c[on.NAMES], dtype=np.int64),
         "stamps": np.zeros(replicas * c[on.NAMES] if remembers else 0, dtype=np.int64),
-        "events": np.zeros((count + 1) * on.EVENT, dtype=np.int64),
+        "events": np.zeros((count + 1 + 2 * most) * on.EVENT, dtype=np.int64),
+        "transfers": np.zeros(most * on.TRANSFER),
+        "moving": np.zeros(2 * most, dtype=np.int64),
+        "links": links.ravel(),
+        "kv_bytes": moves.kv_bytes if moves else np.zeros(0),
     }
     own: dict[str, Any] = columns if arrays else {name: column.tolist() for name, column in columns.items() if name != "stamps"}
     own["stamps"] = columns["stamps"] if arrays else columns["stamps"].data  # a run touches little of it

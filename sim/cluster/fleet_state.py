@@ -15,7 +15,9 @@ FREE, HELD, HELD_HEAD, HELD_TAIL, EVENTS, SERIAL, NOW, NEXT, SENT, ENDED, AT = (
 ALONE = next(_places)  # another fleet drives the engine AT, and each call lets it go on once
 WINDOW, COUNTED = (next(_places) for _ in range(2))  # ticks from a pick until it counts in a load; how many of `order` do
 REMEMBERS, NAMES, STAMPS = (next(_places) for _ in range(3))  # blocks of a replica that the router remembers, 0: all; names; blocks sent
+FETCH, LATENCY, MOVING, MOVED, LOOK = (next(_places) for _ in range(5))  # transfers, when they last advanced, the latest look at them
 COUNTS = next(_places)
+FROM_MOST, FROM_BUSIEST = 1, 2  # values of FETCH
 # `x`: seconds of the host, and options of policies
 REQUEST_S, PROMPT_TOKEN_S, RESPONSE_S, TOKEN_S, OVERLOAD, DECODE_WEIGHT, IDLE_SCORE = range(7)
 # `calls`: CALL numbers each
@@ -24,18 +26,27 @@ FOLLOWER, WAITS, FIRST_NAME, DEPTH, DRAW, NEXT_DRAW = (next(_places) for _ in ra
 REPLICA, REACHED, DECISION, NEW, BEHIND = (next(_places) for _ in range(5))  # NEW: its prompt tokens that count as pending
 LOADS = next(_places)  # whether its replica's load has it: NOT_YET, ITS_OWN or NEVER_MORE
 STAMP, LATER = (next(_places) for _ in range(2))  # blocks sent before its own; the next call sent to its replica
+SOURCE, BROUGHT = (next(_places) for _ in range(2))  # replica from which KV comes, and blocks of the prompt that it has there
 CALL = next(_places)
 NOT_YET, ITS_OWN, NEVER_MORE = range(3)
 # `loads`: LOAD numbers of each replica
 _places = count()
 REQUESTS, PENDING, ONGOING, KNOWN = (next(_places) for _ in range(4))  # as sim.cluster.policies.Load; blocks of the call that is routed
+INSIDE = next(_places)  # calls sent to it and not finished
 SERVER_HEAD, SERVER_TAIL, SERVING, SINCE, LEAVES, WAKES, AFTER_ARRIVALS = (next(_places) for _ in range(7))
 REMEMBERED, OLDEST, OLDEST_PLACE, LATEST = (next(_places) for _ in range(4))  # blocks; first call with such, and block of it; last call
 LOAD = next(_places)
 # `events`: a heap by (tick, serial), EVENT numbers each
 TICK, ORDER, KIND, WHOSE = range(4)
 EVENT = 4
-ARRIVES, COMES, REACHES, AT_ENGINE, THROUGH = range(5)  # kinds
+ARRIVES, COMES, REACHES, AT_ENGINE, THROUGH, SETS_OUT, LOOKS = range(7)  # kinds
+# `transfers`: TRANSFER numbers of each call, in bytes and bytes/s; `links`: LINK numbers of each replica's way out and in, and of one that
+# all share; a transfer takes HOPS of them
+LEFT, LEAST, RATE, GROWS = range(4)
+TRANSFER = 4
+BANDWIDTH, ROOM, GROWING = range(3)
+LINK = 3
+HOPS = 3
 
 DRAWN, LEAST_REQUESTS, POWER_OF_TWO, PENDING_TOKENS, PREFIX_AFFINITY, LMETRIC, UNIFIED = range(7)  # policies
 ROUTES = {
@@ -68,6 +79,10 @@ class FleetCore(NamedTuple):
     holders: Ints  # [names] a bit for each replica that was sent the block
     stamps: Ints  # [replicas * names] blocks sent by the time that the replica was last sent this one; 0: not remembered
     events: Ints
+    transfers: Any
+    moving: Ints  # [2 * calls] those with KV under way, and behind all calls those of which it has come
+    links: Any
+    kv_bytes: Any  # [blocks] of the first so many blocks of a prompt
     s: Any
     q: Ints
     w: Any

@@ -179,7 +179,9 @@ class ArrayEngine:
 def _alone(core: Core) -> on.FleetCore:
     """A fleet of one engine in arrays, to which something else sends requests."""
     columns: dict[str, Any] = {name: np.zeros(1, dtype=np.int64) for name in on.FleetCore._fields}
-    columns |= {name: np.zeros(1) for name in ("x", "think_s", "leaves", "given")} | {"c": np.zeros(on.COUNTS, dtype=np.int64)}
+    columns |= {name: np.zeros(1) for name in ("x", "think_s", "leaves", "given", "transfers", "links", "kv_bytes")} | {
+        "c": np.zeros(on.COUNTS, dtype=np.int64)
+    }
     columns["c"][[on.ALONE, on.NEXT]] = 1
     for name, column in core._asdict().items():
         columns[name] = column.reshape(1, -1) if name in on.OF_REPLICAS else column

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sim import ticks
-from sim.cluster import fleet_core, fleet_routes, fleet_state
+from sim.cluster import fleet_core, fleet_events, fleet_moves, fleet_routes, fleet_state
 from sim.cluster.fleet_core import serve_fleet
 from sim.cost import batch, smooth, step_time, work
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
@@ -54,7 +54,8 @@ _FORMULA: tuple[Any, ...] = (
     ticks.to_ticks,
 )
 # modules of the engine, those that are called before those that call them
-_ENGINE = (core_log_rows, core_kv, core_parts, core_time, core_decide, core_iterations, core, fleet_state, fleet_routes, fleet_core)
+_ENGINE = (core_log_rows, core_kv, core_parts, core_time, core_decide, core_iterations, core)
+_FLEET = (fleet_state, fleet_events, fleet_routes, fleet_moves, fleet_core)
 
 # nothing is allocated: no references are counted
 _HOW = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -170,7 +171,7 @@ def _entry(f: fleet_state.FleetCore, coefficients: Any, rates: Any) -> int:
 def _compilable() -> Iterator[Any]:
     """All functions that are compiled, those that are called before those that call them."""
     yield from _FORMULA
-    for module in _ENGINE:
+    for module in (*_ENGINE, *_FLEET):
         yield from _functions(module)
     yield _entry
 

@@ -8,11 +8,11 @@ import sim.engine.core_state as at
 from sim.cost.batch import BatchShape, chunk_pairs, from_sums
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.engine.core_decide import note_state
-from sim.engine.core_kv import take
+from sim.engine.core_kv import slot_of, take
 from sim.engine.core_log_rows import log_chunk, log_row, log_setback
-from sim.engine.core_parts import bisect_running, drop_decode, expect_shared, heap_pop, heap_push, leave, push_unsent, release
+from sim.engine.core_parts import bisect_running, drop_decode, expect_shared, fill_shared, heap_pop, heap_push, leave, push_unsent, release
 from sim.engine.core_state import Core
-from sim.engine.core_time import after, let_pass, send_at_end
+from sim.engine.core_time import after, cut, let_pass, send_at_end
 from sim.engine.step_clock import late_share, on_chord, staged_s
 from sim.ticks import Stretch, elapsed, to_ticks
 
@@ -207,7 +207,9 @@ def pass_stretch(e: Core) -> None:
     if s[at.KEEP]:
         e.rows[(s[at.ROWS] - 1) * at.ROW + at.R_N] = n
     if n > 1:
-        take(e, blocks_due(e, n))
+        if not s[at.TAKEN]:
+            take(e, blocks_due(e, n))
+        s[at.TAKEN] = 0
         s[at.DECIDES] = s[at.PLAN_ENDS]
         if s[at.OVERLAP]:
             s[at.ENDS] += elapsed(s[at.FIRST], s[at.INCREMENT], n) - s[at.FIRST]
@@ -227,6 +229,23 @@ def blocks_due(e: Core, n: int) -> int:
     for i in range(clock, clock + (n - 1) % size):
         blocks += due[i % size]
     return blocks
+
+
+def cached_blocks(e: Core, request: int, now: int) -> int:
+    """Leading blocks of a request's prompt that the cache holds: of the planned iterations those have their blocks that were decided before
+    `now`. Blocks of answers are found as those do who ask when the answer is over.
+    """
+    s, found = e.s, 0
+    if s[at.PLANNED] > 1 and not s[at.TAKEN]:
+        cut(e, now)
+        if s[at.PLANNED] > 1:
+            take(e, blocks_due(e, s[at.PLANNED]))
+            s[at.TAKEN] = 1
+    fill_shared(e, s[at.CLOCK] + s[at.PLANNED] - 1, s[at.ADMISSIONS])
+    most, name = min(e.q[request + at.DEPTH], (e.q[request + at.PROMPT] - 1) // s[at.BLOCK]), e.q[request + at.NAMES]
+    while found < most and e.table[slot_of(e, e.names[name + found])]:
+        found += 1
+    return found
 
 
 def with_room(e: Core, most: int) -> int:

@@ -32,6 +32,7 @@ ADMISSIONS, PARTIAL, PARTIAL_DONE, LEAVING, SHARES, FINISHING, FILLING, SEATS = 
 FREE, UNHASHED, OLDEST, NEWEST, NODES, NODE_FREE = (next(_places) for _ in range(6))
 DECIDES, ENDS, UNDER_WAY, UNSENT, SENDING, SENDS_AT, SENT = (next(_places) for _ in range(7))
 PLANNED, PLAN_ENDS, OPEN, ORIGIN, FIRST, INCREMENT = (next(_places) for _ in range(6))
+TAKEN = next(_places)  # whether planned iterations have their blocks
 NEEDED, NEEDED_OCTAVE, OCTAVE, PRICED, START, TOKENS, HITS, OWN, WATCH = (next(_places) for _ in range(9))
 WAS_RUNNING, WAS_USED, ADMITTED, PREEMPTED, REQUEUED, LACKS, ROWS, ENTRIES = (next(_places) for _ in range(8))
 SCALARS = next(_places)

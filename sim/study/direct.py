@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import sim.engine.core_state as at
 from sim.cluster.admission import NO_LIMITS
-from sim.cluster.fleet_runs import FleetRun, covers_router, ranks_of, serve_calls
+from sim.cluster.fleet_runs import FleetRun, Moves, covers_router, ranks_of, serve_calls
 from sim.cluster.policies import AFFINITY, FALLBACK
 from sim.cluster.pools import SERVE
 from sim.cluster.router import make_router
@@ -47,6 +47,7 @@ from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace
 
 if TYPE_CHECKING:
+    from sim.study.fleet_spec import Fleet
     from sim.study.studied import PlannedPool, Study
 
 Ints = NDArray[np.int64]
@@ -63,8 +64,8 @@ class Arrivals:
     decision: str
 
 
-def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None) -> str:
-    """Why a run is not served by one call of the array engine, but event by event; nothing where it is."""
+def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None, keep: bool = True) -> str:
+    """Why a run, whose log one would `keep`, is not served by one call of the array engine, but event by event; nothing where it is."""
     fleet, spec, config, steps = study.whole_fleet, pools[0].spec, pools[0].config, pools[0].cost(draw).steps
     router, options = spec.deployment.router, spec.deployment.router_options
 
@@ -75,7 +76,7 @@ def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, dra
         (len(pools) > 1 or spec.role != SERVE, "several pools"),
         (fleet.changes, "replicas that start or fail"),
         (fleet.scaling, "an autoscaler"),
-        (fleet.store or spec.fetch is not None, "KV that moves"),
+        (fleet.store or (spec.fetch is not None and (keep or not wait_in_turn(trace))), "KV that moves"),
         (spec.max_in_flight is not None or spec.max_prompt_tokens is not None, "limits of a pool"),
         (study.deployment.admission != NO_LIMITS, "admission"),
         (trace.cancel_s, "clients that give up"),
@@ -136,7 +137,25 @@ def run_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw:
     """The run, as sim.cluster.simulation would have it; nothing of `event_by_event` may hold. `keep` keeps the iteration log."""
     pool, config, d = pools[0], pools[0].config, pools[0].spec.deployment
     router = d.router, dict(d.router_options), study.workload.max_concurrency
-    return serve_directly(trace, config, pool.cost(draw), pool.host, pool.spec.most, *router, keep=keep)
+    moves = _moves(study.whole_fleet, pool, trace) if pool.spec.fetch else None
+    return serve_directly(trace, config, pool.cost(draw), pool.host, pool.spec.most, *router, moves, keep=keep)
+
+
+def wait_in_turn(trace: Trace) -> bool:
+    """Whether a session's turns are sent after the answers that they repeat: blocks of answers are then asked for when all are there."""
+    seen: set[str | None] = set()
+    for session, at_s in zip(trace.session_ids, trace.arrival_s.tolist(), strict=True):
+        if session in seen and session is not None and not math.isnan(at_s):
+            return False
+        seen.add(session)
+    return True
+
+
+def _moves(fleet: Fleet, pool: PlannedPool, trace: Trace) -> Moves:
+    running = pool.spec.pool(pool.config, pool.host, [None], lambda: None)  # type: ignore[list-item,arg-type,return-value]  # engines do not matter
+    blocks = int((trace.prompt_tokens + trace.output_tokens).max()) // pool.config.block_size
+    kv_bytes = np.array([running.kv_bytes(count * pool.config.block_size) for count in range(blocks + 1)])
+    return Moves(str(pool.spec.fetch), pool.spec.bytes_per_s, fleet.network.shared_bytes_per_s, fleet.network.latency_s, kv_bytes)
 
 
 def serve_directly(
@@ -148,6 +167,7 @@ def serve_directly(
     router: str = "round-robin",
     options: Mapping[str, Any] | None = None,
     max_concurrency: int | None = None,
+    moves: Moves | None = None,
     *,
     keep: bool = True,
     fast: bool | None = None,
@@ -159,11 +179,11 @@ def serve_directly(
     given = dict(options or {})
     shared = _shared(trace, config.block_size, config.max_model_len)
     fast = compiled.worth(int(trace.output_tokens.sum())) if fast is None else fast
-    apart = not fast and _apart(trace, router, given, max_concurrency) if apart is None else apart
+    apart = not fast and not moves and _apart(trace, router, given, max_concurrency) if apart is None else apart
     if apart:
         run = _one_by_one(trace, config, cost, host, replicas, router, given, shared, keep=keep)
     else:
-        limits = replicas, router, given, max_concurrency, shared
+        limits = replicas, router, given, max_concurrency, shared, moves
         run = serve_calls(trace, config, cost.steps, host, *limits, keep=keep, compiled=fast)
     return _record(trace, run, config, cost, host, replicas, router, keep=keep)
 

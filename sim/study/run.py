@@ -108,13 +108,13 @@ def run_planned(
     return _run(study, pools, trace, draw, stepped, keep_iterations, on_progress)
 
 
-def runs_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None) -> bool:
-    """Whether the array engine serves the run (sim.study.direct), and keeps its log at no great cost."""
-    return not event_by_event(study, pools, trace, draw)
+def runs_directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None = None, keep: bool = True) -> bool:
+    """Whether the array engine serves the run (sim.study.direct), and would `keep` its log at no great cost."""
+    return not event_by_event(study, pools, trace, draw, keep)
 
 
 def _directly(study: Study, pools: Sequence[PlannedPool], trace: Trace, draw: int | None, keep: bool) -> RunRecord | None:
-    if not runs_directly(study, pools, trace, draw):
+    if not runs_directly(study, pools, trace, draw, keep):
         return None
     try:
         return run_directly(study, pools, trace, draw, keep=keep)

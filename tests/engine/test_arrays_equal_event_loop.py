@@ -15,10 +15,13 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
+from sim.cluster.fleet_runs import Moves
 from sim.cluster.fleet_state import ROUTES
+from sim.cluster.network import NETWORK, NetworkSpec
+from sim.cluster.pools import FETCHES, Pool
 from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import make_router, router_options
-from sim.cluster.simulation import simulate
+from sim.cluster.simulation import simulate_pools
 from sim.cost.batch import BatchShape
 from sim.cost.step_time import attention_s, step_terms
 from sim.engine import compiled
@@ -28,11 +31,12 @@ from sim.engine.core_log import Expanded
 from sim.engine.registry import make_scheduler
 from sim.engine.step_clock import IterationCost
 from sim.rates.serving import HostRates
-from sim.results.record import RunRecord
+from sim.results.record import AT_ENGINE, RunRecord
 from sim.study.direct import serve_directly
 from sim.ticks import TICK_S
+from sim.workload.content import Grown, SystemPrompt
 from sim.workload.sources import TraceSource
-from sim.workload.trace import Trace
+from sim.workload.trace import Trace, TraceBuilder
 from tests.engine.test_array_engine_equals_event_loop import COSTS, HOSTS, calls, limits, traces
 from tests.examples import examples
 
@@ -50,18 +54,31 @@ class Case:
     options: Mapping[str, Any]
     clients: int | None
     together: bool
+    moves: Moves | None = None
 
     def event_by_event(self) -> RunRecord:
-        return simulate(
-            TraceSource(self.trace, self.config.block_size),
-            [SteppedEngine(make_scheduler(self.config), self.cost) for _ in range(self.replicas)],
-            router=make_router(self.router, self.replicas, self.config.block_size, self.config.num_gpu_blocks, self.options),
-            host=self.host,
-            max_concurrency=self.clients,
+        size = self.config.block_size
+        moved = (
+            {
+                "fetch": self.moves.source,
+                "kv_bytes": lambda tokens: self.moves.kv_bytes[tokens // size],
+                "nic_bytes_per_s": self.moves.nic_bytes_per_s,
+                "block_size": size,
+            }
+            if self.moves
+            else {}
         )
+        pool = Pool(
+            [SteppedEngine(make_scheduler(self.config), self.cost) for _ in range(self.replicas)],
+            make_router(self.router, self.replicas, size, self.config.num_gpu_blocks, self.options),
+            self.host,
+            **moved,
+        )
+        network = NetworkSpec(self.moves.latency_s, self.moves.shared_bytes_per_s) if self.moves else NETWORK
+        return simulate_pools(TraceSource(self.trace, size), [pool], network=network, max_concurrency=self.clients)
 
     def in_arrays(self, *, fast: bool = False, keep: bool = True) -> RunRecord:
-        asked = self.trace, self.config, self.cost, self.host, self.replicas, self.router, self.options, self.clients
+        asked = self.trace, self.config, self.cost, self.host, self.replicas, self.router, self.options, self.clients, self.moves
         return serve_directly(*asked, keep=keep, fast=fast, apart=not fast and not self.together)
 
 
@@ -97,6 +114,34 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+@st.composite
+def moving(draw: st.DrawFn) -> Case:
+    """Turns of sessions that meet other replicas than those that have their KV."""
+    case, block = draw(cases().filter(lambda case: case.together and case.config.policy == "fcfs")), draw(st.sampled_from([1, 4, 16]))
+    builder, grown, now, longest = TraceBuilder("turns"), dict[str, int](), 0.0, 1
+    for index in range(draw(st.integers(4, 30))):
+        session = draw(st.sampled_from("abcdef"))
+        before = grown.get(session, 0)
+        content = Grown(before - draw(st.sampled_from([0, 0, block]))) if before else SystemPrompt("one", 4 * block)
+        now += 0.0 if before else draw(st.sampled_from([0.0, 0.02, 0.4]))
+        prompt, output = (before or 4 * block) + draw(st.integers(1, 5 * block)), draw(st.integers(1, 3 * block))
+        think_s = draw(st.sampled_from([0.0, 0.02, 0.5])) if before else 0.0
+        sizes = {"prompt_tokens": prompt, "output_tokens": output, "session_id": session, "content": content, "think_s": think_s}
+        builder.add(f"call {index}", arrival_s=None if before else now, **sizes)
+        grown[session] = prompt + output
+        longest = max(longest, prompt + output)
+    config = draw(limits(block, longest))
+    rates = st.sampled_from([np.inf, 1e3, 7e4, 3e6])  # bytes/s: a block of 100 takes from a moment to longer than its computing would
+    kv_bytes = 100.0 * np.arange(longest // block + 1)
+    return replace(
+        case,
+        trace=builder.build(),
+        config=replace(config, enable_prefix_caching=True),
+        replicas=draw(st.integers(2, 4)),
+        moves=Moves(draw(st.sampled_from(FETCHES)), draw(rates), draw(rates), draw(st.sampled_from([0.0, 0.003])), kv_bytes),
+    )
+
+
 def in_floats(log: Expanded, which: Any) -> tuple[Any, Any]:
     """Terms of some logged iterations, and the seconds of their decodes' KV, by Python's arithmetic."""
     shape, shown = log._shape(log._row[which], log._later[which])
@@ -111,8 +156,8 @@ def in_floats(log: Expanded, which: Any) -> tuple[Any, Any]:
     return terms, decodes
 
 
-def sorted_rows(columns: dict[str, Any]) -> Any:
-    table = np.array(list(columns.values())).T
+def sorted_rows(columns: dict[str, Any], but: int = -1) -> Any:
+    table = np.array([column[columns["event_kind"] != but] for column in columns.values()]).T
     return table[np.lexsort(table.T)] if len(table) else table
 
 
@@ -129,7 +174,7 @@ def same(case: Case, *, fast: bool = False) -> None:
     for name, values in slow.chunks.items():
         np.testing.assert_array_equal(quick.chunks[name], values, name)
     # who pauses in one iteration has no order
-    np.testing.assert_array_equal(sorted_rows(quick.events), sorted_rows(slow.events))
+    np.testing.assert_array_equal(sorted_rows(quick.events), sorted_rows(slow.events, AT_ENGINE))
     np.testing.assert_array_equal(np.sort(quick.stall_s), np.sort(slow.stall_s))
     # a root of two powers, each within a digit in numpy and in Python, comes out within three; so do the sums that the launches' two are of
     digits = 16 * np.spacing(slow.iterations["duration_s"])
@@ -145,12 +190,13 @@ def same(case: Case, *, fast: bool = False) -> None:
     event("preempts" if slow.requests["preemptions"].any() else "no preemption")
     event("by priority" if case.config.policy == "priority" else "first come, first served")
     event("together" if case.together else "apart")
+    event("KV moves" if case.moves and (slow.events["event_kind"] == AT_ENGINE).any() else "KV stays")
     event("hits" if slow.requests["cached_tokens"].any() else "no hits")
     event("waits" if slow.iterations["waiting"].any() else "nobody waits")
 
 
 @settings(max_examples=examples(250), derandomize=True)
-@given(cases())
+@given(cases() | moving())
 def test_same_run_to_the_last_bit(case: Case) -> None:
     same(case)
 
@@ -169,7 +215,7 @@ def test_columns_of_a_trace_need_not_lie_side_by_side() -> None:
 
 @pytest.mark.slow
 @settings(max_examples=10_000)
-@given(cases())
+@given(cases() | moving())
 def test_same_run_of_ten_thousand_workloads(case: Case) -> None:
     same(case)
 
@@ -177,6 +223,6 @@ def test_same_run_of_ten_thousand_workloads(case: Case) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not compiled.available(), reason="numba is not installed")
 @settings(max_examples=2_000)
-@given(cases())
+@given(cases() | moving())
 def test_same_run_of_two_thousand_workloads_compiled(case: Case) -> None:
     same(case, fast=True)
