@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import lsq_linear
 from scipy.special import ndtri
 
 from calibrate.served.launches import HOSTS_SD, launch_factor
@@ -179,15 +178,25 @@ def _from_windows(run: ServedRun, rates: RateDraws, rungs: Sequence[Experiment])
         c_seq = np.atleast_1d(np.asarray(r.c_seq_s, float))
         rest = np.asarray(sum(step_terms(work, replace(r, c0_s=0.0, c_seq_s=0.0), np)), float)
         target = 1 - np.broadcast_to(rest, (len(n), len(c_seq))) / windows[:, None]
-        designs = (np.column_stack([1 / windows, c * n / windows]) for c in c_seq)
-        found = [lsq_linear(design, target[:, d], bounds=([MIN_C0_S, 0.0], np.inf)).x for d, design in enumerate(designs)]
-        return np.array(found)[:, 0], np.array(found)[:, 1]
+        return least_squares(np.broadcast_to(1 / windows[:, None], target.shape), n[:, None] * c_seq / windows[:, None], target)
 
     (c0, shown), (c0_draws, at_draws) = solved(rates.point), solved(rates.draws)
     fitted = with_c0(rates, float(c0[0]), c0_draws, Provenance(Origin.SERVED, "true-decode windows as served"))
     # a draw whose own per-sequence cost is too low shows more than all of it: cut at one, its cost as served would be wrong
     share = min(float(shown[0]), 1.0)
     return replace(fitted, source=rates.source.after(f"serving overhead from {len(rungs)} decode windows")), share, at_draws
+
+
+def least_squares(a: Array, b: Array, target: Array) -> tuple[Array, Array]:
+    """(x, y), x at least MIN_C0_S and y at least 0, that bring a x + b y nearest to the target, column by column [row, column]: where the
+    nearest is out of bounds, it lies on the nearer of their two edges.
+    """
+    aa, ab, bb, at, bt = (np.sum(u * v, axis=0) for u, v in ((a, a), (a, b), (b, b), (a, target), (b, target)))
+    x, y = (at * bb - bt * ab) / (aa * bb - ab**2), (bt * aa - at * ab) / (aa * bb - ab**2)
+    edges = (MIN_C0_S + 0 * aa, np.maximum((bt - MIN_C0_S * ab) / bb, 0.0)), (np.maximum(at / aa, MIN_C0_S), 0 * aa)
+    first, other = (np.sum((a * x + b * y - target) ** 2, axis=0) for x, y in edges)
+    inside = (x >= MIN_C0_S) & (y >= 0.0)
+    return tuple(np.where(inside, free, np.where(first <= other, *pair)) for free, *pair in zip((x, y), *edges, strict=True))
 
 
 def _closed(

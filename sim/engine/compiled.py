@@ -31,8 +31,11 @@ from sim.engine import step_clock as iteration
 from sim.engine.core_iterations import Given
 from sim.engine.replica_runs import PlainPolicy
 from sim.files import replacing
+from sim.workload.trace import Trace
 
 # Output tokens at which plain Python takes as long as loading machine code does (a tenth of a second), or making it (half a minute).
+# A request takes as long as so many, however short its answer.
+TOKENS_OF_A_REQUEST = 200
 WORTH_TOKENS = 100_000
 WORTH_MAKING = 50_000_000
 OFF = "SIMCTL_NO_NUMBA"  # set: plain Python always
@@ -73,14 +76,15 @@ def _installed() -> bool:
     return find_spec("numba") is not None
 
 
-def worth(output_tokens: int) -> bool:
-    """Whether compiled code serves these output tokens, and as many as were asked about before, sooner, its loading included; or its
-    making, where none is cached yet.
+def worth(trace: Trace) -> bool:
+    """Whether compiled code serves a trace, and as much as was asked about before, sooner, its loading included; or its making, where none
+    is cached yet.
     """
     if not available() or _loaded.cache_info().currsize:
         return available()
-    _asked_about[0] += output_tokens
-    return _asked_about[0] >= WORTH_TOKENS and (output_tokens >= WORTH_MAKING or warm())
+    tokens = int(trace.output_tokens.sum())
+    _asked_about[0] += tokens + TOKENS_OF_A_REQUEST * len(trace)
+    return _asked_about[0] >= WORTH_TOKENS and (tokens >= WORTH_MAKING or warm())
 
 
 @cache

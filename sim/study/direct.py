@@ -178,7 +178,7 @@ def serve_directly(
     """
     given = dict(options or {})
     shared = _shared(trace, config.block_size, config.max_model_len)
-    fast = compiled.worth(int(trace.output_tokens.sum())) if fast is None else fast
+    fast = compiled.worth(trace) if fast is None else fast
     apart = not fast and not moves and _apart(trace, router, given, max_concurrency) if apart is None else apart
     if apart:
         run = _one_by_one(trace, config, cost, host, replicas, router, given, shared, keep=keep)

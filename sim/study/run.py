@@ -138,7 +138,7 @@ def run_fast(
     if any(pool.config.enable_prefix_caching for pool in pools):
         shared = shared_blocks(trace, config.block_size, config.max_model_len)
 
-    quick = worth(int(trace.output_tokens.sum()))
+    quick = worth(trace)
 
     def fast(config: EngineConfig, cost: IterationCost) -> Engine:
         return ArrayEngine(config, cost.steps, shared, numbers, quick)

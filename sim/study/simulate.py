@@ -257,7 +257,7 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
     direct = runs_directly(study, pools, trace)
     few = len(record.iterations["start_s"]) <= (LOGGED_DIRECTLY_UP_TO if direct else LOGGED_UP_TO)
     logged = keep_iterations and few and (direct or bool(draws))
-    each = in_threads if direct and worth(int(trace.output_tokens.sum())) else _in_turn
+    each = in_threads if direct and worth(trace) else _in_turn
     if draws is None:
         others = _fast_draws(study, pools, logged, each)
     else:
