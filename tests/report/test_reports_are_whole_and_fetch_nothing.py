@@ -1,5 +1,6 @@
 """A report is one file: nothing to fetch, every picture with its question, its units and its reading, small enough to mail."""
 
+import json
 import re
 
 import pytest
@@ -19,6 +20,13 @@ EXPECTED = {
     "scores": {"coverage", "errors", "bias"},
     "posterior": {"rates", "held_out"},
 }
+
+
+def test_the_page_of_a_plan_says_why():
+    path = results()["plan"]
+    why = json.loads(path.read_text())["reasons"]
+    assert (why[0][:4], why[-1][:5]) == ("Why ", "With ")
+    assert [note for note in part_of(path).notes if note in why] == why
 
 
 @pytest.mark.parametrize("kind", EXPECTED)
