@@ -226,8 +226,8 @@ def _meaning(function: FunctionType) -> list[Any]:
     code, names = function.__code__, function.__globals__
     constants = [each for each in code.co_consts if each != function.__doc__]
     read: list[Any] = [code.co_code.hex(), constants, code.co_varnames, code.co_names]
+    modules = [each for each in map(names.get, code.co_names) if isinstance(each, ModuleType)]
     for name in code.co_names:
-        modules = [each for each in (names.get(other) for other in code.co_names) if isinstance(each, ModuleType)]
         for value in (names.get(name), *(getattr(module, name, None) for module in modules)):
             if isinstance(value, int | float | str | tuple):
                 read.append((name, value))

@@ -8,6 +8,7 @@ the fleet of sim.cluster.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -99,10 +100,28 @@ def _apart(trace: Trace, router: str, options: Mapping[str, Any], max_concurrenc
 # drawn once for all draws of the rates
 
 
-@lru_cache(maxsize=4)
+class _Prompts:
+    """A trace, equal to one whose calls come at other times."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self._columns = trace.contents, trace.prompt_tokens, trace.output_tokens, trace.session_ids
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self._columns)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Prompts) and all(map(operator.is_, self._columns, other._columns))
+
+
 def _shared(trace: Trace, block_size: int, max_model_len: int) -> Shared | None:
     """Names of KV blocks that several requests begin with, if any do."""
-    chains, depths = TraceSource(trace, block_size, max_model_len).named_blocks()
+    return _shared_by(_Prompts(trace), block_size, max_model_len)
+
+
+@lru_cache(maxsize=4)
+def _shared_by(prompts: _Prompts, block_size: int, max_model_len: int) -> Shared | None:
+    chains, depths = TraceSource(prompts.trace, block_size, max_model_len).named_blocks()
     if not any(depths):
         return None
     names, begins, distinct = names_of(chains)
