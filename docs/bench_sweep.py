@@ -55,11 +55,11 @@ def speed_up(folder: Path) -> None:
     from simctl.scenario import load_scenario
     from simctl.sweep_cell import answered
     from simctl.sweep_workers import dask_pool
-    from simctl.sweeping import asked_of
+    from simctl.sweeping import tasks_of
 
     study = folder / "study.yaml"
     study.write_text(STUDY.format(requests=400))
-    cells = dict(enumerate(asked_of(load_scenario(study, vary={"request-rate": "1:4"}, samples=SHARED))[1]))
+    cells = dict(enumerate(tasks_of(load_scenario(study, vary={"request-rate": "1:4"}, samples=SHARED))[1]))
     took = {1: math.inf, 2: math.inf}
     for _ in range(3):
         for workers in took:

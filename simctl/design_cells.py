@@ -29,7 +29,7 @@ class Candidates:
     """Cells to choose from, in the grid's own order: what to ask for, their work, and seconds for each [cell] and for the checks."""
 
     shape: str  # model as `simctl measure` names it
-    asked: tuple[Cell, ...]
+    grid: tuple[Cell, ...]
     cells: StepCells
     cost_s: Array
     checks_s: float
@@ -62,54 +62,54 @@ def candidates(model: Any, gpu: Any, precision: Any, rates: Rates) -> Candidates
     deployment = Deployment(spec, gpu, precision, limits=Limits(**SERVER_LIMITS))
     config, _ = plan_engine(deployment)
     longest = min(spec.max_context, 131072)
-    asked = engine_grid(
+    grid = engine_grid(
         np.random.default_rng(0),
         token_budget=config.max_num_batched_tokens,
         fits=lambda cell: sum(cell.contexts) + sum(o + t for o, t in cell.chunks) <= 0.95 * config.kv_capacity_tokens,
         max_context=longest,
         max_seqs=config.max_num_seqs,
     )
-    if not asked:
+    if not grid:
         raise UsageError(f"no cell of an engine grid fits {name} on {gpu.name}")
     on = deployment.gpu
-    cells = as_cells(asked, name, spec, precision, on)
+    cells = as_cells(grid, name, spec, precision, on)
     control, anchors = checks()
     checked = (anchors[0], *anchors, control)
     again = as_cells(checked, name, spec, precision, on)
     return Candidates(
         name,
-        tuple(asked),
+        tuple(grid),
         cells,
-        cost_s(asked, cells, rates, spec, precision, on),
+        cost_s(grid, cells, rates, spec, precision, on),
         float(cost_s(checked, again, rates, spec, precision, on).sum()),
     )
 
 
-def as_cells(asked: Any, name: str, spec: Any, precision: Any, gpu: GpuSpec) -> StepCells:
+def as_cells(grid: Any, name: str, spec: Any, precision: Any, gpu: GpuSpec) -> StepCells:
     """The cells' work as a table of step cells; their times (1 s) are unknown and must not be read."""
     from calibrate.steps.grid_cells import KIND, grid_shape
     from calibrate.steps.iterations import make_cells
     from sim.cost.work import iteration_work
 
-    works = [iteration_work(spec, grid_shape(spec, c.contexts, [(t, o) for o, t in c.chunks]), precision, gpu=gpu) for c in asked]
+    works = [iteration_work(spec, grid_shape(spec, c.contexts, [(t, o) for o, t in c.chunks]), precision, gpu=gpu) for c in grid]
     label = f"{name} {precision.weights}"
     return make_cells(
-        works, np.ones(len(works)), kind=[KIND[c.kind] for c in asked], model=[label] * len(works), cell=[c.label for c in asked]
+        works, np.ones(len(works)), kind=[KIND[c.kind] for c in grid], model=[label] * len(works), cell=[c.label for c in grid]
     )
 
 
-def cost_s(asked: Any, cells: StepCells, rates: Rates, spec: Any, precision: Any, gpu: GpuSpec) -> Array:
+def cost_s(grid: Any, cells: StepCells, rates: Rates, spec: Any, precision: Any, gpu: GpuSpec) -> Array:
     """Seconds to measure each cell under the grid's protocol, by the formula at `rates`."""
     from calibrate.steps.step_model import log_times
     from hw.cells import Cell
     from hw.suites.engine_grid import CHUNK_REPEATS, DECODE_REPEATS, WARM, repeats
 
     step = np.exp(log_times(cells, rates)[0])
-    beside = [Cell("decode", c.contexts) for c in asked if c.contexts and c.chunks]
-    alone = np.exp(log_times(as_cells(beside, "", spec, precision, gpu), rates)[0]) if beside else ()
-    decode = dict(zip((c.contexts for c in beside), alone, strict=True))
+    beside = [Cell("decode", c.contexts) for c in grid if c.contexts and c.chunks]
+    decode_s = np.exp(log_times(as_cells(beside, "", spec, precision, gpu), rates)[0]) if beside else ()
+    decode = dict(zip((c.contexts for c in beside), decode_s, strict=True))
     out = []
-    for cell, seconds in zip(asked, step, strict=True):
+    for cell, seconds in zip(grid, step, strict=True):
         if not cell.chunks:
             out.append((WARM + repeats(seconds, DECODE_REPEATS)) * seconds)
         else:

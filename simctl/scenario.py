@@ -79,7 +79,7 @@ class ScenarioCell:
         with self._context() as context:
             context.command.callback(**context.params)  # type: ignore[misc]  # every command of ours has one
 
-    def asked(self) -> dict[str, Any]:
+    def inputs(self) -> dict[str, Any]:
         """Inputs of the answer: the options, the content of the files they name, the version that answers."""
         named = [each for value in self.given.values() for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
         contents = {each: digest for each in sorted(named) if (digest := _content(each))}

@@ -35,24 +35,24 @@ class Answered(NamedTuple):
 
 def key_of(cell: ScenarioCell) -> str:
     """sha256 of all that the answer depends on: options with the seed, the content of files they name, version, formula, code and data."""
-    return hashlib.sha256(json.dumps(cell.asked(), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(cell.inputs(), sort_keys=True).encode()).hexdigest()
 
 
-def answered(asked: CellTask) -> Answered:
+def answered(task: CellTask) -> Answered:
     """Answer one cell, on whatever machine this is. Raises SimctlError where it would not be the cell that was asked for."""
     from simctl.scenario import ScenarioCell
 
-    cell = ScenarioCell(asked.command, {}, asked.given)
-    alone = (
-        ScenarioCell(asked.command, {}, {**asked.given, "workers": "1"}) if asked.command == "plan" else cell
+    cell = ScenarioCell(task.command, {}, task.given)
+    serial = (
+        ScenarioCell(task.command, {}, {**task.given, "workers": "1"}) if task.command == "plan" else cell
     )  # the other cores have cells, too
-    if key_of(cell) != asked.key:
+    if key_of(cell) != task.key:
         raise SimctlError("a worker has another simctl, or other files under the scenario's names, than the machine that asks")
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # no bar of each of many
-            answer = alone.answer()
+            answer = serial.answer()
     except click.UsageError as error:
         return Answered({}, error.format_message())
     except SimctlError as error:
         return Answered({}, str(error))
-    return Answered(figures_from(asked.command, asked.given, asked.figures, answer))
+    return Answered(figures_from(task.command, task.given, task.figures, answer))

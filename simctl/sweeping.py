@@ -34,7 +34,7 @@ def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
     from simctl.sweep_cell import answered
     from simctl.text.sweep_progress import SweepProgress, best_text, shape_text
 
-    figures, asked = asked_of(scenario)
+    figures, tasks = tasks_of(scenario)
     best = _best(scenario, figures, options.get("best"))
     design = scenario.design
     axes = {key: str(axis) if not isinstance(axis, list) else list(map(str, axis)) for key, axis in design.axes.items()}
@@ -42,14 +42,14 @@ def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
         "question": scenario.question, "command": scenario.command, "options": scenario.fixed, "axes": axes,
         "samples": design.samples, "samples_seed": design.seed, "figures": figures, "report": scenario.report, **versions(),
     }  # fmt: skip
-    with open_store(out, design, variables_of(scenario.command, figures), [each.key for each in asked], about) as store:
+    with open_store(out, design, variables_of(scenario.command, figures), [each.key for each in tasks], about) as store:
         done = int(store.done.sum())
         if store.damaged:
             _note(f"{out}: {store.damaged} cells are damaged, or name files that have changed: they run again")
         elif done:
-            _note(f"{out}: {done} of {len(asked)} cells are done; going on")
+            _note(f"{out}: {done} of {len(tasks)} cells are done; going on")
         watch = SweepProgress(store, scenario.cells, best, options.get("progress"))
-        left = {place: each for place, each in enumerate(asked) if not store.done[place]}
+        left = {place: each for place, each in enumerate(tasks) if not store.done[place]}
         try:
             for found in outcomes(left, answered, _workers(options)):
                 for place, answer in found:
@@ -59,18 +59,18 @@ def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
         except KeyboardInterrupt:
             store.flush(now=True)
             watch.end()
-            _note(f"interrupted: {store.done.sum()} of {len(asked)} cells are in {out}, and the same command goes on from there")
+            _note(f"interrupted: {store.done.sum()} of {len(tasks)} cells are in {out}, and the same command goes on from there")
             raise click.exceptions.Exit(INTERRUPTED) from None
         watch.end()
         click.echo(click.style(fill(scenario.question), bold=True))
-        click.echo(fill(f"{len(asked)} cells: {shape_text(design.dims, design.shape)}; {len(figures)} figures each"))
+        click.echo(fill(f"{len(tasks)} cells: {shape_text(design.dims, design.shape)}; {len(figures)} figures each"))
         _refused(store)
         if text := best_text(store, scenario.cells, best):
             click.echo(fill(f"=> {text}", later="   "))
     _note(f"wrote {out}; xarray.open_zarr({str(out)!r}) reads it")
 
 
-def asked_of(scenario: Scenario) -> tuple[tuple[str, ...], list[CellTask]]:
+def tasks_of(scenario: Scenario) -> tuple[tuple[str, ...], list[CellTask]]:
     """The figures to keep of a scenario's cells, and what a worker gets of each. Raises UsageError where there are none to keep."""
     from sim.sweeps.figures import figures_of
     from simctl.sweep_cell import CellTask, key_of
@@ -82,13 +82,13 @@ def asked_of(scenario: Scenario) -> tuple[tuple[str, ...], list[CellTask]]:
     return figures, [CellTask(scenario.command, cell.given, key_of(cell), figures) for cell in scenario.cells]
 
 
-def _best(scenario: Scenario, figures: tuple[str, ...], asked: str | None) -> list[str]:
+def _best(scenario: Scenario, figures: tuple[str, ...], chosen: str | None) -> list[str]:
     """Figures to call a cell the best by: the first of them that is a number."""
     from sim.specs.lookup import did_you_mean
 
-    if asked is not None and asked not in figures:
-        raise UsageError(f"--best: no figure {asked!r}{did_you_mean(asked, figures)}; there are {', '.join(figures)}")
-    return [asked] if asked else [*(name for name in scenario.report if name in figures), *figures]
+    if chosen is not None and chosen not in figures:
+        raise UsageError(f"--best: no figure {chosen!r}{did_you_mean(chosen, figures)}; there are {', '.join(figures)}")
+    return [chosen] if chosen else [*(name for name in scenario.report if name in figures), *figures]
 
 
 def _workers(options: Mapping[str, Any]) -> Any:
@@ -107,23 +107,23 @@ def dry_run(scenario: Scenario, options: Mapping[str, Any]) -> None:
     from simctl.sweep_cell import answered
     from simctl.text.sweep_progress import duration, shape_text
 
-    figures, asked = asked_of(scenario)
+    figures, tasks = tasks_of(scenario)
     design = scenario.design
     click.echo(click.style(fill(scenario.question), bold=True))
-    click.echo(fill(f"{len(asked)} cells: {shape_text(design.dims, design.shape)}; {len(figures)} figures each"))
+    click.echo(fill(f"{len(tasks)} cells: {shape_text(design.dims, design.shape)}; {len(figures)} figures each"))
     for key, axis in design.axes.items():
         click.echo(fill(f"{key}: {', '.join(map(str, axis)) if isinstance(axis, list) else axis}", first="  ", later="    "))
     count = options["workers"] or os.cpu_count() or 1
     try:
         with local_pool(1) as pool:
-            pool.executor.submit(answered, asked[0]).result(LONGEST_TRIAL_S)  # imports and reading are paid once
+            pool.executor.submit(answered, tasks[0]).result(LONGEST_TRIAL_S)  # imports and reading are paid once
             began = time.perf_counter()
-            pool.executor.submit(answered, asked[len(asked) // 2]).result(LONGEST_TRIAL_S)
+            pool.executor.submit(answered, tasks[len(tasks) // 2]).result(LONGEST_TRIAL_S)
             took = time.perf_counter() - began
     except TimeoutError:
-        click.echo(f"more than {duration(LONGEST_TRIAL_S * len(asked) / count)} on {count} processes: no cell ended within a minute")
+        click.echo(f"more than {duration(LONGEST_TRIAL_S * len(tasks) / count)} on {count} processes: no cell ended within a minute")
         return
-    click.echo(f"about {duration(took * len(asked) / count)} on {count} processes: the median cell took {took:.2g} s")
+    click.echo(f"about {duration(took * len(tasks) / count)} on {count} processes: the median cell took {took:.2g} s")
 
 
 def _refused(store: Store) -> None:

@@ -87,8 +87,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--draws", type=int, default=4000, help="draws per chain: a dozen starts hardly tell three kinds of memory apart")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(argv)
-    run(tuple(asked.given), writable(asked.out), asked.draws, 4, asked.seed, asked.json)
+    args = parser.parse_args(argv)
+    run(tuple(args.given), writable(args.out), args.draws, 4, args.seed, args.json)
     return 0
 
 

@@ -94,15 +94,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("runs", nargs="*", default=list(RUNS), help=f"packaged runs; {len(packaged_measurements())} files are packaged")
     parser.add_argument("--draws", type=int, default=20, help="draws that a load is replayed at")
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
     with TemporaryDirectory() as folder:
-        for name in asked.runs:
-            found = list(judged(read_served(resolved(Path(name))), Settings(draws=600, chains=4), asked.draws, Path(folder)))
+        for name in args.runs:
+            found = list(judged(read_served(resolved(Path(name))), Settings(draws=600, chains=4), args.draws, Path(folder)))
             rows += found
             print(f"{name}: {len(found)} scores", file=sys.stderr)
     told = summary(rows)
-    if asked.json:
+    if args.json:
         print(json.dumps({"rows": rows, "summary": told}, indent=1))
         return 0
     cells = [

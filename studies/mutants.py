@@ -151,17 +151,17 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--lines", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=1800.0)
-    asked = parser.parse_args(argv)
-    chosen, alive = drawn(asked.parts, asked.lines, asked.seed), 0
+    args = parser.parse_args(argv)
+    chosen, alive = drawn(args.parts, args.lines, args.seed), 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         for name in NEEDED:
             source = ROOT / name
             (shutil.copytree if source.is_dir() else shutil.copy)(source, Path(folder) / name)
         for part in dict.fromkeys(part for part, _ in chosen):
-            if not passes(part, Path(folder), asked.seconds):
-                raise SimctlError(f"the tests of {part} do not pass without a mutant in {asked.seconds:g} s")
+            if not passes(part, Path(folder), args.seconds):
+                raise SimctlError(f"the tests of {part} do not pass without a mutant in {args.seconds:g} s")
         for part, mutant in chosen:
-            lives = survives(part, mutant, Path(folder), asked.seconds)
+            lives = survives(part, mutant, Path(folder), args.seconds)
             alive += lives
             where = f"{mutant.file.relative_to(ROOT)}:{mutant.first}"
             print(f"{'SURVIVES' if lives else 'killed'} {part} {where}: {' '.join(mutant.text.split())[:160]}", flush=True)

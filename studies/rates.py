@@ -156,11 +156,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("steps", nargs="*", metavar="STEP", help=f"of {', '.join(s.name for s in STEPS)}; all by default")
     parser.add_argument("--tables", default="", metavar="DIR", help="folder of kernel tables, for the population")
     parser.add_argument("--list", action="store_true", help="say what would be rebuilt, and rebuild nothing")
-    asked = parser.parse_args(argv)
-    if unknown := set(asked.steps) - {s.name for s in STEPS}:
+    args = parser.parse_args(argv)
+    if unknown := set(args.steps) - {s.name for s in STEPS}:
         parser.error(f"unknown step {', '.join(sorted(unknown))}")
-    steps = [s for s in STEPS if not asked.steps or s.name in asked.steps]
-    return rebuild(steps, ROOT, asked.tables, run=not asked.list)
+    steps = [s for s in STEPS if not args.steps or s.name in args.steps]
+    return rebuild(steps, ROOT, args.tables, run=not args.list)
 
 
 if __name__ == "__main__":

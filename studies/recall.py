@@ -75,8 +75,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--draws", type=int, default=3000, help="draws per chain: two texts hardly tell how much texts differ")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(argv)
-    run(writable(asked.out), asked.draws, 4, asked.seed, asked.json)
+    args = parser.parse_args(argv)
+    run(writable(args.out), args.draws, 4, args.seed, args.json)
     return 0
 
 

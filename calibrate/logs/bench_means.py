@@ -27,7 +27,7 @@ def is_genai_perf(body: Mapping[str, Any]) -> bool:
     return all(isinstance(body.get(metric), dict) for metric in ("time_to_first_token", "request_latency"))
 
 
-def inferencex(name: str, body: Mapping[str, Any], asked: Mapping[str, Any]) -> ServedLog:
+def inferencex(name: str, body: Mapping[str, Any], given: Mapping[str, Any]) -> ServedLog:
     """An aggregate of InferenceX: hw, tp, conc, isl, osl and mean_ttft, mean_tpot, mean_e2el in seconds."""
     prompt, output, clients = (count(name, field, body.get(field)) for field in ("isl", "osl", "conc"))
     ttft = number(name, "mean_ttft", body.get("mean_ttft"))
@@ -37,10 +37,10 @@ def inferencex(name: str, body: Mapping[str, Any], asked: Mapping[str, Any]) -> 
         whole = ttft + (output - 1) * number(name, "mean_tpot", body.get("mean_tpot"))
     said = [f"{field} {body[field]}" for field in ("hw", "framework", "model", "precision", "tp", "ep", "image") if body.get(field)]
     notes = [ONLY_MEANS, f"it says {', '.join(said)}: check them against the options"]
-    return _loop(name, "InferenceX", clients, (prompt, output, ttft, whole), notes, asked)
+    return _loop(name, "InferenceX", clients, (prompt, output, ttft, whole), notes, given)
 
 
-def genai_perf(name: str, body: Mapping[str, Any], asked: Mapping[str, Any]) -> ServedLog:
+def genai_perf(name: str, body: Mapping[str, Any], given: Mapping[str, Any]) -> ServedLog:
     """genai-perf's profile_export_genai_perf.json; the concurrency is in its input_config, or asked for."""
 
     def mean(metric: str) -> float:
@@ -51,19 +51,19 @@ def genai_perf(name: str, body: Mapping[str, Any], asked: Mapping[str, Any]) -> 
         return number(name, f"{metric}.avg", entry.get("avg")) * scale
 
     stimulus = ((body.get("input_config") or {}).get("perf_analyzer") or {}).get("stimulus") or {}
-    clients = asked.get("clients") or stimulus.get("concurrency") or 0
+    clients = given.get("clients") or stimulus.get("concurrency") or 0
     if not clients:
         raise UsageError(f"{name}: lacks input_config.perf_analyzer.stimulus.concurrency: say it with --max-concurrency N")
     lengths = round(mean("input_sequence_length")), round(mean("output_sequence_length"))
     times = mean("time_to_first_token"), mean("request_latency")
-    return _loop(name, "genai-perf", count(name, "concurrency", clients), (*lengths, *times), [ONLY_MEANS], asked)
+    return _loop(name, "genai-perf", count(name, "concurrency", clients), (*lengths, *times), [ONLY_MEANS], given)
 
 
 def _loop(
-    name: str, source: str, clients: int, each: tuple[int, int, float, float], notes: list[str], asked: Mapping[str, Any]
+    name: str, source: str, clients: int, each: tuple[int, int, float, float], notes: list[str], given: Mapping[str, Any]
 ) -> ServedLog:
     if not 1 <= clients <= MOST:
         raise UsageError(f"{name}: a concurrency of {clients} is not 1 to {MOST}")
     requests = min(max(ROUNDS * clients, FEWEST), MOST)
     seen = [LoggedRequest(f"{name}: request {i}", math.nan, *each) for i in range(requests)]
-    return assemble(seen, name=name, source=source, notes=notes, **{**asked, "clients": clients})
+    return assemble(seen, name=name, source=source, notes=notes, **{**given, "clients": clients})

@@ -19,9 +19,9 @@ from sim.errors import UsageError
 Rows = Sequence[tuple[str, Mapping[str, Any]]]
 
 
-def llmperf(name: str, rows: Rows, asked: Mapping[str, Any]) -> ServedLog:
+def llmperf(name: str, rows: Rows, given: Mapping[str, Any]) -> ServedLog:
     """llmperf's individual responses. UsageError where nobody says how many clients there were: the file has no sending times."""
-    if not asked.get("clients"):
+    if not given.get("clients"):
         raise UsageError(f"{name}: llmperf writes no sending times: say how many requests were in flight (--max-concurrency N)")
     seen, failed = [], 0
     for where, row in rows:
@@ -32,10 +32,10 @@ def llmperf(name: str, rows: Rows, asked: Mapping[str, Any]) -> ServedLog:
         output = count(where, "number_output_tokens", row.get("number_output_tokens"))
         ttft, whole = (number(where, field, row.get(field)) for field in ("ttft_s", "end_to_end_latency_s"))
         seen.append(LoggedRequest(where, math.nan, prompt, output, ttft, whole))
-    return assemble(seen, name=name, source="llmperf", notes=failures(failed, None), **asked)
+    return assemble(seen, name=name, source="llmperf", notes=failures(failed, None), **given)
 
 
-def inference_perf(name: str, rows: Rows, asked: Mapping[str, Any], timeout_s: float | None) -> ServedLog:
+def inference_perf(name: str, rows: Rows, given: Mapping[str, Any], timeout_s: float | None) -> ServedLog:
     """inference-perf's per-request metrics."""
     seen, failed = [], 0
     for where, row in rows:
@@ -54,10 +54,10 @@ def inference_perf(name: str, rows: Rows, asked: Mapping[str, Any], timeout_s: f
         output = count(where, "info.output_tokens", info.get("output_tokens", len(times)))
         came = tuple(number(where, "info.output_token_times", each) - start for each in times)
         seen.append(LoggedRequest(where, start, prompt, output, came[0], max(came[0], end - start), token_s=came))
-    return assemble(with_typical_output(seen), name=name, source="inference-perf", notes=failures(failed, timeout_s), **asked)
+    return assemble(with_typical_output(seen), name=name, source="inference-perf", notes=failures(failed, timeout_s), **given)
 
 
-def multi_turn(name: str, rows: Rows, asked: Mapping[str, Any]) -> ServedLog:
+def multi_turn(name: str, rows: Rows, given: Mapping[str, Any]) -> ServedLog:
     """vLLM's multi-turn benchmark: a conversation is a session, whose later prompts repeat all that was said before."""
     seen = []
     for where, row in rows:
@@ -65,4 +65,4 @@ def multi_turn(name: str, rows: Rows, asked: Mapping[str, Any]) -> ServedLog:
         ttft, whole = (number(where, field, row.get(field)) * 1e-3 for field in ("ttft_ms", "latency_ms"))
         prompt, output = (count(where, field, row.get(field)) for field in ("input_num_tokens", "output_num_tokens"))
         seen.append(LoggedRequest(where, sent, prompt, output, ttft, whole, session=str(row.get("conversation_id") or "")))
-    return assemble(seen, name=name, source="vllm's multi-turn benchmark", **asked)
+    return assemble(seen, name=name, source="vllm's multi-turn benchmark", **given)

@@ -69,38 +69,38 @@ def read_log(
     Raises UsageError naming the file, the request and the field; OSError when it cannot be read.
     """
     text = text_of(path, MOST_BYTES, path.name)
-    asked: Mapping[str, Any] = {name: value for name, value in (("clients", clients), ("assume_prefix", assume_prefix)) if value}
+    given: Mapping[str, Any] = {name: value for name, value in (("clients", clients), ("assume_prefix", assume_prefix)) if value}
     if text.lstrip()[:1] not in ("{", "["):
         if path.suffix.lower() in (".json", ".jsonl"):
             raise UsageError(f"{path.name}: not JSON: {KNOWN}")
-        return _csv(path.name, text, block_tokens, asked)
+        return _csv(path.name, text, block_tokens, given)
     try:
         body = read_json(text)
     except ValueError as error:
-        return _json_lines(path.name, text, timeout_s, asked, error)
+        return _json_lines(path.name, text, timeout_s, given, error)
     if isinstance(body, list):
-        return _records(path.name, body, timeout_s, asked)
-    return _object(path.name, body, timeout_s, asked, text)
+        return _records(path.name, body, timeout_s, given)
+    return _object(path.name, body, timeout_s, given, text)
 
 
-def _object(name: str, body: dict[str, Any], timeout_s: float | None, asked: Mapping[str, Any], text: str) -> ServedLog:
+def _object(name: str, body: dict[str, Any], timeout_s: float | None, given: Mapping[str, Any], text: str) -> ServedLog:
     """One JSON object: a whole result, or the only line of one."""
     if "benchmarks" in body:
-        return guidellm(name, body, timeout_s, asked)
+        return guidellm(name, body, timeout_s, given)
     if "input_lens" in body or "ttfts" in body or ("request_throughput" in body and not is_genai_perf(body)):
-        return bench_serve(name, body, timeout_s, asked)
+        return bench_serve(name, body, timeout_s, given)
     if is_inferencex(body):
-        return inferencex(name, body, asked)
+        return inferencex(name, body, given)
     if is_genai_perf(body):
-        return genai_perf(name, body, asked)
+        return genai_perf(name, body, given)
     if "metadata" in body:
-        return aiperf(name, text, timeout_s, asked)
+        return aiperf(name, text, timeout_s, given)
     if "experiments" in body:
         raise UsageError(f"{name}: genai-perf's raw export has no prompt token counts: use AIPerf's profile_export.jsonl")
     raise UsageError(f"{name}: {KNOWN}")
 
 
-def _json_lines(name: str, text: str, timeout_s: float | None, asked: Mapping[str, Any], error: ValueError) -> ServedLog:
+def _json_lines(name: str, text: str, timeout_s: float | None, given: Mapping[str, Any], error: ValueError) -> ServedLog:
     """JSON lines: AIPerf's records, or results of bench_serving, of which SGLang appends one for each of its runs."""
     first = text.lstrip().partition("\n")[0]
     try:
@@ -109,15 +109,15 @@ def _json_lines(name: str, text: str, timeout_s: float | None, asked: Mapping[st
         raise UsageError(f"{name}: not JSON ({error})") from None
     if isinstance(body, dict) and ("ttfts" in body or "input_lens" in body or "request_throughput" in body):
         results = sum(1 for line in text.splitlines() if line.strip())
-        log = bench_serve(name, body, timeout_s, asked)
+        log = bench_serve(name, body, timeout_s, given)
         return replace(log, notes=(*log.notes, f"the first of {results} results in the file")) if results > 1 else log
-    return aiperf(name, text, timeout_s, asked)
+    return aiperf(name, text, timeout_s, given)
 
 
-def _records(name: str, body: list[Any], timeout_s: float | None, asked: Mapping[str, Any]) -> ServedLog:
+def _records(name: str, body: list[Any], timeout_s: float | None, given: Mapping[str, Any]) -> ServedLog:
     """A list of one record per request."""
     if len(body) == 1 and isinstance(body[0], dict) and is_inferencex(body[0]):
-        return inferencex(name, body[0], asked)
+        return inferencex(name, body[0], given)
     rows = [(f"{name}: request {i}", row) for i, row in enumerate(body)]
     for where, row in rows:
         if not isinstance(row, dict):
@@ -126,11 +126,11 @@ def _records(name: str, body: list[Any], timeout_s: float | None, asked: Mapping
     if is_inferencex(first):
         raise UsageError(f"{name}: holds {len(rows)} aggregates: give one of them")
     if "end_to_end_latency_s" in first:
-        return llmperf(name, rows, asked)
+        return llmperf(name, rows, given)
     if "info" in first:
-        return inference_perf(name, rows, asked, timeout_s)
+        return inference_perf(name, rows, given, timeout_s)
     if "ttft_ms" in first and "latency_ms" in first:
-        return multi_turn(name, rows, asked)
+        return multi_turn(name, rows, given)
     raise UsageError(f"{name}: {KNOWN}")
 
 
@@ -146,7 +146,7 @@ def load_log(path: Path, options: LoadOptions = DEFAULT) -> Trace:
     return replace(log.experiment.trace(), notes=log.notes + closed)
 
 
-def _csv(name: str, text: str, block_tokens: int, asked: Mapping[str, Any]) -> ServedLog:
+def _csv(name: str, text: str, block_tokens: int, given: Mapping[str, Any]) -> ServedLog:
     """Rows of LOG_COLUMNS, absolute seconds on one clock; a row with gave_up_s may leave first_token_s and finish_s blank. Optional are
     cached_tokens and what prompts share.
 
@@ -157,7 +157,7 @@ def _csv(name: str, text: str, block_tokens: int, asked: Mapping[str, Any]) -> S
     """
     columns, rows = csv_rows(text, name)
     if {"ttft_ms", "latency_ms", "conversation_id"} <= set(columns):
-        return multi_turn(name, [(f"{name}: line {line}", row) for line, row in rows], asked)
+        return multi_turn(name, [(f"{name}: line {line}", row) for line, row in rows], given)
     if "session" in columns and "client" in columns:
         raise UsageError(f"{name}: line 1: session and client both say who waits for whom: give one")
     if missing := [c for c in LOG_COLUMNS if c not in columns]:
@@ -167,7 +167,7 @@ def _csv(name: str, text: str, block_tokens: int, asked: Mapping[str, Any]) -> S
             raise UsageError(f"{name}: line 1: {column} and prefix_ids both say what prompts share: give one")
     if ("system_prompt" in columns) != ("system_tokens" in columns):
         raise UsageError(f"{name}: line 1: system_prompt and system_tokens come together")
-    return assemble([_row(f"{name}: line {line}", row, block_tokens) for line, row in rows], name=name, source="per-request log", **asked)
+    return assemble([_row(f"{name}: line {line}", row, block_tokens) for line, row in rows], name=name, source="per-request log", **given)
 
 
 def _row(where: str, row: Row, block_tokens: int) -> LoggedRequest:

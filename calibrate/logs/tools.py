@@ -29,7 +29,7 @@ NOTHING: Mapping[str, Any] = {}
 START, END = ("start_time", "request_start_time"), ("end_time", "request_end_time")
 
 
-def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None, asked: Mapping[str, Any] = NOTHING) -> ServedLog:
+def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None, given: Mapping[str, Any] = NOTHING) -> ServedLog:
     """`vllm bench serve` JSON. A failed request counts as given up after `timeout_s`, where that is given; else it is left out."""
     sglang = body.get("backend") == "sglang"
     if not isinstance(body.get("ttfts"), list):
@@ -70,11 +70,11 @@ def bench_serve(name: str, body: Mapping[str, Any], timeout_s: float | None, ask
         notes=failures(failed, timeout_s),
         rate_per_s=rate,
         burstiness=burstiness,
-        **{**asked, "clients": asked.get("clients") or count(name, "max_concurrency", body.get("max_concurrency") or 0)},
+        **{**given, "clients": given.get("clients") or count(name, "max_concurrency", body.get("max_concurrency") or 0)},
     )
 
 
-def guidellm(name: str, body: Mapping[str, Any], timeout_s: float | None, asked: Mapping[str, Any] = NOTHING) -> ServedLog:
+def guidellm(name: str, body: Mapping[str, Any], timeout_s: float | None, given: Mapping[str, Any] = NOTHING) -> ServedLog:
     """GuideLLM JSON; of several benchmarks the first with requests is read. Incomplete requests were given up when they ended."""
     benchmarks = body.get("benchmarks")
     if not isinstance(benchmarks, list) or not benchmarks:
@@ -100,10 +100,10 @@ def guidellm(name: str, body: Mapping[str, Any], timeout_s: float | None, asked:
             start = first_of(where, row, START)
             waited = first_of(where, row, END) - start if incomplete else timeout_s
             seen.append(LoggedRequest(where, start, count(where, "prompt_tokens", row["prompt_tokens"]), 1, waited_s=waited or 0.0))
-    return assemble(with_typical_output(seen), name=name, source="GuideLLM", notes=failures(len(failed), timeout_s), **asked)
+    return assemble(with_typical_output(seen), name=name, source="GuideLLM", notes=failures(len(failed), timeout_s), **given)
 
 
-def aiperf(name: str, text: str, timeout_s: float | None, asked: Mapping[str, Any] = NOTHING) -> ServedLog:
+def aiperf(name: str, text: str, timeout_s: float | None, given: Mapping[str, Any] = NOTHING) -> ServedLog:
     """AIPerf profile_export.jsonl. A cancelled or timed-out request was given up at its end; other errors are left out."""
     seen, failed = [], 0
     line_number, at = 1, 0
@@ -135,7 +135,7 @@ def aiperf(name: str, text: str, timeout_s: float | None, asked: Mapping[str, An
         prompt, output = (int(_metric(where, metrics, f"{side}_sequence_length")) for side in ("input", "output"))
         ttft, whole = (_metric(where, metrics, m) for m in ("time_to_first_token", "request_latency"))
         seen.append(LoggedRequest(where, start, prompt, output, ttft, whole))
-    return assemble(with_typical_output(seen), name=name, source="AIPerf", notes=failures(failed, timeout_s), **asked)
+    return assemble(with_typical_output(seen), name=name, source="AIPerf", notes=failures(failed, timeout_s), **given)
 
 
 def _records(name: str, groups: Mapping[str, Any], kind: str) -> list[tuple[str, Mapping[str, Any]]]:

@@ -97,8 +97,8 @@ def _without_gpu(run: ServedRun) -> Iterator[tuple[str, ServedRun, RateDraws]]:
     wrote of a GPU known by kernels or less.
     """
     unknown = replace(run, gpu=replace(run.gpu, origin=LEFT_OUT, sibling_of=""))  # its own name would find its GEMMs
-    if kin := SAME_CHIP.get(run.gpu.name):
-        like = replace(run, gpu=replace(unknown.gpu, sibling_of=kin))
+    if sibling := SAME_CHIP.get(run.gpu.name):
+        like = replace(run, gpu=replace(unknown.gpu, sibling_of=sibling))
         yield "sibling", like, load_rates(like.deployment)
     folder = files("scenarios") / "data" / "posteriors" / "left-out"
     by_tables = replace(run, gpu=replace(unknown.gpu, origin=BY_TABLES))

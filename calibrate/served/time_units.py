@@ -38,9 +38,9 @@ def check_times(run: ServedRun) -> None:
     declared = priors(run.gpu, run.precision)
     context = float(np.mean(np.concatenate([e.prompt_tokens for e in every])))
     work = run.deployment.work(decode_batch(run.model, 1.0, context))
-    alone = float(step_time_s(work, Rates(**{name: declared[name].median for name in UNITS})))
-    if (typical := float(np.median(times))) > WRONG_UNIT * alone:
+    one_s = float(step_time_s(work, Rates(**{name: declared[name].median for name in UNITS})))
+    if (typical := float(np.median(times))) > WRONG_UNIT * one_s:
         raise UsageError(
-            f"{run.name}: in the median of requests a token takes {typical:g} s, {typical / alone:.0f} times what one sequence alone takes "
+            f"{run.name}: in the median of requests a token takes {typical:g} s, {typical / one_s:.0f} times what one sequence alone takes "
             f"by the datasheet of {run.gpu.name}: wrong unit?"
         )

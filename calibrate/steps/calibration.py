@@ -98,15 +98,15 @@ def calibrate(fit: StepFit, folds: int, seed: int, microbenchmarks: Mapping[str,
     """
     cells = fit.cells
     ways = [(way, held_out(cells, fit.priors, way.labels, fit.host_sd, seed, way.judged)) for way in folds_of(cells, folds, seed)]
-    alone = [learn(kind, timed, fit.priors, seed) for kind, timed in (microbenchmarks or {}).items()]
-    posterior = with_microbenchmarks(fit.posterior(), alone)
+    learnt = [learn(kind, timed, fit.priors, seed) for kind, timed in (microbenchmarks or {}).items()]
+    posterior = with_microbenchmarks(fit.posterior(), learnt)
     return Calibration(
         fit,
         posterior,
         rate_rows(fit, posterior),
         [HeldOutRow(way.name, part, scores) for way, each in ways for part, scores in scores_of(way, cells, each)],
         cell_errors(cells, ways[0][1]) if ways else [],
-        alone,
+        learnt,
     )
 
 

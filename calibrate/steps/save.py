@@ -36,9 +36,9 @@ def save(path: Path, result: Calibration, grids: Sequence[Grid], weight_dtype: s
     learnt = Provenance(Origin.IN_PROCESS, f"learnt from {cells} measured cells", gpu, (weight_dtype,), tps, engines, models)
     sources = {name: learnt if name in posterior.learnt else result.fit.priors[name].provenance for name in UNITS}
     parts = [g.cells for g in grids]
-    for alone in result.microbenchmarks:
-        sources |= {name: Provenance(Origin.KERNELS, alone.basis, gpu) for name in alone.rates if name not in result.fit.model.free}
-        parts.append(alone.cells)
+    for each in result.microbenchmarks:
+        sources |= {name: Provenance(Origin.KERNELS, each.basis, gpu) for name in each.rates if name not in result.fit.model.free}
+        parts.append(each.cells)
     statistics = {"sample_stats": xr.Dataset({"diverging": (("chain", "draw"), posterior.diverging.astype(np.int8))})}
     return write_posterior(
         path,

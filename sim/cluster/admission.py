@@ -93,11 +93,11 @@ def batch_cap(step_time_s: Callable[[int], float], tau: float, most: int) -> int
     """
     if not 0.0 < tau < 1.0:
         raise UsageError(f"the knee's efficiency must lie between 0 and 1, got {tau:g}")
-    alone = step_time_s(1)
+    one_s = step_time_s(1)
     low, high = 1, most
     while low < high:
         middle = (low + high + 1) // 2
-        if alone / step_time_s(middle) >= tau:
+        if one_s / step_time_s(middle) >= tau:
             low = middle
         else:
             high = middle - 1

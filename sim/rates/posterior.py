@@ -273,15 +273,17 @@ def rates_for(
 
 def _inherited(gpu: GpuSpec, precision: Precision, draws: int, seed: int, tp: int) -> RateDraws:
     """Rates of the GPU of the same chip, those with a datasheet peak scaled by the two datasheets and widened by SIBLING_SD."""
-    kin = get_gpu(gpu.sibling_of)
-    known, mine, theirs = rates_for(kin, precision, draws=draws, seed=seed, tp=tp), priors(gpu, precision), priors(kin, precision)
+    sibling = get_gpu(gpu.sibling_of)
+    known, mine, theirs = rates_for(sibling, precision, draws=draws, seed=seed, tp=tp), priors(gpu, precision), priors(sibling, precision)
     point, drawn, sources = {}, {}, {}
     for i, name in enumerate(UNITS):
         ratio = mine[name].upper / theirs[name].upper if np.isfinite(mine[name].upper) else 1.0
         factor = np.exp(SIBLING_SD * normal_quantile(_strata(draws, seed, 60 + i))) if np.isfinite(mine[name].upper) else 1.0
         point[name], drawn[name] = getattr(known.point, name) * ratio, getattr(known.draws, name) * ratio * factor
-        sources[name] = known.sources[name].after(f"scaled from {kin.name} by the datasheets" if ratio != 1.0 else f"as on {kin.name}")
-    source = known.source.after(f"scaled from {kin.name}, the same chip, by the datasheets")
+        sources[name] = known.sources[name].after(
+            f"scaled from {sibling.name} by the datasheets" if ratio != 1.0 else f"as on {sibling.name}"
+        )
+    source = known.source.after(f"scaled from {sibling.name}, the same chip, by the datasheets")
     return replace(known, point=Rates(**point), draws=Rates(**drawn), sources=sources, source=source)
 
 

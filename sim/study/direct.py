@@ -357,15 +357,15 @@ def _log(served: Sequence[Served], rows: Ints, config: EngineConfig, cost: Itera
     """The log of all replicas, iterations in the order in which their tokens were sent. `rows` are those of calls in the record."""
     each = [Expanded(one, config, cost.steps) for one in served]
     replica = np.repeat(np.arange(len(each)), [one.count for one in each])
-    alone = len(each) == 1
-    order = np.arange(len(replica)) if alone else np.lexsort((replica, np.concatenate([one.ends for one in each])))
+    single = len(each) == 1
+    order = np.arange(len(replica)) if single else np.lexsort((replica, np.concatenate([one.ends for one in each])))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     begins = np.cumsum([0, *(one.count for one in each)])
 
     def column(name: str) -> Floats:
         values = replica.astype(np.float64) if name == "iteration_replica" else np.concatenate([one.column(name) for one in each])
-        return values if alone else values[order]
+        return values if single else values[order]
 
     def terms(which: Ints) -> Floats:
         found = np.empty((len(which), len(cost.terms)))

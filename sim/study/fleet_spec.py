@@ -145,6 +145,6 @@ class Fleet:
         return not asks and not any(change.action == "fail" for change in self.changes)
 
 
-def alone(deployment: Deployment) -> Fleet:
+def fleet_of_one(deployment: Deployment) -> Fleet:
     """A deployment as a fleet of one pool."""
     return Fleet((PoolSpec(deployment),))

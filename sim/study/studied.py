@@ -13,7 +13,7 @@ from sim.errors import UsageError
 from sim.rates.serving import HostRates
 from sim.results.power import PoweredServer
 from sim.study.deployment import Deployment
-from sim.study.fleet_spec import Fleet, PoolSpec, alone
+from sim.study.fleet_spec import Fleet, PoolSpec, fleet_of_one
 from sim.workload.workload import Workload
 
 Progress = Callable[[int, int], None]
@@ -42,7 +42,7 @@ class Study:
     @property
     def whole_fleet(self) -> Fleet:
         """The fleet, also of a deployment alone."""
-        return self.fleet or alone(self.deployment)
+        return self.fleet or fleet_of_one(self.deployment)
 
     def resized(self, replicas: Sequence[int]) -> Study:
         """The same with so many replicas in each pool."""

@@ -134,7 +134,7 @@ def read_snapshot(text: str, at_s: float) -> Snapshot:
 
 
 def window_between(earlier: Snapshot, later: Snapshot) -> ScrapeWindow | None:
-    """Window between two scrapes; None when the server began anew (a counter fell) or no time has passed."""
+    """Window between two scrapes; None when the server restarted (a counter fell) or no time has passed."""
     counts = {name: later.counters[name] - earlier.counters[name] for name in later.counters}
     same = all(later.histograms[name].bounds == earlier.histograms[name].bounds for name in later.histograms)
     if later.at_s <= earlier.at_s or min(counts.values()) < 0 or not same:

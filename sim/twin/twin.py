@@ -216,7 +216,7 @@ def _step(server: TwinServer, scrape: Snapshot | str, alerts: list[str]) -> Scra
         return None
     window = window_between(last, scrape)
     if window is None:
-        alerts.append(f"{server.url}: began anew; its counters start from zero")
+        alerts.append(f"{server.url}: restarted; its counters start from zero")
     elif back:
         alerts.append(f"{server.url}: answers again")
     return window

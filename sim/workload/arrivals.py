@@ -56,9 +56,9 @@ def with_arrivals(trace: Trace, rate_per_s: float | RateCurve, burstiness: float
     """
     first: set[str] = set()
     starts = np.zeros(len(trace), dtype=bool)
-    alone = not trace.after and trace.session_ids.count(None) == len(trace)
-    starts[:] = alone
-    for i, session in enumerate(trace.session_ids if not alone else ()):
+    independent = not trace.after and trace.session_ids.count(None) == len(trace)
+    starts[:] = independent
+    for i, session in enumerate(trace.session_ids if not independent else ()):
         starts[i] = (session is None or session not in first) and not (trace.after and trace.after[i])
         if session is not None:
             first.add(session)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FORMATS: dict[str, tuple[str, str, str]] = {
     "jsonl": ("sim.workload.jsonl", "load_jsonl", "simctl's own JSON lines, with sessions and prefix identity"),
     "azure": ("sim.workload.azure", "load_azure", "Azure LLM inference trace, CSV"),
-    "mooncake": ("sim.workload.mooncake", "load_mooncake", "Mooncake JSON lines with block hashes, and Qwen's and AIPerf's kin of it"),
+    "mooncake": ("sim.workload.mooncake", "load_mooncake", "Mooncake JSON lines with block hashes, and Qwen's and AIPerf's variants of it"),
     "burstgpt": ("sim.workload.burstgpt", "load_burstgpt", "BurstGPT CSV, with sessions where it has them"),
     "sharegpt": ("sim.workload.texts", "load_sharegpt", "ShareGPT JSON: first question and answer; no arrival times"),
     "sharegpt-sessions": ("sim.workload.texts", "load_sharegpt_sessions", "ShareGPT JSON: whole conversations as sessions"),
@@ -26,7 +26,6 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "agents": ("sim.workload.agents", "load_agents", "recorded agent sessions, JSON lines of turns"),
 }
 # formats that say nothing of when calls arrive: their calls all arrive at 0 unless a request rate is given
-UNTIMED = frozenset({"sharegpt", "sharegpt-sessions", "custom"})
 # what some formats alone leave open: option -> those formats
 OPEN = {
     "prefix_block": ("mooncake", "log"),

@@ -60,6 +60,6 @@ def command(
     else:
         show(result)
     if target is not None:
-        cells = [found.asked[i] for i in result.chosen.cells]
+        cells = [found.grid[i] for i in result.chosen.cells]
         write_cells(target, found.shape, cells, f"for {decision.metric}: {decision.question}")
         click.echo(f"wrote {target}", err=True)

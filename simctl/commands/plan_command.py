@@ -39,7 +39,7 @@ def command(file: Path | None, **options: Any) -> None:
 
     if file is not None:
         options = _of_scenario(file, options)
-    watch, told = PlanProgress(options["progress"]), dict[str, None]()
+    watch, notes = PlanProgress(options["progress"]), dict[str, None]()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is known is printed
     question = plan_of(options)
     answer = question.answer(watch.of)
@@ -48,8 +48,8 @@ def command(file: Path | None, **options: Any) -> None:
         click.echo(f"--num-prompts is not used: the load lasts {lasts}, and trials are as long as that takes", err=True)
     given = question.deployments
     for d in given.values() if isinstance(given, Mapping) else given:
-        told |= dict.fromkeys(checkpoint_notes(d.model, d.precision))
-    for note in told:
+        notes |= dict.fromkeys(checkpoint_notes(d.model, d.precision))
+    for note in notes:
         click.echo(note, err=True)
     if options["as_json"]:
         import json

@@ -63,13 +63,13 @@ def validate_all(paths: list[Path], options: Mapping[str, Any], report: Progress
     """Reports in the order of the runs; several runs are replayed in processes of their own."""
     from calibrate.served.in_processes import in_processes
 
-    asked = _asked(options)
+    settings = _settings(options)
     if len(paths) == 1:
-        return [_validated(paths[0], options, asked)]
-    return in_processes(_validated, paths, (options, asked), report)
+        return [_validated(paths[0], options, settings)]
+    return in_processes(_validated, paths, (options, settings), report)
 
 
-def _asked(options: Mapping[str, Any]) -> ValidationSettings:
+def _settings(options: Mapping[str, Any]) -> ValidationSettings:
     from calibrate.served.validation import ValidationSettings
     from sim.rates.serving import parse_overhead
 
@@ -80,13 +80,13 @@ def _asked(options: Mapping[str, Any]) -> ValidationSettings:
     )
 
 
-def _validated(path: Path, options: Mapping[str, Any], asked: ValidationSettings) -> ValidationReport:
+def _validated(path: Path, options: Mapping[str, Any], settings: ValidationSettings) -> ValidationReport:
     from calibrate.served.time_units import check_times
     from calibrate.served.validation import validate
 
     run = _read(path, options)
     check_times(run)
-    return validate(run, asked)
+    return validate(run, settings)
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> ServedRun:

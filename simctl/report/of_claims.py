@@ -35,8 +35,8 @@ def part_of(claims: Claims) -> ReportPart:
     chosen += [(f"All claims of {name}", [each for each in claims if cut(each["report"], 30) == name]) for name in reports[:MOST_REPORTS]]
     tables = [(title, COLUMNS, [_row(each) for each in islice(some, MOST)]) for title, some in chosen if some]
     named = ", ".join(reports[:MOST_REPORTS])
-    asked = "Does what was published hold when it is computed again?"
-    return ReportPart(f"Replication: {named}", asked, [], heads, [MEANING], pictures, tables=tables)
+    question = "Does what was published hold when it is computed again?"
+    return ReportPart(f"Replication: {named}", question, [], heads, [MEANING], pictures, tables=tables)
 
 
 def _verdicts(claims: Claims, counts: Mapping[str, int], reports: Sequence[str]) -> Picture:

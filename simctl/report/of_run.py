@@ -70,11 +70,11 @@ def part_of(record: RunRecord, dataset: Any) -> ReportPart:
         notes.append("Rates held at their medians: simulate with --draws 20 for bands over what is not known about them.")
     several_ = f"{attrs.get('replicas', 1)} x " if int(attrs.get("replicas", 1)) > 1 else ""
     model, gpu = cut(attrs.get("model", "?"), 60), cut(attrs.get("gpu", "?"), 40)
-    asked = f"What latency do {summary['num_prompts']:,} requests see on {several_}{gpu} with {model}?"
+    question = f"What latency do {summary['num_prompts']:,} requests see on {several_}{gpu} with {model}?"
     scope = str(attrs.get("rates_scope", ""))
     return ReportPart(
         f"Simulated run: {model} on {gpu}",
-        asked,
+        question,
         [(name.replace("_", " "), _plain(attrs[name])) for name in SETTINGS if name in attrs and _plain(attrs[name]) not in ("", "0")],
         [_headline(each, summary, shown, rates) for each in HEADLINES],
         [

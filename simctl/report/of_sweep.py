@@ -57,10 +57,12 @@ def part_of(path: Path) -> ReportPart:
     notes = [f"Without an answer: {count} cells, {why}." for why, count in reasons.most_common(8)]
     if missing := int((~done).sum()):
         notes.append(f"{missing:,} cells are not answered yet: the same simctl sweep goes on.")
-    asked = cut(found.attrs["question"], 300)
+    question = cut(found.attrs["question"], 300)
     varied = "; ".join(f"{cut(name, 40)} ({len(np.unique(values))} values)" for name, values in axes.items())
     scope = ["Intervals are those of every cell, over draws of its rates; cells differ in what of them was measured."]
-    return ReportPart(f"Sweep over {varied}", asked if asked.endswith("?") else f"{asked}?", options, heads, scope, pictures, notes)
+    return ReportPart(
+        f"Sweep over {varied}", question if question.endswith("?") else f"{question}?", options, heads, scope, pictures, notes
+    )
 
 
 def _axes(found: Any) -> dict[str, Column]:

@@ -54,8 +54,8 @@ def part_of(reports: Reports, name: str) -> ReportPart:
     scope.append(f"Measured servers: {len(reports)} runs of {', '.join(models[:20])} on {', '.join(gpus[:20])}.")
     notes = [cut(note, 300) for report in reports for note in report.get("notes", [])][:20]
     pictures = [*_reliability(reports, scores), *_errors(scores), *_bias(scores), *_distributions(reports)]
-    asked = "How wrong is the simulator on served runs that the calibration never saw?"
-    return ReportPart(f"Validation: {cut(name, 60)}", asked, [], heads, scope, pictures,
+    question = "How wrong is the simulator on served runs that the calibration never saw?"
+    return ReportPart(f"Validation: {cut(name, 60)}", question, [], heads, scope, pictures,
                 notes, [("All scores", _all(scores))])  # fmt: skip
 
 

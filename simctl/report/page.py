@@ -48,7 +48,7 @@ class ReportPart:
     """
 
     title: str
-    asked: str
+    question: str
     settings: Sequence[tuple[str, str]]
     headlines: Sequence[Headline]
     scope: Sequence[str]

@@ -78,7 +78,7 @@ def question_of(attrs: Mapping[str, Any], file: Path) -> Question:
     except (KeyError, ValueError):
         given = None
     if not isinstance(given, dict) or set(given) - set(options_by_name(PARSER)):
-        raise UsageError(f"{file}: does not say what to simulate again: it is of another version of simctl; simulate it anew")
+        raise UsageError(f"{file}: does not say what to simulate again: it is of another version of simctl; simulate it again")
     if stray := [f"--{name}" for name in NOT_DRAWN if name in given]:
         raise UsageError(f"{file}: of a run with {stray[0]}; sliders are for requests drawn by --num-prompts and --request-rate")
     if files := [name for name, value in given.items() if value is None]:
@@ -149,18 +149,18 @@ class Answers:
         """Values of all sliders. UsageError, naming what is wrong."""
         sliders = {slider.name: slider for slider in self.question.sliders}
         try:
-            asked = parse_qs(query, keep_blank_values=True, strict_parsing=True, max_num_fields=len(sliders))
+            given = parse_qs(query, keep_blank_values=True, strict_parsing=True, max_num_fields=len(sliders))
         except ValueError:
             raise UsageError(f"want {', '.join(sliders)}, once each") from None
-        if set(asked) != set(sliders) or any(len(each) > 1 for each in asked.values()):
+        if set(given) != set(sliders) or any(len(each) > 1 for each in given.values()):
             raise UsageError(f"want {', '.join(sliders)}, once each")
         found = {}
         for name, slider in sliders.items():
             try:
-                found[name] = slider.read(asked[name][0])
+                found[name] = slider.read(given[name][0])
             except ValueError:
                 low, high = slider.values[0], slider.values[-1]
-                raise UsageError(f"{name}: a number from {low:g} to {high:g}, not {asked[name][0][:40]!r}") from None
+                raise UsageError(f"{name}: a number from {low:g} to {high:g}, not {given[name][0][:40]!r}") from None
         return found
 
     def __call__(self, query: str) -> tuple[int, dict[str, Any]]:

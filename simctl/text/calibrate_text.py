@@ -51,9 +51,9 @@ def show(result: Calibration, grids: Sequence[Grid], title: str, start: str) -> 
     say(title)
     for grid in grids:
         say(f"  {grid.source}: {len(grid.cells)} cells, {grid.engine}", "    ")
-    for alone in result.microbenchmarks:
-        if taken := [name for name in alone.rates if name not in result.fit.model.free]:
-            say(f"  {', '.join(taken)}: {alone.basis}", "    ")
+    for each in result.microbenchmarks:
+        if taken := [name for name in each.rates if name not in result.fit.model.free]:
+            say(f"  {', '.join(taken)}: {each.basis}", "    ")
     say(f"  before them: {start}", "    ")
     click.echo()
     for line in rate_table([(r.name, r.unit, r.prior, r.posterior) for r in result.rates if r.learnt]):

@@ -43,7 +43,7 @@ def run(hw: str | None, given: Sequence[Path], posterior: Path | None, seed: int
         click.echo(json.dumps(said | {"files": [_plain(each) for each in found]}, indent=1))
         return
     click.echo(f"{said['posterior']}{'' if file.number('converged', 0.0) else ' (NOT CONVERGED)'}")
-    click.echo(f"nothing is learnt; a host's factor is drawn anew ({said['host_sd']:.0%} from host to host)")
+    click.echo(f"nothing is learnt; a host's factor is drawn again ({said['host_sd']:.0%} from host to host)")
     for each in found:
         _show(each)
     if len(found) > 1:

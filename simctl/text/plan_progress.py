@@ -16,12 +16,12 @@ SELDOM_S = 10.0
 
 
 class PlanProgress:
-    """Shows steps of a race: on a terminal one line that changes; elsewhere a line every SELDOM_S or, if `asked`, for every stage."""
+    """Shows steps of a race: on a terminal one line that changes; elsewhere a line every SELDOM_S or, if `requested`, for every stage."""
 
-    def __init__(self, asked: bool | None) -> None:
+    def __init__(self, requested: bool | None) -> None:
         self._choices: Sequence[Choice] = ()
-        self._seldom = asked is None and not sys.stderr.isatty()
-        self._line = LiveLine(True if self._seldom else asked)
+        self._seldom = requested is None and not sys.stderr.isatty()
+        self._line = LiveLine(True if self._seldom else requested)
         self._said_s = 0.0
 
     def of(self, choices: Sequence[Choice]) -> PlanProgress:

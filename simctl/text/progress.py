@@ -15,11 +15,11 @@ AFTER_S = 2.0  # work that takes no longer shows nothing
 
 
 class LiveLine:
-    """`asked` None: only on a terminal; True: everywhere; False: nowhere."""
+    """`requested` None: only on a terminal; True: everywhere; False: nowhere."""
 
-    def __init__(self, asked: bool | None) -> None:
-        self.live = sys.stderr.isatty() and asked is not False
-        self.lines = bool(asked) and not self.live
+    def __init__(self, requested: bool | None) -> None:
+        self.live = sys.stderr.isatty() and requested is not False
+        self.lines = bool(requested) and not self.live
         self._began, self._shown = time.monotonic(), 0.0
 
     @property

@@ -21,8 +21,8 @@ LINES_EVERY_S = 10.0
 class SweepProgress:
     """Shows how far a sweep is: cells done and left, the time left, the best cell so far."""
 
-    def __init__(self, store: Store, cells: tuple[ScenarioCell, ...], figures: Sequence[str], asked: bool | None) -> None:
-        self._store, self._cells, self._figures, self._line = store, cells, figures, LiveLine(asked)
+    def __init__(self, store: Store, cells: tuple[ScenarioCell, ...], figures: Sequence[str], requested: bool | None) -> None:
+        self._store, self._cells, self._figures, self._line = store, cells, figures, LiveLine(requested)
         self._before = int(store.done.sum())
 
     def __call__(self) -> None:

@@ -68,11 +68,11 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m studies.knee_study")
     parser.add_argument("--loo", action="store_true", help="also compare the predictors by left-out density, censored knees as bounds")
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     rates = rates_for(get_gpu("H100"), STUDY)
     checks, axis = reproduce(), study_scores(rates.point, observations(), contrasts())
-    left_out = of_study(rates, Settings(seed=0, **SAMPLED)) if asked.loo else None
-    if asked.json:
+    left_out = of_study(rates, Settings(seed=0, **SAMPLED)) if args.loo else None
+    if args.json:
         found: dict[str, Any] = {"checks": [dataclasses.asdict(c) for c in checks], "weight_axis": [dataclasses.asdict(s) for s in axis]}
         click.echo(json.dumps(plain(found | ({"loo": dataclasses.asdict(left_out)} if left_out else {})), indent=1))
     else:

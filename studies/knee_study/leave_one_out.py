@@ -39,11 +39,11 @@ def rank(knees: Knees, more: Mapping[str, Array], notes: Sequence[str], settings
     """
     values = {name: v for name, (v, _) in predictors.ladder(knees).items()} | dict(more)
     flat = [name for name, v in values.items() if not standardised(v).any()]
-    asked = {name: v for name, v in values.items() if name not in flat}
+    chosen = {name: v for name, v in values.items() if name not in flat}
     if flat:
-        asked["a constant"] = np.ones(knees.batch.size)
+        chosen["a constant"] = np.ones(knees.batch.size)
         notes = [*notes, f"a constant stands for what does not vary here: {', '.join(flat)}"]
-    return LeftOut(knees.batch.size, int(knees.censored.sum()), compare(knees.batch, knees.censored, asked, settings), list(notes))
+    return LeftOut(knees.batch.size, int(knees.censored.sum()), compare(knees.batch, knees.censored, chosen, settings), list(notes))
 
 
 def of_study(rates: RateDraws, settings: Settings) -> LeftOut:

@@ -57,9 +57,9 @@ def recall_model(evidence: Evidence) -> Any:
 
         eta = logits(evidence.trials)
         found = pm.Data("found", np.array([float(r.successes) for r in evidence.trials]))
-        asked = np.array([float(r.trials) for r in evidence.trials])
+        trials_n = np.array([float(r.trials) for r in evidence.trials])
         # the binomial log-likelihood in logits; a count that is not whole (a rate whose n was not printed) is fine here
-        pm.Potential("counts", (found * eta - asked * pt.softplus(eta)).sum())
+        pm.Potential("counts", (found * eta - trials_n * pt.softplus(eta)).sum())
         for i, row in enumerate(evidence.at_least):
             pm.Potential(f"at_least_{i}", _log_tail(logits([row])[0], row.successes, row.trials, pt))
         if evidence.bounds:

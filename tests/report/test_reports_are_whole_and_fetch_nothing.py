@@ -37,7 +37,7 @@ def test_every_kind_of_result(kind, tmp_path):
     for picture in part.pictures:
         assert "?" in picture.question
         assert picture.reading.endswith(".")
-    assert part.asked.endswith("?")
+    assert part.question.endswith("?")
     assert part.headlines
     assert any(part.scope)
     text, page = page_of(tmp_path / "report.html", path)

@@ -144,7 +144,7 @@ def test_only_a_run_can_be_asked_again(kind):
 
 @pytest.mark.parametrize("options", [None, "7", "[", '{"frobnicate": "1"}'])
 def test_a_run_that_does_not_say_how_it_was_asked(tmp_path, options):
-    assert "simulate it anew" in refused(changed(tmp_path, options))
+    assert "simulate it again" in refused(changed(tmp_path, options))
 
 
 @pytest.mark.parametrize("options", ['{"gpu": "H100", "trace": "x.csv"}', '{"fleet": "x.yaml"}'])
