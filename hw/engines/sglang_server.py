@@ -45,7 +45,8 @@ def serve(
     command += ["--grammar-backend", "none", "--sampling-backend", "pytorch", "--enable-cache-report"]
     command += [FLAGS.get(word, word) for word in flags]
     url = f"http://127.0.0.1:{port}"
-    with running(command, url, log, ENVIRONMENT | dict(os.environ), start_timeout_s) as start_s:
+    env = ENVIRONMENT | {"SGLANG_GRPC_PORT": str(free_port())} | dict(os.environ)  # by default 10,000 above the other, which may be none
+    with running(command, url, log, env, start_timeout_s) as start_s:
         facts = asyncio.run(describe(Target(url, model)))
         facts |= {"path": "served", "server_start_s": round(start_s, 1), "server_flags": " ".join(command[3:])}
         yield RunningServer(url, model, facts, path)
