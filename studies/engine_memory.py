@@ -94,11 +94,11 @@ class Fit:
 
 
 def read_run(path: Path) -> KvRun | None:
-    """The engine start behind a measurement file; None when the file does not say how many blocks there were, or when a profiler held
-    device memory of its own beside the engine.
+    """The engine start behind a measurement file; None when the file does not say how many blocks there were, when it is of another engine
+    than vLLM, or when a profiler held device memory of its own beside the engine.
     """
     attrs = dict(open_measurement(path, ()).attrs)
-    if attrs.get("suite") == "profile":
+    if attrs.get("suite") == "profile" or attrs.get("plan_engine", "vllm") != "vllm":
         return None
     if "plan_kv_tokens" in attrs:
         return _served_start(path, attrs)

@@ -11,8 +11,8 @@
     kernels   no grid on the GPU, but latencies of its kernels; grids of one other GPU
     datasheet no grid on the GPU and no kernels of it; grids of one other GPU, and kernels of some
 
-Runs that nothing was ever learnt from are of kinds that no served run had been of: an architecture, a precision (known by its GEMMs and
-layers alone), parallel (stages, ranks, experts apart), eager, adapters, drafts.
+Runs that nothing was ever learnt from are of kinds that no served run had been of: an engine (predicted by vLLM's overhead), an
+architecture, a precision (known by its GEMMs and layers alone), parallel (stages, ranks, experts apart), eager, adapters, drafts.
 
 Nothing is fitted to the run that is predicted. A model with grids of its own is left out by learning its GPU's rates anew without them.
 """
@@ -48,7 +48,7 @@ from sim.specs.mixers import Attention
 from sim.specs.precision import Precision
 
 PARTS = ("host", "model", "family", "dtype", "tp", "version", "scheduling", "sibling", "kernels", "datasheet")
-KINDS = ("architecture", "precision", "parallel", "eager", "adapters", "drafts")
+KINDS = ("engine", "architecture", "precision", "parallel", "eager", "adapters", "drafts")
 SAME_CHIP = {"H100": "H200", "H200": "H100"}
 LOADS = ("low", "high", "closed", "burst", "long", "prefix")
 LONG_TOKENS = 8192  # of a mean prompt
@@ -71,7 +71,7 @@ def left_out(run: ServedRun, draws: int, unseen: bool = False) -> Iterator[LeftO
     """The run's loads, each sent for the first time, predicted once with what is known of its model and once without, where that can be;
     of an `unseen` run, which nothing was learnt from, once.
     """
-    known, overhead = load_rates(run.deployment), packaged_overhead((run.gpu.name, run.name), run.limits.engine)
+    known, overhead = load_rates(run.deployment), packaged_overhead((run.gpu.name, run.name))  # of vLLM: any other engine is left out whole
     if overhead is None:
         raise UsageError("no packaged serving overhead")
     loads = [e for e in run.experiments if e.kind not in ("ladder", "burst") and not e.replicate and len(e.ttft_s) >= LEAST_REQUESTS]
@@ -149,6 +149,7 @@ def kind_of_run(run: ServedRun) -> str:
     """Of KINDS, what of the run no packaged run had been; nothing where that is a part of the deployment alone."""
     limits, mixers = run.limits, [group.mixer for group in run.model.groups]
     kinds = {
+        "engine": limits.engine != "vllm",
         "drafts": bool(limits.options.get("draft_tokens")),
         "adapters": limits.lora is not None,
         "eager": bool(limits.enforce_eager),
