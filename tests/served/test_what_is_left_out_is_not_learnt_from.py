@@ -88,6 +88,7 @@ def test_it_takes_all_packaged_runs_alone():
         ("llama3.1-8b_eager", "eager"),
         ("llama3.1-8b_lora", "adapters"),
         ("llama3.1-8b_eagle3-k2", "drafts"),
+        ("qwen2.5-7b_sglang", "engine"),
         ("llama3.1-8b_plain", ""),
     ],
 )
