@@ -19,10 +19,11 @@ from sim.cluster.router import make_router, router_options
 from sim.engine import compiled as compiler
 from sim.engine.config import EngineConfig
 from sim.engine.core_state import make_core, supply
-from sim.engine.replica_runs import Log, Served, Shared, given_of, requests_of
+from sim.engine.replica_runs import Log, Served, given_of, requests_of
 from sim.engine.step_clock import StepTime
 from sim.rates.serving import HostRates
 from sim.ticks import to_ticks
+from sim.workload.block_chains import Chains
 from sim.workload.sources import followers
 from sim.workload.trace import Trace
 
@@ -58,7 +59,7 @@ class Moves(NamedTuple):
     kv_bytes: NDArray[np.float64]
 
 
-def covers_router(router: str, options: Mapping[str, Any], replicas: int, config: EngineConfig, shared: Shared | None) -> bool:
+def covers_router(router: str, options: Mapping[str, Any], replicas: int, config: EngineConfig, shared: Chains | None) -> bool:
     """Whether a router's picks are those of sim.cluster.fleet_routes: it knows what it has sent, and loads as they are."""
     if router not in on.ROUTES or options.get("snapshot_s") or options.get("view", "sent") != "sent":
         return False
@@ -68,7 +69,7 @@ def covers_router(router: str, options: Mapping[str, Any], replicas: int, config
     return replicas <= on.MOST_REPLICAS and fits
 
 
-def _remembers(options: Mapping[str, Any], config: EngineConfig, shared: Shared | None) -> int:
+def _remembers(options: Mapping[str, Any], config: EngineConfig, shared: Chains | None) -> int:
     """Blocks of a replica that a router remembers; 0 where that is all there are."""
     most = options.get("remembers") or config.num_gpu_blocks
     return most if shared is not None and shared.distinct > most else 0
@@ -83,7 +84,7 @@ def serve_calls(
     router: str,
     options: Mapping[str, Any],
     max_concurrency: int | None,
-    shared: Shared | None,
+    shared: Chains | None,
     moves: Moves | None = None,
     *,
     keep: bool,
@@ -120,7 +121,7 @@ def _state(
     router: str,
     options: Mapping[str, Any],
     max_concurrency: int | None,
-    shared: Shared | None,
+    shared: Chains | None,
     moves: Moves | None,
     keep: bool,
     arrays: bool,

@@ -6,7 +6,7 @@ Columns are lists or arrays in plain Python and numpy arrays where the loop is c
 from __future__ import annotations
 
 from array import array
-from collections.abc import MutableSequence, Sequence
+from collections.abc import MutableSequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -238,14 +238,3 @@ def _price(core: Core, steps: StepTime) -> int:
         else:
             chunks.append((tokens, start + tokens, int(start + tokens == known)))
     return steps.mixed(batch, context, 0, context, chunks, max(s[ENDS] - s[DECIDES], 0))
-
-
-def names_of(chains: Sequence[Sequence[Any]]) -> tuple[Ints, list[int], int]:
-    """(names, where those of each request begin, number of different ones) of chained hashes; a chain lies in one that goes on from it."""
-    names, numbers = array("q"), dict[Any, int]()
-    begins: dict[Any, int] = {chain[-1]: -1 for chain in chains if chain}  # hashes are chained: the last one names them all
-    for chain in sorted(chains, key=len, reverse=True):
-        if chain and begins[chain[-1]] < 0:
-            begins |= dict.fromkeys(begins.keys() & chain, len(names))
-            names.extend([numbers.setdefault(content, len(numbers)) for content in chain])
-    return names, [begins[chain[-1]] if chain else 0 for chain in chains], len(numbers)

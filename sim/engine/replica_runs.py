@@ -16,6 +16,7 @@ from sim.engine.core import serve as serve_all
 from sim.engine.core_iterations import Given
 from sim.engine.core_state import Core, make_core, supply
 from sim.engine.step_clock import StepTime
+from sim.workload.block_chains import Chains
 
 Ints = NDArray[np.int64]
 
@@ -55,18 +56,6 @@ def _record(names: Iterable[str], values: Any) -> Any:
     columns = list(names)
     numbers = tuple(float(getattr(values, name)) for name in columns)
     return np.array(numbers, dtype=[(name, np.float64) for name in columns]).view(np.recarray)[()]
-
-
-class Shared(NamedTuple):
-    """Names of KV blocks, where those of each request begin, how many of its leading ones others also begin with (sim.engine.core_state),
-    how many it has, and how many different names there are.
-    """
-
-    names: Ints
-    begins: Ints
-    depths: Ints
-    lengths: Ints
-    distinct: int
 
 
 def requests_of(arrives: Ints, prompt: Ints, output: Ints) -> Ints:
@@ -111,7 +100,7 @@ def serve(
     arrives: Ints,
     prompt: Ints,
     output: Ints,
-    shared: Shared | None = None,
+    shared: Chains | None = None,
     calls: Ints | None = None,
     ranks: Ints | None = None,
     arrival_s: Any = None,

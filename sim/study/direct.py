@@ -28,8 +28,7 @@ from sim.engine import compiled
 from sim.engine.array_engine import uncovered
 from sim.engine.config import EngineConfig
 from sim.engine.core_log import Expanded, LazyColumns
-from sim.engine.core_state import names_of
-from sim.engine.replica_runs import Served, Shared, serve
+from sim.engine.replica_runs import Served, serve
 from sim.engine.step_clock import IterationCost
 from sim.rates.serving import HostRates
 from sim.results.record import (
@@ -43,6 +42,7 @@ from sim.results.record import (
     RunRecord,
 )
 from sim.ticks import MOST_TICKS, TICK_S, TICKS_PER_S
+from sim.workload.block_chains import Chains, chained
 from sim.workload.content import Grown
 from sim.workload.sources import TraceSource
 from sim.workload.trace import Trace
@@ -114,18 +114,15 @@ class _Prompts:
         return isinstance(other, _Prompts) and all(map(operator.is_, self._columns, other._columns))
 
 
-def _shared(trace: Trace, block_size: int, max_model_len: int) -> Shared | None:
+def _shared(trace: Trace, block_size: int, max_model_len: int) -> Chains | None:
     """Names of KV blocks that several requests begin with, if any do."""
     return _shared_by(_Prompts(trace), block_size, max_model_len)
 
 
 @lru_cache(maxsize=4)
-def _shared_by(prompts: _Prompts, block_size: int, max_model_len: int) -> Shared | None:
-    chains, depths = TraceSource(prompts.trace, block_size, max_model_len).named_blocks()
-    if not any(depths):
-        return None
-    names, begins, distinct = names_of(chains)
-    return Shared(np.array(names), np.array(begins), np.array(depths), np.array([len(chain) for chain in chains]), distinct)
+def _shared_by(prompts: _Prompts, block_size: int, max_model_len: int) -> Chains | None:
+    found = chained(TraceSource(prompts.trace, block_size, max_model_len).named_blocks())
+    return found if found.depths.any() else None
 
 
 @lru_cache(maxsize=4)
@@ -215,7 +212,7 @@ def _one_by_one(
     replicas: int,
     router: str,
     options: Mapping[str, Any],
-    shared: Shared | None,
+    shared: Chains | None,
     *,
     keep: bool,
 ) -> FleetRun:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from sim.engine.interface import Request
 from sim.errors import UsageError
+from sim.workload.block_chains import chained
 from sim.workload.content import BlockNamer, Grown
 from sim.workload.trace import Trace
 
@@ -44,7 +45,7 @@ class TraceSource:
         for i, session in enumerate(trace.session_ids if _in_sessions(trace) else ()):
             if session is not None and not self._too_long[i]:
                 self._unnamed.setdefault(session, deque()).append(i)
-        self._named: dict[int, Sequence[Hashable]] = {}  # of calls not made yet
+        self._named: dict[int, Sequence[int]] = {}  # of calls not made yet
         self._waits = np.isnan(trace.arrival_s)
         self._followers = children(trace)
         self._held_by = [0] * len(trace)  # calls that each still waits for
@@ -93,16 +94,15 @@ class TraceSource:
 
     def shared_blocks(self) -> dict[str, int]:
         """Of every call that shares some, how many of its leading KV blocks another call also begins with, by request id."""
-        names, depths = self.named_blocks()
+        names = self.named_blocks()
         self._named = dict(enumerate(names))
-        return {self._trace.request_ids[i]: depth for i, depth in enumerate(depths) if depth}
+        return {self._trace.request_ids[i]: depth for i, depth in enumerate(chained(names).depths.tolist()) if depth}
 
-    def named_blocks(self) -> tuple[list[Sequence[Hashable]], list[int]]:
-        """Names of every call's KV blocks, and how many of its leading ones another call also begins with; empty where none has names."""
+    def named_blocks(self) -> list[Sequence[int]]:
+        """Names of every call's KV blocks; empty where none has names."""
         if not self._unnamed and self._trace.contents.count(None) == len(self._trace):
-            return [], []
-        names = [self._names(i) for i in range(len(self._trace))]
-        return names, shared_depths(names)
+            return []
+        return [self._names(i) for i in range(len(self._trace))]
 
     def _request(self, i: int, arrival_s: float) -> Request:
         trace = self._trace
@@ -124,7 +124,7 @@ class TraceSource:
             self._rows[request] = i
         return request
 
-    def _names(self, i: int) -> Sequence[Hashable]:
+    def _names(self, i: int) -> Sequence[int]:
         """Names of a call's KV blocks. Those of a session are named in its order, whichever call is made first."""
         if i in self._named:
             return self._named.pop(i)
@@ -141,7 +141,7 @@ class TraceSource:
                 self._namer.forget(session)
         return self._named.pop(i)
 
-    def _name(self, i: int) -> Sequence[Hashable]:
+    def _name(self, i: int) -> Sequence[int]:
         trace = self._trace
         return self._namer.names(trace.contents[i], int(trace.prompt_tokens[i]), int(trace.output_tokens[i]), trace.session_ids[i])
 
@@ -187,31 +187,3 @@ def followers(trace: Trace) -> dict[int, int]:
             found[latest[session]] = i
         latest[session] = i
     return found
-
-
-def shared_depths(hashes: Sequence[Sequence[Hashable]]) -> list[int]:
-    """For each list of chained block hashes, how many of its first hashes some other list also begins with.
-
-    Hashes are chained, so a hash that only one list has ends what that list can share. Each list is followed only as far as others go;
-    work grows with what is shared, not with the length of the prompts. Equal lists are followed once.
-    """
-    depths = [0] * len(hashes)
-    owner: dict[Hashable, int] = {}  # hash -> the only list known to reach it, or -1 when several do
-    alike: dict[Hashable, int] = {}  # the last hash, which stands for all before it -> the first list that ends so
-    for index, chain in enumerate(hashes):
-        if chain and (first := alike.setdefault(chain[-1], index)) != index:
-            depths[index] = depths[first] = len(chain)
-            continue
-        for depth, content in enumerate(chain):
-            other = owner.setdefault(content, index)
-            if other == index:
-                break
-            depths[index] = depth + 1
-            if other < 0:
-                continue
-            owner[content] = -1
-            depths[other] = max(depths[other], depth + 1)
-            # the other list stopped here when it came; now that this one follows, it goes one step further
-            if depth + 1 < len(hashes[other]):
-                owner.setdefault(hashes[other][depth + 1], other)
-    return depths
