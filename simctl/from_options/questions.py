@@ -75,7 +75,7 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     from sim.planning.choices import check_kinds
     from sim.results.metrics import parse_goodput
     from sim.slo import parse_slo
-    from simctl.from_options.prices import prices_of
+    from simctl.from_options.price_options import prices_of
 
     if options["gpu"] is None:
         raise UsageError("plan on what? give --gpu NAME[,NAME...]")

@@ -3,7 +3,7 @@
 import pytest
 
 from sim.errors import UsageError
-from simctl.from_options.prices import prices_of
+from simctl.from_options.price_options import prices_of
 from tests.cli import run
 
 OFFERS = """
