@@ -6,15 +6,16 @@ rates (the same arrivals and lengths each time: common random numbers), as a lin
 
     statistics = line(z) + scale * noise,   noise ~ Normal(0, missed + diag(misfit[metric]**2))
 
-`missed` is the covariance of the line's residuals over the simulations (chance of scheduling, curvature), `misfit` what is left over of the
-log; `scale`, about 1, is learnt with z. The line is refitted around what was learnt, ROUNDS times. A request given up after T seconds adds
+`missed` is the covariance of the line's residuals over the simulations (chance of scheduling, curvature), and the standard errors of the
+log's own means, by how its requests scatter within their groups; `misfit` is what is left over of the log; `scale`, about 1, is learnt
+with z. The line is refitted around what was learnt, ROUNDS times. A request given up after T seconds adds
 the probability that its E2EL, on a line of its own, exceeds T. Rates that the workload does not show keep their priors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,12 +38,13 @@ from sim.rates.priors import Prior
 from sim.rates.serving import as_served, host_of_log, packaged_overhead
 
 Array = NDArray[np.float64]
-ROUNDS = 6
+ROUNDS, LAPS = 6, 20
 SIMULATIONS = 70
 WIDEN = 1.2  # how much wider than what is known so far the next line is laid
 PER_BLOCK, MOST_BLOCKS, LEAST_IN_GROUP = 25, 20, 5
 HOST = Prior(5e-3, 0.8, "weak prior, 5 ms")
 METRICS = ("ttft", "tpot")
+SHORT = 0.2  # quantile of a log's prompts
 FIRST_MISFIT = 0.1
 LEAST_MISFIT = 1e-3
 SHRINK = 0.2
@@ -50,7 +52,7 @@ SHRINK = 0.2
 
 @dataclass(frozen=True)
 class Line:
-    """statistic = at + slope @ z; `missed` [statistic, statistic] is the covariance of its residuals over the simulations."""
+    """statistic = at + slope @ z; `missed` [statistic, statistic] is the covariance of its residuals."""
 
     at: Array
     slope: Array
@@ -104,9 +106,13 @@ def learn_rates(
         tried = mean + (1.0 if lap == 0 else WIDEN) * rng.standard_normal((SIMULATIONS, len(mean))) @ root.T
         seen = [_simulated(run, log, priors, free, row) for row in tried]
         line = fitted_line(tried, np.array([statistics(ttft, tpot, groups, metric) for ttft, tpot, _ in seen]))
+        scatter = request_scatter(log, [each[:2] for each in seen], groups, metric)
+        line = replace(line, missed=line.missed + np.diag(np.square(groups).sum(axis=1) * scatter[metric]))
         late = fitted_line(tried, np.array([np.log(e2el[waits]) for _, _, e2el in seen])) if len(waits) else None
         mean, root, misfit = update(line, observed, metric, misfit)
-    idata = sample(_model(line, observed, misfit[metric], late, np.log(log.waited_s[waits]), misfit[1]), settings)
+    idata = sample(
+        _model(line, observed, misfit[metric], (mean, root), late, np.log(log.waited_s[waits]), misfit[1] ** 2 + scatter[1]), settings
+    )
     stacked = idata.posterior.stack(sample=("chain", "draw"))
     scores = np.asarray(stacked["z"].transpose("sample", ...).values, dtype=float)
     z = dict(zip(UNITS, np.random.default_rng([settings.seed, 91]).standard_normal((len(UNITS), len(scores))), strict=True))
@@ -122,12 +128,13 @@ def learn_rates(
 
 
 def shown_rates(run: ServedRun, log: ServedLog, priors: Mapping[str, Prior]) -> tuple[str, ...]:
-    """Rates that iterations of this workload show: decodes, and prompts beside them, long and short. The fixed cost is always one of them:
-    small as it is where it is known, a slower host's is not.
+    """Rates that iterations of this workload show: decodes, and prompts alone and beside them, from the short, of which the host's launches
+    are most, to the long. The fixed cost is always one of them: small as it is where it is known, a slower host's is not.
     """
     prompt, output = (float(np.mean(n)) for n in (log.experiment.prompt_tokens, log.experiment.output_tokens))
-    contexts, chunks = 32 * [prompt, prompt + output], [(prompt, prompt, 1.0), (8192.0, 8192.0, 1.0)]
-    shapes = [mixed_batch(run.model, *each) for each in ((contexts, []), ([], chunks[:1]), (contexts, chunks))]
+    short = max(1.0, float(np.quantile(log.experiment.prompt_tokens, SHORT)))
+    contexts, chunks = 32 * [prompt, prompt + output], [(n, n, 1.0) for n in (prompt, 8192.0)]
+    shapes = [mixed_batch(run.model, *each) for each in ((contexts, []), ([], chunks[:1]), ([], [(short, short, 1.0)]), (contexts, chunks))]
     works = [iteration_work(run.model, shape, run.precision, tp=run.tp, gpu=run.gpu) for shape in shapes]
     found = shown(Work(*map(np.array, zip(*works, strict=True))), medians(priors))
     return tuple(name for name in UNITS if name in found or name == "c0_s")
@@ -152,9 +159,24 @@ def grouping(log: ServedLog) -> tuple[Array, NDArray[np.int64]]:
 
 def statistics(ttft_s: Array, tpot_s: Array, groups: Array, metric: NDArray[np.int64]) -> Array:
     """Mean log TTFT or TPOT of each group [statistic]."""
+    return np.asarray((groups * _logs(ttft_s, tpot_s)[metric]).sum(axis=1))
+
+
+def request_scatter(log: ServedLog, seen: Sequence[tuple[Array, Array]], groups: Array, metric: NDArray[np.int64]) -> Array:
+    """Variance [metric] of single requests about their group's mean: of log TTFT and TPOT as logged over the mean simulation's."""
+    apart = _logs(log.experiment.ttft_s, log.experiment.tpot_s) - np.mean([_logs(*each) for each in seen], axis=0)
+    squares = (np.square(apart)[metric] * groups).sum(axis=1) - np.square((apart[metric] * groups).sum(axis=1))
+    count = 1 / np.square(groups).sum(axis=1)
+    return np.array([_mean((squares * count / (count - 1))[metric == i]) for i in range(len(METRICS))])
+
+
+def _logs(ttft_s: Array, tpot_s: Array) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"):
-        logs = np.nan_to_num(np.log(np.array([ttft_s, tpot_s])), nan=0.0, posinf=0.0, neginf=0.0)
-    return np.asarray((groups * logs[metric]).sum(axis=1))
+        return np.asarray(np.nan_to_num(np.log(np.array([ttft_s, tpot_s])), nan=0.0, posinf=0.0, neginf=0.0))
+
+
+def _mean(values: Array) -> float:
+    return float(values.mean()) if len(values) else 0.0
 
 
 def fitted_line(z: Array, values: Array) -> Line:
@@ -174,28 +196,35 @@ def fitted_line(z: Array, values: Array) -> Line:
 
 def update(line: Line, observed: Array, metric: NDArray[np.int64], misfit: Array) -> tuple[Array, Array, Array]:
     """(mean, root of the covariance, misfit by metric) of z given the line: standard-normal prior, normal noise."""
-    for _ in range(3):
+    for _ in range(LAPS):
         weighed = np.linalg.solve(line.missed + np.diag(misfit[metric] ** 2), line.slope)
         covariance = np.linalg.inv(np.eye(line.slope.shape[1]) + line.slope.T @ weighed)
         mean = covariance @ (weighed.T @ (observed - line.at))
-        beyond = (observed - line.mean(mean)) ** 2 - np.diag(line.missed)
-        squares = [np.mean(beyond[metric == i]) if (metric == i).any() else 0.0 for i in range(len(METRICS))]
+        # the fit has taken up part of what is left: its own variance is added (expectation-maximisation)
+        beyond = (observed - line.mean(mean)) ** 2 + np.diag(line.slope @ covariance @ line.slope.T) - np.diag(line.missed)
+        squares = [_mean(beyond[metric == i]) for i in range(len(METRICS))]
         misfit = np.sqrt(np.maximum(squares, LEAST_MISFIT**2))
     return mean, np.linalg.cholesky(covariance), misfit
 
 
-def _model(line: Line, observed: Array, misfit: Array, late: Line | None, log_waited: Array, one_misfit: float) -> Any:
+def _model(
+    line: Line, observed: Array, misfit: Array, known: tuple[Array, Array], late: Line | None, log_waited: Array, one_variance: float
+) -> Any:
     pm, pt = backend.pymc(), backend.tensor()
     # in whitened statistics the noise is independent, whatever the line misses together
     root = np.linalg.cholesky(line.missed + np.diag(misfit**2))
     gap, slope = np.linalg.solve(root, observed - line.at), np.linalg.solve(root, line.slope)
     with pm.Model() as model:
-        z = pm.Normal("z", shape=slope.shape[1])
+        # scores in which the posterior is nearly round, as `update` knows it; the prior is of z
+        centre, axes = known
+        x = pm.Normal("x", shape=slope.shape[1])
+        z = pm.Deterministic("z", centre + pt.dot(axes, x))
+        pm.Potential("prior", 0.5 * ((x**2).sum() - (z**2).sum()))
         scale = pm.LogNormal("scale", 0.0, 0.3)
         pm.Normal("statistics", pt.dot(slope, z), scale, observed=gap)
         if late is not None:
-            # one request scatters more than a mean of many: what its own line misses, and the misfit of TPOT
-            above = (late.at + pt.dot(late.slope, z) - log_waited) / (scale * np.sqrt(one_misfit**2 + np.diag(late.missed)))
+            # one request scatters more than a mean of many: what its own line misses, and the scatter and misfit of TPOT
+            above = (late.at + pt.dot(late.slope, z) - log_waited) / (scale * np.sqrt(one_variance + np.diag(late.missed)))
             pm.Potential("given_up", pt.log(0.5 * pt.erfc(-above / np.sqrt(2.0)) + 1e-12).sum())
     return model
 

@@ -17,12 +17,15 @@ SETTINGS = Settings(draws=300, chains=2)
 
 
 def test_a_14b_learnt_at_2_a_second_predicts_its_other_loads(tmp_path):
-    draws = 40  # of 12 a width is off by a tenth
+    draws = 160  # of 40 the ratio of widths is off by a third
     rows = list(judged(read_served(resolved(Path("h100/served_qwen3-14b.nc"))), SETTINGS, draws, tmp_path))
     assert {row["load"] for row in rows} == {"open 8/s", "open 16/s", "sessions 8x4", "closed 16x4"}
     told = summary(rows)
     assert told["wider"] == []
-    assert told["narrower"] < 0.8
+    # a load of 2 a second says little of the GPU, of the host much: closed loops, which wait for it, are known best
+    assert told["narrower"] < 1.0
+    closed = next(row for row in rows if row["load"] == "closed 16x4" and row["metric"] == "ttft_s")
+    assert np.log(closed["width"]) < 0.4 * np.log(closed["width_before"])
     assert all(share >= HELD for share in told["held"].values())
 
 
