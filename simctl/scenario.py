@@ -68,11 +68,11 @@ class ScenarioCell:
 
         return QUESTIONS[self.command](self.options())
 
-    def answer(self) -> dict[str, Any]:
-        """The command's answer as plain data, as its --json prints it."""
+    def answer(self, paired: Sequence[str] = ()) -> dict[str, Any]:
+        """The command's answer as plain data, as its --json prints it, and what differences of `paired` figures are found from."""
         from simctl.from_options.answers import plain_answer
 
-        return plain_answer(self.question())
+        return plain_answer(self.question(), paired)
 
     def run(self) -> None:
         """Print what the command prints."""

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 
 class CellTask(NamedTuple):
-    """Task of a worker: the cell, the key that it must have there, too, and the figures wanted."""
+    """Task of a worker: the cell, the key that it must have there, too, the figures wanted, and those to be compared by pairs."""
 
     command: str
     given: dict[str, Any]
     key: str
     figures: tuple[str, ...]
+    paired: tuple[str, ...] = ()
 
 
 class Answered(NamedTuple):
@@ -50,7 +51,7 @@ def answered(task: CellTask) -> Answered:
         raise SimctlError("a worker has another simctl, or other files under the scenario's names, than the machine that asks")
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # no bar of each of many
-            answer = serial.answer()
+            answer = serial.answer(task.paired)
     except click.UsageError as error:
         return Answered({}, error.format_message())
     except SimctlError as error:

@@ -42,7 +42,8 @@ def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
         "question": scenario.question, "command": scenario.command, "options": scenario.fixed, "axes": axes,
         "samples": design.samples, "samples_seed": design.seed, "figures": figures, "report": scenario.report, **versions(),
     }  # fmt: skip
-    with open_store(out, design, variables_of(scenario.command, figures), [each.key for each in tasks], about) as store:
+    paired = scenario.report
+    with open_store(out, design, variables_of(scenario.command, figures, paired), [each.key for each in tasks], about) as store:
         done = int(store.done.sum())
         if store.damaged:
             _note(f"{out}: {store.damaged} cells are damaged, or name files that have changed: they run again")
@@ -79,7 +80,7 @@ def tasks_of(scenario: Scenario) -> tuple[tuple[str, ...], list[CellTask]]:
     figures = figures_of(scenario.command, scenario.report, given)
     if not figures:
         raise UsageError(f"{scenario.name}: report: name the figures to keep")
-    return figures, [CellTask(scenario.command, cell.given, key_of(cell), figures) for cell in scenario.cells]
+    return figures, [CellTask(scenario.command, cell.given, key_of(cell), figures, scenario.report) for cell in scenario.cells]
 
 
 def _best(scenario: Scenario, figures: tuple[str, ...], chosen: str | None) -> list[str]:

@@ -19,7 +19,7 @@ Interval = tuple[float, float]
 BLOCKS = 10
 MIN_PER_BLOCK = 10
 RESAMPLES = 200
-_T_90 = {9: 1.8331, 19: 1.7291}  # Student's t by degrees of freedom, two-sided 90 %
+T_90 = {9: 1.8331, 19: 1.7291}  # Student's t by degrees of freedom, two-sided 90 %
 
 
 def rate_intervals(draws: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
@@ -45,7 +45,7 @@ def repeat_intervals(repeats: Mapping[str, Sequence[float]]) -> dict[str, Interv
             continue
         positive = bool((values > 0).all())
         scale = np.log(values) if positive else values
-        half = _T_90[len(values) - 1] * float(scale.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
+        half = T_90[len(values) - 1] * float(scale.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
         low, high = float(scale.mean()) - half, float(scale.mean()) + half
         if positive:
             low, high = math.exp(low), math.exp(high)
@@ -79,7 +79,7 @@ def block_intervals(record: RunRecord) -> dict[str, Interval]:
         for key, found in _figures(present, np.concatenate([whole, picks])).items():
             value, samples = float(found[0]), found[1:]
             if value > 0 and (samples > 0).all():
-                half = _T_90[BLOCKS - 1] * float(np.log(samples).std()) * math.sqrt(BLOCKS / (BLOCKS - 1))
+                half = T_90[BLOCKS - 1] * float(np.log(samples).std()) * math.sqrt(BLOCKS / (BLOCKS - 1))
                 out[f"{key}_{name}_ms"] = (value * math.exp(-half), value * math.exp(half))
     return out
 

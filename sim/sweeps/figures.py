@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sim.errors import SimctlError
+from sim.results.paired import PAIRS
 from sim.specs.gpus import get_gpu
 from sim.sweeps.store import Variable
 
@@ -63,14 +64,18 @@ def figures_of(command: str, report: Sequence[str], given: Sequence[str]) -> tup
     return tuple(dict.fromkeys([*whole, *named, *goal]))
 
 
-def variables_of(command: str, figures: Sequence[str]) -> list[Variable]:
-    """The variables that keep them: each figure, and beside it the intervals that the command gives."""
+def variables_of(command: str, figures: Sequence[str], paired: Sequence[str] = ()) -> list[Variable]:
+    """The variables that keep them: each figure, and beside it the intervals that the command gives, and of `paired` ones what their
+    differences are found from (sim.results.paired).
+    """
     intervals = INTERVALS if command == "simulate" else {"interval": "the interval that the answer gives"}
     found = []
     for name in figures:
         units, text = SIMULATED.get(name) or (_units(name), name)
         found.append(Variable(name, units, text))
-        found += [Variable(f"{name}_{kind}", units, f"{text}: {meaning}", interval=True) for kind, meaning in intervals.items()]
+        found += [Variable(f"{name}_{kind}", units, f"{text}: {meaning}", 2) for kind, meaning in intervals.items()]
+        if name in paired and command == "simulate":
+            found.append(Variable(f"{name}_pairs", units, f"{text}: identity of its draws, repeats, draws", PAIRS))
     return found
 
 
@@ -89,6 +94,7 @@ def figures_from(command: str, given: Mapping[str, Any], names: Sequence[str], a
             else {f"{name}_interval": interval_of(flat, name)}
         )
         found |= {each: [_number(end) for end in pair] for each, pair in pairs.items() if isinstance(pair, list) and len(pair) == 2}
+        found |= {f"{name}_pairs": flat[f"pairs.{name}"]} if f"pairs.{name}" in flat else {}
     return found
 
 

@@ -38,12 +38,12 @@ STATE = ("reason", "check", "done")  # in the order of writing
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A figure: its unit and what it is. `interval`: it has two values a cell, low and high."""
+    """A figure: its unit and what it is. `width`: values a cell; two are the low and high end of an interval."""
 
     name: str
     units: str
     meaning: str
-    interval: bool = False
+    width: int = 1
 
 
 def needs_zarr() -> Any:
@@ -115,7 +115,7 @@ class Store:
             array = np.asarray(self._kept[name][...])
         except Exception as error:  # zarr, its codecs and the file system have no error in common
             raise self._damaged(name, error) from None
-        return np.array(array.reshape((len(self._keys), 2) if count == 2 else (len(self._keys),)))
+        return np.array(array.reshape((len(self._keys), count) if count > 1 else (len(self._keys),)))
 
     def _damaged(self, name: str, error: Exception) -> UsageError:
         return UsageError(f"{self.path}: damaged: {name} cannot be read ({type(error).__name__}); remove it, or choose another")
@@ -163,9 +163,13 @@ def _created(path: Path, design: Design, variables: Sequence[Variable], about: M
     shape, dims = design.shape, design.dims
     data: dict[str, Any] = {}
     for variable in variables:
-        more = (2,) if variable.interval else ()
+        more = (variable.width,) if variable.width > 1 else ()
         attrs = {"units": variable.units, "long_name": variable.meaning}
-        data[variable.name] = ((*dims, *(["bound"] if more else [])), np.full((*shape, *more), np.nan), attrs)
+        data[variable.name] = (
+            (*dims, *(["bound" if variable.width == 2 else "pair"] if more else [])),
+            np.full((*shape, *more), np.nan),
+            attrs,
+        )
     data["reason"] = (dims, np.full(shape, "", dtype=f"<U{LONGEST_REASON}"), {"long_name": "why the cell has no figures"})
     data["check"] = (dims, np.zeros(shape, dtype=np.uint64), {"long_name": "hash of what the cell depends on and of its figures"})
     data["done"] = (dims, np.zeros(shape, dtype=bool), {"long_name": "whether the cell has been answered"})
@@ -187,7 +191,7 @@ def _coordinate(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def _columns(variables: Sequence[Variable]) -> dict[str, int]:
-    return {variable.name: 2 if variable.interval else 1 for variable in variables} | dict.fromkeys(STATE, 1)
+    return {variable.name: variable.width for variable in variables} | dict.fromkeys(STATE, 1)
 
 
 def _chunk_rows(shape: Sequence[int]) -> int:

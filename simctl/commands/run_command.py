@@ -67,7 +67,7 @@ def command(
         for number, cell in enumerate(scenario.cells):
             if report:
                 report(number, len(scenario.cells))
-            answers.append(cell.answer())
+            answers.append(cell.answer(() if as_json else scenario.report))
     labels = [cell.label for cell in scenario.cells]
     if as_json:
         runs = [{"cell": label, "answer": answer} for label, answer in zip(labels, answers, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from sim import Run, Simulate
@@ -21,12 +22,14 @@ def summary_of(run: Run, seed: int) -> dict[str, Any]:
     return run.to_dict(simctl_version=__version__, seed=seed)
 
 
-def plain_answer(question: Any) -> dict[str, Any]:
-    """Answer as --json prints it."""
+def plain_answer(question: Any, paired: Sequence[str] = ()) -> dict[str, Any]:
+    """Answer as --json prints it; of a simulation also `pairs`, of the figures `paired` that it has (sim.results.paired)."""
+    from sim.results.paired import pairs_of
     from sim.results.run_files import summary_json
 
     if isinstance(question, Simulate):
-        plain: dict[str, Any] = json.loads(summary_json(summary_of(simulated(question), question.rates.seed)))
-        return plain
+        run = simulated(question)
+        plain: dict[str, Any] = json.loads(summary_json(summary_of(run, question.rates.seed)))
+        return plain | ({"pairs": {name: pairs_of(run, name) for name in paired if name in run.summary}} if paired else {})
     found: dict[str, Any] = question.answer().to_dict()
     return found

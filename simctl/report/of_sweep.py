@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sim.errors import UsageError
 from sim.results.metrics import LATENCIES
+from sim.results.paired import PAIRS, difference
 from sim.sweeps.store import FORMAT, needs_zarr
 from simctl.report import charts
 from simctl.report.page import Headline, Picture, ReportPart, cut, number, span, thinned
@@ -104,8 +105,11 @@ def _picture(found: Any, name: str, axes: Mapping[str, Column]) -> Iterator[Pict
     names = list(dict.fromkeys(row["series"] for row in rows))
     low, high = min(rows, key=lambda row: row["y"]), max(rows, key=lambda row: row["y"])
     reading = f"It is lowest, {number(low['y'], unit)}, at {low['text']}, and highest, {number(high['y'], unit)}, at {high['text']}."
-    if low is not high and all("low" in row for row in (low, high)) and low["high"] >= high["low"]:
-        reading += " There is no difference that is sure: the intervals of these two overlap."
+    if low is not high and f"{name}_pairs" in found:
+        pairs = found[f"{name}_pairs"].values.reshape(-1, PAIRS)
+        if gap := difference(pairs[low["place"]], pairs[high["place"]]):
+            said = f"{number(gap[0], unit)}, 90 %: {span(*gap[1:], unit)}, on the same arrivals"
+            reading += f" There is no difference: {said}." if gap[1] <= 0.0 <= gap[2] else f" The difference is {said}."
     tooltip = (("text", "at"), ("y", label), *([("between", "90 % of draws")] if any("low" in row for row in rows) else []))
     title = f"{label} ({unit or 'share' if name.endswith(('chance', 'fraction', 'rate')) else unit or 'count'})"
     positive = min(min(row["y"], row.get("low", row["y"])) for row in rows) > 0 and high["y"] > 50 * low["y"]
@@ -122,5 +126,5 @@ def _picture(found: Any, name: str, axes: Mapping[str, Column]) -> Iterator[Pict
 def _row(place: int, across: Column, values: Column, bounds: Column, by: str | None, axes: Mapping[str, Column]) -> dict[str, Any]:
     where = ", ".join(f"{cut(name, 40)} {cut(column[place], 40)}" for name, column in axes.items())
     series = f"{cut(by, 40)} {cut(axes[by][place], 40)}" if by else "cells"
-    row = {"x": float(across[place]), "y": float(values[place]), "series": series, "text": where}
+    row = {"place": place, "x": float(across[place]), "y": float(values[place]), "series": series, "text": where}
     return row | ({"low": float(bounds[place, 0]), "high": float(bounds[place, 1])} if np.isfinite(bounds[place]).all() else {})

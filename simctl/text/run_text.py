@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from sim.errors import UsageError
+from sim.results.paired import NO_PAIRS, difference
 from sim.sweeps.figures import flatten, interval_of, is_void
 from simctl.text.layout import folded
 
@@ -43,21 +44,28 @@ def conclusion(labels: list[dict[str, str]], goals: list[dict[str, Any]]) -> str
 
 
 def compared(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: tuple[str, ...]) -> str | None:
-    """One sentence: the best cell by the first figure that is a number with an interval everywhere, and which are no different from it:
-    those whose intervals overlap its own. None where there is no such figure.
+    """One sentence: the best cell by the first figure that is a number with an interval everywhere, and of simulations (sim.results.paired)
+    which are no different from it and how far the next one is. None where there is no such figure.
     """
     flats = [flatten(answer) for answer in answers]
     for name in report if len(answers) > 1 else ():
-        spans = [interval_of(flat, name) for flat in flats]
-        if not all(isinstance(flat.get(name), int | float) for flat in flats) or not all(map(_is_span, spans)):
+        if not all(isinstance(flat.get(name), int | float) and isinstance(interval_of(flat, name), list) for flat in flats):
             continue
         most = name.endswith(("throughput", "goodput", "tok_s", "chance", "batch", "per_s"))
-        best = (max if most else min)(range(len(flats)), key=lambda i: flats[i][name])
-        low, high = spans[best]
-        same = [i for i, (a, b) in enumerate(spans) if i != best and a <= high and low <= b]
-        others = f"no difference from {'; '.join(_named(labels[i]) for i in same)}: intervals overlap" if same else "apart from all others"
-        return f"=> {'highest' if most else 'lowest'} {name}: {_named(labels[best])}; {others}."
+        best, *others = sorted(range(len(flats)), key=lambda i: flats[i][name], reverse=most)
+        pairs = [flat.get(f"pairs.{name}", NO_PAIRS) for flat in flats]
+        gaps = [(i, gap) for i in others if (gap := difference(pairs[best], pairs[i])) is not None]
+        same = [_apart(labels[i], gap) for i, gap in gaps if gap[1] <= 0.0 <= gap[2]]
+        said = [f"no difference from {'; '.join(same)}"] if same else []
+        said += [f"apart from {_apart(labels[i], gap)}" for i, gap in gaps if not gap[1] <= 0.0 <= gap[2]][:1]
+        return f"=> {'highest' if most else 'lowest'} {name}: {'; '.join([_named(labels[best]), *said])}."
     return None
+
+
+def _apart(label: dict[str, str], gap: tuple[float, float, float]) -> str:
+    from sim.units import format_number, format_range
+
+    return f"{_named(label)} ({'+' if gap[0] > 0 else ''}{format_number(gap[0])} {format_range(*gap[1:])})"
 
 
 def knees(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: tuple[str, ...]) -> list[str]:
@@ -89,10 +97,6 @@ def knees(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: t
 
 def _named(label: dict[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in label.items()) or "as asked"
-
-
-def _is_span(found: Any) -> bool:
-    return isinstance(found, list) and len(found) == 2 and None not in found
 
 
 def _chance(goal: dict[str, Any]) -> str:

@@ -1,7 +1,12 @@
-"""A sweep's table ends with what differs beyond its intervals and, over request rates, with the knee; --plot draws it."""
+"""A sweep's table ends with what differs on the same arrivals and, over request rates, with the knee; --plot draws it."""
 
 import json
+import math
 
+import numpy as np
+import pytest
+
+from sim.results.paired import EACH, PAIRS, difference
 from simctl.text.run_text import compared, knees
 from tests.cli import run
 
@@ -14,13 +19,48 @@ def answers(values, width):
     ]
 
 
-def test_cells_whose_intervals_overlap_are_no_different():
+def paired(repeats, draws=None, rates=1.0, metric="p99_ttft_ms"):
+    """Rows of a cell each: its figure in each of 20 repeats, and at 20 draws of the rates where there are any."""
+    none = [math.nan] * EACH
+    return [
+        {
+            metric: row[0],
+            "run_noise_90": {metric: [row[0], row[0]]},
+            "pairs": {metric: [rates, *row, *(none if draws is None else draws)]},
+        }
+        for row in repeats
+    ]
+
+
+def test_cells_whose_paired_difference_covers_0_are_no_different():
     labels = [{"tp": "1"}, {"tp": "2"}, {"tp": "4"}]
-    near = compared(labels, answers([100, 104, 300], 0.05), ("p99_ttft_ms",))
-    assert near == "=> lowest p99_ttft_ms: tp 1; no difference from tp 2: intervals overlap."
-    assert compared(labels, answers([100, 104, 300], 0.01), ("p99_ttft_ms",)) == "=> lowest p99_ttft_ms: tp 1; apart from all others."
+    arrivals = np.linspace(80.0, 120.0, EACH)  # what the arrivals do to all cells alike
+    wiggle = np.resize([1.5, -1.5], EACH)
+    text = compared(labels, paired([arrivals, arrivals + 0.1 + wiggle, arrivals + 5 + wiggle]), ("p99_ttft_ms",))
+    assert text.startswith("=> lowest p99_ttft_ms: tp 1; no difference from tp 2 (+0.1 [-0.")
+    # 5 ms between cells that arrivals move by 40 together
+    assert "apart from tp 4 (+5 [4.4-5.6])" in text
     assert compared(labels, [{"p99_ttft_ms": 1.0}] * 3, ("p99_ttft_ms",)) is None
-    assert compared(labels[:1], answers([1], 0.1), ("p99_ttft_ms",)) is None
+    assert compared(labels[:1], paired([arrivals]), ("p99_ttft_ms",)) is None
+
+
+def test_the_most_throughput_is_best():
+    rows = paired([np.full(EACH, 7.0), np.full(EACH, 9.0)], metric="output_throughput")
+    assert compared([{"tp": "1"}, {"tp": "2"}], rows, ("output_throughput",)) == (
+        "=> highest output_throughput: tp 2; apart from tp 1 (-2 [-2--2])."
+    )
+
+
+def test_the_same_draws_of_the_rates_cancel_and_others_do_not():
+    draws, same = np.linspace(50.0, 150.0, EACH), np.full(EACH, 100.0)
+    one, other = (np.array(each["pairs"]["p99_ttft_ms"]) for each in paired([same, same + 5], draws))
+    other[1 + EACH :] += 5.0
+    assert difference(one, other) == pytest.approx((5.0, 5.0, 5.0))
+    other[0] += 1  # of another GPU: both are uncertain by +-45
+    middle, low, high = difference(one, other)
+    assert (middle, high - middle) == pytest.approx((5.0, math.hypot(45.0, 45.0)))
+    assert low == pytest.approx(middle - (high - middle))
+    assert difference(np.full(PAIRS, np.nan), other) is None
 
 
 def test_the_knee_is_where_the_first_latency_doubles():
@@ -63,5 +103,6 @@ def test_a_sweeps_report_draws_what_the_scenario_reports(tmp_path):
     assert run("run", str(scenario), "-o", str(out)).code == 0
     pictures = part_of(out).pictures
     assert [each.name for each in pictures[:2]] == ["median_e2el_ms", "gpu_hours"]
-    assert "no difference" in pictures[0].reading
+    assert "The difference is" in pictures[0].reading  # of 2 ms, where each is known within 20
+    assert pictures[0].reading.endswith("on the same arrivals.")
     assert json.dumps(pictures[0].spec)

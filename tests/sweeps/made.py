@@ -15,7 +15,7 @@ sweep: {gpu: [A10, H100], tp: [1, 2]}
 report: [knee.batch]
 """
 DESIGN = Design({"gpu": ["A10", "H100"], "rate": [0.5, 1.0, 2.0]})
-FIGURES = [Variable("ttft_ms", "ms", "time to first token"), Variable("ttft_ms_rates_90", "ms", "its interval", interval=True)]
+FIGURES = [Variable("ttft_ms", "ms", "time to first token"), Variable("ttft_ms_rates_90", "ms", "its interval", width=2)]
 KEYS = [f"key {place}" for place in range(6)]
 ABOUT = {"question": "Which?", "version": "1"}
 
