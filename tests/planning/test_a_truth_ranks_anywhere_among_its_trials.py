@@ -45,7 +45,8 @@ def test_fresh_seeds_and_ten_times_the_load_hold_the_stated_chance():
         here = Here(asked(seed).choices()[0], plan.conditions)
         for each in tried:
             here.one(0, each.replicas, 0)
-            here._load._first = replace(here._load._first, requests=10 * here._load._first.requests)
+            load = here._held[1]
+            load._first = replace(load._first, requests=10 * load._first.requests)
             truths[each.replicas] += [here.one(0, each.replicas, int(draw)) for draw in rng.integers(1, 1600, 4)]
     for each in tried:
         held, trials = truths[each.replicas], sorted(max(trial.used) for trial in each.trials)
