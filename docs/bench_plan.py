@@ -31,7 +31,8 @@ def main() -> None:
     code = process.wait()
     took = time.perf_counter() - began
     print(last[last.index("=>") :], end="")
-    print(f"plan, 200 deployments: first ranked answer after {first:.1f} s, cheapest after {raced:.1f} s, whole answer after {took:.1f} s")
+    ranked = "no ranked answer" if first is None else f"first ranked answer after {first:.1f} s"
+    print(f"plan, 200 deployments: {ranked}, cheapest after {raced:.1f} s, whole answer after {took:.1f} s")
     sys.exit(0 if code == 1 else code)  # 1: the time was up, which is an answer, too
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
 
 from sim.cost.rates import RateDraws, Rates
 from sim.engine.config import EngineConfig
@@ -12,10 +14,15 @@ from sim.engine.step_clock import IterationCost, StepTime
 from sim.errors import UsageError
 from sim.rates.serving import HostRates
 from sim.results.power import PoweredServer
+from sim.specs.attention_policy import AttentionPolicy
+from sim.specs.gpu import GpuSpec
+from sim.specs.model import ModelSpec
+from sim.specs.precision import Precision
 from sim.study.deployment import Deployment
 from sim.study.fleet_spec import Fleet, PoolSpec, fleet_of_one
 from sim.workload.workload import Workload
 
+COSTS = 128  # sets of prices that are kept
 Progress = Callable[[int, int], None]
 
 
@@ -76,15 +83,39 @@ class PlannedPool:
     def cost(self, draw: int | None) -> IterationCost:
         """Prices iterations at a draw of the rates, or at their medians."""
         d, rates = self.spec.deployment, self.rates_at(draw)
-        draft = StepTime(d.limits.draft, d.precision, rates, tp=d.tp, gpu=d.gpu) if d.limits.draft else None
         settings = step_settings(self.config, self.host.work) | {
             "parallel": d.parallel,
             "eager": d.limits.enforce_eager,
             "lora": d.limits.lora,
         }
         settings["part_tokens"] = self.config.max_num_batched_tokens // d.parallel.parts
-        return IterationCost(d.model, d.precision, rates, tp=d.tp, policy=d.limits.attention, draft=draft, gpu=d.gpu, **settings)
+        known = d.model, d.precision, rates, d.tp, d.limits.attention, d.limits.draft, d.gpu, _frozen(settings)
+        try:
+            hash(known)
+        except TypeError:  # a part of somebody's own
+            return _cost.__wrapped__(*known)
+        return _cost(*known)
 
     def rates_at(self, draw: int | None) -> Rates:
         """A draw of the rates, or their medians."""
         return self.rates.point if draw is None else self.rates.draws.at(draw % self.rates.count)
+
+
+def _frozen(settings: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in settings.items())
+
+
+@lru_cache(maxsize=COSTS)
+def _cost(
+    model: ModelSpec,
+    precision: Precision,
+    rates: Rates,
+    tp: int,
+    policy: AttentionPolicy,
+    draft: ModelSpec | None,
+    gpu: GpuSpec,
+    settings: tuple[tuple[str, Any], ...],
+) -> IterationCost:
+    """Prices, kept: trials of a plan ask for those of one draw again, under other batch caps and counts."""
+    drafting = StepTime(draft, precision, rates, tp=tp, gpu=gpu) if draft else None
+    return IterationCost(model, precision, rates, tp=tp, policy=policy, draft=drafting, gpu=gpu, **dict(settings))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from functools import cached_property
 
 from sim.engine.interface import Request
 
@@ -38,12 +39,16 @@ class KvCacheManager:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.prefix_caching = prefix_caching
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
         self._references = [0] * num_blocks
         self._content: list[Hashable] = [None] * num_blocks
         self._block_of: dict[Hashable, int] = {}
         # further blocks with contents already in _block_of, oldest first
         self._copies_of: dict[Hashable, list[int]] = {}
+
+    @cached_property
+    def _free(self) -> OrderedDict[int, None]:
+        """Blocks that can be handed out, the next one first; made when the first is: half a million of them take their time."""
+        return OrderedDict.fromkeys(range(1, self.num_blocks))
 
     @property
     def free_blocks(self) -> int:
