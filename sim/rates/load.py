@@ -34,9 +34,10 @@ SEEN_ONCE_SD = {
     "LoRA": 0.1,
     "gated DeltaNet": 0.1,
 }
-# Log sd of a layer's launches without graphs, beside that of the launches of compiled layers: Python launches them, and the interpreters
-# of four hosts of which the suite `host` is packaged are 0.42 apart.
-EAGER_LAUNCH_SD = 0.31
+# Log of a layer's launches without graphs over those of compiled layers as served, at the mean of six hosts of which the suite `host` is
+# packaged, and its sd: five models on three hosts took 0.82 (0.79 to 0.95) of the geometric mean of their hosts' speeds of launching and of
+# interpreting; the mean over the six is -0.12, their sd 0.30, of which launching as served has 0.29.
+EAGER_LAUNCH, EAGER_LAUNCH_SD = -0.32, 0.17
 # A maker of GPUs none of whose cards was measured: kernels and engines reach less of its datasheets. Log of the loss and its sd, declared.
 OUTSIDE = "outside what was measured:"  # how the note begins that names parts
 OTHER_MAKER, OTHER_MAKER_LOSS, OTHER_MAKER_SD = "AMD", 0.3, 0.3
@@ -65,17 +66,14 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0) -> RateDraw
     On a GPU nobody measured, the hierarchy over GPUs is that wide already.
     """
     variance = sum(SEEN_ONCE_SD[way] ** 2 for way in ways_seen_once(deployment))
-    launch_sd = EAGER_LAUNCH_SD if deployment.limits.enforce_eager else 0.0
+    launch, launch_sd = (EAGER_LAUNCH, EAGER_LAUNCH_SD) if deployment.limits.enforce_eager else (0.0, 0.0)
     if unmeasured_version(deployment):
         variance += STEP_SD**2
         launch_sd = math.hypot(launch_sd, LAUNCH_SD)
     if launch_sd:
-        factor = np.exp(launch_sd * np.random.default_rng([seed, 81]).standard_normal(rates.count))
-        rates = replace(rates, draws=replace(rates.draws, launch_layer_s=rates.draws.launch_layer_s * factor))
+        rates = _scaled(rates, "launch_layer_s", launch, launch_sd, [seed, 81])
     if unmeasured_weight_only(deployment):
-        factor = np.exp(WEIGHT_ONLY_RATE + WEIGHT_ONLY_SD * np.random.default_rng([seed, 82]).standard_normal(rates.count))
-        point, drawn = (each.linear_flops_per_s * f for each, f in ((rates.point, math.exp(WEIGHT_ONLY_RATE)), (rates.draws, factor)))
-        rates = replace(rates, point=replace(rates.point, linear_flops_per_s=point), draws=replace(rates.draws, linear_flops_per_s=drawn))
+        rates = _scaled(rates, "linear_flops_per_s", WEIGHT_ONLY_RATE, WEIGHT_ONLY_SD, [seed, 82])
     if deployment.gpu.source.startswith(OTHER_MAKER):
         rates = files.slowed(rates, OTHER_MAKER_LOSS, OTHER_MAKER_SD, seed)
     if not rates.source.measured:
@@ -89,6 +87,12 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0) -> RateDraw
 
 def _moved(rates: RateDraws, variance: float, seed: int) -> RateDraws:
     return files.moved(rates, files.model_errors(np.full(rates.count, variance**0.5), seed + 1)) if variance else rates
+
+
+def _scaled(rates: RateDraws, name: str, log_mean: float, log_sd: float, seed: list[int]) -> RateDraws:
+    factors = math.exp(log_mean), np.exp(log_mean + log_sd * np.random.default_rng(seed).standard_normal(rates.count))
+    point, draws = (replace(each, **{name: getattr(each, name) * f}) for each, f in zip((rates.point, rates.draws), factors, strict=True))
+    return replace(rates, point=point, draws=draws)
 
 
 def unmeasured_version(d: Deployment) -> bool:
