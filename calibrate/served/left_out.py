@@ -38,13 +38,13 @@ from calibrate.steps.random_rates import calibration_priors
 from sim.cost.gemm_surface import BY_TABLES
 from sim.cost.rates import RateDraws, at_host
 from sim.errors import UsageError
+from sim.rates.kinds import kinds_of
 from sim.rates.load import family_known, load_rates, widened
 from sim.rates.posterior import DECODE, host_factors, model_errors, moved, rates_for
 from sim.rates.provenance import outside_measured
 from sim.rates.serving import ServingOverhead, packaged_overhead
 from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import key
-from sim.specs.mixers import Attention
 from sim.specs.precision import Precision
 
 PARTS = ("host", "model", "family", "dtype", "tp", "version", "scheduling", "sibling", "kernels", "datasheet")
@@ -147,17 +147,7 @@ def kind_of_load(load: Experiment, run: ServedRun) -> str:
 
 def kind_of_run(run: ServedRun) -> str:
     """Of KINDS, what of the run no packaged run had been; nothing where that is a part of the deployment alone."""
-    limits, mixers = run.limits, [group.mixer for group in run.model.groups]
-    kinds = {
-        "engine": limits.engine != "vllm",
-        "drafts": bool(limits.options.get("draft_tokens")),
-        "adapters": limits.lora is not None,
-        "eager": bool(limits.enforce_eager),
-        "parallel": run.parallel.parts > 1 or run.parallel.expert,
-        "architecture": any(not isinstance(mixer, Attention) or mixer.sinks for mixer in mixers),
-        "precision": run.precision.weights not in ("bf16", "fp8") or run.precision.kv != "bf16",
-    }
-    return next((kind for kind, held in kinds.items() if held), "")
+    return "engine" if run.limits.engine != "vllm" else next(iter(kinds_of(run.deployment)), "")
 
 
 def _of_engine(run: ServedRun, engines: Sequence[str]) -> str:

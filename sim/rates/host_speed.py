@@ -30,8 +30,8 @@ class HostSpeed:
                 raise UsageError(f"a host's time must be {LEAST:g} to {MOST:g} times that of the measured hosts, got {value:g}")
 
     def eager(self) -> HostSpeed:
-        """The same host for an engine without compiled layers and graphs, whose kernels Python launches one by one: by the geometric mean of
-        its two speeds, over that of HOSTS.
+        """The same host for an engine without compiled layers and graphs, whose kernels Python launches one by one, by the geometric mean
+        of its two speeds, over HOSTS.
         """
         return replace(self, launch=math.sqrt(self.launch * self.interpreter) / HOSTS)
 

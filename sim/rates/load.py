@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.cost.gemm import kernel_surface
 from sim.cost.rates import RateDraws
 from sim.engine.version_defaults import LAUNCH_SD, STEP_SD, measured
 from sim.rates import posterior as files
+from sim.rates.kinds import kinds_of, t_factors, widths
 from sim.rates.links import link_cost, over_links, slowest
 from sim.rates.provenance import outside_measured
 from sim.specs.precision import arithmetic_note, checkpoint_notes
@@ -23,17 +25,6 @@ from sim.study.deployment import Deployment
 # mean errors of four models left out one at a time on an H100 and an H200 have an rms of 2.5 %. The others are declared, around what was
 # seen of two GPUs (a left-out TP degree: 4.4 %), of two models served in fp8 (4 %), and of other engines by others.
 OUTSIDE_SD = {"model": 0.025, "dtype": 0.05, "tp": 0.06, "engine": 0.05}
-# The same of ways to run, and of layers, of which one deployment was measured, on one host of two H100s: about as far as it lay from the
-# formula beside the same model without them (E2EL: whole experts 4 to 9 %, stages 10 to 15 %), for another deployment may lie elsewhere.
-# LoRA: two models of other sizes, on another host and predicted blind, were 3 to 10 % off; near saturation the first is 30 %.
-SEEN_ONCE_SD = {
-    "pipeline parallel": 0.15,
-    "data parallel": 0.12,
-    "expert parallel": 0.08,
-    "eager": 0.1,
-    "LoRA": 0.1,
-    "gated DeltaNet": 0.1,
-}
 # Log of a layer's launches without graphs over those of compiled layers as served, at the mean of six hosts of which the suite `host` is
 # packaged, and its sd: five models on three hosts took 0.82 (0.79 to 0.95) of the geometric mean of their hosts' speeds of launching and of
 # interpreting; the mean over the six is -0.12, their sd 0.30, of which launching as served has 0.29.
@@ -65,7 +56,10 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0) -> RateDraw
 
     On a GPU nobody measured, the hierarchy over GPUs is that wide already.
     """
-    variance = sum(SEEN_ONCE_SD[way] ** 2 for way in ways_seen_once(deployment))
+    variance = 0.0
+    for i, kind in enumerate(kinds_of(deployment)):
+        steps, launches = (t_factors(width, rates.count, [seed, 83, i, what]) for what, width in enumerate(widths(kind)))
+        rates = files.moved(_times(rates, "launch_layer_s", 1.0, launches), steps)
     launch, launch_sd = (EAGER_LAUNCH, EAGER_LAUNCH_SD) if deployment.limits.enforce_eager else (0.0, 0.0)
     if unmeasured_version(deployment):
         variance += STEP_SD**2
@@ -90,9 +84,15 @@ def _moved(rates: RateDraws, variance: float, seed: int) -> RateDraws:
 
 
 def _scaled(rates: RateDraws, name: str, log_mean: float, log_sd: float, seed: list[int]) -> RateDraws:
-    factors = math.exp(log_mean), np.exp(log_mean + log_sd * np.random.default_rng(seed).standard_normal(rates.count))
-    point, draws = (replace(each, **{name: getattr(each, name) * f}) for each, f in zip((rates.point, rates.draws), factors, strict=True))
-    return replace(rates, point=point, draws=draws)
+    drawn = np.exp(log_mean + log_sd * np.random.default_rng(seed).standard_normal(rates.count))
+    return _times(rates, name, math.exp(log_mean), drawn)
+
+
+def _times(rates: RateDraws, name: str, point: float, drawn: NDArray[np.float64]) -> RateDraws:
+    """One rate times a factor at the medians and in each draw."""
+    both = ((rates.point, point), (rates.draws, drawn))
+    scaled = [replace(each, **{name: getattr(each, name) * factor}) for each, factor in both]
+    return replace(rates, point=scaled[0], draws=scaled[1])
 
 
 def unmeasured_version(d: Deployment) -> bool:
@@ -105,14 +105,6 @@ def unmeasured_weight_only(d: Deployment) -> bool:
     if d.limits.engine not in ("vllm", "sglang") or not arithmetic_note(d.precision, d.gpu):
         return False
     return kernel_surface(d.model, d.precision, d.gpu) is None
-
-
-def ways_seen_once(d: Deployment) -> list[str]:
-    """Ways of serving, and layers, that were measured on one deployment only."""
-    p = d.parallel
-    ways = {"pipeline parallel": p.pp > 1, "data parallel": p.dp > 1, "expert parallel": p.expert, "eager": d.limits.enforce_eager}
-    ways |= {"LoRA": d.limits.lora is not None, "gated DeltaNet": any(group.mixer.kind == "gdn" for group in d.model.groups)}
-    return [way for way, runs in ways.items() if runs]
 
 
 def family_known(model: str, models: Iterable[str]) -> bool:
@@ -143,9 +135,10 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
     if said := arithmetic_note(d.precision, d.gpu):
         rate = f" Not measured there: {math.exp(WEIGHT_ONLY_RATE):.2g} of the 16-bit rate at many rows (log sd {WEIGHT_ONLY_SD:g})."
         notes.append(said + rate * unmeasured_weight_only(d))
-    if ways := ways_seen_once(d):
-        said = ", ".join(f"{way} (log sd {SEEN_ONCE_SD[way]:g})" for way in ways)
-        notes.append(f"measured on H100s of one or two hosts alone: {said}.")
+    for kind in kinds_of(d):
+        steps, launches = widths(kind)
+        sds = f"log sd {steps.sd:.2g} of step times, {launches.sd:.2g} of launches; t of {steps.dof:g}"
+        notes.append(f"wider, as {steps.seen or 'no'} deployments of its kind tell: {kind} ({sds}).")
     if unmeasured_version(d):
         notes.append(f"vllm {d.limits.engine_version} was not measured: declared priors (log sd {STEP_SD:g}; of launches {LAUNCH_SD:g}).")
     if d.parallel.dp > 1:

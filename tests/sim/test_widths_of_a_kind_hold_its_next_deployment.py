@@ -1,0 +1,59 @@
+"""The width of a kind of serving: a Student t around the errors of its deployments, wider and heavier where fewer were measured."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sim.rates.kinds import SEEN, Width, t_factors, width, widths
+from sim.rates.load import load_rates, scope_notes
+from sim.specs.gpus import get_gpu
+from sim.specs.lora import Lora
+from sim.specs.models import get_model
+from sim.study.deployment import Deployment, Limits
+
+
+def test_a_kind_hides_its_own_scale_as_it_is_measured():
+    errors = np.random.default_rng(0).normal(0.0, 0.2, 400).tolist()
+    none, few, many = (width(errors[:n], 0.05) for n in (0, 3, 400))
+    assert none == Width(0.05, 3.0, 0)
+    assert many.sd == pytest.approx(0.2, rel=0.1)
+    assert few.dof < many.dof
+
+
+def test_the_next_deployment_lies_in_the_interval_nine_times_in_ten():
+    """Kinds whose scales are drawn as declared: each kind's fourth error against the width by three, the kinds' common scale known."""
+    rng, held = np.random.default_rng(1), []
+    for _ in range(2000):
+        errors = 0.1 * np.sqrt(3.0 / rng.chisquare(3.0)) * rng.standard_normal(4)
+        known = width(errors[:3].tolist(), 0.1)
+        held.append(abs(errors[3]) <= known.sd * stats.t.ppf(0.95, known.dof))
+    assert np.mean(held) == pytest.approx(0.9, abs=0.02)
+
+
+@pytest.mark.parametrize("metric", ["e2el", "ttft"])
+def test_measured_deployments_lie_in_the_interval_without_them(metric):
+    """Each left out alone, and each kind left out whole."""
+    alone, whole = [], []
+    for kind, seen in SEEN.items():
+        errors = getattr(seen, metric)
+        common = np.sqrt(np.mean(np.square([b for name, other in SEEN.items() if name != kind for b in getattr(other, metric)])))
+        for i, error in enumerate(errors):
+            for known, held in ((width(errors[:i] + errors[i + 1 :], common), alone), (width((), common), whole)):
+                held.append(error <= known.sd * stats.t.ppf(0.95, known.dof))
+    assert min(np.mean(alone), np.mean(whole)) >= 0.85
+
+
+def test_factors_are_a_t_of_median_one():
+    drawn = np.log(t_factors(Width(0.1, 6.0, 3), 4001, [0]))
+    assert np.median(drawn) == pytest.approx(0.0, abs=1e-3)
+    assert np.quantile(drawn, 0.95) == pytest.approx(0.1 * stats.t.ppf(0.95, 6.0), rel=0.03)
+
+
+def test_a_kind_widens_answers_and_is_named_with_its_width():
+    home, lora = (Deployment(get_model("Llama-3.1-8B"), get_gpu("H100"), limits=limits) for limits in (Limits(), Limits(lora=Lora(16, 4))))
+    known, wider = load_rates(home), load_rates(lora)
+    assert float(known.point.c0_s) == float(wider.point.c0_s)
+    assert np.std(np.log(wider.draws.c0_s)) > np.std(np.log(known.draws.c0_s))
+    (note,) = (note for note in scope_notes(lora, wider) if "adapters" in note)
+    assert f"{widths('adapters')[0].sd:.2g}" in note
+    assert not any("of its kind tell" in note for note in scope_notes(home, known))
