@@ -56,9 +56,6 @@ REPORTS = {
         {"median_ttft_ms": 31, "median_tpot_ms": 7.2, "median_e2el_ms": 480},
     ),
 }
-MISSED = {
-    ("16 H100 on two nodes", "mean_ttft_ms"): "128 prompt tokens: 5 % beyond the interval's end; 1,024 tokens (812 ms) lie inside",
-}
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +75,6 @@ def intervals(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("report", "figure"), [(report, figure) for report, (_, figures) in REPORTS.items() for figure in figures])
-def test_the_published_figure(report, figure, intervals, request):
-    if (report, figure) in MISSED:
-        request.applymarker(pytest.mark.xfail(strict=True, reason=MISSED[report, figure]))
+def test_the_published_figure(report, figure, intervals):
     low, high = intervals(report)[figure]
     assert low <= REPORTS[report][1][figure] <= high
