@@ -33,9 +33,10 @@ def pairs_of(run: Run, name: str) -> list[float]:
     from sim.study.simulate import spread
 
     mark, draws = hashlib.sha256(), run.draws.get(name, [])
+    chosen = np.array(spread(run.study, len(draws)), dtype=int)
     for rates, _ in run.study.sources:
-        for each in UNITS:
-            mark.update(np.asarray(getattr(rates.draws, each))[..., spread(run.study, len(draws))].tobytes())
+        for each in (np.atleast_1d(getattr(rates.draws, unit)) for unit in UNITS):
+            mark.update(each[chosen % len(each)].tobytes())
     same = int.from_bytes(mark.digest()[: RATES_BITS // 8], "big") if draws else math.nan
     return [float(same), *_kept(run.repeats.get(name, [])), *_kept(draws)]
 

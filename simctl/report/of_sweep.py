@@ -105,8 +105,9 @@ def _picture(found: Any, name: str, axes: Mapping[str, Column]) -> Iterator[Pict
     names = list(dict.fromkeys(row["series"] for row in rows))
     low, high = min(rows, key=lambda row: row["y"]), max(rows, key=lambda row: row["y"])
     reading = f"It is lowest, {number(low['y'], unit)}, at {low['text']}, and highest, {number(high['y'], unit)}, at {high['text']}."
-    if low is not high and f"{name}_pairs" in found:
-        pairs = found[f"{name}_pairs"].values.reshape(-1, PAIRS)
+    pairs = found[f"{name}_pairs"].values if f"{name}_pairs" in found else np.empty(0)
+    if low is not high and pairs.dtype.kind == "f" and pairs.size == len(values) * PAIRS:
+        pairs = pairs.reshape(-1, PAIRS)
         if gap := difference(pairs[low["place"]], pairs[high["place"]]):
             said = f"{number(gap[0], unit)}, 90 %: {span(*gap[1:], unit)}, on the same arrivals"
             reading += f" There is no difference: {said}." if gap[1] <= 0.0 <= gap[2] else f" The difference is {said}."

@@ -63,6 +63,16 @@ def test_the_same_draws_of_the_rates_cancel_and_others_do_not():
     assert difference(np.full(PAIRS, np.nan), other) is None
 
 
+def test_without_draws_cells_are_paired_by_their_repeats(tmp_path):
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text(
+        "question: How fast?\ncommand: simulate\noptions: {gpu: H100, model: Llama-3.1-8B, num-prompts: 30, draws: 0, request-rate: 4}\n"
+        "sweep: {max-num-seqs: [2, 64]}\nreport: [p99_ttft_ms]\n"
+    )
+    said = " ".join(run("run", str(scenario)).stdout.split())
+    assert "=> lowest p99_ttft_ms: max-num-seqs 64; apart from max-num-seqs 2 (+" in said
+
+
 def test_the_knee_is_where_the_first_latency_doubles():
     (line,) = knees(RATES, answers([50, 60, 90, 130], 0.0), ("p99_ttft_ms",))
     assert "knee between 4 and 8 requests/s" in line
