@@ -14,7 +14,7 @@ help:
 	@echo 'make test-all         the slow tests, too; make test-vllm, test-sglang: against the engines'
 	@echo 'make loop             measure this CPU, calibrate, predict, measure again'
 	@echo 'make bench-sim        speed of the simulator; also bench-curve, -start, -plan, -sweep, -calibrate, -peers'
-	@echo 'make routing          the published routing study, simulated (what is missing of 270 runs of seconds each)'
+	@echo 'make routing          the published routing study, simulated (270 runs, a minute on two cores)'
 	@echo 'make ablate           is every term of the step time worth its place? (minutes; in a checkout)'
 	@echo 'make rates            rebuild every packaged posterior, overhead and page that the formula changes (an hour; resumes)'
 	@echo 'make sbc              are all posteriors as wide as they should be? (half an hour)'
