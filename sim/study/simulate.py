@@ -215,14 +215,18 @@ def simulate(
     `keep_iterations` and errors as in `run_study`.
     """
     count = max(STAGES[-1], draws or 0)
+
+    def served(d: Deployment) -> tuple[RateDraws, HostRates]:
+        return as_served(load_rates(d, draws=count, seed=seed), engine=d.limits.engine)
+
     if isinstance(deployment, Fleet):
         if rates is not None or host is not None:
             raise UsageError("the rates of a fleet's pools are loaded for each of them")
-        study = fleet_study(deployment, workload, lambda d: as_served(load_rates(d, draws=count, seed=seed)), goodput)
+        study = fleet_study(deployment, workload, served, goodput)
     else:
         known = load_rates(deployment, draws=count, seed=seed) if rates is None else rates
         if host is None:
-            known, host = as_served(known)
+            known, host = as_served(known, engine=deployment.limits.engine)
         study = Study(deployment, workload, known, host, goodput or {})
     return run_study(study, draws=draws, keep_iterations=keep_iterations, on_progress=on_progress)
 

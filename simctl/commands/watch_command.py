@@ -76,7 +76,8 @@ def _curve_for(options: dict[str, Any]) -> Callable[[float, float], LatencyCurve
         from sim.rates.serving import as_served
         from sim.twin.curve import latency_curve
 
-        rates, host = as_served(load_rates(deployment, posterior=options["posterior"], seed=options["seed"]))
+        rates = load_rates(deployment, posterior=options["posterior"], seed=options["seed"])
+        rates, host = as_served(rates, engine=deployment.limits.engine)
         return latency_curve(deployment, rates, host, prompt, output, options["random_length_cv"])
 
     return curve_for

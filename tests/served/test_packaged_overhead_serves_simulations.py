@@ -103,6 +103,13 @@ def test_simulate_says_which_overhead_it_took():
     assert "serving overhead" not in stepped["provenance"]["rates_basis"]
 
 
+def test_an_engine_is_served_with_the_overhead_of_its_own_servers():
+    hosts = parse_overheads((files("scenarios") / PACKAGED).read_text(), PACKAGED)
+    assert [host.run for host in hosts if host.engine == "sglang 0.5.15"] == ["served_llama3.1-8b_sglang"]
+    asked = ["simulate", "--gpu", "H100", "--engine", "sglang", "--num-prompts", "20", "--request-rate", "2", "--json"]
+    assert "serving overhead of sglang 0.5.15 measured on H100" in json.loads(run(*asked).stdout)["provenance"]["rates_basis"]
+
+
 @pytest.mark.parametrize(
     "text",
     [
