@@ -169,7 +169,7 @@ def read_served(path: Path, gpu: GpuSpec | None = None, given: Deployment | None
         model=model_of(attrs, path),
         precision=precision_of(attrs),
         limits=limits_of_flags(flags, float(attrs.get("plan_lora_share", 1.0)), engine),
-        tp=whole_flag(flags, "tensor-parallel-size") or 1,
+        tp=whole_flag(flags, "tensor-parallel-size") or whole_flag(flags, "tp-size") or 1,
         engine=f"{engine} {attrs.get('vllm_version' if engine == 'vllm' else 'plan_engine_version', '')}".strip(),
         experiments=experiments,
         notes=(str(attrs["note"]),) if attrs.get("note") else (),
