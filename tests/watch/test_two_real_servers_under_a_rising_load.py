@@ -103,6 +103,6 @@ def test_minutes_lie_in_their_intervals_and_a_killed_server_is_told(tmp_path: Pa
         strict = [not miss for name, _, miss in scored if name == metric]
         print(f"{metric}: {np.mean(inside):.2f} of {len(inside)} windows inside by buckets, {np.mean(strict):.2f} by their medians")
         assert len(inside) > 20
-        # The goal is 0.85. On a machine at many times its cores TTFT reached 0.75, 0.80, 0.85 and TPOT 0.85, 0.53: a twin that follows
-        # its servers at all lies above a half.
-        assert np.mean(inside) >= 0.5
+        # The goal is 0.85; on a machine at six times its cores 0.95 and 0.88. Of 40 windows chance alone gives less than 0.7 once in 1,800
+        # times where 0.88 is true; test_recorded_servers_stay_inside_their_intervals.py holds the goal.
+        assert np.mean(inside) >= 0.7
