@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import re
+import resource
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -119,8 +120,8 @@ def main() -> None:
     given = asked.parse_args()
     with ProcessPoolExecutor(cores(), mp_context=get_context("spawn"), initializer=end_with_parent) as workers:
         found = list(workers.map(of_seed, range(given.seeds)))
-    text = "\n".join(table(found))
-    print(text)
+    text, used = "\n".join(table(found)), resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{text}\n\n{used.ru_utime + used.ru_stime:.0f} CPU s")
     if given.write:
         with DATA.open("w", newline="") as file:
             out = csv.writer(file, lineterminator="\n")
