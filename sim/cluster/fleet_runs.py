@@ -196,7 +196,8 @@ def ranks_of(trace: Trace, config: EngineConfig) -> Ints:
 def _several(column: Any, replicas: int, arrays: bool) -> Any:
     """A column of each replica; what is all noughts takes no memory until it is touched."""
     if not arrays:
-        return [column[:] for _ in range(replicas)]
+        shares = isinstance(column, memoryview)  # its slices are its own memory
+        return [np.array(column).data if shares else column[:] for _ in range(replicas)]
     found = np.zeros((replicas, len(column)), dtype=column.dtype)
     if column.any():
         found[:] = column
