@@ -9,12 +9,14 @@ from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from studies.ablate import Ablation, ablations, applied
 
-MODEL, GPU = get_model("Llama-3.1-8B"), get_gpu("H100")
-SHAPE = mixed_batch(MODEL, [2048.0] * 8, [(300, 300, 1)])
+GPU = get_gpu("H100")
+SERVED = (get_model("Llama-3.1-8B"), 1), (get_model("Qwen3-Coder-30B-A3B"), 2)  # dense on one GPU; experts over two
 
 
 def work():
-    return iteration_work(MODEL, SHAPE, Precision(), gpu=GPU)
+    prompts = 300, 4000  # within the graphs of an engine, and beyond
+    shapes = [(model, mixed_batch(model, [2048.0] * 8, [(n, n, 1)]), tp) for model, tp in SERVED for n in prompts]
+    return [iteration_work(model, shape, Precision(), tp=tp, gpu=GPU) for model, shape, tp in shapes]
 
 
 @pytest.mark.parametrize("ablation", ablations(), ids=lambda each: each.name)
