@@ -195,13 +195,14 @@ def ranks_of(trace: Trace, config: EngineConfig) -> Ints:
 
 def _several(column: Any, replicas: int, arrays: bool) -> Any:
     """A column of each replica; what is all noughts takes no memory until it is touched."""
-    if not arrays:
-        shares = isinstance(column, memoryview)  # its slices are its own memory
-        return [np.array(column).data if shares else column[:] for _ in range(replicas)]
+    view = isinstance(column, memoryview)  # whose slices are its own memory
+    if not arrays and not view:
+        return [column[:] for _ in range(replicas)]
+    column = np.asarray(column)
     found = np.zeros((replicas, len(column)), dtype=column.dtype)
     if column.any():
         found[:] = column
-    return found
+    return [each.data for each in found] if view else found
 
 
 def _draws(router: str, replicas: int, options: Mapping[str, Any], count: int) -> Ints:

@@ -25,7 +25,6 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "log": ("calibrate.logs.read", "load_log", "a benchmark's result, known by its content, or a CSV of one row a request"),
     "agents": ("sim.workload.agents", "load_agents", "recorded agent sessions, JSON lines of turns"),
 }
-# formats that say nothing of when calls arrive: their calls all arrive at 0 unless a request rate is given
 # what some formats alone leave open: option -> those formats
 OPEN = {
     "prefix_block": ("mooncake", "log"),
