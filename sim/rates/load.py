@@ -137,8 +137,9 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
         notes.append(said + rate * unmeasured_weight_only(d))
     for kind in kinds_of(d):
         steps, launches = widths(kind)
-        sds = f"log sd {steps.sd:.2g} of step times, {launches.sd:.2g} of launches; t of {steps.dof:g}"
-        notes.append(f"wider, as {steps.seen or 'no'} deployments of its kind tell: {kind} ({sds}).")
+        sds = f"log sd {steps.sd:.2g} of step times, {launches.sd:.2g} of launches; Student t, {steps.dof:g} degrees of freedom"
+        others = f"{steps.seen} measured deployments of this kind" if steps.seen else "other kinds"
+        notes.append(f"wider, by how far predictions of {others} were off: {kind} ({sds}).")
     if unmeasured_version(d):
         notes.append(f"vllm {d.limits.engine_version} was not measured: declared priors (log sd {STEP_SD:g}; of launches {LAUNCH_SD:g}).")
     if d.parallel.dp > 1:
