@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from calibrate import backend
 from calibrate.logs.requests import ServedLog
-from calibrate.sampling import Diagnostics, Settings, diagnose, sample
+from calibrate.sampling import Compiled, Diagnostics, Graph, Settings, diagnose
 from calibrate.served.overhead import launching_as_logged
 from calibrate.served.replay import replay
 from calibrate.served.runs import ServedRun
@@ -110,9 +111,12 @@ def learn_rates(
         line = replace(line, missed=line.missed + np.diag(np.square(groups).sum(axis=1) * scatter[metric]))
         late = fitted_line(tried, np.array([np.log(e2el[waits]) for _, _, e2el in seen])) if len(waits) else None
         mean, root, misfit = update(line, observed, metric, misfit)
-    idata = sample(
-        _model(line, observed, misfit[metric], (mean, root), late, np.log(log.waited_s[waits]), misfit[1] ** 2 + scatter[1]), settings
-    )
+    data = _given(line, observed, misfit[metric], mean, root)
+    if late is not None:
+        # one request scatters more than a mean of many: what its own line misses, and the scatter and misfit of TPOT
+        sd = np.sqrt(misfit[1] ** 2 + scatter[1] + np.diag(late.missed))
+        data |= {"late_at": (late.at - np.log(log.waited_s[waits])) / sd, "late_slope": late.slope / sd[:, None]}
+    idata = _model(len(mean), len(observed), len(waits)).sample(settings, data)
     stacked = idata.posterior.stack(sample=("chain", "draw"))
     scores = np.asarray(stacked["z"].transpose("sample", ...).values, dtype=float)
     z = dict(zip(UNITS, np.random.default_rng([settings.seed, 91]).standard_normal((len(UNITS), len(scores))), strict=True))
@@ -207,26 +211,30 @@ def update(line: Line, observed: Array, metric: NDArray[np.int64], misfit: Array
     return mean, np.linalg.cholesky(covariance), misfit
 
 
-def _model(
-    line: Line, observed: Array, misfit: Array, known: tuple[Array, Array], late: Line | None, log_waited: Array, one_variance: float
-) -> Any:
-    pm, pt = backend.pymc(), backend.tensor()
-    # in whitened statistics the noise is independent, whatever the line misses together
+def _given(line: Line, observed: Array, misfit: Array, centre: Array, axes: Array) -> dict[str, Array]:
+    """Data of `_model`: in whitened statistics the noise is independent, whatever the line misses together."""
     root = np.linalg.cholesky(line.missed + np.diag(misfit**2))
-    gap, slope = np.linalg.solve(root, observed - line.at), np.linalg.solve(root, line.slope)
+    whitened = {"gap": np.linalg.solve(root, observed - line.at), "slope": np.linalg.solve(root, line.slope)}
+    return {"centre": centre, "axes": axes, **whitened}
+
+
+@cache
+def _model(rates: int, statistics: int, late: int) -> Compiled:
+    """The posterior of so many rates by so many statistics and requests given up, compiled once for every log of these sizes."""
+    pm, pt = backend.pymc(), backend.tensor()
     with pm.Model() as model:
         # scores in which the posterior is nearly round, as `update` knows it; the prior is of z
-        centre, axes = known
-        x = pm.Normal("x", shape=slope.shape[1])
-        z = pm.Deterministic("z", centre + pt.dot(axes, x))
+        x = pm.Normal("x", shape=rates)
+        z = pm.Deterministic("z", pm.Data("centre", np.zeros(rates)) + pt.dot(pm.Data("axes", np.eye(rates)), x))
         pm.Potential("prior", 0.5 * ((x**2).sum() - (z**2).sum()))
         scale = pm.LogNormal("scale", 0.0, 0.3)
+        slope, gap = pm.Data("slope", np.zeros((statistics, rates))), pm.Data("gap", np.zeros(statistics))
         pm.Normal("statistics", pt.dot(slope, z), scale, observed=gap)
-        if late is not None:
-            # one request scatters more than a mean of many: what its own line misses, and the scatter and misfit of TPOT
-            above = (late.at + pt.dot(late.slope, z) - log_waited) / (scale * np.sqrt(one_variance + np.diag(late.missed)))
+        if late:
+            at, late_slope = pm.Data("late_at", np.zeros(late)), pm.Data("late_slope", np.zeros((late, rates)))
+            above = (at + pt.dot(late_slope, z)) / scale
             pm.Potential("given_up", pt.log(0.5 * pt.erfc(-above / np.sqrt(2.0)) + 1e-12).sum())
-    return model
+    return Compiled(Graph(model))
 
 
 def _simulated(run: ServedRun, log: ServedLog, priors: Mapping[str, Prior], free: tuple[str, ...], z: Array) -> tuple[Array, Array, Array]:

@@ -1,4 +1,8 @@
-"""`python -m studies.sbc [--runs N] [--seed S] [MODEL...]`: the long calibration; a line per parameter, exit 1 when a model fails."""
+"""`python -m studies.sbc [--runs N] [--seed S] [MODEL...]`: the long calibration; a line per parameter, exit 1 when a model fails.
+
+Of 8 parameters one whose posterior has half or twice its width fails at 100 truths in 99 of 100 studies, at 30 in 20 to 23; a bias of half
+a standard deviation in 80 and in 16.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,14 @@ from studies.sbc.ranks import LEAST_RUNS, family_p, judge
 from studies.sbc.sampled import QUICK
 from studies.sbc.studies import STUDIES
 
-RUNS = {"population": 60, "requests": 30}  # of the slow ones; 100 of the others
+RUNS = {"population": 60}  # of the slow one; 100 of the others
 LEAST_P = 0.01  # of a whole model: one calibrated model in a hundred fails by chance
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m studies.sbc", description="Simulation-based calibration of every model.")
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(STUDIES)}; none: all")
-    parser.add_argument(
-        "--runs", type=int, help="truths drawn from the prior, each with its own data and posterior [100; population 60, requests 30]"
-    )
+    parser.add_argument("--runs", type=int, help="truths drawn from the prior, each with its own data and posterior [100; population 60]")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     if unknown := sorted(set(given.models) - set(STUDIES)):
