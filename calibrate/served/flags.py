@@ -20,6 +20,22 @@ SGLANG = {
     "block_size": "page-size",
     "num_gpu_blocks": "max-total-tokens",
 }
+# read here or by whoever reads the file; weights and KV are of the types that the file says itself
+BOTH = {"tensor-parallel-size", "kv-cache-dtype", "dtype", "quantization", "model-path"}
+READ = {
+    "vllm": BOTH | {*VLLM.values(), "pipeline-parallel-size", "data-parallel-size", "enable-expert-parallel", "gpu-memory-utilization"}
+    | {"kv-cache-memory-bytes", "enforce-eager", "enable-lora", "max-lora-rank", "max-loras", "speculative-config"}
+    | {"async-scheduling", "no-async-scheduling", "enable-prefix-caching", "no-enable-prefix-caching", "scheduler-cls"},
+    "sglang": BOTH | {*SGLANG.values(), "tp-size", "mem-fraction-static", "disable-radix-cache", "disable-cuda-graph"},
+}  # fmt: skip
+# of names, ports, logs and keys: they change no time
+NO_MATTER = re.compile(
+    r"m|host|port|uds|served-model-name|model-name|api-key|trust-remote-code|download-dir|tokenizer.*|chat-template.*|.*log.*|revision|"
+    r"(random-)?seed|root-path|allowed-.*|ssl-.*|enable-auto-tool-choice|tool-call-parser|reasoning-parser|uvicorn.*|response-role|"
+    r"load-format|middleware|lora-modules|fa|flash-attn|cb|cont-batching|t|threads|jinja|alias|mlock|no-mmap|metrics|no-webui|"
+    r"enable-metrics|model-id|model-dir|is-prefill-worker|is-decode-worker|enable-cache-report|enable-prompt-tokens-details|"
+    r"grammar-backend|sampling-backend"
+)
 
 
 def limits_of_flags(flags: str, lora_share: float = 1.0, engine: str = "vllm") -> Limits:
@@ -28,6 +44,7 @@ def limits_of_flags(flags: str, lora_share: float = 1.0, engine: str = "vllm") -
     """
     if engine == "sglang":  # a page is a token, and the suite's requests say that they ignore the end of a text
         told: dict[str, Any] = {name: value for name, flag in SGLANG.items() if (value := whole_flag(flags, flag)) is not None}
+        told |= {"enforce_eager": "--disable-cuda-graph" in flags, "enable_prefix_caching": "--disable-radix-cache" not in flags}
         share = _number(flags, "mem-fraction-static")
         return Limits(engine, gpu_memory_utilization=share, options={"ignore_eos": True}, **{"block_size": 1, **told})
     names = VLLM
@@ -38,6 +55,13 @@ def limits_of_flags(flags: str, lora_share: float = 1.0, engine: str = "vllm") -
         chosen["lora"] = Lora(whole_flag(flags, "max-lora-rank") or 16, whole_flag(flags, "max-loras") or 1, lora_share)
     options = _drafts(flags) | ({"async_scheduling": False} if "--no-async-scheduling" in flags else {})
     return Limits(**chosen, enable_prefix_caching="--no-enable-prefix-caching" not in flags, options=options)
+
+
+def unread(flags: str, engine: str = "vllm") -> tuple[str, ...]:
+    """A note of each flag that may change times and that no simulation of this server takes."""
+    names = dict.fromkeys(re.findall(r"(?<!\S)--([a-z][\w-]*)", flags))
+    known = READ.get(engine, set())
+    return tuple(f"its server's --{name} is not simulated" for name in names if name not in known and not NO_MATTER.fullmatch(name))
 
 
 def parallel_of_flags(flags: str) -> Parallel:

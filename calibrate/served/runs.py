@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of, whole_number
-from calibrate.served.flags import limits_of_flags, parallel_of_flags, whole_flag
+from calibrate.served.flags import limits_of_flags, parallel_of_flags, unread, whole_flag
 from sim.cluster.pools import DECODE, PREFILL
 from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec
@@ -172,7 +172,7 @@ def read_served(path: Path, gpu: GpuSpec | None = None, given: Deployment | None
         tp=whole_flag(flags, "tensor-parallel-size") or whole_flag(flags, "tp-size") or 1,
         engine=f"{engine} {attrs.get('vllm_version' if engine == 'vllm' else 'plan_engine_version', '')}".strip(),
         experiments=experiments,
-        notes=(str(attrs["note"]),) if attrs.get("note") else (),
+        notes=((str(attrs["note"]),) if attrs.get("note") else ()) + unread(flags, engine),
         replicas=int(attrs.get("plan_replicas", 1)),
         prefill=int(attrs.get("plan_prefill_replicas", 0)),
         parallel=parallel_of_flags(flags),

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calibrate.served.flags import NO_MATTER
 from sim.engine.versions import NEWEST
 from sim.errors import UsageError
 from sim.files import text_of
 from sim.yaml_text import read_yaml
-from simctl.from_options.server_flags import DRAFTERS, FLAGS, NO_MATTER, SWITCHES
+from simctl.from_options.server_flags import DRAFTERS, FLAGS, SWITCHES
 
 MOST_BYTES = 1 << 18
 SERVERS = {

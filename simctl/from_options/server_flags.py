@@ -9,12 +9,6 @@ from typing import Any
 from sim.engine.versions import rules_of
 from sim.errors import UsageError
 
-NO_MATTER = re.compile(
-    r"m|host|port|uds|served-model-name|model-name|api-key|trust-remote-code|download-dir|tokenizer.*|chat-template.*|.*log.*|revision|seed|"
-    r"root-path|allowed-.*|ssl-.*|enable-auto-tool-choice|tool-call-parser|reasoning-parser|uvicorn.*|response-role|load-format|"
-    r"middleware|lora-modules|fa|flash-attn|cb|cont-batching|t|threads|jinja|alias|mlock|no-mmap|metrics|no-webui|enable-metrics|model-id|model-dir|is-prefill-worker|is-decode-worker|stream-interval"
-)
-
 
 def _text(value: str) -> str:
     return value

@@ -60,10 +60,16 @@ def test_without_graphs_interpreting_is_half_of_launching():
     assert launch_s == pytest.approx({False: 1.0, True: 0.5**0.5})
 
 
-@pytest.mark.parametrize("told", ["0", "-1", "nan", "inf", "1000", "no-such-file.nc"])
+@pytest.mark.parametrize("told", ["0", "-1", "nan", "inf", "20.1", HostSpeed(0.049, 1.0), "no-such-file.nc"])
 def test_a_scale_that_is_none_is_refused(told):
     with pytest.raises(UsageError, match=r"host's time|neither a number nor a file"):
         HostSpeed.of(told)
+
+
+@pytest.mark.parametrize("given", [0.05, 20])
+def test_every_scale_that_may_be_given_may_be_of_an_eager_engine(given):
+    d = Deployment(get_model("Llama-3.1-8B"), get_gpu("H100"), limits=Limits(enforce_eager=True))
+    assert RateSource(host_scale=given).of(d, 2)[0].point.launch_layer_s > 0
 
 
 def test_a_file_that_times_no_launch_is_refused(tmp_path):

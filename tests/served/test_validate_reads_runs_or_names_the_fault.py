@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from calibrate.served.flags import limits_of_flags, parallel_of_flags
 from calibrate.served.runs import read_served
@@ -15,6 +16,7 @@ from sim.specs.parallel import NO_PARALLEL, Parallel
 from tests.cli import run
 from tests.served.made import open_loop
 
+SERVED = Path(__file__).resolve().parents[2] / "scenarios" / "data" / "measured"
 COLUMNS = ["arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s"]
 ARGUMENTS = ["--model", "Qwen2.5-7B", "--gpu", "H100", "--max-num-seqs", "256", "--max-num-batched-tokens", "8192", "--draws", "2"]
 
@@ -122,6 +124,27 @@ def test_flags_of_sglang_become_limits_of_its_scheduler() -> None:
     assert (limits.gpu_memory_utilization, limits.block_size, limits.num_gpu_blocks) == (0.8, 1, 16384)
 
 
+@pytest.mark.parametrize(
+    ("engine", "flags", "named"),
+    [
+        (
+            "sglang",
+            "--model-path m --disable-radix-cache --schedule-policy lpm --stream-interval=8",
+            ("schedule-policy", "stream-interval"),
+        ),
+        ("sglang", "--max-num-seqs 8", ("max-num-seqs",)),  # another engine's
+        ("vllm", "--max-num-seqs 8 --disable-log-stats --long-prefill-token-threshold 512 --seed 3", ("long-prefill-token-threshold",)),
+    ],
+)
+def test_flags_without_a_place_in_the_simulation_are_named(tmp_path, engine, flags, named):
+    path = tmp_path / "served.nc"
+    with xr.open_dataset(SERVED / "h100" / "served_qwen2.5-7b_burst.nc", decode_timedelta=False) as data:
+        data.assign_attrs(plan_engine=engine, plan_server_flags=flags).to_netcdf(path, engine="h5netcdf")
+    run_ = read_served(path)
+    assert [note for note in run_.notes if "not simulated" in note] == [f"its server's --{name} is not simulated" for name in named]
+    assert run_.limits.enable_prefix_caching == ("radix" not in flags)
+
+
 def test_flags_become_limits():
     limits = limits_of_flags("--max-num-seqs 64 --gpu-memory-utilization=0.8 --num-gpu-blocks-override 512 --no-enable-prefix-caching")
     assert (limits.max_num_seqs, limits.gpu_memory_utilization, limits.num_gpu_blocks) == (64, 0.8, 512)
@@ -131,8 +154,7 @@ def test_flags_become_limits():
 
 @pytest.mark.parametrize(("name", "tokens"), [("eager", 30_512), ("pp2", 30_512), ("eagle3-k2", 70_272)])
 def test_a_pool_given_in_bytes_holds_the_tokens_that_the_engine_said(name, tokens):
-    path = Path(__file__).resolve().parents[2] / "scenarios" / "data" / "measured" / "unseen" / f"h100_served_llama3.1-8b_{name}.nc"
-    assert read_served(path).limits.num_gpu_blocks == tokens // 16
+    assert read_served(SERVED / "unseen" / f"h100_served_llama3.1-8b_{name}.nc").limits.num_gpu_blocks == tokens // 16
 
 
 def test_flags_say_drafts_adapters_and_parallelism():
