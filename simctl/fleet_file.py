@@ -189,7 +189,7 @@ def _pool(at: At, place: int, deploy: Deploy) -> PoolSpec:
         link = own["link"]
         given["bytes_per_s"] = LINKS[link.word(list(LINKS))] if isinstance(link.value, str) else 1e9 * link.number(1e-6, 1e6)
     if "scaling" in own:
-        given["scaling"] = _scaling(own["scaling"])
+        given["scaling"] = _scaling(own["scaling"], deployment)
     spec: PoolSpec = at.made(PoolSpec, deployment=deployment, **given)
     return spec
 
@@ -206,12 +206,16 @@ def _options(at: At, values: Mapping[str, At]) -> dict[str, Any]:
         raise at.error(error.format_message()) from None
 
 
-def _scaling(at: At) -> Scaling:
+def _scaling(at: At, deployment: Deployment) -> Scaling:
     from sim.cluster.autoscale import SIGNALS, Scaling
+    from sim.study.memory import resident_weight_bytes
 
-    own = at.mapping(("signal", "target", "least", "period-s", "cold-start-s", "down-after-s"))
+    own = at.mapping(("signal", "target", "least", "period-s", "cold-start-s", "disk-gb-s", "down-after-s"))
     numbers = ("target", "period-s", "cold-start-s", "down-after-s")
     given: dict[str, Any] = {key.replace("-", "_"): own[key].number() for key in numbers if key in own}
+    if "disk-gb-s" in own:
+        read_s = resident_weight_bytes(deployment.model, deployment.precision) / (1e9 * own["disk-gb-s"].number(1e-3))
+        given["cold_start_s"] = given.get("cold_start_s", Scaling().cold_start_s) + read_s
     if "signal" in own:
         given["signal"] = own["signal"].word(SIGNALS)
     if "least" in own:

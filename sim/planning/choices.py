@@ -9,8 +9,10 @@ from itertools import product
 
 import numpy as np
 
+from sim.cluster.losses import Losses
 from sim.cluster.pools import DECODE, PREFILL
 from sim.errors import UsageError
+from sim.planning.spot import SHARES, Spot
 from sim.study.fleet_spec import Fleet, PoolSpec
 from sim.study.studied import Study
 
@@ -29,6 +31,7 @@ class Part:
     lost: int = 0
     node: int = 8  # GPUs of a node
     watts: float = 0.0  # power limit of all of them
+    losses: Losses | None = None  # of each, where they are spot capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,11 @@ class Choice:
     def study_of(self, count: int) -> Study:
         """The study of so many units, none standing by."""
         return self.study.resized([count * pool.deployment.replicas for pool in self.study.whole_fleet.pools])
+
+    def lost(self, count: int) -> dict[int, Losses]:
+        """Losses of the replicas, by their numbers, that may be taken away."""
+        each = [part.losses for part in self.parts for _ in range(count * part.replicas)]
+        return {replica: losses for replica, losses in enumerate(each) if losses}
 
     def replicas(self, count: int) -> list[int]:
         """Replicas of each part for so many units, those that stand by included."""
@@ -88,6 +96,21 @@ class Choice:
         while count and (self.gpus_of(count) > gpus or self.kw_of(count) > self.most_kw):
             count -= 1
         return count
+
+
+def on_spot(single: Choice, spot: Spot) -> list[Choice]:
+    """A single deployment on spot capacity, and on both: SHARES of its replicas are lasting."""
+    d, lasting = single.study.deployment, single.parts[0]
+    part = replace(lasting, price=spot.usd_per_hour * d.gpus, losses=spot.losses(d))
+    both = [
+        Choice(
+            f"{a} lasting and {b} on spot of {single.name}",
+            single.study.resized([a + b]),
+            (replace(lasting, replicas=a), replace(part, replicas=b, lost=0)),
+        )
+        for a, b in SHARES
+    ]
+    return [Choice(f"{single.name} on spot", single.study, (part,)), *both]
 
 
 def pooled(singles: Sequence[Choice], kind: str) -> list[Choice]:

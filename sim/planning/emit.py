@@ -33,12 +33,15 @@ def emitted(plan: RaceResult, kind: str, answer: str) -> str:
     choice = plan.choices[plan.winner.choice]
     pools = choice.study_of(plan.winner.replicas).whole_fleet.pools
     counts = choice.replicas(plan.winner.replicas)
+    spot = sum(n for n, part in zip(counts, choice.parts, strict=True) if part.losses)
+    counts = counts if len(pools) > 1 else [sum(counts)]
     servers = [
         Server(pool.name if choice.study.fleet else "vllm", pool.role, n, pool.deployment, serve_arguments(pool))
         for pool, n in zip(pools, counts, strict=True)
     ]
     body, said = KINDS[kind](servers)
     notes = [answer.removeprefix("=> "), *_notes(pools), *said]
+    notes += [f"{spot} replicas are for spot capacity: nothing here puts them there."] if spot else []
     lines = [line for note in notes for line in textwrap.wrap(note, COMMENT, initial_indent="# ", subsequent_indent="# ")]
     return "".join(f"{line}\n" for line in lines) + body
 

@@ -11,13 +11,14 @@ from typing import Any, Protocol
 from sim.errors import UsageError
 from sim.planning.answer import PlanAnswer
 from sim.planning.bounds import states_of
-from sim.planning.choices import KINDS, ONE, Choice, Part, check_kinds, pooled
+from sim.planning.choices import KINDS, ONE, Choice, Part, check_kinds, on_spot, pooled
 from sim.planning.day import hours_of
 from sim.planning.emit import check_emits
 from sim.planning.front import front_of, point_of
 from sim.planning.grid import MOST_CHOICES
 from sim.planning.highest_rate import LOWEST, TRIALS, asked_rate, sustained
 from sim.planning.race import Race, SearchProgress, search
+from sim.planning.spot import Spot
 from sim.planning.trials import OutOfTime, Runner, once, runner
 from sim.planning.value import best_measurement
 from sim.planning.words import MORE, for_how_long, reasons
@@ -25,6 +26,7 @@ from sim.rates.source import RateSource
 from sim.slo import parse_slo
 from sim.specs.gpus import get_gpu
 from sim.study.deployment import Deployment
+from sim.study.lasting import MOST, can_last, is_whole
 from sim.study.simulate_question import Simulate
 from sim.sweeps.executor import Opened
 from sim.workload.workload import Workload
@@ -73,6 +75,7 @@ class Plan:
     for_s: float | None = None
     within_s: float | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)  # combinations that cannot be deployments, and why
+    spot: Mapping[str, Spot] = field(default_factory=dict)  # by GPU: offers of replicas that are taken away now and then
 
     def __post_init__(self) -> None:
         if self.reserve not in RESERVES:
@@ -81,10 +84,13 @@ class Plan:
         redraw = self.workload.redraw
         if self.for_s is not None and (redraw is None or not math.isfinite(redraw.rate_per_s)):
             raise UsageError("--for is of requests drawn at a constant rate: this load lasts as long as it does")
+        if self.spot and can_last(self.workload) and not is_whole(self.workload, self.for_s):
+            raise UsageError(f"losses_per_hour of spot prices: say for how long with --for, at most {MOST:,} requests")
 
     def choices(self) -> tuple[list[Choice], dict[str, str]]:
         """All choices, and by name why other deployments are none. UsageError where there is none, too many, or a GPU has no price."""
         prices = {get_gpu(name).name: price for name, price in self.prices.items()}
+        offers = {get_gpu(name).name: spot for name, spot in self.spot.items()}
         found: list[Choice] = []
         skipped, known = dict(self.skipped), dict[Any, Any]()
         for name, deployment in _named(self.deployments).items():
@@ -105,7 +111,8 @@ class Plan:
         if not found:
             raise UsageError(next(iter(skipped.values()), "no deployment to choose"))
         singles = list(found)
-        all_kinds = [singles if kind == ONE else pooled(singles, kind) for kind in sorted(set(self.pools), key=_order)]
+        ones = [*singles, *(each for one in singles if (spot := offers.get(one.study.deployment.gpu.name)) for each in on_spot(one, spot))]
+        all_kinds = [ones if kind == ONE else pooled(singles, kind) for kind in sorted(set(self.pools), key=_order)]
         if (count := sum(map(len, all_kinds))) > MOST_CHOICES:
             raise UsageError(f"{count} deployments to choose among, more than {MOST_CHOICES}: give fewer values, or one kind of --pools")
         limit = math.inf if self.most_kw is None else self.most_kw

@@ -70,7 +70,8 @@ class Here:
         """A trial; requests arrive `factor` times as fast."""
         held = self._held
         if held is None or held[0] != (choice, count):
-            held = self._held = ((choice, count), Lasts(self._choices[choice].study_of(count), self._for_s))
+            asked = self._choices[choice]
+            held = self._held = ((choice, count), Lasts(asked.study_of(count), self._for_s, asked.lost(count)))
         load = held[1]
         goodput, names = load.study.goodput, [condition.figure for condition in self._conditions]
 

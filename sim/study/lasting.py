@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.cluster.admission import NO_LIMITS
+from sim.cluster.losses import Losses, changes_of
 from sim.results.metrics import request_latencies_ms
 from sim.results.record import RunRecord
 from sim.study.run import check_all_fit, planned, run_planned
@@ -28,6 +29,7 @@ Latency = Mapping[str, Floats]
 Read = Callable[[Latency], Sequence[float]]
 """Shares used of limits (1: all of it) by requests whose ttft, tpot and e2el are given in ms; NaN: it did not come to that."""
 
+NO_LOSSES: Mapping[int, Losses] = {}
 FIRST, MOST = 1_000, 32_000  # requests of the first and of the longest run
 BATCHES = 10
 WHOLE = 64  # replicas of a fleet that is simulated whole
@@ -83,19 +85,25 @@ def part_of_many(study: Study) -> tuple[Study, float]:
     return study.resized([n // units * few for n in replicas]), few / units
 
 
+def is_whole(workload: Workload, for_s: float | None) -> int:
+    """Requests of a load that lasts `for_s` and is run whole; 0: of one that is taken to go on for good, or that is not drawn."""
+    if workload.redraw is None or for_s is None:
+        return 0
+    count = math.ceil(for_s * workload.redraw.rate_per_s)
+    return max(count, 1) if count <= MOST else 0
+
+
 class Lasts:
     """A study's load as long as it takes, trial by trial: each with a draw of the rates and requests of its own.
 
     `for_s` is how long the load lasts (None: for good). One of at most MOST requests is run whole, and all of it counts; a longer one is
-    taken to go on for good. A load that cannot go on (`can_last`) is run as it is.
+    taken to go on for good. A load that cannot go on (`can_last`) is run as it is. `lost` are losses of replicas, by number, of a load
+    that ends.
     """
 
-    def __init__(self, study: Study, for_s: float | None = None) -> None:
-        self._whole: int | None = None
+    def __init__(self, study: Study, for_s: float | None = None, lost: Mapping[int, Losses] = NO_LOSSES) -> None:
+        self._whole, self._lost = is_whole(study.workload, for_s) or None, lost
         self._first: Lasting | None = None  # the first trial at the rate asked for, which says how long they have to be
-        redraw = study.workload.redraw
-        if redraw is not None and for_s is not None and (count := math.ceil(for_s * redraw.rate_per_s)) <= MOST:
-            self._whole = max(count, 1)
         self._lasts = can_last(study.workload) and self._whole is None
         self.study, self._share = one_of_many(study) if self._lasts else study, 1.0
         self._times = study.deployment.replicas / self.study.deployment.replicas  # of as many replicas that fare alike
@@ -129,7 +137,10 @@ class Lasts:
         if factor != 1.0:
             trace = trace.rate_scaled(factor)
         check_all_fit(self.study, trace, self.pools)
-        return run_planned(self.study, self.pools, trace, trial)
+        study = self.study
+        if self._lost and (changes := changes_of(self._lost, float(np.nanmax(trace.arrival_s)), [redraw.seed if redraw else 0, trial])):
+            study = replace(study, fleet=replace(study.whole_fleet, changes=changes))
+        return run_planned(study, self.pools, trace, trial)
 
 
 def outgrows(study: Study) -> bool:

@@ -1,13 +1,14 @@
 """Prices of GPUs that a plan takes: GPU=USD per GPU-hour, or a file of offers by provider.
 
-A file is a YAML list of {gpu, usd_per_hour, provider, date, spot}; of a GPU's offers the cheapest counts that nobody can take away.
+A file is a YAML list of {gpu, usd_per_hour, provider, date}; of a GPU's offers the cheapest counts. Offers that can be taken away say
+{spot: true, losses_per_hour: 0.1, cold_start_s: 240}, and perhaps `disk_gb_s`, the speed at which weights are then read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,18 +17,27 @@ from sim.files import text_of
 from sim.specs.gpus import get_gpu
 from sim.yaml_text import MAX_BYTES, read_yaml
 
-KEYS = {"gpu": str, "usd_per_hour": (int, float), "provider": str, "date": object, "spot": bool}
+if TYPE_CHECKING:
+    from sim.planning.spot import Spot
+
+NUMBER = int, float
+LOST = {"losses_per_hour": NUMBER, "cold_start_s": NUMBER, "disk_gb_s": NUMBER}  # of spot offers
+KEYS = {"gpu": str, "usd_per_hour": NUMBER, "provider": str, "date": object, "spot": bool} | LOST
 NEEDED = ("gpu", "usd_per_hour", "provider", "date")
 MOST_USD = 1e6
 
 
-def prices_of(given: Sequence[str]) -> dict[str, float]:
-    """USD per GPU-hour by GPU; what a file's prices are, and which of it are not used, goes to stderr. UsageError for what is no price."""
+def prices_of(given: Sequence[str]) -> tuple[dict[str, float], dict[str, Spot]]:
+    """USD per GPU-hour, and spot offers, by GPU; what a file's prices are, and which of it are not used, goes to stderr. UsageError for
+    what is no price.
+    """
     prices: dict[str, float] = {}
+    spots: dict[str, Spot] = {}
     for each in given:
         name, equals, text = each.partition("=")
         if not equals and Path(each).suffix in (".yaml", ".yml", ".json"):
-            prices |= _of_file(Path(each))
+            lasting, spot = _of_file(Path(each))
+            prices, spots = prices | lasting, spots | spot
             continue
         try:
             price = float(text)
@@ -36,10 +46,10 @@ def prices_of(given: Sequence[str]) -> dict[str, float]:
         if not 0 < price < MOST_USD:
             raise UsageError(f"--price needs GPU=USD per hour, got {each!r}, or a YAML file of prices")
         prices[get_gpu(name).name] = price
-    return prices
+    return prices, spots
 
 
-def _of_file(path: Path) -> dict[str, float]:
+def _of_file(path: Path) -> tuple[dict[str, float], dict[str, Spot]]:
     try:
         rows = read_yaml(text_of(path, MAX_BYTES, path.name), path.name)
     except OSError as error:
@@ -47,13 +57,28 @@ def _of_file(path: Path) -> dict[str, float]:
     if not isinstance(rows, list) or not rows:
         raise UsageError(f"{path.name}: must be a list of prices, each {{{', '.join(KEYS)}}}")
     offers = [_offer(f"{path.name}: price {place + 1}", row) for place, row in enumerate(rows)]
-    lasting = sorted((each for each in offers if not each.get("spot")), key=lambda each: -each["usd_per_hour"])
-    best = {each["gpu"]: each for each in lasting}
+    offers.sort(key=lambda each: -each["usd_per_hour"])  # of a GPU the last one counts
+    best = {each["gpu"]: each for each in offers if not each.get("spot")}
+    taken = {each["gpu"]: each for each in offers if "losses_per_hour" in each}
+    spots = {gpu: _spot(f"{path.name}: {gpu} on spot", one) for gpu, one in taken.items()}
     said = [f"{gpu} {one['usd_per_hour']:g} USD/hour ({one['provider']}, {one['date']})" for gpu, one in best.items()]
-    spot = len(offers) - len(lasting)
-    unused = [f"{spot} spot prices are not used: a plan's GPUs are not taken away"] if spot else []
-    click.echo(f"{path.name}: {'; '.join([*said, *unused])}", err=True)
-    return {gpu: float(one["usd_per_hour"]) for gpu, one in best.items()}
+    said += [f"{gpu} on spot {one.usd_per_hour:g} USD/hour, lost {one.losses_per_hour:g} times an hour" for gpu, one in spots.items()]
+    if unused := sum(each.get("spot", False) and "losses_per_hour" not in each for each in offers):
+        said.append(f"{unused} spot prices are not used: they lack losses_per_hour")
+    click.echo(f"{path.name}: {'; '.join(said)}", err=True)
+    return {gpu: float(one["usd_per_hour"]) for gpu, one in best.items()}, spots
+
+
+def _spot(where: str, offer: Mapping[str, Any]) -> Spot:
+    from sim.planning.spot import Spot
+
+    if "cold_start_s" not in offer:
+        raise UsageError(f"{where}: losses_per_hour needs cold_start_s, the seconds until another replica is up")
+    disk = {"disk_bytes_per_s": 1e9 * offer["disk_gb_s"]} if "disk_gb_s" in offer else {}
+    try:
+        return Spot(float(offer["usd_per_hour"]), offer["losses_per_hour"], offer["cold_start_s"], **disk)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
 
 
 def _offer(where: str, row: Any) -> dict[str, Any]:
@@ -64,6 +89,9 @@ def _offer(where: str, row: Any) -> dict[str, Any]:
     if missing := [key for key in NEEDED if key not in row]:
         raise UsageError(f"{where}: needs {', '.join(missing)}")
     usd = row["usd_per_hour"]
-    if isinstance(usd, bool) or any(not isinstance(row[key], kind) for key, kind in KEYS.items() if key in row) or not 0 < usd < MOST_USD:
-        raise UsageError(f"{where}: gpu and provider are texts, usd_per_hour a number above 0, spot true or false")
+    wrong = [key for key, kind in KEYS.items() if key in row and (not isinstance(row[key], kind) or (kind is NUMBER and row[key] is True))]
+    if wrong or not 0 < usd < MOST_USD:
+        raise UsageError(f"{where}: gpu and provider are texts, spot true or false, others numbers, usd_per_hour a number above 0")
+    if (given := [key for key in LOST if key in row]) and not (row.get("spot") and "losses_per_hour" in row):
+        raise UsageError(f"{where}: {given[0]} is of an offer with spot: true and losses_per_hour")
     return row | {"gpu": get_gpu(row["gpu"]).name}

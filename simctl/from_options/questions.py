@@ -83,14 +83,14 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     goodput = parse_goodput(options["goodput"])
     parse_slo(options["slo"], goodput)
     check_kinds(options["pools"])
-    prices = prices_of(options["price"])
+    prices, spot = prices_of(options["price"])
     found, skipped = _deployments(options)
     first = next(iter(found.values()))
     workload = workload_of(_counted(options), first.longest)
     return Plan(
         found, workload, options["slo"], goodput, prices, _rates(options | {"seed": 0}), options["pools"], options["reserve"],
         options["most_gpus"], options["most_kw"], hours, options["quick"], options["emit"], _pool(options["workers"]), options["for_s"],
-        options["within"], skipped,
+        options["within"], skipped, spot,
     )  # fmt: skip
 
 

@@ -26,10 +26,10 @@ WRONG = {
 def test_the_cheapest_that_lasts_counts(tmp_path, capsys):
     path = tmp_path / "prices.yaml"
     path.write_text(OFFERS)
-    assert prices_of([str(path), "L40S=0.8"]) == {"H100": 2.1, "L40S": 0.8}
+    assert prices_of([str(path), "L40S=0.8"])[0] == {"H100": 2.1, "L40S": 0.8}
     said = capsys.readouterr().err
     assert "H100 2.1 USD/hour (cheap, 2026-11-02)" in said
-    assert "1 spot prices are not used" in said
+    assert "1 spot prices are not used: they lack losses_per_hour" in said
 
 
 @pytest.mark.parametrize("text", WRONG)

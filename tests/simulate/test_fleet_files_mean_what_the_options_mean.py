@@ -39,12 +39,12 @@ def test_python_and_file_give_the_same_fleet(tmp_path):
         "pools:\n"
         "  - {name: p, role: prefill, gpu: H100, model: Llama-3.1-8B, link: ethernet-25, overlap: true}\n"
         "  - {name: d, role: decode, gpu: H200, model: Llama-3.1-8B, reserve-tokens: 64, max-replicas: 3,\n"
-        "     scaling: {signal: prompts, target: 4000, period-s: 1, cold-start-s: 2}}\n"
+        "     scaling: {signal: prompts, target: 4000, period-s: 1, cold-start-s: 2, disk-gb-s: 8}}\n"
         "network: {latency-s: 0.001, shared-gb-s: 2}\n"
         "events: [{at-s: 3, pool: d, replica: 0, action: fail}, {at-s: 4, pool: d, action: start}]\n"
     )
     prefill = PoolSpec(Deployment.of("Llama-3.1-8B", "H100"), "p", "prefill", bytes_per_s=3.125e9, overlaps=True)
-    scaling = Scaling(signal="prompts", target=4000, period_s=1, cold_start_s=2)
+    scaling = Scaling(signal="prompts", target=4000, period_s=1, cold_start_s=2 + 16.060522496 / 8)  # GB of weights
     decode = PoolSpec(Deployment.of("Llama-3.1-8B", "H200"), "d", "decode", 3, reserve_tokens=64, scaling=scaling)
     events = (Change(3.0, 1, "fail"), Change(4.0, 1, "start"))
     fleet = Fleet((prefill, decode), NetworkSpec(0.001, 2e9), events)

@@ -1,0 +1,101 @@
+"""Spot replicas are lost at the stated rate and come back after the cold start, and the chance of a plan carries it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sim import Plan, Workload, deployments
+from sim.cluster.losses import Losses, changes_of
+from sim.cluster.replica import Change
+from sim.errors import UsageError
+from sim.planning.spot import Spot
+from sim.planning.trials import Here
+from sim.results.metrics import request_latencies_ms
+from sim.slo import parse_slo
+from sim.study.run import planned, run_planned
+from tests.cli import run
+from tests.planning.offered import SLO
+
+FOR_S = 100.0
+SPOT = Spot(1.0, 12.0, 30.0, 0.5e9)
+OFFER = "- {{gpu: H100, usd_per_hour: 1, provider: a, date: b, {}}}\n"
+WRONG = {
+    "spot: true, losses_per_hour: 1": "losses_per_hour needs cold_start_s",
+    "losses_per_hour: 1, cold_start_s: 9": "losses_per_hour is of an offer with spot: true",
+    "spot: true, cold_start_s: 9": "cold_start_s is of an offer with spot: true and losses_per_hour",
+    "spot: true, losses_per_hour: true, cold_start_s: 9": "others numbers",
+    "spot: true, losses_per_hour: .inf, cold_start_s: 9": "lost up to 60 times an hour",
+}
+
+
+def plan(**more):
+    workload = Workload.drawn(100, input_len=1000, output_len=50, request_rate=40.0)
+    found = deployments("Llama-3.1-8B", ["H100"], router=["least-requests"])
+    return Plan(found, workload, (SLO,), prices={"H100": 3.0}, spot={"H100": SPOT}, **more)
+
+
+def test_losses_come_at_their_rate_and_are_made_good():
+    losses, until_s = Losses(2.0, 300.0), 3.6e6
+    changes = losses.changes(0, until_s, [0])
+    lost, back = (np.array([each.at_s for each in changes if each.action == action]) for action in ("drain", "start"))
+    np.testing.assert_allclose(back - lost, losses.down_s)
+    up = np.diff(back, prepend=0.0) - losses.down_s  # 2 an hour while it is up, exponential: 1,714 of them in 1,000 hours
+    assert up.mean() == pytest.approx(1800.0, abs=3 * 1800.0 / math.sqrt(len(up)))
+    assert up.std() == pytest.approx(1800.0, rel=0.1)
+
+
+def test_a_replica_is_lost_alike_however_many_there_are():
+    one, two = ({i: Losses(2.0, 60.0) for i in range(n)} for n in (1, 2))
+    assert changes_of(one, 9e3, [7]) == tuple(each for each in changes_of(two, 9e3, [7]) if each.replica == 0)
+
+
+def test_spot_is_a_choice_alone_and_beside_what_lasts():
+    choices = {choice.name: choice for choice in plan(for_s=FOR_S).choices()[0]}
+    assert {name: choice.cost(2) for name, choice in choices.items()} == {
+        "1 x H100": 6.0,
+        "1 x H100 on spot": 2.0,
+        "1 lasting and 1 on spot of 1 x H100": 8.0,
+        "2 lasting and 1 on spot of 1 x H100": 14.0,
+    }
+    assert list(choices["2 lasting and 1 on spot of 1 x H100"].lost(2)) == [4, 5]
+    losses = choices["1 x H100 on spot"].lost(1)[0]
+    assert losses.down_s == pytest.approx(30 + 16.06 / 0.5, rel=1e-3)  # 16.06 GB of weights
+
+
+def test_a_trial_with_a_loss_is_worse_and_one_without_is_the_same():
+    choices, _ = plan(for_s=FOR_S).choices()
+    runs = Here(choices, parse_slo([SLO], {}), FOR_S)
+    lasting, spot = ([runs.one(choice, 2, trial) for trial in range(8)] for choice in (0, 1))
+    lost = [bool(changes_of(choices[1].lost(2), FOR_S, [0, trial])) for trial in range(8)]
+    assert 0 < sum(lost) < 8
+    for a, b, some in zip(lasting, spot, lost, strict=True):
+        assert b.used[0] > a.used[0] if some else a == b
+
+
+def test_what_a_lost_replica_finishes_hardly_shows():
+    study = plan(for_s=FOR_S).choices()[0][0].study_of(3)
+    trace = study.workload.redraw(0, 1500)
+
+    def p99(action):
+        changes = (Change(10.0, 0, action), Change(25.0, 0, "start"))
+        lost = replace(study, fleet=replace(study.whole_fleet, changes=changes))
+        return float(np.quantile(request_latencies_ms(run_planned(lost, planned(lost), trace))["ttft"], 0.99))
+
+    assert p99("drain") == pytest.approx(p99("fail"), rel=0.05)
+
+
+@pytest.mark.parametrize("more", [{}, {"for_s": 36_000.0}])
+def test_how_long_the_load_lasts_must_be_said(more):
+    with pytest.raises(UsageError, match="losses_per_hour of spot prices: say for how long with --for, at most 32,000 requests"):
+        plan(**more)
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_a_spot_offer_that_is_none_is_one_line(said, tmp_path):
+    path = tmp_path / "prices.yaml"
+    path.write_text(OFFER.format(said))
+    result = run("plan", "--gpu", "H100", "--request-rate", "1", "--slo", "ttft:p99<2s", "--price", str(path))
+    assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert WRONG[said] in result.stderr
