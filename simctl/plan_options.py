@@ -56,7 +56,7 @@ plan_options = grouped(
         "--slo", multiple=True, metavar="CONDITIONS", help="What must hold, all of it: ttft:p99<2s tpot:p95<50ms failed<1% good>=99%."
     ),
     click.option("--gpu", type=VALUES, help="GPUs to choose among: H100,L40S."),
-    click.option("--tp", type=VALUES, default="1", show_default=True, help="GPUs per replica to choose among: 1,2."),
+    click.option("--tp", type=VALUES, help="GPUs per replica to choose among: 1,2. [default: 1; if too few, the fewest and twice them]"),
     click.option("--dtype", type=VALUES, help="Weight dtypes to choose among: bf16,fp8. [default: the checkpoint's, else 16 bits]"),
     click.option("--kv-dtype", type=VALUES, help="KV-cache dtypes to choose among. [default: 16 bits]"),
     click.option("--attention", type=VALUES, help="Attention policies to choose among: dense,pages:64. [default: dense]"),

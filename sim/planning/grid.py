@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
-from sim.errors import UsageError
+from sim.errors import SimctlError, UsageError
 from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
 from sim.specs.parallel import NO_PARALLEL, Parallel, placed
 from sim.specs.topology import Topology
-from sim.study.deployment import Deployment
+from sim.study.deployment import Deployment, plan_engine
 
 MOST_CHOICES = 2000
+SIZES = (1, 2, 4, 8)  # GPUs of a replica, where nothing is said of them
 
 
 def deployments(
     model: str | ModelSpec,
     gpu: Sequence[str | GpuSpec],
     *,
-    tp: Sequence[int] = (1,),
+    tp: Sequence[int | None] = (1,),
     dtype: Sequence[str | None] = (None,),
     kv_dtype: Sequence[str | None] = (None,),
     attention: Sequence[AttentionPolicy | None] = (None,),
@@ -36,7 +38,8 @@ def deployments(
     """Deployments by name: GPUs of a replica, and the value of each option that has several.
 
     A float of `max_num_seqs` is a knee (Limits.batch_knee); `topology` is by GPU, where it is not the catalogue's; `fixed` are further
-    arguments of Deployment.of. `skipped` gets the reasons of combinations that cannot be; without it, or where
+    arguments of Deployment.of. A `tp` of None: one GPU or, where that does not hold the model, the fewest that do and twice as many.
+    `skipped` gets the reasons of combinations that cannot be; without it, or where
     none can be, the first raises UsageError, as do more than MOST_CHOICES.
     """
     lists: dict[str, list[Any]] = {
@@ -62,13 +65,16 @@ def deployments(
     refused: dict[str, str] = {} if skipped is None else skipped
     for values in combinations:
         picked = dict(zip(lists, values, strict=True))
-        name = _name(picked, several, fixed.get("parallel") or NO_PARALLEL)
-        try:
-            found[name] = _deployment(model, picked, {**fixed, "topology": (topology or {}).get(picked["gpu"].name)})
-        except UsageError as error:
-            if skipped is None:
-                raise
-            refused[name] = str(error)
+        more = {**fixed, "topology": (topology or {}).get(picked["gpu"].name)}
+        for size in (picked["tp"],) if picked["tp"] else _fewest(model, picked, more):
+            picked["tp"] = size
+            name = _name(picked, several, fixed.get("parallel") or NO_PARALLEL)
+            try:
+                found[name] = _deployment(model, picked, more)
+            except UsageError as error:
+                if skipped is None:
+                    raise
+                refused[name] = str(error)
     if not found and refused:
         raise UsageError(next(iter(refused.values())))
     return found
@@ -80,6 +86,18 @@ def _deployment(model: str | ModelSpec, picked: Mapping[str, Any], fixed: Mappin
         given["batch_knee"] = given.pop("max_num_seqs")
     gpu = given.pop("gpu")
     return Deployment.of(model, gpu, **{**fixed, **given})
+
+
+def _fewest(model: str | ModelSpec, picked: Mapping[str, Any], fixed: Mapping[str, Any]) -> tuple[int, ...]:
+    most = SIZES[0]
+    for tp in SIZES:
+        with suppress(SimctlError):  # it does not fit, or cannot be split so
+            plan_engine(_deployment(model, {**picked, "tp": tp}, fixed))
+            return (tp,) if tp in (SIZES[0], SIZES[-1]) else (tp, 2 * tp)
+        with suppress(UsageError):
+            _deployment(model, {**picked, "tp": tp}, fixed)
+            most = tp
+    return (most,)
 
 
 def _name(picked: Mapping[str, Any], several: Sequence[str], parallel: Parallel) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sim.results.metrics import ENGINE_FIGURES, FIGURES, KV_BLOCKS, LATENCIES, Figure
 
@@ -32,7 +32,7 @@ def benchmark_table(
             return
         scale = 100.0 / kv_blocks if figure.scale == KV_BLOCKS and kv_blocks else figure.scale
         value = summary[figure.key] if figure.scale == 1.0 else scale * summary[figure.key]
-        cells = [_interval(found.get(figure.key), scale) for found in (noise, rates) if found is not None]
+        cells = [_interval(found.get(figure.key), scale, value) for found in (noise, rates) if found is not None]
         lines.append(f"{figure.label:<40} {_value(value):<10} {cells[0]:<13} {' '.join(cells[1:])}".rstrip())
 
     for figure in FIGURES:
@@ -57,10 +57,20 @@ def _value(value: float | int) -> str:
     return "n/a" if math.isnan(value) else f"{value:.2f}"
 
 
-def _interval(interval: Interval | None, scale: float) -> str:
+def _interval(interval: Interval | None, scale: float, value: float) -> str:
     if interval is None or interval[0] == interval[1]:
         return ""  # nothing is unknown about it
-    return f"[{_short(scale * interval[0])}-{_short(scale * interval[1])}]"
+    low, high = scale * interval[0], scale * interval[1]
+    return f"[{_bound(low, value, math.floor)}-{_bound(high, value, math.ceil)}]"
+
+
+def _bound(bound: float, value: float, outward: Callable[[float], int]) -> str:
+    """Rounded outward where rounding would pass the value: a figure inside its interval is printed inside it."""
+    text, side = _short(bound), -1 if outward is math.floor else 1
+    if text[-1] in "kM" or not bound or side * (bound - value) < 0 or side * (float(text) - value) >= 0:
+        return text
+    step = 10.0 ** (math.floor(math.log10(abs(bound))) - 2)
+    return _short(step * outward(bound / step))
 
 
 def _short(value: float) -> str:

@@ -14,5 +14,5 @@ def test_none_that_can_ends_with_how_far_the_nearest_misses():
     assert out.code == 1
     assert "with nobody beside it" in " ".join(out.stdout.split())
     assert "=> none can meet tpot:p95<1ms. Nearest: 1 x A100-80G, where a token takes" in " ".join(out.stdout.split())
-    unfit = run("plan", "--gpu", "L4", "--model", "Llama-3.1-70B", *SMALL[2:], "--slo", "tpot:p95<1s")
+    unfit = run("plan", "--gpu", "L4", "--tp", "1", "--model", "Llama-3.1-70B", *SMALL[2:], "--slo", "tpot:p95<1s")
     assert "does not fit on 1 x L4" in unfit.stdout

@@ -51,3 +51,11 @@ def test_every_figure_lies_in_its_intervals():
             assert found[kind]
             for name, (low, high) in found[kind].items():
                 assert low <= found[name] <= high, (seed, kind, name)
+
+
+def test_rounding_puts_no_figure_outside_its_interval():
+    interval = {"mean_ttft_ms": (76.351, 86.4), "median_ttft_ms": (8.1, 9.0042), "p99_ttft_ms": (1234.56, 1300.0)}
+    text = benchmark_table({"mean_ttft_ms": 76.351, "median_ttft_ms": 9.0042, "p99_ttft_ms": 1234.56}, interval, whole=False)
+    assert "[76.3-86.4]" in text
+    assert "[8.1-9.01]" in text
+    assert "[1230-1300]" in text
