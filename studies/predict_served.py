@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import re
 import sys
+from dataclasses import replace
 from fnmatch import fnmatch
 
 import click
 import numpy as np
 
-from calibrate.served.flags import limits_of_flags, parallel_of_flags
+from calibrate.served.flags import limits_of_flags, parallel_of_flags, whole_flag
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import Experiment, ServedRun
 from hw.engines.adapters import SHARE
@@ -18,6 +19,7 @@ from hw.engines.sglang_server import FLAGS
 from hw.engines.shapes import named, shape
 from hw.exits import call
 from hw.suites import served_plan
+from hw.suites.served import BLOCK_TOKENS, BURST, STARVED_BLOCKS
 from sim.errors import UsageError
 from sim.rates.host_speed import HostSpeed
 from sim.rates.load import load_rates
@@ -25,14 +27,17 @@ from sim.rates.serving import packaged_overhead
 from sim.specs.gpus import get_gpu
 from sim.specs.hf_config import spec_from_config
 from sim.specs.precision import Precision
-from sim.study.deployment import Deployment
+from sim.study.deployment import Deployment, blocks_in
+from sim.workload.content import SystemPrompt
 
 OF = ("gpu", "model", "weight_dtype", "tp", "replicas", "prefill", "engine_args", "experiment")
 LIMITS = "--max-num-seqs 256 --max-num-batched-tokens 8192 "  # the suite's own
 COLUMNS = (*OF, "metric", "median_ms", "median_low_ms", "median_high_ms", "mean_ms")
 
 
-def predicted(d: Deployment, load: served_plan.PlannedLoad, draws: int, speed: HostSpeed | None, **of: str | int) -> list[dict[str, str]]:
+def predicted(
+    d: Deployment, load: served_plan.PlannedLoad, draws: int, speed: HostSpeed | None, shared_read: float, **of: str | int
+) -> list[dict[str, str]]:
     """One row per metric: the median over requests at the median rates, its 90 % interval over draws, the mean. Milliseconds."""
     overhead = packaged_overhead(engine=d.limits.engine)
     assert load.load is not None
@@ -41,11 +46,18 @@ def predicted(d: Deployment, load: served_plan.PlannedLoad, draws: int, speed: H
         overhead = overhead.elsewhere(speed.eager() if d.limits.enforce_eager else speed)
     arrivals, sizes = load.load
     prompts, outputs = np.array(sizes).T
-    none = np.full(len(arrivals), np.nan)
-    clients = load.n if load.kind == "closed" else 0
+    none, count = np.full(len(arrivals), np.nan), len(arrivals)
+    cut = round((1.0 - shared_read) * load.shared_tokens * (load.n - 1) / load.n)  # of a prefix all but one read costs less: as if shorter
     experiment = Experiment(
-        load.name, load.kind, np.array(arrivals), prompts, outputs, none, none, clients=clients, rate_per_s=load.rate_per_s
-    )
+        load.name, load.kind, np.array(arrivals), prompts - cut, outputs, none, none, clients=load.n if load.kind == "closed" else 0,
+        rate_per_s=load.rate_per_s, content=(SystemPrompt("all", load.shared_tokens - cut),) * count if load.shared_tokens else (),
+    )  # fmt: skip
+    if load.kind == "sessions":  # as if a turn took a second with its pause: what is simulated keeps the pause alone
+        turn, taken = np.arange(count) // load.n, np.full(count, 1.0 - served_plan.THINK_S)
+        experiment = replace(experiment, arrival_s=turn.astype(float), e2el_s=taken, session=np.arange(count) % load.n)
+    if load.kind == "burst":
+        blocks = BLOCK_TOKENS * STARVED_BLOCKS["cuda"] // d.limits.block_size
+        experiment = replace(experiment, limits=replace(d.limits, num_gpu_blocks=blocks))
     replicas, prefill = int(of["replicas"]), int(of["prefill"])
     run = ServedRun(
         "",
@@ -75,7 +87,8 @@ def predicted(d: Deployment, load: served_plan.PlannedLoad, draws: int, speed: H
 def loads(vocab: int, rates: tuple[float, ...], patterns: str) -> list[served_plan.PlannedLoad]:
     """The loads of the suite's plan that the patterns name, each once."""
     wanted = [pattern.strip() for pattern in patterns.split(",")]
-    every = served_plan.plan(vocab, 0, rates, served_plan.GPU_PLAN)
+    every = served_plan.plan(vocab, 0, rates, served_plan.GPU_PLAN) + served_plan.named_only(vocab, 0, served_plan.GPU_PLAN)
+    every.append(served_plan.burst(vocab, 0, *BURST["cuda"]))
     found = [each for each in every if each.load and not each.replicate and any(fnmatch(each.name, pattern) for pattern in wanted)]
     if not found:
         raise UsageError(f"--experiments {patterns!r} names none of: {', '.join(each.name for each in every if each.load)}")
@@ -93,10 +106,11 @@ def loads(vocab: int, rates: tuple[float, ...], patterns: str) -> list[served_pl
 @click.option("--replicas", default=1, show_default=True, type=click.IntRange(1), help="Servers behind a router.")
 @click.option("--prefill", default=0, type=click.IntRange(0), help="Of them only read prompts.")
 @click.option("--host-scale", default=None, help="Time of the host over that of the measured ones, or the file of the suite host.")
+@click.option("--shared-read", default=1.0, show_default=True, help="Share of a first read that each other read of a prefix takes.")
 @click.option("--draws", default=32, show_default=True, type=click.IntRange(2, 1000))
 def main(
     gpu: str, models: str, rates: str, experiments: str, engine: str, engine_args: str, tp: int, replicas: int, prefill: int,
-    host_scale: str | None, draws: int,
+    host_scale: str | None, shared_read: float, draws: int,
 ) -> None:  # fmt: skip
     """Predict what `--suite served` sends with the same words: from the packaged rates and serving overhead alone."""
     sheet = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
@@ -112,8 +126,10 @@ def main(
         config = shape(named(name))
         precision = Precision(dtype or "bf16", kv[1] if kv else "bf16")
         d = Deployment(spec_from_config(config, name, "shape"), get_gpu(gpu), precision, tp, limits, parallel=parallel)
+        if pool := whole_flag(engine_args, "kv-cache-memory-bytes"):
+            d = replace(d, limits=replace(limits, num_gpu_blocks=blocks_in(d, pool)))
         for load in loads(config["vocab_size"], asked, experiments):
-            sheet.writerows(predicted(d, load, draws, speed, replicas=replicas, prefill=prefill, engine_args=said))
+            sheet.writerows(predicted(d, load, draws, speed, shared_read, replicas=replicas, prefill=prefill, engine_args=said))
             sys.stdout.flush()
 
 

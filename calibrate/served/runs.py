@@ -25,7 +25,7 @@ from sim.specs.parallel import NO_PARALLEL, Parallel
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, Limits, blocks_in
 from sim.study.fleet_spec import LINKS, Fleet, PoolSpec
-from sim.workload.content import Content, Grown
+from sim.workload.content import Content, Grown, SystemPrompt
 from sim.workload.trace import Trace, TraceBuilder
 
 SCHEMA, SUITE = "simctl-measurement/1", "served"
@@ -222,7 +222,7 @@ def _checked(path: Path) -> Any:
     check_columns(data, path.name, "experiment", ("name", "kind", "n"), numbers=("n",))
     data = _with_optional_columns(data)
     check_columns(data, path.name, "request", ("cached_tokens", "session"), numbers=("cached_tokens", "session"))
-    numbers = ("rate_per_s", "replicate", "window_step_s")
+    numbers = ("rate_per_s", "replicate", "window_step_s", "shared_tokens")
     check_columns(data, path.name, "experiment", ("void", *numbers), numbers=numbers, seconds=("window_step_s",))
     if "token_time_s" in data:
         check_columns(data, path.name, "token", ("token_time_s",), seconds=("token_time_s",))
@@ -247,6 +247,7 @@ def _with_optional_columns(data: Any) -> Any:
         "window_step_s": ("experiment", math.nan),
         "rate_per_s": ("experiment", math.nan),
         "text": ("experiment", [str(name).startswith("text ") for name in data["name"].values]),  # up to protocol served/6
+        "shared_tokens": ("experiment", 0),  # up to protocol served/7
         "replicate": ("experiment", [int(found[2] or 1) if found else 0 for found in again]),
     }
     lacking = {name: column for name, column in columns.items() if name not in data}
@@ -264,6 +265,7 @@ def _experiment(data: Any, index: int, file: str) -> Experiment:
     if not (math.isnan(clients) or 0 <= clients <= MOST_CLIENTS):
         raise UsageError(f"{label}: n is not a number of clients ({clients:g})")
     session = column["session"].astype(np.int64)
+    shared = int(data["shared_tokens"].values[index])
     several = len(kept := session[session >= 0]) > len(np.unique(kept))
     return Experiment(
         name=name,
@@ -284,6 +286,7 @@ def _experiment(data: Any, index: int, file: str) -> Experiment:
         if kind == "burst" and (starved := _starved_flags(data))
         else None,
         text=bool(data["text"].values[index]),
+        content=(SystemPrompt("all", shared),) * len(where) if shared else (),
     )
 
 

@@ -1,6 +1,6 @@
 """served: a real server under load. A closed-loop ladder, open-loop Poisson streams, multi-turn sessions, a KV-starved burst.
 
-Protocol (served/7). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
+Protocol (served/8). One experiment is one batch of streams; a stream that fails voids its batch, and a void batch is kept and
 marked, never averaged. A wave of the ladder sends N distinct prompts at once; its decode throughput is read in the true-decode
 window. At the end the open loops are sent again, on the same server, and sessions and the closed loop three times more
 (hw.suites.served_plan). Before the first experiment the server answers warm-up waves of every prompt length to come, the longest of the
@@ -42,7 +42,7 @@ from hw.suites import served_plan as plans
 from hw.suites.served_plan import PlannedLoad
 from sim.errors import SimctlError, UsageError
 
-PROTOCOL = "served/7"
+PROTOCOL = "served/8"
 # The burst asks for more KV than its server has, in requests that outgrow their first blocks: it must queue and preempt.
 # cuda: 1024 blocks of 16 tokens for 48 x (1024 + 128); cpu: 12 blocks of 128 tokens for 24 x (96 + 64).
 STARVED_BLOCKS = {"cuda": 1024, "cpu": 12}
@@ -75,6 +75,7 @@ EXPERIMENT = {
     "text": ("whether prompts were text; absent up to protocol served/6, where names of such begin so", "bool"),
     "replicate": ("how often the same arrivals and sizes were sent before; absent up to protocol served/5", "1"),
     "prompt_tokens_asked": ("prompt tokens, or their median", "tokens"),
+    "shared_tokens": ("tokens that every prompt begins with; absent up to protocol served/7", "tokens"),
     "output_tokens_asked": ("output tokens, or their median", "tokens"),
     "void": ("why the batch must not be used; empty if it may", ""),
     "requests": ("requests sent", "1"),
@@ -107,9 +108,11 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
     if not journal.records:
         log.unlink(missing_ok=True)  # of a run that is not gone on with
     for phase, flags in phases.items():
-        if all(e.name in journal for e in work_of(phase, vocab, job) if e.name in chosen):
+        lengths = {e.name: e.prompt_tokens for e in work_of(phase, vocab, job) if e.name in chosen}
+        if all(name in journal for name in lengths):
             continue
-        with tempfile.TemporaryDirectory() as folder, _server(job, Path(folder), phase, flags, journal, log) as server:
+        longest = max(lengths.values())
+        with tempfile.TemporaryDirectory() as folder, _server(job, Path(folder), phase, longest, flags, journal, log) as server:
             attrs |= {f"{phase}_{k}": v for k, v in server.facts.items()}
             target = Target(server.url, server.model, temperature=1.0 if routed(shape(job.model)) else 0.0, adapters=server.adapters)
             tokenizer = (server.folder or Path()) / "tokenizer"
@@ -121,10 +124,11 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
 
 
 def _server(
-    job: Any, folder: Path, phase: str, flags: list[str], journal: Journal, iterations: Path
+    job: Any, folder: Path, phase: str, longest: int, flags: list[str], journal: Journal, iterations: Path
 ) -> AbstractContextManager[RunningServer]:
     asked: dict[str, Any] = {"flags": [*_flags(job), *flags], "log": journal.path.with_name(f"{job.stem}.{phase}.log")}
-    asked |= {"max_model_len": MAX_MODEL_LEN[job.device, "text" if job.client == "text" else phase]}
+    room = MAX_MODEL_LEN[job.device, phase]
+    asked |= {"max_model_len": MAX_MODEL_LEN[job.device, "text"] if job.client == "text" or (room and longest > room) else room}
     asked |= {"quantization": job.quantization}
     if job.engine == "sglang":
         return sglang_server.serve(job.model, folder, **asked)
@@ -155,7 +159,7 @@ def work_of(phase: str, vocab: int, job: Any, tokenizer: Path = Path(), keep: Pa
         return [plans.burst(vocab, job.seed, *BURST[job.device])]
     if job.client == "text":
         return plans.text_plan(vocab, keep, tokenizer, job.seed, job.rates, sizing)
-    return plans.plan(vocab, job.seed, job.rates, sizing)
+    return plans.plan(vocab, job.seed, job.rates, sizing) + (plans.named_only(vocab, job.seed, sizing) if job.experiments else [])
 
 
 def chosen_of(names: set[str], job: Any) -> set[str]:
@@ -211,6 +215,7 @@ def summary(experiment: PlannedLoad, records: list[ServedRequest]) -> dict[str, 
         "replicate": experiment.replicate,
         "prompt_tokens_asked": experiment.prompt_tokens,
         "output_tokens_asked": experiment.output_tokens,
+        "shared_tokens": experiment.shared_tokens,
         "void": windows.void_reason(records),
         "requests": len(records),
         "duration_s": last - start,

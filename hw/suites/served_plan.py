@@ -32,7 +32,8 @@ class PlannedLoad:
     prompt_tokens: int
     output_tokens: int
     rate_per_s: float = float("nan")
-    load: tuple[list[float], list[tuple[int, int]]] | None = None  # arrivals (s) and (prompt, output) sizes, of clients all at 0
+    load: tuple[list[float], list[tuple[int, int]]] | None = None  # arrivals (s) and (prompt, output) sizes; clients: all at 0, by turn
+    shared_tokens: int = 0  # that every prompt begins with
     text: bool = False  # prompts are text
     replicate: int = 0  # of the same arrivals and sizes: 0 for the first time they are sent
 
@@ -57,7 +58,9 @@ GPU_PLAN = Sizing((1, 2, 4, 8, 16, 32, 64, 128), 20.0)
 # A laptop core takes milliseconds per decoded token and per prompt token alike: short prompts, outputs long enough to time.
 CPU_PLAN = Sizing((1, 2, 4, 8), 12.0, 16, 4)
 AGAIN_PROMPTS = 5 * 10**9  # prompts of open loops sent again begin here
+THINK_S = 0.2  # from a session's answer to its next turn
 LONG_RATE, LONG_COUNT, LONG_PROMPT = 0.5, 6, 20000  # long texts: 1/s, requests, mean tokens; lengths vary by half
+LONG_CLIENTS, SHARED_CLIENTS, EACH_SENDS = 4, 64, 3  # closed loops of long prompts, and of prompts that share most of their tokens
 LOCKSTEP_PROMPTS = 10**8  # from those of sessions, or of a closed loop, to those of the next time they are sent
 
 
@@ -69,6 +72,20 @@ def plan(vocab: int, seed: int, rates: tuple[float, ...], sizing: Sizing) -> lis
     found += lockstep(prompts, sizing, 0)
     found += open_loops(vocab, seed, rates, sizing, again=True)
     return found + [one for time in range(1, LOCKSTEP_SENT) for one in lockstep(prompts, sizing, time)]
+
+
+def named_only(vocab: int, seed: int, sizing: Sizing) -> list[PlannedLoad]:
+    """Closed loops that run only where they are named: long prompts, and prompts with a long prefix in common."""
+    prompts = load.Prompts(vocab, seed)
+    long = (f"long {LONG_CLIENTS}x{EACH_SENDS}", LONG_CLIENTS, sizing.prompt(24_000), sizing.output(128), 0)
+    shared = (f"shared {SHARED_CLIENTS}x{EACH_SENDS}", SHARED_CLIENTS, sizing.prompt(8064), sizing.output(64), sizing.prompt(8000))
+    found = []
+    for index, (name, n, prompt, output, prefix) in enumerate((long, shared)):
+        first = 6 * 10**9 + 10**6 * index
+        send = lambda target, of=(n, EACH_SENDS, prompt, output, first, prefix): load.closed_loop(target, prompts, *of)  # noqa: E731
+        sizes = ([0.0] * n * EACH_SENDS, [(prompt, output)] * n * EACH_SENDS)
+        found.append(PlannedLoad(name, "closed", send, n, prompt, output, load=sizes, shared_tokens=prefix))
+    return found
 
 
 def ladder(prompts: load.Prompts, rungs: tuple[int, ...], prompt_tokens: int, output_tokens: int) -> list[PlannedLoad]:
@@ -137,11 +154,12 @@ def lockstep(prompts: load.Prompts, sizing: Sizing, time: int) -> list[PlannedLo
     suffix = "" if time == 0 else AGAIN if time == 1 else f"{AGAIN} {time}"
     at = LOCKSTEP_PROMPTS * time
     talk = lambda target: load.sessions(  # noqa: E731
-        target, prompts, 8, 4, first_tokens=first_tokens, turn_tokens=turn_tokens, output_tokens=said, think_s=0.2, first=2 * 10**9 + at
+        target, prompts, 8, 4, first_tokens=first_tokens, turn_tokens=turn_tokens, output_tokens=said, think_s=THINK_S, first=2 * 10**9 + at
     )
     loop = lambda target: load.closed_loop(target, prompts, 16, 4, first_tokens, answered, 3 * 10**9 + at)  # noqa: E731
+    turns = [(first_tokens + turn * (said + turn_tokens), said) for turn in range(4) for _ in range(8)]
     return [
-        PlannedLoad(f"sessions 8x4{suffix}", "sessions", talk, 8, first_tokens, said, replicate=time),
+        PlannedLoad(f"sessions 8x4{suffix}", "sessions", talk, 8, first_tokens, said, load=([0.0] * len(turns), turns), replicate=time),
         PlannedLoad(
             f"closed 16x4{suffix}",
             "closed",
@@ -159,4 +177,5 @@ def burst(vocab: int, seed: int, count: int, prompt_tokens: int, output_tokens: 
     """`count` requests at once, sized by the caller to need more KV than the server has: it must queue or preempt."""
     prompts = load.Prompts(vocab, seed)
     send = lambda target: load.wave(target, prompts, count, prompt_tokens, output_tokens, 4 * 10**9)  # noqa: E731
-    return PlannedLoad("burst", "burst", send, count, prompt_tokens, output_tokens)
+    sizes = ([0.0] * count, [(prompt_tokens, output_tokens)] * count)
+    return PlannedLoad("burst", "burst", send, count, prompt_tokens, output_tokens, load=sizes)

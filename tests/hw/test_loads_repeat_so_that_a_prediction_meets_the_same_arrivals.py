@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hw.serve import load_patterns as load
 from hw.serve.client import ServedRequest, Target
-from hw.suites.served_plan import CPU_PLAN, GPU_PLAN, LOCKSTEP_SENT, open_loops, plan
+from hw.suites.served_plan import CPU_PLAN, GPU_PLAN, LOCKSTEP_SENT, named_only, open_loops, plan
 from simctl.commands.loop_command import KNOWN_RATES, NEW_RATE
 from tests.hw.virtual_time import run_virtual
 
@@ -74,6 +74,12 @@ def test_sessions_and_the_closed_loop_are_sent_again_with_the_same_sizes_and_oth
     monkeypatch.setattr(load, "complete", complete)
     every = plan(8192, 0, (2.0, 8.0), CPU_PLAN)
     sizes = {}
+    talk = next(e for e in every if e.kind == "sessions")
+    assert talk.load is not None
+    assert [r.prompt_tokens for r in sorted(run_virtual(talk.send(TARGET)), key=lambda r: (r.turn, r.session))] == [
+        p for p, _ in talk.load[1]
+    ]
+    sent.clear()
     for kind, name in (("sessions", "sessions 8x4"), ("closed", "closed 16x4")):
         waves = [e for e in every if e.kind == kind]
         assert [e.name for e in waves] == [name, f"{name} again", *(f"{name} again {n}" for n in range(2, LOCKSTEP_SENT))]
@@ -85,3 +91,22 @@ def test_sessions_and_the_closed_loop_are_sent_again_with_the_same_sizes_and_oth
     begins = {tuple(prompt[:16]) for prompt in sent}
     assert len(sent) == LOCKSTEP_SENT * (32 + 64)
     assert len(begins) == LOCKSTEP_SENT * (8 + 64)
+
+
+def test_prompts_share_the_prefix_that_the_load_tells_and_nothing_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[list[int]] = []
+
+    async def complete(target: Target, prompt: list[int], output_tokens: int, session: int = -1, turn: int = 0) -> ServedRequest:
+        sent.append(prompt)
+        return ServedRequest(len(prompt), output_tokens, 0.0, session=session, turn=turn, token_s=[0.1] * output_tokens, finish_s=0.1)
+
+    monkeypatch.setattr(load, "complete", complete)
+    long, shared = named_only(8192, 0, CPU_PLAN)
+    for one, prefixes in ((long, 4 * 3), (shared, 1)):
+        sent.clear()
+        run_virtual(one.send(TARGET))
+        assert one.load is not None
+        assert [len(prompt) for prompt in sent] == [prompt for prompt, _ in one.load[1]]
+        head = one.shared_tokens or 16
+        assert len({tuple(prompt[:head]) for prompt in sent}) == prefixes
+        assert len({tuple(prompt[head : head + 4]) for prompt in sent}) == len(sent)

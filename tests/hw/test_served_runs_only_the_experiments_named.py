@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from calibrate.served.runs import read_experiments
 from hw.__main__ import main
 from hw.artifact import load
 from hw.engines.vllm_server import RunningServer
@@ -17,6 +18,7 @@ from hw.journal import Journal
 from hw.serve.client import ServedRequest
 from hw.suites import floor, served
 from sim.errors import UsageError
+from sim.workload.content import SystemPrompt
 
 
 def job(*experiments: str) -> Job:
@@ -60,6 +62,33 @@ def test_only_what_is_named_runs_and_only_once(tmp_path: Path, started: list[str
 def test_a_label_ends_the_file_s_name(tmp_path: Path, started: list[str]) -> None:
     run(replace(job("ladder c128 n1"), label="First rung"), tmp_path)
     assert load(tmp_path / "served_tiny-25m_first-rung.nc", "served").sizes["experiment"] == 1
+
+
+def test_a_shared_prefix_runs_where_it_is_named_alone_and_the_file_tells_it(
+    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def loop(target: Any, prompts: Any, n: int, each: int, prompt: int, output: int, first: int = 0, shared: int = 0) -> Any:
+        times = [0.1 + 0.01 * i for i in range(output)]
+        return [ServedRequest(prompt, output, 0.0, c, t, times, finish_s=times[-1]) for c in range(n) for t in range(each)]
+
+    monkeypatch.setattr(served.load, "closed_loop", loop)
+    every = {e.name for e in served.work_of("plan", 8192, job())}
+    run(job("shared*"), tmp_path)
+    data = load(tmp_path / "served_tiny-25m.nc", "served")
+    assert data.name.values.astype(str).tolist() == ["shared 64x3"]
+    assert "shared 64x3" not in every
+    experiment = read_experiments(tmp_path / "served_tiny-25m.nc")[0]
+    assert set(experiment.content) == {SystemPrompt("all", int(data.shared_tokens.values[0]))}
+    assert len(experiment.content) == 64 * 3
+
+
+@pytest.mark.parametrize(("longest", "room"), [(8192, 8192), (24_000, 32768)])
+def test_a_server_has_room_for_the_longest_prompt_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int, room: int) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(served.vllm_server, "serve", lambda model, folder, **how: asked.update(how))
+    on_gpu = replace(job(), device="cuda")
+    served._server(on_gpu, tmp_path, "plan", longest, [], Journal(tmp_path / "j.journal.jsonl", {}), tmp_path)
+    assert asked["max_model_len"] == room
 
 
 def test_the_burst_has_a_server_of_its_own_and_what_it_preempted_is_kept(
