@@ -36,7 +36,7 @@ def overhead() -> None:
     from distributed import LocalCluster
 
     from sim.sweeps.executor import outcomes
-    from simctl.sweep_workers import dask_pool
+    from simctl.from_options.dask_workers import dask_pool
 
     asked = {place: ("simulate", {f"option-{i}": "value" for i in range(12)}, "0" * 64) for place in range(CELLS)}
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster:
@@ -52,10 +52,10 @@ def speed_up(folder: Path) -> None:
     from distributed import LocalCluster
 
     from sim.sweeps.executor import outcomes
-    from simctl.scenario import load_scenario
-    from simctl.sweep_cell import answered
-    from simctl.sweep_workers import dask_pool
-    from simctl.sweeping import tasks_of
+    from simctl.from_options.dask_workers import dask_pool
+    from simctl.scenario_files.scenario import load_scenario
+    from simctl.scenario_files.sweep_cell import answered
+    from simctl.scenario_files.sweeping import tasks_of
 
     study = folder / "study.yaml"
     study.write_text(STUDY.format(requests=400))

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from simctl.cli import COMMANDS, group  # noqa: E402
-from simctl.commands.replicate_command import interval  # noqa: E402
+from simctl.text.claims_text import interval  # noqa: E402
 from studies.replication.reports import REPORTS  # noqa: E402
 from studies.replication.reports import claims as claims_of  # noqa: E402
 

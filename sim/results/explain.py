@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import UsageError
-from sim.rates.serving import HostRates
+from sim.rates.serving import UNITS, HostRates
 from sim.results.metrics import request_latencies_ms
 from sim.results.record import RunRecord
 from sim.results.run_files import from_dataset
@@ -234,3 +234,11 @@ def _earlier(record: RunRecord, row: int) -> EarlierTurn | None:
 def _plain(part: DelayPart) -> dict[str, Any]:
     splits = {f"{name}_ms": {key: ms(ticks) for key, ticks in getattr(part, name).items()} for name in ("why", "whose", "terms")}
     return {"stage": part.stage, "ms": ms(part.ticks), "ticks": part.ticks, "iterations": part.iterations} | splits
+
+
+def api_server_of(attrs: Mapping[str, Any]) -> HostRates | None:
+    """Rates of the API server of a saved run, by its attributes; None where its pools have several."""
+    if attrs.get("pools", 1) != 1:
+        return None
+    latencies: dict[str, Any] = {name: float(attrs[f"host_{name}"]) for name in UNITS if f"host_{name}" in attrs}
+    return HostRates(**latencies) if len(latencies) == len(UNITS) else None

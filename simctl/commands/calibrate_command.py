@@ -10,9 +10,9 @@ import click
 
 from sim.errors import UsageError
 from sim.files import writable
-from simctl.option_groups import Sectioned, Setting
-from simctl.option_types import GPU
-from simctl.options import fit_option
+from simctl.options.option_groups import Sectioned, Setting
+from simctl.options.option_types import GPU
+from simctl.options.shared_options import fit_option
 
 LOGS = (".json", ".jsonl", ".csv")
 SECTIONS = {

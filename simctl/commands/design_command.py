@@ -9,7 +9,7 @@ import click
 
 from sim.errors import UsageError
 from sim.files import writable
-from simctl.option_types import DURATION, GOAL, GPU
+from simctl.options.option_types import DURATION, GOAL, GPU
 from simctl.text.progress import progress
 
 
@@ -45,8 +45,8 @@ def command(
     from calibrate.design.designed import designed
     from calibrate.design.start import start_from
     from sim.specs.gpus import get_gpu
-    from simctl.design_cells import candidates, write_cells
-    from simctl.scenario_decision import decision_of
+    from simctl.campaign.design_cells import candidates, write_cells
+    from simctl.scenario_files.scenario_decision import decision_of
     from simctl.text.design_text import as_dict, show
 
     target, gpu = writable(cells_out), get_gpu(hw)

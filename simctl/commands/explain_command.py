@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from sim.errors import UsageError
 from sim.files import writable
-
-if TYPE_CHECKING:
-    from sim import HostRates
 
 
 @click.command("explain")
@@ -50,7 +45,7 @@ def command(run: Path, request_id: str | None, slowest: int | None, by: str | No
     target = writable(plot)
     record, attrs = read_run(run)
     with undamaged(run):
-        server = server_of(attrs)
+        server = explain.api_server_of(attrs)
         if request_id is not None:
             found = [explain.explain(record, request_id, server)]
         else:
@@ -68,14 +63,3 @@ def command(run: Path, request_id: str | None, slowest: int | None, by: str | No
 
         plot_request(record, found[0].request_id, target)
         click.echo(f"wrote {target}", err=True)
-
-
-def server_of(attrs: Mapping[str, Any]) -> HostRates | None:
-    """The API server of a run whose pools have one in common."""
-    from sim import HostRates
-    from sim.rates.serving import UNITS
-
-    if attrs.get("pools", 1) != 1:
-        return None
-    latencies: dict[str, Any] = {name: float(attrs[f"host_{name}"]) for name in UNITS if f"host_{name}" in attrs}
-    return HostRates(**latencies) if len(latencies) == len(UNITS) else None

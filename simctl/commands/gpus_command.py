@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from simctl.option_types import GPU
+from simctl.options.option_types import GPU
 
 
 @click.command("gpus")

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from sim.files import writable
-from simctl.option_groups import Sectioned
-from simctl.options import fit_option, log_options
+from simctl.options.option_groups import Sectioned
+from simctl.options.shared_options import fit_option, log_options
 
 SECTIONS = {
     "What a log does not say of its server": (

@@ -14,7 +14,7 @@ from sim.files import made_folder
 from simctl.text.validate_text import replicate_table, score_table
 
 if TYPE_CHECKING:
-    from simctl.loop_steps import LearntHere
+    from simctl.campaign.loop_steps import LearntHere
 
 KNOWN_RATES, NEW_RATE = (0.5, 1.5), 1.0
 BUSY_LOAD = 1.0  # per core, over 5 minutes; the loop itself keeps one thread busy, and two for half a minute
@@ -41,7 +41,7 @@ def command(model: str, budget: float, out: Path) -> None:
     from calibrate.served.runs import read_served
     from hw.engines.shapes import named, shape
     from hw.jobs import Job, run_apart
-    from simctl import loop_steps as steps
+    from simctl.campaign import loop_steps as steps
 
     made_folder(out)
     start = time.monotonic()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simctl.option_types import MODEL
+from simctl.options.option_types import MODEL
 from simctl.text.layout import wrapped
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ from typing import Any
 import click
 
 from sim.errors import UsageError
-from simctl.plan_options import SECTIONS, PlanCommand, plan_options
+from simctl.options.plan_options import PARSER, SECTIONS
+from simctl.options.simulate_options import GoodputCommand
 
 INTERRUPTED = 130  # exit code, as shells have it of Ctrl-C
 AS_GIVEN = ("as_json", "within", "workers", "progress", "quick", "emit")  # beside a scenario, too
+FILE = click.Argument(["file"], type=click.Path(path_type=Path), metavar="[SCENARIO]", required=False)
 
 
-@click.command("plan", cls=PlanCommand, sections=SECTIONS)
-@click.argument("file", type=click.Path(path_type=Path), metavar="[SCENARIO]", required=False)
-@plan_options
+@click.command("plan", cls=GoodputCommand, sections=SECTIONS, params=[FILE, *PARSER.params])
 def command(file: Path | None, **options: Any) -> None:
     """Find the cheapest deployment that meets an SLO.
 
@@ -68,7 +68,7 @@ def command(file: Path | None, **options: Any) -> None:
 def _of_scenario(file: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     from click.core import ParameterSource
 
-    from simctl.scenario import load_scenario
+    from simctl.scenario_files.scenario import load_scenario
 
     source = click.get_current_context().get_parameter_source
     if changed := [name for name in given if source(name) == ParameterSource.COMMANDLINE and name not in AS_GIVEN]:

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
 import click
 
+from simctl.text.claims_text import VERDICTS, interval
 from simctl.text.layout import fill
 
 NAMES = ("tr164", "gb10", "brl07", "routing", "gdn", "all")
-VERDICTS = ("reproduced", "within", "differs", "not testable")
-
-
-def interval(claim: Mapping[str, Any]) -> str:
-    """The 90 % interval of a claim as printed by --json, in words; empty where the figure is exact."""
-    low, high = claim.get("low"), claim.get("high")
-    if low is None or high is None:
-        return ""
-    digits = next(n for n in (3, 4, 5, 9) if n == 9 or (f"{low:.{n}g}" != f"{high:.{n}g}" and high < 10.0**n))
-    return f"{low:.{digits}g} to {high:.{digits}g} {claim['unit']}".rstrip()
 
 
 @click.command("replicate")

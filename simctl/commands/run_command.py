@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from simctl.text.progress import progress
 
 def _schema(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from simctl.scenario_schema import text
+        from simctl.scenario_files.scenario_schema import text
 
         click.echo(text(), nl=False)
         context.exit()
@@ -45,7 +46,7 @@ def command(
     Example:
       simctl run batch_cap_on_an_a10 --set seed=1
     """
-    from simctl.scenario import load_scenario
+    from simctl.scenario_files.scenario import load_scenario
 
     pairs = dict(item.split("=", 1) if "=" in item else (item, "") for item in overrides)
     if "" in pairs.values():
@@ -60,7 +61,7 @@ def command(
         _sweep(scenario, out, as_json)
         return
     if not (scenario.report or scenario.design.axes or as_json):
-        scenario.cells[0].run()
+        _print(scenario.command, scenario.cells[0].given)
         return
     answers = []
     with progress("runs") as report:
@@ -91,8 +92,19 @@ def command(
         click.echo(f"wrote {target_plot}", err=True)
 
 
+def _print(name: str, given: Mapping[str, Any]) -> None:
+    """What the command itself prints."""
+    from simctl.cli import group
+    from simctl.options.file_options import context_of
+
+    answers = group.get_command(click.Context(group), name)
+    assert answers is not None
+    with context_of(answers, given) as context:
+        answers.callback(**context.params)  # type: ignore[misc]  # every command of ours has one
+
+
 def _sweep(scenario: Any, out: Path | None, as_json: bool) -> None:
-    from simctl.sweeping import sweep
+    from simctl.scenario_files.sweeping import sweep
 
     if out is None:
         raise UsageError(f"{scenario.name}: samples: their answers go into a store: give -o OUT.zarr")

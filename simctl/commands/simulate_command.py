@@ -11,8 +11,8 @@ import click
 
 from sim.files import writable
 from simctl import __version__
-from simctl.option_groups import SettingGroup
-from simctl.simulate_options import ARGUMENTS, SECTIONS, SIMULATE, GoodputCommand
+from simctl.options.option_groups import SettingGroup
+from simctl.options.simulate_options import ARGUMENTS, SECTIONS, SIMULATE, GoodputCommand
 
 
 @click.command("simulate", cls=GoodputCommand, sections=SECTIONS, params=SIMULATE)
@@ -69,7 +69,7 @@ def _given() -> str:
     """
     import json
 
-    from simctl.file_options import options_by_name
+    from simctl.options.file_options import options_by_name
 
     arguments = click.get_current_context().meta.get(ARGUMENTS, ())
     given, _, _ = command.make_parser(click.Context(command)).parse_args(list(arguments))

@@ -11,7 +11,7 @@ import click
 from sim.errors import UsageError
 
 if TYPE_CHECKING:
-    from simctl.scenario import Scenario
+    from simctl.scenario_files.scenario import Scenario
 
 MOST_CELLS = 100_000
 CHECKED = 1000  # cells whose options are read before any runs
@@ -54,7 +54,7 @@ def command(file: Path, **options: Any) -> None:
       simctl sweep h100s_for_a_chat_load -o out.zarr \\
           --vary request-rate=10:60 --vary replicas=2:8 --samples 200
     """
-    from simctl.sweeping import dry_run, sweep
+    from simctl.scenario_files.sweeping import dry_run, sweep
 
     scenario = _scenario(file, options)
     if options["dask"] not in (None, "local") and options["workers"]:
@@ -68,7 +68,7 @@ def command(file: Path, **options: Any) -> None:
 
 
 def _scenario(file: Path, options: Mapping[str, Any]) -> Scenario:
-    from simctl.scenario import load_scenario
+    from simctl.scenario_files.scenario import load_scenario
 
     pairs = {}
     for name in ("vary", "overrides"):

@@ -9,8 +9,8 @@ import click
 
 from sim.errors import UsageError
 from sim.files import writable, write_text
-from simctl.option_groups import Sectioned, Setting
-from simctl.options import log_options
+from simctl.options.option_groups import Sectioned, Setting
+from simctl.options.shared_options import log_options
 from simctl.text.progress import progress
 
 SECTIONS = {

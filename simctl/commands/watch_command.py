@@ -13,8 +13,8 @@ from sim.errors import UsageError
 from sim.files import writable
 from sim.slo import Condition, parse_slo
 from simctl.from_options.deployments import deployment_of
-from simctl.option_groups import Sectioned
-from simctl.options import deployment_options, limit_options, rate_options
+from simctl.options.option_groups import Sectioned
+from simctl.options.shared_options import deployment_options, limit_options, rate_options
 from simctl.watch.follow import follow
 from simctl.watch.live import History, serve_history
 

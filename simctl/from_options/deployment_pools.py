@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from sim.yaml_text import read_yaml
-from simctl.from_options.from_deployment import Found, commands_of, documents_of, front_of, read_server, walk
-from simctl.option_groups import members_of
+from simctl.options.from_deployment import Found, commands_of, documents_of, front_of, read_server, walk
+from simctl.options.option_groups import members_of
 
 ROLES = ("prefill", "decode")
 LABELS = ("simctl/role", "llm-d.ai/role", "type")
@@ -82,7 +82,7 @@ def _role(value: Any) -> str:
 
 def _pool(name: str, role: str, server: Found) -> dict[str, Any]:
     """A pool of a fleet file, its options under the names that they have there."""
-    from simctl.simulate_options import POOL
+    from simctl.options.simulate_options import POOL
 
     keys = {option.name: option.opts[0].lstrip("-") for option in members_of(POOL.params)} | {"replicas": "replicas"}
     return {"name": name, "role": role, **{keys[key]: value for key, value in server.options.items() if key in keys}}

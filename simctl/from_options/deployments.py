@@ -78,9 +78,9 @@ def admission(options: Mapping[str, Any]) -> AdmissionLimits:
 
 def fleet_of(options: Mapping[str, Any]) -> Fleet:
     """The fleet of --fleet; what limits admission is the command's. UsageError for an option that belongs into the file."""
-    from simctl.fleet_file import load_fleet
-    from simctl.option_groups import members_of
-    from simctl.simulate_options import OF_POOLS
+    from simctl.from_options.fleet_file import load_fleet
+    from simctl.options.option_groups import members_of
+    from simctl.options.simulate_options import OF_POOLS
 
     for name, unasked in OF_POOLS.make_context("pool", []).params.items():
         if options[name] != unasked:

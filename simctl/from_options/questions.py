@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from sim.rates.host_speed import HostSpeed
     from sim.rates.source import RateSource
 
-# Options of a plan that take several values
-MANY = ("gpu", "tp", "dtype", "kv_dtype", "attention", "router", "max_num_seqs", "max_num_batched_tokens")
 LASTING_PROMPTS = 1000  # any number that is enough for lengths to show: a load that lasts draws as many as it takes
 SHORTEST = 2**13  # tokens: the first context of a map
 
@@ -100,6 +98,7 @@ def _deployments(options: Mapping[str, Any]) -> tuple[dict[str, Deployment], dic
     from sim.planning.grid import MOST_CHOICES, deployments
     from sim.specs.gpus import get_gpu
     from simctl.from_options.varied import varied
+    from simctl.options.plan_options import MANY
 
     many = {name: _values(name, options[name]) for name in MANY}
     model, attention = get_model(options["model"]), [each or ("dense", 0) for each in many.pop("attention")]
@@ -142,7 +141,7 @@ def _pool(workers: int | str | None) -> Any:
     """What a plan's `workers` are: a number, or what opens the pool of a Dask scheduler."""
     if not isinstance(workers, str):
         return workers
-    from simctl.sweep_workers import dask_pool
+    from simctl.from_options.dask_workers import dask_pool
 
     return partial(dask_pool, workers, 0)
 
@@ -185,7 +184,7 @@ def _host_speed(given: str) -> HostSpeed:
 
 def _values(name: str, texts: Sequence[str] | None) -> list[Any]:
     """Values of an option of which a plan takes several, as `simctl simulate` reads one."""
-    from simctl.simulate_options import SIMULATE
+    from simctl.options.simulate_options import SIMULATE
 
     option = next(each for each in SIMULATE if each.name == name)
     context = click.Context(click.Command("plan"))

@@ -11,8 +11,8 @@ import click
 
 from sim.errors import UsageError
 from sim.specs.lookup import did_you_mean
-from simctl.file_options import option_value
-from simctl.option_groups import members_of
+from simctl.options.file_options import option_value
+from simctl.options.option_groups import members_of
 
 MOST = 200  # combinations
 ENGINE_OWN = "engine_option"
@@ -26,7 +26,7 @@ def varied(options: Mapping[str, Any], pairs: Sequence[str], several: Sequence[s
 
     Raises UsageError for a name or value that there is not, or an option of which `several` values are given by its own name.
     """
-    from simctl.simulate_options import POOL
+    from simctl.options.simulate_options import POOL
 
     known = {name.lstrip("-"): each for each in members_of(POOL.params) for name in each.opts if each.name not in (*several, *FIXED)}
     axes: list[list[tuple[str, str, Any]]] = []  # words, parameter, value

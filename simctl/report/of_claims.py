@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from simctl.commands.replicate_command import VERDICTS, interval
 from simctl.report import charts
 from simctl.report.page import Headline, Picture, ReportPart, cut, number
+from simctl.text.claims_text import VERDICTS, interval
 
 KEYS = {"report", "name", "published", "ours", "how", "verdict"}
 MOST = 250  # claims

@@ -14,7 +14,6 @@ from sim.results.metrics import LATENCIES, LEVELS, PER_REQUEST, cost_shares, req
 from sim.results.record import RunRecord
 from sim.results.series import Series, run_series
 from sim.results.tables import benchmark_table
-from simctl.commands.explain_command import server_of
 from simctl.report import charts
 from simctl.report.page import ALL_MEASURED, Headline, Picture, ReportPart, cut, number, span, thinned
 from simctl.text.explain_text import STAGES, one_request, several
@@ -286,7 +285,7 @@ def _batching(record: RunRecord) -> Iterator[Picture]:
 def _slowest(record: RunRecord, attrs: Mapping[str, Any]) -> tuple[list[Picture], list[tuple[str, str]]]:
     """The stages of the slowest requests as a picture, and explained as `simctl explain` does."""
     try:
-        found = explain.slowest(record, SLOWEST, "ttft", server_of(attrs))
+        found = explain.slowest(record, SLOWEST, "ttft", explain.api_server_of(attrs))
     except SimctlError:
         return [], []
     if not found:

@@ -19,8 +19,7 @@ import click
 from sim.errors import SimctlError, UsageError, ending
 from sim.files import plain
 from simctl import __version__
-from simctl.file_options import options_by_name
-from simctl.scenario import ScenarioCell
+from simctl.options.file_options import command_line, options_by_name, options_of
 
 LOOPBACK = "127.0.0.1"
 COUNTS, WANTED_S = (200, 100, 50), 0.6  # requests of an answer: the most whose first answer is there in this time
@@ -62,16 +61,16 @@ class Question:
     sliders: tuple[Slider, ...]
     count: int = COUNTS[0]
 
-    def cell(self, values: Mapping[str, float]) -> ScenarioCell:
-        """The simulation with these values of the sliders."""
+    def moved(self, values: Mapping[str, float]) -> dict[str, Any]:
+        """Options of the simulation with these values of the sliders."""
         moved = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in values.items()}
-        return ScenarioCell("simulate", {}, {**self.given, "num-prompts": str(self.count), **moved})
+        return {**self.given, "num-prompts": str(self.count), **moved}
 
 
 def question_of(attrs: Mapping[str, Any], file: Path) -> Question:
     """The question of a run from the attributes of its run.nc. UsageError where there is none that sliders could move."""
 
-    from simctl.simulate_options import PARSER
+    from simctl.options.simulate_options import PARSER
 
     try:
         given = json.loads(str(attrs["options"]))
@@ -110,8 +109,8 @@ def answer(question: Question, values: Mapping[str, float], known: dict[Any, Any
     from simctl.report.of_run import part_of
     from simctl.report.page import number, span
 
-    cell = question.cell(values)
-    run = run_study(simulate_of(cell.options()).study(known), keep_iterations=False)
+    given = question.moved(values)
+    run = run_study(simulate_of(options_of("simulate", given)).study(known), keep_iterations=False)
     figures = []
     for metric in ("ttft", "tpot", "e2el"):
         for quantile in QUANTILES:
@@ -121,7 +120,9 @@ def answer(question: Question, values: Mapping[str, float], known: dict[Any, Any
     pictures = [
         {"name": each.name, "reading": each.reading, "spec": each.spec} for each in part_of(run.record, run.to_xarray(seed=0)).pictures
     ]
-    found: dict[str, Any] = plain({"figures": figures, "pictures": pictures, "command": cell.shell(), "summary": run.summary})
+    found: dict[str, Any] = plain(
+        {"figures": figures, "pictures": pictures, "command": command_line("simulate", given), "summary": run.summary}
+    )
     return found
 
 

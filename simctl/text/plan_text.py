@@ -9,7 +9,7 @@ import click
 
 from sim.planning.words import conclusion, named
 from sim.results.power import power_words
-from simctl.options import model_said
+from simctl.text.heading import model_title
 from simctl.text.layout import aligned, fill
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def print_answer(answer: PlanAnswer) -> None:
     """The question, the choices that might be cheapest, those that cannot do, what more money buys, and the answer."""
     plan = answer.plan
     slo = " ".join(condition.text for condition in plan.conditions)
-    model = model_said(plan.choices[0].study.deployment.model.name)
+    model = model_title(plan.choices[0].study.deployment.model.name)
     click.echo(click.style(fill(f"Which deployment of {model} has {slo} at the least cost?"), bold=True))
     inside = [i for i, state in enumerate(plan.states) if not state.why]
     inside.sort(key=lambda i: plan.choices[i].cost(plan.states[i].fails + 1))

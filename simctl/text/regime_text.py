@@ -8,7 +8,7 @@ import numpy as np
 from sim.closed_form.regime import Regimes
 from sim.rates.load import scope_notes
 from sim.units import format_tokens
-from simctl.options import model_said
+from simctl.text.heading import model_title
 from simctl.text.layout import fill
 
 
@@ -18,7 +18,7 @@ def render(result: Regimes, title: str) -> None:
     assert result.rates is not None
     deployment, rates = result.question.deployment, result.rates
     name = deployment.model.name
-    click.echo(click.style(fill(title.replace(name, model_said(name), 1)), bold=True))
+    click.echo(click.style(fill(title.replace(name, model_title(name), 1)), bold=True))
     for line in [f"Rates: {rates.summary}.", *(f"Note: {note}" for note in scope_notes(deployment, rates))]:
         click.echo(fill(line))
     click.echo()

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simctl.options import model_said
-from simctl.text.grounds import grounds
+from simctl.text.heading import grounds, model_title
 from simctl.text.layout import fill
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def _served(pool: PlannedPool, named: bool, explain: bool) -> str:
     several = f"{d.replicas} replicas of " if most == d.replicas else f"{d.replicas} to {most} replicas of "
     name = f"pool {pool.spec.name} ({pool.spec.role}): " if named else ""
     text = (
-        f"{name}{d.model.name if named else model_said(d.model.name)} on {several if most > 1 else ''}{d.placed}, {d.precision.weights}, "
+        f"{name}{d.model.name if named else model_title(d.model.name)} on {several if most > 1 else ''}{d.placed}, {d.precision.weights}, "
     )
     if not explain:
         return f"{text}KV for {config.kv_capacity_tokens:,} tokens, max_num_seqs {config.max_num_seqs}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from simctl.text.progress import LiveLine
 
 if TYPE_CHECKING:
     from sim.sweeps.store import Store
-    from simctl.scenario import ScenarioCell
 
 MORE_IS_BETTER = ("throughput", "goodput", "chance", "per_s", "tok_s")
 LINES_EVERY_S = 10.0
@@ -21,8 +20,8 @@ LINES_EVERY_S = 10.0
 class SweepProgress:
     """Shows how far a sweep is: cells done and left, the time left, the best cell so far."""
 
-    def __init__(self, store: Store, cells: tuple[ScenarioCell, ...], figures: Sequence[str], requested: bool | None) -> None:
-        self._store, self._cells, self._figures, self._line = store, cells, figures, LiveLine(requested)
+    def __init__(self, store: Store, labels: Sequence[Mapping[str, str]], figures: Sequence[str], requested: bool | None) -> None:
+        self._store, self._labels, self._figures, self._line = store, labels, figures, LiveLine(requested)
         self._before = int(store.done.sum())
 
     def __call__(self) -> None:
@@ -36,15 +35,15 @@ class SweepProgress:
         self._line.end()
 
     def _text(self) -> str:
-        done, count = int(self._store.done.sum()), len(self._cells)
+        done, count = int(self._store.done.sum()), len(self._labels)
         answered, left = done - self._before, count - done
         to_go = f", {duration(self._line.seconds / answered * left)} to go" if answered and left else ""
         return (
-            f"{done} of {count} cells, {left} left{to_go}; best so far: {best_text(self._store, self._cells, self._figures) or 'none yet'}"
+            f"{done} of {count} cells, {left} left{to_go}; best so far: {best_text(self._store, self._labels, self._figures) or 'none yet'}"
         )
 
 
-def best_text(store: Store, cells: tuple[ScenarioCell, ...], figures: Sequence[str]) -> str:
+def best_text(store: Store, labels: Sequence[Mapping[str, str]], figures: Sequence[str]) -> str:
     """`p99_ttft_ms 172 [168-177] at gpu H100, replicas 5`, in the first of the figures that any cell has; empty where there is none."""
     figure = next((name for name in figures if not np.isnan(store.arrays[name]).all()), None)
     if figure is None:
@@ -53,7 +52,7 @@ def best_text(store: Store, cells: tuple[ScenarioCell, ...], figures: Sequence[s
     best = int(np.nanargmax(values) if any(word in figure for word in MORE_IS_BETTER) else np.nanargmin(values))
     low, high = next(store.arrays[f"{figure}_{kind}"][best] for kind in ("rates_90", "interval") if f"{figure}_{kind}" in store.arrays)
     within = f" {format_range(low, high)}" if low == low else ""
-    at = ", ".join(f"{key} {value}" for key, value in cells[best].label.items())
+    at = ", ".join(f"{key} {value}" for key, value in labels[best].items())
     return f"{figure} {format_number(values[best])}{within}{f' at {at}' if at else ''}"
 
 

@@ -10,8 +10,7 @@ from sim.closed_form.what_if import MAX_CROSSOVER, Answer
 from sim.closed_form.what_if_options import Interval, Option
 from sim.rates.load import OUTSIDE
 from sim.units import about_tokens, format_bytes, format_number, format_range, format_seconds, format_tokens
-from simctl.options import model_said
-from simctl.text.grounds import grounds
+from simctl.text.heading import grounds, model_title
 from simctl.text.layout import fill
 
 SCREEN = 24  # lines of a terminal
@@ -21,7 +20,7 @@ def render(a: Answer, explain: bool = False) -> None:
     """Print the answer to stdout: what fits one screen or, to `explain` it, all there is."""
     q, d = a.question, a.question.deployment
     place = d.placed if d.parallel.parts > 1 or d.parallel.expert else d.gpu.name + (f" x{d.tp}" if d.tp > 1 else "")
-    title = f"{model_said(d.model.name)} on {place}, {format_tokens(q.context)} context ({q.context} tokens)"
+    title = f"{model_title(d.model.name)} on {place}, {format_tokens(q.context)} context ({q.context} tokens)"
     lines = [fill("=> " + text[0].upper() + text[1:], later="   ") for text in a.recommendation]
     lines += ["", click.style(title, bold=True), _filled(_memory(a))]
     shown = [o for o in a.options if explain or _on_first_screen(a, o)]

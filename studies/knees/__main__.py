@@ -13,7 +13,7 @@ import click
 
 from sim.errors import UsageError
 from sim.files import plain, writable
-from simctl.option_types import FRACTION
+from simctl.options.option_types import FRACTION
 from studies.program import program
 
 if TYPE_CHECKING:

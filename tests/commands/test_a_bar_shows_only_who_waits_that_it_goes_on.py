@@ -24,7 +24,7 @@ import sys, time
 import simctl.text.progress as p
 p.AFTER_S = 0.0
 from simctl.from_options import served_runs as validate
-from simctl.scenario import ScenarioCell
+from simctl.scenario_files.scenario import ScenarioCell
 held = ScenarioCell.answer
 ScenarioCell.answer = lambda cell: time.sleep(0.2) or held(cell)
 validate._validated = lambda *given: time.sleep(0.3) or sys.exit(3)

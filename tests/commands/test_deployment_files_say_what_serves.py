@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sim.errors import UsageError
-from simctl.from_options.from_deployment import Found, read_deployment
+from simctl.options.from_deployment import Found, read_deployment
 from tests.cli import run
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"

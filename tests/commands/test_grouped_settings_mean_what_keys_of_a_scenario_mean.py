@@ -2,8 +2,8 @@
 
 import pytest
 
-from simctl.file_options import command_of
-from simctl.scenario import ScenarioCell
+from simctl.options.file_options import parser_of
+from simctl.scenario_files.scenario import ScenarioCell
 from tests.cli import run
 
 BASE = {"gpu": "A10", "num-prompts": "4"}
@@ -20,7 +20,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("group", "pair", "keys"), PAIRS, ids=[pair for _, pair, _ in PAIRS])
 def test_both_ways_are_the_same_options(group, pair, keys):
-    parse = command_of("simulate").make_context
+    parse = parser_of("simulate").make_context
     typed = parse("simulate", ["--gpu", "A10", "--num-prompts", "4", group, pair]).params
     plain = parse("simulate", ["--gpu", "A10", "--num-prompts", "4"]).params
     cell = ScenarioCell("simulate", {}, BASE | keys)
@@ -52,7 +52,7 @@ FLAGS = [
 
 @pytest.mark.parametrize(("engines", "ours"), FLAGS, ids=[each[0] for each, _ in FLAGS])
 def test_flags_of_a_serving_command_are_taken_as_they_are(engines, ours):
-    typed, grouped = (command_of("simulate").make_context("simulate", ["--gpu", "A10", *each]).params for each in (engines, ours))
+    typed, grouped = (parser_of("simulate").make_context("simulate", ["--gpu", "A10", *each]).params for each in (engines, ours))
     assert typed == grouped
 
 

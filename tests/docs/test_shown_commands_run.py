@@ -12,7 +12,7 @@ import click
 import pytest
 
 from simctl.cli import group
-from simctl.option_groups import as_settings
+from simctl.options.option_groups import as_settings
 from tests.docs.pages import CURRENT, FENCE, ROOT, name_of, shown_commands, text_of
 
 

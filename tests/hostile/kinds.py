@@ -158,10 +158,10 @@ def options(rng: random.Random, folder: Path) -> Callable[[], Any]:
 
 def _typed(command: str, name: str, value: str) -> tuple[str, str]:
     """An option of a scenario as a command line has it."""
-    from simctl.file_options import command_of, options_by_name
-    from simctl.option_groups import Setting
+    from simctl.options.file_options import options_by_name, parser_of
+    from simctl.options.option_groups import Setting
 
-    option = options_by_name(command_of(command))[name]
+    option = options_by_name(parser_of(command))[name]
     return (option.group, f"{name}={value}") if isinstance(option, Setting) else (f"--{name}", value)
 
 

@@ -5,7 +5,7 @@ import tempfile
 
 import pytest
 
-from simctl.sweep_workers import dask_pool
+from simctl.from_options.dask_workers import dask_pool
 from tests.cli import run
 
 

@@ -8,7 +8,7 @@ import pytest
 from hw.cells import Cell, read_cells
 from hw.suites.engine_grid import asked
 from sim.errors import UsageError
-from simctl.design_cells import write_cells
+from simctl.campaign.design_cells import write_cells
 from tests.cli import run
 
 CELLS = [Cell("decode", (128,) * 3), Cell("prefill", (), ((0, 512),)), Cell("mixed", (64, 64), ((4096, 256),)), Cell("decode", (90_000,))]

@@ -103,7 +103,7 @@ def test_too_few_cells_are_known_before_anything_is_served(tmp_path: Path, monke
 
 def test_rates_that_calibrate_refuses_are_said_to_be_so() -> None:
     from calibrate.sampling import Diagnostics
-    from simctl.loop_steps import gates
+    from simctl.campaign.loop_steps import gates
 
     assert "calibrate" not in gates(Diagnostics(1.002, 2000.0, 0))
     assert "`simctl calibrate` refuses such rates (R-hat 1.016 > 1.01; effective sample size 108 < 400)" in gates(

@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from simctl.scenario import load_scenario
+from simctl.scenario_files.scenario import load_scenario
 from tests.cli import run
 
 ROOT = Path(__file__).resolve().parents[2]

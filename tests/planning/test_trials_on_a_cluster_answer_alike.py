@@ -35,7 +35,7 @@ def test_the_answer_is_that_of_one_machine(scheduler, monkeypatch) -> None:
 
 def test_a_scheduler_that_is_not_there_is_one_line(monkeypatch) -> None:
     monkeypatch.setattr(trials, "LAZY_S", 0.0)
-    monkeypatch.setattr("simctl.sweep_workers.CONNECT_S", 0.5)
+    monkeypatch.setattr("simctl.from_options.dask_workers.CONNECT_S", 0.5)
     done = run(*ASKED, "--workers", "tcp://127.0.0.1:9")
     assert (done.code, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1

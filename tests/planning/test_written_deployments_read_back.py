@@ -14,7 +14,7 @@ from sim.study.deployment import Deployment
 from sim.study.fleet_spec import PoolSpec
 from simctl.commands.simulate_command import command
 from simctl.from_options.deployments import deployment_of, fleet_of
-from simctl.plan_options import EMITS
+from simctl.options.plan_options import EMITS
 
 LIMITS = {
     "max_num_seqs": st.sampled_from([None, 8, 256]),

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from simctl.commands.replicate_command import interval
 from simctl.report.of_claims import part_of
+from simctl.text.claims_text import interval
 from studies.replication.reports import claims
 from tests.cli import run
 

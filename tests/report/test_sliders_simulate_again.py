@@ -16,6 +16,7 @@ import h5py
 import pytest
 
 from sim.results.run_files import read_run_dataset
+from simctl.options.file_options import options_of
 from simctl.report import serve as served
 from tests.browser import browser, installed
 from tests.cli import run
@@ -73,7 +74,7 @@ def test_an_answer_is_what_its_command_prints(address, moved):
 def test_the_own_values_ask_the_runs_own_question(answers):
     """But for the number of requests, what is simulated again is what the run was asked."""
     given = dict(zip(RUN[1::2], RUN[2::2], strict=True))
-    options = answers.question.cell(answers.own()).options()
+    options = options_of("simulate", answers.question.moved(answers.own()))
     assert (options["gpu"], options["model"]) == (given["--gpu"], given["--model"])
     assert (options["request_rate"], options["random_output_len"]) == (12.0, 20)
     assert (options["replicas"], options["random_input_len"], options["draws"]) == (1, 1024, None)

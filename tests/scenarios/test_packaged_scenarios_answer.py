@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from sim.results.chance import chance_of
-from simctl.scenario import load_scenario
+from simctl.scenario_files.scenario import load_scenario
 from tests.cli import run
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "scenarios").glob("*.yaml"))

@@ -6,8 +6,8 @@ import jsonschema
 import pytest
 import yaml
 
-from simctl.scenario import load_scenario
-from simctl.scenario_schema import schema
+from simctl.scenario_files.scenario import load_scenario
+from simctl.scenario_files.scenario_schema import schema
 from tests.cli import run
 
 FOLDER = Path(__file__).resolve().parents[2] / "scenarios"

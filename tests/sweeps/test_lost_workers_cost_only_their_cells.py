@@ -9,7 +9,7 @@ import pytest
 
 from sim.errors import SimctlError
 from sim.sweeps.executor import local_pool, outcomes
-from simctl.sweep_workers import dask_pool
+from simctl.from_options.dask_workers import dask_pool
 from tests.cli import run
 from tests.sweeps.made import scenario, tree
 

@@ -36,7 +36,7 @@ WRONG = {
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("arguments", WRONG)
 def test_one_line(arguments, tmp_path, monkeypatch):
-    monkeypatch.setattr("simctl.sweep_workers.CONNECT_S", 0.5)
+    monkeypatch.setattr("simctl.from_options.dask_workers.CONNECT_S", 0.5)
     study = scenario(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "mine.txt").write_text("mine")
@@ -58,7 +58,7 @@ def test_a_sweep_of_another_question_or_version_is_left_as_it_is(tmp_path, monke
         result = run(*go, *more)
         assert (result.code, result.stderr.count("\n")) == (2, 1)
         assert f"a sweep that differs in its {word}: " in result.stderr
-    monkeypatch.setattr("simctl.scenario.__version__", "2030.1.0")
+    monkeypatch.setattr("simctl.scenario_files.scenario.__version__", "2030.1.0")
     result = run(*go)
     assert "a sweep that differs in its version: 2026" in result.stderr
     assert "2030.1.0 here; remove it, or choose another" in result.stderr

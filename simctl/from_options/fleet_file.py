@@ -21,7 +21,7 @@ from sim.errors import UsageError
 from sim.files import text_of
 from sim.specs.lookup import did_you_mean
 from sim.yaml_text import MAX_BYTES, read_yaml
-from simctl.file_options import option_value, options_by_name
+from simctl.options.file_options import option_value, options_by_name
 
 if TYPE_CHECKING:
     from sim import Deployment
@@ -154,7 +154,7 @@ def _pool(at: At, place: int, deploy: Deploy) -> PoolSpec:
 
     from sim.cluster.pools import FETCHES, ROLES
     from sim.study.fleet_spec import LINKS, PoolSpec
-    from simctl.simulate_options import POOL_OPTIONS
+    from simctl.options.simulate_options import POOL_OPTIONS
 
     own = at.mapping([*POOL_KEYS, *POOL_OPTIONS])
     values = {key: each for key, each in own.items() if key in POOL_OPTIONS}
@@ -196,7 +196,7 @@ def _pool(at: At, place: int, deploy: Deploy) -> PoolSpec:
 
 def _options(at: At, values: Mapping[str, At]) -> dict[str, Any]:
     """All options of a pool: these values, else defaults."""
-    from simctl.simulate_options import POOL
+    from simctl.options.simulate_options import POOL
 
     known = options_by_name(POOL)
     given = {known[key].name: option_value(each.where, each.value, known[key]) for key, each in values.items()}

@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
-from simctl.from_options.questions import MANY
-from simctl.option_groups import Sectioned
-from simctl.option_types import CURVE, DURATION, Parsed
-from simctl.options import grouped
-from simctl.simulate_options import SECTIONS as OF_SIMULATE
-from simctl.simulate_options import SIMULATE, GoodputCommand
+from simctl.options.option_groups import Sectioned
+from simctl.options.option_types import CURVE, DURATION, Parsed
+from simctl.options.shared_options import grouped
+from simctl.options.simulate_options import SECTIONS as OF_SIMULATE
+from simctl.options.simulate_options import SIMULATE, GoodputCommand
 
+# Options that take several values here
+MANY = ("gpu", "tp", "dtype", "kv_dtype", "attention", "router", "max_num_seqs", "max_num_batched_tokens")
 LEFT_OUT = ("replicas", "fleet_file", "goal", "draws", "iterations", "out", "plot", "chrome_trace", "as_json", *MANY)
 EMITS = ("vllm", "compose", "k8s", "kserve", "llm-d", "dynamo", "ray")  # those of sim.planning.emitters, which is slow to import
 
@@ -51,7 +52,8 @@ class PlanCommand(GoodputCommand, Sectioned):
         self.params += [option for option in SIMULATE if option.name not in LEFT_OUT]
 
 
-plan_options = grouped(
+@click.command("plan", cls=PlanCommand, sections=SECTIONS)
+@grouped(
     click.option(
         "--slo", multiple=True, metavar="CONDITIONS", help="What must hold, all of it: ttft:p99<2s tpot:p95<50ms failed<1% good>=99%."
     ),
@@ -117,3 +119,5 @@ plan_options = grouped(
     ),
     click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON."),
 )
+def PARSER() -> None:
+    """Reads the options; answers nothing."""

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from sim.workload.formats import FORMATS
-from simctl.option_groups import Setting, SettingGroup, members_of
-from simctl.option_types import BATCH_CAP, CURVE, DURATION, GPU, MODEL, SHARE
+from simctl.options.option_groups import Setting, SettingGroup, members_of
+from simctl.options.option_types import BATCH_CAP, CURVE, DURATION, GPU, MODEL, SHARE
 
 
 def grouped(*options: Callable[..., Any]) -> Callable[..., Any]:
@@ -24,19 +24,11 @@ def grouped(*options: Callable[..., Any]) -> Callable[..., Any]:
     return decorate
 
 
-def model_said(name: str) -> str:
-    """A model's name, and that nobody asked for it where the command line did not."""
-    context = click.get_current_context(silent=True)
-    of_file = context is not None and context.params.get("file") is not None  # a scenario, which says its own
-    source = context.get_parameter_source("model") if context and not of_file else None
-    return f"{name} (no --model given)" if source is click.core.ParameterSource.DEFAULT else name
-
-
 def _take_deployment(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
     """Settings of a deployment file as defaults of the command's options."""
     if path is None:
         return
-    from simctl.from_options.from_deployment import defaults_for, read_deployment
+    from simctl.options.from_deployment import defaults_for, read_deployment
 
     found = read_deployment(path)
     defaults, unused = defaults_for(found, {option.name or "" for option in members_of(ctx.command.params)})

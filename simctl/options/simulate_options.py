@@ -10,9 +10,9 @@ import click
 from sim.cluster.router import ROUTERS
 from sim.engine.config import POLICIES
 from sim.engine.versions import NEWEST
-from simctl.option_groups import Sectioned, Setting, SettingGroup, as_settings, members_of
-from simctl.option_types import ATTENTION, GOAL, LENGTH, MODEL, PAIR, ROUTER, SHARE
-from simctl.options import deployment_options, grouped, limit_options, rate_options, served_option, workload_options
+from simctl.options.option_groups import Sectioned, Setting, SettingGroup, as_settings, members_of
+from simctl.options.option_types import ATTENTION, GOAL, LENGTH, MODEL, PAIR, ROUTER, SHARE
+from simctl.options.shared_options import deployment_options, grouped, limit_options, rate_options, served_option, workload_options
 
 MOST_BLOCKS = 2**24  # 268 million tokens in blocks of 16: beyond any node, and a block costs the simulator some 100 bytes
 ARGUMENTS = "simctl.simulate.arguments"  # in the context: the command line

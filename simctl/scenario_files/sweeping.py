@@ -19,8 +19,8 @@ from simctl.text.layout import fill
 if TYPE_CHECKING:
     from sim.sweeps.executor import WorkerPool
     from sim.sweeps.store import Store
-    from simctl.scenario import Scenario
-    from simctl.sweep_cell import CellTask
+    from simctl.scenario_files.scenario import Scenario
+    from simctl.scenario_files.sweep_cell import CellTask
 
 LONGEST_TRIAL_S = 60.0  # that a dry run waits for one cell
 
@@ -30,13 +30,13 @@ def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
     from sim.sweeps.executor import outcomes
     from sim.sweeps.figures import variables_of
     from sim.sweeps.store import open_store
-    from simctl.scenario import versions
-    from simctl.sweep_cell import answered
+    from simctl.scenario_files.scenario import versions
+    from simctl.scenario_files.sweep_cell import answered
     from simctl.text.sweep_progress import SweepProgress, best_text, shape_text
 
     figures, tasks = tasks_of(scenario)
     best = _best(scenario, figures, options.get("best"))
-    design = scenario.design
+    design, labels = scenario.design, [cell.label for cell in scenario.cells]
     axes = {key: str(axis) if not isinstance(axis, list) else list(map(str, axis)) for key, axis in design.axes.items()}
     about = {
         "question": scenario.question, "command": scenario.command, "options": scenario.fixed, "axes": axes,
@@ -49,7 +49,7 @@ def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
             _note(f"{out}: {store.damaged} cells are damaged, or name files that have changed: they run again")
         elif done:
             _note(f"{out}: {done} of {len(tasks)} cells are done; going on")
-        watch = SweepProgress(store, scenario.cells, best, options.get("progress"))
+        watch = SweepProgress(store, labels, best, options.get("progress"))
         left = {place: each for place, each in enumerate(tasks) if not store.done[place]}
         try:
             for found in outcomes(left, answered, _workers(options)):
@@ -66,7 +66,7 @@ def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
         click.echo(click.style(fill(scenario.question), bold=True))
         click.echo(fill(f"{len(tasks)} cells: {shape_text(design.dims, design.shape)}; {len(figures)} figures each"))
         _refused(store)
-        if text := best_text(store, scenario.cells, best):
+        if text := best_text(store, labels, best):
             click.echo(fill(f"=> {text}", later="   "))
     _note(f"wrote {out}; xarray.open_zarr({str(out)!r}) reads it")
 
@@ -74,7 +74,7 @@ def sweep(scenario: Scenario, out: Path, options: Mapping[str, Any]) -> None:
 def tasks_of(scenario: Scenario) -> tuple[tuple[str, ...], list[CellTask]]:
     """The figures to keep of a scenario's cells, and what a worker gets of each. Raises UsageError where there are none to keep."""
     from sim.sweeps.figures import figures_of
-    from simctl.sweep_cell import CellTask, key_of
+    from simctl.scenario_files.sweep_cell import CellTask, key_of
 
     given = [*scenario.fixed, *scenario.design.axes]
     figures = figures_of(scenario.command, scenario.report, given)
@@ -94,7 +94,7 @@ def _best(scenario: Scenario, figures: tuple[str, ...], chosen: str | None) -> l
 
 def _workers(options: Mapping[str, Any]) -> Any:
     from sim.sweeps.executor import local_pool
-    from simctl.sweep_workers import dask_pool
+    from simctl.from_options.dask_workers import dask_pool
 
     count = options.get("workers") or os.cpu_count() or 1
     opened: partial[AbstractContextManager[WorkerPool]]
@@ -105,7 +105,7 @@ def _workers(options: Mapping[str, Any]) -> Any:
 def dry_run(scenario: Scenario, options: Mapping[str, Any]) -> None:
     """Print what a sweep would be, and about how long it takes."""
     from sim.sweeps.executor import local_pool
-    from simctl.sweep_cell import answered
+    from simctl.scenario_files.sweep_cell import answered
     from simctl.text.sweep_progress import duration, shape_text
 
     figures, tasks = tasks_of(scenario)

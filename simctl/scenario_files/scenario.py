@@ -18,7 +18,6 @@ are taken from the scenario's folder.
 from __future__ import annotations
 
 import hashlib
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -36,7 +35,7 @@ from sim.specs.lookup import did_you_mean, given_path
 from sim.sweeps.design import Axis, Design, Range
 from sim.yaml_text import MAX_BYTES, read_yaml
 from simctl import __version__
-from simctl.file_options import arguments_of, command_of, option_value, options_by_name
+from simctl.options.file_options import command_line, option_value, options_by_name, options_of, parser_of
 
 KEYS = ("question", "command", "options", "sweep", "samples", "report")
 RANGE_KEYS = ("low", "high", "scale")
@@ -54,13 +53,7 @@ class ScenarioCell:
 
     def options(self) -> dict[str, Any]:
         """The options as the command reads them, with its defaults. Raises click.UsageError for a value that it refuses."""
-        return dict(self._context().params)
-
-    def _context(self) -> click.Context:
-        command = command_of(self.command)
-        known = options_by_name(command)
-        values = {known[name].name: value for name, value in self.given.items()}
-        return command.make_context(self.command, [], default_map=values)
+        return options_of(self.command, self.given)
 
     def question(self) -> Any:
         """The question that the options ask."""
@@ -74,11 +67,6 @@ class ScenarioCell:
 
         return plain_answer(self.question(), paired)
 
-    def run(self) -> None:
-        """Print what the command prints."""
-        with self._context() as context:
-            context.command.callback(**context.params)  # type: ignore[misc]  # every command of ours has one
-
     def inputs(self) -> dict[str, Any]:
         """Inputs of the answer: the options, the content of the files they name, the version that answers."""
         named = [each for value in self.given.values() for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)]
@@ -87,9 +75,7 @@ class ScenarioCell:
 
     def shell(self) -> str:
         """The same as a command line."""
-        known = options_by_name(command_of(self.command))
-        parts = [part for name, value in self.given.items() for part in arguments_of(name, value, known[name])]
-        return f"simctl {self.command} {shlex.join(parts)}"
+        return command_line(self.command, self.given)
 
 
 def versions() -> dict[str, str]:
@@ -141,7 +127,7 @@ def load_scenario(
         raise UsageError(f"{path.name}: question: needs one question, ending in '?'")
     if not isinstance(command, str) or command not in ANSWERED:
         raise UsageError(f"{path.name}: command: must be one of {', '.join(ANSWERED)}, not {command!r}")
-    known = options_by_name(command_of(command))
+    known = options_by_name(parser_of(command))
     options, sweep = _mapping(body, "options", path) | overrides, _mapping(body, "sweep", path)
     typed = vary or {}
     for section, keys in (("options", options), ("sweep", sweep), ("--vary", typed)):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sim.errors import UsageError
 from sim.sweeps.decision import Decision, decision_on
-from simctl.scenario import load_scenario
+from simctl.scenario_files.scenario import load_scenario
 
 INTERVALS = ("rates_90.", "run_noise_90.")
 

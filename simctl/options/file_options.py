@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from sim.errors import UsageError
-from simctl.option_groups import Setting, members_of
+from simctl.options.option_groups import Setting, members_of
 
 
-def command_of(name: str) -> click.Command:
-    from simctl.cli import group
+def parser_of(command: str) -> click.Command:
+    """What reads the options of a command that answers a question: simulate, plan or what-if."""
+    from simctl.options import plan_options, simulate_options, what_if_options
 
-    command = group.get_command(click.Context(group), name)
-    assert command is not None
-    return command
+    return {"simulate": simulate_options, "plan": plan_options, "what-if": what_if_options}[command].PARSER
+
+
+def context_of(command: click.Command, given: Mapping[str, Any]) -> click.Context:
+    """The context of a command that reads options of a file. Raises click.UsageError for a value that it refuses."""
+    known = options_by_name(command)
+    return command.make_context(command.name, [], default_map={known[name].name: value for name, value in given.items()})
+
+
+def options_of(command: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a file as the command reads them, with its defaults. Raises as `context_of`."""
+    return dict(context_of(parser_of(command), given).params)
+
+
+def command_line(command: str, given: Mapping[str, Any]) -> str:
+    """The same as words for a shell."""
+    known = options_by_name(parser_of(command))
+    return f"simctl {command} {shlex.join(part for name, value in given.items() for part in arguments_of(name, value, known[name]))}"
 
 
 def options_by_name(command: click.Command) -> dict[str, click.Option]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from simctl.file_options import command_of, options_by_name
-from simctl.scenario import ANSWERED, KEYS
+from simctl.options.file_options import options_by_name, parser_of
+from simctl.scenario_files.scenario import ANSWERED, KEYS
 
 INTEGER = ["integer"]
 RANGE = {
@@ -56,7 +56,7 @@ def text() -> str:
 
 
 def _of(name: str) -> dict[str, Any]:
-    known = options_by_name(command_of(name))
+    known = options_by_name(parser_of(name))
     options = {each: {**_value(option), "description": _help(option)} for each, option in known.items()}
     sweep = {each: _axis(_value(option)) for each, option in known.items()}
     part = {"type": "object", "additionalProperties": False}

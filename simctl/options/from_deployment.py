@@ -20,7 +20,7 @@ from sim.engine.versions import NEWEST
 from sim.errors import UsageError
 from sim.files import text_of
 from sim.yaml_text import read_yaml
-from simctl.from_options.server_flags import DRAFTERS, FLAGS, SWITCHES
+from simctl.options.server_flags import DRAFTERS, FLAGS, SWITCHES
 
 MOST_BYTES = 1 << 18
 SERVERS = {

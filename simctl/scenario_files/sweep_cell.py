@@ -14,7 +14,7 @@ from sim.errors import SimctlError
 from sim.sweeps.figures import figures_from
 
 if TYPE_CHECKING:
-    from simctl.scenario import ScenarioCell
+    from simctl.scenario_files.scenario import ScenarioCell
 
 
 class CellTask(NamedTuple):
@@ -41,7 +41,7 @@ def key_of(cell: ScenarioCell) -> str:
 
 def answered(task: CellTask) -> Answered:
     """Answer one cell, on whatever machine this is. Raises SimctlError where it would not be the cell that was asked for."""
-    from simctl.scenario import ScenarioCell
+    from simctl.scenario_files.scenario import ScenarioCell
 
     cell = ScenarioCell(task.command, {}, task.given)
     serial = (

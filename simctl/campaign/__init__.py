@@ -1,0 +1,1 @@
+"""Measuring campaigns: cells to measure, and the loop of measuring, learning and predicting."""

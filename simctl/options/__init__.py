@@ -1,0 +1,1 @@
+"""Options of commands: their types, groups and defaults, and the files that give them."""

@@ -1,0 +1,32 @@
+"""Options of `simctl what-if`."""
+
+from __future__ import annotations
+
+import click
+
+from simctl.options.option_groups import Sectioned
+from simctl.options.option_types import BATCHES, TOKENS
+from simctl.options.shared_options import deployment_options, limit_options, rate_options, served_option
+
+
+@click.command("what-if", cls=Sectioned, sections={})
+@click.option("--ctx", "context", type=TOKENS, required=True, help="Context length: 8192, 128K, 1M (K = 2**10, M = 2**20).")
+@deployment_options
+@limit_options
+@click.option("--batch", "batches", type=BATCHES, help="Batch sizes, comma-separated. [default: 1; of a map 1 to 32]")
+@click.option("--k", "ks", type=BATCHES, help="Selection budgets in blocks of 128 tokens. [default: 8,16,32; of a map 8]")
+@click.option(
+    "--map",
+    "kv_in",
+    type=click.Choice(["hbm", "host"]),
+    help="Instead: where sparse decode beats dense, both with their KV there, over batch and contexts from 8K up to --ctx.",
+)
+@rate_options
+@served_option
+@click.option("--draws", type=click.IntRange(20, 100_000), help="Draws behind the 5-95 % intervals. [default: 1000; of a map 500]")
+@click.option("--explain", is_flag=True, help="Print all selections, and what the answer rests on.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON on stdout.")
+@click.option("--plot", metavar="FILE", help="Also draw tok/s over context, with intervals, to a PNG or SVG file.")
+@click.option("--out", metavar="FILE", help="Also write the step times of every option at every draw (netCDF).")
+def PARSER() -> None:
+    """Reads the options; answers nothing."""

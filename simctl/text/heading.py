@@ -1,0 +1,26 @@
+"""Headings of answers: the model's name, and the evidence behind the rates of its GPU."""
+
+from __future__ import annotations
+
+import click
+
+from sim.rates.provenance import Origin, Provenance
+
+ELSEWHERE = {
+    Origin.POPULATION: "was not measured here; rates from its datasheet, published numbers and other GPUs",
+    Origin.PRIOR: "was not measured here; rates from its datasheet",
+}
+
+
+def model_title(name: str) -> str:
+    """The model's name, marked where the command line gave none and the default was taken."""
+    context = click.get_current_context(silent=True)
+    of_file = context is not None and context.params.get("file") is not None  # a scenario, which gives its own
+    source = context.get_parameter_source("model") if context and not of_file else None
+    return f"{name} (no --model given)" if source is click.core.ParameterSource.DEFAULT else name
+
+
+def grounds(gpu: str, source: Provenance) -> str:
+    """Evidence on a GPU, as the beginning of a sentence."""
+    measured = f"was measured here with {source.engines[0]}" if source.engines else "has rates as given"
+    return f"{gpu} {ELSEWHERE.get(source.origin, measured)}"
