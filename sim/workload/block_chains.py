@@ -24,21 +24,29 @@ class Chains(NamedTuple):
 
 
 def chained(chains: Sequence[Sequence[int]]) -> Chains:
-    """Chains of hashes in one column. They are chained: equal hashes stand behind equal ones, so a chain that another goes on from lies
-    within it, and what several chains have is their beginning.
+    """Chains of names (sim.workload.content) in one column. Equal names stand behind equal ones, so a chain that another goes on from lies
+    within it, and what several chains have is their beginning. Names rise along a chain.
     """
-    kept, count = [np.zeros(0, dtype=np.int64)], 0
-    begin_of = {chain[-1]: -1 for chain in chains if chain}  # by the last hash, which stands for all before it
-    for chain in sorted(chains, key=len, reverse=True):
-        if chain and begin_of[chain[-1]] < 0:
-            begin_of |= dict.fromkeys(begin_of.keys() & chain, count)
-            kept.append(np.array(chain, dtype=np.int64))
-            count += len(chain)
+    columns = [np.asarray(chain, dtype=np.int64) for chain in chains]
     lengths = np.array([len(chain) for chain in chains], dtype=np.int64)
-    begins = np.array([begin_of[chain[-1]] if chain else 0 for chain in chains], dtype=np.int64)
-    different, names = np.unique(np.concatenate(kept), return_inverse=True)
+    last = np.array([chain[-1] if chain else 0 for chain in chains], dtype=np.int64)  # it stands for all before it
+    distinct = int(last.max(initial=-1)) + 1 if lengths.any() else 0
+    kept, count = [np.zeros(0, dtype=np.int64)], 0
+    ends, begin_of = np.zeros(distinct, dtype=bool), np.full(distinct, -1, dtype=np.int64)
+    ends[last[lengths > 0]] = True
+    for row in np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)].tolist():
+        if begin_of[last[row]] < 0:
+            chain = columns[row]
+            begin_of[chain[ends[chain]]] = count
+            kept.append(chain)
+            count += len(chain)
+    names = np.concatenate(kept)
+    begins = np.where(lengths > 0, begin_of[last] if distinct else 0, 0)
     changes = np.bincount(begins, minlength=count + 1) - np.bincount(begins + lengths, minlength=count + 1)
     chains_with = np.bincount(names, weights=np.cumsum(changes)[:count], minlength=1)
-    shared_before = np.concatenate([[0], np.cumsum(chains_with[names] > 1)])
-    depths = shared_before[begins + lengths] - shared_before[begins]
-    return Chains(names.astype(np.int64), begins, depths.astype(np.int64), lengths, len(different))
+    depths, beyond = np.zeros_like(lengths), lengths  # bisection: blocks before one that is shared are shared
+    while (searched := depths < beyond).any():
+        middle = (depths + beyond) // 2
+        shared = searched & (chains_with[names[np.minimum(begins + middle, count - 1)]] > 1)
+        depths, beyond = np.where(shared, middle + 1, depths), np.where(searched & ~shared, middle, beyond)
+    return Chains(names, begins, depths, lengths, distinct)

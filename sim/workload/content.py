@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -50,40 +51,24 @@ class SystemPrompt:
 Content = TokenIds | BlockHashes | Grown | SystemPrompt
 
 
-ROOM = 4 * 2**22  # four origins x more blocks than any context has: names of different parents cannot meet
-
-
-def spread(chain: array[int], trace_block: int, block: int, count: int) -> array[int]:
-    """Names of `count` engine blocks of `block` tokens from the chained names of trace blocks of `trace_block` tokens.
-
-    Engine block k ends in trace block i = ((k + 1) * block - 1) // trace_block; its name joins that block's chained name with the
-    position inside it. Where an engine block ends in mid trace block, equality asks for the whole trace block: never a false hit.
-    """
-    k = np.arange(count, dtype=np.int64)
-    i = ((k + 1) * block - 1) // trace_block
-    first = i * trace_block // block
-    return array("q", (np.frombuffer(chain, dtype=np.int64)[i] * ROOM + 4 * (k - first) + 1).tobytes())
-
-
 class BlockNamer:
     """Names the full KV blocks of one engine block size. One namer per run: names are equal only within it.
 
-    Names of different origin never collide: each origin (token ids, hashes, sessions, system prompts) has a residue
-    modulo 4 of its own.
+    Names are whole numbers from 0 on, in the order in which blocks are first met: they rise along a prompt.
     """
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self._tokens: dict[tuple[int, bytes], int] = {}
         self._hashes: dict[tuple[int, int, Hashable], int] = {}
-        self._sessions: dict[str, Sequence[int]] = {}
-        self._groups: dict[str, int] = {}
-        self._systems: dict[tuple[str, int], Sequence[int]] = {}  # of requests that are nothing but a system prompt to others
+        self._sessions: dict[str, array[int]] = {}
+        self._groups: dict[str, array[int]] = {}
+        self._systems: dict[tuple[str, int], array[int]] = {}  # of requests that are nothing but a system prompt to others
         self._fresh = 0
 
     def names(self, content: Content | None, prompt_tokens: int, output_tokens: int, session_id: str | None = None) -> Sequence[int]:
         """Names of the request's full blocks, or () when it shares nothing with any other request."""
-        named: Sequence[int]
+        named: array[int]
         if isinstance(content, TokenIds):
             named = self._from_ids(content.ids)
         elif isinstance(content, BlockHashes):
@@ -96,7 +81,7 @@ class BlockNamer:
                 return self._systems[key]
             named = self._from_system(content, prompt_tokens + output_tokens)
         elif session_id is not None:
-            before = self._sessions.get(session_id, ())
+            before = self._sessions.get(session_id, array("q"))
             shared = content.shared_tokens if isinstance(content, Grown) else 0
             named = self._continued(before, shared, prompt_tokens + output_tokens)
         else:
@@ -109,33 +94,43 @@ class BlockNamer:
         """Drop what is kept of a session that has ended."""
         self._sessions.pop(session_id, None)
 
-    def _from_ids(self, ids: array[int]) -> list[int]:
-        size, table, parent, named = self.block_size, self._tokens, -1, []
+    def _from_ids(self, ids: array[int]) -> array[int]:
+        size, parent, named = self.block_size, -1, array("q")
         for start in range(0, len(ids) - size + 1, size):
-            key = (parent, ids[start : start + size].tobytes())
-            parent = table.setdefault(key, len(table))
-            named.append(4 * parent)
+            parent = self._name(self._tokens, (parent, ids[start : start + size].tobytes()), 1)
+            named.append(parent)
         return named
 
-    def _from_hashes(self, content: BlockHashes, prompt_tokens: int) -> Sequence[int]:
-        table, parent, chain = self._hashes, -1, array("q")
+    def _from_hashes(self, content: BlockHashes, prompt_tokens: int) -> array[int]:
+        """Engine block k ends in trace block i = ((k + 1) * block - 1) // trace_block; its name is that block's, plus the position inside
+        it. Where an engine block ends in mid trace block, equality asks for the whole trace block: never a false hit.
+        """
+        trace_block, block, parent, chain = content.block_size, self.block_size, -1, array("q")
         for value in content.hashes:
-            parent = table.setdefault((content.block_size, parent, value), len(table))
+            parent = self._name(self._hashes, (trace_block, parent, value), -(-trace_block // block))
             chain.append(parent)
-        covered = min(len(chain) * content.block_size, prompt_tokens)
-        return spread(chain, content.block_size, self.block_size, covered // self.block_size)
+        k = np.arange(min(len(chain) * trace_block, prompt_tokens) // block, dtype=np.int64)
+        i = ((k + 1) * block - 1) // trace_block
+        return array("q", (np.frombuffer(chain, dtype=np.int64)[i] + k - i * trace_block // block).tobytes())
 
-    def _from_system(self, content: SystemPrompt, tokens: int) -> list[int]:
+    def _name(self, table: dict[Any, int], key: Hashable, names: int) -> int:
+        """The name of a key, new with so many names where it is not in the table."""
+        found = table.setdefault(key, self._fresh)
+        if found == self._fresh:
+            self._fresh += names
+        return found
+
+    def _from_system(self, content: SystemPrompt, tokens: int) -> array[int]:
         shared = min(content.tokens, tokens) // self.block_size
-        group = self._groups.setdefault(content.group, len(self._groups))
-        head = [group * ROOM + 4 * k + 2 for k in range(shared)]
-        return head + self._new(tokens // self.block_size - shared)
+        group = self._groups.setdefault(content.group, array("q"))
+        group.extend(self._new(max(shared - len(group), 0)))
+        return group[:shared] + self._new(tokens // self.block_size - shared)
 
-    def _continued(self, before: Sequence[int], shared_tokens: int, tokens: int) -> list[int]:
+    def _continued(self, before: array[int], shared_tokens: int, tokens: int) -> array[int]:
         keep = min(shared_tokens // self.block_size, len(before), tokens // self.block_size)
-        return [*before[:keep], *self._new(tokens // self.block_size - keep)]
+        return before[:keep] + self._new(tokens // self.block_size - keep)
 
-    def _new(self, count: int) -> list[int]:
+    def _new(self, count: int) -> array[int]:
         start = self._fresh
         self._fresh += count
-        return [4 * k + 3 for k in range(start, start + count)]
+        return array("q", np.arange(start, self._fresh, dtype=np.int64).tobytes())
