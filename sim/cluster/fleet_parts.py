@@ -65,6 +65,8 @@ class FleetParts:
         for each in self.pools:
             if getattr(each.pool.router, "sees_caches", False):
                 each.pool.router.cached = partial(_cached, each)  # type: ignore[attr-defined]
+            if hasattr(each.pool.router, "adapters"):
+                each.pool.router.adapters = [replica.adapters for replica in each.replicas]
         self.entries = [each for each in self.pools if each.pool.role != DECODE]
         self.impatient: dict[Request, Replica | None] = {}  # in flight and given up in time: the replica that it has reached
 

@@ -87,7 +87,7 @@ class PrefixAffinity:
     def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
         most = max(known)
         best = known.index(most)
-        if most and loads[best].requests <= max(self.overload_factor * _mean_requests(loads), 1.0):
+        if most and loads[best].requests <= max(self.overload_factor * mean_requests(loads), 1.0):
             self.decision = AFFINITY
             return best
         self.decision = FALLBACK
@@ -121,7 +121,7 @@ class Unified(LMetric):
     def __call__(self, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
         most = max(known)
         best = known.index(most)
-        if most and loads[best].requests <= self.overload_factor * _mean_requests(loads):
+        if most and loads[best].requests <= self.overload_factor * mean_requests(loads):
             self.decision = AFFINITY
             return best
         self.decision = FALLBACK
@@ -133,5 +133,6 @@ def _fewest(loads: Sequence[Load]) -> int:
     return counts.index(min(counts))
 
 
-def _mean_requests(loads: Sequence[Load]) -> float:
+def mean_requests(loads: Sequence[Load]) -> float:
+    """Requests in flight of a replica, in the mean."""
     return sum(load.requests for load in loads) / len(loads)

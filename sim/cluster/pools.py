@@ -55,6 +55,9 @@ class Pool:
     weights: Mapping[str, float] = field(default_factory=dict)
     later: int = 0
     spare: Callable[[], Engine] | None = None
+    model: str = ""  # that requests may name
+    adapters: int = 0  # that a replica holds, the latest ones asked for
+    adapter_load_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:

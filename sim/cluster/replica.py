@@ -125,6 +125,7 @@ class Replica:
         self.sent = 0
         self._clock = clock
         self.inside: dict[Request, None] = {}
+        self.adapters: dict[str, int] = {}  # those that it holds, the latest asked for last, and when each is loaded
         self._wakes = 0  # the latest call to go on; earlier ones are stale
         self._idle = False
 
@@ -137,6 +138,7 @@ class Replica:
             if self._spare is None:
                 raise UsageError(f"replica {self.index} has started before, and has no other engine")
             self.engine = self._spare()
+            self.adapters.clear()
         self._used = True
         self._idle = False
         self._go = self.engine.run(log, self.index, finish, self._clock.now).send

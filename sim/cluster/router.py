@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +26,20 @@ from importlib import import_module
 from inspect import signature
 from typing import Any, Protocol
 
-from sim.cluster.policies import Choice, LeastRequests, LMetric, Load, PendingTokens, PowerOfTwo, PrefixAffinity, Unified
+from sim.cluster.policies import (
+    AFFINITY,
+    FALLBACK,
+    OVERLOAD_FACTOR,
+    Choice,
+    LeastRequests,
+    LMetric,
+    Load,
+    PendingTokens,
+    PowerOfTwo,
+    PrefixAffinity,
+    Unified,
+    mean_requests,
+)
 from sim.engine.interface import Request
 from sim.errors import UsageError
 from sim.ticks import to_ticks
@@ -271,6 +284,34 @@ class Weighted(LoadRouter):
         return self._random.choice([place for place, score in enumerate(scores) if score == best])
 
 
+class AdapterAffinity(LoadRouter):
+    """Of the replicas that hold the request's LoRA adapter, the one with the fewest requests in flight, unless it has more than
+    `overload_factor` times the mean; else the fewest of all, of equals the one with the fewest adapters. `adapters`, set by the fleet, are
+    those of each replica.
+    """
+
+    def __init__(self, replicas: int, block_size: int, capacity: int, *, overload_factor: float = OVERLOAD_FACTOR, **more: Any) -> None:
+        super().__init__(_never, replicas, block_size, capacity, **more)
+        self.adapters: Sequence[Collection[str]] = [()] * replicas
+        self._overload_factor = overload_factor
+        self._up: Sequence[int] = ()
+
+    def pick(self, request: Request, up: Sequence[int], now: int) -> int:
+        self._up = up
+        return super().pick(request, up, now)
+
+    def _place(self, request: Request, loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
+        held = [self.adapters[replica] for replica in self._up]
+        holders = [place for place, names in enumerate(held) if request.adapter in names]
+        if holders:
+            best = min(holders, key=lambda place: loads[place].requests)
+            if loads[best].requests <= max(self._overload_factor * mean_requests(loads), 1.0):
+                self.decision = AFFINITY
+                return best
+        self.decision = FALLBACK
+        return min(range(len(loads)), key=lambda place: (loads[place].requests, len(held[place])))
+
+
 def _never(loads: Sequence[Load], known: Sequence[int], new: Sequence[int]) -> int:
     raise NotImplementedError
 
@@ -296,6 +337,7 @@ ROUTERS: dict[str, Callable[..., Router]] = {
     "lmetric": ByLoad(LMetric),
     "unified": ByLoad(Unified),
     "weighted": Weighted,
+    "adapter-affinity": AdapterAffinity,
 }
 
 
@@ -313,7 +355,7 @@ def router_options(name: str) -> dict[str, Any]:
     entry = ROUTERS[name]
     if isinstance(entry, ByLoad):
         return _defaults(entry.policy) | _defaults(LoadRouter)
-    return _defaults(entry) | (_defaults(LoadRouter) if entry is Weighted else {})
+    return _defaults(entry) | (_defaults(LoadRouter) if entry in (Weighted, AdapterAffinity) else {})
 
 
 def make_router(name: str, replicas: int, block_size: int, capacity: int, options: Mapping[str, Any] | None = None) -> Router:

@@ -26,6 +26,11 @@ from sim.results.record import RunLog
 from sim.ticks import ARRIVAL, TICK_S, to_ticks
 
 
+def no_pool(request_id: str, prompt_tokens: int, model: str) -> str:
+    """That a request finds no pool, in words."""
+    return f"request {request_id!r}: no pool {f'of {model} ' if model else ''}takes a prompt of {prompt_tokens} tokens"
+
+
 class RunningFleet:
     """Pools of replicas. Raises UsageError where they do not go together."""
 
@@ -72,10 +77,10 @@ class RunningFleet:
         if request.cancel_s < math.inf:
             self._parts.impatient[request] = None
         for running in self._parts.entries:
-            if request.prompt_tokens <= running.pool.max_prompt_tokens:
+            if request.prompt_tokens <= running.pool.max_prompt_tokens and request.model in ("", running.pool.model):
                 break
         else:
-            raise UsageError(f"request {request.request_id!r}: no pool takes a prompt of {request.prompt_tokens} tokens")
+            raise UsageError(no_pool(request.request_id, request.prompt_tokens, request.model))
         self._way_in.route(request, running, now_s)
 
     def give_up(self, request: Request) -> bool:

@@ -86,7 +86,23 @@ class WayIn:
 
     def _hand_over(self, request: Request, replica: Replica, now_s: float) -> None:
         ready = to_ticks(now_s + self._fleet.pool_of(replica).pool.host.before_s(request.prompt_tokens))
-        self._fleet.after(ready, self._at_engine, request, replica)
+        self._fleet.after(max(ready, self._loaded(request, replica)), self._at_engine, request, replica)
+
+    def _loaded(self, request: Request, replica: Replica) -> int:
+        """When the replica has the request's adapter: others are dropped for it, the one that was asked for longest ago first.
+
+        Left out: that an engine waits for the load, and that a batch has no more adapters than are held.
+        """
+        held, pool = replica.adapters, self._fleet.pool_of(replica).pool
+        if not request.adapter or not pool.adapters:
+            return 0
+        loaded = held.pop(request.adapter, None)
+        if loaded is None:
+            loaded = self._fleet.clock.now + to_ticks(pool.adapter_load_s)
+            while len(held) >= pool.adapters:
+                del held[next(iter(held))]
+        held[request.adapter] = loaded
+        return loaded
 
     def _at_engine(self, request: Request, replica: Replica) -> None:
         if request.cancelled:

@@ -34,6 +34,8 @@ class Request:
     turn: int = 0
     cancel_s: float = math.inf
     tenant: str = ""
+    model: str = ""
+    adapter: str = ""
     repeated_tokens: int = -1  # first ones of its prompt that its session's turn before had as well; -1: not known
 
     computed_tokens: int = 0  # tokens whose KV is in the cache, or comes with the request (computed elsewhere and transferred)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal
 
 from sim.cluster.admission import NO_LIMITS, AdmissionLimits, batch_cap
@@ -245,6 +246,16 @@ class Deployment:
         if limits.options.get("drafter") in HEADS:  # its tables are the model's
             own -= limits.draft.lm_head_params * ACTIVATION_BYTES / self.tp
         return replace(found, weights=found.weights + own)
+
+
+def with_adapters(d: Deployment, trace: Trace) -> Deployment:
+    """The deployment with the share of its requests that name a LoRA adapter, where some do. UsageError where it serves none."""
+    mine = [bool(name) for name, model in zip(trace.adapters, trace.models or repeat(""), strict=False) if model in ("", d.model.name)]
+    if not any(mine):
+        return d
+    if d.limits.lora is None:
+        raise UsageError(f"requests name adapters, and {d.model.name} is served without: --engine-option enable-lora")
+    return replace(d, limits=replace(d.limits, lora=replace(d.limits.lora, share=sum(mine) / len(mine))))
 
 
 def default_batch_limits(gpu: GpuSpec, engine: str = "vllm") -> tuple[int, int]:

@@ -82,6 +82,7 @@ def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, dra
         (study.deployment.admission != NO_LIMITS, "admission"),
         (trace.cancel_s, "clients that give up"),
         (trace.after, "calls that wait for several"),
+        (trace.adapters, "adapters that requests name"),
         (not len(trace), "no requests"),
         (uncovered(config, steps, ranks=True), uncovered(config, steps, ranks=True)),
         (not steps.whole, "iterations in parts"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sim.cluster.autoscale import Scaling
@@ -15,6 +16,7 @@ from sim.cluster.router import make_router
 from sim.engine.config import EngineConfig
 from sim.errors import UsageError
 from sim.rates.serving import HostRates
+from sim.specs.precision import ACTIVATION_BYTES
 from sim.study.deployment import Deployment
 from sim.study.memory import sequence_bytes
 
@@ -45,6 +47,7 @@ class PoolSpec:
     fetch: str | None = None
     max_in_flight: int | None = None
     weights: Mapping[str, float] = field(default_factory=dict)
+    adapter_load_s: float | None = None  # None: its bytes over the host's link
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -66,6 +69,13 @@ class PoolSpec:
     def most(self) -> int:
         """Replicas that there can be."""
         return self.deployment.replicas if self.max_replicas is None else self.max_replicas
+
+    def _adapter_load_s(self) -> float:
+        """Seconds until a LoRA adapter that a replica does not hold is on its GPUs, from the host's memory where nothing is given."""
+        d = self.deployment
+        if self.adapter_load_s is not None or d.limits.lora is None:
+            return self.adapter_load_s or 0.0
+        return d.limits.lora.params(d.model) * ACTIVATION_BYTES / d.gpu.host_link_bandwidth
 
     def pool(self, config: EngineConfig, host: HostRates, engines: Sequence[Engine], spare: Callable[[], Engine]) -> Pool:
         """The pool to run; `engines` are `most` engines of this `config`."""
@@ -89,6 +99,9 @@ class PoolSpec:
             weights=self.weights,
             later=self.most - d.replicas,
             spare=spare,
+            model=d.model.name,
+            adapters=d.limits.lora.adapters if d.limits.lora else 0,
+            adapter_load_s=self._adapter_load_s(),
         )
 
 
@@ -130,6 +143,20 @@ class Fleet:
     def replicas(self) -> int:
         """Replicas that there can be."""
         return sum(pool.most for pool in self.pools)
+
+    def check_reached(self, models: Collection[str], tenants: Collection[str]) -> None:
+        """Raises UsageError for a pool to which no request can come, of `models` that requests name, and for weights of tenants that no
+        request is of.
+        """
+        entries: list[PoolSpec] = []
+        for pool in self.pools:
+            own, most = pool.deployment.model.name, pool.max_prompt_tokens or math.inf
+            before = (each for each in entries if own == each.deployment.model.name or own not in models)
+            if pool.role != DECODE and (first := next((each for each in before if (each.max_prompt_tokens or math.inf) >= most), None)):
+                raise UsageError(f"pool {pool.name}: no request comes to it: pool {first.name} before it takes all that it would")
+            entries += [pool] if pool.role != DECODE else []
+            if pool.weights and not set(pool.weights) & set(tenants):
+                raise UsageError(f"pool {pool.name}: no request is of tenant {', '.join(pool.weights)}: a trace names tenants")
 
     @property
     def scaling(self) -> list[Scaling]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.cluster.admission import NO_LIMITS, Admission
 from sim.cluster.clock import Clock
 from sim.cluster.pools import DECODE, PREFILL, SERVE, Pool
 from sim.cluster.replica import Engine, SteppedEngine
+from sim.cluster.running_fleet import no_pool
 from sim.cluster.simulation import simulate_pools
 from sim.cost.batch import mixed_batch
 from sim.engine.array_engine import ArrayEngine, covers
@@ -21,8 +24,9 @@ from sim.engine.step_clock import IterationCost
 from sim.engine.vllm import check_fits
 from sim.errors import UsageError
 from sim.results.record import RunRecord
-from sim.study.deployment import mean_context, plan_engine
+from sim.study.deployment import mean_context, plan_engine, with_adapters
 from sim.study.direct import event_by_event, run_directly
+from sim.study.fleet_spec import PoolSpec
 from sim.study.studied import PlannedPool, Progress, Study
 from sim.ticks import TICK_S
 from sim.workload.sources import TraceSource, shared_blocks
@@ -30,23 +34,34 @@ from sim.workload.trace import Trace
 
 
 def planned(study: Study) -> list[PlannedPool]:
-    """The pools of a study. Raises SimctlError when a model does not fit, UsageError for limits that contradict each other."""
+    """The pools of a study. Raises SimctlError when a model does not fit, UsageError for limits that contradict each other or
+    the trace.
+    """
     pools = zip(study.whole_fleet.pools, study.sources, strict=True)
     trace = study.workload.trace
     context = mean_context(trace)
     found = []
-    for spec, (rates, host) in pools:
-        held = (context, _longest(trace, spec.max_prompt_tokens)) if spec.role == SERVE else None
+    study.whole_fleet.check_reached(trace.models, trace.tenants)
+    for given, (rates, host) in pools:
+        spec = replace(given, deployment=with_adapters(given.deployment, trace))
+        held = (context, _longest(trace, spec)) if spec.role == SERVE else None
         found.append(PlannedPool(spec, plan_engine(spec.deployment, held)[0], rates, host))
     for pool in found:
         make_scheduler(pool.config)  # the array engine makes none, and takes no option that a scheduler refuses
     return found
 
 
-def _longest(trace: Trace, most_prompt_tokens: int | None) -> int:
-    """Tokens of the longest request among those with prompts of at most so many."""
-    total = trace.prompt_tokens + trace.output_tokens
-    return int(total[trace.prompt_tokens <= (np.inf if most_prompt_tokens is None else most_prompt_tokens)].max(initial=0))
+def _takes(spec: PoolSpec, trace: Trace) -> NDArray[np.bool_]:
+    """Which requests the pool would take, if they came to it."""
+    found = trace.prompt_tokens <= (np.inf if spec.max_prompt_tokens is None else spec.max_prompt_tokens)
+    if trace.models:
+        found &= np.array([name in ("", spec.deployment.model.name) for name in trace.models])
+    return found
+
+
+def _longest(trace: Trace, spec: PoolSpec) -> int:
+    """Tokens of the longest request among those that the pool would take."""
+    return int((trace.prompt_tokens + trace.output_tokens)[_takes(spec, trace)].max(initial=0))
 
 
 def check_all_fit(study: Study, trace: Trace, pools: Sequence[PlannedPool]) -> None:
@@ -58,8 +73,7 @@ def check_all_fit(study: Study, trace: Trace, pools: Sequence[PlannedPool]) -> N
     for pool in pools:
         if pool.spec.role == DECODE:
             continue
-        most = pool.spec.max_prompt_tokens
-        mine = left & (trace.prompt_tokens <= (np.inf if most is None else most))
+        mine = left & _takes(pool.spec, trace)
         left &= ~mine
         if pool.spec.role == PREFILL:
             handed |= mine
@@ -70,10 +84,10 @@ def check_all_fit(study: Study, trace: Trace, pools: Sequence[PlannedPool]) -> N
             _check_fit(trace, handed, pool.config)
     if left.any():
         i = int(np.flatnonzero(left)[0])
-        raise UsageError(f"request {trace.request_ids[i]!r}: no pool takes a prompt of {trace.prompt_tokens[i]} tokens")
+        raise UsageError(no_pool(trace.request_ids[i], int(trace.prompt_tokens[i]), trace.models[i] if trace.models else ""))
 
 
-def _check_fit(trace: Trace, mine: np.ndarray[tuple[int], np.dtype[np.bool_]], config: EngineConfig) -> None:
+def _check_fit(trace: Trace, mine: NDArray[np.bool_], config: EngineConfig) -> None:
     total = trace.prompt_tokens + trace.output_tokens
     for i in np.flatnonzero(mine & (total > min(config.max_model_len, config.kv_capacity_tokens))).tolist():
         check_fits(Request(trace.request_ids[i], 0.0, int(trace.prompt_tokens[i]), int(trace.output_tokens[i])), config)

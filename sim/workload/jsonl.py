@@ -5,7 +5,8 @@
 Optional: `request_id`; `session_id` and `turn` (from 0); `prompt_token_ids` (its length is then the prompt's);
 `block_hashes` with `block_size` (any size; the last block may be partial); `system_prompt` with `system_tokens` (prompts
 of the same one begin with the same tokens); `priority` (lower comes first, for engines that schedule by it); `cancel_s`
-(seconds after arrival at which the client gives up); `tenant` (for fleets that share by tenant). A later turn of a session
+(seconds after arrival at which the client gives up); `tenant` (for fleets that share by tenant); `model` (for fleets of
+several); `adapter` (the LoRA adapter that is asked for). A later turn of a session
 may leave out `arrival_s`: it arrives `think_s` (default 0) after the previous turn has finished. A turn without token
 ids or hashes is taken to repeat its session's previous prompt and output.
 
@@ -29,7 +30,19 @@ from sim.workload.trace import Trace, TraceBuilder
 
 KEYS = frozenset(
     {"arrival_s", "prompt_tokens", "output_tokens", "request_id", "session_id", "turn", "think_s"}
-    | {"prompt_token_ids", "block_hashes", "block_size", "priority", "cancel_s", "tenant", "system_prompt", "system_tokens", "after"}
+    | {
+        "prompt_token_ids",
+        "block_hashes",
+        "block_size",
+        "priority",
+        "cancel_s",
+        "tenant",
+        "model",
+        "adapter",
+        "system_prompt",
+        "system_tokens",
+        "after",
+    }
 )
 MAX_TOKEN_ID = 2**31
 
@@ -62,7 +75,7 @@ def load_jsonl(path: Path, options: LoadOptions = DEFAULT) -> Trace:
             content=content,
             priority=whole_number(record.get("priority", 0), "priority", named),
             cancel_s=number(record["cancel_s"], "cancel_s", named) if "cancel_s" in record else math.inf,
-            tenant=text(record["tenant"], "tenant", named) if "tenant" in record else "",
+            **{name: text(record[name], name, named) for name in ("tenant", "model", "adapter") if name in record},
             after=_after(record, named),
         )
     return builder.build()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,6 +16,17 @@ from sim.errors import UsageError
 from sim.workload.block_chains import chained
 from sim.workload.content import BlockNamer, Grown
 from sim.workload.trace import Trace
+
+FRESH: dict[str, Any] = {  # where a request stands before it is sent
+    "computed_tokens": 0,
+    "generated_tokens": 0,
+    "cached_tokens": 0,
+    "preemptions": 0,
+    "cancelled": False,
+    "hands_over": False,
+    "hashed_blocks": 0,
+}
+OTHER_ADAPTER = 2**48  # between the names of equal blocks, of which KV differs by adapter; no name is as large
 
 
 class Source(Protocol):
@@ -41,6 +53,7 @@ class TraceSource:
         self._trace = trace
         self._too_long = trace.prompt_tokens + trace.output_tokens > max_model_len  # no engine takes them: their blocks need no names
         self._namer = BlockNamer(block_size)
+        self._adapters: dict[str, int] = {}
         self._unnamed: dict[str, deque[int]] = {}  # calls of each session whose KV blocks have no names yet
         for i, session in enumerate(trace.session_ids if _in_sessions(trace) else ()):
             if session is not None and not self._too_long[i]:
@@ -74,19 +87,7 @@ class TraceSource:
 
     def again(self, request: Request, tries: int, arrival_s: float) -> Request:
         name = request.request_id if tries == 1 else request.request_id.rpartition(".")[0]
-        repeated = Request(
-            f"{name}.{tries}",
-            arrival_s,
-            request.prompt_tokens,
-            request.output_tokens,
-            request.prompt_hashes,
-            request.priority,
-            request.session_id,
-            request.turn,
-            request.cancel_s,
-            request.tenant,
-            request.repeated_tokens,
-        )
+        repeated = replace(request, request_id=f"{name}.{tries}", arrival_s=arrival_s, **FRESH, blocks=[])
         row = self._rows.pop(request, None)
         if row is not None:
             self._rows[repeated] = row
@@ -119,6 +120,8 @@ class TraceSource:
             repeated_tokens=content.shared_tokens if isinstance(content, Grown) else -1,
             cancel_s=trace.cancel_s[i] if trace.cancel_s else math.inf,
             tenant=trace.tenants[i] if trace.tenants else "",
+            model=trace.models[i] if trace.models else "",
+            adapter=trace.adapters[i] if trace.adapters else "",
         )
         if i in self._followers:
             self._rows[request] = i
@@ -143,7 +146,11 @@ class TraceSource:
 
     def _name(self, i: int) -> Sequence[int]:
         trace = self._trace
-        return self._namer.names(trace.contents[i], int(trace.prompt_tokens[i]), int(trace.output_tokens[i]), trace.session_ids[i])
+        names = self._namer.names(trace.contents[i], int(trace.prompt_tokens[i]), int(trace.output_tokens[i]), trace.session_ids[i])
+        if not names or not trace.adapters or not trace.adapters[i]:
+            return names
+        apart = OTHER_ADAPTER * self._adapters.setdefault(trace.adapters[i], len(self._adapters) + 1)
+        return [name + apart for name in names]
 
 
 @lru_cache(maxsize=2)

@@ -38,6 +38,8 @@ class Trace:
     priorities: Sequence[int] = ()  # lower comes first; empty: all 0
     cancel_s: Sequence[float] = ()  # how long after a call's arrival its client gives up; empty: none does
     tenants: Sequence[str] = ()  # who a call is for, where the front door keeps shares; empty: all one
+    models: Sequence[str] = ()  # which model a call is for, in a fleet of several; empty: any
+    adapters: Sequence[str] = ()  # which LoRA adapter a call asks for; empty: none does
     after: Sequence[tuple[str, ...]] = ()  # ids of the calls that a call waits for, beside its session's previous turn; empty: none do
 
     def __len__(self) -> int:
@@ -70,6 +72,8 @@ class Trace:
             [self.priorities[i] for i in rows] if self.priorities else (),
             [self.cancel_s[i] for i in rows] if self.cancel_s else (),
             [self.tenants[i] for i in rows] if self.tenants else (),
+            [self.models[i] for i in rows] if self.models else (),
+            [self.adapters[i] for i in rows] if self.adapters else (),
             [self.after[i] for i in rows] if self.after else (),
         )
 
@@ -125,6 +129,8 @@ class TraceBuilder:
     _priorities: list[int] = field(default_factory=list)
     _cancel: list[float] = field(default_factory=list)
     _tenants: list[str] = field(default_factory=list)
+    _models: list[str] = field(default_factory=list)
+    _adapters: list[str] = field(default_factory=list)
     _after: list[tuple[str, ...]] = field(default_factory=list)
     _notes: list[str] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
@@ -155,6 +161,8 @@ class TraceBuilder:
         priority: int = 0,
         cancel_s: float = math.inf,
         tenant: str = "",
+        model: str = "",
+        adapter: str = "",
         after: tuple[str, ...] = (),
     ) -> None:
         """Append one call. `arrival_s` None means: after the session's previous turn, and after the earlier calls named. Raises
@@ -184,7 +192,8 @@ class TraceBuilder:
             raise self.error(where, f"a client gives up after a finite time above 0, got cancel_s {cancel_s!r} s")
         if request_id is None:
             request_id = str(len(self))
-        for label, name in (("request_id", request_id), ("session_id", session_id or ""), ("tenant", tenant)):
+        texts = {"request_id": request_id, "session_id": session_id or "", "tenant": tenant, "model": model, "adapter": adapter}
+        for label, name in texts.items():
             if "\0" in name or (not name.isascii() and any("\ud800" <= each <= "\udfff" for each in name)):
                 raise self.error(where, f"{label} holds a NUL or half a surrogate pair, which no file can keep: {name[:40]!a}")
         if request_id in self._seen:
@@ -210,6 +219,8 @@ class TraceBuilder:
         self._priorities.append(priority)
         self._cancel.append(cancel_s)
         self._tenants.append(tenant)
+        self._models.append(model)
+        self._adapters.append(adapter)
         self._after.append(after)
 
     def build(self) -> Trace:
@@ -229,5 +240,7 @@ class TraceBuilder:
             self._priorities if any(self._priorities) else (),
             self._cancel if min(self._cancel) < math.inf else (),
             self._tenants if any(self._tenants) else (),
+            self._models if any(self._models) else (),
+            self._adapters if any(self._adapters) else (),
             self._after if any(self._after) else (),
         )

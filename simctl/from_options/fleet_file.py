@@ -46,6 +46,7 @@ POOL_KEYS = (
     "max-in-flight",
     "tenants",
     "router-options",
+    "adapter-load-s",
 )
 ON_FAILURE = ("move", "lose")
 MOST_REPLICAS = 1024
@@ -182,6 +183,8 @@ def _pool(at: At, place: int, deploy: Deploy) -> PoolSpec:
         given["fetch"] = own["fetch"].word(FETCHES)
     if "max-in-flight" in own:
         given["max_in_flight"] = own["max-in-flight"].whole(1)
+    if "adapter-load-s" in own:
+        given["adapter_load_s"] = own["adapter-load-s"].number(0, 3600)
     if "tenants" in own:
         names = list(own["tenants"].value) if isinstance(own["tenants"].value, dict) else []
         given["weights"] = {name: each.number(1e-6, 1e6) for name, each in own["tenants"].mapping(names).items()}
