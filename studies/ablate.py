@@ -70,7 +70,6 @@ def ablations() -> list[Ablation]:
         Ablation("without measured GEMMs", {}, [(sim.cost.work, "over_roofline", lambda *_: None)]),
         Ablation("without pieces of graphs", {}, [(sim.cost.work, "PIECES", 0.0)]),
         Ablation("experts launched as dense layers", {}, [(sim.cost.work, "EXPERT_LAUNCHES", 1.0)]),
-        Ablation("several GPUs launched as one", {}, [(sim.cost.work, "TP_LAUNCHES", 0.0)]),
         Ablation("without kernels and activations", without("kernel_s"), activations),
         Ablation("without launch and prefill", without("launch_layer_s", "c_prefill_s")),
         Ablation("without host costs but c0", without("launch_layer_s", "c_prefill_s", "c_seq_s")),

@@ -39,12 +39,10 @@ from sim.specs.parallel import NO_PARALLEL, Parallel
 from sim.specs.precision import ACTIVATION_BYTES, STATE_BYTES, Precision, arithmetic, quantises
 from sim.specs.stored import group_bytes, head_bytes, stored
 
-# Launching a mixture-of-experts layer takes about 2.3 times a dense one (grids and served loads of one such model). Over several GPUs a
-# host launches more slowly. An iteration that carries prefill in captured pieces of a graph has attention and the next piece launched layer
-# by layer, which shows where the GPU is quicker: half of a layer's launches (one model over two H200s; served models of 1 to 30 GB of
-# weights).
-EXPERT_LAUNCHES = 2.3
-TP_LAUNCHES, PIECES = 0.6, 0.5
+# Launching a mixture-of-experts layer takes about 2.3 times a dense one (grids and served loads of one such model). An iteration that
+# carries prefill in captured pieces of a graph has attention and the next piece launched layer by layer, which shows where the GPU is
+# quicker: half of a layer's launches (one model over two H200s; served models of 1 to 30 GB of weights).
+EXPERT_LAUNCHES, PIECES = 2.3, 0.5
 # Latent attention takes 2.5 times what a dense layer does to launch on top where it expands a prompt's keys, and a third of that where its
 # chunks, of no more tokens than a graph holds, are computed as decodes are (a grid of one such model on an H100).
 LATENT_LAUNCHES, LATENT_PIECES = 2.5, 0.8
@@ -269,7 +267,7 @@ def coefficients(
         reduce_row_bytes=hidden * ACTIVATION_BYTES,
         reduce_gpus=tp,
         reduce_on=gpu,
-        launch_layers=launches * (1.0 + TP_LAUNCHES * (tp > 1)),
+        launch_layers=launches,
         piece_layers=pieces,
         mixed_fill=mixed_fill(query_heads(model, tp)),
         adapter=adapter,
