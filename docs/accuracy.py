@@ -24,6 +24,8 @@ POSTERIORS = ROOT / "scenarios" / "data" / "posteriors"
 LEFT_OUT = ROOT / "docs" / "data" / "left-out.csv"
 FIELDS = ("run", "gpu", "model", "experiment", "metric", "requests", "median_abs", "bias", "coverage", "bound", "within", "floor_above")
 METRICS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
+SHOWN = ("ttft_s", "e2el_s")
+LOADS, ALL = ("low", "high", "closed", "burst", "long", "prefix"), "all"
 Score = dict[str, str]
 
 
@@ -79,15 +81,25 @@ def served_table(scores: list[Score]) -> str:
 
 
 def left_out_table(rows: list[Score]) -> str:
-    """Errors and coverage of served loads by what was left out, one row each."""
+    """Errors and coverage of served loads by what was left out, one row each: all kinds of load together."""
     shown = []
     for part in dict.fromkeys(row["left_out"] for row in rows):
-        here = {row["metric"]: row for row in rows if row["left_out"] == part}
-        errors = (percent(float(here[metric]["median_abs"])) for metric in ("ttft_s", "tpot_s", "e2el_s"))
-        inside = (f"{100 * float(here[metric]['coverage']):.0f} %" for metric in ("ttft_s", "tpot_s", "e2el_s"))
-        shown.append((part, here["e2el_s"]["loads"], here["e2el_s"]["requests"], *errors, *inside))
-    names = [METRICS[metric] for metric in ("ttft_s", "tpot_s", "e2el_s")]
-    return table(("left out", "loads", "requests", *names, *(f"{name} in 90 %" for name in names)), shown)
+        here = {row["metric"]: row for row in rows if row["left_out"] == part and row["load"] == ALL}
+        figures = (f"{100 * float(here[m][figure]):.{d}f}" for figure, d in (("median_abs", 1), ("coverage", 0)) for m in SHOWN)
+        shown.append((part, here["e2el_s"]["loads"], here["e2el_s"]["requests"], *figures))
+    names = [METRICS[metric] for metric in SHOWN]
+    return table(("left out", "loads", "requests", *(f"{n}, %" for n in names), *(f"{n} in 90 %" for n in names)), shown)
+
+
+def by_load_table(rows: list[Score]) -> str:
+    """Shares of requests (%) inside their 90 % interval by what was left out and kind of load: of TTFT, of E2EL."""
+    cells = {(row["left_out"], row["load"], row["metric"]): 100 * float(row["coverage"]) for row in rows}
+    loads = [load for load in LOADS if any(key[1] == load for key in cells)]
+    shown = []
+    for part in dict.fromkeys(row["left_out"] for row in rows):
+        found = ([cells.get((part, load, metric)) for metric in SHOWN] for load in loads)
+        shown.append((part, *("/".join(f"{v:.0f}" for v in pair if v is not None) for pair in found)))
+    return table(("left out", *loads), shown)
 
 
 def tables() -> dict[str, str]:
@@ -95,13 +107,14 @@ def tables() -> dict[str, str]:
         scores = list(csv.DictReader(file))
     with LEFT_OUT.open(encoding="utf-8") as file:
         without = list(csv.DictReader(file))
-    return {"left-out": left_out_table(without), "held-out": held_out_table(), "served": served_table(scores)}
+    return {"left-out": left_out_table(without), "by-load": by_load_table(without), "held-out": held_out_table(), "served": served_table(scores)}
 
 
 def left_out() -> None:
     """Output of `simctl validate --left-out`, as docs/data/left-out.csv."""
     call = [sys.executable, "-m", "simctl", "validate", "--left-out", "--json"]
-    rows = json.loads(subprocess.run(call, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout)["pooled"]
+    found = json.loads(subprocess.run(call, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    rows = [{"load": ALL} | row for row in found["pooled"]] + found["by_load"]
     with LEFT_OUT.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()

@@ -69,6 +69,12 @@ STEPS = (
         formula=False,
     ),
     Step(
+        "kinds",
+        ("studies.kinds_seen", f"{POSTERIORS}/kinds.json"),
+        (f"{POSTERIORS}/[hsm]*", f"{MEASURED}/**/*served_*.nc", "studies/kinds_seen.py"),
+        (f"{POSTERIORS}/kinds.json",),
+    ),
+    Step(
         "recall",
         ("studies.recall", "--out", f"{POSTERIORS}/recall.json"),
         ("scenarios/data/reference/*/*.csv", "studies/needle_recall/*.py"),

@@ -14,7 +14,7 @@
 Runs that nothing was ever learnt from are of kinds that no served run had been of: an engine (predicted by vLLM's overhead), an
 architecture, a precision (known by its GEMMs and layers alone), parallel (stages, ranks, experts apart), eager, adapters, drafts.
 
-Nothing is fitted to the run that is predicted. A model with grids of its own is left out by learning its GPU's rates anew without them.
+Nothing is fitted to the run that is predicted, and its width is that of its kinds without any run of the same model. A model with grids of its own is left out by learning its GPU's rates anew without them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from calibrate.steps.random_rates import calibration_priors
 from sim.cost.gemm_surface import BY_TABLES
 from sim.cost.rates import RateDraws, at_host
 from sim.errors import UsageError
-from sim.rates.kinds import kinds_of
+from sim.rates.kinds import kinds_of, packaged_seen, without
 from sim.rates.load import family_known, load_rates, widened
 from sim.rates.posterior import DECODE, host_factors, model_errors, moved, rates_for
 from sim.rates.provenance import outside_measured
@@ -71,10 +71,12 @@ def left_out(run: ServedRun, draws: int, unseen: bool = False) -> Iterator[LeftO
     """The run's loads, each sent for the first time, predicted once with what is known of its model and once without, where that can be;
     of an `unseen` run, which nothing was learnt from, once.
     """
-    known, overhead = load_rates(run.deployment), packaged_overhead((run.gpu.name, run.name))  # of vLLM: any other engine is left out whole
+    others = without(run.deployment, packaged_seen())
+    known = load_rates(run.deployment, seen=others)
+    overhead = packaged_overhead((run.gpu.name, run.name))  # of vLLM: any other engine is left out whole
     if overhead is None:
         raise UsageError("no packaged serving overhead")
-    loads = [e for e in run.experiments if e.kind not in ("ladder", "burst") and not e.replicate and len(e.ttft_s) >= LEAST_REQUESTS]
+    loads = [e for e in run.experiments if e.kind != "ladder" and not e.replicate and len(e.ttft_s) >= LEAST_REQUESTS]
     missing = outside_measured(known.source, run.gpu.name, run.precision.weights, run.tp, "", run.model.name)
     named = {"dtype": "dtype", "tp": "tp", "model": _of_model(run, known.source.models)}
     part = next((named[name] for name in named if name in missing), "host")
@@ -83,13 +85,14 @@ def left_out(run: ServedRun, draws: int, unseen: bool = False) -> Iterator[LeftO
     if unseen:
         return
     if not missing and not elsewhere:
-        without = without_model(run.gpu, run.model.name)
-        yield from _scored(_of_model(run, without.source.models), run, loads, widened(without, run.deployment), overhead, draws)
+        held = without_model(run.gpu, run.model.name)
+        rates = widened(held, run.deployment, seen=others)
+        yield from _scored(_of_model(run, held.source.models), run, loads, rates, overhead, draws)
     if run.tp > 1 and "tp" not in missing:
-        yield from _scored("tp", run, loads, widened(without_tp(run.gpu), run.deployment), overhead, draws)
+        yield from _scored("tp", run, loads, widened(without_tp(run.gpu), run.deployment, seen=others), overhead, draws)
     if not elsewhere and "dtype" not in missing and "tp" not in missing:
-        for held_part, held, rates in _without_gpu(run):
-            yield from _scored(held_part, held, loads, rates, overhead, draws)
+        for held_part, elsewhere_run, rates in _without_gpu(run):
+            yield from _scored(held_part, elsewhere_run, loads, rates, overhead, draws)
 
 
 def _without_gpu(run: ServedRun) -> Iterator[tuple[str, ServedRun, RateDraws]]:
@@ -147,7 +150,7 @@ def kind_of_load(load: Experiment, run: ServedRun) -> str:
 
 def kind_of_run(run: ServedRun) -> str:
     """Of KINDS, what of the run no packaged run had been; nothing where that is a part of the deployment alone."""
-    return "engine" if run.limits.engine != "vllm" else next(iter(kinds_of(run.deployment)), "")
+    return "engine" if run.limits.engine != "vllm" else next((kind for kind in kinds_of(run.deployment) if kind != "tp"), "")
 
 
 def _of_engine(run: ServedRun, engines: Sequence[str]) -> str:

@@ -8,13 +8,18 @@ chi-square around what kinds have in common, S; so the next one's error is a Stu
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.errors import SimctlError
+from sim.specs.lookup import key
 from sim.specs.mixers import Attention
 from sim.study.deployment import Deployment
 
@@ -24,25 +29,34 @@ DOF = 3.0  # weight of what kinds have in common, in deployments: declared
 # Of a first token's time at a low load launching is about half (8B, H100): errors of first tokens are twice as large in launches. Hosts
 # alone spread it so far (log sd), which the serving overhead has.
 OF_LAUNCHES, HOSTS_TTFT_SD = 2.0, 0.11
+PACKAGED, SCHEMA = "data/posteriors/kinds.json", "simctl-kinds/1"
 
 
 class Seen(NamedTuple):
-    """Log errors of the median E2EL and TTFT by deployment, root mean squares of 2/s and 16 clients."""
+    """Log errors of a deployment's median E2EL and TTFT: root mean squares over its servers' lowest open loops and closed loops."""
 
-    e2el: tuple[float, ...]
-    ttft: tuple[float, ...]
+    kind: str
+    model: str
+    e2el: float
+    ttft: float
 
 
-# vLLM 0.23 on H100s, one server each (docs/log/2026-11-25-kinds-never-measured.md), by `simctl validate --run FILE --transferred`. Without
-# graphs it is the host's launching that is off (sim.rates.load): of that kind there is only what kinds have in common.
-SEEN = {
-    "drafts": Seen((0.04, 0.02, 0.105, 0.06), (0.02, 0.105, 0.19, 0.18)),
-    "adapters": Seen((0.054, 0.03, 0.08, 0.075), (0.248, 0.094, 0.127, 0.065)),
-    "eager": Seen((), ()),
-    "parallel": Seen((0.159, 0.082, 0.107), (0.341, 0.324, 0.133)),
-    "architecture": Seen((0.085, 0.088, 0.167), (0.122, 0.169, 0.441)),
-    "precision": Seen((0.003, 0.027, 0.023, 0.031), (0.071, 0.153, 0.015, 0.06)),
-}
+@cache
+def packaged_seen() -> tuple[Seen, ...]:
+    """The deployments that `studies.kinds_seen` found. Raises SimctlError when the file is absent or damaged."""
+    try:
+        body = json.loads(files("scenarios").joinpath(PACKAGED).read_text(encoding="utf-8"))
+        if body["schema"] != SCHEMA:
+            raise ValueError(f"schema {body['schema']!r}")
+        return tuple(Seen(str(s["kind"]), str(s["model"]), float(s["e2el"]), float(s["ttft"])) for s in body["seen"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SimctlError(f"{PACKAGED}: no errors of kinds ({error}); `python -m studies.kinds_seen OUT.json` writes it") from None
+
+
+def without(deployment: Deployment, seen: Sequence[Seen]) -> tuple[Seen, ...]:
+    """Those of `seen` that are no deployment of the same kinds and model, on whatever GPU and host."""
+    kinds = kinds_of(deployment)
+    return tuple(each for each in seen if each.kind not in kinds or key(each.model) != key(deployment.model.name))
 
 
 class Width(NamedTuple):
@@ -59,11 +73,11 @@ def width(errors: Sequence[float], common_sd: float) -> Width:
     return Width(math.sqrt((DOF * common_sd**2 + sum(b * b for b in errors)) / dof), dof, len(errors))
 
 
-def widths(kind: str) -> tuple[Width, Width]:
+def widths(kind: str, seen: Sequence[Seen]) -> tuple[Width, Width]:
     """Of a kind: of step times, and of launches beyond them. What kinds have in common is that of the others."""
-    others = [seen for name, seen in SEEN.items() if name != kind]
-    steps = width(SEEN[kind].e2el, _rms([b for seen in others for b in seen.e2el]))
-    first = width(SEEN[kind].ttft, _rms([b for seen in others for b in seen.ttft]))
+    own, others = [s for s in seen if s.kind == kind], [s for s in seen if s.kind != kind]
+    steps = width([s.e2el for s in own], _rms([s.e2el for s in others]))
+    first = width([s.ttft for s in own], _rms([s.ttft for s in others]))
     beyond = math.sqrt(max(first.sd**2 - steps.sd**2 - HOSTS_TTFT_SD**2, 0.0))
     return steps, first._replace(sd=OF_LAUNCHES * beyond)
 
@@ -77,7 +91,7 @@ def t_factors(found: Width, draws: int, seed: Sequence[int]) -> Array:
 
 
 def _rms(values: Sequence[float]) -> float:
-    return math.sqrt(sum(b * b for b in values) / len(values))
+    return math.sqrt(sum(b * b for b in values) / len(values)) if values else 0.0
 
 
 def kinds_of(d: Deployment) -> list[str]:
@@ -89,6 +103,7 @@ def kinds_of(d: Deployment) -> list[str]:
         "eager": d.limits.enforce_eager,
         "parallel": d.parallel.parts > 1 or d.parallel.expert,
         "architecture": any(not isinstance(mixer, Attention) or mixer.sinks for mixer in mixers),
+        "tp": d.tp > 1,
         "precision": d.precision.weights not in ("bf16", "fp16", "fp8") or d.precision.kv not in ("bf16", "fp16"),
     }
     return [kind for kind, on in held.items() if on]

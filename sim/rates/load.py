@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from sim.cost.gemm import kernel_surface
 from sim.cost.rates import RateDraws
 from sim.engine.version_defaults import LAUNCH_SD, STEP_SD, measured
 from sim.rates import posterior as files
-from sim.rates.kinds import kinds_of, t_factors, widths
+from sim.rates.kinds import Seen, kinds_of, packaged_seen, t_factors, widths
 from sim.rates.links import link_cost, over_links, slowest
 from sim.rates.provenance import outside_measured
 from sim.specs.precision import arithmetic_note, checkpoint_notes
@@ -38,27 +38,36 @@ WEIGHT_ONLY_RATE, WEIGHT_ONLY_SD = -0.44, 0.35
 FAMILY_SD = 0.04  # more of a model none of whose family was measured: Gemma 3 and Phi-4 on an H200 were 4 and 3 % off
 
 
-def load_rates(deployment: Deployment, *, posterior: str | Path | None = None, draws: int = 1000, seed: int = 0) -> RateDraws:
+def load_rates(
+    deployment: Deployment,
+    *,
+    posterior: str | Path | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+    seen: Sequence[Seen] | None = None,
+) -> RateDraws:
     """Draws of a deployment's rates: from the posterior file given, else the GPU's packaged one, else the population's, else priors.
 
-    Where a part of the deployment was not measured on that GPU, the draws are wider by what leaving such a part out has shown.
+    Where a part of the deployment was not measured on that GPU, the draws are wider by what leaving such a part out has shown, and of a
+    kind of serving by what `seen` deployments were off (None: the packaged ones).
     Raises SimctlError for a file that is no posterior or of another GPU, OSError when it cannot be read.
     """
     d = deployment
     path = posterior or files.engine_posterior(d.gpu, d.limits.engine)
     known = files.rates_for(d.gpu, d.precision, path=path, draws=draws, seed=seed, tp=d.tp)
     known = over_links(known, slowest(d.parallel, d.tp, d.gpu, d.links), d.gpu, d.links, seed)
-    return widened(known, deployment, seed)
+    return widened(known, deployment, seed, seen)
 
 
-def widened(rates: RateDraws, deployment: Deployment, seed: int = 0) -> RateDraws:
+def widened(rates: RateDraws, deployment: Deployment, seed: int = 0, seen: Sequence[Seen] | None = None) -> RateDraws:
     """The draws moved as wholes by what is not known of a deployment outside what was measured of its GPU.
 
     On a GPU nobody measured, the hierarchy over GPUs is that wide already.
     """
-    variance = 0.0
-    for i, kind in enumerate(kinds_of(deployment)):
-        steps, launches = (t_factors(width, rates.count, [seed, 83, i, what]) for what, width in enumerate(widths(kind)))
+    variance, kinds = 0.0, kinds_of(deployment)
+    known = packaged_seen() if seen is None and kinds else seen or ()
+    for i, kind in enumerate(kinds):
+        steps, launches = (t_factors(width, rates.count, [seed, 83, i, what]) for what, width in enumerate(widths(kind, known)))
         rates = files.moved(_times(rates, "launch_layer_s", 1.0, launches), steps)
     launch, launch_sd = (EAGER_LAUNCH, EAGER_LAUNCH_SD) if deployment.limits.enforce_eager else (0.0, 0.0)
     if unmeasured_version(deployment):
@@ -136,7 +145,7 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
         rate = f" Not measured there: {math.exp(WEIGHT_ONLY_RATE):.2g} of the 16-bit rate at many rows (log sd {WEIGHT_ONLY_SD:g})."
         notes.append(said + rate * unmeasured_weight_only(d))
     for kind in kinds_of(d):
-        steps, launches = widths(kind)
+        steps, launches = widths(kind, packaged_seen())
         sds = f"log sd {steps.sd:.2g} of step times, {launches.sd:.2g} of launches; Student t, {steps.dof:g} degrees of freedom"
         others = f"{steps.seen} measured deployments of this kind" if steps.seen else "other kinds"
         notes.append(f"wider, by how far predictions of {others} were off: {kind} ({sds}).")

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sim.rates.kinds import SEEN, Width, t_factors, width, widths
+from sim.errors import SimctlError
+from sim.rates.kinds import Width, packaged_seen, t_factors, width, widths, without
 from sim.rates.load import load_rates, scope_notes
 from sim.specs.gpus import get_gpu
 from sim.specs.lora import Lora
@@ -34,13 +35,32 @@ def test_the_next_deployment_lies_in_the_interval_nine_times_in_ten():
 def test_measured_deployments_lie_in_the_interval_without_them(metric):
     """Each left out alone, and each kind left out whole."""
     alone, whole = [], []
-    for kind, seen in SEEN.items():
-        errors = getattr(seen, metric)
-        common = np.sqrt(np.mean(np.square([b for name, other in SEEN.items() if name != kind for b in getattr(other, metric)])))
-        for i, error in enumerate(errors):
-            for known, held in ((width(errors[:i] + errors[i + 1 :], common), alone), (width((), common), whole)):
-                held.append(error <= known.sd * stats.t.ppf(0.95, known.dof))
+    for each in packaged_seen():
+        error, kin = getattr(each, metric), [s for s in packaged_seen() if s.kind == each.kind and s != each]
+        common = np.sqrt(np.mean(np.square([getattr(s, metric) for s in packaged_seen() if s.kind != each.kind])))
+        for known, held in ((width([getattr(s, metric) for s in kin], common), alone), (width((), common), whole)):
+            held.append(error <= known.sd * stats.t.ppf(0.95, known.dof))
     assert min(np.mean(alone), np.mean(whole)) >= 0.85
+
+
+def test_a_deployment_is_left_out_with_its_kin_on_other_gpus():
+    lora = Deployment(get_model("Llama-3.1-8B"), get_gpu("H200"), limits=Limits(lora=Lora(16, 4)))
+    gone = set(packaged_seen()) - set(without(lora, packaged_seen()))
+    assert {(each.kind, each.model.lower()) for each in gone} == {("adapters", "llama3.1-8b")}
+
+
+def test_without_any_measured_deployment_nothing_is_wider():
+    assert [each.sd for each in widths("drafts", ())] == [0.0, 0.0]
+
+
+def test_an_absent_file_says_what_writes_it(monkeypatch, tmp_path):
+    monkeypatch.setattr("sim.rates.kinds.files", lambda _: tmp_path)
+    packaged_seen.cache_clear()
+    try:
+        with pytest.raises(SimctlError, match=r"kinds.json: .*`python -m studies.kinds_seen OUT.json` writes it"):
+            packaged_seen()
+    finally:
+        packaged_seen.cache_clear()
 
 
 def test_factors_are_a_t_of_median_one():
@@ -55,5 +75,5 @@ def test_a_kind_widens_answers_and_is_named_with_its_width():
     assert float(known.point.c0_s) == float(wider.point.c0_s)
     assert np.std(np.log(wider.draws.c0_s)) > np.std(np.log(known.draws.c0_s))
     (note,) = (note for note in scope_notes(lora, wider) if "adapters" in note)
-    assert f"{widths('adapters')[0].sd:.2g}" in note
+    assert f"{widths('adapters', packaged_seen())[0].sd:.2g}" in note
     assert not any("were off:" in note for note in scope_notes(home, known))
