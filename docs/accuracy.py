@@ -34,8 +34,8 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *map(list, rows)])
 
 
-def percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+def percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f}"
 
 
 def held_out_table() -> str:
@@ -47,9 +47,9 @@ def held_out_table() -> str:
         for row in held_out:
             if row["part"] == "all" and row["folds"] != "leave one run out":  # whole machines are left out, too
                 scores = row["scores"]
-                figures = (percent(scores["median"]), percent(scores["p90"]), f"{100 * scores['coverage']:.0f} %")
+                figures = (percent(scores["median"]), percent(scores["p90"]), percent(scores["coverage"], 0))
                 rows.append((gpu.upper(), row["folds"], str(scores["n"]), *figures))
-    return table(("GPU", "held out", "cells", "median error", "90 % below", "in 90 % interval"), rows)
+    return table(("GPU", "held out", "cells", "median error, %", "90 % below", "% in 90 % interval"), rows)
 
 
 def load_of(experiment: str) -> str:
@@ -62,7 +62,7 @@ def within(scores: list[Score]) -> str:
     """Scores in bound, of all; and how many of the others have a replicate floor above their bound."""
     good = sum(score["within"] == "True" for score in scores)
     floor = sum(score["floor_above"] == "True" and score["within"] != "True" for score in scores)
-    return f"{good} of {len(scores)}, {floor} below the floor"
+    return f"{good} of {len(scores)} ({floor})"
 
 
 def served_table(scores: list[Score]) -> str:
@@ -77,7 +77,7 @@ def served_table(scores: list[Score]) -> str:
             runs = {(s["run"], s["experiment"]) for s in part}
             rows.append((gpu, load, str(len(runs)), *map(percent, errors), within(part)))
         rows.append((gpu, "all", str(len({(s["run"], s["experiment"]) for s in here})), "", "", "", "", within(here)))
-    return table(("GPU", "load", "times sent", *METRICS.values(), "scores in bound"), rows)
+    return table(("GPU", "load", "times sent", *(f"{name}, %" for name in METRICS.values()), "scores in bound"), rows)
 
 
 def left_out_table(rows: list[Score]) -> str:
@@ -85,7 +85,7 @@ def left_out_table(rows: list[Score]) -> str:
     shown = []
     for part in dict.fromkeys(row["left_out"] for row in rows):
         here = {row["metric"]: row for row in rows if row["left_out"] == part and row["load"] == ALL}
-        figures = (f"{100 * float(here[m][figure]):.{d}f}" for figure, d in (("median_abs", 1), ("coverage", 0)) for m in SHOWN)
+        figures = (percent(float(here[m][figure]), d) for figure, d in (("median_abs", 1), ("coverage", 0)) for m in SHOWN)
         shown.append((part, here["e2el_s"]["loads"], here["e2el_s"]["requests"], *figures))
     names = [METRICS[metric] for metric in SHOWN]
     return table(("left out", "loads", "requests", *(f"{n}, %" for n in names), *(f"{n} in 90 %" for n in names)), shown)
@@ -107,7 +107,12 @@ def tables() -> dict[str, str]:
         scores = list(csv.DictReader(file))
     with LEFT_OUT.open(encoding="utf-8") as file:
         without = list(csv.DictReader(file))
-    return {"left-out": left_out_table(without), "by-load": by_load_table(without), "held-out": held_out_table(), "served": served_table(scores)}
+    return {
+        "left-out": left_out_table(without),
+        "by-load": by_load_table(without),
+        "held-out": held_out_table(),
+        "served": served_table(scores),
+    }
 
 
 def left_out() -> None:

@@ -6,7 +6,7 @@ A block fenced as `console` starts with `$ simctl ...` or `$ python -m MODULE ..
     python docs/refresh.py [--slow] [--check] [PAGE.md ...]     rewrite the blocks, or exit 1 when one is stale
     python docs/refresh.py --data                               rewrite the long outputs, docs/data/*.txt (minutes)
     python docs/refresh.py --pictures                           draw the pictures that commands draw, docs/img/*.png
-    python docs/refresh.py --notebooks                          run the notebooks and keep their outputs (minutes)
+    python docs/refresh.py --notebooks [FILE.ipynb ...]         run the notebooks and keep their outputs (minutes)
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ def refreshed(text: str, slow: bool) -> str:
     return BLOCK.sub(block, text)
 
 
-def run_notebooks() -> None:
-    """Every notebook run from top to bottom, written with its outputs."""
+def run_notebooks(paths: list[Path]) -> None:
+    """Notebooks run from top to bottom, each written with its outputs."""
     import nbformat
     from nbclient import NotebookClient
 
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+    for path in paths:
         notebook = nbformat.read(path, as_version=4)
         NotebookClient(notebook, timeout=900, record_timing=False, resources={"metadata": {"path": str(ROOT)}}).execute()
         nbformat.write(notebook, path)
@@ -99,7 +99,7 @@ def main(arguments: list[str]) -> int:
             printed(f"{command} --plot {ROOT / 'docs' / 'img' / name}")
         return 0
     if "--notebooks" in arguments:
-        run_notebooks()
+        run_notebooks([Path(each) for each in arguments if each.endswith(".ipynb")] or sorted((ROOT / "notebooks").glob("*.ipynb")))
         return 0
     stale = []
     for path in [Path(argument).resolve() for argument in arguments if argument.endswith(".md")] or pages():

@@ -13,7 +13,6 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -49,7 +48,7 @@ def errors(run: ServedRun) -> Iterator[tuple[float, float]]:
 def main(argv: Sequence[str]) -> int:
     """Predict, print and write. Returns the exit code."""
     paths = packaged_measurements()
-    found = defaultdict(list)
+    found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for path in [*paths, *sorted((paths[0].parent.parent / "unseen").glob("*.nc"))]:
         if "served_" not in path.name or (run := read_served(path)).limits.engine != "vllm":
             continue

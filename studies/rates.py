@@ -95,7 +95,10 @@ STEPS = (
             "replication-page": ("docs/replication.py", "--write"),
             "pages": ("docs/refresh.py", "--slow"),
             "pictures": ("docs/refresh.py", "--pictures"),
-            "notebooks": ("docs/refresh.py", "--notebooks"),
+            **{
+                path.stem: ("docs/refresh.py", "--notebooks", str(path.relative_to(ROOT)))
+                for path in sorted(ROOT.glob("notebooks/*.ipynb"))
+            },
         }.items()
     ),
 )

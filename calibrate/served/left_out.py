@@ -14,7 +14,8 @@
 Runs that nothing was ever learnt from are of kinds that no served run had been of: an engine (predicted by vLLM's overhead), an
 architecture, a precision (known by its GEMMs and layers alone), parallel (stages, ranks, experts apart), eager, adapters, drafts.
 
-Nothing is fitted to the run that is predicted, and its width is that of its kinds without any run of the same model. A model with grids of its own is left out by learning its GPU's rates anew without them.
+Nothing is fitted to the run that is predicted, and its width is that of its kinds without any run of the same model. A model with grids
+of its own is left out by learning its GPU's rates anew without them.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ LONG_TOKENS = 8192  # of a mean prompt
 LEAST_REQUESTS = 20
 LEFT_OUT = "left out"  # origin of a GPU whose own files are not to be found
 REFIT_DRAWS = 200
+WIDE_DRAWS = 4  # times the draws of a run that something was learnt from
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,9 @@ class LeftOut:
 
 def left_out(run: ServedRun, draws: int, unseen: bool = False) -> Iterator[LeftOut]:
     """The run's loads, each sent for the first time, predicted once with what is known of its model and once without, where that can be;
-    of an `unseen` run, which nothing was learnt from, once.
+    of an `unseen` run, which nothing was learnt from, once, at more draws: the median of a few draws of a wide kind is off by chance.
     """
+    draws *= WIDE_DRAWS if unseen else 1
     others = without(run.deployment, packaged_seen())
     known = load_rates(run.deployment, seen=others)
     overhead = packaged_overhead((run.gpu.name, run.name))  # of vLLM: any other engine is left out whole
