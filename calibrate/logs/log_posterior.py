@@ -18,7 +18,8 @@ from calibrate.sampling import Settings
 from calibrate.served.runs import ServedRun
 from calibrate.steps.iterations import KINDS
 from sim.cost.rates import UNITS
-from sim.rates.posterior import STEP_TIME, rates_for
+from sim.rates.load import load_rates
+from sim.rates.posterior import STEP_TIME
 from sim.rates.priors import Prior
 from sim.rates.provenance import Origin, Provenance
 from sim.rates.serving import HostRates
@@ -26,7 +27,7 @@ from sim.rates.serving import HostRates
 
 def save(out: Path, run: ServedRun, log: ServedLog, learnt: Learnt, priors: Mapping[str, Prior], settings: Settings) -> Path:
     """Write it. The log shows no kinds of iterations: the misfit of its decode times stands for all, and what the formula is known to miss
-    of this GPU's iterations, which one load does not show.
+    of this GPU's iterations and of what of the deployment was not measured there: one load does not show how that differs between loads.
     """
     shape, e, mark = (learnt.idata.posterior.sizes["chain"], learnt.idata.posterior.sizes["draw"]), log.experiment, hashlib.sha256()
     for column in (e.arrival_s, e.prompt_tokens, e.output_tokens, e.ttft_s, e.e2el_s, log.waited_s):
@@ -35,7 +36,7 @@ def save(out: Path, run: ServedRun, log: ServedLog, learnt: Learnt, priors: Mapp
     engine = run.engine if run.engine.startswith(run.limits.engine) else run.limits.engine
     own = Provenance(Origin.SERVED, f"learnt from {count} requests of a served log", gpu, (dtype,), (run.tp,), (engine,), (run.model.name,))
     variables: dict[str, Any] = {n: (("chain", "draw"), np.asarray(getattr(learnt.rates, n), dtype=float).reshape(shape)) for n in UNITS}
-    known = rates_for(run.gpu, run.precision, tp=run.tp).error
+    known = load_rates(run.deployment).error
     missed = np.hypot(learnt.misfit[:, 1:], 0.0 if known is None else np.std(np.log(known)))
     variables["sigma"] = (("chain", "draw", "kind"), np.repeat(missed, len(KINDS), axis=1).reshape(*shape, len(KINDS)))
     variables["request_s"] = (("chain", "draw"), learnt.request_s.reshape(shape))

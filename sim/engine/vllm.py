@@ -130,7 +130,7 @@ class VllmScheduler:
             drafts_kept += accepted
             sampled.append(request)
             if drafting and self.rules.remembers_samples:
-                self._remember_known(request, request.computed_tokens)
+                self._remember_known(request)
             if request.generated_tokens >= request.output_tokens:
                 finished.append(request)
                 self.kv.free(request)
@@ -148,11 +148,10 @@ class VllmScheduler:
             return 0
         return min(self.accept(request, drafts), request.output_tokens - request.generated_tokens)
 
-    def _remember_known(self, request: Request, computed: int) -> None:
-        """Make the full blocks among the first `computed` tokens findable, as far as they can be named."""
-        findable = min(computed, request.known_tokens - self.speculation.unnamed_tokens)
-        if findable >= (request.hashed_blocks + 1) * self.config.block_size:
-            self.kv.remember(request, findable)
+    def _remember_known(self, request: Request) -> None:
+        """Make the full blocks that are computed findable: the token after them was just sampled, so that they can be named."""
+        if request.computed_tokens >= (request.hashed_blocks + 1) * self.config.block_size:
+            self.kv.remember(request, request.computed_tokens)
 
     def accept(self, request: Request, drafts: int) -> int:
         """Number of the request's `drafts` draft tokens that the model accepts."""

@@ -108,7 +108,7 @@ class AsyncVllmScheduler(VllmScheduler):
             if not stale:
                 request.computed_tokens -= drafts - accepted
                 _less(self._coming, request, 1 + drafts)
-                self._remember_known(request, request.computed_tokens)
+                self._remember_known(request)
             if request.generated_tokens >= request.output_tokens:
                 finished.append(request)
                 if stale:
