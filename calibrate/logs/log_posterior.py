@@ -24,6 +24,8 @@ from sim.rates.priors import Prior
 from sim.rates.provenance import Origin, Provenance
 from sim.rates.serving import HostRates
 
+T5_SD = (5 / 3) ** 0.5  # of Student's t of five degrees of freedom, as which a model error is drawn
+
 
 def save(out: Path, run: ServedRun, log: ServedLog, learnt: Learnt, priors: Mapping[str, Prior], settings: Settings) -> Path:
     """Write it. The log shows no kinds of iterations: the misfit of its decode times stands for all, and what the formula is known to miss
@@ -37,7 +39,7 @@ def save(out: Path, run: ServedRun, log: ServedLog, learnt: Learnt, priors: Mapp
     own = Provenance(Origin.SERVED, f"learnt from {count} requests of a served log", gpu, (dtype,), (run.tp,), (engine,), (run.model.name,))
     variables: dict[str, Any] = {n: (("chain", "draw"), np.asarray(getattr(learnt.rates, n), dtype=float).reshape(shape)) for n in UNITS}
     known = load_rates(run.deployment).error
-    missed = np.hypot(learnt.misfit[:, 1:], 0.0 if known is None else np.std(np.log(known)))
+    missed = np.hypot(learnt.misfit[:, 1:], 0.0 if known is None else np.std(np.log(known))) / T5_SD
     variables["sigma"] = (("chain", "draw", "kind"), np.repeat(missed, len(KINDS), axis=1).reshape(*shape, len(KINDS)))
     variables["request_s"] = (("chain", "draw"), learnt.request_s.reshape(shape))
     return write_posterior(
