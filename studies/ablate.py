@@ -37,12 +37,13 @@ from sim.specs.precision import Precision
 
 GPUS, FOLDS = ("H100", "H200"), 5
 NOTHING_S, WITHOUT_LIMIT = 1e-15, 1e30  # a cost that is none, a flop rate that never binds
+HELD_SD = 0.01  # of the logarithm of a rate that is held
 SERVED = ("served_qwen2.5-7b.nc", "served_qwen3-14b.nc")  # one run of a model with grids of its own each
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """A term left out: rates fixed at values that cost nothing, and names of sim.cost replaced."""
+    """A term left out, or one value for all cards: rates held at values, and names of sim.cost replaced."""
 
     name: str
     rates: Mapping[str, float]
@@ -66,6 +67,7 @@ def ablations() -> list[Ablation]:
     return [
         Ablation("full formula", {}),
         *(Ablation(f"without {name}", without(name)) for name in (*single, "comm_latency_s")),
+        Ablation("one c_prefill_s, 250 us", {"c_prefill_s": 250e-6}),
         Ablation("without activation bytes", {}, activations),
         Ablation("without measured GEMMs", {}, [(sim.cost.work, "over_roofline", lambda *_: None)]),
         Ablation("without pieces of graphs", {}, [(sim.cost.work, "PIECES", 0.0)]),
@@ -103,7 +105,7 @@ def fit(name: str, ablation: Ablation) -> Fit:
     gpu = get_gpu(name)
     cells = concatenate([grid.cells for grid in engine_grids(gpu)])
     priors = calibration_priors(gpu, Precision())
-    priors |= {rate: Prior(value, priors[rate].sigma, "left out") for rate, value in ablation.rates.items()}
+    priors |= {rate: Prior(value, HELD_SD, "held") for rate, value in ablation.rates.items()}
     cells = with_hosts_of_visits(cells, priors)
     found = fitted(cells, priors)
     draws, _, _ = found.draws(200, np.random.default_rng(0))
