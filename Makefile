@@ -17,7 +17,7 @@ help:
 	@echo 'make routing          the published routing study, simulated (270 runs, a minute on two cores)'
 	@echo 'make ablate           is every term of the step time worth its place? (minutes; in a checkout)'
 	@echo 'make rates            rebuild every packaged posterior, overhead and page that the formula changes (an hour; resumes)'
-	@echo 'make sbc              are all posteriors as wide as they should be? (half an hour)'
+	@echo 'make sbc              are all posteriors as wide as they should be? (11 minutes)'
 	@echo 'make bench-kernels    the decode kernels, on a GPU host'
 	@echo 'make site             the documentation as a site, with references of commands and Python, in out/site'
 	@echo 'make docs             print the documented commands into the docs again'
