@@ -91,7 +91,7 @@ STEPS = (
         Step(name, ("docs", *words), (f"{POSTERIORS}/*", f"{POSTERIORS}/left-out/*", "docs/*.py"), ())
         for name, words in {
             "outputs": ("docs/refresh.py", "--data"),
-            "accuracy-page": ("docs/accuracy.py", "--write"),
+            "accuracy-page": ("docs/accuracy.py", "--validate", "--write"),
             "replication-page": ("docs/replication.py", "--write"),
             "pages": ("docs/refresh.py", "--slow"),
             "pictures": ("docs/refresh.py", "--pictures"),
