@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -74,6 +75,7 @@ def group() -> None:
 def main(argv: list[str] | None = None) -> Any:
     """Entry point: run the group, and turn any expected failure into one line on stderr and its exit code."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # starting threads takes a tenth of a what-if, and no matrix here is large
+    gc.set_threshold(100_000)  # requests are many objects and no circles: looking for those took a quarter of reading a trace
     try:
         return group.main(args=argv, prog_name="simctl", standalone_mode=False) or 0
     except click.exceptions.Exit as stop:

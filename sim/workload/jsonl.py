@@ -133,7 +133,7 @@ def block_hashes(value: object, block_size: int, prompt_tokens: int, where: str)
     """Hashes of the prompt's blocks, the partial last one included or not. Raises UsageError when their number does
     not fit.
     """
-    if not isinstance(value, list) or not all(type(v) in (int, str) for v in value):
+    if not isinstance(value, list) or not (kinds := set(map(type, value))) <= {int, str}:
         raise UsageError(f"{where}: block hashes must be a list of whole numbers or strings")
     if not 1 <= block_size <= 2**20:
         raise UsageError(f"{where}: block_size must be 1..2**20, got {block_size}")
@@ -142,5 +142,7 @@ def block_hashes(value: object, block_size: int, prompt_tokens: int, where: str)
         expected = f"{full}" if full == some else f"{full} or {some}"
         fits = f"{prompt_tokens} prompt tokens are {expected} blocks of {block_size}"
         raise UsageError(f"{where}: {fits}, but there are {len(value)} hashes")
-    packed = array("q", value) if all(type(v) is int and -(2**63) <= v < 2**63 for v in value) else tuple(value)
-    return BlockHashes(packed, block_size)
+    try:
+        return BlockHashes(array("q", value) if str not in kinds else tuple(value), block_size)
+    except OverflowError:
+        return BlockHashes(tuple(value), block_size)

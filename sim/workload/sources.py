@@ -14,7 +14,7 @@ import numpy as np
 from sim.engine.interface import Request
 from sim.errors import UsageError
 from sim.workload.block_chains import chained
-from sim.workload.content import BlockNamer, Grown
+from sim.workload.content import BlockHashes, BlockNamer, Grown
 from sim.workload.trace import Trace
 
 FRESH: dict[str, Any] = {  # where a request stands before it is sent
@@ -100,9 +100,12 @@ class TraceSource:
         return {self._trace.request_ids[i]: depth for i, depth in enumerate(chained(names).depths.tolist()) if depth}
 
     def named_blocks(self) -> list[Sequence[int]]:
-        """Names of every call's KV blocks; empty where none has names."""
-        if not self._unnamed and self._trace.contents.count(None) == len(self._trace):
-            return []
+        """Names of every call's KV blocks; empty where no two calls begin alike."""
+        hashed = [each.hashes for each in self._trace.contents if isinstance(each, BlockHashes)]
+        if not self._unnamed and len(hashed) + self._trace.contents.count(None) == len(self._trace):
+            first = [each[0] for each in hashed if each]
+            if len(set(first)) == len(first):
+                return []
         return [self._names(i) for i in range(len(self._trace))]
 
     def _request(self, i: int, arrival_s: float) -> Request:
