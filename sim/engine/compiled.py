@@ -11,10 +11,13 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -125,26 +128,55 @@ def _of_array(column: Any) -> tuple[int, ...]:
 @cache
 def _loaded(kept: Path, words: int) -> Any:
     """The function of a file: a line with its name, then an object file. It is called with the address of its arguments, so many words:
-    ctypes takes longer for two hundred arguments than an engine for a step.
+    ctypes takes longer for two hundred arguments than an engine for a step. A library linked of it loads without LLVM, the sooner by 40 ms.
     """
-    import llvmlite.binding as llvm
+    library, kind = kept.with_suffix(".so"), ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+    if not library.exists():
+        import llvmlite.binding as llvm
 
-    name, _, code = kept.read_bytes().partition(b"\n")
+        name, _, code = kept.read_bytes().partition(b"\n")
+        call = _call(name.decode(), words)
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+        if not shutil.which("cc") or not _linked(library, code, machine.emit_object(llvm.parse_assembly(call))):
+            jit = llvm.create_lljit_compiler(machine)
+            made = llvm.JITLibraryBuilder().add_object_img(code).add_ir(call).add_current_process().export_symbol("from_block")
+            owner = made.link(jit, "simctl")
+            function = kind(owner["from_block"])
+            function.owners = owner, jit  # type: ignore[attr-defined]  # whose end would be that of the code
+            return function
+    return kind(("from_block", ctypes.CDLL(str(library))))
+
+
+def _call(name: str, words: int) -> str:
+    """LLVM of a function that calls `name` with the words of a block."""
     loads = "".join(f"%p{i} = getelementptr i64, ptr %block, i64 {i}\n%a{i} = load i64, ptr %p{i}\n" for i in range(words))
     passed = ", ".join(f"i64 %a{i}" for i in range(words))
-    call = f"""declare i32 @"{name.decode()}"({", ".join(["i64"] * words)})
+    return f"""declare i32 @"{name}"({", ".join(["i64"] * words)})
         define i32 @from_block(ptr %block) {{
-        {loads} %status = call i32 @"{name.decode()}"({passed})
+        {loads} %status = call i32 @"{name}"({passed})
         ret i32 %status }}"""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    jit = llvm.create_lljit_compiler(llvm.Target.from_default_triple().create_target_machine(jit=True))
-    library = (
-        llvm.JITLibraryBuilder().add_object_img(code).add_ir(call).add_current_process().export_symbol("from_block").link(jit, "simctl")
-    )
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(library["from_block"])
-    function.owners = library, jit  # type: ignore[attr-defined]  # whose end would be that of the code
-    return function
+
+
+def _linked(library: Path, *objects: bytes) -> bool:
+    """Whether a linker makes a library of these."""
+    import subprocess
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{number}.o" for number in range(len(objects))]
+        for file, content in zip(files, objects, strict=True):
+            file.write_bytes(content)
+        made = Path(folder) / library.name
+        try:
+            subprocess.run(["cc", "-shared", "-o", made, *files, "-lm"], check=True, capture_output=True, timeout=60)
+            ctypes.CDLL(str(made)).from_block  # noqa: B018  # nothing is missing
+            with replacing(library) as temporary:
+                temporary.write_bytes(made.read_bytes())
+        except (OSError, AttributeError, subprocess.SubprocessError):
+            return False
+    return True
 
 
 def _made(f: fleet_state.FleetCore, given: Given) -> bytes:
@@ -205,11 +237,13 @@ def _functions(module: Any) -> list[FunctionType]:
 
 @cache
 def _machine() -> str:
-    """Versions of what compiles, and its processor."""
-    import llvmlite
-    import llvmlite.binding as llvm
-
-    return f"{llvmlite.__version__} {llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    """The processor with all that it can: what machine code is made for. Whichever version compiled it, it says the same."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            first = takewhile(str.strip, file)
+            return "".join(line for line in first if line.startswith(("model name", "flags", "Features", "CPU")))
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
 
 
 @cache
