@@ -198,6 +198,7 @@ def make_core(
     return Core(*(columns if arrays else map(_listed, Core._fields, columns)))
 
 
+LISTS_UP_TO = 100_000
 SPARSE = ("nodes", "table", "held")  # columns of which a run may touch little
 
 
@@ -205,7 +206,7 @@ def _listed(name: str, column: Any) -> Any:
     """The quicker of two plain sequences: lists, and arrays where they are long. Of a sparse one what is not touched takes no memory."""
     if not isinstance(column, np.ndarray):
         return column
-    if column.dtype != np.int64 or len(column) <= 100_000:
+    if column.dtype != np.int64 or len(column) <= LISTS_UP_TO:
         return column.tolist()
     return column.data if name in SPARSE else array("q", column.tobytes())
 

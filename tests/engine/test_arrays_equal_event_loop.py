@@ -24,7 +24,7 @@ from sim.cluster.router import make_router, router_options
 from sim.cluster.simulation import simulate_pools
 from sim.cost.batch import BatchShape
 from sim.cost.step_time import attention_s, step_terms
-from sim.engine import compiled
+from sim.engine import compiled, core_state
 from sim.engine.array_engine import uncovered
 from sim.engine.config import EngineConfig
 from sim.engine.core_log import Expanded
@@ -55,6 +55,7 @@ class Case:
     clients: int | None
     together: bool
     moves: Moves | None = None
+    lists_up_to: int = core_state.LISTS_UP_TO  # numbers of a column; plain Python holds longer ones, as of large KV pools, otherwise
 
     def event_by_event(self) -> RunRecord:
         size = self.config.block_size
@@ -79,7 +80,8 @@ class Case:
 
     def in_arrays(self, *, fast: bool = False, keep: bool = True) -> RunRecord:
         asked = self.trace, self.config, self.cost, self.host, self.replicas, self.router, self.options, self.clients, self.moves
-        return serve_directly(*asked, keep=keep, fast=fast, apart=not fast and not self.together)
+        with patch.object(core_state, "LISTS_UP_TO", self.lists_up_to):
+            return serve_directly(*asked, keep=keep, fast=fast, apart=not fast and not self.together)
 
 
 @st.composite
@@ -111,6 +113,7 @@ def cases(draw: st.DrawFn) -> Case:
         options,
         draw(st.none() | st.integers(1, 6)) if together else None,
         together,
+        lists_up_to=draw(st.sampled_from([0, 100, core_state.LISTS_UP_TO])),
     )
 
 
@@ -191,6 +194,7 @@ def same(case: Case, *, fast: bool = False) -> None:
     event("by priority" if case.config.policy == "priority" else "first come, first served")
     event("together" if case.together else "apart")
     event("KV moves" if case.moves and (slow.events["event_kind"] == AT_ENGINE).any() else "KV stays")
+    event(f"lists of up to {case.lists_up_to} numbers")
     event("hits" if slow.requests["cached_tokens"].any() else "no hits")
     event("waits" if slow.iterations["waiting"].any() else "nobody waits")
 
