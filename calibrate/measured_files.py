@@ -6,7 +6,6 @@ import csv
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from calibrate.steps.grid_cells import SUITE, Grid, read_engine_grid
 from sim.cost.gemm import MEASURED_AT
 from sim.errors import UsageError
+from sim.files import package_path
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import find_gpu
 from sim.specs.lookup import key
@@ -28,7 +28,7 @@ def packaged_measurements(gpu: GpuSpec | None = None) -> list[Path]:
 
 
 def _root() -> Path:
-    return Path(str(files("scenarios") / "data" / "measured"))
+    return package_path("scenarios", "data", "measured")
 
 
 def resolved(path: Path) -> Path:

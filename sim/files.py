@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ def write_text(path: str | Path, text: str) -> None:
     """Write UTF-8 text, whole or not at all. Raises OSError."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def package_path(package: str, *parts: str) -> Path:
+    """A file or folder that is installed with a package of ours; importlib.resources takes 4 ms to import."""
+    return Path(import_module(package).__path__[0], *parts)
 
 
 def writable(path: str | Path | None) -> Path | None:

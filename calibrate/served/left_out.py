@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 
 import numpy as np
 
@@ -39,6 +38,7 @@ from calibrate.steps.random_rates import calibration_priors
 from sim.cost.gemm_surface import BY_TABLES
 from sim.cost.rates import RateDraws, at_host
 from sim.errors import UsageError
+from sim.files import package_path
 from sim.rates.kinds import kinds_of, packaged_seen, without
 from sim.rates.load import family_known, load_rates, widened
 from sim.rates.posterior import DECODE, host_factors, model_errors, moved, rates_for
@@ -106,7 +106,7 @@ def _without_gpu(run: ServedRun) -> Iterator[tuple[str, ServedRun, RateDraws]]:
     if sibling := SAME_CHIP.get(run.gpu.name):
         like = replace(run, gpu=replace(unknown.gpu, sibling_of=sibling))
         yield "sibling", like, load_rates(like.deployment)
-    folder = files("scenarios") / "data" / "posteriors" / "left-out"
+    folder = package_path("scenarios", "data", "posteriors", "left-out")
     by_tables = replace(run, gpu=replace(unknown.gpu, origin=BY_TABLES))
     for part, file, held in (("kernels", folder, by_tables), ("datasheet", folder / "datasheet", unknown)):
         if (path := file / f"{key(run.gpu.name)}.nc").is_file():

@@ -10,9 +10,9 @@ import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
 from sim.closed_form.recall import packaged_recall
+from sim.files import package_path
 from sim.results.beta import beta_quantile
 from sim.units import parse_tokens
 
@@ -45,7 +45,7 @@ class Recall:
 @cache
 def published_recall() -> tuple[Recall, ...]:
     """The measurements of real models (the engine-test rows of the table are about scorers, not models)."""
-    with files("scenarios").joinpath(TABLE).open(encoding="utf-8") as handle:
+    with package_path("scenarios", TABLE).open(encoding="utf-8") as handle:
         rows = [row for row in csv.DictReader(handle) if row["model"] != "engine test" and not row["context_label"].startswith("up to")]
     return tuple(_parsed(row) for row in rows)
 

@@ -11,13 +11,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import SimctlError, UsageError
+from sim.files import package_path
 from sim.results.quantiles import quantiles
 
 PACKAGED, SCHEMA = "data/posteriors/recall.json", "simctl-recall/1"
@@ -59,7 +59,7 @@ class RecallModel:
 @cache
 def packaged_recall() -> RecallModel | None:
     """The packaged model, or None. Raises SimctlError when the file is damaged."""
-    source = files("scenarios").joinpath(PACKAGED)
+    source = package_path("scenarios", PACKAGED)
     return parse_recall(source.read_text(encoding="utf-8")) if source.is_file() else None
 
 

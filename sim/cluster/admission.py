@@ -13,9 +13,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sim.engine.interface import Request
+from sim.engine.interface import BUCKET, QUEUE, TOO_LONG, TTFT, Request
 from sim.errors import UsageError
-from sim.results.record import BUCKET, QUEUE, TOO_LONG, TTFT
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from sim.cost.gemm_surface import KERNEL_BYTES, Surface, surface_of, with_memory
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.cost.smooth import smooth_max
+from sim.files import package_path
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
 from sim.specs.model import ModelSpec
@@ -242,13 +242,13 @@ def in_engine_s(seen: Measured) -> Array:
 @cache
 def digest() -> str:
     """sha256 of the packaged table, as hex: rates are learnt with it."""
-    return hashlib.sha256((files("sim") / PACKAGED).read_bytes()).hexdigest()
+    return hashlib.sha256(package_path("sim", PACKAGED).read_bytes()).hexdigest()
 
 
 @cache
 def measured() -> dict[str, dict[Gemm, Measured]]:
     """Packaged GEMMs by GPU."""
-    with (files("sim") / PACKAGED).open("rb") as file:
+    with package_path("sim", PACKAGED).open("rb") as file:
         return read_table(file)
 
 

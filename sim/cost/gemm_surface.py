@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.cost.smooth import smooth_max
+from sim.files import package_path
 from sim.specs.gpu import GpuSpec
 from sim.specs.precision import DTYPE_BYTES
 
@@ -76,7 +76,7 @@ def packaged() -> dict[tuple[str, str], Surface]:
     """Packaged surfaces by GPU and dtype."""
     found: dict[tuple[str, str], Surface] = {}
     for name in PACKAGED:
-        with (files("sim") / name).open("rb") as file:
+        with package_path("sim", name).open("rb") as file:
             found |= read_surfaces(file)
     return found
 

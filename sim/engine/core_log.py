@@ -44,19 +44,20 @@ class Expanded:
     @cached_property
     def _later(self) -> Ints:
         """Place of each iteration in its row."""
-        return np.arange(self.count) - self.begins[self._row]
+        return np.arange(self.count) - np.repeat(self.begins, self._rows[:, at.R_N])
 
     def _of(self, column: int, later: int | None = None) -> Ints:
         """A column of the rows; iterations after the first of their row take the column `later`."""
         values: Ints = np.repeat(self._rows[:, column if later is None else later], self._rows[:, at.R_N])
-        if later is not None:
-            values[self.begins] = self._rows[:, column]
+        return values if later is None else self._beginning_with(self._rows[:, column], values)
+
+    def _beginning_with(self, first: Ints, values: Ints) -> Ints:
+        """The values of all iterations, in place of those that begin a row its `first`."""
+        values[self.begins] = first
         return values
 
     def _first_only(self, column: int) -> Ints:
-        values = np.zeros(self.count, dtype=np.int64)
-        values[self.begins] = self._rows[:, column]
-        return values
+        return self._beginning_with(self._rows[:, column], np.zeros(self.count, dtype=np.int64))
 
     def _elapsed(self, n: Ints) -> Ints:
         """Ticks that `n` iterations of their row take."""
@@ -64,27 +65,27 @@ class Expanded:
 
     @cached_property
     def decided(self) -> Ints:
-        later, decided = self._later, self._of(at.R_DECIDED)
         if not self._config.overlaps:
-            return decided + self._elapsed(later)
-        return np.where(later == 0, decided, self._of(at.R_LAUNCHED) + self._elapsed(later - 1))
+            return self._of(at.R_DECIDED) + self._elapsed(self._later)
+        return self._beginning_with(self._rows[:, at.R_DECIDED], self._of(at.R_LAUNCHED) + self._elapsed(self._later - 1))
 
     @cached_property
     def started(self) -> Ints:
         if not self._config.overlaps:
             return self.decided
-        begins = np.where(self._of(at.R_UNDER_WAY) > 0, self._of(at.R_LAUNCHED), self._of(at.R_DECIDED))
-        return np.where(self._later == 0, begins, self._of(at.R_LAUNCHED) + self._elapsed(self._later))
+        rows = self._rows
+        begins = np.where(rows[:, at.R_UNDER_WAY] > 0, rows[:, at.R_LAUNCHED], rows[:, at.R_DECIDED])
+        return self._beginning_with(begins, self._of(at.R_LAUNCHED) + self._elapsed(self._later))
 
     @cached_property
     def ends(self) -> Ints:
         """Sending times of each iteration's tokens: without overlap at its end, else when its successor was launched, if there is one."""
         if not self._config.overlaps:
             return self._of(at.R_DECIDED) + self._elapsed(self._later + 1)
-        settled = self._of(at.R_SETTLED)
-        following = np.append(self.started[1:], 0)
-        last = np.append(self._row[1:] != self._row[:-1], True) if self.count else np.empty(0, bool)
-        return np.where(last & (settled >= 0), settled, following)
+        sent, settled = np.append(self.started[1:], 0)[: self.count], self._rows[:, at.R_SETTLED]
+        told = settled >= 0
+        sent[(self.begins + self._rows[:, at.R_N] - 1)[told]] = settled[told]
+        return sent
 
     @cached_property
     def waiting(self) -> Ints:
@@ -92,7 +93,9 @@ class Expanded:
         inside = np.cumsum(rows[:, at.R_ADMITTED]) - np.cumsum(rows[:, at.R_REQUEUED])
         seen = np.searchsorted(self.decided, self._arrives)  # who comes is counted from that decision on
         come = np.cumsum(np.bincount(seen, minlength=self.count))[: self.count]
-        return come - inside[self._row] + self._first_only(at.R_PREEMPTED) - self._first_only(at.R_REQUEUED)
+        waiting: Ints = come - np.repeat(inside, rows[:, at.R_N])
+        waiting[self.begins] += rows[:, at.R_PREEMPTED] - rows[:, at.R_REQUEUED]
+        return waiting
 
     def _used(self) -> Ints:
         """Blocks: after the first iteration of a stretch, those grow that decodes fill."""
@@ -102,8 +105,10 @@ class Expanded:
         counts = np.maximum((end - 1 - first) // size + 1, 0)
         clocks = np.repeat(first, counts) + size * (np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts))
         grown = np.cumsum(np.bincount(clocks, minlength=self.count + 1))
-        clock = self._of(at.R_CLOCK)
-        return np.where(self._later == 0, self._of(at.R_USED), self._of(at.R_LEFT) + grown[clock + self._later] - grown[clock])
+        clock = self._rows[:, at.R_CLOCK]
+        places = self._later + np.repeat(clock, self._rows[:, at.R_N])
+        left = np.repeat(self._rows[:, at.R_LEFT] - grown[clock], self._rows[:, at.R_N])
+        return self._beginning_with(self._rows[:, at.R_USED], left + grown[places])
 
     def _lacks(self) -> Ints:
         decodes, lacks = self._of(at.R_DECODES), self._of(at.R_LACKS)
@@ -126,7 +131,7 @@ class Expanded:
             "admitted": lambda: self._first_only(at.R_ADMITTED),
             "preempted": lambda: self._first_only(at.R_PREEMPTED),
             "sampled": lambda: self._of(at.R_SAMPLED, at.R_DECODES),
-            "itl_gaps": lambda: self._of(at.R_SAMPLED, at.R_DECODES) - self._first_only(at.R_FRESH) + self._never_paused(),
+            "itl_gaps": lambda: self._beginning_with(self._first_gaps(), self._of(at.R_DECODES)),
             "short_of": self._lacks,
             "decode_kv_s": lambda: self._decode_kv_s(slice(None)),
         }
@@ -221,11 +226,12 @@ class Expanded:
         )
         return lost & back
 
-    def _never_paused(self) -> Ints:
-        counts = np.zeros(len(self._rows), dtype=np.int64)
+    def _first_gaps(self) -> Ints:
+        """[row] gaps that end with its first iteration: of all who sampled, but first tokens, and of those who never paused."""
+        counts: Ints = self._rows[:, at.R_SAMPLED] - self._rows[:, at.R_FRESH]
         for row, _ in self._back_at_once():
             counts[row] += 1
-        return np.where(self._later == 0, counts[self._row], 0)
+        return counts
 
     def _setbacks(self) -> list[tuple[int, int, int]]:
         entries = self._entries

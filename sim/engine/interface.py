@@ -57,6 +57,7 @@ class Request:
         return time_s > self.arrival_s + self.cancel_s
 
 
+QUEUE, TTFT, BUCKET, TOO_LONG, LOST = 1, 2, 3, 4, 5  # which limit of admission turned a request away, or a failed replica
 BUDGET, SLOTS, BLOCKS = 1, 2, 3  # what a waiting request can lack: tokens of the iteration, a place among the running, KV blocks
 
 

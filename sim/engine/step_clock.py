@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sim.cost.batch import DENSE, BatchShape, chunk_sums, from_sums, mixed_batch
@@ -115,6 +116,12 @@ def on_chord(start: int, end: int, batch: int, octave: int, context: int) -> Str
     return Stretch(start + slope * (context - node), slope * batch, -(-(2 * node - context) // batch))
 
 
+@lru_cache(maxsize=256)
+def _works(*_made_of: Any) -> dict[Any, Work]:
+    """Work by rows, as far as it is known, for every draw of the rates."""
+    return {}
+
+
 class StepTime:
     """Ticks per iteration of one deployment at fixed rates (floats).
 
@@ -179,7 +186,9 @@ class StepTime:
         self._tiers = tuple(tiers)
         self._tier_overlap = tier_overlap
         # micro-batches are those of an engine with kernels of its own
-        self._coefficients = c = coefficients(model, precision, tp, None if micro_batch else gpu, parallel, lora)
+        made_of = model, precision, tp, None if micro_batch else gpu, parallel, lora
+        self._coefficients = c = coefficients(*made_of)
+        self._work_by_rows = _works(policy, *made_of)
         self._block_bytes = block_size * (c.kv_token_bytes + c.window_token_bytes)
         self._rates = rates
         self._chords: dict[tuple[int, int], tuple[int, int]] = {}
@@ -338,7 +347,9 @@ class StepTime:
         key = (rows, others) if others else rows
         found = self._rows.get(key)
         if found is None:
-            work, rates = self.work(BatchShape(padding=rows, others=others)), self._rates
+            rates, work = self._rates, self._work_by_rows.get(key)
+            if work is None:
+                work = self._work_by_rows[key] = self.work(BatchShape(padding=rows, others=others))
             found = self._rows[key] = _Rows(kernels_s(work, rates), linear_s(work, rates), all_reduce_s(work, rates))
         return found
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
-from importlib.resources import files
-from pathlib import Path
 
 from sim.cost.batch import decode_batch, mixed_batch
 from sim.cost.gemm import digest
 from sim.cost.rates import UNITS, Rates
 from sim.cost.step_time import step_terms
 from sim.cost.work import iteration_work
+from sim.files import package_path
 from sim.specs.attention_policy import blocks, dense, sink_window
 from sim.specs.model import Attention, DenseMlp, GatedDeltaNet, LayerGroup, ModelSpec, MoeMlp
 from sim.specs.precision import Precision
@@ -57,8 +56,8 @@ def formula_fingerprint() -> str:
 def code_fingerprint() -> str:
     """sha256 over the source of the package `sim` and the packaged data that it reads, as hex: another one may answer otherwise."""
     digest = hashlib.sha256()
-    for folder in (files("sim"), files("scenarios") / "data" / "posteriors", files("scenarios") / "data" / "reference"):
-        root = Path(str(folder))
+    for place in (("sim",), ("scenarios", "data", "posteriors"), ("scenarios", "data", "reference")):
+        root = package_path(*place)
         for path in sorted(each for each in root.rglob("*") if each.is_file() and each.suffix != ".pyc"):
             digest.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode())
             digest.update(path.read_bytes())

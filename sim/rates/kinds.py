@@ -12,13 +12,13 @@ import json
 import math
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.errors import SimctlError
+from sim.files import package_path
 from sim.specs.lookup import key
 from sim.specs.mixers import Attention
 from sim.study.deployment import Deployment
@@ -45,7 +45,7 @@ class Seen(NamedTuple):
 def packaged_seen() -> tuple[Seen, ...]:
     """The deployments that `studies.kinds_seen` found. Raises SimctlError when the file is absent or damaged."""
     try:
-        body = json.loads(files("scenarios").joinpath(PACKAGED).read_text(encoding="utf-8"))
+        body = json.loads(package_path("scenarios", PACKAGED).read_text(encoding="utf-8"))
         if body["schema"] != SCHEMA:
             raise ValueError(f"schema {body['schema']!r}")
         return tuple(Seen(str(s["kind"]), str(s["model"]), float(s["e2el"]), float(s["ttft"])) for s in body["seen"])

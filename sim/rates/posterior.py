@@ -14,7 +14,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from sim.cost.rates import UNITS, RateDraws, Rates, at_host
 from sim.errors import SimctlError
+from sim.files import package_path
 from sim.rates.draws_file import read_draws
 from sim.rates.fingerprint import formula_fingerprint
 from sim.rates.priors import GEMM_RATES, flops_for, gemm_flops, prior_rates, priors
@@ -311,7 +311,7 @@ def packaged_posteriors() -> list[Path]:
 
 
 def _folder() -> Path:
-    return Path(str(files("scenarios") / "data" / "posteriors"))
+    return package_path("scenarios", "data", "posteriors")
 
 
 def _pick(have: int, want: int | None, seed: int) -> NDArray[np.intp]:

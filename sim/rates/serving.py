@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy as np
 from sim.cost.rates import RateDraws, Rates
 from sim.engine.overlap import NO_WORK, HostWork
 from sim.errors import SimctlError, UsageError
+from sim.files import package_path
 from sim.rates.fingerprint import formula_fingerprint
 from sim.rates.host_speed import HostSpeed
 from sim.rates.provenance import GIVEN, Origin, Provenance
@@ -214,7 +214,7 @@ def packaged_overhead(without: tuple[str, str] | None = None, engine: str = "vll
 
     Raises SimctlError when it is damaged or was fitted with another version of the formula.
     """
-    source = files("scenarios").joinpath(PACKAGED)
+    source = package_path("scenarios", PACKAGED)
     if not source.is_file():
         return None
     hosts = parse_overheads(source.read_text(encoding="utf-8"), PACKAGED)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.results.metrics import request_latencies_ms
+from sim.results.quantiles import quantiles
 from sim.results.record import RunRecord
 
 LONG_S = (5, 10, 20, 30, 50, 100)  # of TTFT; the thresholds of the published routing study
@@ -59,7 +60,11 @@ def _replica(record: RunRecord, ttft: Floats, replica: int) -> dict[str, float |
 def _ttft(values: Floats, percentiles: tuple[int, ...]) -> dict[str, float | int]:
     """Number of requests that have a TTFT, its mean and percentiles; NaN where none has."""
     present = values[~np.isnan(values)]
-    mean, *found = [present.mean(), *np.percentile(present, percentiles)] if len(present) else [np.nan] * (1 + len(percentiles))
+    mean, *found = (
+        [present.mean(), *quantiles(present, [percent / 100 for percent in percentiles])]
+        if len(present)
+        else [np.nan] * (1 + len(percentiles))
+    )
     return {"requests": len(present), "mean_ttft_ms": float(mean)} | {
         f"p{q}_ttft_ms": float(value) for q, value in zip(percentiles, found, strict=True)
     }

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.results.metrics import PERCENTILES, request_latencies_ms
+from sim.results.quantiles import quantiles
 from sim.results.record import RunRecord
 
 Interval = tuple[float, float]
@@ -28,8 +29,8 @@ def rate_intervals(draws: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
     for name, values in draws.items():
         present = np.asarray(values)[~np.isnan(values)]
         if len(present):
-            low, high = np.percentile(present, (5.0, 95.0))
-            out[name] = (float(low), float(high))
+            low, high = quantiles(present, (0.05, 0.95))
+            out[name] = (low, high)
     return out
 
 

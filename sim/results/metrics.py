@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.engine.interface import BUCKET, LOST, QUEUE, TOO_LONG, TTFT
 from sim.errors import UsageError
-from sim.results.record import BUCKET, LOST, QUEUE, TOO_LONG, TTFT, RunRecord
+from sim.results.quantiles import quantiles
+from sim.results.record import RunRecord
 
 Floats = NDArray[np.float64]
 LATENCIES = {
@@ -83,7 +85,7 @@ def latency_figures(latency: Mapping[str, Floats], names: Sequence[str], goodput
         elif statistic in ("mean", "std"):
             out[name] = float(getattr(there, statistic)())
         else:
-            out[name] = float(np.percentile(there, 50 if statistic == "median" else int(statistic[1:])))
+            out[name] = quantiles(there, (0.5 if statistic == "median" else int(statistic[1:]) / 100,))[0]
     return out
 
 
@@ -91,7 +93,7 @@ def latency_quantiles(record: RunRecord) -> Floats:
     """Quantiles at LEVELS of TTFT, TPOT and E2EL over requests, ms: shape [len(PER_REQUEST), len(LEVELS)]; NaN where no request has one."""
     latency = request_latencies_ms(record)
     present = [latency[name][~np.isnan(latency[name])] for name in PER_REQUEST]
-    return np.stack([np.quantile(each, LEVELS) if len(each) else np.full(len(LEVELS), np.nan) for each in present])
+    return np.stack([quantiles(each, LEVELS) if len(each) else np.full(len(LEVELS), np.nan) for each in present])
 
 
 def pooled_itl_ms(record: RunRecord) -> tuple[Floats, NDArray[np.int64]]:
@@ -99,8 +101,9 @@ def pooled_itl_ms(record: RunRecord) -> tuple[Floats, NDArray[np.int64]]:
     log = record.iterations
     ends, replica, counts = log["start_s"] + log["duration_s"], log["iteration_replica"], log["itl_gaps"]
     values, weights = [], []
-    for index in np.unique(replica):
-        mine = replica == index
+    every = _different(replica)
+    for index in every:
+        mine: Any = replica == index if len(every) > 1 else slice(None)
         own_ends, own_counts = ends[mine], counts[mine]
         closed = own_counts[1:] > 0
         values.append(np.diff(own_ends)[closed])
@@ -108,6 +111,11 @@ def pooled_itl_ms(record: RunRecord) -> tuple[Floats, NDArray[np.int64]]:
     values.append(record.stall_s)
     weights.append(np.ones(len(record.stall_s), dtype=np.int64))
     return 1e3 * np.concatenate(values), np.concatenate(weights)
+
+
+def _different(replicas: Floats) -> NDArray[np.int64]:
+    """np.unique of a column of the log, without a sort and without numpy.ma, which takes longer to import than most runs to summarise."""
+    return np.flatnonzero(np.bincount(replicas.astype(np.int64)))
 
 
 def weighted_percentiles(values: Floats, weights: NDArray[np.int64] | None, percentiles: Sequence[float]) -> list[float]:
@@ -118,7 +126,7 @@ def weighted_percentiles(values: Floats, weights: NDArray[np.int64] | None, perc
     places = [q / 100.0 * last for q in percentiles]
     around = np.array([(math.floor(place), min(math.floor(place) + 1, last)) for place in places])
     if weights is None:
-        found = np.partition(values, np.unique(around))[around]
+        found = np.partition(values, sorted(set(around.ravel().tolist())))[around]
     else:
         found = _at_places(values, weights, around)
     return [a + (b - a) * (place - math.floor(place)) for (a, b), place in zip(found.tolist(), places, strict=True)]
@@ -131,7 +139,7 @@ def _at_places(values: Floats, weights: NDArray[np.int64], places: NDArray[np.in
     upto = np.cumsum(np.bincount(part, weights=weights))
     wanted = np.searchsorted(upto, places, side="right")
     found = np.empty(places.shape)
-    for each in np.unique(wanted):
+    for each in set(wanted.ravel().tolist()):
         mine = np.flatnonzero(part == each)
         order = mine[np.argsort(values[mine])]
         before = upto[each - 1] if each else 0
@@ -187,8 +195,10 @@ class View:
     def per_second(self) -> float:
         """Most tokens sampled in any second."""
         ends = self.log["start_s"] + self.busy
-        seconds, which = np.unique(np.floor(ends - self.log["start_s"][0]), return_inverse=True)  # most of a run may be idle
-        return float(np.bincount(which, weights=self.log["sampled"], minlength=len(seconds)).max())
+        seconds = np.floor(ends - self.log["start_s"][0]).astype(np.int64)
+        if seconds.max() > len(seconds):  # most of a run may be idle
+            seconds = np.unique(seconds, return_inverse=True)[1]
+        return float(np.bincount(seconds, weights=self.log["sampled"]).max())
 
 
 class Figure(NamedTuple):
@@ -228,7 +238,7 @@ FIGURES = (
 )
 ENGINE_FIGURES = (
     Figure("mean_wait_ms", lambda v: float(v.wait.mean()) if v.completed else math.nan, "Mean wait to be scheduled (ms):"),
-    Figure("p99_wait_ms", lambda v: float(np.percentile(v.wait, 99)) if v.completed else math.nan, "P99 wait to be scheduled (ms):"),
+    Figure("p99_wait_ms", lambda v: quantiles(v.wait, (0.99,))[0] if v.completed else math.nan, "P99 wait to be scheduled (ms):"),
     Figure("mean_running", lambda v: v.busy_mean("running"), "Mean running requests:", logged=True),
     Figure("max_running", lambda v: int(v.log["running"].max()), logged=True),
     Figure("mean_waiting", lambda v: v.busy_mean("waiting"), logged=True),
@@ -249,7 +259,7 @@ ENGINE_FIGURES = (
     Figure("iterations", lambda v: len(v.busy), "Iterations:", logged=True),
     Figure(
         "busy_fraction",
-        lambda v: float(v.busy.sum()) / v.duration / len(np.unique(v.log["iteration_replica"])),
+        lambda v: float(v.busy.sum()) / v.duration / len(_different(v.log["iteration_replica"])),
         "Busy time (%):",
         logged=True,
         scale=100.0,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,19 +22,21 @@ def median(values: Array) -> float:
 
 def quantiles(values: Array, shares: Sequence[float]) -> list[float]:
     """np.quantile of values [n] at shares in [0, 1], to the last bit and for the same reason."""
-    ordered, found = np.sort(values), []
-    if np.isnan(ordered[-1]):
+    places, last, found = [(values.size - 1) * share for share in shares], values.size - 1, []
+    parted = np.partition(values, sorted({last, *map(int, places), *(min(int(place) + 1, last) for place in places)}))
+    if np.isnan(parted[last]):
         return [float("nan")] * len(shares)
-    for share in shares:
-        place = (ordered.size - 1) * share
+    for place in places:
         before, past = int(place), place - int(place)
-        low, high = float(ordered[before]), float(ordered[min(before + 1, ordered.size - 1)])
+        low, high = float(parted[before]), float(parted[min(before + 1, last)])
         found.append(low + (high - low) * past if past < 0.5 else high - (high - low) * (1 - past))
     return found
 
 
 def normal_quantile(p: Array) -> Array:
     """Standard normal quantile of probabilities in (0, 1)."""
+    from statistics import NormalDist
+
     inverse = NormalDist().inv_cdf
     return np.array([inverse(float(each)) for each in np.ravel(p)]).reshape(np.shape(p))
 

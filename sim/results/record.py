@@ -14,15 +14,18 @@ import math
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.interface import Outcome, Request
-from sim.engine.loop import Step
+from sim.engine.interface import LOST, Outcome, Request
 from sim.rates.serving import NO_HOST
 from sim.results.spill import SpillingTable
 from sim.ticks import TICK_S
+
+if TYPE_CHECKING:
+    from sim.engine.loop import Step
 
 ITERATION_COLUMNS = (
     "start_s",
@@ -60,7 +63,6 @@ REACHED, SCHEDULED, FIRST, FINISH, CANCELLED, SUBMITTED, FIRST_SAMPLED, LAST_SAM
     ("reached_s", "scheduled_s", "first_token_s", "finish_s", "cancelled_s", "submitted_s", "first_sampled_s", "last_sampled_s"),
 )
 GENERATED, REPLICA, REJECTED, DECISION = map(REQUEST_INTS.index, ("generated_tokens", "replica", "rejected", "decision"))
-QUEUE, TTFT, BUCKET, TOO_LONG, LOST = 1, 2, 3, 4, 5  # in `rejected`: which limit of admission turned a request away, or a failed replica
 NOT_YET = array("d", [math.nan] * FLOATS)
 SPARSE_BYTES = 2**22  # of a sparse table that stay in memory
 

@@ -13,12 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.engine.interface import BLOCKS, BUDGET, SLOTS
+from sim.engine.interface import BLOCKS, BUDGET, LOST, SLOTS
 from sim.errors import SimctlError
 from sim.results.record import (
     AT_ENGINE,
     HANDED_OVER,
-    LOST,
     PAUSED,
     PREEMPTED,
     REPLICA_FAILED,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 from sim.errors import UsageError
+from sim.files import package_path
 from sim.specs.architectures import supported
 from sim.specs.hf_config import spec_from_config
 from sim.specs.mixers import Mixer
@@ -51,7 +51,7 @@ PRECISIONS = {
 @cache
 def engine_architectures() -> tuple[str, dict[str, str]]:
     """(vLLM's version, its text architectures with the model_type of their configurations)."""
-    body = json.loads(files("sim.specs").joinpath("data/vllm_architectures.json").read_text(encoding="utf-8"))
+    body = json.loads(package_path("sim.specs", "data", "vllm_architectures.json").read_text(encoding="utf-8"))
     return str(body["version"]), dict(body["model_types"])
 
 

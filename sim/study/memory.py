@@ -10,12 +10,11 @@ import json
 import math
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from statistics import NormalDist
 from typing import Any
 
 from sim.cost.work import coefficients
 from sim.errors import SimctlError
+from sim.files import package_path
 from sim.specs.attention_policy import AttentionPolicy, dense
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import ModelSpec
@@ -111,7 +110,7 @@ def buffers(model: ModelSpec, token_budget: int, max_num_seqs: int, tp: int = 1)
 def packaged_overhead() -> Overhead:
     """The overhead learnt from packaged runs. Raises SimctlError when the file is damaged."""
     try:
-        body: dict[str, Any] = json.loads(files("scenarios").joinpath(OVERHEAD).read_text(encoding="utf-8"))
+        body: dict[str, Any] = json.loads(package_path("scenarios", OVERHEAD).read_text(encoding="utf-8"))
         names = ("fixed_bytes", "kept_share", "server_bytes", "mlp_copies", "logit_copies")
         columns = [tuple(float(v) for v in body[name]) for name in names]
         if body["schema"] != OVERHEAD_SCHEMA or len({len(column) for column in columns}) != 1 or min(map(min, columns)) < 0:
@@ -144,6 +143,8 @@ PEERLESS_BYTES, PEERLESS_SD = 1.2e9, 0.6
 
 def peerless_bytes(share: float = 0.5) -> float:
     """Bytes that a GPU takes more in a group without peer access: the quantile `share`."""
+    from statistics import NormalDist
+
     return PEERLESS_BYTES * math.exp(PEERLESS_SD * NormalDist().inv_cdf(min(max(share, 0.001), 0.999)))
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +51,14 @@ class SystemPrompt:
 
 
 Content = TokenIds | BlockHashes | Grown | SystemPrompt
+
+
+@lru_cache(maxsize=64)
+def _ends_in(trace_block: int, block: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """[engine block] the trace block in which it ends, and its place there."""
+    k = np.arange(count, dtype=np.int64)
+    i = ((k + 1) * block - 1) // trace_block
+    return i, k - i * trace_block // block
 
 
 class BlockNamer:
@@ -109,9 +119,9 @@ class BlockNamer:
         for value in content.hashes:
             parent = self._name(self._hashes, (trace_block, parent, value), -(-trace_block // block))
             chain.append(parent)
-        k = np.arange(min(len(chain) * trace_block, prompt_tokens) // block, dtype=np.int64)
-        i = ((k + 1) * block - 1) // trace_block
-        return array("q", (np.frombuffer(chain, dtype=np.int64)[i] + k - i * trace_block // block).tobytes())
+        count = min(len(chain) * trace_block, prompt_tokens) // block
+        i, place = _ends_in(trace_block, block, 1 << count.bit_length())
+        return array("q", (np.frombuffer(chain, dtype=np.int64)[i[:count]] + place[:count]).tobytes())
 
     def _name(self, table: dict[Any, int], key: Hashable, names: int) -> int:
         """The name of a key, new with so many names where it is not in the table."""

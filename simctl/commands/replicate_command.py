@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from importlib.resources import files
 from typing import Any
 
 import click
 
+from sim.files import package_path
 from simctl.text.claims_text import VERDICTS, interval
 from simctl.text.layout import fill
 
@@ -52,5 +52,5 @@ def command(report: str, as_json: bool) -> None:
 
 def packaged() -> list[dict[str, Any]]:
     """The claims as `make rates` last worked them out (studies.replicated), in the order of the list."""
-    found: list[dict[str, Any]] = json.loads((files("scenarios") / "data" / "replicated.json").read_text(encoding="utf-8"))
+    found: list[dict[str, Any]] = json.loads(package_path("scenarios", "data", "replicated.json").read_text(encoding="utf-8"))
     return found

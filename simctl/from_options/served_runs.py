@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import UsageError
+from sim.files import package_path
 from simctl.from_options.logs import read_served_log, served_by
 
 if TYPE_CHECKING:
@@ -20,9 +21,7 @@ Progress = Callable[[int, int], None] | None
 
 
 def _packaged() -> dict[str, Path]:
-    from importlib.resources import files
-
-    root = Path(str(files("scenarios"))) / PACKAGED
+    root = package_path("scenarios", PACKAGED)
     return {f"{p.parent.name}/{p.stem}": p for p in sorted(root.glob("*/served_*.nc"))}
 
 

@@ -21,14 +21,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import click
 
 from sim.errors import UsageError
-from sim.files import text_of
+from sim.files import package_path, text_of
 from sim.rates.fingerprint import code_fingerprint, formula_fingerprint
 from sim.specs.hf_config import find_cached
 from sim.specs.lookup import did_you_mean, given_path
@@ -113,7 +112,7 @@ def load_scenario(
     """
     overrides = overrides or {}
     if not path.exists():
-        packaged = {file.stem: file for file in sorted(Path(str(files("scenarios"))).glob("*.yaml"))}
+        packaged = {file.stem: file for file in sorted(package_path("scenarios").glob("*.yaml"))}
         if path.name not in packaged:
             hint = did_you_mean(path.name, packaged)
             raise UsageError(f"{path}: no such scenario file{hint}; those of simctl: {', '.join(packaged)}")

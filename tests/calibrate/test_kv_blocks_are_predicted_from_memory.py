@@ -170,7 +170,7 @@ def test_a_start_that_does_not_say_of_which_model_is_refused(tmp_path, capsys):
 def test_what_is_written_is_read_back(learnt, tmp_path, monkeypatch):
     runs, fit, _ = learnt
     write(tmp_path / "memory.json", fit, runs)
-    monkeypatch.setattr("sim.study.memory.files", lambda _: tmp_path)
+    monkeypatch.setattr("sim.study.memory.package_path", lambda _, name: tmp_path / name)
     monkeypatch.setattr("sim.study.memory.OVERHEAD", "memory.json")
     packaged_overhead.cache_clear()
     try:
