@@ -62,7 +62,7 @@ class Took(NamedTuple):
 def took(command: list[str]) -> Took:
     """Run it. Exits with its last words where it fails."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(command, env=os.environ | {"HF_HUB_OFFLINE": "1"}, stdout=out, stderr=err)
+        process = subprocess.Popen(command, env=os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": ""}, stdout=out, stderr=err)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0), err.seek(0)

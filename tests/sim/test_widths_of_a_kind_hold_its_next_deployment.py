@@ -54,7 +54,7 @@ def test_without_any_measured_deployment_nothing_is_wider():
 
 
 def test_an_absent_file_says_what_writes_it(monkeypatch, tmp_path):
-    monkeypatch.setattr("sim.rates.kinds.files", lambda _: tmp_path)
+    monkeypatch.setattr("sim.rates.kinds.package_path", lambda _, name: tmp_path / name)
     packaged_seen.cache_clear()
     try:
         with pytest.raises(SimctlError, match=r"kinds.json: .*`python -m studies.kinds_seen OUT.json` writes it"):
