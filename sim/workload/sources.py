@@ -101,8 +101,9 @@ class TraceSource:
 
     def named_blocks(self) -> list[Sequence[int]]:
         """Names of every call's KV blocks; empty where no two calls begin alike."""
-        hashed = [each.hashes for each in self._trace.contents if isinstance(each, BlockHashes)]
-        if not self._unnamed and len(hashed) + self._trace.contents.count(None) == len(self._trace):
+        count = len(self._trace) - self._trace.contents.count(None)
+        hashed = [each.hashes for each in self._trace.contents if isinstance(each, BlockHashes)] if count else []
+        if not self._unnamed and len(hashed) == count:
             first = [each[0] for each in hashed if each]
             if len(set(first)) == len(first):
                 return []

@@ -79,7 +79,7 @@ def draw(spec: Synthetic, rng: np.random.Generator) -> Trace:
     system: Content | None = SystemPrompt("system", spec.prefix_tokens) if spec.prefix_tokens else None
     if spec.turns == 1 and max(inputs.max() + spec.prefix_tokens, outputs.max()) <= MAX_TOKENS:
         count = spec.num_prompts
-        none, ids = np.zeros(count), [str(i) for i in range(count)]
+        none, ids = np.zeros(count), list(map(str, range(count)))
         calls = Trace(none, inputs + spec.prefix_tokens, outputs, none, ids, [None] * count, array("q", bytes(8 * count)), [system] * count)
         return with_arrivals(calls, spec.rate_per_s, spec.burstiness, rng)
     builder = TraceBuilder("synthetic")
