@@ -190,12 +190,12 @@ class TraceBuilder:
             raise self.error(where, f"think time must be a finite time >= 0, got {think_s!r} s")
         if not (0.0 < cancel_s <= MAX_TIME_S or cancel_s == math.inf):
             raise self.error(where, f"a client gives up after a finite time above 0, got cancel_s {cancel_s!r} s")
+        texts = {"request_id": request_id, "session_id": session_id, "tenant": tenant, "model": model, "adapter": adapter}
+        for label, name in texts.items():
+            if name and ("\0" in name or (not name.isascii() and any("\ud800" <= each <= "\udfff" for each in name))):
+                raise self.error(where, f"{label} holds a NUL or half a surrogate pair, which no file can keep: {name[:40]!a}")
         if request_id is None:
             request_id = str(len(self))
-        texts = {"request_id": request_id, "session_id": session_id or "", "tenant": tenant, "model": model, "adapter": adapter}
-        for label, name in texts.items():
-            if "\0" in name or (not name.isascii() and any("\ud800" <= each <= "\udfff" for each in name)):
-                raise self.error(where, f"{label} holds a NUL or half a surrogate pair, which no file can keep: {name[:40]!a}")
         if request_id in self._seen:
             raise self.error(where, f"duplicate request id {request_id!r}")
         self._seen.add(request_id)
