@@ -82,24 +82,24 @@ def served_table(scores: list[Score]) -> str:
 
 def left_out_table(rows: list[Score]) -> str:
     """Errors and coverage of served loads by what was left out, one row each: all kinds of load together."""
-    shown = []
+    part_rows = []
     for part in dict.fromkeys(row["left_out"] for row in rows):
         here = {row["metric"]: row for row in rows if row["left_out"] == part and row["load"] == ALL}
         figures = (percent(float(here[m][figure]), d) for figure, d in (("median_abs", 1), ("coverage", 0)) for m in SHOWN)
-        shown.append((part, here["e2el_s"]["loads"], here["e2el_s"]["requests"], *figures))
+        part_rows.append((part, here["e2el_s"]["loads"], here["e2el_s"]["requests"], *figures))
     names = [METRICS[metric] for metric in SHOWN]
-    return table(("left out", "loads", "requests", *(f"{n}, %" for n in names), *(f"{n} in 90 %" for n in names)), shown)
+    return table(("left out", "loads", "requests", *(f"{n}, %" for n in names), *(f"{n} in 90 %" for n in names)), part_rows)
 
 
 def by_load_table(rows: list[Score]) -> str:
     """Shares of requests (%) inside their 90 % interval by what was left out and kind of load: of TTFT, of E2EL."""
     cells = {(row["left_out"], row["load"], row["metric"]): 100 * float(row["coverage"]) for row in rows}
     loads = [load for load in LOADS if any(key[1] == load for key in cells)]
-    shown = []
+    part_rows = []
     for part in dict.fromkeys(row["left_out"] for row in rows):
         found = ([cells.get((part, load, metric)) for metric in SHOWN] for load in loads)
-        shown.append((part, *("/".join(f"{v:.0f}" for v in pair if v is not None) for pair in found)))
-    return table(("left out", *loads), shown)
+        part_rows.append((part, *("/".join(f"{v:.0f}" for v in pair if v is not None) for pair in found)))
+    return table(("left out", *loads), part_rows)
 
 
 def tables() -> dict[str, str]:

@@ -103,10 +103,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peers", type=Path)
     parser.add_argument("--only", default="", metavar="TEXT")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else None
     print(f"{os.cpu_count()} cores, {cpu[1] if cpu else platform.processor()}; median of {RUNS} runs, one of 100,000 requests")
-    analytic = [str(asked.peers / "aiconfigurator"), "cli"]
+    analytic = [str(arguments.peers / "aiconfigurator"), "cli"]
     questions = {
         "16 clients": {
             "aiconfigurator estimate": [*analytic, "estimate", *ANALYTIC, "--batch-size", "16"],
@@ -119,7 +119,7 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as folder:
         for number, (load, (requests, rate, replicas, router, peer_router, shared)) in enumerate(LOADS.items()):
-            if asked.only not in load:
+            if arguments.only not in load:
                 continue
             trace, times = Path(folder) / f"{number}.jsonl", RUNS if requests <= 10_000 else 1
             write_trace(trace, requests, rate, shared)
@@ -136,10 +136,10 @@ def main() -> None:
                 "--draws",
                 "0",
             ]
-            peer = [str(asked.peers / "python"), "-c", REPLAY, str(trace), str(replicas), peer_router, str(BLOCK)]
+            peer = [str(arguments.peers / "python"), "-c", REPLAY, str(trace), str(replicas), peer_router, str(BLOCK)]
             compare(load, {"dynamo.replay": peer, "simctl, with ITL": ours, "simctl, without": [*ours, "--no-iterations"]}, times)
         for question, commands in questions.items():
-            if asked.only in question:
+            if arguments.only in question:
                 compare(question, commands)
 
 

@@ -81,18 +81,18 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--only", default="", metavar="TEXT")
     parser.add_argument("--curve", action="store_true")
-    asked = parser.parse_args()
-    if asked.curve:
-        curves(asked.plain, asked.only)
+    arguments = parser.parse_args()
+    if arguments.curve:
+        curves(arguments.plain, arguments.only)
         return
     print(f"{'case':42} {'CPU s':>7} {'scaled':>7} {'bar':>5} {'MB':>6}")
     for name, options, bar, plain_bar in CASES:
-        if asked.only not in name:
+        if arguments.only not in name:
             continue
         before = additions_s()
-        took, memory = measure(options, asked.plain)
+        took, memory = measure(options, arguments.plain)
         scaled = took * 2 * REFERENCE_S / (before + additions_s())
-        limit = plain_bar if asked.plain else bar
+        limit = plain_bar if arguments.plain else bar
         verdict = "" if limit is None else "met" if scaled <= limit else "MISSED"
         print(f"{name:42} {took:7.2f} {scaled:7.2f} {limit or '-':>5} {memory:6.0f}  {verdict}", flush=True)
 

@@ -27,7 +27,7 @@ report: [p99_ttft_ms]
 """
 
 
-def empty(asked: Any) -> Any:
+def empty(tasks: Any) -> Any:
     """A cell that takes no time, with a question and an answer of the usual size."""
     return FIGURES
 
@@ -38,11 +38,11 @@ def overhead() -> None:
     from sim.sweeps.executor import outcomes
     from simctl.from_options.dask_workers import dask_pool
 
-    asked = {place: ("simulate", {f"option-{i}": "value" for i in range(12)}, "0" * 64) for place in range(CELLS)}
+    tasks = {place: ("simulate", {f"option-{i}": "value" for i in range(12)}, "0" * 64) for place in range(CELLS)}
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster:
         for _ in range(2):  # the first time warms up
             began, cpu = time.perf_counter(), time.process_time()
-            list(outcomes(asked, empty, partial(dask_pool, cluster.scheduler_address, 2)))
+            list(outcomes(tasks, empty, partial(dask_pool, cluster.scheduler_address, 2)))
             wall_ms, cpu_ms = 1e3 * (time.perf_counter() - began) / CELLS, 1e3 * (time.process_time() - cpu) / CELLS
     print(f"overhead per cell, {CELLS} empty cells on 2 workers: {cpu_ms:.2f} ms CPU of scheduler and client, {wall_ms:.2f} ms in all")
     print(f"=> one scheduler hands out {1e3 / cpu_ms:.0f} cells/s: 1,000 workers are busy with cells of {cpu_ms:.2g} s or more")

@@ -63,10 +63,10 @@ def measured_runs() -> dict[str, list[str]]:
     return {"measured": names["h100"] + names["h200"], "checked": names["unseen"]}
 
 
-def status(engine: str, asked: dict[str, Any], mark: str, runs: dict[str, list[str]]) -> str:
+def status(engine: str, fields: dict[str, Any], mark: str, runs: dict[str, list[str]]) -> str:
     """Whether an engine takes what is asked for, and what stands behind the answer."""
     try:
-        d = Deployment.of(**{"model": "Llama-3.1-8B", "gpu": "H100", "engine": engine} | asked)
+        d = Deployment.of(**{"model": "Llama-3.1-8B", "gpu": "H100", "engine": engine} | fields)
         make_scheduler(plan_engine(d)[0])
     except (UsageError, SimctlError):
         return "refused"
@@ -83,7 +83,7 @@ def page() -> str:
     unread = unread_architectures()
     share = f"{len(architectures) - len(unread)} of the {len(architectures)} text architectures of vLLM {version}"
     runs = measured_runs()
-    features = [f"| {name} | {' | '.join(status(engine, *asked, runs) for engine in ENGINES)} |" for name, asked in FEATURES.items()]
+    features = [f"| {name} | {' | '.join(status(engine, *fields, runs) for engine in ENGINES)} |" for name, fields in FEATURES.items()]
     formats = [f"| `{name}` | {says} |" for name, (_, _, says) in FORMATS.items()]
     return "\n".join(
         [

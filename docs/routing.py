@@ -114,10 +114,10 @@ def _change(mine: Sequence[dict[str, float]], other: Sequence[dict[str, float]])
 
 def main() -> None:
     """Run, and print the table."""
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--seeds", type=int, default=30)
-    asked.add_argument("--write", action="store_true")
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
     with ProcessPoolExecutor(cores(), mp_context=get_context("spawn"), initializer=end_with_parent) as workers:
         found = list(workers.map(of_seed, range(given.seeds)))
     text, used = "\n".join(table(found)), resource.getrusage(resource.RUSAGE_CHILDREN)

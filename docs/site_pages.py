@@ -124,12 +124,12 @@ def cli_reference() -> str:
 
 def help_text(command: click.Command) -> str:
     """The help of a command as Markdown; a paragraph that click must not wrap is a code block."""
-    shown = []
+    parts = []
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         verbatim = "\b\n" in paragraph
         body = paragraph.replace("\b\n", "").strip("\n")
-        shown.append(f"```text\n{body}\n```" if verbatim else escaped(" ".join(body.split())))
-    return "\n\n".join(shown)
+        parts.append(f"```text\n{body}\n```" if verbatim else escaped(" ".join(body.split())))
+    return "\n\n".join(parts)
 
 
 def option_text(option: click.Option, context: click.Context) -> str:

@@ -22,7 +22,7 @@ CHUNKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 OFFSETS = (4096, 16384, 65536, 112000)
 PACKS = ((4, 512), (16, 128), (64, 32), (8, 1024), (2, 4096), (3, 700))
 # What tables say of a cell: column, long name, unit.
-ASKED = {
+REQUESTED = {
     "batch": ("decoding sequences asked for", "1"),
     "context_tokens": ("cached tokens of each at the start, mean", "tokens"),
     "context_sd_tokens": ("standard deviation of them over the sequences", "tokens"),

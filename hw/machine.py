@@ -49,21 +49,21 @@ CLOCKS = {
 }
 
 
-def resolve_device(asked: str) -> str:
+def resolve_device(requested: str) -> str:
     """ "cuda" or "cpu" from auto|cpu|cuda. Raises UsageError when CUDA is asked for and absent, or torch is missing."""
-    if asked not in ("auto", "cpu", "cuda"):
-        raise UsageError(f"unknown device {asked!r}; known: auto, cpu, cuda")
-    if asked == "cpu":
+    if requested not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"unknown device {requested!r}; known: auto, cpu, cuda")
+    if requested == "cpu":
         return "cpu"
     if importlib.util.find_spec("torch") is None:
-        if asked == "cuda":
+        if requested == "cuda":
             raise UsageError(f"--hw cuda needs torch: {install_hint('gpu')}")
         return "cpu"
     import torch
 
     if torch.cuda.is_available():
         return "cuda"
-    if asked == "cuda":
+    if requested == "cuda":
         raise UsageError("--hw cuda: torch sees no CUDA device on this machine (try --hw cpu)")
     return "cpu"
 

@@ -15,8 +15,8 @@ def install_hint(extra: str) -> str:
     if (ROOT / "pyproject.toml").is_file():
         return f"pip install -e {shlex.quote(f'{ROOT}[{extra}]')}"
     try:
-        asked = importlib.metadata.requires(DISTRIBUTION) or []
+        requirements = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
-        asked = []
-    named = [part.partition(";")[0].strip() for part in asked if f'extra == "{extra}"' in part.replace("'", '"')]
+        requirements = []
+    named = [part.partition(";")[0].strip() for part in requirements if f'extra == "{extra}"' in part.replace("'", '"')]
     return f"pip install {shlex.join(named)}" if named else f"pip install '{DISTRIBUTION}[{extra}]'"

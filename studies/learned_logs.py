@@ -76,17 +76,17 @@ def _row(run: ServedRun, load: Any, served: ServedRates, draws: int) -> dict[str
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Share of all requests inside by metric, before and after; loads that learning made wider; the median ratio of widths."""
-    told: dict[str, Any] = {}
+    pool: dict[str, Any] = {}
     for metric in METRICS:
         here = [row for row in rows if row["metric"] == metric]
         total = sum(row["requests"] for row in here)
         for name in ("held_before", "held"):
-            told.setdefault(name, {})[metric] = sum(row[name] * row["requests"] for row in here) / total
+            pool.setdefault(name, {})[metric] = sum(row[name] * row["requests"] for row in here) / total
     ratios = [np.log(row["width"]) / np.log(row["width_before"]) for row in rows]
-    told["narrower"] = float(np.median(ratios))
-    told["wider"] = [f"{row['run']} {row['load']} {row['metric']}" for row in rows if row["width"] > row["width_before"] * WIDER]
-    told["runs_below"] = sorted({f"{r['run']} on {r['gpu']}" for r in rows if r["held"] < HELD})
-    return told
+    pool["narrower"] = float(np.median(ratios))
+    pool["wider"] = [f"{row['run']} {row['load']} {row['metric']}" for row in rows if row["width"] > row["width_before"] * WIDER]
+    pool["runs_below"] = sorted({f"{r['run']} on {r['gpu']}" for r in rows if r["held"] < HELD})
+    return pool
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -101,9 +101,9 @@ def main(arguments: Sequence[str]) -> int:
             found = list(judged(read_served(resolved(Path(name))), Settings(draws=600, chains=4), args.draws, Path(folder)))
             rows += found
             print(f"{name}: {len(found)} scores", file=sys.stderr)
-    told = summary(rows)
+    pool = summary(rows)
     if args.json:
-        print(json.dumps({"rows": rows, "summary": told}, indent=1))
+        print(json.dumps({"rows": rows, "summary": pool}, indent=1))
         return 0
     cells = [
         (row["run"], row["gpu"], row["load"], row["metric"].removesuffix("_s").upper(), row["requests"],
@@ -113,9 +113,9 @@ def main(arguments: Sequence[str]) -> int:
     print(table(("run", "gpu", "load", "metric", "n", "in 90 %", "learnt", "95%/5%", "learnt"), cells))
     for metric in METRICS:
         print(
-            f"{metric.removesuffix('_s').upper()}: {told['held_before'][metric]:.0%} in their 90 % before, {told['held'][metric]:.0%} after"
+            f"{metric.removesuffix('_s').upper()}: {pool['held_before'][metric]:.0%} in their 90 % before, {pool['held'][metric]:.0%} after"
         )
-    print(f"widths after over before (log): median {told['narrower']:.2f}; wider: {', '.join(told['wider']) or 'none'}")
+    print(f"widths after over before (log): median {pool['narrower']:.2f}; wider: {', '.join(pool['wider']) or 'none'}")
     return 0
 
 

@@ -115,7 +115,7 @@ def main(
     """Predict what `--suite served` sends with the same words: from the packaged rates and serving overhead alone."""
     sheet = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
     sheet.writeheader()
-    asked = tuple(float(rate) for rate in rates.split(","))
+    rates_per_s = tuple(float(rate) for rate in rates.split(","))
     speed = None if host_scale is None else HostSpeed.of(host_scale)
     words = " ".join(FLAGS.get(word, word) if engine == "sglang" else word for word in (LIMITS + engine_args).split())
     limits, parallel = limits_of_flags(words, SHARE, engine), parallel_of_flags(engine_args)
@@ -128,7 +128,7 @@ def main(
         d = Deployment(spec_from_config(config, name, "shape"), get_gpu(gpu), precision, tp, limits, parallel=parallel)
         if pool := whole_flag(engine_args, "kv-cache-memory-bytes"):
             d = replace(d, limits=replace(limits, num_gpu_blocks=blocks_in(d, pool)))
-        for load in loads(config["vocab_size"], asked, experiments):
+        for load in loads(config["vocab_size"], rates_per_s, experiments):
             sheet.writerows(predicted(d, load, draws, speed, shared_read, replicas=replicas, prefill=prefill, engine_args=said))
             sys.stdout.flush()
 

@@ -33,9 +33,9 @@ def run(out: Path | None, draws: int, chains: int, seed: int, as_json: bool) -> 
     rows, rng = [], np.random.default_rng([seed, 95])
     for t in evidence.trials:
         recall = model.predict(t.model, t.haystack, t.context_tokens, t.k_blocks)
-        low, middle, high = np.quantile(rng.binomial(t.trials, recall) / t.trials, [0.05, 0.5, 0.95])
+        low, median, high = np.quantile(rng.binomial(t.trials, recall) / t.trials, [0.05, 0.5, 0.95])
         rows.append({"model": t.model, "haystack": t.haystack, "context_tokens": t.context_tokens, "k_blocks": t.k_blocks,
-                     "trials": int(t.trials), "observed": t.successes / t.trials, "median": middle, "low": low, "high": high})  # fmt: skip
+                     "trials": int(t.trials), "observed": t.successes / t.trials, "median": median, "low": low, "high": high})  # fmt: skip
     scalars = {
         n: np.quantile(model.scalars[n], [0.05, 0.5, 0.95]).tolist() for n in ("context_slope", "cell_sd", "haystack_sd", "model_sd")
     }
@@ -63,8 +63,8 @@ def _show(rows: list[dict[str, Any]], scalars: dict[str, list[float]]) -> None:
     ]  # fmt: skip
     for line in aligned(("model", "haystack", "ctx", "k", "n", "found", "n more trials there"), lines, left=7, gap=1):
         click.echo(line)
-    for name, (low, middle, high) in scalars.items():
-        click.echo(f"{name} {middle:.2f} [{low:.2f}-{high:.2f}]")
+    for name, (low, median, high) in scalars.items():
+        click.echo(f"{name} {median:.2f} [{low:.2f}-{high:.2f}]")
 
 
 @program("studies.recall")

@@ -29,7 +29,7 @@ from calibrate.served.overhead import launching_as_logged
 from calibrate.served.replay import replay
 from calibrate.served.runs import ServedRun
 from calibrate.steps.gpu_priors import like, starting_priors
-from calibrate.steps.random_rates import medians, shown, value
+from calibrate.steps.random_rates import identified, medians, value
 from sim.cost.batch import mixed_batch
 from sim.cost.rates import UNITS, RateDraws, Rates
 from sim.cost.work import Work, iteration_work
@@ -85,9 +85,9 @@ def served_priors(run: ServedRun, datasheet: bool = False, log: ServedLog | None
     in_process, packaged = rates_for(run.gpu, run.precision, tp=run.tp), packaged_overhead()
     if datasheet or packaged is None or not in_process.source.stepped:
         return declared, start.basis
-    shown = packaged.elsewhere(None)
-    shown = shown if log is None else launching_as_logged(run, log.experiment, shown, in_process)
-    rates, _ = as_served(in_process, shown)
+    overhead = packaged.elsewhere(None)
+    overhead = overhead if log is None else launching_as_logged(run, log.experiment, overhead, in_process)
+    rates, _ = as_served(in_process, overhead)
     draws = {name: np.asarray(getattr(rates.draws, name), dtype=float) for name in UNITS}
     return {name: like(draws[name], declared[name].upper, 0.0, rates.sources[name]) for name in UNITS}, rates.summary
 
@@ -96,7 +96,7 @@ def learn_rates(
     run: ServedRun, log: ServedLog, priors: Mapping[str, Prior], settings: Settings, progress: Callable[[str], None] = lambda _: None
 ) -> Learnt:
     """Posterior of the rates given the log. Raises SimctlError when its workload cannot be simulated at the priors."""
-    free = shown_rates(run, log, priors)
+    free = identified_rates(run, log, priors)
     rng = np.random.default_rng([settings.seed, 90])
     groups, metric = grouping(log)
     observed = statistics(log.experiment.ttft_s, log.experiment.tpot_s, groups, metric)
@@ -131,7 +131,7 @@ def learn_rates(
     )
 
 
-def shown_rates(run: ServedRun, log: ServedLog, priors: Mapping[str, Prior]) -> tuple[str, ...]:
+def identified_rates(run: ServedRun, log: ServedLog, priors: Mapping[str, Prior]) -> tuple[str, ...]:
     """Rates that iterations of this workload show: decodes, and prompts alone and beside them, from the short, of which the host's launches
     are most, to the long. The fixed cost is always one of them: small as it is where it is known, a slower host's is not.
     """
@@ -140,7 +140,7 @@ def shown_rates(run: ServedRun, log: ServedLog, priors: Mapping[str, Prior]) -> 
     contexts, chunks = 32 * [prompt, prompt + output], [(n, n, 1.0) for n in (prompt, 8192.0)]
     shapes = [mixed_batch(run.model, *each) for each in ((contexts, []), ([], chunks[:1]), ([], [(short, short, 1.0)]), (contexts, chunks))]
     works = [iteration_work(run.model, shape, run.precision, tp=run.tp, gpu=run.gpu) for shape in shapes]
-    found = shown(Work(*map(np.array, zip(*works, strict=True))), medians(priors))
+    found = identified(Work(*map(np.array, zip(*works, strict=True))), medians(priors))
     return tuple(name for name in UNITS if name in found or name == "c0_s")
 
 

@@ -43,10 +43,10 @@ def limits_of_flags(flags: str, lora_share: float = 1.0, engine: str = "vllm") -
     requests ask for one. UsageError where one is not a number.
     """
     if engine == "sglang":  # a page is a token, and the suite's requests say that they ignore the end of a text
-        told: dict[str, Any] = {name: value for name, flag in SGLANG.items() if (value := whole_flag(flags, flag)) is not None}
-        told |= {"enforce_eager": "--disable-cuda-graph" in flags, "enable_prefix_caching": "--disable-radix-cache" not in flags}
+        limits: dict[str, Any] = {name: value for name, flag in SGLANG.items() if (value := whole_flag(flags, flag)) is not None}
+        limits |= {"enforce_eager": "--disable-cuda-graph" in flags, "enable_prefix_caching": "--disable-radix-cache" not in flags}
         share = _number(flags, "mem-fraction-static")
-        return Limits(engine, gpu_memory_utilization=share, options={"ignore_eos": True}, **{"block_size": 1, **told})
+        return Limits(engine, gpu_memory_utilization=share, options={"ignore_eos": True}, **{"block_size": 1, **limits})
     names = VLLM
     chosen: dict[str, Any] = {name: value for name, flag in names.items() if (value := whole_flag(flags, flag)) is not None}
     chosen["gpu_memory_utilization"] = _number(flags, "gpu-memory-utilization")

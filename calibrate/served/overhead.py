@@ -33,7 +33,7 @@ from sim.rates.provenance import Origin, Provenance
 from sim.rates.serving import (
     LAUNCHING,
     MIN_C0_S,
-    SHOWN,
+    PARTLY_EXPOSED,
     HostRates,
     ServingOverhead,
     as_served,
@@ -75,7 +75,7 @@ def as_learnt(rates: RateDraws) -> ServedRates:
     known, host = packaged_overhead(), as_served(rates)[1]
     if known is None:
         raise UsageError("no packaged serving overhead: nothing says how single requests scatter")
-    kept: dict[str, Any] = {"hidden_c0_s": 0.0, "hidden_c0_sd_s": 0.0, "shown": 1.0, "launch": 1.0, "launch_sd": 0.0}
+    kept: dict[str, Any] = {"hidden_c0_s": 0.0, "hidden_c0_sd_s": 0.0, "exposed_share": 1.0, "launch": 1.0, "launch_sd": 0.0}
     kept |= {name: getattr(host, name) for name in LATENCIES}
     return ServedRates(rates, host, replace(known, **kept, learnt_on=rates.summary), ())
 
@@ -88,17 +88,17 @@ def fit_overhead(run: ServedRun, in_process: RateDraws, low: Sequence[Experiment
     for count in (len(e.ttft_s) for e in low):
         if count < LEAST_REQUESTS:
             raise UsageError(f"{low[0].name}: {count} requests are too few to fit a serving overhead to: fewer than {LEAST_REQUESTS}")
-    in_process = in_process.at_middle_host()  # this run's own is about to be learnt
+    in_process = in_process.at_median_host()  # this run's own is about to be learnt
     rungs = [e for e in ladder if np.isfinite(e.window_step_s) and e.clients > 0]
     rungs = rungs if len(rungs) > 1 else []
     overlaps = plan_engine(run.deployment)[0].overlaps
-    rates, shown, run_noise = in_process, 0.0 if overlaps else 1.0, 0.0
-    at_draws = np.full(rates.count, shown)
+    rates, exposed_share, run_noise = in_process, 0.0 if overlaps else 1.0, 0.0
+    at_draws = np.full(rates.count, exposed_share)
     if rungs:
-        rates, shown, at_draws = _from_windows(run, in_process, rungs)
+        rates, exposed_share, at_draws = _from_windows(run, in_process, rungs)
         if in_process.error is not None:  # windows pin decode iterations alone: of others the grids say how far off the formula is
             run_noise = robust_sd(np.log(in_process.error))
-    rates = scaled(rates, SHOWN, shown, at_draws, f"{100 * shown:.0f} % of it shows when served")
+    rates = scaled(rates, PARTLY_EXPOSED, exposed_share, at_draws, f"{100 * exposed_share:.0f} % of it shows when served")
     work = hidden_work(in_process.point, rates.point)
     source = Provenance(Origin.SERVED, f"fitted to {low[0].name}", run.gpu.name)
     host = HostRates(request_s=0.0, serial_s=SERIAL_S, token_s=TOKEN_S, source=source, work=work)
@@ -114,7 +114,7 @@ def fit_overhead(run: ServedRun, in_process: RateDraws, low: Sequence[Experiment
         engine=run.engine,
         hidden_c0_s=float(in_process.point.c0_s - rates.point.c0_s),
         hidden_c0_sd_s=HOSTS_HIDDEN_SD_S,
-        shown=shown,
+        exposed_share=exposed_share,
         launch=launch,
         launch_sd=float(np.hypot(launch_sd, HOSTS_SD)),  # another run is another host
         request_s=host.request_s,
@@ -134,7 +134,7 @@ def fit_to_log(run: ServedRun, in_process: RateDraws, prior: ServingOverhead, pa
     """An overhead fitted elsewhere, its fixed cost and latency per request refitted to a part of a log's requests, all replayed, and its
     launches to the gaps between their tokens where the log has them.
     """
-    (log,), here = run.experiments, in_process.at_middle_host()
+    (log,), here = run.experiments, in_process.at_median_host()
     prior = launching_as_logged(run, log.part(part, "first"), prior, here)
     start = transferred(prior, here)
     rates, host = _closed(run, in_process, start.rates, start.host, (log,), part=part)
@@ -180,10 +180,10 @@ def _from_windows(run: ServedRun, rates: RateDraws, rungs: Sequence[Experiment])
         target = 1 - np.broadcast_to(rest, (len(n), len(c_seq))) / windows[:, None]
         return least_squares(np.broadcast_to(1 / windows[:, None], target.shape), n[:, None] * c_seq / windows[:, None], target)
 
-    (c0, shown), (c0_draws, at_draws) = solved(rates.point), solved(rates.draws)
+    (c0, exposed_share), (c0_draws, at_draws) = solved(rates.point), solved(rates.draws)
     fitted = with_c0(rates, float(c0[0]), c0_draws, Provenance(Origin.SERVED, "true-decode windows as served"))
     # a draw whose own per-sequence cost is too low shows more than all of it: cut at one, its cost as served would be wrong
-    share = min(float(shown[0]), 1.0)
+    share = min(float(exposed_share[0]), 1.0)
     return replace(fitted, source=rates.source.after(f"serving overhead from {len(rungs)} decode windows")), share, at_draws
 
 

@@ -11,7 +11,7 @@ from calibrate.served.runs import Experiment, ServedRun, tpot
 from sim.cost.rates import RateDraws
 from sim.rates.serving import HostRates
 from sim.results.record import RunRecord
-from sim.study.simulate import requests_of, spread
+from sim.study.simulate import chosen_draws, requests_of
 from sim.study.studied import Study
 from sim.workload.workload import Workload
 
@@ -59,7 +59,7 @@ def replay(run: ServedRun, experiment: Experiment, rates: RateDraws, host: HostR
     clients; every other request is sent when it really was.
     """
     study = study_of(run, experiment, rates, host)
-    rows = [_columns(record) for record in requests_of(study, spread(study, draws) or [None])]
+    rows = [_columns(record) for record in requests_of(study, chosen_draws(study, draws) or [None])]
     return Prediction({name: np.array([row[i] for row in rows]) for i, name in enumerate(METRICS)}, rows[0][3])
 
 

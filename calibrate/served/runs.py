@@ -177,8 +177,8 @@ def read_served(path: Path, gpu: GpuSpec | None = None, given: Deployment | None
         prefill=int(attrs.get("plan_prefill_replicas", 0)),
         parallel=parallel_of_flags(flags),
     )
-    if engine == "sglang" and (told := whole_number(attrs, "plan_kv_tokens", 0, path)):
-        run = replace(run, limits=replace(run.limits, num_gpu_blocks=told // run.limits.block_size))
+    if engine == "sglang" and (kv_tokens := whole_number(attrs, "plan_kv_tokens", 0, path)):
+        run = replace(run, limits=replace(run.limits, num_gpu_blocks=kv_tokens // run.limits.block_size))
     pool = whole_flag(flags, "kv-cache-memory-bytes")
     if pool is None or run.limits.num_gpu_blocks is not None or run.model.state_layers:
         return run

@@ -46,30 +46,30 @@ class ValidationReport:
     notes: tuple[str, ...]
 
 
-def validate(run: ServedRun, asked: ValidationSettings) -> ValidationReport:
+def validate(run: ServedRun, settings: ValidationSettings) -> ValidationReport:
     """Fit, replay, score. Raises UsageError where there is nothing to learn from or nothing is left to score."""
-    given = asked.overhead
-    if asked.posterior is not None and (known := _rates(run, asked, asked.draws)).host_request_s is not None:
-        if given is not None or asked.transferred:
-            raise UsageError(f"{asked.posterior}: its rates were learnt as served: no serving overhead is applied to them a second time")
+    given = settings.overhead
+    if settings.posterior is not None and (known := _rates(run, settings, settings.draws)).host_request_s is not None:
+        if given is not None or settings.transferred:
+            raise UsageError(f"{settings.posterior}: its rates were learnt as served: no serving overhead is applied to them a second time")
         served = as_learnt(known)
-        pairs = [(e, replay(run, e, served.rates, served.host, draws=asked.draws)) for e in run.experiments]
+        pairs = [(e, replay(run, e, served.rates, served.host, draws=settings.draws)) for e in run.experiments]
         return _report(run, served, pairs, ("rates as served, from the posterior: nothing is fitted to the run",))
-    if given is None and (asked.transferred or all(e.kind == "burst" for e in run.experiments)):
+    if given is None and (settings.transferred or all(e.kind == "burst" for e in run.experiments)):
         given = packaged_overhead((run.gpu.name, run.name), run.limits.engine)  # of other hosts
     if given is None and len(run.experiments) == 1:
-        return _log(run, asked)
+        return _log(run, settings)
     if given is not None:
-        served = transferred(given, _rates(run, asked, max(RATE_DRAWS, asked.draws)))
+        served = transferred(given, _rates(run, settings, max(RATE_DRAWS, settings.draws)))
         scored = [e for e in run.experiments if e.kind != "ladder"]
     else:
         low = low_load(run)
         rungs = [e for e in run.experiments if e.kind == "ladder"]
-        served = fit_overhead(run, _rates(run, asked, max(RATE_DRAWS, asked.draws)), low, rungs)
+        served = fit_overhead(run, _rates(run, settings, max(RATE_DRAWS, settings.draws)), low, rungs)
         scored = [e for e in run.experiments if not any(e is learnt for learnt in (*low, *rungs))]
     if not scored:
         raise UsageError(f"{run.name}: nothing is left to score")
-    pairs = [(e, replay(run, e, served.rates, served.host, draws=asked.draws)) for e in scored]
+    pairs = [(e, replay(run, e, served.rates, served.host, draws=settings.draws)) for e in scored]
     return _report(run, served, pairs)
 
 
@@ -82,8 +82,8 @@ def _report(
     return ValidationReport(run, served, pairs, scores, apart, (*run.notes, *notes))
 
 
-def _rates(run: ServedRun, asked: ValidationSettings, draws: int) -> RateDraws:
-    return asked.rates or load_rates(run.deployment, posterior=asked.posterior, draws=draws)
+def _rates(run: ServedRun, settings: ValidationSettings, draws: int) -> RateDraws:
+    return settings.rates or load_rates(run.deployment, posterior=settings.posterior, draws=draws)
 
 
 def low_load(run: ServedRun) -> list[Experiment]:
@@ -95,21 +95,21 @@ def low_load(run: ServedRun) -> list[Experiment]:
     return replicates_of(min(opens, key=lambda e: len(e.arrival_s) / max(1e-9, float(np.ptp(e.arrival_s)))), run.experiments)
 
 
-def _log(run: ServedRun, asked: ValidationSettings) -> ValidationReport:
+def _log(run: ServedRun, settings: ValidationSettings) -> ValidationReport:
     """A log: its first part is learnt from, all of it replayed. What was learnt is used where it predicts a second part better than the
     packaged overhead does; only the rest after both is scored.
     """
     (log,), packaged = run.experiments, packaged_overhead(engine=run.limits.engine)
-    first, last = learnt_part(log, asked.learn_from, asked.skip)
-    in_process = _rates(run, asked, max(RATE_DRAWS, asked.draws))
+    first, last = learnt_part(log, settings.learn_from, settings.skip)
+    in_process = _rates(run, settings, max(RATE_DRAWS, settings.draws))
     if packaged is None or not in_process.source.stepped:
         whole = slice(first, last)
         run_of_part = replace(run, experiments=(log.part(whole, "first"),))
         own = fit_overhead(run_of_part, in_process, run_of_part.experiments, ())
-        seen = replay(run, log, own.rates, own.host, draws=asked.draws)
+        seen = replay(run, log, own.rates, own.host, draws=settings.draws)
         return _report(run, own, [_of_part(log, seen, slice(last, None))])
     choices = [fit_to_log(run, in_process, packaged, slice(first, last)), transferred(packaged, in_process)]
-    replays = [replay(run, log, served.rates, served.host, draws=asked.draws) for served in choices]
+    replays = [replay(run, log, served.rates, served.host, draws=settings.draws) for served in choices]
     judged = judging_part(log, first, last)
     fitted, given = (
         sum(s.median_abs / BOUNDS[s.metric] for s in _report(run, served, [_of_part(log, seen, judged)]).scores if s.metric in METRICS)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from calibrate.sampling import Compiled, Diagnostics, Settings, judge
 from calibrate.steps.held_out import other_host_sd
 from calibrate.steps.iterations import KINDS, StepCells, check_enough
-from calibrate.steps.laplace import Laplace, laplace, spread_of_hosts
+from calibrate.steps.laplace import Laplace, host_log_sd, laplace
 from calibrate.steps.noise import with_hosts_of_visits
 from calibrate.steps.random_rates import medians, prior_draws
 from calibrate.steps.step_model import log_times, step_model
@@ -50,7 +50,7 @@ class StepFit:
         check_enough(cells)
         check_one_unit(cells, priors)
         self.cells, self.priors, self.settings = with_hosts_of_visits(cells, priors), priors, settings
-        self.host_sd = spread_of_hosts(self.cells, priors) if host_sd is None else host_sd
+        self.host_sd = host_log_sd(self.cells, priors) if host_sd is None else host_sd
         self.model = step_model(self.cells, priors, self.host_sd)
 
     @cached_property

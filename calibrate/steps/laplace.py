@@ -25,7 +25,7 @@ STEPS, ENOUGH, FARTHEST = 60, 1e-3, 2.0  # steps of Fisher scoring, the size of 
 DIFFERENCE, LEAST_CURVATURE = 1e-4, 0.1  # in standard scores; of the prior's own curvature
 # Log standard deviation of hosts, typical of the H100's runs (a test holds it), and how many runs' worth that is to any set of runs.
 HOST_SD, HOSTS_BEFORE = 0.17, 4.0
-ROUNDS_OF_SPREAD = 5
+HOST_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ def fitted(cells: StepCells, priors: Mapping[str, Prior], host_sd: float = HOST_
     return laplace(step_model(cells, priors, host_sd, **more))
 
 
-def spread_of_hosts(cells: StepCells, priors: Mapping[str, Prior]) -> float:
+def host_log_sd(cells: StepCells, priors: Mapping[str, Prior]) -> float:
     """Log standard deviation of the hosts of these runs, pooled with HOST_SD as if that were of HOSTS_BEFORE runs more."""
     sd = HOST_SD
-    for _ in range(ROUNDS_OF_SPREAD if cells.run_names() else 0):
+    for _ in range(HOST_ROUNDS if cells.run_names() else 0):
         found = fitted(cells, priors, sd)
         hosts, root = found.model.parts[1], found.model.host_root
         squares = np.square(np.log(found.hosts)) + np.diag(root @ found.covariance[hosts, hosts] @ root.T)

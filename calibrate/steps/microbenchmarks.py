@@ -20,7 +20,7 @@ from calibrate.steps.fit import Posterior
 from calibrate.steps.grid_cells import repeat_sd
 from calibrate.steps.iterations import FIELDS, StepCells, concatenate, make_cells
 from calibrate.steps.laplace import fitted
-from calibrate.steps.random_rates import medians, shown
+from calibrate.steps.random_rates import identified, medians
 from sim.cost.batch import decode_batch
 from sim.cost.rates import Rates
 from sim.cost.work import Work, iteration_work
@@ -75,7 +75,7 @@ def packaged_microbenchmarks(gpu: GpuSpec) -> dict[str, StepCells]:
 def learn(kind: str, cells: StepCells, priors: Mapping[str, Prior], seed: int) -> Microbenchmark:
     """Rates of one kind."""
     weak = {name: replace(priors[name], sigma=max(priors[name].sigma, WEAK_SD)) for name in WEAK}
-    taken = shown(cells.as_work(), medians(priors), RATES[kind])
+    taken = identified(cells.as_work(), medians(priors), RATES[kind])
     draws, _, _ = fitted(cells, {**priors, **weak}).draws(DRAWS, np.random.default_rng([seed, 6]))
     return Microbenchmark(draws, cells, taken, f"learnt from {len(cells)} {WHAT[kind]}")
 

@@ -20,10 +20,10 @@ from sim.specs.precision import Precision
 Array = NDArray[np.float64]
 # Weights and KV cross the same memory: most of what is unknown about one is unknown about the other.
 SHARED_MEMORY = 0.8
-SHOWN = 0.01  # share by which twice the rate must move the time of some cell, or nothing is learnt of it
+LEAST_EFFECT = 0.01  # share by which twice the rate must move the time of some cell, or nothing is learnt of it
 # What iterations of an engine on one GPU, in packaged grids, do not show; they show the other rates.
-NOT_SHOWN = ("beta_state", "c1_s", "c1_unit_s", "link_bytes_per_s", "gather_s", "comm_bytes_per_s", "comm_latency_s")
-BY_ENGINES = tuple(name for name in UNITS if name not in NOT_SHOWN)
+NOT_BY_ENGINES = ("beta_state", "c1_s", "c1_unit_s", "link_bytes_per_s", "gather_s", "comm_bytes_per_s", "comm_latency_s")
+BY_ENGINES = tuple(name for name in UNITS if name not in NOT_BY_ENGINES)
 # The declared prior of host costs stands for one published stack; engines differ by more than it allows.
 IN_PROCESS = {"c0_s": (1.2e-3, 0.8), "c_seq_s": (24e-6, 0.8), "c_prefill_s": (1.0e-3, 1.0)}  # median, log standard deviation
 
@@ -84,7 +84,7 @@ def medians(priors: Mapping[str, Prior]) -> Rates:
     return Rates(**{name: priors[name].median for name in UNITS})
 
 
-def shown(work: Work, rates: Rates, among: Collection[str] = tuple(UNITS)) -> tuple[str, ...]:
+def identified(work: Work, rates: Rates, among: Collection[str] = tuple(UNITS)) -> tuple[str, ...]:
     """Rates on which the time of some iteration depends, in the formula's order. `work` of floats or arrays, `rates` of floats."""
     plain = np.log(step_time_s(work, rates, np))
 
@@ -92,4 +92,4 @@ def shown(work: Work, rates: Rates, among: Collection[str] = tuple(UNITS)) -> tu
         doubled = replace(rates, **{name: 2.0 * getattr(rates, name)})
         return float(np.max(np.abs(np.log(step_time_s(work, doubled, np)) - plain)))
 
-    return tuple(name for name in UNITS if name in among and moved(name) > SHOWN)
+    return tuple(name for name in UNITS if name in among and moved(name) > LEAST_EFFECT)

@@ -25,7 +25,7 @@ from calibrate import backend
 from calibrate.steps.distinct import distinct
 from calibrate.steps.dual import Dual, DualNamespace
 from calibrate.steps.iterations import FIELDS, KINDS, StepCells, machines_of
-from calibrate.steps.random_rates import log_slope, medians, score_root, shown, value
+from calibrate.steps.random_rates import identified, log_slope, medians, score_root, value
 from sim.cost.rates import UNITS, Rates, at_host
 from sim.cost.step_time import step_time_s
 from sim.cost.work import Work
@@ -35,7 +35,7 @@ Array = NDArray[np.float64]
 NU = 5.0  # Student-t degrees of freedom: one cell in a hundred may be off by several sigma without dragging the rates along
 NORMAL = 1e3  # degrees of freedom of what is as good as normal
 # Model error before any cell is seen, by kind: log-normal. Over several GPUs the formula misses more.
-SIGMA_MEDIAN, SIGMA_SPREAD = np.array([0.015, 0.015, 0.015, 0.04]), 0.7
+SIGMA_MEDIAN, SIGMA_LOG_SD = np.array([0.015, 0.015, 0.015, 0.04]), 0.7
 # Part of the variance of hosts that starts of an engine on one machine have in common: of the packaged grids (a test holds it).
 SAME_MACHINE = 0.6
 # Step times worked out at a time: intermediate arrays then stay in a processor's cache.
@@ -106,7 +106,7 @@ class StepModel:
 
     def sigma(self, scores: Array) -> Array:
         """Model error [..., kind] at scores [..., kind]."""
-        return SIGMA_MEDIAN * np.exp(SIGMA_SPREAD * scores) if self.known_sigma is None else self.known_sigma
+        return SIGMA_MEDIAN * np.exp(SIGMA_LOG_SD * scores) if self.known_sigma is None else self.known_sigma
 
     @cached_property
     def work(self) -> Work:
@@ -155,7 +155,7 @@ class StepModel:
 
     def model_share(self, scale: Array) -> Array:
         """Slope of the logarithm of the scale [n] in the score of its kind's model error."""
-        return SIGMA_SPREAD * (1 - np.square(self.cells.repeat_sd / scale))
+        return SIGMA_LOG_SD * (1 - np.square(self.cells.repeat_sd / scale))
 
     def by_kind(self, values: Array) -> Array:
         """Sums of values [n] over the kinds whose model errors are unknown."""
@@ -174,7 +174,7 @@ class StepModel:
                 host = pm.Deterministic("host", pt.exp(self.host_root @ pm.Normal("host_score", dims="run")), dims="run")
             if self.known_sigma is None:
                 error = pm.Normal("sigma_score", dims="kind")
-                sigma = pm.Deterministic("sigma", SIGMA_MEDIAN * pt.exp(SIGMA_SPREAD * error), dims="kind")
+                sigma = pm.Deterministic("sigma", SIGMA_MEDIAN * pt.exp(SIGMA_LOG_SD * error), dims="kind")
             else:
                 sigma = pt.as_tensor(self.known_sigma)
             scale = pt.sqrt(pt.square(sigma[self.kind]) + np.square(self.cells.repeat_sd))
@@ -214,7 +214,7 @@ def step_model(
     """The model of cells. `free` rates and `runs`, with their `machines`, are those that the cells show, unless given: a run without cells
     is known as far as its machine is.
     """
-    free = shown(cells.as_work(), medians(priors)) if free is None else free
+    free = identified(cells.as_work(), medians(priors)) if free is None else free
     runs = cells.run_names() if runs is None else runs
     machines = machines_of(cells, runs) if machines is None else machines
     return StepModel(cells, priors, tuple(free), tuple(runs), tuple(machines), host_sd, known_sigma, nu)
@@ -222,7 +222,7 @@ def step_model(
 
 def sigma_draws(count: int, rng: np.random.Generator) -> Array:
     """Model errors [draw, kind] from their prior."""
-    out: Array = SIGMA_MEDIAN * np.exp(SIGMA_SPREAD * rng.standard_normal((count, len(KINDS))))
+    out: Array = SIGMA_MEDIAN * np.exp(SIGMA_LOG_SD * rng.standard_normal((count, len(KINDS))))
     return out
 
 

@@ -34,7 +34,7 @@ class Whitened:
         found: Density = density
         return found
 
-    def as_it_stands(self, unknowns: Array) -> tuple[float, Array]:
+    def uncompiled(self, unknowns: Array) -> tuple[float, Array]:
         """The same up to a constant, without a compiler."""
         model = self.around.model
         here = model.misses(unknowns)
@@ -45,7 +45,7 @@ class Whitened:
         from nutpie.compiled_pyfunc import from_pyfunc
 
         mode, root, size = self.around.mode, np.linalg.cholesky(self.around.covariance), self.around.model.size
-        density = self.compiled("NUMBA") if len(self.around.model.cells) >= COMPILED else self.as_it_stands
+        density = self.compiled("NUMBA") if len(self.around.model.cells) >= COMPILED else self.uncompiled
 
         def placed(place: Array) -> tuple[float, Array]:
             value, gradient = density(mode + root @ place)

@@ -48,11 +48,11 @@ def write_adapter(config: Mapping[str, Any], folder: Path, rank: int) -> Path:
 
 def _projections(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """(in, out) of each linear layer of one layer of a dense model."""
-    hidden, heads, middle = (config[name] for name in ("hidden_size", "num_attention_heads", "intermediate_size"))
+    hidden, heads, intermediate = (config[name] for name in ("hidden_size", "num_attention_heads", "intermediate_size"))
     head_dim = config.get("head_dim", hidden // heads)
     q, kv = heads * head_dim, config["num_key_value_heads"] * head_dim
     attention = {"q_proj": (hidden, q), "k_proj": (hidden, kv), "v_proj": (hidden, kv), "o_proj": (q, hidden)}
-    mlp = {"gate_proj": (hidden, middle), "up_proj": (hidden, middle), "down_proj": (middle, hidden)}
+    mlp = {"gate_proj": (hidden, intermediate), "up_proj": (hidden, intermediate), "down_proj": (intermediate, hidden)}
     return {f"self_attn.{k}": v for k, v in attention.items()} | {f"mlp.{k}": v for k, v in mlp.items()}
 
 

@@ -47,7 +47,7 @@ class ServedRequest:
     """
 
     prompt_tokens: int
-    asked_tokens: int
+    requested_tokens: int
     sent_s: float
     session: int = -1
     turn: int = 0
@@ -63,7 +63,7 @@ class ServedRequest:
     @property
     def ok(self) -> bool:
         """Complete: no error, and exactly the tokens asked for or an answer that the server calls finished."""
-        return not self.error and self.finish_s is not None and (self.ended or len(self.token_s) == self.asked_tokens)
+        return not self.error and self.finish_s is not None and (self.ended or len(self.token_s) == self.requested_tokens)
 
     @property
     def first_token_s(self) -> float | None:
@@ -83,7 +83,7 @@ async def complete(target: Target, prompt: Sequence[int], tokens: int, *, sessio
             except StopAsyncIteration:
                 break
             _take(target, record, at, event)
-        _spread(record)
+        _space_evenly(record)
         if target.text and not record.prompt_tokens:
             record.error = "the server does not give the number of tokens: its stream has no usage"
         elif len(record.token_s) != tokens and not (record.ended and record.token_s):
@@ -118,7 +118,7 @@ def _take(target: Target, record: ServedRequest, at: float, event: dict[str, Any
     if target.text and isinstance(usage.get("prompt_tokens"), int):
         record.prompt_tokens = usage["prompt_tokens"]
     said = usage.get("completion_tokens")
-    if isinstance(said, int) and said <= record.asked_tokens:  # more would be a mistake
+    if isinstance(said, int) and said <= record.requested_tokens:  # more would be a mistake
         record.usage_tokens = said
     choices = event.get("choices") or []
     if not choices:
@@ -140,7 +140,7 @@ def _take(target: Target, record: ServedRequest, at: float, event: dict[str, Any
         record.finish_s = at
 
 
-def _spread(record: ServedRequest) -> None:
+def _space_evenly(record: ServedRequest) -> None:
     """Tokens of pieces that may hold several, or a part of one, once their number is known: first and last keep their times."""
     if record.by_piece and record.usage_tokens:
         times, steps = record.token_s, max(record.usage_tokens - 1, 1)

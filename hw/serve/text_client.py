@@ -24,7 +24,7 @@ parser = argparse.ArgumentParser()
 add_cli_args(parser)
 main(parser.parse_args())"""
 OTHER_TOKENS = 0.02  # share of the prompt tokens in which server and client may differ
-SPREAD = 0.5  # prompt and output lengths are uniform within so much of their mean
+RATIO = 0.5  # prompt and output lengths are uniform within so much of their mean
 
 
 async def bench(
@@ -33,7 +33,7 @@ async def bench(
     """An open loop of random text. The client's own JSON stays in `keep`. Raises SimctlError when the client fails."""
     command = [sys.executable, "-c", PROGRAM, "--base-url", target.url, "--model", target.model]
     command += ["--tokenizer", str(tokenizer), "--endpoint", "/v1/completions", "--dataset-name", "random", "--ignore-eos"]
-    command += ["--random-input-len", str(prompt_tokens), "--random-output-len", str(output_tokens), "--random-range-ratio", str(SPREAD)]
+    command += ["--random-input-len", str(prompt_tokens), "--random-output-len", str(output_tokens), "--random-range-ratio", str(RATIO)]
     command += [
         "--request-rate",
         f"{rate_per_s:g}",
@@ -63,11 +63,11 @@ def same_tokens(sent: list[ServedRequest], before: Mapping[str, float], after: M
     """
     if "prompt_tokens" not in after:
         return sent
-    counted, asked = after["prompt_tokens"] - before.get("prompt_tokens", 0.0), float(sum(record.prompt_tokens for record in sent))
-    most = asked + max((record.prompt_tokens for record in sent), default=0)
-    if (1 - OTHER_TOKENS) * asked <= counted <= (1 + OTHER_TOKENS) * most:
+    counted, sent_tokens = after["prompt_tokens"] - before.get("prompt_tokens", 0.0), float(sum(record.prompt_tokens for record in sent))
+    most = sent_tokens + max((record.prompt_tokens for record in sent), default=0)
+    if (1 - OTHER_TOKENS) * sent_tokens <= counted <= (1 + OTHER_TOKENS) * most:
         return sent
-    error = f"the server counted {counted:.0f} prompt tokens, the client {asked:.0f}"
+    error = f"the server counted {counted:.0f} prompt tokens, the client {sent_tokens:.0f}"
     return [replace(record, error=record.error or error) for record in sent]
 
 

@@ -135,7 +135,7 @@ def measure_cell(open_step: OpenStep, cell: DecodeCell) -> list[dict[str, Any]]:
     scan = float(sum(s.bytes_per_block * s.data.shape[1] * (cell.context // step.block) * cell.batch for s in summaries))
     return [
         {
-            **_asked(cell, mode),
+            **_requested(cell, mode),
             "status": "ok",
             **summarize(values, "step_s"),
             "block_tokens": step.block,
@@ -148,7 +148,7 @@ def measure_cell(open_step: OpenStep, cell: DecodeCell) -> list[dict[str, Any]]:
     ]
 
 
-def _asked(cell: DecodeCell, mode: str) -> dict[str, Any]:
+def _requested(cell: DecodeCell, mode: str) -> dict[str, Any]:
     k = 0 if mode == "dense" else cell.k_blocks
     return {"mode": mode, "batch": cell.batch, "context_tokens": cell.context, "k_blocks": k, "error": ""}
 
@@ -160,7 +160,7 @@ def measure(
     attrs = {f"gate_before_{k}": v for k, v in gates(open_step, gate).items()}
     for cell in paced([c for c in cells if c.key not in journal], budget, name, reserve_s=4.0):
         rows, status, error = attempt(lambda cell=cell: measure_cell(open_step, cell))
-        rows = rows or [_asked(cell, mode) | {"status": status, "error": error} for mode in cell.modes]
+        rows = rows or [_requested(cell, mode) | {"status": status, "error": error} for mode in cell.modes]
         journal.add(cell.key, rows=rows)
     attrs |= {f"gate_after_{k}": v for k, v in gates(open_step, gate).items()}
     passed = all(v <= GATE_BOUND for v in attrs.values())  # NaN passes no bound

@@ -54,7 +54,7 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
         if job.suite == "weight-axis":
             cells = weight_axis(**bounds)
         elif job.cells:
-            cells = asked(job, bounds)
+            cells = requested_cells(job, bounds)
         else:
             cells = engine_grid(np.random.default_rng(job.seed), scale=scale, **bounds)
         budget = Budget(job.budget_s)
@@ -73,7 +73,7 @@ def limits(job: Any, engine: Any) -> dict[str, Any]:
     }
 
 
-def asked(job: Any, bounds: dict[str, Any]) -> list[Cell]:
+def requested_cells(job: Any, bounds: dict[str, Any]) -> list[Cell]:
     """The cells of the job's file that this engine takes. Raises UsageError when none is left."""
     _, wanted = read_cells(Path(job.cells))
     cells = within(wanted, **bounds)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hw.artifact import table
-from hw.cells import ASKED, Cell
+from hw.cells import REQUESTED, Cell
 from hw.engines.composition import FIELDS
 from hw.pace import summarize
 
@@ -30,7 +30,7 @@ CELL = {
     "kind": ("decode, ragged, prefill, packed or mixed", ""),
     "role": ("grid, control (context computed, not placed) or again (drift check)", ""),
     "status": ("ok, oom or error", ""),
-    **ASKED,
+    **REQUESTED,
     "step_s_median": ("median over visits of the median step time of counted target iterations", "s"),
     "step_s_p25": ("lower quartile", "s"),
     "step_s_p75": ("upper quartile", "s"),

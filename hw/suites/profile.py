@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from hw.artifact import table
-from hw.cells import ASKED, CHUNKS, OFFSETS, Cell, engine_grid, within
+from hw.cells import CHUNKS, OFFSETS, REQUESTED, Cell, engine_grid, within
 from hw.engines import kernel_trace, vllm_inprocess
 from hw.engines.composition import FIELDS
 from hw.engines.kernel_trace import KINDS, Event, Recorder, kind_of
 from hw.engines.vllm_server import require_vllm
 from hw.journal import Journal, attempt
 from hw.pace import Budget, paced, terminate_as_interrupt, undisturbed
-from hw.suites.engine_grid import OUTPUT_TOKENS, SCALE, WARM, asked, gated, limits, stepped
+from hw.suites.engine_grid import OUTPUT_TOKENS, SCALE, WARM, gated, limits, requested_cells, stepped
 from sim.errors import SimctlError
 
 PROTOCOL = "profile/1"
@@ -33,7 +33,7 @@ CELL = {
     "label": ("composition", ""),
     "kind": ("decode, ragged, prefill, packed or mixed", ""),
     "status": ("ok, oom or error", ""),
-    **ASKED,
+    **REQUESTED,
     "wall_s": ("wall time of the engine step, the profiler's own cost in it", "s"),
     "model_s": ("part of it from schedule decided to tokens on the host", "s"),
     "span_us": ("first kernel's start to the last one's end", "us"),
@@ -53,7 +53,7 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
     record = kernel_trace.recorder(job.device)  # before CUDA graphs are captured
     with vllm_inprocess.running(job, attrs) as engine:
         rng, bounds = np.random.default_rng(job.seed), limits(job, engine)
-        cells = asked(job, bounds) if job.cells else cells_of(rng, scale=SCALE[job.device], **bounds)
+        cells = requested_cells(job, bounds) if job.cells else cells_of(rng, scale=SCALE[job.device], **bounds)
         budget = Budget(job.budget_s)
         with terminate_as_interrupt():
             attrs |= measure(engine, cells, journal, budget, np.random.default_rng(job.seed + 1), job.stem, record)
@@ -117,13 +117,13 @@ def measure(
     engine: Any, cells: Iterable[Cell], journal: Journal, budget: Budget, rng: np.random.Generator, name: str, record: Recorder
 ) -> dict[str, Any]:
     """Profile the cells into the journal until done or out of budget; one that fails is kept as such. Returns the gates as attributes."""
-    asked = list(cells)
+    requested = list(cells)
     with gated(engine) as gates:
-        for cell in paced([c for c in asked if c.label not in journal], budget, name, reserve_s=2.0):
+        for cell in paced([c for c in requested if c.label not in journal], budget, name, reserve_s=2.0):
             with undisturbed():
                 found, status, error = attempt(lambda cell=cell: profile_cell(engine, cell, rng, record))
             journal.add(cell.label, kind=cell.kind, status=status, error=error, cell=cell.record(), found=found or {})
-    return gates | {"finished": int(all(c.label in journal for c in asked))}
+    return gates | {"finished": int(all(c.label in journal for c in requested))}
 
 
 def dataset(records: Sequence[dict[str, Any]], attrs: dict[str, Any]) -> Any:

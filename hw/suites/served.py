@@ -126,16 +126,16 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
 def _server(
     job: Any, folder: Path, phase: str, longest: int, flags: list[str], journal: Journal, iterations: Path
 ) -> AbstractContextManager[RunningServer]:
-    asked: dict[str, Any] = {"flags": [*_flags(job), *flags], "log": journal.path.with_name(f"{job.stem}.{phase}.log")}
+    arguments: dict[str, Any] = {"flags": [*_flags(job), *flags], "log": journal.path.with_name(f"{job.stem}.{phase}.log")}
     room = MAX_MODEL_LEN[job.device, phase]
-    asked |= {"max_model_len": MAX_MODEL_LEN[job.device, "text"] if job.client == "text" or (room and longest > room) else room}
-    asked |= {"quantization": job.quantization}
+    arguments |= {"max_model_len": MAX_MODEL_LEN[job.device, "text"] if job.client == "text" or (room and longest > room) else room}
+    arguments |= {"quantization": job.quantization}
     if job.engine == "sglang":
-        return sglang_server.serve(job.model, folder, **asked)
+        return sglang_server.serve(job.model, folder, **arguments)
     if job.replicas > 1:
         of = {"replicas": job.replicas, "prefill": job.prefill, "tensor_parallel": job.tensor_parallel}
-        return vllm_fleet.serve(job.model, folder, **of, **asked)
-    return vllm_server.serve(job.model, folder, device=job.device, iterations=iterations if job.iterations else None, **asked)
+        return vllm_fleet.serve(job.model, folder, **of, **arguments)
+    return vllm_server.serve(job.model, folder, device=job.device, iterations=iterations if job.iterations else None, **arguments)
 
 
 def _by_url(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
@@ -239,7 +239,7 @@ def _request(record: ServedRequest, start: float) -> dict[str, Any]:
         "arrival_s": record.sent_s - start,
         "prompt_tokens": record.prompt_tokens,
         "output_tokens": len(record.token_s),
-        "asked_tokens": record.asked_tokens,
+        "asked_tokens": record.requested_tokens,
         "cached_tokens": None if record.cached_tokens is None else float(record.cached_tokens),
         "first_token_s": None if record.first_token_s is None else record.first_token_s - record.sent_s,
         "finish_s": None if record.finish_s is None else record.finish_s - record.sent_s,

@@ -68,10 +68,10 @@ class Admission:
             rate, burst = limits.bucket
             self._level = min(burst, self._level + rate * (now_s - self._filled_s))
             self._filled_s = now_s
-            asked = request.prompt_tokens + request.output_tokens
-            if asked > self._level:
+            requested = request.prompt_tokens + request.output_tokens
+            if requested > self._level:
                 return BUCKET
-            self._level -= asked
+            self._level -= requested
         self._queued += 1
         self._prompt_tokens += request.prompt_tokens
         return 0
@@ -95,9 +95,9 @@ def batch_cap(step_time_s: Callable[[int], float], tau: float, most: int) -> int
     one_s = step_time_s(1)
     low, high = 1, most
     while low < high:
-        middle = (low + high + 1) // 2
-        if one_s / step_time_s(middle) >= tau:
-            low = middle
+        mid = (low + high + 1) // 2
+        if one_s / step_time_s(mid) >= tau:
+            low = mid
         else:
-            high = middle - 1
+            high = mid - 1
     return low

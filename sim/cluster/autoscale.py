@@ -80,8 +80,8 @@ class Autoscaler:
             raise SimctlError(f"nothing happens in {seen}: what it waits for is too far away for its period")
         self._scale(place, scaling)
         # where only looks are to come, and none of them orders anything, nothing will ever happen: the run ends and says so
-        alone = self._clock.pending() < len(self._scalings) and not any(self._coming)
-        self._still = self._still + 1 if alone else 0
+        unscaled = self._clock.pending() < len(self._scalings) and not any(self._coming)
+        self._still = self._still + 1 if unscaled else 0
         if self._fleet.busy() and self._still <= 2 * len(self._scalings):
             self._call(place, scaling)
 

@@ -51,13 +51,13 @@ class SteppedEngine:
         self.scheduler = scheduler
         self.terms = cost.terms
         self._cost = cost
-        self._owed = 0  # tokens of all unfinished requests: an iteration computes one at least
+        self._outstanding_tokens = 0  # tokens of all unfinished requests: an iteration computes one at least
 
     def add(self, request: Request, now: int) -> Wait:
         if request.cancel_s < math.inf and not isinstance(self.scheduler, Cancels):
             raise UsageError(f"request {request.request_id!r} has cancel_s, and the engine cannot drop requests; vllm can")
         self.scheduler.add(request)
-        self._owed += request.prompt_tokens + request.output_tokens
+        self._outstanding_tokens += request.prompt_tokens + request.output_tokens
         return None
 
     def cached_blocks(self, request: Request) -> int:
@@ -78,11 +78,11 @@ class SteppedEngine:
             outcome = self.scheduler.complete(step.iteration)
             places = outcome.last_places()
             fruitless = 0 if outcome.sampled else fruitless + 1
-            if fruitless > 2 * self._owed + MOST_FRUITLESS:
+            if fruitless > 2 * self._outstanding_tokens + MOST_FRUITLESS:
                 raise SimctlError(f"the scheduler does not finish: {fruitless} iterations in a row, and none gave a request a token")
             log.iteration(replica, step, now, outcome, places)
             for request, place in zip(outcome.finished, places, strict=True):
-                self._owed -= request.prompt_tokens + request.output_tokens
+                self._outstanding_tokens -= request.prompt_tokens + request.output_tokens
                 finish(request, place)
 
         return engine_loop(self.scheduler, self._cost, collect, now)

@@ -46,7 +46,7 @@ TILE = 8
 EIGHT_BIT_TILE = 256
 PADDING = 1.0
 KERNELS_ON = "H100"  # where kernels of quantised weights were measured
-ALIKE = 0.5  # of the logarithm of a GEMM's weights: within a factor of about 1.6 others tell of it
+SIMILAR_LOG_SIZE = 0.5  # of the logarithm of a GEMM's weights: within a factor of about 1.6 others tell of it
 
 
 class Gemm(NamedTuple):
@@ -132,9 +132,9 @@ def kernel_surface(model: ModelSpec, precision: Precision, gpu: GpuSpec | None) 
     kernel = kernel_of(model, precision)
     if gpu is None or kernel not in KERNEL_BYTES:
         return None
-    own, kin = surface_of(gpu, kernel), get_gpu(KERNELS_ON)
-    there, here = surface_of(kin, kernel), measured().get(gpu.name)
-    return own or (with_memory(there, roofline(here).bytes_per_s) if there and here and kin.flops == gpu.flops else None)
+    own, sibling = surface_of(gpu, kernel), get_gpu(KERNELS_ON)
+    there, here = surface_of(sibling, kernel), measured().get(gpu.name)
+    return own or (with_memory(there, roofline(here).bytes_per_s) if there and here and sibling.flops == gpu.flops else None)
 
 
 def gemms_over_roofline(wanted: Sequence[tuple[Gemm, int]], precision: Precision, gpu: GpuSpec | None) -> Array | None:
@@ -201,8 +201,8 @@ def typical_s(gemm: Gemm, known: Mapping[Gemm, Measured], best: Roofline, rows: 
     its size are over theirs, as a time that never falls when a row is added.
     """
     log_sizes, over = _all_over_roofline(tuple(known.items()), best, rows.size)
-    alike = np.exp(-0.5 * np.square((log_sizes - np.log(float(gemm.k * gemm.n))) / ALIKE))
-    mean = np.exp(alike @ over / alike.sum())
+    weights = np.exp(-0.5 * np.square((log_sizes - np.log(float(gemm.k * gemm.n))) / SIMILAR_LOG_SIZE))
+    mean = np.exp(weights @ over / weights.sum())
     out: Array = np.maximum.accumulate(mean * smooth_s(float(gemm.k * gemm.n), rows, best))
     return out
 
@@ -273,8 +273,8 @@ def nearest(measured_rows: Array, rows: Array) -> NDArray[np.intp]:
     whole = longer % TILE > 0
     if not whole.any():
         return exact
-    stand_in = beyond[whole | (longer > longer[whole][-1])]
-    return np.where((measured_rows[exact] == rows) | (rows <= GRAPH_TOKENS), exact, stand_in[_closest(measured_rows[stand_in], rows)])
+    substitutes = beyond[whole | (longer > longer[whole][-1])]
+    return np.where((measured_rows[exact] == rows) | (rows <= GRAPH_TOKENS), exact, substitutes[_closest(measured_rows[substitutes], rows)])
 
 
 def _closest(values: Array, wanted: Array) -> NDArray[np.intp]:

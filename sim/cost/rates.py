@@ -97,7 +97,7 @@ class RateDraws:
         """`sources` in which `what` was done to the rates of these names."""
         return {**self.sources, **{name: self.sources.get(name, GIVEN).after(what) for name in names}}
 
-    def at_middle_host(self) -> RateDraws:
+    def at_median_host(self) -> RateDraws:
         """The draws without what hosts differ by, for those who are about to learn of a host."""
         return self if self.host is None else replace(self, draws=at_host(self.draws, 1.0 / self.host), host=None)
 

@@ -66,7 +66,7 @@ _FLEET = (fleet_state, fleet_events, fleet_routes, fleet_moves, fleet_core)
 # nothing is allocated: no references are counted
 _HOW = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _POLICY = PlainPolicy()
-_asked_about = [0]  # output tokens so far: a study of many small runs loads machine code as one long run does
+_tokens_so_far = [0]  # output tokens so far: a study of many small runs loads machine code as one long run does
 
 
 def available() -> bool:
@@ -86,8 +86,8 @@ def worth(trace: Trace) -> bool:
     if not available() or _loaded.cache_info().currsize:
         return available()
     tokens = int(trace.output_tokens.sum())
-    _asked_about[0] += tokens + TOKENS_OF_A_REQUEST * len(trace)
-    return _asked_about[0] >= WORTH_TOKENS and (tokens >= WORTH_MAKING or warm())
+    _tokens_so_far[0] += tokens + TOKENS_OF_A_REQUEST * len(trace)
+    return _tokens_so_far[0] >= WORTH_TOKENS and (tokens >= WORTH_MAKING or warm())
 
 
 @cache

@@ -81,11 +81,11 @@ def mixed(e: Core, given: Given) -> int:
     head_start = max(s[at.ENDS] - s[at.DECIDES], 0)
     chunks = int(count)
     ready = preparing(e, batch + chunks, int(chunks > 0))
-    shown, left = max(ready - head_start, 0), max(head_start - ready, 0)
+    exposed, left = max(ready - head_start, 0), max(head_start - ready, 0)
     if chunks and not s[at.WHOLE]:
         if s[at.PRICED] < 0:
             return at.NEEDS_PRICE
-        own, shown = s[at.PRICED], 0
+        own, exposed = s[at.PRICED], 0
         s[at.PRICED] = -1
     elif chunks:
         sums = (count, tokens, read, pairs, 0.0, 0.0, sampled)
@@ -110,11 +110,11 @@ def mixed(e: Core, given: Given) -> int:
     reading = s[at.LAUNCHING] if total > s[at.PARTS] * GRAPH_TOKENS else s[at.LAUNCHING_PIECES]
     host = preparing(e, batch + chunks, several) + (reading if several else s[at.LAUNCHING_DECODES])
     if s[at.KEEP]:
-        row, log = log_row(e, batch, context, total, head_start, shown + own), e.rows
+        row, log = log_row(e, batch, context, total, head_start, exposed + own), e.rows
         log[row + at.R_CHUNKS], log[row + at.R_CHUNK_TOKENS], log[row + at.R_CHUNK_CONTEXT] = chunks, int(tokens), int(read)
         log[row + at.R_CHUNK_PAIRS], log[row + at.R_CHUNK_SAMPLED] = int(pairs), int(sampled)
         log[row + at.R_SAMPLED], log[row + at.R_FRESH] = s[at.BATCH] + samples, samples
-    let_pass(e, host, shown + own)
+    let_pass(e, host, exposed + own)
     s[at.CLOCK] += 1
     s[at.CONTEXT] += s[at.BATCH]
     place = s[at.BATCH]  # tokens of decodes come first

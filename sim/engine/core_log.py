@@ -156,7 +156,7 @@ class Expanded:
         rows, prefill = batch + tokens, chunks > 0
         ready = each + (batch + chunks) * per_sequence + prefill * with_prefill
         head_start = np.where(first, of(at.R_HEAD_START), np.int64(2**62)) if self._config.overlaps else 0
-        left, shown = np.maximum(head_start - ready, 0), np.maximum(ready - head_start, 0)
+        left, exposed = np.maximum(head_start - ready, 0), np.maximum(ready - head_start, 0)
         eager, pieces = prefill & (rows > GRAPH_TOKENS), prefill & (rows <= GRAPH_TOKENS)
         launching = np.where(eager, eager_ticks, piece_ticks)
         late = np.where((left > 0) & (launching > 0), np.maximum(1.0 - left / np.maximum(launching, 1), 0.0), 1.0)
@@ -167,7 +167,7 @@ class Expanded:
         shape = BatchShape(
             b, c, none, c, n_chunks, n_tokens, n_read, n_pairs, none, none, b + n_sampled, has, eager * late, pieces * late, padding
         )
-        return shape, shown
+        return shape, exposed
 
     def terms(self, which: Any) -> Floats:
         """Seconds by term of some iterations, shape [them, terms]."""
@@ -188,16 +188,16 @@ class Expanded:
         place = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         rows, behind, pieces = (np.repeat(each, pieces) for each in (rows, behind, pieces))
         begin, end = 1 + behind * place // pieces, 1 + behind * (place + 1) // pieces
-        middle, apart = (begin + end - 1) / 2, np.sqrt(np.maximum((end - begin) ** 2 - 1, 0) / 12)
-        for later in (middle - apart, middle + apart):
+        mean, sd = (begin + end - 1) / 2, np.sqrt(np.maximum((end - begin) ** 2 - 1, 0) / 12)
+        for later in (mean - sd, mean + sd):
             total += (end - begin) / 2 @ self._terms(rows, later)
         return total
 
     def _terms(self, at_row: Ints, later: Any) -> Floats:
-        shape, shown = self._shape(at_row, later)
+        shape, exposed = self._shape(at_row, later)
         found = step_terms(self._steps.work(shape), self._steps.given[1], np)
-        table = np.stack([np.broadcast_to(np.asarray(term, dtype=np.float64), shown.shape) for term in found], axis=1)
-        table[:, 0] += shown * TICK_S
+        table = np.stack([np.broadcast_to(np.asarray(term, dtype=np.float64), exposed.shape) for term in found], axis=1)
+        table[:, 0] += exposed * TICK_S
         return table
 
     def _decode_kv_s(self, which: Any) -> Floats:

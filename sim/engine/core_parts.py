@@ -220,11 +220,11 @@ def bisect_running(e: Core, admission: int) -> int:
     if q[w[head] + at.ADMISSION] == admission:
         return 0
     while low < high:
-        middle = (low + high) // 2
-        if q[w[head + middle * at.SEAT] + at.ADMISSION] < admission:
-            low = middle + 1
+        mid = (low + high) // 2
+        if q[w[head + mid * at.SEAT] + at.ADMISSION] < admission:
+            low = mid + 1
         else:
-            high = middle
+            high = mid
     return low
 
 

@@ -120,8 +120,8 @@ class NewTokenRatio:
     def lost(self, kept: list[Request]) -> None:
         """Requests were retracted, these kept: it was too low."""
         generated = sum(request.generated_tokens for request in kept)
-        asked = sum(request.output_tokens for request in kept)
-        self.value = min(1.0, (generated + self._options.retract_decode_steps * len(kept)) / (asked + 1))
+        requested = sum(request.output_tokens for request in kept)
+        self.value = min(1.0, (generated + self._options.retract_decode_steps * len(kept)) / (requested + 1))
 
 
 class PrefillBudget:

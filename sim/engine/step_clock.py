@@ -225,11 +225,11 @@ class StepTime:
     def iteration(self, iteration: Iteration, head_start: int = 0) -> int:
         """Ticks of an iteration as decided, before its requests advance, with the host `head_start` ticks ahead."""
         contexts, chunks = split(iteration)
-        shown, left = self.shown(len(iteration.scheduled), bool(chunks) and not verifies(chunks), head_start)
+        exposed, left = self.exposed(len(iteration.scheduled), bool(chunks) and not verifies(chunks), head_start)
         if self.jumps and not chunks and not iteration.reloads:
-            return shown + self.stretch(len(contexts), sum(contexts)).first
+            return exposed + self.stretch(len(contexts), sum(contexts)).first
         own = sum(self.priced(self.launched_late(shape, left)) for shape in self.shapes(contexts, chunks, iteration.places))
-        return shown + own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
+        return exposed + own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
 
     def preparing(self, sequences: int, prefill: bool) -> int:
         """Ticks of host work before an iteration of so many sequences can be launched, beyond what the rates hold."""
@@ -238,7 +238,7 @@ class StepTime:
             sequences = -(-sequences // self._parts)
         return each + sequences * per_sequence + prefill * with_prefill
 
-    def shown(self, sequences: int, prefill: bool, head_start: int) -> tuple[int, int]:
+    def exposed(self, sequences: int, prefill: bool, head_start: int) -> tuple[int, int]:
         """(ticks of that work that the GPU waits for, head start left for launching)."""
         preparing = self.preparing(sequences, prefill) if self._works else 0
         return max(preparing - head_start, 0), max(head_start - preparing, 0)
@@ -298,7 +298,7 @@ class StepTime:
         """Ticks of `chunks` beside `batch` decodes of summed `context` (tokens), `near` of it in the window and `kept` read, with the host
         `head_start` ticks ahead.
         """
-        shown, left = self.shown(batch + len(chunks), not verifies(chunks), head_start)
+        exposed, left = self.exposed(batch + len(chunks), not verifies(chunks), head_start)
         if self._parts > 1:
             shape = self._part(batch, context, near, kept, chunks)
         else:
@@ -312,7 +312,7 @@ class StepTime:
             shape = shape._replace(padding=0.0)
         if self._micro_batch:
             shape = shape._replace(pieces=0.0)
-        return shown + self.priced(self.launched_late(shape, left))
+        return exposed + self.priced(self.launched_late(shape, left))
 
     def stretch(self, batch: int, context: int) -> Stretch:
         """The decode iterations of `batch` sequences that begin at summed `context` (at least `batch`), up to the chord's end."""
@@ -427,7 +427,7 @@ class IterationCost:
         Host work that shows and drafting count as fixed cost, reloaded KV as link.
         """
         steps, (contexts, chunks) = self.steps, split(iteration)
-        shown, left = steps.shown(len(iteration.scheduled), bool(chunks), head_start)
+        exposed, left = steps.exposed(len(iteration.scheduled), bool(chunks), head_start)
         shapes = [steps.launched_late(shape, left) for shape in steps.shapes(contexts, chunks, iteration.places)]
         works = [steps.work(shape) for shape in shapes]
         parts = [step_terms(work, self._rates) for work in works]
@@ -438,9 +438,9 @@ class IterationCost:
         else:
             own, drafting = sum(map(steps.priced, shapes)), steps.drafting(contexts, chunks)
             reloading = steps.reloading(iteration, own)
-        if shown or drafting or reloading:
-            terms = terms._replace(fixed=terms.fixed + (shown + drafting) * TICK_S, link=terms.link + reloading * TICK_S)
-        ticks, prefill = shown + own + drafting + reloading, sum(n for n, _, rows in chunks if rows <= 1)
+        if exposed or drafting or reloading:
+            terms = terms._replace(fixed=terms.fixed + (exposed + drafting) * TICK_S, link=terms.link + reloading * TICK_S)
+        ticks, prefill = exposed + own + drafting + reloading, sum(n for n, _, rows in chunks if rows <= 1)
         return StepPrice(ticks, terms, prefill, self._decode_kv_s(contexts, chunks, works) if prefill else terms.kv)
 
     def _decode_kv_s(self, contexts: list[int], chunks: list[Chunk], works: list[Work]) -> float:

@@ -39,11 +39,11 @@ def rules_of(version: str) -> VllmRules:
     parts = version.split(".")
     if len(parts) < 2 or not all(part.isdecimal() for part in parts[:2]):
         raise UsageError(f"engine_version must be like {NEWEST!r}, got {version!r}")
-    asked = (int(parts[0]), int(parts[1]))
+    requested = (int(parts[0]), int(parts[1]))
     for known, rules in VLLM_RULES.items():
         major, minor = known.split(".")
-        if asked >= (int(major), int(minor)):
-            if known == NEWEST and asked > (int(major), int(minor)):
+        if requested >= (int(major), int(minor)):
+            if known == NEWEST and requested > (int(major), int(minor)):
                 raise UsageError(f"engine_version {version} is newer than {NEWEST}, the newest that is known")
             return rules
     return rules

@@ -31,7 +31,7 @@ class AsyncVllmScheduler(VllmScheduler):
         self._held_back: list[Request] = []  # stale ones, while others are admitted
         self._deferred: set[Request] = set()  # those that were held back and are still queued
         self._late: list[Request] = []  # arrived since the last decision
-        self._asked = False  # whether the running iteration's successor is decided
+        self._decided_ahead = False  # whether the running iteration's successor is decided
         self._decided: deque[tuple[Iteration, dict[Request, int]]] = deque()  # and who samples in it, with how many drafts
         self._never_accepted: deque[set[Request]] = deque()  # `_blind` of each
         self._evicted: list[Request] = []  # by decisions that then had nothing to run
@@ -70,14 +70,14 @@ class AsyncVllmScheduler(VllmScheduler):
         """Decide, once, what runs after the iteration under way; None when nothing can."""
         self._take_late()
         self._decide()
-        self._asked = True
+        self._decided_ahead = True
         return self._decided[-1][0] if len(self._decided) > 1 else None
 
     def complete(self, iteration: Iteration) -> Outcome:
         """Decide the next iteration, unless that is done, then complete this one."""
-        if not self._asked:
+        if not self._decided_ahead:
             self._decide()
-        self._asked = False
+        self._decided_ahead = False
         decided, sampling = self._decided.popleft()
         assert decided is iteration
         blind, drafts_kept = self._never_accepted.popleft(), 0

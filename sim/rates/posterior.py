@@ -37,7 +37,7 @@ from sim.specs.precision import Precision
 SCHEMA = "simctl-posterior/1"
 STEP_TIME = "step-time"
 POPULATION = "*"
-DECODE, SPREAD = 0, 3  # places of decodes, and of iterations over several GPUs, in the model error's `kind` dimension
+DECODE, PARALLEL = 0, 3  # places of decodes, and of iterations over several GPUs, in the model error's `kind` dimension
 SIBLING_SD = 0.08  # log sd of a rate beside its datasheet between cards of one chip: other clocks, other power. Declared, not learnt
 REQUIRED = ("schema", "family", "gpu", "digest", "formula", "data", "converged", "basis", "source", "summary")
 
@@ -177,7 +177,7 @@ def rates_from_file(
     absent = [name for name in UNITS if name not in values or name not in sources]
     if absent:
         raise PosteriorError(f"{path}: lacks {', '.join(absent)}")
-    count, kind = len(values["beta"]), DECODE if tp == 1 else SPREAD
+    count, kind = len(values["beta"]), DECODE if tp == 1 else PARALLEL
     for name in (*UNITS, *sorted({"slope", "sigma"} & set(values))):
         low, high = {"sigma": (0.0, 10.0), "slope": (-10.0, 10.0)}.get(name, (1e-30, 1e30))
         found, like = values[name], (count, kind + 1) if name == "sigma" else (count,)

@@ -54,10 +54,10 @@ class Provenance:
 
     def covers(self, gpu: str, dtype: str, tp: int, engine: str = "", model: str = "") -> dict[str, bool]:
         """Whether this GPU, weight dtype, TP degree and (if named) engine and model were measured."""
-        asked = {"GPU": self.measured and gpu == self.gpu, "dtype": dtype in self.dtypes, "tp": tp in self.tps}
-        asked |= {"engine": any(engine.split()[0] == known.split()[0] for known in self.engines)} if engine else {}
+        parts = {"GPU": self.measured and gpu == self.gpu, "dtype": dtype in self.dtypes, "tp": tp in self.tps}
+        parts |= {"engine": any(engine.split()[0] == known.split()[0] for known in self.engines)} if engine else {}
         # a longer name is the same model with a longer context: Qwen2.5-7B-1M
-        return asked | ({"model": any(key(model).startswith(key(known)) for known in self.models)} if model and self.models else {})
+        return parts | ({"model": any(key(model).startswith(key(known)) for known in self.models)} if model and self.models else {})
 
     def after(self, what: str) -> Provenance:
         """The same evidence, with one more thing done to the number."""
@@ -86,9 +86,9 @@ def from_json(body: Mapping[str, Any]) -> Provenance:
 
 def outside_measured(source: Provenance, gpu: str, dtype: str, tp: int, engine: str = "", model: str = "") -> dict[str, str]:
     """One clause for each part of a deployment that lies outside what was measured, by part."""
-    asked = {"GPU": gpu, "dtype": dtype, "tp": tp, "engine": engine, "model": model}
+    parts = {"GPU": gpu, "dtype": dtype, "tp": tp, "engine": engine, "model": model}
     had = {"GPU": [source.gpu] if source.gpu else [], "dtype": source.dtypes, "tp": source.tps, "engine": source.engines}
     had["model"] = source.models
     covered = source.covers(gpu, dtype, tp, engine, model)
     names = {part: ", ".join(map(str, had[part])) or "none" for part in covered}
-    return {part: f"{part} {asked[part]} (measured: {names[part]})" for part, known in covered.items() if not known}
+    return {part: f"{part} {parts[part]} (measured: {names[part]})" for part, known in covered.items() if not known}

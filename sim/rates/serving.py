@@ -28,7 +28,7 @@ from sim.rates.provenance import GIVEN, Origin, Provenance
 PACKAGED = "data/posteriors/serving_overhead.json"
 SCHEMA, HOSTS_SCHEMA = "simctl-serving-overhead/1", "simctl-serving-overheads/1"
 MIN_C0_S = 1e-5
-SHOWN = ("c_seq_s", "c_prefill_s")  # host work of which serving shows a share
+PARTLY_EXPOSED = ("c_seq_s", "c_prefill_s")  # host work of which serving shows a share
 LAUNCHING = ("launch_layer_s",)
 DECLARED = Provenance(Origin.PRIOR, "declared prior")
 # A prompt of text takes so much longer to its first token than token ids do, at any length up to 1,000 tokens: HTTP, tokenising, a client
@@ -95,7 +95,7 @@ class ServingOverhead:
     engine: str
     hidden_c0_s: float  # of the fixed cost
     hidden_c0_sd_s: float  # of it, on another host than it was fitted on
-    shown: float  # share of the host work in SHOWN
+    exposed_share: float  # of the host work in PARTLY_EXPOSED
     launch: float  # time of the host to launch what no CUDA graph holds, over the grids'
     launch_sd: float  # of its logarithm, on another host than it was fitted on
     request_s: float
@@ -132,7 +132,7 @@ class ServingOverhead:
         factor on work that would show is left out.
         """
         several = np.ndim(rates.draws.beta) > 0  # rates of floats are one draw, and what hosts differ by is its median
-        rates = rates.at_middle_host() if overlaps and several else rates
+        rates = rates.at_median_host() if overlaps and several else rates
         launches, hides = np.random.default_rng(12).standard_normal((2, rates.count)) if several else (0.0, 0.0)
         why = f"as served by {self.engine} on {self.gpu}"
         served = with_c0(
@@ -141,7 +141,7 @@ class ServingOverhead:
             rates.draws.c0_s - np.maximum(self.hidden_c0_s + self.hidden_c0_sd_s * hides, 0.0),
             rates.adjusted(("c0_s",), why)["c0_s"],
         )
-        served = scaled(served, SHOWN, self.shown, self.shown, why)
+        served = scaled(served, PARTLY_EXPOSED, self.exposed_share, self.exposed_share, why)
         served = scaled(served, LAUNCHING, self.launch, self.launch * np.exp(self.launch_sd * launches), why)
         return replace(served, source=rates.source.after(f"serving overhead of {self.engine} measured on {self.gpu}"))
 
@@ -204,7 +204,7 @@ def host_of_log(request_s: float, text: bool) -> HostRates:
 
 def hidden_work(in_process: Rates, served: Rates) -> HostWork:
     """Host work that serving hides, of the fixed, per-sequence and per-prefill costs."""
-    return HostWork(*(max(float(getattr(in_process, name) - getattr(served, name)), 0.0) for name in ("c0_s", *SHOWN)))
+    return HostWork(*(max(float(getattr(in_process, name) - getattr(served, name)), 0.0) for name in ("c0_s", *PARTLY_EXPOSED)))
 
 
 @cache
@@ -280,7 +280,7 @@ def _checked(body: Any, name: str) -> ServingOverhead:
         overhead.schema != SCHEMA
         or noise.keys() != {"ttft_s", "tpot_s", "e2el_s"}
         or not finite
-        or not 0 <= overhead.shown <= 1
+        or not 0 <= overhead.exposed_share <= 1
         or overhead.launch <= 0
     ):
         raise SimctlError(f"{name}: not a serving overhead (schema {overhead.schema!r})")

@@ -71,11 +71,11 @@ def _edge(outside: float, met: int, trials: int) -> float:
     if inside == outside:
         return outside
     for _ in range(30):
-        middle = 0.5 * (outside + inside)
-        if ruled_out(middle, met, trials):
-            outside = middle
+        mid = 0.5 * (outside + inside)
+        if ruled_out(mid, met, trials):
+            outside = mid
         else:
-            inside = middle
+            inside = mid
     return outside
 
 

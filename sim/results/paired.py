@@ -30,10 +30,10 @@ def pairs_of(run: Run, name: str) -> list[float]:
     """[PAIRS]: which draws of the rates these are, the figure in each repeat (the run shown first), and at each draw; NaN where there are
     none.
     """
-    from sim.study.simulate import spread
+    from sim.study.simulate import chosen_draws
 
     mark, draws = hashlib.sha256(), run.draws.get(name, [])
-    chosen = np.array(spread(run.study, len(draws)), dtype=int)
+    chosen = np.array(chosen_draws(run.study, len(draws)), dtype=int)
     for rates, _ in run.study.sources:
         for each in (np.atleast_1d(getattr(rates.draws, unit)) for unit in UNITS):
             mark.update(each[chosen % len(each)].tobytes())
@@ -47,13 +47,13 @@ def difference(one: Array, other: Array) -> tuple[float, float, float] | None:
     repeats, draws = (gap[part][np.isfinite(gap[part])] for part in parts)
     if len(repeats) < 2 and len(draws) < 2:
         return None
-    middle = float(np.mean(repeats if len(repeats) > 1 else draws))
+    mean = float(np.mean(repeats if len(repeats) > 1 else draws))
     of_run = T_90[EACH - 1] * float(repeats.std(ddof=1)) / math.sqrt(len(repeats)) if len(repeats) > 1 else 0.0
     low, high = _reach(draws)
     if len(draws) > 1 and one[0] != other[0]:
         (a_low, a_high), (b_low, b_high) = (_reach(np.asarray(each)[parts[1]]) for each in (one, other))
         low, high = math.hypot(b_low, a_high), math.hypot(b_high, a_low)
-    return middle, middle - math.hypot(of_run, low), middle + math.hypot(of_run, high)
+    return mean, mean - math.hypot(of_run, low), mean + math.hypot(of_run, high)
 
 
 def _kept(values: list[float]) -> list[float]:

@@ -155,8 +155,8 @@ def from_dataset(dataset: Any) -> RunRecord:
         if found.startswith(FAMILY):
             raise UsageError(f"a run of another version of simctl ({found[:40]!r}, here {FORMAT!r}): simulate it again")
         raise UsageError("not a run of `simctl simulate --out`")
-    asked = [*REQUEST_VARIABLES, *ITERATION_VARIABLES, *CHUNK_VARIABLES, *EVENT_VARIABLES, "request_id", "term", "term_s", "stall_s"]
-    if missing := [name for name in asked if name not in dataset.variables]:
+    required = [*REQUEST_VARIABLES, *ITERATION_VARIABLES, *CHUNK_VARIABLES, *EVENT_VARIABLES, "request_id", "term", "term_s", "stall_s"]
+    if missing := [name for name in required if name not in dataset.variables]:
         raise UsageError(f"a run of an older version of simctl (no {missing[0]}): simulate it again")
 
     for names, dim in TABLES:

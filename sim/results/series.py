@@ -56,8 +56,8 @@ def run_series(record: RunRecord, bins: int = 200) -> Series:
         scheduled = np.asarray(record.requests["scheduled_s"], dtype=np.float64)
         begun = ~np.isnan(scheduled)
         first = place(scheduled[begun])
-        cached, asked = (total(first, np.asarray(record.requests[n], dtype=np.float64)[begun]) for n in ("cached_tokens", "prompt_tokens"))
-        hits = cached / asked
+        cached, prompt = (total(first, np.asarray(record.requests[n], dtype=np.float64)[begun]) for n in ("cached_tokens", "prompt_tokens"))
+        hits = cached / prompt
     ttft = request_latencies_ms(record)["ttft"]
     p50, p99 = _percentiles(place(arrival), ttft, bins)
     return Series(

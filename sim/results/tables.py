@@ -9,7 +9,7 @@ from sim.results.metrics import ENGINE_FIGURES, FIGURES, KV_BLOCKS, LATENCIES, F
 
 WIDTH = 50
 STATISTICS = {"mean": "Mean", "median": "Median", "p90": "P90", "p95": "P95", "p99": "P99"}
-UNASKED = ("mean", "median", "p99", "ttft", "tpot", "itl")  # what `vllm bench serve` prints by default
+BY_DEFAULT = ("mean", "median", "p99", "ttft", "tpot", "itl")  # what `vllm bench serve` prints by default
 Interval = tuple[float, float]
 
 
@@ -25,7 +25,7 @@ def benchmark_table(
     """
     head = f"{'90 % intervals from':<40} {'':<10} {'run noise':<13}" + (" rates" if rates else "")
     lines = [f"{' Serving Benchmark Result ':=^{WIDTH}}", head.rstrip()]
-    statistics = {key: word for key, word in STATISTICS.items() if whole or key in UNASKED}
+    statistics = {key: word for key, word in STATISTICS.items() if whole or key in BY_DEFAULT}
 
     def line(figure: Figure) -> None:
         if not figure.label or figure.key not in summary or (figure.scale == KV_BLOCKS and not kv_blocks):
@@ -38,7 +38,7 @@ def benchmark_table(
     for figure in FIGURES:
         line(figure)
     for name, (title, short) in LATENCIES.items():
-        if f"mean_{name}_ms" not in summary or not (whole or name in UNASKED):
+        if f"mean_{name}_ms" not in summary or not (whole or name in BY_DEFAULT):
             continue
         lines.append(f"{title:-^{WIDTH}}")
         for prefix, word in statistics.items():

@@ -58,6 +58,6 @@ def unknown(kind: str, name: str, index: Mapping[str, str], names: Collection[st
     if kind == "GPU":
         index = {key(known): known for known in names if _chips(name) & _chips(known)}
     close = difflib.get_close_matches(key(name), index, n=1, cutoff=0.0 if kind == "GPU" else 0.6)
-    shown = name if len(name) <= 80 else name[:77] + "..."
+    short = name if len(name) <= 80 else name[:77] + "..."
     hint = f"; did you mean {index[close[0]]!r}?" if close else ";"
-    return UsageError(f"unknown {kind} {shown!r}{hint} known: {', '.join(names)}{more}")
+    return UsageError(f"unknown {kind} {short!r}{hint} known: {', '.join(names)}{more}")

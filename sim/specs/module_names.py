@@ -40,12 +40,12 @@ def spellings(name: str) -> tuple[str, ...]:
     if not path:
         return leaves
     first = _MLP if path[0] == "mlp" else _MIXER if path[0] in ("self_attn", "linear_attn", "mamba", "conv") else (path[0],)
-    middles = [path[1:]]
+    infixes = [path[1:]]
     if path[1:2] == ["experts"]:
-        middles = [["experts", "0"], ["experts"]]
+        infixes = [["experts", "0"], ["experts"]]
     elif path[1:2] == ["shared_experts"]:
-        middles = [["shared_experts"], ["shared_expert"], ["shared_mlp"]]
-    return tuple(".".join([head, *middle, end]) for head in first for middle in middles for end in leaves)
+        infixes = [["shared_experts"], ["shared_expert"], ["shared_mlp"]]
+    return tuple(".".join([head, *infix, end]) for head in first for infix in infixes for end in leaves)
 
 
 class ModuleRules:

@@ -81,7 +81,7 @@ def sixteen_bits(gpu: GpuSpec) -> str:
 def served_precision(model: ModelSpec, gpu: GpuSpec, dtype: str | None = None, kv_dtype: str | None = None) -> Precision:
     """The precision that an engine serves a model in: as asked, else as its checkpoint is stored, else 16 bits."""
     sixteen, checkpoint = sixteen_bits(gpu), model.checkpoint
-    dtype, kv_dtype = (SPELT.get(asked.lower(), asked.lower()) if asked else None for asked in (dtype, kv_dtype))
+    dtype, kv_dtype = (SPELT.get(given.lower(), given.lower()) if given else None for given in (dtype, kv_dtype))
     weights = dtype or (checkpoint.dtype if checkpoint else sixteen)
     cached = checkpoint.kv_dtype if checkpoint and weights == checkpoint.dtype else None
     return Precision(weights, kv_dtype or cached or sixteen)

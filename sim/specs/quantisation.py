@@ -384,13 +384,13 @@ def _experts_int8(q: Fields) -> Quantisation:
 
 def _kv(q: Fields) -> str | None:
     """Dtype of the KV cache that the checkpoint has scales for; engines take it unless set otherwise."""
-    asked = q.data.get("kv_cache_scheme") or q.data.get("kv_cache_quant_algo")
-    if not asked:
+    stated = q.data.get("kv_cache_scheme") or q.data.get("kv_cache_quant_algo")
+    if not stated:
         return None
-    if isinstance(asked, dict):
-        asked = f"{asked.get('type')}{asked.get('num_bits')}"
+    if isinstance(stated, dict):
+        stated = f"{stated.get('type')}{stated.get('num_bits')}"
     # 4-bit caches have no rates here: 8 bits are the nearest, and a note says so
-    return "int8" if str(asked).lower() == "int8" else "fp8"
+    return "int8" if str(stated).lower() == "int8" else "fp8"
 
 
 def _strange(q: Fields, keys: str) -> tuple[str, ...]:

@@ -338,13 +338,13 @@ def _model_len(d: Deployment, blocks: int, longest: int, memory: Memory) -> int:
         pool = longest_tokens(d.model, d.precision, free, limits.block_size, _in_flight_tokens(d), d.tp)
     if limits.max_model_len == "auto":
         return max(1, min(longest, pool))
-    asked = limits.max_model_len or longest
-    if limits.engine == "vllm" and limits.num_gpu_blocks is None and d.model.kv_layers and asked > pool:
+    requested = limits.max_model_len or longest
+    if limits.engine == "vllm" and limits.num_gpu_blocks is None and d.model.kv_layers and requested > pool:
         raise SimctlError(
             f"{d.model.name} on {d.placed}: the KV pool of {pool} tokens does not hold one request of max_model_len "
-            f"{asked}: vLLM would not start; the longest that fits is --max-model-len {pool}, or auto"
+            f"{requested}: vLLM would not start; the longest that fits is --max-model-len {pool}, or auto"
         )
-    return asked
+    return requested
 
 
 def _in_flight_tokens(d: Deployment) -> int:

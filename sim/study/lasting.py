@@ -179,8 +179,8 @@ def until_still(serve: Callable[[int], RunRecord], read: Read, least: int = 0) -
         rises = rises + 1 if (grows := _grows(inside)) > GREW else 0
         used, error = _with_error(counted, read)
         fails = bool((used - 2 * error > 1.0).any())
-        sure = bool(least) or bool(((np.abs(used - 1.0) > 2 * error) | (error < CLOSE * used)).all())
-        if last or fails or rises > 1 or (sure and grows <= STEADY):
+        settled = bool(least) or bool(((np.abs(used - 1.0) > 2 * error) | (error < CLOSE * used)).all())
+        if last or fails or rises > 1 or (settled and grows <= STEADY):
             rate = _tokens_per_s(record, order[window])
             return Lasting(tuple(used.tolist()), tuple((error / T_95).tolist()), counted, rises > 0, requests, rate)
         requests = min(2 * requests, MOST)

@@ -115,7 +115,7 @@ class Run:
 
     def draw_records(self, count: int = DEFAULT_DRAWS) -> Iterator[RunRecord]:
         """The requests of a run at each of `count` draws of the rates, those behind `rate_intervals`; same workload, no iteration log."""
-        for draw in spread(self.study, count):
+        for draw in chosen_draws(self.study, count):
             yield run_planned(self.study, self.pools, self.study.workload.trace, draw)
 
     @property
@@ -270,7 +270,7 @@ def run_study(study: Study, *, draws: int | None = None, keep_iterations: bool =
             report = _scaled(on_progress, place[0] + 1, draws + 1)
             return _drawn(run_planned(study, pools, trace, place[1], keep_iterations=logged, on_progress=report), study)
 
-        others = each(at, enumerate(spread(study, draws)))
+        others = each(at, enumerate(chosen_draws(study, draws)))
     figures = _columns([figures for figures, _ in others])
     repeats = _repeats(study, pools, logged, summary, each)
     noise = around(summary, repeat_intervals(repeats) if repeats else block_intervals(record))
@@ -288,7 +288,7 @@ def _drawn(record: RunRecord, study: Study) -> Drawn:
     return summarise(record, study.goodput), latency_quantiles(record)
 
 
-def spread(study: Study, count: int) -> list[int]:
+def chosen_draws(study: Study, count: int) -> list[int]:
     """`count` of the draws of the rates, spread evenly by how long they make a typical decode: few draws then have the median and the width
     of all of them.
     """
@@ -362,9 +362,9 @@ def scope_of(study: Study) -> list[str]:
 
 
 def _repeats(
-    study: Study, pools: Sequence[PlannedPool], logged: bool, shown: Mapping[str, float | int], each: Each
+    study: Study, pools: Sequence[PlannedPool], logged: bool, summary: Mapping[str, float | int], each: Each
 ) -> dict[str, list[float]]:
-    """Figures of REPEATS draws of the workload at the median rates, the run that is `shown` first, where the fast path takes them all; else
+    """Figures of REPEATS draws of the workload at the median rates, the run of `summary` first, where the fast path takes them all; else
     nothing.
 
     With `logged` they keep their iteration logs, whatever path that takes.
@@ -381,7 +381,7 @@ def _repeats(
 
     figures = _all_or_none(figures_of, range(REPEATS - 1), each)
     names = {name for found in figures for name in found}
-    return _columns([{name: value for name, value in shown.items() if name in names}, *figures]) if figures else {}
+    return _columns([{name: value for name, value in summary.items() if name in names}, *figures]) if figures else {}
 
 
 def _lasting_chance(run: Run, metric: str, limit: float, on_progress: Progress | None) -> Chance:
@@ -434,7 +434,7 @@ def _fast_draws(study: Study, pools: Sequence[PlannedPool], logged: bool, each: 
         record = run_planned(study, pools, trace, draw, keep_iterations=True) if logged else run_fast(study, pools, trace, draw)
         return None if record is None else _drawn(record, study)
 
-    return _all_or_none(at, spread(study, DEFAULT_DRAWS if len(trace) <= DEFAULT_DRAWS_UP_TO else 0), each)
+    return _all_or_none(at, chosen_draws(study, DEFAULT_DRAWS if len(trace) <= DEFAULT_DRAWS_UP_TO else 0), each)
 
 
 def _all_or_none(found_of: Callable[[int], Any], items: Sequence[int], each: Each) -> list[Any]:

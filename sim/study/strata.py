@@ -44,7 +44,7 @@ def stratified(rates: RateDraws, d: Deployment, prompt: float, output: float) ->
     )
     decode, prefill = (np.asarray(step_time_s(d.work(shape), rates.draws, np), dtype=float) for shape in shapes)
     decode, prefill = decode * output / BATCH, prefill * prompt / chunk
-    order = spread_order(decode + prefill, decode / prefill)
+    order = stratified_order(decode + prefill, decode / prefill)
 
     def ordered(values: Floats | None) -> Floats | None:
         return None if values is None else np.asarray(values)[order]
@@ -53,7 +53,7 @@ def stratified(rates: RateDraws, d: Deployment, prompt: float, output: float) ->
     return replace(rates, draws=draws, error=ordered(rates.error), host=ordered(rates.host))
 
 
-def spread_order(first: Floats, second: Floats) -> NDArray[np.int64]:
+def stratified_order(first: Floats, second: Floats) -> NDArray[np.int64]:
     """Places of points (first, second), [point] each, in an order of which every prefix is spread as all are."""
     count = len(first)
     columns = math.isqrt(count) or 1

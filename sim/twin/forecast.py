@@ -55,11 +55,11 @@ def trend_of(ends_s: Sequence[float], seconds: Sequence[float], arrivals: Sequen
     """
     at, length, count = (np.asarray(each, float) for each in (ends_s, seconds, arrivals))
     now = float(at[-1])
-    middle = at - length / 2 - now
-    fade = 0.5 ** (-middle / HALF_LIFE_S)
+    centre_s = at - length / 2 - now
+    fade = 0.5 ** (-centre_s / HALF_LIFE_S)
     mean = max(float((fade * count).sum() / (fade * length).sum()), 0.5 / float(length.sum()))
     variance = mean / length / fade  # of a window's rate, were its arrivals Poisson
-    design = np.stack([np.ones_like(middle), middle], axis=1)
+    design = np.stack([np.ones_like(centre_s), centre_s], axis=1)
     prior = np.diag([1e-12, (1200.0 / mean) ** 2])  # a load doubles in ten minutes at the earliest, rather
     precision = design.T @ (design / variance[:, None]) + prior
     covariance = np.linalg.inv(precision)

@@ -18,8 +18,8 @@ SILENT_AFTER = 3  # scrapes without an answer
 OUTSIDE_AFTER = 2  # windows in a row
 LEARNT = 3  # windows before alerts about a server
 KEPT_S = 3600.0
-SURE = 0.99
-SHOWN = 0.9  # of the interval that is printed
+ALERT_LEVEL = 0.99
+PRINTED_LEVEL = 0.9  # of the interval that is printed
 LIKELY, WARNED_AFTER_S = 0.5, 60.0  # a chance of a break above this for so long is a warning: a line through few windows swings
 
 
@@ -185,12 +185,12 @@ class Twin:
             expected_sd = noise_sd(curve, metric, rate * slow, found.count)
             scatter, bucket_ms = server.scatter[metric], _bucket_ms(found)
             sd = expected_sd * scatter.scale
-            row, sure = (
+            row, wide = (
                 SeenLatency(metric, found.quantile_s(0.5) * 1e3, bucket_ms, level.interval_ms(median_ms, expected_sd, p, scatter))
-                for p in (SHOWN, SURE)
+                for p in (PRINTED_LEVEL, ALERT_LEVEL)
             )
             rows.append(row)
-            outside = outside or not sure.inside
+            outside = outside or not wide.inside
             if metric == "ttft":
                 server.first_token = server.first_token.learn(found.mean_s * 1e3, mean_ms, sd)
                 learnt[metric] = level.learn(row.median_ms, median_ms, sd)

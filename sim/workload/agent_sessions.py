@@ -39,11 +39,11 @@ from sim.workload.rate_curve import RateCurve
 from sim.workload.trace import Trace, TraceBuilder
 
 SESSIONS_PER_S = 274 / 600
-TURNS_SPREAD = 1.2
-THINK_SPREAD = 0.57
-OPENING_SPREAD = 1.26
-INPUT_SPREAD = 1.85
-OUTPUT_SPREAD = 1.0
+TURNS_LOG_SD = 1.2
+THINK_LOG_SD = 0.57
+OPENING_LOG_SD = 1.26
+INPUT_LOG_SD = 1.85
+OUTPUT_LOG_SD = 1.0
 KEPT = (1.0, 2.0)
 MOST_CALLS = 10_000_000  # as many as may be drawn otherwise
 
@@ -74,8 +74,8 @@ def draw_sessions(spec: AgentSessions, rng: np.random.Generator) -> Trace:
     """The calls of `spec`, session by session. Raises UsageError for numbers out of range."""
     _check(spec)
     turns = _turn_counts(spec, rng)
-    openings = _tokens(spec.opening_tokens, OPENING_SPREAD, len(turns), spec.most_tokens // 2 - spec.prefix_tokens, rng)
-    pauses = _lognormal(spec.think_s, THINK_SPREAD, int(turns.sum()), rng)
+    openings = _tokens(spec.opening_tokens, OPENING_LOG_SD, len(turns), spec.most_tokens // 2 - spec.prefix_tokens, rng)
+    pauses = _lognormal(spec.think_s, THINK_LOG_SD, int(turns.sum()), rng)
     calls = _lengths(spec, turns, spec.prefix_tokens + openings, rng)
     system = SystemPrompt("agent", spec.prefix_tokens)
     builder = TraceBuilder("agent sessions")
@@ -98,8 +98,8 @@ def _lengths(
 ) -> Iterator[tuple[int, int, int, int, int]]:
     """Session, turn, prompt tokens, output tokens and tokens shared with the turn before, of every call."""
     count = int(turns.sum())
-    inputs = _tokens(spec.input_tokens, INPUT_SPREAD, count, spec.most_tokens, rng).tolist()
-    outputs = _tokens(spec.output_tokens, OUTPUT_SPREAD, count, spec.most_tokens // 2, rng).tolist()
+    inputs = _tokens(spec.input_tokens, INPUT_LOG_SD, count, spec.most_tokens, rng).tolist()
+    outputs = _tokens(spec.output_tokens, OUTPUT_LOG_SD, count, spec.most_tokens // 2, rng).tolist()
     kept = np.where(rng.random(count) < spec.edited_share, rng.beta(*KEPT, size=count), 1.0).tolist()
     call = 0
     for session, (first, number) in enumerate(zip(first_prompts.tolist(), turns.tolist(), strict=True)):
@@ -117,7 +117,7 @@ def _lengths(
 
 
 def _turn_counts(spec: AgentSessions, rng: np.random.Generator) -> NDArray[np.int64]:
-    counts: NDArray[np.int64] = 1 + rng.poisson(_lognormal(spec.turns - 1.0, TURNS_SPREAD, spec.num_sessions, rng))
+    counts: NDArray[np.int64] = 1 + rng.poisson(_lognormal(spec.turns - 1.0, TURNS_LOG_SD, spec.num_sessions, rng))
     return counts
 
 

@@ -33,7 +33,7 @@ def arrival_times(count: int, rate_per_s: float | RateCurve, burstiness: float, 
     return np.asarray(times * (count / rate_per_s / times[-1]) if count and times[-1] > 0.0 else times)
 
 
-def spread_buckets(trace: Trace, bucket_s: float, rng: np.random.Generator) -> Trace:
+def jitter_within_buckets(trace: Trace, bucket_s: float, rng: np.random.Generator) -> Trace:
     """The trace with every arrival put off by a uniform share of `bucket_s`, for times that were rounded down to buckets; sorted again.
 
     Calls of sessions keep their order. Raises UsageError unless 0 <= bucket_s < infinity.

@@ -42,18 +42,18 @@ def load_burstgpt(path: Path, options: LoadOptions = DEFAULT) -> Trace:
             failed += 1
             continue
         origin = arrival if origin is None else origin
-        asked, answered = csv_int(prompt, COLUMNS[1], named), csv_int(output, COLUMNS[2], named)
+        prompt_n, output_n = csv_int(prompt, COLUMNS[1], named), csv_int(output, COLUMNS[2], named)
         session = (cells[session_at].strip() or None) if session_at is not None else None
         builder.add(
             where,
             arrival_s=arrival - origin,
-            prompt_tokens=asked,
-            output_tokens=answered,
+            prompt_tokens=prompt_n,
+            output_tokens=output_n,
             session_id=session,
-            content=Grown(min(said[session], asked)) if session in said else None,
+            content=Grown(min(said[session], prompt_n)) if session in said else None,
         )
         if session is not None:
-            said[session] = asked + answered
+            said[session] = prompt_n + output_n
     if failed:
         builder.note(f"{failed} failed calls (no response tokens) left out")
     return builder.build()

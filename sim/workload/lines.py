@@ -118,5 +118,5 @@ def _reason(error: Exception) -> str:
 
 
 def _show(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 40 else shown[:37] + "..."
+    short = repr(value)
+    return short if len(short) <= 40 else short[:37] + "..."

@@ -84,20 +84,20 @@ def draw(spec: Synthetic, rng: np.random.Generator) -> Trace:
         return with_arrivals(calls, spec.rate_per_s, spec.burstiness, rng)
     builder = TraceBuilder("synthetic")
     context = 0
-    for i, (asked, answered, pause) in enumerate(zip(inputs.tolist(), outputs.tolist(), pauses.tolist(), strict=True)):
+    for i, (prompt_n, output_n, pause) in enumerate(zip(inputs.tolist(), outputs.tolist(), pauses.tolist(), strict=True)):
         turn = i % spec.turns
         before = context if turn else spec.prefix_tokens
         builder.add(
             f"call {i}",
             arrival_s=None if turn else 0.0,
-            prompt_tokens=before + asked,
-            output_tokens=answered,
+            prompt_tokens=before + prompt_n,
+            output_tokens=output_n,
             session_id=str(i // spec.turns) if spec.turns > 1 else None,
             turn=turn,
             think_s=pause if turn else 0.0,
             content=Grown(context) if turn else system,
         )
-        context = before + asked + answered
+        context = before + prompt_n + output_n
         if turn and spec.most_tokens is not None and context > spec.most_tokens:
             raise UsageError(
                 f"a session of {spec.turns} turns grows without end: {context} tokens after {turn + 1}, "

@@ -60,13 +60,13 @@ def load_sharegpt_sessions(path: Path, options: LoadOptions = DEFAULT) -> Trace:
     for item, turns in _conversations(path):
         context: array[int] = array("i")
         for turn, (question, answer) in enumerate(turns):
-            asked, answered = (pseudo_tokens(part, options.chars_per_token or CHARS_PER_TOKEN) for part in (question, answer))
-            whole = context + asked + answered
+            prompt_text, answer_text = (pseudo_tokens(part, options.chars_per_token or CHARS_PER_TOKEN) for part in (question, answer))
+            whole = context + prompt_text + answer_text
             builder.add(
                 f"item {item}",
                 arrival_s=None if turn else 0.0,
-                prompt_tokens=len(context) + len(asked),
-                output_tokens=len(answered),
+                prompt_tokens=len(context) + len(prompt_text),
+                output_tokens=len(answer_text),
                 session_id=str(item),
                 turn=turn,
                 content=TokenIds(whole),

@@ -13,7 +13,7 @@ import numpy as np
 
 from sim.errors import UsageError
 from sim.workload.agent_sessions import SESSIONS_PER_S, AgentSessions, draw_sessions
-from sim.workload.arrivals import spread_buckets, with_arrivals
+from sim.workload.arrivals import jitter_within_buckets, with_arrivals
 from sim.workload.formats import load_trace
 from sim.workload.loader_options import LoadOptions
 from sim.workload.rate_curve import RateCurve, load_curve
@@ -200,13 +200,13 @@ class Workload:
         if resample is not None:
             trace = resampled(trace, resample, rng)
         if spread_arrivals_s:
-            trace = spread_buckets(trace, spread_arrivals_s, rng)
+            trace = jitter_within_buckets(trace, spread_arrivals_s, rng)
         rate = None if request_rate is None and rate_curve is None else _rate(request_rate, rate_curve, math.inf)
         if rate is not None:
             trace = with_arrivals(trace, rate, burstiness, rng)
         elif burstiness != 1.0:
             raise UsageError("burstiness needs a request rate or a rate curve")
-        told_of_file = {
+        of_file = {
             "limit": limit,
             "num_prompts": resample,
             "prefix_block": prefix_block,
@@ -224,7 +224,7 @@ class Workload:
             "trace_duration": duration_s,
             "burstiness": burstiness,
             "think_time": think_time_s,
-            **{name: value for name, value in told_of_file.items() if value},
+            **{name: value for name, value in of_file.items() if value},
             **({} if rate is None else _rate_origin(rate)),
         }
         return cls(with_think_time(trace, think_time_s, rng), max_concurrency, None, origin)

@@ -45,11 +45,11 @@ def measurable_shape(model: Any) -> tuple[str, Any]:
         if (spec.hidden, spec.vocab, spec.groups) == (model.hidden, model.vocab, model.groups):
             return name, spec
     kinds = {g.mlp.kind for g in model.groups}
-    alike = {name: spec for name, spec in specs.items() if {g.mlp.kind for g in spec.groups} == kinds}
-    if not alike:
+    similar = {name: spec for name, spec in specs.items() if {g.mlp.kind for g in spec.groups} == kinds}
+    if not similar:
         raise UsageError(f"no shape that `simctl measure` knows is like {model.name}")
-    name = min(alike, key=lambda n: abs(float(np.log(alike[n].params / model.params))))
-    return name, alike[name]
+    name = min(similar, key=lambda n: abs(float(np.log(similar[n].params / model.params))))
+    return name, similar[name]
 
 
 def candidates(model: Any, gpu: Any, precision: Any, rates: Rates) -> Candidates:
@@ -105,9 +105,9 @@ def cost_s(grid: Any, cells: StepCells, rates: Rates, spec: Any, precision: Any,
     from hw.suites.engine_grid import CHUNK_REPEATS, DECODE_REPEATS, WARM, repeats
 
     step = np.exp(log_times(cells, rates)[0])
-    beside = [Cell("decode", c.contexts) for c in grid if c.contexts and c.chunks]
-    decode_s = np.exp(log_times(as_cells(beside, "", spec, precision, gpu), rates)[0]) if beside else ()
-    decode = dict(zip((c.contexts for c in beside), decode_s, strict=True))
+    decodes = [Cell("decode", c.contexts) for c in grid if c.contexts and c.chunks]
+    decode_s = np.exp(log_times(as_cells(decodes, "", spec, precision, gpu), rates)[0]) if decodes else ()
+    decode = dict(zip((c.contexts for c in decodes), decode_s, strict=True))
     out = []
     for cell, seconds in zip(grid, step, strict=True):
         if not cell.chunks:

@@ -39,6 +39,6 @@ def command(name: str | None, file: Path | None, as_json: bool, as_yaml: bool) -
     elif as_yaml:
         click.echo(gpu_text.as_yaml(specs if name is not None or file is None else own), nl=False)
     elif name is not None:
-        click.echo("\n".join(gpu_text.shown(specs[0])))
+        click.echo("\n".join(gpu_text.gpu_lines(specs[0])))
     else:
         click.echo("\n".join(gpu_text.catalogue(specs)))

@@ -28,7 +28,7 @@ def command(name: str | None, check: bool, as_json: bool) -> None:
     the input embedding. KV per token is for layers whose cache grows with the whole context, at two bytes per element.
     """
     from sim.specs.models import get_model, list_models
-    from simctl.text.model_text import catalogue, describe, shown
+    from simctl.text.model_text import catalogue, describe, model_lines
 
     if check:
         if name is None:
@@ -42,7 +42,7 @@ def command(name: str | None, check: bool, as_json: bool) -> None:
         return
     if name is not None:
         spec = get_model(name)
-        click.echo(json.dumps(describe(spec), indent=2) if as_json else "\n".join(shown(spec)))
+        click.echo(json.dumps(describe(spec), indent=2) if as_json else "\n".join(model_lines(spec)))
         return
     specs = [get_model(known) for known in list_models()]
     if as_json:

@@ -82,8 +82,8 @@ def fleet_of(options: Mapping[str, Any]) -> Fleet:
     from simctl.options.option_groups import members_of
     from simctl.options.simulate_options import OF_POOLS
 
-    for name, unasked in OF_POOLS.make_context("pool", []).params.items():
-        if options[name] != unasked:
+    for name, default in OF_POOLS.make_context("pool", []).params.items():
+        if options[name] != default:
             flag = (
                 next(option for option in members_of(OF_POOLS.params) if option.name == name)
                 .get_error_hint(None)
@@ -115,11 +115,11 @@ def _lora(options: Mapping[str, Any]) -> Lora | None:
     return Lora(**given) if options["enable_lora"] else None
 
 
-def attention_fields(asked: tuple[str, int], host: float | None) -> dict[str, Any]:
+def attention_fields(policy_option: tuple[str, int], host: float | None) -> dict[str, Any]:
     """Attention policy and place of KV, as fields of Limits."""
     from sim.specs.attention_policy import blocks, dense, pages, sink_window
 
-    kind, k = asked
+    kind, k = policy_option
     if host is not None and not 0.0 < host < 1e6:
         raise UsageError(f"host-kv must be gigabytes above 0, got {host:g}")
     place: Any = "hbm" if host is None else "host"

@@ -341,10 +341,10 @@ def _slots(found: Found) -> None:
 def _check_gpus(found: Found) -> None:
     """GPUs that the file asks for beside those that the engine uses."""
     options = found.options
-    asked = options.pop("gpus", None)
+    requested = options.pop("gpus", None)
     used = options.get("tp", 1) * options.get("pipeline_parallel_size", 1) * options.get("data_parallel_size", 1)
-    if asked is not None and asked != used:
-        found.unused.append(f"{asked} GPUs are asked for, and {used} used")
+    if requested is not None and requested != used:
+        found.unused.append(f"{requested} GPUs are asked for, and {used} used")
 
 
 def defaults_for(found: Found, known: set[str]) -> tuple[Mapping[str, Any], list[str]]:

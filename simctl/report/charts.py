@@ -50,16 +50,16 @@ def axis(title: str, log: Sequence[float] = (), **more: Any) -> Spec:
         low, high = min(log), max(log)
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         steps = (1, 2, 5) if len(decades) < 5 else (1,)
-        shown = [step * 10.0**decade for decade in decades for step in steps]
+        ticks_at = [step * 10.0**decade for decade in decades for step in steps]
         scale = {
             "type": "log",
             "nice": False,
-            "domain": [max([v for v in shown if v <= low]), min([v for v in (*shown, 10 * shown[-1]) if v >= high])],
+            "domain": [max([v for v in ticks_at if v <= low]), min([v for v in (*ticks_at, 10 * ticks_at[-1]) if v >= high])],
         }
         ticks = {
             "labelOverlap": True,
             "format": "~s" if high >= 1000 else "~g",
-            "values": [v for v in shown if scale["domain"][0] <= v <= scale["domain"][1]],
+            "values": [v for v in ticks_at if scale["domain"][0] <= v <= scale["domain"][1]],
         }
     return {"type": "quantitative", "title": title, "scale": scale | more.pop("scale", {}), "axis": {"format": "~s"} | ticks | more}
 

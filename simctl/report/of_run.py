@@ -48,9 +48,9 @@ def part_of(record: RunRecord, dataset: Any) -> ReportPart:
     attrs = dict(dataset.attrs)
     summary = summarise(record)
     rates, noise = _intervals(dataset, "draw"), _intervals(dataset, "repeat") or block_intervals(record)
-    shown = around(summary, noise)
+    intervals = around(summary, noise)
     rates = around(summary, rates)
-    notes, texts = [], [("All figures", benchmark_table(summary, shown, rates or None, int(attrs.get("num_gpu_blocks", 0)) - 1))]
+    notes, texts = [], [("All figures", benchmark_table(summary, intervals, rates or None, int(attrs.get("num_gpu_blocks", 0)) - 1))]
     pictures = list(_latencies(record, dataset))
     if len(record.iterations["start_s"]):
         pictures += [*_over_time(record, attrs), *_cost(record), *_batching(record)]
@@ -75,7 +75,7 @@ def part_of(record: RunRecord, dataset: Any) -> ReportPart:
         f"Simulated run: {model} on {gpu}",
         question,
         [(name.replace("_", " "), _plain(attrs[name])) for name in SETTINGS if name in attrs and _plain(attrs[name]) not in ("", "0")],
-        [_headline(each, summary, shown, rates) for each in HEADLINES],
+        [_headline(each, summary, intervals, rates) for each in HEADLINES],
         [
             f"Rates: {cut(attrs.get('rates_basis', 'not said'), 600)}.",
             f"Host overhead: {cut(attrs.get('host_basis', 'not said'), 300)}.",
@@ -153,11 +153,11 @@ def _latencies(record: RunRecord, dataset: Any) -> Iterator[Picture]:
 
 def _rows(series: Series, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row for every bin and named column that has a value."""
-    middle = series.start_s + 0.5 * series.width_s
+    centre_s = series.start_s + 0.5 * series.width_s
     return [
         {"x": float(f"{t:.6g}"), "y": float(f"{v:.4g}"), "series": name}
         for name, values in columns.items()
-        for t, v in zip(middle.tolist(), np.asarray(values).tolist(), strict=True)
+        for t, v in zip(centre_s.tolist(), np.asarray(values).tolist(), strict=True)
         if np.isfinite(v)
     ]
 
@@ -213,9 +213,9 @@ def _replicas(record: RunRecord, series: Series, time: Any) -> Iterator[Picture]
         return
     bins = 80
     begin, width = float(series.start_s[0]), series.width_s * BINS / bins
-    shown, where = replicas[:LANES], np.clip(((log["start_s"] - begin) / width).astype(np.int64), 0, bins - 1)
+    lanes, where = replicas[:LANES], np.clip(((log["start_s"] - begin) / width).astype(np.int64), 0, bins - 1)
     rows, total = [], []
-    for replica in shown.tolist():
+    for replica in lanes.tolist():
         mine = owner == replica
         busy = np.bincount(where[mine], weights=log["duration_s"][mine], minlength=bins) / width
         total.append(float(busy.sum() * width))
@@ -226,13 +226,13 @@ def _replicas(record: RunRecord, series: Series, time: Any) -> Iterator[Picture]
         ]
     most, least = int(np.argmax(total)), int(np.argmin(total))
     reading = (
-        f"Replica {shown[most]} computes for {number(total[most], 's')} and replica {shown[least]}, the least busy, "
+        f"Replica {lanes[most]} computes for {number(total[most], 's')} and replica {lanes[least]}, the least busy, "
         f"for {number(total[least], 's')}" + (f"; the first {LANES} of {len(replicas)} are drawn." if len(replicas) > LANES else ".")
     )
     spec = charts.shades(rows, time, "replica", (("x", "from (s)"), ("name", "replica"), ("share", "busy share")))
     yield Picture("fleet", "Is the load spread evenly over the replicas?", f"{reading} Stronger colours are busier.", spec,
                   ("replica", "busy"),
-                  [[str(replica), number(seconds, "s")] for replica, seconds in zip(shown, total, strict=True)])  # fmt: skip
+                  [[str(replica), number(seconds, "s")] for replica, seconds in zip(lanes, total, strict=True)])  # fmt: skip
 
 
 def _cost(record: RunRecord) -> Iterator[Picture]:

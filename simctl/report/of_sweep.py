@@ -49,12 +49,12 @@ def part_of(path: Path) -> ReportPart:
     axes = _axes(found)
     done = found["done"].values.ravel().astype(bool)
     figures = [name for name in json.loads(found.attrs["figures"]) if name in found and found[name].dtype.kind == "f"]
-    asked_for = [name for name in json.loads(found.attrs.get("report", "[]")) if name in figures]
-    shown = list(dict.fromkeys([*asked_for, *(name for name in FIRST if name in figures), *figures]))
+    reported = [name for name in json.loads(found.attrs.get("report", "[]")) if name in figures]
+    ordered = list(dict.fromkeys([*reported, *(name for name in FIRST if name in figures), *figures]))
     reasons = Counter(cut(each, 160) for each in found["reason"].values.ravel().astype(str).tolist() if each)
     options = [(cut(name, 40), cut(value, 80)) for name, value in list(json.loads(found.attrs["options"]).items())[:40]]
-    heads = [Headline("Cells answered", f"{int(done.sum()):,} of {len(done):,}"), *(_range(found, name) for name in shown[:4])]
-    pictures = [picture for name in shown[:MOST_PICTURES] for picture in _picture(found, name, axes)]
+    heads = [Headline("Cells answered", f"{int(done.sum()):,} of {len(done):,}"), *(_range(found, name) for name in ordered[:4])]
+    pictures = [picture for name in ordered[:MOST_PICTURES] for picture in _picture(found, name, axes)]
     notes = [f"Without an answer: {count} cells, {why}." for why, count in reasons.most_common(8)]
     if missing := int((~done).sum()):
         notes.append(f"{missing:,} cells are not answered yet: the same simctl sweep goes on.")

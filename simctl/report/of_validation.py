@@ -41,8 +41,8 @@ def part_of(reports: Reports, name: str) -> ReportPart:
         here = sorted(float(each["median_abs"]) for _, each in scores if each["metric"] == metric and each["median_abs"] is not None)
         if here:
             low, mid, high = (here[min(len(here) - 1, int(q * len(here)))] for q in (0.05, 0.5, 0.95))
-            spread = f"{number(100 * low)} – {number(100 * high)}"
-            heads.append(Headline(f"{label}, median error", number(100 * mid, "%"), (("over experiments", spread),)))
+            between = f"{number(100 * low)} – {number(100 * high)}"
+            heads.append(Headline(f"{label}, median error", number(100 * mid, "%"), (("over experiments", between),)))
     heads += [Headline(f"{LABEL[metric]} inside 90 % intervals", number(100 * share, "%")) for metric, share in _coverage(scores).items()]
     said = list(dict.fromkeys(cut(report["rates"], 500) for report in reports if "rates" in report))
     fitted = list(dict.fromkeys(cut(", ".join(report["fitted_to"]) or "nothing", 200) for report in reports if "fitted_to" in report))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from calibrate.design.designed import Designed
     from calibrate.design.greedy import MeasurementPlan
 
-SHOWN_COLUMNS = 3
+MOST_COLUMNS = 3
 
 
 def show(result: Designed) -> None:
@@ -36,14 +36,14 @@ def show(result: Designed) -> None:
     r2 = float(result.r2.min())
     say(f"the rates explain {r2:.0%} of the figure's variance over {result.simulations} simulated draws (linear in their logarithms)")
     click.echo()
-    shown = _columns(result)
+    columns = _columns(result)
     wrong = d.limit is not None
-    header = ["measure", "spent", *(_value(d.cells[i]) if len(d.cells) > 1 else d.metric for i in shown)]
-    at = f", by {_swept(d.cells[shown[0]])}" if len(d.cells) > 1 else ""
+    header = ["measure", "spent", *(_value(d.cells[i]) if len(d.cells) > 1 else d.metric for i in columns)]
+    at = f", by {_swept(d.cells[columns[0]])}" if len(d.cells) > 1 else ""
 
     def line(name: str, spent: float, sd: NDArray[np.float64]) -> list[str]:
         intervals = result.interval(sd)
-        row = [name, f"{spent:.1f} s" if spent else "", *(f"{_short(intervals[i][0])}-{_short(intervals[i][1])}" for i in shown)]
+        row = [name, f"{spent:.1f} s" if spent else "", *(f"{_short(intervals[i][0])}-{_short(intervals[i][1])}" for i in columns)]
         chance = result.chance_wrong(sd)
         return row + ([f"{chance:.1%}"] if chance is not None else [])
 
@@ -81,7 +81,7 @@ def _short(value: float) -> str:
 
 def _columns(result: Designed) -> list[int]:
     """Sweep cells worth a column: the widest ones."""
-    order = np.argsort(-result.chosen.sd[0], kind="stable")[:SHOWN_COLUMNS]
+    order = np.argsort(-result.chosen.sd[0], kind="stable")[:MOST_COLUMNS]
     return sorted(int(i) for i in order)
 
 

@@ -34,11 +34,11 @@ def fleet_lines(tables: Mapping[str, Any], gpu_hours: float) -> list[str]:
     replicas = tables["replicas"]
     if len(replicas) == 1:
         return _long_tail(tables["long_tail"])
-    shown = sorted(sorted(replicas, key=lambda row: -row["requests"])[:MOST], key=lambda row: row["replica"])
+    busiest = sorted(sorted(replicas, key=lambda row: -row["requests"])[:MOST], key=lambda row: row["replica"])
     apart = any(not row["requests"] and row.get("prefill_tokens") for row in replicas)  # a pool that only reads prompts
-    lines = ["", *_table(shown, (*REPLICAS, PREFILLED) if apart else REPLICAS)]
-    if len(shown) < len(replicas):
-        lines.append(f"the {len(shown)} of {len(replicas)} replicas with most requests")
+    lines = ["", *_table(busiest, (*REPLICAS, PREFILLED) if apart else REPLICAS)]
+    if len(busiest) < len(replicas):
+        lines.append(f"the {len(busiest)} of {len(replicas)} replicas with most requests")
     if len(tables["decisions"]) > 1:
         lines += ["", *_table(tables["decisions"], DECISIONS)]
     index = f"hotspot index {tables['hotspot_index']:.2f} (requests in flight, most of any replica over their mean)"

@@ -36,7 +36,7 @@ def _row(spec: GpuSpec) -> tuple[str, ...]:
     return (spec.name + mark, memory, bandwidth, *tera, f"{spec.host_link_bandwidth / 1e9:.4g}", link, price)
 
 
-def shown(spec: GpuSpec) -> list[str]:
+def gpu_lines(spec: GpuSpec) -> list[str]:
     """One GPU, a line a figure."""
     rows = [
         ("memory", f"{spec.memory_bytes / 1e9:.1f} GB ({spec.memory_bytes / 2**20:.0f} MiB)"),

@@ -99,7 +99,7 @@ def _count(params: float) -> str:
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}{suffix}"
 
 
-def shown(spec: ModelSpec) -> list[str]:
+def model_lines(spec: ModelSpec) -> list[str]:
     """Layers, parameters, bytes per token and resident weights of one model."""
     data = describe(spec)
     tables = "one table for input and output" if spec.tied_embeddings else "separate output table"

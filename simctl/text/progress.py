@@ -20,7 +20,7 @@ class LiveLine:
     def __init__(self, requested: bool | None) -> None:
         self.live = sys.stderr.isatty() and requested is not False
         self.lines = bool(requested) and not self.live
-        self._began, self._shown = time.monotonic(), 0.0
+        self._began, self._updated = time.monotonic(), 0.0
 
     @property
     def seconds(self) -> float:
@@ -29,11 +29,11 @@ class LiveLine:
 
     def due(self, every_s: float = EVERY_S) -> bool:
         """Whether the last text has stood for so long."""
-        return time.monotonic() - self._shown > every_s
+        return time.monotonic() - self._updated > every_s
 
     def show(self, text: str) -> None:
         """Say it, after the time that has passed."""
-        self._shown = time.monotonic()
+        self._updated = time.monotonic()
         text = f"{self.seconds:.1f} s: {text}"
         if self.lines:
             click.echo(text, err=True)
@@ -42,7 +42,7 @@ class LiveLine:
 
     def end(self) -> None:
         """Leave a clean line."""
-        if self.live and self._shown:
+        if self.live and self._updated:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 

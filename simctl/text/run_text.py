@@ -32,15 +32,15 @@ def conclusion(labels: list[dict[str, str]], goals: list[dict[str, Any]]) -> str
     from sim.results.chance import CERTAINTY
     from sim.units import format_number
 
-    bound, sure = f"{goals[0]['metric']} <= {format_number(goals[0]['limit'])}", f"{100 * CERTAINTY:.0f} %"
+    bound, certainty = f"{goals[0]['metric']} <= {format_number(goals[0]['limit'])}", f"{100 * CERTAINTY:.0f} %"
     names = [_named(label) for label in labels]
     first = next((i for i, goal in enumerate(goals) if goal["certain"]), None)
     may = [f"{names[i]} ({_chance(goal)})" for i, goal in enumerate(goals[:first]) if goal["certain"] is None]
-    open_ = f" Undecided at {sure}: {', '.join(may)}." if may else ""
+    open_ = f" Undecided at {certainty}: {', '.join(may)}." if may else ""
     if first is not None:
-        return f"=> {names[first]}: the first to hold {bound} with a chance of at least {sure} ({_chance(goals[first])}).{open_}"
+        return f"=> {names[first]}: the first to hold {bound} with a chance of at least {certainty} ({_chance(goals[first])}).{open_}"
     best = max(goals, key=lambda goal: goal["chance"])
-    return f"=> none holds {bound} with a chance of at least {sure} for sure; the best is {_chance(best)}.{open_}"
+    return f"=> none holds {bound} with a chance of at least {certainty} for sure; the best is {_chance(best)}.{open_}"
 
 
 def compared(labels: list[dict[str, str]], answers: list[dict[str, Any]], report: tuple[str, ...]) -> str | None:

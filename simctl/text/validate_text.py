@@ -52,8 +52,8 @@ def render(report: ValidationReport) -> None:
     fitted = f"fitted to {', '.join(served.fitted_to)}" if served.fitted_to else f"transferred from {o.engine} on {o.gpu}"
     lines = [
         f"Rates: {served.rates.summary}.",
-        f"Serving overhead {fitted}: c0 {1e3 * served.rates.point.c0_s:.2f} ms as served, {100 * o.shown:.0f} % of the per-sequence and "
-        f"per-prefill host cost show, launching takes {o.launch:.2f} times what it does in process, API server "
+        f"Serving overhead {fitted}: c0 {1e3 * served.rates.point.c0_s:.2f} ms as served, {100 * o.exposed_share:.0f} % of the "
+        f"per-sequence and per-prefill host cost show, launching takes {o.launch:.2f} times what it does in process, API server "
         f"{1e3 * (o.request_s + o.serial_s):.1f} ms a request. Noise of single requests (log sd): {noise}; of whole runs "
         f"{100 * o.run_noise:.1f} %.",
         _blocks(report),

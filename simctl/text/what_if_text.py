@@ -23,17 +23,17 @@ def render(a: Answer, explain: bool = False) -> None:
     title = f"{model_title(d.model.name)} on {place}, {format_tokens(q.context)} context ({q.context} tokens)"
     lines = [fill("=> " + text[0].upper() + text[1:], later="   ") for text in a.recommendation]
     lines += ["", click.style(title, bold=True), _filled(_memory(a))]
-    shown = [o for o in a.options if explain or _on_first_screen(a, o)]
+    listed = [o for o in a.options if explain or _on_first_screen(a, o)]
     for batch in q.batches:
         lines += ["", f"{f'batch {batch}, reads':<22}{'KV':<4}{'step':>8} {'tok/s [5-95 %]':<18}{'speed-up':<10}binds"]
-        lines += [_line(o) for o in shown if o.batch == batch]
+        lines += [_line(o) for o in listed if o.batch == batch]
     lines.append("")
     notes = [_filled(f"Note: {text}") for text in a.notes if explain or a.rates.source.measured or not text.startswith(OUTSIDE)]
     if explain:
         lines += [*_explained(a), *notes]
     else:
         lines.append(_filled(_trust(a)))
-        rest = " other selections," if len(shown) < len(a.options) else ""
+        rest = " other selections," if len(listed) < len(a.options) else ""
         rest = f"--explain:{rest} batching, where sparse attention pays, what it still finds, sources"
         lines += _fitting(notes, SCREEN - sum(line.count("\n") + 1 for line in lines) - 2, rest)
     for line in lines:
@@ -42,12 +42,12 @@ def render(a: Answer, explain: bool = False) -> None:
 
 def _fitting(notes: list[str], room: int, rest: str) -> list[str]:
     """As many notes as so many lines hold, and where the `rest` is."""
-    shown: list[str] = []
+    kept: list[str] = []
     for note in notes:
-        if sum(line.count("\n") + 1 for line in [*shown, note]) <= room:
-            shown.append(note)
-    left = len(notes) - len(shown)
-    return [*shown, _filled(f"{rest}{f', {left} more notes' if left else ''}.")]
+        if sum(line.count("\n") + 1 for line in [*kept, note]) <= room:
+            kept.append(note)
+    left = len(notes) - len(kept)
+    return [*kept, _filled(f"{rest}{f', {left} more notes' if left else ''}.")]
 
 
 def _memory(a: Answer) -> str:

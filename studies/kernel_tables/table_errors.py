@@ -44,12 +44,12 @@ def errors(tables: Sequence[Table]) -> tuple[list[Part], list[Path]]:
 
 
 def _parts(found: Predicted) -> Iterator[Part]:
-    shown, edges = found.measured_s >= LAUNCH_BOUND_S, EDGES[found.axis]
+    timed, edges = found.measured_s >= LAUNCH_BOUND_S, EDGES[found.axis]
     sizes = np.searchsorted(edges, found.size)
     logs = np.log(found.predicted_s / found.measured_s)
     for dtype in np.unique(found.dtype):
         for i in range(len(edges) + 1):
-            of = shown & (found.dtype == dtype) & (sizes == i)
+            of = timed & (found.dtype == dtype) & (sizes == i)
             if of.any():
                 own = logs[of]
                 size = f"<= {_short(edges[i])}" if i < len(edges) else f"> {_short(edges[-1])}"

@@ -32,8 +32,8 @@ def show_checks(checks: list[Check]) -> None:
     click.echo("\npublished knee study, recomputed\nid         deviation  allowed  figure")
     for c in checks:
         head = f"{c.name}  {'ok' if c.holds else 'MISS':<4}  {c.deviation:<9.3g}  {c.tolerance:<7g}  "
-        told = f"{c.statement}: {c.detail}" if c.detail else c.statement
-        click.echo(fill(head + told, later=" " * len(head), whole=True))
+        words = f"{c.statement}: {c.detail}" if c.detail else c.statement
+        click.echo(fill(head + words, later=" " * len(head), whole=True))
 
 
 def show_axis(scores: list[AxisScore]) -> None:

@@ -37,7 +37,7 @@ CATALOGUE = {
 }
 LARGEST_BATCH = 2.0**14
 # How far the host costs of another engine version may lie from ours, as log standard deviations.
-HOST_SPREAD = {"c0_s": 0.5, "c_seq_s": 0.7}
+HOST_LOG_SD = {"c0_s": 0.5, "c_seq_s": 0.7}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +66,17 @@ def knee_of_step_time(model: ModelSpec, context: float, precision: Precision, ra
     alone = _step_s(model, context, 1.0, precision, rates, tp)
     low, high = 1.0, LARGEST_BATCH
     for _ in range(50):  # the time grows with the batch: bisect in log
-        middle = (low * high) ** 0.5
-        low, high = (low, middle) if alone / _step_s(model, context, middle, precision, rates, tp) < tau else (middle, high)
+        mid = (low * high) ** 0.5
+        low, high = (low, mid) if alone / _step_s(model, context, mid, precision, rates, tp) < tau else (mid, high)
     return low
 
 
 def fit_host(rates: Rates, seen: Sequence[Observation]) -> Rates:
     """The rates with c0 and c_seq fitted to observed knees (least squares in log, pulled towards the posterior's values)."""
-    names = tuple(HOST_SPREAD)
+    names = tuple(HOST_LOG_SD)
 
     def at(z: Sequence[float]) -> Rates:
-        return replace(rates, **{n: getattr(rates, n) * np.exp(HOST_SPREAD[n] * v) for n, v in zip(names, z, strict=True)})
+        return replace(rates, **{n: getattr(rates, n) * np.exp(HOST_LOG_SD[n] * v) for n, v in zip(names, z, strict=True)})
 
     def residuals(z: Sequence[float]) -> list[float]:
         predict = knee_predictor(at(z))

@@ -62,8 +62,8 @@ def standardised(values: Array) -> Array:
     """Zero mean and unit spread, in log where all values have one sign; zeros when constant."""
     one_sign = (values > 0).all() or (values < 0).all()
     v = np.sign(values) * np.log(np.abs(values)) if one_sign else values.astype(float)
-    spread = float(v.std())
-    out: Array = (v - v.mean()) / spread if spread > 1e-12 * float(np.abs(v).max()) else np.zeros(v.size)
+    sd = float(v.std())
+    out: Array = (v - v.mean()) / sd if sd > 1e-12 * float(np.abs(v).max()) else np.zeros(v.size)
     return out
 
 

@@ -57,17 +57,17 @@ def recall_model(evidence: Evidence) -> Any:
 
         eta = logits(evidence.trials)
         found = pm.Data("found", np.array([float(r.successes) for r in evidence.trials]))
-        trials_n = np.array([float(r.trials) for r in evidence.trials])
+        trial_counts = np.array([float(r.trials) for r in evidence.trials])
         # the binomial log-likelihood in logits; a count that is not whole (a rate whose n was not printed) is fine here
-        pm.Potential("counts", (found * eta - trials_n * pt.softplus(eta)).sum())
+        pm.Potential("counts", (found * eta - trial_counts * pt.softplus(eta)).sum())
         for i, row in enumerate(evidence.at_least):
             pm.Potential(f"at_least_{i}", _log_tail(logits([row])[0], row.successes, row.trials, pt))
         if evidence.bounds:
             rate = pt.sigmoid(logits(evidence.bounds))
             floor = np.array([b.recall for b in evidence.bounds])
-            sure = np.array([b.confidence for b in evidence.bounds])
+            confidence = np.array([b.confidence for b in evidence.bounds])
             above = pt.sigmoid((rate - floor) / BOUND_WIDTH)
-            pm.Potential("bounds", pt.log((1 - sure) + (2 * sure - 1) * above).sum())
+            pm.Potential("bounds", pt.log((1 - confidence) + (2 * confidence - 1) * above).sum())
     return model
 
 

@@ -117,12 +117,12 @@ def population_model(kernels: Sequence[Estimate], engines: Sequence[Estimate]) -
     pm, pt = backend.pymc(), backend.tensor()
     rates = rates_of(kernels, engines)
     peaks, declared = bounded(rates), calibration_priors(get_gpu(REFERENCE), Precision())
-    middle = np.log([declared[r].median / (declared[r].upper if peak else 1.0) for r, peak in zip(rates, peaks, strict=True)])
-    middle -= STACK * peaks  # declared efficiencies are those of engines
+    centre = np.log([declared[r].median / (declared[r].upper if peak else 1.0) for r, peak in zip(rates, peaks, strict=True)])
+    centre -= STACK * peaks  # declared efficiencies are those of engines
     scale = {name: np.array([spread[bool(p)] for p in peaks]) for name, spread in (("mean", MEAN_SD), ("between", BETWEEN))}
     sized = np.isin(rates, GEMM_RATES).astype(float)
     with pm.Model(coords={"rate": list(rates), "peak": [r for r, peak in zip(rates, peaks, strict=True) if peak]}) as model:
-        mean = pm.Normal("mean", middle, scale["mean"], dims="rate")
+        mean = pm.Normal("mean", centre, scale["mean"], dims="rate")
         between = pm.HalfNormal("between", scale["between"], dims="rate")
         loss = pm.Normal("loss", STACK, STACK_SD, dims="peak")
         stack = pm.Deterministic("stack", pt.set_subtensor(pt.zeros(len(rates))[np.flatnonzero(peaks)], loss), dims="rate")

@@ -120,8 +120,8 @@ def estimates(tables: Sequence[Table], left_out: str = "") -> list[Estimate]:
     """
     found = [each for table in tables if table.name == "gemm_perf" for each in _of_gemm(table, left_out)]
     for operation in OPERATIONS:
-        shown = (_estimate(operation, table) for table in tables if table.name == operation.table)
-        found += [each for each in shown if each is not None]
+        per_table = (_estimate(operation, table) for table in tables if table.name == operation.table)
+        found += [each for each in per_table if each is not None]
     return found
 
 
@@ -148,5 +148,5 @@ def _estimate(operation: _Operation, table: Table) -> Estimate | None:
     peak = operation.peak(table.gpu)
     shares = np.log(work / np.maximum(seconds - launch, 0.2 * seconds) / peak)
     centre = float(-np.log(per_unit * peak))
-    spread = float(1.4826 * np.median(np.abs(shares - np.median(shares))))
-    return Estimate(table.gpu.name, operation.rate, centre, max(spread, RUN_ERROR), int(work.size))
+    sd = float(1.4826 * np.median(np.abs(shares - np.median(shares))))
+    return Estimate(table.gpu.name, operation.rate, centre, max(sd, RUN_ERROR), int(work.size))

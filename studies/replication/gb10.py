@@ -194,10 +194,10 @@ def _speculation() -> list[Claim]:
             rows = _rows(phase=phase, n_concurrent=str(n))
             seen.append(float(rows[1]["decode_agg_tps"]) / float(rows[0]["decode_agg_tps"]))
     falls = min(ratios[8]) > max(ratios[32]) and min(ratios[32]) > max(ratios[128])
-    told = ", ".join(f"{min(v):.2f} to {max(v):.2f} at {n}" for n, v in ratios.items())
+    text = ", ".join(f"{min(v):.2f} to {max(v):.2f} at {n}" for n, v in ratios.items())
     return [
         compared("G13", "drafts accepted: " + ", ".join(f"{s:.1%}" for *_, s in printed.values()), f"off by {off:.1g}", off, 1e-5),
-        compared("G14", "with drafts decodes lose more, the more clients", f"{told} of those without", 0 if falls else 1, 0),
+        compared("G14", "with drafts decodes lose more, the more clients", f"{text} of those without", 0 if falls else 1, 0),
     ]
 
 

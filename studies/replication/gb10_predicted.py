@@ -88,8 +88,8 @@ def _scheduler(name: str, phase: str, model: str, clients: str) -> Claim:
         next(r for r in served if (r["phase"], r["n_concurrent"], r["variant"] == "default") == (phase, clients, plain))
         for plain in (True, False)
     )
-    alike = [r for r in served if r["phase"] in REPEATS and (r["n_concurrent"], r["variant"]) == ("128", "default")]
-    repeats = [[float(r[f]) for f in FIGURES] for r in alike]
+    replicates = [r for r in served if r["phase"] in REPEATS and (r["n_concurrent"], r["variant"]) == ("128", "default")]
+    repeats = [[float(r[f]) for f in FIGURES] for r in replicates]
     sd = np.std(np.log(repeats), axis=0, ddof=1)[:, None] * np.sqrt(2)
     rates, prompts = half(ENGINES[0], model).rates, PROMPTS[model, clients]
     plain, changed = (replay(ENGINES[0], model, int(clients), prompts, options(r["variant"])).figures(rates) for r in (default, variant))

@@ -29,16 +29,16 @@ def _calls() -> dict[tuple[str, str], dict[str, str]]:
 
 def _recurrence(moved: float, peak: float) -> list[Claim]:
     printed = float(_calls()["llama.cpp", "f32"]["bytes_rw_per_call_mb"])
-    off, told = [], []
+    off, texts = [], []
     for (engine, dtype), row in _calls().items():
         reached = moved * (1.0 if dtype == "f32" else 0.5) / float(row["duration_ms_per_call"]) / 1e6
         off += [abs(reached - float(row["effective_bw_gb_per_s"])), abs(100 * reached / peak - float(row["pct_of_peak"]))]
-        told.append(f"{engine} {dtype.split()[0]} {reached:.0f} GB/s")
+        texts.append(f"{engine} {dtype.split()[0]} {reached:.0f} GB/s")
     return [
         compared(
             "D01", f"{printed:g} MB read and written per call", f"{moved / 1e6:.1f} MB", abs(moved / 1e6 / printed - 1), 1e-3, "formula"
         ),
-        compared("D02", "202 and 222 GB/s, 74 and 81 % of the peak; bf16 111", ", ".join(told), max(off), 0.5),
+        compared("D02", "202 and 222 GB/s, 74 and 81 % of the peak; bf16 111", ", ".join(texts), max(off), 0.5),
     ]
 
 

@@ -108,8 +108,8 @@ def _knees(name: str, of: str, cells: list[Cell], theirs: Mapping[Cell, float], 
     x, y = np.array([theirs[cell] for cell in cells]), np.array([ours[cell].batch for cell in cells])
     factors = np.exp(np.abs(np.log(y / x)))
     drawn = np.median(np.random.default_rng(0).choice(factors, (DRAWS, factors.size)), axis=1)
-    told = f"{np.median(factors):.2f} x apart in the median, {factors.max():.2f} at worst; Spearman {spearman(list(x), list(y)):.3f}"
-    return compared(name, f"{len(cells)} knees of {of}", told, float(factors.max()), LADDER_STEP, "measured", drawn, "x")
+    text = f"{np.median(factors):.2f} x apart in the median, {factors.max():.2f} at worst; Spearman {spearman(list(x), list(y)):.3f}"
+    return compared(name, f"{len(cells)} knees of {of}", text, float(factors.max()), LADDER_STEP, "measured", drawn, "x")
 
 
 @functools.cache
@@ -195,8 +195,8 @@ def _gates() -> Claim:
         (value, each[name.replace("before", "after")]) for each in attrs for name, value in each.items() if name.startswith("gate_before")
     ]
     same = sum(before == after for before, after in gates)
-    told = f"{same} of {len(gates)} decode steps, before and after a run, by every digit of their error"
-    return compared("BM11", "the same engine gives the same output again", told, len(gates) - same, 0, "measured")
+    text = f"{same} of {len(gates)} decode steps, before and after a run, by every digit of their error"
+    return compared("BM11", "the same engine gives the same output again", text, len(gates) - same, 0, "measured")
 
 
 def gdn() -> list[Claim]:

@@ -86,8 +86,8 @@ def _tails() -> Claim:
     above = {(r["policy"], int(r["ttft_threshold_ms"])): int(r["n_requests_above"]) for r in table("routing", "long_tail_counts")}
     others = [p for p, t in above if t == 5000 and p not in (BUG, RACE)]
     lost = [t for t in (5000, 10000, 20000, 30000) if above[BUG, t] >= min(above[p, t] for p in others)]
-    told = ", ".join(f"{above[BUG, t]} above {t // 1000} s where another has {min(above[p, t] for p in others)}" for t in lost)
-    return compared("R06", "A+B has the fewest slow requests up to 30 s", told or "at every threshold", len(lost), 0)
+    text = ", ".join(f"{above[BUG, t]} above {t // 1000} s where another has {min(above[p, t] for p in others)}" for t in lost)
+    return compared("R06", "A+B has the fewest slow requests up to 30 s", text or "at every threshold", len(lost), 0)
 
 
 def _means() -> Claim:

@@ -56,8 +56,8 @@ def served_ranks(runs: int, rng: np.random.Generator, _: Settings = QUICK) -> di
         every = prior_rates(run.gpu, run.precision, draws=KEPT + 1, seed=int(rng.integers(2**31)))
         in_process = Rates(**{name: float(getattr(every.draws, name)[-1]) for name in UNITS})
         rest = Rates(**{name: np.asarray(getattr(every.draws, name))[:-1] for name in UNITS})
-        shown = rng.uniform(0.2, 0.5)
-        served = replace(in_process, c0_s=rng.uniform(2e-3, 4e-3), c_seq_s=shown * in_process.c_seq_s)
+        exposed_share = rng.uniform(0.2, 0.5)
+        served = replace(in_process, c0_s=rng.uniform(2e-3, 4e-3), c_seq_s=exposed_share * in_process.c_seq_s)
         host = HostRates(request_s=rng.uniform(2e-3, 9e-3), work=hidden_work(in_process, served))
         learnt = fit_overhead(
             run, replace(every, draws=rest), [_low_load(run, served, host, rng)], [_rung(run, served, n) for n in CLIENTS]

@@ -95,11 +95,11 @@ def recall(runs: int, rng: np.random.Generator, settings: Settings = QUICK) -> d
     c = np.array([cells.index(cell_label(t.model, t.haystack, t.context_tokens, t.k_blocks)) for t in trials])
     k = np.array([np.log2(t.k_blocks) - REFERENCE_LOG2_K for t in trials])
     n = np.array([np.log2(t.context_tokens) - REFERENCE_LOG2_CONTEXT for t in trials])
-    trials_n = np.array([t.trials for t in trials])
+    trial_counts = np.array([t.trials for t in trials])
 
     def found(truth: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Any]:
         eta = truth["intercept"][h] + truth["model_offset"][m] + truth["budget_slope"][h] * k - truth["context_slope"] * n
-        return {"found": rng.binomial(trials_n, expit(eta + truth["cell_sd"] * truth["cell_z"][c])).astype(float)}
+        return {"found": rng.binomial(trial_counts, expit(eta + truth["cell_sd"] * truth["cell_z"][c])).astype(float)}
 
     parameters = ["level", "haystack_sd", "intercept", "budget_log_mean", "budget_log_sd", "budget_slope", "model_sd", "context_slope"]
     study = Sampled(Graph(model), [*parameters, "cell_sd"], {}, ("model_offset", "cell_z"), data=found)

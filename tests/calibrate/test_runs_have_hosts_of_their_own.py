@@ -11,7 +11,7 @@ from scipy.stats import chi2
 from calibrate.measured_files import engine_grids
 from calibrate.steps.held_out import cell_folds, held_out
 from calibrate.steps.iterations import StepCells, concatenate
-from calibrate.steps.laplace import HOST_SD, fitted, spread_of_hosts
+from calibrate.steps.laplace import HOST_SD, fitted, host_log_sd
 from calibrate.steps.random_rates import calibration_priors
 from calibrate.steps.step_model import log_times
 from sim.cost.rates import OF_HOST, UNITS, at_host
@@ -60,7 +60,7 @@ def test_a_run_left_out_is_on_a_host_that_nobody_saw(runs: StepCells) -> None:
 def test_one_run_has_no_factor(runs: StepCells) -> None:
     alone = runs.take(runs.run == "b")
     assert fitted(alone, PRIORS).model.runs == ()
-    assert spread_of_hosts(alone, PRIORS) == HOST_SD
+    assert host_log_sd(alone, PRIORS) == HOST_SD
 
 
 def test_the_approximation_is_what_the_sampler_finds(step_fit, step_posterior) -> None:
@@ -77,7 +77,7 @@ def test_the_typical_spread_is_that_of_the_packaged_runs() -> None:
     grids = engine_grids(gpu)
     cells = concatenate([grid.cells for grid in grids])
     assert len(np.unique(cells.run)) == len(grids) >= 10
-    assert spread_of_hosts(cells, calibration_priors(gpu, grids[0].precision)) == pytest.approx(HOST_SD, rel=0.1)
+    assert host_log_sd(cells, calibration_priors(gpu, grids[0].precision)) == pytest.approx(HOST_SD, rel=0.1)
 
 
 def test_a_host_moves_what_hosts_do_and_nothing_else(runs: StepCells) -> None:
@@ -98,6 +98,6 @@ def test_answers_carry_what_hosts_differ_by_until_a_host_is_known() -> None:
         gpu = get_gpu("H100" if name == "population" else name)
         rates = rates_from_file(path, gpu)
         assert np.log(rates.host).std() > 0.05
-        bare = rates.at_middle_host()
+        bare = rates.at_median_host()
         assert bare.host is None
         np.testing.assert_allclose(bare.draws.c_seq_s * rates.host, rates.draws.c_seq_s)

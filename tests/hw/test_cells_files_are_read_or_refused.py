@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from hw.cells import Cell, read_cells
-from hw.suites.engine_grid import asked
+from hw.suites.engine_grid import requested_cells
 from sim.errors import UsageError
 from simctl.campaign.design_cells import write_cells
 from tests.cli import run
@@ -23,10 +23,10 @@ def test_what_a_design_writes_is_read_back_whole(tmp_path):
 def test_cells_beyond_the_engines_limits_are_left_out_and_named(tmp_path, capsys):
     write_cells(tmp_path / "c.json", "qwen2.5-7b", CELLS, "")
     job = SimpleNamespace(cells=str(tmp_path / "c.json"), stem="grid")
-    assert asked(job, LIMITS | {"fits": lambda _: True}) == CELLS[:3]
+    assert requested_cells(job, LIMITS | {"fits": lambda _: True}) == CELLS[:3]
     assert "decode:1x90000 does not fit" in capsys.readouterr().err
     with pytest.raises(UsageError, match="none of its 4 cells fits"):
-        asked(job, LIMITS | {"fits": lambda _: False})
+        requested_cells(job, LIMITS | {"fits": lambda _: False})
 
 
 def spoilt(**change):

@@ -83,7 +83,7 @@ def test_sessions_and_the_closed_loop_are_sent_again_with_the_same_sizes_and_oth
     for kind, name in (("sessions", "sessions 8x4"), ("closed", "closed 16x4")):
         waves = [e for e in every if e.kind == kind]
         assert [e.name for e in waves] == [name, f"{name} again", *(f"{name} again {n}" for n in range(2, LOCKSTEP_SENT))]
-        told = [[(r.session, r.turn, r.prompt_tokens, r.asked_tokens) for r in run_virtual(e.send(TARGET))] for e in waves]
+        told = [[(r.session, r.turn, r.prompt_tokens, r.requested_tokens) for r in run_virtual(e.send(TARGET))] for e in waves]
         assert all(one == told[0] for one in told)
         sizes[kind] = len(told[0])
     assert sizes == {"sessions": 32, "closed": 64}

@@ -23,7 +23,7 @@ RESULT = {
 
 def test_requests_come_back_in_order_of_sending_with_their_token_times() -> None:
     first, second, failed = text_client.records(RESULT)
-    assert (second.prompt_tokens, second.asked_tokens, second.sent_s, second.ok) == (20, 3, 101.0, True)
+    assert (second.prompt_tokens, second.requested_tokens, second.sent_s, second.ok) == (20, 3, 101.0, True)
     np.testing.assert_allclose(second.token_s, [101.5, 101.6, 101.8])
     # five tokens in three pieces: the first and the last where they were received, the others between
     np.testing.assert_allclose(first.token_s, [100.25, 100.3, 100.35, 100.5, 100.65])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from calibrate.logs.learn import HOST as HOST_PRIOR
-from calibrate.logs.learn import fitted_line, learn_rates, shown_rates, update
+from calibrate.logs.learn import fitted_line, identified_rates, learn_rates, update
 from calibrate.logs.requests import ServedLog
 from calibrate.sampling import Settings
 from sim.cost.rates import UNITS
@@ -72,7 +72,7 @@ def test_the_hosts_time_is_found(learnt):
 
 def test_rates_that_are_not_learnt_change_no_answer(truth):
     base = made(truth, count=40)
-    free = shown_rates(RUN, log_of(base), PRIORS)
+    free = identified_rates(RUN, log_of(base), PRIORS)
     assert {"c0_s", "kernel_s", "c_seq_s"} <= set(free)
     for name in set(UNITS) - set(free):
         other = made(dataclasses.replace(truth, **{name: 2 * getattr(truth, name)}), count=40)

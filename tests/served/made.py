@@ -19,7 +19,7 @@ from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import Limits
 
-C0_S, SHOWN, REQUEST_S = 0.9e-3, 0.3, 7e-3
+C0_S, EXPOSED, REQUEST_S = 0.9e-3, 0.3, 7e-3
 RUN = ServedRun(
     "made",
     get_gpu("H100"),
@@ -35,7 +35,7 @@ IN_PROCESS = prior_rates(RUN.gpu, RUN.precision, draws=8)
 
 def as_served(rates):
     """The truth behind the made runs."""
-    point = replace(rates.point, c0_s=C0_S, c_seq_s=SHOWN * rates.point.c_seq_s, c_prefill_s=SHOWN * rates.point.c_prefill_s)
+    point = replace(rates.point, c0_s=C0_S, c_seq_s=EXPOSED * rates.point.c_seq_s, c_prefill_s=EXPOSED * rates.point.c_prefill_s)
     return scaled(RateDraws(point, rates.draws, rates.sources, GIVEN), LAUNCHING, HOSTS_LAUNCH, 1.0, "as other hosts launch")
 
 

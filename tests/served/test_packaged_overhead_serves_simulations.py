@@ -32,7 +32,7 @@ def test_it_is_packaged_and_of_this_formula():
     assert overhead is not None
     assert overhead.gpu == "H100 and H200"
     assert 0 < overhead.hidden_c0_s < 3e-3
-    assert 0 <= overhead.shown <= 1
+    assert 0 <= overhead.exposed_share <= 1
 
 
 def test_it_makes_steps_cheaper_never_negative():
@@ -78,7 +78,7 @@ def test_text_prompts_take_longer_to_their_first_token():
 
 
 def test_what_another_host_hides_is_uncertain_by_the_amount_it_says():
-    overhead, before = packaged_overhead(), rates_for(get_gpu("H100"), draws=2000).at_middle_host()
+    overhead, before = packaged_overhead(), rates_for(get_gpu("H100"), draws=2000).at_median_host()
     before = replace(before, draws=replace(before.draws, c0_s=before.draws.c0_s + 5e-3))  # enough to hide from
     assert overhead.hidden_c0_sd_s > 0
     hidden = before.draws.c0_s - overhead.applied(before).draws.c0_s
@@ -116,8 +116,8 @@ def test_an_engine_is_served_with_the_overhead_of_its_own_servers():
         "",
         "[]",
         "{}",
-        json.dumps(asdict(replace(packaged_overhead(), shown=1.5))),
-        json.dumps(asdict(replace(packaged_overhead(), shown=-0.1))),
+        json.dumps(asdict(replace(packaged_overhead(), exposed_share=1.5))),
+        json.dumps(asdict(replace(packaged_overhead(), exposed_share=-0.1))),
         json.dumps(asdict(replace(packaged_overhead(), launch=0.0))),
         json.dumps(asdict(replace(packaged_overhead(), noise={"ttft_s": float("inf")}))),
         json.dumps(asdict(replace(packaged_overhead(), noise=[0.1]))),

@@ -11,7 +11,7 @@ from calibrate.served.scores import score, standard_errors
 from sim.cost.batch import decode_batch
 from sim.cost.step_time import step_time_s
 from sim.errors import UsageError
-from tests.served.made import C0_S, HOST, IN_PROCESS, REQUEST_S, RUN, SHOWN, as_served, open_loop, rung
+from tests.served.made import C0_S, EXPOSED, HOST, IN_PROCESS, REQUEST_S, RUN, as_served, open_loop, rung
 
 LOW = open_loop("low", 1.0, 30)
 RUNGS = tuple(rung(n) for n in (1, 4, 16, 32, 64))
@@ -24,7 +24,7 @@ def learnt():
 
 def test_c0_shown_and_request_latency(learnt):
     assert learnt.rates.point.c0_s == pytest.approx(C0_S, rel=1e-6)
-    assert learnt.overhead.shown == pytest.approx(SHOWN, rel=1e-6)
+    assert learnt.overhead.exposed_share == pytest.approx(EXPOSED, rel=1e-6)
     assert learnt.host.request_s + learnt.host.serial_s == pytest.approx(REQUEST_S + SERIAL_S, abs=1e-4)
     assert set(learnt.fitted_to) == {"low", "n1", "n4", "n16", "n32", "n64"}
 
@@ -49,7 +49,7 @@ def test_higher_loads_are_replayed_exactly(learnt):
 
 def test_without_a_ladder_c0_closes_the_low_load():
     learnt = fit_overhead(RUN, IN_PROCESS, [LOW], ())
-    assert learnt.overhead.shown == 0.0  # an engine that decides ahead hides it
+    assert learnt.overhead.exposed_share == 0.0  # an engine that decides ahead hides it
     seen = replay(RUN, LOW, learnt.rates, learnt.host)
     assert np.nanmedian(seen.tpot_s) == pytest.approx(np.nanmedian(LOW.tpot_s), rel=2e-3)
 
@@ -77,7 +77,7 @@ def test_coverage_of_known_noise_is_nominal():
 
 def test_an_engine_that_decides_when_it_is_done_shows_all_of_its_host_work():
     waits = replace(RUN, limits=replace(RUN.limits, options={"async_scheduling": False}))
-    assert fit_overhead(waits, IN_PROCESS, [LOW], ()).overhead.shown == 1.0
+    assert fit_overhead(waits, IN_PROCESS, [LOW], ()).overhead.exposed_share == 1.0
 
 
 def test_too_few_requests_are_refused():
@@ -96,4 +96,4 @@ def test_a_log_closes_what_its_host_differs_by_and_keeps_the_rest(learnt):
     assert found.rates.point.c0_s == pytest.approx(C0_S, abs=2e-5)
     # a hundred requests come at any moment of an iteration of 6 ms, so their median wait for the next is known to 0.3 ms: twice that
     assert found.host.request_s + found.host.serial_s == pytest.approx(REQUEST_S + SERIAL_S, abs=6e-4)
-    assert found.overhead.shown == learnt.overhead.shown
+    assert found.overhead.exposed_share == learnt.overhead.exposed_share

@@ -7,7 +7,7 @@ import pytest
 from sim.rates.posterior import rates_for
 from sim.specs.gpus import get_gpu
 from studies.knee_study import by_step_time
-from studies.knee_study.by_step_time import HOST_SPREAD, STUDY, axis_score, fit_host, knee_predictor, leave_family_out
+from studies.knee_study.by_step_time import HOST_LOG_SD, STUDY, axis_score, fit_host, knee_predictor, leave_family_out
 from studies.knee_study.weight_axis import Observation, closed_form, contrasts, observations, uncrossed
 
 RATES = rates_for(get_gpu("H100"), STUDY).point
@@ -53,7 +53,7 @@ def test_a_family_does_not_enter_its_own_prediction(left_out):
 @pytest.mark.parametrize(("spread", "within"), [(1.0, 0.12), (20.0, 0.002)], ids=["pulled", "free"])
 def test_host_costs_are_recovered_from_the_formulas_own_knees(monkeypatch, spread, within):
     """Where nothing pulls them they are found. The pull towards the posterior leaves c0, one of its spreads away, 11.7 % short of that."""
-    monkeypatch.setattr(by_step_time, "HOST_SPREAD", {name: spread * sd for name, sd in HOST_SPREAD.items()})
+    monkeypatch.setattr(by_step_time, "HOST_LOG_SD", {name: spread * sd for name, sd in HOST_LOG_SD.items()})
     true = replace(RATES, c0_s=0.6 * RATES.c0_s, c_seq_s=2 * RATES.c_seq_s)
     made = [Observation(o.family, o.run, o.shape, o.context_tokens, knee_predictor(true)(o.shape, o.context_tokens)) for o in SEEN]
     found = fit_host(RATES, made)

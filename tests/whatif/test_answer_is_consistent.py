@@ -82,7 +82,7 @@ def test_the_interval_splits_into_rates_and_what_the_formula_misses():
     gpu = get_gpu("H100")
     question = WhatIf(Deployment(get_model("Llama-3.1-8B"), gpu), 32768, (1, 8), (8,))
     everywhere = load_rates(question.deployment, draws=4000)
-    whole = everywhere.at_middle_host()
+    whole = everywhere.at_median_host()
     alone = rates_from_file(best_posterior(gpu), gpu, draws=4000, model_error=False)
     for with_error, without in zip(answer(question, whole).options, answer(question, alone).options, strict=True):
         assert with_error.step_s_rates.low == pytest.approx(without.step_s.low, rel=1e-9)

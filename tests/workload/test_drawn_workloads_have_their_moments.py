@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import UsageError
-from sim.workload.arrivals import arrival_times, spread_buckets, with_arrivals
+from sim.workload.arrivals import arrival_times, jitter_within_buckets, with_arrivals
 from sim.workload.content import SystemPrompt
 from sim.workload.jsonl import load_jsonl
 from sim.workload.sources import TraceSource
@@ -120,7 +120,7 @@ def test_resampling_keeps_pairs_of_lengths():
 def test_spreading_fills_the_buckets_and_loses_nothing():
     trace = draw(Synthetic(2000, 100, 20, length_cv=1.0), rng())
     bucketed = trace.retimed(np.repeat(np.arange(20) * 3.0, 100))
-    out = spread_buckets(bucketed, 3.0, rng(1))
+    out = jitter_within_buckets(bucketed, 3.0, rng(1))
     assert (np.diff(out.arrival_s) >= 0).all()
     assert (np.floor(out.arrival_s / 3.0) * 3.0).tolist() == bucketed.arrival_s.tolist()
     assert np.diff(out.arrival_s).max() < 1.0
@@ -128,6 +128,6 @@ def test_spreading_fills_the_buckets_and_loses_nothing():
     where = {name: i for i, name in enumerate(bucketed.request_ids)}
     assert [bucketed.prompt_tokens[where[name]] for name in out.request_ids] == out.prompt_tokens.tolist()
     with pytest.raises(UsageError, match="sessions"):
-        spread_buckets(draw(Synthetic(4, 5, 5, turns=2), rng()), 3.0, rng())
+        jitter_within_buckets(draw(Synthetic(4, 5, 5, turns=2), rng()), 3.0, rng())
     with pytest.raises(UsageError):
-        spread_buckets(bucketed, math.nan, rng())
+        jitter_within_buckets(bucketed, math.nan, rng())
