@@ -28,7 +28,7 @@ class Condition:
     limit: float
     at_least: bool = False
 
-    def use(self, summary: Mapping[str, float]) -> float:
+    def limit_used(self, summary: Mapping[str, float]) -> float:
         """Share of the limit that is used: 1 at the limit, more beyond it. Infinite where the run has no such figure."""
         value = _figure(self.figure, summary)
         if value != value:

@@ -120,11 +120,11 @@ def over_roofline(model: ModelSpec, precision: Precision, tp: int, gpu: GpuSpec 
     another dtype than their own, and for layers that are put together otherwise.
     """
     wanted = gemms_of(model, tp)
-    own = kernel_surface(model, precision, gpu)
+    own = quantised_gemm_surface(model, precision, gpu)
     return surface_over_roofline(wanted, own) if own and wanted else gemms_over_roofline(wanted, precision, gpu)
 
 
-def kernel_surface(model: ModelSpec, precision: Precision, gpu: GpuSpec | None) -> Surface | None:
+def quantised_gemm_surface(model: ModelSpec, precision: Precision, gpu: GpuSpec | None) -> Surface | None:
     """The surface of kernels of quantised weights, whatever they do to activations included; None where none was measured.
 
     On a chip that was measured with other memory, kernels take as many seconds beyond their roofline as they do there.

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from sim.cost.all_reduce import wire_bytes
 from sim.cost.attention import kv_read_factor, mixed_fill, query_heads
 from sim.cost.batch import DENSE, BatchShape
-from sim.cost.gemm import GEMM_KERNELS, at_rows, gemms_on, kernel_surface, over_roofline
+from sim.cost.gemm import GEMM_KERNELS, at_rows, gemms_on, over_roofline, quantised_gemm_surface
 from sim.errors import UsageError
 from sim.specs.attention_policy import AttentionPolicy
 from sim.specs.gpu import GpuSpec
@@ -161,7 +161,7 @@ def coefficients(
     check_tensor_parallel(model, tp)
     hidden, weight = model.hidden, precision.weight_bytes
     measured, sharing = over_roofline(model, precision, tp, gpu), tp * parallel.dp
-    with_quantising = measured is not None and kernel_surface(model, precision, gpu) is not None
+    with_quantising = measured is not None and quantised_gemm_surface(model, precision, gpu) is not None
     linear = flops = expert_flops = kernels = activation = launches = pieces = 0.0
     experts: list[tuple[float, int, int]] = []
     kv = window = summary = state = pair = prefill_pair = window_pair = state_flops = blocks = kept = near = 0.0

@@ -77,7 +77,7 @@ class Here:
 
         def used(latency: Latency) -> list[float]:
             found = latency_figures(latency, names, goodput)
-            return [float(condition.use(found)) for condition in self._conditions]
+            return [float(condition.limit_used(found)) for condition in self._conditions]
 
         found = load.trial(trial, used, factor)
         tpot = latency_figures(found.latency, ["mean_tpot_ms"])["mean_tpot_ms"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.cost.gemm import kernel_surface
+from sim.cost.gemm import quantised_gemm_surface
 from sim.cost.rates import RateDraws
 from sim.engine.version_defaults import LAUNCH_SD, STEP_SD, measured
 from sim.rates import posterior as files
@@ -113,7 +113,7 @@ def unmeasured_weight_only(d: Deployment) -> bool:
     """Whether weights are read narrow and computed in 16 bits by kernels that were not measured on the GPU or its chip."""
     if d.limits.engine not in ("vllm", "sglang") or not arithmetic_note(d.precision, d.gpu):
         return False
-    return kernel_surface(d.model, d.precision, d.gpu) is None
+    return quantised_gemm_surface(d.model, d.precision, d.gpu) is None
 
 
 def family_known(model: str, models: Iterable[str]) -> bool:

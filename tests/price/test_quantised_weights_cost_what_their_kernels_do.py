@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calibrate.measurement import model_of, open_measurement, precision_of
-from sim.cost.gemm import REPLAY_S, kernel_surface
+from sim.cost.gemm import REPLAY_S, quantised_gemm_surface
 from sim.cost.gemm_surface import packaged
 from sim.cost.work import coefficients
 from sim.specs.gpus import get_gpu
@@ -35,7 +35,7 @@ def test_the_packaged_surface_is_that_of_the_measured_layers(name):
 def test_a_layer_takes_what_was_measured(name):
     data = open_measurement(MEASURED / f"h100_layers_llama3.1-8b_{name}.nc")
     model, precision = model_of(data.attrs, "made"), precision_of(data.attrs)
-    found, products = kernel_surface(model, precision, H100), data["n"].values > 0
+    found, products = quantised_gemm_surface(model, precision, H100), data["n"].values > 0
     for rows in (4, 16, 512, 4096):
         at = products & (data["rows"].values == rows)
         weights, seconds = (data["k"].values * data["n"].values)[at], data["time_s_median"].values[at] - REPLAY_S
@@ -65,12 +65,12 @@ def test_experts_alone_in_four_bits_leave_the_layers_around_them_as_they_were():
                                 "modules_to_not_convert": ["self_attn", "lm_head"]},
     }  # fmt: skip
     model = spec_from_config(config, "made", "made")
-    assert kernel_surface(model, Precision("int4"), H100) is None
+    assert quantised_gemm_surface(model, Precision("int4"), H100) is None
 
 
 def test_memory_alone_makes_kernels_of_a_measured_chip_faster():
     """An H200 is an H100 with other memory: beyond the roofline a kernel takes as long, and a prompt's many rows do, too."""
-    here, there = packaged()["H100", "int4"], kernel_surface(get_model("Llama-3.1-8B"), Precision("int4"), get_gpu("H200"))
+    here, there = packaged()["H100", "int4"], quantised_gemm_surface(get_model("Llama-3.1-8B"), Precision("int4"), get_gpu("H200"))
     assert there is not None
     rows = np.array([1.0, 8192.0])
     (few, many), (few_there, many_there) = here.seconds(2.0**26, rows), there.seconds(2.0**26, rows)
