@@ -9,7 +9,7 @@ from sim.planning.day import Hour
 from sim.planning.emit import emitted
 from sim.planning.front import Point
 from sim.planning.highest_rate import Sustained
-from sim.planning.race import RaceResult, Tried
+from sim.planning.race import Candidate, RaceResult
 from sim.planning.value import Measurement
 from sim.planning.words import conclusion
 from sim.results.chance import Chance
@@ -58,25 +58,25 @@ def as_dict(answer: PlanAnswer) -> dict[str, Any]:
     """Plain data: the winner, every choice and what was tried of it, and what is around the winner."""
     plan, measurement = answer.plan, answer.measurement
 
-    def one(tried: Tried) -> dict[str, Any]:
+    def one(candidate: Candidate) -> dict[str, Any]:
         texts = [condition.text for condition in plan.conditions]
         return {
-            "choice": plan.choices[tried.choice].name,
-            "replicas": tried.replicas,
-            "stand_by": plan.choices[tried.choice].spares(tried.replicas),
-            "gpus": plan.choices[tried.choice].gpus_of(tried.replicas),
-            "nodes": plan.choices[tried.choice].nodes_of(tried.replicas),
-            "usd_per_hour": plan.cost(tried),
-            "power_limit_kw": plan.choices[tried.choice].kw_of(tried.replicas) or None,
-            **_chance(tried.chance),
-            "limit_used": dict(zip(texts, tried.used, strict=True)),
-            "missed_share": dict(zip(texts, tried.missed, strict=True)),
-            "binding": texts[tried.binding],
+            "choice": plan.choices[candidate.choice].name,
+            "replicas": candidate.replicas,
+            "stand_by": plan.choices[candidate.choice].spares(candidate.replicas),
+            "gpus": plan.choices[candidate.choice].gpus_of(candidate.replicas),
+            "nodes": plan.choices[candidate.choice].nodes_of(candidate.replicas),
+            "usd_per_hour": plan.cost(candidate),
+            "power_limit_kw": plan.choices[candidate.choice].kw_of(candidate.replicas) or None,
+            **_chance(candidate.chance),
+            "limit_used": dict(zip(texts, candidate.used, strict=True)),
+            "missed_share": dict(zip(texts, candidate.missed, strict=True)),
+            "binding": texts[candidate.binding],
         }
 
     return {
         "slo": [condition.text for condition in plan.conditions],
-        **_asked(plan),
+        **_question_of(plan),
         "finished": answer.finished,
         "lasts": plan.lasts or None,
         "winner": {**one(plan.winner), "replicas_at_least": plan.fewest(plan.winner).replicas} if plan.winner else None,
@@ -86,7 +86,7 @@ def as_dict(answer: PlanAnswer) -> dict[str, Any]:
             {}
             if answer.quick or not plan.winner
             else {
-                "front": [{**_figures(point), **one(point.tried)} for point in answer.front],
+                "front": [{**_figures(point), **one(point.candidate)} for point in answer.front],
                 "sustained_requests_per_s": asdict(answer.sustained) if answer.sustained else None,
                 "cost_shares": answer.terms,
                 "power": asdict(answer.power) if answer.power else None,
@@ -103,14 +103,14 @@ def as_dict(answer: PlanAnswer) -> dict[str, Any]:
                 "usd_per_hour_each": choice.cost(1),
                 "out": state.why or None,
                 "replicas_at_least": None if state.why else state.fails + 1,
-                "tried": [one(each) for _, each in sorted(state.tried.items()) if each.trials],
+                "tried": [one(each) for _, each in sorted(state.candidates.items()) if each.trials],
             }
             for choice, state in zip(plan.choices, plan.states, strict=True)
         ],
     }
 
 
-def _asked(plan: RaceResult) -> dict[str, Any]:
+def _question_of(plan: RaceResult) -> dict[str, Any]:
     """Question, answer in words, and its measured part; of the winner, or of the first choice where there is none."""
     win = plan.winner
     study = plan.choices[win.choice].study_of(win.replicas) if win else plan.choices[0].study

@@ -85,7 +85,7 @@ class Bounds:
         self._deadline = Deadline()
         self._loads: dict[tuple[int, int], list[OfferedLoad]] = {}
         self._needs: dict[Any, Floats] = {}
-        self._alone: dict[Any, Floats] = {}
+        self._unloaded: dict[Any, Floats] = {}
         self._steps: dict[Any, Floats] = {}  # decode steps, of whichever pool
 
     def state(self, choice: Choice) -> CandidateState:
@@ -111,13 +111,14 @@ class Bounds:
         except (SimctlError, UsageError) as error:
             return CandidateState(why=str(error))
         last = next((pool for pool in pools if pool.spec.role == DECODE), pools[0])
-        alone = self._alone_s(last) / (1 + int(last.config.options.get("draft_tokens", 0)))  # at best, every draft is accepted
+        unloaded = self._unloaded_s(last) / (1 + int(last.config.options.get("draft_tokens", 0)))  # at best, every draft is accepted
         for condition in self._conditions:
-            if condition.figure.endswith("tpot_ms") and int((1e3 * alone <= condition.limit).sum()) < ENOUGH:
-                fastest = 1e3 * float(np.median(alone))
-                return CandidateState(why=f"{condition.text}: a token takes {fastest:.3g} ms with nobody beside it", alone_s=fastest / 1e3)
+            if condition.figure.endswith("tpot_ms") and int((1e3 * unloaded <= condition.limit).sum()) < ENOUGH:
+                fastest = 1e3 * float(np.median(unloaded))
+                why = f"{condition.text}: a token takes {fastest:.3g} ms with nobody beside it"
+                return CandidateState(why=why, unloaded_s=fastest / 1e3)
         units = max(float(self._units(pool, place, pools)) for place, pool in enumerate(pools))
-        return CandidateState(fails=max(math.ceil(units) - 1, 0), alone_s=float(np.median(alone)))
+        return CandidateState(fails=max(math.ceil(units) - 1, 0), unloaded_s=float(np.median(unloaded)))
 
     def _units(self, pool: PlannedPool, place: int, pools: Sequence[PlannedPool]) -> float:
         """The units of which this pool's replicas are enough in so many trials that 0.95 is not ruled out."""
@@ -151,13 +152,13 @@ class Bounds:
         times = _Times(pool, self._deadline, self._steps)
         return SLACK * np.array([times.needed(load, trial) for trial, load in enumerate(self._loads[shortest, longest])])
 
-    def _alone_s(self, pool: PlannedPool) -> Floats:
+    def _unloaded_s(self, pool: PlannedPool) -> Floats:
         """A decode step of one sequence of the shortest prompt, at the draw of each trial."""
-        shortest = float(min(trace.prompt_tokens.min() for trace in self._traces))
-        key = (id(pool.rates), pool.spec.deployment.limits.attention, pool.spec.deployment.tp)
-        if key not in self._alone:
-            self._alone[key] = _step_s(pool, decode_batch(pool.spec.deployment.model, 1.0, shortest, pool.spec.deployment.limits.attention))
-        return self._alone[key]
+        d, shortest = pool.spec.deployment, float(min(trace.prompt_tokens.min() for trace in self._traces))
+        key = (id(pool.rates), d.limits.attention, d.tp)
+        if key not in self._unloaded:
+            self._unloaded[key] = _step_s(pool, decode_batch(d.model, 1.0, shortest, d.limits.attention))
+        return self._unloaded[key]
 
 
 @dataclass(frozen=True, slots=True)

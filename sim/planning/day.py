@@ -38,11 +38,11 @@ def hourly(curve: RateCurve) -> list[float]:
 
 
 def hours_of(
-    rates: Sequence[float], choice: Choice, most: int, asked_per_s: float, factors: Callable[[int, range], Sequence[float]]
+    rates: Sequence[float], choice: Choice, most: int, offered_per_s: float, factors: Callable[[int, range], Sequence[float]]
 ) -> list[Hour]:
     """Units for every hour, `most` of which hold the busiest. `factors` of (count, trials) say how many times the asked rate each holds."""
     counts = sorted({int(n) for n in np.linspace(1, most, min(most, MOST_COUNTS)).round()})
-    highest = [sustained(factors(count, range(TRIALS)), asked_per_s).per_s for count in counts]
+    highest = [sustained(factors(count, range(TRIALS)), offered_per_s).per_s for count in counts]
     holds = np.maximum.accumulate(np.interp(np.arange(1, most + 1), counts, highest))
     best = max(float((holds / np.arange(1, most + 1)).max()), max(rates) / most)  # requests/s of a unit; the busiest hour is held
     gpus = sum(part.replicas * part.gpus for part in choice.parts)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sim.planning.race import Race, RaceResult, Tried
+from sim.planning.race import Candidate, Race, RaceResult
 
 FIRST_TRIALS, TRIALS = 4, 20  # trials that size a choice, and that it has to stand in the end
 MOST_TIMES = 4.0  # the winner's cost: no deployment beyond is looked at
@@ -20,7 +20,7 @@ FASTER = 1.03  # a choice that cannot be that much faster than a cheaper one is 
 class Point:
     """A deployment at the load asked for; figures are means over the same first trials."""
 
-    tried: Tried
+    candidate: Candidate
     usd_per_hour: float
     user_tokens_per_s: float
     gpu_tokens_per_s: float
@@ -32,7 +32,7 @@ class Point:
 
     @property
     def _tokens_per_s(self) -> float:
-        return float(np.nanmean([trial.output_tokens_per_s for trial in self.tried.trials[:TRIALS]]))
+        return float(np.nanmean([trial.output_tokens_per_s for trial in self.candidate.trials[:TRIALS]]))
 
     def beats(self, other: Point) -> bool:
         """Whether it is as good in everything and better in something."""
@@ -43,13 +43,13 @@ class Point:
         return -self.usd_per_hour, self.user_tokens_per_s, self.gpu_tokens_per_s
 
 
-def point_of(plan: RaceResult, tried: Tried) -> Point:
+def point_of(plan: RaceResult, candidate: Candidate) -> Point:
     """The figures of a count that was tried."""
     speed, tokens = (
-        float(np.nanmean([getattr(trial, name) for trial in tried.trials[:TRIALS]]))
+        float(np.nanmean([getattr(trial, name) for trial in candidate.trials[:TRIALS]]))
         for name in ("user_tokens_per_s", "output_tokens_per_s")
     )
-    return Point(tried, plan.cost(tried), speed, tokens / plan.choices[tried.choice].gpus_of(tried.replicas))
+    return Point(candidate, plan.cost(candidate), speed, tokens / plan.choices[candidate.choice].gpus_of(candidate.replicas))
 
 
 def front_of(plan: RaceResult, race: Race) -> list[Point]:
@@ -57,19 +57,19 @@ def front_of(plan: RaceResult, race: Race) -> list[Point]:
     if plan.winner is None:
         return []
     found, limit = [point_of(plan, plan.winner)], MOST_TIMES * plan.cost(plan.winner)
-    order = sorted((plan.choices[i].cost(each.fails + 1), each.alone_s, i) for i, each in enumerate(plan.states) if not each.why)
+    order = sorted((plan.choices[i].cost(each.fails + 1), each.unloaded_s, i) for i, each in enumerate(plan.states) if not each.why)
     sized = 0
-    for least, alone_s, i in order:
-        fastest = 1.0 / alone_s if alone_s else math.inf
+    for least, unloaded_s, i in order:
+        fastest = 1.0 / unloaded_s if unloaded_s else math.inf
         cheaper = max((point.user_tokens_per_s for point in found if point.usd_per_hour <= least), default=0.0)
         if least > limit or sized == MOST_SIZED or i == plan.winner.choice or fastest < FASTER * cheaper:
             continue
         sized += 1
-        tried = race.sized(i, FIRST_TRIALS)
-        if tried is not None and plan.cost(tried) <= limit and not any(p.beats(point_of(plan, tried)) for p in found):
-            tried = race.sized(i, TRIALS)
-            if tried is not None:
-                found.append(point_of(plan, tried))
+        candidate = race.sized(i, FIRST_TRIALS)
+        if candidate is not None and plan.cost(candidate) <= limit and not any(p.beats(point_of(plan, candidate)) for p in found):
+            candidate = race.sized(i, TRIALS)
+            if candidate is not None:
+                found.append(point_of(plan, candidate))
     return undominated(found)
 
 

@@ -20,22 +20,22 @@ class Sustained:
     per_s: float
     low: float
     high: float
-    asked_per_s: float
+    offered_per_s: float
 
     def at_least(self, per_s: float) -> Sustained:
         """The same where `per_s` is known to be sustained."""
         return replace(self, per_s=max(self.per_s, per_s), low=max(self.low, per_s), high=max(self.high, per_s))
 
 
-def asked_rate(workload: Workload) -> float | None:
+def offered_rate(workload: Workload) -> float | None:
     """Requests per second of an open load; None where clients wait for their answers, or all come at once."""
     if workload.max_concurrency is not None:
         return None
-    asked = workload.origin.get("request_rate")
-    return workload.trace.offered_rate_per_s if asked is None else float(asked)
+    offered = workload.origin.get("request_rate")
+    return workload.trace.offered_rate_per_s if offered is None else float(offered)
 
 
-def sustained(factors: Sequence[float], asked_per_s: float) -> Sustained:
+def sustained(factors: Sequence[float], offered_per_s: float) -> Sustained:
     """The rate that trials sustain, of how many times the rate asked for each does: their 5 % quantile and its interval."""
     ordered, share = sorted(factors), 1.0 - CERTAINTY
     n = len(ordered)
@@ -43,6 +43,6 @@ def sustained(factors: Sequence[float], asked_per_s: float) -> Sustained:
     below = [sum(comb(n, j) * share**j * (1 - share) ** (n - j) for j in range(k)) for k in range(n + 1)]
     low = max((k for k in range(1, n + 1) if below[k] <= ERROR), default=1)
     high = min((k for k in range(1, n + 1) if 1.0 - below[k] <= ERROR), default=n)
-    middle = max(int(share * n), 1)
-    per_s, least, most = (asked_per_s * ordered[k - 1] for k in (middle, low, min(high + 1, n)))
-    return Sustained(per_s, least, most, asked_per_s)
+    rank = max(int(share * n), 1)
+    per_s, least, most = (offered_per_s * ordered[k - 1] for k in (rank, low, min(high + 1, n)))
+    return Sustained(per_s, least, most, offered_per_s)

@@ -16,7 +16,7 @@ from sim.planning.day import hours_of
 from sim.planning.emit import check_emits
 from sim.planning.front import front_of, point_of
 from sim.planning.grid import MOST_CHOICES
-from sim.planning.highest_rate import LOWEST, TRIALS, asked_rate, sustained
+from sim.planning.highest_rate import LOWEST, TRIALS, offered_rate, sustained
 from sim.planning.race import Race, SearchProgress, search
 from sim.planning.spot import Spot
 from sim.planning.trials import OutOfTime, Runner, once, runner
@@ -186,17 +186,17 @@ def _look_around(answer: PlanAnswer, race: Race, run: Runner, watch: Watch | Non
     study = result.choices[win.choice].study_of(win.replicas)
     answer.terms, answer.power, tokens = once(result.choices[win.choice], win.replicas)
     answer.tokens = tokens.at(point_of(result, win).usd_per_mtok) if tokens else None
-    if asked_rate(study.workload) is not None:
+    if offered_rate(study.workload) is not None:
         _say(watch, "what more load does")
         answer.reasons = reasons(answer.plan, win.trials[:PAIRED], run.trials(win.choice, win.replicas, range(PAIRED), MORE))
     _say(watch, "what a measurement is worth")
     answer.measurement = best_measurement(result, race.advance)
     _say(watch, "what more money buys")
     answer.front = front_of(result, race)
-    if (asked := asked_rate(study.workload)) is not None:
+    if (offered := offered_rate(study.workload)) is not None:
         _say(watch, "the highest rate that the cheapest sustains")
         # the race knows by more trials that what was asked for is sustained
-        answer.sustained = sustained(run.factors(win.choice, win.replicas, range(TRIALS), LOWEST), asked).at_least(asked)
+        answer.sustained = sustained(run.factors(win.choice, win.replicas, range(TRIALS), LOWEST), offered).at_least(offered)
 
 
 def _day(answer: PlanAnswer, run: Runner, rates: Sequence[float]) -> list[Any]:

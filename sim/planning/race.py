@@ -1,7 +1,7 @@
 """Racing: the search of a capacity plan for the cheapest count of any choice that certainly meets the SLO.
 
 All that might be cheapest run a few trials, those that are left more, and so on (successive halving by sim.results.chance.STAGES). Within
-a stage the search takes the choice whose next count would be cheapest, and tries that count, until one stands: dearer choices are tried no
+a stage the search takes the choice whose next count would be cheapest, and tries that count, until one leads: dearer choices are tried no
 further than they must be. A count is out for good once its interval lies below 0.95. It takes for granted that more replicas do
 not do worse. A stage leaves a ranked answer; the last one a certain answer, and what stayed undecided.
 """
@@ -22,11 +22,11 @@ from sim.slo import Condition
 GALLOP_BELOW = 0.5  # chance from which on counts are tried one by one
 RANKED = (1, *(stage for stage in STAGES if stage <= ENOUGH))  # stages; a single trial ranks
 TWO_UPTO = 20  # trials
-TWINS_AFTER = 100  # trials in which two choices went alike, so that one takes the rest from the other
+EQUAL_AFTER = 100  # trials in which two choices used equal shares, so that one takes the rest from the other
 
 
 @dataclass(slots=True)
-class Tried:
+class Candidate:
     """A count of a choice and its trials, which `add` adds."""
 
     choice: int
@@ -64,7 +64,7 @@ class Tried:
         """Rest of the limit that is used most, in the mean over trials."""
         return 1.0 - self.worst / len(self.trials)
 
-    def stands(self, stage: int, enough: int) -> bool | None:
+    def leads(self, stage: int, enough: int) -> bool | None:
         """Whether it may meet the SLO as far as this stage can tell; None before it has got there. After `enough` only the certain may."""
         if self.chance.certain is not None or len(self.trials) >= enough:
             return bool(self.chance.certain)
@@ -73,21 +73,21 @@ class Tried:
 
 @dataclass(slots=True)
 class CandidateState:
-    """State of a choice: up to `fails` units do not do; or `why` it is out. `alone_s` is a decode step with nobody beside it."""
+    """State of a choice: up to `fails` units do not do; or `why` it is out. `unloaded_s` is a decode step with nobody beside it."""
 
     fails: int = 0
     why: str = ""
-    tried: dict[int, Tried] = field(default_factory=dict)
-    alone_s: float = 0.0
+    candidates: dict[int, Candidate] = field(default_factory=dict)
+    unloaded_s: float = 0.0
 
     def bounds(self, stage: int, enough: int) -> tuple[int, int | None]:
         """The most units that do not do and the least that do, as far as the stage can tell."""
         low, high = self.fails, None
-        for count in sorted(self.tried):
-            stands = None if count <= self.fails else self.tried[count].stands(stage, enough)
-            if stands:
+        for count in sorted(self.candidates):
+            leads = None if count <= self.fails else self.candidates[count].leads(stage, enough)
+            if leads:
                 return low, count
-            if stands is False:
+            if leads is False:
                 low = count
         return low, high
 
@@ -95,7 +95,7 @@ class CandidateState:
         """Units to try next: halfway into what is open, else a quarter more while the chance is far off, else one more."""
         if high is not None:
             return None if high == low + 1 else (low + high) // 2
-        last = self.tried.get(low)
+        last = self.candidates.get(low)
         far = last is not None and last.chance.value < GALLOP_BELOW
         count = low + (max(1, low // 4) if far else 1)
         return min(count, most)
@@ -112,7 +112,7 @@ class RaceResult:
     choices: Sequence[Choice]
     conditions: Sequence[Condition]
     states: Sequence[CandidateState]
-    best: Tried | None
+    best: Candidate | None
     ended: str = ""
     lasts: str = ""
 
@@ -122,33 +122,33 @@ class RaceResult:
         return not self.ended
 
     @property
-    def winner(self) -> Tried | None:
+    def winner(self) -> Candidate | None:
         """The cheapest count that certainly meets the SLO."""
         return self.best if self.best is not None and self.best.chance.certain else None
 
-    def cost(self, tried: Tried) -> float:
+    def cost(self, candidate: Candidate) -> float:
         """USD per hour."""
-        return self.choices[tried.choice].cost(tried.replicas)
+        return self.choices[candidate.choice].cost(candidate.replicas)
 
-    def tried(self) -> list[Tried]:
+    def candidates(self) -> list[Candidate]:
         """All counts that were tried, the cheapest first."""
-        return sorted((each for state in self.states for each in state.tried.values() if each.trials), key=self.cost)
+        return sorted((each for state in self.states for each in state.candidates.values() if each.trials), key=self.cost)
 
-    def undecided(self) -> list[Tried]:
+    def undecided(self) -> list[Candidate]:
         """Cheaper counts of which the trials leave open whether they meet the SLO."""
         limit = math.inf if self.winner is None else self.cost(self.winner)
-        return [each for each in self.tried() if each.chance.certain is None and self.cost(each) < limit]
+        return [each for each in self.candidates() if each.chance.certain is None and self.cost(each) < limit]
 
-    def fewest(self, tried: Tried) -> Tried:
+    def fewest(self, candidate: Candidate) -> Candidate:
         """The fewest units of the same choice that the trials do not tell from enough: itself, or the lower end of the margin."""
-        state, low = self.states[tried.choice], tried
-        while (below := state.tried.get(low.replicas - 1)) is not None and below.trials and below.chance.certain is not False:
+        state, low = self.states[candidate.choice], candidate
+        while (below := state.candidates.get(low.replicas - 1)) is not None and below.trials and below.chance.certain is not False:
             low = below
         return low
 
-    def nearest(self) -> Tried | None:
+    def nearest(self) -> Candidate | None:
         """The count that came nearest: the highest chance, the cheaper of equals."""
-        return max(self.tried(), key=lambda each: (each.chance.value, -max(each.used), -self.cost(each)), default=None)
+        return max(self.candidates(), key=lambda each: (each.chance.value, -max(each.used), -self.cost(each)), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class SearchProgress:
     stage: int
     done: int
     left: int
-    best: Tried | None
+    best: Candidate | None
     stage_ends: bool = False
 
 
@@ -179,10 +179,10 @@ class Race:
         self._stages = stages
         self._run, self._on_step = run, on_step
         self._most = [choice.most(most) for choice in choices]
-        self._first: dict[tuple[tuple[float, ...], ...], Tried] = {}  # of those that went alike
+        self._first: dict[tuple[tuple[float, ...], ...], Candidate] = {}  # of equal-cost candidates
 
-    def cheapest(self, stage: int) -> Tried | None:
-        """Run the stage: the cheapest count that stands, of equals the likeliest; None where none does."""
+    def cheapest(self, stage: int) -> Candidate | None:
+        """Run the stage: the cheapest count that leads, of equals the likeliest; None where none does."""
         while True:
             ranked = self._ranked(stage)
             if not ranked:
@@ -193,7 +193,7 @@ class Race:
                 equals = [i for rank, i, _, _ in ranked if rank[0] <= cost * (1 + 1e-9)]
                 behind = None if stage == self._stages[0] else self._behind(equals, stage)  # a first answer waits for no equals
                 if behind is None:
-                    return self.states[best].tried[low + 1]
+                    return self.states[best].candidates[low + 1]
                 best, count, stage_of = behind
             self.advance(best, count, stage_of)
             if self._on_step:
@@ -221,24 +221,24 @@ class Race:
                 continue
             low, high = state.bounds(stage, self._stages[-1])
             if low < self._most[i]:
-                tried = state.tried.get(low + 1)
-                likely = (-tried.chance.value, -tried.margin) if tried else (0.0, 0.0)
+                candidate = state.candidates.get(low + 1)
+                likely = (-candidate.chance.value, -candidate.margin) if candidate else (0.0, 0.0)
                 found.append(((self.choices[i].cost(low + 1), high != low + 1, *likely), i, low, high))
         return sorted(found, key=lambda each: each[0])
 
-    def sized(self, choice: int, stage: int) -> Tried | None:
-        """The least count of one choice that stands after so many trials."""
+    def sized(self, choice: int, stage: int) -> Candidate | None:
+        """The least count of one choice that leads after so many trials."""
         state = self.states[choice]
         while not state.why:
             low, high = state.bounds(stage, self._stages[-1])
             if low >= self._most[choice]:
                 return None
             if (count := state.next_count(low, high, self._most[choice])) is None:
-                return state.tried[low + 1]
+                return state.candidates[low + 1]
             self.advance(choice, count, stage)
         return None
 
-    def settle(self, best: Tried) -> None:
+    def settle(self, best: Candidate) -> None:
         """Run all trials of the counts below, down to one that certainly does not do: the margin's lower end."""
         state, count = self.states[best.choice], best.replicas - 1
         while count > state.fails:
@@ -248,21 +248,21 @@ class Race:
     def advance(self, choice: int, count: int, stage: int) -> None:
         """Run the trials of a count up to a stage, or until they have decided."""
         state = self.states[choice]
-        tried = state.tried.setdefault(count, Tried(choice, count))
+        candidate = state.candidates.setdefault(count, Candidate(choice, count))
         for look in self._stages:
-            if len(tried.trials) < look <= stage and tried.chance.certain is None:
-                self._extend(tried, look)
-        if tried.chance.certain is False:
+            if len(candidate.trials) < look <= stage and candidate.chance.certain is None:
+                self._extend(candidate, look)
+        if candidate.chance.certain is False:
             state.fails = max(state.fails, count)
 
-    def _extend(self, tried: Tried, stage: int) -> None:
-        begin = len(tried.trials)
-        if begin >= TWINS_AFTER:
-            alike = tuple(trial.used for trial in tried.trials[:TWINS_AFTER])
-            if (first := self._first.setdefault(alike, tried)) is not tried and len(first.trials) >= stage:
-                tried.add(first.trials[begin:stage])
+    def _extend(self, candidate: Candidate, stage: int) -> None:
+        begin = len(candidate.trials)
+        if begin >= EQUAL_AFTER:
+            limits_used = tuple(trial.used for trial in candidate.trials[:EQUAL_AFTER])
+            if (first := self._first.setdefault(limits_used, candidate)) is not candidate and len(first.trials) >= stage:
+                candidate.add(first.trials[begin:stage])
                 return
-        tried.add(list(self._run(tried.choice, tried.replicas, range(begin, stage))))
+        candidate.add(list(self._run(candidate.choice, candidate.replicas, range(begin, stage))))
         self.done += stage - begin
 
 
@@ -277,7 +277,7 @@ def search(
 ) -> tuple[RaceResult, Race]:
     """The cheapest count over all choices, of up to `most` GPUs. KeyboardInterrupt or OutOfTime ends it early, with what is known then."""
     known = list(states) if states is not None else [CandidateState() for _ in choices]
-    best: Tried | None = None
+    best: Candidate | None = None
 
     def step(found: SearchProgress) -> None:
         if on_step:
@@ -294,7 +294,7 @@ def search(
             race.settle(best)
     except (KeyboardInterrupt, OutOfTime) as reason:
         plan = RaceResult(choices, conditions, known, best, "time is up" if isinstance(reason, OutOfTime) else "stopped")
-        likely = [each for each in plan.tried() if each.chance.value >= CERTAINTY and each.chance.certain is not False]
+        likely = [each for each in plan.candidates() if each.chance.value >= CERTAINTY and each.chance.certain is not False]
         certain = [each for each in likely if each.chance.certain]
         return replace(plan, best=next(iter(certain or likely), None)), race
     return RaceResult(choices, conditions, known, best), race

@@ -70,8 +70,8 @@ class Here:
         """A trial; requests arrive `factor` times as fast."""
         held = self._held
         if held is None or held[0] != (choice, count):
-            asked = self._choices[choice]
-            held = self._held = ((choice, count), Lasts(asked.study_of(count), self._for_s, asked.lost(count)))
+            chosen = self._choices[choice]
+            held = self._held = ((choice, count), Lasts(chosen.study_of(count), self._for_s, chosen.lost(count)))
         load = held[1]
         goodput, names = load.study.goodput, [condition.figure for condition in self._conditions]
 
@@ -107,8 +107,8 @@ class Here:
                 if low < 1 / MOST_FACTOR:
                     return 0.0
         while high > low * (1 + CLOSEST):
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if met(middle) else (low, middle)
+            mid = math.sqrt(low * high)
+            low, high = (mid, high) if met(mid) else (low, mid)
         return low
 
 
@@ -136,13 +136,13 @@ def _begin(here: Here) -> None:
     end_with_parent()
 
 
-def _one(what: Callable[..., Any], *asked: Any) -> Any:
+def _one(what: Callable[..., Any], *args: Any) -> Any:
     assert _here is not None
-    return what(_here, *asked)
+    return what(_here, *args)
 
 
-def _there(here: Here, what: Callable[..., Any], *asked: Any) -> Any:
-    return what(here, *asked)
+def _there(here: Here, what: Callable[..., Any], *args: Any) -> Any:
+    return what(here, *args)
 
 
 class Runner:
@@ -171,9 +171,9 @@ class Runner:
         rest: list[float] = self._each(Here.factor, [(choice, count, trial, enough) for trial in trials[2 * lowest :]])
         return first + rest
 
-    def _each(self, what: Callable[..., Any], asked: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _each(self, what: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         done: list[Any] = []
-        for each in asked:
+        for each in calls:
             if self._workers != 1 and self._spent > LAZY_S:
                 break
             began = monotonic()
@@ -181,9 +181,9 @@ class Runner:
                 raise OutOfTime
             done.append(what(self._here, *each))
             self._spent += monotonic() - began
-        if len(done) < len(asked):
+        if len(done) < len(calls):
             submit = self._submit()
-            futures = [submit(what, *each) for each in asked[len(done) :]]
+            futures = [submit(what, *each) for each in calls[len(done) :]]
             try:
                 done += [future.result(None if math.isinf(self._ends) else max(self._ends - monotonic(), 0.0)) for future in futures]
             except TimeoutError:

@@ -17,7 +17,7 @@ from sim.cost.batch import chunk_sums, decode_batch, from_sums
 from sim.cost.rates import RateDraws
 from sim.cost.step_time import step_time_s
 from sim.planning.choices import Choice
-from sim.planning.race import RaceResult, Tried
+from sim.planning.race import Candidate, RaceResult
 from sim.results.chance import CERTAINTY
 from sim.study.deployment import Deployment, plan_engine
 
@@ -42,14 +42,14 @@ def best_measurement(plan: RaceResult, advance: Callable[[int, int, int], None])
     if plan.winner is None:
         return None
     cost = plan.cost(plan.winner)
-    cheaper = [each for each in plan.tried() if plan.cost(each) < cost and np.mean([max(t.used) for t in each.trials]) < PROMISING]
+    cheaper = [each for each in plan.candidates() if plan.cost(each) < cost and np.mean([max(t.used) for t in each.trials]) < PROMISING]
     cheaper.sort(key=lambda each: -each.chance.value)
-    by_what: dict[str, list[Tried]] = {}
+    by_what: dict[str, list[Candidate]] = {}
     for each in cheaper[:MOST_FITTED]:
         advance(each.choice, each.replicas, LEAST_TRIALS)
         for what, _, _ in _measurable(plan.choices[each.choice]):
             by_what.setdefault(what, []).append(each)
-    found = [_value(plan, what, tried, cost) for what, tried in by_what.items()]
+    found = [_value(plan, what, candidate, cost) for what, candidate in by_what.items()]
     best = max(found, key=lambda each: each.usd_per_hour, default=None)
     return best if best is not None and best.usd_per_hour >= WORTH * cost else None
 
@@ -64,17 +64,17 @@ def _measurable(choice: Choice) -> list[tuple[str, Deployment, RateDraws]]:
     return [(what, *pair) for what, pair in found.items()]
 
 
-def _value(plan: RaceResult, what: str, cheaper: list[Tried], cost: float) -> Measurement:
+def _value(plan: RaceResult, what: str, cheaper: list[Candidate], cost: float) -> Measurement:
     """Of every draw of these rates the cost of the cheapest count that does there, the winner's where none does."""
     least: Floats | None = None
-    for tried in cheaper:
-        choice = plan.choices[tried.choice]
+    for candidate in cheaper:
+        choice = plan.choices[candidate.choice]
         d, rates = next((d, rates) for name, d, rates in _measurable(choice) if name == what)
         times = _log_times(d, rates, choice)
         if least is None:
             least = np.full(len(times), cost)
-        enough = _chances(tried, times) >= CERTAINTY
-        least = np.where(enough, np.minimum(least, plan.cost(tried)), least)
+        enough = _chances(candidate, times) >= CERTAINTY
+        least = np.where(enough, np.minimum(least, plan.cost(candidate)), least)
     assert least is not None
     return Measurement(what, cost - float(least.mean()), float((least < cost).mean()))
 
@@ -94,11 +94,11 @@ def _log_times(d: Deployment, rates: RateDraws, choice: Choice) -> Floats:
     return found
 
 
-def _chances(tried: Tried, times: Floats) -> Floats:
+def _chances(candidate: Candidate, times: Floats) -> Floats:
     """The chance that a count meets the SLO at every draw of the rates."""
     from scipy.special import ndtr
 
-    used = np.log([max(max(trial.used), 1e-9) for trial in tried.trials])
+    used = np.log([max(max(trial.used), 1e-9) for trial in candidate.trials])
     finite = np.isfinite(used)
     mine = times[np.arange(len(used)) % len(times)]
     if finite.sum() < LEAST_TRIALS // 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sim.planning.race import RaceResult, Tried
+from sim.planning.race import Candidate, RaceResult
 from sim.planning.trials import Trial
 from sim.study.lasting import can_last
 from sim.workload.workload import Workload
@@ -13,13 +13,13 @@ MORE = 1.2  # times the load asked for
 ANSWERS = 10  # a load shorter than so many answers one after another is too short to say how queues grow
 
 
-def named(plan: RaceResult, tried: Tried, fewest: int | None = None) -> str:
+def named(plan: RaceResult, candidate: Candidate, fewest: int | None = None) -> str:
     """A count of a choice in words; with `fewest` the margin from there up."""
-    choice = plan.choices[tried.choice]
-    count = str(tried.replicas) if fewest in (None, tried.replicas) else f"{fewest} to {tried.replicas}"
+    choice = plan.choices[candidate.choice]
+    count = str(candidate.replicas) if fewest in (None, candidate.replicas) else f"{fewest} to {candidate.replicas}"
     units = f"{count} times {choice.name}" if len(choice.parts) > 1 else f"{count} replicas of {choice.name}"
-    spares = choice.spares(tried.replicas)
-    return (units if tried.replicas > 1 else choice.name) + (f" and {spares} standing by" if spares else "")
+    spares = choice.spares(candidate.replicas)
+    return (units if candidate.replicas > 1 else choice.name) + (f" and {spares} standing by" if spares else "")
 
 
 def for_how_long(workload: Workload, for_s: float | None) -> str:
@@ -29,7 +29,7 @@ def for_how_long(workload: Workload, for_s: float | None) -> str:
     return "for good" if can_last(workload) else ""
 
 
-def _short(plan: RaceResult, win: Tried) -> str:
+def _short(plan: RaceResult, win: Candidate) -> str:
     """A warning where the load is over before queues can build up."""
     if plan.lasts or plan.choices[win.choice].study is None:  # races of made-up trials have none
         return ""
@@ -43,11 +43,11 @@ def _short(plan: RaceResult, win: Tried) -> str:
 
 def _open(plan: RaceResult, but: int | None = None) -> str:
     """Counts that are undecided, but those of one choice."""
-    each = [tried for tried in plan.undecided() if tried.choice != but]
-    return "; ".join(f"{named(plan, tried)}, {plan.cost(tried):.2f} USD/hour, {tried.chance}" for tried in each)
+    each = [candidate for candidate in plan.undecided() if candidate.choice != but]
+    return "; ".join(f"{named(plan, candidate)}, {plan.cost(candidate):.2f} USD/hour, {candidate.chance}" for candidate in each)
 
 
-def _found(plan: RaceResult, win: Tried) -> str:
+def _found(plan: RaceResult, win: Candidate) -> str:
     """The winner, with the margin of its count."""
     slo = ", ".join(condition.text for condition in plan.conditions)
     gpus, nodes = (of(win.replicas) for of in (plan.choices[win.choice].gpus_of, plan.choices[win.choice].nodes_of))
@@ -81,9 +81,9 @@ def conclusion(plan: RaceResult) -> str:
         return f"=> {plan.ended} before the answer was certain.{best}"
     nearest = plan.nearest()
     if nearest is None:
-        slow = [i for i, state in enumerate(plan.states) if state.alone_s]
-        first = min(slow, key=lambda i: plan.states[i].alone_s, default=None)
-        alone = "" if first is None else f"{plan.choices[first].name}, where a token takes {1e3 * plan.states[first].alone_s:.3g} ms"
+        slow = [i for i, state in enumerate(plan.states) if state.unloaded_s]
+        first = min(slow, key=lambda i: plan.states[i].unloaded_s, default=None)
+        alone = "" if first is None else f"{plan.choices[first].name}, where a token takes {1e3 * plan.states[first].unloaded_s:.3g} ms"
         return f"=> none can meet {slo}.{f' Nearest: {alone}.' if alone else ''}"
     binding, queue = nearest.binding, ""
     if grows := sum(trial.grows for trial in nearest.trials):
@@ -103,7 +103,7 @@ def reasons(plan: RaceResult, now: Sequence[Trial], more: Sequence[Trial]) -> li
     win, found = plan.winner, []
     if win is None:
         return []
-    misses = [each for each in plan.tried() if each.chance.certain is False and plan.cost(each) < plan.cost(win)]
+    misses = [each for each in plan.candidates() if each.chance.certain is False and plan.cost(each) < plan.cost(win)]
     if misses:
         near = max(misses, key=lambda each: (each.chance.value, plan.cost(each)))
         share, grows = near.missed[near.binding], sum(trial.grows for trial in near.trials) / len(near.trials)

@@ -8,7 +8,7 @@ from typing import Any
 from simctl.report import charts
 from simctl.report.page import ALL_MEASURED, Headline, Picture, ReportPart, cut, number, span, thinned
 
-MOST_TRIED = 400  # dots
+MOST_DOTS = 400  # dots
 Plan = Mapping[str, Any]
 
 
@@ -17,7 +17,7 @@ def part_of(found: Plan) -> ReportPart:
     slo = ", ".join(cut(each, 60) for each in found["slo"][:20])
     win = found["winner"]
     workload = [(cut(name, 40).replace("_", " "), cut(value, 80)) for name, value in list(dict(found.get("workload", {})).items())[:30]]
-    pictures = [*_front(found), *_tried(found), *_used(found), *_terms(found), *_day(found)]
+    pictures = [*_front(found), *_candidates(found), *_used(found), *_terms(found), *_day(found)]
     model = cut(found.get("model", "this model"), 60)
     out = [(name, why) for name, why in dict(found.get("skipped", {})).items()] + [
         (each["choice"], each["out"]) for each in found["choices"] if each.get("out")
@@ -97,13 +97,13 @@ def _front(found: Plan) -> Iterator[Picture]:
     yield Picture("front", "What does more money buy?", reading, spec, head, table)
 
 
-def _tried(found: Plan) -> Iterator[Picture]:
+def _candidates(found: Plan) -> Iterator[Picture]:
     """Every count that was tried: its chance over its cost."""
-    tried = [each for choice in found["choices"] for each in choice["tried"]]
+    candidate = [each for choice in found["choices"] for each in choice["tried"]]
     rows = [
         {"x": float(each["usd_per_hour"]), "y": 100 * float(each["chance"]), "low": 100 * float(each["chance_low"]), "name": _name(each),
          "high": 100 * float(each["chance_high"]), "n": int(each["trials"]), "series": _verdict(each)}
-        for each in thinned(tried, MOST_TRIED)
+        for each in thinned(candidate, MOST_DOTS)
     ]  # fmt: skip
     if not rows:
         return

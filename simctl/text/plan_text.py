@@ -73,9 +73,9 @@ def _whole_day(answer: PlanAnswer) -> str:
 
 
 def _point(plan: RaceResult, point: Point) -> list[str]:
-    chance = f"{point.tried.chance.value:.2f}"
+    chance = f"{point.candidate.chance.value:.2f}"
     figures = (point.usd_per_mtok, point.user_tokens_per_s, point.gpu_tokens_per_s)
-    name = named(plan, point.tried)
+    name = named(plan, point.candidate)
     return [f"{point.usd_per_hour:.2f}", f"{figures[0]:.3g}", f"{figures[1]:.0f}", f"{figures[2]:.0f}", chance, name]
 
 
@@ -87,7 +87,7 @@ def _around(answer: PlanAnswer) -> str:
     if answer.sustained:
         best = answer.sustained
         texts.append(
-            f"It sustains {best.per_s:.3g} requests/s ({best.low:.3g}-{best.high:.3g}) where {best.asked_per_s:.3g} are asked for."
+            f"It sustains {best.per_s:.3g} requests/s ({best.low:.3g}-{best.high:.3g}) where {best.offered_per_s:.3g} are asked for."
         )
     if answer.terms:
         term, share = next(iter(answer.terms.items()))
@@ -112,9 +112,10 @@ def _row(plan: RaceResult, place: int) -> list[str]:
     """A choice with the least count that it may still need, and what is known of that."""
     choice, state = plan.choices[place], plan.states[place]
     count = state.fails + 1
-    tried = state.tried.get(count)
-    least = "" if tried and tried.chance.certain else ">= "
-    chance = f"{tried.chance.value:.2f} ({tried.chance.low:.2f}-{tried.chance.high:.2f})" if tried and tried.trials else "not tried"
+    candidate = state.candidates.get(count)
+    c = candidate.chance if candidate and candidate.trials else None
+    least = "" if candidate and candidate.chance.certain else ">= "
+    chance = f"{c.value:.2f} ({c.low:.2f}-{c.high:.2f})" if c else "not tried"
     return [f"{least}{count}", f"{least}{choice.cost(count):.2f}", chance, choice.name]
 
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import ndtr
 
 from sim.planning.choices import Part
-from sim.planning.race import CandidateState, RaceResult, Tried
+from sim.planning.race import Candidate, CandidateState, RaceResult
 from sim.planning.trials import Trial
 from sim.planning.value import _chances, _log_times, best_measurement
 from sim.slo import parse_slo
@@ -22,7 +22,7 @@ def plan_where(used):
     choice = choices(Workload.drawn(20), "L40S")[0]
     choice = replace(choice, parts=(Part(1, 2.0, 1),))
     times = _log_times(choice.study.deployment, choice.study.rates, choice)[:, 0]
-    one, two = Tried(0, 1), Tried(0, 2)
+    one, two = Candidate(0, 1), Candidate(0, 2)
     one.add([Trial((float(each),)) for each in used(times)[:200]])
     two.add([Trial((0.4,))] * 200)
     return RaceResult([choice], SLO, [CandidateState(1, "", {1: one, 2: two})], two)
@@ -53,6 +53,6 @@ def test_the_chance_at_a_draw_follows_its_step_times_and_the_runs_own_noise():
     """log(used) is normal about a line in the logarithm of a decode step: the chance that it is below 0 is known."""
     rng = np.random.default_rng(0)
     times = np.column_stack([rng.normal(0.0, 0.2, 400), rng.normal(0.0, 0.2, 400)])
-    tried = Tried(0, 1)
-    tried.add([Trial((float(used),)) for used in np.exp(-0.1 + times[:, 0] + rng.normal(0.0, 0.3, 400))])
-    assert _chances(tried, times) == pytest.approx(ndtr((0.1 - times[:, 0]) / 0.3), abs=0.1)
+    candidate = Candidate(0, 1)
+    candidate.add([Trial((float(used),)) for used in np.exp(-0.1 + times[:, 0] + rng.normal(0.0, 0.3, 400))])
+    assert _chances(candidate, times) == pytest.approx(ndtr((0.1 - times[:, 0]) / 0.3), abs=0.1)

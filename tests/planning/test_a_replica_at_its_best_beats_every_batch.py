@@ -94,4 +94,4 @@ def test_pools_by_length_have_the_prompts_between_their_own_and_the_one_before(m
 def test_alone_is_a_step_of_the_shortest_prompt_of_any_trial():
     bounds = Bounds(parse_slo(["tpot:p99<1s"], {}))
     bounds._traces = [SimpleNamespace(prompt_tokens=np.array(prompts)) for prompts in ([700, 900], [80, 4000])]
-    assert bounds._alone_s(pool()) == pytest.approx(decode_s(1, 80), rel=1e-12)
+    assert bounds._unloaded_s(pool()) == pytest.approx(decode_s(1, 80), rel=1e-12)

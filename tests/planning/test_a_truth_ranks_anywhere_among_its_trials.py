@@ -38,17 +38,17 @@ def test_fresh_seeds_and_ten_times_the_load_hold_the_stated_chance():
         return Plan([card], workload, ("ttft:p99<3s", "tpot:p95<60ms"), rates=RateSource(seed=seed), quick=True, workers=1)
 
     plan = asked(0).answer().plan
-    tried = [each for each in plan.tried() if len(each.trials) == 200]
-    assert tried
-    rng, truths = np.random.default_rng(1), {each.replicas: [] for each in tried}
+    candidate = [each for each in plan.candidates() if len(each.trials) == 200]
+    assert candidate
+    rng, truths = np.random.default_rng(1), {each.replicas: [] for each in candidate}
     for seed in range(1, 51):
         here = Here(asked(seed).choices()[0], plan.conditions)
-        for each in tried:
+        for each in candidate:
             here.one(0, each.replicas, 0)
             load = here._held[1]
             load._first = replace(load._first, requests=10 * load._first.requests)
             truths[each.replicas] += [here.one(0, each.replicas, int(draw)) for draw in rng.integers(1, 1600, 4)]
-    for each in tried:
+    for each in candidate:
         held, trials = truths[each.replicas], sorted(max(trial.used) for trial in each.trials)
         met = sum(trial.met for trial in held) / len(held)
         ranks = np.searchsorted(trials, [max(trial.used) for trial in held]) * RANKS // (len(trials) + 1)

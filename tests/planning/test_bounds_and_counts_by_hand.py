@@ -11,7 +11,7 @@ from sim.planning.bounds import ENOUGH, NO_LOAD, TRIALS, Bounds, Deadline, Offer
 from sim.planning.choices import Choice, Part
 from sim.planning.day import hours_of
 from sim.planning.highest_rate import sustained
-from sim.planning.race import CandidateState, Tried
+from sim.planning.race import Candidate, CandidateState
 from sim.results.chance import CERTAINTY, Chance, ruled_out
 from sim.slo import parse_slo
 from sim.workload.trace import Trace
@@ -98,8 +98,8 @@ def test_a_count_that_enough_trials_allow_stays(choice, monkeypatch):
     ],
 )  # fmt: skip
 def test_the_next_count_halves_gallops_or_steps(low, high, chance, count):
-    tried = {} if chance is None else {low: Tried(0, low, chance=chance)}
-    assert CandidateState(tried=tried).next_count(low, high, 100) == count
+    candidate = {} if chance is None else {low: Candidate(0, low, chance=chance)}
+    assert CandidateState(candidates=candidate).next_count(low, high, 100) == count
 
 
 def test_hours_take_the_least_count_that_holds_them():

@@ -11,7 +11,7 @@ import yaml
 
 from sim.errors import UsageError
 from sim.planning.emit import emitted
-from sim.planning.race import CandidateState, RaceResult, Tried
+from sim.planning.race import Candidate, CandidateState, RaceResult
 from sim.planning.trials import Trial
 from sim.workload.workload import Workload
 from tests.cli import run
@@ -45,7 +45,7 @@ def documents_of(plan, kind):
 def plan_of(pools):
     """Two units of the last choice win."""
     choices = offered(Workload.drawn(10, length_cv=1.0), "H100,L40S", pools, "replica")
-    win = Tried(len(choices) - 1, 2)
+    win = Candidate(len(choices) - 1, 2)
     win.add([Trial((0.5,))] * 100)
     return RaceResult(choices, TTFT, [CandidateState() for _ in choices], win)
 

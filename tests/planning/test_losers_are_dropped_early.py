@@ -15,7 +15,7 @@ def test_dearer_choices_are_hardly_tried():
 def test_of_equals_half_go_on():
     plan, race = search(choices([1.0] * 64), TTFT, trials([[1.0]] * 64, 0), 1)
     assert plan.winner is not None
-    ran = [len(tried.trials) for tried in plan.tried()]
+    ran = [len(candidate.trials) for candidate in plan.candidates()]
     assert [sum(each >= stage for each in ran) for stage in (4, 20, 40, 60, 80, 100)] == [64, 31, 15, 7, 3, 1]
     assert race.done == sum(ran)
 
@@ -43,7 +43,7 @@ def test_the_nearest_is_the_likeliest():
 def test_a_cheaper_one_that_misses_goes_after_four_trials():
     plan, _ = search(choices([1.0, 2.0]), TTFT, trials([[0.0], [1.0]], 0), 1)
     assert plan.winner.choice == 1
-    assert plan.states[0].tried[1].chance.trials == 4
+    assert plan.states[0].candidates[1].chance.trials == 4
 
 
 def test_what_went_alike_for_a_hundred_trials_shares_the_rest():

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.planning.front import Point, front_of, undominated
-from sim.planning.race import CandidateState, Tried, search
+from sim.planning.race import Candidate, CandidateState, search
 from sim.planning.trials import Trial
 from tests.planning.synthetic import TTFT, choices
 
@@ -13,7 +13,7 @@ MERIT = st.integers(1, 5).map(float)
 
 @given(st.lists(st.tuples(MERIT, MERIT, MERIT), min_size=1, max_size=12))
 def test_nothing_on_it_is_beaten_and_nothing_off_it_is_not(merits):
-    points = [Point(Tried(i, 1), *each) for i, each in enumerate(merits)]
+    points = [Point(Candidate(i, 1), *each) for i, each in enumerate(merits)]
     front = undominated(points)
     assert front == sorted(front, key=lambda point: point.usd_per_hour)
     for point in points:
@@ -39,13 +39,13 @@ def test_it_begins_with_the_winner_and_goes_on_with_what_is_faster():
         choices([1.0, 2.0, 3.0]), TTFT, lambda choice, count, wanted: [Trial((0.5,), speeds[choice], 100.0) for _ in wanted], 1
     )
     front = front_of(plan, race)
-    assert [point.tried.choice for point in front] == [0, 2]
+    assert [point.candidate.choice for point in front] == [0, 2]
     assert front[0].usd_per_mtok == 1.0 / (100.0 * 3600 / 1e6)
 
 
 def test_tokens_are_per_gpu_and_a_slower_dearer_choice_is_not_even_sized():
     """Units of one GPU: two of the winner's share their tokens; of the dearer ones the second is no faster, even with nobody beside."""
-    states = [CandidateState(fails=1, alone_s=0.02), CandidateState(alone_s=0.01), CandidateState(alone_s=0.03)]
+    states = [CandidateState(fails=1, unloaded_s=0.02), CandidateState(unloaded_s=0.01), CandidateState(unloaded_s=0.03)]
     speeds, ran = [50.0, 90.0, 30.0], []
 
     def run(choice, count, wanted):

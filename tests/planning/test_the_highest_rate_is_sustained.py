@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sim.planning.highest_rate import TRIALS, asked_rate, sustained
+from sim.planning.highest_rate import TRIALS, offered_rate, sustained
 from sim.planning.trials import CLOSEST, Here
 from sim.slo import parse_slo
 from sim.workload.workload import Workload
@@ -35,4 +35,4 @@ def test_a_trial_meets_the_slo_up_to_its_rate(rate):
     factor = here.factor(0, 1, 3)
     assert here.one(0, 1, 3, factor).met
     assert not here.one(0, 1, 3, factor * (1 + CLOSEST) ** 2).met
-    assert asked_rate(found[0].study.workload) == rate
+    assert offered_rate(found[0].study.workload) == rate
