@@ -24,7 +24,7 @@ POSTERIORS = ROOT / "scenarios" / "data" / "posteriors"
 LEFT_OUT = ROOT / "docs" / "data" / "left-out.csv"
 FIELDS = ("run", "gpu", "model", "experiment", "metric", "requests", "median_abs", "bias", "coverage", "bound", "within", "floor_above")
 METRICS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2el_s": "E2EL", "p99_ttft_s": "p99 TTFT"}
-SHOWN = ("ttft_s", "e2el_s")
+LISTED = ("ttft_s", "e2el_s")
 LOADS, ALL = ("low", "high", "closed", "burst", "long", "prefix"), "all"
 Score = dict[str, str]
 
@@ -85,9 +85,9 @@ def left_out_table(rows: list[Score]) -> str:
     part_rows = []
     for part in dict.fromkeys(row["left_out"] for row in rows):
         here = {row["metric"]: row for row in rows if row["left_out"] == part and row["load"] == ALL}
-        figures = (percent(float(here[m][figure]), d) for figure, d in (("median_abs", 1), ("coverage", 0)) for m in SHOWN)
+        figures = (percent(float(here[m][figure]), d) for figure, d in (("median_abs", 1), ("coverage", 0)) for m in LISTED)
         part_rows.append((part, here["e2el_s"]["loads"], here["e2el_s"]["requests"], *figures))
-    names = [METRICS[metric] for metric in SHOWN]
+    names = [METRICS[metric] for metric in LISTED]
     return table(("left out", "loads", "requests", *(f"{n}, %" for n in names), *(f"{n} in 90 %" for n in names)), part_rows)
 
 
@@ -97,7 +97,7 @@ def by_load_table(rows: list[Score]) -> str:
     loads = [load for load in LOADS if any(key[1] == load for key in cells)]
     part_rows = []
     for part in dict.fromkeys(row["left_out"] for row in rows):
-        found = ([cells.get((part, load, metric)) for metric in SHOWN] for load in loads)
+        found = ([cells.get((part, load, metric)) for metric in LISTED] for load in loads)
         part_rows.append((part, *("/".join(f"{v:.0f}" for v in pair if v is not None) for pair in found)))
     return table(("left out", *loads), part_rows)
 
