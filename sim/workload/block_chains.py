@@ -34,10 +34,11 @@ def chained(chains: Sequence[Sequence[int]]) -> Chains:
     kept, count = [np.zeros(0, dtype=np.int64)], 0
     ends, begin_of = np.zeros(distinct, dtype=bool), np.full(distinct, -1, dtype=np.int64)
     ends[last[lengths > 0]] = True
+    least = min(filter(None, lengths.tolist()), default=0)
     for row in np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)].tolist():
         if begin_of[last[row]] < 0:
             chain = columns[row]
-            begin_of[chain[ends[chain]]] = count
+            begin_of[chain[ends[chain]] if len(chain) > least else last[row]] = count
             kept.append(chain)
             count += len(chain)
     names = np.concatenate(kept)

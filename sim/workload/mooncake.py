@@ -28,14 +28,14 @@ UNITS_S = {"s": 1.0, "ms": 1e-3}
 
 def load_mooncake(path: Path, options: LoadOptions = DEFAULT) -> Trace:
     """The trace. Raises UsageError naming the line that is wrong, or what has to be said."""
-    records = list(numbered_objects(path))
-    builder = TraceBuilder(path.name)
-    block = options.prefix_block or _block_size(path.name, records, builder)
-    unit_s = UNITS_S[options.time_unit or _time_unit(path.name, records, block, builder)]
+    records, name = list(numbered_objects(path)), path.name
+    builder = TraceBuilder(name)
+    block = options.prefix_block or _block_size(name, records, builder)
+    unit_s = UNITS_S[options.time_unit or _time_unit(name, records, block, builder)]
     said: dict[str, int] = {}  # session -> tokens said so far
     estimated = grown = False
     for line, record in records:
-        named = f"{path.name}: line {line}"
+        named = f"{name}: line {line}"
         prompt, content, counted = _prompt(record, block, options.chars_per_token or CHARS_PER_TOKEN, named)
         estimated = estimated or counted
         output = whole_number(field(record, "output_length", named), "output_length", named)

@@ -107,6 +107,11 @@ class TraceSource:
             first = [each[0] for each in hashed if each]
             if len(set(first)) == len(first):
                 return []
+            of, calls = (
+                self._namer.names,
+                zip(self._trace.contents, self._trace.prompt_tokens.tolist(), self._too_long.tolist(), strict=True),
+            )
+            return [() if too_long or content is None else of(content, prompt, 0) for content, prompt, too_long in calls]
         return [self._names(i) for i in range(len(self._trace))]
 
     def _request(self, i: int, arrival_s: float) -> Request:
