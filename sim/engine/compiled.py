@@ -53,6 +53,7 @@ _FORMULA: tuple[Any, ...] = (
     step_time.exposed_launch_s,
     step_time.terms_of,
     step_time.total_s,
+    iteration.charged,
     iteration.late_share,
     iteration.on_chord,
     iteration.staged_s,

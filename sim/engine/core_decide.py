@@ -105,10 +105,11 @@ def remember_shared(e: Core, request: int, computed: int) -> None:
 
 
 def note_state(e: Core, budget: int) -> None:
-    """State of the engine at the decision, for the log, and the reason that keeps the first waiting request out: LACKS is what its plan
-    found, with a budget.
+    """State of the engine at the decision, for the price and the log, and the reason that keeps the first waiting request out: LACKS is
+    what its plan found, with a budget.
     """
     s = e.s
+    s[at.WAS_SHARED] = s[at.SHARED]
     if not s[at.KEEP]:
         return
     s[at.WAS_RUNNING], s[at.WAS_USED] = s[at.RUNNING], s[at.BLOCKS] - s[at.FREE]

@@ -13,7 +13,7 @@ from sim.engine.core_log_rows import log_chunk, log_row, log_setback
 from sim.engine.core_parts import bisect_running, drop_decode, expect_shared, fill_shared, heap_pop, heap_push, leave, push_unsent, release
 from sim.engine.core_state import Core
 from sim.engine.core_time import after, cut, let_pass, send_at_end
-from sim.engine.step_clock import late_share, on_chord, staged_s
+from sim.engine.step_clock import charged, late_share, on_chord, staged_s
 from sim.ticks import Stretch, elapsed, to_ticks
 
 
@@ -80,6 +80,8 @@ def mixed(e: Core, given: Given) -> int:
             count, tokens, read, pairs, sampled = count + 1.0, tokens + n, read + end, pairs + chunk_pairs(n, end), sampled + whole
     head_start = max(s[at.ENDS] - s[at.DECIDES], 0)
     chunks = int(count)
+    if s[at.WAS_SHARED]:
+        context = charged(context, batch, batch + chunks, s[at.WAS_SHARED] * s[at.BLOCK])
     ready = preparing(e, batch + chunks, int(chunks > 0))
     exposed, left = max(ready - head_start, 0), max(head_start - ready, 0)
     if chunks and not s[at.WHOLE]:
@@ -163,7 +165,10 @@ def jump(e: Core) -> int:
     """
     s = e.s
     batch = s[at.BATCH]
-    stretch = stretch_of(e, batch, s[at.CONTEXT])
+    context = s[at.CONTEXT]
+    if s[at.SHARED]:
+        context = charged(context, batch, batch, s[at.SHARED] * s[at.BLOCK])
+    stretch = stretch_of(e, batch, context)
     first, n = stretch.first, stretch.most
     if not first:
         return at.NEEDS_CHORD
@@ -178,8 +183,8 @@ def jump(e: Core) -> int:
             exposed, n = max(ready - head_start, 0), 1  # not like those that follow it
     note_state(e, s[at.BUDGET] - batch)
     if s[at.LEAVING]:
-        if s[at.QUEUED]:
-            n = 1  # the next decision has what they leave
+        if s[at.QUEUED] or s[at.SHARED]:
+            n = 1  # the next decision has what they leave, and reads what is left
         release(e)
     if s[at.WATCH] and s[at.FILLING]:
         n = min(n, max(e.q[e.w[at.FILL_AT] + at.FILLS] - s[at.CLOCK], 1))  # a shared block then becomes findable
@@ -188,7 +193,7 @@ def jump(e: Core) -> int:
         n = with_room(e, n)
     s[at.ORIGIN], s[at.FIRST], s[at.INCREMENT] = s[at.ENDS], first, stretch.increment
     if s[at.KEEP]:
-        row = log_row(e, batch, s[at.CONTEXT], batch, head_start, exposed + first)
+        row = log_row(e, batch, context, batch, head_start, exposed + first)
         e.rows[row + at.R_INCREMENT], e.rows[row + at.R_SAMPLED] = stretch.increment, batch
     let_pass(e, host, exposed + first)
     s[at.PLANNED] = n

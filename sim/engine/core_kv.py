@@ -83,7 +83,9 @@ def give_blocks(e: Core, request: int, tokens: int, findable: int) -> None:
         for place in range(begin + held - 1, begin - 1, -1):
             node = e.held[place]
             e.nodes[node + at.HOLDERS] -= 1
-            if not e.nodes[node + at.HOLDERS]:
+            if e.nodes[node + at.HOLDERS]:
+                s[at.SHARED] -= 1
+            else:
                 append(e, -2 - node)
                 s[at.FREE] += 1
         q[request + at.HELD] = 0
@@ -132,7 +134,9 @@ def adopt(e: Core, request: int) -> None:
     begin = q[request + at.OF_SEAT] * s[at.DEPTHS]
     for place in range(begin, begin + s[at.HITS]):
         node = e.held[place]
-        if not e.nodes[node + at.HOLDERS]:
+        if e.nodes[node + at.HOLDERS]:
+            s[at.SHARED] += 1
+        else:
             unlink(e, -2 - node)
             s[at.FREE] -= 1
         e.nodes[node + at.HOLDERS] += 1

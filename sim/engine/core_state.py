@@ -14,7 +14,7 @@ import numpy as np
 
 from sim.cost.graphs import GRAPH_TOKENS
 from sim.engine.config import EngineConfig
-from sim.engine.step_clock import StepTime
+from sim.engine.step_clock import StepTime, charged
 
 Ints = MutableSequence[int]  # or an int64 array
 Floats = MutableSequence[float]
@@ -30,6 +30,7 @@ PHASE, NOW, WAKE, AFTER_ARRIVALS, NEXT_ARRIVAL = (next(_places) for _ in range(5
 QUEUE_HEAD, QUEUE_TAIL, QUEUED, RUNNING, RUNNING_HEAD, BATCH, CONTEXT, CLOCK = (next(_places) for _ in range(8))
 ADMISSIONS, PARTIAL, PARTIAL_DONE, LEAVING, SHARES, FINISHING, FILLING, SEATS = (next(_places) for _ in range(8))
 FREE, UNHASHED, OLDEST, NEWEST, NODES, NODE_FREE = (next(_places) for _ in range(6))
+SHARED, WAS_SHARED = (next(_places) for _ in range(2))  # holders of blocks, less one for each block that is held; the same at the decision
 DECIDES, ENDS, UNDER_WAY, UNSENT, SENDING, SENDS_AT, SENT = (next(_places) for _ in range(7))
 PLANNED, PLAN_ENDS, OPEN, ORIGIN, FIRST, INCREMENT = (next(_places) for _ in range(6))
 TAKEN = next(_places)  # whether planned iterations have their blocks
@@ -238,4 +239,5 @@ def _price(core: Core, steps: StepTime) -> int:
             batch, context = batch + 1, context + start
         else:
             chunks.append((tokens, start + tokens, int(start + tokens == known)))
+    context = charged(context, batch, batch + len(chunks), s[WAS_SHARED] * s[BLOCK])
     return steps.mixed(batch, context, 0, context, chunks, max(s[ENDS] - s[DECIDES], 0))

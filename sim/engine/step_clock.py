@@ -122,6 +122,14 @@ def _works(*_made_of: Any) -> dict[Any, Work]:
     return {}
 
 
+def charged(context: int, batch: int, sequences: int, shared_tokens: int) -> int:
+    """Tokens that `batch` decodes of summed `context` are charged with, of `sequences` in the iteration, where running requests hold
+    `shared_tokens` beside another that holds them: of these a decode's read takes 0.4 of a first one (`python -m studies.shared_kv`), and
+    chunks are charged in full. A batch with prefill holds them in equal parts.
+    """
+    return context - min(3 * shared_tokens * batch // (5 * sequences), 3 * context // 5)
+
+
 class StepTime:
     """Ticks per iteration of one deployment at fixed rates (floats).
 
@@ -227,8 +235,11 @@ class StepTime:
         contexts, chunks = split(iteration)
         exposed, left = self.exposed(len(iteration.scheduled), bool(chunks) and not verifies(chunks), head_start)
         if self.jumps and not chunks and not iteration.reloads:
-            return exposed + self.stretch(len(contexts), sum(contexts)).first
-        own = sum(self.priced(self.launched_late(shape, left)) for shape in self.shapes(contexts, chunks, iteration.places))
+            return exposed + self.stretch(len(contexts), charged(sum(contexts), len(contexts), len(contexts), iteration.shared_tokens)).first
+        own = sum(
+            self.priced(self.launched_late(shape, left))
+            for shape in self.shapes(contexts, chunks, iteration.places, iteration.shared_tokens)
+        )
         return exposed + own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
 
     def preparing(self, sequences: int, prefill: bool) -> int:
@@ -253,7 +264,7 @@ class StepTime:
         """`occupied` of an iteration as decided, its requests at whatever stage."""
         return self.occupied(len(iteration.scheduled), iteration.total_tokens, any(map(reads_prompt, iteration.scheduled)))
 
-    def shapes(self, contexts: list[int], chunks: list[Chunk], places: Sequence[int] = ()) -> list[BatchShape]:
+    def shapes(self, contexts: list[int], chunks: list[Chunk], places: Sequence[int] = (), shared_tokens: int = 0) -> list[BatchShape]:
         """The batches that the iteration is computed as; `places` are slot numbers of the decodes, then of the chunks."""
         if self._micro_batch:
             if self._streams:
@@ -262,14 +273,22 @@ class StepTime:
                 parts = (equal_micro_batches if self.model.state_layers else micro_batches)(contexts, chunks, self._micro_batch)
             return [shape_of(self.model, *part, self.policy)._replace(padding=0.0, pieces=0.0) for part in parts]
         if self._parts > 1:
-            whole = shape_of(self.model, contexts, [], self.policy)
+            whole = self._shared(shape_of(self.model, contexts, [], self.policy), len(chunks), shared_tokens)
             shape = self._part(len(contexts), whole.decode_context, whole.decode_window, whole.decode_kept, chunks)
         else:
-            shape = shape_of(self.model, contexts, chunks, self.policy)
+            shape = self._shared(shape_of(self.model, contexts, chunks, self.policy), len(chunks), shared_tokens)
         shape = self._padded(shape)
         if not self._graph_reuse and any(rows > 1 for _, _, rows in chunks):
             shape = shape._replace(padding=0.0, eager=1.0)
         return [shape]
+
+    def _shared(self, shape: BatchShape, chunks: int, tokens: int) -> BatchShape:
+        """The shape as it is charged where running requests share KV (`charged`): dense attention in HBM, and whole contexts."""
+        if not tokens or not self._in_stages:
+            return shape
+        batch = int(shape.decode_seqs)
+        context = float(charged(int(shape.decode_context), batch, batch + chunks, tokens))
+        return shape._replace(decode_context=context, decode_kept=context)
 
     def drafting(self, contexts: list[int], chunks: list[Chunk]) -> int:
         """Ticks spent on proposing the drafts that the iteration verifies."""
@@ -428,13 +447,13 @@ class IterationCost:
         """
         steps, (contexts, chunks) = self.steps, split(iteration)
         exposed, left = steps.exposed(len(iteration.scheduled), bool(chunks), head_start)
-        shapes = [steps.launched_late(shape, left) for shape in steps.shapes(contexts, chunks, iteration.places)]
+        shapes = [steps.launched_late(shape, left) for shape in steps.shapes(contexts, chunks, iteration.places, iteration.shared_tokens)]
         works = [steps.work(shape) for shape in shapes]
         parts = [step_terms(work, self._rates) for work in works]
         terms = parts[0] if len(parts) == 1 else Terms(*map(sum, zip(*parts, strict=True)))
         if steps.jumps and not chunks and not iteration.reloads:
             drafting = reloading = 0
-            own = steps.stretch(len(contexts), sum(contexts)).first
+            own = steps.stretch(len(contexts), charged(sum(contexts), len(contexts), len(contexts), iteration.shared_tokens)).first
         else:
             own, drafting = sum(map(steps.priced, shapes)), steps.drafting(contexts, chunks)
             reloading = steps.reloading(iteration, own)

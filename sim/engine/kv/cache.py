@@ -40,6 +40,7 @@ class KvCacheManager:
         self.block_size = block_size
         self.prefix_caching = prefix_caching
         self._references = [0] * num_blocks
+        self.shared_blocks = 0  # holders of blocks, less one for each block that is held
         self._content: list[Hashable] = [None] * num_blocks
         self._block_of: dict[Hashable, int] = {}
         # further blocks with contents already in _block_of, oldest first
@@ -109,6 +110,8 @@ class KvCacheManager:
         for block in hits:
             if not references[block]:
                 del free[block]
+            else:
+                self.shared_blocks += 1
             references[block] += 1
         if hits:
             request.blocks.extend(hits)
@@ -139,6 +142,7 @@ class KvCacheManager:
         for block in reversed(request.blocks):
             references[block] -= 1
             if references[block]:
+                self.shared_blocks -= 1
                 continue
             if content[block] is None:
                 reusable_now.append(block)

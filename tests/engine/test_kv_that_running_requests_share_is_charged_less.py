@@ -1,0 +1,69 @@
+"""A decode's read of KV that another running request holds, too, costs 0.4 of a first read: in the price, and in what the engine counts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.engine.config import EngineConfig
+from sim.engine.interface import Iteration, Request
+from sim.engine.step_clock import StepTime, charged
+from sim.engine.vllm import VllmScheduler
+from sim.specs.precision import Precision
+from tests.price.shapes import QWEN_7B, plausible_rates
+
+BLOCK, PREFIX = 16, 4096
+
+
+def request(name: str, shared: int, prompt: int = PREFIX + 16) -> Request:
+    blocks = [("prefix", i) if i < shared // BLOCK else (name, i) for i in range(prompt // BLOCK)]
+    return Request(name, 0.0, prompt, 64, blocks)
+
+
+def decodes(shared: int, count: int = 8) -> tuple[VllmScheduler, Iteration]:
+    """An engine that has read the prompts, and its first iteration of decodes alone."""
+    config = EngineConfig(num_gpu_blocks=8192, block_size=BLOCK, max_num_seqs=64, max_num_batched_tokens=8192, max_model_len=8192)
+    engine = VllmScheduler(config)
+    for i in range(count):
+        engine.add(request(str(i), shared))
+    while True:
+        iteration = engine.schedule()
+        if all(tokens == 1 for _, tokens in iteration.scheduled) and len(iteration.scheduled) == count:
+            return engine, iteration
+        engine.complete(iteration)
+
+
+def test_what_all_but_one_holder_read_is_counted_until_they_leave() -> None:
+    engine, iteration = decodes(PREFIX)
+    assert iteration.shared_tokens == 7 * PREFIX
+    for left in range(6, -1, -1):
+        engine.cancel(iteration.scheduled[left + 1][0])
+        assert engine.schedule().shared_tokens == left * PREFIX
+
+
+def test_decodes_of_one_prefix_cost_as_much_as_their_charged_tokens() -> None:
+    steps = StepTime(QWEN_7B, Precision(), plausible_rates())
+    (_, together), (_, apart) = decodes(PREFIX), decodes(0)
+    held, full = (sum(r.computed_tokens for r, _ in each.scheduled) for each in (together, apart))
+    assert apart.shared_tokens == 0
+    assert steps.iteration(apart) == steps.stretch(8, full).first
+    assert steps.iteration(together) == steps.stretch(8, held - 3 * 7 * PREFIX // 5).first < steps.iteration(apart)
+
+
+@given(context=st.integers(64, 2**20), batch=st.integers(1, 64), chunks=st.integers(0, 8), shared=st.integers(0, 2**22))
+def test_no_decode_is_charged_less_than_two_fifths_of_its_context(context: int, batch: int, chunks: int, shared: int) -> None:
+    found = charged(context, batch, batch + chunks, shared)
+    assert 2 * context <= 5 * found <= 5 * context
+    assert found >= charged(context, batch, batch, shared)
+
+
+@pytest.mark.parametrize("beside", [0, 512])
+def test_a_mixed_iteration_charges_its_chunks_in_full(beside: int) -> None:
+    steps = StepTime(QWEN_7B, Precision(), plausible_rates())
+    chunks = [(beside, beside, 1)] if beside else []
+    whole, shared = (
+        [step.decode_context, step.prefill_context] for tokens in (0, 5000) for step in steps.shapes([4000] * 4, chunks, (), tokens)
+    )
+    assert whole[1] == shared[1] == float(beside)
+    assert whole[0] - shared[0] == 3 * 5000 * 4 // (5 * (4 + len(chunks)))
