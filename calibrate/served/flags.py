@@ -92,10 +92,10 @@ def whole_flag(flags: str, name: str) -> int | None:
 
 
 def _number(flags: str, name: str) -> float | None:
-    found = re.search(rf"--{name}[ =](\S+)", flags)
-    if found is None:
+    found = re.findall(rf"--{name}[ =](\S+)", flags)
+    if not found:
         return None
     try:
-        return float(found[1])
+        return float(found[-1])  # given twice, the last counts
     except ValueError:
-        raise UsageError(f"server flag --{name}: not a number: {found[1]!r}") from None
+        raise UsageError(f"server flag --{name}: not a number: {found[-1]!r}") from None

@@ -235,7 +235,8 @@ class StepTime:
         contexts, chunks = split(iteration)
         exposed, left = self.exposed(len(iteration.scheduled), bool(chunks) and not verifies(chunks), head_start)
         if self.jumps and not chunks and not iteration.reloads:
-            return exposed + self.stretch(len(contexts), charged(sum(contexts), len(contexts), len(contexts), iteration.shared_tokens)).first
+            batch = len(contexts)
+            return exposed + self.stretch(batch, charged(sum(contexts), batch, batch, iteration.shared_tokens)).first
         own = sum(
             self.priced(self.launched_late(shape, left))
             for shape in self.shapes(contexts, chunks, iteration.places, iteration.shared_tokens)

@@ -150,6 +150,7 @@ def test_flags_become_limits():
     assert (limits.max_num_seqs, limits.gpu_memory_utilization, limits.num_gpu_blocks) == (64, 0.8, 512)
     assert not limits.enable_prefix_caching
     assert limits_of_flags("").enable_prefix_caching
+    assert limits_of_flags("--max-total-tokens 90000 --max-total-tokens 16384", engine="sglang").num_gpu_blocks == 16384  # the last counts
 
 
 @pytest.mark.parametrize(("name", "tokens"), [("eager", 30_512), ("pp2", 30_512), ("eagle3-k2", 70_272)])
