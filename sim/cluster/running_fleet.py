@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from sim.cluster.clock import CLIENTS, Clock
+from sim.cluster.encoders import Encoders, EncoderSpec
 from sim.cluster.fleet_parts import Callers, FleetParts
 from sim.cluster.kv_moves import StoreSpec
 from sim.cluster.network import NETWORK, NetworkSpec
@@ -43,6 +44,7 @@ class RunningFleet:
         network: NetworkSpec = NETWORK,
         loses: bool = False,
         store: StoreSpec | None = None,
+        encoders: EncoderSpec | None = None,
     ) -> None:
         self._clock, self._log, self._callers, self._loses = clock, log, callers, loses
         self._parts = parts = FleetParts(clock, log, pools, callers, network, store)
@@ -51,6 +53,7 @@ class RunningFleet:
         self._handover = PrefillToDecode(parts, self._way_in)
         self._way_in.handover = self._handover
         self._way_out = WayOut(parts, self._way_in, self._handover)
+        self._encoders = None if encoders is None else Encoders(encoders)
         self._ordered: dict[Replica, int] = {}  # since when those are paid for that are up, or on their way up
         self._paid: defaultdict[Replica, int] = defaultdict(int)  # ticks, of times that are over
         log.on_first_token = self._first_token
@@ -81,7 +84,16 @@ class RunningFleet:
                 break
         else:
             raise UsageError(no_pool(request.request_id, request.prompt_tokens, request.model))
-        self._way_in.route(request, running, now_s)
+        if request.images and self._encoders is not None:
+            self._log.arrived(request, -1, self._clock.now)
+            self.after(self._encoders.done(request.images, self._clock.now), self._encoded, request, running)
+        else:
+            self._way_in.route(request, running, now_s)
+
+    def _encoded(self, request: Request, running: RunningPool) -> None:
+        """Its images are encoded, if its client still waits."""
+        if not request.cancelled:
+            self._way_in.route(request, running, self._clock.now * TICK_S)
 
     def give_up(self, request: Request) -> bool:
         """The client of `request` waits no longer: whatever has the request drops it. False where it has left."""

@@ -9,6 +9,7 @@ from sim.cluster.admission import Admission
 from sim.cluster.autoscale import Autoscaler, Scaling
 from sim.cluster.clients import NO_RETRIES, Clients, Retries
 from sim.cluster.clock import Clock, SimpyClock
+from sim.cluster.encoders import EncoderSpec
 from sim.cluster.kv_moves import StoreSpec
 from sim.cluster.network import NETWORK, NetworkSpec
 from sim.cluster.pools import Pool
@@ -62,6 +63,7 @@ def simulate_pools(
     retries: Retries = NO_RETRIES,
     loses: bool = False,
     store: StoreSpec | None = None,
+    encoders: EncoderSpec | None = None,
     keep_iterations: bool = True,
     horizon_s: float = math.inf,
     on_progress: Callable[[int, int], None] | None = None,
@@ -70,7 +72,7 @@ def simulate_pools(
     """Run until every request that was let in has finished or come to nothing, or until `horizon_s` of simulated time.
 
     Replicas are numbered through the pools. `changes` start, drain and fail them; `loses`: what a failed replica had is lost, and not sent
-    on. `store` is a KV store that all replicas share. Time is kept with SimPy, or with the `clock` given.
+    on. `store` is a KV store that all replicas share; images pass `encoders` first. Time is kept with SimPy, or with the `clock` given.
     Raises UsageError for a request that can never fit, a limit below 1 or pools that do not go together, SimctlError when a scheduler gets
     stuck or no replica is left.
     """
@@ -80,7 +82,7 @@ def simulate_pools(
     after_s = [pool.host.after_s for pool in pools for _ in pool.engines]
     log = RunLog(pools[0].engines[0].terms, len(after_s), keep_iterations=keep_iterations, after_s=after_s)
     clients = Clients(clock, source, log, max_concurrency, admission, retries)
-    clients.fleet = fleet = RunningFleet(clock, log, pools, clients, network, loses, store)
+    clients.fleet = fleet = RunningFleet(clock, log, pools, clients, network, loses, store, encoders)
     clients.on_progress = on_progress
     fleet.begin(changes)
     clients.begin()

@@ -36,6 +36,7 @@ class Request:
     tenant: str = ""
     model: str = ""
     adapter: str = ""
+    images: int = 0
     repeated_tokens: int = -1  # first ones of its prompt that its session's turn before had as well; -1: not known
 
     computed_tokens: int = 0  # tokens whose KV is in the cache, or comes with the request (computed elsewhere and transferred)

@@ -257,7 +257,7 @@ class Race:
 
     def _extend(self, candidate: Candidate, stage: int) -> None:
         begin = len(candidate.trials)
-        if begin >= EQUAL_AFTER:
+        if begin >= EQUAL_AFTER and not self.choices[candidate.choice].lost(candidate.replicas):  # losses are rare: so many may show none
             limits_used = tuple(trial.used for trial in candidate.trials[:EQUAL_AFTER])
             if (first := self._first.setdefault(limits_used, candidate)) is not candidate and len(first.trials) >= stage:
                 candidate.add(first.trials[begin:stage])

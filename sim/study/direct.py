@@ -83,6 +83,7 @@ def event_by_event(study: Study, pools: Sequence[PlannedPool], trace: Trace, dra
         (trace.cancel_s, "clients that give up"),
         (trace.after, "calls that wait for several"),
         (trace.adapters, "adapters that requests name"),
+        (trace.images, "images that are encoded first"),
         (not len(trace), "no requests"),
         (uncovered(config, steps, ranks=True), uncovered(config, steps, ranks=True)),
         (not steps.whole, "iterations in parts"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sim.cluster.autoscale import Scaling
 from sim.cluster.clients import NO_RETRIES, Retries
+from sim.cluster.encoders import EncoderSpec
 from sim.cluster.kv_moves import StoreSpec
 from sim.cluster.network import NETWORK, NetworkSpec
 from sim.cluster.pools import DECODE, FETCHES, PREFILL, ROLES, SERVE, Pool
@@ -19,6 +20,7 @@ from sim.rates.serving import HostRates
 from sim.specs.precision import ACTIVATION_BYTES
 from sim.study.deployment import Deployment
 from sim.study.memory import sequence_bytes
+from sim.workload.trace import Trace
 
 # Bytes per second each way of one replica, by line rate; NVLink of an H100: 900 GB/s over both ways.
 LINKS = {"nvlink": 450e9, "rdma-400": 50e9, "rdma-200": 25e9, "ethernet-100": 12.5e9, "ethernet-25": 3.125e9, "ethernet-10": 1.25e9}
@@ -109,7 +111,8 @@ class PoolSpec:
 class Fleet:
     """Pools in the order in which requests look for one. Replicas are numbered through them, those of `max_replicas` included.
 
-    `loses`: what a failed replica had is lost, and not sent on to another. `store` holds KV that all replicas share. Raises UsageError for
+    `loses`: what a failed replica had is lost, and not sent on to another. `store` holds KV that all replicas share. Images
+    pass `encoders` first. Raises UsageError for
     pools that do not go together.
     """
 
@@ -119,6 +122,7 @@ class Fleet:
     retries: Retries = NO_RETRIES
     loses: bool = False
     store: StoreSpec | None = None
+    encoders: EncoderSpec | None = None
     names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -144,18 +148,22 @@ class Fleet:
         """Replicas that there can be."""
         return sum(pool.most for pool in self.pools)
 
-    def check_reached(self, models: Collection[str], tenants: Collection[str]) -> None:
-        """Raises UsageError for a pool to which no request can come, of `models` that requests name, and for weights of tenants that no
-        request is of.
+    def check_used(self, trace: Trace) -> None:
+        """Raises UsageError for a pool to which no request can come, weights of tenants that no request is of, and images without encoders
+        or encoders without images.
         """
+        if bool(trace.images) != bool(self.encoders):
+            raise UsageError(
+                "encoders: no request has images" if self.encoders else "requests have images: a fleet file says how long its encoders take"
+            )
         entries: list[PoolSpec] = []
         for pool in self.pools:
             own, most = pool.deployment.model.name, pool.max_prompt_tokens or math.inf
-            before = (each for each in entries if own == each.deployment.model.name or own not in models)
+            before = (each for each in entries if own == each.deployment.model.name or own not in trace.models)
             if pool.role != DECODE and (first := next((each for each in before if (each.max_prompt_tokens or math.inf) >= most), None)):
                 raise UsageError(f"pool {pool.name}: no request comes to it: pool {first.name} before it takes all that it would")
             entries += [pool] if pool.role != DECODE else []
-            if pool.weights and not set(pool.weights) & set(tenants):
+            if pool.weights and not set(pool.weights) & set(trace.tenants):
                 raise UsageError(f"pool {pool.name}: no request is of tenant {', '.join(pool.weights)}: a trace names tenants")
 
     @property

@@ -41,7 +41,7 @@ def planned(study: Study) -> list[PlannedPool]:
     trace = study.workload.trace
     context = mean_context(trace)
     found = []
-    study.whole_fleet.check_reached(trace.models, trace.tenants)
+    study.whole_fleet.check_used(trace)
     for given, (rates, host) in pools:
         spec = replace(given, deployment=with_adapters(given.deployment, trace))
         held = (context, _longest(trace, spec)) if spec.role == SERVE else None
@@ -181,6 +181,7 @@ def _run(
         retries=fleet.retries,
         loses=fleet.loses,
         store=fleet.store,
+        encoders=fleet.encoders,
         max_concurrency=study.workload.max_concurrency,
         admission=_admission(study, pools, costs),
         keep_iterations=keep_iterations,

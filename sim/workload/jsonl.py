@@ -6,7 +6,7 @@ Optional: `request_id`; `session_id` and `turn` (from 0); `prompt_token_ids` (it
 `block_hashes` with `block_size` (any size; the last block may be partial); `system_prompt` with `system_tokens` (prompts
 of the same one begin with the same tokens); `priority` (lower comes first, for engines that schedule by it); `cancel_s`
 (seconds after arrival at which the client gives up); `tenant` (for fleets that share by tenant); `model` (for fleets of
-several); `adapter` (the LoRA adapter that is asked for). A later turn of a session
+several); `adapter` (the LoRA adapter that is asked for); `images` (how many of them the prompt has). A later turn of a session
 may leave out `arrival_s`: it arrives `think_s` (default 0) after the previous turn has finished. A turn without token
 ids or hashes is taken to repeat its session's previous prompt and output.
 
@@ -39,6 +39,7 @@ KEYS = frozenset(
         "tenant",
         "model",
         "adapter",
+        "images",
         "system_prompt",
         "system_tokens",
         "after",
@@ -76,6 +77,7 @@ def load_jsonl(path: Path, options: LoadOptions = DEFAULT) -> Trace:
             priority=whole_number(record.get("priority", 0), "priority", named),
             cancel_s=number(record["cancel_s"], "cancel_s", named) if "cancel_s" in record else math.inf,
             **{name: text(record[name], name, named) for name in ("tenant", "model", "adapter") if name in record},
+            images=whole_number(record.get("images", 0), "images", named),
             after=_after(record, named),
         )
     return builder.build()

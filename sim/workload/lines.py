@@ -50,6 +50,12 @@ def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, value
 
 
+def check_text(record: dict[str, Any], where: str) -> None:
+    """Raises UsageError for a record with images, video or sound, whose tokens only simctl's own format can say."""
+    if name := next((key for key in record if key.lower().startswith(("image", "video", "audio", "multi_modal"))), None):
+        raise UsageError(f"{where}: {name}: prompts of this format are read as text; `images` are of --trace-format jsonl")
+
+
 def whole_number(value: object, name: str, where: str) -> int:
     """`value` as an int. Raises UsageError unless it is a JSON whole number (True is not one)."""
     if isinstance(value, float) and value.is_integer():

@@ -16,7 +16,7 @@ from typing import Any
 from sim.errors import UsageError
 from sim.workload.content import Content, Grown, TokenIds
 from sim.workload.jsonl import block_hashes
-from sim.workload.lines import field, number, numbered_objects, text, whole_number
+from sim.workload.lines import check_text, field, number, numbered_objects, text, whole_number
 from sim.workload.loader_options import DEFAULT, LoadOptions
 from sim.workload.texts import CHARS_PER_TOKEN, pseudo_tokens
 from sim.workload.trace import Trace, TraceBuilder
@@ -36,6 +36,7 @@ def load_mooncake(path: Path, options: LoadOptions = DEFAULT) -> Trace:
     estimated = grown = False
     for line, record in records:
         named = f"{name}: line {line}"
+        check_text(record, named)
         prompt, content, counted = _prompt(record, block, options.chars_per_token or CHARS_PER_TOKEN, named)
         estimated = estimated or counted
         output = whole_number(field(record, "output_length", named), "output_length", named)

@@ -131,6 +131,7 @@ class TraceSource:
             tenant=trace.tenants[i] if trace.tenants else "",
             model=trace.models[i] if trace.models else "",
             adapter=trace.adapters[i] if trace.adapters else "",
+            images=trace.images[i] if trace.images else 0,
         )
         if i in self._followers:
             self._rows[request] = i

@@ -17,7 +17,7 @@ from typing import Any
 
 from sim.errors import UsageError
 from sim.workload.content import TokenIds
-from sim.workload.lines import field, numbered_objects, text, whole_number
+from sim.workload.lines import check_text, field, numbered_objects, text, whole_number
 from sim.workload.loader_options import DEFAULT, LoadOptions
 from sim.workload.trace import Trace, TraceBuilder
 
@@ -32,6 +32,7 @@ def load_custom(path: Path, options: LoadOptions = DEFAULT) -> Trace:
     builder = TraceBuilder(path.name)
     for line, record in numbered_objects(path):
         named = f"{path.name}: line {line}"
+        check_text(record, named)
         prompt = text(field(record, "prompt", named), "prompt", named)
         output = whole_number(record.get("output_tokens", options.output_tokens), "output_tokens", named)
         ids = pseudo_tokens(prompt, options.chars_per_token or CHARS_PER_TOKEN)
@@ -93,6 +94,7 @@ def _conversations(path: Path) -> Iterator[tuple[int, list[tuple[str, str]]]]:
         where = f"{path.name}: item {item}"
         if not isinstance(record, dict):
             raise UsageError(f"{where}: expected an object, got {type(record).__name__}")
+        check_text(record, where)
         messages = record.get("conversations", record.get("conversation", record.get("messages")))
         if not isinstance(messages, list):
             raise UsageError(f"{where}: conversations is missing")
@@ -103,6 +105,8 @@ def _conversations(path: Path) -> Iterator[tuple[int, list[tuple[str, str]]]]:
                 raise UsageError(f"{where}: a message must be an object, got {type(message).__name__}")
             speaker = message.get("from", message.get("role"))
             words = message.get("value", message.get("content"))
+            for part in words if isinstance(words, list) else ():
+                check_text({str(part.get("type")): part} if isinstance(part, dict) else {}, where)
             if not isinstance(words, str) or not words:
                 continue
             if speaker in _HUMAN:

@@ -40,6 +40,7 @@ class Trace:
     tenants: Sequence[str] = ()  # who a call is for, where the front door keeps shares; empty: all one
     models: Sequence[str] = ()  # which model a call is for, in a fleet of several; empty: any
     adapters: Sequence[str] = ()  # which LoRA adapter a call asks for; empty: none does
+    images: Sequence[int] = ()  # of a call's prompt, whose tokens count among its own; empty: none has any
     after: Sequence[tuple[str, ...]] = ()  # ids of the calls that a call waits for, beside its session's previous turn; empty: none do
 
     def __len__(self) -> int:
@@ -74,6 +75,7 @@ class Trace:
             [self.tenants[i] for i in rows] if self.tenants else (),
             [self.models[i] for i in rows] if self.models else (),
             [self.adapters[i] for i in rows] if self.adapters else (),
+            [self.images[i] for i in rows] if self.images else (),
             [self.after[i] for i in rows] if self.after else (),
         )
 
@@ -131,6 +133,7 @@ class TraceBuilder:
     _tenants: list[str] = field(default_factory=list)
     _models: list[str] = field(default_factory=list)
     _adapters: list[str] = field(default_factory=list)
+    _images: list[int] = field(default_factory=list)
     _after: list[tuple[str, ...]] = field(default_factory=list)
     _notes: list[str] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
@@ -163,6 +166,7 @@ class TraceBuilder:
         tenant: str = "",
         model: str = "",
         adapter: str = "",
+        images: int = 0,
         after: tuple[str, ...] = (),
     ) -> None:
         """Append one call. `arrival_s` None means: after the session's previous turn, and after the earlier calls named. Raises
@@ -194,6 +198,8 @@ class TraceBuilder:
         for label, name in texts.items():
             if name and ("\0" in name or (not name.isascii() and any("\ud800" <= each <= "\udfff" for each in name))):
                 raise self.error(where, f"{label} holds a NUL or half a surrogate pair, which no file can keep: {name[:40]!a}")
+        if not 0 <= images <= prompt_tokens:
+            raise self.error(where, f"images are 0 to the prompt's {prompt_tokens} tokens, got {images}")
         if request_id is None:
             request_id = str(len(self))
         if request_id in self._seen:
@@ -221,6 +227,7 @@ class TraceBuilder:
         self._tenants.append(tenant)
         self._models.append(model)
         self._adapters.append(adapter)
+        self._images.append(images)
         self._after.append(after)
 
     def build(self) -> Trace:
@@ -242,5 +249,6 @@ class TraceBuilder:
             self._tenants if any(self._tenants) else (),
             self._models if any(self._models) else (),
             self._adapters if any(self._adapters) else (),
+            self._images if any(self._images) else (),
             self._after if any(self._after) else (),
         )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Deploy = Callable[[Mapping[str, Any]], "Deployment"]
 """Makes a deployment of a pool's options."""
-KEYS = ("pools", "network", "kv-store", "events", "retries", "on-failure")
+KEYS = ("pools", "network", "kv-store", "encoders", "events", "retries", "on-failure")
 POOL_KEYS = (
     "name",
     "role",
@@ -116,6 +116,7 @@ def load_fleet(path: Path, deploy: Deploy) -> Fleet:
     Raises UsageError naming the place in the file.
     """
     from sim.cluster.clients import Retries
+    from sim.cluster.encoders import EncoderSpec
     from sim.cluster.kv_moves import StoreSpec
     from sim.cluster.network import NetworkSpec
     from sim.study.fleet_spec import Fleet
@@ -138,6 +139,12 @@ def load_fleet(path: Path, deploy: Deploy) -> Fleet:
             if key not in store:
                 raise body["kv-store"].error(f"needs {key}")
         given["store"] = StoreSpec(1e9 * store["gb"].number(1e-6, 1e9), 1e9 * store["gb-s"].number(1e-6, 1e9))
+    if "encoders" in body:
+        stage = body["encoders"].mapping(("replicas", "image-s"))
+        if "image-s" not in stage:
+            raise body["encoders"].error("needs image-s")
+        count = stage["replicas"].whole(1, MOST_REPLICAS) if "replicas" in stage else 1
+        given["encoders"] = EncoderSpec(count, stage["image-s"].number(0, 3600))
     if "retries" in body:
         again = body["retries"].mapping(("most", "after-s"))
         after_s = again["after-s"].number(0, 1e6) if "after-s" in again else 0.0

@@ -88,9 +88,8 @@ def _offer(where: str, row: Any) -> dict[str, Any]:
         raise UsageError(f"{where}: unknown key {unknown[0]!r}; there are {', '.join(KEYS)}")
     if missing := [key for key in NEEDED if key not in row]:
         raise UsageError(f"{where}: needs {', '.join(missing)}")
-    usd = row["usd_per_hour"]
     wrong = [key for key, kind in KEYS.items() if key in row and (not isinstance(row[key], kind) or (kind is NUMBER and row[key] is True))]
-    if wrong or not 0 < usd < MOST_USD:
+    if wrong or not row["usd_per_hour"] > 0 or not all(0 <= row[key] < MOST_USD for key in ("usd_per_hour", *LOST) if key in row):
         raise UsageError(f"{where}: gpu and provider are texts, spot true or false, others numbers, usd_per_hour a number above 0")
     if (given := [key for key in LOST if key in row]) and not (row.get("spot") and "losses_per_hour" in row):
         raise UsageError(f"{where}: {given[0]} is of an offer with spot: true and losses_per_hour")

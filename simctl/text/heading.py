@@ -15,7 +15,7 @@ ELSEWHERE = {
 def model_title(name: str) -> str:
     """The model's name, marked where the command line gave none and the default was taken."""
     context = click.get_current_context(silent=True)
-    of_file = context is not None and context.params.get("file") is not None  # a scenario, which gives its own
+    of_file = context is not None and bool(context.params.get("file"))  # a scenario, which gives its own
     source = context.get_parameter_source("model") if context and not of_file else None
     return f"{name} (no --model given)" if source is click.core.ParameterSource.DEFAULT else name
 

@@ -10,13 +10,16 @@ from sim import Plan, Workload, deployments
 from sim.cluster.losses import Losses, changes_of
 from sim.cluster.replica import Change
 from sim.errors import UsageError
+from sim.planning.emit import emitted
+from sim.planning.race import Candidate, CandidateState, RaceResult
 from sim.planning.spot import Spot
-from sim.planning.trials import Here
+from sim.planning.trials import Here, Trial
 from sim.results.metrics import request_latencies_ms
 from sim.slo import parse_slo
 from sim.study.run import planned, run_planned
 from tests.cli import run
 from tests.planning.offered import SLO
+from tests.planning.synthetic import TTFT
 
 FOR_S = 100.0
 SPOT = Spot(1.0, 12.0, 30.0, 0.5e9)
@@ -26,7 +29,8 @@ WRONG = {
     "losses_per_hour: 1, cold_start_s: 9": "losses_per_hour is of an offer with spot: true",
     "spot: true, cold_start_s: 9": "cold_start_s is of an offer with spot: true and losses_per_hour",
     "spot: true, losses_per_hour: true, cold_start_s: 9": "others numbers",
-    "spot: true, losses_per_hour: .inf, cold_start_s: 9": "lost up to 60 times an hour",
+    "spot: true, losses_per_hour: .inf, cold_start_s: 9": "others numbers",
+    "spot: true, losses_per_hour: 61, cold_start_s: 9": "lost up to 60 times an hour",
 }
 
 
@@ -84,6 +88,15 @@ def test_what_a_lost_replica_finishes_hardly_shows():
         return float(np.quantile(request_latencies_ms(run_planned(lost, planned(lost), trace))["ttft"], 0.99))
 
     assert p99("drain") == pytest.approx(p99("fail"), rel=0.05)
+
+
+def test_what_starts_it_says_how_many_are_on_spot():
+    choices, _ = plan(for_s=FOR_S).choices()
+    win = Candidate(2, 2)
+    win.add([Trial((0.5,))] * 100)
+    text = emitted(RaceResult(choices, TTFT, [CandidateState() for _ in choices], win), "vllm", "=> the answer")
+    assert "# 2 replicas are for spot capacity: nothing here puts them there." in text
+    assert "# vllm: 4 of these, each on 1 x H100" in text
 
 
 @pytest.mark.parametrize("more", [{}, {"for_s": 36_000.0}])
