@@ -4,7 +4,7 @@ A block fenced as `console` starts with `$ simctl ...` or `$ python -m MODULE ..
 `console slow` marks a block whose command takes more than a few seconds.
 
     python docs/refresh.py [--slow] [--check] [PAGE.md ...]     rewrite the blocks, or exit 1 when one is stale
-    python docs/refresh.py --data                               rewrite the long outputs, docs/data/*.txt (minutes)
+    python docs/refresh.py --data [NAME.txt ...]                rewrite the long outputs, docs/data/*.txt (minutes)
     python docs/refresh.py --pictures                           draw the pictures that commands draw, docs/img/*.png
     python docs/refresh.py --notebooks [FILE.ipynb ...]         run the notebooks and keep their outputs (minutes)
 """
@@ -91,7 +91,8 @@ def run_notebooks(paths: list[Path]) -> None:
 
 def main(arguments: list[str]) -> int:
     if "--data" in arguments:
-        for name, command in DATA.items():
+        for name in [each for each in arguments if each in DATA] or DATA:
+            command = DATA[name]
             (ROOT / "docs" / "data" / name).write_text(f"$ {command}\n{printed(command, (0, 1))}", encoding="utf-8")
         return 0
     if "--pictures" in arguments:

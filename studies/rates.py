@@ -25,6 +25,7 @@ from sim.rates.fingerprint import formula_fingerprint
 ROOT = Path(__file__).resolve().parent.parent
 POSTERIORS, MEASURED = "scenarios/data/posteriors", "scenarios/data/measured"
 DONE = Path("out/rates/done.json")
+OUTPUTS = ("calibrate-h100", "calibrate-h200", "kv-capacity", "recall", "validate")  # docs/data
 TABLES = "{tables}"  # in a command: the folder of kernel tables, which is not part of the project
 
 
@@ -90,7 +91,7 @@ STEPS = (
     *(
         Step(name, ("docs", *words), (f"{POSTERIORS}/*", f"{POSTERIORS}/left-out/*", "docs/*.py"), ())
         for name, words in {
-            "outputs": ("docs/refresh.py", "--data"),
+            **{f"output-{name}": ("docs/refresh.py", "--data", f"{name}.txt") for name in OUTPUTS},
             "accuracy-page": ("docs/accuracy.py", "--validate", "--write"),
             "replication-page": ("docs/replication.py", "--write"),
             "pages": ("docs/refresh.py", "--slow"),
