@@ -101,11 +101,14 @@ class Store:
         for name in (*(variable.name for variable in self.variables), *STATE):
             array = self._kept[name]
             values = self.arrays[name].reshape(array.shape)
-            if not self._shape:
-                array[...] = values
-                continue
-            for block in sorted({place // width // rows for place in self._unwritten}):
-                array[block * rows : (block + 1) * rows] = values[block * rows : (block + 1) * rows]
+            blocks = sorted({place // width // rows for place in self._unwritten})
+            try:
+                for part in [slice(block * rows, (block + 1) * rows) for block in blocks] if self._shape else [...]:
+                    array[part] = values[part]
+            except OSError:
+                raise
+            except Exception as error:  # a codec that is told nonsense reads, and does not write
+                raise self._damaged(name, error) from None
         self._unwritten.clear()
         self._written_s, self._took_s = time.monotonic(), time.monotonic() - began
 
@@ -118,7 +121,7 @@ class Store:
         return np.array(array.reshape((len(self._keys), count) if count > 1 else (len(self._keys),)))
 
     def _damaged(self, name: str, error: Exception) -> UsageError:
-        return UsageError(f"{self.path}: damaged: {name} cannot be read ({type(error).__name__}); remove it, or choose another")
+        return UsageError(f"{self.path}: damaged: {name} cannot be read and written ({type(error).__name__}); remove it, or choose another")
 
     def _clear(self, place: int | NDArray[np.bool_]) -> None:
         for variable in self.variables:

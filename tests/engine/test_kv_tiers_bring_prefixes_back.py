@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Request
-from sim.engine.kv.tiers import TieredKvCacheManager, tiers_of
+from sim.engine.kv.tiers import TieredKvCacheManager, tier_hit_rates, tiers_of
 from sim.engine.registry import step_settings
 from sim.engine.step_clock import StepTime
 from sim.engine.vllm import VllmScheduler
@@ -103,3 +103,7 @@ def test_absurd_tiers_are_refused(options: dict[str, float]) -> None:
 def test_tiers_need_prefix_caching() -> None:
     with pytest.raises(UsageError, match="prefix caching"):
         tiers_of(EngineConfig(enable_prefix_caching=False, options={"host_blocks": 5}))
+
+
+def test_nothing_looked_up_is_nothing_found() -> None:
+    assert tier_hit_rates([VllmScheduler(config(10, host_blocks=4))]) == {"kv_hit_rate_hbm": 0.0, "kv_hit_rate_host": 0.0}

@@ -4,6 +4,9 @@ cache.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +14,9 @@ from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
 from sim.engine.registry import make_scheduler
 from sim.engine.sglang import OverlapSglangScheduler, SglangScheduler
+from sim.engine.sglang_admission import PrefillBudget, check_admitted
+from sim.engine.sglang_options import SglangOptions
+from sim.errors import UsageError
 from sim.ticks import to_ticks
 from tests.examples import examples
 from tests.simulate.runs import serve
@@ -161,3 +167,23 @@ def test_so_is_everybody_whose_batches_are_decided_ahead(
     assert [request.generated_tokens for request in requests] == [output for _, output, _ in asks]
     assert scheduler.kv.free_blocks == pages
     event("retracts" if record.requests["preemptions"].any() else "no retraction")
+
+
+def test_prompts_that_are_not_cut_leave_a_token_of_the_budget() -> None:
+    budget = PrefillBudget(SimpleNamespace(page_tokens=16, free_blocks=100), 0.0, 32, None)
+    assert [budget.share(tokens, first=first) for tokens, first in ((16, False), (32, False), (32, True))] == [16, 0, 32]
+
+
+def test_admission_without_a_cache_counts_the_whole_answer() -> None:
+    options = SglangOptions(ignore_eos=True)
+    check_admitted(Request("fits", 0.0, 100, 60), config(num_gpu_blocks=14, enable_prefix_caching=False), options)
+    with pytest.raises(UsageError, match="needs 177 tokens, a spare page included"):  # 160 in pages, one more, and a page
+        check_admitted(Request("does not", 0.0, 100, 60), config(num_gpu_blocks=12, enable_prefix_caching=False), options)
+
+
+def test_a_finished_request_holds_no_page() -> None:
+    scheduler = SglangScheduler(config())
+    request = Request("a", 0.0, 100, 1)
+    scheduler.add(request)
+    step(scheduler)
+    assert (request.blocks, request.hashed_blocks) == ([], 0)

@@ -37,6 +37,13 @@ def test_a_switch_that_sums_makes_eight_gpus_cheaper_than_four():
     assert large[0] < large[2] < large[1]
 
 
+@pytest.mark.parametrize(
+    ("gpu", "four", "eight"), [("A100-80G", 1.35, 1.55), ("H100", 1.21, 1.14), ("H200", 1.22, 1.15), ("B200", 1.23, 1.38)]
+)
+def test_large_messages_take_what_was_measured_of_the_chip(gpu, four, eight):
+    assert [wire_bytes(64e6, gpus, get_gpu(gpu)) / 64e6 for gpus in (4, 8)] == pytest.approx([four, eight])
+
+
 def test_siblings_have_their_chips_groups_and_others_a_ring():
     assert wire_bytes(64e6, 8, get_gpu("GH200")) == 64e6 * GROUPS["H100"][8]
     assert wire_bytes(64e6, 4, get_gpu("A40")) == 64e6 * 1.5

@@ -127,3 +127,8 @@ def test_a_model_that_is_held_out_does_not_know_its_own_slow_sizes():
     assert others is not None
     assert own[448] > 1.1 * others[448]
     np.testing.assert_allclose(np.median(others / own), 1.0, atol=0.05)
+
+
+def test_no_rows_are_at_the_roofline_and_a_replays_ends_are_taken_off():
+    assert over_roofline(MODEL, Precision(), 1, GPU)[0] == 1.0
+    assert in_engine_s(Measured(np.array([1.0]), np.array([1e-5]))) == pytest.approx(1e-5 - REPLAY_S)

@@ -1,9 +1,12 @@
 """Replicas are added after their cold start and drained when little is wanted for a while; what they cost is counted."""
 
+from collections import deque
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from sim.cluster.autoscale import Scaling
+from sim.cluster.autoscale import Autoscaler, Scaling
 from sim.cluster.pools import Pool
 from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import make_router
@@ -11,6 +14,7 @@ from sim.cluster.simulation import simulate_pools
 from sim.engine.config import EngineConfig
 from sim.engine.registry import make_scheduler
 from sim.errors import SimctlError, UsageError
+from sim.ticks import to_ticks
 from sim.workload.sources import TraceSource
 from tests.simulate.runs import AffinePrice, trace_of
 
@@ -72,3 +76,9 @@ def test_what_lies_more_looks_away_than_anyone_waits_ends_in_a_line():
     with pytest.raises(SimctlError, match=r"nothing happens in 100,000 looks of an autoscaler, one every 1 s"):
         run([(0.0, 20, 5), (1e7, 20, 5)], target=3.0)
     assert not np.isnan(run([(0.0, 20, 5), (5e4, 20, 5)], target=3.0).requests["finish_s"]).any()
+
+
+def test_the_signal_of_first_tokens_is_their_90th_percentile_of_a_period():
+    pool = SimpleNamespace(ttfts=deque([(0, 99.0), *((to_ticks(1.5), float(i)) for i in range(11))]))
+    scaler = SimpleNamespace(_fleet=SimpleNamespace(pools=[pool]), _clock=SimpleNamespace(now=to_ticks(2.0)))
+    assert Autoscaler._load(scaler, Scaling(signal="ttft", period_s=1.0, target=0.5)) == 9.0

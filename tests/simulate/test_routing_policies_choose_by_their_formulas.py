@@ -4,12 +4,14 @@ import csv
 import heapq
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.cluster.fleet_runs import covers_router
 from sim.cluster.policies import LeastRequests, LMetric, Load, PendingTokens, PowerOfTwo, PrefixAffinity, Unified
 from sim.cluster.replica import SteppedEngine
 from sim.cluster.router import ROUTERS, RoundRobin, make_router, router_options
@@ -266,6 +268,11 @@ def test_a_router_that_sees_caches_knows_what_was_evicted():
     forgetful = make_router("prefix-affinity", 2, 16, 10_000, {"remembers": 1})
     forgetful.pick(hashed("a"), range(2), 0)
     assert forgetful._blocks.known(hashed("a").prompt_hashes) == [0, 0]  # the last block alone is no prefix
+
+
+def test_a_word_of_bits_says_which_replicas_hold_a_block():
+    shared, config = SimpleNamespace(distinct=1), EngineConfig(num_gpu_blocks=10)
+    assert [covers_router("prefix-affinity", {}, replicas, config, shared) for replicas in (64, 65)] == [True, False]
 
 
 class Last(RoundRobin):

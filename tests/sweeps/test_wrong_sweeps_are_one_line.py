@@ -1,6 +1,7 @@
 """What a sweep cannot work with is said in one line; what is there is not touched."""
 
 import builtins
+import json
 
 import pytest
 
@@ -85,6 +86,18 @@ def test_what_cannot_be_read_is_refused(name, tmp_path):
         (tmp_path / "a.zarr" / file).write_bytes(content)
     with pytest.raises(ValueError, match=said), opened(tmp_path / "a.zarr"):
         pass
+
+
+def test_a_codec_that_reads_and_cannot_write_is_damage(tmp_path):
+    path = tmp_path / "a.zarr"
+    with opened(path) as store:
+        store.put(0, {})
+    meta = path / "ttft_ms" / ".zarray"
+    described = json.loads(meta.read_text())
+    meta.write_text(json.dumps(described | {"compressor": described["compressor"] | {"level": "9"}}))
+    (path / ".zmetadata").unlink()
+    with pytest.raises(ValueError, match="damaged: ttft_ms cannot be"), opened(path) as store:
+        store.put(1, {})
 
 
 def test_two_cannot_write_one_sweep(tmp_path):
