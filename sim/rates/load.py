@@ -33,8 +33,10 @@ EAGER_LAUNCH, EAGER_LAUNCH_SD = -0.32, 0.17
 OUTSIDE = "outside what was measured:"  # how the note begins that names parts
 OTHER_MAKER, OTHER_MAKER_LOSS, OTHER_MAKER_SD = "AMD", 0.3, 0.3
 # Log of the share of the 16-bit rate that GEMMs of weights read narrow and computed in 16 bits reach where no such kernel was measured, and
-# its sd: two on an H100 reach 92 % (Machete) and 45 % (Marlin) at 2,048 rows.
-WEIGHT_ONLY_RATE, WEIGHT_ONLY_SD = -0.44, 0.35
+# its sd, by the matrix units' instruction: kernels written for older units reach half of newer ones. At 2,048 rows of an H100 one of two
+# reaches 92 % (Machete) and one 45 % (Marlin). Experts of 4-bit integers in public kernel tables (256 to 1,024 rows of each, the best
+# twentieth) reach 0.31 of an H100's 16-bit GEMMs, 0.15 of a B200's, 0.73 of an L40S's, 0.68 of an RTX PRO 6000's: the others by the H100's.
+WEIGHT_ONLY = {"wgmma": (-0.44, 0.35), "tcgen05": (-1.5, 0.35), "": (-0.1, 0.2)}
 FAMILY_SD = 0.04  # more of a model none of whose family was measured: Gemma 3 and Phi-4 on an H200 were 4 and 3 % off
 
 
@@ -76,7 +78,7 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0, seen: Seque
     if launch_sd:
         rates = _scaled(rates, "launch_layer_s", launch, launch_sd, [seed, 81])
     if unmeasured_weight_only(deployment):
-        rates = _scaled(rates, "linear_flops_per_s", WEIGHT_ONLY_RATE, WEIGHT_ONLY_SD, [seed, 82])
+        rates = _scaled(rates, "linear_flops_per_s", *WEIGHT_ONLY[deployment.gpu.matrix_units], [seed, 82])
     if deployment.gpu.source.startswith(OTHER_MAKER):
         rates = files.slowed(rates, OTHER_MAKER_LOSS, OTHER_MAKER_SD, seed)
     if not rates.source.measured:
@@ -142,7 +144,8 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
         taken = f"kernels are taken for {loss:.2g} times as slow as by such a datasheet elsewhere, {factor:.2g} times more or less"
         notes.append(f"no number behind these rates was measured on an AMD GPU: {taken}.")
     if said := arithmetic_note(d.precision, d.gpu):
-        rate = f" Not measured there: {math.exp(WEIGHT_ONLY_RATE):.2g} of the 16-bit rate at many rows (log sd {WEIGHT_ONLY_SD:g})."
+        share, sd = WEIGHT_ONLY[d.gpu.matrix_units]
+        rate = f" Not measured there: {math.exp(share):.2g} of the 16-bit rate at many rows (log sd {sd:g})."
         notes.append(said + rate * unmeasured_weight_only(d))
     for kind in kinds_of(d):
         steps, launches = widths(kind, packaged_seen())

@@ -35,3 +35,4 @@ class GpuSpec:
     aliases: tuple[str, ...] = field(default=())
     origin: str = "catalogue"
     sibling_of: str = ""
+    matrix_units: str = ""  # "wgmma" or "tcgen05": other GPUs' kernels leave most of them idle

@@ -21,9 +21,9 @@ def test_bf16_is_refused_where_there_is_none_and_fp16_is_the_default(gpu):
         Deployment.of(MODEL, gpu, kv_dtype="bf16")
 
 
-@pytest.mark.parametrize(("gpu", "measured"), [("A100-80G", False), ("H100", True), ("H200", True)])
+@pytest.mark.parametrize(("gpu", "measured"), [("B200", False), ("H100", True), ("H200", True)])
 def test_weight_only_kernels_not_measured_there_are_slower_and_less_certain(gpu, measured):
-    """A chip's own surface is taken where there is one; elsewhere what two kernels of an H100 reach."""
+    """A chip's own surface is taken where there is one; elsewhere what kernels of older matrix units reach."""
     d, plain = Deployment.of("Llama-3.1-8B", gpu, dtype="int4"), Deployment.of("Llama-3.1-8B", gpu, dtype="bf16")
     rates, other = load_rates(d, draws=200), load_rates(plain, draws=200)
     ratio = rates.point.linear_flops_per_s / other.point.linear_flops_per_s

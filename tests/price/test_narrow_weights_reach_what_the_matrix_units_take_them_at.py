@@ -1,0 +1,22 @@
+"""4-bit weights computed in 16 bits reach most of older matrix units, and little of those that want kernels of their own."""
+
+import pytest
+
+from sim.errors import UsageError
+from sim.rates.load import load_rates
+from sim.specs.gpus import get_gpu
+from sim.study.deployment import Deployment
+
+
+@pytest.mark.parametrize(("gpu", "low", "high"), [("RTX-4090", 0.8, 1.0), ("A10", 0.8, 1.0), ("B200", 0.1, 0.3)])
+def test_share_of_the_16_bit_rate(gpu, low, high):
+    narrow, wide = (load_rates(Deployment.of("Qwen3-8B", gpu, dtype=dtype), draws=20).point for dtype in ("int4", "bf16"))
+    assert low < narrow.linear_flops_per_s / wide.linear_flops_per_s < high
+
+
+def test_other_units_are_refused_by_name(tmp_path):
+    file = tmp_path / "gpu.yaml"
+    lines = ("name: X", "memory_bytes: 24e9", "memory_bandwidth: 1e12", "flops: {bf16: 1e14}", "host_link_bandwidth: 3e10", "matrix_units: mma")
+    file.write_text("\n".join(lines))
+    with pytest.raises(UsageError, match="'matrix_units' must be one of wgmma, tcgen05, not 'mma'"):
+        get_gpu(str(file))
