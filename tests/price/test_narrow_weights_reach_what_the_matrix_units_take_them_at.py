@@ -16,7 +16,7 @@ def test_share_of_the_16_bit_rate(gpu, low, high):
 
 def test_other_units_are_refused_by_name(tmp_path):
     file = tmp_path / "gpu.yaml"
-    lines = ("name: X", "memory_bytes: 24e9", "memory_bandwidth: 1e12", "flops: {bf16: 1e14}", "host_link_bandwidth: 3e10", "matrix_units: mma")
-    file.write_text("\n".join(lines))
+    rest = "memory_bytes: 24e9\nmemory_bandwidth: 1e12\nflops: {bf16: 1e14}\nhost_link_bandwidth: 3e10\n"
+    file.write_text(f"name: X\n{rest}matrix_units: mma\n")
     with pytest.raises(UsageError, match="'matrix_units' must be one of wgmma, tcgen05, not 'mma'"):
         get_gpu(str(file))
