@@ -26,7 +26,6 @@ FRESH: dict[str, Any] = {  # where a request stands before it is sent
     "hands_over": False,
     "hashed_blocks": 0,
 }
-OTHER_ADAPTER = 2**48  # between the names of equal blocks, of which KV differs by adapter; no name is as large
 
 
 class Source(Protocol):
@@ -53,7 +52,7 @@ class TraceSource:
         self._trace = trace
         self._too_long = trace.prompt_tokens + trace.output_tokens > max_model_len  # no engine takes them: their blocks need no names
         self._namer = BlockNamer(block_size)
-        self._adapters: dict[str, int] = {}
+        self._of_adapter: dict[tuple[str, int], int] = {}  # names of blocks, by LoRA adapter
         self._unnamed: dict[str, deque[int]] = {}  # calls of each session whose KV blocks have no names yet
         for i, session in enumerate(trace.session_ids if _in_sessions(trace) else ()):
             if session is not None and not self._too_long[i]:
@@ -103,7 +102,7 @@ class TraceSource:
         """Names of every call's KV blocks; empty where no two calls begin alike."""
         count = len(self._trace) - self._trace.contents.count(None)
         hashed = [each.hashes for each in self._trace.contents if isinstance(each, BlockHashes)] if count else []
-        if not self._unnamed and len(hashed) == count:
+        if not self._unnamed and len(hashed) == count and not self._trace.adapters:
             first = [each[0] for each in hashed if each]
             if len(set(first)) == len(first):
                 return []
@@ -157,10 +156,9 @@ class TraceSource:
     def _name(self, i: int) -> Sequence[int]:
         trace = self._trace
         names = self._namer.names(trace.contents[i], int(trace.prompt_tokens[i]), int(trace.output_tokens[i]), trace.session_ids[i])
-        if not names or not trace.adapters or not trace.adapters[i]:
+        if not trace.adapters:
             return names
-        apart = OTHER_ADAPTER * self._adapters.setdefault(trace.adapters[i], len(self._adapters) + 1)
-        return [name + apart for name in names]
+        return [self._of_adapter.setdefault((trace.adapters[i], name), len(self._of_adapter)) for name in names]  # they differ in KV
 
 
 @lru_cache(maxsize=2)

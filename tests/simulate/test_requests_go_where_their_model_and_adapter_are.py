@@ -10,7 +10,7 @@ from sim import Deployment, Fleet, PoolSpec, Workload, simulate
 from sim.engine.interface import Request
 from sim.errors import UsageError
 from sim.specs.lora import Lora
-from sim.workload.content import SystemPrompt
+from sim.workload.content import BlockHashes, SystemPrompt
 from sim.workload.jsonl import load_jsonl
 from sim.workload.sources import TraceSource
 from sim.workload.trace import TraceBuilder
@@ -91,6 +91,15 @@ def test_kv_is_shared_by_calls_of_one_adapter():
     assert a == again
     assert not set(a) & set(b)
     assert not set(none) & {*a, *b}
+
+
+@pytest.mark.parametrize(("content", "found"), [(SystemPrompt("s", 64), 64), (BlockHashes([1, 2, 3], 32), 96)])
+def test_the_fast_path_and_the_event_loop_find_the_same(content, found):
+    calls = trace([{"content": content, "adapter": name} for name in ("a", "b", "a", "", "b", "")])
+    fast, logged = (simulate(Fleet((adapted(),)), Workload(calls), draws=0, keep_iterations=keep) for keep in (False, True))
+    assert fast.record.requests["cached_tokens"].tolist() == [0, 0, found, 0, 0, found]  # two replicas in turn
+    for name, column in logged.record.requests.items():
+        np.testing.assert_array_equal(fast.record.requests[name], column)
 
 
 def test_its_share_is_that_of_the_calls_that_name_one():
