@@ -40,6 +40,7 @@ class Grown:
     """The prompt repeats the first `shared_tokens` tokens of its session's previous turn (prompt, then output)."""
 
     shared_tokens: int
+    of: str = ""  # request id of a call of another session that it repeats instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,17 @@ class BlockNamer:
         self._systems: dict[tuple[str, int], array[int]] = {}  # of requests that are nothing but a system prompt to others
         self._fresh = 0
 
-    def names(self, content: Content | None, prompt_tokens: int, output_tokens: int, session_id: str | None = None) -> Sequence[int]:
-        """Names of the request's full blocks, or () when it shares nothing with any other request."""
+    def names(
+        self,
+        content: Content | None,
+        prompt_tokens: int,
+        output_tokens: int,
+        session_id: str | None = None,
+        said: array[int] | None = None,
+    ) -> Sequence[int]:
+        """Names of the request's full blocks, or () when it shares nothing with any other request. It repeats blocks that were `said`, else
+        its session's.
+        """
         named: array[int]
         if isinstance(content, TokenIds):
             named = self._from_ids(content.ids)
@@ -91,7 +101,7 @@ class BlockNamer:
                 return self._systems[key]
             named = self._from_system(content, prompt_tokens + output_tokens)
         elif session_id is not None:
-            before = self._sessions.get(session_id, array("q"))
+            before = self._sessions.get(session_id, array("q")) if said is None else said
             shared = content.shared_tokens if isinstance(content, Grown) else 0
             named = self._continued(before, shared, prompt_tokens + output_tokens)
         else:

@@ -11,7 +11,8 @@ may leave out `arrival_s`: it arrives `think_s` (default 0) after the previous t
 ids or hashes is taken to repeat its session's previous prompt and output.
 
 `after`, a list of earlier request_ids, makes a graph of calls: a call waits for all of them, and for its session's
-previous turn. Several calls after one are subagents, one after several joins them, and one that nobody is after runs in
+previous turn. The first turn of a session may go `after` a call of another one and begin with what that has said, its prompt and answer:
+`context_of` names it. Several calls after one are subagents, one after several joins them, and one that nobody is after runs in
 the background.
 """
 
@@ -39,6 +40,7 @@ KEYS = frozenset(
         "tenant",
         "model",
         "adapter",
+        "context_of",
         "images",
         "system_prompt",
         "system_tokens",
@@ -52,6 +54,7 @@ def load_jsonl(path: Path, options: LoadOptions = DEFAULT) -> Trace:
     """The trace. Raises UsageError naming the line that is wrong."""
     builder = TraceBuilder(path.name)
     context: dict[str, int] = {}  # session -> tokens its next turn can repeat
+    said: dict[str, int] = {}  # request id of a call of a session -> tokens that another session can repeat
     for line, record in numbered_objects(path):
         where, named = f"line {line}", f"{path.name}: line {line}"
         unknown = sorted(set(record).difference(KEYS))
@@ -63,7 +66,12 @@ def load_jsonl(path: Path, options: LoadOptions = DEFAULT) -> Trace:
         if session is not None:
             if (content is None or isinstance(content, SystemPrompt)) and session in context:  # the session has said its system prompt
                 content = Grown(min(context[session], prompt))
+            if "context_of" in record:
+                content = _quoted(record, session in context, content, prompt, said, named)
             context[session] = prompt + output
+            said[text(record.get("request_id", len(builder)), "request_id", named)] = prompt + output
+        elif "context_of" in record:
+            raise UsageError(f"{named}: context_of needs a session_id: what is said is kept by session")
         builder.add(
             where,
             arrival_s=_arrival(record, named),
@@ -78,9 +86,19 @@ def load_jsonl(path: Path, options: LoadOptions = DEFAULT) -> Trace:
             cancel_s=number(record["cancel_s"], "cancel_s", named) if "cancel_s" in record else math.inf,
             **{name: text(record[name], name, named) for name in ("tenant", "model", "adapter") if name in record},
             images=whole_number(record.get("images", 0), "images", named),
-            after=_after(record, named),
+            after=_after(record, named) + ((str(record["context_of"]),) if "context_of" in record else ()),
         )
     return builder.build()
+
+
+def _quoted(record: dict[str, Any], goes_on: bool, content: Content | None, prompt: int, said: dict[str, int], where: str) -> Grown:
+    """What a session that begins with another's words repeats."""
+    name = text(record["context_of"], "context_of", where)
+    if goes_on or content is not None:
+        raise UsageError(f"{where}: context_of is of a session's first turn, and says all that its prompt shares")
+    if name not in said:
+        raise UsageError(f"{where}: context_of names {name!r}, which is no earlier call of a session")
+    return Grown(min(said[name], prompt), name)
 
 
 def _after(record: dict[str, Any], where: str) -> tuple[str, ...]:

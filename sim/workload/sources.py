@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -58,6 +59,9 @@ class TraceSource:
             if session is not None and not self._too_long[i]:
                 self._unnamed.setdefault(session, deque()).append(i)
         self._named: dict[int, Sequence[int]] = {}  # of calls not made yet
+        quoted = {each.of for each in trace.contents if isinstance(each, Grown) and each.of}
+        self._quoted = {name: row for row, name in enumerate(trace.request_ids) if name in quoted} if quoted else {}
+        self._said: dict[str, array[int]] = {}  # names of the blocks of calls that other sessions repeat
         self._waits = np.isnan(trace.arrival_s)
         self._followers = children(trace)
         self._held_by = [0] * len(trace)  # calls that each still waits for
@@ -154,11 +158,21 @@ class TraceSource:
         return self._named.pop(i)
 
     def _name(self, i: int) -> Sequence[int]:
-        trace = self._trace
-        names = self._namer.names(trace.contents[i], int(trace.prompt_tokens[i]), int(trace.output_tokens[i]), trace.session_ids[i])
+        trace, content = self._trace, self._trace.contents[i]
+        said = self._said_by(content.of) if isinstance(content, Grown) and content.of else None
+        names = self._namer.names(content, int(trace.prompt_tokens[i]), int(trace.output_tokens[i]), trace.session_ids[i], said)
+        if trace.request_ids[i] in self._quoted:
+            self._said[trace.request_ids[i]] = array("q", names)
         if not trace.adapters:
             return names
         return [self._of_adapter.setdefault((trace.adapters[i], name), len(self._of_adapter)) for name in names]  # they differ in KV
+
+    def _said_by(self, request_id: str) -> array[int]:
+        """Names of the blocks of a call that another session repeats; none of one that no engine takes."""
+        row = self._quoted[request_id]
+        if request_id not in self._said and not self._too_long[row]:
+            self._named[row] = self._names(row)
+        return self._said.get(request_id, array("q"))
 
 
 @lru_cache(maxsize=2)

@@ -94,3 +94,38 @@ def test_a_part_of_a_graph_is_refused_where_it_waits_for_the_rest(tmp_path):
     trace = load_jsonl(written(tmp_path, AGENT))
     with pytest.raises(UsageError, match="waits for 'plan'"):
         TraceSource(trace.taken(np.arange(1, len(AGENT))), 16)
+
+
+FORKS = [
+    {"request_id": "plan", "session_id": "main", "arrival_s": 0.0, "prompt_tokens": 1000, "output_tokens": 56},
+    {"request_id": "search", "session_id": "search", "context_of": "plan", "prompt_tokens": 1200, "output_tokens": 20},
+    {"request_id": "read", "session_id": "read", "context_of": "plan", "prompt_tokens": 800, "output_tokens": 20},
+    {"request_id": "more", "session_id": "read", "prompt_tokens": 900, "output_tokens": 20},
+    {"request_id": "next", "session_id": "main", "after": ["search", "more"], "prompt_tokens": 1300, "output_tokens": 20},
+]
+
+
+def test_a_subagent_begins_with_what_its_parent_said(tmp_path):
+    trace = load_jsonl(written(tmp_path, FORKS))
+    answers = [simulate(H100, Workload(trace), draws=0, keep_iterations=keep) for keep in (True, False)]
+    cached = dict(zip(answers[0].record.request_ids, answers[0].record.requests["cached_tokens"].tolist(), strict=True))
+    # blocks of 16, of which the last one of the plan's answer is filled by `search`: the last token of an answer is not computed
+    assert cached == {"plan": 0, "search": 1040, "read": 784, "more": 816, "next": 1056}
+    for name, column in answers[0].record.requests.items():
+        np.testing.assert_array_equal(answers[1].record.requests[name], column)
+    times = served(trace)
+    assert times["search"][0] == pytest.approx(times["plan"][1], abs=2 * TICK_S)
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ({"context_of": "plan"}, "context_of needs a session_id"),
+        ({"context_of": "none", "session_id": "s"}, "context_of names 'none', which is no earlier call of a session"),
+        ({"context_of": "plan", "session_id": "read"}, "context_of is of a session's first turn"),
+        ({"context_of": "plan", "session_id": "s", "arrival_s": 9.0}, "arrival_s and after exclude each other"),
+    ],
+)
+def test_a_context_that_cannot_be_repeated_is_named(last, said, tmp_path):
+    with pytest.raises(UsageError, match=said):
+        load_jsonl(written(tmp_path, [*FORKS, {"prompt_tokens": 9, "output_tokens": 2} | last]))
