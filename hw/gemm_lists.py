@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 COLUMNS = ("k", "n", "bias", "dtype", "layers")
 DTYPE, DTYPES = "bfloat16", ("bfloat16", "float32")
-MOST_PRODUCTS, MOST_SIDE, MOST_BYTES = 2000, 1 << 20, 1 << 22
+MOST_GEMMS, MOST_SIDE, MOST_BYTES = 2000, 1 << 20, 1 << 22
 
 
 class ListedGemm(NamedTuple):
@@ -50,7 +50,7 @@ def uses_of(models: Sequence[ModelSpec], tps: Sequence[int], fits: GpuSpec | Non
                 uses = found.setdefault(ListedGemm(*layer.gemm, DTYPE), [])
                 if (use := f"{of} {layer.name}") not in uses:  # windowed layers are a group of their own
                     uses.append(use)
-    return {product: ", ".join(uses) for product, uses in found.items()}
+    return {listed: ", ".join(uses) for listed, uses in found.items()}
 
 
 def models_of(uses: Iterable[str]) -> list[str]:
@@ -60,7 +60,7 @@ def models_of(uses: Iterable[str]) -> list[str]:
 
 def written(uses: Mapping[ListedGemm, str]) -> str:
     """Products and whose they are, as CSV."""
-    quoted = {product: f'"{layers}"' if "," in layers else layers for product, layers in uses.items()}
+    quoted = {listed: f'"{layers}"' if "," in layers else layers for listed, layers in uses.items()}
     return "\n".join([",".join(COLUMNS), *(f"{p.k},{p.n},{int(p.bias)},{p.dtype},{q}" for p, q in quoted.items()), ""])
 
 
@@ -78,16 +78,16 @@ def read_gemms(path: Path) -> dict[ListedGemm, str]:
     for number, row in enumerate(rows[1:], start=2):
         if row:
             where = f"{path.name}: line {number}"
-            product, layers = _product(where, [field.strip() for field in row])
-            if product in found:
+            listed, layers = _gemm_of(where, [field.strip() for field in row])
+            if listed in found:
                 raise UsageError(f"{where}: this product stands above already")
-            found[product] = layers
-    if not 1 <= len(found) <= MOST_PRODUCTS:
-        raise UsageError(f"{path.name}: holds {len(found) or 'no'} products; {MOST_PRODUCTS} at most")
+            found[listed] = layers
+    if not 1 <= len(found) <= MOST_GEMMS:
+        raise UsageError(f"{path.name}: holds {len(found) or 'no'} products; {MOST_GEMMS} at most")
     return found
 
 
-def _product(where: str, row: list[str]) -> tuple[ListedGemm, str]:
+def _gemm_of(where: str, row: list[str]) -> tuple[ListedGemm, str]:
     if len(row) != len(COLUMNS):
         raise UsageError(f"{where}: has {len(row)} fields, not {len(COLUMNS)}")
     k, n, bias, dtype, layers = row

@@ -66,8 +66,8 @@ def matmul(n: int, repeats: int) -> list[dict[str, Any]]:
         one = torch.ones((), device="cuda")
         a = torch.randn(n, n, device="cuda").to(torch.float8_e4m3fn)
         b = torch.randn(n, n, device="cuda").to(torch.float8_e4m3fn).t()
-        product = lambda i: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)  # noqa: E731
-        rows.append(_row("matmul", rates(product, 2.0 * n**3, "cuda", repeats), "flop/s", "fp8", a.numel()))
+        multiply = lambda i: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)  # noqa: E731
+        rows.append(_row("matmul", rates(multiply, 2.0 * n**3, "cuda", repeats), "flop/s", "fp8", a.numel()))
     return rows
 
 
@@ -149,8 +149,8 @@ def on_host(size: int = 2**26, n: int = 512, repeats: int = 10) -> list[dict[str
     target = np.empty_like(buffers[0])
     a, b = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(2))
     rows = _memory(lambda i: np.copyto(target, buffers[i % 2]), lambda i: np.sum(buffers[i % 2]), "cpu", size, repeats)
-    product = rates(lambda i: a @ b, 2.0 * n**3, "cpu", repeats)
-    return [*rows, _row("matmul", product, "flop/s", "fp32", a.nbytes)]
+    multiply = rates(lambda i: a @ b, 2.0 * n**3, "cpu", repeats)
+    return [*rows, _row("matmul", multiply, "flop/s", "fp32", a.nbytes)]
 
 
 def headline(rows: list[dict[str, Any]]) -> dict[str, float]:

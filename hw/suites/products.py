@@ -58,8 +58,8 @@ Point = tuple[ListedGemm, int]  # and its rows
 class Device(Protocol):
     """Methods of `hw.suites.products_device.Calls` that a pass needs."""
 
-    def time_s(self, product: ListedGemm, rows: int) -> tuple[float, bool]: ...
-    def error(self, product: ListedGemm) -> float: ...
+    def time_s(self, gemm: ListedGemm, rows: int) -> tuple[float, bool]: ...
+    def error(self, gemm: ListedGemm) -> float: ...
 
 
 def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:
         journal.add("points", uses=[[p.k, p.n, p.bias, p.dtype, layers] for p, layers in uses.items()], device=job.device)
     if list(uses_in(journal.records)[0].items()) != list(uses.items()):
         raise UsageError(f"{journal.path}: cannot resume, it holds another list of products")
-    attrs |= {"model": ", ".join(models), "weight_dtype": ", ".join(sorted({product.dtype for product in uses})), "weights": "random"}
+    attrs |= {"model": ", ".join(models), "weight_dtype": ", ".join(sorted({gemm.dtype for gemm in uses})), "weights": "random"}
     attrs |= {"path": "F.linear", **products_device.described(job.device)}
     calls = products_device.Calls(uses, MOST_ROWS[job.device], job.device, job.seed)
     attrs["held_s_per_call"] = calls.held_s
@@ -106,15 +106,15 @@ def gemms_of(configs: Mapping[str, Mapping[str, Any]]) -> dict[ListedGemm, str]:
     """Every GEMM of these models once, and whose it is: "llama3.1-8b qkv, mistral-7b qkv"."""
     uses: dict[ListedGemm, list[str]] = {}
     for model, config in configs.items():
-        for layer, product in layers_of(config).items():
-            uses.setdefault(product, []).append(f"{model} {layer}")
-    return {product: ", ".join(names) for product, names in uses.items()}
+        for layer, gemm in layers_of(config).items():
+            uses.setdefault(gemm, []).append(f"{model} {layer}")
+    return {gemm: ", ".join(names) for gemm, names in uses.items()}
 
 
-def points_of(products: Iterable[ListedGemm], device: str) -> list[Point]:
+def points_of(gemms: Iterable[ListedGemm], device: str) -> list[Point]:
     """Products by rows, ascending; a CPU gets the small ones."""
     rows = sorted(r for r in {*CAPTURED, *BEYOND, *ODD} if r <= MOST_ROWS[device])
-    return [(product, r) for product in products for r in rows]
+    return [(gemm, r) for gemm in gemms for r in rows]
 
 
 def is_first(rows: int) -> bool:
@@ -124,7 +124,7 @@ def is_first(rows: int) -> bool:
 
 def measure(device: Device, points: Sequence[Point], journal: Journal, budget: Budget, seed: int, name: str) -> dict[str, Any]:
     """Gate, and passes until done or out of budget. Returns attributes. A point that fails is recorded as such and not tried again."""
-    gate = max(device.error(product) for product in dict(points))
+    gate = max(device.error(gemm) for gemm in dict(points))
     failed = {i for record in journal.records for i, *_ in record.get("errors", ())}
     done = True
     for first in (True, False):
@@ -175,12 +175,12 @@ def dataset(records: Sequence[Mapping[str, Any]], attrs: dict[str, Any]) -> Any:
             times[i, record["number"]] = np.nan if was_late else seconds
         errors |= {i: (status, error) for i, status, error in record.get("errors", ())}
     rows = []
-    for i, (product, count) in enumerate(points):
+    for i, (gemm, count) in enumerate(points):
         seen = times[i][~np.isnan(times[i])].tolist()
         status, error = errors.get(i, ("ok" if seen else "late" if late[i] else "", ""))
-        sizes = {"k": product.k, "n": product.n, "bias": int(product.bias), "dtype": product.dtype, "rows": count}
+        sizes = {"k": gemm.k, "n": gemm.n, "bias": int(gemm.bias), "dtype": gemm.dtype, "rows": count}
         state = {"status": status, "error": error, "late_n": int(late[i])}
-        rows.append({"layers": uses[product], **sizes, **state, **summarize(seen, "time_s")})
+        rows.append({"layers": uses[gemm], **sizes, **state, **summarize(seen, "time_s")})
     variables = table("point", rows, COLUMNS)
     variables["time_s"] = (("point", "visit"), times, {"long_name": "time of a call, mean of a burst", "units": "s"})
     derived = {"protocol": PROTOCOL, "points_ok": sum(r["status"] == "ok" for r in rows), "samples_late": int(late.sum())}

@@ -22,10 +22,10 @@ BURST_S = 1e-3  # and no more calls than take about so long, by a roofline of
 ROOF_BYTES_PER_S, ROOF_FLOPS_PER_S = 2.9e12, 600e12
 
 
-def calls_of(product: ListedGemm, rows: int) -> int:
+def calls_of(gemm: ListedGemm, rows: int) -> int:
     """Calls of a burst: fewer of those that are long by themselves."""
     most = next((calls for rows_to, calls in BURST if rows <= rows_to), 1)
-    size = 2.0 * product.k * product.n
+    size = 2.0 * gemm.k * gemm.n
     return max(1, min(most, int(BURST_S / max(size / ROOF_BYTES_PER_S, size * rows / ROOF_FLOPS_PER_S))))
 
 
@@ -35,7 +35,7 @@ class Calls:
     The weights of an element type are all cut from one buffer, one after the other: it holds the largest twice, whatever there are.
     """
 
-    def __init__(self, products: Iterable[ListedGemm], most_rows: int, device: str, seed: int) -> None:
+    def __init__(self, gemms: Iterable[ListedGemm], most_rows: int, device: str, seed: int) -> None:
         """Raises SimctlError where the device does not hold the weights."""
         import torch
 
@@ -45,17 +45,17 @@ class Calls:
         self._buffers: dict[str, Any] = {}
         self._biases: dict[ListedGemm, Any] = {}
         self._inputs: dict[tuple[int, str], Any] = {}
-        self._products = list(products)
+        self._gemms = list(gemms)
         try:
-            for dtype in {product.dtype for product in self._products}:
+            for dtype in {gemm.dtype for gemm in self._gemms}:
                 self._buffers[dtype] = self._drawn(dtype, BEYOND_L2 * cache)
-            for product in self._products:
-                drawn = {"device": device, "dtype": getattr(torch, product.dtype)}
-                if product.bias:
-                    self._biases[product] = torch.randn(product.n, **drawn)
-                key = (product.k, product.dtype)
+            for gemm in self._gemms:
+                drawn = {"device": device, "dtype": getattr(torch, gemm.dtype)}
+                if gemm.bias:
+                    self._biases[gemm] = torch.randn(gemm.n, **drawn)
+                key = (gemm.k, gemm.dtype)
                 if key not in self._inputs:
-                    self._inputs[key] = torch.randn(most_rows, product.k, **drawn)
+                    self._inputs[key] = torch.randn(most_rows, gemm.k, **drawn)
         except torch.OutOfMemoryError as error:
             raise SimctlError(f"{device} does not hold the weights of these products, name fewer models: {error}") from None
         self._next = dict.fromkeys(self._buffers, 0)
@@ -66,43 +66,43 @@ class Calls:
         torch = self._torch
         kind = getattr(torch, dtype)
         step = ALIGNED // kind.itemsize
-        largest = max(-(-product.k * product.n // step) * step for product in self._products if product.dtype == dtype)
+        largest = max(-(-gemm.k * gemm.n // step) * step for gemm in self._gemms if gemm.dtype == dtype)
         count = max(2 * largest, largest + -(-least_bytes // ALIGNED) * step)
         return torch.randn(count, device=self._device, dtype=kind).mul_(0.02)
 
-    def _weight(self, product: ListedGemm) -> Any:
+    def _weight(self, gemm: ListedGemm) -> Any:
         """The next [n, k] of the buffer."""
-        buffer, size = self._buffers[product.dtype], product.k * product.n
+        buffer, size = self._buffers[gemm.dtype], gemm.k * gemm.n
         step = ALIGNED // buffer.element_size()
-        at = self._next[product.dtype]
+        at = self._next[gemm.dtype]
         at = at if at + size <= buffer.numel() else 0
-        self._next[product.dtype] = at + -(-size // step) * step
-        return buffer.as_strided((product.n, product.k), (product.k, 1), at)
+        self._next[gemm.dtype] = at + -(-size // step) * step
+        return buffer.as_strided((gemm.n, gemm.k), (gemm.k, 1), at)
 
-    def _linear(self, product: ListedGemm, rows: int, weight: Any) -> Any:
+    def _linear(self, gemm: ListedGemm, rows: int, weight: Any) -> Any:
         with self._torch.inference_mode():
-            x = self._inputs[product.k, product.dtype][:rows]
-            return self._torch.nn.functional.linear(x, weight, self._biases.get(product))
+            x = self._inputs[gemm.k, gemm.dtype][:rows]
+            return self._torch.nn.functional.linear(x, weight, self._biases.get(gemm))
 
-    def call(self, product: ListedGemm, rows: int) -> Any:
+    def call(self, gemm: ListedGemm, rows: int) -> Any:
         """One call, as an engine makes it; the next one takes the next weight."""
-        return self._linear(product, rows, self._weight(product))
+        return self._linear(gemm, rows, self._weight(gemm))
 
-    def time_s(self, product: ListedGemm, rows: int) -> tuple[float, bool]:
+    def time_s(self, gemm: ListedGemm, rows: int) -> tuple[float, bool]:
         """(seconds of a call, whether its burst was queued too slowly to say)."""
         if not self._on_gpu:
-            self.call(product, rows)
+            self.call(gemm, rows)
             start = time.perf_counter()
-            self.call(product, rows)
+            self.call(gemm, rows)
             return time.perf_counter() - start, False
-        count, cuda = calls_of(product, rows), self._torch.cuda
+        count, cuda = calls_of(gemm, rows), self._torch.cuda
         first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-        self.call(product, rows)
+        self.call(gemm, rows)
         begun = time.perf_counter()
         cuda._sleep(self._cycles * (count + 1))
         first.record()
         for _ in range(count):
-            self.call(product, rows)
+            self.call(gemm, rows)
         last.record()
         late = time.perf_counter() - begun > self.held_s * (count + 1)
         last.synchronize()
@@ -112,12 +112,12 @@ class Calls:
 
     def _held(self) -> tuple[int, float]:
         """(cycles to keep the GPU busy for each call to come, their seconds): HOLD times as long as queueing one takes this host."""
-        cuda, product = self._torch.cuda, self._products[0]
+        cuda, gemm = self._torch.cuda, self._gemms[0]
         queueing = []
         for _ in range(20):
             begun = time.perf_counter()
             for _ in range(BURST[0][1]):
-                self.call(product, 1)
+                self.call(gemm, 1)
             queueing.append((time.perf_counter() - begun) / BURST[0][1])
             cuda.synchronize()
         # the least of three: a GPU that just woke clocks lower
@@ -125,11 +125,11 @@ class Calls:
         cycles = int(HOLD * sorted(queueing)[len(queueing) // 2] / one)
         return cycles, cycles * one
 
-    def error(self, product: ListedGemm) -> float:
+    def error(self, gemm: ListedGemm) -> float:
         """Largest relative error (to the largest value) of some rows and columns against float64."""
-        weight, bias = self._weight(product), self._biases.get(product)
-        found = self._linear(product, GATE_ROWS, weight)[:, :GATE_COLUMNS].double()
-        x = self._inputs[product.k, product.dtype][:GATE_ROWS].double()
+        weight, bias = self._weight(gemm), self._biases.get(gemm)
+        found = self._linear(gemm, GATE_ROWS, weight)[:, :GATE_COLUMNS].double()
+        x = self._inputs[gemm.k, gemm.dtype][:GATE_ROWS].double()
         want = x @ weight[:GATE_COLUMNS].double().T
         if bias is not None:
             want = want + bias[:GATE_COLUMNS].double()
