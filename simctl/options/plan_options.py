@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from simctl.options.option_groups import Sectioned
 from simctl.options.option_types import CURVE, DURATION, Parsed
 from simctl.options.shared_options import grouped
 from simctl.options.simulate_options import SECTIONS as OF_SIMULATE
@@ -44,15 +41,7 @@ SECTIONS = {
 }  # fmt: skip
 
 
-class PlanCommand(GoodputCommand, Sectioned):
-    """Takes the options of `simctl simulate` for everything that is not decided."""
-
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self.params += [option for option in SIMULATE if option.name not in LEFT_OUT]
-
-
-@click.command("plan", cls=PlanCommand, sections=SECTIONS)
+@click.command("plan", cls=GoodputCommand, sections=SECTIONS)
 @grouped(
     click.option(
         "--slo", multiple=True, metavar="CONDITIONS", help="What must hold, all of it: ttft:p99<2s tpot:p95<50ms failed<1% good>=99%."
@@ -121,3 +110,6 @@ class PlanCommand(GoodputCommand, Sectioned):
 )
 def PARSER() -> None:
     """Reads the options; answers nothing."""
+
+
+PARSER.params += [option for option in SIMULATE if option.name not in LEFT_OUT]
