@@ -104,12 +104,12 @@ def learn_rates(
     mean, root, misfit = np.zeros(len(free) + 1), np.eye(len(free) + 1), np.full(len(METRICS), FIRST_MISFIT)
     for lap in range(ROUNDS):
         progress(f"simulating the log, round {lap + 1} of {ROUNDS}")
-        tried = mean + (1.0 if lap == 0 else WIDEN) * rng.standard_normal((SIMULATIONS, len(mean))) @ root.T
-        seen = [_simulated(run, log, priors, free, row) for row in tried]
-        line = fitted_line(tried, np.array([statistics(ttft, tpot, groups, metric) for ttft, tpot, _ in seen]))
+        points = mean + (1.0 if lap == 0 else WIDEN) * rng.standard_normal((SIMULATIONS, len(mean))) @ root.T
+        seen = [_simulated(run, log, priors, free, row) for row in points]
+        line = fitted_line(points, np.array([statistics(ttft, tpot, groups, metric) for ttft, tpot, _ in seen]))
         scatter = request_scatter(log, [each[:2] for each in seen], groups, metric)
         line = replace(line, missed=line.missed + np.diag(np.square(groups).sum(axis=1) * scatter[metric]))
-        late = fitted_line(tried, np.array([np.log(e2el[waits]) for _, _, e2el in seen])) if len(waits) else None
+        late = fitted_line(points, np.array([np.log(e2el[waits]) for _, _, e2el in seen])) if len(waits) else None
         mean, root, misfit = update(line, observed, metric, misfit)
     data = _given(line, observed, misfit[metric], mean, root)
     if late is not None:

@@ -37,9 +37,9 @@ def launch_waits(experiment: Experiment) -> list[tuple[float, int]]:
         apart = np.abs(np.delete(first, i) - first[i])
         if apart.size and np.nanmin(apart) < APART_S:
             continue
-        beside = [times[j] for j in np.flatnonzero((first < first[i]) & (first[i] <= last)) if j != i]
-        places = [int(np.argmin(np.abs(t - first[i]))) for t in beside]  # of the token that came with the prompt's first
-        waits = [float(t[k - 1] - t[k - 2]) for t, k in zip(beside, places, strict=True) if k >= 2]
+        neighbours = [times[j] for j in np.flatnonzero((first < first[i]) & (first[i] <= last)) if j != i]
+        places = [int(np.argmin(np.abs(t - first[i]))) for t in neighbours]  # of the token that came with the prompt's first
+        waits = [float(t[k - 1] - t[k - 2]) for t, k in zip(neighbours, places, strict=True) if k >= 2]
         if waits:
             found.append((float(np.median(waits)), len(waits)))
     return found

@@ -43,8 +43,8 @@ def repeats(step_s: float, bounds: tuple[int, int]) -> int:
 
 def checks(scale: int = 1) -> tuple[Cell, tuple[Cell, ...]]:
     """(the control cell, the anchors measured again at the end); all of them are cells of the grid of the same `scale`."""
-    alone, batch = Cell("decode", (max(128 // scale, 16),)), Cell("decode", (2048 // scale,) * 16)
-    return Cell("decode", (2048 // scale,) * 8), (alone, batch, Cell("prefill", (), ((0, 512 // min(scale, 8)),)))
+    single, batch = Cell("decode", (max(128 // scale, 16),)), Cell("decode", (2048 // scale,) * 16)
+    return Cell("decode", (2048 // scale,) * 8), (single, batch, Cell("prefill", (), ((0, 512 // min(scale, 8)),)))
 
 
 def run(job: Any, journal: Journal, attrs: dict[str, Any]) -> None:

@@ -94,7 +94,7 @@ class ArrayEngine:
 
     def _hold(self, columns: Core) -> None:
         self._columns, self._core = columns, Core(*(memoryview(column) for column in columns))  # type: ignore[arg-type]  # whose items are Python's numbers
-        self._go_on = compiler.resolved(_alone(columns), self._given)
+        self._go_on = compiler.resolved(_single_engine(columns), self._given)
 
     def _append(self, numbers: Sequence[int], names: Sequence[int]) -> None:
         """Numbers of a request, and names of its blocks."""
@@ -176,7 +176,7 @@ class ArrayEngine:
             finish(request, place)
 
 
-def _alone(core: Core) -> on.FleetCore:
+def _single_engine(core: Core) -> on.FleetCore:
     """A fleet of one engine in arrays, to which something else sends requests."""
     columns: dict[str, Any] = {name: np.zeros(1, dtype=np.int64) for name in on.FleetCore._fields}
     columns |= {name: np.zeros(1) for name in ("x", "think_s", "leaves", "given", "transfers", "links", "kv_bytes")} | {

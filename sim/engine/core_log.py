@@ -83,8 +83,8 @@ class Expanded:
         if not self._config.overlaps:
             return self._of(at.R_DECIDED) + self._elapsed(self._later + 1)
         sent, settled = np.append(self.started[1:], 0)[: self.count], self._rows[:, at.R_SETTLED]
-        told = settled >= 0
-        sent[(self.begins + self._rows[:, at.R_N] - 1)[told]] = settled[told]
+        known = settled >= 0
+        sent[(self.begins + self._rows[:, at.R_N] - 1)[known]] = settled[known]
         return sent
 
     @cached_property

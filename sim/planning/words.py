@@ -83,8 +83,8 @@ def conclusion(plan: RaceResult) -> str:
     if nearest is None:
         slow = [i for i, state in enumerate(plan.states) if state.unloaded_s]
         first = min(slow, key=lambda i: plan.states[i].unloaded_s, default=None)
-        alone = "" if first is None else f"{plan.choices[first].name}, where a token takes {1e3 * plan.states[first].unloaded_s:.3g} ms"
-        return f"=> none can meet {slo}.{f' Nearest: {alone}.' if alone else ''}"
+        fastest = "" if first is None else f"{plan.choices[first].name}, where a token takes {1e3 * plan.states[first].unloaded_s:.3g} ms"
+        return f"=> none can meet {slo}.{f' Nearest: {fastest}.' if fastest else ''}"
     binding, queue = nearest.binding, ""
     if grows := sum(trial.grows for trial in nearest.trials):
         queue = f"; the queue grows without end in {100 * grows / len(nearest.trials):.0f} %"

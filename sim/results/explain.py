@@ -149,7 +149,7 @@ def explained(record: RunRecord, row: int, server: HostRates | None = None) -> E
         finished=course.finished,
         ttft=() if course.had_first is None else (*before, DelayPart(RESPONSE, course.had_first - first)),
         e2el=(*before, *after, *way),
-        beside=_beside(record, course, places, found, first),
+        beside=_neighbours(record, course, places, found, first),
         earlier=_earlier(record, row),
     )
 
@@ -199,7 +199,7 @@ def _named(names: Iterable[str], ticks: Ints) -> dict[str, int]:
     return {name: int(value) for name, value in zip((*names, NO_ITERATION), ticks, strict=True) if value}
 
 
-def _beside(record: RunRecord, course: Timeline, places: Ints, found: Shares, first: int) -> tuple[Beside, ...]:
+def _neighbours(record: RunRecord, course: Timeline, places: Ints, found: Shares, first: int) -> tuple[Beside, ...]:
     """Other requests whose prefill ran in the iterations of this one."""
     seconds = np.zeros(len(places))
     early = np.zeros(len(places), dtype=bool)

@@ -31,7 +31,7 @@ def read_blocks(fields: Fields, t: Traits, kind: str) -> ModelSpec:
     layers = layer_count(c)
     plan = layer_plan(c, t, layers)
     dense = dense_layers(c, layers)
-    alone = MLP in plan or MOE in plan  # layers are mixers or MLPs, not both
+    exclusive = MLP in plan or MOE in plan  # layers are mixers or MLPs, not both
     members: dict[tuple[Mixer, Mlp, int], list[int]] = {}
     for layer, what in enumerate(plan):
         at = _of_layer(c, layer)
@@ -39,7 +39,7 @@ def read_blocks(fields: Fields, t: Traits, kind: str) -> ModelSpec:
         if kind == "falcon_h1":  # attention and Mamba-2 side by side in every layer
             members.setdefault((_mixer(at, t, FULL, kind, layer), NoMlp(), 0), []).append(layer)
             mixer = _recurrent(at, t, kind)
-        has_mlp = what in (MLP, MOE) if alone else kind not in ("mamba", "mamba2", "falcon_mamba")
+        has_mlp = what in (MLP, MOE) if exclusive else kind not in ("mamba", "mamba2", "falcon_mamba")
         mlp: Mlp = _mlp(at, t, what == MLP or layer in dense, kind) if has_mlp else NoMlp()
         members.setdefault((mixer, mlp, 4 if c.bool("sandwich_norm", False) else t.norms), []).append(layer)
     hidden = c.int("hidden_size")

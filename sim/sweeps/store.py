@@ -148,7 +148,7 @@ def open_store(path: Path, design: Design, variables: Sequence[Variable], keys: 
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         with replaced_directory(path, ()) as staging:
             _created(staging, design, variables, said)
-    with _alone(path):
+    with _locked(path):
         _must_be(path, said)
         for left in path.rglob("*.partial"):  # of a kill while zarr wrote a file
             left.unlink()
@@ -229,7 +229,7 @@ def _apart(there: str, here: str, most: int = 60) -> tuple[str, str]:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     """Refuse to write beside another process. The lock ends with the process that holds it."""
     try:
         import fcntl

@@ -47,7 +47,7 @@ def chained(chains: Sequence[Sequence[int]]) -> Chains:
     chains_with = np.bincount(names, weights=np.cumsum(changes)[:count], minlength=1)
     depths, beyond = np.zeros_like(lengths), lengths  # bisection: blocks before one that is shared are shared
     while (searched := depths < beyond).any():
-        middle = (depths + beyond) // 2
-        shared = searched & (chains_with[names[np.minimum(begins + middle, count - 1)]] > 1)
-        depths, beyond = np.where(shared, middle + 1, depths), np.where(searched & ~shared, middle, beyond)
+        mid = (depths + beyond) // 2
+        shared = searched & (chains_with[names[np.minimum(begins + mid, count - 1)]] > 1)
+        depths, beyond = np.where(shared, mid + 1, depths), np.where(searched & ~shared, mid, beyond)
     return Chains(names, begins, depths, lengths, distinct)

@@ -63,11 +63,11 @@ def _units(name: str, value: Any, role: str) -> Iterator[tuple[str, Any]]:
             yield from _units(name, each, role)
     elif isinstance(value, dict) and servers:
         holding = {key: each for key, each in value.items() if commands_of(name, each)}
-        beside = {key: each for key, each in value.items() if key not in holding}
-        apart = any(str(key).startswith("prefill") for key in holding)
+        siblings = {key: each for key, each in value.items() if key not in holding}
+        split = any(str(key).startswith("prefill") for key in holding)
         for key, each in holding.items():
-            inner = "prefill" if str(key).startswith("prefill") else "decode" if apart else role
-            kept = {k: v for k, v in beside.items() if inner != "prefill" or k not in OF_ONE}
+            inner = "prefill" if str(key).startswith("prefill") else "decode" if split else role
+            kept = {k: v for k, v in siblings.items() if inner != "prefill" or k not in OF_ONE}
             for kind, part in _units(name, each, inner):
                 yield kind, {**kept, key: part}
 

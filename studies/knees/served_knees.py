@@ -29,9 +29,9 @@ def against_static(served: Sequence[EfficiencyCurve], static: Sequence[Efficienc
     for curve in served:
         found = curve.discrete_knee(tau)
         mine = None if found.censored else found.batch
-        beside = at.get(_place(curve.cell))
+        steps_curve = at.get(_place(curve.cell))
         # a static ladder that ends before the served one does not say where beyond it the knee lies
-        if beside is None or ((knee := beside.knee(tau)).censored and knee.batch < curve.batches[-1]):
+        if steps_curve is None or ((knee := steps_curve.knee(tau)).censored and knee.batch < curve.batches[-1]):
             rows.append(ServedKnee(curve, mine))
             continue
         other = snapped(knee, curve.batches)

@@ -119,7 +119,7 @@ def population_model(kernels: Sequence[Estimate], engines: Sequence[Estimate]) -
     peaks, declared = bounded(rates), calibration_priors(get_gpu(REFERENCE), Precision())
     centre = np.log([declared[r].median / (declared[r].upper if peak else 1.0) for r, peak in zip(rates, peaks, strict=True)])
     centre -= STACK * peaks  # declared efficiencies are those of engines
-    scale = {name: np.array([spread[bool(p)] for p in peaks]) for name, spread in (("mean", MEAN_SD), ("between", BETWEEN))}
+    scale = {name: np.array([sd[bool(p)] for p in peaks]) for name, sd in (("mean", MEAN_SD), ("between", BETWEEN))}
     sized = np.isin(rates, GEMM_RATES).astype(float)
     with pm.Model(coords={"rate": list(rates), "peak": [r for r, peak in zip(rates, peaks, strict=True) if peak]}) as model:
         mean = pm.Normal("mean", centre, scale["mean"], dims="rate")
@@ -145,8 +145,8 @@ def population_model(kernels: Sequence[Estimate], engines: Sequence[Estimate]) -
                 at = np.maximum(places, 0)
                 gain = pt.switch(places >= 0, variance / kernel_variance[at], 0.0)
                 engine_mean, variance = engine_mean + gain * (kernel[at] - kernel_mean[at]), variance * (1 - gain)
-            spread = pt.sqrt(variance + ENGINE_NOISE**2 + second.errors**2)
-            pm.Normal("engine_seen", engine_mean + stack[second.rate], spread, observed=pm.Data("engine_values", second.values))
+            sd = pt.sqrt(variance + ENGINE_NOISE**2 + second.errors**2)
+            pm.Normal("engine_seen", engine_mean + stack[second.rate], sd, observed=pm.Data("engine_values", second.values))
     return model
 
 
