@@ -1,1 +1,1 @@
-"""Questions from options: with options, file_options, scenario and fleet_file the one place that knows the names of options."""
+"""Questions from options: with `options` and `scenario_files` the one place that knows the names of options."""
