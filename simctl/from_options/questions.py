@@ -11,7 +11,6 @@ import click
 
 from sim.errors import SimctlError, UsageError
 from simctl.from_options.deployments import attention_fields, deployment_of, fields_of, fleet_of, topology_of
-from simctl.from_options.workloads import workload_of
 
 if TYPE_CHECKING:
     from sim import Deployment, Plan, RegimeMap, Simulate, WhatIf
@@ -52,6 +51,7 @@ def simulate_of(options: Mapping[str, Any]) -> Simulate:
     """The question of `simctl simulate`. Raises UsageError when options contradict each other."""
     from sim import Simulate
     from sim.results.metrics import parse_goodput
+    from simctl.from_options.workloads import workload_of
 
     goodput = parse_goodput(options["goodput"])
     rates = _rates(options)
@@ -74,6 +74,7 @@ def plan_of(options: Mapping[str, Any]) -> Plan:
     from sim.results.metrics import parse_goodput
     from sim.slo import parse_slo
     from simctl.from_options.price_options import prices_of
+    from simctl.from_options.workloads import workload_of
 
     if options["gpu"] is None:
         raise UsageError("plan on what? give --gpu NAME[,NAME...]")
