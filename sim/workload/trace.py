@@ -14,6 +14,7 @@ from sim.errors import UsageError
 from sim.units import MAX_TOKENS
 from sim.workload.content import Content, SystemPrompt
 
+OPTIONAL = ("priorities", "cancel_s", "tenants", "models", "adapters", "images", "after")  # columns that are empty where no call has any
 MAX_TIME_S = 1e10  # some three centuries: beyond it, an arrival is a unit mistake
 
 
@@ -70,13 +71,7 @@ class Trace:
             [self.turns[i] for i in rows],
             [self.contents[i] for i in rows],
             self.notes,
-            [self.priorities[i] for i in rows] if self.priorities else (),
-            [self.cancel_s[i] for i in rows] if self.cancel_s else (),
-            [self.tenants[i] for i in rows] if self.tenants else (),
-            [self.models[i] for i in rows] if self.models else (),
-            [self.adapters[i] for i in rows] if self.adapters else (),
-            [self.images[i] for i in rows] if self.images else (),
-            [self.after[i] for i in rows] if self.after else (),
+            **{name: [column[i] for i in rows] for name in OPTIONAL if (column := getattr(self, name))},
         )
 
     def head(self, count: int) -> Trace:
