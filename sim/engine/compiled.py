@@ -15,6 +15,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from itertools import takewhile
@@ -67,6 +68,7 @@ _FLEET = (fleet_state, fleet_events, fleet_routes, fleet_moves, fleet_core)
 # nothing is allocated: no references are counted
 _HOW = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _POLICY = PlainPolicy()
+_BLOCK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 _tokens_so_far = [0]  # output tokens so far: a study of many small runs loads machine code as one long run does
 
 
@@ -131,23 +133,34 @@ def _loaded(kept: Path, words: int) -> Any:
     """The function of a file: a line with its name, then an object file. It is called with the address of its arguments, so many words:
     ctypes takes longer for two hundred arguments than an engine for a step. A library linked of it loads without LLVM, the sooner by 40 ms.
     """
-    library, kind = kept.with_suffix(".so"), ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
-    if not library.exists():
-        import llvmlite.binding as llvm
+    library = kept.with_suffix(".so")
+    if function := _of_library(library):
+        return function
+    import llvmlite.binding as llvm
 
-        name, _, code = kept.read_bytes().partition(b"\n")
-        call = _call(name.decode(), words)
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
-        if not shutil.which("cc") or not _linked(library, code, machine.emit_object(llvm.parse_assembly(call))):
-            jit = llvm.create_lljit_compiler(machine)
-            made = llvm.JITLibraryBuilder().add_object_img(code).add_ir(call).add_current_process().export_symbol("from_block")
-            owner = made.link(jit, "simctl")
-            function = kind(owner["from_block"])
-            function.owners = owner, jit  # type: ignore[attr-defined]  # whose end would be that of the code
+    name, _, code = kept.read_bytes().partition(b"\n")
+    call = _call(name.decode(), words)
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+    if not library.exists() and shutil.which("cc"):
+        _link(library, code, machine.emit_object(llvm.parse_assembly(call)))
+        if function := _of_library(library):
             return function
-    return kind(("from_block", ctypes.CDLL(str(library))))
+    jit = llvm.create_lljit_compiler(machine)
+    made = llvm.JITLibraryBuilder().add_object_img(code).add_ir(call).add_current_process().export_symbol("from_block")
+    owner = made.link(jit, "simctl")
+    function = _BLOCK(owner["from_block"])
+    function.owners = owner, jit  # type: ignore[attr-defined]  # whose end would be that of the code
+    return function
+
+
+def _of_library(library: Path) -> Any:
+    """The function of a library, or None where there is none that loads here."""
+    try:
+        return _BLOCK(("from_block", ctypes.CDLL(str(library))))
+    except (OSError, AttributeError):
+        return None
 
 
 def _call(name: str, words: int) -> str:
@@ -160,8 +173,8 @@ def _call(name: str, words: int) -> str:
         ret i32 %status }}"""
 
 
-def _linked(library: Path, *objects: bytes) -> bool:
-    """Whether a linker makes a library of these."""
+def _link(library: Path, *objects: bytes) -> None:
+    """Make a library of these, if the system's linker does."""
     import subprocess
     import tempfile
 
@@ -170,14 +183,10 @@ def _linked(library: Path, *objects: bytes) -> bool:
         for file, content in zip(files, objects, strict=True):
             file.write_bytes(content)
         made = Path(folder) / library.name
-        try:
+        with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(["cc", "-shared", "-o", made, *files, "-lm"], check=True, capture_output=True, timeout=60)
-            ctypes.CDLL(str(made)).from_block  # noqa: B018  # nothing is missing
             with replacing(library) as temporary:
                 temporary.write_bytes(made.read_bytes())
-        except (OSError, AttributeError, subprocess.SubprocessError):
-            return False
-    return True
 
 
 def _made(f: fleet_state.FleetCore, given: Given) -> bytes:
