@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from sim.planning.race import Candidate, RaceResult
@@ -10,6 +11,7 @@ from sim.study.lasting import can_last
 from sim.workload.workload import Workload
 
 MORE = 1.2  # times the load asked for
+NAMED = 3  # undecided choices
 ANSWERS = 10  # a load shorter than so many answers one after another is too short to say how queues grow
 
 
@@ -42,9 +44,11 @@ def _short(plan: RaceResult, win: Candidate) -> str:
 
 
 def _open(plan: RaceResult, but: int | None = None) -> str:
-    """Counts that are undecided, but those of one choice."""
-    each = [candidate for candidate in plan.undecided() if candidate.choice != but]
-    return "; ".join(f"{named(plan, candidate)}, {plan.cost(candidate):.2f} USD/hour, {candidate.chance}" for candidate in each)
+    """Counts that are undecided, the likeliest first, but those of one choice; cheaper ones only, where one is the best so far."""
+    limit = math.inf if plan.best is None or but is None else plan.cost(plan.best)
+    each = [candidate for candidate in plan.undecided() if candidate.choice != but and plan.cost(candidate) < limit]
+    likeliest = sorted(each, key=lambda candidate: -candidate.chance.value)[:NAMED]
+    return "; ".join(f"{named(plan, candidate)}, {plan.cost(candidate):.2f} USD/hour, {candidate.chance}" for candidate in likeliest)
 
 
 def _found(plan: RaceResult, win: Candidate) -> str:
@@ -78,6 +82,7 @@ def conclusion(plan: RaceResult) -> str:
         if plan.best:
             low = plan.fewest(plan.best).replicas
             best = f" Best so far: {named(plan, plan.best, low)}, {plan.cost(plan.best):.2f} USD/hour, {plan.best.chance}."
+            best += f" Cheaper, and undecided at 95 %: {open_}." if (open_ := _open(plan, plan.best.choice)) else ""
         return f"=> {plan.ended} before the answer was certain.{best}"
     nearest = plan.nearest()
     if nearest is None:

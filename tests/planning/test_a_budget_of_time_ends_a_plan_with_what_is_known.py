@@ -60,6 +60,21 @@ def test_what_is_certain_by_then_is_the_answer():
     assert "time is up" in conclusion(plan).lower()
 
 
+def test_cheaper_ones_that_are_undecided_by_then_are_named():
+    done = 0
+
+    def until(choice, count, wanted):
+        nonlocal done
+        done += len(wanted)
+        if done > 9:
+            raise OutOfTime
+        return [MET if choice or i != 3 else Trial((2.0,)) for i in wanted]
+
+    plan, _ = search(choices([1.0, 2.0, 3.0]), TTFT, until, 1)
+    assert "Best so far: 1, 2.00 USD/hour" in conclusion(plan)
+    assert "Cheaper, and undecided at 95 %: 0, 1.00 USD/hour, 0.75" in conclusion(plan)
+
+
 def test_neighbours_that_trials_do_not_tell_apart_are_one_answer():
     plan, _ = search(choices([1.0]), TTFT, trials([[0.0, 0.95, 1.0]], 0), 3)
     assert (plan.winner.replicas, plan.fewest(plan.winner).replicas) == (3, 2)

@@ -7,12 +7,12 @@ import pytest
 
 from sim import Plan, Simulate, Workload
 from sim.results.chance import chance_of_figures
-from sim.results.metrics import latency_figures
+from sim.results.metrics import latency_figures, request_latencies_ms
 from sim.study import lasting
 from sim.study.deployment import Deployment
 from sim.study.fleet_spec import Fleet, PoolSpec
 from sim.study.lasting import Lasts, can_last, one_of_many, part_of_many
-from sim.study.run import planned
+from sim.study.run import planned, run_planned
 
 
 def study(rate, replicas=1, gpu="H100", **drawn):
@@ -79,6 +79,23 @@ def test_a_part_of_a_large_fleet_fares_nearly_as_the_whole(monkeypatch):
     print(f"mean TTFT {1e3 * used[0]:.1f} ms of the whole, {1e3 * used[1]:.1f} of the part")
     assert 0.98 < used[1] / used[0] < 1.1
     assert tokens[1] == pytest.approx(tokens[0], rel=0.1)
+
+
+@pytest.mark.parametrize(("per_replica", "least", "most", "fills"), [(9.0, 1.03, 1.12, 0.95), (11.0, 1.05, 1.35, 1.05)])
+def test_near_saturation_a_part_differs_by_pooling_and_a_short_whole_by_its_start(per_replica, least, most, fills):
+    """8 of 32 replicas, paired seeds, median rates. 12 requests/s a replica are too many."""
+
+    def mean_ms(replicas, requests, seed):
+        fleet = study(per_replica * replicas, replicas, "L40S", output_len=32, length_cv=1.0)
+        fleet = replace(fleet, deployment=replace(fleet.deployment, router="least-requests"))
+        found = request_latencies_ms(run_planned(fleet, planned(fleet), fleet.workload.redraw(seed, requests)))["ttft"]
+        return float(found[requests // 4 :].mean())
+
+    runs = [[mean_ms(*load, seed) for load in ((8, 8_000), (32, 32_000), (32, 8_000))] for seed in range(6)]
+    part, whole, short = np.exp(np.log(runs).mean(axis=0))
+    print(f"{per_replica}/s a replica: {100 * (part / whole - 1):+.0f} %, against a short whole {100 * (part / short - 1):+.0f} %")
+    assert least < part / whole < most
+    assert whole / short > fills
 
 
 def test_a_part_keeps_the_ratio_of_its_pools():
