@@ -205,6 +205,15 @@ def test_same_run_to_the_last_bit(case: Case) -> None:
     same(case)
 
 
+@given(st.sampled_from([4, 6, 9]))
+def test_blocks_sent_longest_ago_are_forgotten_alike(remembers: int) -> None:
+    builder = TraceBuilder("prompts in turn")
+    for i, name in enumerate(3 * "abcaabbccbacd"):
+        builder.add(name, arrival_s=0.05 * i, prompt_tokens=81, output_tokens=3, content=SystemPrompt(name, 64))
+    config = EngineConfig(num_gpu_blocks=100)
+    same(Case(builder.build(), config, COSTS[0], HOSTS[0], 2, "prefix-affinity", {"remembers": remembers}, None, True))
+
+
 @pytest.mark.skipif(not compiled.warm(), reason="no machine code is cached")
 def test_columns_of_a_trace_need_not_lie_side_by_side() -> None:
     trace = calls([(0.1 * i, 20 + i, 9) for i in range(8)])
