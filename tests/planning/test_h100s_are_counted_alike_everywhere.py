@@ -41,7 +41,7 @@ def test_the_notebook_asks_what_the_scenario_asks():
 
 def test_the_page_says_what_the_notebook_answers():
     text = (ROOT / "docs" / "plan.md").read_text()
-    assert f"({'../scenarios/' + NAME}.yaml) does: {ANSWER} H100s, says `simctl run`, and so does" in text
+    assert f"({'../scenarios/' + NAME}.yaml) does: {ANSWER} H100s, as does" in text
 
 
 @pytest.mark.slow
