@@ -15,6 +15,7 @@ from sim.twin.level import Level
 
 Floats = NDArray[np.float64]
 HALF_LIFE_S = 300.0
+SOON_S = 1020.0  # a break later than this is not warned of yet; chosen on ramps and calm loads that no test scores
 DRAWS = 2000
 SAFE = 0.1  # chance of a break that is left after the replicas advised
 MOST_ADDED = 64
@@ -37,7 +38,9 @@ class Trend:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Chance that a condition of the SLO breaks within the horizon, its Monte-Carlo error, the median time of it, and what would help."""
+    """Chance that a condition of the SLO breaks within the horizon, its Monte-Carlo error, the median time of it, what would help, and the
+    chance of a break within SOON_S.
+    """
 
     horizon_s: float
     chance: float
@@ -46,6 +49,7 @@ class Forecast:
     between_s: tuple[float, float] | None  # 5 and 95 % of all draws, those that never break at the horizon
     condition: str  # the one that breaks first in most of them; empty where none does
     add_replicas: int | None  # fewest that leave a chance of SAFE; 0: none needed; None: MOST_ADDED do not
+    soon: float
 
 
 def trend_of(ends_s: Sequence[float], seconds: Sequence[float], arrivals: Sequence[float]) -> Trend:
@@ -114,4 +118,5 @@ def forecast(
         (float(early), float(late)) if len(first_at) else None,
         conditions[int(np.argmax(shares))].text if ever.any() else "",
         added,
+        float(broken[:, ahead <= SOON_S].any(axis=1).mean()),
     )

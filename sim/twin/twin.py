@@ -20,7 +20,7 @@ LEARNT = 3  # windows before alerts about a server
 KEPT_S = 3600.0
 ALERT_LEVEL = 0.99
 PRINTED_LEVEL = 0.9  # of the interval that is printed
-LIKELY, WARNED_AFTER_S = 0.5, 60.0  # a chance of a break above this for so long is a warning: a line through few windows swings
+LIKELY, WARNED_AFTER_S = 0.5, 60.0  # a chance of a break soon above this for so long is a warning: a line through few windows swings
 
 
 @dataclass
@@ -141,8 +141,8 @@ class Twin:
         )
 
     def _warn(self, at_s: float, ahead: Forecast, alerts: list[str]) -> None:
-        """Tell once that the SLO is likely to break, when that has been so for WARNED_AFTER_S."""
-        self._likely_since_s = min(self._likely_since_s, at_s) if ahead.chance > LIKELY else math.inf
+        """Tell once that the SLO is likely to break soon, when that has been so for WARNED_AFTER_S."""
+        self._likely_since_s = min(self._likely_since_s, at_s) if ahead.soon > LIKELY else math.inf
         before, self._warned = self._warned, at_s - self._likely_since_s >= WARNED_AFTER_S
         if self._warned and not before:
             alerts.append(f"{ahead.condition} will break: likely for {WARNED_AFTER_S:g} s")

@@ -12,7 +12,7 @@ from sim.twin.twin import SeenLatency, TwinReport
 from simctl.watch.live import History, serve_history
 
 SEEN = {"http://a": [SeenLatency("ttft", 55.0, (40.0, 60.0), (45.0, 58.0)), SeenLatency("tpot", 30.0, (25.0, 50.0), (8.0, 10.0))]}
-AHEAD = Forecast(1200.0, 0.8, 0.01, 720.0, (300.0, 1200.0), "ttft:p95<1s", 2)
+AHEAD = Forecast(1200.0, 0.8, 0.01, 720.0, (300.0, 1200.0), "ttft:p95<1s", 2, 0.2)
 REPORT = TwinReport(60.0, 1, 6.0, 512.0, math.nan, 5.0, 0.0, {"http://a": (1.2, 1.3, 1.4)}, SEEN, AHEAD, ["http://a: silent (refused)"])
 
 
