@@ -10,7 +10,7 @@ import click
 from sim.files import writable
 from simctl.from_options.questions import what_if_of
 from simctl.options.option_groups import Sectioned
-from simctl.options.what_if_options import PARSER
+from simctl.options.what_if_parser import PARSER
 
 
 @click.command("what-if", cls=Sectioned, sections={}, params=PARSER.params)

@@ -15,9 +15,9 @@ from simctl.options.option_groups import Setting, members_of
 
 def parser_of(command: str) -> click.Command:
     """What reads the options of a command that answers a question: simulate, plan or what-if."""
-    from simctl.options import plan_options, simulate_options, what_if_options
+    from simctl.options import plan_options, simulate_options, what_if_parser
 
-    return {"simulate": simulate_options, "plan": plan_options, "what-if": what_if_options}[command].PARSER
+    return {"simulate": simulate_options, "plan": plan_options, "what-if": what_if_parser}[command].PARSER
 
 
 def context_of(command: click.Command, given: Mapping[str, Any]) -> click.Context:
