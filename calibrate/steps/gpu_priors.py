@@ -22,6 +22,7 @@ from sim.specs.precision import Precision
 Array = NDArray[np.float64]
 OTHER_PRODUCTS = 1.0  # log sd of the share of a peak that GEMMs reach in a dtype that no measured engine ran
 NORMAL_95 = 1.645  # standard normal quantile
+NOTHING = 1e-20  # s: of costs that a served engine hides whole, whose logarithm is wanted
 CLOSEST = 0.995  # largest share of a peak that a draw may have: at the peak itself its logit is infinite
 SIXTEEN_BIT = ("bf16", "fp16")
 POOLED = Provenance(Origin.POPULATION, "hierarchy over GPUs")
@@ -72,7 +73,7 @@ def population_priors(found: Mapping[str, Array], gpu: GpuSpec, precision: Preci
 def like(values: Array, upper: float, further: float, source: Provenance) -> Prior:
     """The prior with the median and standard deviation of draws [draw]; `further` is a log standard deviation on top."""
     if not np.isfinite(upper):
-        logs = np.log(values)
+        logs = np.log(np.maximum(values, NOTHING))
         return Prior(float(np.exp(logs.mean())), float(np.hypot(logs.std(), further)), source.text(), upper, source.origin)
     scores = logit(np.minimum(values / upper, CLOSEST))
     low, median = np.quantile(scores, [0.05, 0.5])  # draws at the peak say nothing of how far below it others lie
