@@ -47,8 +47,7 @@ def limits_of_flags(flags: str, lora_share: float = 1.0, engine: str = "vllm") -
         limits |= {"enforce_eager": "--disable-cuda-graph" in flags, "enable_prefix_caching": "--disable-radix-cache" not in flags}
         share = _number(flags, "mem-fraction-static")
         return Limits(engine, gpu_memory_utilization=share, options={"ignore_eos": True}, **{"block_size": 1, **limits})
-    names = VLLM
-    chosen: dict[str, Any] = {name: value for name, flag in names.items() if (value := whole_flag(flags, flag)) is not None}
+    chosen: dict[str, Any] = {name: value for name, flag in VLLM.items() if (value := whole_flag(flags, flag)) is not None}
     chosen["gpu_memory_utilization"] = _number(flags, "gpu-memory-utilization")
     chosen["enforce_eager"] = "--enforce-eager" in flags
     if "--enable-lora" in flags:

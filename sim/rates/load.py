@@ -18,6 +18,7 @@ from sim.rates import posterior as files
 from sim.rates.kinds import Seen, kinds_of, packaged_seen, t_factors, widths
 from sim.rates.links import link_cost, over_links, slowest
 from sim.rates.provenance import outside_measured
+from sim.specs.gpus import matrix_units_of
 from sim.specs.precision import arithmetic_note, checkpoint_notes
 from sim.study.deployment import Deployment
 
@@ -78,7 +79,7 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0, seen: Seque
     if launch_sd:
         rates = _scaled(rates, "launch_layer_s", launch, launch_sd, [seed, 81])
     if unmeasured_weight_only(deployment):
-        rates = _scaled(rates, "linear_flops_per_s", *WEIGHT_ONLY[deployment.gpu.matrix_units], [seed, 82])
+        rates = _scaled(rates, "linear_flops_per_s", *WEIGHT_ONLY[matrix_units_of(deployment.gpu)], [seed, 82])
     if deployment.gpu.source.startswith(OTHER_MAKER):
         rates = files.slowed(rates, OTHER_MAKER_LOSS, OTHER_MAKER_SD, seed)
     if not rates.source.measured:
@@ -144,7 +145,7 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
         taken = f"kernels are taken for {loss:.2g} times as slow as by such a datasheet elsewhere, {factor:.2g} times more or less"
         notes.append(f"no number behind these rates was measured on an AMD GPU: {taken}.")
     if said := arithmetic_note(d.precision, d.gpu):
-        share, sd = WEIGHT_ONLY[d.gpu.matrix_units]
+        share, sd = WEIGHT_ONLY[matrix_units_of(d.gpu)]
         rate = f" Not measured there: {math.exp(share):.2g} of the 16-bit rate at many rows (log sd {sd:g})."
         notes.append(said + rate * unmeasured_weight_only(d))
     for kind in kinds_of(d):

@@ -78,6 +78,11 @@ def get_gpu(name_or_yaml_path: str) -> GpuSpec:
     raise unknown("GPU", name_or_yaml_path, _index(), list_gpus(), "; or the path of a YAML file (see `simctl gpus --yaml`)")
 
 
+def matrix_units_of(gpu: GpuSpec) -> str:
+    """Its matrix units' instruction, or that of the chip it is of."""
+    return gpu.matrix_units or (get_gpu(gpu.sibling_of).matrix_units if gpu.sibling_of else "")
+
+
 def list_gpus() -> list[str]:
     """Catalogue names, in catalogue order."""
     return list(_catalogue())

@@ -4,7 +4,7 @@ import pytest
 
 from sim.errors import UsageError
 from sim.rates.load import load_rates
-from sim.specs.gpus import get_gpu
+from sim.specs.gpus import get_gpu, matrix_units_of
 from sim.study.deployment import Deployment
 
 
@@ -20,3 +20,10 @@ def test_other_units_are_refused_by_name(tmp_path):
     file.write_text(f"name: X\n{rest}matrix_units: mma\n")
     with pytest.raises(UsageError, match="'matrix_units' must be one of wgmma, tcgen05, not 'mma'"):
         get_gpu(str(file))
+
+
+def test_a_card_of_ones_own_has_the_units_of_its_chip(tmp_path):
+    file = tmp_path / "gpu.yaml"
+    rest = "memory_bytes: 180e9\nmemory_bandwidth: 7e12\nflops: {bf16: 2e15}\nhost_link_bandwidth: 6e10\n"
+    file.write_text(f"name: X\n{rest}sibling_of: B200\n")
+    assert [matrix_units_of(get_gpu(gpu)) for gpu in (str(file), "GB300", "H20", "A10")] == ["tcgen05", "tcgen05", "wgmma", ""]
