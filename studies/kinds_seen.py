@@ -3,7 +3,8 @@
     python -m studies.kinds_seen OUT.json
 
 Every packaged served run of such a kind is predicted at the median rates with other servers' overhead, its lowest open loop and its closed
-loops alone: beyond saturation errors are those of the queue. Runs of one kind and model are one deployment.
+loops alone: beyond saturation errors are those of the queue. Runs of one kind and model are one deployment. Runs over several
+GPUs are predicted without any grid of several.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from calibrate.measured_files import packaged_measurements
-from calibrate.served.left_out import LEAST_REQUESTS, kind_of_load
+from calibrate.served.left_out import LEAST_REQUESTS, kind_of_load, without_tp
 from calibrate.served.replay import replay
 from calibrate.served.runs import ServedRun, read_served
 from calibrate.served.scores import score
 from sim.errors import UsageError
 from sim.files import write_text
 from sim.rates.kinds import SCHEMA, kinds_of
-from sim.rates.load import load_rates
+from sim.rates.load import load_rates, widened
 from sim.rates.serving import packaged_overhead
 from studies.program import program
 
@@ -34,7 +35,8 @@ LEARNT = ("eager",)  # what these servers were off is in sim.rates.load.EAGER_LA
 
 def errors(run: ServedRun) -> Iterator[tuple[float, float]]:
     """Log errors of the median (E2EL, TTFT) of each load."""
-    overhead, rates = packaged_overhead((run.gpu.name, run.name)), load_rates(run.deployment, seen=())
+    overhead, of_tp = packaged_overhead((run.gpu.name, run.name)), kinds_of(run.deployment) == ["tp"]
+    rates = widened(without_tp(run.gpu), run.deployment, seen=()) if of_tp else load_rates(run.deployment, seen=())
     if overhead is None:
         raise UsageError("no packaged serving overhead")
     served, host = overhead.applied(rates, run.limits.options.get("async_scheduling", True)), overhead.host(rates)

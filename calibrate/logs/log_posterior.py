@@ -18,6 +18,7 @@ from calibrate.sampling import Settings
 from calibrate.served.runs import ServedRun
 from calibrate.steps.iterations import KINDS
 from sim.cost.rates import UNITS
+from sim.rates.kinds import kinds_of
 from sim.rates.load import load_rates
 from sim.rates.posterior import STEP_TIME
 from sim.rates.priors import Prior
@@ -37,6 +38,7 @@ def save(out: Path, run: ServedRun, log: ServedLog, learnt: Learnt, priors: Mapp
     count, gpu, dtype = int(log.answered.sum()), run.gpu.name, run.precision.weights
     engine = run.engine if run.engine.startswith(run.limits.engine) else run.limits.engine
     own = Provenance(Origin.SERVED, f"learnt from {count} requests of a served log", gpu, (dtype,), (run.tp,), (engine,), (run.model.name,))
+    own = replace(own, kinds=tuple(kinds_of(run.deployment)))
     variables: dict[str, Any] = {n: (("chain", "draw"), np.asarray(getattr(learnt.rates, n), dtype=float).reshape(shape)) for n in UNITS}
     known = load_rates(run.deployment).error
     missed = np.hypot(learnt.misfit[:, 1:], 0.0 if known is None else np.std(np.log(known))) / T5_SD

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from sim.errors import SimctlError
 from sim.files import package_path
+from sim.rates.provenance import Provenance
 from sim.specs.lookup import key
 from sim.specs.mixers import Attention
 from sim.study.deployment import Deployment
@@ -107,3 +108,8 @@ def kinds_of(d: Deployment) -> list[str]:
         "precision": d.precision.weights not in ("bf16", "fp16", "fp8") or d.precision.kv not in ("bf16", "fp16"),
     }
     return [kind for kind, on in held.items() if on]
+
+
+def not_measured(d: Deployment, source: Provenance) -> list[str]:
+    """Those of `kinds_of` a deployment that rates of this source were not learnt from: a degree of TP that was measured is none."""
+    return [kind for kind in kinds_of(d) if kind not in source.kinds and not (kind == "tp" and d.tp in source.tps)]

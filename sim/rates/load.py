@@ -15,7 +15,7 @@ from sim.cost.gemm import quantised_gemm_surface
 from sim.cost.rates import RateDraws
 from sim.engine.version_defaults import LAUNCH_SD, STEP_SD, measured
 from sim.rates import posterior as files
-from sim.rates.kinds import Seen, kinds_of, packaged_seen, t_factors, widths
+from sim.rates.kinds import Seen, not_measured, packaged_seen, t_factors, widths
 from sim.rates.links import link_cost, over_links, slowest
 from sim.rates.provenance import outside_measured
 from sim.specs.gpus import matrix_units_of
@@ -24,8 +24,8 @@ from sim.study.deployment import Deployment
 
 # Log sd, between deployments, of how far step times lie from the formula where this part of a deployment was not measured. Models: the
 # mean errors of four models left out one at a time on an H100 and an H200 have an rms of 2.5 %. The others are declared, around what was
-# seen of two GPUs (a left-out TP degree: 4.4 %), of two models served in fp8 (4 %), and of other engines by others.
-OUTSIDE_SD = {"model": 0.025, "dtype": 0.05, "tp": 0.06, "engine": 0.05}
+# seen of two models served in fp8 (4 %), and of other engines by others. A degree of TP is a kind (sim.rates.kinds).
+OUTSIDE_SD = {"model": 0.025, "dtype": 0.05, "engine": 0.05}
 # Log of a layer's launches without graphs over those of compiled layers as served, at the mean of six hosts of which the suite `host` is
 # packaged, and its sd: five models on three hosts took 0.82 (0.79 to 0.95) of the geometric mean of their hosts' speeds of launching and of
 # interpreting; the mean over the six is -0.12, their sd 0.30, of which launching as served has 0.29.
@@ -67,7 +67,7 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0, seen: Seque
 
     On a GPU nobody measured, the hierarchy over GPUs is that wide already.
     """
-    variance, kinds = 0.0, kinds_of(deployment)
+    variance, kinds = 0.0, not_measured(deployment, rates.source)
     known = packaged_seen() if seen is None and kinds else seen or ()
     for i, kind in enumerate(kinds):
         steps, launches = (t_factors(width, rates.count, [seed, 83, i, what]) for what, width in enumerate(widths(kind, known)))
@@ -148,7 +148,7 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
         share, sd = WEIGHT_ONLY[matrix_units_of(d.gpu)]
         rate = f" Not measured there: {math.exp(share):.2g} of the 16-bit rate at many rows (log sd {sd:g})."
         notes.append(said + rate * unmeasured_weight_only(d))
-    for kind in kinds_of(d):
+    for kind in not_measured(d, rates.source):
         steps, launches = widths(kind, packaged_seen())
         sds = f"log sd {steps.sd:.2g} of step times, {launches.sd:.2g} of launches; Student t, {steps.dof:g} degrees of freedom"
         others = f"{steps.seen} measured deployments of this kind" if steps.seen else "other kinds"

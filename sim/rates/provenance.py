@@ -39,6 +39,7 @@ class Provenance:
     tps: tuple[int, ...] = ()
     engines: tuple[str, ...] = ()  # name and version
     models: tuple[str, ...] = ()  # by catalogue name
+    kinds: tuple[str, ...] = ()  # of serving (sim.rates.kinds), of a server whose log the rates were learnt from
     adjusted: tuple[str, ...] = ()  # what was done to it since, for readers
     converged: bool = True
 

@@ -1,12 +1,14 @@
 """The width of a kind of serving: a Student t around the errors of its deployments, wider and heavier where fewer were measured."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from sim.errors import SimctlError
 from sim.rates.kinds import Width, packaged_seen, t_factors, width, widths, without
-from sim.rates.load import load_rates, scope_notes
+from sim.rates.load import load_rates, scope_notes, widened
 from sim.specs.gpus import get_gpu
 from sim.specs.lora import Lora
 from sim.specs.models import get_model
@@ -77,3 +79,23 @@ def test_a_kind_widens_answers_and_is_named_with_its_width():
     (note,) = (note for note in scope_notes(lora, wider) if "adapters" in note)
     assert f"{widths('adapters', packaged_seen())[0].sd:.2g}" in note
     assert not any("were off:" in note for note in scope_notes(home, known))
+
+
+def width_of(tp, **more):
+    rates = load_rates(Deployment(get_model("Qwen3-14B"), get_gpu("H100"), tp=tp), **more)
+    return float(np.std(np.log(rates.draws.beta))), scope_notes(Deployment(get_model("Qwen3-14B"), get_gpu("H100"), tp=tp), rates)
+
+
+def test_a_number_of_gpus_is_a_kind_only_where_the_rates_hold_none_of_it():
+    """Grids over two H100s are packaged, none over four."""
+    (two, said), (bare, _), (four, warned) = width_of(2), width_of(2, seen=()), width_of(4)
+    assert two == bare < four
+    assert [any("were off: tp" in note for note in notes) for notes in (said, warned)] == [False, True]
+
+
+def test_rates_learnt_from_a_server_of_a_kind_are_not_widened_by_it_again():
+    lora = Deployment(get_model("Llama-3.1-8B"), get_gpu("H100"), limits=Limits(lora=Lora(16, 4)))
+    rates = load_rates(lora, seen=())
+    learnt = replace(rates, source=replace(rates.source, kinds=("adapters",)))
+    assert widened(learnt, lora) is learnt
+    assert widened(rates, lora) is not rates
