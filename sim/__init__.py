@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from sim.study.deployment import Deployment, Limits, kv_block_interval, plan_engine
     from sim.study.fleet_spec import Fleet, PoolSpec
     from sim.study.prices import TimeByTerm, gemm_time, step_time
-    from sim.study.simulate import Run, simulate
-    from sim.study.simulate_question import Simulate
+    from sim.study.simulate import Run
+    from sim.study.simulate_question import Simulate, simulate
     from sim.sweeps.sweep_question import Sweep, sweep
     from sim.workload.workload import Workload
 
@@ -63,7 +63,7 @@ _HOME = {
     "plan": "sim.planning.question",
     "plan_engine": "sim.study.deployment",
     "regime_map": "sim.closed_form.regime",
-    "simulate": "sim.study.simulate",
+    "simulate": "sim.study.simulate_question",
     "step_time": "sim.study.prices",
     "sweep": "sim.sweeps.sweep_question",
     "what_if": "sim.closed_form.what_if",

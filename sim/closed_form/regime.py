@@ -14,8 +14,7 @@ from sim.cost.batch import decode_batch
 from sim.cost.rates import RateDraws
 from sim.cost.step_time import step_time_s
 from sim.errors import UsageError
-from sim.rates.load import load_rates
-from sim.rates.serving import as_served
+from sim.rates.source import RateSource
 from sim.specs.attention_policy import AttentionPolicy, Placement, blocks, dense
 from sim.study.deployment import Deployment
 from sim.study.memory import sequence_bytes
@@ -106,8 +105,7 @@ class RegimeMap:
 
     def answer(self) -> Regimes:
         """The map. UsageError where there is nothing to select from; raises what loading rates raises."""
-        rates = load_rates(self.deployment, posterior=self.posterior, draws=self.draws, seed=self.seed)
-        rates = as_served(rates)[0] if self.served else rates
+        rates, _ = RateSource(self.posterior, self.served, seed=self.seed).of(self.deployment, self.draws)
         return replace(regime_map(self.deployment, self.policy, self.contexts, self.batches, rates), question=self, rates=rates)
 
 

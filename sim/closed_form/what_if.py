@@ -25,8 +25,8 @@ from sim.cost.work import iteration_work
 from sim.errors import UsageError
 from sim.files import plain
 from sim.namespaces import FLOAT
-from sim.rates.load import load_rates, scope_notes
-from sim.rates.serving import as_served
+from sim.rates.load import scope_notes
+from sim.rates.source import RateSource
 from sim.results.quantiles import quantiles
 from sim.specs.attention_policy import AttentionPolicy, Placement, blocks, dense, pages, sink_window
 from sim.study.deployment import Deployment
@@ -69,8 +69,7 @@ class WhatIf:
         model's heads do not split over; raises what loading rates raises.
         """
         if rates is None:
-            rates = load_rates(self.deployment, posterior=self.posterior, draws=self.draws, seed=self.seed)
-            rates = as_served(rates)[0] if self.served else rates
+            rates, _ = RateSource(self.posterior, self.served, seed=self.seed).of(self.deployment, self.draws)
         return answer(self, rates)
 
     def to_dict(self) -> dict[str, Any]:

@@ -27,6 +27,7 @@ class RateSource:
     (`simctl validate --save-overhead`) or the packaged one; else as stepped in process. `api_server`: with the API server's time.
     `host_scale`: time of the host over that of the measured ones, or the file of the suite host (sim.rates.host_speed); None: a host never
     seen. `host_rates` sets seconds by name (sim.rates.serving.UNITS, and those of an iteration). `seed` is that of the draws.
+    `known` rates are used instead of a posterior's; `host` latencies come with rates as they are, without any overhead.
     """
 
     posterior: str | Path | None = None
@@ -36,6 +37,8 @@ class RateSource:
     host_scale: HostSpeed | float | str | Path | None = None
     host_rates: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
+    known: RateDraws | None = None
+    host: HostRates | None = None
 
     def __post_init__(self) -> None:
         if self.overhead is not None and not self.served:
@@ -48,17 +51,23 @@ class RateSource:
 
     def of(self, deployment: Deployment, draws: int) -> tuple[RateDraws, HostRates]:
         """Rates and host latencies of a deployment. Raises what load_rates raises, SimctlError for a file that is no overhead."""
-        rates, host = load_rates(deployment, posterior=self.posterior, draws=draws, seed=self.seed), HostRates()
-        if self.served:
+        rates, host = self.known, self.host or HostRates()
+        if rates is None:
+            rates = load_rates(deployment, posterior=self.posterior, draws=draws, seed=self.seed)
+        if self.served and self.host is None:
             learnt = None
             if self.overhead is not None:
                 learnt = parse_overhead(text_of(Path(self.overhead), MOST_OVERHEAD_BYTES), str(self.overhead))
             speed, limits = None if self.host_scale is None else HostSpeed.of(self.host_scale), deployment.limits
             speed = speed.eager() if speed is not None and limits.enforce_eager else speed
-            ahead = overlaps(limits.engine, limits.options, limits.engine_version)
-            rates, host = as_served(rates, learnt, speed, ahead, limits.engine)
+            rates, host = as_served(rates, learnt, speed, ahead(deployment), limits.engine)
         host = host if self.api_server else replace(NO_HOST, work=host.work)
         return rates, with_host_rates(host, self.host_rates)
+
+
+def ahead(d: Deployment) -> bool:
+    """Whether the deployment's engine decides an iteration while the one before it runs."""
+    return overlaps(d.limits.engine, d.limits.options, d.limits.engine_version)
 
 
 def with_host_rates(host: HostRates, seconds: Mapping[str, float]) -> HostRates:

@@ -12,8 +12,8 @@ from sim.cost.gemm import GEMM_KERNELS, Gemm, at_rows, gemms_over_roofline
 from sim.cost.rates import RateDraws
 from sim.cost.step_time import NAMES, kernels_s, linear_s, step_terms, step_time_s
 from sim.cost.work import Work
-from sim.rates.load import load_rates
 from sim.rates.posterior import rates_for
+from sim.rates.source import RateSource
 from sim.specs.gpus import get_gpu
 from sim.specs.precision import ACTIVATION_BYTES, Precision, quantises
 from sim.study.deployment import Deployment
@@ -37,9 +37,9 @@ def step_time(
 ) -> TimeByTerm:
     """Step time of a batch: decodes by their contexts, prefill chunks as (tokens, context at the chunk's end), in tokens.
 
-    Each chunk is its prompt's last and samples a token. `rates` None loads the best there are, as stepped in process.
+    Each chunk is its prompt's last and samples a token. `rates` None: those of a served engine, as in a what-if.
     """
-    known = load_rates(deployment) if rates is None else rates
+    known = RateSource().of(deployment, draws=1000)[0] if rates is None else rates
     d = deployment
     batch = [(float(tokens), float(end), 1.0) for tokens, end in chunks]
     work = d.work(mixed_batch(d.model, [float(context) for context in decodes], batch, d.limits.attention))

@@ -19,8 +19,8 @@ from sim.engine.config import EngineConfig
 from sim.engine.interface import Scheduler
 from sim.engine.kv.tiers import tier_hit_rates
 from sim.errors import UsageError
-from sim.rates.load import load_rates, scope_notes
-from sim.rates.serving import HostRates, as_served
+from sim.rates.load import scope_notes
+from sim.rates.serving import HostRates
 from sim.results.chance import ENOUGH, STAGES, Chance, chance_of, chance_of_figures
 from sim.results.fleet_tables import fleet_tables
 from sim.results.intervals import around, block_intervals, rate_intervals, repeat_intervals
@@ -194,41 +194,6 @@ class Goal:
             "trials": chance.trials,
             "certain": chance.certain,
         }
-
-
-def simulate(
-    deployment: Deployment | Fleet,
-    workload: Workload,
-    rates: RateDraws | None = None,
-    *,
-    host: HostRates | None = None,
-    draws: int | None = None,
-    seed: int = 0,
-    goodput: Mapping[str, float] | None = None,
-    keep_iterations: bool = True,
-    on_progress: Progress | None = None,
-) -> Run:
-    """Serve `workload` on a deployment or a fleet.
-
-    `rates` None loads the best there are; `host` None applies the packaged serving overhead to them, any other is taken with the rates as
-    they are. A fleet's pools have their own: both are then None. `goodput` maps ttft, tpot, e2el to milliseconds. `draws`,
-    `keep_iterations` and errors as in `run_study`.
-    """
-    count = max(STAGES[-1], draws or 0)
-
-    def served(d: Deployment) -> tuple[RateDraws, HostRates]:
-        return as_served(load_rates(d, draws=count, seed=seed), engine=d.limits.engine)
-
-    if isinstance(deployment, Fleet):
-        if rates is not None or host is not None:
-            raise UsageError("the rates of a fleet's pools are loaded for each of them")
-        study = fleet_study(deployment, workload, served, goodput)
-    else:
-        known = load_rates(deployment, draws=count, seed=seed) if rates is None else rates
-        if host is None:
-            known, host = as_served(known, engine=deployment.limits.engine)
-        study = Study(deployment, workload, known, host, goodput or {})
-    return run_study(study, draws=draws, keep_iterations=keep_iterations, on_progress=on_progress)
 
 
 def fleet_study(

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sim.cost.rates import RateDraws
+from sim.errors import UsageError
+from sim.rates.kinds import kinds_of
 from sim.rates.serving import HostRates
-from sim.rates.source import RateSource
+from sim.rates.source import RateSource, ahead
 from sim.results.chance import STAGES
 from sim.study.deployment import Deployment, cap_at_knee
 from sim.study.fleet_spec import Fleet
@@ -40,14 +42,15 @@ class Simulate:
         count, tokens = max(STAGES[-1], self.draws or 0), typical(self.workload.trace)
 
         def rates_of(d: Deployment) -> tuple[RateDraws, HostRates]:
-            engine = (d.limits.engine, d.limits.engine_version, d.limits.enforce_eager, d.limits.lora)
+            engine = (d.limits.engine, d.limits.engine_version, ahead(d), *kinds_of(d))
             key = (d.model.name, d.gpu.name, d.precision, d.tp, d.parallel, d.topology, *engine)
-            if (*key, *tokens) not in memo:
+            order = (*key, d.limits.attention.label, d.limits.lora, *tokens)
+            if order not in memo:
                 if key not in memo:
                     memo[key] = self.rates.of(d, count)
                 rates, host = memo[key]
-                memo[*key, *tokens] = stratified(rates, d, *tokens), host
-            return memo[*key, *tokens]
+                memo[order] = stratified(rates, d, *tokens), host
+            return memo[order]
 
         if isinstance(self.deployment, Fleet):
             return fleet_study(self.deployment, self.workload, rates_of, self.goodput)
@@ -62,3 +65,22 @@ class Simulate:
         """The run. Raises UsageError for a request that cannot fit or a goal of no figure, SimctlError when a model does not fit."""
         run = run_study(self.study(), draws=self.draws, keep_iterations=self.keep_iterations, on_progress=on_progress)
         return run if self.goal is None else replace(run, reached=run.goal(*self.goal, on_progress))
+
+
+def simulate(
+    deployment: Deployment | Fleet,
+    workload: Workload,
+    rates: RateDraws | None = None,
+    *,
+    host: HostRates | None = None,
+    draws: int | None = None,
+    seed: int = 0,
+    goodput: Mapping[str, float] | None = None,
+    keep_iterations: bool = True,
+    on_progress: Progress | None = None,
+) -> Run:
+    """The answer of Simulate. `rates` and `host`: the `known` and `host` of its RateSource, for a deployment alone; `seed` its seed."""
+    if isinstance(deployment, Fleet) and (rates is not None or host is not None):
+        raise UsageError("the rates of a fleet's pools are loaded for each of them")
+    source = RateSource(known=rates, host=host, seed=seed)
+    return Simulate(deployment, workload, source, goodput or {}, None, draws, keep_iterations).answer(on_progress)

@@ -36,7 +36,9 @@ def typical(trace: Trace) -> tuple[float, float]:
 
 
 def stratified(rates: RateDraws, d: Deployment, prompt: float, output: float) -> RateDraws:
-    """The same draws in that order, for the deployment's model and requests of so many tokens."""
+    """The same draws in that order, for the deployment's model and requests of so many tokens. Rates of floats are one draw."""
+    if not np.ndim(rates.draws.beta):
+        return rates
     chunk = min(prompt, CHUNK)
     shapes = (
         decode_batch(d.model, BATCH, prompt + output / 2, d.limits.attention),

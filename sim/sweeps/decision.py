@@ -12,9 +12,8 @@ from sim.closed_form.what_if import WhatIf
 from sim.cost.rates import RateDraws, Rates
 from sim.errors import SimctlError, UsageError
 from sim.rates.provenance import Origin, Provenance
-from sim.rates.serving import as_served
 from sim.study.deployment import Deployment
-from sim.study.simulate import simulate
+from sim.study.simulate import run_study
 from sim.study.simulate_question import Simulate
 from sim.sweeps.figures import flatten
 
@@ -56,9 +55,8 @@ def _simulated(question: Simulate, metric: str) -> tuple[Figure, Deployment]:
 
     def at(rates: Rates) -> float:
         held = RateDraws(rates, rates, study.rates.sources, Provenance(Origin.IN_PROCESS, "a design"))
-        if question.rates.served:
-            held, _ = as_served(held)
-        run = simulate(study.deployment, workload, held, host=study.host, goodput=study.goodput, draws=0, keep_iterations=False)
+        held, _ = replace(question.rates, known=held).of(study.deployment, 1)
+        run = run_study(replace(study, workload=workload, rates=held), draws=0, keep_iterations=False)
         if metric not in run.summary:
             raise SimctlError(f"simulate has no figure {metric!r}; it has {', '.join(sorted(run.summary))}")
         return float(run.summary[metric])

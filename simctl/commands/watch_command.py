@@ -72,12 +72,10 @@ def _curve_for(options: dict[str, Any]) -> Callable[[float, float], LatencyCurve
     deployment = deployment_of(options)
 
     def curve_for(prompt: float, output: float) -> LatencyCurve:
-        from sim import load_rates
-        from sim.rates.serving import as_served
+        from sim import RateSource
         from sim.twin.curve import latency_curve
 
-        rates = load_rates(deployment, posterior=options["posterior"], seed=options["seed"])
-        rates, host = as_served(rates, engine=deployment.limits.engine)
+        rates, host = RateSource(options["posterior"], seed=options["seed"]).of(deployment, draws=1000)
         return latency_curve(deployment, rates, host, prompt, output, options["random_length_cv"])
 
     return curve_for

@@ -16,7 +16,8 @@ from sim.errors import UsageError
 from sim.rates.serving import as_served
 from sim.study.fleet_spec import Fleet, PoolSpec
 from sim.study.run import planned, run_fast, run_planned
-from sim.study.simulate import fleet_study, run_study, simulate
+from sim.study.simulate import fleet_study, run_study
+from sim.study.simulate_question import simulate
 from tests.cli import run
 
 DRAWN = ("--num-prompts", "60", "--request-rate", "6", "--random-length-cv", "0.5", "--draws", "0")

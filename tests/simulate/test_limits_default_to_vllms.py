@@ -11,7 +11,7 @@ from sim.specs.models import get_model
 from sim.specs.precision import Precision
 from sim.study.deployment import Deployment, plan_engine
 from sim.study.memory import activation_bytes, block_bytes
-from sim.study.simulate import simulate
+from sim.study.simulate_question import simulate
 from sim.workload.workload import Workload
 
 LLAMA = get_model("Llama-3.1-8B")

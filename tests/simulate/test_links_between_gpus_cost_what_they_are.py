@@ -11,7 +11,7 @@ from sim.rates.load import load_rates, scope_notes
 from sim.rates.serving import as_served
 from sim.specs.topology import default_topology
 from sim.study.deployment import Deployment
-from sim.study.simulate import simulate
+from sim.study.simulate_question import simulate
 from sim.workload.workload import Workload
 
 
