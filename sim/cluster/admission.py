@@ -34,10 +34,6 @@ class AdmissionLimits:
         if self.ttft_s is not None and not 0.0 < self.ttft_s < math.inf:
             raise UsageError(f"a TTFT goal must be a finite time above 0, got {self.ttft_s:g} s")
 
-    @property
-    def any(self) -> bool:
-        return self.skip_too_long or (self.max_queue, self.bucket, self.ttft_s) != (None, None, None)
-
 
 class Admission:
     """Applies the limits, from what a front door knows: what it let in, and what has produced a first token."""

@@ -86,7 +86,7 @@ class Case:
             router=make_router(self.router, len(self.costs), self.config.block_size, self.config.num_gpu_blocks, self.router_options),
             host=self.host,
             max_concurrency=self.clients,
-            admission=Admission(self.limits, 1e4) if self.limits.any else None,
+            admission=Admission(self.limits, 1e4) if self.limits != NO_LIMITS else None,
             changes=self.changes,
             keep_iterations=False,
         )

@@ -16,7 +16,7 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from sim.cluster.fleet_runs import Moves
-from sim.cluster.fleet_state import ROUTES
+from sim.cluster.fleet_state import MOST_STAMPS, ROUTES
 from sim.cluster.network import NETWORK, NetworkSpec
 from sim.cluster.pools import FETCHES, Pool
 from sim.cluster.replica import SteppedEngine
@@ -205,6 +205,10 @@ def test_same_run_to_the_last_bit(case: Case) -> None:
     same(case)
 
 
+def test_a_routers_memory_of_blocks_takes_a_gigabyte_at_most() -> None:
+    assert np.dtype(np.int64).itemsize * MOST_STAMPS == 2**30
+
+
 @given(st.sampled_from([4, 6, 9]))
 def test_blocks_sent_longest_ago_are_forgotten_alike(remembers: int) -> None:
     builder = TraceBuilder("prompts in turn")
@@ -212,6 +216,17 @@ def test_blocks_sent_longest_ago_are_forgotten_alike(remembers: int) -> None:
         builder.add(name, arrival_s=0.05 * i, prompt_tokens=81, output_tokens=3, content=SystemPrompt(name, 64))
     config = EngineConfig(num_gpu_blocks=100)
     same(Case(builder.build(), config, COSTS[0], HOSTS[0], 2, "prefix-affinity", {"remembers": remembers}, None, True))
+
+
+@given(st.sampled_from(FETCHES))
+def test_transfers_that_end_together_all_end(source: str) -> None:
+    builder = TraceBuilder("one prompt, three times")
+    for i, arrival_s in enumerate((0.0, 9.0, 9.0)):
+        builder.add(str(i), arrival_s=arrival_s, prompt_tokens=81, output_tokens=3, content=SystemPrompt("one", 64))
+    moves = Moves(source, 1e3, np.inf, 0.003, 100.0 * np.arange(9))
+    case = Case(builder.build(), EngineConfig(num_gpu_blocks=100), COSTS[0], HOSTS[0], 3, "round-robin", {}, None, True, moves)
+    same(case)
+    assert case.in_arrays().requests["cached_tokens"].tolist() == [0, 64, 64 if source == "most" else 0]
 
 
 @pytest.mark.skipif(not compiled.warm(), reason="no machine code is cached")

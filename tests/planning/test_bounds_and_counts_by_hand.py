@@ -12,6 +12,7 @@ from sim.planning.choices import Choice, Part
 from sim.planning.day import hours_of
 from sim.planning.highest_rate import sustained
 from sim.planning.race import Candidate, CandidateState
+from sim.planning.trials import Trial
 from sim.results.chance import CERTAINTY, Chance, ruled_out
 from sim.slo import parse_slo
 from sim.workload.trace import Trace
@@ -100,6 +101,11 @@ def test_a_count_that_enough_trials_allow_stays(choice, monkeypatch):
 def test_the_next_count_halves_gallops_or_steps(low, high, chance, count):
     candidate = {} if chance is None else {low: Candidate(0, low, chance=chance)}
     assert CandidateState(candidates=candidate).next_count(low, high, 100) == count
+
+
+def test_a_limit_that_is_just_met_is_not_missed():
+    candidate = Candidate(0, 1, trials=[Trial((1.0, 1.0)), Trial((0.5, 1.1))])
+    assert (candidate.missed, candidate.used, candidate.binding) == ((0.0, 0.5), (0.75, 1.05), 1)
 
 
 def test_hours_take_the_least_count_that_holds_them():

@@ -60,3 +60,11 @@ def test_tokens_are_per_gpu_and_a_slower_dearer_choice_is_not_even_sized():
         (3.0, 90.0, 100.0),
     ]
     assert 2 not in ran
+
+
+def test_it_ends_at_four_times_the_winners_cost():
+    speeds = [50.0, 90.0, 99.0]
+    plan, race = search(
+        choices([1.0, 4.0, 4.5]), TTFT, lambda choice, count, wanted: [Trial((0.5,), speeds[choice], 100.0) for _ in wanted], 1
+    )
+    assert [point.candidate.choice for point in front_of(plan, race)] == [0, 1]

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from sim import Deployment, Plan, RateSource, RegimeMap, Simulate, Workload, load_rates, plan, regime_map, simulate, step_time, what_if
-from sim.planning.grid import deployments
+from sim import Deployment, Plan, RateSource, RegimeMap, Simulate, Workload, load_rates, regime_map, simulate, step_time, what_if
 from sim.sweeps.figures import flatten
 from tests.cli import run
 
@@ -92,14 +91,6 @@ def test_a_map_by_function_and_by_command():
     printed = json.loads(run("what-if", *ASKED, "--ctx", "16k", "--map", "hbm", "--json").stdout)
     assert called.speedup.tolist() == asked.answer().speedup.tolist() == printed["speedup"]
     assert called.low.tolist() == asked.answer().low.tolist() == printed["speedup_p05"]
-
-
-def test_a_plan_by_function_and_by_command():
-    cards = deployments("Llama-3.1-8B", ["H100", "L40S"])
-    called = plan(cards, workload(8.0, 1000), slo="ttft:p99<2s", quick=True, workers=1).to_dict()
-    given = ("--model", "Llama-3.1-8B", "--gpu", "H100,L40S", "--tp", "1", *LENGTHS, "--request-rate", "8", "--slo", "ttft:p99<2s")
-    printed = json.loads(run("plan", *given, "--quick", "--workers", "1", "--json").stdout)
-    assert numbers(called) == numbers(printed)
 
 
 def test_rates_in_a_plan_are_those_of_each_deployment_alone():

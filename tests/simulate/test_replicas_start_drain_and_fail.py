@@ -58,6 +58,13 @@ def test_what_a_failed_replica_had_goes_on_elsewhere_and_keeps_its_tokens():
     assert record.stall_s[0] > waits.max()
 
 
+def test_all_that_a_failed_replica_had_computed_is_computed_again():
+    calm, failed = (fleet(trace_of([(0.0, 20, 30), (0.0, 20, 30)]), changes, PRICES[:2])[0] for changes in ([], [Change(0.2, 1, "fail")]))
+    computed = [int(record.chunks["chunk_tokens"][record.chunks["chunk_request"] == 1].sum()) for record in (calm, failed)]
+    lost = int((failed.iterations["iteration_replica"] == 1).sum())  # one token each
+    assert computed == [20, 20 + 20 + lost]
+
+
 def test_replicas_have_costs_of_their_own():
     slow, quick = AffinePrice(fixed_s=0.1), AffinePrice()
     record, _ = fleet(trace_of([(0.0, 20, 5)] * 2), [], prices=[slow, quick])
