@@ -1,8 +1,8 @@
 """Memory of an engine beside weights and KV, learnt from the KV blocks that engines really got.
 
     overhead = utilization * device memory - weights - KV bytes got
-    overhead = fixed + kept * device memory + server * [as a server] + mlp_copies * widest MLP activation + logit_copies * logits
-               + Normal(0, scale) by build + Normal(0, noise) by start
+    overhead = fixed + kept * device memory + server * [as a server] + group * [over several GPUs]
+               + mlp_copies * widest MLP activation + logit_copies * logits + Normal(0, scale) by build + Normal(0, noise) by start
 
 A fixed part (captured graphs, workspaces), what a driver keeps of a device and its page tables take, what a server takes that the same
 engine stepped in process does not, and two buffers that grow with the token budget and with the number of sequences. `scale` is what the
@@ -79,6 +79,7 @@ class Fit:
     fixed: Array
     kept: Array
     server: Array
+    group: Array
     mlp: Array
     logits: Array
     scale: Array
@@ -87,7 +88,7 @@ class Fit:
 
     def blocks(self, run: KvRun, rng: np.random.Generator) -> Array:
         """Predictive draws of the blocks a run gets."""
-        mean = self.fixed + self.kept * run.memory_bytes + self.server * run.server
+        mean = self.fixed + self.kept * run.memory_bytes + self.server * run.server + self.group * (run.tp > 1)
         mean += self.mlp * run.mlp_bytes + self.logits * run.logit_bytes
         miss = np.hypot(self.scale, self.noise) * rng.standard_normal(mean.size)
         return np.asarray((run.left_bytes - mean - miss) / run.block_bytes)
@@ -145,11 +146,11 @@ def kv_run(
 
 @cache  # sixty files
 def packaged_runs() -> tuple[KvRun, ...]:
-    """Every packaged measurement that says how many blocks its engine got, on one GPU."""
+    """Every packaged measurement that says how many blocks its engine got."""
     from calibrate.measured_files import packaged_measurements
 
     found = [run for path in packaged_measurements() if "kernels" not in path.name and (run := read_run(path)) is not None]
-    return tuple(distinct([run for run in found if run.tp == 1]))
+    return tuple(distinct(found))
 
 
 def distinct(runs: Sequence[KvRun]) -> list[KvRun]:
@@ -169,12 +170,13 @@ def memory_model(runs: Sequence[KvRun]) -> Any:
         fixed = pm.HalfNormal("fixed", 1.5)
         kept = pm.HalfNormal("kept", 5e-3)
         server = pm.HalfNormal("server", 0.3)
+        group = pm.HalfNormal("group", 0.5)
         mlp_copies = pm.LogNormal("mlp_copies", np.log(2.0), 0.7)
         # a sampler holds the logits, the same in order, their places in 64 bits, their odds and the sums of those: six times theirs
         logit_copies = pm.LogNormal("logit_copies", np.log(6.0), 0.5)
         scale = pm.HalfNormal("scale", 0.3)
         noise = pm.HalfNormal("noise", 0.02)
-        mean = fixed * seen["one"] + kept * seen["memory"] + server * seen["serves"]
+        mean = fixed * seen["one"] + kept * seen["memory"] + server * seen["serves"] + group * seen["grouped"]
         mean += mlp_copies * seen["mlp"] + logit_copies * seen["logits"]
         pm.Normal("overhead_gb", mean, pt.sqrt(scale**2 * seen["starts"] + noise**2), observed=seen["overhead"])
     return model
@@ -199,7 +201,7 @@ def write(path: Path, fit: Fit, runs: Sequence[KvRun]) -> None:
 
     pick = np.linspace(0, fit.fixed.size - 1, PACKAGED_DRAWS).round().astype(int)
     # one of each quantile, in a drawn order: of so few draws, random ones would move the middle by several megabytes
-    miss = fit.scale[pick] * norm.ppf((np.random.default_rng(71).permutation(PACKAGED_DRAWS) + 0.5) / PACKAGED_DRAWS)
+    miss = np.hypot(fit.scale, fit.noise)[pick] * norm.ppf((np.random.default_rng(71).permutation(PACKAGED_DRAWS) + 0.5) / PACKAGED_DRAWS)
     gpus = " and ".join(sorted({run.gpu for run in runs}))
     body = {
         "schema": OVERHEAD_SCHEMA,
@@ -207,6 +209,7 @@ def write(path: Path, fit: Fit, runs: Sequence[KvRun]) -> None:
         "fixed_bytes": np.maximum(fit.fixed[pick] + miss, 0.0).round().tolist(),
         "kept_share": fit.kept[pick].round(6).tolist(),
         "server_bytes": fit.server[pick].round().tolist(),
+        "group_bytes": fit.group[pick].round().tolist(),
         "mlp_copies": fit.mlp[pick].round(4).tolist(),
         "logit_copies": fit.logits[pick].round(4).tolist(),
     }
@@ -234,6 +237,7 @@ def _columns(runs: Sequence[KvRun]) -> dict[str, Array]:
         "one": [1.0 for _ in runs],
         "memory": [run.memory_bytes / GB for run in runs],
         "serves": [float(run.server) for run in runs],
+        "grouped": [float(run.tp > 1) for run in runs],
         "mlp": [run.mlp_bytes / GB for run in runs],
         "logits": [run.logit_bytes / GB for run in runs],
         "overhead": [run.overhead_bytes / GB for run in runs],
@@ -246,7 +250,7 @@ def _columns(runs: Sequence[KvRun]) -> dict[str, Array]:
 def _fit(compiled: Compiled, settings: Settings, runs: Sequence[KvRun]) -> Fit:
     idata = compiled.sample(settings, _columns(runs))
     draws = idata.posterior.stack(sample=("chain", "draw"))
-    units = {"fixed": GB, "kept": 1.0, "server": GB, "mlp_copies": 1.0, "logit_copies": 1.0, "scale": GB, "noise": GB}
+    units = {"fixed": GB, "kept": 1.0, "server": GB, "group": GB, "mlp_copies": 1.0, "logit_copies": 1.0, "scale": GB, "noise": GB}
     found = {name: np.asarray(draws[name].values, dtype=float) * unit for name, unit in units.items()}
     mlp, logits = found.pop("mlp_copies"), found.pop("logit_copies")
     return Fit(**found, mlp=mlp, logits=logits, diagnostics=diagnose(idata))

@@ -33,10 +33,6 @@ def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed
     if lacking := [path.name for path, each in zip(given, found, strict=True) if each is None]:
         raise UsageError(f"{', '.join(lacking)}: does not say how many KV blocks its engine got")
     runs = distinct([each for each in found if each is not None] if given else list(packaged_runs()))
-    if parallel := [run.name for run in runs if run.tp > 1]:
-        raise UsageError(
-            f"{', '.join(parallel)}: over several GPUs, which keep buffers of their own to speak to each other: not learnt from"
-        )
     fit, held = learn(runs, Settings(draws=draws, chains=chains, seed=seed, target_accept=0.99))
     d = fit.diagnostics
     rows = []
@@ -45,7 +41,8 @@ def run(given: tuple[Path, ...], out: Path | None, draws: int, chains: int, seed
         rows.append({"start": r.name, "gpu": r.gpu, "blocks": int(r.blocks), "predicted": mid, "low": low, "high": high,
                      "inside": bool(low <= r.blocks <= high)})  # fmt: skip
     names = (("fixed (graphs, workspaces)", fit.fixed / 1e9, "GB"), ("kept of a device's memory", 1e3 * fit.kept, "MB/GB"),
-             ("as a server", fit.server / 1e9, "GB"), ("copies of the widest MLP activation", fit.mlp, ""),
+             ("as a server", fit.server / 1e9, "GB"), ("in a group of GPUs", fit.group / 1e9, "GB"),
+             ("copies of the widest MLP activation", fit.mlp, ""),
              ("copies of the float32 logits", fit.logits, ""), ("missed by the line, by build (sd)", fit.scale / 1e9, "GB"),
              ("from start to start (sd)", fit.noise / 1e9, "GB"))  # fmt: skip
     parts = [{"name": name, "quantiles": np.quantile(values, [0.05, 0.5, 0.95]).tolist(), "unit": unit} for name, values, unit in names]

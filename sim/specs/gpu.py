@@ -35,4 +35,4 @@ class GpuSpec:
     aliases: tuple[str, ...] = field(default=())
     origin: str = "catalogue"
     sibling_of: str = ""
-    matrix_units: str = ""  # "wgmma" or "tcgen05": other GPUs' kernels leave most of them idle
+    matrix_units: str = ""  # "sm80", "wgmma" or "tcgen05": other GPUs' kernels leave part of them idle

@@ -4,7 +4,8 @@ Fields of an entry, one per card (`simctl gpus --yaml NAME` prints one as a star
 * memory_bytes: what nvidia-smi (rocm-smi) reports as total, ECC on, where the note says so: MiB x 2**20; else the datasheet
 * memory_bandwidth: bytes/s, datasheet peak
 * flops: dense flop/s by dtype, no sparsity; tensor cores for 16 bits and below, with 32-bit accumulation
-* matrix_units: "wgmma" or "tcgen05" where only kernels written for their instructions fill them (Hopper, Blackwell of data centres)
+* matrix_units: "wgmma" or "tcgen05" where only kernels written for their instructions fill them (Hopper, Blackwell of data centres),
+  "sm80" where they are half as wide, and twice other cards' (A100, A30)
 * sibling_of: entry of the same chip: what was learnt of that one is scaled by the two datasheets where this one was not measured
 * host_link_bandwidth: bytes/s per direction after line coding: PCIe x16 gen 3 15.75e9, gen 4 31.5e9, gen 5 63e9
 * gpu_link_bandwidth: bytes/s per direction per GPU over NVLink or Infinity Fabric; null when GPUs only share PCIe
@@ -32,7 +33,7 @@ from sim.specs.lookup import build_index, did_you_mean, given_path, key, unknown
 
 _FILE = Path(__file__).parent / "data" / "gpus.json"
 FLOPS_DTYPES = ("fp32", "fp16", "bf16", "int8", "fp8", "fp4")
-MATRIX_UNITS = ("", "wgmma", "tcgen05")
+MATRIX_UNITS = ("", "sm80", "wgmma", "tcgen05")
 REQUIRED = ("name", "memory_bytes", "memory_bandwidth", "flops", "host_link_bandwidth")
 OPTIONAL = (
     "gpu_link_bandwidth",

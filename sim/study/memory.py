@@ -10,6 +10,7 @@ import json
 import math
 from dataclasses import dataclass
 from functools import cache
+from operator import mul
 from typing import Any
 
 from sim.cost.work import coefficients
@@ -25,7 +26,8 @@ from sim.specs.stored import stored
 DEFAULT_UTILIZATION = 0.92  # vLLM's, 0.23 to 0.32
 DEFAULT_TOKEN_BUDGET = 2048
 DEFAULT_SEQS = 256
-OVERHEAD, OVERHEAD_SCHEMA = "data/posteriors/memory.json", "simctl-memory/2"
+OVERHEAD, OVERHEAD_SCHEMA = "data/posteriors/memory.json", "simctl-memory/3"
+PARTS = ("fixed_bytes", "kept_share", "server_bytes", "group_bytes", "mlp_copies", "logit_copies")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +76,15 @@ class Overhead:
     """Memory of a served engine beside weights and KV, as posterior draws [draw]: bytes for any model, and copies of two buffers it keeps.
 
     `fixed_bytes` holds captured graphs and workspaces, `kept_share` is what a device of that memory keeps for itself, `server_bytes` what a
-    server takes more than the engine stepped in process; `mlp_copies` multiplies the widest MLP activation of a full iteration (16-bit),
+    server takes more than the engine stepped in process, `group_bytes` what each GPU of a tensor-parallel group takes more (NCCL, the
+    custom all-reduce: learnt from pairs with peer access); `mlp_copies` multiplies the widest MLP activation of a full iteration (16-bit),
     `logit_copies` the float32 logits of all sequences.
     """
 
     fixed_bytes: tuple[float, ...]
     kept_share: tuple[float, ...]
     server_bytes: tuple[float, ...]
+    group_bytes: tuple[float, ...]
     mlp_copies: tuple[float, ...]
     logit_copies: tuple[float, ...]
     basis: str
@@ -88,22 +92,23 @@ class Overhead:
     def draws(self, model: ModelSpec, memory_bytes: float, token_budget: int, max_num_seqs: int, tp: int = 1) -> list[float]:
         """Bytes per GPU of `memory_bytes` at every draw, sorted."""
         mlp, logits = buffers(model, token_budget, max_num_seqs, tp)
-        columns = zip(self.fixed_bytes, self.kept_share, self.server_bytes, self.mlp_copies, self.logit_copies, strict=True)
-        return sorted(fixed + kept * memory_bytes + server + a * mlp + b * logits for fixed, kept, server, a, b in columns)
+        counts = (1.0, memory_bytes, 1.0, float(tp > 1), mlp, logits)
+        return sorted(sum(map(mul, counts, draw)) for draw in zip(*(getattr(self, name) for name in PARTS), strict=True))
 
 
 def buffers(model: ModelSpec, token_budget: int, max_num_seqs: int, tp: int = 1) -> tuple[float, float]:
     """Bytes of (the widest MLP activation of `token_budget` tokens, the logits of `max_num_seqs` sequences), per GPU.
 
-    A mixture of experts keeps, besides what its experts compute inside, the output of every chosen expert until they are summed.
+    A mixture of experts keeps, besides what its experts compute inside, the output of every chosen expert until they are summed. Tensor
+    parallelism divides what is inside of an MLP; outputs are as wide as the model on each GPU, and logits are gathered on each.
     """
     width = max(
-        (g.mlp.top_k * (g.mlp.intermediate + model.hidden) + g.mlp.shared_intermediate)
+        g.mlp.top_k * (g.mlp.intermediate / tp + model.hidden) + g.mlp.shared_intermediate / tp
         if g.mlp.kind == "moe"
-        else (g.mlp.intermediate if g.mlp.kind == "dense" else model.hidden)
+        else (g.mlp.intermediate / tp if g.mlp.kind == "dense" else model.hidden)
         for g in model.groups
     )
-    return token_budget * width * ACTIVATION_BYTES / tp, min(token_budget, max_num_seqs) * model.vocab * 4.0 / tp
+    return token_budget * width * ACTIVATION_BYTES, min(token_budget, max_num_seqs) * model.vocab * 4.0
 
 
 @cache
@@ -111,12 +116,10 @@ def packaged_overhead() -> Overhead:
     """The overhead learnt from packaged runs. Raises SimctlError when the file is damaged."""
     try:
         body: dict[str, Any] = json.loads(package_path("scenarios", OVERHEAD).read_text(encoding="utf-8"))
-        names = ("fixed_bytes", "kept_share", "server_bytes", "mlp_copies", "logit_copies")
-        columns = [tuple(float(v) for v in body[name]) for name in names]
-        if body["schema"] != OVERHEAD_SCHEMA or len({len(column) for column in columns}) != 1 or min(map(min, columns)) < 0:
+        columns = {name: tuple(float(v) for v in body[name]) for name in PARTS}
+        if body["schema"] != OVERHEAD_SCHEMA or len(set(map(len, columns.values()))) != 1 or min(map(min, columns.values())) < 0:
             raise ValueError("schema or columns")
-        fixed, kept, server, mlp, logits = columns
-        return Overhead(fixed, kept, server, mlp, logits, str(body["basis"]))
+        return Overhead(**columns, basis=str(body["basis"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SimctlError(f"{OVERHEAD}: not an engine's memory overhead ({error})") from None
 
@@ -136,7 +139,7 @@ def activation_bytes(
     return draws[min(len(draws) - 1, int(share * len(draws)))]
 
 
-# What GPUs without peer access take more when they work together: NCCL's channels and buffers (some 0.3 to 1 GB), a context and pages for
+# What GPUs without peer access take beyond a group with it: more of NCCL's channels and buffers, a context and pages for
 # transfers through host memory, and on a workstation card what its desktop holds (up to 2 GB). Declared: median and log sd.
 PEERLESS_BYTES, PEERLESS_SD = 1.2e9, 0.6
 

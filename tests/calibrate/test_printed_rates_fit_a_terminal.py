@@ -50,7 +50,7 @@ def printed(capsys):
 
 def test_what_engines_take_is_json_where_asked(monkeypatch, printed):
     start = SimpleNamespace(name="made", gpu="H100", blocks=100.0, tp=1)
-    parts = {name: np.linspace(1, 2, 50) for name in ("fixed", "kept", "server", "mlp", "logits", "scale", "noise")}
+    parts = {name: np.linspace(1, 2, 50) for name in ("fixed", "kept", "server", "group", "mlp", "logits", "scale", "noise")}
     monkeypatch.setattr("studies.engine_memory.packaged_runs", lambda: [start])
     monkeypatch.setattr("studies.engine_memory.distinct", lambda runs: runs)
     monkeypatch.setattr(
