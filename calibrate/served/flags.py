@@ -8,6 +8,8 @@ from typing import Any
 
 from sim.errors import UsageError
 from sim.specs.lora import Lora
+from sim.specs.model import ModelSpec
+from sim.specs.models import get_model
 from sim.specs.parallel import Parallel
 from sim.study.deployment import Limits
 
@@ -52,7 +54,8 @@ def limits_of_flags(flags: str, lora_share: float = 1.0, engine: str = "vllm") -
     chosen["enforce_eager"] = "--enforce-eager" in flags
     if "--enable-lora" in flags:
         chosen["lora"] = Lora(whole_flag(flags, "max-lora-rank") or 16, whole_flag(flags, "max-loras") or 1, lora_share)
-    options = _drafts(flags) | ({"async_scheduling": False} if "--no-async-scheduling" in flags else {})
+    chosen["draft"], drafts = _drafts(flags)
+    options = drafts | ({"async_scheduling": False} if "--no-async-scheduling" in flags else {})
     return Limits(**chosen, enable_prefix_caching="--no-enable-prefix-caching" not in flags, options=options)
 
 
@@ -69,17 +72,21 @@ def parallel_of_flags(flags: str) -> Parallel:
     return Parallel(pp, dp, "--enable-expert-parallel" in flags)
 
 
-def _drafts(flags: str) -> dict[str, Any]:
-    """Engine options of drafts, whose synthetic acceptance is written beside them. UsageError where the setting is not JSON."""
+def _drafts(flags: str) -> tuple[ModelSpec | None, dict[str, Any]]:
+    """The draft model, known by the last part of its name, and engine options of drafts, whose synthetic acceptance is written beside them.
+    UsageError where the setting is not JSON, or its model is not known.
+    """
     if not (found := re.search(r"--speculative-config[ =]'?(\{[^}]*\})", flags)):
-        return {}
+        return None, {}
     try:
         said = json.loads(found[1])
         options = {"draft_tokens": int(said["num_speculative_tokens"]), "drafter": str(said["method"])}
         shares = said.get("synthetic_acceptance_rates")
-        return options | ({"acceptance_per_position": ",".join(f"{float(share):g}" for share in shares)} if shares else {})
+        options |= {"acceptance_per_position": ",".join(f"{float(share):g}" for share in shares)} if shares else {}
+        name = str(said["model"]).rstrip("/").rpartition("/")[2] if options["drafter"] == "draft_model" else ""
     except (ValueError, TypeError, KeyError):
         raise UsageError(f"server flag --speculative-config: not a method and a number of drafts: {found[1]!r}") from None
+    return get_model(name) if name else None, options
 
 
 def whole_flag(flags: str, name: str) -> int | None:

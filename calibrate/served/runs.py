@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of, whole_number
 from calibrate.served.flags import limits_of_flags, parallel_of_flags, unread, whole_flag
 from sim.cluster.pools import DECODE, PREFILL
+from sim.engine.versions import NEWEST, rules_of
 from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
@@ -163,16 +164,18 @@ def read_served(path: Path, gpu: GpuSpec | None = None, given: Deployment | None
     check_attributes(attrs, path.name, SCHEMA, (SUITE,), ("gpu_name", "model", "weight_dtype"))
     flags = str(attrs.get("plan_server_flags", "")) or re.sub(r"--num-gpu-blocks-override[ =]\d+", "", _starved_flags(data))
     engine = str(attrs.get("plan_engine", "vllm"))
+    limits = limits_of_flags(flags, float(attrs.get("plan_lora_share", 1.0)), engine)
+    version, newer = _engine_version(str(attrs.get("vllm_version", ""))) if engine == "vllm" else (NEWEST, ())
     run = ServedRun(
         name=path.stem,
         gpu=gpu or get_gpu(str(attrs["gpu_name"])),
         model=model_of(attrs, path),
         precision=precision_of(attrs),
-        limits=limits_of_flags(flags, float(attrs.get("plan_lora_share", 1.0)), engine),
+        limits=replace(limits, engine_version=version),
         tp=whole_flag(flags, "tensor-parallel-size") or whole_flag(flags, "tp-size") or 1,
         engine=f"{engine} {attrs.get('vllm_version' if engine == 'vllm' else 'plan_engine_version', '')}".strip(),
         experiments=experiments,
-        notes=((str(attrs["note"]),) if attrs.get("note") else ()) + unread(flags, engine),
+        notes=((str(attrs["note"]),) if attrs.get("note") else ()) + newer + unread(flags, engine),
         replicas=int(attrs.get("plan_replicas", 1)),
         prefill=int(attrs.get("plan_prefill_replicas", 0)),
         parallel=parallel_of_flags(flags),
@@ -183,6 +186,17 @@ def read_served(path: Path, gpu: GpuSpec | None = None, given: Deployment | None
     if pool is None or run.limits.num_gpu_blocks is not None or run.model.state_layers:
         return run
     return replace(run, limits=replace(run.limits, num_gpu_blocks=blocks_in(run.deployment, pool)))
+
+
+def _engine_version(said: str) -> tuple[str, tuple[str, ...]]:
+    """The version whose rules a server of vLLM follows, and a note where it is newer than all that are known."""
+    if not (found := re.match(r"\d+\.\d+", said)):
+        return NEWEST, ()
+    try:
+        rules_of(found[0])
+    except UsageError:
+        return NEWEST, (f"its server's vLLM {found[0]} decides as {NEWEST} does",)
+    return found[0], ()
 
 
 def read_experiments(path: Path) -> tuple[Experiment, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.engine.version_defaults import schedules_ahead
+from sim.engine.version_defaults import drafts_in_pieces, schedules_ahead
 from sim.engine.versions import NEWEST, rules_of
 from sim.errors import UsageError
 
@@ -90,6 +90,9 @@ class EngineConfig:
 
 
 def overlaps(engine: str, options: Mapping[str, Any], engine_version: str) -> bool:
-    """Whether an engine decides an iteration while the one before it runs: vLLM's default, except with drafts from n-grams."""
-    waits = options.get("draft_tokens") and options.get("drafter", "ngram") == "ngram"
+    """Whether an engine decides an iteration while the one before it runs: vLLM's default, except with drafts from n-grams, or an older
+    version's from a model.
+    """
+    drafter = options.get("drafter", "ngram")
+    waits = options.get("draft_tokens") and (drafter == "ngram" or drafts_in_pieces(drafter, engine_version))
     return engine == "vllm" and bool(options.get("async_scheduling", not waits and schedules_ahead(engine_version)))

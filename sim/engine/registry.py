@@ -14,6 +14,7 @@ from sim.engine.config import EngineConfig
 from sim.engine.interface import Scheduler
 from sim.engine.kv.tiers import tiers_of
 from sim.engine.overlap import NO_WORK, HostWork
+from sim.engine.version_defaults import drafts_in_pieces
 from sim.errors import UsageError
 from sim.study.memory import DEFAULT_UTILIZATION
 
@@ -51,7 +52,9 @@ def _graph_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
 def _vllm_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
     """A served vLLM hides host work behind the GPU; it shows where its schedule cannot."""
     found = {**_graph_settings(config, host), "tiers": tiers_of(config), "host": host}
-    return found | ({"verify_seq_s": NGRAM_SEQ_S} if config.options.get("drafter", "ngram") == "ngram" else {})
+    drafter = config.options.get("drafter", "ngram")
+    found["draft_pieces"] = drafts_in_pieces(drafter, config.engine_version)
+    return found | ({"verify_seq_s": NGRAM_SEQ_S} if drafter == "ngram" else {})
 
 
 def _llamacpp_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:

@@ -140,8 +140,8 @@ class StepTime:
     and one beyond the largest runs unpadded. `capture_sizes` are those of an engine that captures decode batches
     only, and launches larger ones kernel by kernel; without them they are vLLM's. An iteration that verifies drafts
     costs `verify_s` more and `verify_seq_s` for each request with drafts (their search), and as many decode steps of the
-    model of `draft` as it verifies drafts per request; without `graph_reuse` no captured graph holds it, and all its
-    kernels are launched one by one. KV blocks
+    model of `draft` as it verifies drafts per request, with `draft_pieces` from pieces of graphs; without `graph_reuse`
+    no captured graph holds it, and all its kernels are launched one by one. KV blocks
     brought back from `tiers` cost their transfer, less what hides behind the share `tier_overlap` of the iteration's
     own time. `host` is work that the rates leave out because an engine may do it while the GPU computes the iteration
     before: it shows as far as it exceeds the head start with which an iteration is priced (sim.engine.overlap), as the
@@ -166,6 +166,7 @@ class StepTime:
         streams: bool = False,
         capture_sizes: Sequence[int] = (),
         draft: StepTime | None = None,
+        draft_pieces: bool = False,
         verify_s: float = 0.0,
         verify_seq_s: float = 0.0,
         graph_reuse: bool = True,
@@ -188,7 +189,7 @@ class StepTime:
         self._micro_batch = micro_batch
         self._streams = streams
         self._capture_sizes = sorted(capture_sizes)
-        self._draft = draft
+        self._draft, self._draft_pieces = draft, draft_pieces
         self._verify_s, self._verify_seq_s = verify_s, verify_seq_s
         self._graph_reuse = graph_reuse
         self._tiers = tuple(tiers)
@@ -300,7 +301,7 @@ class StepTime:
         if self._draft is not None:
             steps = max(n for n, _ in verified) - 1
             behind = [*contexts, *(end - n for n, end in verified)]
-            proposing = shape_of(self._draft.model, behind, [], self._draft.policy)
+            proposing = shape_of(self._draft.model, behind, [], self._draft.policy)._replace(pieces=float(self._draft_pieces))
             if self._parts > 1:
                 proposing = share_of(proposing, self._parallel)._replace(others=0.0)
             ticks += steps * self._draft.priced(proposing)

@@ -8,6 +8,9 @@ ASYNCHRONOUS = (0, 14)  # the first that decides ahead by default
 SHARE = (0, 20), 0.9  # before it, this share of device memory; from it, the engine's
 # Served runs of 0.20.2, 0.23.0 and 0.24.0 differ as replicates do; what is older was measured in none.
 MEASURED = (0, 20)
+# The first that is known to draft by a model while it decides ahead, and from whole graphs. 0.23.0 does neither: it replays a draft
+# model's passes in pieces, and launches what lies between them layer by layer.
+DRAFTS_AHEAD = (0, 32)
 # Log sd of step times, and of launches outside captured graphs, of a version that was not measured: declared.
 STEP_SD, LAUNCH_SD = 0.08, 0.4
 
@@ -22,6 +25,11 @@ def numbers(version: str) -> tuple[int, int]:
 def schedules_ahead(version: str) -> bool:
     """Whether the version decides an iteration while the one before runs, unasked."""
     return numbers(version) >= ASYNCHRONOUS
+
+
+def drafts_in_pieces(drafter: str, version: str) -> bool:
+    """Whether what drafts is a model that the version runs in pieces of graphs, each iteration decided after the one before."""
+    return drafter == "draft_model" and numbers(version) < DRAFTS_AHEAD
 
 
 def default_share(version: str, otherwise: float) -> float:
