@@ -130,12 +130,17 @@ def argument_list(command: Sequence[str], tables: str) -> list[str]:
     return [sys.executable, *module, *words]
 
 
+def _noted(done_file: Path) -> dict[str, str]:
+    """Keys of the steps done, by name."""
+    return dict(json.loads(done_file.read_text(encoding="utf-8"))) if done_file.exists() else {}
+
+
 def rebuild(steps: Sequence[Step], root: Path, tables: str, run: bool = True) -> int:
     """Run the stale steps in order; each is judged when its turn comes, as those before it may have changed what it reads. Returns the exit
     code.
     """
     done_file = root / DONE
-    done: dict[str, str] = json.loads(done_file.read_text(encoding="utf-8")) if done_file.exists() else {}
+    done = _noted(done_file)
     formula = formula_fingerprint()
     for step in steps:
         if not is_stale(step, done, root, formula):
@@ -153,7 +158,7 @@ def rebuild(steps: Sequence[Step], root: Path, tables: str, run: bool = True) ->
         if code:
             print(f"{step.name}: exit {code}; `make rates` goes on from here", file=sys.stderr)
             return code
-        done[step.name] = key_of(step, root, formula)
+        done = _noted(done_file) | {step.name: key_of(step, root, formula)}  # another run of other steps may have noted some meanwhile
         done_file.parent.mkdir(parents=True, exist_ok=True)
         write_text(done_file, json.dumps(done, indent=1) + "\n")
         print(f"{step.name}: rebuilt in {time.monotonic() - begin:.0f} s", flush=True)

@@ -1,10 +1,10 @@
 """Packaged population of GPUs: posteriors from kernel tables, engine posteriors and published numbers; left-out GPUs judged.
 
-    python -m studies.population.build KERNEL_TABLES OUT
+    python -m studies.population.build KERNEL_TABLES OUT [--judge]
 
 Writes one posterior per GPU seen only through kernels, one per GPU known from published numbers alone, and `population.nc` for all others;
 in OUT/left-out the measured GPUs as if no engine had been stepped on them.
-Prints how well each GPU is predicted when it is left out.
+With --judge it prints how well each GPU is predicted when it is left out, minutes more.
 """
 
 from __future__ import annotations
@@ -208,6 +208,8 @@ def main(argv: Sequence[str]) -> int:
             more["engine"] = known.engine
         path = write(out, known.gpu, learnt.rates, source, learnt.sources, own, population, learnt.diagnostics, **more)
         print(f"wrote {path}; the numbers lie {learnt.residual:.1%} off (rms)", flush=True)
+    if "--judge" not in argv:
+        return 0
     print("left out  predicted     n    median  p90     worst   90% interval covers")
     for gpu, predicted, s in leave_one_out(kernels, engines, SETTINGS):
         print(f"{gpu:9} {predicted:13} {s.n:<4} {s.median:7.2%} {s.p90:7.2%} {s.worst:7.2%} {s.coverage:.0%}", flush=True)
