@@ -35,9 +35,7 @@ LIMITS = "--max-num-seqs 256 --max-num-batched-tokens 8192 "  # the suite's own
 COLUMNS = (*OF, "metric", "median_ms", "median_low_ms", "median_high_ms", "mean_ms")
 
 
-def predicted(
-    d: Deployment, load: served_plan.PlannedLoad, draws: int, speed: HostSpeed | None, shared_read: float, **of: str | int
-) -> list[dict[str, str]]:
+def predicted(d: Deployment, load: served_plan.PlannedLoad, draws: int, speed: HostSpeed | None, **of: str | int) -> list[dict[str, str]]:
     """One row per metric: the median over requests at the median rates, its 90 % interval over draws, the mean. Milliseconds."""
     overhead = packaged_overhead(engine=d.limits.engine)
     assert load.load is not None
@@ -47,10 +45,9 @@ def predicted(
     arrivals, sizes = load.load
     prompts, outputs = np.array(sizes).T
     none, count = np.full(len(arrivals), np.nan), len(arrivals)
-    cut = round((1.0 - shared_read) * load.shared_tokens * (load.n - 1) / load.n)  # of a prefix all but one read costs less: as if shorter
     experiment = Experiment(
-        load.name, load.kind, np.array(arrivals), prompts - cut, outputs, none, none, clients=load.n if load.kind == "closed" else 0,
-        rate_per_s=load.rate_per_s, content=(SystemPrompt("all", load.shared_tokens - cut),) * count if load.shared_tokens else (),
+        load.name, load.kind, np.array(arrivals), prompts, outputs, none, none, clients=load.n if load.kind == "closed" else 0,
+        rate_per_s=load.rate_per_s, content=(SystemPrompt("all", load.shared_tokens),) * count if load.shared_tokens else (),
     )  # fmt: skip
     if load.kind == "sessions":  # as if a turn took a second with its pause: what is simulated keeps the pause alone
         turn, taken = np.arange(count) // load.n, np.full(count, 1.0 - served_plan.THINK_S)
@@ -106,11 +103,10 @@ def loads(vocab: int, rates: tuple[float, ...], patterns: str) -> list[served_pl
 @click.option("--replicas", default=1, show_default=True, type=click.IntRange(1), help="Servers behind a router.")
 @click.option("--prefill", default=0, type=click.IntRange(0), help="Of them only read prompts.")
 @click.option("--host-scale", default=None, help="Time of the host over that of the measured ones, or the file of the suite host.")
-@click.option("--shared-read", default=1.0, show_default=True, help="Share of a first read that each other read of a prefix takes.")
 @click.option("--draws", default=32, show_default=True, type=click.IntRange(2, 1000))
 def main(
     gpu: str, models: str, rates: str, experiments: str, engine: str, engine_args: str, tp: int, replicas: int, prefill: int,
-    host_scale: str | None, shared_read: float, draws: int,
+    host_scale: str | None, draws: int,
 ) -> None:  # fmt: skip
     """Predict what `--suite served` sends with the same words: from the packaged rates and serving overhead alone."""
     sheet = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
@@ -129,7 +125,7 @@ def main(
         if pool := whole_flag(engine_args, "kv-cache-memory-bytes"):
             d = replace(d, limits=replace(limits, num_gpu_blocks=blocks_in(d, pool)))
         for load in loads(config["vocab_size"], rates_per_s, experiments):
-            sheet.writerows(predicted(d, load, draws, speed, shared_read, replicas=replicas, prefill=prefill, engine_args=said))
+            sheet.writerows(predicted(d, load, draws, speed, replicas=replicas, prefill=prefill, engine_args=said))
             sys.stdout.flush()
 
 

@@ -109,7 +109,7 @@ def note_state(e: Core, budget: int) -> None:
     what its plan found, with a budget.
     """
     s = e.s
-    s[at.WAS_SHARED] = s[at.SHARED]
+    s[at.WAS_SHARED], s[at.WAS_COMMON] = s[at.SHARED], s[at.COMMON]
     if not s[at.KEEP]:
         return
     s[at.WAS_RUNNING], s[at.WAS_USED] = s[at.RUNNING], s[at.BLOCKS] - s[at.FREE]

@@ -81,7 +81,8 @@ def mixed(e: Core, given: Given) -> int:
     head_start = max(s[at.ENDS] - s[at.DECIDES], 0)
     chunks = int(count)
     if s[at.WAS_SHARED]:
-        context = charged(context, batch, batch + chunks, s[at.WAS_SHARED] * s[at.BLOCK])
+        shared, common = s[at.WAS_SHARED] * s[at.BLOCK], s[at.WAS_COMMON] * s[at.BLOCK]
+        context = charged(context, batch, batch + chunks, shared, common, s[at.SAVED], s[at.READ_BLOCKS])
     ready = preparing(e, batch + chunks, int(chunks > 0))
     exposed, left = max(ready - head_start, 0), max(head_start - ready, 0)
     if chunks and not s[at.WHOLE]:
@@ -167,7 +168,8 @@ def jump(e: Core) -> int:
     batch = s[at.BATCH]
     context = s[at.CONTEXT]
     if s[at.SHARED]:
-        context = charged(context, batch, batch, s[at.SHARED] * s[at.BLOCK])
+        shared, common = s[at.SHARED] * s[at.BLOCK], s[at.COMMON] * s[at.BLOCK]
+        context = charged(context, batch, batch, shared, common, s[at.SAVED], s[at.READ_BLOCKS])
     stretch = stretch_of(e, batch, context)
     first, n = stretch.first, stretch.most
     if not first:

@@ -85,6 +85,7 @@ def give_blocks(e: Core, request: int, tokens: int, findable: int) -> None:
             e.nodes[node + at.HOLDERS] -= 1
             if e.nodes[node + at.HOLDERS]:
                 s[at.SHARED] -= 1
+                s[at.COMMON] -= int(e.nodes[node + at.HOLDERS] == 1)
             else:
                 append(e, -2 - node)
                 s[at.FREE] += 1
@@ -136,6 +137,7 @@ def adopt(e: Core, request: int) -> None:
         node = e.held[place]
         if e.nodes[node + at.HOLDERS]:
             s[at.SHARED] += 1
+            s[at.COMMON] += int(e.nodes[node + at.HOLDERS] == 1)
         else:
             unlink(e, -2 - node)
             s[at.FREE] -= 1

@@ -23,14 +23,15 @@ Floats = MutableSequence[float]
 _places = count()
 SEQS, BUDGET, BLOCK, BLOCKS, WATERMARK, CHUNKED, RESERVE, CACHING, OVERLAP, RANKED = (next(_places) for _ in range(10))
 HOST_EACH, HOST_SEQUENCE, HOST_PREFILL = (next(_places) for _ in range(3))
-LAUNCHING, LAUNCHING_PIECES, LAUNCHING_DECODES, PARTS, WHOLE = (next(_places) for _ in range(5))
+LAUNCHING, LAUNCHING_PIECES, LAUNCHING_DECODES, PARTS, WHOLE, SAVED, READ_BLOCKS = (next(_places) for _ in range(7))
 KEEP, ROW_ROOM, ENTRY_ROOM, DEPTHS, HEARD = (next(_places) for _ in range(5))  # HEARD: it stops where tokens are sent
 # and what does
 PHASE, NOW, WAKE, AFTER_ARRIVALS, NEXT_ARRIVAL = (next(_places) for _ in range(5))  # see sim.engine.core.advance
 QUEUE_HEAD, QUEUE_TAIL, QUEUED, RUNNING, RUNNING_HEAD, BATCH, CONTEXT, CLOCK = (next(_places) for _ in range(8))
 ADMISSIONS, PARTIAL, PARTIAL_DONE, LEAVING, SHARES, FINISHING, FILLING, SEATS = (next(_places) for _ in range(8))
 FREE, UNHASHED, OLDEST, NEWEST, NODES, NODE_FREE = (next(_places) for _ in range(6))
-SHARED, WAS_SHARED = (next(_places) for _ in range(2))  # holders of blocks, less one for each block that is held; the same at the decision
+# holders of blocks, less one for each block that is held, and blocks that have several; the same at the decision
+SHARED, COMMON, WAS_SHARED, WAS_COMMON = (next(_places) for _ in range(4))
 DECIDES, ENDS, UNDER_WAY, UNSENT, SENDING, SENDS_AT, SENT = (next(_places) for _ in range(7))
 PLANNED, PLAN_ENDS, OPEN, ORIGIN, FIRST, INCREMENT = (next(_places) for _ in range(6))
 TAKEN = next(_places)  # whether planned iterations have their blocks
@@ -166,8 +167,8 @@ def make_core(
     limits = (
         seqs, config.max_num_batched_tokens, config.block_size, blocks,
         int(config.watermark * config.num_gpu_blocks), config.enable_chunked_prefill, config.reserve_full_prompt,
-        config.enable_prefix_caching, config.overlaps, config.policy == "priority", *steps.host_ticks, parts, whole, keep,
-        row_room, entry_room, depths, 1,
+        config.enable_prefix_caching, config.overlaps, config.policy == "priority", *steps.host_ticks, parts, whole, *steps.reread,
+        keep, row_room, entry_room, depths, 1,
     )  # fmt: skip
     s = np.zeros(SCALARS, dtype=np.int64)
     s[: len(limits)] = limits
@@ -239,5 +240,5 @@ def _price(core: Core, steps: StepTime) -> int:
             batch, context = batch + 1, context + start
         else:
             chunks.append((tokens, start + tokens, int(start + tokens == known)))
-    context = charged(context, batch, batch + len(chunks), s[WAS_SHARED] * s[BLOCK])
+    context = charged(context, batch, batch + len(chunks), s[WAS_SHARED] * s[BLOCK], s[WAS_COMMON] * s[BLOCK], s[SAVED], s[READ_BLOCKS])
     return steps.mixed(batch, context, 0, context, chunks, max(s[ENDS] - s[DECIDES], 0))

@@ -71,7 +71,7 @@ class Iteration:
     preempted: list[Request] = field(default_factory=list)
     total_tokens: int = 0
     reloads: tuple[int, ...] = ()  # KV blocks brought back from each tier below HBM; empty when none
-    shared_tokens: int = 0  # of KV that running requests hold beside another that does: read with less effort (sim.engine.step_clock)
+    shared: tuple[int, int] = (0, 0)  # tokens of KV counted again by further running requests, and those that several hold (step_clock)
     places: Sequence[int] = ()  # slot numbers of `scheduled`, of engines whose requests have a place of their own
     short_of: int = 0  # what kept the first waiting request out: BUDGET, SLOTS or BLOCKS; 0: nobody waited, or the engine does not say
 

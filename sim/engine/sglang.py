@@ -214,7 +214,8 @@ class SglangScheduler:
         self.kv.make_room(len(self.running) * self.config.block_size)
         for request in self.running:
             self.kv.allocate(request, self._computed(request) + 1)
-        return Iteration([(request, 1) for request in self.running], [], retracted, len(self.running))
+        shared = self.kv.tree.shared * self.config.block_size, self.kv.tree.common * self.config.block_size
+        return Iteration([(request, 1) for request in self.running], [], retracted, len(self.running), shared=shared)
 
     def _retract(self) -> list[Request]:
         """Send requests back to the queue, fewest generated and longest prompt first, until the next step has its pages."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from sim.cost.attention import BLOCKS_AT_ONCE, reread
 from sim.cost.batch import DENSE, BatchShape, chunk_sums, from_sums, mixed_batch
 from sim.cost.graphs import GRAPH_TOKENS, captured_padding
 from sim.cost.parts import Chunk, cut, heaviest, other_rows, share_of
@@ -122,12 +123,14 @@ def _works(*_made_of: Any) -> dict[Any, Work]:
     return {}
 
 
-def charged(context: int, batch: int, sequences: int, shared_tokens: int) -> int:
-    """Tokens that `batch` decodes of summed `context` are charged with, of `sequences` in the iteration, where running requests hold
-    `shared_tokens` beside another that holds them: of these a decode's read takes 0.4 of a first one (`python -m studies.shared_kv`), and
-    chunks are charged in full. A batch with prefill holds them in equal parts.
+def charged(context: int, batch: int, sequences: int, shared_tokens: int, common_tokens: int, saved: int, blocks: int) -> int:
+    """Tokens that `batch` decodes of summed `context` are charged with, of `sequences` in the iteration. Of `common_tokens` that several
+    running requests hold, `shared_tokens` are counted again: reading these saves `saved` thousandths (sim.cost.attention.reread), but for
+    one read in each wave of sequences, of `blocks` a sequence. Chunks are charged in full. A batch with prefill holds them in equal parts.
     """
-    return context - min(3 * shared_tokens * batch // (5 * sequences), 3 * context // 5)
+    waves = max(batch * blocks - BLOCKS_AT_ONCE, 0)  # beyond the first one, in parts of one
+    again = max(shared_tokens - common_tokens * waves // BLOCKS_AT_ONCE, 0)
+    return context - min(saved * again * batch // (1000 * sequences), saved * context // 1000)
 
 
 class StepTime:
@@ -200,6 +203,8 @@ class StepTime:
         self._work_by_rows = _works(policy, *made_of)
         self._block_bytes = block_size * (c.kv_token_bytes + c.window_token_bytes)
         self._rates = rates
+        share, blocks = reread(model, precision, gpu, tp, rates.beta_kv)
+        self.reread = round(1000 * (1.0 - share)), blocks  # what `charged` asks for
         self._chords: dict[tuple[int, int], tuple[int, int]] = {}
         self._rows: dict[Any, _Rows] = {}
         self._heads: dict[float, float] = {}
@@ -237,10 +242,9 @@ class StepTime:
         exposed, left = self.exposed(len(iteration.scheduled), bool(chunks) and not verifies(chunks), head_start)
         if self.jumps and not chunks and not iteration.reloads:
             batch = len(contexts)
-            return exposed + self.stretch(batch, charged(sum(contexts), batch, batch, iteration.shared_tokens)).first
+            return exposed + self.stretch(batch, charged(sum(contexts), batch, batch, *iteration.shared, *self.reread)).first
         own = sum(
-            self.priced(self.launched_late(shape, left))
-            for shape in self.shapes(contexts, chunks, iteration.places, iteration.shared_tokens)
+            self.priced(self.launched_late(shape, left)) for shape in self.shapes(contexts, chunks, iteration.places, iteration.shared)
         )
         return exposed + own + self.drafting(contexts, chunks) + self.reloading(iteration, own)
 
@@ -266,7 +270,9 @@ class StepTime:
         """`occupied` of an iteration as decided, its requests at whatever stage."""
         return self.occupied(len(iteration.scheduled), iteration.total_tokens, any(map(reads_prompt, iteration.scheduled)))
 
-    def shapes(self, contexts: list[int], chunks: list[Chunk], places: Sequence[int] = (), shared_tokens: int = 0) -> list[BatchShape]:
+    def shapes(
+        self, contexts: list[int], chunks: list[Chunk], places: Sequence[int] = (), shared: tuple[int, int] = (0, 0)
+    ) -> list[BatchShape]:
         """The batches that the iteration is computed as; `places` are slot numbers of the decodes, then of the chunks."""
         if self._micro_batch:
             if self._streams:
@@ -275,21 +281,21 @@ class StepTime:
                 parts = (equal_micro_batches if self.model.state_layers else micro_batches)(contexts, chunks, self._micro_batch)
             return [shape_of(self.model, *part, self.policy)._replace(padding=0.0, pieces=0.0) for part in parts]
         if self._parts > 1:
-            whole = self._shared(shape_of(self.model, contexts, [], self.policy), len(chunks), shared_tokens)
+            whole = self._shared(shape_of(self.model, contexts, [], self.policy), len(chunks), shared)
             shape = self._part(len(contexts), whole.decode_context, whole.decode_window, whole.decode_kept, chunks)
         else:
-            shape = self._shared(shape_of(self.model, contexts, chunks, self.policy), len(chunks), shared_tokens)
+            shape = self._shared(shape_of(self.model, contexts, chunks, self.policy), len(chunks), shared)
         shape = self._padded(shape)
         if not self._graph_reuse and any(rows > 1 for _, _, rows in chunks):
             shape = shape._replace(padding=0.0, eager=1.0)
         return [shape]
 
-    def _shared(self, shape: BatchShape, chunks: int, tokens: int) -> BatchShape:
+    def _shared(self, shape: BatchShape, chunks: int, shared: tuple[int, int]) -> BatchShape:
         """The shape as it is charged where running requests share KV (`charged`): dense attention in HBM, and whole contexts."""
-        if not tokens or not self._in_stages:
+        if not shared[0] or not self._in_stages:
             return shape
         batch = int(shape.decode_seqs)
-        context = float(charged(int(shape.decode_context), batch, batch + chunks, tokens))
+        context = float(charged(int(shape.decode_context), batch, batch + chunks, *shared, *self.reread))
         return shape._replace(decode_context=context, decode_kept=context)
 
     def drafting(self, contexts: list[int], chunks: list[Chunk]) -> int:
@@ -449,13 +455,14 @@ class IterationCost:
         """
         steps, (contexts, chunks) = self.steps, split(iteration)
         exposed, left = steps.exposed(len(iteration.scheduled), bool(chunks), head_start)
-        shapes = [steps.launched_late(shape, left) for shape in steps.shapes(contexts, chunks, iteration.places, iteration.shared_tokens)]
+        shapes = [steps.launched_late(shape, left) for shape in steps.shapes(contexts, chunks, iteration.places, iteration.shared)]
         works = [steps.work(shape) for shape in shapes]
         parts = [step_terms(work, self._rates) for work in works]
         terms = parts[0] if len(parts) == 1 else Terms(*map(sum, zip(*parts, strict=True)))
         if steps.jumps and not chunks and not iteration.reloads:
             drafting = reloading = 0
-            own = steps.stretch(len(contexts), charged(sum(contexts), len(contexts), len(contexts), iteration.shared_tokens)).first
+            batch = len(contexts)
+            own = steps.stretch(batch, charged(sum(contexts), batch, batch, *iteration.shared, *steps.reread)).first
         else:
             own, drafting = sum(map(steps.priced, shapes)), steps.drafting(contexts, chunks)
             reloading = steps.reloading(iteration, own)

@@ -109,7 +109,7 @@ class VllmScheduler:
         short_of = BLOCKS if preempted else self._admit(chosen, admitted, budget, threshold)
         if self._interval.least > 1:
             self._keep_interval(chosen, admitted, preempted)
-        shared = self.kv.shared_blocks * self.config.block_size
+        shared = self.kv.shared_blocks * self.config.block_size, self.kv.common_blocks * self.config.block_size
         return Iteration(list(chosen.items()), admitted, preempted, sum(chosen.values()), self.kv.take_reloads(), shared, short_of=short_of)
 
     def complete(self, iteration: Iteration) -> Outcome:

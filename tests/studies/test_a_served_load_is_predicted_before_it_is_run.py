@@ -28,12 +28,6 @@ def tpot(*words: str) -> list[float]:
     return [float(row["median_ms"]) for row in csv.DictReader(io.StringIO(done.output)) if row["metric"] == "tpot"]
 
 
-def test_further_reads_of_a_prefix_enter_by_their_share():
-    once, half, whole = (tpot("--experiments", "shared 64x3", "--shared-read", share)[0] for share in ("0", "0.5", "1"))
-    assert whole > 2 * once
-    assert abs(half / ((whole + once) / 2) - 1) < 0.05
-
-
 def test_sessions_and_the_burst_have_a_prediction_and_little_cache_slows_the_burst():
     sessions, burst = tpot("--experiments", "sessions 8x4,burst")
     assert 0 < sessions < 2 * burst

@@ -41,6 +41,7 @@ class KvCacheManager:
         self.prefix_caching = prefix_caching
         self._references = [0] * num_blocks
         self.shared_blocks = 0  # holders of blocks, less one for each block that is held
+        self.common_blocks = 0  # that have several
         self._content: list[Hashable] = [None] * num_blocks
         self._block_of: dict[Hashable, int] = {}
         # further blocks with contents already in _block_of, oldest first
@@ -112,6 +113,7 @@ class KvCacheManager:
                 del free[block]
             else:
                 self.shared_blocks += 1
+                self.common_blocks += references[block] == 1
             references[block] += 1
         if hits:
             request.blocks.extend(hits)
@@ -143,6 +145,7 @@ class KvCacheManager:
             references[block] -= 1
             if references[block]:
                 self.shared_blocks -= 1
+                self.common_blocks -= references[block] == 1
                 continue
             if content[block] is None:
                 reusable_now.append(block)

@@ -38,6 +38,8 @@ class RadixTree:
         self._root = Node([], None, 0, locks=1)
         self.evictable = 0
         self.protected = 0
+        self.shared = 0  # holders of pages, less one for each page that is held
+        self.common = 0  # pages that have several
 
     def match(self, contents: Sequence[Hashable]) -> tuple[int, Node]:
         """(pages of the longest cached prefix, the node that ends there); a node is split where the prefix ends inside it, and what is left
@@ -81,6 +83,9 @@ class RadixTree:
             if not node.locks:
                 self.evictable -= len(node.pages)
                 self.protected += len(node.pages)
+            else:
+                self.shared += len(node.pages)
+                self.common += len(node.pages) * (node.locks == 1)
             node.locks += 1
             node = node.parent
 
@@ -91,6 +96,9 @@ class RadixTree:
             if not node.locks:
                 self.evictable += len(node.pages)
                 self.protected -= len(node.pages)
+            else:
+                self.shared -= len(node.pages)
+                self.common -= len(node.pages) * (node.locks == 1)
             node = node.parent
 
     def evict(self, pages: int) -> int:
