@@ -263,7 +263,7 @@ def coefficients(
         kv_layers=model.kv_layers,
         comm_row_bytes=comm_bytes,
         comm_ops=comm_ops,
-        reduces=blocks * parallel.all_reduce.byte if tp > 1 else 0.0,
+        reduces=blocks * parallel.all_reduce.byte,  # of one GPU with itself no byte
         reduce_row_bytes=hidden * ACTIVATION_BYTES,
         reduce_gpus=tp,
         reduce_on=gpu,

@@ -30,6 +30,14 @@ def test_a_long_chunk_is_computed_as_heads_and_pays_for_the_keys_it_makes_anew()
     assert work(2048, 0).prefill_flops == pytest.approx(LAYERS * pairs(2048, 0) * 2 * HEADS * (128 + 64 + 128))
 
 
+def test_a_long_chunk_moves_what_the_keys_made_anew_are_made_of_and_made_into() -> None:
+    latent, key = 512 + 64, 128 + 64
+    elements = 3 * latent + HEADS * (2 * (128 + 128) + 2 * key + 128)
+    short, long = (work(tokens, 4096).prefill_kv_bytes for tokens in (512, 2048))
+    read_and_written = 2 * (2048 - 512) * latent
+    assert long - short == pytest.approx(LAYERS * 2 * (4096 * elements + read_and_written))
+
+
 def test_rows_of_decodes_count_to_what_a_graph_holds() -> None:
     assert work(500, 8192, decodes=12).prefill_flops > work(500, 8192, decodes=13).prefill_flops
 

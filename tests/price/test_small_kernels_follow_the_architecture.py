@@ -22,6 +22,11 @@ def test_a_dense_layer_has_two_norms_rotary_kv_write_activation_and_attention_as
     assert inputs == 3 * 4096 + 14336
 
 
+def test_norms_of_queries_and_keys_pass_over_them_once_more():
+    plain, normed = (layer_kernels(replace(DENSE, mixer=replace(DENSE.mixer, qk_norm=on)), 4096) for on in (False, True))
+    assert [b - a for a, b in zip(plain, normed, strict=True)] == [1.0, 0.0, 2.0 * 2 * (4096 + 1024), 0.0]
+
+
 def test_a_layer_of_experts_has_more():
     small, gemms, *_ = layer_kernels(replace(DENSE, mlp=MoeMlp(64, 4, 1024)), 4096)
     assert (small, gemms) == (4.0 + ATTENTION_KERNELS + EXPERT_KERNELS, 3.0)
