@@ -1,107 +1,84 @@
-"""Engine limits, drafts, adapters and parallelism among a server's command-line flags."""
+"""Engine limits and parallelism of a measured server, from its command line."""
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
+from sim.engine.server_flags import read_flag, split_flags
 from sim.errors import UsageError
 from sim.specs.lora import Lora
-from sim.specs.model import ModelSpec
 from sim.specs.models import get_model
 from sim.specs.parallel import Parallel
 from sim.study.deployment import Limits
+from sim.units import parse_tokens
 
-VLLM = {n: n.replace("_", "-") for n in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size")}
-VLLM["num_gpu_blocks"] = "num-gpu-blocks-override"
-SGLANG = {
-    "max_num_seqs": "max-running-requests",
-    "max_num_batched_tokens": "chunked-prefill-size",
-    "max_model_len": "context-length",
-    "block_size": "page-size",
-    "num_gpu_blocks": "max-total-tokens",
-}
-# read here or by whoever reads the file; weights and KV are of the types that the file says itself
-BOTH = {"tensor-parallel-size", "kv-cache-dtype", "dtype", "quantization", "model-path"}
-READ = {
-    "vllm": BOTH | {*VLLM.values(), "pipeline-parallel-size", "data-parallel-size", "enable-expert-parallel", "gpu-memory-utilization"}
-    | {"kv-cache-memory-bytes", "enforce-eager", "enable-lora", "max-lora-rank", "max-loras", "speculative-config"}
-    | {"async-scheduling", "no-async-scheduling", "enable-prefix-caching", "no-enable-prefix-caching", "scheduler-cls"},
-    "sglang": BOTH | {*SGLANG.values(), "tp-size", "mem-fraction-static", "disable-radix-cache", "disable-cuda-graph"},
-}  # fmt: skip
-# of names, ports, logs and keys: they change no time
-NO_MATTER = re.compile(
-    r"m|host|port|uds|served-model-name|model-name|api-key|trust-remote-code|download-dir|tokenizer.*|chat-template.*|.*log.*|revision|"
-    r"(random-)?seed|root-path|allowed-.*|ssl-.*|enable-auto-tool-choice|tool-call-parser|reasoning-parser|uvicorn.*|response-role|"
-    r"load-format|middleware|lora-modules|fa|flash-attn|cb|cont-batching|t|threads|jinja|alias|mlock|no-mmap|metrics|no-webui|"
-    r"enable-metrics|model-id|model-dir|is-prefill-worker|is-decode-worker|enable-cache-report|enable-prompt-tokens-details|"
-    r"grammar-backend|sampling-backend"
-)
+# read by whoever reads the file; weights and KV are of the types that the file says itself
+ELSEWHERE = {"kv-cache-memory-bytes", "scheduler-cls", "max-total-tokens", "dtype", "quantization", "kv-cache-dtype", "model", "model-path"}
+LIMITS = {field.name for field in fields(Limits)}
 
 
 def limits_of_flags(flags: str, lora_share: float = 1.0, engine: str = "vllm") -> Limits:
     """Engine limits from a server's command-line flags; the engine's defaults for the rest. Where adapters are served, `lora_share` of the
-    requests ask for one. UsageError where one is not a number.
+    requests ask for one. UsageError where one is not a number, or a draft model is not known.
     """
+    said = _said(flags, engine)[0]
+    limits: dict[str, Any] = {"enable_prefix_caching": True} | {name: value for name, value in said.items() if name in LIMITS}
+    for name, kind in (("max_num_seqs", int), ("max_model_len", parse_tokens), ("gpu_memory_utilization", float)):
+        if limits.get(name, "auto") != "auto":
+            limits[name] = _number(name, limits[name], kind)
+    if said.get("enable_lora"):
+        limits["lora"] = Lora(said.get("max_lora_rank", 16), said.get("max_loras", 1), lora_share)
+    if "draft_model" in said:  # known by the last part of its name
+        limits["draft"] = get_model(said["draft_model"].rstrip("/").rpartition("/")[2])
     if engine == "sglang":  # a page is a token, and the suite's requests say that they ignore the end of a text
-        limits: dict[str, Any] = {name: value for name, flag in SGLANG.items() if (value := whole_flag(flags, flag)) is not None}
-        limits |= {"enforce_eager": "--disable-cuda-graph" in flags, "enable_prefix_caching": "--disable-radix-cache" not in flags}
-        share = _number(flags, "mem-fraction-static")
-        return Limits(engine, gpu_memory_utilization=share, options={"ignore_eos": True}, **{"block_size": 1, **limits})
-    chosen: dict[str, Any] = {name: value for name, flag in VLLM.items() if (value := whole_flag(flags, flag)) is not None}
-    chosen["gpu_memory_utilization"] = _number(flags, "gpu-memory-utilization")
-    chosen["enforce_eager"] = "--enforce-eager" in flags
-    if "--enable-lora" in flags:
-        chosen["lora"] = Lora(whole_flag(flags, "max-lora-rank") or 16, whole_flag(flags, "max-loras") or 1, lora_share)
-    chosen["draft"], drafts = _drafts(flags)
-    options = drafts | ({"async_scheduling": False} if "--no-async-scheduling" in flags else {})
-    return Limits(**chosen, enable_prefix_caching="--no-enable-prefix-caching" not in flags, options=options)
+        limits = {"block_size": 1, **limits, "options": {"ignore_eos": True, **limits.get("options", {})}}
+        if (tokens := whole_flag(flags, "max-total-tokens")) is not None:
+            limits["num_gpu_blocks"] = tokens // limits["block_size"]
+    return Limits(engine, **limits)
 
 
 def unread(flags: str, engine: str = "vllm") -> tuple[str, ...]:
     """A note of each flag that may change times and that no simulation of this server takes."""
-    names = dict.fromkeys(re.findall(r"(?<!\S)--([a-z][\w-]*)", flags))
-    known = READ.get(engine, set())
-    return tuple(f"its server's --{name} is not simulated" for name in names if name not in known and not NO_MATTER.fullmatch(name))
+    return tuple(f"its server's {flag} is not simulated" for flag in _said(flags, engine)[1])
 
 
-def parallel_of_flags(flags: str) -> Parallel:
+def parallel_of_flags(flags: str, engine: str = "vllm") -> Parallel:
     """Stages, ranks and whether experts stay whole. UsageError where one is not a number."""
-    pp, dp = (whole_flag(flags, f"{name}-parallel-size") or 1 for name in ("pipeline", "data"))
-    return Parallel(pp, dp, "--enable-expert-parallel" in flags)
+    said = _said(flags, engine)[0]
+    return Parallel(said.get("pipeline_parallel_size", 1), said.get("data_parallel_size", 1), said.get("enable_expert_parallel", False))
 
 
-def _drafts(flags: str) -> tuple[ModelSpec | None, dict[str, Any]]:
-    """The draft model, known by the last part of its name, and engine options of drafts, whose synthetic acceptance is written beside them.
-    UsageError where the setting is not JSON, or its model is not known.
-    """
-    if not (found := re.search(r"--speculative-config[ =]'?(\{[^}]*\})", flags)):
-        return None, {}
-    try:
-        said = json.loads(found[1])
-        options = {"draft_tokens": int(said["num_speculative_tokens"]), "drafter": str(said["method"])}
-        shares = said.get("synthetic_acceptance_rates")
-        options |= {"acceptance_per_position": ",".join(f"{float(share):g}" for share in shares)} if shares else {}
-        name = str(said["model"]).rstrip("/").rpartition("/")[2] if options["drafter"] == "draft_model" else ""
-    except (ValueError, TypeError, KeyError):
-        raise UsageError(f"server flag --speculative-config: not a method and a number of drafts: {found[1]!r}") from None
-    return get_model(name) if name else None, options
+def tp_of_flags(flags: str, engine: str = "vllm") -> int:
+    """GPUs over which tensors are split. UsageError where that is not a number."""
+    return int(_said(flags, engine)[0].get("tp", 1))
 
 
 def whole_flag(flags: str, name: str) -> int | None:
     """A flag that counts; None where it is not among them. UsageError unless it is a whole number from 1 up."""
-    value = _number(flags, name)
-    if value is not None and (value < 1 or value != value // 1):
-        raise UsageError(f"server flag --{name}: must be a whole number from 1 up, got {value:g}")
-    return None if value is None else int(value)
-
-
-def _number(flags: str, name: str) -> float | None:
     found = re.findall(rf"--{name}[ =](\S+)", flags)
-    if not found:
-        return None
+    return _number(name, found[-1], int) if found else None  # given twice, the last counts
+
+
+def _said(flags: str, engine: str) -> tuple[dict[str, Any], list[str]]:
+    """What flags say by the names of options, and those that no option stands for."""
+    options: dict[str, Any] = {}
+    words = [word.replace("'", "") for word in re.findall(r"(?:[^\s{]|\{[^}]*\})+", flags)]
+    unused = [read_flag("server flags", engine, *pair, options) for pair in split_flags(engine, words) if pair[0] not in ("", *ELSEWHERE)]
+    if engine == "sglang" and options.pop("data_parallel_size", 1) > 1:
+        unused.append("--dp-size")
+    return options, [flag for flag in unused if flag]
+
+
+def _number(name: str, value: Any, kind: Callable[[Any], float]) -> Any:
     try:
-        return float(found[-1])  # given twice, the last counts
+        number = kind(value)
     except ValueError:
-        raise UsageError(f"server flag --{name}: not a number: {found[-1]!r}") from None
+        number = 0
+    if number <= 0:
+        raise UsageError(
+            f"server flags: --{name.replace('_', '-')} must be a {'number' if kind is float else 'whole number from 1 up'}, got {value!r}"
+        )
+    return number

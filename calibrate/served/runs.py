@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of, whole_number
-from calibrate.served.flags import limits_of_flags, parallel_of_flags, unread, whole_flag
+from calibrate.served.flags import limits_of_flags, parallel_of_flags, tp_of_flags, unread, whole_flag
 from sim.cluster.pools import DECODE, PREFILL
 from sim.engine.versions import NEWEST, rules_of
 from sim.errors import UsageError
@@ -172,13 +172,13 @@ def read_served(path: Path, gpu: GpuSpec | None = None, given: Deployment | None
         model=model_of(attrs, path),
         precision=precision_of(attrs),
         limits=replace(limits, engine_version=version),
-        tp=whole_flag(flags, "tensor-parallel-size") or whole_flag(flags, "tp-size") or 1,
+        tp=tp_of_flags(flags, engine),
         engine=f"{engine} {attrs.get('vllm_version' if engine == 'vllm' else 'plan_engine_version', '')}".strip(),
         experiments=experiments,
         notes=((str(attrs["note"]),) if attrs.get("note") else ()) + newer + unread(flags, engine),
         replicas=int(attrs.get("plan_replicas", 1)),
         prefill=int(attrs.get("plan_prefill_replicas", 0)),
-        parallel=parallel_of_flags(flags),
+        parallel=parallel_of_flags(flags, engine),
     )
     if engine == "sglang" and (kv_tokens := whole_number(attrs, "plan_kv_tokens", 0, path)):
         run = replace(run, limits=replace(run.limits, num_gpu_blocks=kv_tokens // run.limits.block_size))

@@ -36,7 +36,7 @@ def emitted(plan: RaceResult, kind: str, answer: str) -> str:
     spot = sum(n for n, part in zip(counts, choice.parts, strict=True) if part.losses)
     counts = counts if len(pools) > 1 else [sum(counts)]
     servers = [
-        Server(pool.name if choice.study.fleet else "vllm", pool.role, n, pool.deployment, serve_arguments(pool))
+        Server(pool.name if choice.study.fleet else "vllm", pool.role, n, pool.deployment, serve_arguments(pool), pool.max_prompt_tokens)
         for pool, n in zip(pools, counts, strict=True)
     ]
     body, said = KINDS[kind](servers)

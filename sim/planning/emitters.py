@@ -49,7 +49,7 @@ def compose(servers: Sequence[Server]) -> Written:
                 "environment": {"HF_TOKEN": "${HF_TOKEN:-}", **({"VLLM_NIXL_SIDE_CHANNEL_HOST": name} if server.role != "serve" else {})},
                 "ipc": "host",
                 "volumes": ["weights:/root/.cache/huggingface"],
-                "labels": {"simctl/gpu": server.deployment.gpu.name, "simctl/role": server.role},
+                "labels": {"simctl/gpu": server.deployment.gpu.name, "simctl/role": server.role, **server.labels},
                 "deploy": {"resources": {"reservations": {"devices": [devices]}}},
             }
             urls.setdefault(server.name, []).append(f"http://{name}:{PORT}")

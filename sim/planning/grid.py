@@ -91,12 +91,10 @@ def _deployment(model: str | ModelSpec, picked: Mapping[str, Any], fixed: Mappin
 def _fewest(model: str | ModelSpec, picked: Mapping[str, Any], fixed: Mapping[str, Any]) -> tuple[int, ...]:
     most = SIZES[0]
     for tp in SIZES:
-        with suppress(SimctlError):  # it does not fit, or cannot be split so
-            plan_engine(_deployment(model, {**picked, "tp": tp}, fixed))
+        with suppress(SimctlError):  # it cannot be split so, or does not fit
+            deployment, most = _deployment(model, {**picked, "tp": tp}, fixed), tp
+            plan_engine(deployment)
             return (tp,) if tp in (SIZES[0], SIZES[-1]) else (tp, 2 * tp)
-        with suppress(UsageError):
-            _deployment(model, {**picked, "tp": tp}, fixed)
-            most = tp
     return (most,)
 
 

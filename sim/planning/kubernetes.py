@@ -61,9 +61,10 @@ def _on_gpu(server: Server) -> dict[str, Any]:
 
 
 def _annotations(group: Sequence[Server]) -> dict[str, Any]:
-    """The GPU of an object's servers, where they have one; their nodes are selected by what a driver calls it."""
+    """The GPU of an object's servers, where they have one; their nodes are selected by what a driver calls it. And their labels."""
     gpus = {server.deployment.gpu.name for server in group}
-    return {"annotations": {"simctl/gpu": gpus.pop()}} if len(gpus) == 1 else {}
+    noted = ({"simctl/gpu": gpus.pop()} if len(gpus) == 1 else {}) | group[0].labels
+    return {"annotations": noted} if noted else {}
 
 
 def _claim(server: Server) -> dict[str, Any]:

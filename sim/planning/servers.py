@@ -29,6 +29,12 @@ class Server:
     replicas: int
     deployment: Deployment
     arguments: list[str]
+    max_prompt_tokens: int | None = None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What formats have no field for and simctl reads back, beside the GPU."""
+        return {} if self.max_prompt_tokens is None else {"simctl/max-prompt-tokens": str(self.max_prompt_tokens)}
 
     @property
     def model(self) -> str:

@@ -84,5 +84,8 @@ def _pool(name: str, role: str, server: Found) -> dict[str, Any]:
     """A pool of a fleet file, its options under the names that they have there."""
     from simctl.options.simulate_options import POOL
 
-    keys = {option.name: option.opts[0].lstrip("-") for option in members_of(POOL.params)} | {"replicas": "replicas"}
+    keys = {option.name: option.opts[0].lstrip("-") for option in members_of(POOL.params)} | {
+        "replicas": "replicas",
+        "max_prompt_tokens": "max-prompt-tokens",
+    }
     return {"name": name, "role": role, **{keys[key]: value for key, value in server.options.items() if key in keys}}

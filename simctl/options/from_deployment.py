@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from calibrate.served.flags import NO_MATTER
+from sim.engine.server_flags import FLAGS, read_flag, split_flags
 from sim.engine.versions import NEWEST
 from sim.errors import UsageError
 from sim.files import text_of
 from sim.yaml_text import read_yaml
-from simctl.options.server_flags import DRAFTERS, FLAGS, SWITCHES
 
 MOST_BYTES = 1 << 18
 SERVERS = {
@@ -228,6 +227,8 @@ def _around(name: str, document: Any, found: Found) -> None:
         for key in COUNTS:
             if str(each.get(key, "")).isdigit():
                 found.options.setdefault("gpus", int(each[key]))
+        if (most := str(each.get("simctl/max-prompt-tokens", ""))).isdigit():
+            found.options.setdefault("max_prompt_tokens", int(most))
         if (said := each.get("environment") or each.get("env")) and commands_of(name, each):
             listed = said if isinstance(said, dict) else [v.get("name", "") if isinstance(v, dict) else v for v in said]
             found.unused += [match[1] for variable in listed if (match := VARIABLES.match(str(variable)))]
@@ -254,41 +255,18 @@ def _around(name: str, document: Any, found: Found) -> None:
 
 def _flags(name: str, engine: str, words: list[str], found: Found) -> None:
     """Options of a server's words; a word before any option, after `serve`, is the model."""
-    known = FLAGS[engine]
-    rest, before = list(words), ""
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("-"):
-            if "model" not in found.options and (before == "serve" or ("/" in word and not word.startswith(("/", "./")))):
-                _model(word, found)
-            before = word
-            continue
-        flag, equals, value = word.lstrip("-").partition("=")
-        flag = flag if flag == "model_id" else flag.replace("_", "-")
-        if flag in SWITCHES and flag not in known and not (equals and value.lower() == "false"):
-            option, setting = SWITCHES[flag]
-            found.options[option] = [*found.options.get(option, []), *setting] if isinstance(setting, list) else setting
-            continue
-        if not equals and rest and not rest[0].startswith("--"):
-            value = rest.pop(0)
-        if flag in ("speculative-config", "sc"):
-            _drafts(name, value, found)
-        elif flag in known and known[flag][0] == "model":
+    before, known = "", FLAGS[engine]
+    for flag, value in split_flags(engine, words):
+        if not flag and value is not None:
+            if "model" not in found.options and (before == "serve" or ("/" in value and not value.startswith(("/", "./")))):
+                _model(value, found)
+            before = value
+        elif value is not None and known.get(flag, ("",))[0] == "model":
             _model(known[flag][1](value), found)
-        elif flag in known:
-            option, read = known[flag]
-            try:
-                setting = read(value)
-            except ValueError:
-                raise UsageError(f"{name}: --{flag} is no number: {value[:40]!r}") from None
-            if setting is not None:
-                found.options[option] = setting
-            elif known[flag][0] == "dtype" and flag != "dtype":
-                found.unused.append(f"--quantization {value} (the checkpoint's own is taken)")
-            elif flag != "dtype":
-                found.unused.append(f"--{flag} {value[:40]}")
-        elif not NO_MATTER.fullmatch(flag):
-            found.unused.append(f"--{flag}")
+        elif unused := read_flag(name, engine, flag, value, found.options):
+            found.unused.append(unused)
+    if options := found.options.pop("options", None):
+        found.options["engine_option"] = [f"{key}={str(setting).lower()}" for key, setting in options.items()]
 
 
 def _model(value: str, found: Found) -> None:
@@ -298,22 +276,6 @@ def _model(value: str, found: Found) -> None:
     elif "model" not in found.options:
         found.options["model"] = Path(value).name
         found.unused.append(f"the folder {value} (its name is taken for the model's)")
-
-
-def _drafts(name: str, text: str, found: Found) -> None:
-    try:
-        said = json.loads(text)
-        drafts = int(said["num_speculative_tokens"])
-        method = str(said.get("method") or ("draft_model" if said.get("model") else "ngram"))
-    except (ValueError, TypeError, KeyError):
-        raise UsageError(f"{name}: --speculative-config needs num_speculative_tokens in a JSON object") from None
-    if method not in DRAFTERS:
-        found.unused.append(f"--speculative-config of method {method}")
-        return
-    options = [f"draft_tokens={drafts}", f"drafter={DRAFTERS[method]}"]
-    found.options["engine_option"] = [*found.options.get("engine_option", []), *options]
-    if method == "draft_model" and said.get("model"):
-        found.options["draft_model"] = str(said["model"])
 
 
 def _ranks_of_sglang(words: Sequence[str], found: Found) -> None:

@@ -176,7 +176,7 @@ def test_llama_cpps_context_is_that_of_all_slots(tmp_path: Path, model: str) -> 
 
 def test_drafts_become_the_engines_options(tmp_path: Path) -> None:
     text = f"""vllm serve {MODEL} --speculative-config '{{"method": "eagle3", "num_speculative_tokens": 3}}'"""
-    assert read(tmp_path, text).options["engine_option"] == ["draft_tokens=3", "drafter=eagle"]
+    assert read(tmp_path, text).options["engine_option"] == ["draft_tokens=3", "drafter=eagle3"]
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_drafts_become_the_engines_options(tmp_path: Path) -> None:
     [
         ("services: {web: {image: nginx}}", "no `vllm serve`, SGLang or llama-server in it"),
         ("vllm serve --port 1", "names no model"),
-        (f"vllm serve {MODEL} --tensor-parallel-size two", "--tensor-parallel-size is no number"),
+        (f"vllm serve {MODEL} --tensor-parallel-size two", "--tensor-parallel-size must be a whole number from 1 up"),
         (f"vllm serve '{MODEL}", "its command line"),
         (f"vllm serve {MODEL} --speculative-config '{{}}'", "needs num_speculative_tokens"),
     ],

@@ -1,17 +1,22 @@
 """What `plan --emit` writes, `--from-deployment` reads as the same deployment, in every format; what a format cannot say is said."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sim.errors import UsageError
+from sim.planning.emit import emitted
 from sim.planning.emitters import KINDS
+from sim.planning.question import Plan
 from sim.planning.servers import Server, serve_arguments
 from sim.specs.gpus import get_gpu
 from sim.specs.parallel import Parallel
 from sim.specs.topology import default_topology, with_node
 from sim.study.deployment import Deployment
 from sim.study.fleet_spec import PoolSpec
+from sim.workload.workload import Workload
 from simctl.commands.simulate_command import command
 from simctl.from_options.deployments import deployment_of, fleet_of
 from simctl.options.plan_options import EMITS
@@ -106,6 +111,22 @@ def test_pools_are_read_as_a_fleet(kind, roles, tmp_path):
     assert sorted(found) == sorted(wanted)
     if roles[0] == "prefill" and kind in ("compose", "k8s", "dynamo"):  # which have a proxy that is told how
         assert {pool.deployment.router for pool in fleet.pools} == {"power-of-two"}
+
+
+@pytest.mark.parametrize("kind", ["compose", "k8s", "kserve", "llm-d", "dynamo"])  # of Ray's fields none holds it
+def test_a_split_by_length_is_read_back_with_its_threshold(kind, tmp_path):
+    load = Workload.drawn(50, request_rate=4.0, input_len=3000, length_cv=1.0, output_len=64)
+    choices, _ = Plan([Deployment.of("Llama-3.1-8B", "H100")], load, ("ttft:p99<2s",), pools=("split",)).choices()
+    plan = SimpleNamespace(winner=SimpleNamespace(choice=0, replicas=2), choices=choices)
+    path = tmp_path / "deployment.yaml"
+    path.write_text(emitted(plan, kind, "=> two pools"))
+    pools = choices[0].study_of(2).whole_fleet.pools
+    assert pools[0].max_prompt_tokens
+    found = fleet_of(command.make_context("simulate", ["--fleet", str(path)]).params)
+    assert [(each.max_prompt_tokens, each.deployment.replicas, serve_arguments(each)) for each in found.pools] == [
+        (each.max_prompt_tokens, each.deployment.replicas, serve_arguments(each)) for each in pools
+    ]
+    found.check_used(load.trace)
 
 
 @pytest.mark.parametrize("kind", ["vllm", "compose", "k8s", "dynamo"])

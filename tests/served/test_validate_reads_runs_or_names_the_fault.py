@@ -133,7 +133,7 @@ def test_flags_of_sglang_become_limits_of_its_scheduler() -> None:
             ("schedule-policy", "stream-interval"),
         ),
         ("sglang", "--max-num-seqs 8", ("max-num-seqs",)),  # another engine's
-        ("vllm", "--max-num-seqs 8 --disable-log-stats --long-prefill-token-threshold 512 --seed 3", ("long-prefill-token-threshold",)),
+        ("vllm", "--max-num-seqs 8 --disable-log-stats --disable-custom-all-reduce --seed 3", ("disable-custom-all-reduce",)),
     ],
 )
 def test_flags_without_a_place_in_the_simulation_are_named(tmp_path, engine, flags, named):

@@ -63,8 +63,11 @@ def attribute(**changes):
         (lambda d: d.drop_vars("prompt_tokens"), "lacks prompt_tokens"),
         (lambda d: d.assign(void=("experiment", np.array(["busy"], dtype=object))), "no experiment that is not void"),
         (attribute(schema=np.array([1.0, 2.0])), "not a measurement of served"),
-        (attribute(starved_server_flags="--tensor-parallel-size two"), "server flag --tensor-parallel-size: not a number: 'two'"),
-        (attribute(starved_server_flags="--max-num-seqs 0.5"), "server flag --max-num-seqs: must be a whole number from 1 up"),
+        (
+            attribute(starved_server_flags="--tensor-parallel-size two"),
+            "server flags: --tensor-parallel-size must be a whole number from 1 up",
+        ),
+        (attribute(starved_server_flags="--max-num-seqs 0.5"), "server flags: --max-num-seqs must be a whole number from 1 up"),
     ],
 )
 def test_columns_that_cannot_be_what_they_are_named_are_refused(burst, tmp_path, spoil, says):
