@@ -57,6 +57,11 @@ def _vllm_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
     return found | ({"verify_seq_s": NGRAM_SEQ_S} if drafter == "ngram" else {})
 
 
+def _sglang_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
+    """SGLang 0.5.15 captures the sizes of vLLM, and 12."""
+    return {**_graph_settings(config, host), "own_size": 12}
+
+
 def _llamacpp_settings(config: EngineConfig, host: HostWork) -> dict[str, Any]:
     from sim.engine.llamacpp import LlamaCppOptions
 
@@ -103,7 +108,7 @@ def _llamacpp(config: EngineConfig) -> Scheduler:
 # and n_batch.
 ENGINES = {
     "vllm": EngineKind(_vllm, DEFAULT_UTILIZATION, lacks={}, settings=_vllm_settings),
-    "sglang": EngineKind(_sglang, 0.82),
+    "sglang": EngineKind(_sglang, 0.82, settings=_sglang_settings),
     "llamacpp": EngineKind(_llamacpp, 0.95, (4, 2048), slots_own_context=True, settings=_llamacpp_settings),
 }
 

@@ -141,8 +141,8 @@ class StepTime:
     their own. With `streams`, requests keep a KV stream each, and batches are of equal share and consecutive slots.
     Otherwise iterations run the graph captured for the next size up: their linear layers compute that many rows,
     and one beyond the largest runs unpadded. `capture_sizes` are those of an engine that captures decode batches
-    only, and launches larger ones kernel by kernel; without them they are vLLM's. An iteration that verifies drafts
-    costs `verify_s` more and `verify_seq_s` for each request with drafts (their search), and as many decode steps of the
+    only, and launches larger ones kernel by kernel; without them they are vLLM's, and for decodes `own_size`. An iteration that verifies
+    drafts costs `verify_s` more and `verify_seq_s` for each request with drafts (their search), and as many decode steps of the
     model of `draft` as it verifies drafts per request, with `draft_pieces` from pieces of graphs; without `graph_reuse`
     no captured graph holds it, and all its kernels are launched one by one. KV blocks
     brought back from `tiers` cost their transfer, less what hides behind the share `tier_overlap` of the iteration's
@@ -182,6 +182,7 @@ class StepTime:
         part_tokens: int = 0,
         eager: bool = False,
         lora: Lora | None = None,
+        own_size: int = 0,
     ) -> None:
         self.model = model
         self.policy = policy
@@ -191,7 +192,7 @@ class StepTime:
         self._in_stages = plain
         self._micro_batch = micro_batch
         self._streams = streams
-        self._capture_sizes = sorted(capture_sizes)
+        self._capture_sizes, self._own_size = sorted(capture_sizes), own_size
         self._draft, self._draft_pieces = draft, draft_pieces
         self._verify_s, self._verify_seq_s = verify_s, verify_seq_s
         self._graph_reuse = graph_reuse
@@ -420,7 +421,8 @@ class StepTime:
             return shape._replace(padding=0.0, pieces=0.0, eager=1.0)
         tokens = shape.decode_seqs + shape.prefill_tokens
         if not self._capture_sizes:
-            return shape._replace(padding=captured_padding(tokens))
+            padding, own = captured_padding(tokens), self._own_size - tokens
+            return shape._replace(padding=own if 0.0 <= own < padding and not shape.prefill_seqs else padding)
         place = bisect_left(self._capture_sizes, tokens)
         if shape.prefill_seqs:
             return shape._replace(padding=0.0)

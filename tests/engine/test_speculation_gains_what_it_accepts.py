@@ -11,7 +11,7 @@ import pytest
 
 from sim.engine.config import EngineConfig
 from sim.engine.interface import Iteration, Request
-from sim.engine.registry import capture_sizes
+from sim.engine.registry import capture_sizes, step_settings
 from sim.engine.speculative import Speculation
 from sim.engine.step_clock import StepTime, split
 from sim.engine.vllm import VllmScheduler
@@ -156,6 +156,14 @@ def test_drafting_and_lost_graphs_are_charged_per_verification() -> None:
     drafted = StepTime(QWEN_7B, Precision(), RATES, draft=small)
     one_draft_s = small.stretch(1, 109).first * TICK_S
     assert drafted.iteration(iteration) * TICK_S == pytest.approx(STEPS.iteration(iteration) * TICK_S + 3 * one_draft_s, rel=1e-6)
+
+
+def test_sglang_captures_twelve_sequences_as_well() -> None:
+    rates = replace(RATES, linear_flops_per_s=1e12)
+    both = [StepTime(QWEN_7B, Precision(), rates), StepTime(QWEN_7B, Precision(), rates, **step_settings(EngineConfig(scheduler="sglang")))]
+    for batch, less in ((8, False), (9, True), (12, True), (13, False)):
+        vllm, sglang = (steps.stretch(batch, batch * 1000).first for steps in both)
+        assert sglang < vllm if less else sglang == vllm
 
 
 def test_decode_batches_are_padded_to_the_captured_size_and_run_eagerly_beyond() -> None:
