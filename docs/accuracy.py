@@ -92,12 +92,13 @@ def left_out_table(rows: list[Score]) -> str:
 
 
 def by_load_table(rows: list[Score]) -> str:
-    """Shares of requests (%) inside their 90 % interval by what was left out and kind of load: of TTFT, of E2EL."""
+    """Shares of requests (%) inside their 90 % interval by what was left out and kind of load: of TTFT, of E2EL; and servers."""
     cells = {(row["left_out"], row["load"], row["metric"]): 100 * float(row["coverage"]) for row in rows}
+    servers = {(row["left_out"], row["load"]): float(row["servers"]) for row in rows if row["load"] != ALL}
     loads = [load for load in LOADS if any(key[1] == load for key in cells)]
     part_rows = []
     for part in dict.fromkeys(row["left_out"] for row in rows):
-        found = ([cells.get((part, load, metric)) for metric in LISTED] for load in loads)
+        found = ([*(cells.get((part, load, metric)) for metric in LISTED), servers.get((part, load))] for load in loads)
         part_rows.append((part, *("/".join(f"{v:.0f}" for v in pair if v is not None) for pair in found)))
     return table(("left out", *loads), part_rows)
 
@@ -121,7 +122,7 @@ def left_out() -> None:
     found = json.loads(subprocess.run(call, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout)
     rows = [{"load": ALL} | row for row in found["pooled"]] + found["by_load"]
     with LEFT_OUT.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer = csv.DictWriter(file, list(rows[0] | rows[-1]), lineterminator="\n")
         writer.writeheader()
         writer.writerows({k: f"{v:.5g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
 

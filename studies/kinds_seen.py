@@ -2,9 +2,11 @@
 
     python -m studies.kinds_seen OUT.json
 
-Every packaged served run of such a kind is predicted at the median rates with other servers' overhead, its lowest open loop and its closed
-loops alone: beyond saturation errors are those of the queue. Runs of one kind and model are one deployment. Runs over several
-GPUs are predicted without any grid of several.
+Every packaged served run of such a kind is predicted at the median rates with other servers' overhead (vLLM's). An error of a load's
+median E2EL is the factor on step times that would mend it: near saturation the queue makes more of the same factor. Loads whose requests
+take over BEHIND of the time that they are sent in are left out, as are prompts that share a prefix: what is off there is not the kind.
+First tokens are of the lowest open loop and of closed loops. Runs of one kind and model are one deployment. Several GPUs are predicted
+without any grid of several.
 """
 
 from __future__ import annotations
@@ -13,55 +15,84 @@ import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 
 from calibrate.measured_files import packaged_measurements
 from calibrate.served.left_out import LEAST_REQUESTS, kind_of_load, without_tp
 from calibrate.served.replay import replay
-from calibrate.served.runs import ServedRun, read_served
+from calibrate.served.runs import Experiment, ServedRun, read_served
 from calibrate.served.scores import score
 from sim.errors import UsageError
 from sim.files import write_text
-from sim.rates.kinds import SCHEMA, kinds_of
+from sim.rates.kinds import LEARNT, SCHEMA, kinds_of
 from sim.rates.load import load_rates, widened
+from sim.rates.posterior import slowed
 from sim.rates.serving import packaged_overhead
 from studies.program import program
 
-LOADS = ("low", "closed")
-LEARNT = ("eager",)  # what these servers were off is in sim.rates.load.EAGER_LAUNCH
+FIRST_TOKENS = ("low", "closed")
+LOADS = (*FIRST_TOKENS, "high", "burst")
+BEHIND = 1 / 3
+MOST = 1.0  # log factor of step times
 
 
-def errors(run: ServedRun) -> Iterator[tuple[float, float]]:
-    """Log errors of the median (E2EL, TTFT) of each load."""
+class Errors(NamedTuple):
+    """Log factors of step times [load], and log errors of the median TTFT [load of FIRST_TOKENS]."""
+
+    steps: list[float]
+    ttft: list[float]
+
+
+def errors(run: ServedRun) -> Errors:
+    """Of each load sent for the first time."""
     overhead, of_tp = packaged_overhead((run.gpu.name, run.name)), kinds_of(run.deployment) == ["tp"]
     rates = widened(without_tp(run.gpu), run.deployment, seen=()) if of_tp else load_rates(run.deployment, seen=())
     if overhead is None:
         raise UsageError("no packaged serving overhead")
-    served, host = overhead.applied(rates, run.limits.options.get("async_scheduling", True)), overhead.host(rates)
+    found = Errors([], [])
     for load in run.experiments:
-        if not load.replicate and len(load.ttft_s) >= LEAST_REQUESTS and kind_of_load(load, run) in LOADS and load.kind != "ladder":
+        kind, sent_s = kind_of_load(load, run), float(np.ptp(load.arrival_s))
+        if load.replicate or len(load.ttft_s) < LEAST_REQUESTS or kind not in LOADS or load.kind == "ladder":
+            continue
+        if load.kind == "open" and np.nanmedian(load.e2el_s) > BEHIND * sent_s:
+            continue
+
+        def off(log_factor: float, metric: str = "e2el_s", load: Experiment = load) -> float:
+            moved = slowed(rates, log_factor, 0.0, 0)
+            served, host = overhead.applied(moved, run.limits.options.get("async_scheduling", True)), overhead.host(moved)
             bias = {s.metric: s.bias for s in score(load, replay(run, load, served, host), overhead.noise)}
-            yield math.log1p(bias["e2el_s"]), math.log1p(bias["ttft_s"])
+            return math.log1p(bias[metric])
+
+        ends = off(-MOST), off(MOST)
+        found.steps.append(float(brentq(off, -MOST, MOST, xtol=0.005)) if ends[0] < 0.0 < ends[1] else math.copysign(MOST, -ends[0]))
+        if kind in FIRST_TOKENS:
+            found.ttft.append(off(0.0, "ttft_s"))
+    return found
 
 
 @program("studies.kinds_seen", "OUT.json")
 def main(argv: Sequence[str]) -> int:
     """Predict, print and write. Returns the exit code."""
     paths = packaged_measurements()
-    found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    found: dict[tuple[str, str], Errors] = defaultdict(lambda: Errors([], []))
     for path in [*paths, *sorted((paths[0].parent.parent / "unseen").glob("*.nc"))]:
-        if "served_" not in path.name or (run := read_served(path)).limits.engine != "vllm":
+        if "served_" not in path.name:
             continue
+        run = read_served(path)
         kind = next(iter(kinds_of(run.deployment)), "")
-        if kind and kind not in LEARNT:
-            found[kind, run.model.name] += list(errors(run))
+        if not kind or kind in LEARNT or (kind == "tp" and run.precision.weights != "bf16"):  # without grids of several, one of bf16 alone
+            continue
+        for whole, part in zip(found[kind, run.model.name], errors(run), strict=True):
+            whole += part
     rows = []
     for (kind, model), each in sorted(found.items()):
-        e2el, ttft = np.sqrt(np.mean(np.square(each), axis=0)).round(4).tolist()
-        rows.append({"kind": kind, "model": model, "loads": len(each), "e2el": e2el, "ttft": ttft})
-        print(f"{kind:13} {model:28} {len(each):2} loads: E2EL {e2el:.3f}, TTFT {ttft:.3f}")
+        e2el, ttft = (round(float(np.sqrt(np.mean(np.square(part)))), 4) for part in each)
+        rows.append({"kind": kind, "model": model, "loads": len(each.steps), "e2el": e2el, "ttft": ttft})
+        print(f"{kind:13} {model:28} {len(each.steps):2} loads: step times by E2EL {e2el:.3f}, TTFT {ttft:.3f}")
     write_text(argv[0], json.dumps({"schema": SCHEMA, "seen": rows}, indent=1) + "\n")
     return 0
 

@@ -20,16 +20,17 @@ of its own is left out by learning its GPU's rates anew without them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrate.measured_files import engine_grids
 from calibrate.served.replay import METRICS, replay
 from calibrate.served.runs import Experiment, ServedRun
-from calibrate.served.scores import Score, score
+from calibrate.served.scores import Score, if_right, places, score
 from calibrate.steps.grid_cells import Grid
 from calibrate.steps.iterations import concatenate
 from calibrate.steps.laplace import HOST_SD, fitted
@@ -48,6 +49,7 @@ from sim.specs.gpu import GpuSpec
 from sim.specs.lookup import key
 from sim.specs.precision import Precision
 
+Array = NDArray[np.float64]
 PARTS = ("host", "model", "family", "dtype", "tp", "version", "scheduling", "sibling", "kernels", "datasheet")
 KINDS = ("engine", "architecture", "precision", "parallel", "eager", "adapters", "drafts")
 SAME_CHIP = {"H100": "H200", "H200": "H100"}
@@ -61,12 +63,18 @@ WIDE_DRAWS = 4  # times the draws of a run that something was learnt from
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Scores of one load of a run, predicted without what is left out (of PARTS or KINDS); `load` is its kind, of LOADS."""
+    """Scores of one load of a run, predicted without what is left out (of PARTS or KINDS); `load` is its kind, of LOADS.
+
+    By metric: the place of each request in its predicted distribution (PIT), and the shares of requests inside their 90 % interval were
+    the predictions right [draw].
+    """
 
     part: str
     run: str
     scores: tuple[Score, ...]
     load: str = "high"
+    places: Mapping[str, Array] = field(default_factory=dict)
+    right: Mapping[str, Array] = field(default_factory=dict)
 
 
 def left_out(run: ServedRun, draws: int, unseen: bool = False) -> Iterator[LeftOut]:
@@ -173,5 +181,8 @@ def _scored(
     served, host = overhead.applied(rates, run.limits.options.get("async_scheduling", True)), overhead.host(rates)
     for load in loads:
         predicted = replay(run, load, served, host, draws=draws)
-        scores = tuple(s for s in score(load, predicted, overhead.noise, overhead.run_noise) if s.metric in METRICS)
-        yield LeftOut(part, run.name, scores, kind_of_load(load, run))
+        noise = overhead.noise, overhead.run_noise
+        scores = tuple(s for s in score(load, predicted, *noise) if s.metric in METRICS)
+        place = {m: places(getattr(load, m), predicted, m, *noise) for m in METRICS}
+        right = {m: if_right(load, predicted, m, *noise) for m in METRICS}
+        yield LeftOut(part, f"{run.gpu.name} {run.name}", scores, kind_of_load(load, run), place, right)

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import ndtr
 
 from calibrate.served.replay import METRICS, Prediction
 from calibrate.served.runs import Experiment
@@ -19,7 +19,7 @@ BOUNDS = {"ttft_s": 0.05, "tpot_s": 0.02, "e2el_s": 0.02, "p99_ttft_s": 0.10}
 BURST_BOUNDS = BOUNDS | {"e2el_s": 0.05}  # starved of KV: who is preempted decides
 LEVELS = tuple(np.linspace(0.1, 0.95, 18))
 QUANTILES = (0.01, *np.linspace(0.05, 0.95, 19).round(2).tolist(), 0.99)
-Z_90 = 1.6448536269514722
+OUTER = 0.05  # on either side of a 90 % interval
 
 Array = NDArray[np.float64]
 
@@ -84,7 +84,7 @@ def score(
         measured, guesses = getattr(experiment, metric), predicted.guess(metric)
         good = np.isfinite(measured) & np.isfinite(guesses) & (measured > 0)
         errors = guesses[good] / measured[good] - 1
-        inside = standard_errors(measured, predicted, metric, noise, run_noise)[good] <= Z_90
+        inside = within(places(measured, predicted, metric, noise, run_noise)[good], 1 - 2 * OUTER)
         sizes = (float(np.median(np.abs(errors))), float(np.quantile(np.abs(errors), 0.9)), float(np.median(errors)))
         both = float(np.median(measured[good])), float(np.median(guesses[good]))
         scores.append(Score(experiment.name, metric, len(errors), *sizes, float(inside.mean()), bounds[metric], floor.get(metric), *both))
@@ -111,24 +111,42 @@ def distributions(experiment: Experiment, predicted: Prediction) -> dict[str, di
     return found
 
 
-def standard_errors(measured: Array, predicted: Prediction, metric: str, noise: Mapping[str, float], run_noise: float = 0.0) -> Array:
-    """Standard deviations that each request lies off: what is not known of the rates, the noise of single requests, and what a run's
-    requests have in common, together (log sd).
+def places(measured: Array, predicted: Prediction, metric: str, noise: Mapping[str, float], run_noise: float = 0.0) -> Array:
+    """Place (0 to 1) of each request's measured time in its predicted distribution (its PIT): every draw of the rates with the log-normal
+    noise of single requests and of what a run's requests have in common. Uniform where predictions are right.
     """
-    draws = predicted.times[metric]
+    return _places(np.log(measured), np.log(predicted.times[metric]), float(np.hypot(noise[metric], run_noise)))
+
+
+def _places(measured: Array, draws: Array, sd: float) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"):
-        sd = np.std(np.log(draws), axis=0) if len(draws) > 1 else 0.0
-        off = np.abs(np.log(measured / predicted.guess(metric)))
-    return np.asarray(off / np.sqrt(np.square(sd) + noise[metric] ** 2 + run_noise**2))
+        return np.asarray(ndtr((measured - draws) / sd).mean(axis=0))
+
+
+def within(place: Array, level: float) -> NDArray[np.bool_]:
+    """Whether a place lies in the interval that holds this share."""
+    return np.asarray(np.abs(place - 0.5) <= level / 2)
+
+
+def if_right(experiment: Experiment, predicted: Prediction, metric: str, noise: Mapping[str, float], run_noise: float = 0.0) -> Array:
+    """Share of requests inside their 90 % interval where each draw in turn is the truth, and the others the prediction [draw]: how far the
+    share of one server lies from 0.9 by chance, for one server's requests err together.
+    """
+    draws = np.log(predicted.times[metric][:, np.isfinite(getattr(experiment, metric))])
+    rng, shares = np.random.default_rng(0), []
+    for truth, each in enumerate(draws):
+        noisy = each + noise[metric] * rng.standard_normal(each.size) + run_noise * rng.standard_normal()
+        place = _places(noisy, np.delete(draws, truth, axis=0), float(np.hypot(noise[metric], run_noise)))
+        shares.append(within(place, 1 - 2 * OUTER).mean())
+    return np.asarray(shares)
 
 
 def reliability(pairs: Iterable[tuple[Experiment, Prediction]], noise: Mapping[str, float], run_noise: float = 0.0) -> dict[str, Array]:
     """Share of requests inside the interval of each nominal level, by metric: shape [level], levels in LEVELS."""
-    z, out = ndtri(0.5 + np.asarray(LEVELS) / 2), {}
+    out = {}
     for metric in METRICS:
-        off = np.concatenate([standard_errors(getattr(e, metric), p, metric, noise, run_noise) for e, p in pairs])
-        off = off[np.isfinite(off)]
-        out[metric] = np.asarray([(off <= limit).mean() for limit in z])
+        place = np.concatenate([places(getattr(e, metric), p, metric, noise, run_noise) for e, p in pairs])
+        out[metric] = np.asarray([within(place[np.isfinite(place)], level).mean() for level in LEVELS])
     return out
 
 

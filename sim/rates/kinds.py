@@ -33,8 +33,11 @@ OF_LAUNCHES, HOSTS_TTFT_SD = 2.0, 0.11
 PACKAGED, SCHEMA = "data/posteriors/kinds.json", "simctl-kinds/1"
 
 
+LEARNT = ("eager",)  # what its servers were off is in the rates: sim.rates.load.EAGER_LAUNCH_SD
+
+
 class Seen(NamedTuple):
-    """Log errors of a deployment's median E2EL and TTFT: root mean squares over its servers' lowest open loops and closed loops."""
+    """Log errors of a deployment's step times, by its median E2EL, and of its median TTFT: root mean squares over its servers' loads."""
 
     kind: str
     model: str
@@ -99,6 +102,7 @@ def kinds_of(d: Deployment) -> list[str]:
     """Kinds of which a deployment is, of those few were measured of."""
     mixers = [group.mixer for group in d.model.groups]
     held = {
+        "engine": d.limits.engine != "vllm",
         "drafts": bool(d.limits.options.get("draft_tokens")),
         "adapters": d.limits.lora is not None,
         "eager": d.limits.enforce_eager,
@@ -112,4 +116,6 @@ def kinds_of(d: Deployment) -> list[str]:
 
 def not_measured(d: Deployment, source: Provenance) -> list[str]:
     """Those of `kinds_of` a deployment that rates of this source were not learnt from: a degree of TP that was measured is none."""
-    return [kind for kind in kinds_of(d) if kind not in source.kinds and not (kind == "tp" and d.tp in source.tps)]
+    had = {*LEARNT, *source.kinds, *(["tp"] if d.tp in source.tps else [])}
+    had |= {"engine"} if any(name.split()[0] == d.limits.engine for name in source.engines) else set()
+    return [kind for kind in kinds_of(d) if kind not in had]

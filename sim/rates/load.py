@@ -23,9 +23,9 @@ from sim.specs.precision import arithmetic_note, checkpoint_notes
 from sim.study.deployment import Deployment
 
 # Log sd, between deployments, of how far step times lie from the formula where this part of a deployment was not measured. Models: the
-# mean errors of four models left out one at a time on an H100 and an H200 have an rms of 2.5 %. The others are declared, around what was
-# seen of two models served in fp8 (4 %), and of other engines by others. A degree of TP is a kind (sim.rates.kinds).
-OUTSIDE_SD = {"model": 0.025, "dtype": 0.05, "engine": 0.05}
+# mean errors of four models left out one at a time on an H100 and an H200 have an rms of 2.5 %. That of fp8 is declared, around what was
+# seen of two models (4 %). Other dtypes, degrees of TP and engines are kinds (sim.rates.kinds).
+OUTSIDE_SD = {"model": 0.025, "dtype": 0.05}
 # Log of a layer's launches without graphs over those of compiled layers as served, at the mean of six hosts of which the suite `host` is
 # packaged, and its sd: five models on three hosts took 0.82 (0.79 to 0.95) of the geometric mean of their hosts' speeds of launching and of
 # interpreting; the mean over the six is -0.12, their sd 0.30, of which launching as served has 0.29.
@@ -86,7 +86,7 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0, seen: Seque
         rates = files.slowed(rates, OTHER_MAKER_LOSS, OTHER_MAKER_SD, seed)
     if not rates.source.measured:
         return _moved(rates, variance, seed)
-    outside = set(_outside(deployment, rates)) & set(OUTSIDE_SD)
+    outside = set(_outside(deployment, rates)) & set(OUTSIDE_SD) - ({"dtype"} if "precision" in kinds else set())
     variance += sum(OUTSIDE_SD[part] ** 2 for part in outside)
     if "model" in outside and not family_known(deployment.model.name, rates.source.models):
         variance += FAMILY_SD**2
@@ -155,6 +155,8 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
         sds = f"log sd {steps.sd:.2g} of step times, {launches.sd:.2g} of launches; Student t, {steps.dof:g} degrees of freedom"
         others = f"{steps.seen} measured deployments of this kind" if steps.seen else "other kinds"
         notes.append(f"wider, by how far predictions of {others} were off: {kind} ({sds}).")
+    if d.limits.enforce_eager:
+        notes.append(f"wider, by how far five models without CUDA graphs were off: eager (log sd {EAGER_LAUNCH_SD:g} of launches).")
     if unmeasured_version(d):
         notes.append(f"vllm {d.limits.engine_version} was not measured: declared priors (log sd {STEP_SD:g}; of launches {LAUNCH_SD:g}).")
     if d.parallel.dp > 1:

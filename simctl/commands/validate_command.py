@@ -56,7 +56,7 @@ LEARNT_FROM = (
     is_flag=True,
     help="Instead: how far off packaged runs are where a host, model, dtype or version is left out.",
 )
-@click.option("--plot", metavar="FILE", help="Also draw the reliability diagram to a PNG or SVG file.")
+@click.option("--plot", metavar="FILE", help="Also draw how intervals hold to a PNG or SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print every score as JSON on stdout.")
 def command(
     run_name: str | None, grids: tuple[Path, ...], plot: str | None, save_overhead: str | None, as_json: bool, **options: Any,
@@ -98,10 +98,15 @@ def command(
         return
     target, saved, paths = writable(plot), writable(save_overhead), chosen_runs(run_name)
     if options["without"]:
-        if run_name or saved or target or options["posterior"]:
-            raise UsageError("--left-out takes all packaged runs and rates: leave out --run, --posterior, --save-overhead and --plot")
+        if run_name or saved or options["posterior"]:
+            raise UsageError("--left-out takes all packaged runs and rates: leave out --run, --posterior and --save-overhead")
         with progress("leaving out") as report:
             found = left_out_of_all(paths, options["draws"], report)
+        if target:
+            from simctl.plots.answer_plots import plot_places
+
+            parts = dict.fromkeys(each.part for each in found)
+            plot_places({p: {m: [e.places[m] for e in found if e.part == p] for m in ("ttft_s", "e2el_s")} for p in parts}, target)
         show_left_out(found, as_json)
         return
     with progress(f"replaying {paths[0].stem}" if len(paths) == 1 else "replaying runs") as report:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.errors import UsageError
 from sim.files import replacing
@@ -115,6 +118,26 @@ def plot_reliability(runs: dict[str, tuple[Any, dict[str, float], float]], targe
     axes.set_aspect("equal")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, frameon=False)
+    save(figure, target)
+
+
+def plot_places(found: Mapping[str, Mapping[str, Sequence[NDArray[np.float64]]]], target: Path) -> None:
+    """Where measured times lie in their predicted distributions (PIT), by what was left out and metric: level where predictions are right,
+    high in the middle where they are too wide, at an end where they are too low or too high.
+    """
+    figure, columns = new_figure(9.0, 1.9 * math.ceil(len(found) / 4)), 4
+    panels = figure.subplots(math.ceil(len(found) / columns), columns, sharex=True, squeeze=False).ravel()
+    for axes, (part, by_metric) in zip(panels, found.items(), strict=False):
+        for metric, several in by_metric.items():
+            place = np.concatenate(several)
+            share, edges = np.histogram(place[np.isfinite(place)], bins=10, range=(0.0, 1.0), density=True)
+            axes.stairs(share, edges, label=metric.removesuffix("_s").upper())
+        axes.axhline(1.0, color="0.6", linewidth=0.8)
+        axes.set_title(part, fontsize=9)
+    for axes in panels[len(found) :]:
+        axes.axis("off")
+    figure.supxlabel("place of the measured time in its predicted distribution", fontsize=9)
+    panels[0].legend(fontsize=7, frameon=False)
     save(figure, target)
 
 

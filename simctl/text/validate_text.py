@@ -8,6 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
 from sim.units import format_seconds
 from simctl.text.layout import aligned, fill, wrapped
@@ -174,8 +176,8 @@ def as_dict(report: ValidationReport) -> dict[str, Any]:
 
 
 def left_out_rows(found: list[LeftOut]) -> list[dict[str, Any]]:
-    """One row per part and metric: runs, loads, requests; the median over loads of the median error and of the bias; the share of requests
-    inside their 90 % interval.
+    """One row per part and metric: servers, loads, requests; the median over loads of the median error and of the bias; the share of
+    requests inside their 90 % interval.
     """
     from statistics import median
 
@@ -193,16 +195,19 @@ def left_out_rows(found: list[LeftOut]) -> list[dict[str, Any]]:
                 "bias": median(s.bias for s in scores),
                 "coverage": covered[metric],
             }
-            counts = {"runs": len({each.run for each in here}), "loads": len(scores), "requests": sum(s.requests for s in scores)}
+            counts = {"servers": len({each.run for each in here}), "loads": len(scores), "requests": sum(s.requests for s in scores)}
             rows.append({"left_out": part, "metric": metric} | counts | figures)
     return rows
 
 
+REPEATS = 400
 HELD = (0.85, 0.97)  # share of requests that a 90 % interval should hold
 
 
 def left_out_cells(found: list[LeftOut]) -> list[dict[str, Any]]:
-    """One row per part, kind of load and metric: loads, requests, the median error, the share of requests inside their 90 % interval."""
+    """One row per part, kind of load and metric: servers, loads, requests, the median error, the share of requests inside their 90 %
+    interval, and that share's own 90 % interval were the predictions right: few servers, of which each errs as a whole, show little.
+    """
     from statistics import median
 
     from calibrate.served.left_out import KINDS, LOADS, PARTS
@@ -210,39 +215,61 @@ def left_out_cells(found: list[LeftOut]) -> list[dict[str, Any]]:
 
     rows = []
     for part, load in ((part, load) for part in PARTS + KINDS for load in LOADS):
-        here = [s for each in found if (each.part, each.load) == (part, load) for s in each.scores]
+        cell = [each for each in found if (each.part, each.load) == (part, load)]
+        here = [s for each in cell for s in each.scores]
         for metric, share in coverage(here).items():
             own = [s for s in here if s.metric == metric]
-            counts = {"loads": len(own), "requests": sum(s.requests for s in own)}
+            counts = {"servers": len({each.run for each in cell}), "loads": len(own), "requests": sum(s.requests for s in own)}
             figures = {"median_abs": median(s.median_abs for s in own), "coverage": share}
-            rows.append({"left_out": part, "load": load, "metric": metric} | counts | figures)
+            low, high = np.quantile(_by_chance(cell, metric), [0.05, 0.95]).tolist()
+            rows.append({"left_out": part, "load": load, "metric": metric} | counts | figures | {"right_low": low, "right_high": high})
     return rows
 
 
+def _by_chance(cell: list[LeftOut], metric: str) -> NDArray[np.float64]:
+    """Shares of a cell's requests inside their 90 % interval were its predictions right [REPEATS]: each server is one draw of the rates."""
+    rng, total, inside = np.random.default_rng(0), 0, np.zeros(REPEATS)
+    for run in sorted({each.run for each in cell}):
+        place = rng.random(REPEATS)
+        for each in (each for each in cell if each.run == run and metric in each.right):
+            shares, n = each.right[metric], next(s.requests for s in each.scores if s.metric == metric)
+            inside, total = inside + n * shares[(place * len(shares)).astype(int)], total + n
+    return inside / max(total, 1)
+
+
 def left_out_cells_table(found: list[LeftOut]) -> str:
-    """The rows of `left_out_cells` for readers, and how many of them hold what they should."""
+    """The rows of `left_out_cells` for readers, and how many of them hold what they should, and would were predictions right."""
+    from calibrate.served.left_out import KINDS, LOADS, PARTS
+
     cells, low, high = left_out_cells(found), *HELD
     rows = []
     for cell in cells:
         mark = "" if low <= cell["coverage"] <= high else "wide" if cell["coverage"] > high else "NARROW"
-        counts = (str(cell[name]) for name in ("loads", "requests"))
+        counts = (str(cell[name]) for name in ("servers", "loads", "requests"))
+        right = f"{100 * cell['right_low']:.0f}-{100 * cell['right_high']:.0f}%"
         rows.append((cell["left_out"], cell["load"], LABEL[cell["metric"]], *counts, _percent(cell["median_abs"]),
-                     f"{100 * cell['coverage']:.0f}%", mark))  # fmt: skip
-    lines = aligned(("left out", "load", "metric", "loads", "n", "median", "in 90%", ""), rows, left=3)
+                     f"{100 * cell['coverage']:.0f}%", right, mark))  # fmt: skip
+    lines = aligned(("left out", "load", "metric", "servers", "loads", "n", "median", "in 90%", "if right", ""), rows, left=3)
     for metric in ("ttft_s", "e2el_s"):
-        shares = [cell["coverage"] for cell in cells if cell["metric"] == metric]
-        if shares:
-            held = sum(low <= share <= high for share in shares)
-            lines.append(f"{LABEL[metric]}: {held} of {len(shares)} cells hold {low:.0%} to {high:.0%}, least {min(shares):.0%}")
+        shares = np.array([cell["coverage"] for cell in cells if cell["metric"] == metric])
+        if shares.size:
+            each = [[x for x in found if (x.part, x.load) == (p, load)] for p in PARTS + KINDS for load in LOADS]
+            chance = np.array([_by_chance(cell, metric) for cell in each if cell])
+            held, might = (((low <= share) & (share <= high)).sum(axis=0) for share in (shares, chance))
+            few, many = np.quantile(might, [0.05, 0.95]).astype(int)
+            lines.append(
+                f"{LABEL[metric]}: {held} of {len(shares)} cells hold {low:.0%} to {high:.0%} ({few} to {many} would if right), "
+                f"least {min(shares):.0%}"
+            )
     return "\n".join(lines)
 
 
 def left_out_table(found: list[LeftOut]) -> str:
     """The rows of `left_out_rows` for readers."""
-    head = ("left out", "metric", "runs", "loads", "n", "median", "bias", "in 90%")
+    head = ("left out", "metric", "servers", "loads", "n", "median", "bias", "in 90%")
     rows = []
     for row in left_out_rows(found):
-        counts = (str(row[name]) for name in ("runs", "loads", "requests"))
+        counts = (str(row[name]) for name in ("servers", "loads", "requests"))
         figures = (_percent(row["median_abs"]), f"{100 * row['bias']:+.1f}%", f"{100 * row['coverage']:.0f}%")
         rows.append((row["left_out"], LABEL[row["metric"]], *counts, *figures))
     return "\n".join(aligned(head, rows, left=2))

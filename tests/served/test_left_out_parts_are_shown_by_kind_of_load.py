@@ -10,8 +10,9 @@ from calibrate.served.scores import Score
 from simctl.text.validate_text import left_out_cells, left_out_cells_table
 
 
-def of(load, covered, requests=100):
-    return LeftOut("model", "run", (Score("x", "e2el_s", requests, 0.02, 0.05, 0.0, covered, 0.02),), load)
+def of(load, covered, requests=100, run="run", right=(0.9,)):
+    score = Score("x", "e2el_s", requests, 0.02, 0.05, 0.0, covered, 0.02)
+    return LeftOut("model", run, (score,), load, right={"e2el_s": np.array(right)})
 
 
 def test_a_kind_of_load_that_holds_nothing_is_marked():
@@ -22,9 +23,18 @@ def test_a_kind_of_load_that_holds_nothing_is_marked():
     assert cells["burst"]["loads"] == 2
     text = left_out_cells_table(found)
     marks = {line.split()[1]: line.split()[-1] for line in text.splitlines()[1:4]}
-    assert marks == {"low": "wide", "closed": "NARROW", "burst": "90%"}
-    assert text.splitlines()[-1] == "E2EL: 1 of 3 cells hold 85% to 97%, least 10%"
+    assert marks == {"low": "wide", "closed": "NARROW", "burst": "90-90%"}
+    assert text.splitlines()[-1] == "E2EL: 1 of 3 cells hold 85% to 97% (3 to 3 would if right), least 10%"
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_cell_of_few_servers_shows_little():
+    """Of right predictions nine servers in ten lie inside with all their requests: one server is all or none, fifty are nearly 0.9."""
+    whole = np.repeat([1.0, 0.0], [9, 1])
+    (one,), (fifty,) = (left_out_cells([of("low", 1.0, run=f"{i}", right=whole) for i in range(n)]) for n in (1, 50))
+    assert (one["servers"], one["right_low"], one["right_high"]) == (1, 0.0, 1.0)
+    assert fifty["servers"] == 50
+    assert 0.75 < fifty["right_low"] < 0.9 < fifty["right_high"] < 1.0
 
 
 def load(kind="open", rate=2.0, tokens=1000.0, content=()):

@@ -7,7 +7,7 @@ import pytest
 
 from calibrate.served.overhead import SERIAL_S, fit_overhead, fit_to_log, transferred
 from calibrate.served.replay import replay
-from calibrate.served.scores import score, standard_errors
+from calibrate.served.scores import places, score, within
 from sim.cost.batch import decode_batch
 from sim.cost.step_time import step_time_s
 from sim.errors import UsageError
@@ -71,7 +71,7 @@ def test_coverage_of_known_noise_is_nominal():
     many = open_loop("many", 2.0, 400)
     predicted = replay(RUN, many, as_served(IN_PROCESS), HOST)
     noisy = many.e2el_s * np.exp(rng.normal(0, 0.05, 400))
-    inside = standard_errors(noisy, predicted, "e2el_s", {"e2el_s": 0.05}) <= 1.6448536269514722
+    inside = within(places(noisy, predicted, "e2el_s", {"e2el_s": 0.05}), 0.9)
     assert abs(inside.mean() - 0.9) < 4 * np.sqrt(0.09 / 400)
 
 
