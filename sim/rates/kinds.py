@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
@@ -27,12 +28,7 @@ from sim.study.deployment import Deployment
 Array = NDArray[np.float64]
 
 DOF = 3.0  # weight of what kinds have in common, in deployments: declared
-# Of a first token's time at a low load launching is about half (8B, H100): errors of first tokens are twice as large in launches. Hosts
-# alone spread it so far (log sd), which the serving overhead has.
-OF_LAUNCHES, HOSTS_TTFT_SD = 2.0, 0.11
 PACKAGED, SCHEMA = "data/posteriors/kinds.json", "simctl-kinds/1"
-
-
 LEARNT = ("eager",)  # what its servers were off is in the rates: sim.rates.load.EAGER_LAUNCH_SD
 
 
@@ -78,12 +74,13 @@ def width(errors: Sequence[float], common_sd: float) -> Width:
 
 
 def widths(kind: str, seen: Sequence[Seen]) -> tuple[Width, Width]:
-    """Of a kind: of step times, and of launches beyond them. What kinds have in common is that of the others."""
-    own, others = [s for s in seen if s.kind == kind], [s for s in seen if s.kind != kind]
-    steps = width([s.e2el for s in own], _rms([s.e2el for s in others]))
-    first = width([s.ttft for s in own], _rms([s.ttft for s in others]))
-    beyond = math.sqrt(max(first.sd**2 - steps.sd**2 - HOSTS_TTFT_SD**2, 0.0))
-    return steps, first._replace(sd=OF_LAUNCHES * beyond)
+    """Of a kind: of step times, and of what prompts take beyond them. What kinds have in common is that of the others, one voice each."""
+    e2el, ttft = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for each in seen:
+        e2el[each.kind].append(each.e2el)
+        ttft[each.kind].append(each.ttft)
+    steps, first = (width(by[kind], _rms([_rms(errors) for other, errors in by.items() if other != kind])) for by in (e2el, ttft))
+    return steps, first._replace(sd=math.sqrt(max(first.sd**2 - steps.sd**2, 0.0)))
 
 
 def t_factors(found: Width, draws: int, seed: Sequence[int]) -> Array:

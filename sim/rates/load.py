@@ -72,8 +72,10 @@ def widened(rates: RateDraws, deployment: Deployment, seed: int = 0, seen: Seque
     variance, kinds = 0.0, not_measured(deployment, rates.source)
     known = packaged_seen() if seen is None and kinds else seen or ()
     for i, kind in enumerate(kinds):
-        steps, launches = (t_factors(width, rates.count, [seed, 83, i, what]) for what, width in enumerate(widths(kind, known)))
-        rates = files.moved(_times(rates, "launch_layer_s", 1.0, launches), steps)
+        steps, prompts = (t_factors(width, rates.count, [seed, 83, i, what]) for what, width in enumerate(widths(kind, known)))
+        for name, drawn in (("launch_layer_s", prompts), ("linear_flops_per_s", 1.0 / prompts)):  # what a prompt waits for
+            rates = _times(rates, name, 1.0, drawn)
+        rates = files.moved(rates, steps)
     launch, launch_sd = (EAGER_LAUNCH, EAGER_LAUNCH_SD) if deployment.limits.enforce_eager else (0.0, 0.0)
     if unmeasured_version(deployment):
         variance += STEP_SD**2
@@ -151,8 +153,8 @@ def scope_notes(deployment: Deployment, rates: RateDraws) -> list[str]:
         rate = f" Not measured there: {math.exp(share):.2g} of the 16-bit rate at many rows (log sd {sd:g})."
         notes.append(said + rate * unmeasured_weight_only(d))
     for kind in not_measured(d, rates.source):
-        steps, launches = widths(kind, packaged_seen())
-        sds = f"log sd {steps.sd:.2g} of step times, {launches.sd:.2g} of launches; Student t, {steps.dof:g} degrees of freedom"
+        steps, prompts = widths(kind, packaged_seen())
+        sds = f"log sd {steps.sd:.2g} of step times, {prompts.sd:.2g} more of prompts; Student t, {steps.dof:g} degrees of freedom"
         others = f"{steps.seen} measured deployments of this kind" if steps.seen else "other kinds"
         notes.append(f"wider, by how far predictions of {others} were off: {kind} ({sds}).")
     if d.limits.enforce_eager:
