@@ -94,7 +94,7 @@ def left_out_table(rows: list[Score]) -> str:
 def by_load_table(rows: list[Score]) -> str:
     """Shares of requests (%) inside their 90 % interval by what was left out and kind of load: of TTFT, of E2EL; and servers."""
     cells = {(row["left_out"], row["load"], row["metric"]): 100 * float(row["coverage"]) for row in rows}
-    servers = {(row["left_out"], row["load"]): float(row["servers"]) for row in rows if row["load"] != ALL}
+    servers = {(row["left_out"], row["load"]): float(row["servers"]) for row in rows if "servers" in row}
     loads = [load for load in LOADS if any(key[1] == load for key in cells)]
     part_rows = []
     for part in dict.fromkeys(row["left_out"] for row in rows):
