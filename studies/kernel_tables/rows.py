@@ -21,7 +21,7 @@ from sim.cost.work import ATTENTION_KERNELS, EXPERT_KERNELS, Work, expected_expe
 from sim.rates.posterior import rates_for
 from sim.specs.gpu import GpuSpec
 from sim.specs.model import LatentAttention
-from sim.specs.precision import ACTIVATION_BYTES, DTYPE_BYTES, STATE_BYTES, Precision
+from sim.specs.precision import ACTIVATION_BYTES, DTYPE_BYTES, Precision
 from studies.kernel_tables.latency_tables import Table
 
 Array = NDArray[Any]
@@ -72,8 +72,7 @@ def _rates(gpu: GpuSpec, weights: str) -> Rates:
 
 
 def _busy_s(work: Work, rates: Rates) -> Any:
-    parts = kernels_s(work, rates) + linear_s(work, rates) + attention_s(work, rates) + all_reduce_s(work, rates)
-    return parts + work.state_bytes / rates.beta_state
+    return kernels_s(work, rates) + linear_s(work, rates) + attention_s(work, rates) + all_reduce_s(work, rates)
 
 
 def _gemm(t: Table, weights: str) -> Work:
@@ -149,12 +148,6 @@ def _all_reduce(t: Table, weights: str) -> Work:
     sizes = zip(t.number("num_gpus"), ACTIVATION_BYTES * t.number("message_size"), strict=True)
     moved = np.array([wire_bytes(float(size), int(gpus), t.gpu) for gpus, size in sizes])
     return NO_WORK._replace(comm_bytes=moved, comm_ops=1.0)
-
-
-def _gated_delta(t: Table, weights: str) -> Work:
-    """The recurrence of decodes: state read and written once per sequence. Convolutions and prefill have rows of their own."""
-    state = t.number("num_v_heads") * t.number("head_k_dim") * t.number("head_v_dim")
-    return NO_WORK._replace(kernels=1.0, state_bytes=2.0 * STATE_BYTES * state * t.number("batch_size"))
 
 
 @dataclass(frozen=True, slots=True)
