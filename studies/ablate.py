@@ -149,7 +149,7 @@ def _served(of: Fit) -> tuple[str, ...]:
     paths = [path for path in packaged_measurements(of.gpu) if path.name in SERVED]
     if not paths:
         raise UsageError("served runs are in a checkout only")
-    found = [each for path in paths for each in validate(read_served(path), ValidationSettings(draws=2, rates=rates)).scores]
+    found = [each for path in paths for each in validate(read_served(path), ValidationSettings(draws=8, rates=rates)).scores]
     errors = (np.mean([s.median_abs for s in found if s.metric == metric]) for metric in ("ttft_s", "tpot_s", "e2el_s"))
     return (f"{sum(s.within for s in found)}/{len(found)}", " / ".join(f"{100 * error:.2f}" for error in errors))
 

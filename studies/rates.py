@@ -25,26 +25,29 @@ from sim.rates.fingerprint import formula_fingerprint
 ROOT = Path(__file__).resolve().parent.parent
 POSTERIORS, MEASURED = "scenarios/data/posteriors", "scenarios/data/measured"
 DONE = Path("out/rates/done.json")
-OUTPUTS = ("calibrate-h100", "calibrate-h200", "kv-capacity", "recall", "validate")  # docs/data
 TABLES = "{tables}"  # in a command: the folder of kernel tables, which is not part of the project
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command, and glob patterns of what it reads and writes below the root. `formula` says that it prices iterations."""
+    """One command, and glob patterns of what it reads and writes below the root. `formula` says that it prices iterations.
+
+    `page` shows what the command prints, below its first line, the command as users type it.
+    """
 
     name: str
     command: tuple[str, ...]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     formula: bool = True
+    page: str = ""
 
 
 def _calibrated(gpu: str) -> Step:
     out = f"{POSTERIORS}/{gpu}.nc"
     command = ("simctl", "calibrate", "--hw", gpu, "--fit-option", "thin=800", "--out", out)
     reads = (f"{MEASURED}/{gpu}/*.nc", f"{MEASURED}/machines.csv", "calibrate/steps/*.py", "calibrate/sampling.py", "sim/rates/priors.py")
-    return Step(gpu, command, reads, (out, f"{POSTERIORS}/{gpu}.npy"))
+    return Step(gpu, command, reads, (out, f"{POSTERIORS}/{gpu}.npy"), page=f"docs/data/calibrate-{gpu}.txt")
 
 
 STEPS = (
@@ -68,6 +71,7 @@ STEPS = (
         (f"{MEASURED}/h?00/*.nc", "studies/engine_memory.py", "sim/study/memory.py"),
         (f"{POSTERIORS}/memory.json",),
         formula=False,
+        page="docs/data/kv-capacity.txt",
     ),
     Step(
         "kinds",
@@ -81,6 +85,7 @@ STEPS = (
         ("scenarios/data/reference/*/*.csv", "studies/needle_recall/*.py"),
         (f"{POSTERIORS}/recall.json",),
         formula=False,
+        page="docs/data/recall.txt",
     ),
     Step(
         "claims",
@@ -91,7 +96,7 @@ STEPS = (
     *(
         Step(name, ("docs", *words), (f"{POSTERIORS}/*", f"{POSTERIORS}/left-out/*", "docs/*.py"), ())
         for name, words in {
-            **{f"output-{name}": ("docs/refresh.py", "--data", f"{name}.txt") for name in OUTPUTS},
+            "validate": ("docs/refresh.py", "--data", "validate.txt"),
             "accuracy-page": ("docs/accuracy.py", "--validate", "--write"),
             "replication-page": ("docs/replication.py", "--write"),
             "pages": ("docs/refresh.py", "--slow"),
@@ -135,6 +140,17 @@ def _noted(done_file: Path) -> dict[str, str]:
     return dict(json.loads(done_file.read_text(encoding="utf-8"))) if done_file.exists() else {}
 
 
+def run_step(step: Step, root: Path, tables: str) -> int:
+    """Run the command, and write its page if it did well. Returns the exit code."""
+    environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    shown = subprocess.PIPE if step.page else None
+    done = subprocess.run(argument_list(step.command, tables), cwd=root, env=environment, check=False, stdout=shown, text=True)
+    if step.page and not done.returncode:
+        lines = [(root / step.page).read_text(encoding="utf-8").split("\n")[0], *done.stdout.splitlines()]
+        write_text(root / step.page, "".join(f"{line.rstrip()}\n" for line in lines))
+    return done.returncode
+
+
 def rebuild(steps: Sequence[Step], root: Path, tables: str, run: bool = True) -> int:
     """Run the stale steps in order; each is judged when its turn comes, as those before it may have changed what it reads. Returns the exit
     code.
@@ -153,9 +169,7 @@ def rebuild(steps: Sequence[Step], root: Path, tables: str, run: bool = True) ->
             print(f"{step.name}: needs the folder of kernel tables: --tables DIR", file=sys.stderr)
             return 1
         begin = time.monotonic()
-        environment = os.environ | {"PYTHONPATH": str(root)}
-        code = subprocess.run(argument_list(step.command, tables), cwd=root, env=environment, check=False).returncode
-        if code:
+        if code := run_step(step, root, tables):
             print(f"{step.name}: exit {code}; `make rates` goes on from here", file=sys.stderr)
             return code
         done = _noted(done_file) | {step.name: key_of(step, root, formula)}  # another run of other steps may have noted some meanwhile

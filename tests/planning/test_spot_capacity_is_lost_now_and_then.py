@@ -80,12 +80,12 @@ def test_a_trial_with_a_loss_is_worse_and_one_without_is_the_same():
 
 def test_what_a_lost_replica_finishes_hardly_shows():
     study = plan(for_s=FOR_S).choices()[0][0].study_of(3)
-    trace = study.workload.redraw(0, 1500)
+    traces = [study.workload.redraw(seed, 1500) for seed in range(6)]  # of one alone the 99th percentile differs by 15 %
 
     def p99(action):
         changes = (Change(10.0, 0, action), Change(25.0, 0, "start"))
         lost = replace(study, fleet=replace(study.whole_fleet, changes=changes))
-        return float(np.quantile(request_latencies_ms(run_planned(lost, planned(lost), trace))["ttft"], 0.99))
+        return np.mean([np.quantile(request_latencies_ms(run_planned(lost, planned(lost), each))["ttft"], 0.99) for each in traces])
 
     assert p99("drain") == pytest.approx(p99("fail"), rel=0.05)
 

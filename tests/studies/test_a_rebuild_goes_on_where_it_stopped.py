@@ -53,6 +53,13 @@ def test_a_failure_stops_and_is_gone_on_from(root, capsys):
     assert ran(capsys) == ["last"]
 
 
+def test_a_page_shows_what_the_command_printed(root):
+    (root / "page.txt").write_text("$ as users type it\nof another day\n")
+    (root / "copy.py").write_text("print('a line ')\nprint('another')")
+    assert rebuild((Step("shown", ("docs", "copy.py"), (), (), page="page.txt"),), root, "") == 0
+    assert (root / "page.txt").read_text() == "$ as users type it\na line\nanother\n"
+
+
 def test_a_list_rebuilds_nothing(root, capsys):
     assert rebuild((FIRST,), root, "", run=False) == 0
     assert capsys.readouterr().out == "first: to be rebuilt\n"
