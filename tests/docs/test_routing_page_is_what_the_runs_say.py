@@ -25,15 +25,9 @@ def test_every_policy_ran_on_the_same_thirty_draws():
     assert {policy: sorted(runs) for policy, runs in p90().items()} == {policy: list(range(30)) for policy in POLICIES}
 
 
-MISSED = "a recorded miss: counting decodes costs 1.1 % [0.0-2.2] here and was measured to gain 3.5 %"
-
-
-@pytest.mark.parametrize(
-    "policies", [(0, 1, 3, 4), pytest.param((1, 2), marks=pytest.mark.xfail(reason=MISSED, raises=AssertionError, strict=True))]
-)
-def test_the_published_order_holds_in_the_mean_over_seeds(policies: tuple[int, ...]):
+def test_the_published_order_holds_in_the_mean_over_seeds():
     runs = p90()
-    logs = [np.mean([np.log(runs[list(POLICIES)[i]][seed]) for seed in range(30)]) for i in policies]
+    logs = [np.mean([np.log(runs[list(POLICIES)[i]][seed]) for seed in range(30)]) for i in range(5)]
     assert logs == sorted(logs, reverse=True)
 
 
