@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from calibrate.measurement import check_attributes, check_columns, model_of, open_measurement, precision_of, whole_number
 from calibrate.served.flags import limits_of_flags, parallel_of_flags, tp_of_flags, unread, whole_flag
 from sim.cluster.pools import DECODE, PREFILL
-from sim.engine.versions import NEWEST, rules_of
+from sim.engine.versions import NEWEST, known_version
 from sim.errors import UsageError
 from sim.specs.gpu import GpuSpec
 from sim.specs.gpus import get_gpu
@@ -192,11 +192,9 @@ def _engine_version(said: str) -> tuple[str, tuple[str, ...]]:
     """The version whose rules a server of vLLM follows, and a note where it is newer than all that are known."""
     if not (found := re.match(r"\d+\.\d+", said)):
         return NEWEST, ()
-    try:
-        rules_of(found[0])
-    except UsageError:
-        return NEWEST, (f"its server's vLLM {found[0]} decides as {NEWEST} does",)
-    return found[0], ()
+    if known := known_version(found[0]):
+        return known, ()
+    return NEWEST, (f"its server's vLLM {found[0]} decides as {NEWEST} does",)
 
 
 def read_experiments(path: Path) -> tuple[Experiment, ...]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sim.engine.versions import rules_of
+from sim.engine.versions import known_version
 from sim.errors import UsageError
 
 
@@ -31,15 +31,6 @@ def _kv(value: str) -> str | None:
 
 def _quantization(value: str) -> str | None:
     return "fp8" if value == "fp8" else None  # others are the checkpoint's own
-
-
-def _version(value: str) -> str | None:
-    """An older version; its newest is the default, and what is newer is not known."""
-    try:
-        rules_of(value)
-    except UsageError:
-        return None
-    return value
 
 
 def _several(value: str) -> bool:
@@ -94,7 +85,7 @@ FLAGS: dict[str, dict[str, tuple[str, Reader]]] = {
         "prefill-schedule-interval": ("prefill_schedule_interval", int),
         "max-lora-rank": ("max_lora_rank", _count),
         "max-loras": ("max_loras", _count),
-        "engine-version": ("engine_version", _version),
+        "engine-version": ("engine_version", known_version),
     },
     "sglang": SHARED
     | {

@@ -47,3 +47,12 @@ def rules_of(version: str) -> VllmRules:
                 raise UsageError(f"engine_version {version} is newer than {NEWEST}, the newest that is known")
             return rules
     return rules
+
+
+def known_version(version: str) -> str | None:
+    """The version where its rules are known; None where it is newer than the newest here, or no version."""
+    try:
+        rules_of(version)
+    except UsageError:
+        return None
+    return version

@@ -39,6 +39,20 @@ class Slow:
         return MET
 
 
+def for_so_many(most, trial):
+    """Trials `trial(choice, number)` until more than `most` are wanted in all: then time is up."""
+    done = 0
+
+    def trials_of(choice, count, wanted):
+        nonlocal done
+        done += len(wanted)
+        if done > most:
+            raise OutOfTime
+        return [trial(choice, i) for i in wanted]
+
+    return trials_of
+
+
 def test_time_that_is_up_ends_the_race():
     running = Runner(Slow(), 1, within_s=0.2)
     with pytest.raises(OutOfTime):
@@ -46,30 +60,14 @@ def test_time_that_is_up_ends_the_race():
 
 
 def test_what_is_certain_by_then_is_the_answer():
-    done = 0
-
-    def until(choice, count, wanted):
-        nonlocal done
-        done += len(wanted)
-        if done > 150:
-            raise OutOfTime
-        return [MET if choice else Trial((2.0 if i % 12 == 11 else 0.5,)) for i in wanted]
-
+    until = for_so_many(150, lambda choice, i: MET if choice else Trial((2.0 if i % 12 == 11 else 0.5,)))
     plan, _ = search(choices([1.0, 2.0]), TTFT, until, 1)
     assert plan.ended == "time is up"
     assert "time is up" in conclusion(plan).lower()
 
 
 def test_cheaper_ones_that_are_undecided_by_then_are_named():
-    done = 0
-
-    def until(choice, count, wanted):
-        nonlocal done
-        done += len(wanted)
-        if done > 9:
-            raise OutOfTime
-        return [MET if choice or i != 3 else Trial((2.0,)) for i in wanted]
-
+    until = for_so_many(9, lambda choice, i: MET if choice or i != 3 else Trial((2.0,)))
     plan, _ = search(choices([1.0, 2.0, 3.0]), TTFT, until, 1)
     assert "Best so far: 1, 2.00 USD/hour" in conclusion(plan)
     assert "Cheaper, and undecided at 95 %: 0, 1.00 USD/hour, 0.75" in conclusion(plan)
