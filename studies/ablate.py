@@ -24,7 +24,7 @@ from calibrate.steps.held_out import cell_folds, held_out, score
 from calibrate.steps.iterations import StepCells, concatenate
 from calibrate.steps.laplace import HOST_SD, fitted
 from calibrate.steps.noise import with_hosts_of_visits
-from calibrate.steps.random_rates import BY_ENGINES, IN_PROCESS, POOLED, calibration_priors
+from calibrate.steps.random_rates import BY_ENGINES, calibration_priors
 from calibrate.steps.step_model import log_times
 from sim.cost.rates import UNITS, RateDraws, Rates
 from sim.cost.work import coefficients, layer_kernels
@@ -43,16 +43,16 @@ SERVED = ("served_qwen2.5-7b.nc", "served_qwen3-14b.nc")  # one run of a model w
 
 @dataclass(frozen=True)
 class Ablation:
-    """A term left out, or learnt by each card alone: other priors of rates, and names of sim.cost replaced."""
+    """A term left out, or one value for all cards: rates held at values, and names of sim.cost replaced."""
 
     name: str
-    rates: Mapping[str, Prior]
+    rates: Mapping[str, float]
     patches: Sequence[tuple[Any, str, Any]] = ()
 
 
-def without(*names: str) -> dict[str, Prior]:
-    """Rates held where their terms vanish."""
-    return {name: Prior(NOTHING_S if UNITS[name].startswith("s ") else WITHOUT_LIMIT, HELD_SD, "held") for name in names}
+def without(*names: str) -> dict[str, float]:
+    """Rates at which their terms vanish."""
+    return {name: NOTHING_S if UNITS[name].startswith("s ") else WITHOUT_LIMIT for name in names}
 
 
 def ablations() -> list[Ablation]:
@@ -67,7 +67,7 @@ def ablations() -> list[Ablation]:
     return [
         Ablation("full formula", {}),
         *(Ablation(f"without {name}", without(name)) for name in (*single, "comm_latency_s")),
-        Ablation("c_prefill_s of each card", {name: Prior(*IN_PROCESS[name], "own") for name in POOLED}),
+        Ablation("one c_prefill_s, 250 us", {"c_prefill_s": 250e-6}),
         Ablation("without activation bytes", {}, activations),
         Ablation("without measured GEMMs", {}, [(sim.cost.work, "over_roofline", lambda *_: None)]),
         Ablation("without pieces of graphs", {}, [(sim.cost.work, "PIECES", 0.0)]),
@@ -104,7 +104,8 @@ def fit(name: str, ablation: Ablation) -> Fit:
     """Fit a GPU's packaged grids without the terms that `ablation` leaves out."""
     gpu = get_gpu(name)
     cells = concatenate([grid.cells for grid in engine_grids(gpu)])
-    priors = {**calibration_priors(gpu, Precision()), **ablation.rates}
+    priors = calibration_priors(gpu, Precision())
+    priors |= {rate: Prior(value, HELD_SD, "held") for rate, value in ablation.rates.items()}
     cells = with_hosts_of_visits(cells, priors)
     found = fitted(cells, priors)
     draws, _, _ = found.draws(200, np.random.default_rng(0))

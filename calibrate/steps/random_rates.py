@@ -26,9 +26,6 @@ NOT_BY_ENGINES = ("beta_state", "c1_s", "c1_unit_s", "link_bytes_per_s", "gather
 BY_ENGINES = tuple(name for name in UNITS if name not in NOT_BY_ENGINES)
 # The declared prior of host costs stands for one published stack; engines differ by more than it allows.
 IN_PROCESS = {"c0_s": (1.2e-3, 0.8), "c_seq_s": (24e-6, 0.8), "c_prefill_s": (1.0e-3, 1.0)}  # median, log standard deviation
-# Common to Hopper's cards: of the same cells one alone says 570 us and another 50, as it takes up launches between pieces of CUDA graphs.
-# Both cards' grids together are likeliest at 250 to 300 us (docs/log/2026-11-22-terms-tried.md).
-HOPPER, POOLED = "wgmma", {"c_prefill_s": (250e-6, 0.03)}
 
 
 def calibration_priors(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
@@ -38,10 +35,8 @@ def calibration_priors(gpu: GpuSpec, precision: Precision) -> dict[str, Prior]:
     """
     chosen, plain = priors(gpu, precision), priors(gpu, precision, published=False)
     chosen |= {name: plain[name] for name in BY_ENGINES}
-    pooled = POOLED if gpu.matrix_units == HOPPER else {}
-    for name, (median, sigma) in (IN_PROCESS | pooled).items():
-        basis = f"{'pooled over Hopper cards' if name in pooled else 'weak prior'}, {median:g} s"
-        chosen[name] = replace(chosen[name], median=median, sigma=sigma, basis=basis)
+    for name, (median, sigma) in IN_PROCESS.items():
+        chosen[name] = replace(chosen[name], median=median, sigma=sigma, basis=f"weak prior, {median:g} s")
     return chosen
 
 

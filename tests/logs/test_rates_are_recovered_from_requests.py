@@ -75,10 +75,9 @@ def test_rates_that_are_not_learnt_change_no_answer(truth):
     free = identified_rates(RUN, log_of(base), PRIORS)
     assert {"c0_s", "kernel_s", "c_seq_s"} <= set(free)
     for name in set(UNITS) - set(free):
-        moved = np.exp(2 * PRIORS[name].sigma) * getattr(truth, name)  # as far as is likely
-        other = made(dataclasses.replace(truth, **{name: moved}), count=40)
-        # The prompts that decide what a log shows are long enough to hide the host. Short ones wait for its launches, 1.2 % of an answer.
-        rtol = {"launch_layer_s": 0.015, "c_prefill_s": 0.003}.get(name, 0.0)
+        other = made(dataclasses.replace(truth, **{name: 2 * getattr(truth, name)}), count=40)
+        # The prompts that decide what a log shows are long enough to hide their launches. Short ones wait for theirs: 1.04 % of an answer.
+        rtol = 0.015 if name == "launch_layer_s" else 0.0
         np.testing.assert_allclose(other.e2el_s, base.e2el_s, rtol=rtol, err_msg=name)
 
 

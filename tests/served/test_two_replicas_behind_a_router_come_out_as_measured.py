@@ -45,16 +45,15 @@ def test_a_70b_near_saturation_answers_within_five_per_cent():
 
 
 def test_a_70b_in_fp8_answers_within_six_per_cent():
-    found = scores("llama3.1-70b_fp8_tp2", draws=200, transferred=True)  # near saturation the median of eight draws is off by 3 %
+    found = scores("llama3.1-70b_fp8_tp2", draws=40, transferred=True)  # near saturation the median of eight draws is off by 3 %
     for load in ("open 2/s", "open 10/s", "closed 16x4"):
         for metric in ("tpot_s", "e2el_s"):
             assert found[load, metric].median_abs <= 0.06
             assert found[load, metric].coverage >= 0.85
 
 
-@pytest.mark.xfail(strict=True, reason="with one c_prefill_s for both cards an H200's decodes in fp8 are 2.7 % too slow, 1.4 % before")
 def test_a_70b_in_fp8_below_saturation_answers_within_two_per_cent():
-    assert scores("llama3.1-70b_fp8_tp2", draws=200, transferred=True)["open 2/s", "tpot_s"].median_abs <= 0.02
+    assert scores("llama3.1-70b_fp8_tp2", transferred=True)["open 2/s", "tpot_s"].median_abs <= 0.02
 
 
 def test_a_run_of_replicas_is_read_as_such():

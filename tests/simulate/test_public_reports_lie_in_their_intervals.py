@@ -74,17 +74,7 @@ def intervals(tmp_path_factory):
     return of
 
 
-MISSED = {("16 H100 on two nodes", "mean_ttft_ms"): "at most 195 ms of 208: launching latent attention over two nodes was not measured"}
-
-
-def reported():
-    for report, (_, figures) in REPORTS.items():
-        for figure in figures:
-            reason = MISSED.get((report, figure))
-            yield pytest.param(report, figure, marks=[pytest.mark.xfail(reason=reason, strict=True)] if reason else [])
-
-
-@pytest.mark.parametrize(("report", "figure"), list(reported()))
+@pytest.mark.parametrize(("report", "figure"), [(report, figure) for report, (_, figures) in REPORTS.items() for figure in figures])
 def test_the_published_figure(report, figure, intervals):
     low, high = intervals(report)[figure]
     assert low <= REPORTS[report][1][figure] <= high

@@ -50,9 +50,9 @@ def test_a_family_does_not_enter_its_own_prediction(left_out):
     assert after(qwen.shape, qwen.context_tokens) > before(qwen.shape, qwen.context_tokens)
 
 
-@pytest.mark.parametrize(("spread", "within"), [(1.0, 0.125), (20.0, 0.002)], ids=["pulled", "free"])
+@pytest.mark.parametrize(("spread", "within"), [(1.0, 0.12), (20.0, 0.002)], ids=["pulled", "free"])
 def test_host_costs_are_recovered_from_the_formulas_own_knees(monkeypatch, spread, within):
-    """Where nothing pulls them they are found. The pull towards the posterior leaves c0, one of its spreads away, 12.2 % short of that."""
+    """Where nothing pulls them they are found. The pull towards the posterior leaves c0, one of its spreads away, 11.7 % short of that."""
     monkeypatch.setattr(by_step_time, "HOST_LOG_SD", {name: spread * sd for name, sd in HOST_LOG_SD.items()})
     true = replace(RATES, c0_s=0.6 * RATES.c0_s, c_seq_s=2 * RATES.c_seq_s)
     made = [Observation(o.family, o.run, o.shape, o.context_tokens, knee_predictor(true)(o.shape, o.context_tokens)) for o in SEEN]
